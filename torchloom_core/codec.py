@@ -1,0 +1,104 @@
+"""Bytes to messages and back; every way a message can be malformed ends in a MessageError."""
+
+from typing import Any, TypeVar
+
+import msgspec
+
+from torchloom_core.errors import MessageError
+from torchloom_core.messages import (
+    Ack,
+    Command,
+    JoinReply,
+    JoinRequest,
+    RollCall,
+    Telemetry,
+    WorkerEvent,
+)
+
+MAX_MESSAGE_BYTES = 1 << 20
+"""The server's default ``max_payload``; a larger message never arrives."""
+
+_INT64 = 8
+_FLOAT64 = 8
+
+_T = TypeVar("_T")
+
+_telemetry_encoder = msgspec.msgpack.Encoder()
+_telemetry_decoder = msgspec.msgpack.Decoder(Telemetry)
+_json_encoder = msgspec.json.Encoder()
+_event_decoder: msgspec.json.Decoder[WorkerEvent] = msgspec.json.Decoder(WorkerEvent)
+_command_decoder = msgspec.json.Decoder(Command)
+_ack_decoder = msgspec.json.Decoder(Ack)
+_roll_call_decoder = msgspec.json.Decoder(RollCall)
+_join_request_decoder = msgspec.json.Decoder(JoinRequest)
+_join_reply_decoder = msgspec.json.Decoder(JoinReply)
+
+
+def encode(message: msgspec.Struct | dict[str, Any]) -> bytes:
+    """Return a message as JSON that a person can read with ``nats sub``."""
+    return _json_encoder.encode(message)
+
+
+def encode_telemetry(batch: Telemetry) -> bytes:
+    """Return a telemetry batch as msgpack."""
+    return _telemetry_encoder.encode(batch)
+
+
+def decode_telemetry(data: bytes) -> Telemetry:
+    """Return the batch in ``data``.
+
+    Raises
+    ------
+    MessageError
+        If ``data`` is no telemetry, is too large, or its arrays do not fit each other.
+    """
+    try:
+        batch = _telemetry_decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise MessageError(f"telemetry: {error}") from None
+    samples, odd = divmod(len(batch.ts_ns), _INT64)
+    if odd or len(batch.values) != samples * len(batch.metrics) * _FLOAT64:
+        raise MessageError(
+            f"telemetry of {batch.worker}: need values of {len(batch.ts_ns) / _INT64:g} samples x "
+            f"{len(batch.metrics)} metrics x {_FLOAT64} bytes, was {len(batch.values)} bytes"
+        )
+    return batch
+
+
+def decode_event(data: bytes) -> WorkerEvent:
+    """Return the hello, exit or note in ``data``, or raise MessageError."""
+    return _decode_json(_event_decoder, data, "event")
+
+
+def decode_command(data: bytes) -> Command:
+    """Return the command in ``data``, or raise MessageError."""
+    return _decode_json(_command_decoder, data, "command")
+
+
+def decode_ack(data: bytes) -> Ack:
+    """Return the ack in ``data``, or raise MessageError."""
+    return _decode_json(_ack_decoder, data, "ack")
+
+
+def decode_roll_call(data: bytes) -> RollCall:
+    """Return the roll call in ``data``, or raise MessageError."""
+    return _decode_json(_roll_call_decoder, data, "roll call")
+
+
+def decode_join_request(data: bytes) -> JoinRequest:
+    """Return the join request in ``data``, or raise MessageError."""
+    return _decode_json(_join_request_decoder, data, "join request")
+
+
+def decode_join_reply(data: bytes) -> JoinReply:
+    """Return the join reply in ``data``, or raise MessageError."""
+    return _decode_json(_join_reply_decoder, data, "join reply")
+
+
+def _decode_json(decoder: msgspec.json.Decoder[_T], data: bytes, what: str) -> _T:
+    if len(data) > MAX_MESSAGE_BYTES:
+        raise MessageError(f"{what}: need at most {MAX_MESSAGE_BYTES} bytes, was {len(data)}")
+    try:
+        return decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise MessageError(f"{what}: {error}") from None

@@ -1,0 +1,234 @@
+"""``torchloom.toml``: its shape, how it is read, and what a mistake in it is answered with."""
+
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
+
+from torchloom_core.errors import ConfigError
+from torchloom_core.naming import nearest
+
+DEFAULT_PATH = Path("torchloom.toml")
+
+Positive = Annotated[float, msgspec.Meta(gt=0)]
+NotNegative = Annotated[float, msgspec.Meta(ge=0)]
+Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+Token = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]+$")]
+
+_T = TypeVar("_T")
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``[run]``: which training job this Weaver controls."""
+
+    name: Token = "run"
+
+
+class Weaver(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``[weaver]``: the daemon itself."""
+
+    tick_s: Positive = 1.0
+    state_dir: str = ".torchloom"
+    stale_after_s: Positive = 10.0
+    policy_budget_s: Positive = 0.5
+    command_deadline_s: Positive = 60.0
+
+
+class Broker(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``[broker]``: a nats-server of your own, or where the embedded one listens."""
+
+    url: str = ""
+    creds: str = ""
+    host: str = "127.0.0.1"
+    port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 0
+
+
+class Costs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``[costs]``: what failures and actions cost this run, in seconds.
+
+    ``unsaved_s`` is the work lost on average when a worker dies: half a checkpoint interval,
+    or one step where recovery is per step. ``replace_s`` is how long a lost replica group
+    stays away.
+    """
+
+    gpus_per_worker: Positive = 1.0
+    detect_s: NotNegative = 5.0
+    restart_s: NotNegative = 30.0
+    unsaved_s: NotNegative = 1.0
+    replace_s: NotNegative = 300.0
+    migrate_s: NotNegative = 2.0
+    checkpoint_s: NotNegative = 10.0
+
+
+class ActionRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``[arbiter.actions.<kind>]``: rails for one kind of action; absent keys do not bind."""
+
+    cooldown_s: NotNegative | None = None
+    limit_per_hour: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    budget_gpu_s_per_hour: NotNegative | None = None
+    min_confidence: Share = 0.0
+    approval: bool = False
+
+
+class ForbiddenPair(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One of ``arbiter.forbidden``: this policy may not trigger this kind of action."""
+
+    policy: str
+    action: str
+
+
+class Breaker(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``[arbiter.breaker]``: stop high-impact actions when too many go wrong or too much moves."""
+
+    failures: Annotated[int, msgspec.Meta(ge=1)] = 3
+    max_moved_share: Share = 0.5
+    window_s: Positive = 300.0
+
+
+class Arbiter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``[arbiter]``: the rails every proposal must stay within."""
+
+    dry_run: bool = False
+    min_groups: Annotated[int, msgspec.Meta(ge=0)] = 1
+    max_in_motion_share: Share = 0.34
+    cooldown_s: NotNegative = 60.0
+    holdout: Share = 0.0
+    seed: int = 0
+    forbidden: tuple[ForbiddenPair, ...] = ()
+    actions: dict[str, ActionRule] = {}
+    breaker: Breaker = Breaker()
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The whole file. A plugin is active when it has a table under policies or predictors."""
+
+    run: Run = Run()
+    weaver: Weaver = Weaver()
+    broker: Broker = Broker()
+    costs: Costs = Costs()
+    arbiter: Arbiter = Arbiter()
+    policies: dict[str, dict[str, Any]] = {}
+    predictors: dict[str, dict[str, Any]] = {}
+
+
+class PolicySwitch(msgspec.Struct, frozen=True, kw_only=True):
+    """The keys of ``[policies.<name>]`` that are the Weaver's, not the policy's own.
+
+    ``act`` grants as the arbiter says; ``dry_run`` weighs the policy's proposals with the
+    others and sends nothing; ``shadow`` records them outside the competition.
+    """
+
+    mode: Literal["act", "dry_run", "shadow"] = "act"
+
+
+def load(path: Path | None = None, environment: Mapping[str, str] = os.environ) -> Config:
+    """Read the config file, or the defaults where there is none at the default path.
+
+    ``NATS_URL`` and ``NATS_CREDS`` override ``broker.url`` and ``broker.creds``.
+
+    Raises
+    ------
+    ConfigError
+        If the file is missing, is no TOML, or has a key or value that is not allowed.
+    """
+    source = path or DEFAULT_PATH
+    if path is None and not source.exists():
+        config = Config()
+    else:
+        try:
+            text = source.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+            raise ConfigError(f"{source}: cannot be read: {reason}") from None
+        config = parse(text, str(source))
+    broker = msgspec.structs.replace(
+        config.broker,
+        url=environment.get("NATS_URL", config.broker.url),
+        creds=environment.get("NATS_CREDS", config.broker.creds),
+    )
+    return msgspec.structs.replace(config, broker=broker)
+
+
+def parse(text: str, source: str = "torchloom.toml") -> Config:
+    """Decode the text of a config file; ``source`` names it in errors.
+
+    Raises
+    ------
+    ConfigError
+        If the text is no TOML, or has a key or value that is not allowed.
+    """
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{source}: not valid TOML: {error}") from None
+    config = convert(table, Config, source, text=text)
+    for name, settings in config.policies.items():
+        mode = {key: settings[key] for key in ("mode",) if key in settings}
+        convert(mode, PolicySwitch, source, f"policies.{name}", text)
+    return config
+
+
+def convert(table: Any, cls: type[_T], source: str, prefix: str = "", text: str = "") -> _T:
+    """Turn a TOML table into a struct.
+
+    Raises
+    ------
+    ConfigError
+        Naming the file, the line where it is known, the key, and what is allowed there.
+    """
+    try:
+        return msgspec.convert(table, cls)
+    except msgspec.ValidationError as error:
+        raise ConfigError(_explain(str(error), cls, source, prefix, text)) from None
+
+
+def _explain(message: str, cls: type[Any], source: str, prefix: str, text: str) -> str:
+    """Turn msgspec's ``... - at `$.a.b` `` into ``file:line: a.b: ...`` with what is allowed."""
+    rule, _, at = message.partition(" - at `$")
+    path = [p for p in re.sub(r"\[(\.\.\.|\d+)\]", r".\1", at.rstrip("`")).split(".") if p]
+    unknown = re.search(r"unknown field `(.+?)`", rule)
+    if unknown:
+        allowed = _fields_at(cls, path)
+        rule = f"unknown key {unknown[1]!r}{nearest(unknown[1], allowed)}"
+        path.append(unknown[1])
+    else:
+        rule = rule[:1].lower() + rule[1:]
+    keys = ([prefix] if prefix else []) + path
+    dotted = ".".join(keys) or "the file"
+    line = _line_of(dotted.split("."), text)
+    return f"{source}{f':{line}' if line else ''}: {dotted}: {rule}"
+
+
+def _fields_at(cls: Any, path: list[str]) -> list[str]:
+    """Return the keys allowed in the table that ``path`` leads to from ``cls``."""
+    node = msgspec.inspect.type_info(cls)
+    for key in path:
+        match node:
+            case msgspec.inspect.StructType(fields=fields):
+                node = next(field.type for field in fields if field.encode_name == key)
+            case msgspec.inspect.DictType(value_type=value_type):
+                node = value_type
+            case msgspec.inspect.VarTupleType(item_type=item_type):
+                node = item_type
+    return [f.encode_name for f in getattr(node, "fields", ())]
+
+
+def _line_of(keys: list[str], text: str) -> int | None:
+    """Find the line that sets ``keys``, or opens the deepest table on the way, 1-based."""
+    table: list[str] = []
+    best = None
+    for number, raw in enumerate(text.splitlines(), start=1):
+        line = raw.split("#", 1)[0].strip()
+        if line.startswith("["):
+            table = [part.strip(' "') for part in line.strip("[]").split(".")]
+            if table == keys:
+                return number
+            if table == keys[: len(table)]:
+                best = number
+        elif "=" in line and [*table, line.split("=", 1)[0].strip(' "')] == keys[: len(table) + 1]:
+            return number
+    return best

@@ -1,0 +1,373 @@
+"""What the kernel takes in beside telemetry, and everything it gives out.
+
+Inputs: worker events and acks (:mod:`torchloom_core.messages`), :class:`Tick`,
+:class:`Forecast`, :class:`PredictorFailed`, :class:`Request`, :class:`Recovered`.
+Outputs: the union :data:`Output`. Both are written to the trajectory as they pass.
+"""
+
+from typing import Literal
+
+import msgspec
+
+from torchloom_core.messages import Ack, AckStatus, Command, Deed, Exit, Hello, KnobValue, Note
+
+# --- actions: what a proposal wants ---------------------------------------------------------
+
+
+class Migrate(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="migrate"):
+    """A warm stand-by joins, then ``group`` drains: make before break."""
+
+    group: str
+
+
+class DrainGroup(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="drain"):
+    """``group`` leaves at a step boundary, without a replacement."""
+
+    group: str
+
+
+class ChangeKnob(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="knob"):
+    """Set a knob of one worker, or of all workers that have it when ``worker`` is None."""
+
+    knob: str
+    value: KnobValue
+    worker: str | None = None
+
+
+class SaveCheckpoint(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="checkpoint"):
+    """Save a checkpoint now, in one group or, when ``group`` is None, in all."""
+
+    group: str | None = None
+
+
+class PauseRun(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="pause"):
+    """Pause every training worker at its next step boundary."""
+
+
+class ResumeRun(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="resume"):
+    """Let every paused worker go on."""
+
+
+class CollectDump(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="dump"):
+    """Collect stacks and the Flight Recorder's dump of one worker."""
+
+    worker: str
+
+
+class Alert(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="alert"):
+    """Tell people about ``worker``; nothing is changed."""
+
+    worker: str
+    text: str
+
+
+Action = (
+    Migrate | DrainGroup | ChangeKnob | SaveCheckpoint | PauseRun | ResumeRun | CollectDump | Alert
+)
+
+HIGH_IMPACT: frozenset[str] = frozenset({"migrate", "drain", "pause"})
+"""Kinds of action that take GPUs out of a run, even if only for a moment."""
+
+
+def kind_of(action: Action) -> str:
+    """Return the action's kind as written in the config and the trajectory."""
+    return str(action.__struct_config__.tag)
+
+
+def target_of(action: Action) -> str:
+    """Return what the action acts on; two actions on one target are in conflict."""
+    match action:
+        case Migrate(group=group) | DrainGroup(group=group):
+            return f"group:{group}"
+        case ChangeKnob(knob=knob):
+            return f"knob:{knob}"
+        case SaveCheckpoint():
+            return "checkpoint"
+        case PauseRun() | ResumeRun():
+            return "run"
+        case CollectDump(worker=worker):
+            return f"dump:{worker}"
+        case Alert(worker=worker):
+            return f"alert:{worker}"
+
+
+# --- proposals and verdicts -----------------------------------------------------------------
+
+
+class Proposal(msgspec.Struct, frozen=True, kw_only=True):
+    """What a policy wants, and its price in expected useful GPU-seconds.
+
+    Attributes
+    ----------
+    gain_gpu_s, cost_gpu_s : float
+        What the action saves if the policy is right, and what it costs either way; both >= 0.
+    confidence : float
+        Probability in [0, 1] that the policy is right.
+    reason : str
+        One sentence for a person.
+    cause : tuple of str
+        Ids of the forecasts or notes it rests on.
+    expires_s : float
+        How long after the tick the proposal may still be granted, seconds.
+    """
+
+    action: Action
+    reason: str
+    gain_gpu_s: float = 0.0
+    cost_gpu_s: float = 0.0
+    confidence: float = 1.0
+    cause: tuple[str, ...] = ()
+    expires_s: float = 30.0
+
+    @property
+    def net_gpu_s(self) -> float:
+        """Expected net gain, useful GPU-seconds."""
+        return self.confidence * self.gain_gpu_s - self.cost_gpu_s
+
+
+class Proposed(msgspec.Struct, frozen=True, kw_only=True, tag="proposed"):
+    """A proposal on the record, with the id the kernel gave it."""
+
+    id: str
+    policy: str
+    proposal: Proposal
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True, tag="verdict"):
+    """What the arbiter says to one proposal, and the rule that decided.
+
+    ``propensity`` is the probability with which this arm, the action or the no-op, was taken.
+    """
+
+    proposal: str
+    policy: str
+    action: Action
+    granted: bool
+    rule: str
+    reason: str
+    net_gpu_s: float
+    propensity: float = 1.0
+
+
+class CommandLife(msgspec.Struct, frozen=True, kw_only=True, tag="command_life"):
+    """A command took a step in its life: issued, or what an ack or the clock said."""
+
+    command: str
+    worker: str
+    status: Literal["issued"] | AckStatus
+    verb: str
+    cause: str
+    step: int = -1
+    detail: str = ""
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag="outcome"):
+    """What a granted action came to.
+
+    ``result`` is ``done`` when every command was applied, ``undone`` when none was, and
+    ``partial`` in between.
+    """
+
+    verdict: str
+    policy: str
+    action: Action
+    result: Literal["done", "partial", "undone"]
+    detail: str
+    took_s: float
+
+
+class PolicyFailed(msgspec.Struct, frozen=True, kw_only=True, tag="policy_failed"):
+    """A policy broke its contract at a tick and is quarantined until the Weaver restarts."""
+
+    policy: str
+    rule: str
+    detail: str
+
+
+class Notice(msgspec.Struct, frozen=True, kw_only=True, tag="notice"):
+    """Something a person should see: a worker came or went, a metric disappeared."""
+
+    kind: str
+    text: str
+    worker: str = ""
+
+
+class KnobDesired(msgspec.Struct, frozen=True, kw_only=True, tag="knob_desired"):
+    """From now on ``knob`` should have ``value``, on one worker or on all (``worker`` None)."""
+
+    knob: str
+    value: KnobValue
+    worker: str | None = None
+
+
+class Issue(msgspec.Struct, frozen=True, kw_only=True, tag="issue"):
+    """Send ``command``; repeated by a restarted Weaver for what was in flight."""
+
+    command: Command
+
+
+class ForecastWanted(msgspec.Struct, frozen=True, kw_only=True, tag="forecast_wanted"):
+    """Run a predictor, off the loop, on the view of this tick."""
+
+    id: str
+    predictor: str
+
+
+class Reply(msgspec.Struct, frozen=True, kw_only=True, tag="reply"):
+    """The answer to a person's request."""
+
+    request: str
+    ok: bool
+    text: str
+    ids: tuple[str, ...] = ()
+
+
+# --- inputs that no worker sends ------------------------------------------------------------
+
+
+class Tick(msgspec.Struct, frozen=True, kw_only=True, tag="tick"):
+    """Time has passed; policies look at the fleet."""
+
+
+class Forecast(msgspec.Struct, frozen=True, kw_only=True, tag="forecast"):
+    """A predictor's answer: the probability that a worker fails within ``horizon_s``.
+
+    Attributes
+    ----------
+    id : str
+        The id of the :class:`ForecastWanted` it answers.
+    hazard : dict of str to float
+        Worker to probability in [0, 1]; a worker that is absent was not judged.
+    why : dict of str to str
+        Worker to one sentence, where the predictor has something to say.
+    latency_s : float
+        How long the predictor took; live it is measured, a backtest charges it.
+    """
+
+    id: str
+    predictor: str
+    horizon_s: float
+    hazard: dict[str, float]
+    why: dict[str, str] = {}
+    latency_s: float = 0.0
+
+
+class PredictorFailed(msgspec.Struct, frozen=True, kw_only=True, tag="predictor_failed"):
+    """A predictor raised, hung or returned garbage, and is quarantined."""
+
+    predictor: str
+    rule: str
+    detail: str
+
+
+class Propose(msgspec.Struct, frozen=True, kw_only=True, tag_field="want", tag="propose"):
+    """A person wants an action."""
+
+    action: Action
+
+
+class StopActions(msgspec.Struct, frozen=True, kw_only=True, tag_field="want", tag="stop_actions"):
+    """The kill switch: no action is granted or carried on until actions are resumed."""
+
+
+class ResumeActions(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="want", tag="resume_actions"
+):
+    """Release the kill switch."""
+
+
+class Approve(msgspec.Struct, frozen=True, kw_only=True, tag_field="want", tag="approve"):
+    """A person approves a proposal that waits for it."""
+
+    proposal: str
+
+
+Want = Propose | StopActions | ResumeActions | Approve
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True, tag="request"):
+    """A person's request to the Weaver, by command line, web page or plain ``nats req``."""
+
+    id: str
+    want: Want
+    by: str = ""
+
+
+# --- what survives a restart ----------------------------------------------------------------
+
+
+class Flight(msgspec.Struct, frozen=True, kw_only=True):
+    """One command on its way, and the last that was heard of it."""
+
+    command: Command
+    status: str
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """A granted action being carried out, in stages of commands.
+
+    Attributes
+    ----------
+    stages : tuple of tuple of (worker, incarnation, deed)
+        What is still to be issued, stage by stage; the next stage waits for the present one.
+    settled : dict of str to str
+        Commands issued so far that have ended, with their final status.
+    await_training : tuple of str
+        Workers that must be seen training before the next stage.
+    """
+
+    verdict: str
+    policy: str
+    action: Action
+    started_ns: int
+    deadline_ns: int
+    stages: tuple[tuple[tuple[str, int, Deed], ...], ...]
+    pending: tuple[str, ...] = ()
+    settled: dict[str, str] = {}
+    await_training: tuple[str, ...] = ()
+
+
+class Granted(msgspec.Struct, frozen=True, kw_only=True):
+    """A past grant, as cooldowns, rates, budgets and the breaker remember it."""
+
+    target: str
+    action: str
+    ts_ns: int
+    cost_gpu_s: float
+    failed: bool = False
+
+
+class Control(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything of the kernel that must outlive the Weaver's process."""
+
+    stopped: bool = False
+    counter: int = 0
+    flights: tuple[Flight, ...] = ()
+    plans: tuple[Plan, ...] = ()
+    grants: tuple[Granted, ...] = ()
+    desired: tuple[KnobDesired, ...] = ()
+
+
+class Recovered(msgspec.Struct, frozen=True, kw_only=True, tag="recovered"):
+    """The Weaver (re)started under a new epoch, with what the last one left behind."""
+
+    epoch: int
+    control: Control = Control()
+
+
+Input = Hello | Exit | Note | Ack | Tick | Forecast | PredictorFailed | Request | Recovered
+"""Everything the kernel takes in, beside telemetry batches."""
+
+Output = (
+    Proposed
+    | Verdict
+    | CommandLife
+    | Outcome
+    | PolicyFailed
+    | Notice
+    | KnobDesired
+    | Issue
+    | ForecastWanted
+    | Reply
+)
+"""Everything the kernel gives out."""

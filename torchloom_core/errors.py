@@ -1,0 +1,63 @@
+"""Every error torchLoom raises on purpose.
+
+::
+
+    TorchloomError
+    ├── ConfigError          torchloom.toml or an option is wrong
+    ├── MessageError         bytes from the wire are no message of ours
+    ├── KnobError            a knob is unknown, of the wrong type, or out of range
+    ├── PluginError          a plugin cannot be loaded, or breaks its contract
+    ├── BrokerError          no usable nats-server, or it cannot be reached
+    ├── StateError           the state folder or a trajectory cannot be read or written
+    └── RequestError         the Weaver refused, or did not answer, an operator's request
+
+The command line prints the message of a :class:`TorchloomError` as one line and exits with
+its ``exit_code``; anything else is a bug and keeps its traceback. An expected refusal (a
+verdict, a rejected command) is a message, not an exception.
+"""
+
+
+class TorchloomError(Exception):
+    """Base of all errors a user can cause; the message names the place, the rule and the value."""
+
+    exit_code = 1
+
+
+class ConfigError(TorchloomError):
+    """The configuration breaks a rule."""
+
+    exit_code = 2
+
+
+class MessageError(TorchloomError):
+    """Received bytes are not a valid message."""
+
+
+class KnobError(TorchloomError):
+    """A knob does not exist or does not take this value."""
+
+    exit_code = 2
+
+
+class PluginError(TorchloomError):
+    """A plugin cannot be loaded or breaks its contract."""
+
+    exit_code = 2
+
+
+class BrokerError(TorchloomError):
+    """No usable nats-server, or the server cannot be reached."""
+
+    exit_code = 3
+
+
+class StateError(TorchloomError):
+    """The state folder or a trajectory cannot be read or written."""
+
+    exit_code = 4
+
+
+class RequestError(TorchloomError):
+    """The Weaver refused an operator's request or did not answer it."""
+
+    exit_code = 5

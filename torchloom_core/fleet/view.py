@@ -1,0 +1,180 @@
+"""What a policy or predictor sees of the fleet at one tick."""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from torchloom_core.clock import SECOND_NS
+from torchloom_core.config import Costs
+from torchloom_core.decisions import Forecast
+from torchloom_core.fleet.columns import Floats, Ints
+from torchloom_core.messages import KnobSpec, KnobValue
+
+
+class Need(msgspec.Struct, frozen=True):
+    """A metric a plugin reads, and how far back, in seconds (0: the latest value only)."""
+
+    metric: str
+    window_s: float = 0.0
+
+
+class Fault(msgspec.Struct, frozen=True, kw_only=True):
+    """One fault that was seen: an unexpected exit, a hang, an XID."""
+
+    worker: str
+    node: str
+    kind: str
+    ts_ns: int
+    id: str
+
+
+class Metrics(Protocol):
+    """Where a view reads telemetry: the live rings, or copies of them."""
+
+    def latest(self, metric: str) -> Floats:
+        """Return ``(workers,)`` newest values, NaN where missing or stale."""
+
+    def window(self, metric: str, seconds: float) -> Floats:
+        """Return ``(workers, samples)``, oldest first, NaN where missing."""
+
+    def age_s(self, metric: str) -> Floats:
+        """Return ``(workers,)`` seconds since the last valid sample, inf where there is none."""
+
+
+class FleetView:
+    """The fleet at one tick, in columns.
+
+    A worker keeps its row for the whole run, so a policy may keep arrays of its own between
+    ticks; rows are only ever added (see :func:`grow`). Arrays are read-only and valid until
+    ``on_tick`` returns.
+
+    Attributes
+    ----------
+    now_ns : int
+        Time of the tick, nanoseconds since the Unix epoch.
+    tick_s : float
+        Seconds between ticks, which is the spacing of the samples in a window.
+    workers : sequence of str
+        Worker ids, one a row.
+    group, node, rack : sequence of str
+        Replica group, node and rack of each row (``""`` where unknown).
+    state : sequence of str
+        ``standby``, ``joining``, ``training``, ``paused``, ``draining`` or ``left`` as the
+        worker says; ``gone`` once its process has ended.
+    step : (workers,) int64
+        Last finished step, -1 before the first.
+    heartbeat_age_s : (workers,) float64
+        Seconds since anything was heard of the worker.
+    progress_age_s : (workers,) float64
+        Seconds since its trainer last finished a step, as far as is known.
+    faults : sequence of Fault
+        Faults of the last day, oldest first.
+    costs : Costs
+        What failures and actions cost, from the config.
+    """
+
+    def __init__(
+        self,
+        *,
+        now_ns: int,
+        tick_s: float,
+        workers: Sequence[str],
+        group: Sequence[str],
+        node: Sequence[str],
+        rack: Sequence[str],
+        state: Sequence[str],
+        step: Ints,
+        heartbeat_age_s: Floats,
+        progress_age_s: Floats,
+        metrics: Metrics,
+        knob_specs: Mapping[str, KnobSpec],
+        knob_values: Sequence[Mapping[str, KnobValue]],
+        forecasts: Mapping[str, Forecast],
+        faults: Sequence[Fault],
+        costs: Costs,
+    ) -> None:
+        self.now_ns = now_ns
+        self.tick_s = tick_s
+        self.workers = workers
+        self.group = group
+        self.node = node
+        self.rack = rack
+        self.state = state
+        self.step = step
+        self.heartbeat_age_s = heartbeat_age_s
+        self.progress_age_s = progress_age_s
+        self.knob_specs = knob_specs
+        self.faults = faults
+        self.costs = costs
+        self._metrics = metrics
+        self._knob_values = knob_values
+        self._forecasts = forecasts
+
+    def __len__(self) -> int:
+        return len(self.workers)
+
+    @property
+    def now_s(self) -> float:
+        """Time of the tick, seconds since the Unix epoch."""
+        return self.now_ns / SECOND_NS
+
+    def is_in(self, *states: str) -> NDArray[np.bool_]:
+        """Return ``(workers,)``: true where the worker is in one of ``states``."""
+        return np.fromiter((state in states for state in self.state), bool, len(self.state))
+
+    def latest(self, metric: str) -> Floats:
+        """Return the newest value of ``metric``, ``(workers,)``, NaN where missing or stale.
+
+        Raises
+        ------
+        KeyError
+            If no active plugin declared a need for the metric.
+        """
+        return self._metrics.latest(metric)
+
+    def window(self, metric: str, seconds: float) -> Floats:
+        """Return the last ``seconds`` of ``metric``: ``(workers, samples)``, oldest first.
+
+        Samples are ``tick_s`` apart; NaN where no sample arrived.
+
+        Raises
+        ------
+        KeyError
+            If no active plugin declared a need for the metric over so long a window.
+        """
+        return self._metrics.window(metric, seconds)
+
+    def age_s(self, metric: str) -> Floats:
+        """Return seconds since the last valid sample, ``(workers,)``, inf where there is none."""
+        return self._metrics.age_s(metric)
+
+    def knob(self, name: str) -> list[KnobValue | None]:
+        """Return the knob's present value per worker, None where a worker has no such knob."""
+        return [values.get(name) for values in self._knob_values]
+
+    def forecast(self, predictor: str) -> Forecast | None:
+        """Return the predictor's newest forecast, or None before the first."""
+        return self._forecasts.get(predictor)
+
+    def hazard(self, predictor: str) -> Floats:
+        """Return the newest failure probability per worker, ``(workers,)``, NaN if not judged."""
+        forecast = self._forecasts.get(predictor)
+        hazard = forecast.hazard if forecast else {}
+        return np.fromiter((hazard.get(w, np.nan) for w in self.workers), float, len(self.workers))
+
+
+def grow(array: NDArray[np.generic], workers: int, fill: float = 0) -> NDArray[np.generic]:
+    """Return ``array`` lengthened along its first axis to ``workers`` rows of ``fill``.
+
+    Examples
+    --------
+    >>> grow(np.array([3, 4]), 3)
+    array([3, 4, 0])
+    """
+    more = workers - len(array)
+    if more == 0:
+        return array
+    return np.pad(array, [(0, more)] + [(0, 0)] * (array.ndim - 1), constant_values=fill)

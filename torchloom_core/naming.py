@@ -1,0 +1,23 @@
+"""Suggest what a person may have meant."""
+
+import difflib
+from collections.abc import Iterable
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return a clause that offers the known names nearest to ``name``, or lists what there is.
+
+    Examples
+    --------
+    >>> nearest("stragler", ["straggler", "silence"])
+    '; did you mean straggler?'
+    >>> nearest("x", ["straggler", "silence"])
+    '; there are silence, straggler'
+    >>> nearest("x", [])
+    '; there are none'
+    """
+    names = sorted(known)
+    close = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
+    if close:
+        return f"; did you mean {' or '.join(close)}?"
+    return f"; there are {', '.join(names)}" if names else "; there are none"

@@ -1,0 +1,103 @@
+"""NATS names: which subject, stream, consumer and bucket carries what.
+
+=================================  ========  ====================================================
+subject                            encoding  what
+=================================  ========  ====================================================
+``tl.telemetry.<run>.<worker>``    msgpack   :class:`~torchloom_core.messages.Telemetry`
+``tl.evt.<run>.<worker>``          JSON      ``Hello``, ``Exit``, ``Note``
+``tl.cmd.<run>.<worker>``          JSON      ``Command``, kept in stream ``TL_CMD_<run>``
+``tl.ack.<run>.<worker>``          JSON      ``Ack``, kept in stream ``TL_ACK_<run>``
+``tl.roll.<run>``                  JSON      ``RollCall``
+``tl.ctl.<run>.<verb>``            JSON      a person's request to the Weaver, with a reply
+``tl.out.<run>.<kind>``            JSON      what the Weaver decides and sees, as it happens
+``tl.join.<run>``                  JSON      a new worker asks for credentials
+``$KV.TL_<run>.<key>``             JSON      the Weaver's own state, and every knob's desired value
+=================================  ========  ====================================================
+"""
+
+import re
+
+_NOT_TOKEN = re.compile(r"[^A-Za-z0-9_-]")
+
+
+def token(name: str) -> str:
+    """Return ``name`` as one subject token: anything but ``A-Z a-z 0-9 _ -`` becomes ``_``.
+
+    Raises
+    ------
+    ValueError
+        If ``name`` is empty.
+
+    Examples
+    --------
+    >>> token("node 7.rack*2")
+    'node_7_rack_2'
+    """
+    if not name:
+        raise ValueError("need a name of at least one character, was empty")
+    return _NOT_TOKEN.sub("_", name)
+
+
+def telemetry(run: str, worker: str = "*") -> str:
+    """Return the subject of a worker's telemetry."""
+    return f"tl.telemetry.{run}.{worker}"
+
+
+def event(run: str, worker: str = "*") -> str:
+    """Return the subject of a worker's events."""
+    return f"tl.evt.{run}.{worker}"
+
+
+def command(run: str, worker: str = "*") -> str:
+    """Return the subject of commands to a worker."""
+    return f"tl.cmd.{run}.{worker}"
+
+
+def ack(run: str, worker: str = "*") -> str:
+    """Return the subject of a worker's acks."""
+    return f"tl.ack.{run}.{worker}"
+
+
+def roll_call(run: str) -> str:
+    """Return the subject on which the Weaver asks all workers to say hello."""
+    return f"tl.roll.{run}"
+
+
+def control(run: str, verb: str = "*") -> str:
+    """Return the subject of a person's request to the Weaver."""
+    return f"tl.ctl.{run}.{verb}"
+
+
+def out(run: str, kind: str = ">") -> str:
+    """Return the subject on which the Weaver tells what it decides and sees."""
+    return f"tl.out.{run}.{kind}"
+
+
+def join(run: str) -> str:
+    """Return the subject on which a new worker asks for credentials."""
+    return f"tl.join.{run}"
+
+
+def command_stream(run: str) -> str:
+    """Return the name of the JetStream stream that keeps commands."""
+    return f"TL_CMD_{run}"
+
+
+def ack_stream(run: str) -> str:
+    """Return the name of the JetStream stream that keeps acks."""
+    return f"TL_ACK_{run}"
+
+
+def bucket(run: str) -> str:
+    """Return the name of the run's key-value bucket."""
+    return f"TL_{run}"
+
+
+def inbox_prefix(run: str, worker: str) -> str:
+    """Return the prefix of a worker's own reply subjects, which nobody else may read."""
+    return f"_INBOX_{run}_{worker}"
+
+
+def worker_of(subject: str) -> str:
+    """Return the worker named by a telemetry, event, command or ack subject."""
+    return subject.rsplit(".", 1)[-1]
