@@ -9,87 +9,8 @@ from typing import Literal
 
 import msgspec
 
+from torchloom_core.actions import Action
 from torchloom_core.messages import Ack, AckStatus, Command, Deed, Exit, Hello, KnobValue, Note
-
-# --- actions: what a proposal wants ---------------------------------------------------------
-
-
-class Migrate(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="migrate"):
-    """A warm stand-by joins, then ``group`` drains: make before break."""
-
-    group: str
-
-
-class DrainGroup(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="drain"):
-    """``group`` leaves at a step boundary, without a replacement."""
-
-    group: str
-
-
-class ChangeKnob(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="knob"):
-    """Set a knob of one worker, or of all workers that have it when ``worker`` is None."""
-
-    knob: str
-    value: KnobValue
-    worker: str | None = None
-
-
-class SaveCheckpoint(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="checkpoint"):
-    """Save a checkpoint now, in one group or, when ``group`` is None, in all."""
-
-    group: str | None = None
-
-
-class PauseRun(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="pause"):
-    """Pause every training worker at its next step boundary."""
-
-
-class ResumeRun(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="resume"):
-    """Let every paused worker go on."""
-
-
-class CollectDump(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="dump"):
-    """Collect stacks and the Flight Recorder's dump of one worker."""
-
-    worker: str
-
-
-class Alert(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="alert"):
-    """Tell people about ``worker``; nothing is changed."""
-
-    worker: str
-    text: str
-
-
-Action = (
-    Migrate | DrainGroup | ChangeKnob | SaveCheckpoint | PauseRun | ResumeRun | CollectDump | Alert
-)
-
-HIGH_IMPACT: frozenset[str] = frozenset({"migrate", "drain", "pause"})
-"""Kinds of action that take GPUs out of a run, even if only for a moment."""
-
-
-def kind_of(action: Action) -> str:
-    """Return the action's kind as written in the config and the trajectory."""
-    return str(action.__struct_config__.tag)
-
-
-def target_of(action: Action) -> str:
-    """Return what the action acts on; two actions on one target are in conflict."""
-    match action:
-        case Migrate(group=group) | DrainGroup(group=group):
-            return f"group:{group}"
-        case ChangeKnob(knob=knob):
-            return f"knob:{knob}"
-        case SaveCheckpoint():
-            return "checkpoint"
-        case PauseRun() | ResumeRun():
-            return "run"
-        case CollectDump(worker=worker):
-            return f"dump:{worker}"
-        case Alert(worker=worker):
-            return f"alert:{worker}"
-
 
 # --- proposals and verdicts -----------------------------------------------------------------
 
@@ -206,6 +127,13 @@ class Issue(msgspec.Struct, frozen=True, kw_only=True, tag="issue"):
     command: Command
 
 
+class Recall(msgspec.Struct, frozen=True, kw_only=True, tag="recall"):
+    """Take back a command that has not reached its worker yet: actions were stopped."""
+
+    command: str
+    worker: str
+
+
 class ForecastWanted(msgspec.Struct, frozen=True, kw_only=True, tag="forecast_wanted"):
     """Run a predictor, off the loop, on the view of this tick."""
 
@@ -310,10 +238,12 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     ----------
     stages : tuple of tuple of (worker, incarnation, deed)
         What is still to be issued, stage by stage; the next stage waits for the present one.
+    pending : tuple of str
+        Commands of the present stage that have not ended.
     settled : dict of str to str
-        Commands issued so far that have ended, with their final status.
+        Commands that have ended, with their final status.
     await_training : tuple of str
-        Workers that must be seen training before the next stage.
+        Workers that must be seen training after the first stage, before the next.
     """
 
     verdict: str
@@ -330,6 +260,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 class Granted(msgspec.Struct, frozen=True, kw_only=True):
     """A past grant, as cooldowns, rates, budgets and the breaker remember it."""
 
+    verdict: str
     target: str
     action: str
     ts_ns: int
@@ -341,7 +272,6 @@ class Control(msgspec.Struct, frozen=True, kw_only=True):
     """Everything of the kernel that must outlive the Weaver's process."""
 
     stopped: bool = False
-    counter: int = 0
     flights: tuple[Flight, ...] = ()
     plans: tuple[Plan, ...] = ()
     grants: tuple[Granted, ...] = ()
@@ -367,6 +297,7 @@ Output = (
     | Notice
     | KnobDesired
     | Issue
+    | Recall
     | ForecastWanted
     | Reply
 )

@@ -31,19 +31,18 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 import msgspec
 import pluggy
 
-from torchloom_core.decisions import (
+from torchloom_core.actions import (
     Action,
     Alert,
     ChangeKnob,
     CollectDump,
     DrainGroup,
-    Forecast,
     Migrate,
     PauseRun,
-    Proposal,
     ResumeRun,
     SaveCheckpoint,
 )
+from torchloom_core.decisions import Forecast, Proposal
 from torchloom_core.fleet.columns import Floats
 from torchloom_core.fleet.view import Fault, FleetView, Need, grow
 

@@ -18,7 +18,7 @@ class Ring:
     """
 
     def __init__(self, columns: int, workers: int) -> None:
-        self._columns = columns
+        self.columns = columns
         self._store = np.full((2 * columns, workers), np.nan)
         self._head = 0
         self.newest: Floats = np.full(workers, np.nan)
@@ -36,23 +36,32 @@ class Ring:
 
     def close_column(self) -> None:
         """End the tick: what was put becomes the newest column, NaN where nothing was."""
-        self._head = (self._head + 1) % self._columns
+        self._head = (self._head + 1) % self.columns
         self._store[self._head] = self._fresh
-        self._store[self._head + self._columns] = self._fresh
+        self._store[self._head + self.columns] = self._fresh
         self._fresh.fill(np.nan)
 
     def window(self, samples: int) -> Floats:
         """Return the last ``samples`` columns, oldest first, as ``(workers, samples)``."""
-        end = self._head + self._columns + 1
+        end = self._head + self.columns + 1
         view = self._store[end - samples : end].T
         view.flags.writeable = False
         return view
+
+    def copy(self) -> "Ring":
+        """Return a ring that stays as it is when this one goes on."""
+        twin = Ring(self.columns, 0)
+        twin._store = self._store.copy()
+        twin._head = self._head
+        twin.newest, twin.newest_ns = self.newest.copy(), self.newest_ns.copy()
+        return twin
 
     def forget(self, row: int) -> None:
         """Clear one worker's past: another life must not inherit it."""
         self._store[:, row] = np.nan
         self._fresh[row] = np.nan
         self.newest[row] = np.nan
+        self.newest_ns[row] = 0
 
     def grow(self, workers: int) -> None:
         """Make room for ``workers`` rows; the new ones hold NaN."""

@@ -1,0 +1,86 @@
+"""What can be done to a run: the kinds of action, and what each acts on.
+
+A policy proposes one, the arbiter grants it, and :mod:`torchloom_core.staging` turns it into
+commands.
+"""
+
+import msgspec
+
+from torchloom_core.messages import KnobValue
+
+
+class Migrate(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="migrate"):
+    """A warm stand-by joins, then ``group`` drains: make before break."""
+
+    group: str
+
+
+class DrainGroup(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="drain"):
+    """``group`` leaves at a step boundary, without a replacement."""
+
+    group: str
+
+
+class ChangeKnob(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="knob"):
+    """Set a knob of one worker, or of all workers that have it when ``worker`` is None."""
+
+    knob: str
+    value: KnobValue
+    worker: str | None = None
+
+
+class SaveCheckpoint(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="checkpoint"):
+    """Save a checkpoint now, in one group or, when ``group`` is None, in all."""
+
+    group: str | None = None
+
+
+class PauseRun(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="pause"):
+    """Pause every training worker at its next step boundary."""
+
+
+class ResumeRun(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="resume"):
+    """Let every paused worker go on."""
+
+
+class CollectDump(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="dump"):
+    """Collect stacks and the Flight Recorder's dump of one worker."""
+
+    worker: str
+
+
+class Alert(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="alert"):
+    """Tell people about ``worker``; nothing is changed."""
+
+    worker: str
+    text: str
+
+
+Action = (
+    Migrate | DrainGroup | ChangeKnob | SaveCheckpoint | PauseRun | ResumeRun | CollectDump | Alert
+)
+
+HIGH_IMPACT: frozenset[str] = frozenset({"migrate", "drain", "pause"})
+"""Kinds of action that take GPUs out of a run, even if only for a moment."""
+
+
+def kind_of(action: Action) -> str:
+    """Return the action's kind as written in the config and the trajectory."""
+    return str(action.__struct_config__.tag)
+
+
+def target_of(action: Action) -> str:
+    """Return what the action acts on; two actions on one target are in conflict."""
+    match action:
+        case Migrate(group=group) | DrainGroup(group=group):
+            return f"group:{group}"
+        case ChangeKnob(knob=knob):
+            return f"knob:{knob}"
+        case SaveCheckpoint():
+            return "checkpoint"
+        case PauseRun() | ResumeRun():
+            return "run"
+        case CollectDump(worker=worker):
+            return f"dump:{worker}"
+        case Alert(worker=worker):
+            return f"alert:{worker}"

@@ -1,0 +1,190 @@
+"""Grant proposals by net gain, subject to the rails; the kernel calls it at every tick."""
+
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from torchloom_core import config
+from torchloom_core.actions import kind_of, target_of
+from torchloom_core.arbiter.rails import PERSON_RAILS, POLICY_RAILS, Case, Situation
+from torchloom_core.clock import SECOND_NS
+from torchloom_core.decisions import Granted, Proposed, Verdict
+
+PERSON = "operator"
+"""The policy name under which a person's own requests are recorded."""
+
+_MEMORY_NS = 24 * 3600 * SECOND_NS
+
+Mode = Literal["act", "dry_run", "shadow"]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A proposal that competes, with its policy's mode and the time it was made."""
+
+    proposed: Proposed
+    mode: Mode
+    ts_ns: int
+
+
+class Arbiter:
+    """Remember what was granted, hold what waits for a person, and decide the rest."""
+
+    def __init__(self, rails: config.Arbiter) -> None:
+        self._rails = rails
+        self.past: list[Granted] = []
+        self.waiting: dict[str, Candidate] = {}
+
+    def decide(
+        self, candidates: Iterable[Candidate], situation: Situation, now_ns: int
+    ) -> Iterator[Verdict]:
+        """Yield one verdict a proposal, the highest net gain first.
+
+        The caller starts what is granted before it asks for the next verdict, so that each
+        proposal meets the situation the former ones have made.
+        """
+        self.past = [grant for grant in self.past if grant.ts_ns > now_ns - _MEMORY_NS]
+        winners: dict[str, str] = {}
+        for candidate in sorted(candidates, key=_rank):
+            proposal = candidate.proposed
+            target = target_of(proposal.proposal.action)
+            if target in winners and candidate.mode != "shadow":
+                yield self._deny(candidate, "outbid", f"{winners[target]} is worth more")
+                continue
+            verdict = self._judge(candidate, situation, now_ns)
+            if verdict.granted or verdict.rule in {"dry_run", "approval", "holdout"}:
+                winners[target] = proposal.id
+            yield verdict
+
+    def expired(self, now_ns: int) -> list[Verdict]:
+        """Return a verdict for every proposal that waited for a person in vain."""
+        late = [
+            waiting
+            for waiting in self.waiting.values()
+            if now_ns - waiting.ts_ns > waiting.proposed.proposal.expires_s * SECOND_NS
+        ]
+        for waiting in late:
+            del self.waiting[waiting.proposed.id]
+        return [self._deny(waiting, "expiry", "nobody approved it in time") for waiting in late]
+
+    def approve(self, proposal_id: str, situation: Situation, now_ns: int) -> Verdict:
+        """Decide a waiting proposal that a person has approved.
+
+        Raises
+        ------
+        KeyError
+            If no such proposal waits.
+        """
+        candidate = self.waiting.pop(proposal_id)
+        return self._judge(candidate, situation, now_ns, approved=True)
+
+    def failed(self, verdict_id: str) -> None:
+        """Count a granted action as failed, for the circuit breaker."""
+        self.past = [
+            Granted(
+                verdict=grant.verdict,
+                target=grant.target,
+                action=grant.action,
+                ts_ns=grant.ts_ns,
+                cost_gpu_s=grant.cost_gpu_s,
+                failed=grant.failed or grant.verdict == verdict_id,
+            )
+            for grant in self.past
+        ]
+
+    def _judge(
+        self, candidate: Candidate, situation: Situation, now_ns: int, *, approved: bool = False
+    ) -> Verdict:
+        proposed, proposal = candidate.proposed, candidate.proposed.proposal
+        case = Case(
+            proposal=proposal,
+            policy=proposed.policy,
+            proposed_ns=candidate.ts_ns,
+            now_ns=now_ns,
+            rails=self._rails,
+            past=self.past,
+            situation=situation,
+        )
+        person = proposed.policy == PERSON
+        for rail in PERSON_RAILS if person else POLICY_RAILS:
+            objection = rail(case)
+            if objection:
+                if candidate.mode == "shadow":
+                    would = f"would be denied by {rail.__name__}: {objection}"
+                    return self._deny(candidate, "shadow", would)
+                return self._deny(candidate, rail.__name__, objection)
+        if candidate.mode == "shadow":
+            return self._deny(candidate, "shadow", f"would be granted: {proposal.reason}")
+        if case.rule.approval and not (person or approved):
+            return self._hold(candidate)
+        return self._draw(candidate, now_ns, person=person)
+
+    def _hold(self, candidate: Candidate) -> Verdict:
+        """Keep the proposal until a person approves it, unless its like waits already."""
+        target = target_of(candidate.proposed.proposal.action)
+        for waiting in self.waiting.values():
+            if target_of(waiting.proposed.proposal.action) == target:
+                text = f"{waiting.proposed.id} waits for a person already"
+                return self._deny(candidate, "approval", text)
+        self.waiting[candidate.proposed.id] = candidate
+        proposal = candidate.proposed.proposal
+        text = f"waits {proposal.expires_s:g} s for a person: {proposal.reason}"
+        return self._deny(candidate, "approval", text)
+
+    def _draw(self, candidate: Candidate, now_ns: int, *, person: bool) -> Verdict:
+        """Take the action's arm or, with the holdout's probability, the no-op's."""
+        proposed, proposal = candidate.proposed, candidate.proposed.proposal
+        holdout = 0.0 if person else self._rails.holdout
+        if random.Random(f"{self._rails.seed}/{proposed.id}").random() < holdout:
+            return self._deny(candidate, "holdout", "the no-op was drawn", propensity=holdout)
+        self.past.append(
+            Granted(
+                verdict=proposed.id,
+                target=target_of(proposal.action),
+                action=kind_of(proposal.action),
+                ts_ns=now_ns,
+                cost_gpu_s=proposal.cost_gpu_s,
+            )
+        )
+        if self._rails.dry_run or candidate.mode == "dry_run":
+            return self._deny(candidate, "dry_run", f"would be granted: {proposal.reason}")
+        return Verdict(
+            proposal=proposed.id,
+            policy=proposed.policy,
+            action=proposal.action,
+            granted=True,
+            rule="person" if person else "net_gain",
+            reason=proposal.reason,
+            net_gpu_s=proposal.net_gpu_s,
+            propensity=1.0 - holdout,
+        )
+
+    @staticmethod
+    def _deny(candidate: Candidate, rule: str, reason: str, propensity: float = 1.0) -> Verdict:
+        proposed = candidate.proposed
+        return Verdict(
+            proposal=proposed.id,
+            policy=proposed.policy,
+            action=proposed.proposal.action,
+            granted=False,
+            rule=rule,
+            reason=reason,
+            net_gpu_s=proposed.proposal.net_gpu_s,
+            propensity=propensity,
+        )
+
+    def restore(self, past: Sequence[Granted]) -> None:
+        """Take over what an earlier Weaver granted."""
+        self.past = list(past)
+
+
+def _rank(candidate: Candidate) -> tuple[bool, bool, float, str]:
+    """Sort shadows last, people first, then by net gain; ids break ties the same way always."""
+    proposed = candidate.proposed
+    return (
+        candidate.mode == "shadow",
+        proposed.policy != PERSON,
+        -proposed.proposal.net_gpu_s,
+        proposed.id,
+    )

@@ -1,0 +1,226 @@
+"""The rails: each looks at one proposal and says why it may not pass, or nothing.
+
+:mod:`torchloom_core.arbiter.arbiter` asks them in order; the first that objects names the
+verdict's rule.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from torchloom_core import config
+from torchloom_core.actions import (
+    HIGH_IMPACT,
+    Action,
+    DrainGroup,
+    Migrate,
+    kind_of,
+    target_of,
+)
+from torchloom_core.clock import SECOND_NS
+from torchloom_core.decisions import Granted, Proposal
+
+_HOUR_NS = 3600 * SECOND_NS
+
+
+class Situation(Protocol):
+    """What the rails need to know of the run at this moment."""
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the kill switch is on."""
+
+    def obstacle(self, action: Action) -> str:
+        """Return why the action cannot be carried out at all, or nothing."""
+
+    def in_progress(self, target: str) -> str:
+        """Return the verdict whose plan works on the target, or nothing."""
+
+    def training_groups(self) -> set[str]:
+        """Return the replica groups that train."""
+
+    def groups_in_motion(self) -> set[str]:
+        """Return the replica groups that some plan moves."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One proposal before the rails."""
+
+    proposal: Proposal
+    policy: str
+    proposed_ns: int
+    now_ns: int
+    rails: config.Arbiter
+    past: Sequence[Granted]
+    situation: Situation
+
+    @property
+    def kind(self) -> str:
+        """The kind of action."""
+        return kind_of(self.proposal.action)
+
+    @property
+    def rule(self) -> config.ActionRule:
+        """What the config says of this kind of action."""
+        return self.rails.actions.get(self.kind, config.ActionRule())
+
+    def within(self, window_ns: int) -> list[Granted]:
+        """Return the grants of the last ``window_ns``."""
+        return [grant for grant in self.past if grant.ts_ns > self.now_ns - window_ns]
+
+
+def kill_switch(case: Case) -> str:
+    """Refuse everything while actions are stopped."""
+    return "actions are stopped; resume them first" if case.situation.stopped else ""
+
+
+def expiry(case: Case) -> str:
+    """Refuse a proposal that waited too long to say anything of the present."""
+    age_s = (case.now_ns - case.proposed_ns) / SECOND_NS
+    if age_s <= case.proposal.expires_s:
+        return ""
+    return f"need an age of at most {case.proposal.expires_s:g} s, was {age_s:.1f} s"
+
+
+def impossible(case: Case) -> str:
+    """Refuse what cannot be done at all."""
+    return case.situation.obstacle(case.proposal.action)
+
+
+def forbidden_pair(case: Case) -> str:
+    """Refuse a pair of policy and action that the config forbids."""
+    for pair in case.rails.forbidden:
+        if pair.policy == case.policy and pair.action == case.kind:
+            return f"{case.policy} may not trigger {case.kind}"
+    return ""
+
+
+def low_confidence(case: Case) -> str:
+    """Refuse an action that asks for a surer policy."""
+    need = case.rule.min_confidence
+    if case.proposal.confidence >= need:
+        return ""
+    return f"{case.kind} needs confidence >= {need:g}, was {case.proposal.confidence:.3g}"
+
+
+def in_progress(case: Case) -> str:
+    """Refuse a second action on a target while one is going on."""
+    verdict = case.situation.in_progress(target_of(case.proposal.action))
+    return f"{target_of(case.proposal.action)} is being acted on by {verdict}" if verdict else ""
+
+
+def cooldown(case: Case) -> str:
+    """Refuse the same action on the same target too soon."""
+    rest_s = case.rails.cooldown_s if case.rule.cooldown_s is None else case.rule.cooldown_s
+    target = target_of(case.proposal.action)
+    for grant in case.within(round(rest_s * SECOND_NS)):
+        if grant.target == target and grant.action == case.kind:
+            ago_s = (case.now_ns - grant.ts_ns) / SECOND_NS
+            return f"need {rest_s:g} s after the last {case.kind} of {target}, was {ago_s:.1f} s"
+    return ""
+
+
+def rate_limit(case: Case) -> str:
+    """Refuse more than so many of a kind in an hour."""
+    limit = case.rule.limit_per_hour
+    if limit is None:
+        return ""
+    count = sum(grant.action == case.kind for grant in case.within(_HOUR_NS))
+    return f"need fewer than {limit} {case.kind} an hour, was {count}" if count >= limit else ""
+
+
+def budget(case: Case) -> str:
+    """Refuse to spend more than so many GPU-seconds on a kind in an hour."""
+    limit = case.rule.budget_gpu_s_per_hour
+    if limit is None:
+        return ""
+    spent = sum(g.cost_gpu_s for g in case.within(_HOUR_NS) if g.action == case.kind)
+    if spent + case.proposal.cost_gpu_s <= limit:
+        return ""
+    return (
+        f"need at most {limit:g} GPU-s of {case.kind} an hour, would be "
+        f"{spent + case.proposal.cost_gpu_s:.0f}"
+    )
+
+
+def breaker(case: Case) -> str:
+    """Refuse high-impact actions when too many failed or too much of the run moved."""
+    if case.kind not in HIGH_IMPACT:
+        return ""
+    rule = case.rails.breaker
+    recent = [g for g in case.within(round(rule.window_s * SECOND_NS)) if g.action in HIGH_IMPACT]
+    failures = sum(grant.failed for grant in recent)
+    if failures >= rule.failures:
+        return (
+            f"need fewer than {rule.failures} failed actions in {rule.window_s:g} s, was {failures}"
+        )
+    target = target_of(case.proposal.action)
+    moved = {g.target for g in recent if g.target.startswith("group:")} | {target}
+    groups = len(case.situation.training_groups())
+    if len(moved) > 1 and groups and len(moved) / groups > rule.max_moved_share:
+        return (
+            f"need at most {rule.max_moved_share:.0%} of {groups} groups moved in "
+            f"{rule.window_s:g} s, would be {len(moved)}"
+        )
+    return ""
+
+
+def quorum_minimum(case: Case) -> str:
+    """Refuse a drain that leaves too few groups to train."""
+    if not isinstance(case.proposal.action, DrainGroup):
+        return ""
+    moving = case.situation.groups_in_motion() | {case.proposal.action.group}
+    left = len(case.situation.training_groups() - moving)
+    if left >= case.rails.min_groups:
+        return ""
+    return f"need at least {case.rails.min_groups} groups left training, would be {left}"
+
+
+def in_motion_share(case: Case) -> str:
+    """Refuse to set more than a share of the run in motion at once."""
+    if not isinstance(case.proposal.action, DrainGroup | Migrate):
+        return ""
+    moving = case.situation.groups_in_motion() | {case.proposal.action.group}
+    groups = len(case.situation.training_groups())
+    limit = case.rails.max_in_motion_share
+    if len(moving) <= max(1, int(limit * groups)):
+        return ""
+    return f"need at most {limit:.0%} of {groups} groups in motion, would be {len(moving)}"
+
+
+def no_gain(case: Case) -> str:
+    """Refuse what is not worth more than doing nothing, the arm worth 0."""
+    if case.kind == "alert" or case.proposal.net_gpu_s > 0:
+        return ""
+    return f"need a net gain > 0 GPU-s, was {case.proposal.net_gpu_s:.1f}"
+
+
+Rail = Callable[[Case], str]
+
+PERSON_RAILS: tuple[Rail, ...] = (
+    kill_switch,
+    expiry,
+    impossible,
+    in_progress,
+    quorum_minimum,
+    in_motion_share,
+)
+"""What even a person may not override."""
+
+POLICY_RAILS: tuple[Rail, ...] = (
+    kill_switch,
+    expiry,
+    impossible,
+    forbidden_pair,
+    low_confidence,
+    in_progress,
+    cooldown,
+    rate_limit,
+    budget,
+    breaker,
+    quorum_minimum,
+    in_motion_share,
+    no_gain,
+)
+"""What a policy's proposal must pass, in the order in which the rules are named."""

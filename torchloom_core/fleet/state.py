@@ -1,0 +1,284 @@
+"""The fleet as the kernel keeps it: who is there, and the columns of what they measured."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
+
+import numpy as np
+
+from torchloom_core.clock import SECOND_NS
+from torchloom_core.config import Costs
+from torchloom_core.decisions import Forecast
+from torchloom_core.fleet.columns import Floats, Ints, Ring
+from torchloom_core.fleet.view import Fault, FleetView, Need
+from torchloom_core.messages import Exit, Hello, KnobSpec, KnobValue, Note, Telemetry
+
+AnyArray = TypeVar("AnyArray", bound=np.ndarray[Any, Any])
+
+_DAY_NS = 86_400 * SECOND_NS
+_FAULT_NOTES = frozenset({"fault", "hang"})
+
+
+class Rings:
+    """The declared metrics' rings, as a view reads them."""
+
+    def __init__(self, rings: Mapping[str, Ring], tick_s: float, stale_after_s: float) -> None:
+        self._rings = rings
+        self._tick_s = tick_s
+        self._stale_ns = round(stale_after_s * SECOND_NS)
+        self.now_ns = 0
+        self.workers = 0
+
+    def latest(self, metric: str) -> Floats:
+        """Return ``(workers,)`` newest values, NaN where missing or stale."""
+        ring = self._rings[metric]
+        fresh = ring.newest_ns[: self.workers] >= self.now_ns - self._stale_ns
+        return _frozen(np.where(fresh, ring.newest[: self.workers], np.nan))
+
+    def window(self, metric: str, seconds: float) -> Floats:
+        """Return ``(workers, samples)``, oldest first, NaN where missing."""
+        ring = self._rings[metric]
+        samples = samples_in(seconds, self._tick_s)
+        if samples > ring.columns:
+            raise KeyError(
+                f"{metric}: need a window of at most {ring.columns * self._tick_s:g} s, as "
+                f"declared, was {seconds:g} s"
+            )
+        return ring.window(samples)[: self.workers]
+
+    def age_s(self, metric: str) -> Floats:
+        """Return ``(workers,)`` seconds since the last valid sample, inf where there is none."""
+        ring = self._rings[metric]
+        seen = ring.newest_ns[: self.workers]
+        age_s = (self.now_ns - seen) / SECOND_NS
+        return _frozen(np.where(seen > 0, age_s, np.inf))
+
+    def copy(self, needs: Iterable[Need]) -> "Rings":
+        """Return rings that stay as they are, for the needs of one predictor."""
+        names = {need.metric for need in needs}
+        rings = {name: ring.copy() for name, ring in self._rings.items() if name in names}
+        copied = Rings(rings, self._tick_s, self._stale_ns / SECOND_NS)
+        copied.now_ns, copied.workers = self.now_ns, self.workers
+        return copied
+
+
+def samples_in(seconds: float, tick_s: float) -> int:
+    """Return how many columns a window of ``seconds`` has; at least one."""
+    return max(1, round(seconds / tick_s))
+
+
+class FleetState:
+    """Every worker that ever registered, one row each, and what was last heard of it."""
+
+    def __init__(
+        self, needs: Iterable[Need], *, tick_s: float, stale_after_s: float, costs: Costs
+    ) -> None:
+        columns: dict[str, int] = {}
+        for need in needs:
+            columns[need.metric] = max(
+                columns.get(need.metric, 1), samples_in(need.window_s, tick_s)
+            )
+        self._rings = {metric: Ring(n, 0) for metric, n in sorted(columns.items())}
+        self._metrics = Rings(self._rings, tick_s, stale_after_s)
+        self._tick_s = tick_s
+        self._costs = costs
+        self._capacity = 0
+        self._heard_ns: Ints = np.zeros(0, dtype=np.int64)
+        self._progress_ns: Ints = np.zeros(0, dtype=np.int64)
+        self._step: Ints = np.zeros(0, dtype=np.int64)
+        self._pending: list[tuple[Telemetry, int]] = []
+        self._columns_of: dict[tuple[str, ...], list[tuple[int, Ring]]] = {}
+        self._faults: list[Fault] = []
+        self.row_of: dict[str, int] = {}
+        self.hello: list[Hello] = []
+        self.state: list[str] = []
+        self.knobs: list[dict[str, KnobValue]] = []
+
+    def register(self, hello: Hello, ts_ns: int) -> bool:
+        """Enter a worker, or its next life; return False for a hello of a life already known.
+
+        A hello of an older life than the known one is ignored.
+        """
+        row = self.row_of.get(hello.worker)
+        if row is None:
+            row = len(self.hello)
+            self._grow(row + 1)
+            self.row_of[hello.worker] = row
+            self.hello.append(hello)
+            self.state.append(hello.state)
+            self.knobs.append(dict(hello.values))
+        else:
+            known = self.hello[row].incarnation
+            if hello.incarnation < known:
+                return False
+            self.hello[row] = hello
+            self.knobs[row] = dict(hello.values)
+            if hello.incarnation == known:
+                self._heard_ns[row] = ts_ns
+                return False
+            self.state[row] = hello.state
+            for ring in self._rings.values():
+                ring.forget(row)
+        self._heard_ns[row] = self._progress_ns[row] = ts_ns
+        self._step[row] = -1
+        return True
+
+    def end(self, message: Exit, ts_ns: int) -> bool:
+        """Mark a worker's process as ended; return False if that life is not the known one."""
+        if not self.knows(message.worker, message.incarnation):
+            return False
+        row = self.row_of[message.worker]
+        if self.state[row] == "gone":
+            return False
+        self.state[row] = "gone"
+        self._heard_ns[row] = ts_ns
+        if not message.expected:
+            self._add_fault(message.worker, "exit", ts_ns, f"exit:{message.incarnation}")
+        return True
+
+    def note(self, note: Note, ts_ns: int) -> None:
+        """Remember a note that tells of a fault."""
+        if note.kind in _FAULT_NOTES and note.worker in self.row_of:
+            self._add_fault(note.worker, note.kind, ts_ns, f"{note.kind}:{note.ts_ns}")
+
+    def _add_fault(self, worker: str, kind: str, ts_ns: int, suffix: str) -> None:
+        node = self.hello[self.row_of[worker]].node
+        fault = Fault(worker=worker, node=node, kind=kind, ts_ns=ts_ns, id=f"{worker}/{suffix}")
+        self._faults.append(fault)
+
+    def knows(self, worker: str, incarnation: int) -> bool:
+        """Say whether this is the life of the worker that is registered."""
+        row = self.row_of.get(worker)
+        return row is not None and self.hello[row].incarnation == incarnation
+
+    def receive(self, batch: Telemetry, ts_ns: int) -> None:
+        """Take a batch; it reaches the columns when the tick closes."""
+        self._pending.append((batch, ts_ns))
+
+    def close_tick(self, now_ns: int) -> list[str]:
+        """Write what was received into the columns; return workers nobody introduced."""
+        strangers: dict[str, None] = {}
+        newest: dict[int, tuple[Telemetry, int]] = {}
+        by_header: dict[tuple[str, ...], tuple[list[int], list[bytes], list[int]]] = {}
+        for batch, ts_ns in self._pending:
+            row = self.row_of.get(batch.worker, -1)
+            if row < 0 or self.hello[row].incarnation != batch.incarnation:
+                if row < 0 or self.hello[row].incarnation < batch.incarnation:
+                    strangers[batch.worker] = None
+                continue
+            newest[row] = (batch, ts_ns)
+            metrics = batch.metrics
+            if metrics and batch.ts_ns:
+                header = by_header.get(metrics)
+                if header is None:
+                    header = by_header[metrics] = ([], [], [])
+                header[0].append(row)
+                header[1].append(batch.values[-8 * len(metrics) :])
+                header[2].append(ts_ns)
+        self._pending.clear()
+        for metrics, (rows, values, stamps) in by_header.items():
+            self._write(metrics, rows, values, stamps)
+        self._hear(newest)
+        for ring in self._rings.values():
+            ring.close_column()
+        while self._faults and self._faults[0].ts_ns < now_ns - _DAY_NS:
+            self._faults.pop(0)
+        return list(strangers)
+
+    def _write(
+        self, metrics: tuple[str, ...], rows: list[int], values: list[bytes], stamps: list[int]
+    ) -> None:
+        wanted = self._columns_of.get(metrics)
+        if wanted is None:
+            wanted = [(i, self._rings[m]) for i, m in enumerate(metrics) if m in self._rings]
+            self._columns_of[metrics] = wanted
+        if not wanted:
+            return
+        table = np.frombuffer(b"".join(values), dtype="<f8").reshape(len(rows), len(metrics))
+        row_index = np.array(rows, dtype=np.intp)
+        ts_ns = np.array(stamps, dtype=np.int64)
+        for column, ring in wanted:
+            ring.put(row_index, table[:, column], ts_ns)
+
+    def _hear(self, newest: Mapping[int, tuple[Telemetry, int]]) -> None:
+        for row, (batch, ts_ns) in newest.items():
+            if self.state[row] != "gone":
+                self.state[row] = batch.state
+            self._heard_ns[row] = ts_ns
+            self._step[row] = batch.step
+            self._progress_ns[row] = ts_ns - round(batch.progress_age_s * SECOND_NS)
+
+    def view(self, now_ns: int, forecasts: Mapping[str, Forecast]) -> FleetView:
+        """Return what policies see at this tick."""
+        return self._view(now_ns, forecasts, self._metrics)
+
+    def view_copy(self, now_ns: int, needs: Iterable[Need]) -> FleetView:
+        """Return a view that stays as it is, for a predictor that runs off the loop."""
+        self._metrics.now_ns, self._metrics.workers = now_ns, len(self.hello)
+        return self._view(now_ns, {}, self._metrics.copy(needs))
+
+    def _view(self, now_ns: int, forecasts: Mapping[str, Forecast], metrics: Rings) -> FleetView:
+        workers = len(self.hello)
+        metrics.now_ns, metrics.workers = now_ns, workers
+        return FleetView(
+            now_ns=now_ns,
+            tick_s=self._tick_s,
+            workers=tuple(self.row_of),
+            group=tuple(h.group for h in self.hello),
+            node=tuple(h.node for h in self.hello),
+            rack=tuple(h.rack for h in self.hello),
+            state=tuple(self.state),
+            step=_frozen(self._step[:workers].copy()),
+            heartbeat_age_s=_frozen((now_ns - self._heard_ns[:workers]) / SECOND_NS),
+            progress_age_s=_frozen((now_ns - self._progress_ns[:workers]) / SECOND_NS),
+            metrics=metrics,
+            knob_specs=self.knob_specs(),
+            knob_values=tuple(self.knobs),
+            forecasts=forecasts,
+            faults=tuple(self._faults),
+            costs=self._costs,
+        )
+
+    def knob_specs(self) -> dict[str, KnobSpec]:
+        """Return every knob that some present worker has."""
+        return {
+            spec.name: spec
+            for hello, state in zip(self.hello, self.state, strict=True)
+            if state != "gone"
+            for spec in hello.knobs
+        }
+
+    def groups(self, *states: str) -> dict[str, list[int]]:
+        """Return the rows of every replica group whose workers are all in ``states``."""
+        rows: dict[str, list[int]] = {}
+        for row, hello in enumerate(self.hello):
+            if self.state[row] not in {"gone", "left"}:
+                rows.setdefault(hello.group, []).append(row)
+        return {
+            group: members
+            for group, members in rows.items()
+            if all(self.state[row] in states for row in members)
+        }
+
+    def step_of(self, worker: str) -> int:
+        """Return the last step heard of from ``worker``."""
+        return int(self._step[self.row_of[worker]])
+
+    def heard_ns_of(self, row: int) -> int:
+        """Return when the worker in ``row`` was last heard of."""
+        return int(self._heard_ns[row])
+
+    def _grow(self, workers: int) -> None:
+        if workers <= self._capacity:
+            return
+        self._capacity = max(16, 2 * self._capacity)
+        more = self._capacity - len(self._step)
+        self._heard_ns = np.pad(self._heard_ns, (0, more))
+        self._progress_ns = np.pad(self._progress_ns, (0, more))
+        self._step = np.pad(self._step, (0, more), constant_values=-1)
+        for ring in self._rings.values():
+            ring.grow(self._capacity)
+
+
+def _frozen(array: AnyArray) -> AnyArray:
+    array.flags.writeable = False
+    return array

@@ -1,0 +1,317 @@
+"""The deterministic heart: one input in, outputs out, no clock, no I/O, no threads.
+
+The Weaver drives it from NATS, a replay from a recorded trajectory; the same inputs in the
+same order give the same outputs to the bit. Time is the ``ts_ns`` that comes with an input.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from torchloom_core.actions import Action, ChangeKnob
+from torchloom_core.arbiter import PERSON, Arbiter
+from torchloom_core.arbiter.arbiter import Candidate
+from torchloom_core.clock import SECOND_NS
+from torchloom_core.config import Config
+from torchloom_core.decisions import (
+    Approve,
+    Control,
+    Forecast,
+    ForecastWanted,
+    Input,
+    Issue,
+    KnobDesired,
+    Notice,
+    Outcome,
+    Output,
+    PredictorFailed,
+    Proposal,
+    Propose,
+    Proposed,
+    Recovered,
+    Reply,
+    Request,
+    ResumeActions,
+    StopActions,
+    Tick,
+    Verdict,
+)
+from torchloom_core.fleet.state import FleetState
+from torchloom_core.fleet.view import FleetView
+from torchloom_core.ledger import Ledger
+from torchloom_core.messages import Ack, Exit, Hello, KnobValue, Note, SetKnob, Telemetry
+from torchloom_core.operations import Operations
+from torchloom_core.plugins import ActivePlugins
+from torchloom_core.policy_host import Guard, PolicyHost
+from torchloom_core.staging import Staging
+
+
+class Kernel:
+    """Route telemetry into policies, what they propose into the arbiter, grants into commands.
+
+    Parameters
+    ----------
+    config : Config
+        The whole configuration; the kernel keeps no other settings.
+    plugins : ActivePlugins
+        The policies and predictors that are active.
+    guard : Guard
+        What stops a policy that takes too long.
+    """
+
+    def __init__(self, config: Config, plugins: ActivePlugins, guard: Guard) -> None:
+        settings = config.weaver
+        self._config = config
+        self._predictors = plugins.predictors
+        self._last_asked_ns: dict[str, int] = {}
+        self._asked: dict[str, str] = {}
+        self._forecasts: dict[str, Forecast] = {}
+        self._numbered = 0
+        self._now_ns = 0
+        self.fleet = FleetState(
+            plugins.needs,
+            tick_s=settings.tick_s,
+            stale_after_s=settings.stale_after_s,
+            costs=config.costs,
+        )
+        self.ledger = Ledger(config.run.name, settings.command_deadline_s)
+        self._staging = Staging(self.fleet, settings.stale_after_s)
+        self.operations = Operations(
+            self.fleet, self.ledger, self._staging, settings.command_deadline_s
+        )
+        self.arbiter = Arbiter(config.arbiter)
+        self.host = PolicyHost(plugins.policies, guard)
+        self.desired: dict[tuple[str | None, str], KnobValue] = {}
+        self.predictors_failed: dict[str, PredictorFailed] = {}
+        self.seq = 0
+        self.ticks = 0
+
+    def step(self, message: Telemetry | Input, ts_ns: int) -> Sequence[Output]:
+        """Take one input and return everything it led to, in order."""
+        self.seq += 1
+        if type(message) is Telemetry:
+            self.fleet.receive(message, ts_ns)
+            return ()
+        self._now_ns = self._staging.now_ns = ts_ns
+        match message:
+            case Tick():
+                return self._tick()
+            case Ack():
+                return self._ack(message)
+            case Hello():
+                return self._hello(message)
+            case Exit():
+                return self._exit(message)
+            case Note():
+                self.fleet.note(message, ts_ns)
+                return ()
+            case Forecast() | PredictorFailed():
+                return self._forecast(message)
+            case Request():
+                return self._request(message)
+            case Recovered():
+                return self._recover(message)
+        raise TypeError(f"need a kernel input, was {type(message).__name__}")
+
+    # --- inputs, one by one ---
+
+    def _tick(self) -> list[Output]:
+        self.ticks += 1
+        outputs: list[Output] = [
+            Notice(kind="stranger", text=f"{worker} reports but never said hello", worker=worker)
+            for worker in self.fleet.close_tick(self._now_ns)
+        ]
+        for command_id in self.ledger.overdue(self._now_ns):
+            outputs += self._settle(command_id, "nothing was heard of it until its deadline")
+        outputs += self._advance()
+        view = self.fleet.view(self._now_ns, self._forecasts)
+        wanted, failures = self.host.propose(view, self.seq)
+        outputs += failures
+        candidates = []
+        for active, proposal in wanted:
+            proposed = Proposed(id=self._number("p"), policy=active.name, proposal=proposal)
+            outputs.append(proposed)
+            candidates.append(Candidate(proposed, active.mode, self._now_ns))
+        outputs += self.arbiter.expired(self._now_ns)
+        outputs += self._decide(candidates)
+        outputs += self._ask_predictors()
+        return outputs
+
+    def _hello(self, hello: Hello) -> list[Output]:
+        new_life = self.fleet.register(hello, self._now_ns)
+        if not self.fleet.knows(hello.worker, hello.incarnation):
+            return []
+        outputs: list[Output] = []
+        if new_life:
+            text = f"{hello.worker} registered on {hello.node}, {hello.state}"
+            outputs.append(Notice(kind="hello", text=text, worker=hello.worker))
+        for command_id in self.ledger.of_other_lives(hello.worker, hello.incarnation):
+            outputs += self._settle(command_id, "the worker has started another life")
+        return outputs + self._reconcile(hello) + self._advance()
+
+    def _exit(self, message: Exit) -> list[Output]:
+        if not self.fleet.end(message, self._now_ns):
+            return []
+        how = "as expected" if message.expected else f"unexpectedly, status {message.status}"
+        text = f"{message.worker} ended {how} at step {message.step}"
+        if message.error:
+            text = f"{text}: {message.error}"
+        kind = "exit" if message.expected else "fault"
+        outputs: list[Output] = [Notice(kind=kind, text=text, worker=message.worker)]
+        for command_id in self.ledger.of_other_lives(message.worker, None):
+            outputs += self._settle(command_id, "the worker has ended")
+        return outputs + self._advance()
+
+    def _ack(self, ack: Ack) -> list[Output]:
+        flight = self.ledger.flights.get(ack.command)
+        outputs = self.ledger.acknowledge(ack)
+        if flight is None or ack.command in self.ledger.flights:
+            return outputs
+        row = self.fleet.row_of.get(ack.worker)
+        deed = flight.command.do
+        if ack.status == "applied" and isinstance(deed, SetKnob) and row is not None:
+            self.fleet.knobs[row][deed.knob] = deed.value
+        self.operations.settled(ack.command, ack.status)
+        return outputs + self._advance()
+
+    def _forecast(self, message: Forecast | PredictorFailed) -> list[Output]:
+        self._asked.pop(message.predictor, None)
+        if isinstance(message, Forecast):
+            self._forecasts[message.predictor] = message
+            return []
+        self.predictors_failed[message.predictor] = message
+        text = f"predictor {message.predictor} is quarantined: {message.rule}: {message.detail}"
+        return [Notice(kind="predictor_failed", text=text)]
+
+    def _request(self, request: Request) -> list[Output]:
+        match request.want:
+            case StopActions():
+                self.operations.stopped = True
+                outputs = self.operations.abandon_all("actions were stopped", self._now_ns)
+                text = f"actions are stopped; {len(outputs)} things were called off"
+                return [*outputs, Reply(request=request.id, ok=True, text=text)]
+            case ResumeActions():
+                self.operations.stopped = False
+                return [Reply(request=request.id, ok=True, text="actions are resumed")]
+            case Approve(proposal=proposal_id):
+                if proposal_id not in self.arbiter.waiting:
+                    text = f"no proposal {proposal_id!r} waits for approval"
+                    return [Reply(request=request.id, ok=False, text=text)]
+                verdict = self.arbiter.approve(proposal_id, self.operations, self._now_ns)
+                return self._answer(request, [verdict, *self._carry_out(verdict)])
+            case Propose(action=action):
+                proposed = self._from_person(action)
+                candidate = Candidate(proposed, "act", self._now_ns)
+                return self._answer(request, [proposed, *self._decide([candidate])])
+
+    def _from_person(self, action: Action) -> Proposed:
+        proposal = Proposal(action=action, reason="a person asked for it")
+        return Proposed(id=self._number("p"), policy=PERSON, proposal=proposal)
+
+    def _answer(self, request: Request, outputs: list[Output]) -> list[Output]:
+        verdict = next(o for o in outputs if isinstance(o, Verdict))
+        text = "granted" if verdict.granted else f"denied by {verdict.rule}: {verdict.reason}"
+        ids = tuple(o.command.id for o in outputs if isinstance(o, Issue))
+        return [*outputs, Reply(request=request.id, ok=verdict.granted, text=text, ids=ids)]
+
+    def _recover(self, message: Recovered) -> list[Output]:
+        control = message.control
+        self.operations.stopped = control.stopped
+        self.operations.restore(control.plans)
+        self.arbiter.restore(control.grants)
+        self.desired = {(d.worker, d.knob): d.value for d in control.desired}
+        return self.ledger.recover(message.epoch, control.flights)
+
+    # --- what they share ---
+
+    def _decide(self, candidates: Iterable[Candidate]) -> list[Output]:
+        outputs: list[Output] = []
+        for verdict in self.arbiter.decide(candidates, self.operations, self._now_ns):
+            outputs.append(verdict)
+            outputs += self._carry_out(verdict)
+        return outputs
+
+    def _carry_out(self, verdict: Verdict) -> list[Output]:
+        if not verdict.granted:
+            return []
+        outputs: list[Output] = []
+        if isinstance(verdict.action, ChangeKnob):
+            action = verdict.action
+            self._desire(action)
+            outputs.append(KnobDesired(knob=action.knob, value=action.value, worker=action.worker))
+        return outputs + self._note_failures(self.operations.start(verdict, self._now_ns))
+
+    def _desire(self, action: ChangeKnob) -> None:
+        """Keep what a knob should be; a value for all replaces the values for single workers."""
+        if action.worker is None:
+            self.desired = {k: v for k, v in self.desired.items() if k[1] != action.knob}
+        self.desired[action.worker, action.knob] = action.value
+
+    def _reconcile(self, hello: Hello) -> list[Output]:
+        """Command the knobs of a worker whose values are not what they should be."""
+        in_flight = {
+            flight.command.do.knob
+            for flight in self.ledger.flights.values()
+            if flight.command.worker == hello.worker and isinstance(flight.command.do, SetKnob)
+        }
+        outputs: list[Output] = []
+        for spec in hello.knobs:
+            value = self.desired.get((hello.worker, spec.name), self.desired.get((None, spec.name)))
+            if value is None or value == hello.values.get(spec.name) or spec.name in in_flight:
+                continue
+            deed = SetKnob(knob=spec.name, value=value)
+            outputs += self.ledger.issue(
+                hello.worker, hello.incarnation, deed, "reconcile", self._now_ns
+            )[1]
+        return outputs
+
+    def _settle(self, command_id: str, why: str) -> list[Output]:
+        outputs = self.ledger.settle(command_id, "expired", why)
+        self.operations.settled(command_id, "expired")
+        return outputs
+
+    def _advance(self) -> list[Output]:
+        return self._note_failures(self.operations.advance(self._now_ns))
+
+    def _note_failures(self, outputs: list[Output]) -> list[Output]:
+        for output in outputs:
+            if isinstance(output, Outcome) and output.result != "done":
+                self.arbiter.failed(output.verdict)
+        return outputs
+
+    def _ask_predictors(self) -> list[Output]:
+        outputs: list[Output] = []
+        for name, predictor in self._predictors.items():
+            rest_ns = self._now_ns - self._last_asked_ns.get(name, -(1 << 62))
+            busy = name in self._asked or name in self.predictors_failed
+            if busy or rest_ns < predictor.every_s * SECOND_NS:
+                continue
+            self._last_asked_ns[name] = self._now_ns
+            self._asked[name] = self._number("f")
+            outputs.append(ForecastWanted(id=self._asked[name], predictor=name))
+        return outputs
+
+    def _number(self, prefix: str) -> str:
+        self._numbered += 1
+        return f"{prefix}{self.ledger.epoch}.{self._numbered}"
+
+    # --- what the Weaver reads ---
+
+    def predictor_view(self, name: str) -> FleetView:
+        """Return a copy of what the predictor needs, for use off the loop."""
+        return self.fleet.view_copy(self._now_ns, self._predictors[name].needs)
+
+    def latest_hazards(self) -> dict[str, Forecast]:
+        """Return the newest forecast of every predictor."""
+        return dict(self._forecasts)
+
+    def control(self) -> Control:
+        """Return everything that must outlive this process."""
+        return Control(
+            stopped=self.operations.stopped,
+            flights=tuple(self.ledger.flights.values()),
+            plans=tuple(self.operations.plans.values()),
+            grants=tuple(self.arbiter.past),
+            desired=tuple(
+                KnobDesired(knob=knob, value=value, worker=worker)
+                for (worker, knob), value in self.desired.items()
+            ),
+        )

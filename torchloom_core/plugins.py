@@ -1,0 +1,274 @@
+"""Find plugins by entry point, check them as they register, and build the active ones.
+
+Entry points are loaded one at a time: a plugin that cannot be imported, breaks its contract or
+takes a name that is already taken is set aside with one line, and the others are unaffected.
+"""
+
+import importlib.metadata
+import inspect
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import msgspec
+import pluggy
+
+from torchloom_core.config import Config, PolicySwitch, convert
+from torchloom_core.decisions import PolicyFailed, PredictorFailed
+from torchloom_core.errors import ConfigError, PluginError
+from torchloom_core.fleet.view import Need
+from torchloom_core.naming import nearest
+from torchloom_core.plugin import PROJECT, Hooks, Policy, Predictor
+
+log = logging.getLogger(__name__)
+
+ENTRY_POINT_GROUP = "torchloom"
+
+Kind = Literal["policy", "predictor"]
+
+
+@dataclass(frozen=True)
+class PluginInfo:
+    """One policy or predictor that is installed, or an entry point that does not work.
+
+    ``problem`` is empty for a plugin that can be activated. ``kind`` is None where the module
+    could not be loaded, so that nobody knows what it would have brought.
+    """
+
+    name: str
+    kind: Kind | None
+    entry_point: str
+    package: str
+    version: str
+    problem: str = ""
+    cls: type[Any] | None = None
+
+    @property
+    def options(self) -> list[tuple[str, str, str]]:
+        """Name, type and default of every option, as text."""
+        if self.cls is None or self.problem:
+            return []
+        return [
+            (option.encode_name, _type_name(option.type), _default_text(option))
+            for option in msgspec.structs.fields(self.cls.Options)
+        ]
+
+
+@dataclass(frozen=True)
+class ActivePolicy:
+    """A policy that the config switched on."""
+
+    name: str
+    policy: Policy
+    mode: Literal["act", "dry_run", "shadow"] = "act"
+
+
+@dataclass(frozen=True)
+class ActivePlugins:
+    """What the config switched on, and what it wanted but cannot have."""
+
+    policies: tuple[ActivePolicy, ...] = ()
+    predictors: Mapping[str, Predictor] = field(default_factory=dict)
+    failed: tuple[PolicyFailed | PredictorFailed, ...] = ()
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def needs(self) -> list[Need]:
+        """Every metric and window that some active plugin declared."""
+        policies = [need for active in self.policies for need in active.policy.needs]
+        return policies + [need for plugin in self.predictors.values() for need in plugin.needs]
+
+
+class _Collector:
+    """The registry that one plugin module is handed."""
+
+    def __init__(self) -> None:
+        self.offers: list[tuple[Kind, Any]] = []
+
+    def policy(self, cls: type[Policy]) -> None:
+        self.offers.append(("policy", cls))
+
+    def predictor(self, cls: type[Predictor]) -> None:
+        self.offers.append(("predictor", cls))
+
+
+def discover(
+    entry_points: Iterable[importlib.metadata.EntryPoint] | None = None,
+) -> list[PluginInfo]:
+    """Load every installed plugin and return what each brought, sorted by entry point.
+
+    Of two that share a name the one from the entry point that sorts first keeps it.
+    """
+    if entry_points is None:
+        entry_points = importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)
+    found: list[PluginInfo] = []
+    taken: dict[tuple[Kind, str], str] = {}
+    for entry_point in sorted(entry_points, key=lambda e: (e.name, e.value)):
+        for info in _load(entry_point):
+            key = (info.kind, info.name) if info.kind else None
+            if key is None or info.problem:
+                found.append(info)
+            elif key in taken:
+                problem = f"the name is taken by entry point {taken[key]}"
+                found.append(
+                    PluginInfo(
+                        info.name,
+                        info.kind,
+                        info.entry_point,
+                        info.package,
+                        info.version,
+                        problem,
+                        info.cls,
+                    )
+                )
+            else:
+                taken[key] = f"{info.entry_point} ({info.package})"
+                found.append(info)
+    return found
+
+
+def _load(entry_point: importlib.metadata.EntryPoint) -> list[PluginInfo]:
+    package = entry_point.dist.name if entry_point.dist else "unknown"
+    version = entry_point.dist.version if entry_point.dist else ""
+
+    def broken(problem: str) -> list[PluginInfo]:
+        return [PluginInfo(entry_point.name, None, entry_point.name, package, version, problem)]
+
+    registrar = pluggy.PluginManager(PROJECT)
+    registrar.add_hookspecs(Hooks)
+    collector = _Collector()
+    try:
+        registrar.register(entry_point.load(), name=entry_point.name)
+        registrar.check_pending()
+        registrar.hook.torchloom_register(registry=collector)
+    except Exception as error:  # noqa: BLE001 - foreign code
+        return broken(f"cannot be loaded: {_one_line(error)}")
+    if not collector.offers:
+        return broken(f"{entry_point.value} registers nothing: need a torchloom_register hook")
+    return [
+        PluginInfo(
+            name=str(getattr(cls, "name", "") or getattr(cls, "__name__", entry_point.name)),
+            kind=kind,
+            entry_point=entry_point.name,
+            package=package,
+            version=version,
+            problem=_contract_problem(kind, cls),
+            cls=cls,
+        )
+        for kind, cls in collector.offers
+    ]
+
+
+def _contract_problem(kind: Kind, cls: Any) -> str:
+    """Return the first rule of the contract that the class breaks, or nothing."""
+    if not inspect.isclass(cls):
+        return f"need a class, was {type(cls).__name__} {cls!r:.60}"
+    name = getattr(cls, "name", None)
+    if not isinstance(name, str) or not name.isidentifier():
+        return f"need a class attribute name that is an identifier, was {name!r}"
+    options = getattr(cls, "Options", None)
+    if not (inspect.isclass(options) and issubclass(options, msgspec.Struct)):
+        return f"need a class attribute Options that is a msgspec.Struct, was {options!r}"
+    method = "on_tick" if kind == "policy" else "forecast"
+    return _signature_problem(cls, method) or _signature_problem(cls, "__init__")
+
+
+def _signature_problem(cls: type[Any], method: str) -> str:
+    function = getattr(cls, method, None)
+    wanted = "options" if method == "__init__" else "view"
+    if not callable(function):
+        return f"need a method {method}(self, {wanted}), has none"
+    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        return f"{method} is async: need a plain method, the kernel awaits nothing"
+    try:
+        inspect.signature(function).bind(object(), object())
+    except TypeError:
+        return f"need {method}(self, {wanted}), was {method}{inspect.signature(function)}"
+    except ValueError:
+        return ""
+    return ""
+
+
+def activate(config: Config, infos: Iterable[PluginInfo], source: str) -> ActivePlugins:
+    """Build the plugins that the config names; ``source`` is the config file, for errors.
+
+    A plugin that is broken or whose constructor raises ends in ``failed``.
+
+    Raises
+    ------
+    ConfigError
+        If nobody registered a name, or an option is wrong.
+    """
+    known = list(infos)
+    policies: list[ActivePolicy] = []
+    predictors: dict[str, Predictor] = {}
+    failed: list[PolicyFailed | PredictorFailed] = []
+    versions: dict[str, str] = {}
+    for name, settings in config.policies.items():
+        try:
+            options = {key: value for key, value in settings.items() if key != "mode"}
+            policy = _build("policy", name, options, known, source, versions)
+        except PluginError as error:
+            failed.append(PolicyFailed(policy=name, rule="cannot_start", detail=str(error)))
+        else:
+            mode = convert(
+                {k: settings[k] for k in ("mode",) if k in settings}, PolicySwitch, source
+            )
+            policies.append(ActivePolicy(name, policy, mode.mode))
+    for name, settings in config.predictors.items():
+        try:
+            predictors[name] = _build("predictor", name, settings, known, source, versions)
+        except PluginError as error:
+            failed.append(PredictorFailed(predictor=name, rule="cannot_start", detail=str(error)))
+    for failure in failed:
+        log.warning("plugin quarantined: %s", failure.detail)
+    return ActivePlugins(tuple(policies), predictors, tuple(failed), versions)
+
+
+def _build(
+    kind: Kind,
+    name: str,
+    settings: Mapping[str, Any],
+    infos: list[PluginInfo],
+    source: str,
+    versions: dict[str, str],
+) -> Any:
+    section = "policies" if kind == "policy" else "predictors"
+    matches = [i for i in infos if i.name == name and i.kind in (kind, None)]
+    info = next((i for i in matches if not i.problem), matches[0] if matches else None)
+    if info is None:
+        names = {i.name for i in infos if i.kind == kind and not i.problem}
+        raise ConfigError(
+            f"{source}: {section}.{name}: no {kind} has this name{nearest(name, names)}"
+        )
+    if info.problem or info.cls is None:
+        raise PluginError(f"{kind} {name} (entry point {info.entry_point}): {info.problem}")
+    options = convert(dict(settings), info.cls.Options, source, f"{section}.{name}")
+    try:
+        plugin = info.cls(options)
+        needs = tuple(plugin.needs)
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise PluginError(f"{kind} {name}: cannot be built: {_one_line(error)}") from error
+    if not all(isinstance(need, Need) for need in needs):
+        raise PluginError(f"{kind} {name}: need a sequence of Need in .needs, was {needs!r:.80}")
+    versions[name] = f"{info.package} {info.version}"
+    return plugin
+
+
+def _one_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split()) or 'no message'}"
+
+
+def _type_name(annotation: Any) -> str:
+    return getattr(annotation, "__name__", None) or str(annotation).replace("typing.", "")
+
+
+def _default_text(option: msgspec.structs.FieldInfo) -> str:
+    if option.default is not msgspec.NODEFAULT:
+        return repr(option.default)
+    if option.default_factory is not msgspec.NODEFAULT:
+        return repr(option.default_factory())
+    return "required"

@@ -1,0 +1,177 @@
+"""Turn an action into stages of commands, or say what stands in its way.
+
+:mod:`torchloom_core.operations` asks; nothing here changes anything.
+"""
+
+from collections.abc import Iterable, Set
+
+from torchloom_core.actions import (
+    Action,
+    Alert,
+    ChangeKnob,
+    CollectDump,
+    DrainGroup,
+    Migrate,
+    PauseRun,
+    ResumeRun,
+    SaveCheckpoint,
+)
+from torchloom_core.clock import SECOND_NS
+from torchloom_core.errors import KnobError
+from torchloom_core.fleet.state import FleetState
+from torchloom_core.knobs import check_value, find_spec
+from torchloom_core.messages import (
+    Checkpoint,
+    Deed,
+    Drain,
+    Dump,
+    Join,
+    KnobSpec,
+    Pause,
+    Resume,
+    SetKnob,
+)
+from torchloom_core.naming import nearest
+
+Stage = tuple[tuple[str, int, Deed], ...]
+
+
+class Staging:
+    """Knows the fleet and which command each action means for whom.
+
+    ``now_ns`` is the time of the input that the kernel is at; the kernel sets it.
+    """
+
+    def __init__(self, fleet: FleetState, stale_after_s: float) -> None:
+        self._fleet = fleet
+        self._stale_ns = round(stale_after_s * SECOND_NS)
+        self.now_ns = 0
+
+    def stages(
+        self, action: Action, reserved: Set[str]
+    ) -> tuple[tuple[Stage, ...], tuple[str, ...]]:
+        """Return the stages, and the stand-by workers that must train after the first."""
+        match action:
+            case Migrate(group=group):
+                standby = self._standby_for(group, reserved)
+                stages = (self._stage(standby, Join()), self._stage(self._members(group), Drain()))
+                return stages, tuple(self._fleet.hello[row].worker for row in standby)
+            case DrainGroup(group=group):
+                return (self._stage(self._members(group), Drain()),), ()
+            case ChangeKnob(knob=knob, value=value, worker=worker):
+                deed = SetKnob(knob=knob, value=check_value(self._spec(knob), value))
+                return (self._stage(self._with_knob(knob, worker), deed),), ()
+            case SaveCheckpoint(group=wanted):
+                rows = self._able("checkpoint", self._in("training"))
+                rows = [r for r in rows if wanted in (None, self._fleet.hello[r].group)]
+                return (self._stage(rows, Checkpoint()),), ()
+            case PauseRun():
+                return (self._stage(self._in("training"), Pause()),), ()
+            case ResumeRun():
+                return (self._stage(self._in("paused"), Resume()),), ()
+            case CollectDump(worker=worker):
+                return (self._stage([self._fleet.row_of[worker]], Dump()),), ()
+            case Alert():
+                return (), ()
+
+    def obstacle(self, action: Action, reserved: Set[str]) -> str:
+        """Return why the action cannot be carried out at all, or nothing."""
+        match action:
+            case Migrate(group=group):
+                return self._not_training(group) or (
+                    "" if self._standby_for(group, reserved) else self._no_standby(group)
+                )
+            case DrainGroup(group=group):
+                return self._not_training(group)
+            case ChangeKnob():
+                return self._knob_obstacle(action)
+            case SaveCheckpoint(group=group):
+                if group is not None and self._not_training(group):
+                    return self._not_training(group)
+                able = self._able("checkpoint", self._in("training"))
+                return "" if able else "no training worker has a checkpoint actuator"
+            case PauseRun():
+                return "" if self._in("training") else "no worker is training"
+            case ResumeRun():
+                return "" if self._in("paused") else "no worker is paused"
+            case CollectDump(worker=worker) | Alert(worker=worker):
+                return self._not_present(worker)
+
+    # --- who ---
+
+    def _in(self, *states: str) -> list[int]:
+        return [row for row, state in enumerate(self._fleet.state) if state in states]
+
+    def _able(self, actuator: str, rows: Iterable[int]) -> list[int]:
+        return [row for row in rows if actuator in self._fleet.hello[row].actuators]
+
+    def _members(self, group: str) -> list[int]:
+        return self._fleet.groups("training", "paused").get(group, [])
+
+    def _with_knob(self, knob: str, worker: str | None) -> list[int]:
+        return [
+            row
+            for row, hello in enumerate(self._fleet.hello)
+            if self._fleet.state[row] not in {"gone", "left", "draining"}
+            and worker in (None, hello.worker)
+            and any(spec.name == knob for spec in hello.knobs)
+        ]
+
+    def _standby_for(self, group: str, reserved: Set[str]) -> list[int]:
+        """Return the rows of the best stand-by group: as large, on other nodes, fresh."""
+        hello = self._fleet.hello
+        members = self._members(group)
+        nodes = {hello[row].node for row in members}
+        racks = {hello[row].rack for row in members} - {""}
+        fit = [
+            (any(hello[row].rack in racks for row in rows), name, rows)
+            for name, rows in self._fleet.groups("standby").items()
+            if len(rows) == len(members)
+            and not any(hello[row].node in nodes or hello[row].worker in reserved for row in rows)
+            and all(self._fleet.heard_ns_of(row) >= self.now_ns - self._stale_ns for row in rows)
+        ]
+        return min(fit)[2] if fit else []
+
+    def _stage(self, rows: Iterable[int], deed: Deed) -> Stage:
+        hello = self._fleet.hello
+        return tuple((hello[row].worker, hello[row].incarnation, deed) for row in rows)
+
+    # --- what stands in the way ---
+
+    def _not_training(self, group: str) -> str:
+        training = self._fleet.groups("training", "paused")
+        if group in training:
+            return ""
+        known = {hello.group for hello in self._fleet.hello}
+        if group in known:
+            return f"group {group} is not training"
+        return f"no group is called {group!r}{nearest(group, training)}"
+
+    def _no_standby(self, group: str) -> str:
+        standby = self._fleet.groups("standby")
+        if not standby:
+            return "no stand-by is left"
+        return f"no stand-by fits {group}: need as many workers, on other nodes, heard of lately"
+
+    def _not_present(self, worker: str) -> str:
+        row = self._fleet.row_of.get(worker)
+        if row is None:
+            return f"no worker is called {worker!r}{nearest(worker, self._fleet.row_of)}"
+        return f"worker {worker} has ended" if self._fleet.state[row] == "gone" else ""
+
+    def _spec(self, knob: str) -> KnobSpec:
+        return find_spec(knob, self._fleet.knob_specs().values())
+
+    def _knob_obstacle(self, action: ChangeKnob) -> str:
+        if action.worker is not None and self._not_present(action.worker):
+            return self._not_present(action.worker)
+        try:
+            spec = self._spec(action.knob)
+            check_value(spec, action.value)
+        except KnobError as error:
+            return str(error)
+        if spec.fence == "run":
+            return f"knob {spec.name} is run-fenced, which this version cannot switch"
+        if not self._with_knob(action.knob, action.worker):
+            return f"worker {action.worker} has no knob {action.knob}"
+        return ""
