@@ -5,13 +5,16 @@ version, and ignore fields they do not know, so an old reader survives a newer w
 Decisions, which stay inside the Weaver, are in :mod:`torchloom_core.decisions`.
 """
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
 SCHEMA_VERSION = 1
 
-KnobValue = bool | int | float | str
+Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+"""A whole number that fits the columns in which the fleet and the trajectory keep it."""
+
+KnobValue = bool | Int64 | float | str
 
 WorkerState = Literal["standby", "joining", "training", "paused", "draining", "left"]
 """Where a worker is in its life, as the trainer itself says."""
@@ -65,12 +68,12 @@ class Telemetry(msgspec.Struct, frozen=True, kw_only=True):
 
     run: str
     worker: str
-    incarnation: int
-    seq: int
+    incarnation: Int64
+    seq: Int64
     state: WorkerState
-    step: int
-    progress_age_s: float
-    dropped: int = 0
+    step: Int64
+    progress_age_s: Annotated[float, msgspec.Meta(ge=-1e9, le=1e9)]
+    dropped: Int64 = 0
     metrics: tuple[str, ...] = ()
     ts_ns: bytes = b""
     values: bytes = b""
@@ -85,19 +88,19 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):
 
     run: str
     worker: str
-    incarnation: int
+    incarnation: Int64
     group: str
-    rank: int
+    rank: Int64
     node: str
     rack: str = ""
     host: str = ""
-    pid: int = 0
+    pid: Int64 = 0
     state: WorkerState = "training"
     knobs: tuple[KnobSpec, ...] = ()
     values: dict[str, KnobValue] = {}
     actuators: tuple[str, ...] = ()
     framework: str = ""
-    ts_ns: int = 0
+    ts_ns: Int64 = 0
     v: int = SCHEMA_VERSION
 
 
@@ -111,12 +114,12 @@ class Exit(msgspec.Struct, frozen=True, kw_only=True, tag="exit"):
 
     run: str
     worker: str
-    incarnation: int
-    status: int | None
+    incarnation: Int64
+    status: Int64 | None
     expected: bool
-    step: int = -1
+    step: Int64 = -1
     error: str = ""
-    ts_ns: int = 0
+    ts_ns: Int64 = 0
     v: int = SCHEMA_VERSION
 
 
@@ -129,11 +132,11 @@ class Note(msgspec.Struct, frozen=True, kw_only=True, tag="note"):
 
     run: str
     worker: str
-    incarnation: int
+    incarnation: Int64
     kind: str
-    step: int = -1
+    step: Int64 = -1
     fields: dict[str, KnobValue | None] = {}
-    ts_ns: int = 0
+    ts_ns: Int64 = 0
     v: int = SCHEMA_VERSION
 
 
@@ -182,10 +185,10 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, tag="command", omit_def
     id: str
     run: str
     worker: str
-    incarnation: int
-    epoch: int
-    issued_ns: int
-    deadline_ns: int
+    incarnation: Int64
+    epoch: Int64
+    issued_ns: Int64
+    deadline_ns: Int64
     do: Deed
     cause: str = ""
     v: int = SCHEMA_VERSION
@@ -208,12 +211,12 @@ class Ack(msgspec.Struct, frozen=True, kw_only=True, tag="ack"):
     command: str
     run: str
     worker: str
-    incarnation: int
-    epoch: int
+    incarnation: Int64
+    epoch: Int64
     status: AckStatus
-    step: int = -1
+    step: Int64 = -1
     detail: str = ""
-    ts_ns: int = 0
+    ts_ns: Int64 = 0
     v: int = SCHEMA_VERSION
 
 
@@ -221,7 +224,7 @@ class RollCall(msgspec.Struct, frozen=True, kw_only=True, tag="roll_call"):
     """The Weaver (re)started under ``epoch`` and asks every worker to say hello."""
 
     run: str
-    epoch: int
+    epoch: Int64
     v: int = SCHEMA_VERSION
 
 
@@ -233,7 +236,7 @@ class JoinRequest(msgspec.Struct, frozen=True, kw_only=True, tag="join_request")
 
     run: str
     worker: str
-    incarnation: int
+    incarnation: Int64
     public_key: str
     v: int = SCHEMA_VERSION
 

@@ -1,0 +1,220 @@
+"""What the writer takes is what the reader gives: bit for bit, in order."""
+
+import math
+import tempfile
+import types
+import typing
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from torchloom_core.codec import encode, encode_telemetry
+from torchloom_core.config import Config, parse
+from torchloom_core.decisions import Input, Output, PolicyFailed, Tick
+from torchloom_core.errors import StateError
+from torchloom_core.messages import Int64, Telemetry, WorkerState
+from torchloom_core.trajectory.layout import part_paths, run_folder
+from torchloom_core.trajectory.reader import lives
+from torchloom_core.trajectory.writer import HELD_BYTES, TrajectoryWriter
+
+INT64 = st.integers(-(2**63), 2**63 - 1)
+FLOAT = st.floats(allow_nan=False, allow_infinity=False)
+TEXT = st.text(max_size=8)
+
+
+def values_of(kind: Any) -> st.SearchStrategy[Any]:
+    """Every value a message's field can have on the wire."""
+    simple = {int: INT64, float: FLOAT, str: TEXT, bool: st.booleans(), type(None): st.none()}
+    if kind in simple:
+        return simple[kind]
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        hints = typing.get_type_hints(kind, include_extras=True)
+        return st.builds(kind, **{name: values_of(hints[name]) for name in kind.__struct_fields__})
+    origin, args = get_origin(kind), get_args(kind)
+    if kind == Int64:
+        return INT64
+    if origin is Literal:
+        return st.sampled_from(args)
+    if origin in (types.UnionType, typing.Union):
+        return st.one_of([values_of(arg) for arg in args])
+    if origin is dict:
+        return st.dictionaries(TEXT, values_of(args[1]), max_size=2)
+    if origin is tuple and args[-1] is Ellipsis:
+        return st.lists(values_of(args[0]), max_size=2).map(tuple)
+    assert origin is tuple, kind
+    return st.tuples(*map(values_of, args))
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> Telemetry:
+    metrics = tuple(draw(st.lists(TEXT, max_size=3)))
+    samples = draw(st.integers(0, 3))
+    return Telemetry(
+        run=draw(TEXT),
+        worker=draw(TEXT),
+        incarnation=draw(INT64),
+        seq=draw(INT64),
+        state=draw(st.sampled_from(get_args(WorkerState))),
+        step=draw(INT64),
+        progress_age_s=draw(FLOAT),
+        dropped=draw(INT64),
+        metrics=metrics,
+        ts_ns=draw(st.binary(min_size=8 * samples, max_size=8 * samples)),
+        values=draw(
+            st.binary(min_size=8 * samples * len(metrics), max_size=8 * samples * len(metrics))
+        ),
+        v=draw(st.integers(1, 9)),
+    )
+
+
+INPUTS = get_args(Input)
+OUTPUTS = get_args(Output)
+event_strategy = st.one_of([values_of(kind) for kind in INPUTS])
+output_strategy = st.one_of([values_of(kind) for kind in OUTPUTS])
+EVENTS = st.tuples(event_strategy, st.lists(output_strategy, max_size=3))
+RECORDS = st.lists(
+    st.tuples(st.one_of(EVENTS, batches()), INT64, st.booleans()), min_size=1, max_size=12
+)
+
+
+def write(writer: TrajectoryWriter, message: Any, ts_ns: int) -> tuple[Any, tuple[bytes, ...]]:
+    if isinstance(message, Telemetry):
+        writer.telemetry(message, ts_ns)
+        return message, ()
+    event, outputs = message
+    writer.event(event, ts_ns, outputs)
+    return event, tuple(encode(output) for output in outputs)
+
+
+def bits(message: Any) -> bytes:
+    """What distinguishes even 0.0 from -0.0."""
+    return encode_telemetry(message) if isinstance(message, Telemetry) else encode(message)
+
+
+def a_batch(number: int, worker: str = "g0-0", metrics: tuple[str, ...] = ("loss",)) -> Telemetry:
+    return Telemetry(
+        run="demo",
+        worker=worker,
+        incarnation=1,
+        seq=number,
+        state="training",
+        step=number,
+        progress_age_s=0.5,
+        metrics=metrics,
+        ts_ns=np.array([number, number + 1], "<i8").tobytes(),
+        values=np.arange(2 * len(metrics), dtype="<f8").tobytes(),
+    )
+
+
+@settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=150)
+@given(records=RECORDS, part_bytes=st.sampled_from([1, 2000, 1 << 20]))
+def test_everything_is_read_back_bit_for_bit_and_in_order(records: Any, part_bytes: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        writer = TrajectoryWriter(root, "demo", 1, Config(), {}, 5, part_bytes=part_bytes)
+        given_in = []
+        for seq, (record, ts_ns, flush) in enumerate(records, start=1):
+            message, outputs = write(writer, record, ts_ns)
+            given_in.append((seq, ts_ns, message, outputs))
+            if flush:
+                writer.flush()
+        writer.close()
+        read = [tuple(recorded) for recorded in lives(root)[0].inputs()]
+    assert read == given_in
+    assert [bits(record[2]) for record in read] == [bits(record[2]) for record in given_in]
+
+
+@pytest.mark.parametrize("kind", [*INPUTS, *OUTPUTS], ids=lambda kind: kind.__name__)
+def test_every_kind_of_message_has_a_line_of_its_own(kind: Any, tmp_path: Path) -> None:
+    @settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=10)
+    @given(message=values_of(kind))
+    def round_trip(message: Any) -> None:
+        with tempfile.TemporaryDirectory(dir=tmp_path) as folder:
+            root = Path(folder)
+            writer = TrajectoryWriter(root, "demo", 1, Config(), {}, 5)
+            pair = (message, []) if kind in INPUTS else (Tick(), [message])
+            event, outputs = write(writer, pair, 7)
+            writer.close()
+            life = lives(root)[0]
+            assert [tuple(recorded) for recorded in life.inputs()] == [(1, 7, event, outputs)]
+            line = list(life.lines())[-1]
+            assert line.kind == kind.__struct_config__.tag
+            assert line.io == ("in" if kind in INPUTS else "out")
+
+    round_trip()
+
+
+def test_a_nan_keeps_its_payload(tmp_path: Path) -> None:
+    strange = bytes.fromhex("efbeadde0000f87f")
+    assert math.isnan(np.frombuffer(strange, "<f8")[0])
+    batch = msgspec.structs.replace(a_batch(1), values=strange * 2)
+    writer = TrajectoryWriter(tmp_path, "demo", 1, Config(), {}, 5)
+    writer.telemetry(batch, 1)
+    writer.close()
+    assert [r.message for r in lives(tmp_path)[0].inputs()] == [batch]
+
+
+def test_large_files_go_on_in_a_new_part_that_reads_alone(tmp_path: Path) -> None:
+    writer = TrajectoryWriter(tmp_path, "demo", 1, Config(), {}, 5, part_bytes=2000)
+    for number in range(1, 60, 2):
+        writer.telemetry(a_batch(number, f"g{number % 7}-0", (f"m{number % 5}", "loss")), number)
+        writer.event(Tick(), number, ())
+        writer.flush()
+    writer.close()
+    life = lives(tmp_path)[0]
+    assert len(part_paths(life.folder, "events")) > 1
+    assert len(part_paths(life.folder, "telemetry")) > 1
+    assert [recorded.seq for recorded in life.inputs()] == list(range(1, 61))
+
+
+def test_whoever_forgets_to_flush_still_holds_little_back(tmp_path: Path) -> None:
+    writer = TrajectoryWriter(tmp_path, "demo", 1, Config(), {}, 5)
+    large = msgspec.structs.replace(
+        a_batch(1, metrics=("m",)), ts_ns=bytes(1 << 20), values=bytes(1 << 20)
+    )
+    for _ in range((HELD_BYTES >> 20) + 1):
+        writer.telemetry(large, 1)
+    assert part_paths(writer.folder, "telemetry")
+    writer.close()
+
+
+def test_meta_tells_whose_records_these_are_and_no_password(tmp_path: Path) -> None:
+    config = parse(
+        '[broker]\nurl = "nats://me:secret@host:4222"\n[policies.straggler]\nratio = 2.0'
+    )
+    root = run_folder(tmp_path, "demo")
+    TrajectoryWriter(root, "demo", 7, config, {"straggler": "0.1.0"}, 5).close()
+    (life,) = lives(root)
+    assert life.folder == tmp_path / "trajectory" / "demo" / "epoch-000007"
+    assert (life.meta.run, life.meta.epoch, life.meta.started_ns) == ("demo", 7, 5)
+    assert life.meta.plugins == {"straggler": "0.1.0"}
+    assert life.config.policies == {"straggler": {"ratio": 2.0}}
+    assert life.config.broker.url == "nats://host:4222"
+    assert "secret" not in (life.folder / "meta.json").read_text()
+
+
+def test_lives_come_in_the_order_of_their_epochs(tmp_path: Path) -> None:
+    for epoch in (2, 10, 1):
+        TrajectoryWriter(tmp_path, "demo", epoch, Config(), {}, 5).close()
+    assert [life.meta.epoch for life in lives(tmp_path)] == [1, 2, 10]
+
+
+def test_an_epoch_is_written_once(tmp_path: Path) -> None:
+    TrajectoryWriter(tmp_path, "demo", 1, Config(), {}, 5).close()
+    with pytest.raises(StateError, match="epoch-000001: need a new epoch, was 1 again"):
+        TrajectoryWriter(tmp_path, "demo", 1, Config(), {}, 5)
+
+
+def test_overruns_are_listed_for_the_replay(tmp_path: Path) -> None:
+    writer = TrajectoryWriter(tmp_path, "demo", 1, Config(), {}, 5)
+    writer.telemetry(a_batch(1), 1)
+    raised = PolicyFailed(policy="b", rule="raised", detail="no")
+    slow = PolicyFailed(policy="a", rule="overran", detail="took more than 0.5 s")
+    writer.event(Tick(), 2, [raised, slow])
+    writer.close()
+    assert lives(tmp_path)[0].overruns() == [(2, "a", "took more than 0.5 s")]

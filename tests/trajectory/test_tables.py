@@ -1,0 +1,174 @@
+"""The files open in pandas, by themselves and through the frames, and are linked by cause."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from torchloom_core.actions import Alert
+from torchloom_core.config import Config, Costs
+from torchloom_core.decisions import (
+    CommandLife,
+    Forecast,
+    Issue,
+    Outcome,
+    Proposal,
+    Proposed,
+    Tick,
+    Verdict,
+)
+from torchloom_core.errors import StateError
+from torchloom_core.fleet.state import FleetState
+from torchloom_core.messages import Ack, Command, Drain, Exit, Hello, Note, Telemetry
+from torchloom_core.trajectory.layout import part_paths
+from torchloom_core.trajectory.links import links_of
+from torchloom_core.trajectory.tables import events, telemetry, to_tables
+from torchloom_core.trajectory.writer import TrajectoryWriter
+
+BASE_NS = 1_700_000_000_123_456_789
+ALERT = Alert(worker="g0-0", text="look")
+COMMAND = Command(
+    id="c1",
+    run="demo",
+    worker="g0-0",
+    incarnation=1,
+    epoch=1,
+    issued_ns=1,
+    deadline_ns=2,
+    do=Drain(),
+    cause="p1",
+)
+
+
+def a_batch(worker: str, metrics: tuple[str, ...], values: list[list[float]]) -> Telemetry:
+    return Telemetry(
+        run="demo",
+        worker=worker,
+        incarnation=1,
+        seq=1,
+        state="training",
+        step=3,
+        progress_age_s=0.5,
+        metrics=metrics,
+        ts_ns=(np.arange(len(values)) + BASE_NS).astype("<i8").tobytes(),
+        values=np.array(values, "<f8").tobytes(),
+    )
+
+
+def write_two_lives(root: Path) -> None:
+    first = TrajectoryWriter(root, "demo", 1, Config(), {}, 5)
+    first.telemetry(a_batch("g0-0", ("loss", "temp"), [[1.0, 50.0], [2.0, np.nan]]), BASE_NS)
+    first.telemetry(a_batch("g1-0", (), []), BASE_NS)
+    first.telemetry(a_batch("g1-0", ("temp",), [[60.0]]), BASE_NS)
+    first.event(Forecast(id="f1", predictor="ewma", horizon_s=9.0, hazard={}), BASE_NS, ())
+    proposal = Proposal(action=ALERT, reason="hot", cause=("f1", "g0-0/exit:1"))
+    life = CommandLife(command="c1", worker="g0-0", status="issued", verb="drain", cause="p1")
+    verdict = Verdict(
+        proposal="p1",
+        policy="x",
+        action=ALERT,
+        granted=True,
+        rule="net gain",
+        reason="",
+        net_gpu_s=1.0,
+    )
+    proposed = Proposed(id="p1", policy="x", proposal=proposal)
+    first.event(Tick(), BASE_NS + 1, [proposed, verdict, life, Issue(command=COMMAND)])
+    first.close()
+    second = TrajectoryWriter(root, "demo", 2, Config(), {}, 5)
+    ack = Ack(command="c1", run="demo", worker="g0-0", incarnation=1, epoch=1, status="applied")
+    outcome = Outcome(verdict="p1", policy="x", action=ALERT, result="done", detail="", took_s=1.0)
+    second.event(ack, BASE_NS + 2, [outcome])
+    second.telemetry(a_batch("g0-0", ("temp", "loss"), [[51.0, 3.0]]), BASE_NS)
+    second.close()
+
+
+def test_a_decision_is_followed_from_forecast_to_outcome(tmp_path: Path) -> None:
+    write_two_lives(tmp_path)
+    frame = events(tmp_path)
+    assert list(frame.columns) == [
+        *("epoch", "seq", "n", "outputs", "ts", "io", "kind", "id", "cause", "worker", "body")
+    ]
+    assert list(frame.ts.unique()) == [pd.Timestamp(BASE_NS + more, tz="UTC") for more in (0, 1, 2)]
+    of_forecast = frame[frame.cause.str.split().map(lambda causes: "f1" in causes)]
+    (proposal,) = of_forecast[of_forecast.kind == "proposed"].id
+    caused = frame[frame.cause == proposal]
+    assert list(caused.kind) == ["verdict", "command_life", "issue", "outcome"]
+    (command,) = caused[caused.kind == "issue"].id
+    (ack,) = frame[frame.cause == command].body
+    assert ack["status"] == "applied"
+    assert list(frame[frame.worker == "g0-0"].epoch) == [1, 1, 1, 1, 2, 2]
+    assert list(events(tmp_path, kind="outcome").body.map(lambda body: body["result"])) == ["done"]
+    assert list(events(tmp_path, worker="nobody").kind) == []
+
+
+def test_samples_are_one_row_a_value_and_missing_ones_have_none(tmp_path: Path) -> None:
+    write_two_lives(tmp_path)
+    frame = telemetry(tmp_path)
+    base, later = pd.Timestamp(BASE_NS, tz="UTC"), pd.Timestamp(BASE_NS + 1, tz="UTC")
+    assert list(frame.itertuples(index=False, name=None)) == [
+        (base, "g0-0", "loss", 1.0),
+        (base, "g0-0", "temp", 50.0),
+        (later, "g0-0", "loss", 2.0),
+        (base, "g1-0", "temp", 60.0),
+        (base, "g0-0", "temp", 51.0),
+        (base, "g0-0", "loss", 3.0),
+    ]
+    assert list(telemetry(tmp_path, worker="g0-0", metric="loss").value) == [1.0, 2.0, 3.0]
+    assert telemetry(tmp_path, metric="nothing").empty
+    assert telemetry(tmp_path, worker="nobody").empty
+
+
+def test_an_empty_trajectory_gives_empty_frames_with_all_columns(tmp_path: Path) -> None:
+    TrajectoryWriter(tmp_path, "demo", 1, Config(), {}, 5).close()
+    assert list(telemetry(tmp_path).columns) == ["ts", "worker", "metric", "value"]
+    assert "body" in events(tmp_path).columns
+    to_tables(tmp_path, tmp_path / "out")
+    assert pd.read_parquet(tmp_path / "out" / "events.parquet").empty
+
+
+def test_the_files_open_in_pandas_by_themselves(tmp_path: Path) -> None:
+    write_two_lives(tmp_path)
+    folder = tmp_path / "epoch-000001"
+    lines = pd.read_json(part_paths(folder, "events")[0], lines=True)
+    assert list(lines.kind) == ["forecast", "tick", "proposed", "verdict", "command_life", "issue"]
+    assert list(lines.ts_ns) == [BASE_NS] + [BASE_NS + 1] * 5
+    assert list(lines.id) == ["f1", "", "p1", "", "c1", "c1"]
+    with pa.OSFile(str(part_paths(folder, "telemetry")[0])) as file:
+        rows = pa.ipc.open_stream(file).read_pandas()
+    assert list(rows.worker) == ["g0-0", "g1-0", "g1-0"]
+    assert list(rows.metrics[0]) == ["loss", "temp"]
+    assert list(rows["values"][2]) == [60.0]
+
+
+def test_the_parquet_tables_hold_what_the_frames_hold(tmp_path: Path) -> None:
+    write_two_lives(tmp_path)
+    event_path, sample_path = to_tables(tmp_path, tmp_path / "out" / "deep")
+    samples = pd.read_parquet(sample_path)
+    assert samples.astype({"worker": str, "metric": str}).equals(
+        telemetry(tmp_path).astype({"worker": str, "metric": str})
+    )
+    frame = pd.read_parquet(event_path)
+    assert frame.drop(columns="body").equals(events(tmp_path).drop(columns="body"))
+    assert frame.body[0].startswith('{"type":"forecast","id":"f1"')
+
+
+def test_tables_that_cannot_be_written_are_one_line(tmp_path: Path) -> None:
+    write_two_lives(tmp_path)
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(StateError, match="file/out: cannot be written: Not a directory"):
+        to_tables(tmp_path, tmp_path / "file" / "out")
+
+
+def test_exits_and_notes_go_by_the_ids_of_the_faults_they_tell_of() -> None:
+    fleet = FleetState((), tick_s=1.0, stale_after_s=10.0, costs=Costs())
+    hello = Hello(run="demo", worker="g0-0", incarnation=4, group="g0", rank=0, node="n0")
+    note = Note(run="demo", worker="g0-0", incarnation=4, kind="hang", ts_ns=77)
+    gone = Exit(run="demo", worker="g0-0", incarnation=4, status=-9, expected=False)
+    fleet.register(hello, 1)
+    fleet.note(note, 2)
+    fleet.end(gone, 3)
+    faults = fleet.view(4, {}).faults
+    assert [links_of(note).id, links_of(gone).id] == [fault.id for fault in faults]

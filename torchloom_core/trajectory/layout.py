@@ -1,0 +1,128 @@
+"""What lies where in a trajectory, and what one line and one row of it hold.
+
+::
+
+    <state>/trajectory/<run>/         the root
+        epoch-000007/                 one life of the Weaver
+            meta.json                 a Meta
+            events-000001.jsonl       Lines: every input but telemetry, and every output
+            telemetry-000001.arrow    Arrow IPC stream, one row a telemetry batch
+
+``seq`` counts the kernel's inputs from 1, telemetry included: both kinds of file merged by
+``seq`` are the exact input order. The parts of a file are numbered; only the last part of a
+kind can end in a torn record.
+"""
+
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import pyarrow as pa
+
+from torchloom_core.errors import StateError
+
+FORMAT = 1
+"""Version of all that this module describes; it rises when an old reader would misread."""
+
+META = "meta.json"
+
+PartKind = Literal["events", "telemetry"]
+
+_SUFFIX: dict[PartKind, str] = {"events": ".jsonl", "telemetry": ".arrow"}
+
+_NAME = pa.dictionary(pa.int32(), pa.string())
+
+TELEMETRY_SCHEMA = pa.schema(
+    [
+        ("seq", pa.int64()),
+        ("ts_recv_ns", pa.int64()),
+        ("run", _NAME),
+        ("worker", _NAME),
+        ("incarnation", pa.int64()),
+        ("batch_seq", pa.int64()),
+        ("state", _NAME),
+        ("step", pa.int64()),
+        ("progress_age_s", pa.float64()),
+        ("dropped", pa.int64()),
+        ("metrics", pa.list_(_NAME)),
+        ("ts_ns", pa.list_(pa.int64())),
+        ("values", pa.list_(pa.float64())),
+        ("v", pa.int64()),
+    ]
+)
+"""A telemetry row: the batch as received, ``values`` sample by sample, ``batch_seq`` its own."""
+
+
+class Meta(msgspec.Struct, frozen=True, kw_only=True):
+    """``meta.json``: whose records lie here.
+
+    ``config`` is the whole config without the passwords in ``broker.url``; ``plugins`` maps
+    names to versions.
+    """
+
+    run: str
+    epoch: int
+    started_ns: int
+    torchloom: str
+    config: dict[str, Any]
+    plugins: dict[str, str]
+    v: int = FORMAT
+
+
+class Line(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of an events file: one input, or one output it led to.
+
+    Attributes
+    ----------
+    seq : int
+        Number of the input among all inputs of this life.
+    n : int
+        0 for the input itself, 1 and up for its outputs.
+    outputs : int
+        How many outputs the input led to: the record is whole once ``n`` gets there.
+    ts_ns : int
+        When the input was received, nanoseconds since the Unix epoch.
+    kind : str
+        The message's tag.
+    id, cause, worker : str
+        Taken from the message by :func:`~torchloom_core.trajectory.links.links_of`; empty
+        where there is none.
+    body : bytes
+        The message as JSON.
+    """
+
+    seq: int
+    n: int
+    outputs: int
+    ts_ns: int
+    io: Literal["in", "out"]
+    kind: str
+    id: str
+    cause: str
+    worker: str
+    body: msgspec.Raw
+
+
+def run_folder(state: Path, run: str) -> Path:
+    """Return the root of a run's trajectory under the Weaver's state folder."""
+    return state / "trajectory" / run
+
+
+def life_folder(root: Path, epoch: int) -> Path:
+    """Return the folder of one life."""
+    return root / f"epoch-{epoch:06d}"
+
+
+def part_path(folder: Path, kind: PartKind, number: int) -> Path:
+    """Return the path of a file's ``number``-th part, from 1."""
+    return folder / f"{kind}-{number:06d}{_SUFFIX[kind]}"
+
+
+def part_paths(folder: Path, kind: PartKind) -> list[Path]:
+    """Return the parts that exist, oldest first."""
+    return sorted(folder.glob(f"{kind}-*{_SUFFIX[kind]}"))
+
+
+def state_error(path: Path, what: str, error: OSError) -> StateError:
+    """Return the error that says in one line what could not be done where, and why."""
+    return StateError(f"{error.filename or path}: {what}: {error.strerror}")

@@ -1,0 +1,197 @@
+"""Read the lives of a Weaver back, also those that were cut short or are still going on."""
+
+import itertools
+import re
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+import pyarrow as pa
+
+from torchloom_core.config import Config
+from torchloom_core.decisions import Input, PolicyFailed
+from torchloom_core.errors import StateError
+from torchloom_core.messages import Telemetry
+from torchloom_core.policy_host import OVERRAN
+from torchloom_core.trajectory.columns import decode
+from torchloom_core.trajectory.layout import (
+    FORMAT,
+    META,
+    Line,
+    Meta,
+    part_paths,
+    state_error,
+)
+from torchloom_core.trajectory.parts import whole_bytes
+
+_line_decoder = msgspec.json.Decoder(Line)
+_input_decoder: msgspec.json.Decoder[Input] = msgspec.json.Decoder(Input)
+_meta_decoder = msgspec.json.Decoder(Meta)
+
+_EPOCH = re.compile(r"epoch-\d{6,}")
+
+_T = TypeVar("_T")
+
+
+class Recorded(NamedTuple):
+    """One kernel input and what it led to, each output as the JSON that was recorded."""
+
+    seq: int
+    ts_recv_ns: int
+    message: Telemetry | Input
+    outputs: tuple[bytes, ...]
+
+
+class Life:
+    """What one life of the Weaver left behind.
+
+    A record torn by a crash at the end of a file is passed over; a damaged one anywhere else
+    ends every method's reading with a StateError that names the file and the line or row.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        path = folder / META
+        self.meta = _decode(_meta_decoder, _read(path), str(path))
+        if self.meta.v > FORMAT:
+            raise StateError(f"{path}: need format <= {FORMAT}, was {self.meta.v}")
+
+    @cached_property
+    def config(self) -> Config:
+        """The config of this life; StateError if this version does not know all of its keys."""
+        try:
+            return msgspec.convert(self.meta.config, Config)
+        except msgspec.ValidationError as error:
+            raise StateError(f"{self.folder / META}: config: {error}") from None
+
+    def inputs(self) -> Iterator[Recorded]:
+        """Yield every input in the order in which the kernel had it.
+
+        The end of an unfinished flush is left out from the first input that is missing, so
+        what comes is always a whole beginning of the life.
+        """
+        # Telemetry is written after events: looked at first, it is never ahead of them.
+        rows = itertools.chain.from_iterable(map(decode, self.record_batches()))
+        row = next(rows, None)
+        groups = self._groups()
+        group = next(groups, None)
+        for seq in itertools.count(1):
+            if row is not None and row.seq == seq:
+                yield Recorded(seq, row.ts_recv_ns, row.batch, ())
+                row = next(rows, None)
+            elif group is not None and group.seq == seq:
+                yield group
+                group = next(groups, None)
+            elif row is not None:
+                raise StateError(f"{self.folder}: input {seq} is missing before {row.seq}")
+            else:
+                return
+
+    def overruns(self) -> list[tuple[int, str, str]]:
+        """Return ``(seq, policy, detail)`` of every policy that overran its time.
+
+        How long a policy takes is the one thing about a life that a replay cannot repeat.
+        """
+        found = []
+        for line in self.lines():
+            if line.kind == "policy_failed":
+                failure = msgspec.json.decode(line.body, type=PolicyFailed)
+                if failure.rule == OVERRAN:
+                    found.append((line.seq, failure.policy, failure.detail))
+        return found
+
+    def lines(self) -> Iterator[Line]:
+        """Yield every whole line of the events files."""
+        for _, line in self._placed_lines():
+            yield line
+
+    def record_batches(self) -> Iterator[Any]:
+        """Return the telemetry as ``pyarrow.RecordBatch``, columns as in ``TELEMETRY_SCHEMA``.
+
+        What is appended after this call is not seen.
+        """
+        sizes = [(path, path.stat().st_size) for path in part_paths(self.folder, "telemetry")]
+        return _record_batches(sizes)
+
+    def _placed_lines(self) -> Iterator[tuple[str, Line]]:
+        paths = part_paths(self.folder, "events")
+        for path in paths:
+            data = _read(path)
+            end, _ = whole_bytes(data, "events")
+            if end < len(data) and path != paths[-1]:
+                raise StateError(f"{path}: the last line is cut off, and a later part exists")
+            for number, text in enumerate(data[:end].splitlines(), start=1):
+                place = f"{path}:{number}"
+                yield place, _decode(_line_decoder, text, place)
+
+    def _groups(self) -> Iterator[Recorded]:
+        """Yield every input that has a line, once the lines of all its outputs are there."""
+        seq = 0
+        lines = self._placed_lines()
+        for place, line in lines:
+            if line.n != 0 or line.seq <= seq:
+                raise StateError(f"{place}: need an input after {seq}, was {line.seq}.{line.n}")
+            seq = line.seq
+            message = _decode(_input_decoder, line.body, place)
+            outputs = []
+            for n, (place_out, output) in enumerate(itertools.islice(lines, line.outputs), 1):
+                if (output.seq, output.n) != (seq, n):
+                    raise StateError(
+                        f"{place_out}: need output {seq}.{n}, was {output.seq}.{output.n}"
+                    )
+                outputs.append(bytes(output.body))
+            if len(outputs) == line.outputs:
+                yield Recorded(seq, line.ts_ns, message, tuple(outputs))
+
+
+def lives(root: Path) -> list[Life]:
+    """Return the lives recorded under a run's folder, oldest first.
+
+    Raises
+    ------
+    StateError
+        If there is no such folder, or a ``meta.json`` in it cannot be read.
+    """
+    if not root.is_dir():
+        raise StateError(f"{root}: need a trajectory's folder, there is none")
+    folders = [path for path in root.iterdir() if _EPOCH.fullmatch(path.name)]
+    # Killed before its meta.json was there, a Weaver has recorded nothing.
+    found = [Life(folder) for folder in folders if (folder / META).exists()]
+    return sorted(found, key=lambda life: life.meta.epoch)
+
+
+def _record_batches(sizes: list[tuple[Path, int]]) -> Iterator[Any]:
+    for path, size in sizes:
+        data = _read(path)[:size]
+        end, torn = whole_bytes(data, "telemetry")
+        rows = 0
+        if end:
+            stream = pa.ipc.open_stream(data[:end])
+            while True:
+                try:
+                    batch = stream.read_next_batch()
+                    batch.validate(full=True)
+                except StopIteration:
+                    break
+                except (OSError, ValueError) as error:
+                    raise StateError(f"{path}: row {rows}: {error}") from None
+                yield batch
+                rows += batch.num_rows
+        if end < len(data) and not (torn and path == sizes[-1][0]):
+            raise StateError(f"{path}: row {rows}: no record batch, and more comes after it")
+
+
+def _decode(decoder: msgspec.json.Decoder[_T], data: bytes | msgspec.Raw, place: str) -> _T:
+    try:
+        return decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise StateError(f"{place}: {error}") from None
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise state_error(path, "cannot be read", error) from None

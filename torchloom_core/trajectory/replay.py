@@ -1,0 +1,80 @@
+"""Feed a recorded life to a fresh kernel and see whether it decides the same."""
+
+from collections.abc import Callable, Sequence
+from itertools import zip_longest
+from typing import Protocol
+
+import msgspec
+
+from torchloom_core.codec import encode
+from torchloom_core.decisions import Input, Output, Verdict
+from torchloom_core.messages import Telemetry
+from torchloom_core.trajectory.reader import Life
+
+
+class KernelLike(Protocol):
+    """What is replayed into."""
+
+    def step(self, message: Telemetry | Input, ts_ns: int, /) -> Sequence[Output]:
+        """Take one input and return everything it led to."""
+
+
+class Difference(msgspec.Struct, frozen=True, kw_only=True):
+    """The first output that came out otherwise, both as JSON; empty where there was none."""
+
+    seq: int
+    n: int
+    recorded: str
+    replayed: str
+
+
+class ReplayReport(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a replay came: to the end of the life, or to the first difference.
+
+    ``inputs`` counts all inputs, ``telemetry`` the batches among them; ``outputs`` counts the
+    outputs that were equal bit for bit, ``verdicts`` the verdicts among them.
+    """
+
+    inputs: int
+    telemetry: int
+    outputs: int
+    verdicts: int
+    difference: Difference | None = None
+
+
+def replay(life: Life, make_kernel: Callable[[Life], KernelLike]) -> ReplayReport:
+    """Feed ``life`` to a fresh kernel and compare every output with the recorded one.
+
+    A policy's overrun depends on the machine: ``make_kernel`` hands ``life.overruns()`` to the
+    kernel, which repeats them.
+
+    Raises
+    ------
+    StateError
+        If the life's files are damaged.
+    """
+    kernel = make_kernel(life)
+    inputs = telemetry = outputs = verdicts = 0
+    difference = None
+    for seq, ts_recv_ns, message, recorded in life.inputs():
+        replayed = kernel.step(message, ts_recv_ns)
+        inputs += 1
+        telemetry += isinstance(message, Telemetry)
+        for n, (old, new) in enumerate(zip_longest(recorded, replayed), start=1):
+            new_bytes = encode(new) if new is not None else b""
+            if old != new_bytes:
+                difference = Difference(
+                    seq=seq, n=n, recorded=(old or b"").decode(), replayed=new_bytes.decode()
+                )
+                break
+            outputs += 1
+            verdicts += isinstance(new, Verdict)
+        if difference is not None:
+            break
+    return ReplayReport(
+        inputs=inputs,
+        telemetry=telemetry,
+        outputs=outputs,
+        verdicts=verdicts,
+        difference=difference,
+    )
