@@ -26,7 +26,7 @@ view must give the same answer, live and in a backtest.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 import pluggy
@@ -42,6 +42,7 @@ from torchloom_core.actions import (
     ResumeRun,
     SaveCheckpoint,
 )
+from torchloom_core.config import Costs, NotNegative, Positive, Share
 from torchloom_core.decisions import Forecast, Proposal
 from torchloom_core.fleet.columns import Floats
 from torchloom_core.fleet.view import Fault, FleetView, Need, grow
@@ -59,9 +60,17 @@ class Policy(Protocol):
     ``[policies.<name>]`` in ``torchloom.toml``, and an instance is given to ``__init__``.
     """
 
-    name: ClassVar[str]
-    Options: ClassVar[type[msgspec.Struct]]
-    needs: Sequence[Need]
+    @property
+    def name(self) -> str:
+        """Its name in the config: a class attribute."""
+
+    @property
+    def Options(self) -> type[msgspec.Struct]:
+        """What the config may say: a nested class."""
+
+    @property
+    def needs(self) -> Sequence[Need]:
+        """Every metric it reads, and how far back."""
 
     def on_tick(self, view: FleetView) -> Iterable[Proposal]:
         """Return or yield what should be done now, or nothing."""
@@ -89,11 +98,25 @@ class Predictor(Protocol):
     Called off the Weaver's loop, every ``every_s``, with a copy of the windows it needs.
     """
 
-    name: ClassVar[str]
-    Options: ClassVar[type[msgspec.Struct]]
-    needs: Sequence[Need]
-    horizon_s: float
-    every_s: float
+    @property
+    def name(self) -> str:
+        """Its name in the config: a class attribute."""
+
+    @property
+    def Options(self) -> type[msgspec.Struct]:
+        """What the config may say: a nested class."""
+
+    @property
+    def needs(self) -> Sequence[Need]:
+        """Every metric it reads, and how far back."""
+
+    @property
+    def horizon_s(self) -> float:
+        """How far ahead it looks, seconds."""
+
+    @property
+    def every_s(self) -> float:
+        """How often it is asked, seconds."""
 
     def forecast(self, view: FleetView) -> Hazard:
         """Return the failure probability of every worker within ``horizon_s``."""
@@ -122,6 +145,7 @@ __all__ = [
     "Alert",
     "ChangeKnob",
     "CollectDump",
+    "Costs",
     "DrainGroup",
     "Fault",
     "FleetView",
@@ -131,13 +155,16 @@ __all__ = [
     "Hooks",
     "Migrate",
     "Need",
+    "NotNegative",
     "PauseRun",
     "Policy",
+    "Positive",
     "Predictor",
     "Proposal",
     "Registry",
     "ResumeRun",
     "SaveCheckpoint",
+    "Share",
     "grow",
     "hookimpl",
 ]

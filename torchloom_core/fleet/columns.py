@@ -3,11 +3,20 @@
 The fleet state writes a column at every tick; policies read windows without a copy.
 """
 
+from typing import Any, TypeVar
+
 import numpy as np
 from numpy.typing import NDArray
 
+AnyArray = TypeVar("AnyArray", bound=np.ndarray[Any, Any])
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+
+
+def frozen(array: AnyArray) -> AnyArray:
+    """Return ``array``, from now on read-only."""
+    array.flags.writeable = False
+    return array
 
 
 class Ring:
@@ -44,9 +53,7 @@ class Ring:
     def window(self, samples: int) -> Floats:
         """Return the last ``samples`` columns, oldest first, as ``(workers, samples)``."""
         end = self._head + self.columns + 1
-        view = self._store[end - samples : end].T
-        view.flags.writeable = False
-        return view
+        return frozen(self._store[end - samples : end].T)
 
     def copy(self) -> "Ring":
         """Return a ring that stays as it is when this one goes on."""

@@ -1,69 +1,35 @@
 """The fleet as the kernel keeps it: who is there, and the columns of what they measured."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar
 
 import numpy as np
 
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.config import Costs
 from torchloom_core.decisions import Forecast
-from torchloom_core.fleet.columns import Floats, Ints, Ring
+from torchloom_core.fleet.columns import Ints, Ring, frozen
+from torchloom_core.fleet.rings import Rings, samples_in
 from torchloom_core.fleet.view import Fault, FleetView, Need
-from torchloom_core.messages import Exit, Hello, KnobSpec, KnobValue, Note, Telemetry
-
-AnyArray = TypeVar("AnyArray", bound=np.ndarray[Any, Any])
+from torchloom_core.messages import (
+    Deed,
+    Drain,
+    Exit,
+    Hello,
+    KnobSpec,
+    KnobValue,
+    Note,
+    SetKnob,
+    Telemetry,
+)
 
 _DAY_NS = 86_400 * SECOND_NS
+_KNOWN_HEADERS = 1000
+_OVER = frozenset({"left", "gone"})
+"""States that no life of a worker comes back from."""
 _FAULT_NOTES = frozenset({"fault", "hang"})
 
-
-class Rings:
-    """The declared metrics' rings, as a view reads them."""
-
-    def __init__(self, rings: Mapping[str, Ring], tick_s: float, stale_after_s: float) -> None:
-        self._rings = rings
-        self._tick_s = tick_s
-        self._stale_ns = round(stale_after_s * SECOND_NS)
-        self.now_ns = 0
-        self.workers = 0
-
-    def latest(self, metric: str) -> Floats:
-        """Return ``(workers,)`` newest values, NaN where missing or stale."""
-        ring = self._rings[metric]
-        fresh = ring.newest_ns[: self.workers] >= self.now_ns - self._stale_ns
-        return _frozen(np.where(fresh, ring.newest[: self.workers], np.nan))
-
-    def window(self, metric: str, seconds: float) -> Floats:
-        """Return ``(workers, samples)``, oldest first, NaN where missing."""
-        ring = self._rings[metric]
-        samples = samples_in(seconds, self._tick_s)
-        if samples > ring.columns:
-            raise KeyError(
-                f"{metric}: need a window of at most {ring.columns * self._tick_s:g} s, as "
-                f"declared, was {seconds:g} s"
-            )
-        return ring.window(samples)[: self.workers]
-
-    def age_s(self, metric: str) -> Floats:
-        """Return ``(workers,)`` seconds since the last valid sample, inf where there is none."""
-        ring = self._rings[metric]
-        seen = ring.newest_ns[: self.workers]
-        age_s = (self.now_ns - seen) / SECOND_NS
-        return _frozen(np.where(seen > 0, age_s, np.inf))
-
-    def copy(self, needs: Iterable[Need]) -> "Rings":
-        """Return rings that stay as they are, for the needs of one predictor."""
-        names = {need.metric for need in needs}
-        rings = {name: ring.copy() for name, ring in self._rings.items() if name in names}
-        copied = Rings(rings, self._tick_s, self._stale_ns / SECOND_NS)
-        copied.now_ns, copied.workers = self.now_ns, self.workers
-        return copied
-
-
-def samples_in(seconds: float, tick_s: float) -> int:
-    """Return how many columns a window of ``seconds`` has; at least one."""
-    return max(1, round(seconds / tick_s))
+Batches = tuple[list[int], list[bytes], list[int]]
+"""Rows, newest samples and times of the batches that share a header."""
 
 
 class FleetState:
@@ -80,6 +46,7 @@ class FleetState:
         self._rings = {metric: Ring(n, 0) for metric, n in sorted(columns.items())}
         self._metrics = Rings(self._rings, tick_s, stale_after_s)
         self._tick_s = tick_s
+        self._stale_ns = round(stale_after_s * SECOND_NS)
         self._costs = costs
         self._capacity = 0
         self._heard_ns: Ints = np.zeros(0, dtype=np.int64)
@@ -135,6 +102,17 @@ class FleetState:
             self._add_fault(message.worker, "exit", ts_ns, f"exit:{message.incarnation}")
         return True
 
+    def apply(self, worker: str, deed: Deed) -> None:
+        """Take note of what a worker has just done; its telemetry says the same only later."""
+        row = self.row_of[worker]
+        match deed:
+            case SetKnob(knob=knob, value=value):
+                self.knobs[row][knob] = value
+            case Drain() if self.state[row] != "gone":
+                self.state[row] = "left"
+            case _:
+                pass
+
     def note(self, note: Note, ts_ns: int) -> None:
         """Remember a note that tells of a fault."""
         if note.kind in _FAULT_NOTES and note.worker in self.row_of:
@@ -144,6 +122,10 @@ class FleetState:
         node = self.hello[self.row_of[worker]].node
         fault = Fault(worker=worker, node=node, kind=kind, ts_ns=ts_ns, id=f"{worker}/{suffix}")
         self._faults.append(fault)
+
+    def is_over(self, row: int) -> bool:
+        """Say whether the worker in ``row`` has left or its process has ended."""
+        return self.state[row] in _OVER
 
     def knows(self, worker: str, incarnation: int) -> bool:
         """Say whether this is the life of the worker that is registered."""
@@ -158,7 +140,8 @@ class FleetState:
         """Write what was received into the columns; return workers nobody introduced."""
         strangers: dict[str, None] = {}
         newest: dict[int, tuple[Telemetry, int]] = {}
-        by_header: dict[tuple[str, ...], tuple[list[int], list[bytes], list[int]]] = {}
+        by_header: dict[tuple[str, ...], Batches] = {}
+        headers: dict[int, tuple[str, ...]] = {}
         for batch, ts_ns in self._pending:
             row = self.row_of.get(batch.worker, -1)
             if row < 0 or self.hello[row].incarnation != batch.incarnation:
@@ -168,6 +151,10 @@ class FleetState:
             newest[row] = (batch, ts_ns)
             metrics = batch.metrics
             if metrics and batch.ts_ns:
+                if headers.setdefault(row, metrics) != metrics:
+                    # What a worker sent first is written first, under whatever header.
+                    self._write_all(by_header)
+                    headers = {row: metrics}
                 header = by_header.get(metrics)
                 if header is None:
                     header = by_header[metrics] = ([], [], [])
@@ -175,8 +162,7 @@ class FleetState:
                 header[1].append(batch.values[-8 * len(metrics) :])
                 header[2].append(ts_ns)
         self._pending.clear()
-        for metrics, (rows, values, stamps) in by_header.items():
-            self._write(metrics, rows, values, stamps)
+        self._write_all(by_header)
         self._hear(newest)
         for ring in self._rings.values():
             ring.close_column()
@@ -184,12 +170,19 @@ class FleetState:
             self._faults.pop(0)
         return list(strangers)
 
+    def _write_all(self, by_header: dict[tuple[str, ...], Batches]) -> None:
+        for metrics, (rows, values, stamps) in by_header.items():
+            self._write(metrics, rows, values, stamps)
+        by_header.clear()
+
     def _write(
         self, metrics: tuple[str, ...], rows: list[int], values: list[bytes], stamps: list[int]
     ) -> None:
         wanted = self._columns_of.get(metrics)
         if wanted is None:
             wanted = [(i, self._rings[m]) for i, m in enumerate(metrics) if m in self._rings]
+            if len(self._columns_of) >= _KNOWN_HEADERS:
+                self._columns_of.clear()
             self._columns_of[metrics] = wanted
         if not wanted:
             return
@@ -201,7 +194,7 @@ class FleetState:
 
     def _hear(self, newest: Mapping[int, tuple[Telemetry, int]]) -> None:
         for row, (batch, ts_ns) in newest.items():
-            if self.state[row] != "gone":
+            if self.state[row] not in _OVER:
                 self.state[row] = batch.state
             self._heard_ns[row] = ts_ns
             self._step[row] = batch.step
@@ -209,14 +202,21 @@ class FleetState:
 
     def view(self, now_ns: int, forecasts: Mapping[str, Forecast]) -> FleetView:
         """Return what policies see at this tick."""
-        return self._view(now_ns, forecasts, self._metrics)
+        return self._view(now_ns, forecasts, self._metrics, tuple(self.knobs))
 
     def view_copy(self, now_ns: int, needs: Iterable[Need]) -> FleetView:
         """Return a view that stays as it is, for a predictor that runs off the loop."""
         self._metrics.now_ns, self._metrics.workers = now_ns, len(self.hello)
-        return self._view(now_ns, {}, self._metrics.copy(needs))
+        knobs = tuple(dict(values) for values in self.knobs)
+        return self._view(now_ns, {}, self._metrics.copy(needs), knobs)
 
-    def _view(self, now_ns: int, forecasts: Mapping[str, Forecast], metrics: Rings) -> FleetView:
+    def _view(
+        self,
+        now_ns: int,
+        forecasts: Mapping[str, Forecast],
+        metrics: Rings,
+        knobs: tuple[Mapping[str, KnobValue], ...],
+    ) -> FleetView:
         workers = len(self.hello)
         metrics.now_ns, metrics.workers = now_ns, workers
         return FleetView(
@@ -227,12 +227,12 @@ class FleetState:
             node=tuple(h.node for h in self.hello),
             rack=tuple(h.rack for h in self.hello),
             state=tuple(self.state),
-            step=_frozen(self._step[:workers].copy()),
-            heartbeat_age_s=_frozen((now_ns - self._heard_ns[:workers]) / SECOND_NS),
-            progress_age_s=_frozen((now_ns - self._progress_ns[:workers]) / SECOND_NS),
+            step=frozen(self._step[:workers].copy()),
+            heartbeat_age_s=frozen((now_ns - self._heard_ns[:workers]) / SECOND_NS),
+            progress_age_s=frozen((now_ns - self._progress_ns[:workers]) / SECOND_NS),
             metrics=metrics,
             knob_specs=self.knob_specs(),
-            knob_values=tuple(self.knobs),
+            knob_values=knobs,
             forecasts=forecasts,
             faults=tuple(self._faults),
             costs=self._costs,
@@ -251,7 +251,7 @@ class FleetState:
         """Return the rows of every replica group whose workers are all in ``states``."""
         rows: dict[str, list[int]] = {}
         for row, hello in enumerate(self.hello):
-            if self.state[row] not in {"gone", "left"}:
+            if self.state[row] not in _OVER:
                 rows.setdefault(hello.group, []).append(row)
         return {
             group: members
@@ -262,6 +262,15 @@ class FleetState:
     def step_of(self, worker: str) -> int:
         """Return the last step heard of from ``worker``."""
         return int(self._step[self.row_of[worker]])
+
+    def alive(self, worker: str, now_ns: int) -> int | None:
+        """Return the worker's incarnation if it was heard of lately and has not ended."""
+        row = self.row_of.get(worker)
+        if row is None or self.state[row] == "gone":
+            return None
+        if self._heard_ns[row] < now_ns - self._stale_ns:
+            return None
+        return self.hello[row].incarnation
 
     def heard_ns_of(self, row: int) -> int:
         """Return when the worker in ``row`` was last heard of."""
@@ -277,8 +286,3 @@ class FleetState:
         self._step = np.pad(self._step, (0, more), constant_values=-1)
         for ring in self._rings.values():
             ring.grow(self._capacity)
-
-
-def _frozen(array: AnyArray) -> AnyArray:
-    array.flags.writeable = False
-    return array

@@ -1,7 +1,8 @@
 """What a policy or predictor sees of the fleet at one tick."""
 
+import copy
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, cast
 
 import msgspec
 import numpy as np
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.config import Costs
 from torchloom_core.decisions import Forecast
-from torchloom_core.fleet.columns import Floats, Ints
+from torchloom_core.fleet.columns import AnyArray, Floats, Ints
 from torchloom_core.messages import KnobSpec, KnobValue
 
 
@@ -113,6 +114,12 @@ class FleetView:
         self._knob_values = knob_values
         self._forecasts = forecasts
 
+    def twin(self) -> "FleetView":
+        """Return a view of the same that may be spoilt without harm to this one."""
+        twin = copy.copy(self)
+        twin.knob_specs = dict(self.knob_specs)
+        return twin
+
     def __len__(self) -> int:
         return len(self.workers)
 
@@ -157,7 +164,12 @@ class FleetView:
 
     def forecast(self, predictor: str) -> Forecast | None:
         """Return the predictor's newest forecast, or None before the first."""
-        return self._forecasts.get(predictor)
+        forecast = self._forecasts.get(predictor)
+        if forecast is None:
+            return None
+        return msgspec.structs.replace(
+            forecast, hazard=dict(forecast.hazard), why=dict(forecast.why)
+        )
 
     def hazard(self, predictor: str) -> Floats:
         """Return the newest failure probability per worker, ``(workers,)``, NaN if not judged."""
@@ -166,7 +178,7 @@ class FleetView:
         return np.fromiter((hazard.get(w, np.nan) for w in self.workers), float, len(self.workers))
 
 
-def grow(array: NDArray[np.generic], workers: int, fill: float = 0) -> NDArray[np.generic]:
+def grow(array: AnyArray, workers: int, fill: float = 0) -> AnyArray:
     """Return ``array`` lengthened along its first axis to ``workers`` rows of ``fill``.
 
     Examples
@@ -177,4 +189,5 @@ def grow(array: NDArray[np.generic], workers: int, fill: float = 0) -> NDArray[n
     more = workers - len(array)
     if more == 0:
         return array
-    return np.pad(array, [(0, more)] + [(0, 0)] * (array.ndim - 1), constant_values=fill)
+    padding = [(0, more)] + [(0, 0)] * (array.ndim - 1)
+    return cast(AnyArray, np.pad(array, padding, constant_values=fill))

@@ -1,0 +1,248 @@
+"""Act on a metric that crosses a level; the rules stand in ``torchloom.toml``."""
+
+import operator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Annotated, Any, Literal
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from torchloom_core.plugin import (
+    Action,
+    Alert,
+    ChangeKnob,
+    CollectDump,
+    DrainGroup,
+    FleetView,
+    Floats,
+    Migrate,
+    Need,
+    NotNegative,
+    PauseRun,
+    Proposal,
+    Registry,
+    SaveCheckpoint,
+    Share,
+    grow,
+    hookimpl,
+)
+
+Level = Annotated[float, msgspec.Meta(ge=-1e300, le=1e300)]
+Rows = NDArray[np.bool_]
+
+REPORTED_ONE_BY_ONE = 20
+"""Alerts and dumps of one rule at one tick; what is more is counted in one last alert."""
+
+_COMPARE: dict[str, Callable[[Any, float], Any]] = {
+    ">": operator.gt,
+    ">=": operator.ge,
+    "<": operator.lt,
+    "<=": operator.le,
+}
+_NEVER = -1
+
+
+class SetTo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``action = { knob = "...", value = ... }``: set a knob.
+
+    A ``worker``-fenced knob is set on the worker that crossed the level, a ``run``-fenced one
+    on all.
+    """
+
+    knob: str
+    value: bool | int | float | str
+
+
+class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One ``[[policies.thresholds.rules]]``.
+
+    Attributes
+    ----------
+    metric : str
+        Name of the metric, with its unit (``gpu_temp_celsius``).
+    comparison : {">", ">=", "<", "<="}
+        The rule holds while ``metric comparison level``.
+    level : float
+        In the metric's unit.
+    for_s : float
+        How long it must hold without a break before the rule fires, seconds.
+    clear : float, optional
+        The rule can fire again for a worker once ``metric comparison clear`` is false; absent:
+        the level itself. Set it apart from the level where the metric flutters.
+    action : str or table
+        ``alert``, ``migrate``, ``drain``, ``checkpoint``, ``pause``, ``dump``, or
+        ``{ knob = "...", value = ... }``.
+    gain_gpu_s, cost_gpu_s : float
+        What the action saves if the rule is right, and what it costs either way, useful
+        GPU-seconds. Only an alert needs no gain.
+    confidence : float
+        Probability that the rule is right, 0 to 1.
+    """
+
+    metric: str
+    level: Level
+    comparison: Literal[">", ">=", "<", "<="] = ">"
+    for_s: NotNegative = 0.0
+    clear: Level | None = None
+    action: Literal["alert", "migrate", "drain", "checkpoint", "pause", "dump"] | SetTo = "alert"
+    gain_gpu_s: NotNegative = 0.0
+    cost_gpu_s: NotNegative = 0.0
+    confidence: Share = 1.0
+
+    def __post_init__(self) -> None:
+        rising = self.comparison.startswith(">")
+        if (self.clear_level > self.level) if rising else (self.clear_level < self.level):
+            side = "<=" if rising else ">="
+            raise ValueError(f"need clear {side} level {self.level:g}, was {self.clear_level:g}")
+        net_gpu_s = self.confidence * self.gain_gpu_s - self.cost_gpu_s
+        if self.action != "alert" and net_gpu_s <= 0:
+            raise ValueError(
+                "need confidence x gain_gpu_s - cost_gpu_s > 0 for any action but alert, or it "
+                f"is never granted, was {net_gpu_s:g}"
+            )
+
+    @property
+    def clear_level(self) -> float:
+        """The level behind which the rule can fire again."""
+        return self.level if self.clear is None else self.clear
+
+
+class ThresholdsPolicy:
+    """Fire once each time a worker's metric crosses a rule's level and stays there.
+
+    A missing value never fires a rule and never clears it, but it breaks the time the rule
+    has to hold. Actions on the run or a group look at training and paused workers only, and
+    are proposed once however many of those workers are over the level.
+    """
+
+    name = "thresholds"
+
+    class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+        """Options of ``[policies.thresholds]``.
+
+        Attributes
+        ----------
+        rules : tuple of Rule
+            Looked at independently of each other, in this order.
+        """
+
+        rules: tuple[Rule, ...] = ()
+
+    def __init__(self, options: Options) -> None:
+        self._watches = [_Watch(rule) for rule in options.rules]
+        self.needs = tuple(Need(metric) for metric in sorted({r.metric for r in options.rules}))
+
+    def on_tick(self, view: FleetView) -> Iterable[Proposal]:
+        """Propose the actions of the rules that fire at this tick."""
+        if not self._watches:
+            return
+        present = ~view.is_in("left", "gone")
+        in_run = view.is_in("training", "paused")
+        for watch in self._watches:
+            watched = in_run if watch.acts_on_run else present
+            values = np.where(watched, view.latest(watch.rule.metric), np.nan)
+            yield from watch.look(values, present, view)
+
+
+class _Watch:
+    """One rule, and for every worker since when it holds and whether it has fired."""
+
+    def __init__(self, rule: Rule) -> None:
+        self.rule = rule
+        self.acts_on_run = rule.action in ("migrate", "drain", "checkpoint", "pause")
+        self._compare = _COMPARE[rule.comparison]
+        self._holds_since_ns = np.zeros(0, dtype=np.int64)
+        self._fired: Rows = np.zeros(0, dtype=np.bool_)
+
+    def look(self, values: Floats, present: Rows, view: FleetView) -> Iterator[Proposal]:
+        """Follow the ``(workers,)`` values; propose for those that fire now."""
+        rule = self.rule
+        since_ns = grow(self._holds_since_ns, len(view), _NEVER)
+        before = grow(self._fired, len(view))
+        holds = self._compare(values, rule.level)
+        since_ns = np.where(holds, np.where(since_ns == _NEVER, view.now_ns, since_ns), _NEVER)
+        due = holds & (view.now_ns - since_ns >= round(rule.for_s * 1e9))
+        cleared = ~np.isnan(values) & ~self._compare(values, rule.clear_level)
+        self._holds_since_ns = since_ns
+        self._fired = due | (before & ~cleared & present)
+        fires = np.flatnonzero(due & ~before)
+        if len(fires):
+            yield from self._propose(fires, np.flatnonzero(before), values, view)
+
+    def _propose(
+        self, fires: NDArray[np.intp], fired: NDArray[np.intp], values: Floats, view: FleetView
+    ) -> Iterator[Proposal]:
+        acted_on = {self._subject(row, view) for row in fired}
+        fresh: list[int] = []
+        for row in fires:
+            if self._subject(row, view) not in acted_on:
+                acted_on.add(self._subject(row, view))
+                fresh.append(row)
+        more = 0
+        if self.rule.action in ("alert", "dump"):
+            more = len(fresh) - REPORTED_ONE_BY_ONE
+            fresh = fresh[:REPORTED_ONE_BY_ONE]
+        for row in fresh:
+            reason = self._reason(row, values, view)
+            yield Proposal(
+                action=self._action(row, reason, view),
+                reason=reason,
+                gain_gpu_s=self.rule.gain_gpu_s,
+                cost_gpu_s=self.rule.cost_gpu_s,
+                confidence=self.rule.confidence,
+            )
+        if more > 0:
+            row = fires[-1]
+            text = f"{more} more workers like this: {self._reason(row, values, view)}"
+            yield Proposal(action=Alert(worker=view.workers[row], text=text), reason=text)
+
+    def _subject(self, row: int, view: FleetView) -> str:
+        """Return what the action would act on: a second one on it says nothing new."""
+        match self.rule.action:
+            case "migrate" | "drain":
+                return view.group[row]
+            case "checkpoint" | "pause":
+                return "the run"
+            case SetTo(knob=knob) if _is_run_fenced(knob, view):
+                return "the run"
+            case _:
+                return view.workers[row]
+
+    def _action(self, row: int, reason: str, view: FleetView) -> Action:
+        worker, group = view.workers[row], view.group[row]
+        match self.rule.action:
+            case "alert":
+                return Alert(worker=worker, text=reason)
+            case "migrate":
+                return Migrate(group=group)
+            case "drain":
+                return DrainGroup(group=group)
+            case "checkpoint":
+                return SaveCheckpoint()
+            case "pause":
+                return PauseRun()
+            case "dump":
+                return CollectDump(worker=worker)
+            case SetTo(knob=knob, value=value):
+                on = None if _is_run_fenced(knob, view) else worker
+                return ChangeKnob(knob=knob, value=value, worker=on)
+
+    def _reason(self, row: int, values: Floats, view: FleetView) -> str:
+        rule = self.rule
+        held = f" for {rule.for_s:g} s" if rule.for_s else ""
+        return (
+            f"{view.workers[row]} on {view.node[row] or 'an unknown node'}: {rule.metric} was "
+            f"{values[row]:.6g}, {rule.comparison} {rule.level:g}{held}"
+        )
+
+
+def _is_run_fenced(knob: str, view: FleetView) -> bool:
+    spec = view.knob_specs.get(knob)
+    return spec is not None and spec.fence == "run"
+
+
+@hookimpl
+def torchloom_register(registry: Registry) -> None:
+    """Offer the policy."""
+    registry.policy(ThresholdsPolicy)

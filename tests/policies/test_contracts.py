@@ -1,0 +1,51 @@
+"""Every built-in policy passes the contract it is shipped with."""
+
+import pytest
+
+from torchloom_core.testing import PolicyContract
+from torchloom_policies.failure_forecast import FailureForecastPolicy
+from torchloom_policies.silence import SilencePolicy
+from torchloom_policies.straggler import StragglerPolicy
+from torchloom_policies.thresholds import ThresholdsPolicy
+
+RULES = [
+    {"metric": "gpu_temp_celsius", "level": 60.0, "for_s": 2.0, "clear": 55.0},
+    {"metric": "gpu_temp_celsius", "level": 70.0, "action": "migrate", "gain_gpu_s": 100.0},
+    {"metric": "loss", "level": 20.0, "comparison": "<", "action": "dump", "gain_gpu_s": 1.0},
+    {
+        "metric": "loss",
+        "level": 52.0,
+        "comparison": ">=",
+        "action": {"knob": "lr", "value": 0.01},
+        "gain_gpu_s": 1.0,
+    },
+]
+
+
+class TestThresholds(PolicyContract):
+    policy_class = ThresholdsPolicy
+    options = {"rules": RULES}  # noqa: RUF012
+
+
+class TestStraggler(PolicyContract):
+    policy_class = StragglerPolicy
+    options = {"patience": 2}  # noqa: RUF012
+
+
+class TestSilence(PolicyContract):
+    policy_class = SilencePolicy
+    options = {"metrics": ["loss"], "metric_limit_s": 5.0, "one_by_one": 1}  # noqa: RUF012
+
+
+class TestFailureForecast(PolicyContract):
+    policy_class = FailureForecastPolicy
+    options = {"predictor": "trend"}  # noqa: RUF012
+    predictors = ("trend",)
+
+
+@pytest.mark.parametrize(
+    "contract", [TestThresholds, TestStraggler, TestSilence, TestFailureForecast]
+)
+def test_the_story_makes_every_builtin_policy_propose_something(contract):
+    test = contract()
+    assert any(test.run(test.views()))

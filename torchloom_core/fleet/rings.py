@@ -1,0 +1,57 @@
+"""The rings of all declared metrics, as a view reads them."""
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from torchloom_core.clock import SECOND_NS
+from torchloom_core.fleet.columns import Floats, Ring, frozen
+from torchloom_core.fleet.view import Need
+
+
+class Rings:
+    """One ring a metric, read at one moment: ``now_ns``, for the first ``workers`` rows."""
+
+    def __init__(self, rings: Mapping[str, Ring], tick_s: float, stale_after_s: float) -> None:
+        self._rings = rings
+        self._tick_s = tick_s
+        self._stale_ns = round(stale_after_s * SECOND_NS)
+        self.now_ns = 0
+        self.workers = 0
+
+    def latest(self, metric: str) -> Floats:
+        """Return ``(workers,)`` newest values, NaN where missing or stale."""
+        ring = self._rings[metric]
+        fresh = ring.newest_ns[: self.workers] >= self.now_ns - self._stale_ns
+        return frozen(np.where(fresh, ring.newest[: self.workers], np.nan))
+
+    def window(self, metric: str, seconds: float) -> Floats:
+        """Return ``(workers, samples)``, oldest first, NaN where missing."""
+        ring = self._rings[metric]
+        samples = samples_in(seconds, self._tick_s)
+        if samples > ring.columns:
+            raise KeyError(
+                f"{metric}: need a window of at most {ring.columns * self._tick_s:g} s, as "
+                f"declared, was {seconds:g} s"
+            )
+        return ring.window(samples)[: self.workers]
+
+    def age_s(self, metric: str) -> Floats:
+        """Return ``(workers,)`` seconds since the last valid sample, inf where there is none."""
+        ring = self._rings[metric]
+        seen = ring.newest_ns[: self.workers]
+        age_s = (self.now_ns - seen) / SECOND_NS
+        return frozen(np.where(seen > 0, age_s, np.inf))
+
+    def copy(self, needs: Iterable[Need]) -> "Rings":
+        """Return rings that stay as they are, for the needs of one predictor."""
+        names = {need.metric for need in needs}
+        rings = {name: ring.copy() for name, ring in self._rings.items() if name in names}
+        copied = Rings(rings, self._tick_s, self._stale_ns / SECOND_NS)
+        copied.now_ns, copied.workers = self.now_ns, self.workers
+        return copied
+
+
+def samples_in(seconds: float, tick_s: float) -> int:
+    """Return how many columns a window of ``seconds`` has; at least one."""
+    return max(1, round(seconds / tick_s))

@@ -1,0 +1,21 @@
+"""What the tests of a policy or predictor need, yours or ours.
+
+Subclass the contract in your tests, and build views of your own with :func:`view_of`::
+
+    from torchloom_core.testing import PolicyContract, view_of
+
+    class TestMyPolicy(PolicyContract):
+        policy_class = MyPolicy
+        options = {"ratio": 2.0}
+
+    def test_a_hot_worker_is_reported():
+        policy = MyPolicy(MyPolicy.Options())
+        view = view_of({"gpu_temp_celsius": [60.0, 61.0, 99.0]})
+        assert [p.action.worker for p in policy.on_tick(view)] == ["w2"]
+"""
+
+from torchloom_core.testing.policy_contract import PolicyContract
+from torchloom_core.testing.predictor_contract import PredictorContract
+from torchloom_core.testing.views import view_of
+
+__all__ = ["PolicyContract", "PredictorContract", "view_of"]

@@ -1,0 +1,61 @@
+"""What both contracts ask of a plugin."""
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from torchloom_core.fleet.view import FleetView, Need
+
+
+def check_class(cls: type[Any]) -> None:
+    """Fail unless name and Options are what the config needs them to be."""
+    name = getattr(cls, "name", None)
+    assert isinstance(name, str) and name.isidentifier(), (  # noqa: PT018 - one rule
+        f"need a class attribute name that is an identifier, was {name!r}"
+    )
+    options = getattr(cls, "Options", None)
+    assert isinstance(options, type) and issubclass(options, msgspec.Struct), (  # noqa: PT018
+        f"need a class attribute Options that is a msgspec.Struct, was {options!r}"
+    )
+    config = options.__struct_config__
+    assert config.frozen, "need Options with frozen=True"
+    assert config.forbid_unknown_fields, (
+        "need Options with forbid_unknown_fields=True, or a misspelt option is not noticed"
+    )
+
+
+def build(cls: type[Any], options: Mapping[str, Any]) -> Any:
+    """Return an instance with the options as they would stand in ``torchloom.toml``."""
+    return cls(msgspec.convert(dict(options), cls.Options))
+
+
+def check_needs(needs: Sequence[Need]) -> None:
+    """Fail unless the needs are needs."""
+    for need in needs:
+        assert isinstance(need, Need), f"need a sequence of Need in .needs, was {need!r}"
+        assert need.metric, "need a metric's name in every Need, was empty"
+        assert need.window_s >= 0, f"{need.metric}: need window_s >= 0, was {need.window_s!r}"
+
+
+def photograph(view: FleetView, needs: Sequence[Need]) -> dict[str, Any]:
+    """Return a copy of all that can be read from a view, to be compared with ``==``."""
+    picture = {
+        name: value.tobytes() if isinstance(value, np.ndarray) else copy.deepcopy(value)
+        for name, value in vars(view).items()
+        if name != "_metrics"
+    }
+    for need in needs:
+        picture[f"window of {need.metric}"] = view.window(need.metric, need.window_s).tobytes()
+        picture[f"latest {need.metric}"] = view.latest(need.metric).tobytes()
+    return picture
+
+
+def check_unchanged(before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+    """Fail if two photographs of a view differ."""
+    changed = sorted(
+        name for name in before.keys() | after.keys() if before.get(name) != after.get(name)
+    )
+    assert not changed, f"need the view left as it was, was changed: {', '.join(changed)}"

@@ -1,0 +1,54 @@
+"""Catch a plugin that asks what time it is."""
+
+import contextlib
+import datetime
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
+from unittest import mock
+
+_FUNCTIONS = (
+    "time",
+    "time_ns",
+    "monotonic",
+    "monotonic_ns",
+    "perf_counter",
+    "perf_counter_ns",
+    "process_time",
+    "process_time_ns",
+    "sleep",
+)
+_CLASSES = ((datetime.datetime, ("now", "utcnow", "today")), (datetime.date, ("today",)))
+
+
+@contextlib.contextmanager
+def clock_trap(plugin: type[Any]) -> Iterator[list[str]]:
+    """Make every clock raise, and give a list of those that were read all the same.
+
+    Covers the functions of :mod:`time` and the ``datetime`` and ``date`` classes, whether the
+    plugin's module reads them through their module or imported them by name.
+    """
+    read: list[str] = []
+
+    def trap(clock: str) -> Callable[..., NoReturn]:
+        def raise_instead(*_args: Any, **_kwargs: Any) -> NoReturn:
+            read.append(clock)
+            raise AssertionError(f"need no clock but view.now_ns, was {clock}()")
+
+        return raise_instead
+
+    traps: dict[Any, Any] = {getattr(time, name): trap(f"time.{name}") for name in _FUNCTIONS}
+    for cls, clocks in (
+        (datetime.datetime, ("now", "utcnow", "today")),
+        (datetime.date, ("today",)),
+    ):
+        body = {clock: trap(f"datetime.{cls.__name__}.{clock}") for clock in clocks}
+        traps[cls] = type(cls.__name__, (cls,), body)
+    with contextlib.ExitStack() as stack:
+        for module in (time, datetime, sys.modules[plugin.__module__]):
+            for name, value in list(vars(module).items()):
+                with contextlib.suppress(TypeError):  # not hashable, so not a clock
+                    if value in traps:
+                        stack.enter_context(mock.patch.object(module, name, traps[value]))
+        yield read

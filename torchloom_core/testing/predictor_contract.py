@@ -1,0 +1,119 @@
+"""The tests every predictor has to pass; a predictor's own tests subclass them."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from torchloom_core.fleet.view import FleetView
+from torchloom_core.plugin import Hazard, Predictor
+from torchloom_core.testing import checks
+from torchloom_core.testing.clock_trap import clock_trap
+from torchloom_core.testing.story import blank, story
+
+_SEEDS = range(4)
+
+
+class PredictorContract:
+    """Subclass it as ``class TestMyPredictor(PredictorContract)`` and pytest runs it.
+
+    Attributes
+    ----------
+    predictor_class : type
+        The predictor under test.
+    options : dict
+        Its options, as under ``[predictors.<name>]`` in ``torchloom.toml``.
+    """
+
+    predictor_class: ClassVar[type[Any]]
+    options: ClassVar[Mapping[str, Any]] = {}
+
+    def make(self) -> Predictor:
+        """Return a fresh predictor with the options."""
+        predictor: Predictor = checks.build(self.predictor_class, self.options)
+        return predictor
+
+    def views(self, seed: int = 0) -> list[FleetView]:
+        """Return the fleet's history that the predictor is shown."""
+        return story(self.make().needs, seed=seed)
+
+    def run(self, views: Sequence[FleetView]) -> list[Hazard]:
+        """Return what a fresh predictor says to each view."""
+        predictor = self.make()
+        return [predictor.forecast(view) for view in views]
+
+    def test_its_name_and_options_fit_the_config(self) -> None:
+        """Check ``name`` and ``Options``."""
+        checks.check_class(self.predictor_class)
+
+    def test_it_declares_what_it_reads_and_how_often(self) -> None:
+        """Check ``needs``, ``horizon_s`` and ``every_s``; other reads are KeyErrors."""
+        predictor = self.make()
+        checks.check_needs(predictor.needs)
+        for name in ("horizon_s", "every_s"):
+            value = getattr(predictor, name)
+            assert math.isfinite(value), f"need a finite {name}, was {value!r}"
+            assert value > 0, f"need {name} > 0, was {value!r}"
+        for seed in _SEEDS:
+            self.run(self.views(seed))
+
+    def test_it_gives_a_probability_for_every_row(self) -> None:
+        """Check shape ``(workers,)``, values in [0, 1] or NaN, and reasons for rows there are."""
+        for seed in _SEEDS:
+            views = self.views(seed)
+            for view, hazard in zip(views, self.run(views), strict=True):
+                check_hazard(hazard, len(view))
+
+    def test_the_same_views_give_the_same_hazards(self) -> None:
+        """Check that a second instance says what the first did."""
+        for seed in _SEEDS:
+            first, second = self.run(self.views(seed)), self.run(self.views(seed))
+            for one, other in zip(first, second, strict=True):
+                same = np.array_equal(one.probability, other.probability, equal_nan=True)
+                assert same, "need the same probabilities for the same views, was different"
+                assert one.why == other.why, "need the same reasons for the same views"
+
+    def test_it_bears_an_empty_fleet(self) -> None:
+        """Check that nobody being there is no error."""
+        self._check_blank(0)
+
+    def test_it_bears_a_fleet_that_measures_nothing(self) -> None:
+        """Check that metrics that are missing everywhere are no error."""
+        self._check_blank(4)
+
+    def _check_blank(self, workers: int) -> None:
+        predictor = self.make()
+        check_hazard(predictor.forecast(blank(predictor.needs, workers)), workers)
+
+    def test_it_leaves_the_view_as_it_was(self) -> None:
+        """Check that others find the view unchanged."""
+        predictor = self.make()
+        for view in self.views():
+            before = checks.photograph(view, predictor.needs)
+            predictor.forecast(view)
+            checks.check_unchanged(before, checks.photograph(view, predictor.needs))
+
+    def test_it_reads_no_clock(self) -> None:
+        """Check that it knows the time from the view alone."""
+        predictor, views = self.make(), self.views()
+        with clock_trap(self.predictor_class) as read:
+            for view in views:
+                predictor.forecast(view)
+        assert not read, f"need no clock but view.now_ns, was {read[0]}()"
+
+
+def check_hazard(hazard: Any, workers: int) -> None:
+    """Fail unless ``hazard`` is an answer to a view of so many workers."""
+    assert isinstance(hazard, Hazard), f"need a Hazard, was {hazard!r:.80}"
+    probability = np.asarray(hazard.probability)
+    assert probability.shape == (workers,), (
+        f"need probabilities of shape ({workers},), was {probability.shape}"
+    )
+    assert probability.dtype.kind == "f", f"need float probabilities, was {probability.dtype}"
+    judged = probability[~np.isnan(probability)]
+    wrong = judged[(judged < 0) | (judged > 1)]
+    assert not len(wrong), f"need probabilities in [0, 1] or NaN, was {wrong[0]!r}"
+    for row, text in hazard.why.items():
+        assert 0 <= row < workers, f"need reasons for rows below {workers}, was {row!r}"
+        assert isinstance(text, str), f"need a sentence as reason, was {text!r:.60}"

@@ -1,0 +1,147 @@
+"""A short made-up history of a fleet in which everything happens that a plugin must bear."""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from torchloom_core.config import Costs
+from torchloom_core.decisions import Forecast
+from torchloom_core.fleet.columns import Floats
+from torchloom_core.fleet.rings import samples_in
+from torchloom_core.fleet.view import Fault, FleetView, Need
+from torchloom_core.messages import KnobSpec
+from torchloom_core.testing.views import EPOCH_S, view_of
+
+TICKS = 24
+_WORKERS = 10
+_MOST_SAMPLES = 60
+_EXTREMES = (0.0, -1.0, 1e300, np.inf, -np.inf)
+
+
+def story(needs: Sequence[Need], predictors: Iterable[str] = (), seed: int = 0) -> list[FleetView]:
+    """Return the views of ``TICKS`` successive ticks.
+
+    Six workers at first, ten in the end, two a group, one group standing by. Metrics jitter,
+    rise, spike, take extreme values, have holes and disappear; a worker falls silent, one
+    hangs, one drains and leaves, one dies; faults and forecasts come in. Two stories with the
+    same arguments are equal.
+    """
+    random = np.random.default_rng(seed)
+    windows = _windows(needs)
+    tick_s = _tick_s(needs)
+    past = _MOST_SAMPLES
+    series = {metric: _series(random, past + TICKS) for metric in windows}
+    hazards = random.choice([0.0, 0.01, 0.5, 1.0], size=(TICKS, _WORKERS + 1))
+    names = list(predictors)
+    views = []
+    for tick in range(TICKS):
+        workers = 6 if tick < 8 else _WORKERS
+        now_s = EPOCH_S + tick * tick_s
+        metrics = {
+            metric: series[metric][
+                :workers, past + tick + 1 - samples_in(window_s, tick_s) : past + tick + 1
+            ]
+            for metric, window_s in windows.items()
+        }
+        forecast = tick // 3 * 3
+        views.append(
+            view_of(
+                metrics,
+                workers=[f"g{i // 2}-{i % 2}" for i in range(workers)],
+                group=[f"g{i // 2}" for i in range(workers)],
+                node=[f"n{i}" if i != 3 else "" for i in range(workers)],
+                state=_states(tick)[:workers],
+                step=10 * tick + np.arange(workers) % 3,
+                heartbeat_age_s=_since(tick, 5, 0, workers) * 30 * tick_s,
+                progress_age_s=_since(tick, 7, 1, workers) * 300 * tick_s,
+                now_s=now_s,
+                tick_s=tick_s,
+                stale_after_s=10 * tick_s,
+                knob_specs=[KnobSpec(name="lr", kind="float", low=0.0, high=1.0)],
+                knob_values=[{"lr": 0.1}] * workers,
+                forecasts=[_forecast(name, forecast, hazards[forecast]) for name in names],
+                faults=[fault for fault in _FAULTS if fault.ts_ns <= now_s * 1e9],
+                costs=Costs(),
+            )
+        )
+    return views
+
+
+def blank(needs: Sequence[Need], workers: int, tick: int = 0) -> FleetView:
+    """Return a view of ``workers`` that have measured nothing."""
+    tick_s = _tick_s(needs)
+    metrics = {
+        metric: np.full((workers, samples_in(window_s, tick_s)), np.nan)
+        for metric, window_s in _windows(needs).items()
+    }
+    return view_of(metrics, workers=workers, tick_s=tick_s, now_s=EPOCH_S + tick * tick_s)
+
+
+def _windows(needs: Sequence[Need]) -> dict[str, float]:
+    """Return the longest window of each metric, seconds."""
+    windows: dict[str, float] = {}
+    for need in needs:
+        windows[need.metric] = max(windows.get(need.metric, 0.0), need.window_s)
+    return windows
+
+
+def _tick_s(needs: Sequence[Need]) -> float:
+    """Return a tick so long that no window has more than ``_MOST_SAMPLES``."""
+    return max(1.0, max((need.window_s for need in needs), default=0.0) / _MOST_SAMPLES)
+
+
+def _series(random: np.random.Generator, samples: int) -> Floats:
+    """Return ``(workers, samples)`` of one metric."""
+    values = 50.0 + random.normal(size=(_WORKERS, samples))
+    values[1] += np.maximum(np.arange(samples) - _MOST_SAMPLES, 0) * 3.0
+    values[2, _MOST_SAMPLES + 5 :] = np.nan
+    values[3, _MOST_SAMPLES + 6 : _MOST_SAMPLES + 15] *= 20.0
+    values[4, -len(_EXTREMES) :] = _EXTREMES
+    values[6] = 50.0
+    values[random.random(values.shape) < 0.1] = np.nan
+    return values
+
+
+def _states(tick: int) -> list[str]:
+    return [
+        "training",
+        "training",
+        "training",
+        "paused" if 10 <= tick < 12 else "training",
+        "training" if tick < 9 else "draining" if tick < 12 else "left",
+        "training" if tick < 9 else "gone",
+        "joining" if tick < 14 else "training",
+        "joining" if tick < 14 else "training",
+        "standby",
+        "standby",
+    ]
+
+
+def _since(tick: int, start: int, row: int, workers: int) -> Floats:
+    """Return ``(workers,)`` ticks since ``start`` for one row, until 10 ticks later, else 0."""
+    ticks = np.zeros(workers)
+    ticks[row] = max(0, tick - start) if tick < start + 10 else 0
+    return ticks
+
+
+def _forecast(predictor: str, tick: int, hazards: Floats) -> Forecast:
+    """Return a forecast that also judges a worker nobody knows."""
+    return Forecast(
+        id=f"{predictor}-{tick}",
+        predictor=predictor,
+        horizon_s=60.0,
+        hazard={f"g{i // 2}-{i % 2}": float(p) for i, p in enumerate(hazards)},
+        why={"g0-0": "it is told so"},
+    )
+
+
+_FAULTS = tuple(
+    Fault(
+        worker=f"g{i // 2}-{i % 2}",
+        node=f"n{i}",
+        kind="xid",
+        ts_ns=round((EPOCH_S + 4.0 + 5 * i) * 1e9),
+        id=f"fault-{i}",
+    )
+    for i in range(3)
+)

@@ -1,0 +1,132 @@
+"""Build a :class:`FleetView` from plain arrays."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from torchloom_core.clock import SECOND_NS
+from torchloom_core.config import Costs
+from torchloom_core.decisions import Forecast
+from torchloom_core.fleet.columns import Floats, Ints, Ring
+from torchloom_core.fleet.rings import Rings
+from torchloom_core.fleet.view import Fault, FleetView
+from torchloom_core.messages import KnobSpec, KnobValue
+
+EPOCH_S = 1_700_000_000.0
+"""The time of a view whose time nobody gave: 14 November 2023, 22:13:20 UTC."""
+
+
+def view_of(
+    metrics: Mapping[str, ArrayLike] | None = None,
+    *,
+    workers: int | Sequence[str] | None = None,
+    group: Sequence[str] | None = None,
+    node: Sequence[str] | None = None,
+    rack: Sequence[str] | None = None,
+    state: str | Sequence[str] = "training",
+    step: ArrayLike = 100,
+    heartbeat_age_s: ArrayLike = 0.0,
+    progress_age_s: ArrayLike = 0.0,
+    now_s: float = EPOCH_S,
+    tick_s: float = 1.0,
+    stale_after_s: float = 10.0,
+    knob_specs: Iterable[KnobSpec] = (),
+    knob_values: Sequence[Mapping[str, KnobValue]] | None = None,
+    forecasts: Iterable[Forecast] = (),
+    faults: Iterable[Fault] = (),
+    costs: Costs | None = None,
+) -> FleetView:
+    """Return the view a plugin would get of a fleet like this.
+
+    Telemetry goes through the same rings as in the Weaver, so staleness, ages and the errors
+    for metrics that were not declared are the real ones.
+
+    Parameters
+    ----------
+    metrics : dict of str to ``(workers,)`` or ``(workers, samples)``
+        Oldest sample first, ``tick_s`` apart, the last one at ``now_s``; NaN where none came.
+    workers : int or sequence of str, optional
+        Ids, or how many (then called ``w0``, ``w1``, ...); absent: as many as the metrics have.
+    group, node, rack : sequence of str, optional
+        Absent: a group ``g<i>`` and a node ``n<i>`` for each worker, and no rack.
+    state : str or sequence of str
+        One for all, or one for each.
+    step, heartbeat_age_s, progress_age_s : scalar or ``(workers,)``
+        One for all, or one for each.
+    stale_after_s : float
+        Age above which ``latest`` gives NaN, seconds.
+
+    Examples
+    --------
+    >>> view = view_of({"loss": [[3.0, 2.5], [3.1, float("nan")]]}, tick_s=5.0)
+    >>> view.latest("loss")
+    array([2.5, 3.1])
+    >>> view.age_s("loss")
+    array([0., 5.])
+    """
+    tables = {name: _table(values) for name, values in (metrics or {}).items()}
+    ids = _ids(workers, tables)
+    n = len(ids)
+    now_ns = round(now_s * SECOND_NS)
+    rings = Rings(
+        {name: _ring(table, n, now_ns, tick_s) for name, table in tables.items()},
+        tick_s,
+        stale_after_s,
+    )
+    rings.now_ns, rings.workers = now_ns, n
+    return FleetView(
+        now_ns=now_ns,
+        tick_s=tick_s,
+        workers=ids,
+        group=_column(group, [f"g{i}" for i in range(n)]),
+        node=_column(node, [f"n{i}" for i in range(n)]),
+        rack=_column(rack, [""] * n),
+        state=_column([state] * n if isinstance(state, str) else state, []),
+        step=np.broadcast_to(np.asarray(step, dtype=np.int64), (n,)),
+        heartbeat_age_s=_each(heartbeat_age_s, n),
+        progress_age_s=_each(progress_age_s, n),
+        metrics=rings,
+        knob_specs={spec.name: spec for spec in knob_specs},
+        knob_values=tuple(knob_values or [{}] * n),
+        forecasts={forecast.predictor: forecast for forecast in forecasts},
+        faults=tuple(faults),
+        costs=costs or Costs(),
+    )
+
+
+def _table(values: ArrayLike) -> Floats:
+    table = np.asarray(values, dtype=np.float64)
+    return table[:, None] if table.ndim == 1 else table
+
+
+def _ids(workers: int | Sequence[str] | None, tables: Mapping[str, Floats]) -> tuple[str, ...]:
+    if workers is None:
+        workers = len(next(iter(tables.values()))) if tables else 0
+    ids = [f"w{i}" for i in range(workers)] if isinstance(workers, int) else workers
+    for name, table in tables.items():
+        if len(table) != len(ids):
+            raise ValueError(f"{name}: need {len(ids)} rows, one a worker, was {len(table)}")
+    return tuple(ids)
+
+
+def _column(values: Sequence[str] | None, otherwise: list[str]) -> tuple[str, ...]:
+    return tuple(otherwise if values is None else values)
+
+
+def _each(values: ArrayLike, workers: int) -> Floats:
+    """Return ``(workers,)`` values that cannot be written."""
+    return np.broadcast_to(np.asarray(values, dtype=np.float64), (workers,))
+
+
+def _ring(table: Floats, workers: int, now_ns: int, tick_s: float) -> Ring:
+    samples = table.shape[1]
+    ring = Ring(samples, workers)
+    rows = np.arange(workers)
+    for column in range(samples):
+        ts_ns: Ints = np.full(
+            workers, now_ns - round((samples - 1 - column) * tick_s * SECOND_NS), dtype=np.int64
+        )
+        ring.put(rows, table[:, column], ts_ns)
+        ring.close_column()
+    return ring
