@@ -5,17 +5,25 @@ import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 import msgspec
 
+from torchloom_core.actions import Action
+from torchloom_core.config_faults import Fault, find_fault, place
 from torchloom_core.errors import ConfigError
 from torchloom_core.naming import nearest
 
 DEFAULT_PATH = Path("torchloom.toml")
 
-Positive = Annotated[float, msgspec.Meta(gt=0)]
-NotNegative = Annotated[float, msgspec.Meta(ge=0)]
+ACTION_KINDS = frozenset(str(cls.__struct_config__.tag) for cls in get_args(Action))
+"""What may stand at ``arbiter.actions.<kind>`` and in ``arbiter.forbidden``."""
+
+_MOST = 1e9
+"""As seconds 31 years, whose nanoseconds still fit an int64; keeps ``inf`` out."""
+
+Positive = Annotated[float, msgspec.Meta(gt=0, le=_MOST)]
+NotNegative = Annotated[float, msgspec.Meta(ge=0, le=_MOST)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Token = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]+$")]
 
@@ -164,16 +172,27 @@ def parse(text: str, source: str = "torchloom.toml") -> Config:
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{source}: not valid TOML: {error}") from None
+        raise ConfigError(_bad_toml(str(error), source, text)) from None
     config = convert(table, Config, source, text=text)
     for name, settings in config.policies.items():
         mode = {key: settings[key] for key in ("mode",) if key in settings}
         convert(mode, PolicySwitch, source, f"policies.{name}", text)
+    for kind in config.arbiter.actions:
+        _check_kind(kind, source, text, ("arbiter", "actions", kind))
+    for index, pair in enumerate(config.arbiter.forbidden):
+        _check_kind(pair.action, source, text, ("arbiter", "forbidden", index, "action"))
     return config
 
 
 def convert(table: Any, cls: type[_T], source: str, prefix: str = "", text: str = "") -> _T:
     """Turn a TOML table into a struct.
+
+    Parameters
+    ----------
+    source, prefix : str
+        The file, and the dotted key of the table in it.
+    text : str
+        What the file holds, to find the line of a fault in.
 
     Raises
     ------
@@ -183,52 +202,19 @@ def convert(table: Any, cls: type[_T], source: str, prefix: str = "", text: str 
     try:
         return msgspec.convert(table, cls)
     except msgspec.ValidationError as error:
-        raise ConfigError(_explain(str(error), cls, source, prefix, text)) from None
+        fault = find_fault(table, cls) or Fault((), str(error))
+        path = (*filter(None, prefix.split(".")), *fault.path)
+        raise ConfigError(f"{place(source, text, path)}: {fault.rule}") from None
 
 
-def _explain(message: str, cls: type[Any], source: str, prefix: str, text: str) -> str:
-    """Turn msgspec's ``... - at `$.a.b` `` into ``file:line: a.b: ...`` with what is allowed."""
-    rule, _, at = message.partition(" - at `$")
-    path = [p for p in re.sub(r"\[(\.\.\.|\d+)\]", r".\1", at.rstrip("`")).split(".") if p]
-    unknown = re.search(r"unknown field `(.+?)`", rule)
-    if unknown:
-        allowed = _fields_at(cls, path)
-        rule = f"unknown key {unknown[1]!r}{nearest(unknown[1], allowed)}"
-        path.append(unknown[1])
-    else:
-        rule = rule[:1].lower() + rule[1:]
-    keys = ([prefix] if prefix else []) + path
-    dotted = ".".join(keys) or "the file"
-    line = _line_of(dotted.split("."), text)
-    return f"{source}{f':{line}' if line else ''}: {dotted}: {rule}"
+def _check_kind(kind: str, source: str, text: str, path: tuple[str | int, ...]) -> None:
+    if kind not in ACTION_KINDS:
+        where = place(source, text, path)
+        raise ConfigError(f"{where}: no action is called {kind!r}{nearest(kind, ACTION_KINDS)}")
 
 
-def _fields_at(cls: Any, path: list[str]) -> list[str]:
-    """Return the keys allowed in the table that ``path`` leads to from ``cls``."""
-    node = msgspec.inspect.type_info(cls)
-    for key in path:
-        match node:
-            case msgspec.inspect.StructType(fields=fields):
-                node = next(field.type for field in fields if field.encode_name == key)
-            case msgspec.inspect.DictType(value_type=value_type):
-                node = value_type
-            case msgspec.inspect.VarTupleType(item_type=item_type):
-                node = item_type
-    return [f.encode_name for f in getattr(node, "fields", ())]
-
-
-def _line_of(keys: list[str], text: str) -> int | None:
-    """Find the line that sets ``keys``, or opens the deepest table on the way, 1-based."""
-    table: list[str] = []
-    best = None
-    for number, raw in enumerate(text.splitlines(), start=1):
-        line = raw.split("#", 1)[0].strip()
-        if line.startswith("["):
-            table = [part.strip(' "') for part in line.strip("[]").split(".")]
-            if table == keys:
-                return number
-            if table == keys[: len(table)]:
-                best = number
-        elif "=" in line and [*table, line.split("=", 1)[0].strip(' "')] == keys[: len(table) + 1]:
-            return number
-    return best
+def _bad_toml(message: str, source: str, text: str) -> str:
+    """Move the line that tomllib names at the end to where an editor looks for it."""
+    what, _, at = message.rpartition(" (at ")
+    line = re.match(r"line (\d+)", at)
+    return f"{source}:{line[1] if line else len(text.splitlines())}: not valid TOML: {what}"

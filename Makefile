@@ -1,0 +1,56 @@
+# `make demo` and `make test` each set everything up first; the rest is for those who change it.
+
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+VENV ?= .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+CONSTRAINTS := -c constraints.txt
+
+# Where there is no NVIDIA GPU only the CPU build will do: the +cpu makes sure that pip never
+# takes the CUDA build from PyPI. It is asked for as pip is configured, and only if it is not to
+# be had there from PyTorch's own index. (macOS has one build, without the suffix.)
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+TORCH_VERSION := $(shell sed -n 's/^torch==//p' constraints.txt)
+HAS_GPU = $(shell nvidia-smi -L >/dev/null 2>&1 && echo yes)
+TORCH = torch==$(TORCH_VERSION)$(if $(HAS_GPU),,$(if $(filter Linux,$(shell uname -s)),+cpu))
+
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+.PHONY: demo test bench lint lock clean
+
+demo: $(READY)
+	$(BIN)/torchloom demo
+
+test: $(READY)
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+bench: $(READY)
+	$(BIN)/python experiments/bench/run.py
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+$(READY): pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "torchLoom needs Python 3.11 or newer; name one with make PYTHON=..." >&2; exit 1; }
+	@echo "Setting up $(VENV) with $(TORCH); the first time takes a minute or two."
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install --no-deps "$(TORCH)" 2>/dev/null || \
+		$(PIP) install --no-deps --index-url $(TORCH_INDEX) "$(TORCH)"
+	$(PIP) install $(CONSTRAINTS) "$(TORCH)" -e ".[dev]"
+	@touch $@
+
+# Write constraints.txt again, with the newest of everything but torch.
+lock:
+	rm -rf build/lock
+	$(MAKE) --no-print-directory VENV=build/lock CONSTRAINTS= build/lock/.ready
+	{ sed -n '/^#/p' constraints.txt; build/lock/bin/python -m pip freeze --exclude torchloom \
+		| sed 's/^\(torch==[^+]*\)+.*/\1/'; } > build/constraints.txt
+	mv build/constraints.txt constraints.txt
+	rm -rf build/lock
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

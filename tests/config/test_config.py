@@ -1,0 +1,213 @@
+import re
+import tomllib
+from typing import Annotated, Literal
+
+import msgspec
+import pytest
+
+from torchloom_core.config import ACTION_KINDS, Config, convert, load, parse
+from torchloom_core.errors import ConfigError
+
+NO_ENVIRONMENT: dict[str, str] = {}
+
+
+def refusal(text: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        parse(text)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def test_an_empty_file_is_the_defaults():
+    assert parse("") == Config()
+
+
+def test_a_full_file_is_read():
+    config = parse(
+        """
+        [run]
+        name = "digits"
+        [arbiter]
+        forbidden = [{ policy = "silence", action = "drain" }]
+        [arbiter.actions.migrate]
+        approval = true
+        [policies.straggler]
+        mode = "shadow"
+        ratio = 2
+        """
+    )
+    assert config.run.name == "digits"
+    assert config.arbiter.forbidden[0].action == "drain"
+    assert config.arbiter.actions["migrate"].approval
+    assert config.policies == {"straggler": {"mode": "shadow", "ratio": 2}}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("\n[weaver]\ntick = 1", ":3: weaver.tick: unknown key; did you mean tick_s?"),
+        ("[wever]", ":1: wever: unknown key; did you mean weaver?"),
+        ("[weaver]\ntick_s = 'a'", ":2: weaver.tick_s: need a number > 0 and <= 1e+09, was 'a'"),
+        ("[weaver]\ntick_s = nan", ":2: weaver.tick_s: need a number > 0 and <= 1e+09, was nan"),
+        ("[costs]\nrestart_s = inf", ":2: costs.restart_s: need a number >= 0 and <= 1e+09"),
+        ("[arbiter]\ndry_run = 1", ":2: arbiter.dry_run: need true or false, was 1"),
+        ("[arbiter]\nholdout = 1.5", ":2: arbiter.holdout: need a number >= 0 and <= 1, was 1.5"),
+        ("[run]\nname = 'a.b'", ":2: run.name: need a text matching ^[A-Za-z0-9_-]+$, was 'a.b'"),
+        ("arbiter = 3", ":1: arbiter: need a table, was 3"),
+        ("policies.straggler = true", ":1: policies.straggler: need a table, was true"),
+        ("[arbiter]\nforbidden = {}", ":2: arbiter.forbidden: need a list, was a table"),
+    ],
+)
+def test_a_wrong_key_or_value_is_answered_with_line_key_and_what_is_allowed(text, message):
+    assert refusal(text).startswith(f"torchloom.toml{message}")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[arbiter.actions.migrate]\n\n# a comment\ncooldown = 1",
+        "[arbiter.actions.drain]\n[arbiter.actions.migrate]\napproval = true\ncooldown = 1",
+        "[arbiter.actions.drain]\ncooldown_s = 1\n\narbiter.cooldown = 1",
+        "[run]\nname = '''\n\na'''",
+        '[arbiter]\n\n\n"actions".migrate.cooldown = 1',
+        '[broker]\nhost = """\n[arbiter.actions.migrate]\ncooldown = 1"""\n'
+        "[arbiter]\nactions = { migrate = { cooldown = 1 } }",
+    ],
+)
+def test_the_line_is_the_one_that_sets_the_key(text):
+    lines = text.splitlines()
+    number = int(re.match(r"torchloom\.toml:(\d+): ", refusal(text))[1])
+    assert re.search(r"cooldown = |name = ", lines[number - 1])
+    assert all("cooldown = 1" not in line for line in lines[number:])
+
+
+def test_a_fault_in_a_list_of_many_lines_is_found_at_its_first_line():
+    text = "[arbiter]\nforbidden = [\n  { policy = 'a', action = 'drain' },\n  { policy = 'b' },\n]"
+    assert refusal(text) == "torchloom.toml:2: arbiter.forbidden[1]: missing key 'action'"
+
+
+def test_the_second_table_of_an_array_has_its_own_line():
+    table = "[[arbiter.forbidden]]\npolicy = 'a'\naction = '{}'\n"
+    assert refusal(table.format("drain") + table.format("dran")) == (
+        "torchloom.toml:6: arbiter.forbidden[1].action: "
+        "no action is called 'dran'; did you mean drain?"
+    )
+
+
+def test_a_mode_nobody_knows_is_answered_with_those_there_are():
+    assert refusal("[policies.straggler]\nmode = 'on'") == (
+        "torchloom.toml:2: policies.straggler.mode: need one of act, dry_run, shadow, was 'on'"
+    )
+
+
+def test_an_unknown_kind_of_action_is_refused_with_the_nearest():
+    assert refusal("[arbiter.actions.migrat]") == (
+        "torchloom.toml:1: arbiter.actions.migrat: "
+        "no action is called 'migrat'; did you mean migrate?"
+    )
+
+
+@pytest.mark.parametrize("kind", sorted(ACTION_KINDS))
+def test_every_kind_of_action_can_have_rails(kind):
+    assert kind in parse(f"[arbiter.actions.{kind}]\nlimit_per_hour = 1").arbiter.actions
+
+
+def test_what_is_no_toml_is_answered_with_its_line():
+    message = refusal("[run]\nname = 'a'\nname = 'b'")
+    assert message.startswith("torchloom.toml:3: not valid TOML: ")
+
+
+class SetTo(msgspec.Struct, forbid_unknown_fields=True):
+    knob: str
+
+
+class Rule(msgspec.Struct, forbid_unknown_fields=True):
+    metric: str
+    low: float = 0.0
+    high: float = 1.0
+    action: Literal["alert", "drain"] | SetTo = "alert"
+    most: Annotated[list[int], msgspec.Meta(max_length=1)] = []
+
+    def __post_init__(self) -> None:
+        if self.low > self.high:
+            raise ValueError(f"need low <= high, was {self.low:g} > {self.high:g}")
+
+
+class Options(msgspec.Struct, forbid_unknown_fields=True):
+    rules: list[Rule] = []
+    limit_s: float | None = None
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("metric = 7", "2: policies.thresholds.rules[0].metric: need a text, was 7"),
+        ("", "1: policies.thresholds.rules[0]: missing key 'metric'"),
+        (
+            "metric = 'x'\nlow = 2",
+            "1: policies.thresholds.rules[0]: need low <= high, was 2 > 1",
+        ),
+        (
+            "metric = 'x'\naction = 'dran'",
+            "3: policies.thresholds.rules[0].action: "
+            "need one of alert, drain or a table, was 'dran'",
+        ),
+        (
+            "metric = 'x'\naction = { nob = 'lr' }",
+            "3: policies.thresholds.rules[0].action.nob: unknown key; did you mean knob?",
+        ),
+        (
+            "metric = 'x'\nmost = [1, 2]",
+            "3: policies.thresholds.rules[0].most: expected `array` of length <= 1",
+        ),
+    ],
+)
+def test_a_plugins_own_options_are_checked_alike(text, message):
+    text = "[[policies.thresholds.rules]]\n" + text
+    options = tomllib.loads(text)["policies"]["thresholds"]
+    with pytest.raises(ConfigError) as caught:
+        convert(options, Options, "my.toml", "policies.thresholds", text)
+    assert str(caught.value) == f"my.toml:{message}"
+
+
+def test_an_option_may_be_absent_but_not_of_another_type():
+    with pytest.raises(ConfigError, match=r"^my\.toml: policies\.x\.limit_s: need a number, was '"):
+        convert({"limit_s": "a"}, Options, "my.toml", "policies.x")
+
+
+def test_a_missing_file_that_was_asked_for_is_an_error(tmp_path):
+    path = tmp_path / "absent.toml"
+    with pytest.raises(ConfigError, match=f"^{path}: cannot be read: No such file or directory$"):
+        load(path, NO_ENVIRONMENT)
+
+
+def test_without_a_file_at_the_default_path_there_are_the_defaults(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert load(None, NO_ENVIRONMENT) == Config()
+
+
+def test_a_file_at_the_default_path_is_read(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "torchloom.toml").write_text("[run]\nname = 'here'")
+    assert load(None, NO_ENVIRONMENT).run.name == "here"
+
+
+@pytest.mark.parametrize("make", ["folder", "not_utf8"])
+def test_a_file_that_cannot_be_read_is_an_error_in_one_line(tmp_path, make):
+    path = tmp_path / "torchloom.toml"
+    if make == "folder":
+        path.mkdir()
+    else:
+        path.write_bytes(b"[run]\nname = '\xff'")
+    with pytest.raises(ConfigError, match=r"^[^\n]*torchloom\.toml: cannot be read: [^\n]+$"):
+        load(path, NO_ENVIRONMENT)
+
+
+def test_the_environment_comes_before_the_file(tmp_path):
+    path = tmp_path / "torchloom.toml"
+    path.write_text("[broker]\nurl = 'nats://file:1'\ncreds = 'file.creds'")
+    environment = {"NATS_URL": "nats://environment:2", "NATS_CREDS": "environment.creds"}
+    broker = load(path, environment).broker
+    assert (broker.url, broker.creds) == ("nats://environment:2", "environment.creds")
+    assert load(path, NO_ENVIRONMENT).broker.url == "nats://file:1"

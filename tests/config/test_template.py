@@ -1,0 +1,97 @@
+import re
+from typing import get_args
+
+import msgspec
+import pytest
+
+from torchloom_core.config import ACTION_KINDS, ActionRule, Config, PolicySwitch, parse
+from torchloom_core.errors import ConfigError, StateError
+from torchloom_core.plugins import activate, discover
+from torchloom_core.template import template_text, write_template
+
+
+def tables(cls: type[msgspec.Struct], name: str = "") -> dict[str, list[str]]:
+    """Every table of the config and its plain keys."""
+    found: dict[str, list[str]] = {name: []}
+    for field in msgspec.structs.fields(cls):
+        dotted = f"{name}.{field.name}".lstrip(".")
+        if isinstance(field.type, type) and issubclass(field.type, msgspec.Struct):
+            found |= tables(field.type, dotted)
+        elif "dict" not in str(field.type):
+            found[name].append(field.name)
+    return {table: keys for table, keys in found.items() if keys}
+
+
+def section(header: str) -> str:
+    """The lines from a table's header to the next one's."""
+    _, found, rest = template_text().partition(f"[{header}]\n")
+    assert found, header
+    return re.split(r"^(?:# )?\[", rest, maxsplit=1, flags=re.M)[0]
+
+
+def test_the_template_is_the_defaults_with_some_plugins_switched_on():
+    config = parse(template_text())
+    assert msgspec.structs.replace(config, policies={}, predictors={}) == Config()
+    assert config.policies
+    assert config.predictors
+
+
+@pytest.mark.parametrize(("table", "keys"), tables(Config).items())
+def test_every_key_stands_in_the_template_after_a_comment(table, keys):
+    lines = section(table).splitlines()
+    for key in keys:
+        at = next(i for i, line in enumerate(lines) if line.startswith(f"{key} = "))
+        assert lines[at - 1].startswith("# "), f"{table}.{key} has no comment"
+
+
+def test_the_rails_of_one_kind_of_action_are_shown_and_right_once_uncommented():
+    shown = section("arbiter.actions.migrate")
+    for field in msgspec.structs.fields(ActionRule):
+        assert re.search(rf"^# {field.name} = .* # ", shown, flags=re.M), field.name
+    uncommented = re.sub(r"^# (?=\[arbiter|\w+ = )", "", template_text(), flags=re.M)
+    rule = parse(uncommented).arbiter.actions["migrate"]
+    assert rule.cooldown_s == 600
+    assert rule.approval is ActionRule().approval
+
+
+def test_every_kind_of_action_and_every_mode_is_named():
+    for kind in ACTION_KINDS:
+        assert re.search(rf"\b{kind}\b", section("arbiter")), kind
+    for mode in get_args(msgspec.structs.fields(PolicySwitch)[0].type):
+        assert f'"{mode}"' in template_text()
+
+
+def test_what_the_template_switches_on_is_shipped_and_shows_the_defaults():
+    config = parse(template_text())
+    active = activate(config, discover(), "torchloom.toml")
+    assert not active.failed
+    assert active.policies
+    assert active.predictors
+    options = {info.name: info.cls.Options() for info in discover() if info.cls}
+    for name, shown in (*config.policies.items(), *config.predictors.items()):
+        for key, value in shown.items():
+            assert value == getattr(options[name], key), f"{name}.{key}"
+
+
+def test_the_rule_that_is_shown_is_right_once_uncommented():
+    header = "[[policies.thresholds.rules]]\n"
+    shown = template_text().partition(f"# {header}")[2].partition("\n\n")[0]
+    text = header + "\n".join(line[2:] for line in shown.splitlines() if "= " in line[:14])
+    (rule,) = activate(parse(text), discover(), "torchloom.toml").policies
+    assert {need.metric for need in rule.policy.needs} == {"gpu_temp_celsius"}
+
+
+def test_an_existing_file_is_overwritten_only_by_force(tmp_path):
+    path = tmp_path / "torchloom.toml"
+    path.write_text("mine")
+    with pytest.raises(ConfigError, match="--force"):
+        write_template(path)
+    assert path.read_text() == "mine"
+    write_template(path, force=True)
+    assert parse(path.read_text()).policies
+
+
+def test_a_folder_that_is_not_there_is_one_clear_line(tmp_path):
+    path = tmp_path / "absent" / "torchloom.toml"
+    with pytest.raises(StateError, match=f"^{path}: cannot be written: No such file"):
+        write_template(path)

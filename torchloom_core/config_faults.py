@@ -1,0 +1,174 @@
+"""Find what is wrong in a config table: which key, on which line, and what is allowed there."""
+
+import tomllib
+from collections.abc import Iterator
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
+
+import msgspec
+
+from torchloom_core.naming import nearest
+
+Path = tuple[str | int, ...]
+"""The way to a value: keys of tables, positions in lists."""
+
+_PLAIN = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "a text",
+    NoneType: "nothing",
+}
+
+
+class Fault(NamedTuple):
+    """One broken rule, and where it is broken."""
+
+    path: Path
+    rule: str
+
+
+def find_fault(value: Any, hint: Any) -> Fault | None:
+    """Return the innermost fault that keeps ``value`` from being a ``hint``, or None.
+
+    msgspec's own message names no key inside a dict; converting part by part finds it.
+    """
+    try:
+        msgspec.convert(value, hint)
+    except msgspec.ValidationError as error:
+        for key, part, part_hint in _parts(value, hint):
+            fault = find_fault(part, part_hint)
+            if fault:
+                return Fault((key, *fault.path), fault.rule)
+        return _fault_here(value, hint, str(error))
+    return None
+
+
+def place(source: str, text: str, path: Path) -> str:
+    """Return ``file:line: a.b[0].c``, without the line where ``text`` does not tell it."""
+    dotted = ""
+    for key in path:
+        dotted += f"[{key}]" if isinstance(key, int) else f".{key}"
+    line = line_of(path, text)
+    return f"{source}{f':{line}' if line else ''}: {dotted.lstrip('.') or 'the file'}"
+
+
+def line_of(path: Path, text: str) -> int | None:
+    """Return the 1-based line of the statement in ``text`` that first sets ``path``.
+
+    The shortest run of whole lines that is TOML and holds the path ends with that statement.
+    """
+    lines = text.splitlines()
+    start = 0
+    for end in range(1, len(lines) + 1):
+        try:
+            table = tomllib.loads("\n".join(lines[:end]) + "\n")
+        except tomllib.TOMLDecodeError:
+            continue
+        if _holds(table, path):
+            return start + 1
+        start = end
+    return None
+
+
+def _holds(value: Any, path: Path) -> bool:
+    for key in path:
+        try:
+            value = value[key]
+        except (KeyError, IndexError, TypeError):
+            return False
+    return True
+
+
+def _bare(hint: Any, value: Any = None) -> Any:
+    """Return ``hint`` without its constraints; of alternatives the one that ``value`` meant."""
+    if get_origin(hint) is Annotated:
+        return _bare(get_args(hint)[0], value)
+    if get_origin(hint) in (Union, UnionType):
+        choices = [choice for choice in get_args(hint) if choice is not NoneType]
+        if isinstance(value, dict | list):
+            choices = [choice for choice in choices if _wanted(choice) == _shown(value)]
+        return _bare(choices[0], value) if len(choices) == 1 else hint
+    return hint
+
+
+def _is_struct(hint: Any) -> bool:
+    return isinstance(hint, type) and issubclass(hint, msgspec.Struct)
+
+
+def _parts(value: Any, hint: Any) -> Iterator[tuple[str | int, Any, Any]]:
+    """Yield (key, value, hint) of everything directly inside ``value`` that has a hint."""
+    hint = _bare(hint, value)
+    if isinstance(value, dict):
+        if _is_struct(hint):
+            for field in msgspec.structs.fields(hint):
+                if field.encode_name in value:
+                    yield field.encode_name, value[field.encode_name], field.type
+        elif get_origin(hint) is dict:
+            for key, part in value.items():
+                yield key, part, get_args(hint)[1]
+    elif isinstance(value, list) and get_origin(hint) in (tuple, list, set, frozenset):
+        for index, part in enumerate(value):
+            yield index, part, get_args(hint)[0]
+
+
+def _fault_here(value: Any, hint: Any, message: str) -> Fault:
+    """Say which rule the value itself breaks, its parts being right."""
+    bare = _bare(hint, value)
+    if _is_struct(bare) and isinstance(value, dict):
+        fields = msgspec.structs.fields(bare)
+        allowed = [field.encode_name for field in fields]
+        if bare.__struct_config__.forbid_unknown_fields:
+            for key in value:
+                if key not in allowed:
+                    return Fault((key,), f"unknown key{nearest(key, allowed)}")
+        for field in fields:
+            if field.required and field.encode_name not in value:
+                return Fault((), f"missing key {field.encode_name!r}")
+    wanted = _wanted(bare if isinstance(value, dict | list) else hint)
+    if wanted and wanted != _shown(value):
+        return Fault((), f"need {wanted}, was {_shown(value)}")
+    rule = message.partition(" - at `$")[0]
+    return Fault((), rule[:1].lower() + rule[1:])
+
+
+def _wanted(hint: Any) -> str:
+    """Return what ``hint`` allows in plain words, empty where only msgspec can say."""
+    bare = _bare(hint)
+    if get_origin(bare) is Literal:
+        return "one of " + ", ".join(map(str, get_args(bare)))
+    if get_origin(bare) in (Union, UnionType):
+        choices = [_wanted(choice) for choice in get_args(bare)]
+        return " or ".join(choices) if all(choices) else ""
+    if get_origin(bare) in (tuple, list):
+        return "a list"
+    if _is_struct(bare) or get_origin(bare) is dict:
+        return "a table"
+    return " ".join([_PLAIN[bare], *filter(None, _limits(hint))]) if bare in _PLAIN else ""
+
+
+def _limits(hint: Any) -> Iterator[str]:
+    """Yield each constraint of an annotated number or text."""
+    while get_origin(hint) is not Annotated:
+        choices = [choice for choice in get_args(hint) if choice is not NoneType]
+        if len(choices) != 1:
+            return
+        hint = choices[0]
+    for meta in hint.__metadata__:
+        if isinstance(meta, msgspec.Meta):
+            bounds = ((">", meta.gt), (">=", meta.ge), ("<", meta.lt), ("<=", meta.le))
+            yield " and ".join(f"{sign} {bound:g}" for sign, bound in bounds if bound is not None)
+            if meta.pattern is not None:
+                yield f"matching {meta.pattern}"
+
+
+def _shown(value: Any) -> str:
+    """Return ``value`` as TOML writes it, shortened."""
+    if isinstance(value, dict):
+        return "a table"
+    if isinstance(value, list):
+        return "a list"
+    if isinstance(value, bool):
+        return str(value).lower()
+    shown = repr(value) if isinstance(value, str | int | float) else str(value)
+    return shown if len(shown) <= 60 else shown[:57] + "..."
