@@ -40,7 +40,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """One row of the live table."""
+    """One row of the live table; an age is null before the worker's first telemetry."""
 
     worker: str
     group: str
@@ -49,8 +49,8 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     state: str
     step: int
     incarnation: int
-    heartbeat_age_s: float
-    progress_age_s: float
+    heartbeat_age_s: float | None
+    progress_age_s: float | None
     knobs: dict[str, KnobValue] = {}
     metrics: dict[str, float] = {}
     hazards: dict[str, float] = {}

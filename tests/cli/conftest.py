@@ -1,0 +1,196 @@
+"""A real broker, and a Weaver on it that answers every request with what a test prepared."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import nats
+import pytest
+
+from torchloom_core import subjects
+from torchloom_core.actions import ChangeKnob
+from torchloom_core.broker.embedded import EmbeddedBroker
+from torchloom_core.bus.control import serve
+from torchloom_core.codec import encode
+from torchloom_core.control import (
+    Answer,
+    FlightStatus,
+    KnobTable,
+    PluginStatus,
+    Status,
+    Waiting,
+    WorkerStatus,
+)
+from torchloom_core.decisions import CommandLife, KnobDesired, Outcome
+from torchloom_core.errors import RequestError
+from torchloom_core.messages import KnobSpec
+
+RUN = "digits"
+
+STATUS = Status(
+    run=RUN,
+    epoch=3,
+    ts_ns=0,
+    stopped=True,
+    dry_run=False,
+    ticks=17,
+    malformed=0,
+    workers=(
+        WorkerStatus(
+            worker="g0-0",
+            group="g0",
+            node="node7",
+            rack="r1",
+            state="training",
+            step=41,
+            incarnation=1,
+            heartbeat_age_s=0.2,
+            progress_age_s=float("nan"),
+            knobs={"lr": 0.1},
+            metrics={"gpu_temp_celsius": 71.25},
+            hazards={"trend": 0.93},
+        ),
+    ),
+    flights=(FlightStatus(id="c3.1", worker="g0-0", verb="drain", status="accepted", age_s=2.0),),
+    plugins=(PluginStatus(name="broken", kind="policy", state="quarantined", detail="raised: x"),),
+    waiting=(
+        Waiting(proposal="p3.4", policy="x", action="migrate", target="group:g0", reason="ill"),
+    ),
+    trajectory=".torchloom/trajectory/digits",
+)
+
+KNOBS = KnobTable(
+    specs=(KnobSpec(name="lr", kind="float", low=0.0, high=1.0),),
+    desired=(KnobDesired(knob="lr", value=0.1),),
+    values={"g0-0": {"lr": 0.1}, "g1-0": {"lr": 0.2}},
+)
+
+
+class PreparedWeaver:
+    """Serves the real control subjects of the run, on a loop in a thread of its own."""
+
+    def __init__(self, broker: EmbeddedBroker) -> None:
+        self._broker = broker
+        self._started = threading.Event()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_until_complete, args=[self._run()])
+        self.result = "done"
+        self.asked: list[tuple[str, Any]] = []
+
+    def start(self) -> None:
+        self._thread.start()
+        assert self._started.wait(30)
+
+    def stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._over.set)
+        self._thread.join(30)
+        self._loop.close()
+
+    async def _run(self) -> None:
+        self._over = asyncio.Event()
+        self._client = await nats.connect(
+            self._broker.url, user_credentials=str(self._broker.credentials.weaver_creds)
+        )
+        verbs = ("knob.set", "propose", "approve", "actions.stop", "actions.resume")
+        handlers = {verb: self._doer(verb) for verb in verbs}
+        await serve(self._client, RUN, {**handlers, "status": self._status, "knobs": self._knobs})
+        await self._client.flush()
+        self._started.set()
+        await self._over.wait()
+        await self._client.close()
+
+    async def _status(self, _: bytes) -> bytes:
+        if self.result == "broken":
+            raise RequestError("the fleet is on fire")
+        return encode(STATUS)
+
+    async def _knobs(self, _: bytes) -> bytes:
+        return encode(KNOBS)
+
+    def _doer(self, verb: str) -> Any:
+        async def do(body: bytes) -> bytes:
+            self.asked.append((verb, json.loads(body) if body else None))
+            if self.result == "denied":
+                return encode(Answer(ok=False, text="denied by cooldown: 12 s to go"))
+            if verb.startswith("actions."):
+                return encode(Answer(ok=True, text=f"{verb} is done"))
+            await self._live()
+            return encode(Answer(ok=True, text="granted", ids=("c3.1",)))
+
+        return do
+
+    async def _live(self) -> None:
+        """Tell the whole life of one command, all before the answer goes out."""
+        for status in ("issued", "applied"):
+            life = CommandLife(
+                command="c3.1", worker="g0-0", status=status, verb="set_knob", cause="p3.1", step=41
+            )
+            await self._client.publish(subjects.out(RUN, "command_life"), encode(life))
+        if self.result == "never":
+            return
+        for verdict in ("p3.0", "p3.1"):
+            outcome = Outcome(
+                verdict=verdict,
+                policy="person",
+                action=ChangeKnob(knob="lr", value=0.1),
+                result=self.result,
+                detail=f"what came of {verdict}",
+                took_s=0.1,
+            )
+            await self._client.publish(subjects.out(RUN, "outcome"), encode(outcome))
+
+
+@dataclass
+class Folder:
+    """Where a person sits who types ``torchloom``."""
+
+    path: Path
+
+    def torchloom(self, *arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith("NATS_")}
+        return subprocess.run(
+            [Path(sys.executable).with_name("torchloom"), *map(str, arguments)],
+            cwd=self.path,
+            env=inherited | environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """An empty folder."""
+    return Folder(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def run_folder(tmp_path_factory):
+    """A folder from which a run's embedded broker was started; nobody answers on it yet."""
+    path = tmp_path_factory.mktemp("run")
+    (path / "torchloom.toml").write_text(f"[run]\nname = '{RUN}'\n[policies.straggler]\n")
+    broker = EmbeddedBroker(path / ".torchloom", RUN)
+    asyncio.run(broker.start())
+    yield Folder(path), broker
+    asyncio.run(broker.stop())
+
+
+@pytest.fixture
+def run(run_folder):
+    """The folder alone, with no Weaver."""
+    return run_folder[0]
+
+
+@pytest.fixture
+def weaver(run_folder):
+    """A Weaver with prepared answers."""
+    prepared = PreparedWeaver(run_folder[1])
+    prepared.start()
+    yield prepared
+    prepared.stop()

@@ -1,0 +1,183 @@
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import get_args
+
+import pandas as pd
+import pytest
+
+from torchloom_core.actions import ChangeKnob, Migrate
+from torchloom_core.cli.summaries import KINDS, summarise
+from torchloom_core.clock import SECOND_NS
+from torchloom_core.config import Config
+from torchloom_core.decisions import (
+    Input,
+    Issue,
+    Output,
+    Propose,
+    Recovered,
+    Request,
+    StopActions,
+    Tick,
+)
+from torchloom_core.kernel import Kernel
+from torchloom_core.messages import Ack, Exit, Hello, KnobSpec, Note, Telemetry
+from torchloom_core.plugins import ActivePlugins
+from torchloom_core.policy_host import RecordedGuard
+from torchloom_core.trajectory.layout import run_folder
+from torchloom_core.trajectory.writer import TrajectoryWriter
+
+START_NS = 1_700_000_000 * SECOND_NS
+
+
+class Recorder:
+    """A kernel whose life is recorded as the Weaver records it."""
+
+    def __init__(self, root: Path, epoch: int) -> None:
+        self._kernel = Kernel(Config(), ActivePlugins(), RecordedGuard())
+        self.writer = TrajectoryWriter(root, "run", epoch, Config(), {}, START_NS)
+        self._now_ns = START_NS + epoch * 1000 * SECOND_NS
+
+    def step(self, message: Telemetry | Input, *, lose: int = 0) -> list[Output]:
+        """Record what the kernel does, but for the last ``lose`` outputs."""
+        self._now_ns += SECOND_NS
+        outputs = list(self._kernel.step(message, self._now_ns))
+        if isinstance(message, Telemetry):
+            self.writer.telemetry(message, self._now_ns)
+        else:
+            self.writer.event(message, self._now_ns, outputs[: len(outputs) - lose])
+        return outputs
+
+
+def record_life(root: Path, *, epoch: int = 1, lose: int = 0) -> None:
+    """A worker comes, gets a knob set by a person, hangs, is dumped and dies."""
+    recorder = Recorder(root, epoch)
+    who = {"run": "run", "worker": "g0-0", "incarnation": 1}
+    knobs = (KnobSpec(name="lr", kind="float"),)
+    recorder.step(Recovered(epoch=epoch))
+    recorder.step(Hello(**who, group="g0", rank=0, node="node7", knobs=knobs, values={"lr": 0.5}))
+    recorder.step(Telemetry(**who, seq=1, state="training", step=3, progress_age_s=0.1))
+    recorder.step(Tick())
+    outputs = recorder.step(
+        Request(id="r1", want=Propose(action=ChangeKnob(knob="lr", value=0.25))), lose=lose
+    )
+    (command,) = [output.command for output in outputs if isinstance(output, Issue)]
+    recorder.step(Ack(**who, command=command.id, epoch=epoch, status="applied", step=4))
+    recorder.step(Request(id="r2", want=Propose(action=Migrate(group="g0"))))
+    recorder.step(Request(id="r3", want=StopActions()))
+    recorder.step(Note(**who, kind="hang", step=4))
+    recorder.step(Exit(**who, status=-9, expected=False, step=4))
+    recorder.writer.close()
+
+
+@pytest.fixture
+def recorded(folder):
+    """A folder in which one life was recorded."""
+    record_life(run_folder(folder.path / ".torchloom", "run"))
+    return folder
+
+
+def test_a_life_is_told_in_lines_for_people(recorded):
+    result = recorded.torchloom("trajectory", "show")
+    assert result.returncode == 0, result.stderr
+    for part in (
+        "g0-0 of group g0 on node node7: training",
+        "r1 wants knob lr = 0.25 on all",
+        "granted by",
+        "set_knob to g0-0 applied at step 4",
+        "knob lr = 0.25 on all done",
+        "migrate group g0 denied by",
+        "r3 stop_actions",
+        "hang at step 4",
+        "ended unexpectedly, status -9, after step 4",
+    ):
+        assert part in result.stdout
+    assert " tick " not in result.stdout
+
+
+def test_records_can_be_chosen_by_kind_worker_and_number(recorded):
+    def shown(*words: str) -> list[dict[str, object]]:
+        result = recorded.torchloom("trajectory", "show", "--json", *words)
+        return [json.loads(line) for line in result.stdout.splitlines()]
+
+    everything = shown()
+    assert [line["kind"] for line in shown("--kind", "tick")] == ["tick"]
+    assert {line["kind"] for line in shown("--kind", "verdict", "--kind", "outcome")} == {
+        "verdict",
+        "outcome",
+    }
+    assert shown("--last", "2") == everything[-2:]
+    assert {line["worker"] for line in shown("--worker", "g0-0")} == {"g0-0"}
+    assert shown(".torchloom/trajectory/run") == everything
+
+
+def test_a_kind_of_record_nobody_writes_is_one_line(recorded):
+    result = recorded.torchloom("trajectory", "show", "--kind", "verdit")
+    assert result.returncode == 2
+    assert result.stderr.startswith(
+        "torchloom: --kind: no record is called 'verdit'; did you mean verdict"
+    )
+
+
+def test_following_goes_on_with_what_is_added_and_repeats_nothing(recorded):
+    command = [Path(sys.executable).with_name("torchloom"), "trajectory", "show", "--json"]
+    before = recorded.torchloom("trajectory", "show", "--json").stdout.splitlines()
+    with subprocess.Popen(
+        [*command, "--follow"],
+        cwd=recorded.path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert [process.stdout.readline().rstrip() for _ in before] == before
+        record_life(run_folder(recorded.path / ".torchloom", "run"), epoch=2)
+        added = [json.loads(process.stdout.readline()) for _ in before]
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=30)
+    assert {line["epoch"] for line in added} == {2}
+    assert [line["kind"] for line in added] == [json.loads(line)["kind"] for line in before]
+    assert process.returncode == 130
+    assert errors == ""
+
+
+@pytest.mark.parametrize("words", [["--json"], []])
+def test_a_reader_who_has_enough_is_no_error(recorded, words):
+    command = [Path(sys.executable).with_name("torchloom"), "trajectory", "show", *words]
+    with subprocess.Popen(
+        command, cwd=recorded.path, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        process.stdout.close()
+        assert process.stderr.read() == b""
+
+
+def test_a_replay_decides_the_same(recorded):
+    result = recorded.torchloom("trajectory", "replay")
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "all the same" in result.stdout
+    assert json.loads(recorded.torchloom("trajectory", "replay", "--json").stdout)["epoch"] == 1
+
+
+def test_a_replay_that_decides_otherwise_shows_where_and_fails(folder):
+    record_life(folder.path / "other", lose=1)
+    result = folder.torchloom("trajectory", "replay", "other")
+    assert result.returncode == 1
+    assert "5 inputs, 1 verdicts, then output 6 of input 5 differs" in result.stdout
+    assert "recorded \nreplayed {" in result.stdout
+
+
+def test_an_export_opens_in_pandas(recorded):
+    result = recorded.torchloom("trajectory", "export", "out", "--json")
+    events, telemetry = (recorded.path / path for path in json.loads(result.stdout))
+    assert "verdict" in set(pd.read_parquet(events)["kind"])
+    assert telemetry.exists()
+
+
+def test_every_kind_of_record_has_its_line():
+    kinds = {str(cls.__struct_config__.tag) for cls in (*get_args(Input), *get_args(Output))}
+    assert kinds == KINDS
+
+
+def test_a_kind_from_a_newer_torchloom_has_an_empty_line():
+    assert summarise("tomorrow", {"x": 1}) == ""

@@ -1,0 +1,162 @@
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.integration
+
+
+def test_status_shows_everything_that_matters(run, weaver):
+    result = run.torchloom("status")
+    assert result.returncode == 0, result.stderr
+    for part in (
+        "run digits",
+        "ACTIONS ARE STOPPED",
+        "g0-0",
+        "node7",
+        "41",
+        "93% trend",
+        "lr=0.1",
+        "71.25",
+        "c3.1",
+        "accepted",
+        "quarantined",
+        "raised: x",
+        "p3.4",
+        ".torchloom/trajectory/digits",
+    ):
+        assert part in result.stdout
+
+
+def test_status_for_machines_is_the_weavers_own_answer(run, weaver):
+    status = json.loads(run.torchloom("status", "--json").stdout)
+    assert status["workers"][0]["step"] == 41
+    assert status["workers"][0]["progress_age_s"] is None
+
+
+def test_a_metric_can_be_chosen(run, weaver):
+    shown = run.torchloom("status", "--metric", "step_time_s").stdout
+    assert "step_time_s" in shown
+    assert "71.25" not in shown
+
+
+def test_watching_goes_on_until_interrupted(run, weaver):
+    command = [Path(sys.executable).with_name("torchloom"), "status", "--watch", "--json"]
+    with subprocess.Popen(
+        [*command, "--every", "0.01"], cwd=run.path, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        seen = [json.loads(process.stdout.readline()) for _ in range(3)]
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=30)
+    assert [status["run"] for status in seen] == ["digits"] * 3
+    assert process.returncode == 130
+    assert errors == b""
+
+
+def test_knobs_are_listed_with_range_and_values(run, weaver):
+    shown = run.torchloom("knob", "list").stdout
+    for part in ("lr", "float 0..1", "g0-0: 0.1", "g1-0: 0.2"):
+        assert part in shown
+    assert json.loads(run.torchloom("knob", "list", "--json").stdout)["specs"][0]["name"] == "lr"
+
+
+def test_one_knob_is_shown_on_every_worker_or_on_one(run, weaver):
+    assert "g1-0 0.2" in run.torchloom("knob", "get", "lr").stdout
+    assert run.torchloom("knob", "get", "lr", "--worker", "g0-0").stdout == "0.1\n"
+    as_json = json.loads(run.torchloom("knob", "get", "lr", "--json").stdout)
+    assert as_json["values"] == {"g0-0": 0.1, "g1-0": 0.2}
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "message"),
+    [
+        ("knob get lrr", 2, "no knob is called 'lrr'; did you mean lr?"),
+        ("knob get lr --worker g0-1", 5, "no worker 'g0-1' has knob lr; did you mean g0-0"),
+    ],
+)
+def test_an_unknown_knob_or_worker_is_one_line(run, weaver, words, status, message):
+    result = run.torchloom(*words.split())
+    assert result.returncode == status
+    assert result.stderr.startswith(f"torchloom: {message}")
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("0.01", 0.01), ("-1", -1), ("true", True), ("bf16", "bf16")]
+)
+def test_a_knob_is_set_to_what_json_makes_of_the_word(run, weaver, text, value):
+    result = run.torchloom("knob", "set", "lr", text, "--worker", "g0-0")
+    assert result.returncode == 0, result.stderr
+    ((verb, body),) = weaver.asked
+    assert verb == "knob.set"
+    assert body == {"knob": "lr", "value": value, "worker": "g0-0"}
+    assert type(body["value"]) is type(value)
+
+
+def test_setting_a_knob_tells_how_the_command_fares_and_ends_with_its_own_outcome(run, weaver):
+    lines = run.torchloom("knob", "set", "lr", "0.01").stdout.splitlines()
+    assert lines == [
+        "granted: c3.1",
+        "c3.1 set_knob to g0-0 issued at step 41",
+        "c3.1 set_knob to g0-0 applied at step 41",
+        "done: what came of p3.1",
+    ]
+
+
+def test_without_waiting_only_the_answer_is_told(run, weaver):
+    weaver.result = "never"
+    result = run.torchloom("knob", "set", "lr", "0.01", "--wait", "0")
+    assert result.returncode == 0
+    assert result.stdout == "granted: c3.1\n"
+
+
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        ("denied", "torchloom: denied by cooldown: 12 s to go\n"),
+        ("undone", "torchloom: undone: what came of p3.1\n"),
+        ("never", "torchloom: not over after 0.5 s; it goes on, see torchloom status\n"),
+    ],
+)
+def test_what_is_refused_fails_or_does_not_end_is_one_line(run, weaver, result, message):
+    weaver.result = result
+    ended = run.torchloom("knob", "set", "lr", "0.01", "--wait", "0.5")
+    assert ended.returncode == 5
+    assert ended.stderr == message
+
+
+@pytest.mark.parametrize(
+    ("words", "verb", "body"),
+    [
+        ("migrate g0", "propose", {"action": {"kind": "migrate", "group": "g0"}}),
+        ("drain g0", "propose", {"action": {"kind": "drain", "group": "g0"}}),
+        ("checkpoint", "propose", {"action": {"kind": "checkpoint", "group": None}}),
+        ("pause", "propose", {"action": {"kind": "pause"}}),
+        ("resume", "propose", {"action": {"kind": "resume"}}),
+        ("dump g0-0", "propose", {"action": {"kind": "dump", "worker": "g0-0"}}),
+        ("approve p3.4", "approve", {"proposal": "p3.4"}),
+        ("actions stop", "actions.stop", None),
+        ("actions resume", "actions.resume", None),
+    ],
+)
+def test_every_command_that_acts_sends_its_verb(run, weaver, words, verb, body):
+    result = run.torchloom(*words.split())
+    assert result.returncode == 0, result.stderr
+    assert weaver.asked == [(verb, body)]
+
+
+def test_a_broker_on_which_no_weaver_answers_is_one_line(run):
+    result = run.torchloom("status")
+    assert result.returncode == 5
+    assert result.stderr.count("\n") == 1
+    assert "no Weaver of run digits answers" in result.stderr
+
+
+def test_a_weaver_that_cannot_answer_is_one_line(run, weaver):
+    weaver.result = "broken"
+    result = run.torchloom("status")
+    assert result.returncode == 5
+    assert result.stderr == "torchloom: the fleet is on fire\n"

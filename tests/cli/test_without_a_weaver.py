@@ -1,0 +1,118 @@
+import json
+import subprocess
+import sys
+
+import pytest
+
+import torchloom_core
+
+
+def is_one_line(result: subprocess.CompletedProcess[str], status: int, *parts: str) -> None:
+    assert result.returncode == status, result
+    assert result.stderr.startswith("torchloom: ")
+    assert result.stderr.count("\n") == 1
+    for part in parts:
+        assert part in result.stderr
+
+
+def test_the_version_is_the_packages(folder):
+    assert folder.torchloom("--version").stdout.strip() == torchloom_core.__version__
+
+
+def test_help_names_every_command(folder):
+    result = folder.torchloom("--help")
+    assert result.returncode == 0
+    for command in ("init", "plugins", "status", "trajectory", "knob", "actions", "approve"):
+        assert f" {command} " in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [("stauts", "status"), ("knob sett", "set"), ("status --jsn", "--json"), ("knob set lr", "")],
+)
+def test_a_typo_is_one_line_with_what_was_meant(folder, words, meant):
+    is_one_line(folder.torchloom(*words.split()), 2, meant)
+
+
+@pytest.mark.parametrize("words", ["trajectory show --last 0", "status --every 0"])
+def test_a_number_out_of_range_is_one_line(folder, words):
+    is_one_line(folder.torchloom(*words.split()), 2, "Must be >")
+
+
+def test_init_writes_a_config_that_the_other_commands_take_and_never_overwrites_it(folder):
+    assert folder.torchloom("init").returncode == 0
+    assert "[weaver]" in (folder.path / "torchloom.toml").read_text()
+    plugins = json.loads(folder.torchloom("plugins", "--json").stdout)
+    assert {"straggler", "trend"} <= {row["name"] for row in plugins if row["state"] == "active"}
+    is_one_line(folder.torchloom("init"), 2, "torchloom.toml: exists already", "--force")
+    assert folder.torchloom("init", "--force").returncode == 0
+
+
+def test_plugins_are_listed_with_package_and_options(folder):
+    result = folder.torchloom("plugins")
+    assert result.returncode == 0
+    assert "straggler" in result.stdout
+    assert "ratio" in result.stdout
+    assert f"torchloom {torchloom_core.__version__}" in result.stdout
+
+
+def test_a_fault_in_the_config_is_one_line_with_file_and_line(folder):
+    (folder.path / "torchloom.toml").write_text("[weaver]\ntick = 1\n")
+    is_one_line(folder.torchloom("status"), 2, "torchloom.toml:2: weaver.tick: unknown key")
+
+
+def test_a_config_that_is_not_there_is_one_line(folder):
+    is_one_line(folder.torchloom("status", "--config", "my.toml"), 2, "my.toml: cannot be read")
+
+
+def test_where_no_weaver_was_started_it_says_how_to_name_one(folder):
+    is_one_line(folder.torchloom("status"), 3, "--url", "NATS_URL", "broker.json")
+
+
+@pytest.mark.parametrize("how", ["option", "environment"])
+def test_a_broker_that_cannot_be_reached_is_one_line(folder, how):
+    url = "nats://127.0.0.1:1"
+    if how == "option":
+        result = folder.torchloom("status", "--url", url, NATS_URL="nats://127.0.0.1:2")
+    else:
+        result = folder.torchloom("status", NATS_URL=url)
+    is_one_line(result, 3, f"{url}: no NATS server can be reached")
+
+
+def test_credentials_that_are_not_there_are_one_line(folder):
+    result = folder.torchloom("status", "--url", "nats://127.0.0.1:1", "--creds", "my.creds")
+    is_one_line(result, 3, "my.creds: the credentials cannot be read")
+
+
+def test_a_trajectory_that_is_not_there_is_one_line(folder):
+    for verb in (["show"], ["replay"], ["export", "out"]):
+        is_one_line(folder.torchloom("trajectory", *verb), 4, "trajectory/run")
+
+
+def test_without_the_extra_it_says_what_to_install(folder):
+    hidden = (
+        "import sys; sys.modules['cyclopts'] = None; from torchloom_core.cli import main; main()"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", hidden], cwd=folder.path, capture_output=True, text=True
+    )
+    is_one_line(result, 1, "cyclopts is not installed", 'pip install "torchloom[server]"')
+
+
+@pytest.mark.parametrize("words", ["--help", "knob st"])
+def test_help_and_typos_wait_for_no_heavy_import(folder, words):
+    probe = (
+        "import sys; from torchloom_core.cli import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "sys.stderr.write(' '.join({'nats', 'numpy', 'pandas', 'pyarrow'} & set(sys.modules)))"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", probe, *words.split()],
+        cwd=folder.path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert result.stderr.splitlines()[-1:] in ([], [result.stderr.strip()])
+    assert not {"nats", "numpy", "pandas", "pyarrow"} & set(result.stderr.split())

@@ -1,0 +1,64 @@
+"""The command line; ``torchloom`` runs :func:`main`.
+
+Importing this loads neither cyclopts nor rich, so that a missing extra is one clear line.
+"""
+
+import logging
+import os
+import sys
+
+from torchloom_core.errors import TorchloomError
+
+_USAGE = 2
+_INTERRUPTED = 130
+_OWN = ("torchloom_core", "torchloom_policies", "torchloom_predictors", "torchloom_threadlet")
+
+
+def main() -> None:
+    """Run the command in ``sys.argv`` and exit with its status."""
+    logging.basicConfig(
+        level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr
+    )
+    try:
+        status = _run(sys.argv[1:])
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read us, `head` perhaps, has enough; Python would complain about it at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = 0
+    sys.exit(status)
+
+
+def _run(arguments: list[str]) -> int:
+    try:
+        from cyclopts import CycloptsError
+
+        from torchloom_core.cli.app import app
+    except ModuleNotFoundError as error:
+        return _missing(error)
+    try:
+        status = app(
+            arguments, exit_on_error=False, print_error=False, result_action="return_value"
+        )
+    except CycloptsError as error:
+        return _fail(" ".join(str(error).split()), _USAGE)
+    except TorchloomError as error:
+        return _fail(str(error), error.exit_code)
+    except ImportError as error:
+        return _missing(error)
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    return int(status or 0)
+
+
+def _missing(error: ImportError) -> int:
+    """Say which extra brings a module that is not installed; one of our own is a bug."""
+    name = error.name or getattr(error.__cause__, "name", None)
+    if not name or name.startswith(_OWN):
+        raise error
+    return _fail(f'{name} is not installed: pip install "torchloom[server]"', 1)
+
+
+def _fail(message: str, status: int) -> int:
+    sys.stderr.write(f"torchloom: {message}\n")
+    return status

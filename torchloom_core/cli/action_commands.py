@@ -1,0 +1,103 @@
+"""The kill switch, and what a person can ask to be done: ``torchloom migrate`` and the like.
+
+Each is a proposal like a policy's: the arbiter has the last word, and the command tells it.
+"""
+
+from torchloom_core.actions import (
+    Action,
+    CollectDump,
+    DrainGroup,
+    Migrate,
+    PauseRun,
+    ResumeRun,
+    SaveCheckpoint,
+)
+from torchloom_core.cli.options import Connection, Wait
+from torchloom_core.cli.weaver_client import act
+
+_HERE = Connection()
+_WAIT_S = 60.0
+
+
+def stop_actions(*, connection: Connection = _HERE) -> None:
+    """Stop all actions at once, also those under way; training goes on."""
+    act(connection, "actions.stop")
+
+
+def resume_actions(*, connection: Connection = _HERE) -> None:
+    """Let the Weaver act again."""
+    act(connection, "actions.resume")
+
+
+def approve(proposal: str, /, *, wait: Wait = _WAIT_S, connection: Connection = _HERE) -> None:
+    """Approve a proposal that waits for a person.
+
+    Parameters
+    ----------
+    proposal
+        Its id, as torchloom status shows it.
+    """
+    act(connection, "approve", {"proposal": proposal}, wait_s=wait)
+
+
+def migrate(group: str, /, *, wait: Wait = _WAIT_S, connection: Connection = _HERE) -> None:
+    """Let a warm stand-by join, then drain a replica group.
+
+    Parameters
+    ----------
+    group
+        The replica group.
+    """
+    _propose(Migrate(group=group), wait, connection)
+
+
+def drain(group: str, /, *, wait: Wait = _WAIT_S, connection: Connection = _HERE) -> None:
+    """Drain a replica group at a step boundary, without a replacement.
+
+    Parameters
+    ----------
+    group
+        The replica group.
+    """
+    _propose(DrainGroup(group=group), wait, connection)
+
+
+def checkpoint(
+    group: str | None = None, /, *, wait: Wait = _WAIT_S, connection: Connection = _HERE
+) -> None:
+    """Save a checkpoint at the next step boundary.
+
+    Parameters
+    ----------
+    group
+        Only in this replica group.
+    """
+    _propose(SaveCheckpoint(group=group), wait, connection)
+
+
+def pause(*, wait: Wait = _WAIT_S, connection: Connection = _HERE) -> None:
+    """Pause every worker at its next step boundary."""
+    _propose(PauseRun(), wait, connection)
+
+
+def resume(*, wait: Wait = _WAIT_S, connection: Connection = _HERE) -> None:
+    """Let every paused worker go on.
+
+    This is about training; the kill switch is released by torchloom actions resume.
+    """
+    _propose(ResumeRun(), wait, connection)
+
+
+def dump(worker: str, /, *, wait: Wait = _WAIT_S, connection: Connection = _HERE) -> None:
+    """Collect a worker's stacks and, where there is one, the Flight Recorder's dump.
+
+    Parameters
+    ----------
+    worker
+        The worker.
+    """
+    _propose(CollectDump(worker=worker), wait, connection)
+
+
+def _propose(action: Action, wait_s: float, connection: Connection) -> None:
+    act(connection, "propose", {"action": action}, wait_s=wait_s)

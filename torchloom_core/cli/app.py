@@ -1,0 +1,77 @@
+"""Which commands there are, and which module each is loaded from when it is used."""
+
+from importlib.util import find_spec
+
+from cyclopts import App, Group
+
+from torchloom_core import __version__
+
+_HERE = "torchloom_core.cli"
+
+_RUNNING = Group("Run it", sort_key=0)
+_WATCHING = Group("See what happens", sort_key=1)
+_ACTING = Group("Act on the run", sort_key=2)
+
+app = App(
+    name="torchloom",
+    help="An active controller for distributed PyTorch training.",
+    version=__version__,
+    suppress_keyboard_interrupt=False,
+)
+
+for _name, _help in (
+    ("weaver", "Run the Weaver, the controller daemon."),
+    ("demo", "Watch a real torchft run lose a node without losing a step."),
+):
+    if find_spec(f"{_HERE}.{_name}_command"):
+        app.command(f"{_HERE}.{_name}_command:{_name}", name=_name, help=_help, group=_RUNNING)
+
+app.command(
+    f"{_HERE}.init_command:init", name="init", help="Write a commented config.", group=_RUNNING
+)
+app.command(
+    f"{_HERE}.plugins_command:plugins",
+    name="plugins",
+    help="List the policies and predictors that are installed.",
+    group=_RUNNING,
+)
+app.command(f"{_HERE}.status_command:status", name="status", help="Show the run.", group=_WATCHING)
+
+_trajectory = App(
+    name="trajectory", help="Look back: what was seen, decided and done.", group=_WATCHING
+)
+for _name, _help in (
+    ("show", "Print what happened, oldest first."),
+    ("replay", "Decide everything again and see whether it comes out the same."),
+    ("export", "Write the trajectory as two Parquet tables."),
+):
+    _trajectory.command(f"{_HERE}.trajectory_commands:{_name}", name=_name, help=_help)
+app.command(_trajectory)
+
+_knob = App(name="knob", help="See and turn the run's knobs.", group=_ACTING)
+for _name, _function, _help in (
+    ("list", "list_knobs", "List all knobs."),
+    ("get", "get_knob", "Show one knob on every worker."),
+    ("set", "set_knob", "Set a knob, on all workers that have it or on one."),
+):
+    _knob.command(f"{_HERE}.knob_commands:{_function}", name=_name, help=_help)
+app.command(_knob)
+
+_actions = App(name="actions", help="The kill switch.", group=_ACTING)
+for _name, _help in (
+    ("stop", "Stop all actions at once, also those under way."),
+    ("resume", "Let the Weaver act again."),
+):
+    _actions.command(f"{_HERE}.action_commands:{_name}_actions", name=_name, help=_help)
+app.command(_actions)
+
+for _name, _help in (
+    ("migrate", "Let a warm stand-by join, then drain a replica group."),
+    ("drain", "Drain a replica group without a replacement."),
+    ("checkpoint", "Save a checkpoint now, in one replica group or in all."),
+    ("pause", "Pause training at the next step boundary."),
+    ("resume", "Go on after a pause."),
+    ("dump", "Collect a worker's stacks and Flight Recorder dump."),
+    ("approve", "Approve a proposal that waits for a person."),
+):
+    app.command(f"{_HERE}.action_commands:{_name}", name=_name, help=_help, group=_ACTING)

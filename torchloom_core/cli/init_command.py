@@ -1,0 +1,26 @@
+"""``torchloom init``."""
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from torchloom_core.cli.output import console
+from torchloom_core.config import DEFAULT_PATH
+from torchloom_core.template import write_template
+
+
+def init(
+    path: Path = DEFAULT_PATH, /, *, force: Annotated[bool, Parameter(negative="")] = False
+) -> None:
+    """Write a config in which every key stands with its default and its meaning.
+
+    Parameters
+    ----------
+    path
+        Where to.
+    force
+        Overwrite a file that is there.
+    """
+    write_template(path, force=force)
+    console().print(f"wrote {path}")

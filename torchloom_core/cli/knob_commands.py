@@ -1,0 +1,155 @@
+"""``torchloom knob list|get|set``."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Annotated
+
+import msgspec
+from cyclopts import Parameter
+from rich.markup import escape
+from rich.table import Table
+
+from torchloom_core.cli.options import AsJson, Connection, Wait
+from torchloom_core.cli.output import console, print_json
+from torchloom_core.cli.weaver_client import act, ask, open_client
+from torchloom_core.control import KnobSet, KnobTable
+from torchloom_core.errors import RequestError
+from torchloom_core.knobs import find_spec
+from torchloom_core.messages import KnobSpec, KnobValue
+from torchloom_core.naming import nearest
+
+_HERE = Connection()
+
+_value_decoder: msgspec.json.Decoder[KnobValue] = msgspec.json.Decoder(KnobValue)
+
+
+def list_knobs(*, json: AsJson = False, connection: Connection = _HERE) -> None:
+    """List all knobs: what they take, what they should be, and what they are."""
+    table = asyncio.run(_knobs(connection))
+    if json:
+        print_json(table)
+        return
+    rows = Table("knob", "takes", "fence", "wanted", "is", "meaning", box=None)
+    for spec in table.specs:
+        rows.add_row(
+            escape(spec.name),
+            escape(_range(spec)),
+            spec.fence,
+            escape(_wanted(table, spec.name)),
+            escape(_present(_values(table, spec.name))),
+            escape(spec.doc),
+        )
+    console().print(rows)
+
+
+def get_knob(
+    name: str,
+    /,
+    *,
+    worker: str | None = None,
+    json: AsJson = False,
+    connection: Connection = _HERE,
+) -> None:
+    """Show one knob on every worker that has it, or on one.
+
+    Parameters
+    ----------
+    name
+        The knob.
+    worker
+        Only this worker's value.
+    """
+    table = asyncio.run(_knobs(connection))
+    spec = find_spec(name, table.specs)
+    values = _values(table, name)
+    if worker is not None:
+        if worker not in values:
+            raise RequestError(f"no worker {worker!r} has knob {name}{nearest(worker, values)}")
+        values = {worker: values[worker]}
+    if json:
+        print_json({"spec": spec, "wanted": _desired(table, name), "values": values})
+    elif worker is not None:
+        console().print(_shown(values[worker]), markup=False)
+    else:
+        console().print(f"{name} takes {_range(spec)}, wanted {_wanted(table, name)}", markup=False)
+        for owner, value in values.items():
+            console().print(f"{owner} {_shown(value)}", markup=False)
+
+
+def set_knob(
+    name: str,
+    value: Annotated[str, Parameter(allow_leading_hyphen=True)],
+    /,
+    *,
+    worker: str | None = None,
+    wait: Wait = 60.0,
+    connection: Connection = _HERE,
+) -> None:
+    """Set a knob and wait until every worker has applied it.
+
+    Parameters
+    ----------
+    name
+        The knob.
+    value
+        A number, true, false, or else a text.
+    worker
+        Only on this worker.
+    """
+    wish = KnobSet(knob=name, value=parse_value(value), worker=worker)
+    act(connection, "knob.set", wish, wait_s=wait)
+
+
+def parse_value(text: str) -> KnobValue:
+    """Return what JSON makes of ``text``, or the text where that is no knob's value.
+
+    Examples
+    --------
+    >>> parse_value("0.01"), parse_value("true"), parse_value("bf16")
+    (0.01, True, 'bf16')
+    """
+    try:
+        return _value_decoder.decode(text)
+    except msgspec.DecodeError:
+        return text
+
+
+async def _knobs(connection: Connection) -> KnobTable:
+    async with open_client(connection) as client:
+        return await ask(client, "knobs", KnobTable)
+
+
+def _values(table: KnobTable, knob: str) -> dict[str, KnobValue]:
+    return {worker: own[knob] for worker, own in table.values.items() if knob in own}
+
+
+def _desired(table: KnobTable, knob: str) -> dict[str, KnobValue]:
+    return {d.worker or "all": d.value for d in table.desired if d.knob == knob}
+
+
+def _wanted(table: KnobTable, knob: str) -> str:
+    desired = _desired(table, knob)
+    own = [f"{w}: {_shown(v)}" for w, v in desired.items() if w != "all"]
+    return ", ".join([*([_shown(desired["all"])] if "all" in desired else []), *own]) or "-"
+
+
+def _present(values: Mapping[str, KnobValue]) -> str:
+    """Return the one value that all workers have, or each worker's."""
+    if len({_shown(value) for value in values.values()}) == 1:
+        return _shown(next(iter(values.values())))
+    return ", ".join(f"{worker}: {_shown(value)}" for worker, value in values.items()) or "-"
+
+
+def _range(spec: KnobSpec) -> str:
+    unit = f" {spec.unit}" if spec.unit else ""
+    if spec.kind == "choice":
+        return " | ".join(spec.choices)
+    if spec.low is None and spec.high is None:
+        return spec.kind + unit
+    low = f"{spec.low:g}" if spec.low is not None else ""
+    high = f"{spec.high:g}" if spec.high is not None else ""
+    return f"{spec.kind} {low}..{high}{unit}"
+
+
+def _shown(value: KnobValue) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()

@@ -1,0 +1,66 @@
+"""``torchloom plugins``."""
+
+from typing import TYPE_CHECKING, Any
+
+from torchloom_core.cli.options import AsJson, ConfigPath
+from torchloom_core.cli.output import console, print_json
+from torchloom_core.config import Config, load
+
+if TYPE_CHECKING:
+    from torchloom_core.plugins import PluginInfo
+
+
+def plugins(*, config: ConfigPath = None, json: AsJson = False) -> int:
+    """List every policy and predictor: active in this config, available, or broken and why.
+
+    Exit status 1 if a plugin that the config switches on is broken.
+
+    Parameters
+    ----------
+    config
+        Config file; torchloom.toml in this folder unless given.
+    """
+    from torchloom_core.plugins import discover
+
+    settings = load(config)
+    rows = [_describe(info, settings) for info in discover()]
+    if json:
+        print_json(rows)
+    else:
+        _print_table(rows)
+    return int(any(row["problem"] and row["active"] for row in rows))
+
+
+def _describe(info: "PluginInfo", settings: Config) -> dict[str, Any]:
+    active = info.name in (*settings.policies, *settings.predictors)
+    return {
+        "name": info.name,
+        "kind": info.kind or "unknown",
+        "state": "broken" if info.problem else "active" if active else "available",
+        "active": active,
+        "package": info.package,
+        "version": info.version,
+        "entry_point": info.entry_point,
+        "problem": info.problem,
+        "options": [
+            {"name": name, "type": kind, "default": default} for name, kind, default in info.options
+        ],
+    }
+
+
+def _print_table(rows: list[dict[str, Any]]) -> None:
+    from rich.markup import escape
+    from rich.table import Table
+
+    style = {"active": "green", "available": "dim", "broken": "red"}
+    table = Table("name", "kind", "state", "package", "options or problem", box=None)
+    for row in rows:
+        options = "\n".join(f"{o['name']}: {o['type']} = {o['default']}" for o in row["options"])
+        table.add_row(
+            escape(row["name"]),
+            row["kind"],
+            f"[{style[row['state']]}]{row['state']}[/]",
+            escape(f"{row['package']} {row['version']}"),
+            escape(row["problem"] or options),
+        )
+    console().print(table)

@@ -1,0 +1,67 @@
+"""``torchloom status``: the run at this moment, or live."""
+
+import asyncio
+from typing import Annotated
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from torchloom_core.cli.options import AsJson, Connection
+from torchloom_core.cli.output import console, print_json
+from torchloom_core.cli.weaver_client import ask, open_client
+from torchloom_core.control import Status
+from torchloom_core.errors import RequestError
+
+_HERE = Connection()
+
+
+def status(
+    *,
+    watch: Annotated[bool, Parameter(alias="-w", negative="", show_default=False)] = False,
+    every: Annotated[float, Parameter(validator=Number(gt=0))] = 1.0,
+    metric: Annotated[tuple[str, ...], Parameter(negative="", show_default=False)] = (),
+    json: AsJson = False,
+    connection: Connection = _HERE,
+) -> None:
+    """Show workers, knobs, hazards, commands in flight and plugins.
+
+    Parameters
+    ----------
+    watch
+        Go on until interrupted, also while the Weaver restarts.
+    every
+        How often to look with --watch, seconds.
+    metric
+        A metric to show, may be repeated; the first four unless given.
+    """
+    asyncio.run(_show(connection, watch, every, metric, json))
+
+
+async def _show(
+    connection: Connection, watch: bool, every_s: float, metrics: tuple[str, ...], json: bool
+) -> None:
+    from rich.live import Live
+
+    from torchloom_core.cli.status_view import render
+
+    async with open_client(connection) as client:
+        last = await ask(client, "status", Status)
+        if not watch:
+            if json:
+                print_json(last)
+            else:
+                console().print(render(last, metrics))
+            return
+        if json:
+            while True:
+                print_json(last)
+                await asyncio.sleep(every_s)
+                last = await ask(client, "status", Status)
+        with Live(render(last, metrics), console=console(), auto_refresh=False) as live:
+            while True:
+                await asyncio.sleep(every_s)
+                try:
+                    last, trouble = await ask(client, "status", Status), ""
+                except RequestError as error:
+                    trouble = str(error)
+                live.update(render(last, metrics, trouble), refresh=True)

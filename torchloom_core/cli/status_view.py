@@ -1,0 +1,122 @@
+"""The run as tables on a terminal."""
+
+from collections.abc import Sequence
+
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from torchloom_core.cli.output import span
+from torchloom_core.control import Status, WorkerStatus
+
+_METRICS = 4
+_LIKELY = 0.5
+
+_STATE_STYLE = {
+    "training": "green",
+    "standby": "cyan",
+    "joining": "cyan",
+    "paused": "yellow",
+    "draining": "yellow",
+    "left": "dim",
+    "gone": "red",
+}
+
+
+def render(status: Status, metrics: Sequence[str] = (), trouble: str = "") -> RenderableType:
+    """Return everything a status says; ``trouble`` is why there is no newer one."""
+    parts: list[RenderableType] = [_headline(status)]
+    if trouble:
+        parts.append(Panel(Text(f"{trouble}; this is what was known last"), style="red"))
+    if status.stopped:
+        text = "ACTIONS ARE STOPPED: nothing is done until `torchloom actions resume`"
+        parts.append(Panel(Text(text), style="bold red"))
+    parts.append(_workers(status.workers, metrics))
+    if status.waiting:
+        parts.append(_waiting(status))
+    if status.flights:
+        parts.append(_flights(status))
+    if status.plugins:
+        parts.append(_plugins(status))
+    if status.trajectory:
+        parts.append(Text(f"trajectory: {status.trajectory}", style="dim"))
+    return Group(*parts)
+
+
+def _headline(status: Status) -> Text:
+    training = sum(worker.state == "training" for worker in status.workers)
+    text = Text.assemble(
+        (f"run {status.run}", "bold"),
+        f"  epoch {status.epoch}  tick {status.ticks}  "
+        f"{training} of {len(status.workers)} workers training",
+    )
+    if status.dry_run:
+        text.append("  dry run: nothing is sent", "yellow")
+    if status.malformed:
+        text.append(f"  {status.malformed} malformed messages", "yellow")
+    return text
+
+
+def _workers(workers: Sequence[WorkerStatus], wanted: Sequence[str]) -> Table:
+    known = sorted({name for worker in workers for name in worker.metrics})
+    metrics = list(wanted) or known[:_METRICS]
+    table = Table("worker", "group", "node", "state", box=None)
+    for column in ("step", "step age", "heard", "hazard"):
+        table.add_column(column, justify="right")
+    table.add_column("knobs")
+    for metric in metrics:
+        table.add_column(escape(metric), justify="right")
+    for worker in workers:
+        table.add_row(
+            escape(worker.worker),
+            escape(worker.group),
+            escape(worker.node),
+            Text(worker.state, _STATE_STYLE.get(worker.state, "")),
+            str(worker.step) if worker.step >= 0 else "-",
+            span(worker.progress_age_s),
+            span(worker.heartbeat_age_s),
+            _hazard(worker),
+            escape(" ".join(f"{name}={value}" for name, value in worker.knobs.items())),
+            *(_number(worker.metrics.get(metric)) for metric in metrics),
+        )
+    return table
+
+
+def _hazard(worker: WorkerStatus) -> Text:
+    """Return the worst that any predictor says."""
+    if not worker.hazards:
+        return Text("-")
+    predictor, hazard = max(worker.hazards.items(), key=lambda item: item[1])
+    return Text(f"{hazard:.0%} {predictor}", "bold red" if hazard >= _LIKELY else "")
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"
+
+
+def _waiting(status: Status) -> Table:
+    table = Table("waits for approval", "policy", "action", "target", "reason", box=None)
+    for w in status.waiting:
+        table.add_row(*map(escape, (w.proposal, w.policy, w.action, w.target, w.reason)))
+    table.columns[0].style = "bold yellow"
+    return table
+
+
+def _flights(status: Status) -> Table:
+    table = Table("in flight", "worker", "verb", "status", "age", box=None)
+    for flight in status.flights:
+        texts = (flight.id, flight.worker, flight.verb, flight.status)
+        table.add_row(*map(escape, texts), span(flight.age_s))
+    return table
+
+
+def _plugins(status: Status) -> Table:
+    table = Table("plugin", "kind", "state", "", box=None)
+    for plugin in status.plugins:
+        style = "red" if plugin.detail else ""
+        table.add_row(
+            escape(plugin.name), plugin.kind, Text(plugin.state, style), escape(plugin.detail)
+        )
+    return table

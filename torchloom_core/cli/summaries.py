@@ -1,0 +1,127 @@
+"""What any record of the trajectory says, in one line for a person."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+
+def summarise(kind: str, body: Mapping[str, Any]) -> str:
+    """Return one line on a message of this kind, given as plain dicts and lists."""
+    text = _TEXTS.get(kind)
+    return text(body) if text else ""
+
+
+def describe_action(action: Mapping[str, Any]) -> str:
+    """Return an action as ``migrate group g1`` or ``knob lr = 0.1 on g0-0``."""
+    match action:
+        case {"kind": "knob", "knob": knob, "value": value}:
+            return f"knob {knob} = {value}{_on(action.get('worker'))}"
+        case {"kind": kind, "group": str(group)}:
+            return f"{kind} group {group}"
+        case {"kind": "alert", "worker": worker, "text": text}:
+            return f"alert on {worker}: {text}"
+        case {"kind": kind, "worker": str(worker)}:
+            return f"{kind} {worker}"
+    return str(action.get("kind", ""))
+
+
+def _on(worker: str | None) -> str:
+    return f" on {worker}" if worker else " on all"
+
+
+def _hello(body: Mapping[str, Any]) -> str:
+    return f"{body['worker']} of group {body['group']} on node {body['node']}: {body['state']}"
+
+
+def _exit(body: Mapping[str, Any]) -> str:
+    how = "as expected" if body["expected"] else "unexpectedly"
+    return f"ended {how}, status {body['status']}, after step {body.get('step', -1)}"
+
+
+def _note(body: Mapping[str, Any]) -> str:
+    fields = " ".join(f"{name}={value}" for name, value in body.get("fields", {}).items())
+    return f"{body['kind']} at step {body.get('step', -1)} {fields}".rstrip()
+
+
+def _ack(body: Mapping[str, Any]) -> str:
+    return _with_detail(f"{body['command']} {body['status']}{_at_step(body)}", body)
+
+
+def _command_life(body: Mapping[str, Any]) -> str:
+    what = f"{body['command']} {body['verb']} to {body['worker']} {body['status']}"
+    return _with_detail(what + _at_step(body), body)
+
+
+def _at_step(body: Mapping[str, Any]) -> str:
+    return f" at step {body['step']}" if body.get("step", -1) >= 0 else ""
+
+
+def _with_detail(text: str, body: Mapping[str, Any]) -> str:
+    return f"{text}: {body['detail']}" if body.get("detail") else text
+
+
+def _proposed(body: Mapping[str, Any]) -> str:
+    proposal = body["proposal"]
+    wish = describe_action(proposal["action"])
+    return f"{body['id']} {body['policy']} wants {wish}: {proposal['reason']}"
+
+
+def _verdict(body: Mapping[str, Any]) -> str:
+    word = "granted" if body["granted"] else "denied"
+    wish = describe_action(body["action"])
+    return f"{body['proposal']} {wish} {word} by {body['rule']}: {body['reason']}"
+
+
+def _outcome(body: Mapping[str, Any]) -> str:
+    what = f"{body['verdict']} {describe_action(body['action'])} {body['result']}"
+    return _with_detail(f"{what} in {body['took_s']:.1f} s", body)
+
+
+def _failed(body: Mapping[str, Any]) -> str:
+    return f"{body.get('policy') or body.get('predictor')} {body['rule']}: {body['detail']}"
+
+
+def _forecast(body: Mapping[str, Any]) -> str:
+    worst = sorted(body["hazard"].items(), key=lambda item: -item[1])[:3]
+    hazards = ", ".join(f"{worker} {hazard:.0%}" for worker, hazard in worst)
+    return f"{body['predictor']} within {body['horizon_s']:g} s: {hazards or 'nothing'}"
+
+
+def _request(body: Mapping[str, Any]) -> str:
+    want = body["want"]
+    if want["want"] == "propose":
+        return f"{body['id']} wants {describe_action(want['action'])}"
+    return " ".join(filter(None, [body["id"], want["want"], want.get("proposal", "")]))
+
+
+def _reply(body: Mapping[str, Any]) -> str:
+    return f"{body['request']} {body['text']}"
+
+
+def _desired(body: Mapping[str, Any]) -> str:
+    return f"{body['knob']} = {body['value']}{_on(body.get('worker'))}"
+
+
+_TEXTS: dict[str, Callable[[Mapping[str, Any]], str]] = {
+    "hello": _hello,
+    "exit": _exit,
+    "note": _note,
+    "ack": _ack,
+    "command_life": _command_life,
+    "proposed": _proposed,
+    "verdict": _verdict,
+    "outcome": _outcome,
+    "policy_failed": _failed,
+    "predictor_failed": _failed,
+    "forecast": _forecast,
+    "forecast_wanted": lambda body: f"{body['id']} from {body['predictor']}",
+    "request": _request,
+    "reply": _reply,
+    "knob_desired": _desired,
+    "notice": lambda body: str(body["text"]),
+    "issue": lambda body: f"{body['command']['id']} {body['command']['do']['verb']}",
+    "recall": lambda body: str(body["command"]),
+    "recovered": lambda body: f"epoch {body['epoch']}",
+}
+
+KINDS = frozenset({*_TEXTS, "tick"})
+"""Every kind of record there is; a tick has nothing to say."""

@@ -1,0 +1,207 @@
+"""``torchloom trajectory show|replay|export``."""
+
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import msgspec
+from cyclopts import Parameter
+from cyclopts.validators import Number
+from rich.markup import escape
+
+from torchloom_core.cli.options import AsJson, ConfigPath
+from torchloom_core.cli.output import console, print_json
+from torchloom_core.cli.summaries import KINDS, summarise
+from torchloom_core.clock import SECOND_NS
+from torchloom_core.config import load
+from torchloom_core.errors import ConfigError, StateError
+from torchloom_core.naming import nearest
+
+# The reader brings pyarrow, which `torchloom --help` should not wait for.
+if TYPE_CHECKING:
+    from torchloom_core.trajectory.layout import Line
+    from torchloom_core.trajectory.reader import Life
+
+_POLL_S = 0.3
+_UNASKED = frozenset({"tick"})
+
+Root = Annotated[Path | None, Parameter(help="A trajectory's folder; this run's unless given.")]
+
+
+class _Place(NamedTuple):
+    """Where a line stands among all lives' lines."""
+
+    epoch: int
+    seq: int
+    n: int
+
+
+def show(
+    root: Root = None,
+    /,
+    *,
+    last: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
+    kind: Annotated[tuple[str, ...], Parameter(negative="", show_default=False)] = (),
+    worker: str | None = None,
+    follow: Annotated[bool, Parameter(alias="-f", negative="")] = False,
+    json: AsJson = False,
+    config: ConfigPath = None,
+) -> None:
+    """Print what was seen, decided and done, oldest first.
+
+    Parameters
+    ----------
+    last
+        Only so many records.
+    kind
+        Only this kind of record (verdict, command_life, outcome, ...), may be repeated; all
+        but tick unless given.
+    worker
+        Only what concerns this worker.
+    follow
+        Go on with what is still to come, until interrupted.
+    config
+        Config file; torchloom.toml in this folder unless given.
+    """
+    folder = _root(root, config)
+    for name in kind:
+        if name not in KINDS:
+            raise ConfigError(f"--kind: no record is called {name!r}{nearest(name, KINDS)}")
+
+    def is_wanted(line: "Line") -> bool:
+        kind_fits = line.kind in kind if kind else line.kind not in _UNASKED
+        return kind_fits and worker in (None, line.worker)
+
+    printed = _Place(0, 0, 0)
+    recent: deque[tuple[_Place, Line]] = deque(maxlen=last)
+    for place, line in _recorded(folder):
+        printed = place
+        if is_wanted(line):
+            recent.append((place, line))
+    for place, line in recent:
+        _print(place, line, json)
+    if follow:
+        for place, line in _follow(folder):
+            if place > printed and is_wanted(line):
+                _print(place, line, json)
+
+
+def replay(root: Root = None, /, *, json: AsJson = False, config: ConfigPath = None) -> int:
+    """Decide everything again, life by life, and see whether every output is the same.
+
+    Exit status 1 where one is not. Needs the plugins that were active then.
+
+    Parameters
+    ----------
+    config
+        Config file; torchloom.toml in this folder unless given.
+    """
+    from torchloom_core.trajectory.reader import lives
+    from torchloom_core.trajectory.replay import replay as replay_life
+
+    same = True
+    for life in lives(_root(root, config)):
+        report = replay_life(life, _make_kernel)
+        same = same and report.difference is None
+        if json:
+            print_json({"epoch": life.meta.epoch, **msgspec.to_builtins(report)})
+            continue
+        text = f"epoch {life.meta.epoch}: {report.inputs} inputs, {report.verdicts} verdicts, "
+        if report.difference is None:
+            console().print(f"{text}{report.outputs} outputs, all the same", markup=False)
+        else:
+            other = report.difference
+            console().print(f"{text}then output {other.n} of input {other.seq} differs")
+            console().print(f"recorded {other.recorded}\nreplayed {other.replayed}", markup=False)
+    return int(not same)
+
+
+def export(
+    out: Path, root: Root = None, /, *, json: AsJson = False, config: ConfigPath = None
+) -> None:
+    """Write events.parquet and telemetry.parquet.
+
+    Parameters
+    ----------
+    out
+        Folder to write to.
+    config
+        Config file; torchloom.toml in this folder unless given.
+    """
+    from torchloom_core.trajectory.tables import to_tables
+
+    paths = [str(path) for path in to_tables(_root(root, config), out)]
+    if json:
+        print_json(paths)
+    else:
+        console().print("\n".join(f"wrote {path}" for path in paths), markup=False)
+
+
+def _root(root: Path | None, config: Path | None) -> Path:
+    if root is not None:
+        return root
+    from torchloom_core.trajectory.layout import run_folder
+
+    settings = load(config)
+    return run_folder(Path(settings.weaver.state_dir), settings.run.name)
+
+
+def _make_kernel(life: "Life") -> Any:
+    from torchloom_core.kernel import Kernel
+    from torchloom_core.plugins import activate, discover
+    from torchloom_core.policy_host import RecordedGuard
+
+    plugins = activate(life.config, discover(), str(life.folder))
+    return Kernel(life.config, plugins, RecordedGuard(life.overruns()))
+
+
+def _recorded(folder: Path) -> Iterator[tuple[_Place, "Line"]]:
+    from torchloom_core.trajectory.reader import lives
+
+    for life in lives(folder):
+        for line in life.lines():
+            yield _Place(life.meta.epoch, line.seq, line.n), line
+
+
+def _follow(folder: Path) -> Iterator[tuple[_Place, "Line"]]:
+    """Yield every whole line of all lives, then those that are added, for ever."""
+    from torchloom_core.trajectory.layout import part_paths
+
+    read: dict[Path, int] = {}
+    while True:
+        for life in sorted(folder.glob("epoch-*")):
+            epoch = int(life.name.partition("-")[2])
+            for part in part_paths(life, "events"):
+                for line in _new_lines(part, read):
+                    yield _Place(epoch, line.seq, line.n), line
+        time.sleep(_POLL_S)
+
+
+def _new_lines(part: Path, read: dict[Path, int]) -> Iterable["Line"]:
+    from torchloom_core.trajectory.layout import Line
+
+    with part.open("rb") as file:
+        file.seek(read.get(part, 0))
+        whole, newline, _ = file.read().rpartition(b"\n")
+    read[part] = read.get(part, 0) + len(whole) + len(newline)
+    try:
+        return [msgspec.json.decode(line, type=Line) for line in whole.splitlines()]
+    except msgspec.DecodeError as error:
+        raise StateError(f"{part}: {error}") from None
+
+
+def _print(place: _Place, line: "Line", json: bool) -> None:
+    if json:
+        print_json({"epoch": place.epoch, **msgspec.structs.asdict(line)})
+        return
+    when = datetime.fromtimestamp(line.ts_ns / SECOND_NS, UTC).astimezone()
+    milliseconds = f"{when:%Y-%m-%d %H:%M:%S}.{when.microsecond // 1000:03}"
+    arrow = "→" if line.io == "out" else "←"
+    text = summarise(line.kind, msgspec.json.decode(line.body))
+    console().print(
+        f"[dim]{milliseconds}[/] {arrow} [bold]{line.kind:<14}[/] "
+        f"{escape(line.worker or '-'):<8} {escape(text)}"
+    )

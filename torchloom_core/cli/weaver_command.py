@@ -1,0 +1,40 @@
+"""``torchloom weaver``: run the controller until it is told to stop."""
+
+import asyncio
+import logging
+import sys
+from pathlib import Path
+
+from torchloom_core.cli.options import ConfigPath
+from torchloom_core.config import DEFAULT_PATH, load
+
+
+def weaver(*, config: ConfigPath = None) -> None:
+    """Run the Weaver: watch the run, decide, and act, until SIGINT or SIGTERM.
+
+    Parameters
+    ----------
+    config
+        Config file; torchloom.toml in this folder unless given.
+    """
+    from torchloom_core.plugins import activate, discover
+    from torchloom_core.weaver import run
+
+    settings = load(config)
+    logging.basicConfig(
+        level=logging.INFO,
+        format="%(asctime)s %(levelname)-7s %(message)s",
+        stream=sys.stderr,
+        force=True,
+    )
+    plugins = activate(settings, discover(), str(config or DEFAULT_PATH))
+    join = Path(settings.weaver.state_dir) / "join.json"
+
+    def ready(url: str) -> None:
+        sys.stdout.write(
+            f"Weaver of run {settings.run.name} is ready on {url}\n"
+            f"trainers find it by TORCHLOOM_JOIN={join.resolve()}\n"
+        )
+        sys.stdout.flush()
+
+    asyncio.run(run(settings, plugins, ready))
