@@ -1,0 +1,226 @@
+"""One act of the demo: a real lighthouse, a Weaver, four trainers, and a node that dies."""
+
+import asyncio
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from importlib.resources import files
+from pathlib import Path
+
+import psutil
+
+from torchloom_core.demo.scenario import Place, Scenario, symptoms, write_counters
+from torchloom_core.demo.steplog import StepLog
+from torchloom_core.errors import StateError
+
+_START_S = 60.0
+_GOODBYE_S = 15.0
+_LIGHTHOUSE = ("--min_replicas", "1", "--join_timeout_ms", "10000")
+_LIGHTHOUSE_TIMING = ("--heartbeat_timeout_ms", "1000", "--quorum_tick_ms", "100")
+
+
+@dataclass
+class Act:
+    """One run of the scenario in a folder of its own.
+
+    Attributes
+    ----------
+    folder : Path
+        Where logs, the Weaver's state and results lie.
+    acting : bool
+        Whether the Weaver may act; otherwise it runs dry.
+    """
+
+    scenario: Scenario
+    folder: Path
+    acting: bool
+    trainers: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    logs: dict[str, StepLog] = field(default_factory=dict)
+    ill_since_s: float | None = None
+    ill_at: float | None = None
+    died_at: float | None = None
+    survivors_step_at_death: int = -1
+
+    @property
+    def state_dir(self) -> Path:
+        """The Weaver's state folder."""
+        return self.folder / "state"
+
+    async def play(self, show: Callable[["Act"], None]) -> None:
+        """Run from the first process to the last; ``show`` is called several times a second."""
+        self.folder.mkdir(parents=True)
+        for place in self.scenario.places:
+            write_counters(self._counters(place), symptoms(0.0))
+            self.logs[place.group] = StepLog(self.folder / f"{place.group}.jsonl")
+        async with self._lighthouse() as lighthouse, self._weaver():
+            try:
+                for place in self.scenario.places:
+                    self._start_trainer(place, lighthouse)
+                await self._until_over(show)
+            finally:
+                self._kill_all()
+
+    async def _until_over(self, show: Callable[["Act"], None]) -> None:
+        lasting = [p.group for p in self.scenario.places if p.group in self.scenario.survivors]
+        started = time.monotonic()
+        while any(self.trainers[group].poll() is None for group in lasting):
+            for log in self.logs.values():
+                log.read()
+            self._let_the_node_fall_ill()
+            self._check(lasting, time.monotonic() - started)
+            show(self)
+            await asyncio.sleep(0.1)
+        await self._until_the_last_has_left()
+        for log in self.logs.values():
+            log.read()
+        show(self)
+
+    async def _until_the_last_has_left(self) -> None:
+        """Wait for the groups that joined late to end, too; stand-bys wait for ever."""
+        for group, trainer in self.trainers.items():
+            if self.logs[group].steps:
+                with suppress(subprocess.TimeoutExpired):
+                    await asyncio.to_thread(trainer.wait, _GOODBYE_S)
+
+    def _check(self, lasting: list[str], elapsed_s: float) -> None:
+        for group in lasting:
+            code = self.trainers[group].poll()
+            if code not in (None, 0):
+                raise StateError(
+                    f"trainer {group} ended with status {code}; see {self.folder / f'{group}.err'}"
+                )
+        if elapsed_s > _START_S and not any(self.logs[group].steps for group in lasting):
+            raise StateError(f"no trainer took a step in {_START_S:g} s; see {self.folder}")
+
+    # --- the node that falls ill ---
+
+    def _let_the_node_fall_ill(self) -> None:
+        now = time.monotonic()
+        sick = self.scenario.sick
+        step = max(self.logs[group].step for group in self.scenario.survivors)
+        if self.ill_since_s is None:
+            if step >= self.scenario.ill_at_step:
+                self.ill_since_s, self.ill_at = now, time.time()
+            return
+        if self.died_at is not None:
+            return
+        ill_s = now - self.ill_since_s
+        write_counters(self._counters(sick), symptoms(ill_s))
+        if ill_s >= self.scenario.ill_for_s:
+            self.died_at, self.survivors_step_at_death = time.time(), step
+            _kill_tree(self.trainers[sick.group])
+
+    # --- processes ---
+
+    def _start_trainer(self, place: Place, lighthouse: str) -> None:
+        scenario = self.scenario
+        command = [sys.executable, "-m", "torchloom_threadlet.digits"]
+        command += ["--lighthouse", lighthouse, "--steps", str(scenario.steps)]
+        command += ["--step-ms", str(scenario.step_ms), "--seed", str(scenario.seed)]
+        command += ["--log", str(self.logs[place.group].path)]
+        command += ["--result", str(self.folder / f"{place.group}.json")]
+        environment = {
+            "TORCHLOOM_JOIN": str(self.state_dir / "join.json"),
+            "TORCHLOOM_GROUP": place.group,
+            "TORCHLOOM_RANK": "0",
+            "TORCHLOOM_NODE": place.node,
+            "TORCHLOOM_RACK": place.rack,
+            "TORCHLOOM_ROLE": "standby" if place.standby else "",
+            "TORCHLOOM_TEXTFILE": str(self._counters(place)),
+            "TORCHLOOM_HEARTBEAT_S": "0.5",
+            "OMP_NUM_THREADS": "1",
+            "RUST_LOG": "error",
+        }
+        self.trainers[place.group] = self._spawn(place.group, command, environment)
+
+    def _spawn(
+        self, name: str, command: list[str], environment: Mapping[str, str]
+    ) -> subprocess.Popen[bytes]:
+        with (self.folder / f"{name}.err").open("ab") as log:
+            return subprocess.Popen(
+                command,
+                env={**os.environ, **environment},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    @asynccontextmanager
+    async def _lighthouse(self) -> AsyncIterator[str]:
+        port = _free_port()
+        binary = str(Path(sys.executable).parent / "torchft_lighthouse")
+        command = [binary, "--bind", f"[::]:{port}", *_LIGHTHOUSE, *_LIGHTHOUSE_TIMING]
+        process = self._spawn("lighthouse", command, {"RUST_LOG": "error"})
+        try:
+            await self._wait_for(lambda: _listens(port), process, "lighthouse")
+            yield f"http://localhost:{port}"
+        finally:
+            process.kill()
+            process.wait()
+
+    @asynccontextmanager
+    async def _weaver(self) -> AsyncIterator[None]:
+        config = self.folder / "torchloom.toml"
+        text = files("torchloom_core.demo").joinpath("torchloom.toml").read_text(encoding="utf-8")
+        text = re.sub(r"(?m)^(\[weaver\])$", f'\\1\nstate_dir = "{self.state_dir}"', text)
+        text = re.sub(
+            r"(?m)^(\[arbiter\])$", f"\\1\ndry_run = {str(not self.acting).lower()}", text
+        )
+        config.write_text(text, encoding="utf-8")
+        command = [sys.executable, "-m", "torchloom_core.cli", "weaver", "--config", str(config)]
+        process = self._spawn("weaver", command, {})
+        try:
+            ready = self.state_dir / "join.json"
+            await self._wait_for(ready.exists, process, "weaver")
+            yield
+        finally:
+            process.send_signal(signal.SIGTERM)
+            try:
+                await asyncio.to_thread(process.wait, 20)
+            except subprocess.TimeoutExpired:
+                _kill_tree(process)
+
+    async def _wait_for(
+        self, condition: Callable[[], bool], process: subprocess.Popen[bytes], name: str
+    ) -> None:
+        deadline = time.monotonic() + _START_S
+        while not condition():
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise StateError(f"the {name} did not start; see {self.folder / f'{name}.err'}")
+            await asyncio.sleep(0.05)
+
+    def _kill_all(self) -> None:
+        for process in self.trainers.values():
+            _kill_tree(process)
+
+    def _counters(self, place: Place) -> Path:
+        return self.folder / f"{place.node}.prom"
+
+
+def _kill_tree(process: subprocess.Popen[bytes]) -> None:
+    """Kill a process and all it started, with SIGKILL, as a node dies."""
+    with suppress(psutil.NoSuchProcess):
+        for child in psutil.Process(process.pid).children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                child.kill()
+    process.kill()
+    process.wait()
+
+
+def _free_port() -> int:
+    with socket.socket(socket.AF_INET6) as probe:
+        probe.bind(("::", 0))
+        return int(probe.getsockname()[1])
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0

@@ -1,0 +1,169 @@
+"""What the demo shows at the end: a table, a plot, a summary for machines."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from torchloom_core.demo.act import Act
+from torchloom_core.demo.scenario import symptoms
+from torchloom_core.demo.steplog import Measures, measure
+from torchloom_core.trajectory.layout import run_folder
+from torchloom_core.trajectory.reader import lives
+
+_TOLD = ("verdict", "outcome", "notice", "policy_failed")
+
+
+def measures_of(act: Act) -> Measures:
+    """Measure an act from its trainers' logs."""
+    survivors = [act.logs[group] for group in act.scenario.survivors]
+    finishers = [log for log in act.logs.values() if log.end and not log.end["drained"]]
+    return measure(survivors, finishers)
+
+
+def story_of(act: Act) -> list[dict[str, Any]]:
+    """Return what the Weaver saw and decided, from its trajectory, oldest first."""
+    root = run_folder(act.state_dir, "demo")
+    return [
+        {"t": line.ts_ns / 1e9, "tag": line.kind, **msgspec.json.decode(line.body)}
+        for life in lives(root)
+        for line in life.lines()
+        if line.io == "out" and line.kind in _TOLD
+    ]
+
+
+def tell(entry: dict[str, Any]) -> str:
+    """Return one line for a person about an entry of the story."""
+    match entry["tag"]:
+        case "verdict":
+            word = "granted" if entry["granted"] else f"not granted ({entry['rule']})"
+            target = " ".join(str(value) for value in entry["action"].values())
+            return f"{entry['policy']}: {target}: {word}, {entry['reason']}"
+        case "outcome":
+            return f"{entry['action']['kind']} is {entry['result']}: {entry['detail']}"
+        case "policy_failed":
+            return f"{entry['policy']} is quarantined: {entry['detail']}"
+        case _:
+            return str(entry["text"])
+
+
+def show_table(console: Console, before: Act, after: Act) -> None:
+    """Print the two acts side by side, what was decided, and where everything lies."""
+    without, with_ = measures_of(before), measures_of(after)
+    table = Table(title="One node lost: the same run, seed and kill, twice", title_justify="left")
+    table.add_column("")
+    table.add_column("without torchLoom's action", justify="right")
+    table.add_column("with it", justify="right", style="bold")
+    for name, cell in (
+        ("failed steps", lambda m: str(m.failed_steps)),
+        ("longest stall", lambda m: f"{m.stall_s:.2f} s"),
+        ("steps done", lambda m: str(m.steps)),
+        ("step counter continuous", lambda m: _yes(m.continuous)),
+        ("replica groups at the end", lambda m: str(m.groups_at_end)),
+        ("time", lambda m: f"{m.seconds:.1f} s"),
+        ("loss at the end", lambda m: f"{m.loss:.4f}"),
+        ("final weights bitwise equal", lambda m: _yes(m.weights_equal)),
+    ):
+        table.add_row(name, cell(without), cell(with_))
+    console.print(table)
+    start = after.ill_at or 0.0
+    console.print("\n[bold]What was decided[/] (seconds after the first symptom)")
+    told = [(entry["t"], tell(entry)) for entry in story_of(after) if entry["tag"] != "notice"]
+    if after.died_at:
+        told.append((after.died_at, f"{after.scenario.sick.node} dies"))
+    for t, text in sorted(told):
+        console.print(f"  {t - start:+6.1f} s  {text}", highlight=False)
+    console.print(f"\ntrajectory  {run_folder(after.state_dir, 'demo')}")
+
+
+def write_summary(path: Path, before: Act, after: Act) -> None:
+    """Write both acts' measures and the decisions as JSON."""
+    summary = {
+        "seed": after.scenario.seed,
+        "without": asdict(measures_of(before)),
+        "with": asdict(measures_of(after)),
+        "decisions": [tell(e) for e in story_of(after) if e["tag"] in {"verdict", "outcome"}],
+    }
+    path.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+
+
+def draw(path: Path, before: Act, after: Act) -> None:
+    """Save the plot: progress of both acts, and the sick node's counter."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 7.6), layout="constrained")
+    FigureCanvasAgg(figure)
+    durations, groups, counter = figure.subplots(3, 1, sharex=True, height_ratios=(2.2, 1, 1))
+    for act, label, colour in (
+        (before, "without torchLoom's action", "#b5482e"),
+        (after, "with it", "#1f6f8b"),
+    ):
+        start = act.ill_at or 0.0
+        rows = act.logs[act.scenario.survivors[0]].steps
+        times = [row["t"] - start for row in rows]
+        durations.plot(times, [row["duration_s"] for row in rows], color=colour, label=label, lw=1)
+        groups.step(
+            times, [row["participants"] for row in rows], color=colour, lw=1.5, where="post"
+        )
+        failed = [row for row in rows if not row["committed"]]
+        durations.plot(
+            [row["t"] - start for row in failed],
+            [row["duration_s"] for row in failed],
+            "x",
+            color=colour,
+            ms=10,
+            mew=2.5,
+            label=f"failed step ({label})" if failed else None,
+        )
+    _mark_decisions(durations, after)
+    durations.set_yscale("log")
+    durations.set_ylabel("duration of a step (s)")
+    durations.set_title(
+        "One node falls ill and dies: steps of a surviving replica group", loc="left"
+    )
+    durations.legend(loc="upper left", frameon=False)
+    span = [tenth / 10 for tenth in range(round(after.scenario.ill_for_s * 10) + 1)]
+    counter.plot(
+        [-10.0, *span],
+        [symptoms(max(0.0, s))["gpu_ecc_corrected_total"] for s in (-1.0, *span)],
+        color="#444444",
+    )
+    groups.set_ylabel("replica groups\nin the step")
+    groups.set_yticks(range(5))
+    groups.set_ylim(0, 4.4)
+    counter.set_ylabel(f"corrected ECC errors\non {after.scenario.sick.node}")
+    counter.set_xlabel("seconds after the first symptom")
+    counter.set_xlim(-8, after.scenario.ill_for_s + 12)
+    for axes in (durations, groups, counter):
+        axes.axvline(after.scenario.ill_for_s, color="black", ls=":", lw=1)
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, dpi=130)
+
+
+def _mark_decisions(axes: Any, act: Act) -> None:
+    start = act.ill_at or 0.0
+    marks = [(act.scenario.ill_for_s, f"{act.scenario.sick.node} is killed")]
+    for entry in story_of(act):
+        if entry["tag"] == "verdict" and entry["granted"] and entry["action"]["kind"] == "migrate":
+            marks.append((entry["t"] - start, "migration granted"))
+        elif entry["tag"] == "outcome" and entry["action"]["kind"] == "migrate":
+            marks.append((entry["t"] - start, f"migration {entry['result']}"))
+    for height, (x, text) in enumerate(sorted(marks)):
+        axes.axvline(x, color="#777777", ls=":", lw=1)
+        axes.annotate(
+            text,
+            (x, 0.62 - 0.12 * (height % 3)),
+            xycoords=("data", "axes fraction"),
+            xytext=(4, 0),
+            textcoords="offset points",
+            fontsize=9,
+        )
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"

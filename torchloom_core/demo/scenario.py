@@ -1,0 +1,73 @@
+"""What happens in the demo, the same in both acts: who trains where, who falls ill, who dies."""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+ECC_HEALTHY = 3.0
+TEMPERATURE_CELSIUS = 61.0
+
+
+@dataclass(frozen=True)
+class Place:
+    """One replica group and the node it sits on."""
+
+    group: str
+    node: str
+    rack: str
+    standby: bool = False
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """The demo's script.
+
+    Attributes
+    ----------
+    steps : int
+        Steps of the run.
+    step_ms : float
+        Least duration of a step; a small model on a CPU would be too quick to watch.
+    ill_at_step : int
+        Step after which the sick node's counters begin to degrade.
+    ill_for_s : float
+        Seconds from the first symptom until the node's processes are killed.
+    """
+
+    seed: int = 0
+    steps: int = 400
+    step_ms: float = 60.0
+    ill_at_step: int = 60
+    ill_for_s: float = 12.0
+    places: tuple[Place, ...] = (
+        Place("g0", "node-0", "rack-0"),
+        Place("g1", "node-1", "rack-0"),
+        Place("g2", "node-2", "rack-1"),
+        Place("g3", "node-3", "rack-1", standby=True),
+    )
+    sick: Place = Place("g1", "node-1", "rack-0")
+
+    @property
+    def survivors(self) -> tuple[str, ...]:
+        """The groups that train from the start and keep their node."""
+        return tuple(p.group for p in self.places if not p.standby and p.node != self.sick.node)
+
+
+def symptoms(ill_s: float) -> dict[str, float]:
+    """Return a node's counters ``ill_s`` seconds after its first symptom (0: it is healthy).
+
+    Corrected ECC errors pile up at a growing rate, as they do before an uncorrectable one, and
+    the GPU runs hotter as it retries.
+    """
+    return {
+        "gpu_ecc_corrected_total": ECC_HEALTHY + math.floor(2.5 * ill_s**2),
+        "gpu_temp_celsius": TEMPERATURE_CELSIUS + 1.2 * ill_s,
+    }
+
+
+def write_counters(path: Path, counters: dict[str, float]) -> None:
+    """Write counters as a Prometheus text file, in one piece, as node_exporter wants it."""
+    text = "".join(f"# TYPE {name} gauge\n{name} {value:g}\n" for name, value in counters.items())
+    scratch = path.with_suffix(".tmp")
+    scratch.write_text(text, encoding="utf-8")
+    scratch.replace(path)

@@ -1,0 +1,97 @@
+"""Read the step logs that the demo's trainers write, and measure a run from them."""
+
+import json
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+class StepLog:
+    """One trainer's JSON lines, read as they grow."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.steps: list[dict[str, Any]] = []
+        self.end: dict[str, Any] | None = None
+        self._position = 0
+
+    @property
+    def step(self) -> int:
+        """The last committed step, -1 before the first."""
+        return max((row["step"] for row in self.steps[-3:]), default=-1)
+
+    def read(self) -> None:
+        """Take in what was written since the last call."""
+        if not self.path.exists():
+            return
+        with self.path.open("rb") as lines:
+            lines.seek(self._position)
+            data = lines.read()
+        whole = data[: data.rfind(b"\n") + 1]
+        self._position += len(whole)
+        for line in whole.splitlines():
+            row = json.loads(line)
+            if "committed" in row:
+                self.steps.append(row)
+            else:
+                self.end = row
+
+
+@dataclass(frozen=True)
+class Measures:
+    """What one act cost, over the groups that trained from start to end.
+
+    Attributes
+    ----------
+    failed_steps : int
+        Steps that a surviving group tried and could not commit; the worst group's count.
+    stall_s : float
+        Longest step minus the median step, seconds.
+    steps : int
+        The last step committed.
+    seconds : float
+        From the first step to the last.
+    groups_at_end : int
+        Replica groups in the last step.
+    loss : float
+        Mean loss of the last 20 steps.
+    continuous : bool
+        Whether every step number from the first to the last was committed.
+    weights_equal : bool
+        Whether the final weights of all groups that finished are bitwise equal.
+    """
+
+    failed_steps: int
+    stall_s: float
+    steps: int
+    seconds: float
+    groups_at_end: int
+    loss: float
+    continuous: bool
+    weights_equal: bool
+
+
+def measure(logs: Sequence[StepLog], finishers: Sequence[StepLog]) -> Measures:
+    """Measure a run from its survivors' logs; ``finishers`` are all that reached the end."""
+    reference = logs[0].steps
+    settled = next((i for i, row in enumerate(reference) if row["participants"] >= 3), 0)
+    rows = reference[settled:]
+    committed = [row for row in rows if row["committed"]]
+    numbers = [row["step"] for row in committed]
+    durations = [row["duration_s"] for row in rows]
+    failed = max(
+        sum(not row["committed"] for row in log.steps if row["t"] >= rows[0]["t"]) for log in logs
+    )
+    weights = {log.end["weights"] for log in finishers if log.end}
+    return Measures(
+        failed_steps=failed,
+        stall_s=max(durations) - statistics.median(durations),
+        steps=numbers[-1],
+        seconds=rows[-1]["t"] - rows[0]["t"],
+        groups_at_end=int(rows[-1]["participants"]),
+        loss=statistics.fmean(row["loss"] for row in committed[-20:]),
+        continuous=numbers == list(range(numbers[0], numbers[0] + len(numbers))),
+        weights_equal=len(weights) == 1 and all(log.end for log in finishers),
+    )

@@ -1,0 +1,5 @@
+"""The Weaver daemon: one loop that feeds the kernel from NATS and sends what it decides."""
+
+from torchloom_core.weaver.daemon import Weaver, run
+
+__all__ = ["Weaver", "run"]
