@@ -6,6 +6,7 @@
 import asyncio
 import logging
 import signal
+import socket
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -53,6 +54,7 @@ log = logging.getLogger(__name__)
 _MAY_CHANGE_CONTROL = (CommandLife, KnobDesired, Outcome, Reply, Verdict)
 _PREDICTOR_PATIENCE_S = 60.0
 _GOODBYE_S = 5.0
+_ANY_ADDRESS = ("0.0.0.0", "::")
 
 
 class Weaver:
@@ -278,6 +280,8 @@ def _write_join_file(
         text = broker.credentials.join_creds_text
     else:
         text = creds.read_text() if creds else ""
+    if broker is not None and config.broker.host in _ANY_ADDRESS:
+        url = f"nats://{socket.gethostname()}:{broker.port}"
     join = JoinFile(url=url, run=config.run.name, creds=text, enrol=broker is not None)
     path = state_dir / "join.json"
     try:

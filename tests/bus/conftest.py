@@ -1,0 +1,199 @@
+import asyncio
+import os
+import signal
+import time
+
+import msgspec
+import nats
+import pytest
+
+from torchloom_core import nats_jwt, subjects
+from torchloom_core.bus import NatsBus
+from torchloom_core.messages import Ack, Command, Hello, Pause, Telemetry
+
+DEADLINE_S = 60
+
+
+class Arrivals:
+    """What a bus handed on, and a way to wait for more."""
+
+    def __init__(self):
+        self.messages = []
+        self.malformed = []
+        self._changed = asyncio.Event()
+
+    def receive(self, message, ts_recv_ns):
+        assert ts_recv_ns > 0
+        self.messages.append(message)
+        self._changed.set()
+
+    def reject(self, subject, reason):
+        self.malformed.append((subject, reason))
+        self._changed.set()
+
+    async def until(self, condition):
+        async with asyncio.timeout(DEADLINE_S):
+            while not condition(self):
+                self._changed.clear()
+                await self._changed.wait()
+
+
+async def settle(client):
+    """Wait until the server has handled what was sent; a PING overtakes the client's buffer."""
+    await client.flush(DEADLINE_S)
+    await client.flush(DEADLINE_S)
+
+
+class Worker:
+    """A bare client that holds a worker's own credentials."""
+
+    def __init__(self, name):
+        self.name = name
+        self.client = None
+        self.denials = []
+
+    async def note(self, error):
+        self.denials.append(str(error))
+
+    async def is_denied(self, act):
+        """Return whether the server refused ``act``, which it says before its next PONG."""
+        self.denials.clear()
+        await act
+        await settle(self.client)
+        return any("permissions violation" in denial for denial in self.denials)
+
+    async def pull(self):
+        consumer = await self.client.jetstream().pull_subscribe_bind(
+            self.name, stream=subjects.command_stream("run")
+        )
+        message = (await consumer.fetch(1, timeout=DEADLINE_S))[0]
+        await consumer.unsubscribe()
+        return message
+
+
+@pytest.fixture
+def arrivals():
+    return Arrivals()
+
+
+@pytest.fixture
+async def connect_bus(broker):
+    opened = []
+
+    async def connect(arrivals=None):
+        bus = await NatsBus.connect(broker.url, "run", broker.credentials.weaver_creds)
+        opened.append(bus)
+        if arrivals is not None:
+            await bus.open(arrivals.receive, arrivals.reject)
+        return bus
+
+    yield connect
+    for bus in opened:
+        await bus.close()
+
+
+@pytest.fixture
+async def bus(connect_bus, arrivals):
+    return await connect_bus(arrivals)
+
+
+@pytest.fixture
+async def connect_worker(broker, tmp_path):
+    opened = []
+
+    async def connect(name):
+        worker = Worker(name)
+        seed = nats_jwt.new_seed("user")
+        jwt = broker.credentials.worker_jwt(name, nats_jwt.public_key(seed))
+        creds = tmp_path / f"{name}.creds"
+        creds.write_text(nats_jwt.creds_text(jwt, seed))
+        worker.client = await nats.connect(
+            broker.url,
+            user_credentials=str(creds),
+            inbox_prefix=subjects.inbox_prefix("run", name),
+            error_cb=worker.note,
+            max_reconnect_attempts=-1,
+            reconnect_time_wait=0.1,
+        )
+        opened.append(worker)
+        return worker
+
+    yield connect
+    for worker in opened:
+        await worker.client.close()
+
+
+@pytest.fixture
+async def weaver_client(broker):
+    """A bare client with the Weaver's rights."""
+    client = await nats.connect(
+        broker.url,
+        user_credentials=str(broker.credentials.weaver_creds),
+        inbox_prefix="_INBOX_WEAVER_run",
+    )
+    yield client
+    await client.close()
+
+
+@pytest.fixture
+def kill_broker(broker):
+    async def kill():
+        os.kill(broker.pid, signal.SIGKILL)
+        async with asyncio.timeout(DEADLINE_S):
+            while broker.is_alive():  # noqa: ASYNC110  (a process, not a task)
+                await asyncio.sleep(0.01)
+
+    return kill
+
+
+@pytest.fixture
+def make():
+    """Messages of worker g0-0, fields changed at will."""
+
+    class Make:
+        @staticmethod
+        def telemetry(**changes):
+            batch = Telemetry(
+                run="run",
+                worker="g0-0",
+                incarnation=1,
+                seq=0,
+                state="training",
+                step=3,
+                progress_age_s=0.1,
+            )
+            return msgspec.structs.replace(batch, **changes)
+
+        @staticmethod
+        def hello(**changes):
+            hello = Hello(run="run", worker="g0-0", incarnation=1, group="g0", rank=0, node="n0")
+            return msgspec.structs.replace(hello, **changes)
+
+        @staticmethod
+        def ack(**changes):
+            ack = Ack(
+                command="c1", run="run", worker="g0-0", incarnation=1, epoch=1, status="applied"
+            )
+            return msgspec.structs.replace(ack, **changes)
+
+        @staticmethod
+        def command(**changes):
+            now_ns = time.time_ns()
+            command = Command(
+                id="c1",
+                run="run",
+                worker="g0-0",
+                incarnation=1,
+                epoch=1,
+                issued_ns=now_ns,
+                deadline_ns=now_ns + 60_000_000_000,
+                do=Pause(),
+            )
+            return msgspec.structs.replace(command, **changes)
+
+    return Make
+
+
+@pytest.fixture(name="settle")
+def settle_fixture():
+    return settle

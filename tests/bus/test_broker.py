@@ -1,0 +1,174 @@
+"""The embedded broker: start, adoption, supervision, and what it says when it cannot."""
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import socket
+import stat
+import subprocess
+import sys
+
+import pytest
+
+from torchloom_core.broker import EmbeddedBroker
+from torchloom_core.broker.binary import find_server
+from torchloom_core.errors import BrokerError, StateError
+
+DEADLINE_S = 60
+
+
+async def test_the_port_of_the_first_start_is_used_again(broker, tmp_path):
+    port, pid = broker.port, broker.pid
+    await broker.stop()
+    assert not broker.is_alive()
+    again = EmbeddedBroker(tmp_path / "state", "run")
+    await again.start()
+    assert (again.port, again.url) == (port, f"nats://127.0.0.1:{port}")
+    assert again.pid != pid
+    await again.stop()
+
+
+async def test_a_running_server_is_adopted(broker, tmp_path):
+    second = EmbeddedBroker(tmp_path / "state", "run")
+    await second.start()
+    assert (second.pid, second.url) == (broker.pid, broker.url)
+
+
+async def test_two_weavers_that_start_at_once_share_one_server(tmp_path):
+    brokers = [EmbeddedBroker(tmp_path / "state", "run") for _ in range(3)]
+    await asyncio.gather(*(broker.start() for broker in brokers))
+    assert len({broker.pid for broker in brokers}) == 1
+    await brokers[0].stop()
+
+
+async def test_a_foreign_process_with_the_recorded_pid_is_left_alone(broker, tmp_path):
+    record_path = tmp_path / "state" / "broker" / "broker.json"
+    await broker.stop()
+    stranger = await asyncio.create_subprocess_exec(sys.executable, "-c", "input()", stdin=-1)
+    record = json.loads(record_path.read_text())
+    record_path.write_text(json.dumps({**record, "pid": stranger.pid}))
+    again = EmbeddedBroker(tmp_path / "state", "run")
+    await again.start()
+    assert again.pid != stranger.pid
+    assert stranger.returncode is None
+    await stranger.communicate(b"\n")
+    await again.stop()
+
+
+async def test_a_server_with_another_configuration_is_restarted(broker, tmp_path):
+    old = broker.pid
+    other = EmbeddedBroker(tmp_path / "state", "another-run")
+    await other.start()
+    assert other.pid != old
+    assert not broker.is_alive()
+    await other.stop()
+
+
+async def test_the_server_survives_the_kill_of_its_weaver(tmp_path):
+    program = (
+        "import asyncio, os, signal, pathlib\n"
+        "from torchloom_core.broker import EmbeddedBroker\n"
+        f"broker = EmbeddedBroker(pathlib.Path({str(tmp_path / 'state')!r}), 'run')\n"
+        "asyncio.run(broker.start())\n"
+        "print(broker.pid, flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    weaver = await asyncio.to_thread(
+        subprocess.run, [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert weaver.returncode == -9, weaver.stderr
+    broker = EmbeddedBroker(tmp_path / "state", "run")
+    await broker.start()
+    assert broker.pid == int(weaver.stdout)
+    await broker.stop()
+
+
+async def test_a_killed_server_is_restarted_on_its_port(broker, kill_broker, caplog):
+    caplog.set_level(logging.WARNING)
+    pid, port = broker.pid, broker.port
+    await kill_broker()
+    supervision = asyncio.create_task(broker.supervise())
+    async with asyncio.timeout(DEADLINE_S):
+        while broker.pid == pid:  # noqa: ASYNC110  (a process, not a task)
+            await asyncio.sleep(0.01)
+    supervision.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await supervision
+    assert broker.is_alive()
+    assert broker.port == port
+    assert [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING] == [
+        f"nats-server (pid {pid}) died; pid {broker.pid} took over on port {port}"
+    ]
+
+
+async def test_an_occupied_port_is_one_clear_line(tmp_path):
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        port = holder.getsockname()[1]
+        broker = EmbeddedBroker(tmp_path / "state", "run", port=port)
+        with pytest.raises(BrokerError) as caught:
+            await broker.start()
+    assert str(caught.value) == (
+        f"broker: cannot listen on 127.0.0.1:{port}: Address already in use; "
+        "set broker.port to another, or to 0 for any free one"
+    )
+
+
+async def test_a_lost_port_is_one_clear_line(broker, tmp_path):
+    await broker.stop()
+    with socket.socket() as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind(("127.0.0.1", broker.port))
+        holder.listen()
+        with pytest.raises(BrokerError, match=r"Threadlets know it; free it, or delete .*broker"):
+            await EmbeddedBroker(tmp_path / "state", "run").start()
+
+
+async def test_a_server_that_ends_at_once_says_why(tmp_path):
+    store = tmp_path / "state" / "broker" / "jetstream"
+    store.parent.mkdir(parents=True)
+    store.write_text("a file where a folder belongs")
+    with pytest.raises(BrokerError, match="nats-server ended at once: "):
+        await EmbeddedBroker(tmp_path / "state", "run").start()
+
+
+async def test_a_state_folder_that_cannot_be_written_is_one_clear_line(tmp_path):
+    (tmp_path / "state").write_text("a file")
+    with pytest.raises(StateError) as caught:
+        await EmbeddedBroker(tmp_path / "state", "run").start()
+    assert str(caught.value) == (
+        f"state folder {tmp_path / 'state' / 'broker'}: cannot be written: Not a directory"
+    )
+
+
+async def test_damaged_keys_are_one_clear_line(broker, tmp_path):
+    keys = tmp_path / "state" / "broker" / "keys" / "keys.json"
+    keys.write_text("{}")
+    with pytest.raises(StateError, match=r"keys\.json: the keys are damaged: "):
+        await EmbeddedBroker(tmp_path / "state", "run").start()
+
+
+def test_a_server_that_is_too_old_is_refused(tmp_path):
+    old = tmp_path / "nats-server"
+    old.write_text("#!/bin/sh\necho 'nats-server: v2.9.10'\n")
+    old.chmod(old.stat().st_mode | stat.S_IXUSR)
+    with pytest.raises(BrokerError) as caught:
+        find_server({"TORCHLOOM_NATS_SERVER": str(old)})
+    assert str(caught.value) == f"{old}: need nats-server >= 2.11, was 2.9.10"
+
+
+def test_a_named_server_that_is_missing_is_refused(tmp_path):
+    with pytest.raises(BrokerError, match="TORCHLOOM_NATS_SERVER: need a program that can be run"):
+        find_server({"TORCHLOOM_NATS_SERVER": str(tmp_path / "nothing")})
+
+
+def test_something_else_than_a_server_is_refused():
+    with pytest.raises(BrokerError, match=r"need nats-server >= 2\.11, was none"):
+        find_server({"TORCHLOOM_NATS_SERVER": "/bin/true"})
+
+
+def test_the_wheels_server_is_found():
+    assert os.access(find_server({}), os.X_OK)

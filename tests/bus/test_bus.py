@@ -1,0 +1,317 @@
+"""What the Weaver's bus takes in, keeps and refuses, on a real server."""
+
+import asyncio
+import logging
+
+import nats
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from torchloom_core import codec, subjects
+from torchloom_core.broker.binary import find_server
+from torchloom_core.bus import NatsBus
+from torchloom_core.bus.inlet import Inlet
+from torchloom_core.clock import ManualClock
+from torchloom_core.errors import BrokerError
+from torchloom_core.messages import JoinReply, JoinRequest, Telemetry
+
+
+async def test_what_is_malformed_is_counted_and_the_rest_goes_on(
+    bus, arrivals, weaver_client, make, caplog
+):
+    caplog.set_level(logging.WARNING)
+    good = codec.encode_telemetry(make.telemetry())
+    mine = subjects.telemetry("run", "g0-0")
+    await weaver_client.publish(mine, b"\xff")
+    await weaver_client.publish(mine, b"")
+    await weaver_client.publish(mine, codec.encode_telemetry(make.telemetry(values=b"odd")))
+    await weaver_client.publish(subjects.telemetry("run", "g1-0"), good)
+    await weaver_client.publish(mine, codec.encode_telemetry(make.telemetry(run="other")))
+    await weaver_client.publish(subjects.event("run", "g0-0"), b'{"type":"no such"}')
+    await weaver_client.publish(subjects.ack("run", "g0-0"), b"[" * 100_000)
+    await weaver_client.publish(mine, good)
+    await arrivals.until(lambda a: len(a.malformed) == 7 and a.messages)
+    assert arrivals.messages == [make.telemetry()]
+    assert bus.malformed == 7
+    by_subject = [record.getMessage().split(": ")[0] for record in caplog.records]
+    assert sorted(by_subject) == [
+        "dropped a message on tl.ack.run.g0-0",
+        "dropped a message on tl.evt.run.g0-0",
+        "dropped a message on tl.telemetry.run.g0-0",
+        "dropped a message on tl.telemetry.run.g1-0",
+    ]
+    assert all("\n" not in reason for _, reason in arrivals.malformed)
+
+
+async def test_a_malformed_ack_does_not_come_again(bus, arrivals, weaver_client, settle):
+    await weaver_client.publish(subjects.ack("run", "g0-0"), b"{}")
+    await arrivals.until(lambda a: a.malformed)
+    await bus._link.settle()
+    state = await bus._store._js.consumer_info("TL_ACK_run", "weaver")
+    assert state.num_ack_pending == 0
+
+
+async def test_messages_are_stamped_with_the_bus_clock(broker, make, arrivals, weaver_client):
+    stamps = []
+    clock = ManualClock(start_ns=42)
+    creds = broker.credentials.weaver_creds
+    bus = await NatsBus.connect(broker.url, "run", creds, clock)
+
+    def receive(message, ts_recv_ns):
+        stamps.append(ts_recv_ns)
+        arrivals.receive(message, ts_recv_ns)
+
+    await bus.open(receive, arrivals.reject)
+    await weaver_client.publish(subjects.event("run", "g0-0"), codec.encode(make.hello()))
+    await arrivals.until(lambda a: a.messages)
+    assert stamps == [42]
+    await bus.close()
+
+
+async def test_a_receiver_that_raises_gets_an_ack_again_at_the_next_weaver(
+    connect_bus, arrivals, make, weaver_client, caplog
+):
+    tried = asyncio.Event()
+
+    class Failing:
+        def receive(self, message, ts_recv_ns):
+            tried.set()
+            raise RuntimeError("the Weaver has a bug")
+
+        def reject(self, subject, reason):
+            raise AssertionError(reason)
+
+    bus = await connect_bus(Failing())
+    await weaver_client.jetstream().publish(subjects.ack("run", "g0-0"), codec.encode(make.ack()))
+    await asyncio.wait_for(tried.wait(), 60)
+    state = await bus._store._js.consumer_info("TL_ACK_run", "weaver")
+    assert state.num_ack_pending == 1
+
+
+async def test_acks_sent_while_the_weaver_was_away_are_received_after(
+    connect_bus, arrivals, connect_worker, make
+):
+    first = await connect_bus(arrivals)
+    await first.close()
+    worker = await connect_worker("g0-0")
+    for number in range(5):
+        await worker.client.jetstream().publish(
+            subjects.ack("run", "g0-0"), codec.encode(make.ack(command=f"c{number}"))
+        )
+    await connect_bus(arrivals)
+    await arrivals.until(lambda a: len(a.messages) == 5)
+    assert [ack.command for ack in arrivals.messages] == [f"c{number}" for number in range(5)]
+
+
+async def test_an_ack_that_was_received_does_not_come_again(
+    connect_bus, arrivals, weaver_client, make
+):
+    first = await connect_bus(arrivals)
+    js = weaver_client.jetstream()
+    await js.publish(subjects.ack("run", "g0-0"), codec.encode(make.ack()))
+    await arrivals.until(lambda a: a.messages)
+    await first.close()
+    await connect_bus(arrivals)
+    await js.publish(subjects.ack("run", "g0-0"), codec.encode(make.ack(command="c2")))
+    await arrivals.until(lambda a: a.messages[-1].command == "c2")
+    assert [ack.command for ack in arrivals.messages] == ["c1", "c2"]
+
+
+async def test_a_command_sent_twice_is_kept_once(bus, make):
+    for _ in range(3):
+        await bus.send(make.command())
+    await bus.send(make.command(epoch=2))
+    stream = await bus._store._js.stream_info("TL_CMD_run")
+    assert stream.state.messages == 2
+
+
+async def test_recalled_commands_never_reach_their_worker(bus, make, connect_worker):
+    mine, other = await connect_worker("g0-0"), await connect_worker("g1-0")
+    await bus.add_worker("g0-0")
+    await bus.add_worker("g1-0")
+    await bus.send(make.command(id="c1", worker="g0-0"))
+    await bus.send(make.command(id="c2", worker="g1-0"))
+    await bus.recall("g0-0")
+    await bus.send(make.command(id="c3", worker="g0-0"))
+    assert codec.decode_command((await mine.pull()).data).id == "c3"
+    assert codec.decode_command((await other.pull()).data).id == "c2"
+
+
+async def test_a_command_too_large_for_the_server_is_refused_at_once(bus, make):
+    with pytest.raises(BrokerError, match=r"send command c1: .*maximum payload"):
+        await bus.send(make.command(cause="x" * codec.MAX_MESSAGE_BYTES))
+
+
+async def test_opening_again_and_adding_a_worker_again_change_nothing(
+    connect_bus, arrivals, make, connect_worker
+):
+    for _ in range(2):
+        bus = await connect_bus(arrivals)
+        await bus.add_worker("g0-0")
+        await bus.add_worker("g0-0")
+    await bus.send(make.command())
+    worker = await connect_worker("g0-0")
+    assert codec.decode_command((await worker.pull()).data).id == "c1"
+
+
+async def test_keys_are_put_got_and_listed(bus):
+    assert await bus.get("control") is None
+    await bus.put("control", b"{}")
+    await bus.put("knob.lr", b"1")
+    await bus.put("knob.lr", b"2")
+    await bus.put("knob.g0-0.lr", b"3")
+    assert await bus.get("control") == b"{}"
+    assert await bus.items("knob") == {"knob.lr": b"2", "knob.g0-0.lr": b"3"}
+    assert await bus.items("nothing") == {}
+
+
+async def test_of_many_puts_at_once_the_last_one_stays(bus):
+    await asyncio.gather(*(bus.put("control", str(number).encode()) for number in range(50)))
+    assert await bus.get("control") == b"49"
+
+
+async def test_a_weaver_learns_that_it_was_superseded(connect_bus, arrivals):
+    first, second = await connect_bus(arrivals), await connect_bus(arrivals)
+    told = asyncio.Queue()
+    assert await first.claim_epoch() == 1
+    await first.on_epoch(told.put_nowait)
+    assert await second.claim_epoch() == 2
+    await second.on_epoch(lambda epoch: told.put_nowait(("the newest", epoch)))
+    assert await asyncio.wait_for(told.get(), 60) == 2
+    assert told.empty()
+
+
+async def test_no_two_weavers_claim_one_epoch(connect_bus, arrivals):
+    buses = [await connect_bus(arrivals) for _ in range(4)]
+    claimed = await asyncio.gather(*(bus.claim_epoch() for bus in buses for _ in range(5)))
+    assert sorted(claimed) == list(range(1, 21))
+
+
+async def test_an_epoch_that_is_no_number_is_one_clear_line(bus):
+    await bus.put("epoch", b"soon")
+    with pytest.raises(BrokerError, match="key epoch: need a whole number, was b'soon'"):
+        await bus.claim_epoch()
+
+
+async def test_a_worker_that_asks_to_join_is_answered(bus, broker, tmp_path):
+    async def grant(request):
+        return JoinReply(jwt=f"for {request.worker}")
+
+    await bus.serve_join(grant)
+    creds = tmp_path / "join.creds"
+    creds.write_text(broker.credentials.join_creds_text)
+    joiner = await nats.connect(
+        broker.url, user_credentials=str(creds), inbox_prefix="_INBOX_JOIN_run"
+    )
+    request = JoinRequest(run="run", worker="g0-0", incarnation=1, public_key="U")
+    reply = await joiner.request(subjects.join("run"), codec.encode(request), timeout=30)
+    assert codec.decode_join_reply(reply.data).jwt == "for g0-0"
+    garbage = await joiner.request(subjects.join("run"), b"?", timeout=30)
+    assert codec.decode_join_reply(garbage.data).error.startswith("join request: ")
+    assert bus.malformed == 1
+    await joiner.close()
+
+
+async def test_an_unreachable_broker_is_one_clear_line():
+    with pytest.raises(BrokerError) as caught:
+        await NatsBus.connect("nats://127.0.0.1:1", "run")
+    assert str(caught.value).startswith("nats://127.0.0.1:1: no NATS server can be reached: ")
+    assert "\n" not in str(caught.value)
+
+
+async def test_refused_credentials_are_one_clear_line(broker, tmp_path):
+    with pytest.raises(BrokerError) as caught:
+        await NatsBus.connect(broker.url, "run")
+    assert str(caught.value) == (
+        f"{broker.url}: need credentials the server accepts, none were given"
+    )
+    missing = tmp_path / "missing.creds"
+    with pytest.raises(BrokerError, match=r"missing\.creds: the credentials cannot be read: No"):
+        await NatsBus.connect(broker.url, "run", missing)
+    missing.write_text("hello")
+    with pytest.raises(BrokerError, match="need a NATS credentials file"):
+        await NatsBus.connect(broker.url, "run", missing)
+
+
+async def test_a_server_that_is_too_old_is_one_clear_line():
+    async def greet(reader, writer):
+        writer.write(b'INFO {"version":"2.9.10","max_payload":1048576}\r\n')
+        while line := await reader.readline():
+            if line.startswith(b"PING"):
+                writer.write(b"PONG\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(greet, "127.0.0.1", 0)
+    url = f"nats://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    with pytest.raises(BrokerError) as caught:
+        await NatsBus.connect(url, "run")
+    assert str(caught.value) == f"{url}: need nats-server >= 2.11, was 2.9.10"
+    server.close()
+    await server.wait_closed()
+
+
+@pytest.fixture
+async def own_server(tmp_path):
+    """Start a server of the user's own, without credentials."""
+    started = []
+
+    async def start(extra=""):
+        config = tmp_path / "own.conf"
+        config.write_text(f'host: 127.0.0.1\nport: -1\nports_file_dir: "{tmp_path}"\n{extra}')
+        process = await asyncio.create_subprocess_exec(
+            find_server(), "-c", str(config), stderr=asyncio.subprocess.DEVNULL
+        )
+        started.append(process)
+        ports = tmp_path / f"nats-server_{process.pid}.ports"
+        async with asyncio.timeout(60):
+            # A file of another process: there is no event to wait for.
+            while not (ports.exists() and ports.read_text().endswith("}")):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        return ports.read_text().split('"nats"')[1].split('"')[1]
+
+    yield start
+    for process in started:
+        process.terminate()
+        await process.wait()
+
+
+async def test_a_server_without_jetstream_is_one_clear_line(own_server):
+    url = await own_server()
+    with pytest.raises(BrokerError, match=f"{url}: need a server with JetStream on"):
+        await NatsBus.connect(url, "run")
+
+
+async def test_an_oversized_message_is_malformed(own_server, arrivals, tmp_path, make):
+    url = await own_server(f'max_payload: 4MB\njetstream {{ store_dir: "{tmp_path}/js" }}\n')
+    bus = await NatsBus.connect(url, "run")
+    await bus.open(arrivals.receive, arrivals.reject)
+    client = await nats.connect(url)
+    subject = subjects.telemetry("run", "g0-0")
+    await client.publish(subject, b"x" * (codec.MAX_MESSAGE_BYTES + 1))
+    await client.publish(subject, codec.encode_telemetry(make.telemetry()))
+    await arrivals.until(lambda a: a.messages)
+    assert arrivals.malformed == [(subject, "need at most 1048576 bytes, was 1048577")]
+    await client.close()
+    await bus.close()
+
+
+class Incoming:
+    def __init__(self, subject, data):
+        self.subject = subject
+        self.data = data
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.binary())
+def test_no_bytes_make_the_inlet_raise(data):
+    got, dropped = [], []
+    inlet = Inlet(
+        "run", ManualClock(), lambda m, _: got.append(m), lambda *pair: dropped.append(pair)
+    )
+    for take in (inlet.take_telemetry, inlet.take_event):
+        with pytest.raises(StopIteration):
+            take(Incoming("tl.telemetry.run.g0-0", data)).send(None)
+    inlet.take_ack(Incoming("tl.ack.run.g0-0", data))
+    assert len(got) + len(dropped) == 3
+    assert not any(isinstance(message, Telemetry) for message in got)

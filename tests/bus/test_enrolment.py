@@ -1,0 +1,77 @@
+"""Who may have which name."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchloom_core.enrolment import Enrolment
+from torchloom_core.messages import JoinRequest
+from torchloom_core.nats_jwt import is_user_key, new_seed, public_key
+
+KEY, OTHER_KEY = public_key(new_seed("user")), public_key(new_seed("user"))
+
+
+def ask(worker="g0-0", incarnation=1, key=KEY, run="run"):
+    return JoinRequest(run=run, worker=worker, incarnation=incarnation, public_key=key)
+
+
+@pytest.fixture
+def enrolment():
+    return Enrolment("run", lambda worker, key: f"{worker}:{key}")
+
+
+def test_a_free_name_is_granted(enrolment):
+    assert enrolment.grant(ask()).jwt == f"g0-0:{KEY}"
+
+
+def test_the_holder_may_ask_again(enrolment):
+    enrolment.grant(ask())
+    assert enrolment.grant(ask(incarnation=2)).jwt
+
+
+def test_the_name_of_a_live_worker_is_refused_to_another_key(enrolment):
+    enrolment.grant(ask(incarnation=7))
+    reply = enrolment.grant(ask(incarnation=8, key=OTHER_KEY))
+    assert reply.jwt == ""
+    assert reply.error == "worker g0-0 is held by incarnation 7, which is still alive"
+
+
+def test_a_released_name_is_granted_to_another_key(enrolment):
+    enrolment.grant(ask())
+    enrolment.release("g0-0")
+    assert enrolment.grant(ask(incarnation=2, key=OTHER_KEY)).jwt == f"g0-0:{OTHER_KEY}"
+
+
+def test_a_worker_that_an_earlier_weaver_enrolled_keeps_its_name(enrolment):
+    enrolment.seen("g0-0", 5)
+    assert "held by incarnation 5" in enrolment.grant(ask(key=OTHER_KEY)).error
+
+
+def test_being_seen_does_not_take_the_key_from_a_holder(enrolment):
+    enrolment.grant(ask())
+    enrolment.seen("g0-0", 1)
+    assert enrolment.grant(ask()).jwt
+
+
+@pytest.mark.parametrize("worker", ["", "g0.0", "*", ">", "g 0", "x" * 65, "g0\n", "{{name()}}"])
+def test_a_bad_name_is_one_clear_line(enrolment, worker):
+    error = enrolment.grant(ask(worker=worker)).error
+    assert error.startswith("need a worker name of 1 to 64 of A-Z a-z 0-9 _ -, was ")
+    assert "\n" not in error
+
+
+@pytest.mark.parametrize(
+    "key", ["", "U", KEY[:-1], KEY.lower(), public_key(new_seed("account")), "U" * 56]
+)
+def test_a_bad_key_is_one_clear_line(enrolment, key):
+    error = enrolment.grant(ask(key=key)).error
+    assert error.startswith("worker g0-0: need the public key of a NATS user (U...), was ")
+
+
+def test_another_runs_worker_is_refused(enrolment):
+    assert enrolment.grant(ask(run="other")).error == "need run run, was 'other'"
+
+
+@given(st.text())
+def test_no_text_but_a_key_is_taken_for_one(text):
+    assert not is_user_key(text)

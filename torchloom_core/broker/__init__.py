@@ -1,0 +1,5 @@
+"""The nats-server that the Weaver starts when no URL is given."""
+
+from torchloom_core.broker.embedded import EmbeddedBroker
+
+__all__ = ["EmbeddedBroker"]

@@ -1,0 +1,281 @@
+"""The embedded broker: one nats-server per state folder, kept up by whichever Weaver runs.
+
+The server does not belong to the Weaver's process. It goes on when the Weaver is killed, and
+the next Weaver adopts it; where it listens is written down, so that Threadlets find a
+restarted server where the old one was.
+"""
+
+import asyncio
+import fcntl
+import json
+import logging
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import msgspec
+
+from torchloom_core.broker.binary import find_server
+from torchloom_core.broker.process import end, has_ended, is_running, start_detached
+from torchloom_core.codec import MAX_MESSAGE_BYTES
+from torchloom_core.credentials import Credentials, private_folder, write_private
+from torchloom_core.errors import BrokerError, StateError, TorchloomError
+
+_log = logging.getLogger(__name__)
+
+_START_TIMEOUT_S = 30.0
+_STOP_PATIENCE_S = 10.0
+_PROBE_TIMEOUT_S = 5.0
+_POLL_S = 0.01
+_WATCH_S = 0.1
+_RETRY_S = 1.0
+_FATAL = "[FTL]"
+_GREETING = b"INFO "
+_ANY_ADDRESS = "0.0.0.0"
+
+
+class _Record(msgspec.Struct, frozen=True, kw_only=True):
+    """``broker.json``: the server that was started last."""
+
+    pid: int
+    port: int
+    url: str
+    monitor_url: str
+
+
+class EmbeddedBroker:
+    """A nats-server on loopback with JetStream, its store and its keys under the state folder.
+
+    Parameters
+    ----------
+    state_dir : Path
+        Everything lies in its subfolder ``broker``.
+    run : str
+        The run whose credentials the server accepts.
+    host : str
+        The address to listen on.
+    port : int
+        The port to listen on; 0 takes any free one at the first start and keeps it.
+
+    Attributes
+    ----------
+    credentials : Credentials
+        Of this run; known after :meth:`start`.
+    url, monitor_url : str
+        Where clients connect, and where ``/varz`` is served; known after :meth:`start`.
+    pid, port : int
+        Of the running server; known after :meth:`start`.
+    """
+
+    def __init__(
+        self, state_dir: Path, run: str, *, host: str = "127.0.0.1", port: int = 0
+    ) -> None:
+        self._state_dir = state_dir.absolute()
+        self._folder = self._state_dir / "broker"
+        self._config_path = self._folder / "nats.conf"
+        self._record_path = self._folder / "broker.json"
+        self._run = run
+        self._host = host
+        self._wanted_port = port
+        self._record: _Record | None = None
+        self._credentials: Credentials | None = None
+
+    @property
+    def credentials(self) -> Credentials:
+        """Credentials of this run."""
+        if self._credentials is None:
+            raise BrokerError("the embedded broker has not been started")
+        return self._credentials
+
+    @property
+    def url(self) -> str:
+        """Where clients connect."""
+        return self._running.url
+
+    @property
+    def monitor_url(self) -> str:
+        """Where the server tells about itself (``/varz``, ``/jsz``, ``/healthz``)."""
+        return self._running.monitor_url
+
+    @property
+    def pid(self) -> int:
+        """Process id of the server."""
+        return self._running.pid
+
+    @property
+    def port(self) -> int:
+        """Port on which clients connect."""
+        return self._running.port
+
+    def is_alive(self) -> bool:
+        """Return whether the server's process runs."""
+        return self._record is not None and self._is_ours(self._record.pid)
+
+    async def start(self) -> None:
+        """Adopt the server that runs on this state folder, or start one.
+
+        Raises
+        ------
+        BrokerError
+            If no usable nats-server is found, the port is occupied, or the server ends.
+        StateError
+            If the state folder cannot be written.
+        """
+        await asyncio.to_thread(self._start)
+
+    async def stop(self) -> None:
+        """End the server; its store stays."""
+        await asyncio.to_thread(self._stop)
+
+    async def supervise(self) -> None:
+        """Start the server again, on the same port, whenever it dies. Runs until cancelled."""
+        while True:
+            await asyncio.sleep(_WATCH_S)
+            if self.is_alive():
+                continue
+            died = self.pid
+            try:
+                await self.start()
+            except TorchloomError as error:
+                _log.warning("nats-server (pid %d) died and cannot be restarted: %s", died, error)
+                await asyncio.sleep(_RETRY_S)
+            else:
+                _log.warning(
+                    "nats-server (pid %d) died; pid %d took over on port %d",
+                    died,
+                    self.pid,
+                    self.port,
+                )
+
+    @property
+    def _running(self) -> _Record:
+        if self._record is None:
+            raise BrokerError("the embedded broker has not been started")
+        return self._record
+
+    def _is_ours(self, pid: int) -> bool:
+        return is_running(pid, str(self._config_path))
+
+    def _start(self) -> None:
+        private_folder(self._folder)
+        with self._lock():
+            self._credentials = Credentials.ensure(self._state_dir, self._run)
+            last = self._last_record()
+            port = self._wanted_port or (last.port if last else 0)
+            if last and self._is_ours(last.pid):
+                if self._config_path.read_text() == self._config(port) and _answers(last):
+                    self._record = last
+                    return
+                _log.warning("nats-server (pid %d) is not as configured: restarting it", last.pid)
+            self._end_leftovers()
+            self._record = self._launch(port)
+
+    def _stop(self) -> None:
+        if self._record is not None:
+            end(self._record.pid, str(self._config_path), _STOP_PATIENCE_S)
+
+    def _launch(self, port: int) -> _Record:
+        program = find_server()
+        self._check_free(port)
+        write_private(self._config_path, self._config(port))
+        output = self._folder / "startup.log"
+        pid = start_detached([str(program), "-c", str(self._config_path)], output)
+        ports = self._await_ports(pid, output)
+        actual = int(ports["nats"][0].rpartition(":")[2])
+        host = "127.0.0.1" if self._host == _ANY_ADDRESS else self._host
+        record = _Record(
+            pid=pid,
+            port=actual,
+            url=f"nats://{host}:{actual}",
+            monitor_url=ports["monitoring"][0],
+        )
+        write_private(self._config_path, self._config(actual))
+        write_private(self._record_path, msgspec.json.encode(record).decode())
+        return record
+
+    def _end_leftovers(self) -> None:
+        """End every server of ours, even one whose start was cut short before it was recorded."""
+        for ports_file in self._folder.glob("nats-server_*.ports"):
+            pid = int(ports_file.stem.rpartition("_")[2])
+            end(pid, str(self._config_path), _STOP_PATIENCE_S)
+            ports_file.unlink(missing_ok=True)
+
+    def _config(self, port: int) -> str:
+        # A server that is killed loses nothing; sync_interval is what a power cut may take.
+        return (
+            f"server_name: {json.dumps(f'torchloom-{self._run}')}\n"
+            f"host: {json.dumps(self._host)}\n"
+            f"port: {port or -1}\n"
+            'http: "127.0.0.1:-1"\n'
+            f"ports_file_dir: {json.dumps(str(self._folder))}\n"
+            f"max_payload: {MAX_MESSAGE_BYTES}\n"
+            f"log_file: {json.dumps(str(self._folder / 'nats.log'))}\n"
+            "logfile_size_limit: 16MB\n"
+            "logfile_max_num: 2\n"
+            "jetstream {\n"
+            f"  store_dir: {json.dumps(str(self._folder / 'jetstream'))}\n"
+            '  sync_interval: "1s"\n'
+            "}\n"
+            f"{self.credentials.server_config()}"
+        )
+
+    def _check_free(self, port: int) -> None:
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((self._host, port))
+            except OSError as error:
+                remedy = (
+                    "set broker.port to another, or to 0 for any free one"
+                    if self._wanted_port
+                    else f"Threadlets know it; free it, or delete {self._record_path}"
+                )
+                raise BrokerError(
+                    f"broker: cannot listen on {self._host}:{port}: {error.strerror}; {remedy}"
+                ) from None
+
+    def _await_ports(self, pid: int, output: Path) -> dict[str, list[str]]:
+        ports_file = self._folder / f"nats-server_{pid}.ports"
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        while time.monotonic() < deadline:
+            with suppress(FileNotFoundError, msgspec.DecodeError):
+                return msgspec.json.decode(ports_file.read_bytes(), type=dict[str, list[str]])
+            if has_ended(pid):
+                raise BrokerError(f"nats-server ended at once: {self._last_words(output)}")
+            time.sleep(_POLL_S)
+        end(pid, str(self._config_path), _STOP_PATIENCE_S)
+        raise BrokerError(f"nats-server was not ready after {_START_TIMEOUT_S:g} s: see {output}")
+
+    def _last_words(self, output: Path) -> str:
+        log = self._folder / "nats.log"
+        text = output.read_text() + (log.read_text() if log.exists() else "")
+        lines = [line for line in text.splitlines() if line.strip()]
+        fatal = [line.partition(_FATAL)[2].strip() for line in lines if _FATAL in line]
+        return (fatal or lines or [f"see {output}"])[-1]
+
+    def _last_record(self) -> _Record | None:
+        try:
+            return msgspec.json.decode(self._record_path.read_bytes(), type=_Record)
+        except FileNotFoundError:
+            return None
+        except (OSError, msgspec.DecodeError) as error:
+            raise StateError(f"{self._record_path}: cannot be read: {error}") from None
+
+    @contextmanager
+    def _lock(self) -> Iterator[None]:
+        """Keep a second Weaver on the same state folder from starting a second server."""
+        with (self._folder / "lock").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+
+def _answers(server: _Record) -> bool:
+    """Return whether something greets a client as a nats-server does."""
+    host = server.url.removeprefix("nats://").rpartition(":")[0]
+    try:
+        with socket.create_connection((host, server.port), timeout=_PROBE_TIMEOUT_S) as probe:
+            return probe.recv(len(_GREETING)) == _GREETING
+    except OSError:
+        return False

@@ -1,0 +1,196 @@
+"""One NATS connection that says clearly why it cannot be made, and once made never gives up."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TypeVar
+
+import nats.errors
+import nats.js.errors
+from nats.aio.client import Client
+
+from torchloom_core.broker.binary import check_version
+from torchloom_core.errors import BrokerError
+
+_log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+
+_CONNECT_TIMEOUT_S = 5
+_RECONNECT_WAIT_S = 0.2
+_PING_INTERVAL_S = 10
+_FLUSH_TIMEOUT_S = 5
+_FOREVER = -1
+
+RETRY_S = 20.0
+"""How long a request is repeated over a restart of the broker."""
+
+_RETRY_WAIT_S = 0.1
+_FINAL_ERRORS = (
+    nats.errors.BadSubjectError,
+    nats.errors.ConnectionClosedError,
+    nats.errors.MaxPayloadError,
+    nats.js.errors.BadRequestError,
+    nats.js.errors.InvalidKeyError,
+    nats.js.errors.NotFoundError,
+)
+"""Errors that another attempt cannot mend."""
+
+
+class Link:
+    """A connected client; made by :meth:`open`."""
+
+    def __init__(self, url: str, name: str) -> None:
+        self._url = url
+        self._name = name
+        self._connected = asyncio.Event()
+        self._closing = False
+        self._last_error: Exception | None = None
+        self._on_reconnect: list[Callable[[], Awaitable[None]]] = []
+        self.client = Client()
+
+    @classmethod
+    async def open(cls, url: str, *, creds: Path | None, name: str, inbox_prefix: str) -> "Link":
+        """Connect to the server at ``url``.
+
+        Raises
+        ------
+        BrokerError
+            If it cannot be reached, refuses the credentials, or is too old.
+        """
+        if creds is not None:
+            _check_creds(creds)
+        link = cls(url, name)
+        try:
+            await link._connect(creds, inbox_prefix)
+            check_version(str(link.client._server_info.get("version", "none")), url)
+        except BrokerError:
+            await link.close()
+            raise
+        return link
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether something published now goes out now."""
+        return bool(self.client.is_connected)
+
+    def on_reconnect(self, callback: Callable[[], Awaitable[None]]) -> None:
+        """Await ``callback`` after each reconnect."""
+        self._on_reconnect.append(callback)
+
+    async def persist(self, what: str, call: Callable[[], Awaitable[_T]]) -> _T:
+        """Repeat ``call`` until it succeeds, over a restart of the broker.
+
+        Nothing is handed to the client while it is disconnected, so its buffer cannot fill.
+
+        Raises
+        ------
+        BrokerError
+            If it has not succeeded after ``RETRY_S``, or never can.
+        """
+        clock = asyncio.get_running_loop()
+        deadline = clock.time() + RETRY_S
+        reason: Exception = nats.errors.ConnectionReconnectingError()
+        while clock.time() < deadline:
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await self._connected.wait()
+                return await call()
+            except _FINAL_ERRORS as error:
+                raise BrokerError(f"{self._url}: {what}: {_one_line(error)}") from None
+            except (nats.errors.Error, TimeoutError) as error:
+                reason = error if isinstance(error, nats.errors.Error) else reason
+                await asyncio.sleep(_RETRY_WAIT_S)
+        raise BrokerError(
+            f"{self._url}: {what}: need an answer within {RETRY_S:g} s, was {_one_line(reason)}"
+        )
+
+    async def settle(self) -> None:
+        """Return once the server has handled all that was published and subscribed so far."""
+        # The client's PING overtakes what it still buffers; the second one cannot.
+        await self.client.flush(_FLUSH_TIMEOUT_S)
+        await self.client.flush(_FLUSH_TIMEOUT_S)
+
+    async def close(self) -> None:
+        """Send what is buffered, if the server is there to take it, and disconnect."""
+        self._closing = True
+        if self.is_connected:
+            try:
+                await self.settle()
+            except nats.errors.Error as error:
+                _log.warning("%s: lost what was being sent: %s", self._url, _one_line(error))
+        await self.client.close()
+
+    async def _connect(self, creds: Path | None, inbox_prefix: str) -> None:
+        try:
+            await self.client.connect(
+                self._url,
+                name=self._name,
+                inbox_prefix=inbox_prefix,
+                user_credentials=None if creds is None else str(creds),
+                connect_timeout=_CONNECT_TIMEOUT_S,
+                ping_interval=_PING_INTERVAL_S,
+                reconnect_time_wait=_RECONNECT_WAIT_S,
+                max_reconnect_attempts=1,
+                error_cb=self._note_error,
+                disconnected_cb=self._note_disconnect,
+                reconnected_cb=self._note_reconnect,
+                closed_cb=self._note_closed,
+            )
+        except (OSError, ValueError, nats.errors.Error) as error:
+            raise BrokerError(self._explain(self._last_error or error, creds)) from None
+        # A client that may reconnect forever would also wait forever for its first server.
+        self.client.options["max_reconnect_attempts"] = _FOREVER
+        self._connected.set()
+
+    def _explain(self, error: Exception, creds: Path | None) -> str:
+        # A refusing server hangs up at once; the reset may overtake its reason.
+        cut_off = isinstance(error, ConnectionError) and self.client._server_info.get(
+            "auth_required"
+        )
+        if cut_off or "authorization violation" in str(error).lower():
+            given = "none were given" if creds is None else f"those in {creds} are not"
+            return f"{self._url}: need credentials the server accepts, {given}"
+        return f"{self._url}: no NATS server can be reached: {_one_line(error)}"
+
+    async def _note_error(self, error: Exception) -> None:
+        self._last_error = error
+        if self._closing or not self._connected.is_set():
+            _log.debug("%s: %s", self._url, _one_line(error))
+        elif isinstance(error, nats.errors.Error):
+            _log.warning("%s: %s", self._url, _one_line(error))
+        else:
+            _log.error("%s: a message could not be handled", self._url, exc_info=error)
+
+    async def _note_disconnect(self) -> None:
+        if self._connected.is_set() and not self._closing:
+            _log.warning("%s: the connection is lost; trying again until it is back", self._url)
+        self._connected.clear()
+
+    async def _note_reconnect(self) -> None:
+        _log.info("%s: the connection is back", self._url)
+        self._connected.set()
+        for callback in self._on_reconnect:
+            try:
+                await callback()
+            except BrokerError as error:
+                _log.warning("after the reconnect: %s", error)
+
+    async def _note_closed(self) -> None:
+        if not self._closing and self._connected.is_set():
+            _log.error("%s: the server closed the connection for good", self._url)
+
+
+def _check_creds(path: Path) -> None:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise BrokerError(f"{path}: the credentials cannot be read: {reason}") from None
+    if "NATS USER JWT" not in text or "USER NKEY SEED" not in text:
+        raise BrokerError(f"{path}: need a NATS credentials file, with a user JWT and its seed")
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

@@ -1,0 +1,240 @@
+"""The bus as the Weaver sees it: what comes in, what goes out, and what must not be lost.
+
+Calls that write (:meth:`NatsBus.send`, :meth:`NatsBus.put`, ...) return once the broker has
+the write on file, wait out a restart of the broker, and raise
+:class:`~torchloom_core.errors.BrokerError` when it stays away longer.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+import nats.errors
+from nats.aio.msg import Msg
+from nats.micro.service import Service
+
+from torchloom_core import subjects
+from torchloom_core.bus import control
+from torchloom_core.bus.inlet import Inlet, Malformed, Receive
+from torchloom_core.bus.link import Link
+from torchloom_core.bus.store import EPOCH_KEY, Store
+from torchloom_core.clock import Clock, SystemClock
+from torchloom_core.codec import decode_join_request, encode
+from torchloom_core.errors import BrokerError, MessageError
+from torchloom_core.messages import Command, JoinReply, JoinRequest, RollCall
+
+_log = logging.getLogger(__name__)
+
+_PENDING_MESSAGES = 1 << 20
+_PENDING_BYTES = 1 << 29
+_OUTBOX_MESSAGES = 4096
+
+
+class NatsBus:
+    """The Weaver's connection to one run; made by :meth:`connect`."""
+
+    def __init__(self, link: Link, store: Store, run: str, clock: Clock) -> None:
+        self._link = link
+        self._store = store
+        self._run = run
+        self._clock = clock
+        self._inlet: Inlet | None = None
+        self._service: Service | None = None
+        self._epoch = 0
+        self._superseded: Callable[[int], None] | None = None
+        self._outbox: asyncio.Queue[tuple[str, bytes]] = asyncio.Queue(_OUTBOX_MESSAGES)
+        self._posting = asyncio.create_task(self._post())
+        self.untold = 0
+
+    @classmethod
+    async def connect(
+        cls, url: str, run: str, creds: Path | None = None, clock: Clock | None = None
+    ) -> "NatsBus":
+        """Connect to the broker, and from then on reconnect for ever; make streams and bucket.
+
+        Raises
+        ------
+        BrokerError
+            If it cannot be reached, refuses the credentials, is too old, or has JetStream off.
+        """
+        link = await Link.open(
+            url, creds=creds, name=f"torchloom-weaver-{run}", inbox_prefix=_inbox(run)
+        )
+        store = Store(link, run)
+        try:
+            await store.check(url)
+            await store.make(_acks(run))
+        except BrokerError:
+            await link.close()
+            raise
+        return cls(link, store, run, clock or SystemClock())
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the broker is there right now."""
+        return self._link.is_connected
+
+    @property
+    def malformed(self) -> int:
+        """Messages dropped so far because they were none."""
+        return self._inlet.malformed if self._inlet else 0
+
+    async def open(self, receive: Receive, malformed: Malformed) -> None:
+        """Take in what workers send.
+
+        Parameters
+        ----------
+        receive : callable
+            ``(message, ts_recv_ns)`` for every telemetry batch, event and ack. It must not
+            block. An ack comes again, now or to the next Weaver, until ``receive`` returned
+            from it once: a repeated ack has to be harmless.
+        malformed : callable
+            ``(subject, reason)`` for every message that was dropped.
+        """
+        self._inlet = inlet = Inlet(self._run, self._clock, receive, malformed)
+        await self._hear(_acks(self._run), self._take_ack)
+        await self._hear(subjects.event(self._run), inlet.take_event)
+        await self._hear(subjects.telemetry(self._run), inlet.take_telemetry)
+        await self._link.settle()
+
+    async def add_worker(self, worker: str) -> None:
+        """Make the durable consumer from which ``worker`` pulls its commands; repeatable."""
+        await self._store.add_worker(worker)
+
+    async def send(self, command: Command) -> None:
+        """Put a command on file for its worker; one that is sent again is there only once."""
+        await self._store.publish(
+            f"send command {command.id}",
+            subjects.command(self._run, command.worker),
+            encode(command),
+            f"{command.id}:{command.epoch}",
+        )
+
+    async def recall(self, worker: str) -> None:
+        """Take the worker's commands off file; those that it has pulled already stay with it."""
+        await self._store.recall(worker)
+
+    async def roll_call(self, epoch: int) -> None:
+        """Ask every worker to say hello."""
+        data = encode(RollCall(run=self._run, epoch=epoch))
+
+        async def call() -> None:
+            await self._link.client.publish(subjects.roll_call(self._run), data)
+            await self._link.settle()
+
+        await self._link.persist("call the roll", call)
+
+    def tell(self, kind: str, message: msgspec.Struct) -> None:
+        """Publish for whoever listens; lost, and counted in ``untold``, if the broker is away."""
+        try:
+            self._outbox.put_nowait((subjects.out(self._run, kind), encode(message)))
+        except asyncio.QueueFull:
+            self.untold += 1
+
+    async def put(self, key: str, data: bytes) -> None:
+        """Set a key of the run's bucket; puts land in the order in which they were called."""
+        await self._store.put(key, data)
+
+    async def get(self, key: str) -> bytes | None:
+        """Return a key's value, None where there is none."""
+        return await self._store.get(key)
+
+    async def items(self, prefix: str) -> dict[str, bytes]:
+        """Return ``{key: value}`` of all keys ``<prefix>.<...>``."""
+        return await self._store.items(prefix)
+
+    async def claim_epoch(self) -> int:
+        """Become the run's Weaver: raise the epoch by one and return it."""
+        self._epoch = await self._store.claim_epoch()
+        return self._epoch
+
+    async def on_epoch(self, callback: Callable[[int], None]) -> None:
+        """Call ``callback(epoch)`` once when another Weaver has claimed a later epoch than ours."""
+        self._superseded = callback
+        await self._hear(f"$KV.{subjects.bucket(self._run)}.{EPOCH_KEY}", self._epoch_moved)
+        self._link.on_reconnect(self._look_at_epoch)
+        await self._link.settle()
+        await self._look_at_epoch()
+
+    async def serve(self, handlers: Mapping[str, control.Handler]) -> None:
+        """Answer people's requests, each verb with its handler."""
+        self._service = await control.serve(self._link.client, self._run, handlers)
+        await self._link.settle()
+
+    async def serve_join(self, handler: Callable[[JoinRequest], Awaitable[JoinReply]]) -> None:
+        """Answer workers that ask for credentials."""
+
+        async def answer(msg: Msg) -> None:
+            try:
+                reply = await handler(decode_join_request(msg.data))
+            except MessageError as error:
+                reply = JoinReply(error=str(error))
+                if self._inlet:
+                    self._inlet.reject(msg.subject, str(error))
+            if msg.reply:
+                await msg.respond(encode(reply))
+
+        await self._hear(subjects.join(self._run), answer)
+        await self._link.settle()
+
+    async def close(self) -> None:
+        """Stop taking anything in, send what is waiting, and disconnect."""
+        if self.is_connected and self._service is not None:
+            await self._service.stop()
+        if self.is_connected:
+            await self._outbox.join()
+        self._posting.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._posting
+        await self._link.close()
+
+    async def _hear(self, subject: str, callback: Callable[[Msg], Awaitable[None]]) -> None:
+        await self._link.client.subscribe(
+            subject,
+            cb=callback,
+            pending_msgs_limit=_PENDING_MESSAGES,
+            pending_bytes_limit=_PENDING_BYTES,
+        )
+
+    async def _take_ack(self, msg: Msg) -> None:
+        if self._inlet is None:
+            return
+        self._inlet.take_ack(msg)
+        if self.is_connected:
+            await msg.ack()
+
+    async def _post(self) -> None:
+        while True:
+            subject, data = await self._outbox.get()
+            try:
+                if not self.is_connected:
+                    raise nats.errors.ConnectionReconnectingError
+                await self._link.client.publish(subject, data)
+            except nats.errors.Error:
+                self.untold += 1
+            finally:
+                self._outbox.task_done()
+
+    async def _epoch_moved(self, _: Msg) -> None:
+        # A claim that lost its race is published too, so the bucket has the last word.
+        await self._look_at_epoch()
+
+    async def _look_at_epoch(self) -> None:
+        if self._superseded is None or not self._epoch:
+            return
+        newest = await self._store.epoch()
+        if newest > self._epoch and self._superseded is not None:
+            callback, self._superseded = self._superseded, None
+            callback(newest)
+
+
+def _acks(run: str) -> str:
+    return f"{_inbox(run)}.acks"
+
+
+def _inbox(run: str) -> str:
+    """Return the prefix of the Weaver's own subjects; nobody else may read or write there."""
+    return f"_INBOX_WEAVER_{run}"

@@ -1,0 +1,163 @@
+"""NATS identities: nkeys (ed25519 key pairs) and the JWTs a server in operator mode believes.
+
+Claims follow version 2 of https://github.com/nats-io/jwt; only what torchLoom mints is here.
+"""
+
+import base64
+import binascii
+import hashlib
+import os
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import msgspec
+import nkeys
+
+Kind = Literal["operator", "account", "user"]
+
+Claims = dict[str, Any]
+
+_PREFIX = {
+    "operator": nkeys.PREFIX_BYTE_OPERATOR,
+    "account": nkeys.PREFIX_BYTE_ACCOUNT,
+    "user": nkeys.PREFIX_BYTE_USER,
+}
+_KEY_BYTES = 32
+_CRC_BYTES = 2
+_NO_LIMIT = -1
+
+UNLIMITED_USER: Claims = {
+    "subs": _NO_LIMIT,
+    "data": _NO_LIMIT,
+    "payload": _NO_LIMIT,
+}
+"""Limits every user and every scope has to state."""
+
+
+def new_seed(kind: Kind) -> str:
+    """Return the seed of a fresh key pair; it is the secret half."""
+    return str(nkeys.encode_seed(os.urandom(_KEY_BYTES), _PREFIX[kind]).decode())
+
+
+def public_key(seed: str) -> str:
+    """Return the public half of ``seed``."""
+    return str(nkeys.from_seed(seed.encode()).public_key.decode())
+
+
+def is_user_key(text: str) -> bool:
+    """Return whether ``text`` is the public key of a user: ``U...``, checksum and all."""
+    try:
+        raw = base64.b32decode(text + "=" * (-len(text) % 8))
+    except (binascii.Error, ValueError):
+        return False
+    if len(raw) != 1 + _KEY_BYTES + _CRC_BYTES or raw[0] != nkeys.PREFIX_BYTE_USER:
+        return False
+    return bool(nkeys.crc16(raw[:-_CRC_BYTES]) == int.from_bytes(raw[-_CRC_BYTES:], "little"))
+
+
+def sign(seed: str, subject: str, name: str, claims: Claims, issued_s: int) -> str:
+    """Return the JWT in which the owner of ``seed`` says ``claims`` about ``subject``.
+
+    The same arguments always give the same text, so a server's config can be compared.
+    """
+    body: Claims = {
+        "iat": issued_s,
+        "iss": public_key(seed),
+        "name": name,
+        "sub": subject,
+        "nats": {"version": 2, **claims},
+    }
+    digest = hashlib.new("sha512_256", msgspec.json.encode(body)).digest()
+    body["jti"] = base64.b32encode(digest).decode().rstrip("=")
+    signed = f"{_part({'typ': 'JWT', 'alg': 'ed25519-nkey'})}.{_part(body)}"
+    signature = nkeys.from_seed(seed.encode()).sign(signed.encode())
+    return f"{signed}.{_base64url(signature)}"
+
+
+def operator_claims(system_account: str) -> Claims:
+    """Return what an operator says of itself."""
+    return {"type": "operator", "system_account": system_account}
+
+
+def account_claims(
+    *,
+    jetstream: bool,
+    scopes: Sequence[Claims] = (),
+    exports: Sequence[Claims] = (),
+    imports: Sequence[Claims] = (),
+) -> Claims:
+    """Return the claims of an account: its scoped keys, what it shows others and takes in."""
+    storage = _NO_LIMIT if jetstream else 0
+    limits = {
+        **UNLIMITED_USER,
+        "imports": _NO_LIMIT,
+        "exports": _NO_LIMIT,
+        "wildcards": True,
+        "conn": _NO_LIMIT,
+        "leaf": _NO_LIMIT,
+        "mem_storage": storage,
+        "disk_storage": storage,
+        "streams": storage,
+        "consumer": storage,
+    }
+    return {
+        "type": "account",
+        "limits": limits,
+        "signing_keys": scopes,
+        "exports": exports,
+        "imports": imports,
+    }
+
+
+def share(
+    kind: Literal["stream", "service"], subject: str, owner: str, *, many_replies: bool = False
+) -> tuple[Claims, Claims]:
+    """Return the export that account ``owner`` declares for ``subject``, and the matching import.
+
+    A ``stream`` is heard by the importing account; a ``service`` is asked by it, and answers
+    go back to that account only, wherever the reply subject may point.
+    """
+    export = {"name": subject, "subject": subject, "type": kind}
+    if many_replies:
+        export["response_type"] = "Stream"
+    return export, {"name": subject, "subject": subject, "account": owner, "type": kind}
+
+
+def scope(key: str, role: str, publish: list[str], subscribe: list[str]) -> Claims:
+    """Return a signing key whose users have exactly these rights, whatever they claim."""
+    return {
+        "kind": "user_scope",
+        "key": key,
+        "role": role,
+        "template": {**_rights(publish, subscribe), **UNLIMITED_USER},
+    }
+
+
+def user_claims(publish: list[str], subscribe: list[str]) -> Claims:
+    """Return the claims of a user who may publish and subscribe only to these subjects."""
+    return {"type": "user", **_rights(publish, subscribe), **UNLIMITED_USER}
+
+
+def scoped_user_claims(account: str) -> Claims:
+    """Return the claims of a user whose rights are those of the scope that signs."""
+    return {"type": "user", "issuer_account": account}
+
+
+def creds_text(jwt: str, seed: str) -> str:
+    """Return a NATS credentials file."""
+    return (
+        f"-----BEGIN NATS USER JWT-----\n{jwt}\n------END NATS USER JWT------\n\n"
+        f"-----BEGIN USER NKEY SEED-----\n{seed}\n------END USER NKEY SEED------\n"
+    )
+
+
+def _rights(publish: list[str], subscribe: list[str]) -> Claims:
+    return {"pub": {"allow": publish}, "sub": {"allow": subscribe}}
+
+
+def _part(value: Claims) -> str:
+    return _base64url(msgspec.json.encode(value))
+
+
+def _base64url(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).decode().rstrip("=")
