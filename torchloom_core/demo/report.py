@@ -1,6 +1,7 @@
 """What the demo shows at the end: a table, a plot, a summary for machines."""
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,17 @@ from torchloom_core.trajectory.layout import run_folder
 from torchloom_core.trajectory.reader import lives
 
 _TOLD = ("verdict", "outcome", "notice", "policy_failed")
+
+_ROWS: tuple[tuple[str, Callable[[Measures], str]], ...] = (
+    ("failed steps", lambda m: str(m.failed_steps)),
+    ("longest stall", lambda m: f"{m.stall_s:.2f} s"),
+    ("steps done", lambda m: str(m.steps)),
+    ("step counter continuous", lambda m: _yes(m.continuous)),
+    ("replica groups at the end", lambda m: str(m.groups_at_end)),
+    ("time", lambda m: f"{m.seconds:.1f} s"),
+    ("loss at the end", lambda m: f"{m.loss:.4f}"),
+    ("final weights bitwise equal", lambda m: _yes(m.weights_equal)),
+)
 
 
 def measures_of(act: Act) -> Measures:
@@ -58,16 +70,7 @@ def show_table(console: Console, before: Act, after: Act) -> None:
     table.add_column("")
     table.add_column("without torchLoom's action", justify="right")
     table.add_column("with it", justify="right", style="bold")
-    for name, cell in (
-        ("failed steps", lambda m: str(m.failed_steps)),
-        ("longest stall", lambda m: f"{m.stall_s:.2f} s"),
-        ("steps done", lambda m: str(m.steps)),
-        ("step counter continuous", lambda m: _yes(m.continuous)),
-        ("replica groups at the end", lambda m: str(m.groups_at_end)),
-        ("time", lambda m: f"{m.seconds:.1f} s"),
-        ("loss at the end", lambda m: f"{m.loss:.4f}"),
-        ("final weights bitwise equal", lambda m: _yes(m.weights_equal)),
-    ):
+    for name, cell in _ROWS:
         table.add_row(name, cell(without), cell(with_))
     console.print(table)
     start = after.ill_at or 0.0

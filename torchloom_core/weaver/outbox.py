@@ -7,7 +7,7 @@ successor sends again.
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Protocol
 
 from torchloom_core import codec
@@ -115,8 +115,8 @@ class Outbox:
         log.warning("command %s to %s passed its deadline unsent", command.id, command.worker)
         return None
 
-    async def _once(self, call: asyncio.Future[None] | object) -> None:
+    async def _once(self, call: Awaitable[None]) -> None:
         try:
-            await call  # type: ignore[misc]
+            await call
         except BrokerError as error:
             log.warning("%s", error)
