@@ -1,0 +1,68 @@
+import sys
+
+import pytest
+
+from torchloom_core.actions import ChangeKnob
+from torchloom_core.config import Config
+from torchloom_core.decisions import Propose, Request, Tick
+from torchloom_core.kernel import Kernel
+from torchloom_core.messages import Ack, Hello, KnobSpec, Telemetry
+from torchloom_core.plugins import ActivePlugins
+from torchloom_core.policy_host import RecordedGuard
+from torchloom_core.trajectory.layout import run_folder
+from torchloom_core.trajectory.writer import TrajectoryWriter
+
+WHO = {"run": "run", "worker": "g0-0", "incarnation": 1}
+SECOND_NS = 10**9
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The folder that a page's code runs in, with a short trajectory and no Weaver."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delenv("TORCHLOOM_JOIN", raising=False)
+    known = set(sys.modules)
+    record(run_folder(tmp_path / ".torchloom", "run"))
+    yield tmp_path
+    for name in set(sys.modules) - known:
+        if (getattr(sys.modules[name], "__file__", None) or "").startswith(str(tmp_path)):
+            del sys.modules[name]
+
+
+def record(root):
+    """Write the trajectory of a Weaver that measured one worker and set its knob."""
+    writer = TrajectoryWriter(root, "run", 1, Config(), {}, SECOND_NS)
+    kernel = Kernel(Config(), ActivePlugins(), RecordedGuard())
+    seconds = iter(range(1, 100))
+
+    def enter(message):
+        ts_ns = next(seconds) * SECOND_NS
+        outputs = kernel.step(message, ts_ns)
+        if isinstance(message, Telemetry):
+            writer.telemetry(message, ts_ns)
+        else:
+            writer.event(message, ts_ns, outputs)
+
+    knob = KnobSpec(name="lr", kind="float")
+    enter(Hello(**WHO, group="g0", rank=0, node="n0", knobs=(knob,), values={"lr": 0.1}))
+    for seq in range(3):
+        enter(batch(seq))
+    enter(Tick())
+    enter(Request(id="r1.1", want=Propose(action=ChangeKnob(knob="lr", value=0.2))))
+    (command,) = kernel.ledger.flights
+    enter(Ack(**WHO, command=command, epoch=0, status="applied", step=3))
+    writer.close()
+
+
+def batch(seq):
+    return Telemetry(
+        **WHO,
+        seq=seq,
+        state="training",
+        step=seq,
+        progress_age_s=0.0,
+        metrics=("step_time_s",),
+        ts_ns=((seq + 1) * SECOND_NS).to_bytes(8, "little"),
+        values=bytes.fromhex("000000000000f03f"),
+    )

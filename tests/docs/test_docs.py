@@ -1,0 +1,269 @@
+import asyncio
+import importlib
+import inspect
+import re
+import shlex
+import sys
+import tomllib
+import types
+from collections.abc import Iterator
+from importlib.metadata import EntryPoint, metadata
+
+import pytest
+from cyclopts import CycloptsError
+from cyclopts.exceptions import MissingArgumentError
+
+from tests.docs.pages import PAGES, ROOT, blocks, headings, manual, prose, spans
+from torchloom_core import errors, subjects
+from torchloom_core.arbiter.rails import PERSON_RAILS, POLICY_RAILS
+from torchloom_core.cli.app import app
+from torchloom_core.cli.summaries import KINDS
+from torchloom_core.config import ACTION_KINDS, ActionRule, Arbiter, Breaker, Config, parse
+from torchloom_core.decisions import Reply
+from torchloom_core.plugins import ENTRY_POINT_GROUP, activate, discover
+from torchloom_core.testing import PolicyContract, PredictorContract
+from torchloom_core.weaver.desk import Desk
+
+PACKAGES = ("torchloom_core", "threadlet", "policies", "predictors")
+FILE_SUFFIXES = ("json", "creds")
+ENDINGS = ("net_gain", "person", "outbid", "approval", "holdout", "dry_run", "shadow")
+
+pages = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+
+
+def doc(name):
+    return next(page for page in PAGES if page.name == name)
+
+
+# --- code blocks ---
+
+
+def run(block, module):
+    """Run the block as part of ``module``, and the tests that it defines."""
+    before = dict(vars(module))
+    # Line numbers in a traceback are the page's.
+    exec(compile("\n" * block.line + block.text, block.page, "exec"), vars(module))
+    for name, value in list(vars(module).items()):
+        if before.get(name) is value or name in ("PolicyContract", "PredictorContract"):
+            continue
+        if inspect.isclass(value) and issubclass(value, PolicyContract | PredictorContract):
+            for test in filter(lambda name: name.startswith("test_"), dir(value)):
+                getattr(value(), test)()
+        elif name.startswith("test_"):
+            value()
+
+
+@pages
+def test_every_python_block_does_what_it_says(page, folder, monkeypatch):
+    module = None
+    for number, block in enumerate(blocks(page, "python")):
+        if block.note.startswith("not run: "):
+            continue
+        if block.file:
+            (folder / block.file).write_text(block.text, encoding="utf-8")
+            importlib.import_module(block.file.removesuffix(".py"))
+            continue
+        if block.note != "continues":
+            module = types.ModuleType(f"{page.stem}_{number}")
+            monkeypatch.setitem(sys.modules, module.__name__, module)
+        assert module, f"{block.place}: need a block before the one that continues"
+        run(block, module)
+
+
+@pages
+def test_every_toml_block_is_a_config_or_a_package_that_works(page, folder):
+    for block in blocks(page, "python"):
+        if block.file:
+            (folder / block.file).write_text(block.text, encoding="utf-8")
+    found = []
+    for block in blocks(page, "toml"):
+        table = tomllib.loads(block.text)
+        if "project" in table:
+            named = table["project"]["entry-points"][ENTRY_POINT_GROUP]
+            found += discover(EntryPoint(*named_, ENTRY_POINT_GROUP) for named_ in named.items())
+            assert not [info.problem for info in found if info.problem]
+            continue
+        config = parse(block.text, block.place)
+        if config.policies or config.predictors:
+            active = activate(config, [*discover(), *found], block.place)
+            assert not active.failed
+            assert active.versions.keys() == {*config.policies, *config.predictors}
+
+
+def shell_lines(page):
+    """Yield ``(place, words)`` of every command in a shell block."""
+    for block in blocks(page, "sh", "console"):
+        for line in block.text.splitlines():
+            if block.language == "console":
+                if not line.startswith("$ "):
+                    continue
+                line = line[2:]
+            words = shlex.split(line, comments=True)
+            while words and re.fullmatch(r"\w+=.*", words[0]):
+                words.pop(0)
+            if words:
+                yield block.place, words
+
+
+def check_torchloom(words, place):
+    """Fail unless the command line names a real command with real options."""
+    try:
+        app.parse_args(words[1:], exit_on_error=False, print_error=False)
+    except MissingArgumentError:
+        pass  # in a sentence, `torchloom migrate` is a name
+    except CycloptsError as error:
+        raise AssertionError(f"{place}: {shlex.join(words)}: {error}") from None
+
+
+@pages
+def test_every_command_line_can_be_typed(page):
+    targets = re.findall(r"(?m)^(\w+):", (ROOT / "Makefile").read_text(encoding="utf-8"))
+    for place, words in shell_lines(page):
+        if words[0] == "torchloom":
+            check_torchloom(words, place)
+        elif words[0] == "make":
+            assert set(words[1:]) <= set(targets), place
+    for span in spans(page):
+        if span.startswith("torchloom "):
+            check_torchloom(span.replace("<id>", "p1.1").split(), page.name)
+        elif span.startswith("make "):
+            assert span.removeprefix("make ") in targets, span
+
+
+# --- what the pages must not leave out ---
+
+
+def desk():
+    """Return a desk whose kernel agrees to everything."""
+    made = Desk(
+        1, lambda request: made.reply(Reply(request=request.id, ok=True, text="")), *2 * [None]
+    )
+    return made
+
+
+def test_every_control_verb_is_shown_with_a_request_that_the_weaver_takes():
+    verbs = desk().verbs
+    shown = re.findall(r"nats (?:req|pub) tl\.ctl\.run\.(\S+) '(.*?)'", manual())
+    assert {verb for verb, _ in shown} == set(verbs)
+    for verb, body in shown:
+        if body:
+            assert b'"ok":true' in asyncio.run(verbs[verb](body.encode()))
+
+
+def test_every_subject_is_told():
+    functions = inspect.getmembers(subjects, inspect.isfunction)
+    names = [
+        function(**{name: f"<{name}>" for name in inspect.signature(function).parameters})
+        for name, function in functions
+        if name not in ("token", "worker_of")
+    ]
+    assert len(names) > 10
+    assert [name for name in names if name not in doc("weaver.md").read_text()] == []
+
+
+def test_every_rail_is_told_in_its_order_with_an_example():
+    text = doc("arbiter.md").read_text(encoding="utf-8")
+    rows = re.findall(r"(?m)^\| \d+ \| `(\w+)` \|.*\| (yes)? ?\|$", text)
+    assert rows == [(r.__name__, "yes" if r in PERSON_RAILS else "") for r in POLICY_RAILS]
+    assert re.findall(r"denied by (\w+):", text) == [rail.__name__ for rail in POLICY_RAILS]
+    assert [rule for rule in ENDINGS if f"| `{rule}` |" not in text] == []
+
+
+def test_every_setting_of_the_arbiter_and_every_action_is_told():
+    text = doc("arbiter.md").read_text(encoding="utf-8")
+    fields = [name for cls in (Arbiter, ActionRule, Breaker) for name in cls.__struct_fields__]
+    assert [name for name in (*fields, *ACTION_KINDS) if name not in text] == []
+
+
+def test_every_kind_of_record_is_told():
+    assert KINDS - set(spans(doc("trajectory.md"))) == set()
+
+
+def test_every_environment_variable_that_is_read_is_told():
+    read = set()
+    for package in PACKAGES:
+        for path in (ROOT / package).rglob("*.py"):
+            if "demo" not in path.parts:
+                source = path.read_text(encoding="utf-8")
+                read |= set(re.findall(r"\bTORCHLOOM_[A-Z_]+", source))
+                read |= set(re.findall(r"environ(?:ment)?\.get\(\s*\"([A-Z_]+)\"", source))
+    assert {"TORCHLOOM_JOIN", "NATS_URL", "REPLICA_GROUP_ID"} <= read
+    told = {span for page in PAGES for span in spans(page)}
+    assert read - told - {"PATH"} == set()
+
+
+def commands(of=app, name="torchloom") -> Iterator[str]:
+    """Yield every command that does something."""
+    parts = [part for part in of if not part.startswith("-")]
+    for part in parts:
+        yield from commands(of[part], f"{name} {part}")
+    if not parts:
+        yield name
+
+
+def test_every_command_is_told():
+    text = manual()
+    assert [command for command in commands() if command not in text] == []
+
+
+def test_every_built_in_plugin_is_told():
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        names = tomllib.load(file)["project"]["entry-points"][ENTRY_POINT_GROUP]
+    told = {*spans(doc("policy.md")), *spans(doc("predictor.md"))}
+    assert names.keys() <= told
+
+
+def test_every_exit_status_is_told():
+    told = set(re.findall(r"(?m)^\| (\d+) \|", doc("weaver.md").read_text(encoding="utf-8")))
+    classes = [value for value in vars(errors).values() if inspect.isclass(value)]
+    assert {str(cls.exit_code) for cls in classes} <= told
+
+
+@pages
+def test_no_key_of_the_config_is_invented(page):
+    for span in spans(page):
+        first, *rest = span.split(".")
+        if first not in Config.__struct_fields__ or not rest or rest[-1] in FILE_SUFFIXES:
+            continue
+        where = getattr(Config(), first)
+        for name in rest:
+            if where == {}:  # arbiter.actions.<kind>
+                where = ActionRule()
+                continue
+            assert hasattr(where, name), f"{page.name}: {span}"
+            where = getattr(where, name)
+
+
+# --- links and names ---
+
+
+@pages
+def test_every_link_and_every_file_that_is_named_is_there(page):
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
+        if not target.startswith("http"):
+            path, _, anchor = target.partition("#")
+            linked = page.parent / path if path else page
+            assert linked.exists(), f"{page.name}: {target}"
+            assert not anchor or anchor in headings(linked), f"{page.name}: {target}"
+    for span in spans(page):
+        if re.fullmatch(r"\w[\w.-]*/[\w./-]*", span) and (ROOT / span.split("/")[0]).exists():
+            assert (ROOT / span).exists(), f"{page.name}: {span}"
+
+
+def test_the_manual_lists_all_of_its_pages():
+    index = doc_index().read_text(encoding="utf-8")
+    assert [page.name for page in PAGES[1:] if f"({page.name})" not in index] == [doc_index().name]
+
+
+def doc_index():
+    return ROOT / "docs" / "README.md"
+
+
+def test_the_script_that_is_attached_is_torchfts_own_and_takes_five_lines():
+    (block,) = blocks(ROOT / "README.md", "diff")
+    lines = block.text.splitlines()
+    own = "\n".join(line[1:] for line in lines if not line.startswith("+")).replace(
+        "\n\n\n", "\n\n"
+    )
+    assert own.strip() in str(metadata("torchft-nightly").get_payload())
+    assert sum(line.startswith("+") for line in lines) <= 5
