@@ -1,0 +1,268 @@
+import asyncio
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import nats
+import psutil
+import pytest
+from nats.js.api import AckPolicy, ConsumerConfig, StreamConfig
+
+from torchloom_core import subjects
+from torchloom_core.codec import (
+    decode_ack,
+    decode_event,
+    decode_join_request,
+    decode_telemetry,
+    encode,
+)
+from torchloom_core.enrolment import Enrolment
+from torchloom_core.messages import FINAL_STATUSES, Command, Hello, JoinFile, RollCall
+
+DEADLINE_S = 40.0
+RUN = "run"
+HERE = Path(__file__).parent
+
+
+class WeaversPart:
+    """Does on a plain connection what a Threadlet needs a Weaver for, and keeps what it hears."""
+
+    def __init__(self, broker):
+        self._broker = broker
+        self.acks = []
+        self.events = []
+        self.telemetry = []
+        self._news = asyncio.Event()
+
+    async def start(self):
+        self.client = await nats.connect(
+            self._broker.url,
+            user_credentials=str(self._broker.credentials.weaver_creds),
+            max_reconnect_attempts=-1,
+            reconnect_time_wait=0.1,
+            error_cb=self._ignore,
+        )
+        self.js = self.client.jetstream()
+        for name, subject in (
+            (subjects.command_stream(RUN), subjects.command(RUN)),
+            (subjects.ack_stream(RUN), subjects.ack(RUN)),
+        ):
+            await self.js.add_stream(StreamConfig(name=name, subjects=[subject]))
+        self.enrolment = enrolment = Enrolment(RUN, self._broker.credentials.worker_jwt)
+
+        async def join(message):
+            reply = enrolment.grant(decode_join_request(message.data))
+            await message.respond(encode(reply))
+
+        await self.client.subscribe(subjects.join(RUN), cb=join)
+        await self._hear(subjects.ack(RUN), decode_ack, self.acks)
+        await self._hear(subjects.event(RUN), decode_event, self.events)
+        await self._hear(subjects.telemetry(RUN), decode_telemetry, self.telemetry)
+        await self.client.flush()
+
+    async def close(self):
+        await self.client.close()
+
+    async def _ignore(self, error):
+        pass
+
+    async def _hear(self, subject, decode, into):
+        async def take(message):
+            into.append(decode(message.data))
+            self._news.set()
+
+        await self.client.subscribe(subject, cb=take)
+
+    async def until(self, what):
+        """Return ``what()`` once it is true; asked again whenever something is heard."""
+        async with asyncio.timeout(DEADLINE_S):
+            while not (found := what()):
+                self._news.clear()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._news.wait(), 0.1)
+        return found
+
+    async def event(self, cls, /, worker="g0-0", **fields):
+        """Wait for an event of this class, the first whose fields are as given."""
+        return await self.until(
+            lambda: next(
+                (
+                    event
+                    for event in list(self.events)
+                    if isinstance(event, cls)
+                    and event.worker == worker
+                    and all(getattr(event, name) == value for name, value in fields.items())
+                ),
+                None,
+            )
+        )
+
+    async def beat(self, check, worker="g0-0"):
+        """Wait for telemetry of ``worker`` for which ``check`` is true."""
+        return await self.until(
+            lambda: next(
+                (batch for batch in self.telemetry if batch.worker == worker and check(batch)), None
+            )
+        )
+
+    async def admit(self, worker="g0-0", ack_wait_s=2.0):
+        """Wait for the worker's hello and make its consumer."""
+        hello = await self.event(Hello, worker)
+        await self.js.add_consumer(
+            subjects.command_stream(RUN),
+            ConsumerConfig(
+                durable_name=worker,
+                filter_subject=subjects.command(RUN, worker),
+                ack_policy=AckPolicy.EXPLICIT,
+                ack_wait=ack_wait_s,
+            ),
+        )
+        return hello
+
+    async def send(self, hello, deed, command_id="c1", *, epoch=1, ttl_s=60.0, **fields):
+        """Put a command on file."""
+        command = Command(
+            id=command_id,
+            run=RUN,
+            worker=hello.worker,
+            incarnation=fields.get("incarnation", hello.incarnation),
+            epoch=epoch,
+            issued_ns=time.time_ns(),
+            deadline_ns=time.time_ns() + round(ttl_s * 1e9),
+            do=deed,
+        )
+        await self.js.publish(subjects.command(RUN, hello.worker), encode(command))
+
+    async def final(self, command_id="c1", epoch=1):
+        """Wait for a command's final ack."""
+        return await self.until(
+            lambda: next(
+                (
+                    ack
+                    for ack in self.acks
+                    if (ack.command, ack.epoch) == (command_id, epoch)
+                    and ack.status in FINAL_STATUSES
+                ),
+                None,
+            )
+        )
+
+    async def ask(self, hello, deed, command_id="c1", **fields):
+        """Send a command and wait for its final ack."""
+        await self.send(hello, deed, command_id, **fields)
+        return await self.final(command_id, fields.get("epoch", 1))
+
+    async def no_command_is_open(self, worker="g0-0"):
+        """Wait until the broker holds no command of the worker's that is not acknowledged."""
+        async with asyncio.timeout(DEADLINE_S):
+            while True:
+                info = await self.js.consumer_info(subjects.command_stream(RUN), worker)
+                if not info.num_pending and not info.num_ack_pending:
+                    return
+                await asyncio.sleep(0.05)
+
+    async def call_the_roll(self):
+        await self.client.publish(subjects.roll_call(RUN), encode(RollCall(run=RUN, epoch=1)))
+
+
+class Trainer:
+    """A trainer in a process of its own."""
+
+    def __init__(self, folder, name, arguments, environment):
+        self.journal_path = folder / f"{name}.jsonl"
+        self.process = subprocess.Popen(
+            [sys.executable, HERE / "trainer.py", "--journal", self.journal_path, *arguments],
+            env=os.environ | environment,
+            cwd=folder,
+        )
+
+    def journal(self, event=None):
+        """Return the lines that the trainer has written so far."""
+        if not self.journal_path.exists():
+            return []
+        text = self.journal_path.read_text()
+        lines = [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+        return [line for line in lines if event in (None, line["event"])]
+
+    def sidecars(self):
+        """Return the sidecar processes of this trainer."""
+        return [
+            child
+            for child in psutil.Process(self.process.pid).children()
+            if child.status() != psutil.STATUS_ZOMBIE
+            and "torchloom_threadlet.sidecar" in child.cmdline()
+        ]
+
+    async def until(self, what):
+        """Return ``what()`` once it is true."""
+        async with asyncio.timeout(DEADLINE_S):
+            while not (found := what()):
+                assert self.process.poll() is None, "the trainer has ended"
+                await asyncio.sleep(0.02)
+        return found
+
+    async def goes_on(self):
+        """Wait for three more steps."""
+        done = len(self.journal("step"))
+        await self.until(lambda: len(self.journal("step")) >= done + 3)
+
+    async def ended(self):
+        """Wait for the process to end and return its exit status."""
+        return await asyncio.to_thread(self.process.wait, DEADLINE_S)
+
+
+@pytest.fixture
+def end_with_sidecars():
+    """Return a function that kills a trainer, then its sidecars.
+
+    The other way round the trainer would start another.
+    """
+
+    def end(process):
+        children = []
+        with contextlib.suppress(psutil.NoSuchProcess):
+            children = psutil.Process(process.pid).children(recursive=True)
+        process.kill()
+        process.wait()
+        for child in children:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                child.kill()
+
+    return end
+
+
+@pytest.fixture
+async def weaver(broker):
+    part = WeaversPart(broker)
+    await part.start()
+    yield part
+    await part.close()
+
+
+@pytest.fixture
+def join_file(broker, tmp_path):
+    path = tmp_path / "join.json"
+    join = JoinFile(url=broker.url, run=RUN, creds=broker.credentials.join_creds_text)
+    path.write_bytes(msgspec.json.encode(join))
+    return path
+
+
+@pytest.fixture
+def start_trainer(join_file, tmp_path, end_with_sidecars):
+    """Return a function that starts a trainer, which does not outlive the test."""
+    trainers = []
+
+    def start(*arguments, name="trainer", **environment):
+        defaults = {"TORCHLOOM_JOIN": str(join_file), "TORCHLOOM_HEARTBEAT_S": "0.1"}
+        trainer = Trainer(tmp_path, name, arguments, defaults | environment)
+        trainers.append(trainer)
+        return trainer
+
+    yield start
+    for trainer in trainers:
+        end_with_sidecars(trainer.process)

@@ -1,0 +1,122 @@
+"""What a sidecar measures, on the real host and on a stub of NVIDIA's library."""
+
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from torchloom_threadlet.collectors import Collection
+from torchloom_threadlet.collectors.process import ProcessCollector
+from torchloom_threadlet.collectors.prometheus import TextfileCollector
+
+HERE = Path(__file__).parent
+COLLECT = """
+import json
+from torchloom_threadlet.collectors.nvml import NvmlCollector
+collector = NvmlCollector.find()
+print(json.dumps(collector and [collector.collect(), collector.collect()]))
+"""
+
+
+@pytest.fixture(scope="module")
+def nvml_folder(tmp_path_factory):
+    if shutil.which("gcc") is None:
+        pytest.skip("no gcc to build the stub NVML with")
+    folder = tmp_path_factory.mktemp("nvml")
+    library = folder / "libnvidia-ml.so.1"
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, HERE / "fake_nvml.c"], check=True)
+    return folder
+
+
+def collect(folder, readings, **environment):
+    source = folder / "readings"
+    source.write_text(readings)
+    fake = {"LD_LIBRARY_PATH": str(folder), "FAKE_NVML": str(source)}
+    result = subprocess.run(
+        [sys.executable, "-c", COLLECT],
+        env=os.environ | fake | environment,
+        capture_output=True,
+        check=True,
+    )
+    return json.loads(result.stdout)
+
+
+def test_a_gpu_is_read_in_the_units_of_its_metrics_names(nvml_folder):
+    readings = "temp0 61\nmilliwatts0 312500\nutil0 97\nmem0 1024\ncorrected0 3\nuncorrected0 1\n"
+    first, _ = collect(nvml_folder, readings)
+    assert first == {
+        "gpu_temp_celsius": 61.0,
+        "gpu_power_watts": 312.5,
+        "gpu_util_ratio": 0.97,
+        "gpu_mem_used_bytes": 1024.0,
+        "gpu_ecc_corrected_total": 3.0,
+        "gpu_ecc_uncorrected_total": 1.0,
+        "gpu_xid_total": 0.0,
+    }
+
+
+def test_each_rank_reads_its_own_gpu_and_what_is_not_supported_is_left_out(nvml_folder):
+    readings = "temp0 61\ntemp1 70\n"
+    first, second = collect(nvml_folder, readings, LOCAL_RANK="1")
+    assert first == second == {"gpu_temp_celsius": 70.0, "gpu_xid_total": 0.0}
+    masked, _ = collect(nvml_folder, readings, LOCAL_RANK="0", CUDA_VISIBLE_DEVICES="1,0")
+    assert masked["gpu_temp_celsius"] == 70.0
+
+
+def test_an_xid_is_counted_once(nvml_folder):
+    first, second = collect(nvml_folder, "temp0 61\nxid0 79\n")
+    assert first == second
+    assert (first["gpu_xid_total"], first["gpu_xid_last"]) == (1.0, 79.0)
+
+
+def test_a_gpu_that_is_not_there_is_no_fault(nvml_folder):
+    assert collect(nvml_folder, "", LOCAL_RANK="5") is None
+
+
+def test_a_process_and_its_host_are_measured():
+    metrics = ProcessCollector.find(os.getpid()).collect()
+    assert metrics["rss_bytes"] > 1e6
+    assert metrics["host_mem_available_bytes"] > 0
+    assert metrics["cpu_percent"] >= 0
+
+
+def test_a_textfile_gives_samples_of_this_node_and_of_no_other(tmp_path):
+    path = tmp_path / "node.prom"
+    path.write_text(
+        "# TYPE node_temp_celsius gauge\n"
+        'node_temp_celsius{node="n1"} 71.5\n'
+        'node_temp_celsius{node="n2"} 20\n'
+        "# TYPE link_flaps_total counter\n"
+        "link_flaps_total 4\n"
+        'DCGM_FI_DEV_GPU_TEMP{gpu="0"} 40\n'
+    )
+    collector = TextfileCollector.find("n1", {"TORCHLOOM_TEXTFILE": str(path)})
+    assert collector.collect() == {"node_temp_celsius": 71.5, "link_flaps_total": 4.0}
+    path.write_text("half a li")
+    assert collector.collect() == {}
+    path.unlink()
+    assert collector.collect() == {}
+
+
+async def test_a_collector_that_fails_is_dropped_and_the_others_go_on(caplog):
+    class Broken:
+        def collect(self):
+            raise OSError("the driver is gone")
+
+    collection = Collection(os.getpid(), "n1", 0.01)
+    collection._makers = {
+        "broken": Broken,
+        "process": lambda: ProcessCollector.find(os.getpid()),
+    }
+    running = asyncio.create_task(collection.run())
+    async with asyncio.timeout(20):
+        while not (collection.gauges() and caplog.messages):  # noqa: ASYNC110 - no one to ask
+            await asyncio.sleep(0.01)
+    running.cancel()
+    assert caplog.messages == ["collector broken is dropped: OSError: the driver is gone"]
+    assert "rss_bytes" in collection.gauges()

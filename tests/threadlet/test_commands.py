@@ -1,0 +1,167 @@
+"""Commands through a real broker, a real sidecar and a real trainer."""
+
+import pytest
+
+from torchloom_core.messages import (
+    Checkpoint,
+    Drain,
+    Dump,
+    Exit,
+    Hello,
+    Join,
+    Note,
+    Pause,
+    Resume,
+    SetKnob,
+)
+
+pytestmark = pytest.mark.integration
+
+
+async def test_a_worker_says_what_it_is_and_what_it_can_do(weaver, start_trainer):
+    trainer = start_trainer(TORCHLOOM_NODE="n.1", TORCHLOOM_RACK="r1", TORCHLOOM_RANK="2")
+    hello = await weaver.until(
+        lambda: next((e for e in weaver.events if isinstance(e, Hello) and len(e.knobs) == 2), None)
+    )
+    assert (hello.worker, hello.group, hello.rank) == ("g0-2", "g0", 2)
+    assert (hello.node, hello.rack, hello.framework) == ("n_1", "r1", "test")
+    assert hello.pid == trainer.process.pid
+    assert hello.values == {"x": 1.0, "together": 1}
+    hello = await weaver.until(
+        lambda: next((e for e in weaver.events if "checkpoint" in e.actuators), None)
+    )
+    assert set(hello.actuators) == {"checkpoint", "drain", "dump", "pause", "resume", "set_knob"}
+
+
+async def test_a_knob_is_set_once_and_every_stage_is_acknowledged(weaver, start_trainer):
+    trainer = start_trainer()
+    hello = await weaver.admit()
+    await trainer.goes_on()
+    ack = await weaver.ask(hello, SetKnob(knob="x", value=7))
+    assert ack.status == "applied"
+    assert ack.step >= 0
+    assert [a.status for a in weaver.acks] == ["delivered", "accepted", "applied"]
+    assert trainer.journal("set") == [{"event": "set", "value": 7.0}]
+
+
+@pytest.mark.parametrize(
+    ("deed", "status", "why"),
+    [
+        (SetKnob(knob="y", value=1.0), "rejected", "no knob is called 'y'; there are together, x"),
+        (SetKnob(knob="x", value=101.0), "rejected", "need at most 100, was 101.0"),
+        (SetKnob(knob="x", value="high"), "rejected", "need a number, was 'high'"),
+        (SetKnob(knob="together", value=2), "rejected", "run-fenced"),
+        (SetKnob(knob="x", value=13.0), "failed", "RuntimeError: thirteen is unlucky"),
+        (Join(), "rejected", "need a stand-by, the worker is training"),
+    ],
+)
+async def test_what_cannot_be_done_is_answered_with_the_reason(
+    weaver, start_trainer, deed, status, why
+):
+    trainer = start_trainer()
+    hello = await weaver.admit()
+    await trainer.goes_on()
+    ack = await weaver.ask(hello, deed)
+    assert ack.status == status
+    assert why in ack.detail
+    await trainer.goes_on()
+    assert trainer.journal("set") == []
+
+
+async def test_another_life_or_an_old_epoch_or_a_passed_deadline_does_nothing(
+    weaver, start_trainer
+):
+    trainer = start_trainer()
+    hello = await weaver.admit()
+    await trainer.goes_on()
+    knob = SetKnob(knob="x", value=5.0)
+    other = await weaver.ask(hello, knob, "other", incarnation=hello.incarnation - 1)
+    assert (other.status, "incarnation" in other.detail) == ("rejected", True)
+    late = await weaver.ask(hello, knob, "late", ttl_s=-1.0)
+    assert late.status == "expired"
+    assert (await weaver.ask(hello, Checkpoint(), "new", epoch=3)).status == "applied"
+    stale = await weaver.ask(hello, knob, "stale", epoch=2)
+    assert stale.detail == "stale epoch 2, the Weaver is at 3"
+    assert trainer.journal("set") == []
+    assert len(trainer.journal("checkpoint")) == 1
+
+
+async def test_a_command_sent_again_under_a_new_epoch_is_answered_and_not_repeated(
+    weaver, start_trainer
+):
+    trainer = start_trainer()
+    hello = await weaver.admit()
+    for epoch in (1, 2, 3):
+        ack = await weaver.ask(hello, Checkpoint(), epoch=epoch)
+        assert (ack.status, ack.epoch) == ("applied", epoch)
+    assert len(trainer.journal("checkpoint")) == 1
+
+
+async def test_a_paused_worker_waits_obeys_and_resumes(weaver, start_trainer):
+    trainer = start_trainer()
+    hello = await weaver.admit()
+    await trainer.goes_on()
+    paused_at = (await weaver.ask(hello, Pause(), "pause")).step
+    await weaver.beat(lambda batch: batch.state == "paused")
+    assert (await weaver.ask(hello, SetKnob(knob="x", value=3.0), "set")).step == paused_at
+    assert len(trainer.journal("step")) == paused_at
+    await weaver.ask(hello, Resume(), "resume")
+    await trainer.goes_on()
+
+
+async def test_a_drained_worker_leaves_its_loop_and_ends_as_expected(weaver, start_trainer):
+    trainer = start_trainer()
+    hello = await weaver.admit()
+    await trainer.goes_on()
+    ack = await weaver.ask(hello, Drain())
+    assert ack.status == "applied"
+    assert await trainer.ended() == 0
+    assert trainer.journal("drain") == [{"event": "drain"}]
+    assert trainer.journal("end") == [{"event": "end", "state": "left"}]
+    end = await weaver.event(Exit)
+    assert (end.status, end.expected) == (0, True)
+
+
+async def test_a_stand_by_waits_until_it_is_told_to_join(weaver, start_trainer):
+    trainer = start_trainer(TORCHLOOM_ROLE="standby")
+    hello = await weaver.admit()
+    assert (hello.state, "join" in hello.actuators) == ("standby", True)
+    refused = await weaver.ask(hello, Drain(), "drain")
+    assert refused.detail == "the worker is standing by"
+    assert trainer.journal("attached") == []
+    assert (await weaver.ask(hello, Join(), "join")).status == "applied"
+    await trainer.goes_on()
+    await weaver.beat(lambda batch: batch.state == "training")
+
+
+async def test_a_dump_brings_the_stacks_even_of_a_trainer_that_hangs(weaver, start_trainer):
+    trainer = start_trainer("--hang-at", "3")
+    hello = await weaver.admit()
+    await trainer.until(lambda: len(trainer.journal("step")) == 3)
+    assert (await weaver.ask(hello, Dump())).status == "applied"
+    note = await weaver.event(Note, kind="dump")
+    assert "wait_for_ever" in note.fields["stacks"]
+
+
+async def test_a_worker_that_starts_again_registers_and_takes_its_knobs_again(
+    weaver, start_trainer, broker
+):
+    first = start_trainer("--kill-at", "5", name="first")
+    before = await weaver.admit()
+    await weaver.event(Exit)
+    weaver.enrolment.release("g0-0")
+    assert await first.ended() == -9
+    second = start_trainer(name="second")
+    after = await weaver.until(
+        lambda: next(
+            (
+                event
+                for event in weaver.events
+                if isinstance(event, Hello) and event.incarnation > before.incarnation
+            ),
+            None,
+        )
+    )
+    await second.goes_on()
+    assert (await weaver.ask(after, SetKnob(knob="x", value=9.0))).status == "applied"
+    assert second.journal("set") == [{"event": "set", "value": 9.0}]

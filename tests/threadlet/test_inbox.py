@@ -1,0 +1,130 @@
+"""The pure decision: each command is done once, however its copies arrive."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchloom_core.messages import FINAL_STATUSES, Checkpoint, Command, Drain
+from torchloom_threadlet.inbox import Inbox
+
+INCARNATION = 7
+DEADLINE_NS = 1000
+
+
+def command(command_id, epoch=1, incarnation=INCARNATION, do=None, deadline_ns=DEADLINE_NS):
+    return Command(
+        id=command_id,
+        run="run",
+        worker="g0-0",
+        incarnation=incarnation,
+        epoch=epoch,
+        issued_ns=0,
+        deadline_ns=deadline_ns,
+        do=do or Checkpoint(),
+    )
+
+
+def able(_deed):
+    return None
+
+
+copies = st.builds(
+    command,
+    st.sampled_from(["a", "b", "c"]),
+    st.integers(1, 4),
+    st.sampled_from([INCARNATION, INCARNATION, INCARNATION, INCARNATION - 1]),
+)
+arrivals = st.lists(st.one_of(copies, st.just("step")), max_size=40)
+
+
+@given(arrivals)
+def test_copies_in_any_order_and_number_are_done_once_and_answered_alike(events):
+    inbox = Inbox(INCARNATION, able)
+    waiting, done, ended = [], [], {}
+    highest = 0
+    for now_ns, event in enumerate([*events, "step"]):
+        if event == "step":
+            for command_id in waiting:
+                assert inbox.begin(command_id, now_ns) is None
+                done.append(command_id)
+                ended[command_id] = inbox.settle(command_id, "applied", now_ns).status
+            waiting.clear()
+            continue
+        ack, do = inbox.receive(event, now_ns)
+        assert (ack.command, ack.epoch) == (event.id, event.epoch)
+        if event.incarnation != INCARNATION:
+            assert (ack.status, do) == ("rejected", False)
+            continue
+        if event.id in ended:
+            assert (ack.status, do) == (ended[event.id], False)
+        elif event.id in waiting:
+            assert (ack.status, do) == ("accepted", False)
+        else:
+            assert do == (event.epoch >= highest)
+            assert ack.status == ("accepted" if do else "rejected")
+        if do:
+            waiting.append(event.id)
+        highest = max(highest, event.epoch)
+    assert len(done) == len(set(done))
+    newest = {
+        event.id
+        for event in events
+        if event != "step" and event.incarnation == INCARNATION and event.epoch == highest
+    }
+    assert newest <= set(done)
+
+
+@given(st.permutations([1, 2, 3]))
+def test_a_command_sent_again_by_restarted_weavers_is_done_whichever_copy_comes_first(epochs):
+    inbox = Inbox(INCARNATION, able)
+    answers = [inbox.receive(command("a", epoch), 0) for epoch in epochs]
+    assert [do for _, do in answers] == [True, False, False]
+    ack = inbox.settle("a", "applied", 1)
+    assert ack.epoch == 3
+
+
+def test_a_stale_copy_does_not_spoil_the_one_that_counts():
+    inbox = Inbox(INCARNATION, able)
+    inbox.receive(command("other", epoch=2), 0)
+    ack, do = inbox.receive(command("a", epoch=1), 0)
+    assert (ack.status, ack.detail, do) == (
+        "rejected",
+        "stale epoch 1, the Weaver is at 2",
+        False,
+    )
+    ack, do = inbox.receive(command("a", epoch=2), 0)
+    assert (ack.status, do) == ("accepted", True)
+
+
+def test_a_deadline_counts_until_the_step_boundary():
+    inbox = Inbox(INCARNATION, able)
+    assert inbox.receive(command("a"), DEADLINE_NS)[1]
+    assert inbox.begin("a", DEADLINE_NS + 1).status == "expired"
+    ack, do = inbox.receive(command("a", epoch=2), DEADLINE_NS)
+    assert (ack.status, do) == ("expired", False)
+    assert inbox.receive(command("b", epoch=2), DEADLINE_NS + 1)[0].status == "expired"
+
+
+def test_what_became_impossible_in_the_meantime_is_rejected_at_the_boundary():
+    reasons = []
+    inbox = Inbox(INCARNATION, lambda deed: reasons[0] if reasons else None)
+    inbox.receive(command("a", do=Drain()), 0)
+    reasons.append("the worker has left")
+    ack = inbox.begin("a", 1)
+    assert (ack.status, ack.detail) == ("rejected", "the worker has left")
+
+
+def test_only_what_has_passed_its_deadline_is_forgotten():
+    inbox = Inbox(INCARNATION, able)
+    inbox.receive(command("kept", deadline_ns=10**12), 0)
+    inbox.settle("kept", "applied", 0)
+    for number in range(4100):
+        inbox.receive(command(str(number)), 0)
+        inbox.settle(str(number), "applied", 0)
+    now_ns = DEADLINE_NS + 1
+    for number in range(4100, 4102):
+        inbox.receive(command(str(number), deadline_ns=10**12), now_ns)
+        inbox.settle(str(number), "applied", now_ns)
+    assert inbox.receive(command("kept", deadline_ns=10**12), now_ns)[0].status == "applied"
+    ack, do = inbox.receive(command("0"), now_ns)
+    assert (ack.status, do) == ("expired", False)
+    assert ack.status in FINAL_STATUSES

@@ -1,0 +1,33 @@
+import subprocess
+import sys
+
+LIST = """
+import sys
+before = set(sys.modules)
+import torchloom_threadlet
+print(*sorted({name.split(".")[0] for name in set(sys.modules) - before}))
+"""
+ALLOWED = {"msgspec", "torchloom_core", "torchloom_threadlet", "typing_extensions"}
+
+
+def modules(code):
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    return set(result.stdout.split())
+
+
+def test_a_trainer_pays_for_the_standard_library_and_msgspec_alone():
+    assert modules(LIST) - set(sys.stdlib_module_names) <= ALLOWED
+
+
+def test_no_part_of_the_weaver_is_loaded():
+    code = LIST.replace('name.split(".")[0]', "name")
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    loaded = {name for name in result.stdout.split() if name.startswith("torchloom_core.")}
+    assert loaded <= {
+        f"torchloom_core.{name}"
+        for name in ("codec", "clock", "errors", "knobs", "messages", "naming", "subjects")
+    }

@@ -1,0 +1,165 @@
+"""Training goes on, and commands are done once, whatever dies."""
+
+import asyncio
+
+import msgspec
+import psutil
+import pytest
+
+from torchloom_core.messages import Checkpoint, Exit, Hello, JoinFile, Note, Pause, Resume, SetKnob
+
+pytestmark = pytest.mark.integration
+
+
+async def test_a_sidecar_that_is_killed_is_replaced_and_repeats_no_command(weaver, start_trainer):
+    trainer = start_trainer()
+    hello = await weaver.admit()
+    await trainer.goes_on()
+    assert (await weaver.ask(hello, Checkpoint(), "before")).status == "applied"
+    newest = weaver.telemetry[-1].seq
+    for killed in range(2):
+        [sidecar] = await trainer.until(trainer.sidecars)
+        sidecar.kill()
+        await trainer.until(
+            lambda gone=sidecar.pid: [s for s in trainer.sidecars() if s.pid != gone]
+        )
+        await trainer.goes_on()
+        assert (await weaver.ask(hello, Checkpoint(), f"after{killed}")).status == "applied"
+    again = await weaver.ask(hello, Checkpoint(), "before", epoch=2)
+    assert again.status == "applied"
+    assert len(trainer.journal("checkpoint")) == 3
+    await weaver.beat(lambda batch: batch.seq > newest)
+    numbers = [batch.seq for batch in weaver.telemetry]
+    assert numbers == sorted(numbers)
+
+
+async def test_a_command_whose_sidecar_dies_before_the_end_is_still_done_and_answered_once(
+    weaver, start_trainer
+):
+    trainer = start_trainer("--step-s", "2.0")
+    hello = await weaver.admit()
+    await weaver.send(hello, Checkpoint())
+    await weaver.until(lambda: [ack for ack in weaver.acks if ack.status == "accepted"])
+    [sidecar] = trainer.sidecars()
+    sidecar.kill()
+    assert (await weaver.final()).status == "applied"
+    await weaver.no_command_is_open()
+    assert len(trainer.journal("checkpoint")) == 1
+
+
+async def test_an_answer_that_died_with_its_sidecar_is_given_by_the_next(weaver, start_trainer):
+    trainer = start_trainer("--step-s", "2.0")
+    hello = await weaver.admit(ack_wait_s=600.0)
+    await weaver.send(hello, Checkpoint())
+    await weaver.until(lambda: [ack for ack in weaver.acks if ack.status == "accepted"])
+    [sidecar] = trainer.sidecars()
+    sidecar.suspend()
+    await trainer.until(lambda: trainer.journal("checkpoint"))
+    sidecar.kill()
+    assert (await weaver.final()).status == "applied"
+
+
+async def test_a_broker_that_is_killed_delays_commands_and_loses_none(
+    weaver, start_trainer, broker
+):
+    trainer = start_trainer()
+    hello = await weaver.admit()
+    await trainer.goes_on()
+    assert (await weaver.ask(hello, Pause(), "pause")).status == "applied"
+    await weaver.send(hello, SetKnob(knob="x", value=2.0), "set")
+    await weaver.send(hello, Resume(), "resume")
+    server = psutil.Process(broker.pid)
+    server.kill()
+    await asyncio.to_thread(psutil.wait_procs, [server], 10)
+    await broker.start()
+    assert (await weaver.final("set")).status == "applied"
+    assert (await weaver.final("resume")).status == "applied"
+    await trainer.goes_on()
+    assert trainer.journal("set") == [{"event": "set", "value": 2.0}]
+    hellos = len([event for event in weaver.events if isinstance(event, Hello)])
+    assert hellos >= 2
+
+
+async def test_training_neither_waits_for_a_broker_that_is_away_nor_for_one_that_comes_late(
+    weaver, start_trainer, broker
+):
+    await broker.stop()
+    trainer = start_trainer()
+    await trainer.goes_on()
+    await broker.start()
+    hello = await weaver.admit()
+    batch = await weaver.beat(lambda batch: batch.step > 0)
+    assert batch.incarnation == hello.incarnation
+    assert (await weaver.ask(hello, Checkpoint())).status == "applied"
+
+
+@pytest.mark.parametrize("enrol", [True, False])
+async def test_a_weaver_that_comes_back_elsewhere_is_found_by_its_new_join_file(
+    weaver, start_trainer, join_file, enrol
+):
+    good = join_file.read_bytes()
+    nowhere = JoinFile(url="nats://127.0.0.1:9", run="run", creds="", enrol=enrol)
+    join_file.write_bytes(msgspec.json.encode(nowhere))
+    trainer = start_trainer()
+    await trainer.goes_on()
+    join_file.write_bytes(good)
+    hello = await weaver.admit()
+    assert (await weaver.ask(hello, Checkpoint())).status == "applied"
+
+
+async def test_a_roll_call_is_answered(weaver, start_trainer):
+    start_trainer()
+    await weaver.admit()
+    await weaver.beat(lambda batch: batch.step > 0)
+    before = len(weaver.events)
+    await weaver.call_the_roll()
+    await weaver.until(lambda: len(weaver.events) > before)
+    assert isinstance(weaver.events[-1], Hello)
+    assert weaver.events[-1].state == "training"
+
+
+async def test_a_trainer_that_cannot_start_a_sidecar_trains_on(start_trainer, tmp_path):
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "nats.py").write_text("raise ImportError('no nats here')")
+    trainer = start_trainer("--steps", "100", PYTHONPATH=str(broken))
+    assert await trainer.ended() == 0
+    assert len(trainer.journal("step")) == 100
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "expected", "error"),
+    [
+        (("--steps", "5"), 0, True, ""),
+        (("--crash-at", "5"), 1, False, "ValueError: the loss is gone"),
+        (("--kill-at", "5"), -9, False, ""),
+    ],
+)
+async def test_the_end_of_a_trainer_is_told_with_its_status(
+    weaver, start_trainer, arguments, status, expected, error
+):
+    trainer = start_trainer(*arguments)
+    end = await weaver.event(Exit)
+    assert (end.status, end.expected, end.error) == (status, expected, error)
+    assert await trainer.ended() == status
+
+
+async def test_a_sidecar_does_not_outlive_its_trainer(weaver, start_trainer):
+    trainer = start_trainer()
+    await weaver.admit()
+    [sidecar] = await trainer.until(trainer.sidecars)
+    trainer.process.kill()
+    await asyncio.to_thread(trainer.process.wait)
+    await asyncio.to_thread(sidecar.wait, 20)
+
+
+async def test_a_hang_is_told_once_with_the_stacks(weaver, start_trainer):
+    trainer = start_trainer("--hang-at", "5", TORCHLOOM_HANG_AFTER_S="0.5")
+    await weaver.admit()
+    note = await weaver.event(Note, kind="hang")
+    assert "wait_for_ever" in note.fields["stacks"]
+    assert note.fields["progress_age_s"] > 0.5
+    age_s = note.fields["progress_age_s"]
+    await weaver.beat(lambda batch: batch.progress_age_s > age_s + 1.0)
+    assert len([e for e in weaver.events if isinstance(e, Note) and e.kind == "hang"]) == 1
+    assert trainer.process.poll() is None

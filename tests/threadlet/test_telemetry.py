@@ -1,0 +1,144 @@
+"""From ``loom.step`` to columns: nothing blocks, nothing raises, what is dropped is counted."""
+
+import math
+import time
+
+import numpy as np
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchloom_core.codec import MAX_MESSAGE_BYTES, decode_telemetry, encode_telemetry
+from torchloom_core.messages import Hello
+from torchloom_threadlet import attach, frames
+from torchloom_threadlet.heartbeat import Heartbeat
+from torchloom_threadlet.identity import identify
+from torchloom_threadlet.samples import Samples
+
+HELLO = Hello(run="run", worker="g0-0", incarnation=1, group="g0", rank=0, node="n1")
+names = st.sampled_from(["loss", "lr", "step_time_s"])
+rows = st.lists(st.tuples(st.integers(0, 2**62), st.dictionaries(names, st.floats(-1e9, 1e9))))
+
+
+def heartbeat_with(rows):
+    heartbeat = Heartbeat(HELLO, frames.Sent(batches=5, dropped=2))
+    heartbeat.take(frames.Samples(state="training", step=3, progress_ns=0, rows=rows))
+    return heartbeat
+
+
+@given(rows, st.dictionaries(st.sampled_from(["gpu_temp_celsius"]), st.floats(0, 100)))
+def test_batches_hold_every_sample_and_the_last_one_the_newest_of_everything(rows, gauges):
+    [batch] = heartbeat_with(rows).batches(gauges)
+    assert decode_telemetry(encode_telemetry(batch)) == batch
+    table = np.frombuffer(batch.values, "<f8").reshape(-1, len(batch.metrics) or 1)
+    times = np.frombuffer(batch.ts_ns, "<i8")
+    newest = {name: value for _, row in rows for name, value in row.items()} | gauges
+    if not newest:
+        assert batch.ts_ns == b""
+        return
+    assert dict(zip(batch.metrics, table[-1], strict=True)) == newest
+    assert len(times) == max(len(rows), 1)
+    for (ts_ns, row), at, values in zip(rows[:-1], times, table, strict=False):
+        assert at == ts_ns
+        present = dict(zip(batch.metrics, values, strict=True))
+        assert {name: v for name, v in present.items() if not math.isnan(v)} == row
+
+
+def test_a_heap_of_samples_is_cut_into_messages_that_fit():
+    row = {f"metric_{number}": 1.0 for number in range(50)}
+    batches = heartbeat_with([(ts_ns, row) for ts_ns in range(10_000)]).batches({})
+    assert sum(len(batch.ts_ns) // 8 for batch in batches) == 10_000
+    assert [batch.seq for batch in batches] == list(range(5, 5 + len(batches)))
+    assert all(len(encode_telemetry(batch)) < MAX_MESSAGE_BYTES / 2 for batch in batches)
+
+
+def test_what_is_dropped_while_the_broker_is_away_is_counted():
+    heartbeat = heartbeat_with([(1, {"loss": 1.0}), (2, {"loss": 2.0})])
+    heartbeat.drop()
+    [batch] = heartbeat.batches({})
+    assert (batch.dropped, batch.metrics) == (4, ())
+
+
+def test_samples_nobody_takes_are_dropped_oldest_first_and_counted():
+    samples = Samples(capacity=3)
+    for serial in range(1, 6):
+        samples.waiting.append((serial, serial * 10**9, {"loss": float(serial)}))
+    taken = samples.take(entered_ns=0)
+    assert [row["loss"] for _, row in taken] == [3.0, 4.0, 5.0]
+    assert samples.dropped == 2
+    assert [row.get("step_time_s") for _, row in taken] == [None, 1.0, 1.0]
+
+
+def test_a_step_that_took_in_a_pause_has_no_duration():
+    samples = Samples()
+    samples.waiting.append((1, 10 * 10**9, {}))
+    samples.take(entered_ns=0)
+    samples.waiting.append((2, 99 * 10**9, {}))
+    samples.waiting.append((3, 100 * 10**9, {}))
+    taken = samples.take(entered_ns=98 * 10**9)
+    assert [row for _, row in taken] == [{}, {"step_time_s": 1.0}]
+
+
+def test_metrics_may_be_tensors_and_junk_is_left_out():
+    samples = Samples()
+    metrics = {"loss": torch.tensor(2.5), "name": "seven", "none": None, "nan": math.nan, "n": 3}
+    samples.waiting.append((1, 1, metrics))
+    [(_, row)] = samples.take(0)
+    assert row == {"loss": 2.5, "n": 3.0}
+
+
+def test_without_a_weaver_the_loom_is_inert_and_everything_still_works(
+    tmp_path, monkeypatch, caplog
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TORCHLOOM_JOIN", raising=False)
+    with caplog.at_level("INFO"):
+        loom = attach(standby=True)
+    assert loom.inert
+    assert len(caplog.messages) == 1
+    assert "set TORCHLOOM_JOIN" in caplog.messages[0]
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    loom.optimizer(torch.optim.SGD([parameter], lr=0.1))
+    loom.on_checkpoint(lambda: None)
+    loom.note("mine", value=1)
+    loss = (parameter * 2).sum()
+    assert all(loom.step(loss=loss) for _ in range(10))
+    loom.close()
+    assert loom.step()
+
+
+def test_a_join_file_that_is_none_makes_one_clear_line(tmp_path, caplog):
+    broken = tmp_path / "join.json"
+    broken.write_text("{}")
+    assert attach(broken).inert
+    assert caplog.messages == [f"torchloom is inert: {broken} cannot be read as a join.json"]
+
+
+def test_a_step_raises_nothing_whatever_it_is_given(caplog):
+    class Foreign:
+        def detach(self):
+            raise RuntimeError("no")
+
+    loom = attach("/nowhere/join.json")
+    assert loom.step(loss=Foreign())
+    assert loom.step("not a number")
+    assert loom.step()
+    assert loom.step(object(), loss=1.0)
+
+
+def test_who_a_worker_is_comes_from_arguments_before_the_environment():
+    environment = {
+        "TORCHLOOM_GROUP": "a.b",
+        "REPLICA_GROUP_ID": "5",
+        "RANK": "3",
+        "TORCHLOOM_NODE": "node 7",
+        "TORCHLOOM_RACK": "r2",
+        "TORCHLOOM_ROLE": "standby",
+    }
+    found = identify(environment=environment)
+    assert (found.worker, found.node, found.rack) == ("a_b-3", "node_7", "r2")
+    assert found.standby
+    found = identify(group="g9", rank=1, standby=False, environment=environment)
+    assert (found.worker, found.standby) == ("g9-1", False)
+    assert identify(environment={"REPLICA_GROUP_ID": "5"}).worker == "5-0"
+    assert abs(found.incarnation / 1000 - time.time()) < 1e6

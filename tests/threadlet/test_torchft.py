@@ -1,0 +1,145 @@
+"""A real torchft quorum: a stand-by joins, the group at risk drains, and no step fails."""
+
+import json
+import logging
+import os
+import subprocess
+import sys
+
+import pytest
+from torchft.coordination import LighthouseServer
+
+from torchloom_core.messages import Checkpoint, Drain, Exit, Join, Note, SetKnob
+from torchloom_threadlet.torchft import TorchftLoom, attach
+
+pytestmark = pytest.mark.integration
+STEPS = 150
+
+
+class Group:
+    """One replica group, running the digits trainer."""
+
+    def __init__(self, folder, name, lighthouse, environment):
+        self._folder = folder
+        self._name = name
+        arguments = ["--steps", STEPS, "--lighthouse", lighthouse, "--group", name]
+        for option, ending in (("log", "jsonl"), ("result", "json"), ("checkpoint", "pt")):
+            arguments += [f"--{option}", folder / f"{name}.{ending}"]
+        quiet = {"RUST_LOG": "error", "OMP_NUM_THREADS": "1", "TORCHLOOM_HEARTBEAT_S": "0.2"}
+        with (folder / f"{name}.err").open("w") as errors:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "torchloom_threadlet.digits", *map(str, arguments)],
+                env=os.environ | quiet | environment,
+                stderr=errors,
+            )
+
+    @property
+    def result(self):
+        return json.loads((self._folder / f"{self._name}.json").read_text())
+
+    @property
+    def steps(self):
+        lines = (self._folder / f"{self._name}.jsonl").read_text().splitlines()
+        return [line for line in map(json.loads, lines) if "committed" in line]
+
+    @property
+    def saved(self):
+        return (self._folder / f"{self._name}.pt").exists()
+
+
+@pytest.fixture
+def lighthouse():
+    server = LighthouseServer(
+        bind="[::]:0",
+        min_replicas=1,
+        join_timeout_ms=10_000,
+        quorum_tick_ms=100,
+        heartbeat_timeout_ms=1000,
+    )
+    yield server.address()
+    server.shutdown()
+
+
+@pytest.fixture
+def start_group(tmp_path, join_file, lighthouse, end_with_sidecars):
+    groups = []
+
+    def start(name, **environment):
+        environment = {"TORCHLOOM_JOIN": str(join_file)} | environment
+        groups.append(Group(tmp_path, name, lighthouse, environment))
+        return groups[-1]
+
+    yield start
+    for group in groups:
+        end_with_sidecars(group.process)
+
+
+async def test_a_group_moves_to_a_stand_by_without_a_failed_step(weaver, start_group):
+    started = [start_group("g0"), start_group("g1")]
+    standby = start_group("g2", TORCHLOOM_ROLE="standby")
+    hellos = {name: await weaver.admit(f"{name}-0") for name in ("g0", "g1", "g2")}
+    assert hellos["g2"].state == "standby"
+    for name in ("g0", "g1"):
+        await weaver.beat(lambda batch: batch.state == "training", f"{name}-0")
+
+    assert (await weaver.ask(hellos["g2"], Join(), "join")).status == "applied"
+    joined = await weaver.beat(lambda batch: batch.state == "training", "g2-0")
+    assert (await weaver.ask(hellos["g0"], Drain(), "drain")).status == "applied"
+    end = await weaver.event(Exit, "g0-0")
+    assert (end.status, end.expected) == (0, True)
+    assert joined.step < STEPS
+
+    assert (await weaver.ask(hellos["g1"], Checkpoint(), "save")).status == "applied"
+    assert started[1].saved
+    for name in ("g1", "g2"):
+        end = await weaver.event(Exit, f"{name}-0")
+        assert (end.status, end.expected) == (0, True)
+
+    drained, survivor, joiner = started[0].result, started[1].result, standby.result
+    assert drained["drained"]
+    assert (survivor["step"], joiner["step"]) == (STEPS, STEPS)
+    assert survivor["weights"] == joiner["weights"]
+    assert [survivor["failed_steps"], joiner["failed_steps"], drained["failed_steps"]] == [0, 0, 0]
+    counted = [line["step"] for line in started[1].steps]
+    assert counted == list(range(counted[0], STEPS + 1))
+    assert {"participants", "quorum_id", "failed_steps_total", "loss", "step_time_s"} <= {
+        name for batch in weaver.telemetry for name in batch.metrics
+    }
+    quorums = [e for e in weaver.events if isinstance(e, Note) and e.kind == "quorum"]
+    assert {note.worker for note in quorums} == {"g0-0", "g1-0", "g2-0"}
+
+
+async def test_the_learning_rate_is_a_knob_through_the_wrapper(weaver, start_group):
+    start_group("g0")
+    hello = await weaver.admit()
+    await weaver.beat(lambda batch: batch.state == "training")
+    assert (await weaver.ask(hello, SetKnob(knob="lr", value=0.01))).status == "applied"
+    refused = await weaver.ask(hello, SetKnob(knob="lr", value=-1.0), "negative")
+    assert "need at least 0" in refused.detail
+    await weaver.until(
+        lambda: any(getattr(event, "values", {}).get("lr") == 0.05 for event in weaver.events)
+    )
+
+
+def test_what_torchft_logs_is_heard_and_no_more_of_it_printed_than_before(tmp_path, monkeypatch):
+    class Manager:
+        def shutdown(self):
+            raise AssertionError("nothing asked to drain")
+
+    monkeypatch.chdir(tmp_path)
+    printed = []
+    handler = logging.Handler()
+    handler.emit = printed.append
+    logging.getLogger().addHandler(handler)
+    try:
+        loom = attach()
+        assert isinstance(loom, TorchftLoom)
+        loom.manage(Manager())
+        commits = logging.getLogger("torchft_commits")
+        for committed in (True, False, False):
+            commits.info("", extra={"commit_result": committed, "step": 1, "quorum_id": 2})
+        commits.warning("worth reading", extra={"commit_result": True})
+    finally:
+        logging.getLogger().removeHandler(handler)
+    assert loom._failed_steps == 2
+    assert [record.getMessage() for record in printed] == ["worth reading"]

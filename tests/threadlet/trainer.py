@@ -1,0 +1,62 @@
+"""A trainer for the tests: steps until told otherwise, and writes down what was done to it."""
+
+import argparse
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import torchloom_threadlet
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--journal", type=Path, required=True)
+    parser.add_argument("--steps", type=int, default=1_000_000)
+    parser.add_argument("--step-s", type=float, default=0.005)
+    parser.add_argument("--hang-at", type=int, default=-1)
+    parser.add_argument("--crash-at", type=int, default=-1)
+    parser.add_argument("--kill-at", type=int, default=-1)
+    options = parser.parse_args()
+
+    with options.journal.open("a", buffering=1) as journal:
+
+        def write(**fields):
+            journal.write(json.dumps(fields) + "\n")
+
+        write(event="attaching", pid=os.getpid())
+        loom = torchloom_threadlet.attach(framework="test")
+        write(event="attached", inert=loom.inert)
+        values = {"x": 1.0}
+
+        def set_x(value):
+            if value == 13.0:
+                raise RuntimeError("thirteen is unlucky")
+            values["x"] = value
+            write(event="set", value=value)
+
+        loom.knob("x", lambda: values["x"], set_x, low=0.0, high=100.0)
+        loom.knob("together", lambda: 1, lambda value: None, kind="int", fence="run")
+        loom.on_checkpoint(lambda: write(event="checkpoint"))
+        loom.on_drain(lambda: write(event="drain"))
+        for step in range(options.steps):
+            time.sleep(options.step_s)
+            if step == options.hang_at:
+                wait_for_ever()
+            if step == options.crash_at:
+                raise ValueError("the loss is gone")
+            if step == options.kill_at:
+                os.kill(os.getpid(), signal.SIGKILL)
+            if not loom.step(step, loss=1.0 / (step + 1)):
+                break
+            write(event="step", step=step)
+        write(event="end", state=loom.state)
+
+
+def wait_for_ever():
+    time.sleep(3600)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""The Threadlet: the agent of one training process.
+
+::
+
+    import torchloom_threadlet
+
+    loom = torchloom_threadlet.attach()
+    loom.optimizer(optimizer)
+    for batch in batches:
+        ...
+        if not loom.step(loss=loss):
+            break
+
+Where no Weaver's ``join.json`` is found the loom is inert, and the script runs as it would
+without these lines.
+"""
+
+import os
+
+from torchloom_threadlet.identity import find_join, identify
+from torchloom_threadlet.loom import Loom
+
+__all__ = ["Loom", "attach"]
+
+
+def attach(
+    join: str | os.PathLike[str] | None = None,
+    *,
+    group: str | None = None,
+    rank: int | None = None,
+    node: str | None = None,
+    rack: str | None = None,
+    standby: bool | None = None,
+    framework: str = "",
+) -> Loom:
+    """Register this process as a worker and return its loom.
+
+    A stand-by waits in here until it is told to join; without a Weaver there is nobody to tell
+    it, and it returns at once.
+
+    Parameters
+    ----------
+    join : path, optional
+        The Weaver's ``join.json``; else ``TORCHLOOM_JOIN``, else ``.torchloom/join.json``.
+    group, rank, node, rack : optional
+        Who this worker is and where it sits; else ``TORCHLOOM_GROUP`` (or
+        ``REPLICA_GROUP_ID``), ``TORCHLOOM_RANK`` (or ``RANK``), ``TORCHLOOM_NODE`` (or the
+        host's name) and ``TORCHLOOM_RACK``.
+    standby : bool, optional
+        Whether to stand by; else whether ``TORCHLOOM_ROLE`` is ``standby``.
+    framework : str
+        What trains, for people to read.
+    """
+    identity = identify(group=group, rank=rank, node=node, rack=rack, standby=standby)
+    loom = Loom(identity, find_join(join), framework)
+    loom.wait_to_join()
+    return loom

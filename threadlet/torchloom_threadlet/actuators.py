@@ -1,0 +1,98 @@
+"""What a worker lets itself be told: its knobs, and what to call for a checkpoint or a drain."""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from torchloom_core.errors import KnobError
+from torchloom_core.knobs import check_value, find_spec
+from torchloom_core.messages import (
+    Checkpoint,
+    Deed,
+    Drain,
+    Join,
+    KnobSpec,
+    KnobValue,
+    Pause,
+    Resume,
+    SetKnob,
+    WorkerState,
+)
+
+
+class Knob(msgspec.Struct, frozen=True):
+    """A knob's specification and the user's functions behind it."""
+
+    spec: KnobSpec
+    get: Callable[[], KnobValue]
+    set: Callable[[Any], object]
+
+
+class Actuators:
+    """The knobs and callbacks that a trainer has registered so far."""
+
+    def __init__(self, *, standby: bool) -> None:
+        self._standby = standby
+        self._knobs: dict[str, Knob] = {}
+        self._values: dict[str, KnobValue] = {}
+        self.checkpoint: list[Callable[[], object]] = []
+        self.drain: list[Callable[[], object]] = []
+
+    @property
+    def specs(self) -> tuple[KnobSpec, ...]:
+        """The specifications of the knobs, in the order they were registered."""
+        return tuple(knob.spec for knob in list(self._knobs.values()))
+
+    @property
+    def values(self) -> dict[str, KnobValue]:
+        """The knobs' values, as they were when last registered or set."""
+        return dict(self._values)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The verbs that this worker obeys."""
+        names = ["drain", "pause", "resume", "dump"]
+        if self._knobs:
+            names.append("set_knob")
+        if self.checkpoint:
+            names.append("checkpoint")
+        if self._standby:
+            names.append("join")
+        return tuple(names)
+
+    def add_knob(self, knob: Knob) -> None:
+        """Register a knob; one of the same name takes the place of the former."""
+        self._values[knob.spec.name] = knob.get()
+        self._knobs[knob.spec.name] = knob
+
+    def set_knob(self, name: str, value: KnobValue) -> None:
+        """Call the user's function and read back what it made of the value."""
+        knob = self._knobs[name]
+        knob.set(check_value(knob.spec, value))
+        self._values[name] = knob.get()
+
+    def refusal(self, deed: Deed, state: WorkerState) -> str | None:
+        """Return why ``deed`` cannot be done in ``state``, or None if it can."""
+        if state == "left":
+            return "the worker has left"
+        match deed:
+            case SetKnob(knob=name, value=value):
+                return self._knob_refusal(name, value)
+            case Checkpoint() if not self.checkpoint:
+                return "the trainer has registered no checkpoint function"
+            case Join() if state != "standby":
+                return f"need a stand-by, the worker is {state}"
+            case Drain() | Pause() | Resume() if state == "standby":
+                return "the worker is standing by"
+        return None
+
+    def _knob_refusal(self, name: str, value: KnobValue) -> str | None:
+        try:
+            spec = find_spec(name, self.specs)
+            check_value(spec, value)
+        except KnobError as error:
+            return str(error)
+        if spec.fence == "run":
+            return f"knob {name} is run-fenced: one worker cannot change it alone"
+        return None

@@ -1,0 +1,37 @@
+"""The trainer's process and its host, by psutil."""
+
+import contextlib
+from typing import Any
+
+
+class ProcessCollector:
+    """CPU and memory of one process, and how its host is doing."""
+
+    def __init__(self, psutil: Any, pid: int) -> None:
+        self._psutil = psutil
+        self._process = psutil.Process(pid)
+        # The first call only sets the mark from which psutil counts.
+        self._process.cpu_percent()
+        psutil.cpu_percent()
+
+    @classmethod
+    def find(cls, pid: int) -> "ProcessCollector | None":
+        """Return the collector, or None where psutil is not installed."""
+        try:
+            import psutil
+        except ImportError:
+            return None
+        return cls(psutil, pid)
+
+    def collect(self) -> dict[str, float]:
+        """Return the metrics now; nothing once the process has ended."""
+        memory = self._psutil.virtual_memory()
+        metrics = {
+            "host_cpu_percent": self._psutil.cpu_percent(),
+            "host_mem_available_bytes": float(memory.available),
+            "host_mem_percent": memory.percent,
+        }
+        with contextlib.suppress(self._psutil.NoSuchProcess, self._psutil.AccessDenied):
+            metrics["cpu_percent"] = self._process.cpu_percent()
+            metrics["rss_bytes"] = float(self._process.memory_info().rss)
+        return metrics

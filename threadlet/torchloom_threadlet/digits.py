@@ -1,0 +1,173 @@
+"""A small real training run: an MLP on scikit-learn's digits, torchft DDP, steered by torchLoom.
+
+What a user would write, and the trainer that ``torchloom demo`` runs. The lines that torchLoom
+needs are marked; everything else is torchft as its README has it.
+"""
+
+import argparse
+import hashlib
+import json
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+from sklearn.datasets import load_digits
+from torch import nn
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from torchft import DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo
+
+from torchloom_threadlet.torchft import attach  # torchLoom 1
+
+_BATCH = 96
+_PIXEL_MAX = 16.0
+
+
+def build(seed: int) -> nn.Module:
+    """Return the model, with the same weights for the same seed."""
+    torch.manual_seed(seed)
+    return nn.Sequential(
+        nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, 10)
+    )
+
+
+def shard(step: int, rank: int, participants: int, samples: int, seed: int) -> torch.Tensor:
+    """Return the rows of the data that one group takes in ``step``.
+
+    The batch of a step is the same however many groups share it.
+    """
+    generator = torch.Generator().manual_seed(seed * 1_000_003 + step)
+    batch = torch.randperm(samples, generator=generator)[:_BATCH]
+    return batch[rank::participants]
+
+
+def fingerprint(model: nn.Module) -> str:
+    """Return a digest of the weights: equal if and only if they are bitwise equal."""
+    digest = hashlib.sha256()
+    for tensor in model.state_dict().values():
+        digest.update(tensor.detach().contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def main() -> None:
+    """Train until the step counter of the run reaches ``--steps``."""
+    options = _options()
+    torch.set_num_threads(1)
+
+    digits = load_digits()
+    images = torch.tensor(digits.data, dtype=torch.float32) / _PIXEL_MAX
+    labels = torch.tensor(digits.target)
+    model = build(options.seed)
+    inner = torch.optim.SGD(model.parameters(), lr=options.lr, momentum=0.9)
+    store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+
+    loom = attach(group=options.group)  # torchLoom 2: a stand-by waits here
+    manager = Manager(
+        pg=ProcessGroupGloo(timeout=timedelta(seconds=5)),
+        load_state_dict=lambda state: _load(model, inner, state),
+        state_dict=lambda: {"model": model.state_dict(), "optimizer": inner.state_dict()},
+        min_replica_size=1,
+        use_async_quorum=False,
+        quorum_retries=10,
+        timeout=timedelta(seconds=10),
+        quorum_timeout=timedelta(seconds=60),
+        replica_id=loom.group,
+        rank=0,
+        world_size=1,
+        store_addr="localhost",
+        store_port=store.port,
+        lighthouse_addr=options.lighthouse,
+        hostname="localhost",
+    )
+    optimizer = Optimizer(manager, inner)
+    parallel = DistributedDataParallel(manager, model)
+    loom.manage(manager, optimizer)  # torchLoom 3
+    loom.on_checkpoint(lambda: _save(options.checkpoint, manager, model, inner))  # torchLoom 4
+
+    failed = 0
+    drained = False
+    with options.log.open("a", buffering=1) as log:
+        while manager.current_step() < options.steps:
+            started = time.time()
+            optimizer.zero_grad()  # starts the quorum; heals a joiner, which moves its step
+            step = manager.current_step()
+            rank = manager.participating_rank() or 0
+            participants = max(manager.num_participants(), 1)
+            rows = shard(step, rank, participants, len(images), options.seed)
+            time.sleep(options.step_ms / 1000)
+            loss = nn.functional.cross_entropy(parallel(images[rows]), labels[rows])
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            committed = manager.current_step() > step
+            failed += not committed
+            _line(
+                log,
+                step=manager.current_step(),
+                committed=committed,
+                participants=participants,
+                loss=loss.item(),
+                duration_s=time.time() - started,
+            )
+            if not loom.step(loss=loss):  # torchLoom 5
+                drained = True
+                break
+
+        result = {
+            "group": loom.group,
+            "step": manager.current_step(),
+            "drained": drained,
+            "failed_steps": failed,
+            "weights": fingerprint(model),
+            "accuracy": _accuracy(model, images, labels),
+        }
+        _line(log, **result)
+    options.result.write_text(json.dumps(result))
+    if not drained:
+        # Peers may still read the last step's votes from this process.
+        time.sleep(options.linger_s)
+        manager.shutdown()
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--lighthouse", required=True, help="URL of torchft's lighthouse")
+    parser.add_argument("--group", help="replica group; else TORCHLOOM_GROUP")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--lr", type=float, default=0.05)
+    parser.add_argument("--step-ms", type=float, default=60.0, help="work to pretend, per step")
+    parser.add_argument("--log", type=Path, default=Path("digits.jsonl"))
+    parser.add_argument("--result", type=Path, default=Path("digits.json"))
+    parser.add_argument("--checkpoint", type=Path, default=Path("digits.pt"))
+    parser.add_argument("--linger-s", type=float, default=2.0)
+    return parser.parse_args()
+
+
+def _line(log: Any, **fields: object) -> None:
+    log.write(json.dumps({"t": time.time(), **fields}) + "\n")
+
+
+def _load(model: nn.Module, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    model.load_state_dict(state["model"])
+    optimizer.load_state_dict(state["optimizer"])
+
+
+def _save(path: Path, manager: Manager, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    state = {
+        "model": model.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "torchft": manager.state_dict(),
+    }
+    unfinished = path.with_suffix(".part")
+    torch.save(state, unfinished)
+    unfinished.replace(path)
+
+
+def _accuracy(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> float:
+    with torch.no_grad():
+        return float((model(images).argmax(dim=1) == labels).float().mean())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+"""Decide what becomes of each command that arrives: pure, and the reason why none is done twice.
+
+The link's thread calls :meth:`Inbox.receive`, the training thread :meth:`Inbox.begin` and
+:meth:`Inbox.settle`; the caller holds a lock around them. The inbox lives in the trainer, so it
+survives every sidecar, broker and Weaver.
+"""
+
+from collections.abc import Callable
+
+from torchloom_core.messages import Ack, AckStatus, Command, Deed
+
+_KEPT = 4096
+
+
+class Inbox:
+    """The commands of one life of one worker, and how they ended.
+
+    Parameters
+    ----------
+    refusal : callable
+        Returns why a deed cannot be done here and now, or None if it can.
+    """
+
+    def __init__(self, incarnation: int, refusal: Callable[[Deed], str | None]) -> None:
+        self._incarnation = incarnation
+        self._refusal = refusal
+        self._highest_epoch = 0
+        self._pending: dict[str, Command] = {}
+        self._ended: dict[str, tuple[Ack, int]] = {}
+
+    def receive(self, command: Command, now_ns: int, step: int = -1) -> tuple[Ack, bool]:
+        """Answer one copy of a command, and say whether it is to be done.
+
+        An id that ended is answered as it ended, one that still waits with ``accepted``: a
+        restarted Weaver sends it again under its own epoch, and either copy may come first.
+        """
+        if command.incarnation != self._incarnation:
+            detail = f"need incarnation {self._incarnation}, was {command.incarnation}"
+            return _ack(command, "rejected", now_ns, step, detail), False
+        stale = command.epoch < self._highest_epoch
+        self._highest_epoch = max(self._highest_epoch, command.epoch)
+        if command.id in self._ended:
+            ended, _ = self._ended[command.id]
+            ack = _ack(command, ended.status, now_ns, ended.step, ended.detail)
+            return ack, False
+        if command.id in self._pending:
+            if not stale:
+                self._pending[command.id] = command
+            return _ack(command, "accepted", now_ns, step), False
+        if stale:
+            # Not kept: the same command may still come under the present epoch.
+            detail = f"stale epoch {command.epoch}, the Weaver is at {self._highest_epoch}"
+            return _ack(command, "rejected", now_ns, step, detail), False
+        if now_ns > command.deadline_ns:
+            return self._end(command, "expired", now_ns, step), False
+        detail = self._refusal(command.do) or ""
+        if detail:
+            return self._end(command, "rejected", now_ns, step, detail), False
+        self._pending[command.id] = command
+        return _ack(command, "accepted", now_ns, step), True
+
+    def begin(self, command_id: str, now_ns: int, step: int = -1) -> Ack | None:
+        """Return None if the command may be done now, or the ack that says why it may not."""
+        command = self._pending[command_id]
+        if now_ns > command.deadline_ns:
+            return self.settle(command_id, "expired", now_ns, step)
+        detail = self._refusal(command.do)
+        return self.settle(command_id, "rejected", now_ns, step, detail) if detail else None
+
+    def settle(
+        self, command_id: str, status: AckStatus, now_ns: int, step: int = -1, detail: str = ""
+    ) -> Ack:
+        """Record how a command ended and return the ack, for the copy that came last."""
+        return self._end(self._pending.pop(command_id), status, now_ns, step, detail)
+
+    def _end(
+        self, command: Command, status: AckStatus, now_ns: int, step: int, detail: str = ""
+    ) -> Ack:
+        ack = _ack(command, status, now_ns, step, detail)
+        if len(self._ended) >= _KEPT:
+            self._forget(now_ns)
+        self._ended[command.id] = (ack, command.deadline_ns)
+        return ack
+
+    def _forget(self, now_ns: int) -> None:
+        """Drop what has passed its deadline: it would be answered ``expired``, not done again."""
+        self._ended = {
+            command_id: (ack, deadline_ns)
+            for command_id, (ack, deadline_ns) in self._ended.items()
+            if deadline_ns >= now_ns
+        }
+
+
+def _ack(command: Command, status: AckStatus, now_ns: int, step: int, detail: str = "") -> Ack:
+    return Ack(
+        command=command.id,
+        run=command.run,
+        worker=command.worker,
+        incarnation=command.incarnation,
+        epoch=command.epoch,
+        status=status,
+        step=step,
+        detail=detail,
+        ts_ns=now_ns,
+    )

@@ -1,0 +1,119 @@
+"""The sidecar's outgoing mail: events and acks, kept and sent again until the broker has them."""
+
+import asyncio
+import contextlib
+import itertools
+from collections import deque
+from collections.abc import Callable
+
+from nats.aio.client import Client
+
+from torchloom_core import subjects
+from torchloom_core.codec import encode
+from torchloom_core.messages import FINAL_STATUSES, Ack, Exit, Hello, Note
+from torchloom_threadlet.uplink import BROKER_ERRORS, Uplink
+
+_KEPT_EVENTS = 1000
+_TRY_S = 2.0
+_WAITS_S = (0.1, 2.0)
+
+
+class Mail:
+    """Sends one worker's events and acks."""
+
+    def __init__(self, uplink: Uplink, run: str, worker: str) -> None:
+        self._uplink = uplink
+        self._event_subject = subjects.event(run, worker)
+        self._ack_subject = subjects.ack(run, worker)
+        self._events: deque[Hello | Exit | Note] = deque(maxlen=_KEPT_EVENTS)
+        self._some = asyncio.Event()
+        self._empty = asyncio.Event()
+        self._empty.set()
+        self._storing: dict[tuple[str, int], asyncio.Task[None]] = {}
+
+    def event(self, message: Hello | Exit | Note) -> None:
+        """Have an event sent; of too many that wait the oldest is forgotten."""
+        self._events.append(message)
+        self._empty.clear()
+        self._some.set()
+
+    def hello(self, message: Hello) -> None:
+        """Have a hello sent before anything else that waits."""
+        self._events.appendleft(message)
+        self._empty.clear()
+        self._some.set()
+
+    async def ack(self, ack: Ack, on_stored: Callable[[Ack], object] | None = None) -> None:
+        """Send an ack; a final one again and again until it is stored, then say so."""
+        if ack.status in FINAL_STATUSES:
+            key = ack.command, ack.epoch
+            if key not in self._storing:
+                task = asyncio.create_task(self._store(ack))
+                self._storing[key] = task
+                task.add_done_callback(lambda done: self._stored(done, key, ack, on_stored))
+        elif (client := self._uplink.client) is not None:
+            # Not worth keeping: the final ack says more.
+            with contextlib.suppress(*BROKER_ERRORS):
+                await client.publish(self._ack_subject, encode(ack), headers=_message_id(ack))
+
+    async def run(self) -> None:
+        """Send events for ever, in order."""
+        while True:
+            await self._some.wait()
+            client = await self._uplink.connected()
+            batch = list(self._events)
+            if await self._send(client, batch):
+                sent = set(map(id, batch))
+                kept = [event for event in self._events if id(event) not in sent]
+                self._events = deque(kept, maxlen=_KEPT_EVENTS)
+            else:
+                await asyncio.sleep(_WAITS_S[0])
+            if not self._events:
+                self._some.clear()
+                self._empty.set()
+
+    async def finish(self) -> None:
+        """Wait until everything is sent."""
+        await self._empty.wait()
+        while self._storing:
+            await asyncio.wait(self._storing.values())
+
+    async def _send(self, client: Client, batch: list[Hello | Exit | Note]) -> bool:
+        """Publish and return whether the broker has taken all in."""
+        connections = client.stats["reconnects"]
+        try:
+            for event in batch:
+                await client.publish(self._event_subject, encode(event))
+            await client.flush(timeout=_TRY_S)
+        except BROKER_ERRORS:
+            return False
+        # A flush of a client that is not connected returns at once and proves nothing.
+        return client.is_connected and bool(client.stats["reconnects"] == connections)
+
+    async def _store(self, ack: Ack) -> None:
+        data, headers = encode(ack), _message_id(ack)
+        for attempt in itertools.count():
+            client = await self._uplink.connected()
+            try:
+                await client.jetstream().publish(
+                    self._ack_subject, data, timeout=_TRY_S, headers=headers
+                )
+            except BROKER_ERRORS:
+                await asyncio.sleep(min(_WAITS_S[0] * 2**attempt, _WAITS_S[1]))
+            else:
+                return
+
+    def _stored(
+        self,
+        task: asyncio.Task[None],
+        key: tuple[str, int],
+        ack: Ack,
+        on_stored: Callable[[Ack], object] | None,
+    ) -> None:
+        del self._storing[key]
+        if not task.cancelled() and on_stored is not None:
+            on_stored(ack)
+
+
+def _message_id(ack: Ack) -> dict[str, str]:
+    return {"Nats-Msg-Id": f"{ack.command}:{ack.epoch}:{ack.status}"}

@@ -1,0 +1,91 @@
+"""Commands, as the sidecar pulls them: each stays with the broker until its final ack is there."""
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import time
+from collections.abc import Awaitable, Callable
+
+import nats.errors
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.js import JetStreamContext
+
+from torchloom_core import subjects
+from torchloom_core.codec import decode_command
+from torchloom_core.errors import MessageError
+from torchloom_core.messages import Ack, Command
+from torchloom_threadlet.uplink import BROKER_ERRORS
+
+_POLL_S = 30.0
+_WAITS_S = (0.1, 1.0)
+
+_logger = logging.getLogger(__name__)
+
+
+class Orders:
+    """Pulls one worker's commands and hands them on; JetStream delivers again what is not acked.
+
+    Parameters
+    ----------
+    on_command : coroutine function
+        Called with each copy of each command.
+    """
+
+    def __init__(
+        self, run: str, worker: str, on_command: Callable[[Command], Awaitable[None]]
+    ) -> None:
+        self._run = run
+        self._worker = worker
+        self._on_command = on_command
+        self._open: dict[tuple[str, int], list[Msg]] = {}
+
+    async def pull(self, client: Client) -> None:
+        """Pull for ever, over one connection.
+
+        The Weaver makes the consumer once it has heard this worker's hello; until then the
+        broker answers that there is none.
+        """
+        with contextlib.suppress(*BROKER_ERRORS):
+            subscription = await client.jetstream().pull_subscribe_bind(
+                consumer=self._worker, stream=subjects.command_stream(self._run)
+            )
+            try:
+                await self._poll(subscription)
+            finally:
+                await subscription.unsubscribe()
+
+    async def _poll(self, subscription: JetStreamContext.PullSubscription) -> None:
+        for attempt in itertools.count():
+            asked = time.monotonic()
+            try:
+                messages = await subscription.fetch(1, timeout=_POLL_S)
+            except nats.errors.ConnectionClosedError:
+                return
+            except BROKER_ERRORS as error:
+                if time.monotonic() - asked < _WAITS_S[1]:
+                    _logger.debug("no commands yet: %s", error)
+                    await asyncio.sleep(min(_WAITS_S[0] * 2 ** min(attempt, 8), _WAITS_S[1]))
+            else:
+                for message in messages:
+                    await self._take(message)
+
+    async def settled(self, ack: Ack) -> None:
+        """Release the copies of a command that a final ack answers."""
+        answered = [key for key in self._open if key[0] == ack.command and key[1] <= ack.epoch]
+        for key in answered:
+            for message in self._open.pop(key):
+                with contextlib.suppress(*BROKER_ERRORS):
+                    await message.ack()
+
+    async def _take(self, message: Msg) -> None:
+        try:
+            command = decode_command(message.data)
+        except MessageError as error:
+            _logger.warning("dropped what was no command: %s", error)
+            with contextlib.suppress(*BROKER_ERRORS):
+                await message.term()
+            return
+        self._open.setdefault((command.id, command.epoch), []).append(message)
+        await self._on_command(command)

@@ -1,0 +1,295 @@
+"""The sidecar: a process beside the trainer that talks to the Weaver for it.
+
+Started by the link as ``python -m torchloom_threadlet.sidecar SOCKET_FD TRAINER_PID
+[STACKS_FD]``; it ends when the trainer's process has ended and the Weaver was told.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+
+from torchloom_core import subjects
+from torchloom_core.codec import encode_telemetry
+from torchloom_core.errors import MessageError
+from torchloom_core.messages import Ack, Command, Exit, Hello, Note
+from torchloom_threadlet import frames
+from torchloom_threadlet.collectors import Collection
+from torchloom_threadlet.deathwatch import wait_for_death
+from torchloom_threadlet.heartbeat import Heartbeat
+from torchloom_threadlet.mail import Mail
+from torchloom_threadlet.orders import Orders
+from torchloom_threadlet.stacks import stacks_of
+from torchloom_threadlet.uplink import BROKER_ERRORS, Uplink
+
+_LAST_WORDS_S = 30.0
+_LINK_END_S = 0.5
+_FLIGHT_WAIT_S = 2.0
+
+_logger = logging.getLogger(__name__)
+
+
+class Sidecar:
+    """Everything that happens between one attach and the trainer's death."""
+
+    def __init__(
+        self, attach: frames.Attach, writer: asyncio.StreamWriter, pid: int, stacks_fd: int
+    ) -> None:
+        hello = attach.hello
+        self._hello = hello
+        self._writer = writer
+        self._pid = pid
+        self._stacks_fd = stacks_fd
+        self._stack_signal = attach.stack_signal
+        self._interval_s = _seconds("TORCHLOOM_HEARTBEAT_S", 1.0)
+        self._hang_after_s = _seconds("TORCHLOOM_HANG_AFTER_S", 300.0)
+        self._hung_at_ns = 0
+        self._error = ""
+        self._parted = False
+        self._flight: asyncio.Future[str] | None = None
+        self._urgent = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._pulling: asyncio.Task[None] | None = None
+        self._roll_heard_by: Client | None = None
+        self._heartbeat = Heartbeat(hello, attach.sent)
+        self._collection = Collection(pid, hello.node, self._interval_s)
+        self._uplink = Uplink(
+            hello, attach.join, Path(attach.join_path), attach.keys, self._on_up, self._to_link
+        )
+        self._mail = Mail(self._uplink, hello.run, hello.worker)
+        self._orders = Orders(hello.run, hello.worker, self._on_command)
+
+    async def run(self, reader: asyncio.StreamReader, unpacker: frames.Unpacker) -> None:
+        """Serve until the trainer dies, then tell how."""
+        listening = self._spawn(self._listen(reader, unpacker))
+        for part in (self._uplink.run, self._mail.run, self._collection.run, self._beat):
+            self._spawn(part())
+        status = await wait_for_death(self._pid)
+        _let_go_of_stderr()
+        await asyncio.wait({listening}, timeout=_LINK_END_S)
+        left = self._heartbeat.latest.state == "left"
+        self._mail.event(
+            Exit(
+                run=self._hello.run,
+                worker=self._hello.worker,
+                incarnation=self._hello.incarnation,
+                status=status,
+                expected=left or (self._parted and not self._error and status in (0, None)),
+                step=self._heartbeat.latest.step,
+                error=self._error,
+                ts_ns=time.time_ns(),
+            )
+        )
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._mail.finish(), _LAST_WORDS_S)
+        await self._uplink.close()
+
+    def _spawn(self, work: "asyncio._CoroutineLike[None]") -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            # A part that breaks would leave half a sidecar: end, and the link starts another.
+            _logger.error("the sidecar ends because of a fault of its own", exc_info=error)
+            os._exit(1)
+
+    # --- the trainer's side -----------------------------------------------------------------
+
+    def _to_link(self, frame: msgspec.Struct) -> None:
+        if not self._writer.is_closing():
+            self._writer.write(frames.pack(frame))
+
+    async def _listen(self, reader: asyncio.StreamReader, unpacker: frames.Unpacker) -> None:
+        with contextlib.suppress(ConnectionError):
+            while data := await reader.read(1 << 16):
+                for body in unpacker.feed(data):
+                    await self.take(frames.for_sidecar(body))
+
+    async def take(self, frame: frames.ToSidecar) -> None:
+        """Do what one frame from the trainer asks for."""
+        match frame:
+            case frames.Samples():
+                if self._heartbeat.take(frame):
+                    self._hello = msgspec.structs.replace(self._hello, state=frame.state)
+                    self._urgent.set()
+            case Ack():
+                await self._mail.ack(frame, self._on_stored)
+            case Note():
+                self._mail.event(frame)
+            case Hello():
+                grown = (frame.knobs, frame.actuators) != (self._hello.knobs, self._hello.actuators)
+                self._hello = frame
+                if grown:
+                    self._mail.event(frame)
+            case frames.Flight():
+                if self._flight is not None and not self._flight.done():
+                    self._flight.set_result(frame.text)
+            case frames.Goodbye():
+                self._parted = True
+                self._error = self._error or frame.error
+
+    # --- the Weaver's side ------------------------------------------------------------------
+
+    async def _on_up(self, client: Client) -> None:
+        """Start afresh on a connection: say hello, hear the roll, pull commands."""
+        if client is not self._roll_heard_by:
+            self._roll_heard_by = client
+            await client.subscribe(subjects.roll_call(self._hello.run), cb=self._on_roll_call)
+        if self._pulling is not None:
+            # A long poll that began before the broker went away would wait for its timeout.
+            self._pulling.cancel()
+        self._pulling = self._spawn(self._orders.pull(client))
+        self._mail.hello(self._hello_now())
+        self._urgent.set()
+
+    async def _on_roll_call(self, _message: Msg) -> None:
+        self._mail.hello(self._hello_now())
+        self._urgent.set()
+
+    async def _on_command(self, command: Command) -> None:
+        await self._mail.ack(
+            Ack(
+                command=command.id,
+                run=command.run,
+                worker=command.worker,
+                incarnation=command.incarnation,
+                epoch=command.epoch,
+                status="delivered",
+                step=self._heartbeat.latest.step,
+                ts_ns=time.time_ns(),
+            )
+        )
+        self._to_link(command)
+
+    def _on_stored(self, ack: Ack) -> None:
+        self._to_link(frames.Stored(command=ack.command, epoch=ack.epoch))
+        self._spawn(self._orders.settled(ack))
+
+    def _hello_now(self) -> Hello:
+        return msgspec.structs.replace(self._hello, ts_ns=time.time_ns())
+
+    # --- the heart --------------------------------------------------------------------------
+
+    async def _beat(self) -> None:
+        subject = subjects.telemetry(self._hello.run, self._hello.worker)
+        while True:
+            self._urgent.clear()
+            client = self._uplink.client
+            if client is None:
+                self._heartbeat.drop()
+            else:
+                with contextlib.suppress(*BROKER_ERRORS):
+                    for batch in self._heartbeat.batches(self._collection.gauges()):
+                        await client.publish(subject, encode_telemetry(batch))
+            self._to_link(self._heartbeat.sent)
+            self._look_for_a_hang()
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._urgent.wait(), self._interval_s)
+
+    def _look_for_a_hang(self) -> None:
+        latest = self._heartbeat.latest
+        if (
+            latest.state == "training"
+            and latest.progress_ns != self._hung_at_ns
+            and self._heartbeat.progress_age_s > self._hang_after_s
+        ):
+            self._hung_at_ns = latest.progress_ns
+            self._spawn(self._note_hang())
+
+    async def _note_hang(self) -> None:
+        age_s = self._heartbeat.progress_age_s
+        stacks = await asyncio.to_thread(stacks_of, self._pid, self._stack_signal, self._stacks_fd)
+        self._flight = asyncio.get_running_loop().create_future()
+        self._to_link(frames.FlightAsked())
+        flight = ""
+        with contextlib.suppress(asyncio.TimeoutError):
+            flight = await asyncio.wait_for(self._flight, _FLIGHT_WAIT_S)
+        self._mail.event(
+            Note(
+                run=self._hello.run,
+                worker=self._hello.worker,
+                incarnation=self._hello.incarnation,
+                kind="hang",
+                step=self._heartbeat.latest.step,
+                fields={"progress_age_s": age_s, "stacks": stacks, "flight_recorder": flight},
+                ts_ns=time.time_ns(),
+            )
+        )
+
+
+async def serve(descriptor: int, pid: int, stacks_fd: int) -> None:
+    """Read the attach frame from the trainer, then be its sidecar."""
+    reader, writer = await asyncio.open_connection(sock=socket.socket(fileno=descriptor))
+    unpacker = frames.Unpacker()
+    first: list[bytes] = []
+    while not first:
+        data = await reader.read(1 << 16)
+        if not data:
+            return
+        first = unpacker.feed(data)
+    attach = frames.for_sidecar(first[0])
+    if not isinstance(attach, frames.Attach):
+        raise MessageError(f"need an attach frame first, was {type(attach).__name__}")
+    sidecar = Sidecar(attach, writer, pid, stacks_fd)
+    for body in first[1:]:
+        await sidecar.take(frames.for_sidecar(body))
+    await sidecar.run(reader, unpacker)
+
+
+def main() -> None:
+    """Run the sidecar of the trainer named on the command line."""
+    # What ends the trainer is often sent to its whole job; the sidecar is to tell of it.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    logging.basicConfig(
+        level=os.environ.get("TORCHLOOM_LOG", "WARNING"),
+        format="torchloom sidecar: %(levelname)s: %(message)s",
+    )
+    descriptor, pid, *stacks = (int(argument) for argument in sys.argv[1:])
+    asyncio.run(_serve_and_exit(descriptor, pid, stacks[0] if stacks else -1))
+
+
+async def _serve_and_exit(descriptor: int, pid: int, stacks_fd: int) -> None:
+    try:
+        await serve(descriptor, pid, stacks_fd)
+    except Exception:
+        _logger.exception("the sidecar ends because of a fault of its own")
+        os._exit(1)
+    # A collector may hang in a driver's call; waiting for its thread would never end.
+    os._exit(0)
+
+
+def _let_go_of_stderr() -> None:
+    """Close the trainer's stderr: whoever reads it waits for its end."""
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, 2)
+    os.close(nothing)
+
+
+def _seconds(variable: str, default: float) -> float:
+    text = os.environ.get(variable, "")
+    try:
+        seconds = float(text) if text else default
+    except ValueError:
+        seconds = 0.0
+    if seconds > 0:
+        return seconds
+    _logger.warning("%s: need a number of seconds > 0, was %r", variable, text)
+    return default
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,134 @@
+"""The adapter for torchft: three lines in a script that already uses it.
+
+::
+
+    from torchloom_threadlet.torchft import attach
+
+    loom = attach()                           # before the Manager: a stand-by waits in here
+    manager = Manager(...)
+    loom.manage(manager, optimizer)
+    while manager.current_step() < steps:
+        ...
+        if not loom.step(loss=loss):
+            break
+"""
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+from torchloom_core.messages import KnobValue
+from torchloom_threadlet.identity import find_join, identify
+from torchloom_threadlet.loom import Loom
+
+_LINGER_S = 2.0
+_FIELDS = ("replica_id", "rank", "quorum_id", "step", "commit_result", "error")
+
+
+def attach(
+    join: str | os.PathLike[str] | None = None,
+    *,
+    group: str | None = None,
+    rank: int | None = None,
+    node: str | None = None,
+    rack: str | None = None,
+    standby: bool | None = None,
+) -> "TorchftLoom":
+    """Register this process as a worker; see :func:`torchloom_threadlet.attach`.
+
+    Call it when the model is built and before the Manager is: making the Manager is what joins
+    the quorum.
+    """
+    identity = identify(group=group, rank=rank, node=node, rack=rack, standby=standby)
+    loom = TorchftLoom(identity, find_join(join), "torchft")
+    loom.wait_to_join()
+    return loom
+
+
+class TorchftLoom(Loom):
+    """A loom that takes its step from torchft's Manager and leaves the quorum on a drain."""
+
+    _manager: Any = None
+    _failed_steps = 0
+    _quorum_id = -1
+    _lingered = False
+
+    def manage(self, manager: Any, optimizer: Any = None) -> None:
+        """Watch ``manager``, and register the optimizer's learning rate.
+
+        ``optimizer`` may be torchft's wrapper or the one within; none registers no knob.
+        """
+        self._manager = manager
+        if optimizer is not None:
+            self.optimizer(optimizer)
+        # There is no call to leave a quorum: shutting down between steps is how it is done.
+        self.on_drain(manager.shutdown)
+        for name, hear in (
+            ("torchft_quorums", self._on_quorum),
+            ("torchft_commits", self._on_commit),
+            ("torchft_errors", self._on_error),
+        ):
+            _listen(logging.getLogger(name), hear)
+
+    def step(self, step: int | None = None, **metrics: Any) -> bool:
+        """Say that a step is finished, committed or not; return False once drained.
+
+        ``step`` is the manager's own if not given. After a drain this waits two seconds, so
+        that peers still reading from this process's sockets can finish.
+        """
+        manager = self._manager
+        if manager is None:
+            return super().step(step, **metrics)
+        going = super().step(
+            manager.current_step() if step is None else step,
+            participants=manager.num_participants(),
+            quorum_id=self._quorum_id,
+            failed_steps_total=self._failed_steps,
+            **metrics,
+        )
+        if not going and not self._lingered:
+            self._lingered = True
+            time.sleep(_LINGER_S)
+        return going
+
+    def _on_quorum(self, record: logging.LogRecord) -> None:
+        self._quorum_id = int(record.__dict__["quorum_id"])
+        self.note("quorum", **_fields(record))
+
+    def _on_commit(self, record: logging.LogRecord) -> None:
+        if not record.__dict__["commit_result"]:
+            self._failed_steps += 1
+            self.note("commit", **_fields(record))
+
+    def _on_error(self, record: logging.LogRecord) -> None:
+        self.note("error", **_fields(record))
+
+
+def _fields(record: logging.LogRecord) -> dict[str, KnobValue | None]:
+    found = {name: record.__dict__[name] for name in _FIELDS if name in record.__dict__}
+    return {
+        name: value if isinstance(value, bool | int | float | str | None) else str(value)
+        for name, value in found.items()
+    }
+
+
+def _listen(logger: logging.Logger, hear: Callable[[logging.LogRecord], None]) -> None:
+    """Hear every record of ``logger``, and print no more of them than before.
+
+    torchft logs these at INFO with an empty text. A handler would need the logger's level
+    lowered, and then every handler of the user's would print the empty lines too; a filter
+    sees the records first and lets through only those that passed before.
+    """
+    threshold = logger.getEffectiveLevel()
+
+    def overhear(record: logging.LogRecord) -> bool:
+        try:
+            hear(record)
+        except Exception:
+            logging.getLogger(__name__).exception("cannot read what torchft logged")
+        return record.levelno >= threshold
+
+    logger.setLevel(min(threshold, logging.INFO))
+    logger.addFilter(overhear)

@@ -1,0 +1,246 @@
+"""The sidecar's connection to the broker: enrol, connect, and again, until the trainer ends."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import random
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import nats.errors
+import nkeys
+from nats.aio.client import Client, RawCredentials
+
+from torchloom_core import subjects
+from torchloom_core.codec import decode_join_reply, encode
+from torchloom_core.errors import MessageError
+from torchloom_core.messages import Hello, JoinFile, JoinRequest
+from torchloom_threadlet.frames import Keys
+from torchloom_threadlet.identity import read_join
+
+BROKER_ERRORS = (nats.errors.Error, OSError, asyncio.TimeoutError)
+"""What a call to the broker may end in while the broker is away."""
+
+_CONNECT_S = 2.0
+_RECONNECT_S = 0.2
+_LOOK_S = 0.5
+_ENROL_WAIT_S = (0.2, 2.0)
+_REFUSED_WAIT_S = 5.0
+_REFUSALS = 3
+
+_CREDS = """-----BEGIN NATS USER JWT-----
+{jwt}
+------END NATS USER JWT------
+
+-----BEGIN USER NKEY SEED-----
+{seed}
+------END USER NKEY SEED------
+"""
+
+_logger = logging.getLogger(__name__)
+
+
+class RefusedError(Exception):
+    """The Weaver gives this worker no credentials."""
+
+
+class Uplink:
+    """One worker's way to the broker.
+
+    Parameters
+    ----------
+    on_up : coroutine function
+        Called with the client after the first connect and after every reconnect.
+    on_keys : callable
+        Called with credentials just enrolled for.
+    """
+
+    def __init__(
+        self,
+        hello: Hello,
+        join: JoinFile,
+        join_path: Path,
+        keys: Keys | None,
+        on_up: Callable[[Client], Awaitable[None]],
+        on_keys: Callable[[Keys], None],
+    ) -> None:
+        self._hello = hello
+        self._join = join
+        self._join_path = join_path
+        self._keys = keys or Keys(seed="")
+        self._on_up = on_up
+        self._on_keys = on_keys
+        self._refusals = 0
+        self._said = ""
+        self._client: Client | None = None
+        self._up = asyncio.Event()
+        self._look = asyncio.Event()
+
+    @property
+    def client(self) -> Client | None:
+        """The client if it is connected now."""
+        return self._client if self._client is not None and self._client.is_connected else None
+
+    async def connected(self) -> Client:
+        """Wait for the broker."""
+        while (client := self.client) is None:
+            await self._up.wait()
+            if self.client is None:
+                await asyncio.sleep(_RECONNECT_S)
+        return client
+
+    async def run(self) -> None:
+        """Hold a connection for ever."""
+        while True:
+            try:
+                if self._join.enrol and not self._keys.jwt:
+                    await self._enrol()
+                await self._hold()
+            except RefusedError as error:
+                self._say("the Weaver refuses this worker: %s", error)
+                await asyncio.sleep(_REFUSED_WAIT_S)
+            except (*BROKER_ERRORS, MessageError, ValueError) as error:
+                # A ValueError is nats-py's or nkeys' word for a malformed URL or credentials.
+                self._say("cannot use the broker at %s: %s", self._join.url, error)
+                await asyncio.sleep(_jittered(_ENROL_WAIT_S[1]))
+            self._look_for_a_new_weaver()
+
+    async def close(self) -> None:
+        """Close the connection, sending what is buffered."""
+        if self._client is not None:
+            await _close(self._client)
+
+    async def _enrol(self) -> None:
+        """Get credentials of this worker's own, waiting for the Weaver as long as it takes."""
+        if not self._keys.seed:
+            seed = nkeys.encode_seed(os.urandom(32), nkeys.PREFIX_BYTE_USER)
+            self._keep(Keys(seed=seed.decode()))
+        request = JoinRequest(
+            run=self._hello.run,
+            worker=self._hello.worker,
+            incarnation=self._hello.incarnation,
+            public_key=nkeys.from_seed(bytearray(self._keys.seed.encode())).public_key.decode(),
+        )
+        wait_s = _ENROL_WAIT_S[0]
+        while True:
+            try:
+                answer = await self._ask(encode(request))
+                break
+            except BROKER_ERRORS as error:
+                self._say("waiting for the Weaver at %s: %s", self._join.url, error)
+                await asyncio.sleep(_jittered(wait_s))
+                wait_s = min(2 * wait_s, _ENROL_WAIT_S[1])
+                self._look_for_a_new_weaver()
+        reply = decode_join_reply(answer)
+        if not reply.jwt:
+            raise RefusedError(reply.error or "it gave no reason")
+        self._keep(Keys(seed=self._keys.seed, jwt=reply.jwt))
+
+    def _keep(self, keys: Keys) -> None:
+        self._keys = keys
+        self._on_keys(keys)
+
+    async def _ask(self, request: bytes) -> bytes:
+        client = Client()
+        inbox = f"_INBOX_JOIN_{self._hello.run}"
+        try:
+            await self._connect(client, self._join.creds, inbox, reconnect=False)
+            answer = await client.request(
+                subjects.join(self._hello.run), request, timeout=_CONNECT_S
+            )
+        finally:
+            await _close(client)
+        return bytes(answer.data)
+
+    async def _hold(self) -> None:
+        """Stay connected until the credentials are refused or the Weaver has moved."""
+        keys = self._keys
+        creds = _CREDS.format(jwt=keys.jwt, seed=keys.seed) if keys.jwt else self._join.creds
+        inbox = subjects.inbox_prefix(self._hello.run, self._hello.worker)
+        self._refusals = 0
+        client = Client()
+        connecting = asyncio.create_task(self._connect(client, creds, inbox, reconnect=True))
+        connecting.add_done_callback(lambda _: self._look.set())
+        try:
+            while True:
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(self._look.wait(), _LOOK_S)
+                self._look.clear()
+                if self._client is None and connecting.done():
+                    connecting.result()
+                    self._client = client
+                    await self._reached()
+                if self.client is not None:
+                    continue
+                if self._refusals >= _REFUSALS:
+                    self._say("the broker at %s no longer knows this worker", self._join.url)
+                    self._keep(Keys(seed=keys.seed))
+                    return
+                if self._look_for_a_new_weaver():
+                    return
+        finally:
+            self._up.clear()
+            self._client = None
+            connecting.cancel()
+            await _close(client)
+
+    async def _connect(
+        self, client: Client, creds: str, inbox_prefix: str, *, reconnect: bool
+    ) -> None:
+        await client.connect(
+            self._join.url,
+            user_credentials=RawCredentials(creds) if creds else None,
+            inbox_prefix=inbox_prefix,
+            name=f"torchloom threadlet {self._hello.worker}",
+            allow_reconnect=reconnect,
+            max_reconnect_attempts=-1 if reconnect else 1,
+            reconnect_time_wait=_jittered(_RECONNECT_S),
+            connect_timeout=_CONNECT_S,
+            ping_interval=10,
+            error_cb=self._on_error,
+            disconnected_cb=self._on_disconnect,
+            reconnected_cb=self._reached,
+        )
+
+    async def _on_error(self, error: Exception) -> None:
+        if "authorization" in str(error).lower() or "authentication" in str(error).lower():
+            self._refusals += 1
+        _logger.debug("broker: %s", error)
+
+    async def _on_disconnect(self) -> None:
+        self._up.clear()
+
+    async def _reached(self) -> None:
+        if self._client is None:
+            return
+        self._refusals = 0
+        self._said = ""
+        self._up.set()
+        await self._on_up(self._client)
+
+    def _look_for_a_new_weaver(self) -> bool:
+        """Read ``join.json`` again and return whether it says something new."""
+        join = read_join(self._join_path)
+        if join is None or join == self._join or join.run != self._hello.run:
+            return False
+        if (join.creds, join.enrol) != (self._join.creds, self._join.enrol):
+            self._keep(Keys(seed=self._keys.seed))
+        self._join = join
+        return True
+
+    def _say(self, text: str, *values: object) -> None:
+        """Log a state once, however often it is found to hold."""
+        line = text % values
+        if line != self._said:
+            self._said = line
+            _logger.warning("%s", line)
+
+
+async def _close(client: Client) -> None:
+    with contextlib.suppress(*BROKER_ERRORS):
+        await client.close()
+
+
+def _jittered(seconds: float) -> float:
+    return seconds * (0.5 + random.random())
