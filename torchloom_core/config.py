@@ -44,6 +44,7 @@ class Weaver(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     stale_after_s: Positive = 10.0
     policy_budget_s: Positive = 0.5
     command_deadline_s: Positive = 60.0
+    show: tuple[str, ...] = ("loss", "step_time_s")
 
 
 class Broker(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -51,6 +52,7 @@ class Broker(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     url: str = ""
     creds: str = ""
+    worker_creds: str = ""
     host: str = "127.0.0.1"
     port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 0
 

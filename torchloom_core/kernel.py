@@ -18,7 +18,6 @@ from torchloom_core.decisions import (
     ForecastWanted,
     Input,
     Issue,
-    KnobDesired,
     Notice,
     Outcome,
     Output,
@@ -34,10 +33,19 @@ from torchloom_core.decisions import (
     Tick,
     Verdict,
 )
+from torchloom_core.desired import DesiredKnobs
 from torchloom_core.fleet.state import FleetState
-from torchloom_core.fleet.view import FleetView
+from torchloom_core.fleet.view import FleetView, Need
 from torchloom_core.ledger import Ledger
-from torchloom_core.messages import Ack, Exit, Hello, KnobValue, Note, SetKnob, Telemetry
+from torchloom_core.messages import (
+    Ack,
+    AckStatus,
+    Drain,
+    Exit,
+    Hello,
+    Note,
+    Telemetry,
+)
 from torchloom_core.operations import Operations
 from torchloom_core.plugins import ActivePlugins
 from torchloom_core.policy_host import Guard, PolicyHost
@@ -61,13 +69,17 @@ class Kernel:
         settings = config.weaver
         self._config = config
         self._predictors = plugins.predictors
+        self._every_ns = {
+            name: round(predictor.every_s * SECOND_NS)
+            for name, predictor in plugins.predictors.items()
+        }
         self._last_asked_ns: dict[str, int] = {}
         self._asked: dict[str, str] = {}
         self._forecasts: dict[str, Forecast] = {}
         self._numbered = 0
         self._now_ns = 0
         self.fleet = FleetState(
-            plugins.needs,
+            [*plugins.needs, *(Need(metric) for metric in settings.show)],
             tick_s=settings.tick_s,
             stale_after_s=settings.stale_after_s,
             costs=config.costs,
@@ -79,7 +91,7 @@ class Kernel:
         )
         self.arbiter = Arbiter(config.arbiter)
         self.host = PolicyHost(plugins.policies, guard)
-        self.desired: dict[tuple[str | None, str], KnobValue] = {}
+        self.desired = DesiredKnobs()
         self.predictors_failed: dict[str, PredictorFailed] = {}
         self.seq = 0
         self.ticks = 0
@@ -87,7 +99,7 @@ class Kernel:
     def step(self, message: Telemetry | Input, ts_ns: int) -> Sequence[Output]:
         """Take one input and return everything it led to, in order."""
         self.seq += 1
-        if type(message) is Telemetry:
+        if isinstance(message, Telemetry):
             self.fleet.receive(message, ts_ns)
             return ()
         self._now_ns = self._staging.now_ns = ts_ns
@@ -145,7 +157,7 @@ class Kernel:
             outputs.append(Notice(kind="hello", text=text, worker=hello.worker))
         for command_id in self.ledger.of_other_lives(hello.worker, hello.incarnation):
             outputs += self._settle(command_id, "the worker has started another life")
-        return outputs + self._reconcile(hello) + self._advance()
+        return outputs + self._reconcile([hello]) + self._advance()
 
     def _exit(self, message: Exit) -> list[Output]:
         if not self.fleet.end(message, self._now_ns):
@@ -157,7 +169,10 @@ class Kernel:
         kind = "exit" if message.expected else "fault"
         outputs: list[Output] = [Notice(kind=kind, text=text, worker=message.worker)]
         for command_id in self.ledger.of_other_lives(message.worker, None):
-            outputs += self._settle(command_id, "the worker has ended")
+            drains = isinstance(self.ledger.flights[command_id].command.do, Drain)
+            # The last ack and the exit travel apart: a worker that left was drained.
+            status: AckStatus = "applied" if drains and message.expected else "expired"
+            outputs += self._settle(command_id, "the worker has ended", status)
         return outputs + self._advance()
 
     def _ack(self, ack: Ack) -> list[Output]:
@@ -165,10 +180,8 @@ class Kernel:
         outputs = self.ledger.acknowledge(ack)
         if flight is None or ack.command in self.ledger.flights:
             return outputs
-        row = self.fleet.row_of.get(ack.worker)
-        deed = flight.command.do
-        if ack.status == "applied" and isinstance(deed, SetKnob) and row is not None:
-            self.fleet.knobs[row][deed.knob] = deed.value
+        if ack.status == "applied" and self.fleet.knows(ack.worker, ack.incarnation):
+            self.fleet.apply(ack.worker, flight.command.do)
         self.operations.settled(ack.command, ack.status)
         return outputs + self._advance()
 
@@ -186,11 +199,13 @@ class Kernel:
             case StopActions():
                 self.operations.stopped = True
                 outputs = self.operations.abandon_all("actions were stopped", self._now_ns)
-                text = f"actions are stopped; {len(outputs)} things were called off"
+                ended = sum(isinstance(output, Outcome) for output in outputs)
+                text = f"actions are stopped; {ended} under way were called off"
                 return [*outputs, Reply(request=request.id, ok=True, text=text)]
             case ResumeActions():
                 self.operations.stopped = False
-                return [Reply(request=request.id, ok=True, text="actions are resumed")]
+                reply = Reply(request=request.id, ok=True, text="actions are resumed")
+                return [*self._reconcile(self.fleet.hello), reply]
             case Approve(proposal=proposal_id):
                 if proposal_id not in self.arbiter.waiting:
                     text = f"no proposal {proposal_id!r} waits for approval"
@@ -217,7 +232,7 @@ class Kernel:
         self.operations.stopped = control.stopped
         self.operations.restore(control.plans)
         self.arbiter.restore(control.grants)
-        self.desired = {(d.worker, d.knob): d.value for d in control.desired}
+        self.desired.restore(control.desired)
         return self.ledger.recover(message.epoch, control.flights)
 
     # --- what they share ---
@@ -234,38 +249,29 @@ class Kernel:
             return []
         outputs: list[Output] = []
         if isinstance(verdict.action, ChangeKnob):
-            action = verdict.action
-            self._desire(action)
-            outputs.append(KnobDesired(knob=action.knob, value=action.value, worker=action.worker))
+            outputs.append(self.desired.add(verdict.action))
         return outputs + self._note_failures(self.operations.start(verdict, self._now_ns))
 
-    def _desire(self, action: ChangeKnob) -> None:
-        """Keep what a knob should be; a value for all replaces the values for single workers."""
-        if action.worker is None:
-            self.desired = {k: v for k, v in self.desired.items() if k[1] != action.knob}
-        self.desired[action.worker, action.knob] = action.value
-
-    def _reconcile(self, hello: Hello) -> list[Output]:
-        """Command the knobs of a worker whose values are not what they should be."""
-        in_flight = {
-            flight.command.do.knob
-            for flight in self.ledger.flights.values()
-            if flight.command.worker == hello.worker and isinstance(flight.command.do, SetKnob)
-        }
+    def _reconcile(self, hellos: Iterable[Hello]) -> list[Output]:
+        """Command the knobs of workers whose values are not what they should be."""
+        if self.operations.stopped:
+            return []
+        in_flight = self.ledger.knobs_in_flight()
         outputs: list[Output] = []
-        for spec in hello.knobs:
-            value = self.desired.get((hello.worker, spec.name), self.desired.get((None, spec.name)))
-            if value is None or value == hello.values.get(spec.name) or spec.name in in_flight:
+        for hello in hellos:
+            worker, row = hello.worker, self.fleet.row_of[hello.worker]
+            if self.fleet.is_over(row):
                 continue
-            deed = SetKnob(knob=spec.name, value=value)
-            outputs += self.ledger.issue(
-                hello.worker, hello.incarnation, deed, "reconcile", self._now_ns
-            )[1]
+            for deed in self.desired.missing(hello, self.fleet.knobs[row]):
+                if (worker, deed.knob) not in in_flight:
+                    outputs += self.ledger.issue(
+                        worker, hello.incarnation, deed, "reconcile", self._now_ns
+                    )[1]
         return outputs
 
-    def _settle(self, command_id: str, why: str) -> list[Output]:
-        outputs = self.ledger.settle(command_id, "expired", why)
-        self.operations.settled(command_id, "expired")
+    def _settle(self, command_id: str, why: str, status: AckStatus = "expired") -> list[Output]:
+        outputs = self.ledger.settle(command_id, status, why)
+        self.operations.settled(command_id, status)
         return outputs
 
     def _advance(self) -> list[Output]:
@@ -279,10 +285,10 @@ class Kernel:
 
     def _ask_predictors(self) -> list[Output]:
         outputs: list[Output] = []
-        for name, predictor in self._predictors.items():
+        for name, every_ns in self._every_ns.items():
             rest_ns = self._now_ns - self._last_asked_ns.get(name, -(1 << 62))
             busy = name in self._asked or name in self.predictors_failed
-            if busy or rest_ns < predictor.every_s * SECOND_NS:
+            if busy or rest_ns < every_ns:
                 continue
             self._last_asked_ns[name] = self._now_ns
             self._asked[name] = self._number("f")
@@ -299,7 +305,7 @@ class Kernel:
         """Return a copy of what the predictor needs, for use off the loop."""
         return self.fleet.view_copy(self._now_ns, self._predictors[name].needs)
 
-    def latest_hazards(self) -> dict[str, Forecast]:
+    def latest_forecasts(self) -> dict[str, Forecast]:
         """Return the newest forecast of every predictor."""
         return dict(self._forecasts)
 
@@ -310,8 +316,5 @@ class Kernel:
             flights=tuple(self.ledger.flights.values()),
             plans=tuple(self.operations.plans.values()),
             grants=tuple(self.arbiter.past),
-            desired=tuple(
-                KnobDesired(knob=knob, value=value, worker=worker)
-                for (worker, knob), value in self.desired.items()
-            ),
+            desired=self.desired.snapshot(),
         )

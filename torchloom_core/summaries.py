@@ -3,6 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+_LONGEST_FIELD = 80
+
 
 def summarise(kind: str, body: Mapping[str, Any]) -> str:
     """Return one line on a message of this kind, given as plain dicts and lists."""
@@ -38,8 +40,14 @@ def _exit(body: Mapping[str, Any]) -> str:
 
 
 def _note(body: Mapping[str, Any]) -> str:
-    fields = " ".join(f"{name}={value}" for name, value in body.get("fields", {}).items())
+    fields = " ".join(f"{name}={_short(value)}" for name, value in body.get("fields", {}).items())
     return f"{body['kind']} at step {body.get('step', -1)} {fields}".rstrip()
+
+
+def _short(value: object) -> str:
+    """Return a value in a few characters of one line: stacks and dumps are long."""
+    text = " ".join(str(value).split())
+    return text if len(text) <= _LONGEST_FIELD else f"{text[:_LONGEST_FIELD]}..."
 
 
 def _ack(body: Mapping[str, Any]) -> str:
@@ -72,6 +80,8 @@ def _verdict(body: Mapping[str, Any]) -> str:
 
 
 def _outcome(body: Mapping[str, Any]) -> str:
+    if body["action"]["kind"] == "alert":
+        return f"{body['verdict']} {describe_action(body['action'])}"
     what = f"{body['verdict']} {describe_action(body['action'])} {body['result']}"
     return _with_detail(f"{what} in {body['took_s']:.1f} s", body)
 

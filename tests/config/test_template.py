@@ -70,7 +70,13 @@ def test_what_the_template_switches_on_is_shipped_and_shows_the_defaults():
     options = {info.name: info.cls.Options() for info in discover() if info.cls}
     for name, shown in (*config.policies.items(), *config.predictors.items()):
         for key, value in shown.items():
+            if key == "mode":
+                continue
             assert value == getattr(options[name], key), f"{name}.{key}"
+
+
+def test_what_acts_on_a_forecast_only_watches_until_a_person_trusts_it():
+    assert parse(template_text()).policies["failure_forecast"]["mode"] == "shadow"
 
 
 def test_the_rule_that_is_shown_is_right_once_uncommented():

@@ -14,11 +14,11 @@ from rich.markup import escape
 
 from torchloom_core.cli.options import AsJson, ConfigPath
 from torchloom_core.cli.output import console, print_json
-from torchloom_core.cli.summaries import KINDS, summarise
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.config import load
 from torchloom_core.errors import ConfigError, StateError
 from torchloom_core.naming import nearest
+from torchloom_core.summaries import KINDS, summarise
 
 # The reader brings pyarrow, which `torchloom --help` should not wait for.
 if TYPE_CHECKING:

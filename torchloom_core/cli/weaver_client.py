@@ -10,11 +10,11 @@ import msgspec
 
 from torchloom_core.cli.options import Connection
 from torchloom_core.cli.output import console
-from torchloom_core.cli.summaries import summarise
 from torchloom_core.config import Config
 from torchloom_core.control import Answer
 from torchloom_core.decisions import CommandLife, Outcome
 from torchloom_core.errors import BrokerError, RequestError
+from torchloom_core.summaries import summarise
 
 if TYPE_CHECKING:
     from torchloom_core.bus import ControlClient

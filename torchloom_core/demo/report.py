@@ -109,7 +109,9 @@ def draw(path: Path, before: Act, after: Act) -> None:
         start = act.ill_at or 0.0
         rows = act.logs[act.scenario.survivors[0]].steps
         times = [row["t"] - start for row in rows]
-        durations.plot(times, [row["duration_s"] for row in rows], color=colour, label=label, lw=1)
+        seconds = [row["duration_s"] for row in rows]
+        durations.vlines(times, 0.05, seconds, color=colour, lw=1, alpha=0.5)
+        durations.plot(times, seconds, ".", color=colour, label=label, ms=4)
         groups.step(
             times, [row["participants"] for row in rows], color=colour, lw=1.5, where="post"
         )
@@ -121,15 +123,17 @@ def draw(path: Path, before: Act, after: Act) -> None:
             color=colour,
             ms=10,
             mew=2.5,
+            zorder=10,
             label=f"failed step ({label})" if failed else None,
         )
     _mark_decisions(durations, after)
     durations.set_yscale("log")
+    durations.set_ylim(0.05, 4)
     durations.set_ylabel("duration of a step (s)")
     durations.set_title(
         "One node falls ill and dies: steps of a surviving replica group", loc="left"
     )
-    durations.legend(loc="upper left", frameon=False)
+    durations.legend(loc="upper left", frameon=False, fontsize=9)
     span = [tenth / 10 for tenth in range(round(after.scenario.ill_for_s * 10) + 1)]
     counter.plot(
         [-10.0, *span],
@@ -156,15 +160,16 @@ def _mark_decisions(axes: Any, act: Act) -> None:
             marks.append((entry["t"] - start, "migration granted"))
         elif entry["tag"] == "outcome" and entry["action"]["kind"] == "migrate":
             marks.append((entry["t"] - start, f"migration {entry['result']}"))
-    for height, (x, text) in enumerate(sorted(marks)):
+    for number, (x, text) in enumerate(sorted(marks)):
         axes.axvline(x, color="#777777", ls=":", lw=1)
         axes.annotate(
             text,
-            (x, 0.62 - 0.12 * (height % 3)),
+            (x, 0.93 - 0.08 * number),
             xycoords=("data", "axes fraction"),
             xytext=(4, 0),
             textcoords="offset points",
             fontsize=9,
+            bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1},
         )
 
 

@@ -15,17 +15,18 @@ from typing import Any
 import msgspec
 
 from torchloom_core import codec
+from torchloom_core.actions import Alert
 from torchloom_core.broker import EmbeddedBroker
 from torchloom_core.bus import NatsBus
 from torchloom_core.clock import SystemClock
 from torchloom_core.config import Config
 from torchloom_core.control import Status
+from torchloom_core.credentials import write_private
 from torchloom_core.decisions import (
     CommandLife,
     Control,
     ForecastWanted,
     Input,
-    Issue,
     KnobDesired,
     Notice,
     Outcome,
@@ -42,6 +43,7 @@ from torchloom_core.kernel import Kernel
 from torchloom_core.messages import JoinFile, JoinReply, JoinRequest, Telemetry
 from torchloom_core.plugins import ActivePlugins
 from torchloom_core.policy_host import DeadlineGuard
+from torchloom_core.summaries import summarise
 from torchloom_core.trajectory.layout import run_folder
 from torchloom_core.trajectory.writer import TrajectoryWriter
 from torchloom_core.weaver.desk import Desk
@@ -102,8 +104,8 @@ class Weaver:
         self.receive(message, self._clock.now_ns())
 
     def _post(self, outputs: Sequence[Output]) -> None:
-        if any(isinstance(output, Issue) for output in outputs):
-            self._trajectory.flush()
+        # On file before anyone is told: what was done is never missing from the trajectory.
+        self._trajectory.flush()
         changed = any(isinstance(output, _MAY_CHANGE_CONTROL) for output in outputs)
         self._outbox.post(outputs, self._kernel.control() if changed else None)
         for output in outputs:
@@ -126,6 +128,9 @@ class Weaver:
     async def start(self, control: Control) -> None:
         """Take over what the last Weaver left, then open the doors."""
         self.enter(Recovered(epoch=self._epoch, control=control))
+        if self._epoch > 1:
+            text = "epoch %d, after an earlier Weaver that left %d commands in flight"
+            log.info(text, self._epoch, len(control.flights))
         for failure in self._plugins.failed:
             log.warning("quarantined: %s", failure.detail)
         await self._bus.open(self.receive, lambda subject, reason: None)
@@ -207,18 +212,16 @@ class Weaver:
 
 def _log(output: Output) -> None:
     match output:
-        case Notice(kind=kind, text=text):
-            calm = kind in {"hello", "exit"}
-            log.log(logging.INFO if calm else logging.WARNING, "%s", text)
-        case Verdict(granted=granted, policy=policy, action=action, rule=rule, reason=reason):
-            word = "granted" if granted else f"denied by {rule}"
-            log.info("%s wants %s: %s: %s", policy, msgspec.to_builtins(action), word, reason)
-        case Outcome(verdict=verdict, result=result, detail=detail, took_s=took_s):
-            log.info("%s is %s after %.1f s: %s", verdict, result, took_s, detail)
-        case PolicyFailed(policy=policy, rule=rule, detail=detail):
-            log.warning("policy %s is quarantined: %s: %s", policy, rule, detail)
+        case Notice(kind="hello" | "exit") | Verdict():
+            level = logging.INFO
+        case Outcome(action=Alert()) | Notice() | PolicyFailed():
+            level = logging.WARNING
+        case Outcome(result=result):
+            level = logging.INFO if result == "done" else logging.WARNING
         case _:
-            pass
+            return
+    kind = str(output.__struct_config__.tag)
+    log.log(level, "%s: %s", kind, summarise(kind, msgspec.to_builtins(output)))
 
 
 async def run(
@@ -265,7 +268,7 @@ async def run(
         await weaver.start(control)
         if broker is not None:
             await weaver.admit_workers(Enrolment(config.run.name, broker.credentials.worker_jwt))
-        _write_join_file(state_dir, config, url, broker, creds)
+        _write_join_file(state_dir, config, url, broker)
         ready(url)
         await weaver.run(stop)
     if broker is not None:
@@ -273,19 +276,20 @@ async def run(
 
 
 def _write_join_file(
-    state_dir: Path, config: Config, url: str, broker: EmbeddedBroker | None, creds: Path | None
+    state_dir: Path, config: Config, url: str, broker: EmbeddedBroker | None
 ) -> None:
     """Leave what trainers need to find this Weaver, readable by its owner alone."""
-    if broker is not None:
-        text = broker.credentials.join_creds_text
-    else:
-        text = creds.read_text() if creds else ""
-    if broker is not None and config.broker.host in _ANY_ADDRESS:
-        url = f"nats://{socket.gethostname()}:{broker.port}"
-    join = JoinFile(url=url, run=config.run.name, creds=text, enrol=broker is not None)
-    path = state_dir / "join.json"
+    settings = config.broker
+    creds = settings.worker_creds or settings.creds
     try:
-        path.touch(mode=0o600)
-        path.write_bytes(codec.encode(join))
+        if broker is not None:
+            text = broker.credentials.join_creds_text
+            if settings.host in _ANY_ADDRESS:
+                url = f"nats://{socket.gethostname()}:{broker.port}"
+        else:
+            text = Path(creds).read_text(encoding="utf-8") if creds else ""
+        state_dir.mkdir(parents=True, exist_ok=True)
+        join = JoinFile(url=url, run=config.run.name, creds=text, enrol=broker is not None)
+        write_private(state_dir / "join.json", codec.encode(join).decode())
     except OSError as error:
-        raise StateError(f"{path}: cannot be written: {error.strerror}") from None
+        raise StateError(f"{error.filename}: {error.strerror}") from None

@@ -17,6 +17,8 @@ from torchloom_core.decisions import PolicyFailed, PredictorFailed
 from torchloom_core.kernel import Kernel
 from torchloom_core.plugins import ActivePlugins
 
+_SHOW_GONE_S = 600.0
+
 
 def describe(
     kernel: Kernel, config: Config, plugins: ActivePlugins, *, now_ns: int, malformed: int, log: str
@@ -30,7 +32,7 @@ def describe(
         dry_run=config.arbiter.dry_run,
         ticks=kernel.ticks,
         malformed=malformed,
-        workers=tuple(_workers(kernel, plugins, now_ns)),
+        workers=tuple(_workers(kernel, config, plugins, now_ns)),
         flights=tuple(
             FlightStatus(
                 id=command_id,
@@ -70,10 +72,13 @@ def describe_knobs(kernel: Kernel) -> KnobTable:
     )
 
 
-def _workers(kernel: Kernel, plugins: ActivePlugins, now_ns: int) -> list[WorkerStatus]:
+def _workers(
+    kernel: Kernel, config: Config, plugins: ActivePlugins, now_ns: int
+) -> list[WorkerStatus]:
     forecasts = kernel.latest_forecasts()
     view = kernel.fleet.view(now_ns, forecasts)
-    metrics = {name: view.latest(name) for name in sorted({n.metric for n in plugins.needs})}
+    kept = sorted({need.metric for need in plugins.needs}.union(config.weaver.show))
+    metrics = {name: view.latest(name) for name in kept}
     hazards = {name: view.hazard(name) for name in forecasts}
     return [
         WorkerStatus(
@@ -91,6 +96,7 @@ def _workers(kernel: Kernel, plugins: ActivePlugins, now_ns: int) -> list[Worker
             hazards={n: float(h[row]) for n, h in hazards.items() if not math.isnan(h[row])},
         )
         for row, worker in enumerate(view.workers)
+        if view.state[row] != "gone" or view.heartbeat_age_s[row] < _SHOW_GONE_S
     ]
 
 
