@@ -1,6 +1,13 @@
 import pytest
+from hypothesis import HealthCheck, settings
 
 from torchloom_core.broker import EmbeddedBroker
+
+# How fast the machine is decides no test.
+settings.register_profile(
+    "torchloom", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("torchloom")
 
 
 @pytest.fixture

@@ -20,11 +20,22 @@ MAX_MESSAGE_BYTES = 1 << 20
 
 _INT64 = 8
 _FLOAT64 = 8
+_KNOWN_HEADERS = 1000
 
 _T = TypeVar("_T")
 
+
+class _Unnamed(Telemetry, frozen=True, kw_only=True):
+    """Telemetry whose metric names are still msgpack."""
+
+    metrics: msgspec.Raw = msgspec.Raw()  # type: ignore[assignment]
+
+
 _telemetry_encoder = msgspec.msgpack.Encoder()
 _telemetry_decoder = msgspec.msgpack.Decoder(Telemetry)
+_unnamed_decoder = msgspec.msgpack.Decoder(_Unnamed)
+_names_of: dict[bytes, tuple[str, ...]] = {}
+"""Metric names by their msgpack: a worker sends the same ones with every batch."""
 _json_encoder = msgspec.json.Encoder()
 _event_decoder: msgspec.json.Decoder[WorkerEvent] = msgspec.json.Decoder(WorkerEvent)
 _command_decoder = msgspec.json.Decoder(Command)
@@ -52,8 +63,9 @@ def decode_telemetry(data: bytes) -> Telemetry:
     MessageError
         If ``data`` is no telemetry, is too large, or its arrays do not fit each other.
     """
+    _check_size(data, "telemetry")
     try:
-        batch = _telemetry_decoder.decode(data)
+        batch = _decode_telemetry(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise MessageError(f"telemetry: {error}") from None
     samples, odd = divmod(len(batch.ts_ns), _INT64)
@@ -63,6 +75,36 @@ def decode_telemetry(data: bytes) -> Telemetry:
             f"{len(batch.metrics)} metrics x {_FLOAT64} bytes, was {len(batch.values)} bytes"
         )
     return batch
+
+
+def _decode_telemetry(data: bytes) -> Telemetry:
+    """Return the batch in ``data`` with metric names that are the same object each time.
+
+    To make thirty strings, and then to hash them, costs more than all the rest of a batch.
+    """
+    unnamed = _unnamed_decoder.decode(data)
+    header = bytes(unnamed.metrics)
+    names = _names_of.get(header)
+    if names is None:
+        batch = _telemetry_decoder.decode(data)
+        if len(_names_of) >= _KNOWN_HEADERS:
+            _names_of.clear()
+        _names_of[header] = batch.metrics
+        return batch
+    return Telemetry(
+        run=unnamed.run,
+        worker=unnamed.worker,
+        incarnation=unnamed.incarnation,
+        seq=unnamed.seq,
+        state=unnamed.state,
+        step=unnamed.step,
+        progress_age_s=unnamed.progress_age_s,
+        dropped=unnamed.dropped,
+        metrics=names,
+        ts_ns=unnamed.ts_ns,
+        values=unnamed.values,
+        v=unnamed.v,
+    )
 
 
 def decode_event(data: bytes) -> WorkerEvent:
@@ -96,9 +138,13 @@ def decode_join_reply(data: bytes) -> JoinReply:
 
 
 def _decode_json(decoder: msgspec.json.Decoder[_T], data: bytes, what: str) -> _T:
-    if len(data) > MAX_MESSAGE_BYTES:
-        raise MessageError(f"{what}: need at most {MAX_MESSAGE_BYTES} bytes, was {len(data)}")
+    _check_size(data, what)
     try:
         return decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise MessageError(f"{what}: {error}") from None
+
+
+def _check_size(data: bytes, what: str) -> None:
+    if len(data) > MAX_MESSAGE_BYTES:
+        raise MessageError(f"{what}: need at most {MAX_MESSAGE_BYTES} bytes, was {len(data)}")

@@ -29,7 +29,8 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True):
     cause : tuple of str
         Ids of the forecasts or notes it rests on.
     expires_s : float
-        How long after the tick the proposal may still be granted, seconds.
+        How long after the tick the proposal may still be granted, seconds: what a person
+        has to approve it, where approval is asked for.
     """
 
     action: Action
@@ -38,7 +39,7 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True):
     cost_gpu_s: float = 0.0
     confidence: float = 1.0
     cause: tuple[str, ...] = ()
-    expires_s: float = 30.0
+    expires_s: float = 300.0
 
     @property
     def net_gpu_s(self) -> float:

@@ -37,13 +37,19 @@ def check_value(spec: KnobSpec, value: KnobValue) -> KnobValue:
         case "int":
             if isinstance(value, bool) or not isinstance(value, int):
                 raise KnobError(f"knob {spec.name}: need a whole number, was {value!r}")
+            if not -(2**63) <= value < 2**63:
+                bits = value.bit_length()
+                raise KnobError(f"knob {spec.name}: need a number of 63 bits, was one of {bits}")
             number: int | float = value
         case "float":
             if isinstance(value, bool) or not isinstance(value, int | float):
                 raise KnobError(f"knob {spec.name}: need a number, was {value!r}")
-            number = float(value)
+            try:
+                number = float(value)
+            except OverflowError:
+                number = math.inf
             if not math.isfinite(number):
-                raise KnobError(f"knob {spec.name}: need a finite number, was {value!r}")
+                raise KnobError(f"knob {spec.name}: need a finite number, was {number}")
     if spec.low is not None and number < spec.low:
         raise KnobError(f"knob {spec.name}: need at least {spec.low:g}, was {number!r}")
     if spec.high is not None and number > spec.high:

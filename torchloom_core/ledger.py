@@ -6,7 +6,7 @@ import msgspec
 
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.decisions import CommandLife, Flight, Issue, Output
-from torchloom_core.messages import FINAL_STATUSES, Ack, AckStatus, Command, Deed
+from torchloom_core.messages import FINAL_STATUSES, Ack, AckStatus, Command, Deed, SetKnob
 
 _GRACE_NS = 5 * SECOND_NS
 """A worker judges the deadline by its own clock, and its ack takes a moment."""
@@ -56,16 +56,19 @@ class Ledger:
     def acknowledge(self, ack: Ack) -> list[Output]:
         """Take an ack; late, repeated and outdated ones change nothing."""
         flight = self.flights.get(ack.command)
-        if flight is None or ack.incarnation != flight.command.incarnation:
+        if flight is None:
             return []
-        if ack.status == "rejected" and ack.epoch < flight.command.epoch:
+        command = flight.command
+        if (ack.worker, ack.incarnation) != (command.worker, command.incarnation):
+            return []
+        if ack.status == "rejected" and ack.epoch < command.epoch:
             return []  # the copy of an earlier epoch was fenced off; ours is on its way
         if ack.status in FINAL_STATUSES:
             return self.settle(ack.command, ack.status, ack.detail, ack.step)
         if _ORDER[ack.status] <= _ORDER[flight.status]:
             return []
-        self.flights[ack.command] = Flight(command=flight.command, status=ack.status)
-        return [_life(flight.command, ack.status, ack.detail, ack.step)]
+        self.flights[ack.command] = Flight(command=command, status=ack.status)
+        return [_life(command, ack.status, ack.detail, ack.step)]
 
     def settle(
         self, command_id: str, status: AckStatus, detail: str, step: int = -1
@@ -81,6 +84,14 @@ class Ledger:
             for command_id, flight in self.flights.items()
             if now_ns > flight.command.deadline_ns + _GRACE_NS
         ]
+
+    def knobs_in_flight(self) -> set[tuple[str, str]]:
+        """Return worker and knob of every knob that is on its way."""
+        return {
+            (flight.command.worker, flight.command.do.knob)
+            for flight in self.flights.values()
+            if isinstance(flight.command.do, SetKnob)
+        }
 
     def of_other_lives(self, worker: str, incarnation: int | None) -> list[str]:
         """Return the worker's commands that were meant for another life than this one."""

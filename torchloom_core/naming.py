@@ -3,6 +3,8 @@
 import difflib
 from collections.abc import Iterable
 
+_LISTED = 20
+
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return a clause that offers the known names nearest to ``name``, or lists what there is.
@@ -20,4 +22,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
     if close:
         return f"; did you mean {' or '.join(close)}?"
-    return f"; there are {', '.join(names)}" if names else "; there are none"
+    if not names:
+        return "; there are none"
+    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    return f"; there are {', '.join(names[:_LISTED])}{more}"

@@ -115,6 +115,8 @@ class Operations:
         missed = [f"{c} {s}" for c, s in plan.settled.items() if s != "applied"]
         if missed:
             return self._end(plan, f"{', '.join(missed)}", now_ns)
+        if not plan.stages:
+            return self._end(plan, "", now_ns)
         waits = [w for w in plan.await_training if not self._is_training(w)]
         if waits:
             gone = [w for w in waits if self._is_gone(w)]
@@ -125,9 +127,7 @@ class Operations:
             if now_ns > plan.deadline_ns:
                 return self._end(plan, f"stand-by {', '.join(waits)} did not train in time", now_ns)
             return []
-        if not plan.stages:
-            return self._end(plan, "", now_ns)
-        gone = [worker for worker, _, _ in plan.stages[0] if self._is_gone(worker)]
+        gone = [w for w, incarnation, _ in plan.stages[0] if self._is_gone(w, incarnation)]
         if gone:
             return self._end(plan, f"{', '.join(gone)} ended before its turn", now_ns)
         return self._issue_stage(plan, now_ns)
@@ -152,13 +152,16 @@ class Operations:
         return [_outcome(plan, "partial" if partly else "undone", trouble, now_ns)]
 
     def abandon_all(self, why: str, now_ns: int) -> list[Output]:
-        """End every plan and take back the commands that have not reached their worker."""
+        """End every plan and take back the commands that have not reached their worker.
+
+        A command that has reached it stays in flight: its worker says what became of it.
+        """
         outputs: list[Output] = []
         for command_id, flight in list(self._ledger.flights.items()):
             if flight.status == "issued":
                 outputs.append(Recall(command=command_id, worker=flight.command.worker))
-            outputs += self._ledger.settle(command_id, "expired", why)
-            self.settled(command_id, "expired")
+                outputs += self._ledger.settle(command_id, "expired", why)
+                self.settled(command_id, "expired")
         for plan in list(self.plans.values()):
             outputs += self._end(plan, why, now_ns)
         return outputs
@@ -171,9 +174,13 @@ class Operations:
         row = self._fleet.row_of.get(worker)
         return row is not None and self._fleet.state[row] == "training"
 
-    def _is_gone(self, worker: str) -> bool:
+    def _is_gone(self, worker: str, incarnation: int | None = None) -> bool:
+        """Say whether the worker, or this life of it, is known to have ended."""
         row = self._fleet.row_of.get(worker)
-        return row is not None and self._fleet.state[row] == "gone"
+        if row is None:
+            return False
+        another = incarnation not in (None, self._fleet.hello[row].incarnation)
+        return another or self._fleet.state[row] == "gone"
 
     def _summary(self, plan: Plan) -> str:
         match plan.action:

@@ -4,6 +4,7 @@ Entry points are loaded one at a time: a plugin that cannot be imported, breaks 
 takes a name that is already taken is set aside with one line, and the others are unaffected.
 """
 
+import dataclasses
 import importlib.metadata
 import inspect
 import logging
@@ -20,12 +21,11 @@ from torchloom_core.errors import ConfigError, PluginError
 from torchloom_core.fleet.view import Need
 from torchloom_core.naming import nearest
 from torchloom_core.plugin import PROJECT, Hooks, Policy, Predictor
+from torchloom_core.plugin_contract import Kind, contract_problem, needs_problem, pace_problem
 
 log = logging.getLogger(__name__)
 
 ENTRY_POINT_GROUP = "torchloom"
-
-Kind = Literal["policy", "predictor"]
 
 
 @dataclass(frozen=True)
@@ -111,17 +111,7 @@ def discover(
                 found.append(info)
             elif key in taken:
                 problem = f"the name is taken by entry point {taken[key]}"
-                found.append(
-                    PluginInfo(
-                        info.name,
-                        info.kind,
-                        info.entry_point,
-                        info.package,
-                        info.version,
-                        problem,
-                        info.cls,
-                    )
-                )
+                found.append(dataclasses.replace(info, problem=problem))
             else:
                 taken[key] = f"{info.entry_point} ({info.package})"
                 found.append(info)
@@ -141,53 +131,30 @@ def _load(entry_point: importlib.metadata.EntryPoint) -> list[PluginInfo]:
     try:
         registrar.register(entry_point.load(), name=entry_point.name)
         registrar.check_pending()
-        registrar.hook.torchloom_register(registry=collector)
-    except Exception as error:  # noqa: BLE001 - foreign code
-        return broken(f"cannot be loaded: {_one_line(error)}")
-    if not collector.offers:
-        return broken(f"{entry_point.value} registers nothing: need a torchloom_register hook")
-    return [
-        PluginInfo(
-            name=str(getattr(cls, "name", "") or getattr(cls, "__name__", entry_point.name)),
-            kind=kind,
-            entry_point=entry_point.name,
-            package=package,
-            version=version,
-            problem=_contract_problem(kind, cls),
-            cls=cls,
-        )
-        for kind, cls in collector.offers
-    ]
-
-
-def _contract_problem(kind: Kind, cls: Any) -> str:
-    """Return the first rule of the contract that the class breaks, or nothing."""
-    if not inspect.isclass(cls):
-        return f"need a class, was {type(cls).__name__} {cls!r:.60}"
-    name = getattr(cls, "name", None)
-    if not isinstance(name, str) or not name.isidentifier():
-        return f"need a class attribute name that is an identifier, was {name!r}"
-    options = getattr(cls, "Options", None)
-    if not (inspect.isclass(options) and issubclass(options, msgspec.Struct)):
-        return f"need a class attribute Options that is a msgspec.Struct, was {options!r}"
-    method = "on_tick" if kind == "policy" else "forecast"
-    return _signature_problem(cls, method) or _signature_problem(cls, "__init__")
-
-
-def _signature_problem(cls: type[Any], method: str) -> str:
-    function = getattr(cls, method, None)
-    wanted = "options" if method == "__init__" else "view"
-    if not callable(function):
-        return f"need a method {method}(self, {wanted}), has none"
-    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
-        return f"{method} is async: need a plain method, the kernel awaits nothing"
-    try:
-        inspect.signature(function).bind(object(), object())
-    except TypeError:
-        return f"need {method}(self, {wanted}), was {method}{inspect.signature(function)}"
-    except ValueError:
-        return ""
-    return ""
+        answers = registrar.hook.torchloom_register(registry=collector)
+        unawaited = [answer for answer in answers if inspect.iscoroutine(answer)]
+        for coroutine in unawaited:
+            coroutine.close()
+        if unawaited:
+            return broken("torchloom_register is async: need a plain function, nothing awaits it")
+        if not collector.offers:
+            return broken(f"{entry_point.value} registers nothing: need a torchloom_register hook")
+        return [
+            PluginInfo(
+                name=str(getattr(cls, "name", "") or getattr(cls, "__name__", entry_point.name)),
+                kind=kind,
+                entry_point=entry_point.name,
+                package=package,
+                version=version,
+                problem=contract_problem(kind, cls),
+                cls=cls,
+            )
+            for kind, cls in collector.offers
+        ]
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - foreign code, which may call sys.exit
+        return broken(f"cannot be loaded: {one_line(error)}")
 
 
 def activate(config: Config, infos: Iterable[PluginInfo], source: str) -> ActivePlugins:
@@ -213,7 +180,10 @@ def activate(config: Config, infos: Iterable[PluginInfo], source: str) -> Active
             failed.append(PolicyFailed(policy=name, rule="cannot_start", detail=str(error)))
         else:
             mode = convert(
-                {k: settings[k] for k in ("mode",) if k in settings}, PolicySwitch, source
+                {k: settings[k] for k in ("mode",) if k in settings},
+                PolicySwitch,
+                source,
+                f"policies.{name}",
             )
             policies.append(ActivePolicy(name, policy, mode.mode))
     for name, settings in config.predictors.items():
@@ -239,27 +209,36 @@ def _build(
     info = next((i for i in matches if not i.problem), matches[0] if matches else None)
     if info is None:
         names = {i.name for i in infos if i.kind == kind and not i.problem}
-        raise ConfigError(
-            f"{source}: {section}.{name}: no {kind} has this name{nearest(name, names)}"
-        )
+        text = f"{source}: {section}.{name}: no {kind} has this name{nearest(name, names)}"
+        broken = [i.entry_point for i in infos if i.kind is None]
+        if broken:
+            text = f"{text}; could not be loaded: {', '.join(broken)}"
+        raise ConfigError(text)
     if info.problem or info.cls is None:
         raise PluginError(f"{kind} {name} (entry point {info.entry_point}): {info.problem}")
-    options = convert(dict(settings), info.cls.Options, source, f"{section}.{name}")
     try:
+        options = convert(dict(settings), info.cls.Options, source, f"{section}.{name}")
         plugin = info.cls(options)
-        needs = tuple(plugin.needs)
-    except ConfigError:
+        problem = needs_problem(plugin.needs)
+        if kind == "predictor":
+            problem = problem or pace_problem(plugin)
+    except (ConfigError, KeyboardInterrupt):
         raise
-    except Exception as error:
-        raise PluginError(f"{kind} {name}: cannot be built: {_one_line(error)}") from error
-    if not all(isinstance(need, Need) for need in needs):
-        raise PluginError(f"{kind} {name}: need a sequence of Need in .needs, was {needs!r:.80}")
+    except BaseException as error:
+        raise PluginError(f"{kind} {name}: cannot be built: {one_line(error)}") from error
+    if problem:
+        raise PluginError(f"{kind} {name}: {problem}")
     versions[name] = f"{info.package} {info.version}"
     return plugin
 
 
-def _one_line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split()) or 'no message'}"
+def one_line(error: BaseException) -> str:
+    """Return type and text of a foreign error, whose text may itself raise."""
+    try:
+        text = " ".join(str(error).split()) or "no message"
+    except Exception:  # noqa: BLE001 - foreign code
+        text = "its message cannot be had"
+    return f"{type(error).__name__}: {text:.500}"
 
 
 def _type_name(annotation: Any) -> str:

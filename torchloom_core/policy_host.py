@@ -6,23 +6,26 @@ The kernel calls :class:`PolicyHost` once a tick; the Weaver calls :func:`run_pr
 import math
 import signal
 import threading
+import traceback
 import types
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol, get_args
+from pathlib import Path
+from typing import Any, Protocol
 
+import msgspec
 import numpy as np
 
-from torchloom_core.actions import Action
 from torchloom_core.decisions import (
     Forecast,
     PolicyFailed,
     PredictorFailed,
     Proposal,
 )
+from torchloom_core.errors import PluginError
 from torchloom_core.fleet.view import FleetView
 from torchloom_core.plugin import Hazard, Predictor
-from torchloom_core.plugins import ActivePolicy
+from torchloom_core.plugins import ActivePolicy, one_line
 
 MAX_PROPOSALS = 10_000
 OVERRAN = "overran"
@@ -43,6 +46,7 @@ class Guard(Protocol):
 class DeadlineGuard:
     """Interrupt a policy that takes more than ``budget_s``, by a timer signal.
 
+    The signal comes again until the policy ends, as one may swallow the first interrupt.
     Works in the main thread; elsewhere a policy is not interrupted. Code that never returns to
     the interpreter cannot be interrupted either.
     """
@@ -57,17 +61,22 @@ class DeadlineGuard:
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        previous = signal.signal(signal.SIGALRM, self._interrupt)
-        signal.setitimer(signal.ITIMER_REAL, self._budget_s)
+        handler = signal.signal(signal.SIGALRM, self._interrupt)
+        timer = signal.setitimer(signal.ITIMER_REAL, self._budget_s, self._budget_s)
         try:
             yield
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, previous)
+            signal.signal(signal.SIGALRM, handler)
+            signal.setitimer(signal.ITIMER_REAL, *timer)
 
     def _interrupt(self, signum: int, frame: types.FrameType | None) -> None:
-        del signum, frame
-        raise PolicyOverran(f"took more than {self._budget_s:g} s")
+        del signum
+        if frame is None or frame.f_code.co_filename in _GUARD_FILES:
+            return  # the policy is not begun or over: raised here it would hit the kernel
+        raise PolicyOverran(
+            f"took more than {self._budget_s:g} s ({_place(frame.f_code, frame.f_lineno)})"
+        )
 
 
 class RecordedGuard:
@@ -104,52 +113,73 @@ class PolicyHost:
                 continue
             try:
                 with self._guard.limit(active.name, seq):
-                    wanted = _collect(active.policy.on_tick(view))
+                    wanted = _collect(active.policy.on_tick(view.twin()))
+            except KeyboardInterrupt:
+                raise  # a person's Ctrl-C, which may well arrive while a policy is at work
             except PolicyOverran as error:
                 failure = PolicyFailed(policy=active.name, rule=OVERRAN, detail=str(error))
-            except Exception as error:  # noqa: BLE001 - foreign code
-                failure = PolicyFailed(policy=active.name, rule="raised", detail=_describe(error))
+            except GarbageError as error:
+                detail = f"{error} ({_home(active.policy, 'on_tick')})"
+                failure = PolicyFailed(policy=active.name, rule="garbage", detail=detail)
+            except BaseException as error:  # noqa: BLE001 - foreign code, which may call sys.exit
+                detail = _describe(error, active.policy, "on_tick")
+                failure = PolicyFailed(policy=active.name, rule="raised", detail=detail)
             else:
-                problem = next(filter(None, map(proposal_problem, wanted)), "")
-                if not problem:
-                    proposals += [(active, proposal) for proposal in wanted]
-                    continue
-                failure = PolicyFailed(policy=active.name, rule="garbage", detail=problem)
+                proposals += [(active, proposal) for proposal in wanted]
+                continue
             self.quarantined[active.name] = failure
             failures.append(failure)
         return proposals, failures
 
 
-def _collect(result: Any) -> list[Any]:
+class GarbageError(PluginError):
+    """What a plugin returned breaks its contract."""
+
+
+def _collect(result: Any) -> list[Proposal]:
     if result is None:
         return []
-    wanted: list[Any] = []
+    if not isinstance(result, Iterable):
+        raise GarbageError(f"need proposals, was {type(result).__name__} {result!r:.60}")
+    wanted: list[Proposal] = []
     for proposal in result:
-        wanted.append(proposal)
-        if len(wanted) > MAX_PROPOSALS:
-            raise ValueError(f"need at most {MAX_PROPOSALS} proposals a tick")
+        if len(wanted) == MAX_PROPOSALS:
+            raise GarbageError(f"need at most {MAX_PROPOSALS} proposals a tick, were more")
+        wanted.append(_checked(proposal))
     return wanted
+
+
+def _checked(proposal: Any) -> Proposal:
+    """Return a copy of ``proposal`` in its declared types, which its policy cannot reach."""
+    if not isinstance(proposal, Proposal):
+        raise GarbageError(f"need a Proposal, was {type(proposal).__name__} {proposal!r:.60}")
+    try:
+        plain = msgspec.to_builtins(proposal, enc_hook=_plain)
+        checked = msgspec.convert(plain, Proposal)
+    except (msgspec.ValidationError, TypeError) as error:
+        raise GarbageError(f"need a Proposal of the declared types: {error}") from None
+    for name in ("gain_gpu_s", "cost_gpu_s", "expires_s"):
+        value = getattr(checked, name)
+        if not math.isfinite(value) or value < 0:
+            raise GarbageError(f"need a finite {name} >= 0, was {value!r}")
+    if not 0 <= checked.confidence <= 1:
+        raise GarbageError(f"need a confidence in [0, 1], was {checked.confidence!r}")
+    return checked
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"need plain values, was {type(value).__name__} {value!r:.60}")
 
 
 def proposal_problem(proposal: Any) -> str:
     """Return the first rule that ``proposal`` breaks, or nothing."""
-    if not isinstance(proposal, Proposal):
-        return f"need a Proposal, was {type(proposal).__name__} {proposal!r:.60}"
-    if not isinstance(proposal.action, get_args(Action)):
-        return f"need an action, was {proposal.action!r:.60}"
-    for name in ("gain_gpu_s", "cost_gpu_s", "expires_s"):
-        value = getattr(proposal, name)
-        if not _is_number(value) or not math.isfinite(value) or value < 0:
-            return f"need a finite {name} >= 0, was {value!r}"
-    if not _is_number(proposal.confidence) or not 0 <= proposal.confidence <= 1:
-        return f"need a confidence in [0, 1], was {proposal.confidence!r}"
-    if not isinstance(proposal.reason, str) or not all(isinstance(c, str) for c in proposal.cause):
-        return "need a reason and causes that are strings"
+    try:
+        _checked(proposal)
+    except GarbageError as error:
+        return str(error)
     return ""
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def run_predictor(
@@ -161,40 +191,71 @@ def run_predictor(
 ) -> Forecast | PredictorFailed:
     """Run one predictor on one view and check what it returns."""
     try:
-        hazard = predictor.forecast(view)
-    except Exception as error:  # noqa: BLE001 - foreign code
-        return PredictorFailed(predictor=name, rule="raised", detail=_describe(error))
-    if not isinstance(hazard, Hazard):
-        problem = f"need a Hazard, was {type(hazard).__name__} {hazard!r:.60}"
-        return PredictorFailed(predictor=name, rule="garbage", detail=problem)
-    probability = np.asarray(hazard.probability)
-    if probability.shape != (len(view),) or probability.dtype.kind != "f":
-        problem = (
-            f"need float probabilities of shape ({len(view)},), was {probability.dtype} "
-            f"{probability.shape}"
-        )
-        return PredictorFailed(predictor=name, rule="garbage", detail=problem)
-    judged = ~np.isnan(probability)
-    if np.any((probability[judged] < 0) | (probability[judged] > 1)):
-        worst = probability[judged][np.argmax(np.abs(probability[judged] - 0.5))]
-        problem = f"need probabilities in [0, 1], was {worst!r}"
-        return PredictorFailed(predictor=name, rule="garbage", detail=problem)
-    rows: list[int] = np.flatnonzero(judged).tolist()
+        hazard = _judged(predictor.forecast(view), view)
+    except KeyboardInterrupt:
+        raise
+    except GarbageError as error:
+        detail = f"{error} ({_home(predictor, 'forecast')})"
+        return PredictorFailed(predictor=name, rule="garbage", detail=detail)
+    except BaseException as error:  # noqa: BLE001 - foreign code, which may call sys.exit
+        detail = _describe(error, predictor, "forecast")
+        return PredictorFailed(predictor=name, rule="raised", detail=detail)
     return Forecast(
         id=forecast_id,
         predictor=name,
         horizon_s=float(predictor.horizon_s),
-        hazard={view.workers[row]: float(probability[row]) for row in rows},
-        why={view.workers[row]: str(text) for row, text in hazard.why.items()},
+        hazard=hazard.probability,
+        why={view.workers[row]: text for row, text in hazard.why.items()},
         latency_s=elapsed_s(),
     )
 
 
-def _describe(error: BaseException) -> str:
-    """Return the error and the line of the plugin that raised it, in one line."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    code = trace.tb_frame.f_code.co_filename.rsplit("/", 1)[-1] if trace else "?"
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text} ({code}:{trace.tb_lineno if trace else 0})"
+def _judged(hazard: Any, view: FleetView) -> Hazard:
+    """Return a checked copy whose probabilities are by worker."""
+    if not isinstance(hazard, Hazard):
+        raise GarbageError(f"need a Hazard, was {type(hazard).__name__} {hazard!r:.60}")
+    probability = np.asarray(hazard.probability)
+    if probability.shape != (len(view),) or probability.dtype.kind != "f":
+        raise GarbageError(
+            f"need float probabilities of shape ({len(view)},), was {probability.dtype} "
+            f"{probability.shape}"
+        )
+    judged = ~np.isnan(probability)
+    if np.any((probability[judged] < 0) | (probability[judged] > 1)):
+        worst = probability[judged][np.argmax(np.abs(probability[judged] - 0.5))]
+        raise GarbageError(f"need probabilities in [0, 1], was {float(worst)!r}")
+    if not isinstance(hazard.why, Mapping):
+        raise GarbageError(f"need why as a dict, was {type(hazard.why).__name__}")
+    why = {int(row): str(text) for row, text in hazard.why.items()}
+    strange = [row for row in why if not 0 <= row < len(view)]
+    if strange:
+        raise GarbageError(f"need rows below {len(view)} in why, was {strange[0]}")
+    rows: list[int] = np.flatnonzero(judged).tolist()
+    return Hazard(probability={view.workers[row]: float(probability[row]) for row in rows}, why=why)
+
+
+def _describe(error: BaseException, plugin: object, method: str) -> str:
+    """Return the error and the last line of the plugin's own that led to it, in one line."""
+    home = _code(plugin, method)
+    frames = list(traceback.walk_tb(error.__traceback__))
+    own = [(f, n) for f, n in frames if home and f.f_code.co_filename == home.co_filename]
+    frame, number = (own or frames)[-1]
+    return f"{one_line(error)} ({_place(frame.f_code, number)})"
+
+
+def _code(plugin: object, method: str) -> types.CodeType | None:
+    code = getattr(getattr(type(plugin), method, None), "__code__", None)
+    return code if isinstance(code, types.CodeType) else None
+
+
+def _home(plugin: object, method: str) -> str:
+    """Return where the plugin's method stands."""
+    code = _code(plugin, method)
+    return _place(code, code.co_firstlineno) if code else type(plugin).__name__
+
+
+def _place(code: types.CodeType, line: int) -> str:
+    return f"{Path(code.co_filename).name}:{line}"
+
+
+_GUARD_FILES = {contextmanager.__code__.co_filename, _place.__code__.co_filename}

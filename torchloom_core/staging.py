@@ -59,12 +59,10 @@ class Staging:
             case DrainGroup(group=group):
                 return (self._stage(self._members(group), Drain()),), ()
             case ChangeKnob(knob=knob, value=value, worker=worker):
-                deed = SetKnob(knob=knob, value=check_value(self._spec(knob), value))
+                deed = SetKnob(knob=knob, value=check_value(self._spec(knob, worker), value))
                 return (self._stage(self._with_knob(knob, worker), deed),), ()
             case SaveCheckpoint(group=wanted):
-                rows = self._able("checkpoint", self._in("training"))
-                rows = [r for r in rows if wanted in (None, self._fleet.hello[r].group)]
-                return (self._stage(rows, Checkpoint()),), ()
+                return (self._stage(self._savers(wanted), Checkpoint()),), ()
             case PauseRun():
                 return (self._stage(self._in("training"), Pause()),), ()
             case ResumeRun():
@@ -88,8 +86,9 @@ class Staging:
             case SaveCheckpoint(group=group):
                 if group is not None and self._not_training(group):
                     return self._not_training(group)
-                able = self._able("checkpoint", self._in("training"))
-                return "" if able else "no training worker has a checkpoint actuator"
+                whose = "" if group is None else f" of {group}"
+                saves = self._savers(group)
+                return "" if saves else f"no training worker{whose} has a checkpoint actuator"
             case PauseRun():
                 return "" if self._in("training") else "no worker is training"
             case ResumeRun():
@@ -102,8 +101,13 @@ class Staging:
     def _in(self, *states: str) -> list[int]:
         return [row for row, state in enumerate(self._fleet.state) if state in states]
 
-    def _able(self, actuator: str, rows: Iterable[int]) -> list[int]:
-        return [row for row in rows if actuator in self._fleet.hello[row].actuators]
+    def _savers(self, group: str | None) -> list[int]:
+        hello = self._fleet.hello
+        return [
+            row
+            for row in self._in("training")
+            if group in (None, hello[row].group) and "checkpoint" in hello[row].actuators
+        ]
 
     def _members(self, group: str) -> list[int]:
         return self._fleet.groups("training", "paused").get(group, [])
@@ -159,19 +163,21 @@ class Staging:
             return f"no worker is called {worker!r}{nearest(worker, self._fleet.row_of)}"
         return f"worker {worker} has ended" if self._fleet.state[row] == "gone" else ""
 
-    def _spec(self, knob: str) -> KnobSpec:
-        return find_spec(knob, self._fleet.knob_specs().values())
+    def _spec(self, knob: str, worker: str | None) -> KnobSpec:
+        if worker is None:
+            return find_spec(knob, self._fleet.knob_specs().values())
+        return find_spec(knob, self._fleet.hello[self._fleet.row_of[worker]].knobs)
 
     def _knob_obstacle(self, action: ChangeKnob) -> str:
         if action.worker is not None and self._not_present(action.worker):
             return self._not_present(action.worker)
         try:
-            spec = self._spec(action.knob)
+            spec = self._spec(action.knob, action.worker)
             check_value(spec, action.value)
         except KnobError as error:
             return str(error)
         if spec.fence == "run":
             return f"knob {spec.name} is run-fenced, which this version cannot switch"
         if not self._with_knob(action.knob, action.worker):
-            return f"worker {action.worker} has no knob {action.knob}"
+            return f"knob {action.knob}: {action.worker or 'every worker that has it'} is leaving"
         return ""

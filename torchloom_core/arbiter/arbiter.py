@@ -11,10 +11,10 @@ from torchloom_core.arbiter.rails import PERSON_RAILS, POLICY_RAILS, Case, Situa
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.decisions import Granted, Proposed, Verdict
 
-PERSON = "operator"
+PERSON = "person"
 """The policy name under which a person's own requests are recorded."""
 
-_MEMORY_NS = 24 * 3600 * SECOND_NS
+_HOUR_S = 3600.0
 
 Mode = Literal["act", "dry_run", "shadow"]
 
@@ -33,6 +33,7 @@ class Arbiter:
 
     def __init__(self, rails: config.Arbiter) -> None:
         self._rails = rails
+        self._memory_ns = round(_memory_s(rails) * SECOND_NS)
         self.past: list[Granted] = []
         self.waiting: dict[str, Candidate] = {}
 
@@ -44,7 +45,7 @@ class Arbiter:
         The caller starts what is granted before it asks for the next verdict, so that each
         proposal meets the situation the former ones have made.
         """
-        self.past = [grant for grant in self.past if grant.ts_ns > now_ns - _MEMORY_NS]
+        self.past = [grant for grant in self.past if grant.ts_ns > now_ns - self._memory_ns]
         winners: dict[str, str] = {}
         for candidate in sorted(candidates, key=_rank):
             proposal = candidate.proposed
@@ -118,7 +119,7 @@ class Arbiter:
             return self._deny(candidate, "shadow", f"would be granted: {proposal.reason}")
         if case.rule.approval and not (person or approved):
             return self._hold(candidate)
-        return self._draw(candidate, now_ns, person=person)
+        return self._draw(candidate, now_ns, person=person or approved)
 
     def _hold(self, candidate: Candidate) -> Verdict:
         """Keep the proposal until a person approves it, unless its like waits already."""
@@ -177,6 +178,12 @@ class Arbiter:
     def restore(self, past: Sequence[Granted]) -> None:
         """Take over what an earlier Weaver granted."""
         self.past = list(past)
+
+
+def _memory_s(rails: config.Arbiter) -> float:
+    """Return how long past grants matter to some rail, seconds."""
+    cooldowns = (rule.cooldown_s or 0.0 for rule in rails.actions.values())
+    return max(_HOUR_S, rails.cooldown_s, rails.breaker.window_s, *cooldowns)
 
 
 def _rank(candidate: Candidate) -> tuple[bool, bool, float, str]:

@@ -22,6 +22,9 @@ from torchloom_core.decisions import Granted, Proposal
 
 _HOUR_NS = 3600 * SECOND_NS
 
+_ROUNDING = 1e-9
+"""0.29 of 100 groups are 29, though the product of the floats is a little less."""
+
 
 class Situation(Protocol):
     """What the rails need to know of the run at this moment."""
@@ -155,6 +158,8 @@ def breaker(case: Case) -> str:
         return (
             f"need fewer than {rule.failures} failed actions in {rule.window_s:g} s, was {failures}"
         )
+    if not isinstance(case.proposal.action, DrainGroup | Migrate):
+        return ""
     target = target_of(case.proposal.action)
     moved = {g.target for g in recent if g.target.startswith("group:")} | {target}
     groups = len(case.situation.training_groups())
@@ -184,7 +189,7 @@ def in_motion_share(case: Case) -> str:
     moving = case.situation.groups_in_motion() | {case.proposal.action.group}
     groups = len(case.situation.training_groups())
     limit = case.rails.max_in_motion_share
-    if len(moving) <= max(1, int(limit * groups)):
+    if len(moving) <= max(1, int(limit * groups + _ROUNDING)):
         return ""
     return f"need at most {limit:.0%} of {groups} groups in motion, would be {len(moving)}"
 

@@ -26,6 +26,9 @@ _REQUEST_TIMEOUT_S = 2
 _KEPT_S = 7 * 24 * 3600
 _DUPLICATES_S = 600
 _ACK_WAIT_S = 30
+_COMMAND_ACK_WAIT_S = 5
+"""How soon the sidecar that takes a killed one's place gets the commands that one had pulled."""
+
 _ACKS_IN_FLIGHT = 4096
 _WEAVER = "weaver"
 _NAME_IN_USE = 10058
@@ -77,7 +80,7 @@ class Store:
             durable_name=worker,
             filter_subject=subjects.command(self._run, worker),
             ack_policy=AckPolicy.EXPLICIT,
-            ack_wait=_ACK_WAIT_S,
+            ack_wait=_COMMAND_ACK_WAIT_S,
         )
         await self._link.persist(
             f"make the consumer of {worker}",

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 import numpy as np
+from msgspec.structs import replace
 
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.config import Costs
@@ -15,14 +16,18 @@ from torchloom_core.messages import (
     Drain,
     Exit,
     Hello,
+    Join,
     KnobSpec,
     KnobValue,
     Note,
+    Pause,
+    Resume,
     SetKnob,
     Telemetry,
 )
 
 _DAY_NS = 86_400 * SECOND_NS
+_INT64_BYTES = _FLOAT64_BYTES = 8
 _KNOWN_HEADERS = 1000
 _OVER = frozenset({"left", "gone"})
 """States that no life of a worker comes back from."""
@@ -108,8 +113,16 @@ class FleetState:
         match deed:
             case SetKnob(knob=knob, value=value):
                 self.knobs[row][knob] = value
-            case Drain() if self.state[row] != "gone":
+            case _ if self.state[row] == "gone":
+                pass
+            case Drain():
                 self.state[row] = "left"
+            case Join():
+                self.state[row] = "joining"
+            case Pause():
+                self.state[row] = "paused"
+            case Resume():
+                self.state[row] = "training"
             case _:
                 pass
 
@@ -133,7 +146,11 @@ class FleetState:
         return row is not None and self.hello[row].incarnation == incarnation
 
     def receive(self, batch: Telemetry, ts_ns: int) -> None:
-        """Take a batch; it reaches the columns when the tick closes."""
+        """Take a batch; its newest sample reaches the columns when the tick closes."""
+        if len(batch.ts_ns) > _INT64_BYTES:
+            # A tick's worth of whole batches would be kept in memory fresh from the system.
+            newest = batch.values[-_FLOAT64_BYTES * len(batch.metrics) :]
+            batch = replace(batch, ts_ns=batch.ts_ns[-_INT64_BYTES:], values=newest)
         self._pending.append((batch, ts_ns))
 
     def close_tick(self, now_ns: int) -> list[str]:
@@ -151,7 +168,8 @@ class FleetState:
             newest[row] = (batch, ts_ns)
             metrics = batch.metrics
             if metrics and batch.ts_ns:
-                if headers.setdefault(row, metrics) != metrics:
+                known = headers.setdefault(row, metrics)
+                if known is not metrics and known != metrics:
                     # What a worker sent first is written first, under whatever header.
                     self._write_all(by_header)
                     headers = {row: metrics}
@@ -159,7 +177,7 @@ class FleetState:
                 if header is None:
                     header = by_header[metrics] = ([], [], [])
                 header[0].append(row)
-                header[1].append(batch.values[-8 * len(metrics) :])
+                header[1].append(batch.values[-_FLOAT64_BYTES * len(metrics) :])
                 header[2].append(ts_ns)
         self._pending.clear()
         self._write_all(by_header)

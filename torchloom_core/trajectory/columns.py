@@ -3,7 +3,6 @@
 Bytes of a batch go into the columns as they are, so a NaN keeps its payload.
 """
 
-import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple, cast
@@ -14,6 +13,7 @@ from msgspec.structs import astuple
 
 from torchloom_core.messages import Telemetry, WorkerState
 from torchloom_core.trajectory.layout import TELEMETRY_SCHEMA
+from torchloom_core.trajectory.parts import Buffer
 
 _CODE_BYTES = 4
 _NUMBER_BYTES = 8
@@ -27,27 +27,41 @@ class Received(NamedTuple):
     batch: Telemetry
 
 
+class _Pieces:
+    """A sink for pyarrow that keeps what it is given, without a copy."""
+
+    closed = False
+
+    def __init__(self) -> None:
+        self._pieces: list[Buffer] = []
+
+    def write(self, piece: Buffer) -> None:
+        self._pieces.append(piece)
+
+    def take(self) -> list[Buffer]:
+        pieces, self._pieces = self._pieces, []
+        return pieces
+
+
 class TelemetryStream:
     """One Arrow IPC stream: the schema and the names come with its first batch."""
 
     def __init__(self) -> None:
-        self._sink = io.BytesIO()
+        self._sink = _Pieces()
         # Compression costs two to six times the whole encoding, on the Weaver's loop.
         options = pa.ipc.IpcWriteOptions(emit_dictionary_deltas=True, use_threads=False)
-        self._stream = pa.ipc.new_stream(self._sink, TELEMETRY_SCHEMA, options=options)
+        file = pa.PythonFile(self._sink, mode="w")
+        self._stream = pa.ipc.new_stream(file, TELEMETRY_SCHEMA, options=options)
         self._runs = _Names()
         self._workers = _Names()
         self._states = _Names()
         self._metrics = _Names()
         self._metric_codes: dict[tuple[str, ...], bytes] = {}
 
-    def encode(self, received: Sequence[tuple[int, int, Telemetry]]) -> bytes:
-        """Return the bytes to append for one record batch of at least one row."""
+    def encode(self, received: Sequence[tuple[int, int, Telemetry]]) -> list[Buffer]:
+        """Return the pieces to append, in order, for one record batch of at least one row."""
         self._stream.write_batch(self._record_batch(received))
-        data = self._sink.getvalue()
-        self._sink.seek(0)
-        self._sink.truncate()
-        return data
+        return self._sink.take()
 
     def _record_batch(self, received: Sequence[tuple[int, int, Telemetry]]) -> Any:
         seq, ts_recv_ns, batches = zip(*received, strict=True)

@@ -13,6 +13,12 @@ from torchloom_core.trajectory.layout import PartKind, part_path, part_paths
 _CONTINUATION = b"\xff\xff\xff\xff"
 """Every Arrow IPC message begins with it."""
 
+_PIECES_AT_ONCE = 1024
+"""What Linux takes in one call (IOV_MAX)."""
+
+Buffer = Any
+"""``bytes``, or what pyarrow has in its place: anything that memoryview takes."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -31,19 +37,23 @@ class PartWriter:
         """Return whether the next append begins a part."""
         return self._file < 0 or self._size >= self._part_bytes
 
-    def append(self, data: bytes) -> None:
-        """Hand ``data`` to the operating system, all of it or, where OSError is raised, none."""
+    def append(self, *pieces: Buffer) -> None:
+        """Hand the pieces to the operating system: all of them or, where OSError is raised, none.
+
+        Together they are whole records, and they stay together in one part.
+        """
         if self.next_is_new():
             self._open_next()
-        left = memoryview(data)
+        left = [memoryview(piece).cast("B") for piece in pieces]
+        size = sum(map(len, left))
         try:
             while left:
-                left = left[os.write(self._file, left) :]
+                left = _rest(left, os.writev(self._file, left[:_PIECES_AT_ONCE]))
         except OSError:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._file, self._size)
             raise
-        self._size += len(data)
+        self._size += size
 
     def sync(self) -> None:
         """Wait until the disk has everything."""
@@ -65,6 +75,15 @@ class PartWriter:
         path = part_path(self._folder, self._kind, self._number)
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
         sync_folder(self._folder)
+
+
+def _rest(pieces: list[memoryview], written: int) -> list[memoryview]:
+    """Return what is left of ``pieces`` after their first ``written`` bytes."""
+    for index, piece in enumerate(pieces):
+        if written < len(piece):
+            return [piece[written:], *pieces[index + 1 :]]
+        written -= len(piece)
+    return []
 
 
 def sync_folder(folder: Path) -> None:

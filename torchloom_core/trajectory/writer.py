@@ -26,8 +26,9 @@ HELD_BYTES = 32 << 20
 _BATCH_BYTES = 2048
 """What a held batch costs beside its values: the message, its names, its times."""
 
-_ROWS_AT_ONCE = 128
-"""Rows of a record batch: small enough that its buffers are not mapped afresh each time."""
+_ROWS_AT_ONCE = 512
+"""Rows of a record batch, which are not held back any longer once there are as many: memory
+that is used again is cheaper than more of it."""
 
 _SECRET = re.compile(r"//[^/@,]*@")
 
@@ -35,9 +36,9 @@ _SECRET = re.compile(r"//[^/@,]*@")
 class TrajectoryWriter:
     """The record of one life: every kernel input, and every output it led to.
 
-    Records are held until :meth:`flush`; whoever acts on an output flushes first. Once a
-    write has failed, nothing more is written: the files end with a whole record, and every
-    later flush raises the same error.
+    Records are held, not many of them, until :meth:`flush`; whoever acts on an output flushes
+    first. Once a write has failed, nothing more is written: the files end with a whole record,
+    and every later flush raises the same error.
 
     Parameters
     ----------
@@ -100,7 +101,7 @@ class TrajectoryWriter:
         self._seq += 1
         self._batches.append((self._seq, ts_recv_ns, batch))
         self._held_bytes += _BATCH_BYTES + len(batch.values)
-        if self._held_bytes > HELD_BYTES:
+        if len(self._batches) >= _ROWS_AT_ONCE or self._held_bytes > HELD_BYTES:
             self.flush()
 
     def event(self, message: Input, ts_recv_ns: int, outputs: Sequence[Output]) -> None:
@@ -137,7 +138,7 @@ class TrajectoryWriter:
                 if self._telemetry.next_is_new():
                     self._stream = TelemetryStream()
                 rows = self._stream.encode(batches[start : start + _ROWS_AT_ONCE])
-                self._telemetry.append(rows)
+                self._telemetry.append(*rows)
             if sync:
                 self._events.sync()
                 self._telemetry.sync()

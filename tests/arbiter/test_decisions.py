@@ -1,0 +1,215 @@
+"""Who wins, who waits, and what must hold for any proposals."""
+
+import random
+from collections import Counter
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.arbiter.situations import NOW_NS, Standing, arbiter, candidate, decide
+from torchloom_core.actions import (
+    HIGH_IMPACT,
+    DrainGroup,
+    Migrate,
+    PauseRun,
+    SaveCheckpoint,
+    kind_of,
+    target_of,
+)
+from torchloom_core.arbiter.arbiter import Candidate
+from torchloom_core.clock import SECOND_NS
+
+MIGRATE = Migrate(group="g0")
+APPROVAL = "[arbiter.actions.migrate]\napproval = true"
+
+actions: st.SearchStrategy[Any] = st.one_of(
+    st.builds(Migrate, group=st.sampled_from([f"g{n}" for n in range(6)])),
+    st.builds(DrainGroup, group=st.sampled_from([f"g{n}" for n in range(6)])),
+    st.builds(SaveCheckpoint),
+    st.builds(PauseRun),
+)
+offers = st.lists(
+    st.tuples(
+        actions,
+        st.sampled_from([0.0, 1.0, 5.0, 9.0]),
+        st.sampled_from(["act", "act", "dry_run", "shadow"]),
+    ),
+    max_size=12,
+).map(lambda rows: [candidate(a, n, gain_gpu_s=g, mode=m) for n, (a, g, m) in enumerate(rows)])
+
+
+@given(offers=offers)
+def test_nothing_is_granted_while_stopped(offers):
+    verdicts = decide(arbiter(), offers, Standing(stopped=True))
+    assert not any(verdict.granted for verdict in verdicts)
+    assert len(verdicts) == len(offers)
+
+
+@given(offers=offers, share=st.floats(0, 1), groups=st.integers(1, 6))
+def test_one_grant_a_target_never_too_many_in_motion_and_every_verdict_names_a_rule(
+    offers, share, groups
+):
+    rails = arbiter(f"max_in_motion_share = {share}\n[arbiter.breaker]\nmax_moved_share = 1")
+    standing = Standing(groups=groups)
+    verdicts = decide(rails, offers, standing)
+    targets = Counter(target_of(v.action) for v in verdicts if v.granted)
+    assert set(targets.values()) <= {1}
+    assert len(standing.groups_in_motion()) <= max(1, int(share * groups + 1e-9))
+    assert sorted(v.proposal for v in verdicts) == sorted(o.proposed.id for o in offers)
+    assert all(verdict.rule and verdict.reason for verdict in verdicts)
+
+
+@given(offers=offers, order=st.randoms(use_true_random=False))
+def test_the_order_in_which_proposals_come_in_does_not_matter(offers, order: random.Random):
+    other = list(offers)
+    order.shuffle(other)
+    rails = "holdout = 0.3\nmax_in_motion_share = 0.5"
+    assert decide(arbiter(rails), offers) == decide(arbiter(rails), other)
+
+
+@given(offers=offers)
+def test_of_the_grantable_on_one_target_the_best_wins(offers):
+    verdicts = decide(arbiter("min_groups = 0\nmax_in_motion_share = 1"), offers)
+    mode = {offer.proposed.id: offer.mode for offer in offers}
+    for winner in (v for v in verdicts if v.granted):
+        rivals = [
+            v
+            for v in verdicts
+            if mode[v.proposal] == "act" and target_of(v.action) == target_of(winner.action)
+        ]
+        for rival in rivals:
+            better = rival.net_gpu_s > winner.net_gpu_s
+            assert not better or rival.rule not in {"outbid", "net_gain"}
+
+
+@given(offers=offers)
+def test_shadow_and_dry_run_send_nothing_and_shadow_influences_nobody(offers):
+    verdicts = decide(arbiter(), offers)
+    by_mode = {offer.proposed.id: offer.mode for offer in offers}
+    assert all(by_mode[v.proposal] == "act" for v in verdicts if v.granted)
+    seen = [offer for offer in offers if offer.mode != "shadow"]
+    assert [v for v in verdicts if by_mode[v.proposal] != "shadow"] == decide(arbiter(), seen)
+    for verdict in verdicts:
+        if by_mode[verdict.proposal] == "shadow":
+            assert verdict.rule == "shadow"
+            assert verdict.reason.startswith("would be ")
+
+
+@given(offers=offers)
+def test_in_dry_run_nothing_is_sent_and_the_same_ones_would_win(offers):
+    acting = [offer for offer in offers if offer.mode == "act"]
+    verdicts = decide(arbiter("dry_run = true"), acting)
+    assert not any(verdict.granted for verdict in verdicts)
+    assert all(v.reason.startswith("would be granted") for v in verdicts if v.rule == "dry_run")
+
+
+def test_the_higher_net_gain_wins_and_ids_break_ties():
+    poor, rich = candidate(MIGRATE, 1), candidate(DrainGroup(group="g0"), 2, gain_gpu_s=101.0)
+    first, second = decide(arbiter(), [poor, rich])
+    assert (first.proposal, first.granted) == ("p1.2", True)
+    assert (second.rule, second.reason) == ("outbid", "p1.2 is worth more")
+    first, _ = decide(arbiter(), [candidate(MIGRATE, 2), candidate(MIGRATE, 1)])
+    assert first.proposal == "p1.1"
+
+
+def test_a_better_proposal_that_a_rail_stops_leaves_the_target_to_the_next():
+    rails = arbiter("[arbiter.actions.migrate]\nlimit_per_hour = 0")
+    better, worse = candidate(MIGRATE, 1), candidate(DrainGroup(group="g0"), 2, gain_gpu_s=1.0)
+    assert [v.rule for v in decide(rails, [better, worse])] == ["rate_limit", "net_gain"]
+
+
+# --- the no-op as an arm ---
+
+
+def arms(seed: int) -> list[tuple[str, float]]:
+    rails = arbiter(f"holdout = 0.25\nseed = {seed}\ncooldown_s = 0")
+    verdicts = []
+    for number in range(400):
+        verdicts += decide(rails, [candidate(SaveCheckpoint(), number)])
+    return [(verdict.rule, verdict.propensity) for verdict in verdicts]
+
+
+def test_the_no_op_is_drawn_as_often_as_asked_and_its_propensity_is_logged():
+    drawn = arms(7)
+    assert set(drawn) == {("net_gain", 0.75), ("holdout", 0.25)}
+    assert 70 <= drawn.count(("holdout", 0.25)) <= 130
+
+
+def test_the_draw_is_the_seeds():
+    assert arms(7) == arms(7) != arms(8)
+
+
+def test_the_target_of_a_no_op_goes_to_nobody_else():
+    rails = arbiter("holdout = 1.0")
+    first, second = decide(rails, [candidate(MIGRATE, 1), candidate(MIGRATE, 2, gain_gpu_s=1.0)])
+    assert (first.rule, first.propensity, second.rule) == ("holdout", 1.0, "outbid")
+
+
+# --- a person's word ---
+
+
+def wait_for_a_person(text: str = APPROVAL, **changes: Any) -> Any:
+    rails = arbiter(text)
+    (verdict,) = decide(rails, [candidate(MIGRATE, 1, **changes)])
+    assert (verdict.granted, verdict.rule) == (False, "approval")
+    return rails
+
+
+def test_what_needs_approval_waits_and_is_granted_when_a_person_says_so():
+    rails = wait_for_a_person()
+    verdict = rails.approve("p1.1", Standing(), NOW_NS + SECOND_NS)
+    assert (verdict.granted, verdict.rule, verdict.propensity) == (True, "person", 1.0)
+    assert rails.waiting == {}
+
+
+def test_no_lot_is_drawn_against_a_persons_word():
+    rails = wait_for_a_person(f"holdout = 1.0\n{APPROVAL}")
+    assert rails.approve("p1.1", Standing(), NOW_NS).granted
+
+
+def test_what_nobody_approves_expires_with_a_verdict():
+    rails = wait_for_a_person(expires_s=5.0)
+    assert rails.expired(NOW_NS + 5 * SECOND_NS) == []
+    (verdict,) = rails.expired(NOW_NS + 5 * SECOND_NS + 1)
+    assert (verdict.proposal, verdict.granted, verdict.rule) == ("p1.1", False, "expiry")
+    assert rails.expired(NOW_NS + 99 * SECOND_NS) == []
+
+
+def test_an_approval_meets_the_rails_of_its_own_moment():
+    rails = wait_for_a_person()
+    verdict = rails.approve("p1.1", Standing(stopped=True), NOW_NS)
+    assert (verdict.granted, verdict.rule) == (False, "kill_switch")
+
+
+def test_only_one_proposal_a_target_waits():
+    rails = wait_for_a_person()
+    (verdict,) = decide(rails, [candidate(MIGRATE, 2)])
+    assert verdict.reason == "p1.1 waits for a person already"
+    assert list(rails.waiting) == ["p1.1"]
+
+
+def test_a_shadow_never_waits():
+    rails = arbiter(APPROVAL)
+    decide(rails, [candidate(MIGRATE, 1, mode="shadow")])
+    assert rails.waiting == {}
+
+
+# --- the breaker ---
+
+
+def test_the_breaker_opens_after_failures_and_closes_with_time():
+    rails = arbiter("cooldown_s = 0\n[arbiter.breaker]\nfailures = 2\nmax_moved_share = 1")
+    for number in range(2):
+        (verdict,) = decide(rails, [candidate(MIGRATE, number)])
+        assert verdict.granted
+        rails.failed(verdict.proposal)
+    (verdict,) = decide(rails, [candidate(MIGRATE, 3)])
+    assert verdict.rule == "breaker"
+    later_ns = NOW_NS + 300 * SECOND_NS
+    fresh: Candidate = candidate(MIGRATE, 4, ts_ns=later_ns)
+    assert decide(rails, [fresh], now_ns=later_ns)[0].granted
+
+
+def test_the_breaker_holds_high_impact_actions_only():
+    assert {kind_of(MIGRATE), kind_of(PauseRun()), kind_of(DrainGroup(group="g"))} == HIGH_IMPACT

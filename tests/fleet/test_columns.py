@@ -1,0 +1,243 @@
+"""Windows, ages and staleness are what a slow and plain bookkeeping says they are."""
+
+import math
+import struct
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.kernel.runs import START_NS, hello
+from torchloom_core.clock import SECOND_NS
+from torchloom_core.config import Costs
+from torchloom_core.fleet.state import FleetState
+from torchloom_core.fleet.view import Need
+from torchloom_core.messages import Telemetry
+
+TICK_S, STALE_S = 1.0, 3.0
+NEEDS = (Need("heat", 4.0), Need("heat"), Need("loss", 1.0))
+WORKERS = ("a-0", "b-0", "c-0")
+NAN = math.nan
+
+
+def make_fleet() -> FleetState:
+    return FleetState(NEEDS, tick_s=TICK_S, stale_after_s=STALE_S, costs=Costs())
+
+
+def batch(worker: str, life: int, metrics: tuple[str, ...], rows: list[list[float]]) -> Telemetry:
+    flat = [value for row in rows for value in row]
+    return Telemetry(
+        run="run",
+        worker=worker,
+        incarnation=life,
+        seq=0,
+        state="training",
+        step=1,
+        progress_age_s=0.0,
+        metrics=metrics,
+        ts_ns=bytes(8 * len(rows)),
+        values=struct.pack(f"<{len(flat)}d", *flat),
+    )
+
+
+@dataclass
+class Row:
+    """One worker's life, kept the plain way: a column a tick, and the newest valid value."""
+
+    life: int
+    columns: dict[str, list[float]] = field(default_factory=lambda: {"heat": [], "loss": []})
+    newest: dict[str, tuple[float, int]] = field(default_factory=dict)
+
+
+class Reference:
+    """What :class:`FleetState` should say, one number at a time."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, Row] = {}
+        self.ticks = 0
+        self._pending: list[tuple[Telemetry, int]] = []
+
+    def register(self, worker: str, life: int) -> None:
+        row = self.rows.get(worker)
+        if row is None or life > row.life:
+            self.rows[worker] = Row(life)
+            for column in self.rows[worker].columns.values():
+                column += [NAN] * self.ticks
+
+    def receive(self, batch: Telemetry, ts_ns: int) -> None:
+        self._pending.append((batch, ts_ns))
+
+    def close_tick(self) -> set[str]:
+        strangers: set[str] = set()
+        for row in self.rows.values():
+            for column in row.columns.values():
+                column.append(NAN)
+        for got, ts_ns in self._pending:
+            known = self.rows.get(got.worker)
+            if known is None or got.incarnation > known.life:
+                strangers.add(got.worker)
+            elif got.incarnation == known.life and got.ts_ns:
+                last = np.frombuffer(got.values).reshape(-1, len(got.metrics))[-1]
+                for metric, value in zip(got.metrics, last.tolist(), strict=True):
+                    if metric in known.columns:
+                        known.columns[metric][-1] = value
+                        if not math.isnan(value):
+                            known.newest[metric] = value, ts_ns
+        self._pending.clear()
+        self.ticks += 1
+        return strangers
+
+    def window(self, metric: str, samples: int) -> list[list[float]]:
+        return [([NAN] * samples + r.columns[metric])[-samples:] for r in self.rows.values()]
+
+    def latest(self, metric: str, now_ns: int) -> list[float]:
+        limit_ns = now_ns - round(STALE_S * SECOND_NS)
+        newest = [row.newest.get(metric, (NAN, 0)) for row in self.rows.values()]
+        return [value if at_ns >= limit_ns else NAN for value, at_ns in newest]
+
+    def age_s(self, metric: str, now_ns: int) -> list[float]:
+        newest = [row.newest.get(metric) for row in self.rows.values()]
+        return [(now_ns - pair[1]) / SECOND_NS if pair else math.inf for pair in newest]
+
+
+headers = st.sampled_from([("heat",), ("loss", "heat"), ("other",), ("heat", "other"), ()])
+values = st.floats(width=64) | st.just(NAN)
+arrivals = st.builds(
+    lambda worker, life, metrics, draw: ("batch", worker, life, metrics, draw),
+    st.sampled_from([*WORKERS, "x-0"]),
+    st.integers(1, 2),
+    headers,
+    st.lists(values, min_size=6, max_size=6),
+)
+events = st.one_of(
+    st.tuples(st.just("hello"), st.sampled_from(WORKERS), st.integers(1, 2)),
+    arrivals,
+    arrivals,
+    arrivals,
+    st.tuples(st.just("tick"), st.sampled_from([1, 1, 2, 5])),
+)
+
+
+@settings(max_examples=200)
+@given(script=st.lists(events, min_size=5, max_size=50))
+def test_columns_are_what_plain_bookkeeping_says(script):
+    fleet, reference, now_ns = make_fleet(), Reference(), START_NS
+    for event in [*script, ("tick", 1)]:
+        match event:
+            case "hello", worker, life:
+                fleet.register(hello(worker, incarnation=life), now_ns)
+                reference.register(worker, life)
+            case "batch", worker, life, metrics, drawn:
+                width = len(metrics)
+                rows = [drawn[:width], drawn[3 : 3 + width]] if width else []
+                for receiver in (fleet, reference):
+                    receiver.receive(batch(worker, life, metrics, rows), now_ns)
+            case _, seconds:
+                now_ns += seconds * SECOND_NS
+                strangers = fleet.close_tick(now_ns)
+                assert len(set(strangers)) == len(strangers)
+                assert set(strangers) == reference.close_tick()
+                view = fleet.view(now_ns, {})
+                assert view.workers == tuple(reference.rows)
+                for metric, samples in (("heat", 4), ("heat", 2), ("loss", 1)):
+                    window = view.window(metric, samples * TICK_S)
+                    expected = reference.window(metric, samples)
+                    np.testing.assert_array_equal(
+                        window, np.array(expected).reshape(len(view), samples)
+                    )
+                    np.testing.assert_array_equal(
+                        view.latest(metric), reference.latest(metric, now_ns)
+                    )
+                    np.testing.assert_array_equal(
+                        view.age_s(metric), reference.age_s(metric, now_ns)
+                    )
+
+
+def test_a_batch_that_came_later_counts_though_its_header_came_first():
+    fleet = make_fleet()
+    fleet.register(hello("a-0"), START_NS)
+    for metrics, value in ((("heat",), 1.0), (("heat", "loss"), 2.0), (("heat",), 3.0)):
+        fleet.receive(batch("a-0", 1, metrics, [[value] * len(metrics)]), START_NS)
+    fleet.close_tick(START_NS)
+    assert fleet.view(START_NS, {}).latest("heat") == [3.0]
+
+
+def test_a_new_life_inherits_no_past():
+    fleet = make_fleet()
+    fleet.register(hello("a-0"), START_NS)
+    fleet.receive(batch("a-0", 1, ("heat",), [[9.0]]), START_NS)
+    fleet.close_tick(START_NS)
+    fleet.register(hello("a-0", incarnation=2), START_NS)
+    view = fleet.view(START_NS, {})
+    assert np.isnan(view.window("heat", 4.0)).all()
+    assert np.isnan(view.latest("heat")).all()
+    assert view.age_s("heat") == [math.inf]
+    assert view.step == [-1]
+
+
+def test_many_workers_may_come_late():
+    fleet = make_fleet()
+    for number in range(100):
+        worker = f"g{number}-0"
+        fleet.register(hello(worker), START_NS)
+        fleet.receive(batch(worker, 1, ("heat",), [[float(number)]]), START_NS)
+        fleet.close_tick(START_NS)
+    view = fleet.view(START_NS, {})
+    np.testing.assert_array_equal(view.window("heat", 1.0)[-1], [99.0])
+    np.testing.assert_array_equal(view.latest("heat"), np.arange(100.0))
+    assert np.isnan(view.window("heat", 4.0)[99, :3]).all()
+
+
+def test_what_a_view_gives_cannot_be_written():
+    fleet = make_fleet()
+    fleet.register(hello("a-0"), START_NS)
+    fleet.close_tick(START_NS)
+    view = fleet.view(START_NS, {})
+    for array in (
+        view.latest("heat"),
+        view.window("heat", 4.0),
+        view.age_s("heat"),
+        view.step,
+        view.heartbeat_age_s,
+        view.progress_age_s,
+    ):
+        with pytest.raises(ValueError, match="read-only"):
+            array[...] = 0
+
+
+def test_a_window_longer_than_declared_is_refused_with_the_longest():
+    view = make_fleet().view(START_NS, {})
+    with pytest.raises(KeyError, match="need a window of at most 4 s, as declared, was 5 s"):
+        view.window("heat", 5.0)
+    with pytest.raises(KeyError, match="other"):
+        view.latest("other")
+
+
+def test_a_predictors_view_stays_as_it_is_while_the_fleet_goes_on():
+    fleet = make_fleet()
+    fleet.register(hello("a-0"), START_NS)
+    fleet.receive(batch("a-0", 1, ("heat",), [[1.0]]), START_NS)
+    fleet.close_tick(START_NS)
+    view = fleet.view_copy(START_NS, NEEDS[:1])
+    fleet.receive(batch("a-0", 1, ("heat",), [[2.0]]), START_NS)
+    fleet.knobs[0]["lr"] = 9.0
+    fleet.register(hello("b-0"), START_NS)
+    fleet.close_tick(START_NS + SECOND_NS)
+    fleet.view(START_NS + SECOND_NS, {})
+    np.testing.assert_array_equal(view.window("heat", 4.0), [[NAN, NAN, NAN, 1.0]])
+    assert view.latest("heat") == [1.0]
+    assert view.knob("lr") == [0.1]
+    with pytest.raises(KeyError):
+        view.latest("loss")
+
+
+def test_headers_that_never_repeat_do_not_pile_up():
+    fleet = make_fleet()
+    fleet.register(hello("a-0"), START_NS)
+    for number in range(3000):
+        fleet.receive(batch("a-0", 1, (f"m{number}", "heat"), [[0.0, 1.0]]), START_NS)
+    fleet.close_tick(START_NS)
+    assert len(fleet._columns_of) <= 1000
+    assert fleet.view(START_NS, {}).latest("heat") == [1.0]

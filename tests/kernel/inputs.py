@@ -1,0 +1,179 @@
+"""Strategies for everything a kernel may be fed, legal or not."""
+
+import struct
+from typing import Any, get_args
+
+from hypothesis import strategies as st
+
+from torchloom_core.actions import (
+    Action,
+    Alert,
+    ChangeKnob,
+    CollectDump,
+    DrainGroup,
+    Migrate,
+    PauseRun,
+    ResumeRun,
+    SaveCheckpoint,
+)
+from torchloom_core.decisions import (
+    Approve,
+    Forecast,
+    PredictorFailed,
+    Propose,
+    Recovered,
+    Request,
+    ResumeActions,
+    StopActions,
+    Tick,
+)
+from torchloom_core.messages import (
+    Ack,
+    AckStatus,
+    Exit,
+    Hello,
+    KnobSpec,
+    Note,
+    Telemetry,
+    WorkerState,
+)
+
+WORKERS = ("a-0", "a-1", "b-0", "b-1", "c-0", "s-0", "s-1")
+METRICS = ("heat", "loss", "nobody_wants_it")
+KNOBS = (
+    KnobSpec(name="lr", kind="float", low=0.0, high=1.0),
+    KnobSpec(name="every", kind="int", low=1),
+    KnobSpec(name="mode", kind="choice", choices=("bf16", "fp32"), fence="run"),
+)
+
+workers = st.sampled_from([*WORKERS, "stranger"])
+groups = st.sampled_from(["a", "b", "c", "s", "nowhere"])
+lives = st.integers(1, 3)
+states = st.sampled_from(get_args(WorkerState))
+floats = st.floats(width=64)
+int64 = st.integers(-(2**63), 2**63 - 1)
+values: st.SearchStrategy[Any] = st.one_of(
+    st.booleans(), int64, floats.filter(lambda x: x == x), st.sampled_from(["bf16", ""])
+)
+
+hellos = st.builds(
+    lambda worker, group, **rest: Hello(run="run", worker=worker, group=group, rank=0, **rest),
+    worker=workers,
+    group=groups,
+    incarnation=lives,
+    node=st.sampled_from(["n1", "n2", "n3"]),
+    rack=st.sampled_from(["", "r1"]),
+    state=states,
+    knobs=st.lists(st.sampled_from(KNOBS), unique_by=lambda k: k.name).map(tuple),
+    values=st.dictionaries(st.sampled_from(["lr", "every"]), values, max_size=2),
+    actuators=st.sampled_from([(), ("checkpoint",)]),
+)
+
+
+@st.composite
+def batches(draw: st.DrawFn, worker: st.SearchStrategy[str] = workers) -> Telemetry:
+    metrics = tuple(draw(st.lists(st.sampled_from(METRICS), unique=True)))
+    samples = draw(st.integers(0, 3)) if metrics else 0
+    numbers = draw(
+        st.lists(floats, min_size=samples * len(metrics), max_size=samples * len(metrics))
+    )
+    return Telemetry(
+        run="run",
+        worker=draw(worker),
+        incarnation=draw(lives),
+        seq=draw(st.integers(0, 9)),
+        state=draw(states),
+        step=draw(int64),
+        progress_age_s=draw(st.floats(-1e9, 1e9)),
+        metrics=metrics,
+        ts_ns=bytes(8 * samples),
+        values=struct.pack(f"<{len(numbers)}d", *numbers),
+    )
+
+
+exits = st.builds(
+    Exit,
+    run=st.just("run"),
+    worker=workers,
+    incarnation=lives,
+    status=st.none() | int64,
+    expected=st.booleans(),
+)
+notes = st.builds(
+    Note,
+    run=st.just("run"),
+    worker=workers,
+    incarnation=lives,
+    kind=st.sampled_from(["fault", "hang", "quorum", ""]),
+)
+acks = st.builds(
+    Ack,
+    command=st.builds("c{}.{}".format, st.integers(1, 2), st.integers(1, 12)),
+    run=st.just("run"),
+    worker=workers,
+    incarnation=lives,
+    epoch=st.integers(0, 3),
+    status=st.sampled_from(get_args(AckStatus)),
+)
+actions: st.SearchStrategy[Action] = st.one_of(
+    st.builds(Migrate, group=groups),
+    st.builds(DrainGroup, group=groups),
+    st.builds(
+        ChangeKnob,
+        knob=st.sampled_from(["lr", "every", "mode", "lt"]),
+        value=values,
+        worker=st.none() | workers,
+    ),
+    st.builds(SaveCheckpoint, group=st.none() | groups),
+    st.builds(PauseRun),
+    st.builds(ResumeRun),
+    st.builds(CollectDump, worker=workers),
+    st.builds(Alert, worker=workers, text=st.just("look")),
+)
+wants = st.one_of(
+    st.builds(Propose, action=actions),
+    st.builds(StopActions),
+    st.builds(ResumeActions),
+    st.builds(Approve, proposal=st.builds("p1.{}".format, st.integers(1, 20))),
+)
+requests = st.builds(Request, id=st.just("r1"), want=wants)
+forecasts = st.builds(
+    Forecast,
+    id=st.just("f1.1"),
+    predictor=st.sampled_from(["oracle", "unknown"]),
+    horizon_s=st.just(60.0),
+    hazard=st.dictionaries(workers, st.floats(0, 1)),
+)
+predictor_failures = st.builds(
+    PredictorFailed,
+    predictor=st.sampled_from(["oracle", "unknown"]),
+    rule=st.just("raised"),
+    detail=st.just("ValueError: no"),
+)
+ticks = st.builds(Tick)
+recoveries = st.builds(Recovered, epoch=st.integers(0, 3))
+
+messages = st.one_of(
+    hellos, hellos, batches(), exits, notes, acks, acks, requests, requests, ticks, ticks,
+    forecasts, predictor_failures, recoveries,
+)  # fmt: skip
+delays_ns = st.sampled_from([0, 1, 10**9, 2 * 10**9, 70 * 10**9, -(10**9)])
+ROSTER = [
+    Hello(
+        run="run",
+        worker=worker,
+        incarnation=1,
+        group=worker[0],
+        rank=int(worker[2]),
+        node=f"node-{worker[0]}",
+        state="standby" if worker[0] == "s" else "training",
+        knobs=KNOBS,
+        values={"lr": 0.1, "every": 5},
+        actuators=("checkpoint",),
+    )
+    for worker in WORKERS
+]
+scripts = st.lists(st.tuples(messages, delays_ns), min_size=15, max_size=60).map(
+    lambda script: [(hello, 0) for hello in ROSTER] + script
+)
+"""Begins with the hellos of a healthy run, so that there is something to go wrong."""

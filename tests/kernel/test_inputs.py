@@ -1,0 +1,64 @@
+"""Who is heard, who is a stranger, and when predictors are asked."""
+
+from tests.kernel.runs import Run, hello, make_kernel, of, only, telemetry
+from torchloom_core.decisions import Forecast, ForecastWanted, Notice, PredictorFailed
+
+
+class Oracle:
+    name = "oracle"
+    needs = ()
+    horizon_s = 60.0
+    every_s = 3.0
+
+
+def forecasting() -> Run:
+    return Run(make_kernel(predictors={"oracle": Oracle()}))
+
+
+def answer(wanted: ForecastWanted) -> Forecast:
+    return Forecast(id=wanted.id, predictor=wanted.predictor, horizon_s=60.0, hazard={})
+
+
+def test_a_stranger_is_reported_once_a_tick():
+    run = Run(make_kernel())
+    for _ in range(3):
+        run.feed(telemetry("x-0"))
+    notice = only(Notice, run.tick())
+    assert (notice.kind, notice.worker) == ("stranger", "x-0")
+    assert run.tick() == []
+
+
+def test_telemetry_of_an_unknown_later_life_is_a_strangers_and_of_an_earlier_one_is_dropped():
+    run = Run(make_kernel())
+    run.feed(hello("a-0", incarnation=5))
+    run.feed(telemetry("a-0", incarnation=4))
+    assert run.tick() == []
+    run.feed(telemetry("a-0", incarnation=6))
+    assert only(Notice, run.tick()).kind == "stranger"
+
+
+def test_a_hello_of_an_earlier_life_is_ignored():
+    run = Run(make_kernel())
+    run.feed(hello("a-0", incarnation=5))
+    assert run.feed(hello("a-0", incarnation=4, node="elsewhere")) == []
+    assert run.kernel.fleet.hello[0].node == "node-a"
+
+
+def test_a_predictor_is_asked_at_its_own_pace_and_one_question_at_a_time():
+    run = forecasting()
+    wanted = only(ForecastWanted, run.tick())
+    assert run.tick(10.0) == []
+    run.feed(answer(wanted))
+    assert only(ForecastWanted, run.tick()).id != wanted.id
+    run.feed(answer(wanted))
+    assert run.tick(1.0) == []
+    assert len(run.tick(2.0)) == 1
+
+
+def test_a_predictor_that_failed_is_named_once_and_asked_no_more():
+    run = forecasting()
+    run.tick()
+    failed = PredictorFailed(predictor="oracle", rule="raised", detail="ValueError: no (o.py:3)")
+    notice = only(Notice, run.feed(failed))
+    assert notice.text == "predictor oracle is quarantined: raised: ValueError: no (o.py:3)"
+    assert of(ForecastWanted, run.tick(100.0)) == []

@@ -1,0 +1,276 @@
+"""A plan's stages, and every way it can end."""
+
+import msgspec
+import pytest
+
+from tests.kernel.runs import (
+    Run,
+    Says,
+    ack,
+    active,
+    hello,
+    make_kernel,
+    of,
+    only,
+    proposal,
+    telemetry,
+    three_groups,
+)
+from torchloom_core.actions import ChangeKnob, DrainGroup, Migrate, PauseRun, SaveCheckpoint
+from torchloom_core.decisions import (
+    Approve,
+    CommandLife,
+    Issue,
+    Notice,
+    Outcome,
+    Recall,
+    ResumeActions,
+    StopActions,
+    Verdict,
+)
+from torchloom_core.messages import Drain, Join, Pause, SetKnob
+
+
+@pytest.fixture
+def run() -> Run:
+    return three_groups(make_kernel())
+
+
+def migrate(run: Run) -> Issue:
+    """Start moving group a and return the join."""
+    return only(Issue, run.ask(Migrate(group="a")))
+
+
+def reach_drain(run: Run) -> Issue:
+    """Bring the migration of group a to its drain."""
+    run.ack(migrate(run).command)
+    return only(Issue, run.hear("s-0"))
+
+
+def test_a_migration_joins_first_and_drains_once_the_standby_trains(run):
+    join = migrate(run).command
+    assert (join.worker, join.do) == ("s-0", Join())
+    assert of(Issue, run.ack(join, "accepted")) == []
+    assert of(Issue, run.ack(join)) == []
+    assert of(Issue, run.tick()) == []
+    drain = only(Issue, run.hear("s-0")).command
+    assert (drain.worker, drain.do) == ("a-0", Drain())
+    outcome = only(Outcome, run.ack(drain))
+    assert (outcome.result, outcome.detail) == ("done", "s-0 joined, then a drained")
+
+
+@pytest.mark.parametrize("status", ["rejected", "failed", "expired"])
+def test_a_join_that_is_not_applied_ends_a_migration_undone(run, status):
+    outcome = only(Outcome, run.ack(migrate(run).command, status))
+    assert outcome.result == "undone"
+    assert Drain() not in [command.do for command in run.commands()]
+
+
+def test_a_standby_that_dies_before_its_join_is_never_followed_by_a_drain(run):
+    migrate(run)
+    assert only(Outcome, run.exit("s-0")).result == "undone"
+
+
+def test_a_standby_that_dies_before_it_trains_is_never_followed_by_a_drain(run):
+    run.ack(migrate(run).command)
+    outcome = only(Outcome, run.exit("s-0"))
+    assert (outcome.result, outcome.detail) == ("partial", "stand-by s-0 ended before it trained")
+    assert len(run.commands()) == 1
+
+
+def test_a_standby_that_never_trains_is_given_up_after_the_deadline(run):
+    run.ack(migrate(run).command)
+    assert of(Outcome, run.tick(120.0)) == []
+    outcome = only(Outcome, run.tick(1.0))
+    assert outcome.detail == "stand-by s-0 did not train in time"
+    assert len(run.commands()) == 1
+
+
+def test_a_standby_that_pauses_after_the_drain_was_sent_does_not_hold_up_the_end(run):
+    drain = reach_drain(run).command
+    run.hear("s-0", state="paused")
+    assert only(Outcome, run.ack(drain)).result == "done"
+
+
+def test_a_standby_that_dies_during_the_drain_leaves_what_was_done_done(run):
+    drain = reach_drain(run).command
+    run.exit("s-0")
+    assert only(Outcome, run.ack(drain)).result == "done"
+
+
+def test_a_group_at_risk_that_dies_while_the_standby_joins_is_not_drained(run):
+    join = migrate(run).command
+    run.exit("a-0")
+    run.ack(join)
+    outcome = only(Outcome, run.hear("s-0"))
+    assert (outcome.result, outcome.detail) == ("partial", "a-0 ended before its turn")
+
+
+def test_a_group_at_risk_that_starts_another_life_meanwhile_is_not_drained(run):
+    run.ack(migrate(run).command)
+    run.feed(hello("a-0", incarnation=2))
+    assert only(Outcome, run.hear("s-0")).result == "partial"
+    assert len(run.commands()) == 1
+
+
+def test_a_group_at_risk_that_dies_during_its_drain_ends_the_migration_partly(run):
+    reach_drain(run)
+    assert only(Outcome, run.exit("a-0")).result == "partial"
+
+
+def test_an_exit_that_overtakes_the_last_ack_of_a_drain_counts_as_drained(run):
+    drain = reach_drain(run).command
+    outputs = run.exit("a-0", expected=True)
+    assert only(CommandLife, outputs).status == "applied"
+    assert only(Outcome, outputs).result == "done"
+    assert run.ack(drain) == []
+
+
+def test_commands_nobody_answers_expire_and_end_the_plan(run):
+    migrate(run)
+    assert run.tick(65.0) == []
+    outputs = run.tick(1.0)
+    assert only(CommandLife, outputs).status == "expired"
+    assert only(Outcome, outputs).result == "undone"
+
+
+@pytest.mark.parametrize("stage", ["join", "joined", "drain"])
+def test_the_kill_switch_ends_a_migration_at_every_stage(run, stage):
+    if stage == "drain":
+        reach_drain(run)
+    else:
+        join = migrate(run).command
+        if stage == "joined":
+            run.ack(join)
+    before = len(run.commands())
+    reply = run.want(StopActions())
+    assert reply.text == "actions are stopped; 1 under way were called off"
+    assert only(Outcome, run.outputs).result == ("undone" if stage == "join" else "partial")
+    assert len(of(Recall, run.outputs)) == (0 if stage == "joined" else 1)
+    run.hear("s-0")
+    run.tick(500.0)
+    assert len(run.commands()) == before
+    assert run.kernel.control().plans == () == run.kernel.control().flights
+
+
+def test_the_kill_switch_leaves_a_command_that_was_delivered_to_its_worker(run):
+    join = migrate(run).command
+    run.ack(join, "delivered")
+    run.want(StopActions())
+    assert of(Recall, run.outputs) == []
+    assert only(CommandLife, run.ack(join)).status == "applied"
+    assert len(run.all(Outcome)) == 1
+
+
+def test_nothing_is_granted_while_actions_are_stopped(run):
+    run.want(StopActions())
+    verdict = only(Verdict, run.ask(Migrate(group="a")))
+    assert (verdict.granted, verdict.rule) == (False, "kill_switch")
+    run.want(ResumeActions())
+    assert only(Verdict, run.ask(Migrate(group="a"))).granted
+
+
+def test_a_drained_group_counts_as_gone_before_its_telemetry_says_so():
+    run = three_groups(make_kernel(config="[arbiter]\nmin_groups = 2\nmax_in_motion_share = 1"))
+    drain = only(Issue, run.ask(DrainGroup(group="a"))).command
+    run.feed(telemetry("a-0", state="training"))  # sent before it drained, and late
+    run.ack(drain)
+    run.tick()
+    verdict = only(Verdict, run.ask(DrainGroup(group="b")))
+    assert (verdict.granted, verdict.rule) == (False, "quorum_minimum")
+
+
+def test_a_checkpoint_of_a_group_that_cannot_save_is_refused():
+    run = Run(make_kernel())
+    run.feed(hello("a-0", actuators=()))
+    run.feed(hello("b-0"))
+    verdict = only(Verdict, run.ask(SaveCheckpoint(group="a")))
+    assert verdict.reason == "no training worker of a has a checkpoint actuator"
+    assert len(of(Issue, run.ask(SaveCheckpoint()))) == 1
+
+
+def test_a_pause_is_one_command_a_training_worker(run):
+    issued = of(Issue, run.ask(PauseRun()))
+    assert [i.command.worker for i in issued] == ["a-0", "b-0", "c-0"]
+    assert {type(i.command.do) for i in issued} == {Pause}
+
+
+def test_a_plan_ends_partly_when_some_workers_did_not_apply(run):
+    first, *rest = of(Issue, run.ask(PauseRun()))
+    for issue in rest:
+        run.ack(issue.command)
+    outcome = only(Outcome, run.ack(first.command, "failed"))
+    assert (outcome.result, outcome.detail) == ("partial", f"{first.command.id} failed")
+
+
+def test_an_ack_of_another_worker_or_life_changes_nothing(run):
+    join = migrate(run).command
+    assert run.ack(join, worker="a-0") == []
+    assert run.ack(join, incarnation=2) == []
+    assert run.feed(msgspec.structs.replace(ack(join, "applied"), command="c1.99")) == []
+    assert len(run.kernel.ledger.flights) == 1
+
+
+def test_a_commands_life_goes_forward_only(run):
+    join = migrate(run).command
+    assert only(CommandLife, run.ack(join, "accepted")).status == "accepted"
+    assert run.ack(join, "delivered") == []
+    assert run.ack(join, "accepted") == []
+    assert only(CommandLife, run.ack(join)).status == "applied"
+
+
+def test_a_rejection_of_an_earlier_epochs_copy_is_not_the_commands_end(run):
+    join = migrate(run).command
+    assert run.ack(join, "rejected", epoch=0) == []
+    assert only(CommandLife, run.ack(join, "rejected")).status == "rejected"
+
+
+def test_an_exit_is_told_once_and_its_life_is_over(run):
+    assert only(Notice, run.exit("a-0")).kind == "fault"
+    assert run.exit("a-0") == []
+    assert run.feed(hello("a-0")) == []
+    assert run.kernel.fleet.state[0] == "gone"
+
+
+def test_policies_see_a_knob_that_was_applied_at_once():
+    seen = []
+    policy = Says()
+    policy.on_tick = lambda view: seen.append(view.knob("lr")) or []
+    run = three_groups(make_kernel([active("says", policy)]), standby=False)
+    (issue,) = of(Issue, run.ask(ChangeKnob(knob="lr", value=0.5, worker="b-0")))
+    assert issue.command.do == SetKnob(knob="lr", value=0.5)
+    run.ack(issue.command)
+    run.tick()
+    assert seen == [[0.1, 0.5, 0.1]]
+
+
+def test_a_person_approves_what_a_policy_proposed_and_only_that():
+    policy = Says()
+    text = "[arbiter.actions.migrate]\napproval = true"
+    run = three_groups(make_kernel([active("says", policy)], text))
+    policy.next = [proposal(Migrate(group="a"))]
+    verdict = only(Verdict, run.tick())
+    assert verdict.rule == "approval"
+    assert not run.want(Approve(proposal="p9.9")).ok
+    reply = run.want(Approve(proposal=verdict.proposal))
+    assert (reply.ok, reply.text, reply.ids) == (True, "granted", (run.commands()[0].id,))
+    assert not run.want(Approve(proposal=verdict.proposal)).ok
+
+
+def test_what_nobody_approves_in_time_ends_with_a_verdict():
+    policy = Says()
+    text = "[arbiter.actions.migrate]\napproval = true"
+    run = three_groups(make_kernel([active("says", policy)], text))
+    policy.next = [proposal(Migrate(group="a"), expires_s=5.0)]
+    waiting = only(Verdict, run.tick())
+    assert run.tick(5.0) == []
+    verdict = only(Verdict, run.tick(0.1))
+    assert (verdict.proposal, verdict.rule) == (waiting.proposal, "expiry")
+
+
+def test_a_policys_grant_says_it_was_worth_it():
+    policy = Says()
+    run = three_groups(make_kernel([active("says", policy)]))
+    policy.next = [proposal(Migrate(group="a"))]
+    verdict = only(Verdict, run.tick())
+    assert (verdict.rule, verdict.net_gpu_s) == ("net_gain", 100.0)

@@ -1,0 +1,143 @@
+"""The config names what is active; what cannot be built is quarantined with one line."""
+
+import math
+from typing import Any
+
+import msgspec
+import pytest
+
+from torchloom_core.config import Config
+from torchloom_core.decisions import PolicyFailed, PredictorFailed
+from torchloom_core.errors import ConfigError
+from torchloom_core.fleet.view import Need
+from torchloom_core.plugins import ActivePlugins, PluginInfo, activate
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    ratio: float = 1.5
+
+    def __post_init__(self) -> None:
+        if self.ratio <= 0:
+            raise ValueError("need ratio > 0")
+        if self.ratio > 100:
+            raise KeyError("too much")
+
+
+def plugin(needs: Any = (), error: BaseException | None = None, **attributes: Any) -> type[Any]:
+    class Mine:
+        name = "mine"
+        Options: Any = None
+
+        def __init__(self, options: Any) -> None:
+            if error:
+                raise error
+            self.options = options
+            self.needs = needs
+
+    Mine.Options = Options
+    for name, value in attributes.items():
+        setattr(Mine, name, value)
+    return Mine
+
+
+def start(cls: Any, kind: Any = "policy", name: str = "mine", **settings: Any) -> ActivePlugins:
+    infos = [PluginInfo("mine", kind, "entry", "package", "1.0", cls=cls)]
+    section = "policies" if kind == "policy" else "predictors"
+    return activate(Config(**{section: {name: settings}}), infos, "torchloom.toml")
+
+
+def test_a_policy_gets_its_options_and_its_mode():
+    active = start(plugin(), ratio=2.0, mode="shadow")
+    (policy,) = active.policies
+    assert (policy.mode, policy.policy.options.ratio) == ("shadow", 2.0)
+    assert active.versions == {"mine": "package 1.0"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"ratoi": 2.0}, "torchloom.toml: policies.mine.ratoi: unknown key"),
+        ({"ratio": "two"}, "torchloom.toml: policies.mine.ratio: "),
+        ({"ratio": 0.0}, "torchloom.toml: policies.mine: "),
+        ({"mode": "acting"}, "torchloom.toml: policies.mine.mode: "),
+    ],
+)
+def test_a_bad_option_is_a_config_error_that_names_file_and_key(settings, message):
+    with pytest.raises(ConfigError) as error:
+        start(plugin(), **settings)
+    assert str(error.value).startswith(message)
+
+
+def test_a_name_nobody_registered_is_answered_with_the_nearest():
+    with pytest.raises(ConfigError) as error:
+        start(plugin(), name="mien")
+    assert str(error.value) == (
+        "torchloom.toml: policies.mien: no policy has this name; did you mean mine?"
+    )
+
+
+def test_a_name_that_a_broken_plugin_may_have_brought_is_answered_with_that_one():
+    infos = [PluginInfo("theirs", None, "theirs", "p", "1", "cannot be loaded: no")]
+    with pytest.raises(ConfigError, match="there are none; could not be loaded: theirs"):
+        activate(Config(policies={"mine": {}}), infos, "torchloom.toml")
+
+
+def test_a_broken_plugin_that_is_wanted_is_quarantined_and_the_rest_goes_on():
+    infos = [
+        PluginInfo("broken", None, "broken", "p", "1", "cannot be loaded: no"),
+        PluginInfo("mine", "policy", "entry", "p", "1", cls=plugin()),
+    ]
+    active = activate(Config(policies={"broken": {}, "mine": {}}), infos, "torchloom.toml")
+    assert [policy.name for policy in active.policies] == ["mine"]
+    detail = "policy broken (entry point broken): cannot be loaded: no"
+    assert active.failed == (PolicyFailed(policy="broken", rule="cannot_start", detail=detail),)
+
+
+@pytest.mark.parametrize("error", [ValueError("no\nway"), SystemExit(1), AttributeError()])
+def test_a_constructor_that_raises_is_quarantined(error):
+    (failure,) = start(plugin(error=error)).failed
+    assert failure.detail.startswith(f"policy mine: cannot be built: {type(error).__name__}: ")
+    assert "\n" not in failure.detail
+
+
+def test_options_that_raise_something_odd_are_quarantined():
+    (failure,) = start(plugin(), ratio=101.0).failed
+    assert failure.detail == "policy mine: cannot be built: KeyError: 'too much'"
+
+
+def test_a_constructor_may_call_its_options_a_config_error():
+    with pytest.raises(ConfigError, match="rules"):
+        start(plugin(error=ConfigError("rules.0: no")))
+
+
+@pytest.mark.parametrize(
+    ("needs", "problem"),
+    [
+        (None, "need a sequence of Need in .needs, was None"),
+        ("heat", "need a sequence of Need in .needs, was 'heat'"),
+        ([3], "need a sequence of Need in .needs, was [3]"),
+        (iter([Need("heat")]), "need a sequence of Need in .needs, was <"),
+        ([Need(3)], "need a metric's name in every Need, was 3"),  # type: ignore[arg-type]
+        ([Need("")], "need a metric's name in every Need, was ''"),
+        ([Need("heat", math.nan)], "heat: need window_s in 0..86400, was nan"),
+        ([Need("heat", -1.0)], "heat: need window_s in 0..86400, was -1.0"),
+        ([Need("heat", math.inf)], "heat: need window_s in 0..86400, was inf"),
+        ([Need("heat", "3")], "heat: need window_s in 0..86400, was '3'"),  # type: ignore[arg-type]
+    ],
+)
+def test_needs_that_are_none_are_quarantined(needs, problem):
+    (failure,) = start(plugin(needs)).failed
+    assert failure.detail.startswith(f"policy mine: {problem}")
+
+
+@pytest.mark.parametrize("value", [None, 0.0, -1.0, math.nan, math.inf, "60", True])
+@pytest.mark.parametrize("name", ["horizon_s", "every_s"])
+def test_a_predictor_without_a_pace_is_quarantined(name, value):
+    pace = {"horizon_s": 60.0, "every_s": 5.0, name: value}
+    (failure,) = start(plugin(**pace), "predictor").failed
+    assert isinstance(failure, PredictorFailed)
+    assert failure.detail == f"predictor mine: need {name} > 0 and at most 1e+09, was {value!r}"
+
+
+def test_a_predictor_with_a_pace_is_active():
+    assert list(start(plugin(horizon_s=60, every_s=5.0), "predictor").predictors) == ["mine"]

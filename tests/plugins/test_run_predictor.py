@@ -1,0 +1,79 @@
+"""Whatever a predictor does ends in a forecast or in one clear line."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from torchloom_core.decisions import Forecast, PredictorFailed
+from torchloom_core.plugin import FleetView, Hazard
+from torchloom_core.policy_host import run_predictor
+from torchloom_core.testing import view_of
+
+
+class Predictor:
+    name = "mine"
+    needs = ()
+    horizon_s = 60
+    every_s = 5.0
+
+    def __init__(self, answer: Any) -> None:
+        self._answer = answer
+
+    def forecast(self, view: FleetView) -> Any:
+        if isinstance(self._answer, BaseException):
+            raise self._answer
+        return self._answer
+
+
+def run(answer: Any) -> Forecast | PredictorFailed:
+    return run_predictor("f1", "mine", Predictor(answer), view_of(workers=3), lambda: 0.25)
+
+
+def test_a_hazard_becomes_a_forecast_of_those_that_were_judged():
+    hazard = Hazard(probability=np.array([0.5, math.nan, 1.0]), why={2: "hot"})
+    assert run(hazard) == Forecast(
+        id="f1",
+        predictor="mine",
+        horizon_s=60.0,
+        hazard={"w0": 0.5, "w2": 1.0},
+        why={"w2": "hot"},
+        latency_s=0.25,
+    )
+
+
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        (None, "need a Hazard, was NoneType None"),
+        (Hazard(probability=None), "need float probabilities of shape (3,), was object ()"),
+        (Hazard(probability=np.zeros(2)), "need float probabilities of shape (3,), was float64 (2"),
+        (Hazard(probability=[1, 0, 1]), "need float probabilities of shape (3,), was int64 (3,)"),
+        (Hazard(probability=np.full(3, 1.5)), "need probabilities in [0, 1], was 1.5"),
+        (Hazard(probability=np.full(3, np.inf)), "need probabilities in [0, 1], was inf"),
+        (Hazard(probability=np.zeros(3), why=None), "need why as a dict, was NoneType"),
+        (Hazard(probability=np.zeros(3), why={3: "x"}), "need rows below 3 in why, was 3"),
+        (Hazard(probability=np.zeros(3), why={-1: "x"}), "need rows below 3 in why, was -1"),
+    ],
+)
+def test_garbage_is_named(answer, problem):
+    failed = run(answer)
+    assert isinstance(failed, PredictorFailed)
+    assert failed.rule == "garbage"
+    assert failed.detail.startswith(problem)
+    assert "test_run_predictor.py:" in failed.detail
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), SystemExit(2), GeneratorExit()])
+def test_a_predictor_that_raises_is_named_with_its_line(error):
+    failed = run(error)
+    assert isinstance(failed, PredictorFailed)
+    assert failed.rule == "raised"
+    assert failed.detail.startswith(f"{type(error).__name__}: ")
+    assert "(test_run_predictor.py:" in failed.detail
+
+
+@pytest.mark.parametrize("probability", [[[1.0], [1.0, 2.0]], "often"])
+def test_probabilities_that_are_no_array_are_a_failure(probability):
+    assert isinstance(run(Hazard(probability=probability)), PredictorFailed)

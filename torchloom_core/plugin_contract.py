@@ -1,0 +1,81 @@
+"""What a plugin must be like to be taken in; :mod:`torchloom_core.plugins` asks.
+
+Each function names the first rule that is broken, in one line.
+"""
+
+import inspect
+from collections.abc import Sequence
+from typing import Any, Literal, TypeGuard
+
+import msgspec
+
+from torchloom_core.arbiter import PERSON
+from torchloom_core.fleet.view import Need
+
+Kind = Literal["policy", "predictor"]
+
+MAX_WINDOW_S = 86_400.0
+"""The longest window a plugin may ask for: what is kept is kept for every worker."""
+
+MAX_PACE_S = 1e9
+
+
+def contract_problem(kind: Kind, cls: Any) -> str:
+    """Return the first rule of the contract that the class breaks, or nothing."""
+    if not inspect.isclass(cls):
+        return f"need a class, was {type(cls).__name__} {cls!r:.60}"
+    name = getattr(cls, "name", None)
+    if not isinstance(name, str) or not name.isidentifier():
+        return f"need a class attribute name that is an identifier, was {name!r:.60}"
+    if name == PERSON:
+        return f"need a name other than {PERSON}, under which people's requests are recorded"
+    options = getattr(cls, "Options", None)
+    if not (inspect.isclass(options) and issubclass(options, msgspec.Struct)):
+        return f"need a class attribute Options that is a msgspec.Struct, was {options!r:.60}"
+    if not options.__struct_config__.forbid_unknown_fields:
+        return "need Options with forbid_unknown_fields=True, or a misspelt option is not noticed"
+    if kind == "policy" and "mode" in options.__struct_encode_fields__:
+        return "need Options without a field called mode, which is the Weaver's own"
+    method = "on_tick" if kind == "policy" else "forecast"
+    return _signature_problem(cls, method) or _signature_problem(cls, "__init__")
+
+
+def _signature_problem(cls: type[Any], method: str) -> str:
+    function = getattr(cls, method, None)
+    wanted = "options" if method == "__init__" else "view"
+    if not callable(function):
+        return f"need a method {method}(self, {wanted}), has none"
+    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        return f"{method} is async: need a plain method, the kernel awaits nothing"
+    try:
+        inspect.signature(function).bind(object(), object())
+    except TypeError:
+        return f"need {method}(self, {wanted}), was {method}{inspect.signature(function)}"
+    except ValueError:
+        return ""
+    return ""
+
+
+def needs_problem(needs: Any) -> str:
+    """Return why ``needs`` is no sequence of needs that can be kept, or nothing."""
+    if not isinstance(needs, Sequence) or not all(isinstance(need, Need) for need in needs):
+        return f"need a sequence of Need in .needs, was {needs!r:.80}"
+    for need in needs:
+        if not isinstance(need.metric, str) or not need.metric:
+            return f"need a metric's name in every Need, was {need.metric!r:.60}"
+        if not _is_number(need.window_s) or not 0 <= need.window_s <= MAX_WINDOW_S:
+            return f"{need.metric}: need window_s in 0..{MAX_WINDOW_S:g}, was {need.window_s!r:.60}"
+    return ""
+
+
+def pace_problem(predictor: Any) -> str:
+    """Return what is wrong with a predictor's ``horizon_s`` or ``every_s``, or nothing."""
+    for name in ("horizon_s", "every_s"):
+        value = getattr(predictor, name, None)
+        if not _is_number(value) or not 0 < value <= MAX_PACE_S:
+            return f"need {name} > 0 and at most {MAX_PACE_S:g}, was {value!r:.60}"
+    return ""
+
+
+def _is_number(value: Any) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
