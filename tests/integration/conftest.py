@@ -1,0 +1,302 @@
+"""A whole run in real processes: a broker, a Weaver, a lighthouse and trainers."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import nats
+import psutil
+import pytest
+
+from torchloom_core import subjects
+from torchloom_core.trajectory.layout import run_folder
+from torchloom_core.trajectory.reader import lives
+
+HERE = Path(__file__).parent
+DEADLINE_S = 90.0
+LIGHT_TRAINER = HERE.parent / "threadlet" / "trainer.py"
+TORCHFT_TRAINER = HERE / "trainer.py"
+
+
+def until(what, deadline_s=DEADLINE_S):
+    """Return ``what()`` once it is true; an error of a broker that is away counts as not yet."""
+    end = time.monotonic() + deadline_s
+    while True:
+        with contextlib.suppress(nats.errors.Error, OSError):
+            if found := what():
+                return found
+        assert time.monotonic() < end, f"not true after {deadline_s:g} s"
+        time.sleep(0.05)
+
+
+class Trainer:
+    """One worker in a process of its own; ``rows`` are its steps, ``journal`` what it was told."""
+
+    def __init__(self, folder, group, command, environment):
+        self.group = group
+        self.worker = f"{group}-0"
+        self._folder = folder
+        self.journal_path = folder / f"{group}.journal"
+        self.log_path = folder / f"{group}.jsonl"
+        self.hold = folder / f"{group}.hold"
+        own = {
+            "TORCHLOOM_JOIN": str(folder / "state" / "join.json"),
+            "TORCHLOOM_GROUP": group,
+            "TORCHLOOM_NODE": f"node-{group}",
+            "TORCHLOOM_HEARTBEAT_S": "0.2",
+            "TEST_JOURNAL": str(self.journal_path),
+            "TEST_HOLD": str(self.hold),
+            "OMP_NUM_THREADS": "1",
+            "RUST_LOG": "error",
+        }
+        with (folder / f"{group}.err").open("a") as errors:
+            self.process = subprocess.Popen(
+                command, cwd=folder, env=os.environ | own | environment, stderr=errors
+            )
+
+    def journal(self, event=None):
+        return [row for row in _rows(self.journal_path) if event in (None, row["event"])]
+
+    @property
+    def rows(self):
+        return [row for row in _rows(self.log_path) if "committed" in row]
+
+    @property
+    def sidecar(self):
+        """The sidecar that runs at this moment, or None."""
+        for child in psutil.Process(self.process.pid).children():
+            with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
+                if "torchloom_threadlet.sidecar" in child.cmdline():
+                    return child
+        return None
+
+    def goes_on(self, steps=10):
+        """Wait for so many more steps."""
+        done = len(self.rows)
+        until(lambda: len(self.rows) >= done + steps or self.process.poll() is not None)
+        assert self.process.poll() is None, (self._folder / f"{self.group}.err").read_text()
+
+    def end(self):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            for child in psutil.Process(self.process.pid).children(recursive=True):
+                child.kill()
+        self.process.kill()
+        self.process.wait()
+
+
+class Run:
+    """A folder, a config and everything that was started from it."""
+
+    def __init__(self, folder, config, environment=None):
+        self.folder = folder
+        self.name = "live"
+        self.config = folder / "torchloom.toml"
+        self.config.write_text(f"[run]\nname = 'live'\n{config}")
+        self.state = folder / "state"
+        self._environment = os.environ | (environment or {})
+        self.weavers = []
+        self.trainers = {}
+
+    # --- the Weaver ---
+
+    @property
+    def weaver(self):
+        return self.weavers[-1]
+
+    def start_weaver(self):
+        """Start a Weaver and wait until it says that it is ready."""
+        number = len(self.weavers) + 1
+        out, err = self.folder / f"weaver-{number}.out", self.folder / f"weaver-{number}.err"
+        with out.open("w") as stdout, err.open("w") as stderr:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "torchloom_core.cli", "weaver", "--config", self.config],
+                cwd=self.folder,
+                env=self._environment,
+                stdout=stdout,
+                stderr=stderr,
+            )
+        process.errors = err
+        self.weavers.append(process)
+        until(lambda: "is ready" in out.read_text() or process.poll() is not None)
+        assert process.poll() is None, err.read_text()
+        return process
+
+    def kill_weaver(self):
+        self.weaver.send_signal(signal.SIGKILL)
+        self.weaver.wait()
+
+    @property
+    def broker(self):
+        return json.loads((self.state / "broker" / "broker.json").read_text())
+
+    # --- the trainers ---
+
+    def start_light(self, group, *arguments, **environment):
+        """Start a trainer without torch."""
+        path = self.folder / f"{group}.journal"
+        command = [sys.executable, LIGHT_TRAINER, "--journal", path, *map(str, arguments)]
+        return self._start(group, command, environment)
+
+    def start_torchft(self, group, lighthouse, **environment):
+        """Start a torchft trainer that goes on until it is ended."""
+        command = [sys.executable, TORCHFT_TRAINER, "--lighthouse", lighthouse]
+        command += ["--steps", "1000000", "--step-ms", "40", "--log", f"{group}.jsonl"]
+        command += ["--result", f"{group}.json", "--checkpoint", f"{group}.pt"]
+        return self._start(group, command, environment)
+
+    def _start(self, group, command, environment):
+        trainer = Trainer(self.folder, group, command, environment)
+        self.trainers.setdefault(group, []).append(trainer)
+        return trainer
+
+    # --- a person ---
+
+    def ask(self, verb, body=None):
+        """Send a plain NATS request with a person's credentials, as ``nats req`` does."""
+        data = json.dumps(body).encode() if body is not None else b""
+        return json.loads(asyncio.run(self._ask(subjects.control(self.name, verb), data)))
+
+    async def _ask(self, subject, data):
+        async with self.client() as client:
+            return (await client.request(subject, data, timeout=10)).data
+
+    @contextlib.asynccontextmanager
+    async def client(self, creds="operator"):
+        path = self.state / "broker" / "keys" / f"{creds}.creds"
+        client = await nats.connect(
+            self.broker["url"],
+            user_credentials=str(path),
+            allow_reconnect=False,
+            connect_timeout=5,
+            error_cb=_ignore,
+        )
+        try:
+            yield client
+        finally:
+            await client.close()
+
+    def torchloom(self, *arguments):
+        return subprocess.run(
+            [sys.executable, "-m", "torchloom_core.cli", *map(str, arguments)],
+            cwd=self.folder,
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+        )
+
+    def worker(self, name):
+        """Return the worker's row of the live table, or None."""
+        rows = {row["worker"]: row for row in self.ask("status")["workers"]}
+        return rows.get(name)
+
+    def training(self, *groups):
+        """Wait until these groups train."""
+        workers = {f"{group}-0" for group in groups}
+        until(
+            lambda: (
+                workers
+                <= {w["worker"] for w in self.ask("status")["workers"] if w["state"] == "training"}
+            )
+        )
+
+    def ticks(self, count):
+        """Wait for so many more ticks of the Weaver."""
+        now = self.ask("status")["ticks"]
+        until(lambda: self.ask("status")["ticks"] >= now + count)
+
+    # --- the record ---
+
+    @property
+    def trajectory(self):
+        return run_folder(self.state, self.name)
+
+    def records(self, *kinds):
+        """Return ``(epoch, body)`` of every record of these kinds, over all lives."""
+        return [
+            (life.meta.epoch, msgspec.json.decode(line.body))
+            for life in lives(self.trajectory)
+            for line in life.lines()
+            if line.kind in kinds
+        ]
+
+    def close(self):
+        for trainers in self.trainers.values():
+            for trainer in trainers:
+                trainer.end()
+        for weaver in self.weavers:
+            weaver.kill()
+            weaver.wait()
+        self.kill_broker()
+
+    def kill_broker(self):
+        with contextlib.suppress(OSError, psutil.NoSuchProcess):
+            broker = psutil.Process(self.broker["pid"])
+            if str(self.state) in " ".join(broker.cmdline()):
+                broker.kill()
+
+
+async def _ignore(error):
+    pass
+
+
+def _rows(path):
+    if not path.exists():
+        return []
+    text = path.read_text()
+    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+
+
+@pytest.fixture(scope="module")
+def start_run(tmp_path_factory):
+    """Return a function that makes a run, which does not outlive the module."""
+    runs = []
+
+    def start(config, environment=None):
+        runs.append(Run(tmp_path_factory.mktemp("run"), config, environment))
+        return runs[-1]
+
+    yield start
+    for run in runs:
+        run.close()
+
+
+@pytest.fixture(scope="module")
+def lighthouse(tmp_path_factory):
+    """A lighthouse in a process of its own; returns its URL."""
+    port = free_port()
+    command = [Path(sys.executable).with_name("torchft_lighthouse"), "--bind", f"[::]:{port}"]
+    command += ["--min_replicas", "1", "--join_timeout_ms", "10000"]
+    command += ["--heartbeat_timeout_ms", "1000", "--quorum_tick_ms", "100"]
+    with (tmp_path_factory.mktemp("lighthouse") / "log").open("w") as log:
+        process = subprocess.Popen(
+            command, env=os.environ | {"RUST_LOG": "error"}, stdout=log, stderr=log
+        )
+    until(lambda: process.poll() is not None or _listens(port))
+    yield f"http://localhost:{port}"
+    process.kill()
+    process.wait()
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def _listens(port):
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+@pytest.fixture(scope="session", name="until")
+def until_fixture():
+    return until

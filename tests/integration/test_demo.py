@@ -1,0 +1,80 @@
+"""The demo's second act, shortened: a node falls ill, and the run moves away before it dies."""
+
+import asyncio
+import json
+import re
+from dataclasses import replace
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from torchloom_core.cli.app import app
+from torchloom_core.demo import report
+from torchloom_core.demo.act import Act
+from torchloom_core.demo.scenario import Scenario
+from torchloom_core.trajectory.layout import run_folder
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(200)]
+
+SCENARIO = replace(Scenario(), seed=7, steps=260, ill_at_step=30)
+
+
+@pytest.fixture(scope="module")
+def act(tmp_path_factory):
+    """The act, played to its end."""
+    act = Act(SCENARIO, tmp_path_factory.mktemp("demo") / "with", acting=True)
+    asyncio.run(act.play(lambda _: None))
+    return act
+
+
+def test_no_step_fails_and_no_number_is_missing(act):
+    for group, log in act.logs.items():
+        assert all(row["committed"] for row in log.steps), group
+        steps = [row["step"] for row in log.steps]
+        assert steps == list(range(steps[0], steps[0] + len(steps))), group
+    measures = report.measures_of(act)
+    assert (measures.failed_steps, measures.continuous) == (0, True)
+    assert measures.steps == SCENARIO.steps
+
+
+def test_all_groups_that_finish_have_the_same_weights_to_the_bit(act):
+    ends = {group: log.end for group, log in act.logs.items()}
+    assert ends["g1"]["drained"]
+    finished = {group: end for group, end in ends.items() if not end["drained"]}
+    assert finished.keys() == {"g0", "g2", "g3"}
+    assert len({end["weights"] for end in finished.values()}) == 1
+
+
+def test_the_migration_was_done_before_the_node_died(act):
+    story = report.story_of(act)
+    (verdict,) = [e for e in story if e["tag"] == "verdict" and e["granted"]]
+    (outcome,) = [e for e in story if e["tag"] == "outcome"]
+    assert verdict["action"] == {"kind": "migrate", "group": "g1"}
+    assert outcome["verdict"] == verdict["proposal"]
+    assert (outcome["result"], outcome["detail"]) == ("done", "g3-0 joined, then g1 drained")
+    assert act.ill_at < verdict["t"] < outcome["t"] < act.died_at
+
+
+def test_its_trajectory_is_decided_again_to_the_bit(act, capsys):
+    root = run_folder(act.state_dir, "demo")
+    assert app(["trajectory", "replay", str(root), "--json"], result_action="return_value") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["difference"] is None
+    assert told["verdicts"] > 0
+    assert told["outputs"] > told["verdicts"]
+
+
+def test_what_it_shows_at_the_end_is_written(act, tmp_path):
+    report.write_summary(tmp_path / "summary.json", act, act)
+    report.draw(tmp_path / "demo.png", act, act)
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary["with"]["failed_steps"] == 0
+    assert any("g3-0 joined" in decision for decision in summary["decisions"])
+    assert (tmp_path / "demo.png").read_bytes().startswith(b"\x89PNG")
+
+    shown = StringIO()
+    report.show_table(Console(file=shown, width=120), act, act)
+    assert re.search(r"failed steps +│ +0 │ +0", shown.getvalue())
+    assert "node-1 dies" in shown.getvalue()
+    assert str(run_folder(act.state_dir, "demo")) in shown.getvalue().replace("\n", "")

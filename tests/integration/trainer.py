@@ -1,0 +1,41 @@
+"""The digits trainer, which also writes down what is done to it and can be held before it joins."""
+
+import json
+import os
+import time
+from pathlib import Path
+
+from torchloom_threadlet import digits, torchft
+
+HOLD_POLL_S = 0.02
+
+
+class WatchedLoom(torchft.TorchftLoom):
+    """Journals each time that a command takes effect in the training thread."""
+
+    def wait_to_join(self):
+        super().wait_to_join()
+        hold = Path(os.environ["TEST_HOLD"])
+        while hold.exists():
+            time.sleep(HOLD_POLL_S)
+
+    def manage(self, manager, optimizer=None):
+        super().manage(manager, optimizer)
+        values = {"tally": 0}
+
+        def write(**fields):
+            with Path(os.environ["TEST_JOURNAL"]).open("a") as journal:
+                journal.write(json.dumps(fields) + "\n")
+
+        def set_tally(value):
+            values["tally"] = value
+            write(event="tally", value=value)
+
+        self.knob("tally", lambda: values["tally"], set_tally, kind="int", low=0, high=1000)
+        self.on_checkpoint(lambda: write(event="checkpoint", step=manager.current_step()))
+
+
+torchft.TorchftLoom = WatchedLoom
+
+if __name__ == "__main__":
+    digits.main()
