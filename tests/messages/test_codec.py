@@ -152,7 +152,15 @@ def batch(**changes: Any) -> Telemetry:
 
 @pytest.mark.parametrize(
     ("times", "metrics", "numbers"),
-    [(8, ("m",), 0), (8, ("m",), 16), (8, (), 8), (7, ("m",), 8), (0, ("m",), 8), (16, ("m",), 8)],
+    [
+        (7, ("m",), 0),
+        (8, ("m",), 0),
+        (8, ("m",), 16),
+        (8, (), 8),
+        (7, ("m",), 8),
+        (0, ("m",), 8),
+        (16, ("m",), 8),
+    ],
 )
 def test_arrays_that_do_not_fit_each_other_are_refused(times, metrics, numbers):
     data = codec.encode_telemetry(batch(ts_ns=bytes(times), metrics=metrics, values=bytes(numbers)))
