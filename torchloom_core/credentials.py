@@ -207,6 +207,7 @@ def _asked_by_workers(run: str) -> list[str]:
     """Subjects on which the run's account serves the workers' account."""
     return [
         subjects.ack(run),
+        subjects.event(run),
         subjects.join(run),
         f"$JS.ACK.{subjects.command_stream(run)}.*.>",
     ]
@@ -214,7 +215,7 @@ def _asked_by_workers(run: str) -> list[str]:
 
 def _heard_of_workers(run: str) -> list[str]:
     """Subjects on which the run's account hears the workers' account."""
-    return [subjects.telemetry(run), subjects.event(run)]
+    return [subjects.telemetry(run)]
 
 
 def _joiner_rights(run: str) -> tuple[list[str], list[str]]:

@@ -4,9 +4,9 @@
 subject                            encoding  what
 =================================  ========  ====================================================
 ``tl.telemetry.<run>.<worker>``    msgpack   :class:`~torchloom_core.messages.Telemetry`
-``tl.evt.<run>.<worker>``          JSON      ``Hello``, ``Exit``, ``Note``
-``tl.cmd.<run>.<worker>``          JSON      ``Command``, kept in stream ``TL_CMD_<run>``
-``tl.ack.<run>.<worker>``          JSON      ``Ack``, kept in stream ``TL_ACK_<run>``
+``tl.evt.<run>.<worker>``          JSON      ``Hello``, ``Exit``, ``Note``, in ``TL_REPORT_<run>``
+``tl.cmd.<run>.<worker>``          JSON      ``Command``, in stream ``TL_CMD_<run>``
+``tl.ack.<run>.<worker>``          JSON      ``Ack``, in stream ``TL_REPORT_<run>``
 ``tl.roll.<run>``                  JSON      ``RollCall``
 ``tl.ctl.<run>.<verb>``            JSON      a person's request to the Weaver, with a reply
 ``tl.out.<run>.<kind>``            JSON      what the Weaver decides and sees, as it happens
@@ -83,9 +83,9 @@ def command_stream(run: str) -> str:
     return f"TL_CMD_{run}"
 
 
-def ack_stream(run: str) -> str:
-    """Return the name of the JetStream stream that keeps acks."""
-    return f"TL_ACK_{run}"
+def report_stream(run: str) -> str:
+    """Return the name of the JetStream stream that keeps acks and events."""
+    return f"TL_REPORT_{run}"
 
 
 def bucket(run: str) -> str:

@@ -87,7 +87,8 @@ def _outcome(body: Mapping[str, Any]) -> str:
 
 
 def _failed(body: Mapping[str, Any]) -> str:
-    return f"{body.get('policy') or body.get('predictor')} {body['rule']}: {body['detail']}"
+    name = body.get("policy") or body.get("predictor")
+    return f"{name} is quarantined ({body['rule']}): {body['detail']}"
 
 
 def _forecast(body: Mapping[str, Any]) -> str:

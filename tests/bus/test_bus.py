@@ -14,7 +14,7 @@ from torchloom_core.bus import NatsBus
 from torchloom_core.bus.inlet import Inlet
 from torchloom_core.clock import ManualClock
 from torchloom_core.errors import BrokerError
-from torchloom_core.messages import JoinReply, JoinRequest, Telemetry
+from torchloom_core.messages import Exit, JoinReply, JoinRequest, Telemetry
 
 
 async def test_what_is_malformed_is_counted_and_the_rest_goes_on(
@@ -48,7 +48,7 @@ async def test_a_malformed_ack_does_not_come_again(bus, arrivals, weaver_client,
     await weaver_client.publish(subjects.ack("run", "g0-0"), b"{}")
     await arrivals.until(lambda a: a.malformed)
     await bus._link.settle()
-    state = await bus._store._js.consumer_info("TL_ACK_run", "weaver")
+    state = await bus._store._js.consumer_info("TL_REPORT_run", "weaver")
     assert state.num_ack_pending == 0
 
 
@@ -85,8 +85,22 @@ async def test_a_receiver_that_raises_gets_an_ack_again_at_the_next_weaver(
     bus = await connect_bus(Failing())
     await weaver_client.jetstream().publish(subjects.ack("run", "g0-0"), codec.encode(make.ack()))
     await asyncio.wait_for(tried.wait(), 60)
-    state = await bus._store._js.consumer_info("TL_ACK_run", "weaver")
+    state = await bus._store._js.consumer_info("TL_REPORT_run", "weaver")
     assert state.num_ack_pending == 1
+
+
+async def test_a_death_while_the_weaver_was_away_is_told_to_the_next(
+    connect_bus, arrivals, connect_worker, settle
+):
+    first = await connect_bus(arrivals)
+    await first.close()
+    worker = await connect_worker("g0-0")
+    death = Exit(run="run", worker="g0-0", incarnation=1, status=-9, expected=False)
+    await worker.client.publish(subjects.event("run", "g0-0"), codec.encode(death))
+    await settle(worker.client)
+    await connect_bus(arrivals)
+    await arrivals.until(lambda a: a.messages)
+    assert arrivals.messages == [death]
 
 
 async def test_acks_sent_while_the_weaver_was_away_are_received_after(
@@ -309,9 +323,9 @@ def test_no_bytes_make_the_inlet_raise(data):
     inlet = Inlet(
         "run", ManualClock(), lambda m, _: got.append(m), lambda *pair: dropped.append(pair)
     )
-    for take in (inlet.take_telemetry, inlet.take_event):
-        with pytest.raises(StopIteration):
-            take(Incoming("tl.telemetry.run.g0-0", data)).send(None)
-    inlet.take_ack(Incoming("tl.ack.run.g0-0", data))
+    with pytest.raises(StopIteration):
+        inlet.take_telemetry(Incoming("tl.telemetry.run.g0-0", data)).send(None)
+    for subject in ("tl.ack.run.g0-0", "tl.evt.run.g0-0"):
+        inlet.take_report(Incoming(subject, data))
     assert len(got) + len(dropped) == 3
     assert not any(isinstance(message, Telemetry) for message in got)

@@ -25,7 +25,7 @@ async def test_a_threadlet_sends_its_own_telemetry_events_and_acks(threadlet, ar
     await client.publish(subjects.event("run", MINE), codec.encode(make.hello()))
     put = await client.jetstream().publish(subjects.ack("run", MINE), codec.encode(make.ack()))
     await arrivals.until(lambda a: len(a.messages) == 3)
-    assert put.stream == "TL_ACK_run"
+    assert put.stream == "TL_REPORT_run"
     assert not threadlet.denials
     assert {type(message).__name__ for message in arrivals.messages} == {
         "Telemetry",

@@ -50,7 +50,7 @@ class WeaversPart:
         self.js = self.client.jetstream()
         for name, subject in (
             (subjects.command_stream(RUN), subjects.command(RUN)),
-            (subjects.ack_stream(RUN), subjects.ack(RUN)),
+            (subjects.report_stream(RUN), subjects.ack(RUN)),
         ):
             await self.js.add_stream(StreamConfig(name=name, subjects=[subject]))
         self.enrolment = enrolment = Enrolment(RUN, self._broker.credentials.worker_jwt)

@@ -56,13 +56,12 @@ class Inlet:
         """Take one telemetry batch."""
         self._take(msg, self._telemetry, decode_telemetry)
 
-    async def take_event(self, msg: Msg) -> None:
-        """Take one hello, exit or note."""
-        self._take(msg, self._event, decode_event)
-
-    def take_ack(self, msg: Msg) -> None:
-        """Take one ack."""
-        self._take(msg, self._ack, decode_ack)
+    def take_report(self, msg: Msg) -> None:
+        """Take one ack, hello, exit or note."""
+        if msg.subject.startswith(self._ack):
+            self._take(msg, self._ack, decode_ack)
+        else:
+            self._take(msg, self._event, decode_event)
 
     def reject(self, subject: str, reason: str) -> None:
         """Count a message that is none, and log it unless its subject was logged just now."""

@@ -66,7 +66,7 @@ class NatsBus:
         store = Store(link, run)
         try:
             await store.check(url)
-            await store.make(_acks(run))
+            await store.make(_reports(run))
         except BrokerError:
             await link.close()
             raise
@@ -89,14 +89,13 @@ class NatsBus:
         ----------
         receive : callable
             ``(message, ts_recv_ns)`` for every telemetry batch, event and ack. It must not
-            block. An ack comes again, now or to the next Weaver, until ``receive`` returned
-            from it once: a repeated ack has to be harmless.
+            block. An ack or event comes again, now or to the next Weaver, until ``receive``
+            returned from it once: a repeated one has to be harmless.
         malformed : callable
             ``(subject, reason)`` for every message that was dropped.
         """
         self._inlet = inlet = Inlet(self._run, self._clock, receive, malformed)
-        await self._hear(_acks(self._run), self._take_ack)
-        await self._hear(subjects.event(self._run), inlet.take_event)
+        await self._hear(_reports(self._run), self._take_report)
         await self._hear(subjects.telemetry(self._run), inlet.take_telemetry)
         await self._link.settle()
 
@@ -199,10 +198,10 @@ class NatsBus:
             pending_bytes_limit=_PENDING_BYTES,
         )
 
-    async def _take_ack(self, msg: Msg) -> None:
+    async def _take_report(self, msg: Msg) -> None:
         if self._inlet is None:
             return
-        self._inlet.take_ack(msg)
+        self._inlet.take_report(msg)
         if self.is_connected:
             await msg.ack()
 
@@ -231,8 +230,8 @@ class NatsBus:
             callback(newest)
 
 
-def _acks(run: str) -> str:
-    return f"{_inbox(run)}.acks"
+def _reports(run: str) -> str:
+    return f"{_inbox(run)}.reports"
 
 
 def _inbox(run: str) -> str:

@@ -29,7 +29,7 @@ _ACK_WAIT_S = 30
 _COMMAND_ACK_WAIT_S = 5
 """How soon the sidecar that takes a killed one's place gets the commands that one had pulled."""
 
-_ACKS_IN_FLIGHT = 4096
+_REPORTS_IN_FLIGHT = 4096
 _WEAVER = "weaver"
 _NAME_IN_USE = 10058
 _MESSAGE_ID = "Nats-Msg-Id"
@@ -54,24 +54,24 @@ class Store:
         except nats.errors.Error as error:
             raise BrokerError(f"{url}: need a server with JetStream on: {error}") from None
 
-    async def make(self, acks_to: str) -> None:
-        """Make the streams and the bucket, or bring them up to date; acks go to ``acks_to``."""
+    async def make(self, reports_to: str) -> None:
+        """Make streams and bucket, or bring them up to date; reports go to ``reports_to``."""
         run = self._run
         await self._make_stream(subjects.command_stream(run), subjects.command(run))
-        await self._make_stream(subjects.ack_stream(run), subjects.ack(run))
+        await self._make_stream(subjects.report_stream(run), subjects.ack(run), subjects.event(run))
         self._kv = await self._link.persist("make the key-value bucket", self._make_bucket)
         # A push consumer with a fixed subject: the quickest, nothing to poll, and a new Weaver
         # takes over at once from one that hangs.
-        acks = ConsumerConfig(
+        reports = ConsumerConfig(
             durable_name=_WEAVER,
-            deliver_subject=acks_to,
+            deliver_subject=reports_to,
             ack_policy=AckPolicy.EXPLICIT,
             ack_wait=_ACK_WAIT_S,
-            max_ack_pending=_ACKS_IN_FLIGHT,
+            max_ack_pending=_REPORTS_IN_FLIGHT,
         )
         await self._link.persist(
             "make the Weaver's consumer",
-            lambda: self._js.add_consumer(subjects.ack_stream(run), acks),
+            lambda: self._js.add_consumer(subjects.report_stream(run), reports),
         )
 
     async def add_worker(self, worker: str) -> None:
@@ -129,10 +129,10 @@ class Store:
             raise BrokerError("the bus is not open")
         return self._kv
 
-    async def _make_stream(self, name: str, subject: str) -> None:
+    async def _make_stream(self, name: str, *heard: str) -> None:
         config = StreamConfig(
             name=name,
-            subjects=[subject],
+            subjects=list(heard),
             retention=RetentionPolicy.LIMITS,
             storage=StorageType.FILE,
             max_age=_KEPT_S,
