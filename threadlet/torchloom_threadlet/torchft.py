@@ -63,8 +63,9 @@ class TorchftLoom(Loom):
         self._manager = manager
         if optimizer is not None:
             self.optimizer(optimizer)
-        # There is no call to leave a quorum: shutting down between steps is how it is done.
-        self.on_drain(manager.shutdown)
+        # There is no call to leave a quorum: shutting down between steps is how it is done. The
+        # others wait until our last heartbeat is old; to wait for threads would only add to that.
+        self.on_drain(lambda: manager.shutdown(wait=False))
         for name, hear in (
             ("torchft_quorums", self._on_quorum),
             ("torchft_commits", self._on_commit),
