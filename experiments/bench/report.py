@@ -1,0 +1,85 @@
+"""The figures as a table, a JSON file and a plot."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from figure import Figure
+from matplotlib.figure import Figure as Plot
+from rich.console import Console
+from rich.table import Table
+
+
+def show(figures: Sequence[Figure], machine: Mapping[str, str]) -> None:
+    """Print the table."""
+    verdicts = Table(title="torchLoom: speed, as ratios", title_justify="left")
+    for heading in ("figure", "ratio of what to what", "limit", "ratio", "range", "met"):
+        verdicts.add_column(heading)
+    measured = Table(title="Behind them, medians of the repeats", title_justify="left")
+    measured.add_column("figure")
+    measured.add_column("measured", no_wrap=True)
+    measured.add_column("median", justify="right", no_wrap=True)
+    for figure in figures:
+        verdicts.add_row(
+            f"[bold]{figure.name}[/bold]",
+            figure.what,
+            f"{figure.bound} {figure.limit:g}",
+            f"[bold]{figure.ratio:.3g}[/bold]",
+            f"{min(figure.ratios):.3g} to {max(figure.ratios):.3g}, {len(figure.ratios)} times",
+            "[green]yes[/green]" if figure.met else "[red]no[/red]",
+        )
+        for name, value in figure.numbers.items():
+            measured.add_row(figure.name, name, _readable(value))
+        measured.add_section()
+    console = Console()
+    console.print(verdicts)
+    console.print(measured)
+    console.print(", ".join(f"{name} {value}" for name, value in machine.items()), style="dim")
+
+
+def save_json(figures: Sequence[Figure], machine: Mapping[str, str], path: Path) -> None:
+    """Write everything that was measured to ``path``."""
+    found = {
+        "machine": machine,
+        "figures": [
+            {
+                "name": figure.name,
+                "what": figure.what,
+                "limit": figure.limit,
+                "bound": figure.bound,
+                "met": figure.met,
+                "ratio": figure.ratio,
+                "ratios": figure.ratios,
+                "numbers": figure.numbers,
+            }
+            for figure in figures
+        ],
+    }
+    path.write_text(json.dumps(found, indent=2) + "\n")
+
+
+def save_plot(figures: Sequence[Figure], path: Path) -> None:
+    """Draw how much of each limit is used; a dot for each repeat."""
+    plot = Plot(figsize=(8, 1 + 0.7 * len(figures)), layout="constrained")
+    axes = plot.add_subplot()
+    for row, figure in enumerate(figures):
+        used = _used(figure, figure.ratio)
+        axes.barh(row, used, height=0.6, color="tab:green" if figure.met else "tab:red", alpha=0.6)
+        dots = [_used(figure, ratio) for ratio in figure.ratios]
+        axes.plot(dots, [row] * len(dots), "o", color="black", markersize=4, alpha=0.6)
+    axes.axvline(1, color="black", linestyle="--", linewidth=1)
+    labels = [f"{f.name}\n{f.ratio:.3g}, {f.bound} {f.limit:g}" for f in figures]
+    axes.set_yticks(range(len(figures)), labels)
+    axes.invert_yaxis()
+    axes.set_xlim(left=0)
+    axes.set_xlabel("share of the limit that is used (left of the line is met)")
+    axes.set_title("Speed: median of the repeats, a dot for each", loc="left")
+    plot.savefig(path, dpi=120)
+
+
+def _readable(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def _used(figure: Figure, ratio: float) -> float:
+    return figure.limit / ratio if figure.bound == "at least" else ratio / figure.limit

@@ -1,0 +1,67 @@
+"""Measure torchLoom's speed: four benchmarks, each side by side with what it is compared with.
+
+``make bench`` calls this; ``python experiments/bench/run.py --help`` says what else it takes.
+"""
+
+import argparse
+import asyncio
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+
+import command_latency
+import ingest
+import machine
+import report
+import step_cost
+import tick
+from figure import Figure
+
+BENCHMARKS: dict[str, Callable[..., Coroutine[None, None, list[Figure]]]] = {
+    "ingest": ingest.measure,
+    "step": step_cost.measure,
+    "command": command_latency.measure,
+    "tick": tick.measure,
+}
+PLOT = Path(__file__).parent / "speed.png"
+
+
+def main() -> None:
+    """Run the benchmarks that were asked for, and report."""
+    options = _options()
+    described = machine.describe()
+    figures: list[Figure] = []
+    for name in options.only or BENCHMARKS:
+        print(f"{name} ...", flush=True)
+        figures += asyncio.run(BENCHMARKS[name](options.repeats, tiny=options.tiny))
+    report.show(figures, described)
+    if options.json is not None:
+        report.save_json(figures, described, options.json)
+    report.save_plot(figures, options.plot)
+    print(f"plot: {options.plot}")
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Measure torchLoom's speed, as ratios.")
+    parser.add_argument(
+        "--only", action="append", choices=BENCHMARKS, help="this one; repeatable; else all"
+    )
+    parser.add_argument(
+        "--repeats", type=_positive, default=5, help="measurements of each, alternating [5]"
+    )
+    parser.add_argument("--json", type=Path, help="write what was measured to this file")
+    parser.add_argument("--plot", type=Path, default=PLOT, help=f"where the plot goes [{PLOT}]")
+    parser.add_argument(
+        "--tiny", action="store_true", help="see that it runs; what it measures says nothing"
+    )
+    return parser.parse_args()
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"need at least 1, was {number}")
+    return number
+
+
+if __name__ == "__main__":
+    main()
