@@ -9,13 +9,11 @@ from collections.abc import Iterable, Sequence
 from torchloom_core.actions import Action, ChangeKnob
 from torchloom_core.arbiter import PERSON, Arbiter
 from torchloom_core.arbiter.arbiter import Candidate
-from torchloom_core.clock import SECOND_NS
 from torchloom_core.config import Config
 from torchloom_core.decisions import (
     Approve,
     Control,
     Forecast,
-    ForecastWanted,
     Input,
     Issue,
     Notice,
@@ -36,6 +34,7 @@ from torchloom_core.decisions import (
 from torchloom_core.desired import DesiredKnobs
 from torchloom_core.fleet.state import FleetState
 from torchloom_core.fleet.view import FleetView, Need
+from torchloom_core.forecasts import Forecasts
 from torchloom_core.ledger import Ledger
 from torchloom_core.messages import (
     Ack,
@@ -69,13 +68,6 @@ class Kernel:
         settings = config.weaver
         self._config = config
         self._predictors = plugins.predictors
-        self._every_ns = {
-            name: round(predictor.every_s * SECOND_NS)
-            for name, predictor in plugins.predictors.items()
-        }
-        self._last_asked_ns: dict[str, int] = {}
-        self._asked: dict[str, str] = {}
-        self._forecasts: dict[str, Forecast] = {}
         self._numbered = 0
         self._now_ns = 0
         self.fleet = FleetState(
@@ -92,7 +84,7 @@ class Kernel:
         self.arbiter = Arbiter(config.arbiter)
         self.host = PolicyHost(plugins.policies, guard)
         self.desired = DesiredKnobs()
-        self.predictors_failed: dict[str, PredictorFailed] = {}
+        self.forecasts = Forecasts(plugins.predictors)
         self.seq = 0
         self.ticks = 0
 
@@ -116,7 +108,7 @@ class Kernel:
                 self.fleet.note(message, ts_ns)
                 return ()
             case Forecast() | PredictorFailed():
-                return self._forecast(message)
+                return self.forecasts.take(message)
             case Request():
                 return self._request(message)
             case Recovered():
@@ -134,7 +126,7 @@ class Kernel:
         for command_id in self.ledger.overdue(self._now_ns):
             outputs += self._settle(command_id, "nothing was heard of it until its deadline")
         outputs += self._advance()
-        view = self.fleet.view(self._now_ns, self._forecasts)
+        view = self.fleet.view(self._now_ns, self.forecasts.newest)
         wanted, failures = self.host.propose(view, self.seq)
         outputs += failures
         candidates = []
@@ -144,7 +136,7 @@ class Kernel:
             candidates.append(Candidate(proposed, active.mode, self._now_ns))
         outputs += self.arbiter.expired(self._now_ns)
         outputs += self._decide(candidates)
-        outputs += self._ask_predictors()
+        outputs += self.forecasts.ask(self._now_ns, lambda: self._number("f"))
         return outputs
 
     def _hello(self, hello: Hello) -> list[Output]:
@@ -184,15 +176,6 @@ class Kernel:
             self.fleet.apply(ack.worker, flight.command.do)
         self.operations.settled(ack.command, ack.status)
         return outputs + self._advance()
-
-    def _forecast(self, message: Forecast | PredictorFailed) -> list[Output]:
-        self._asked.pop(message.predictor, None)
-        if isinstance(message, Forecast):
-            self._forecasts[message.predictor] = message
-            return []
-        self.predictors_failed[message.predictor] = message
-        text = f"predictor {message.predictor} is quarantined: {message.rule}: {message.detail}"
-        return [Notice(kind="predictor_failed", text=text)]
 
     def _request(self, request: Request) -> list[Output]:
         match request.want:
@@ -283,18 +266,6 @@ class Kernel:
                 self.arbiter.failed(output.verdict)
         return outputs
 
-    def _ask_predictors(self) -> list[Output]:
-        outputs: list[Output] = []
-        for name, every_ns in self._every_ns.items():
-            rest_ns = self._now_ns - self._last_asked_ns.get(name, -(1 << 62))
-            busy = name in self._asked or name in self.predictors_failed
-            if busy or rest_ns < every_ns:
-                continue
-            self._last_asked_ns[name] = self._now_ns
-            self._asked[name] = self._number("f")
-            outputs.append(ForecastWanted(id=self._asked[name], predictor=name))
-        return outputs
-
     def _number(self, prefix: str) -> str:
         self._numbered += 1
         return f"{prefix}{self.ledger.epoch}.{self._numbered}"
@@ -304,10 +275,6 @@ class Kernel:
     def predictor_view(self, name: str) -> FleetView:
         """Return a copy of what the predictor needs, for use off the loop."""
         return self.fleet.view_copy(self._now_ns, self._predictors[name].needs)
-
-    def latest_forecasts(self) -> dict[str, Forecast]:
-        """Return the newest forecast of every predictor."""
-        return dict(self._forecasts)
 
     def control(self) -> Control:
         """Return everything that must outlive this process."""

@@ -75,7 +75,7 @@ class _Bench:
             "tick_ms": _took_ms(self._tick),
         }
         self._kernel.step(self._forecast(), self._now_ns)
-        forecasts = self._kernel.latest_forecasts()
+        forecasts = self._kernel.forecasts.newest
         view = self._kernel.fleet.view(self._now_ns, forecasts)
         took["view_ms"] = _took_ms(lambda: self._kernel.fleet.view(self._now_ns, forecasts))
         took["policies_ms"] = _took_ms(lambda: self._kernel.host.propose(view, 0))

@@ -75,7 +75,7 @@ def describe_knobs(kernel: Kernel) -> KnobTable:
 def _workers(
     kernel: Kernel, config: Config, plugins: ActivePlugins, now_ns: int
 ) -> list[WorkerStatus]:
-    forecasts = kernel.latest_forecasts()
+    forecasts = kernel.forecasts.newest
     view = kernel.fleet.view(now_ns, forecasts)
     kept = sorted({need.metric for need in plugins.needs}.union(config.weaver.show))
     metrics = {name: view.latest(name) for name in kept}
@@ -108,7 +108,7 @@ def _plugins(kernel: Kernel, plugins: ActivePlugins) -> list[PluginStatus]:
         detail = f"{failure.rule}: {failure.detail}" if failure else ""
         rows.append(PluginStatus(name=active.name, kind="policy", state=state, detail=detail))
     for name in plugins.predictors:
-        broken = kernel.predictors_failed.get(name)
+        broken = kernel.forecasts.failed.get(name)
         state = "quarantined" if broken else "act"
         detail = f"{broken.rule}: {broken.detail}" if broken else ""
         rows.append(PluginStatus(name=name, kind="predictor", state=state, detail=detail))

@@ -1,0 +1,52 @@
+"""When each predictor is asked, and what each said last; the kernel keeps it."""
+
+from collections.abc import Callable, Mapping
+
+from torchloom_core.clock import SECOND_NS
+from torchloom_core.decisions import Forecast, ForecastWanted, Notice, Output, PredictorFailed
+from torchloom_core.plugin import Predictor
+
+_NEVER_NS = -(1 << 62)
+
+
+class Forecasts:
+    """The active predictors: one question at a time to each, none to the quarantined.
+
+    Attributes
+    ----------
+    newest : dict of str to Forecast
+        The newest forecast of every predictor that gave one.
+    failed : dict of str to PredictorFailed
+        The quarantined predictors, and why.
+    """
+
+    def __init__(self, predictors: Mapping[str, Predictor]) -> None:
+        self._every_ns = {
+            name: round(predictor.every_s * SECOND_NS) for name, predictor in predictors.items()
+        }
+        self._last_asked_ns: dict[str, int] = {}
+        self._waiting: set[str] = set()
+        self.newest: dict[str, Forecast] = {}
+        self.failed: dict[str, PredictorFailed] = {}
+
+    def ask(self, now_ns: int, number: Callable[[], str]) -> list[Output]:
+        """Return the questions that are due; ``number`` makes their ids."""
+        outputs: list[Output] = []
+        for name, every_ns in self._every_ns.items():
+            rest_ns = now_ns - self._last_asked_ns.get(name, _NEVER_NS)
+            if name in self._waiting or name in self.failed or rest_ns < every_ns:
+                continue
+            self._last_asked_ns[name] = now_ns
+            self._waiting.add(name)
+            outputs.append(ForecastWanted(id=number(), predictor=name))
+        return outputs
+
+    def take(self, answer: Forecast | PredictorFailed) -> list[Output]:
+        """Take a predictor's answer; a failure quarantines it."""
+        self._waiting.discard(answer.predictor)
+        if isinstance(answer, Forecast):
+            self.newest[answer.predictor] = answer
+            return []
+        self.failed[answer.predictor] = answer
+        text = f"predictor {answer.predictor} is quarantined: {answer.rule}: {answer.detail}"
+        return [Notice(kind="predictor_failed", text=text)]
