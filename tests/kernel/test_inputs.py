@@ -1,7 +1,8 @@
 """Who is heard, who is a stranger, and when predictors are asked."""
 
-from tests.kernel.runs import Run, hello, make_kernel, of, only, telemetry
-from torchloom_core.decisions import Forecast, ForecastWanted, Notice, PredictorFailed
+from tests.kernel.runs import Run, hello, make_kernel, of, only, telemetry, three_groups
+from torchloom_core.actions import PauseRun, ResumeRun
+from torchloom_core.decisions import Forecast, ForecastWanted, Notice, PredictorFailed, Reply
 
 
 class Oracle:
@@ -62,3 +63,11 @@ def test_a_predictor_that_failed_is_named_once_and_asked_no_more():
     notice = only(Notice, run.feed(failed))
     assert notice.text == "predictor oracle is quarantined: raised: ValueError: no (o.py:3)"
     assert of(ForecastWanted, run.tick(100.0)) == []
+
+
+def test_a_pause_that_was_applied_can_be_resumed_at_once():
+    run = three_groups(make_kernel())
+    run.ask(PauseRun())
+    for command in run.commands():
+        run.ack(command)
+    assert only(Reply, run.ask(ResumeRun())).ok
