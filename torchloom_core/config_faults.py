@@ -87,7 +87,7 @@ def _bare(hint: Any, value: Any = None) -> Any:
     if get_origin(hint) in (Union, UnionType):
         choices = [choice for choice in get_args(hint) if choice is not NoneType]
         if isinstance(value, dict | list):
-            choices = [choice for choice in choices if _wanted(choice) == _shown(value)]
+            choices = [choice for choice in choices if wanted(choice) == _shown(value)]
         return _bare(choices[0], value) if len(choices) == 1 else hint
     return hint
 
@@ -125,20 +125,20 @@ def _fault_here(value: Any, hint: Any, message: str) -> Fault:
         for field in fields:
             if field.required and field.encode_name not in value:
                 return Fault((), f"missing key {field.encode_name!r}")
-    wanted = _wanted(bare if isinstance(value, dict | list) else hint)
-    if wanted and wanted != _shown(value):
-        return Fault((), f"need {wanted}, was {_shown(value)}")
+    need = wanted(bare if isinstance(value, dict | list) else hint)
+    if need and need != _shown(value):
+        return Fault((), f"need {need}, was {_shown(value)}")
     rule = message.partition(" - at `$")[0]
     return Fault((), rule[:1].lower() + rule[1:])
 
 
-def _wanted(hint: Any) -> str:
+def wanted(hint: Any) -> str:
     """Return what ``hint`` allows in plain words, empty where only msgspec can say."""
     bare = _bare(hint)
     if get_origin(bare) is Literal:
         return "one of " + ", ".join(map(str, get_args(bare)))
     if get_origin(bare) in (Union, UnionType):
-        choices = [_wanted(choice) for choice in get_args(bare)]
+        choices = [wanted(choice) for choice in get_args(bare)]
         return " or ".join(choices) if all(choices) else ""
     if get_origin(bare) in (tuple, list):
         return "a list"

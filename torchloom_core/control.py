@@ -10,6 +10,7 @@ verb                body                                     answer
 ``status``          empty                                    :class:`Status`
 ``knobs``           empty                                    :class:`KnobTable`
 ``knob.set``        :class:`KnobSet`                         :class:`Answer`
+``knob.unset``      :class:`KnobUnset`                       :class:`Answer`
 ``propose``         ``{"action": {"kind": ..., ...}}``       :class:`Answer`
 ``approve``         ``{"proposal": id}``                     :class:`Answer`
 ``actions.stop``    empty                                    :class:`Answer`
@@ -28,6 +29,13 @@ class KnobSet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     knob: str
     value: KnobValue
+    worker: str | None = None
+
+
+class KnobUnset(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Want no value of a knob any more, of one worker or, when ``worker`` is absent, of any."""
+
+    knob: str
     worker: str | None = None
 
 

@@ -115,10 +115,13 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True, tag="notice"):
 
 
 class KnobDesired(msgspec.Struct, frozen=True, kw_only=True, tag="knob_desired"):
-    """From now on ``knob`` should have ``value``, on one worker or on all (``worker`` None)."""
+    """From now on ``knob`` should have ``value``, on one worker or on all (``worker`` None).
+
+    The value None takes a wish back: each worker keeps what it has.
+    """
 
     knob: str
-    value: KnobValue
+    value: KnobValue | None
     worker: str | None = None
 
 
@@ -211,7 +214,18 @@ class Approve(msgspec.Struct, frozen=True, kw_only=True, tag_field="want", tag="
     proposal: str
 
 
-Want = Propose | StopActions | ResumeActions | Approve
+class ForgetKnob(msgspec.Struct, frozen=True, kw_only=True, tag_field="want", tag="forget_knob"):
+    """A person no longer wants a knob's value, on one worker or, when ``worker`` is None, on any.
+
+    Nothing is commanded, so this can be said at any time: of a knob that no worker has now, and
+    while actions are stopped.
+    """
+
+    knob: str
+    worker: str | None = None
+
+
+Want = ForgetKnob | Propose | StopActions | ResumeActions | Approve
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, tag="request"):

@@ -15,7 +15,7 @@ class DesiredKnobs:
 
     def restore(self, desired: Iterable[KnobDesired]) -> None:
         """Take over what an earlier Weaver left."""
-        self.values = {(d.worker, d.knob): d.value for d in desired}
+        self.values = {(d.worker, d.knob): d.value for d in desired if d.value is not None}
 
     def snapshot(self) -> tuple[KnobDesired, ...]:
         """Return everything that is desired."""
@@ -30,6 +30,19 @@ class DesiredKnobs:
             self.values = {k: v for k, v in self.values.items() if k[1] != action.knob}
         self.values[action.worker, action.knob] = action.value
         return KnobDesired(knob=action.knob, value=action.value, worker=action.worker)
+
+    def withdraw(self, action: ChangeKnob) -> list[KnobDesired]:
+        """Take back a change that no worker has applied, unless another came after it."""
+        if self.values.get((action.worker, action.knob)) != action.value:
+            return []
+        return self.forget(action.knob, action.worker)
+
+    def forget(self, knob: str, worker: str | None) -> list[KnobDesired]:
+        """Want nothing any more, of one worker or, with ``worker`` None, of any."""
+        over = [key for key in self.values if key[1] == knob and worker in (None, key[0])]
+        for key in over:
+            del self.values[key]
+        return [KnobDesired(knob=knob, value=None, worker=owner) for owner, _ in over]
 
     def missing(self, hello: Hello, present: Mapping[str, KnobValue]) -> list[SetKnob]:
         """Return what a worker must be told so that its knobs are as desired."""

@@ -14,6 +14,7 @@ from torchloom_core.decisions import (
     Approve,
     Control,
     Forecast,
+    ForgetKnob,
     Input,
     Issue,
     Notice,
@@ -195,6 +196,12 @@ class Kernel:
                     return [Reply(request=request.id, ok=False, text=text)]
                 verdict = self.arbiter.approve(proposal_id, self.operations, self._now_ns)
                 return self._answer(request, [verdict, *self._carry_out(verdict)])
+            case ForgetKnob(knob=knob, worker=worker):
+                forgotten = self.desired.forget(knob, worker)
+                text = f"{knob} is wanted no more; workers keep what they have"
+                if not forgotten:
+                    text = f"no value of {knob} was wanted{f' of {worker}' if worker else ''}"
+                return [*forgotten, Reply(request=request.id, ok=bool(forgotten), text=text)]
             case Propose(action=action):
                 proposed = self._from_person(action)
                 candidate = Candidate(proposed, "act", self._now_ns)
@@ -261,10 +268,13 @@ class Kernel:
         return self._note_failures(self.operations.advance(self._now_ns))
 
     def _note_failures(self, outputs: list[Output]) -> list[Output]:
+        withdrawn: list[Output] = []
         for output in outputs:
             if isinstance(output, Outcome) and output.result != "done":
                 self.arbiter.failed(output.verdict)
-        return outputs
+                if isinstance(output.action, ChangeKnob) and output.result == "undone":
+                    withdrawn += self.desired.withdraw(output.action)
+        return outputs + withdrawn
 
     def _number(self, prefix: str) -> str:
         self._numbered += 1

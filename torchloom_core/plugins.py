@@ -10,11 +10,12 @@ import inspect
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 import pluggy
 
+from torchloom_core import config_faults
 from torchloom_core.config import Config, PolicySwitch, convert
 from torchloom_core.decisions import PolicyFailed, PredictorFailed
 from torchloom_core.errors import ConfigError, PluginError
@@ -157,10 +158,17 @@ def _load(entry_point: importlib.metadata.EntryPoint) -> list[PluginInfo]:
         return broken(f"cannot be loaded: {one_line(error)}")
 
 
-def activate(config: Config, infos: Iterable[PluginInfo], source: str) -> ActivePlugins:
-    """Build the plugins that the config names; ``source`` is the config file, for errors.
+def activate(
+    config: Config, infos: Iterable[PluginInfo], source: str, text: str = ""
+) -> ActivePlugins:
+    """Build the plugins that the config names.
 
     A plugin that is broken or whose constructor raises ends in ``failed``.
+
+    Parameters
+    ----------
+    source, text : str
+        The config file's name and what it holds, for errors.
 
     Raises
     ------
@@ -168,6 +176,7 @@ def activate(config: Config, infos: Iterable[PluginInfo], source: str) -> Active
         If nobody registered a name, or an option is wrong.
     """
     known = list(infos)
+    place = _Place(source, text)
     policies: list[ActivePolicy] = []
     predictors: dict[str, Predictor] = {}
     failed: list[PolicyFailed | PredictorFailed] = []
@@ -175,7 +184,7 @@ def activate(config: Config, infos: Iterable[PluginInfo], source: str) -> Active
     for name, settings in config.policies.items():
         try:
             options = {key: value for key, value in settings.items() if key != "mode"}
-            policy = _build("policy", name, options, known, source, versions)
+            policy = _build("policy", name, options, known, place, versions)
         except PluginError as error:
             failed.append(PolicyFailed(policy=name, rule="cannot_start", detail=str(error)))
         else:
@@ -184,16 +193,45 @@ def activate(config: Config, infos: Iterable[PluginInfo], source: str) -> Active
                 PolicySwitch,
                 source,
                 f"policies.{name}",
+                text,
             )
+            _check_predictors(policy, name, config, place)
             policies.append(ActivePolicy(name, policy, mode.mode))
     for name, settings in config.predictors.items():
         try:
-            predictors[name] = _build("predictor", name, settings, known, source, versions)
+            predictors[name] = _build("predictor", name, settings, known, place, versions)
         except PluginError as error:
             failed.append(PredictorFailed(predictor=name, rule="cannot_start", detail=str(error)))
+    for number, pair in enumerate(config.arbiter.forbidden):
+        names = {info.name for info in known if info.kind in ("policy", None)}
+        if pair.policy not in names:
+            at = place.of("arbiter", "forbidden", number, "policy")
+            raise ConfigError(
+                f"{at}: no policy is called {pair.policy!r}{nearest(pair.policy, names)}"
+            )
     for failure in failed:
         log.warning("plugin quarantined: %s", failure.detail)
     return ActivePlugins(tuple(policies), predictors, tuple(failed), versions)
+
+
+class _Place(NamedTuple):
+    """The config file, to name a place in it."""
+
+    source: str
+    text: str
+
+    def of(self, *path: str | int) -> str:
+        return config_faults.place(self.source, self.text, path)
+
+
+def _check_predictors(policy: Policy, name: str, config: Config, place: _Place) -> None:
+    """Refuse a policy that reads forecasts nobody makes."""
+    for predictor in getattr(policy, "predictors", ()):
+        if predictor not in config.predictors:
+            raise ConfigError(
+                f"{place.of('policies', name)}: need predictor {predictor!r} under "
+                f"[predictors]{nearest(predictor, config.predictors)}"
+            )
 
 
 def _build(
@@ -201,7 +239,7 @@ def _build(
     name: str,
     settings: Mapping[str, Any],
     infos: list[PluginInfo],
-    source: str,
+    place: _Place,
     versions: dict[str, str],
 ) -> Any:
     section = "policies" if kind == "policy" else "predictors"
@@ -209,7 +247,7 @@ def _build(
     info = next((i for i in matches if not i.problem), matches[0] if matches else None)
     if info is None:
         names = {i.name for i in infos if i.kind == kind and not i.problem}
-        text = f"{source}: {section}.{name}: no {kind} has this name{nearest(name, names)}"
+        text = f"{place.of(section, name)}: no {kind} has this name{nearest(name, names)}"
         broken = [i.entry_point for i in infos if i.kind is None]
         if broken:
             text = f"{text}; could not be loaded: {', '.join(broken)}"
@@ -217,7 +255,9 @@ def _build(
     if info.problem or info.cls is None:
         raise PluginError(f"{kind} {name} (entry point {info.entry_point}): {info.problem}")
     try:
-        options = convert(dict(settings), info.cls.Options, source, f"{section}.{name}")
+        options = convert(
+            dict(settings), info.cls.Options, place.source, f"{section}.{name}", place.text
+        )
         plugin = info.cls(options)
         problem = needs_problem(plugin.needs)
         if kind == "predictor":
@@ -242,7 +282,7 @@ def one_line(error: BaseException) -> str:
 
 
 def _type_name(annotation: Any) -> str:
-    return getattr(annotation, "__name__", None) or str(annotation).replace("typing.", "")
+    return config_faults.wanted(annotation) or str(annotation).replace("typing.", "")
 
 
 def _default_text(option: msgspec.structs.FieldInfo) -> str:

@@ -101,6 +101,8 @@ def _request(body: Mapping[str, Any]) -> str:
     want = body["want"]
     if want["want"] == "propose":
         return f"{body['id']} wants {describe_action(want['action'])}"
+    if want["want"] == "forget_knob":
+        return f"{body['id']} wants no value of {want['knob']}{_on(want.get('worker'))}"
     return " ".join(filter(None, [body["id"], want["want"], want.get("proposal", "")]))
 
 
@@ -109,6 +111,8 @@ def _reply(body: Mapping[str, Any]) -> str:
 
 
 def _desired(body: Mapping[str, Any]) -> str:
+    if body["value"] is None:
+        return f"{body['knob']}{_on(body.get('worker'))} is wanted no more"
     return f"{body['knob']} = {body['value']}{_on(body.get('worker'))}"
 
 

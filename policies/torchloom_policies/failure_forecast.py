@@ -67,6 +67,7 @@ class FailureForecastPolicy:
         self._options = options
         self._seen = ""
         self.needs = ()
+        self.predictors = (options.predictor,)
 
     def on_tick(self, view: FleetView) -> Iterable[Proposal]:
         """Look at the newest forecast, if it is one not seen before."""

@@ -97,7 +97,7 @@ class PreparedWeaver:
         self._client = await nats.connect(
             self._broker.url, user_credentials=str(self._broker.credentials.weaver_creds)
         )
-        verbs = ("knob.set", "propose", "approve", "actions.stop", "actions.resume")
+        verbs = ("knob.set", "knob.unset", "propose", "approve", "actions.stop", "actions.resume")
         handlers = {verb: self._doer(verb) for verb in verbs}
         await serve(self._client, RUN, {**handlers, "status": self._status, "knobs": self._knobs})
         await self._client.flush()
@@ -118,7 +118,7 @@ class PreparedWeaver:
             self.asked.append((verb, json.loads(body) if body else None))
             if self.result == "denied":
                 return encode(Answer(ok=False, text="denied by cooldown: 12 s to go"))
-            if verb.startswith("actions."):
+            if verb.startswith("actions.") or verb == "knob.unset":
                 return encode(Answer(ok=True, text=f"{verb} is done"))
             await self._live()
             return encode(Answer(ok=True, text="granted", ids=("c3.1",)))

@@ -51,15 +51,25 @@ def weaver(tmp_path):
         ("[weaver\n", "torchloom.toml:1: not valid TOML"),
         (
             "[policies.stragler]\n",
-            "torchloom.toml: policies.stragler: no policy has this name; did you mean straggler?",
+            "torchloom.toml:1: policies.stragler: no policy has this name; did you mean straggler?",
+        ),
+        (
+            "[policies.failure_forecast]\npredictor = 'trnd'\n[predictors.trend]\n",
+            "torchloom.toml:1: policies.failure_forecast: need predictor 'trnd' under "
+            "[predictors]; did you mean trend?",
+        ),
+        (
+            "[arbiter]\nforbidden = [{policy = 'silense', action = 'drain'}]\n",
+            "torchloom.toml:2: arbiter.forbidden[0].policy: no policy is called 'silense'; "
+            "did you mean silence?",
         ),
         (
             "[predictors.trends]\n",
-            "torchloom.toml: predictors.trends: no predictor has this name; did you mean trend?",
+            "torchloom.toml:1: predictors.trends: no predictor has this name; did you mean trend?",
         ),
         (
             "[policies.straggler]\nratios = 2\n",
-            "torchloom.toml: policies.straggler.ratios: unknown key; did you mean ratio?",
+            "torchloom.toml:2: policies.straggler.ratios: unknown key; did you mean ratio?",
         ),
     ],
 )
@@ -162,12 +172,13 @@ def test_a_trajectory_that_cannot_be_written_is_one_line(start_run):
 def test_a_second_weaver_takes_over_and_the_first_ends_with_one_line(start_run, until):
     run = start_run("[weaver]\nstate_dir = 'state'\ntick_s = 0.1\n")
     first = run.start_weaver()
+    epoch = run.ask("status")["epoch"]
     second = run.start_weaver()
     assert first.wait(DEADLINE_S) == 4
     *_, last = first.errors.read_text().splitlines()
-    assert last == "torchloom: another Weaver took over run live under epoch 2"
+    assert last == f"torchloom: another Weaver took over run live under epoch {epoch + 1}"
     assert "Traceback" not in first.errors.read_text()
-    assert run.ask("status")["epoch"] == 2
+    assert run.ask("status")["epoch"] == epoch + 1
     ticks = run.ask("status")["ticks"]
     until(lambda: run.ask("status")["ticks"] > ticks)
     assert second.poll() is None

@@ -2,9 +2,16 @@
 
 import pytest
 
-from tests.kernel.runs import LR, Run, hello, make_kernel, of, only
+from tests.kernel.runs import LR, Run, hello, make_kernel, of, only, three_groups
 from torchloom_core.actions import ChangeKnob
-from torchloom_core.decisions import Issue, KnobDesired, ResumeActions, StopActions, Verdict
+from torchloom_core.decisions import (
+    ForgetKnob,
+    Issue,
+    KnobDesired,
+    ResumeActions,
+    StopActions,
+    Verdict,
+)
 from torchloom_core.messages import KnobSpec, SetKnob
 
 
@@ -122,3 +129,39 @@ def test_a_knob_whose_workers_are_all_leaving_is_refused(run):
         run.hear(worker, state="draining")
     verdict = only(Verdict, run.ask(ChangeKnob(knob="lr", value=0.5)))
     assert verdict.reason == "knob lr: every worker that has it is leaving"
+
+
+def test_a_value_that_no_worker_applied_is_wanted_no_more():
+    run = three_groups(make_kernel())
+    run.ask(ChangeKnob(knob="lr", value=0.5))
+    for command in run.commands():
+        run.ack(command, "failed")
+    assert run.kernel.control().desired == ()
+    assert [d.value for d in run.all(KnobDesired)] == [0.5, None]
+
+
+def test_a_value_that_one_worker_applied_stays_wanted():
+    run = three_groups(make_kernel())
+    run.ask(ChangeKnob(knob="lr", value=0.5))
+    first, *others = run.commands()
+    run.ack(first)
+    for command in others:
+        run.ack(command, "failed")
+    assert [d.value for d in run.kernel.control().desired] == [0.5]
+
+
+def test_a_wish_can_be_taken_back_with_no_worker_there_and_while_stopped():
+    run = three_groups(make_kernel())
+    run.ask(ChangeKnob(knob="lr", value=0.5))
+    for command in run.commands():
+        run.ack(command)
+    run.want(StopActions())
+    for group in "abc":
+        run.exit(f"{group}-0")
+    assert run.want(ForgetKnob(knob="lr")).ok
+    assert not run.want(ForgetKnob(knob="lr")).ok
+    assert run.kernel.control().desired == ()
+    run.want(ResumeActions())
+    issued = len(run.commands())
+    run.feed(hello("a-0", incarnation=2))
+    assert len(run.commands()) == issued

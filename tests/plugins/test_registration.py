@@ -74,7 +74,7 @@ def the(infos: list[PluginInfo]) -> PluginInfo:
 def test_a_good_policy_is_found_with_its_options(install):
     info = the(discover([install(registered(policy()))]))
     assert (info.name, info.kind, info.problem) == ("mine", "policy", "")
-    assert info.options == [("ratio", "float", "1.5")]
+    assert info.options == [("ratio", "a number", "1.5")]
 
 
 BROKEN_CLASSES = {

@@ -23,6 +23,9 @@ from torchloom_threadlet.worker import Worker, says
 _logger = logging.getLogger(__name__)
 _monotonic_ns = time.monotonic_ns
 
+_HIGHEST_LR = 100.0
+"""Above any learning rate that trains; a slip of the finger is refused instead of tried."""
+
 
 class Loom:
     """One worker's connection to its Weaver; inert when there is none.
@@ -151,6 +154,7 @@ class Loom:
             lambda: float(optimizer.param_groups[0]["lr"]),
             set_lr,
             low=0.0,
+            high=_HIGHEST_LR,
             doc="learning rate of all parameter groups",
         )
 

@@ -1,6 +1,7 @@
 """The run's streams, consumers and key-value bucket, and writes that survive a broker restart."""
 
 import asyncio
+import time
 import uuid
 
 import nats.errors
@@ -21,6 +22,7 @@ from torchloom_core.bus.link import Link
 from torchloom_core.errors import BrokerError
 
 EPOCH_KEY = "epoch"
+_EPOCH_ZERO_S = 1_767_225_600
 
 _REQUEST_TIMEOUT_S = 2
 _KEPT_S = 7 * 24 * 3600
@@ -183,14 +185,22 @@ class Store:
                 entry = await self._bucket.get(EPOCH_KEY)
                 last, epoch = entry.revision, _epoch(entry.value) + 1
             except nats.js.errors.KeyDeletedError as error:
-                last, epoch = error.entry.revision, 1
+                last, epoch = error.entry.revision, _first_epoch()
             except nats.js.errors.KeyNotFoundError:
-                last, epoch = 0, 1
+                last, epoch = 0, _first_epoch()
             try:
                 await self._bucket.update(EPOCH_KEY, str(epoch).encode(), last=last)
             except nats.js.errors.KeyWrongLastSequenceError:
                 continue
             return epoch
+
+
+def _first_epoch() -> int:
+    """Return an epoch above every one of a state that was lost: seconds since 2026 began.
+
+    Workers that obeyed the lost Weaver would take a smaller one for a Weaver of the past.
+    """
+    return int(time.time()) - _EPOCH_ZERO_S
 
 
 def _epoch(data: bytes | None) -> int:

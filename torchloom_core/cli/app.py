@@ -53,6 +53,7 @@ for _name, _function, _help in (
     ("list", "list_knobs", "List all knobs."),
     ("get", "get_knob", "Show one knob on every worker."),
     ("set", "set_knob", "Set a knob, on all workers that have it or on one."),
+    ("unset", "unset_knob", "Want no value of a knob any more."),
 ):
     _knob.command(f"{_HERE}.knob_commands:{_function}", name=_name, help=_help)
 app.command(_knob)

@@ -1,4 +1,4 @@
-"""``torchloom knob list|get|set``."""
+"""``torchloom knob list|get|set|unset``."""
 
 import asyncio
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from rich.table import Table
 from torchloom_core.cli.options import AsJson, Connection, Wait
 from torchloom_core.cli.output import console, print_json
 from torchloom_core.cli.weaver_client import act, ask, open_client
-from torchloom_core.control import KnobSet, KnobTable
+from torchloom_core.control import KnobSet, KnobTable, KnobUnset
 from torchloom_core.errors import RequestError
 from torchloom_core.knobs import find_spec
 from torchloom_core.messages import KnobSpec, KnobValue
@@ -38,6 +38,11 @@ def list_knobs(*, json: AsJson = False, connection: Connection = _HERE) -> None:
             escape(_wanted(table, spec.name)),
             escape(_present(_values(table, spec.name))),
             escape(spec.doc),
+        )
+    known = {spec.name for spec in table.specs}
+    for name in sorted({desired.knob for desired in table.desired} - known):
+        rows.add_row(
+            escape(name), "", "", escape(_wanted(table, name)), "-", "no worker has it now"
         )
     console().print(rows)
 
@@ -100,6 +105,21 @@ def set_knob(
     act(connection, "knob.set", wish, wait_s=wait)
 
 
+def unset_knob(name: str, /, *, worker: str | None = None, connection: Connection = _HERE) -> None:
+    """Want no value of a knob any more; workers keep what they have.
+
+    Until then every worker that registers is given the wanted value.
+
+    Parameters
+    ----------
+    name
+        The knob.
+    worker
+        Only of this worker.
+    """
+    act(connection, "knob.unset", KnobUnset(knob=name, worker=worker))
+
+
 def parse_value(text: str) -> KnobValue:
     """Return what JSON makes of ``text``, or the text where that is no knob's value.
 
@@ -124,7 +144,9 @@ def _values(table: KnobTable, knob: str) -> dict[str, KnobValue]:
 
 
 def _desired(table: KnobTable, knob: str) -> dict[str, KnobValue]:
-    return {d.worker or "all": d.value for d in table.desired if d.knob == knob}
+    return {
+        d.worker or "all": d.value for d in table.desired if d.knob == knob and d.value is not None
+    }
 
 
 def _wanted(table: KnobTable, knob: str) -> str:

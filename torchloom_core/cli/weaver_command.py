@@ -27,7 +27,9 @@ def weaver(*, config: ConfigPath = None) -> None:
         stream=sys.stderr,
         force=True,
     )
-    plugins = activate(settings, discover(), str(config or DEFAULT_PATH))
+    source = config or DEFAULT_PATH
+    text = source.read_text(encoding="utf-8") if source.exists() else ""
+    plugins = activate(settings, discover(), str(source), text)
     join = Path(settings.weaver.state_dir) / "join.json"
 
     def ready(url: str) -> None:

@@ -3,7 +3,7 @@
 ::
 
     <state>/trajectory/<run>/         the root
-        epoch-000007/                 one life of the Weaver
+        epoch-28004523/               one life of the Weaver
             meta.json                 a Meta
             events-000001.jsonl       Lines: every input but telemetry, and every output
             telemetry-000001.arrow    Arrow IPC stream, one row a telemetry batch

@@ -128,7 +128,7 @@ class Weaver:
     async def start(self, control: Control) -> None:
         """Take over what the last Weaver left, then open the doors."""
         self.enter(Recovered(epoch=self._epoch, control=control))
-        if self._epoch > 1:
+        if control != Control():
             text = "epoch %d, after an earlier Weaver that left %d commands in flight"
             log.info(text, self._epoch, len(control.flights))
         for failure in self._plugins.failed:

@@ -12,9 +12,10 @@ import msgspec
 
 from torchloom_core import codec
 from torchloom_core.actions import Action, ChangeKnob
-from torchloom_core.control import Answer, KnobSet, KnobTable, Status
+from torchloom_core.control import Answer, KnobSet, KnobTable, KnobUnset, Status
 from torchloom_core.decisions import (
     Approve,
+    ForgetKnob,
     Propose,
     Reply,
     Request,
@@ -71,6 +72,7 @@ class Desk:
             "status": self._on_status,
             "knobs": self._on_knobs,
             "knob.set": self._on_knob_set,
+            "knob.unset": self._on_knob_unset,
             "propose": self._on_propose,
             "approve": self._on_approve,
             "actions.stop": self._on_stop,
@@ -93,6 +95,10 @@ class Desk:
         wish = _decode(body, KnobSet, "knob.set")
         action = ChangeKnob(knob=wish.knob, value=wish.value, worker=wish.worker)
         return await self._ask(Propose(action=action))
+
+    async def _on_knob_unset(self, body: bytes) -> bytes:
+        wish = _decode(body, KnobUnset, "knob.unset")
+        return await self._ask(ForgetKnob(knob=wish.knob, worker=wish.worker))
 
     async def _on_propose(self, body: bytes) -> bytes:
         return await self._ask(Propose(action=_decode(body, _Proposal, "propose").action))
