@@ -256,7 +256,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     pending : tuple of str
         Commands of the present stage that have not ended.
     settled : dict of str to str
-        Commands that have ended, with their final status.
+        Commands that have ended, with their final status and, where one failed, why.
     await_training : tuple of str
         Workers that must be seen training after the first stage, before the next.
     """

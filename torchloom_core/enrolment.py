@@ -67,6 +67,6 @@ class Enrolment:
         if holder is not None and holder.public_key != request.public_key:
             return (
                 f"worker {request.worker} is held by incarnation {holder.incarnation}, "
-                "which is still alive"
+                "which is still alive; another group needs another TORCHLOOM_GROUP"
             )
         return ""

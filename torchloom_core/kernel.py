@@ -175,7 +175,7 @@ class Kernel:
             return outputs
         if ack.status == "applied" and self.fleet.knows(ack.worker, ack.incarnation):
             self.fleet.apply(ack.worker, flight.command.do)
-        self.operations.settled(ack.command, ack.status)
+        self.operations.settled(ack.command, ack.status, ack.detail)
         return outputs + self._advance()
 
     def _request(self, request: Request) -> list[Output]:
@@ -261,7 +261,7 @@ class Kernel:
 
     def _settle(self, command_id: str, why: str, status: AckStatus = "expired") -> list[Output]:
         outputs = self.ledger.settle(command_id, status, why)
-        self.operations.settled(command_id, status)
+        self.operations.settled(command_id, status, why)
         return outputs
 
     def _advance(self) -> list[Output]:

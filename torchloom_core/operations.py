@@ -91,14 +91,15 @@ class Operations:
         self.plans[plan.verdict] = plan
         return self._issue_stage(plan, now_ns)
 
-    def settled(self, command_id: str, status: str) -> None:
-        """Take note that a command has ended."""
+    def settled(self, command_id: str, status: str, detail: str = "") -> None:
+        """Take note that a command has ended, and for the outcome why."""
         for plan in self.plans.values():
             if command_id in plan.pending:
+                why = detail and status != "applied"
                 self.plans[plan.verdict] = msgspec.structs.replace(
                     plan,
                     pending=tuple(c for c in plan.pending if c != command_id),
-                    settled={**plan.settled, command_id: status},
+                    settled={**plan.settled, command_id: f"{status}: {detail}" if why else status},
                 )
                 return
 
@@ -114,7 +115,7 @@ class Operations:
             return []
         missed = [f"{c} {s}" for c, s in plan.settled.items() if s != "applied"]
         if missed:
-            return self._end(plan, f"{', '.join(missed)}", now_ns)
+            return self._end(plan, ", ".join(missed), now_ns)
         if not plan.stages:
             return self._end(plan, "", now_ns)
         waits = [w for w in plan.await_training if not self._is_training(w)]
@@ -161,7 +162,7 @@ class Operations:
             if flight.status == "issued":
                 outputs.append(Recall(command=command_id, worker=flight.command.worker))
                 outputs += self._ledger.settle(command_id, "expired", why)
-                self.settled(command_id, "expired")
+                self.settled(command_id, "expired", why)
         for plan in list(self.plans.values()):
             outputs += self._end(plan, why, now_ns)
         return outputs
@@ -183,6 +184,8 @@ class Operations:
         return another or self._fleet.state[row] == "gone"
 
     def _summary(self, plan: Plan) -> str:
+        count = len(plan.settled)
+        workers = "1 worker" if count == 1 else f"{count} workers"
         match plan.action:
             case Migrate(group=group):
                 joined = ", ".join(plan.await_training)
@@ -190,13 +193,13 @@ class Operations:
             case DrainGroup(group=group):
                 return f"{group} drained"
             case ChangeKnob(knob=knob, value=value):
-                return f"{knob} = {value!r} on {len(plan.settled)} workers"
+                return f"{knob} = {value!r} on {workers}"
             case SaveCheckpoint():
-                return f"saved by {len(plan.settled)} workers"
+                return f"saved by {workers}"
             case PauseRun():
-                return f"{len(plan.settled)} workers paused"
+                return f"{workers} paused"
             case ResumeRun():
-                return f"{len(plan.settled)} workers resumed"
+                return f"{workers} resumed"
             case CollectDump(worker=worker):
                 return f"dump of {worker} collected"
             case Alert(text=text):

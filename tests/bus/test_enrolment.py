@@ -33,7 +33,10 @@ def test_the_name_of_a_live_worker_is_refused_to_another_key(enrolment):
     enrolment.grant(ask(incarnation=7))
     reply = enrolment.grant(ask(incarnation=8, key=OTHER_KEY))
     assert reply.jwt == ""
-    assert reply.error == "worker g0-0 is held by incarnation 7, which is still alive"
+    assert reply.error == (
+        "worker g0-0 is held by incarnation 7, which is still alive; "
+        "another group needs another TORCHLOOM_GROUP"
+    )
 
 
 def test_a_released_name_is_granted_to_another_key(enrolment):

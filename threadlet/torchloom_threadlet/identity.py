@@ -46,7 +46,10 @@ def identify(
     if rank is None:
         rank = _whole_number(environment, "TORCHLOOM_RANK", "RANK")
     if standby is None:
-        standby = environment.get("TORCHLOOM_ROLE") == "standby"
+        role = environment.get("TORCHLOOM_ROLE", "")
+        standby = role == "standby"
+        if role and not standby:
+            _logger.warning("TORCHLOOM_ROLE: need standby or nothing, was %r; it trains", role)
     group = token(group)
     return Identity(
         worker=f"{group}-{rank}",
