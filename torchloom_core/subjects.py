@@ -96,8 +96,3 @@ def bucket(run: str) -> str:
 def inbox_prefix(run: str, worker: str) -> str:
     """Return the prefix of a worker's own reply subjects, which nobody else may read."""
     return f"_INBOX_{run}_{worker}"
-
-
-def worker_of(subject: str) -> str:
-    """Return the worker named by a telemetry, event, command or ack subject."""
-    return subject.rsplit(".", 1)[-1]

@@ -116,3 +116,16 @@ def test_help_and_typos_wait_for_no_heavy_import(folder, words):
     )
     assert result.stderr.splitlines()[-1:] in ([], [result.stderr.strip()])
     assert not {"nats", "numpy", "pandas", "pyarrow"} & set(result.stderr.split())
+
+
+def test_the_demo_removes_nothing_but_an_earlier_demo(folder, tmp_path):
+    kept = tmp_path / "thesis" / "chapter.tex"
+    kept.parent.mkdir()
+    kept.write_text("years of work")
+    result = folder.torchloom("demo", "--out", str(kept.parent))
+    assert result.returncode == 4
+    assert result.stderr == (
+        f"torchloom: {kept.parent}: need an empty folder or an earlier demo's, "
+        "found 'chapter.tex'\n"
+    )
+    assert kept.read_text() == "years of work"

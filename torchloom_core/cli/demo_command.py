@@ -1,8 +1,10 @@
 """``torchloom demo``: watch a real torchft run lose a node, without help and with it."""
 
+from importlib.util import find_spec
 from pathlib import Path
 
 from torchloom_core.cli.output import console
+from torchloom_core.errors import PluginError
 
 
 def demo(*, out: Path = Path("torchloom-demo"), seed: int = 0) -> None:
@@ -13,10 +15,13 @@ def demo(*, out: Path = Path("torchloom-demo"), seed: int = 0) -> None:
     Parameters
     ----------
     out
-        Folder for logs, plot and trajectory; an earlier demo there is replaced.
+        Folder for logs, plot and trajectory: empty, or an earlier demo's, which is replaced.
     seed
         Seed of the model and of the batches.
     """
+    for package in ("matplotlib", "psutil", "sklearn", "torch", "torchft"):
+        if find_spec(package) is None:
+            raise PluginError(f'{package} is not installed: pip install "torchloom[demo]"')
     from torchloom_core.demo.play import play
     from torchloom_core.demo.scenario import Scenario
 

@@ -14,6 +14,10 @@ from torchloom_core.demo.act import Act
 from torchloom_core.demo.scenario import Scenario
 from torchloom_core.errors import StateError
 
+_ACTS = ("without", "with")
+_PLOT = "demo.png"
+_SUMMARY = "summary.json"
+
 
 def play(scenario: Scenario, folder: Path, console: Console) -> tuple[Act, Act]:
     """Run the scenario without and with the Weaver's action and report; return both acts.
@@ -21,27 +25,39 @@ def play(scenario: Scenario, folder: Path, console: Console) -> tuple[Act, Act]:
     Raises
     ------
     StateError
-        If ``folder`` cannot be written, or a process of the demo does not do its part.
+        If ``folder`` holds anything but an earlier demo or cannot be written, or if a process
+        of the demo does not do its part.
     """
-    try:
-        if folder.exists():
-            shutil.rmtree(folder)
-        folder.mkdir(parents=True)
-    except OSError as error:
-        raise StateError(f"{folder}: cannot be written: {error.strerror}") from None
+    _make_room(folder)
     acts = (
-        Act(scenario, folder / "without", acting=False),
-        Act(scenario, folder / "with", acting=True),
+        Act(scenario, folder / _ACTS[0], acting=False),
+        Act(scenario, folder / _ACTS[1], acting=True),
     )
     for act in acts:
         _perform(act, console)
-    report.write_summary(folder / "summary.json", *acts)
-    report.draw(folder / "demo.png", *acts)
+    report.write_summary(folder / _SUMMARY, *acts)
+    report.draw(folder / _PLOT, *acts)
     console.print()
     report.show_table(console, *acts)
-    console.print(f"plot        {folder / 'demo.png'}")
-    console.print(f"summary     {folder / 'summary.json'}")
+    console.print(f"plot        {folder / _PLOT}")
+    console.print(f"summary     {folder / _SUMMARY}")
     return acts
+
+
+def _make_room(folder: Path) -> None:
+    """Remove an earlier demo, and nothing else."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        strange = sorted({path.name for path in folder.iterdir()} - {*_ACTS, _PLOT, _SUMMARY})
+        if strange:
+            raise StateError(
+                f"{folder}: need an empty folder or an earlier demo's, found {strange[0]!r}"
+            )
+        for act in _ACTS:
+            if (folder / act).exists():
+                shutil.rmtree(folder / act)
+    except OSError as error:
+        raise StateError(f"{folder}: cannot be written: {error.strerror}") from None
 
 
 def _perform(act: Act, console: Console) -> None:

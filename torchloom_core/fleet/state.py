@@ -277,10 +277,6 @@ class FleetState:
             if all(self.state[row] in states for row in members)
         }
 
-    def step_of(self, worker: str) -> int:
-        """Return the last step heard of from ``worker``."""
-        return int(self._step[self.row_of[worker]])
-
     def alive(self, worker: str, now_ns: int) -> int | None:
         """Return the worker's incarnation if it was heard of lately and has not ended."""
         row = self.row_of.get(worker)

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from torchloom_core import codec
+from torchloom_core import codec, subjects
 from torchloom_core.actions import Alert
 from torchloom_core.broker import EmbeddedBroker
 from torchloom_core.bus import NatsBus
@@ -254,8 +254,7 @@ async def run(
         bus = await NatsBus.connect(url, config.run.name, creds=creds, clock=clock)
         stack.push_async_callback(bus.close)
         epoch = await bus.claim_epoch()
-        left = await bus.get(CONTROL_KEY)
-        control = msgspec.json.decode(left, type=Control) if left else Control()
+        control = _read_control(await bus.get(CONTROL_KEY), config.run.name)
         trajectory = TrajectoryWriter(
             run_folder(state_dir, config.run.name),
             config.run.name,
@@ -273,6 +272,15 @@ async def run(
         await weaver.run(stop)
     if broker is not None:
         await broker.stop()
+
+
+def _read_control(left: bytes | None, run: str) -> Control:
+    """Return what the last Weaver left in the run's bucket."""
+    try:
+        return msgspec.json.decode(left, type=Control) if left else Control()
+    except msgspec.DecodeError as error:
+        place = f"bucket {subjects.bucket(run)}, key {CONTROL_KEY}"
+        raise StateError(f"{place}: the state left there cannot be read: {error}") from None
 
 
 def _write_join_file(
