@@ -113,6 +113,37 @@ class Arbiter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     breaker: Breaker = Breaker()
 
 
+class Evaluate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``[evaluate]``: the job that a backtest puts on the trace's nodes, and how it recovers.
+
+    A group, a stand-by and a spare are made of whole nodes. ``recovery`` is ``restart`` (any
+    failure stops all groups, which start again from the last checkpoint) or ``per_step`` (the
+    other groups go on and only the step is lost, as with torchft).
+    """
+
+    tick_s: Positive = 600.0
+    days: Positive = 30.0
+    groups: Annotated[int, msgspec.Meta(ge=1)] = 32
+    nodes_per_group: Annotated[int, msgspec.Meta(ge=1)] = 1
+    gpus_per_node: Annotated[int, msgspec.Meta(ge=1)] = 8
+    standbys: Annotated[int, msgspec.Meta(ge=0)] = 1
+    spares: Annotated[int, msgspec.Meta(ge=0)] = 2
+    recovery: Literal["restart", "per_step"] = "restart"
+    step_s: Positive = 10.0
+    checkpoint_interval_s: Positive = 3600.0
+    proactive_checkpoint_s: NotNegative = 10.0
+    local_checkpoint_s: NotNegative = 0.0
+    local_interval_s: Positive = 600.0
+    local_restart_s: NotNegative = 30.0
+    rejoin_s: NotNegative = 30.0
+    provision_s: NotNegative = 600.0
+    warm_up_s: NotNegative = 600.0
+    inspect_s: NotNegative = 3600.0
+    repair_s: NotNegative = 86_400.0
+    command_s: NotNegative = 1.0
+    forecast_s: NotNegative = 1.0
+
+
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The whole file. A plugin is active when it has a table under policies or predictors."""
 
@@ -121,6 +152,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     broker: Broker = Broker()
     costs: Costs = Costs()
     arbiter: Arbiter = Arbiter()
+    evaluate: Evaluate = Evaluate()
     policies: dict[str, dict[str, Any]] = {}
     predictors: dict[str, dict[str, Any]] = {}
 

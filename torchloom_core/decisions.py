@@ -1,7 +1,8 @@
 """What the kernel takes in beside telemetry, and everything it gives out.
 
 Inputs: worker events and acks (:mod:`torchloom_core.messages`), :class:`Tick`,
-:class:`Forecast`, :class:`PredictorFailed`, :class:`Request`, :class:`Recovered`.
+:class:`Forecast`, :class:`NodeFault`, :class:`PredictorFailed`, :class:`Request`,
+:class:`Recovered`.
 Outputs: the union :data:`Output`. Both are written to the trajectory as they pass.
 """
 
@@ -192,6 +193,18 @@ class PredictorFailed(msgspec.Struct, frozen=True, kw_only=True, tag="predictor_
     detail: str
 
 
+class NodeFault(msgspec.Struct, frozen=True, kw_only=True, tag="node_fault"):
+    """A node had a fault, says somebody other than a worker: a health check, a recorded trace.
+
+    ``ts_ns`` is when it happened, which may be long before it is told.
+    """
+
+    node: str
+    kind: str
+    ts_ns: int
+    id: str
+
+
 class Propose(msgspec.Struct, frozen=True, kw_only=True, tag_field="want", tag="propose"):
     """A person wants an action."""
 
@@ -300,7 +313,9 @@ class Recovered(msgspec.Struct, frozen=True, kw_only=True, tag="recovered"):
     control: Control = Control()
 
 
-Input = Hello | Exit | Note | Ack | Tick | Forecast | PredictorFailed | Request | Recovered
+Input = (
+    Hello | Exit | Note | Ack | Tick | Forecast | NodeFault | PredictorFailed | Request | Recovered
+)
 """Everything the kernel takes in, beside telemetry batches."""
 
 Output = (

@@ -17,6 +17,7 @@ from torchloom_core.decisions import (
     ForgetKnob,
     Input,
     Issue,
+    NodeFault,
     Notice,
     Outcome,
     Output,
@@ -34,6 +35,7 @@ from torchloom_core.decisions import (
 )
 from torchloom_core.desired import DesiredKnobs
 from torchloom_core.fleet.state import FleetState
+from torchloom_core.fleet.table import SampleTable
 from torchloom_core.fleet.view import FleetView, Need
 from torchloom_core.forecasts import Forecasts
 from torchloom_core.ledger import Ledger
@@ -76,6 +78,7 @@ class Kernel:
             tick_s=settings.tick_s,
             stale_after_s=settings.stale_after_s,
             costs=config.costs,
+            fault_memory_s=plugins.fault_memory_s,
         )
         self.ledger = Ledger(config.run.name, settings.command_deadline_s)
         self._staging = Staging(self.fleet, settings.stale_after_s)
@@ -89,11 +92,14 @@ class Kernel:
         self.seq = 0
         self.ticks = 0
 
-    def step(self, message: Telemetry | Input, ts_ns: int) -> Sequence[Output]:
+    def step(self, message: Telemetry | SampleTable | Input, ts_ns: int) -> Sequence[Output]:
         """Take one input and return everything it led to, in order."""
         self.seq += 1
         if isinstance(message, Telemetry):
             self.fleet.receive(message, ts_ns)
+            return ()
+        if isinstance(message, SampleTable):
+            self.fleet.receive_table(message, ts_ns)
             return ()
         self._now_ns = self._staging.now_ns = ts_ns
         match message:
@@ -107,6 +113,9 @@ class Kernel:
                 return self._exit(message)
             case Note():
                 self.fleet.note(message, ts_ns)
+                return ()
+            case NodeFault():
+                self.fleet.note_fault(message)
                 return ()
             case Forecast() | PredictorFailed():
                 return self.forecasts.take(message)

@@ -25,7 +25,7 @@ Policies and predictors use no clock, no I/O, no threads and no unseeded randomn
 view must give the same answer, live and in a backtest.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import msgspec
@@ -95,7 +95,8 @@ class Hazard(msgspec.Struct, frozen=True, kw_only=True):
 class Predictor(Protocol):
     """Turns telemetry history into the probability that a worker fails soon.
 
-    Called off the Weaver's loop, every ``every_s``, with a copy of the windows it needs.
+    Called off the Weaver's loop, every ``every_s``, with a copy of the windows it needs. One
+    that needs faults from more than a day back says so with an attribute ``fault_memory_s``.
     """
 
     @property
@@ -120,6 +121,46 @@ class Predictor(Protocol):
 
     def forecast(self, view: FleetView) -> Hazard:
         """Return the failure probability of every worker within ``horizon_s``."""
+
+
+class Example(msgspec.Struct, frozen=True, kw_only=True):
+    """One moment of the past to learn from: what was to be seen, and what came of it.
+
+    Attributes
+    ----------
+    view : FleetView
+        Just what a forecast at that moment would have been shown; valid until the next example.
+    outcome : (workers,) float64
+        1 where the worker failed within ``horizon_s``, 0 where it did not, NaN where nobody
+        knows: it was drained or under repair, its label is uncertain, or the span ended.
+    """
+
+    view: FleetView
+    outcome: Any
+
+
+@runtime_checkable
+class Learner(Predictor, Protocol):
+    """A predictor that learns: ``torchloom fit`` shows it examples and keeps what it learned.
+
+    A predictor without these methods can be fitted as well: then only its probabilities are
+    calibrated and its threshold is set.
+    """
+
+    def fit(self, examples: Iterable[Example]) -> None:
+        """Learn from examples, which come in time order and only once.
+
+        Raises
+        ------
+        PluginError
+            If nothing can be learned from them, such as without a single failure.
+        """
+
+    def parts(self) -> Mapping[str, bytes]:
+        """Return what was learned: file name to bytes. No pickle."""
+
+    def restore(self, parts: Mapping[str, bytes]) -> None:
+        """Become what :meth:`parts` was taken from; the options are the same."""
 
 
 class Registry(Protocol):
@@ -147,12 +188,14 @@ __all__ = [
     "CollectDump",
     "Costs",
     "DrainGroup",
+    "Example",
     "Fault",
     "FleetView",
     "Floats",
     "Forecast",
     "Hazard",
     "Hooks",
+    "Learner",
     "Migrate",
     "Need",
     "NotNegative",

@@ -27,6 +27,7 @@ from torchloom_core.plugin_contract import Kind, contract_problem, needs_problem
 log = logging.getLogger(__name__)
 
 ENTRY_POINT_GROUP = "torchloom"
+DAY_S = 86_400.0
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,12 @@ class ActivePlugins:
         """Every metric and window that some active plugin declared."""
         policies = [need for active in self.policies for need in active.policy.needs]
         return policies + [need for plugin in self.predictors.values() for need in plugin.needs]
+
+    @property
+    def fault_memory_s(self) -> float:
+        """How long faults must be remembered, seconds: a day, or what a plugin declared."""
+        plugins = [*(active.policy for active in self.policies), *self.predictors.values()]
+        return max([DAY_S, *(getattr(plugin, "fault_memory_s", 0.0) for plugin in plugins)])
 
 
 class _Collector:

@@ -129,6 +129,7 @@ _TEXTS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "predictor_failed": _failed,
     "forecast": _forecast,
     "forecast_wanted": lambda body: f"{body['id']} from {body['predictor']}",
+    "node_fault": lambda body: f"{body['id']} {body['kind']} of node {body['node']}",
     "request": _request,
     "reply": _reply,
     "knob_desired": _desired,

@@ -1,15 +1,18 @@
 """The fleet as the kernel keeps it: who is there, and the columns of what they measured."""
 
+import bisect
 from collections.abc import Iterable, Mapping
 
 import numpy as np
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.config import Costs
-from torchloom_core.decisions import Forecast
+from torchloom_core.decisions import Forecast, NodeFault
 from torchloom_core.fleet.columns import Ints, Ring, frozen
 from torchloom_core.fleet.rings import Rings, samples_in
+from torchloom_core.fleet.table import SampleTable
 from torchloom_core.fleet.view import Fault, FleetView, Need
 from torchloom_core.messages import (
     Deed,
@@ -26,7 +29,6 @@ from torchloom_core.messages import (
     Telemetry,
 )
 
-_DAY_NS = 86_400 * SECOND_NS
 _INT64_BYTES = _FLOAT64_BYTES = 8
 _KNOWN_HEADERS = 1000
 _OVER = frozenset({"left", "gone"})
@@ -41,7 +43,13 @@ class FleetState:
     """Every worker that ever registered, one row each, and what was last heard of it."""
 
     def __init__(
-        self, needs: Iterable[Need], *, tick_s: float, stale_after_s: float, costs: Costs
+        self,
+        needs: Iterable[Need],
+        *,
+        tick_s: float,
+        stale_after_s: float,
+        costs: Costs,
+        fault_memory_s: float = 86_400.0,
     ) -> None:
         columns: dict[str, int] = {}
         for need in needs:
@@ -53,6 +61,7 @@ class FleetState:
         self._tick_s = tick_s
         self._stale_ns = round(stale_after_s * SECOND_NS)
         self._costs = costs
+        self._fault_memory_ns = round(fault_memory_s * SECOND_NS)
         self._capacity = 0
         self._heard_ns: Ints = np.zeros(0, dtype=np.int64)
         self._progress_ns: Ints = np.zeros(0, dtype=np.int64)
@@ -60,6 +69,8 @@ class FleetState:
         self._pending: list[tuple[Telemetry, int]] = []
         self._columns_of: dict[tuple[str, ...], list[tuple[int, Ring]]] = {}
         self._faults: list[Fault] = []
+        self._table_rows: tuple[tuple[str, ...], NDArray[np.intp]] = ((), np.zeros(0, np.intp))
+        self._where: tuple[tuple[str, ...], ...] | None = None
         self.row_of: dict[str, int] = {}
         self.hello: list[Hello] = []
         self.state: list[str] = []
@@ -75,6 +86,7 @@ class FleetState:
             row = len(self.hello)
             self._grow(row + 1)
             self.row_of[hello.worker] = row
+            self._where = None
             self.hello.append(hello)
             self.state.append(hello.state)
             self.knobs.append(dict(hello.values))
@@ -84,6 +96,7 @@ class FleetState:
                 return False
             self.hello[row] = hello
             self.knobs[row] = dict(hello.values)
+            self._where = None
             if hello.incarnation == known:
                 self._heard_ns[row] = ts_ns
                 return False
@@ -131,10 +144,17 @@ class FleetState:
         if note.kind in _FAULT_NOTES and note.worker in self.row_of:
             self._add_fault(note.worker, note.kind, ts_ns, f"{note.kind}:{note.ts_ns}")
 
+    def note_fault(self, message: NodeFault) -> None:
+        """Remember a fault that was told of a node, whether or not a worker sits there."""
+        fault = Fault(
+            worker="", node=message.node, kind=message.kind, ts_ns=message.ts_ns, id=message.id
+        )
+        bisect.insort(self._faults, fault, key=lambda known: known.ts_ns)
+
     def _add_fault(self, worker: str, kind: str, ts_ns: int, suffix: str) -> None:
         node = self.hello[self.row_of[worker]].node
         fault = Fault(worker=worker, node=node, kind=kind, ts_ns=ts_ns, id=f"{worker}/{suffix}")
-        self._faults.append(fault)
+        bisect.insort(self._faults, fault, key=lambda known: known.ts_ns)
 
     def is_over(self, row: int) -> bool:
         """Say whether the worker in ``row`` has left or its process has ended."""
@@ -152,6 +172,33 @@ class FleetState:
             newest = batch.values[-_FLOAT64_BYTES * len(batch.metrics) :]
             batch = replace(batch, ts_ns=batch.ts_ns[-_INT64_BYTES:], values=newest)
         self._pending.append((batch, ts_ns))
+
+    def receive_table(self, table: SampleTable, ts_ns: int) -> None:
+        """Take one sample of many workers straight into the coming column.
+
+        Raises
+        ------
+        KeyError
+            If a worker of the table never said hello.
+        """
+        if table.workers is not self._table_rows[0]:
+            rows = np.array([self.row_of[worker] for worker in table.workers], dtype=np.intp)
+            self._table_rows = (table.workers, rows)
+        rows, values = self._table_rows[1], table.values
+        heard = np.arange(len(rows)) if table.heard is None else np.flatnonzero(table.heard)
+        rows, values = rows[heard], values[heard]
+        stamps: Ints = np.full(len(rows), ts_ns, dtype=np.int64)
+        for column, metric in enumerate(table.metrics):
+            if metric in self._rings:
+                self._rings[metric].put(rows, values[:, column], stamps)
+        self._heard_ns[rows] = ts_ns
+        self._progress_ns[rows] = ts_ns - round(table.progress_age_s * SECOND_NS)
+        if table.step is not None:
+            self._step[rows] = table.step[heard]
+        if table.state is not None:
+            for row, index in zip(rows.tolist(), heard.tolist(), strict=True):
+                if self.state[row] not in _OVER:
+                    self.state[row] = table.state[index]
 
     def close_tick(self, now_ns: int) -> list[str]:
         """Write what was received into the columns; return workers nobody introduced."""
@@ -184,7 +231,7 @@ class FleetState:
         self._hear(newest)
         for ring in self._rings.values():
             ring.close_column()
-        while self._faults and self._faults[0].ts_ns < now_ns - _DAY_NS:
+        while self._faults and self._faults[0].ts_ns < now_ns - self._fault_memory_ns:
             self._faults.pop(0)
         return list(strangers)
 
@@ -237,13 +284,22 @@ class FleetState:
     ) -> FleetView:
         workers = len(self.hello)
         metrics.now_ns, metrics.workers = now_ns, workers
+        if self._where is None:
+            hellos = self.hello
+            self._where = (
+                tuple(self.row_of),
+                tuple(h.group for h in hellos),
+                tuple(h.node for h in hellos),
+                tuple(h.rack for h in hellos),
+            )
+        names, group, node, rack = self._where
         return FleetView(
             now_ns=now_ns,
             tick_s=self._tick_s,
-            workers=tuple(self.row_of),
-            group=tuple(h.group for h in self.hello),
-            node=tuple(h.node for h in self.hello),
-            rack=tuple(h.rack for h in self.hello),
+            workers=names,
+            group=group,
+            node=node,
+            rack=rack,
             state=tuple(self.state),
             step=frozen(self._step[:workers].copy()),
             heartbeat_age_s=frozen((now_ns - self._heard_ns[:workers]) / SECOND_NS),

@@ -1,0 +1,1 @@
+"""``torchloom evaluate``: what policies and predictors would have done on a recorded trace."""

@@ -1,0 +1,233 @@
+"""What an evaluation found, as it stands in ``report.json``.
+
+The study fills these, the table and the page only show them. All of it is deterministic: the
+same trace, config and seeds give the same bytes.
+"""
+
+from typing import Any, Literal
+
+import msgspec
+
+REPORT_VERSION = 1
+
+ArmKind = Literal["bound", "baseline", "oracle", "candidate"]
+"""``bound``: nobody can be better; ``oracle``: knows the future; ``candidate``: what is tested."""
+
+
+class Interval(msgspec.Struct, frozen=True, kw_only=True):
+    """An estimate and its 95 % interval; ``low`` and ``high`` are None where none can be had."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+    method: str = ""
+
+
+# --- forecasts ---
+
+
+class CalibrationBin(msgspec.Struct, frozen=True, kw_only=True):
+    """Samples whose probability was alike: what was said, and what came true."""
+
+    forecast: float
+    observed: float
+    samples: int
+
+
+class PrPoint(msgspec.Struct, frozen=True, kw_only=True):
+    """Precision and recall of samples at one threshold."""
+
+    threshold: float
+    precision: float
+    recall: float
+
+
+class ForecastScore(msgspec.Struct, frozen=True, kw_only=True):
+    """How good one predictor was on the time it was not fitted on.
+
+    Attributes
+    ----------
+    task : "forecast" or "detect"
+        Whether a failure starts within the horizon, or whether one is going on.
+    samples, positives : int
+        Judged moments of workers, and those that were followed by a failure.
+    prevalence : float
+        ``positives / samples``, which is also the AUPRC of a random score.
+    incidents : int
+        Failures that could have been forecast.
+    auprc : Interval
+        Over samples, bootstrapped by blocks of time.
+    precision, recall, f1 : Interval
+        By event: an alarm is right if a failure follows within the horizon, no sooner than
+        ``lead_s``; an incident is found if there was such an alarm.
+    false_alarms_per_node_day : Interval
+        Alarms that nothing followed; those of one worker within the horizon count once.
+    leads_s : tuple of float
+        From the first right alarm to the failure, each incident that was found, sorted.
+    threshold_from : str
+        What the threshold was set on, never the time that is scored.
+    skill : str
+        One plain sentence: better than random and than the fault count, or not.
+    flags : tuple of str
+        Leaks and doubts, by name.
+    """
+
+    predictor: str
+    task: Literal["forecast", "detect"]
+    horizon_s: float
+    lead_s: float
+    from_ns: int
+    until_ns: int
+    components: int
+    component_days: float
+    samples: int
+    positives: int
+    prevalence: float
+    incidents: int
+    auprc: Interval
+    threshold: float
+    threshold_from: str
+    precision: Interval
+    recall: Interval
+    f1: float
+    false_alarms_per_node_day: Interval
+    leads_s: tuple[float, ...] = ()
+    brier: float = 0.0
+    calibration: tuple[CalibrationBin, ...] = ()
+    curve: tuple[PrPoint, ...] = ()
+    versus: dict[str, Interval] = {}
+    """Paired difference in AUPRC to another predictor, by its name."""
+    skill: str = ""
+    flags: tuple[str, ...] = ()
+
+
+class ReplayedPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """What one policy said in an open loop: nobody answered its commands."""
+
+    policy: str
+    proposals: int
+    granted: int
+    denied_by: dict[str, int] = {}
+    incidents_found: int = 0
+    incidents: int = 0
+    false_alarms_per_node_day: float = 0.0
+    invalid_share: float = 0.0
+    failed: str = ""
+
+
+# --- goodput ---
+
+
+class TimelineEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that happened in one simulated run."""
+
+    ts_ns: int
+    kind: str
+    place: str = ""
+    detail: str = ""
+
+
+class RunResult(msgspec.Struct, frozen=True, kw_only=True):
+    """One simulated run: an arm under one seed.
+
+    ``buckets`` are GPU-seconds, and add up to ``wall_s x gpus``. ``goodput`` is the useful
+    share of that; ``ettr`` the useful share of the time of the job's own GPUs.
+    """
+
+    arm: str
+    seed: int
+    wall_s: float
+    gpus: int
+    job_gpus: int
+    buckets: dict[str, float]
+    goodput: float
+    ettr: float
+    failures: int = 0
+    avoided: int = 0
+    migrations: int = 0
+    useless_migrations: int = 0
+    saves: int = 0
+    proactive_saves: int = 0
+    decisions: int = 0
+    invalid_decisions: int = 0
+    quarantined: dict[str, str] = {}
+    model_events: int = 0
+    timeline: tuple[TimelineEntry, ...] = ()
+
+
+class ArmSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """One arm over all seeds.
+
+    Attributes
+    ----------
+    versus_reference : Interval
+        Paired difference in goodput, same seeds, to the best baseline that needs no forecast.
+    to_oracle : float, optional
+        Share of the way from the reference to the oracle, 1 if it is as good.
+    buckets : dict of str to float
+        Mean share of all GPU-seconds.
+    """
+
+    name: str
+    kind: ArmKind
+    what: str
+    needs_forecast: bool
+    goodput: Interval
+    ettr: Interval
+    versus_reference: Interval | None = None
+    to_oracle: float | None = None
+    buckets: dict[str, float] = {}
+    failures: float = 0.0
+    avoided: float = 0.0
+    migrations: float = 0.0
+    useless_migrations: float = 0.0
+    invalid_share: float = 0.0
+    quarantined: dict[str, str] = {}
+
+
+class SensitivityPoint(msgspec.Struct, frozen=True, kw_only=True):
+    """The gain of one arm over the reference when one cost is ``factor`` times as large."""
+
+    arm: str
+    cost: str
+    factor: float
+    gain: Interval
+
+
+class BreakEven(msgspec.Struct, frozen=True, kw_only=True):
+    """From which precision on a migration pays: ``p (D + R + unsaved) > G``, in GPU-seconds."""
+
+    precision: float
+    loss_gpu_s: float
+    price_gpu_s: float
+    measured: dict[str, float] = {}
+    """Predictor to the precision it had."""
+
+
+class Simulation(msgspec.Struct, frozen=True, kw_only=True):
+    """The closed loop: goodput of every arm."""
+
+    job: dict[str, Any]
+    seeds: tuple[int, ...]
+    reference: str
+    oracle: str
+    arms: tuple[ArmSummary, ...]
+    runs: tuple[RunResult, ...]
+    break_even: BreakEven
+    sensitivity: tuple[SensitivityPoint, ...] = ()
+    unknown_follows: dict[str, tuple[ArmSummary, ...]] = {}
+    """``component`` and ``job``: the arms with every unknown failure taken that way."""
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything, as it stands in ``report.json``."""
+
+    trace: dict[str, Any]
+    mode: Literal["replay", "simulate"]
+    config: dict[str, Any]
+    assumptions: tuple[str, ...]
+    forecasts: tuple[ForecastScore, ...] = ()
+    policies: tuple[ReplayedPolicy, ...] = ()
+    simulation: Simulation | None = None
+    torchloom: str = ""
+    version: int = REPORT_VERSION

@@ -1,0 +1,85 @@
+"""What the fleet model is given: the job, its nodes, the faults that will hit them."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torchloom_core.trace.schema import Follows
+
+Bucket = Literal[
+    "useful", "checkpoint", "lost", "restart", "detect", "migrate", "waiting", "spare", "repair"
+]
+"""Where a GPU's second goes. ``spare``: stand-bys and cold spares; ``repair``: a node that is
+repaired or inspected; ``waiting``: a job, or a group of it, that has too few nodes to go on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tier:
+    """One kind of checkpoint: what it costs, how often, and what a restart from it costs.
+
+    ``interval_s`` is the work between two, the time to save not counted; inf: never.
+    """
+
+    save_s: float
+    restart_s: float
+    interval_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobSpec:
+    """The training job, and what everything costs it. Seconds; see ``[evaluate]``, ``[costs]``.
+
+    Attributes
+    ----------
+    durable : Tier
+        Checkpoints that survive anything.
+    local : Tier, optional
+        Faster ones that survive a fault of the job, not the loss of a node.
+    proactive_save_s : float
+        What a durable checkpoint on demand costs.
+    migrate_s : float
+        How long the whole run pauses when a stand-by takes a group's place.
+    """
+
+    groups: int
+    nodes_per_group: int
+    gpus_per_node: int
+    standbys: int
+    spares: int
+    recovery: Literal["restart", "per_step"]
+    step_s: float
+    durable: Tier
+    local: Tier | None
+    proactive_save_s: float
+    detect_s: float
+    migrate_s: float
+    rejoin_s: float
+    provision_s: float
+    warm_up_s: float
+    inspect_s: float
+
+    @property
+    def nodes(self) -> int:
+        """Nodes that are paid for: those of the job, the stand-bys and the spares."""
+        return (self.groups + self.standbys) * self.nodes_per_group + self.spares
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hit:
+    """One failure as the model has it, from an event of the trace or a seeded process.
+
+    Attributes
+    ----------
+    nodes : tuple of str
+        Nodes that are lost; empty for a fault of the job itself.
+    follows : Follows
+        ``component`` and ``fabric`` hit the job only if it sits on one of ``nodes``; ``job``
+        hits it wherever it is, and no node is lost. ``unknown`` was decided by the caller.
+    repair_ns : int
+        How long the nodes are away.
+    """
+
+    id: str
+    ts_ns: int
+    nodes: tuple[str, ...]
+    follows: Follows
+    repair_ns: int
