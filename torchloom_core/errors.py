@@ -9,6 +9,9 @@
     ├── PluginError          a plugin cannot be loaded, or breaks its contract
     ├── BrokerError          no usable nats-server, or it cannot be reached
     ├── StateError           the state folder or a trajectory cannot be read or written
+    ├── TraceError           a trace bundle, or what should become one, breaks a rule
+    ├── ModelError           a fitted model cannot be read, or is not what is asked for
+    ├── LeakError            a score would rest on what could not have been known
     └── RequestError         the Weaver refused, or did not answer, an operator's request
 
 The command line prints the message of a :class:`TorchloomError` as one line and exits with
@@ -55,6 +58,24 @@ class StateError(TorchloomError):
     """The state folder or a trajectory cannot be read or written."""
 
     exit_code = 4
+
+
+class TraceError(TorchloomError):
+    """A trace bundle, or what should become one, breaks a rule."""
+
+    exit_code = 6
+
+
+class ModelError(TorchloomError):
+    """A fitted model cannot be read or written, or is not what is asked for."""
+
+    exit_code = 7
+
+
+class LeakError(TorchloomError):
+    """A score would rest on what could not have been known at the time; names the leak."""
+
+    exit_code = 8
 
 
 class RequestError(TorchloomError):

@@ -1,0 +1,79 @@
+import re
+from html.parser import HTMLParser
+
+from tests.evaluate.report.reports import report, score, simulation
+from torchloom_core.evaluate.report import page_text
+from torchloom_core.evaluate.report.page import flips
+
+
+class Loads(HTMLParser):
+    """Collects whatever a browser would fetch or run."""
+
+    def __init__(self):
+        super().__init__()
+        self.found = []
+
+    def handle_starttag(self, tag, attrs):
+        for name, value in attrs:
+            reaches = name in ("src", "href", "xlink:href") and not str(value).startswith("#")
+            if reaches or name.startswith("on") or tag == "script":
+                self.found.append((tag, name, value))
+
+
+def test_the_page_loads_and_runs_nothing():
+    loads = Loads()
+    loads.feed(page_text(report()))
+    assert loads.found == []
+    assert "@import" not in page_text(report())
+
+
+def test_the_same_report_gives_the_same_bytes():
+    assert page_text(report()) == page_text(report())
+
+
+def test_foreign_text_is_shown_and_never_run():
+    evil = "<script>alert(1)</script>"
+    text = page_text(report(assumptions=(evil,), forecasts=(score(evil),)))
+    assert evil not in text
+    assert "&lt;script&gt;alert(1)" in text
+
+
+def test_every_picture_is_there_for_a_simulation():
+    text = page_text(report())
+    for label in (
+        "goodput: useful share",
+        "% of all GPU-seconds",
+        "days from the start",
+        "precision of an alarm",
+        "times as large",
+        "Calibration",
+        "false alarms",
+    ):
+        assert label in text
+
+
+def test_a_replay_has_no_goodput_and_a_simulation_without_forecasts_no_curves():
+    replay = page_text(report(mode="replay", simulation=None))
+    assert 'id="goodput"' not in replay
+    assert 'id="forecasts"' in replay
+    closed = page_text(report(forecasts=(), policies=()))
+    assert 'id="goodput"' in closed
+    assert 'id="forecasts"' not in closed
+
+
+def test_a_synthetic_trace_says_so():
+    assert "synthetic trace" in page_text(report())
+    recorded = {**report().trace, "synthetic": False}
+    assert "synthetic trace" not in page_text(report(trace=recorded))
+
+
+def test_where_the_sign_of_the_gain_flips_is_told():
+    assert flips(simulation()) == [
+        "failure_forecast loses once migrate_s is between 1 and 4 times as large."
+    ]
+
+
+def test_the_links_at_the_top_lead_somewhere():
+    text = page_text(report())
+    for anchor in re.findall(r'href="#(\w+)"', text.split("</nav>")[0]):
+        assert f'id="{anchor}"' in text, anchor

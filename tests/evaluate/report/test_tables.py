@@ -1,0 +1,70 @@
+import io
+
+from rich.console import Console
+
+from tests.evaluate.report.reports import interval, report, simulation
+from torchloom_core.evaluate.report import tables
+from torchloom_core.evaluate.report.wording import duration, estimate, findings, gain
+from torchloom_core.evaluate.results import Interval
+
+
+def printed(shown) -> str:
+    out = io.StringIO()
+    Console(file=out, width=160).print(tables(shown))
+    return out.getvalue()
+
+
+def test_every_arm_predictor_and_policy_has_its_row():
+    text = printed(report())
+    for name in ("no_failures", "daly", "oracle", "failure_forecast", "trend", "straggler"):
+        assert name in text
+
+
+def test_the_best_arm_comes_first():
+    lines = [line for line in printed(report(forecasts=(), policies=())).splitlines() if line]
+    assert lines[2].startswith("no_failures")
+
+
+def test_a_flag_stands_below_its_predictor():
+    assert "! no_embargo: need 7 d, was 0 d" in printed(report())
+
+
+def test_a_name_with_brackets_is_shown_as_it_is():
+    arms = simulation().arms
+    odd = type(arms[0])(
+        name="[red]a+b[/red]",
+        kind="candidate",
+        what="",
+        needs_forecast=False,
+        goodput=interval(0.9),
+        ettr=interval(0.9),
+    )
+    assert "[red]a+b[/red]" in printed(report(simulation=simulation(arms=(*arms, odd))))
+
+
+def test_a_gain_whose_interval_holds_zero_is_not_called_better():
+    arms = list(simulation().arms)
+    fields = {f: getattr(arms[-1], f) for f in arms[-1].__struct_fields__}
+    fields["versus_reference"] = Interval(value=0.01, low=-0.002, high=0.02)
+    arms[-1] = type(arms[-1])(**fields)
+    said = " ".join(findings(report(simulation=simulation(arms=tuple(arms)))))
+    assert "not to be told from daly (+1.00 [-0.20, +2.00] points)" in said
+    assert "better than daly" not in said
+
+
+def test_a_loss_is_called_a_loss():
+    arms = list(simulation().arms)
+    fields = {f: getattr(arms[-1], f) for f in arms[-1].__struct_fields__}
+    fields["versus_reference"] = Interval(value=-0.01, low=-0.02, high=-0.002)
+    arms[-1] = type(arms[-1])(**fields)
+    assert "worse than daly" in " ".join(findings(report(simulation=simulation(arms=tuple(arms)))))
+
+
+def test_times_are_in_the_unit_a_person_would_use():
+    assert [duration(s) for s in (2, 90, 5400, 604_800)] == ["2 s", "1.5 min", "1.5 h", "7 d"]
+
+
+def test_an_estimate_without_an_interval_stands_alone():
+    assert estimate(Interval(value=0.5)) == "0.500"
+    assert gain(Interval(value=0.005)) == "+0.50"
+    assert gain(None) == ""

@@ -1,0 +1,152 @@
+"""The pictures of a simulation: goodput, where the rest goes, when, and what would turn it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from torchloom_core.clock import SECOND_NS
+from torchloom_core.evaluate.report.figure import (
+    BUCKET_COLOUR,
+    KIND_COLOUR,
+    SERIES,
+    canvas,
+)
+from torchloom_core.evaluate.report.wording import POINTS
+from torchloom_core.evaluate.results import ArmSummary, RunResult, Simulation, TimelineEntry
+
+_ROW_INCH = 0.28
+_DAY_NS = 86_400 * SECOND_NS
+
+_MARK_OF = {
+    "fault": ("v", "#cf222e", "failure that hit the job"),
+    "hit_missed": ("o", "#1a7f37", "failure that was avoided"),
+    "migrated": ("^", "#8250df", "migration"),
+    "waiting": ("s", "#7d4e2d", "too few nodes"),
+    "saved": ("|", "#d4a72c", "checkpoint on demand"),
+}
+"""What the timeline shows of the fleet model's happenings."""
+
+
+def goodput_plot(simulation: Simulation) -> str:
+    """Return every arm's goodput with its interval, the best on top."""
+    arms = _ranked(simulation)
+    with canvas(9.6, 0.9 + _ROW_INCH * len(arms)) as drawn:
+        axes = drawn.axes
+        for row, arm in enumerate(arms):
+            colour, value = KIND_COLOUR[arm.kind], arm.goodput
+            if value.low is not None and value.high is not None:
+                axes.plot([value.low, value.high], [row, row], color=colour, lw=2.2, alpha=0.55)
+            axes.plot([value.value], [row], "o", color=colour, ms=6)
+        reference = next(arm for arm in arms if arm.name == simulation.reference)
+        axes.axvline(reference.goodput.value, color="#6e7781", lw=1, ls="--")
+        _name_rows(axes, arms)
+        axes.set_xlabel("goodput: useful share of all GPU-seconds that are paid for")
+    return drawn.svg
+
+
+def bucket_plot(simulation: Simulation) -> str:
+    """Return where the GPU-seconds went that were not useful, in percent, one bar an arm."""
+    arms = _ranked(simulation)
+    with canvas(9.6, 1.3 + _ROW_INCH * len(arms)) as drawn:
+        axes = drawn.axes
+        left = [0.0] * len(arms)
+        for bucket, colour in BUCKET_COLOUR.items():
+            shares = [POINTS * arm.buckets.get(bucket, 0.0) for arm in arms]
+            axes.barh(range(len(arms)), shares, left=left, color=colour, height=0.7, label=bucket)
+            left = [a + b for a, b in zip(left, shares, strict=True)]
+        _name_rows(axes, arms)
+        axes.grid(axis="y", visible=False)
+        axes.set_xlabel("% of all GPU-seconds")
+        drawn.figure.legend(loc="outside upper center", ncols=8, fontsize=9, handlelength=1)
+    return drawn.svg
+
+
+def timeline_plot(simulation: Simulation, start_ns: int) -> str:
+    """Return what happened in the first seed's runs, one row an arm that has a timeline."""
+    runs = {run.arm: run for run in simulation.runs if run.timeline}
+    arms = [arm for arm in _ranked(simulation) if arm.name in runs]
+    if not arms:
+        return ""
+    with canvas(9.6, 1.1 + _ROW_INCH * len(arms)) as drawn:
+        for kind, (mark, colour, meaning) in _MARK_OF.items():
+            points = [
+                ((entry.ts_ns - start_ns) / _DAY_NS, row)
+                for row, arm in enumerate(arms)
+                for entry in _of_kind(runs[arm.name], kind)
+            ]
+            if points:
+                days, rows = zip(*points, strict=True)
+                drawn.axes.plot(days, rows, mark, color=colour, ms=5, label=meaning, ls="none")
+        _name_rows(drawn.axes, arms)
+        drawn.axes.set_xlabel("days from the start of the trace")
+        drawn.figure.legend(loc="outside upper center", ncols=5, fontsize=9)
+    return drawn.svg
+
+
+def _of_kind(run: RunResult, kind: str) -> list[TimelineEntry]:
+    return [entry for entry in run.timeline if entry.kind == kind]
+
+
+def sensitivity_plot(simulation: Simulation) -> str:
+    """Return the gain over the reference as each cost varies; where it crosses zero."""
+    points = simulation.sensitivity
+    costs = sorted({point.cost for point in points})
+    arms = sorted({point.arm for point in points})
+    if not costs:
+        return ""
+    with canvas(2.5 * len(costs) + 0.6, 2.7, len(costs), sharey=True, squeeze=False) as drawn:
+        for axes, cost in zip(drawn.axes[0], costs, strict=True):
+            axes.axhline(0, color="#24292f", lw=0.8)
+            for arm, colour in zip(arms, SERIES * len(arms), strict=False):
+                line = sorted(
+                    (p.factor, POINTS * p.gain.value)
+                    for p in points
+                    if (p.arm, p.cost) == (arm, cost)
+                )
+                axes.plot(*zip(*line, strict=True), "o-", ms=3.5, lw=1.4, color=colour, label=arm)
+            axes.set_xscale("log", base=2)
+            factors = sorted({point.factor for point in points if point.cost == cost})
+            axes.set_xticks(factors, [f"{factor:g}" for factor in factors])
+            axes.set_title(cost)
+            axes.set_xlabel("times as large")
+        drawn.axes[0][0].set_ylabel("gain, points")
+        handles, labels = drawn.axes[0][0].get_legend_handles_labels()
+        drawn.figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=9)
+    return drawn.svg
+
+
+def break_even_plot(simulation: Simulation) -> str:
+    """Return what one migration is worth at each precision, and where predictors lie."""
+    rule = simulation.break_even
+    if rule.loss_gpu_s <= 0:
+        return ""
+    with canvas(6.2, 2.7) as drawn:
+        axes = drawn.axes
+        worth = [(p * rule.loss_gpu_s - rule.price_gpu_s) / 3600 for p in (0.0, 1.0)]
+        axes.plot([0, 1], worth, color="#24292f", lw=1.4)
+        axes.axhline(0, color="#6e7781", lw=0.8)
+        axes.axvline(rule.precision, color="#cf222e", lw=1.2, ls="--")
+        axes.annotate(
+            f"break-even {rule.precision:.3g}", (rule.precision, worth[1]), color="#cf222e",
+            xytext=(4, -4), textcoords="offset points", va="top",
+        )  # fmt: skip
+        for (name, precision), colour in zip(sorted(rule.measured.items()), SERIES, strict=False):
+            value = (precision * rule.loss_gpu_s - rule.price_gpu_s) / 3600
+            axes.plot([precision], [value], "o", color=colour, label=f"{name} ({precision:.2g})")
+        axes.set_xlabel("precision of an alarm")
+        axes.set_ylabel("GPU-hours gained per move")
+        if rule.measured:
+            axes.legend(fontsize=9, loc="lower right")
+    return drawn.svg
+
+
+def _ranked(simulation: Simulation) -> list[ArmSummary]:
+    """Return the arms, the worst first: rows are drawn from the bottom."""
+    return sorted(simulation.arms, key=lambda arm: (arm.goodput.value, arm.name))
+
+
+def _name_rows(axes: Any, arms: Sequence[ArmSummary]) -> None:
+    axes.set_yticks(range(len(arms)), [arm.name for arm in arms])
+    for label, arm in zip(axes.get_yticklabels(), arms, strict=True):
+        label.set_color(KIND_COLOUR[arm.kind])
+        label.set_fontweight("bold" if arm.kind == "candidate" else "normal")
+    axes.set_ylim(-0.6, len(arms) - 0.4)

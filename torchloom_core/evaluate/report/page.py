@@ -1,0 +1,129 @@
+"""A report as one HTML page: no script, nothing loaded from anywhere, the same bytes each time."""
+
+import itertools
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from importlib import resources
+from typing import Any
+
+import msgspec
+
+from torchloom_core.clock import SECOND_NS
+from torchloom_core.evaluate.report import forecast_plots, goodput_plots, wording
+from torchloom_core.evaluate.results import ArmSummary, Report, Simulation
+
+_DAY_NS = 86_400 * SECOND_NS
+
+
+def page_text(report: Report) -> str:
+    """Return the HTML of a report."""
+    from jinja2 import Environment, StrictUndefined
+    from markupsafe import Markup
+
+    source = resources.files(__package__).joinpath("page.html.j2").read_text(encoding="utf-8")
+    # autoescape: names and reasons come from traces and from foreign plugins.
+    template = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    simulation = report.simulation
+    return template.from_string(source).render(
+        report=report,
+        simulation=simulation,
+        arms=_ranked(simulation.arms) if simulation else (),
+        findings=wording.findings(report),
+        facts=list(_facts(report)),
+        plots={name: Markup(svg) for name, svg in _plots(report).items()},
+        flips=flips(simulation) if simulation else (),
+        bounds=_bounds(simulation) if simulation else (),
+        sections=list(_sections(report)),
+        thresholds="; ".join(sorted({score.threshold_from for score in report.forecasts})),
+        config=_pretty(report.config),
+        job=_pretty(simulation.job) if simulation else "",
+        trace=_pretty(report.trace),
+        estimate=wording.estimate,
+        gain=wording.gain,
+    )
+
+
+def _plots(report: Report) -> dict[str, str]:
+    drawn: dict[str, str] = {}
+    if report.forecasts:
+        drawn["curve"] = forecast_plots.curve_plot(report.forecasts)
+        drawn["calibration"] = forecast_plots.calibration_plot(report.forecasts)
+        drawn["lead"] = forecast_plots.lead_plot(report.forecasts)
+        drawn["false_alarms"] = forecast_plots.false_alarm_plot(report.forecasts)
+    if report.simulation is not None:
+        simulation = report.simulation
+        drawn["goodput"] = goodput_plots.goodput_plot(simulation)
+        drawn["buckets"] = goodput_plots.bucket_plot(simulation)
+        drawn["timeline"] = goodput_plots.timeline_plot(simulation, report.trace["start_ns"])
+        drawn["sensitivity"] = goodput_plots.sensitivity_plot(simulation)
+        drawn["break_even"] = goodput_plots.break_even_plot(simulation)
+    return drawn
+
+
+def _sections(report: Report) -> Iterator[tuple[str, str]]:
+    yield "findings", "Findings"
+    if report.simulation:
+        yield "goodput", "Goodput"
+        yield "time", "Where the rest goes"
+        yield "price", "What would turn it"
+    if report.forecasts:
+        yield "forecasts", "Forecasts"
+    if report.policies:
+        yield "policies", "Policies"
+    yield "assumptions", "Assumptions"
+
+
+def _facts(report: Report) -> Iterator[tuple[str, str]]:
+    start_ns, end_ns = report.trace["start_ns"], report.trace["end_ns"]
+    yield "trace", f"{_date(start_ns)}, {(end_ns - start_ns) / _DAY_NS:.4g} days"
+    if report.simulation and report.simulation.runs:
+        simulation = report.simulation
+        run = simulation.runs[0]
+        yield "GPUs of the job", f"{run.job_gpus:,}"
+        yield "GPUs paid for", f"{run.gpus:,}"
+        yield "simulated", f"{len(simulation.seeds)} x {wording.duration(run.wall_s)}"
+        yield "break-even precision", f"{simulation.break_even.precision:.3g}"
+    if report.forecasts:
+        score = report.forecasts[0]
+        yield "scored", f"{_date(score.from_ns)} to {_date(score.until_ns)}"
+        yield "prevalence", f"{score.prevalence:.3g}"
+        yield "incidents", f"{score.incidents}"
+
+
+def _date(ts_ns: int) -> str:
+    return datetime.fromtimestamp(ts_ns / SECOND_NS, tz=UTC).strftime("%Y-%m-%d")
+
+
+def _ranked(arms: tuple[ArmSummary, ...]) -> list[ArmSummary]:
+    return sorted(arms, key=lambda arm: (-arm.goodput.value, arm.name))
+
+
+def flips(simulation: Simulation) -> list[str]:
+    """Return where the sign of an arm's gain changes as one cost varies."""
+    said = []
+    lines: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    for point in simulation.sensitivity:
+        lines.setdefault((point.arm, point.cost), []).append((point.factor, point.gain.value))
+    for (arm, cost), line in sorted(lines.items()):
+        line.sort()
+        for (factor, gain), (next_factor, next_gain) in itertools.pairwise(line):
+            if gain * next_gain < 0:
+                way = "gains" if next_gain > 0 else "loses"
+                said.append(
+                    f"{arm} {way} once {cost} is between {factor:g} and {next_factor:g} times as "
+                    f"large."
+                )
+    return said
+
+
+def _bounds(simulation: Simulation) -> list[list[str]]:
+    ways = [{arm.name: arm.goodput for arm in arms} for arms in simulation.unknown_follows.values()]
+    names = sorted({name for way in ways for name in way})
+    return [
+        [name, *(wording.estimate(way[name]) if name in way else "" for way in ways)]
+        for name in names
+    ]
+
+
+def _pretty(value: dict[str, Any]) -> str:
+    return msgspec.json.format(msgspec.json.encode(value, order="sorted"), indent=2).decode()

@@ -1,0 +1,109 @@
+"""A report as rich tables, for a terminal."""
+
+from collections.abc import Iterable, Iterator
+
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from torchloom_core.evaluate.report import wording
+from torchloom_core.evaluate.results import (
+    ArmSummary,
+    ForecastScore,
+    ReplayedPolicy,
+    Report,
+    Simulation,
+)
+
+_STYLE_OF = {"bound": "dim", "baseline": "", "oracle": "green", "candidate": "bold cyan"}
+
+
+def tables(report: Report) -> RenderableType:
+    """Return the tables of everything the report holds, and what to take from it."""
+    parts = list(_parts(report))
+    parts += [Text(f"• {sentence}") for sentence in wording.findings(report)]
+    return Group(*parts)
+
+
+def _parts(report: Report) -> Iterator[RenderableType]:
+    if report.forecasts:
+        yield _forecasts(report.forecasts)
+    if report.policies:
+        yield _policies(report.policies)
+    if report.simulation is not None:
+        yield _arms(report.simulation)
+
+
+def _table(title: str, *headers: str) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
+    for number, header in enumerate(headers):
+        table.add_column(header, justify="left" if number == 0 else "right", overflow="fold")
+    return table
+
+
+def _forecasts(scores: Iterable[ForecastScore]) -> Table:
+    scores = list(scores)
+    first = scores[0]
+    title = (
+        f"Forecasts: {first.task}, within {wording.duration(first.horizon_s)}, prevalence "
+        f"{first.prevalence:.3g}"
+    )
+    table = _table(
+        title, "predictor", "AUPRC", "precision", "recall", "F1", "false alarms/node-day", "lead"
+    )
+    for score in scores:
+        median = score.leads_s[len(score.leads_s) // 2] if score.leads_s else None
+        table.add_row(
+            escape(score.predictor),
+            wording.estimate(score.auprc),
+            wording.estimate(score.precision, 2),
+            wording.estimate(score.recall, 2),
+            f"{score.f1:.2f}",
+            wording.estimate(score.false_alarms_per_node_day, 4),
+            "" if median is None else wording.duration(median),
+        )
+        for flag in score.flags:
+            table.add_row(Text(f"  ! {flag}", style="yellow"))
+    return table
+
+
+def _policies(policies: Iterable[ReplayedPolicy]) -> Table:
+    table = _table(
+        "Policies, in an open loop",
+        "policy", "proposals", "granted", "incidents found", "false alarms/node-day",
+    )  # fmt: skip
+    for policy in policies:
+        table.add_row(
+            escape(policy.policy),
+            str(policy.proposals),
+            str(policy.granted),
+            f"{policy.incidents_found}/{policy.incidents}",
+            f"{policy.false_alarms_per_node_day:.4f}",
+        )
+    return table
+
+
+def _arms(simulation: Simulation) -> Table:
+    table = _table(
+        f"Goodput over {len(simulation.seeds)} seeds, gain in points over {simulation.reference}",
+        "arm", "goodput", "ETTR", "gain", "to oracle", "failures", "avoided", "moves",
+    )  # fmt: skip
+    for arm in sorted(simulation.arms, key=lambda arm: -arm.goodput.value):
+        table.add_row(*_cells(arm), style=_STYLE_OF[arm.kind])
+        for policy, why in arm.quarantined.items():
+            table.add_row(Text(f"  ! {policy} was quarantined: {why}", style="yellow"))
+    return table
+
+
+def _cells(arm: ArmSummary) -> list[str]:
+    return [
+        escape(arm.name),
+        wording.estimate(arm.goodput),
+        f"{arm.ettr.value:.3f}",
+        wording.gain(arm.versus_reference),
+        "" if arm.to_oracle is None else f"{arm.to_oracle:.0%}",
+        f"{arm.failures:.1f}",
+        f"{arm.avoided:.1f}",
+        f"{arm.migrations:.1f}",
+    ]
