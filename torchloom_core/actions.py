@@ -56,8 +56,29 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="al
     text: str
 
 
+class CordonNode(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="cordon"):
+    """Put nobody new on ``node``; who trains there stays."""
+
+    node: str
+
+
+class UncordonNode(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="uncordon"):
+    """Let workers be put on ``node`` again."""
+
+    node: str
+
+
 Action = (
-    Migrate | DrainGroup | ChangeKnob | SaveCheckpoint | PauseRun | ResumeRun | CollectDump | Alert
+    Migrate
+    | DrainGroup
+    | ChangeKnob
+    | SaveCheckpoint
+    | PauseRun
+    | ResumeRun
+    | CollectDump
+    | Alert
+    | CordonNode
+    | UncordonNode
 )
 
 HIGH_IMPACT: frozenset[str] = frozenset({"migrate", "drain", "pause"})
@@ -84,3 +105,5 @@ def target_of(action: Action) -> str:
             return f"dump:{worker}"
         case Alert(worker=worker):
             return f"alert:{worker}"
+        case CordonNode(node=node) | UncordonNode(node=node):
+            return f"node:{node}"

@@ -105,6 +105,7 @@ class Arbiter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     dry_run: bool = False
     min_groups: Annotated[int, msgspec.Meta(ge=0)] = 1
     max_in_motion_share: Share = 0.34
+    max_cordoned_share: Share = 0.1
     cooldown_s: NotNegative = 60.0
     holdout: Share = 0.0
     seed: int = 0
@@ -116,9 +117,10 @@ class Arbiter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class Evaluate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``[evaluate]``: the job that a backtest puts on the trace's nodes, and how it recovers.
 
-    A group, a stand-by and a spare are made of whole nodes. ``recovery`` is ``restart`` (any
-    failure stops all groups, which start again from the last checkpoint) or ``per_step`` (the
-    other groups go on and only the step is lost, as with torchft).
+    A group, a stand-by and a spare are made of whole nodes. ``checkpoint_interval_s`` is the work
+    between two checkpoints, 0 for Daly's optimum at the failures at hand. ``recovery`` is
+    ``restart`` (any failure stops all groups, which start again from the last checkpoint) or
+    ``per_step`` (the other groups go on and only the step is lost, as with torchft).
     """
 
     tick_s: Positive = 600.0
@@ -130,7 +132,7 @@ class Evaluate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     spares: Annotated[int, msgspec.Meta(ge=0)] = 2
     recovery: Literal["restart", "per_step"] = "restart"
     step_s: Positive = 10.0
-    checkpoint_interval_s: Positive = 3600.0
+    checkpoint_interval_s: NotNegative = 0.0
     proactive_checkpoint_s: NotNegative = 10.0
     local_checkpoint_s: NotNegative = 0.0
     local_interval_s: Positive = 600.0
@@ -165,6 +167,21 @@ class PolicySwitch(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     mode: Literal["act", "dry_run", "shadow"] = "act"
+
+
+class ModelSwitch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All of ``[predictors.<name>]`` where it names a fitted model, which has its own options.
+
+    Attributes
+    ----------
+    model : str
+        The folder that ``torchloom fit`` wrote.
+    every_s : float, optional
+        How often to ask it; absent: as often as it was when it was fitted.
+    """
+
+    model: str
+    every_s: Positive | None = None
 
 
 def load(path: Path | None = None, environment: Mapping[str, str] = os.environ) -> Config:

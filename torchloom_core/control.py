@@ -2,7 +2,7 @@
 
 Every verb is a NATS request on ``tl.ctl.<run>.<verb>`` with a JSON body; the command line and
 a plain ``nats req`` send the same ones. ``status`` and ``knobs`` only read; the others become
-a :class:`~torchloom_core.decisions.Request` to the kernel and are on the record.
+a :class:`~torchloom_core.requests.Request` to the kernel and are on the record.
 
 ==================  =======================================  ==========================
 verb                body                                     answer
@@ -107,6 +107,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     flights: tuple[FlightStatus, ...] = ()
     plugins: tuple[PluginStatus, ...] = ()
     waiting: tuple[Waiting, ...] = ()
+    cordoned: tuple[str, ...] = ()
     trajectory: str = ""
 
 

@@ -1,8 +1,8 @@
 """What the kernel takes in beside telemetry, and everything it gives out.
 
-Inputs: worker events and acks (:mod:`torchloom_core.messages`), :class:`Tick`,
-:class:`Forecast`, :class:`NodeFault`, :class:`PredictorFailed`, :class:`Request`,
-:class:`Recovered`.
+Inputs: worker events and acks (:mod:`torchloom_core.messages`), people's requests
+(:mod:`torchloom_core.requests`), :class:`Tick`, :class:`Forecast`, :class:`NodeFault`,
+:class:`PredictorFailed`, :class:`Recovered`.
 Outputs: the union :data:`Output`. Both are written to the trajectory as they pass.
 """
 
@@ -11,7 +11,9 @@ from typing import Literal
 import msgspec
 
 from torchloom_core.actions import Action
+from torchloom_core.fleet.fault_log import Fault
 from torchloom_core.messages import Ack, AckStatus, Command, Deed, Exit, Hello, KnobValue, Note
+from torchloom_core.requests import Request
 
 # --- proposals and verdicts -----------------------------------------------------------------
 
@@ -196,60 +198,21 @@ class PredictorFailed(msgspec.Struct, frozen=True, kw_only=True, tag="predictor_
 class NodeFault(msgspec.Struct, frozen=True, kw_only=True, tag="node_fault"):
     """A node had a fault, says somebody other than a worker: a health check, a recorded trace.
 
-    ``ts_ns`` is when it happened, which may be long before it is told.
+    ``ts_ns`` is when it happened, which may be long before it is told; ``fatal`` whether it
+    ended what ran there.
     """
 
     node: str
     kind: str
     ts_ns: int
     id: str
-
-
-class Propose(msgspec.Struct, frozen=True, kw_only=True, tag_field="want", tag="propose"):
-    """A person wants an action."""
-
-    action: Action
-
-
-class StopActions(msgspec.Struct, frozen=True, kw_only=True, tag_field="want", tag="stop_actions"):
-    """The kill switch: no action is granted or carried on until actions are resumed."""
-
-
-class ResumeActions(
-    msgspec.Struct, frozen=True, kw_only=True, tag_field="want", tag="resume_actions"
-):
-    """Release the kill switch."""
-
-
-class Approve(msgspec.Struct, frozen=True, kw_only=True, tag_field="want", tag="approve"):
-    """A person approves a proposal that waits for it."""
-
-    proposal: str
-
-
-class ForgetKnob(msgspec.Struct, frozen=True, kw_only=True, tag_field="want", tag="forget_knob"):
-    """A person no longer wants a knob's value, on one worker or, when ``worker`` is None, on any.
-
-    Nothing is commanded, so this can be said at any time: of a knob that no worker has now, and
-    while actions are stopped.
-    """
-
-    knob: str
-    worker: str | None = None
-
-
-Want = ForgetKnob | Propose | StopActions | ResumeActions | Approve
-
-
-class Request(msgspec.Struct, frozen=True, kw_only=True, tag="request"):
-    """A person's request to the Weaver, by command line, web page or plain ``nats req``."""
-
-    id: str
-    want: Want
-    by: str = ""
+    fatal: bool = True
 
 
 # --- what survives a restart ----------------------------------------------------------------
+
+FAULTS_KEPT = 1000
+"""How many faults a Weaver leaves to the next: all of it is one message on the bus."""
 
 
 class Flight(msgspec.Struct, frozen=True, kw_only=True):
@@ -297,13 +260,18 @@ class Granted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Control(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything of the kernel that must outlive the Weaver's process."""
+    """Everything of the kernel that must outlive the Weaver's process.
+
+    ``faults`` are the newest :data:`FAULTS_KEPT` that are remembered.
+    """
 
     stopped: bool = False
     flights: tuple[Flight, ...] = ()
     plans: tuple[Plan, ...] = ()
     grants: tuple[Granted, ...] = ()
     desired: tuple[KnobDesired, ...] = ()
+    cordoned: tuple[str, ...] = ()
+    faults: tuple[Fault, ...] = ()
 
 
 class Recovered(msgspec.Struct, frozen=True, kw_only=True, tag="recovered"):

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Mapping
 
+import msgspec
+
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.decisions import Forecast, ForecastWanted, Notice, Output, PredictorFailed
 from torchloom_core.plugin import Predictor
@@ -11,6 +13,9 @@ _NEVER_NS = -(1 << 62)
 
 class Forecasts:
     """The active predictors: one question at a time to each, none to the quarantined.
+
+    A forecast is about a worker where it sat when the question was asked: once it says hello
+    from another node, nothing is forecast of it until the next answer.
 
     Attributes
     ----------
@@ -26,6 +31,8 @@ class Forecasts:
         }
         self._last_asked_ns: dict[str, int] = {}
         self._waiting: set[str] = set()
+        self._node_of: dict[str, str] = {}
+        self._moved: dict[str, set[str]] = {}
         self.newest: dict[str, Forecast] = {}
         self.failed: dict[str, PredictorFailed] = {}
 
@@ -38,6 +45,7 @@ class Forecasts:
                 continue
             self._last_asked_ns[name] = now_ns
             self._waiting.add(name)
+            self._moved[name] = set()
             outputs.append(ForecastWanted(id=number(), predictor=name))
         return outputs
 
@@ -45,8 +53,27 @@ class Forecasts:
         """Take a predictor's answer; a failure quarantines it."""
         self._waiting.discard(answer.predictor)
         if isinstance(answer, Forecast):
-            self.newest[answer.predictor] = answer
+            moved = self._moved.get(answer.predictor, set())
+            self.newest[answer.predictor] = _without(answer, moved)
             return []
         self.failed[answer.predictor] = answer
         text = f"predictor {answer.predictor} is quarantined: {answer.rule}: {answer.detail}"
         return [Notice(kind="predictor_failed", text=text)]
+
+    def settle(self, worker: str, node: str) -> None:
+        """Take note of where a worker sits; what was forecast of it elsewhere holds no more."""
+        before = self._node_of.get(worker, node)
+        self._node_of[worker] = node
+        if before == node:
+            return
+        for moved in self._moved.values():
+            moved.add(worker)
+        for name, forecast in self.newest.items():
+            self.newest[name] = _without(forecast, {worker})
+
+
+def _without(forecast: Forecast, workers: set[str]) -> Forecast:
+    if workers.isdisjoint(forecast.hazard):
+        return forecast
+    hazard = {worker: p for worker, p in forecast.hazard.items() if worker not in workers}
+    return msgspec.structs.replace(forecast, hazard=hazard)

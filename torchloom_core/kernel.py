@@ -6,30 +6,25 @@ same order give the same outputs to the bit. Time is the ``ts_ns`` that comes wi
 
 from collections.abc import Iterable, Sequence
 
+from torchloom_core import notices
 from torchloom_core.actions import Action, ChangeKnob
 from torchloom_core.arbiter import PERSON, Arbiter
 from torchloom_core.arbiter.arbiter import Candidate
 from torchloom_core.config import Config
 from torchloom_core.decisions import (
-    Approve,
+    FAULTS_KEPT,
     Control,
     Forecast,
-    ForgetKnob,
     Input,
     Issue,
     NodeFault,
-    Notice,
     Outcome,
     Output,
     PredictorFailed,
     Proposal,
-    Propose,
     Proposed,
     Recovered,
     Reply,
-    Request,
-    ResumeActions,
-    StopActions,
     Tick,
     Verdict,
 )
@@ -51,6 +46,14 @@ from torchloom_core.messages import (
 from torchloom_core.operations import Operations
 from torchloom_core.plugins import ActivePlugins
 from torchloom_core.policy_host import Guard, PolicyHost
+from torchloom_core.requests import (
+    Approve,
+    ForgetKnob,
+    Propose,
+    Request,
+    ResumeActions,
+    StopActions,
+)
 from torchloom_core.staging import Staging
 
 
@@ -112,11 +115,11 @@ class Kernel:
             case Exit():
                 return self._exit(message)
             case Note():
-                self.fleet.note(message, ts_ns)
-                return ()
+                fault = self.fleet.note(message, ts_ns)
+                return [notices.of_fault(fault)] if fault else ()
             case NodeFault():
-                self.fleet.note_fault(message)
-                return ()
+                fault = self.fleet.note_fault(message)
+                return [notices.of_fault(fault)] if fault else ()
             case Forecast() | PredictorFailed():
                 return self.forecasts.take(message)
             case Request():
@@ -130,8 +133,7 @@ class Kernel:
     def _tick(self) -> list[Output]:
         self.ticks += 1
         outputs: list[Output] = [
-            Notice(kind="stranger", text=f"{worker} reports but never said hello", worker=worker)
-            for worker in self.fleet.close_tick(self._now_ns)
+            notices.of_stranger(worker) for worker in self.fleet.close_tick(self._now_ns)
         ]
         for command_id in self.ledger.overdue(self._now_ns):
             outputs += self._settle(command_id, "nothing was heard of it until its deadline")
@@ -153,10 +155,10 @@ class Kernel:
         new_life = self.fleet.register(hello, self._now_ns)
         if not self.fleet.knows(hello.worker, hello.incarnation):
             return []
+        self.forecasts.settle(hello.worker, hello.node)
         outputs: list[Output] = []
         if new_life:
-            text = f"{hello.worker} registered on {hello.node}, {hello.state}"
-            outputs.append(Notice(kind="hello", text=text, worker=hello.worker))
+            outputs.append(notices.of_hello(hello))
         for command_id in self.ledger.of_other_lives(hello.worker, hello.incarnation):
             outputs += self._settle(command_id, "the worker has started another life")
         return outputs + self._reconcile([hello]) + self._advance()
@@ -164,12 +166,7 @@ class Kernel:
     def _exit(self, message: Exit) -> list[Output]:
         if not self.fleet.end(message, self._now_ns):
             return []
-        how = "as expected" if message.expected else f"unexpectedly, status {message.status}"
-        text = f"{message.worker} ended {how} at step {message.step}"
-        if message.error:
-            text = f"{text}: {message.error}"
-        kind = "exit" if message.expected else "fault"
-        outputs: list[Output] = [Notice(kind=kind, text=text, worker=message.worker)]
+        outputs: list[Output] = [notices.of_exit(message)]
         for command_id in self.ledger.of_other_lives(message.worker, None):
             drains = isinstance(self.ledger.flights[command_id].command.do, Drain)
             # The last ack and the exit travel apart: a worker that left was drained.
@@ -232,6 +229,9 @@ class Kernel:
         self.operations.restore(control.plans)
         self.arbiter.restore(control.grants)
         self.desired.restore(control.desired)
+        self.fleet.cordoned = set(control.cordoned)
+        for fault in control.faults:
+            self.fleet.fault_log.add(fault)
         return self.ledger.recover(message.epoch, control.flights)
 
     # --- what they share ---
@@ -303,4 +303,6 @@ class Kernel:
             plans=tuple(self.operations.plans.values()),
             grants=tuple(self.arbiter.past),
             desired=self.desired.snapshot(),
+            cordoned=tuple(sorted(self.fleet.cordoned)),
+            faults=self.fleet.fault_log.faults[-FAULTS_KEPT:],
         )

@@ -13,11 +13,13 @@ from torchloom_core.actions import (
     Alert,
     ChangeKnob,
     CollectDump,
+    CordonNode,
     DrainGroup,
     Migrate,
     PauseRun,
     ResumeRun,
     SaveCheckpoint,
+    UncordonNode,
     target_of,
 )
 from torchloom_core.clock import SECOND_NS
@@ -60,6 +62,14 @@ class Operations:
         """Return the replica groups that train."""
         return set(self._fleet.groups("training", "paused"))
 
+    def nodes(self) -> set[str]:
+        """Return every node that is known."""
+        return self._staging.nodes()
+
+    def cordoned(self) -> set[str]:
+        """Return the nodes on which nobody new is put."""
+        return self._fleet.cordoned
+
     def groups_in_motion(self) -> set[str]:
         """Return the replica groups that some plan moves away."""
         return {
@@ -75,7 +85,10 @@ class Operations:
     # --- the life of a plan ---
 
     def start(self, verdict: Verdict, now_ns: int) -> list[Output]:
-        """Make a plan of a granted verdict and issue its first stage."""
+        """Make a plan of a granted verdict and issue its first stage.
+
+        What needs no worker is done at once.
+        """
         stages, await_training = self._staging.stages(verdict.action, self._reserved())
         plan = Plan(
             verdict=verdict.proposal,
@@ -86,8 +99,13 @@ class Operations:
             stages=stages,
             await_training=await_training,
         )
-        if isinstance(plan.action, Alert):
-            return [_outcome(plan, "done", plan.action.text, now_ns)]
+        match plan.action:
+            case CordonNode(node=node):
+                self._fleet.cordoned.add(node)
+            case UncordonNode(node=node):
+                self._fleet.cordoned.discard(node)
+        if isinstance(plan.action, Alert | CordonNode | UncordonNode):
+            return [_outcome(plan, "done", self._summary(plan), now_ns)]
         self.plans[plan.verdict] = plan
         return self._issue_stage(plan, now_ns)
 
@@ -204,6 +222,10 @@ class Operations:
                 return f"dump of {worker} collected"
             case Alert(text=text):
                 return text
+            case CordonNode(node=node):
+                return f"nobody new is put on {node}"
+            case UncordonNode(node=node):
+                return f"{node} may be used again"
 
 
 def _outcome(plan: Plan, result: str, detail: str, now_ns: int) -> Outcome:

@@ -36,11 +36,13 @@ from torchloom_core.actions import (
     Alert,
     ChangeKnob,
     CollectDump,
+    CordonNode,
     DrainGroup,
     Migrate,
     PauseRun,
     ResumeRun,
     SaveCheckpoint,
+    UncordonNode,
 )
 from torchloom_core.config import Costs, NotNegative, Positive, Share
 from torchloom_core.decisions import Forecast, Proposal
@@ -55,6 +57,10 @@ hookimpl = pluggy.HookimplMarker(PROJECT)
 @runtime_checkable
 class Policy(Protocol):
     """Looks at the fleet once a tick and proposes actions.
+
+    It may have attributes ``predictors`` (whose forecasts it reads; they must be active),
+    ``needs_skill`` (true: it is refused a fitted model that is no better than chance) and
+    ``fault_memory_s`` (it needs faults from more than a day back).
 
     ``Options`` is a msgspec struct; its fields are the keys allowed under
     ``[policies.<name>]`` in ``torchloom.toml``, and an instance is given to ``__init__``.
@@ -186,6 +192,7 @@ __all__ = [
     "Alert",
     "ChangeKnob",
     "CollectDump",
+    "CordonNode",
     "Costs",
     "DrainGroup",
     "Example",
@@ -208,6 +215,7 @@ __all__ = [
     "ResumeRun",
     "SaveCheckpoint",
     "Share",
+    "UncordonNode",
     "grow",
     "hookimpl",
 ]

@@ -10,11 +10,13 @@ from torchloom_core.actions import (
     Alert,
     ChangeKnob,
     CollectDump,
+    CordonNode,
     DrainGroup,
     Migrate,
     PauseRun,
     ResumeRun,
     SaveCheckpoint,
+    UncordonNode,
 )
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.errors import KnobError
@@ -69,7 +71,7 @@ class Staging:
                 return (self._stage(self._in("paused"), Resume()),), ()
             case CollectDump(worker=worker):
                 return (self._stage([self._fleet.row_of[worker]], Dump()),), ()
-            case Alert():
+            case Alert() | CordonNode() | UncordonNode():
                 return (), ()
 
     def obstacle(self, action: Action, reserved: Set[str]) -> str:
@@ -95,6 +97,12 @@ class Staging:
                 return "" if self._in("paused") else "no worker is paused"
             case CollectDump(worker=worker) | Alert(worker=worker):
                 return self._not_present(worker)
+            case CordonNode(node=node):
+                return self._cordon_obstacle(node)
+            case UncordonNode(node=node):
+                cordoned = self._fleet.cordoned
+                hint = nearest(node, cordoned)
+                return "" if node in cordoned else f"node {node!r} is not cordoned{hint}"
 
     # --- who ---
 
@@ -122,16 +130,16 @@ class Staging:
         ]
 
     def _standby_for(self, group: str, reserved: Set[str]) -> list[int]:
-        """Return the rows of the best stand-by group: as large, on other nodes, fresh."""
+        """Return the rows of the best stand-by group: as large, fresh, on other nodes."""
         hello = self._fleet.hello
         members = self._members(group)
-        nodes = {hello[row].node for row in members}
+        barred = {hello[row].node for row in members} | self._fleet.cordoned
         racks = {hello[row].rack for row in members} - {""}
         fit = [
             (any(hello[row].rack in racks for row in rows), name, rows)
             for name, rows in self._fleet.groups("standby").items()
             if len(rows) == len(members)
-            and not any(hello[row].node in nodes or hello[row].worker in reserved for row in rows)
+            and not any(hello[row].node in barred or hello[row].worker in reserved for row in rows)
             and all(self._fleet.heard_ns_of(row) >= self.now_ns - self._stale_ns for row in rows)
         ]
         return min(fit)[2] if fit else []
@@ -155,7 +163,20 @@ class Staging:
         standby = self._fleet.groups("standby")
         if not standby:
             return "no stand-by is left"
-        return f"no stand-by fits {group}: need as many workers, on other nodes, heard of lately"
+        need = "as many workers, on other nodes that are not cordoned, heard of lately"
+        return f"no stand-by fits {group}: need {need}"
+
+    def _cordon_obstacle(self, node: str) -> str:
+        if node in self._fleet.cordoned:
+            return f"node {node} is cordoned already"
+        known = self.nodes()
+        return "" if node in known else f"no node is called {node!r}{nearest(node, known)}"
+
+    def nodes(self) -> set[str]:
+        """Return every node that is known: workers sat there, or somebody told of a fault."""
+        known = {hello.node for hello in self._fleet.hello}
+        known.update(fault.node for fault in self._fleet.fault_log.faults)
+        return known - {""}
 
     def _not_present(self, worker: str) -> str:
         row = self._fleet.row_of.get(worker)

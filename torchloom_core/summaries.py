@@ -21,6 +21,8 @@ def describe_action(action: Mapping[str, Any]) -> str:
             return f"{kind} group {group}"
         case {"kind": "alert", "worker": worker, "text": text}:
             return f"alert on {worker}: {text}"
+        case {"kind": kind, "node": str(node)}:
+            return f"{kind} node {node}"
         case {"kind": kind, "worker": str(worker)}:
             return f"{kind} {worker}"
     return str(action.get("kind", ""))

@@ -1,19 +1,22 @@
 """Move a replica group off what is about to fail, when the forecast makes that worth its price."""
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from torchloom_core.checkpointing import expected_unsaved_s
+from torchloom_core.outlook import UNSAVED_WORK, ActedOn, Outlook, Standbys, unsaved_work_s
 from torchloom_core.plugin import (
     Action,
     Alert,
     DrainGroup,
     FleetView,
     Floats,
-    Forecast,
     Migrate,
+    Need,
     Positive,
     Proposal,
     Registry,
@@ -34,8 +37,13 @@ class FailureForecastPolicy:
 
     which is the rule "migrate iff p (D + R + unsaved work) > G" of proactive migration
     (Aupy, Robert, Vivien and Zaidouni, "Checkpointing algorithms and fault prediction", 2014)
-    in GPU-seconds. A group's probability is 1 - prod(1 - p) over its workers, as if they failed
-    independently. Each forecast is acted on once.
+    in GPU-seconds. Where the trainer reports ``unsaved_work_s``, the unsaved work is what it
+    will be on average until the forecast is over; else it is ``costs.unsaved_s``. A group's
+    probability is 1 - prod(1 - p) over its workers, as if they failed independently.
+
+    A forecast is weighed at every tick until its horizon has passed, so that a group for which
+    no stand-by was there is moved once there is one. A group on the same nodes is proposed once
+    a horizon, unless the odds of its failure have doubled since.
     """
 
     name = "failure_forecast"
@@ -56,89 +64,128 @@ class FailureForecastPolicy:
         drain_without_standby : bool
             With no stand-by group that could take over, let the group leave all the same if
             that pays; otherwise only an alert is given.
+        accept_unskilled : bool
+            Act also on a fitted model whose card says that it is no better than chance.
         """
 
         predictor: str = "trend"
         min_probability: Share = 0.1
         horizon_s: Positive | None = None
         drain_without_standby: bool = False
+        accept_unskilled: bool = False
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._seen = ""
-        self.needs = ()
+        self._outlook = Outlook(options.predictor, options.horizon_s)
+        self._moved = ActedOn()
+        self._alerted = ActedOn()
+        self.needs = (Need(UNSAVED_WORK),)
         self.predictors = (options.predictor,)
+        self.needs_skill = not options.accept_unskilled
 
     def on_tick(self, view: FleetView) -> Iterable[Proposal]:
-        """Look at the newest forecast, if it is one not seen before."""
-        forecast = view.forecast(self._options.predictor)
-        if forecast is None or forecast.id == self._seen:
+        """Weigh what the newest forecast still says."""
+        worker_probability = self._outlook.probability(view)
+        if self._outlook.rest_s == 0.0:
             return
-        self._seen = forecast.id
-        groups = _Groups(view, self._worker_probability(view, forecast))
-        at_risk = (groups.probability >= self._options.min_probability) & (groups.probability > 0)
-        for group in np.flatnonzero(at_risk).tolist():
-            yield from self._price(group, groups, view, forecast)
+        standbys = Standbys(view)
+        risks = self._risks(view, worker_probability)
+        for risk in sorted(risks, key=lambda risk: (-risk.net_gpu_s, risk.group)):
+            yield from self._propose(risk, standbys, view)
 
-    def _worker_probability(self, view: FleetView, forecast: Forecast) -> Floats:
-        p = view.hazard(self._options.predictor)
-        horizon_s = self._options.horizon_s
-        if horizon_s is None or forecast.horizon_s <= 0:
-            return p
-        return 1.0 - (1.0 - p) ** (horizon_s / forecast.horizon_s)
-
-    def _price(
-        self, number: int, groups: "_Groups", view: FleetView, forecast: Forecast
-    ) -> Iterator[Proposal]:
-        costs = view.costs
-        rows = groups.members(number)
-        group = view.group[rows[0]]
-        p = float(groups.probability[number])
+    def _risks(self, view: FleetView, worker_probability: Floats) -> Iterator["_Risk"]:
+        """Yield the groups that are likely to fail and worth the price of moving them."""
+        options, costs = self._options, view.costs
+        groups = _Groups(view, worker_probability)
         run_gpus = costs.gpus_per_worker * groups.in_run
-        group_gpus = costs.gpus_per_worker * len(rows)
-        away_gpu_s = costs.replace_s * group_gpus
-        loss_gpu_s = (costs.detect_s + costs.restart_s + costs.unsaved_s) * run_gpus + away_gpu_s
-        price_gpu_s = costs.migrate_s * run_gpus
-        standby = groups.has_standby(view, rows)
-        if not standby and self._options.drain_without_standby:
-            price_gpu_s += away_gpu_s
-        if p * loss_gpu_s <= price_gpu_s:
+        stall_s = costs.detect_s + costs.restart_s + self._unsaved_s(view)
+        at_risk = (groups.probability >= options.min_probability) & (groups.probability > 0)
+        for number in np.flatnonzero(at_risk).tolist():
+            rows = groups.members(number)
+            away_gpu_s = costs.replace_s * costs.gpus_per_worker * len(rows)
+            risk = _Risk(
+                group=view.group[rows[0]],
+                rows=tuple(rows.tolist()),
+                worst=int(rows[np.argmax(groups.worker_probability[rows])]),
+                probability=float(groups.probability[number]),
+                loss_gpu_s=stall_s * run_gpus + away_gpu_s,
+                price_gpu_s=costs.migrate_s * run_gpus,
+                away_gpu_s=away_gpu_s,
+            )
+            if risk.net_gpu_s > 0:
+                yield risk
+
+    def _unsaved_s(self, view: FleetView) -> float:
+        age_s = unsaved_work_s(view)
+        if age_s is None:
+            return view.costs.unsaved_s
+        return expected_unsaved_s(age_s, 2.0 * view.costs.unsaved_s, self._outlook.rest_s)
+
+    def _propose(self, risk: "_Risk", standbys: Standbys, view: FleetView) -> Iterator[Proposal]:
+        suspicion = (risk.group, *sorted({view.node[row] for row in risk.rows}))
+        news = (suspicion, risk.probability, view.now_ns)
+        if not self._moved.is_news(*news):
             return
-        worst = int(rows[np.argmax(groups.worker_probability[rows])])
-        reason = self._reason(worst, p, loss_gpu_s, price_gpu_s, view, forecast)
-        action: Action
-        if standby:
-            action = Migrate(group=group)
-        elif self._options.drain_without_standby:
-            action = DrainGroup(group=group)
-        else:
-            reason += "; no stand-by can take over"
-            action = Alert(worker=view.workers[worst], text=reason)
-            loss_gpu_s = price_gpu_s = 0.0
-        yield Proposal(
-            action=action,
-            reason=reason,
-            gain_gpu_s=loss_gpu_s,
-            cost_gpu_s=price_gpu_s,
-            confidence=p,
-            cause=(forecast.id,),
+        action, cost_gpu_s = self._way_out(risk, standbys)
+        if action is not None:
+            self._moved.add(*news, self._outlook.rest_s)
+            yield Proposal(
+                action=action,
+                reason=self._reason(risk, cost_gpu_s, view),
+                gain_gpu_s=risk.loss_gpu_s,
+                cost_gpu_s=cost_gpu_s,
+                confidence=risk.probability,
+                cause=(self._outlook.id,),
+            )
+        elif not self._options.drain_without_standby and self._alerted.is_news(*news):
+            self._alerted.add(*news, self._outlook.rest_s)
+            reason = f"{self._reason(risk, cost_gpu_s, view)}; no stand-by can take over"
+            yield Proposal(
+                action=Alert(worker=view.workers[risk.worst], text=reason),
+                reason=reason,
+                confidence=risk.probability,
+                cause=(self._outlook.id,),
+            )
+
+    def _way_out(self, risk: "_Risk", standbys: Standbys) -> tuple[Action | None, float]:
+        """Return how the group should leave, if at all, and what that costs in GPU-seconds."""
+        if standbys.take(risk.rows):
+            return Migrate(group=risk.group), risk.price_gpu_s
+        cost_gpu_s = risk.price_gpu_s + risk.away_gpu_s
+        if self._options.drain_without_standby and risk.probability * risk.loss_gpu_s > cost_gpu_s:
+            return DrainGroup(group=risk.group), cost_gpu_s
+        return None, risk.price_gpu_s
+
+    def _reason(self, risk: "_Risk", cost_gpu_s: float, view: FleetView) -> str:
+        worker, node = view.workers[risk.worst], view.node[risk.worst]
+        why = self._outlook.why(view, risk.worst)
+        return (
+            f"group {risk.group} fails within {self._outlook.rest_s:.0f} s with probability "
+            f"{risk.probability:.2f}, first {worker} on {node or 'an unknown node'}"
+            f"{f' ({why})' if why else ''}: that would cost {risk.loss_gpu_s:.0f} GPU-s, leaving "
+            f"in time {cost_gpu_s:.0f}"
         )
 
-    def _reason(
-        self, row: int, p: float, loss: float, price: float, view: FleetView, forecast: Forecast
-    ) -> str:
-        worker = view.workers[row]
-        horizon_s = self._options.horizon_s or forecast.horizon_s
-        why = forecast.why.get(worker, "")
-        return (
-            f"group {view.group[row]} fails within {horizon_s:g} s with probability {p:.2f}, "
-            f"first {worker} on {view.node[row] or 'an unknown node'}{f' ({why})' if why else ''}: "
-            f"that would cost {loss:.0f} GPU-s, leaving in time {price:.0f}"
-        )
+
+@dataclass(frozen=True)
+class _Risk:
+    """A group that may fail, what that would cost, and what moving it costs."""
+
+    group: str
+    rows: tuple[int, ...]
+    worst: int
+    probability: float
+    loss_gpu_s: float
+    price_gpu_s: float
+    away_gpu_s: float
+
+    @property
+    def net_gpu_s(self) -> float:
+        return self.probability * self.loss_gpu_s - self.price_gpu_s
 
 
 class _Groups:
-    """The replica groups that train, how likely each is to fail, and what stands by."""
+    """The replica groups that train, and how likely each is to fail."""
 
     def __init__(self, view: FleetView, worker_probability: Floats) -> None:
         training = view.is_in("training", "paused")
@@ -154,21 +201,10 @@ class _Groups:
                 minlength=len(number),
             )
         self.probability: Floats = -np.expm1(log_survival)
-        self._standby: dict[str, list[str]] = {}
-        for row in np.flatnonzero(view.is_in("standby")).tolist():
-            self._standby.setdefault(view.group[row], []).append(view.node[row])
 
     def members(self, number: int) -> NDArray[np.intp]:
         """Return the rows of the group's workers that train."""
         return np.flatnonzero(self._number_of == number)
-
-    def has_standby(self, view: FleetView, rows: NDArray[np.intp]) -> bool:
-        """Say whether a stand-by group as large waits on other nodes."""
-        nodes = {view.node[row] for row in rows.tolist()}
-        return any(
-            len(waiting) == len(rows) and nodes.isdisjoint(waiting)
-            for waiting in self._standby.values()
-        )
 
 
 @hookimpl

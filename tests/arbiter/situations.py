@@ -21,6 +21,7 @@ class Standing:
     stopped: bool = False
     obstacles: dict[str, str] = field(default_factory=dict)
     under_way: dict[str, Verdict] = field(default_factory=dict)
+    marked: frozenset[str] = frozenset()
 
     def obstacle(self, action: Action) -> str:
         return self.obstacles.get(target_of(action), "")
@@ -38,6 +39,12 @@ class Standing:
             for verdict in self.under_way.values()
             if isinstance(verdict.action, DrainGroup | Migrate)
         }
+
+    def nodes(self) -> set[str]:
+        return {f"n{n}" for n in range(20)}
+
+    def cordoned(self) -> set[str]:
+        return set(self.marked)
 
     def start(self, verdict: Verdict) -> None:
         self.under_way[target_of(verdict.action)] = verdict

@@ -9,6 +9,7 @@ from torchloom_core.actions import (
     Alert,
     ChangeKnob,
     CollectDump,
+    CordonNode,
     DrainGroup,
     Migrate,
     PauseRun,
@@ -131,6 +132,13 @@ TRIALS = [
         candidate(DRAIN),
         "need at most 34% of 4 groups in motion, would be 2",
         standing=moving("g1"),
+    ),
+    Trial(
+        "cordoned_share",
+        candidate(CordonNode(node="n1")),
+        candidate(CordonNode(node="n3")),
+        "need at most 10% of 20 nodes cordoned, would be 3",
+        standing=Standing(marked=frozenset({"n1", "n2"})),
     ),
     Trial(
         "no_gain",

@@ -62,6 +62,7 @@ STATUS = Status(
     waiting=(
         Waiting(proposal="p3.4", policy="x", action="migrate", target="group:g0", reason="ill"),
     ),
+    cordoned=("node7", "node9"),
     trajectory=".torchloom/trajectory/digits",
 )
 

@@ -11,20 +11,12 @@ import pytest
 from torchloom_core.actions import ChangeKnob, Migrate
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.config import Config
-from torchloom_core.decisions import (
-    Input,
-    Issue,
-    Output,
-    Propose,
-    Recovered,
-    Request,
-    StopActions,
-    Tick,
-)
+from torchloom_core.decisions import Input, Issue, Output, Recovered, Tick
 from torchloom_core.kernel import Kernel
 from torchloom_core.messages import Ack, Exit, Hello, KnobSpec, Note, Telemetry
 from torchloom_core.plugins import ActivePlugins
 from torchloom_core.policy_host import RecordedGuard
+from torchloom_core.requests import Propose, Request, StopActions
 from torchloom_core.summaries import KINDS, summarise
 from torchloom_core.trajectory.layout import run_folder
 from torchloom_core.trajectory.writer import TrajectoryWriter

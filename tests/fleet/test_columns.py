@@ -239,5 +239,5 @@ def test_headers_that_never_repeat_do_not_pile_up():
     for number in range(3000):
         fleet.receive(batch("a-0", 1, (f"m{number}", "heat"), [[0.0, 1.0]]), START_NS)
     fleet.close_tick(START_NS)
-    assert len(fleet._columns_of) <= 1000
+    assert len(fleet._intake._columns_of) <= 1000
     assert fleet.view(START_NS, {}).latest("heat") == [1.0]

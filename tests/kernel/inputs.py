@@ -10,23 +10,15 @@ from torchloom_core.actions import (
     Alert,
     ChangeKnob,
     CollectDump,
+    CordonNode,
     DrainGroup,
     Migrate,
     PauseRun,
     ResumeRun,
     SaveCheckpoint,
+    UncordonNode,
 )
-from torchloom_core.decisions import (
-    Approve,
-    Forecast,
-    PredictorFailed,
-    Propose,
-    Recovered,
-    Request,
-    ResumeActions,
-    StopActions,
-    Tick,
-)
+from torchloom_core.decisions import Forecast, NodeFault, PredictorFailed, Recovered, Tick
 from torchloom_core.messages import (
     Ack,
     AckStatus,
@@ -37,6 +29,7 @@ from torchloom_core.messages import (
     Telemetry,
     WorkerState,
 )
+from torchloom_core.requests import Approve, Propose, Request, ResumeActions, StopActions
 
 WORKERS = ("a-0", "a-1", "b-0", "b-1", "c-0", "s-0", "s-1")
 METRICS = ("heat", "loss", "nobody_wants_it")
@@ -48,6 +41,7 @@ KNOBS = (
 
 workers = st.sampled_from([*WORKERS, "stranger"])
 groups = st.sampled_from(["a", "b", "c", "s", "nowhere"])
+nodes = st.sampled_from(["n1", "n2", "n3", "node-a", "node-s", ""])
 lives = st.integers(1, 3)
 states = st.sampled_from(get_args(WorkerState))
 floats = st.floats(width=64)
@@ -129,6 +123,8 @@ actions: st.SearchStrategy[Action] = st.one_of(
     st.builds(ResumeRun),
     st.builds(CollectDump, worker=workers),
     st.builds(Alert, worker=workers, text=st.just("look")),
+    st.builds(CordonNode, node=nodes),
+    st.builds(UncordonNode, node=nodes),
 )
 wants = st.one_of(
     st.builds(Propose, action=actions),
@@ -150,12 +146,20 @@ predictor_failures = st.builds(
     rule=st.just("raised"),
     detail=st.just("ValueError: no"),
 )
+node_faults = st.builds(
+    NodeFault,
+    node=nodes,
+    kind=st.sampled_from(["xid", "power"]),
+    ts_ns=st.integers(0, 10**19 // 2 - 1),
+    id=st.sampled_from(["e1", "e2", "e3"]),
+    fatal=st.booleans(),
+)
 ticks = st.builds(Tick)
 recoveries = st.builds(Recovered, epoch=st.integers(0, 3))
 
 messages = st.one_of(
     hellos, hellos, batches(), exits, notes, acks, acks, requests, requests, ticks, ticks,
-    forecasts, predictor_failures, recoveries,
+    forecasts, predictor_failures, recoveries, node_faults,
 )  # fmt: skip
 delays_ns = st.sampled_from([0, 1, 10**9, 2 * 10**9, 70 * 10**9, -(10**9)])
 ROSTER = [

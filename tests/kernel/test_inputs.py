@@ -71,3 +71,38 @@ def test_a_pause_that_was_applied_can_be_resumed_at_once():
     for command in run.commands():
         run.ack(command)
     assert only(Reply, run.ask(ResumeRun())).ok
+
+
+def shown(run: Run) -> dict[str, float]:
+    """Return what policies are shown of the oracle's forecast."""
+    forecast = run.kernel.fleet.view(run.now_ns, run.kernel.forecasts.newest).forecast("oracle")
+    return forecast.hazard if forecast else {}
+
+
+def judged(wanted: ForecastWanted) -> Forecast:
+    return Forecast(
+        id=wanted.id, predictor="oracle", horizon_s=60.0, hazard={"a-0": 0.5, "b-0": 0.4}
+    )
+
+
+def test_nothing_is_forecast_of_a_worker_that_sits_elsewhere_since():
+    run = forecasting()
+    for worker in ("a-0", "b-0"):
+        run.feed(hello(worker))
+    run.feed(judged(only(ForecastWanted, run.tick())))
+    run.feed(hello("a-0", incarnation=2))
+    assert shown(run) == {"a-0": 0.5, "b-0": 0.4}
+    run.feed(hello("a-0", incarnation=3, node="elsewhere"))
+    assert shown(run) == {"b-0": 0.4}
+    run.feed(judged(only(ForecastWanted, run.tick(5.0))))
+    assert shown(run) == {"a-0": 0.5, "b-0": 0.4}
+
+
+def test_a_forecast_that_was_asked_for_before_a_worker_moved_says_nothing_of_it():
+    run = forecasting()
+    for worker in ("a-0", "b-0"):
+        run.feed(hello(worker))
+    wanted = only(ForecastWanted, run.tick())
+    run.feed(hello("a-0", incarnation=2, node="elsewhere"))
+    run.feed(judged(wanted))
+    assert shown(run) == {"b-0": 0.4}

@@ -4,15 +4,9 @@ import pytest
 
 from tests.kernel.runs import LR, Run, hello, make_kernel, of, only, three_groups
 from torchloom_core.actions import ChangeKnob
-from torchloom_core.decisions import (
-    ForgetKnob,
-    Issue,
-    KnobDesired,
-    ResumeActions,
-    StopActions,
-    Verdict,
-)
+from torchloom_core.decisions import Issue, KnobDesired, Verdict
 from torchloom_core.messages import KnobSpec, SetKnob
+from torchloom_core.requests import ForgetKnob, ResumeActions, StopActions
 
 
 @pytest.fixture

@@ -17,18 +17,9 @@ from tests.kernel.runs import (
     three_groups,
 )
 from torchloom_core.actions import ChangeKnob, DrainGroup, Migrate, PauseRun, SaveCheckpoint
-from torchloom_core.decisions import (
-    Approve,
-    CommandLife,
-    Issue,
-    Notice,
-    Outcome,
-    Recall,
-    ResumeActions,
-    StopActions,
-    Verdict,
-)
+from torchloom_core.decisions import CommandLife, Issue, Notice, Outcome, Recall, Verdict
 from torchloom_core.messages import Drain, Join, Pause, SetKnob
+from torchloom_core.requests import Approve, ResumeActions, StopActions
 
 
 @pytest.fixture

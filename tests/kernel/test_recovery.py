@@ -10,18 +10,9 @@ from tests.kernel.inputs import ROSTER, actions
 from tests.kernel.runs import Run, make_kernel, of, only, telemetry, three_groups
 from torchloom_core.actions import ChangeKnob, Migrate
 from torchloom_core.codec import encode
-from torchloom_core.decisions import (
-    Control,
-    Issue,
-    KnobDesired,
-    Outcome,
-    Recovered,
-    Reply,
-    ResumeActions,
-    StopActions,
-    Verdict,
-)
+from torchloom_core.decisions import Control, Issue, KnobDesired, Outcome, Recovered, Reply, Verdict
 from torchloom_core.messages import Command, Drain, Hello, Join, Pause, Resume, SetKnob
+from torchloom_core.requests import ResumeActions, StopActions
 
 CONFIG = "[arbiter]\nmin_groups = 0\nmax_in_motion_share = 1.0"
 

@@ -31,7 +31,8 @@ STANDBY = {"state": "standby"}
 def test_a_standby_on_the_node_at_risk_is_no_help():
     run = run_with(("a-0", {"node": "n1"}), ("s-0", {**STANDBY, "node": "n1"}))
     assert refusal(run) == (
-        "no stand-by fits a: need as many workers, on other nodes, heard of lately"
+        "no stand-by fits a: need as many workers, on other nodes that are not cordoned, "
+        "heard of lately"
     )
 
 

@@ -3,7 +3,9 @@
 import pytest
 
 from torchloom_core.testing import PolicyContract
+from torchloom_policies.checkpoint_interval import CheckpointIntervalPolicy
 from torchloom_policies.failure_forecast import FailureForecastPolicy
+from torchloom_policies.lemon_nodes import LemonNodesPolicy
 from torchloom_policies.silence import SilencePolicy
 from torchloom_policies.straggler import StragglerPolicy
 from torchloom_policies.thresholds import ThresholdsPolicy
@@ -43,8 +45,27 @@ class TestFailureForecast(PolicyContract):
     predictors = ("trend",)
 
 
+class TestCheckpointInterval(PolicyContract):
+    policy_class = CheckpointIntervalPolicy
+    options = {"knob": "lr", "predictor": "trend"}  # noqa: RUF012
+    predictors = ("trend",)
+
+
+class TestLemonNodes(PolicyContract):
+    policy_class = LemonNodesPolicy
+    options = {"ratio": 1.01, "min_probability": 0.1, "incident_s": 1.0}  # noqa: RUF012
+
+
 @pytest.mark.parametrize(
-    "contract", [TestThresholds, TestStraggler, TestSilence, TestFailureForecast]
+    "contract",
+    [
+        TestThresholds,
+        TestStraggler,
+        TestSilence,
+        TestFailureForecast,
+        TestCheckpointInterval,
+        TestLemonNodes,
+    ],
 )
 def test_the_story_makes_every_builtin_policy_propose_something(contract):
     test = contract()

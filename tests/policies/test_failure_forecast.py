@@ -1,10 +1,15 @@
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.kernel.runs import Run, active, hello, make_kernel, of, only
 from torchloom_core.config import Costs
+from torchloom_core.decisions import ForecastWanted, Issue, Outcome, Proposed, Verdict
+from torchloom_core.messages import Drain, Join
 from torchloom_core.plugin import Alert, DrainGroup, Forecast, Migrate
 from torchloom_core.testing import view_of
+from torchloom_core.testing.views import EPOCH_S
 from torchloom_policies.failure_forecast import FailureForecastPolicy
 
 COSTS = Costs(gpus_per_worker=8, detect_s=5, restart_s=30, unsaved_s=5, replace_s=100, migrate_s=2)
@@ -21,7 +26,12 @@ def fleet(hazard, forecast_id="f1", why=None, **view):
         id=forecast_id, predictor="trend", horizon_s=60.0, hazard=hazard, why=why or {}
     )
     view = {"workers": 6, "group": GROUPS, "state": STATES, "costs": COSTS, **view}
-    return view_of(forecasts=[forecast], **view)
+    metrics = {"unsaved_work_s": np.full(len(view["group"]), view.pop("unsaved_work_s", np.nan))}
+    return view_of(metrics, forecasts=[forecast], **view)
+
+
+def later(seconds):
+    return {"now_s": EPOCH_S + seconds}
 
 
 def test_a_group_whose_loss_exceeds_the_price_is_migrated():
@@ -51,11 +61,90 @@ def test_an_unlikely_failure_is_left_alone_whatever_the_price():
     assert not list(policy(min_probability=0.6).on_tick(fleet({"w2": 0.5})))
 
 
-def test_each_forecast_is_acted_on_once():
+def test_a_suspicion_is_acted_on_once_a_horizon_however_often_it_is_forecast():
     forecaster = policy()
-    assert len(list(forecaster.on_tick(fleet({"w2": 0.9})))) == 1
-    assert not list(forecaster.on_tick(fleet({"w2": 0.9})))
-    assert len(list(forecaster.on_tick(fleet({"w2": 0.9}, "f2")))) == 1
+    assert len(list(forecaster.on_tick(fleet({"w2": 0.6})))) == 1
+    assert not list(forecaster.on_tick(fleet({"w2": 0.6})))
+    assert not list(forecaster.on_tick(fleet({"w2": 0.7}, "f2", **later(30))))
+    assert len(list(forecaster.on_tick(fleet({"w2": 0.7}, "f3", **later(60))))) == 1
+
+
+def test_a_suspicion_whose_odds_have_doubled_is_acted_on_again():
+    forecaster = policy()
+    assert len(list(forecaster.on_tick(fleet({"w2": 0.6})))) == 1
+    (again,) = forecaster.on_tick(fleet({"w2": 0.75}, "f2", **later(1)))
+    assert again.cause == ("f2",)
+
+
+def test_the_same_group_on_other_nodes_is_another_suspicion():
+    forecaster = policy()
+    assert len(list(forecaster.on_tick(fleet({"w2": 0.6})))) == 1
+    moved = fleet({"w2": 0.6}, "f2", node=["n0", "n1", "n7", "n8", "n4", "n5"])
+    assert len(list(forecaster.on_tick(moved))) == 1
+
+
+def test_a_forecast_says_less_with_time_and_nothing_once_its_horizon_is_over():
+    unready = {"state": ["paused"] * 4 + ["gone"] * 2}
+    forecaster = policy()
+    list(forecaster.on_tick(fleet({"w2": 0.75}, **unready)))
+    (proposal,) = forecaster.on_tick(fleet({"w2": 0.75}, **later(30)))
+    assert proposal.confidence == pytest.approx(0.5)
+    assert "within 30 s" in proposal.reason
+    forecaster = policy()
+    list(forecaster.on_tick(fleet({"w2": 0.75}, **unready)))
+    assert not list(forecaster.on_tick(fleet({"w2": 0.75}, **later(60))))
+
+
+def test_a_group_is_moved_as_soon_as_there_is_a_standby():
+    forecaster = policy()
+    (alert,) = forecaster.on_tick(fleet({"w2": 0.9}, state=["training"] * 4 + ["gone"] * 2))
+    assert isinstance(alert.action, Alert)
+    assert not list(
+        forecaster.on_tick(fleet({"w2": 0.9}, state=["training"] * 4 + ["gone"] * 2, **later(1)))
+    )
+    (proposal,) = forecaster.on_tick(fleet({"w2": 0.9}, **later(2)))
+    assert proposal.action == Migrate(group="b")
+
+
+def test_the_one_standby_goes_to_the_group_that_needs_it_most():
+    first, second = policy().on_tick(fleet({"w0": 0.5, "w2": 0.9}))
+    assert first.action == Migrate(group="b")
+    assert isinstance(second.action, Alert)
+
+
+def test_a_standby_on_a_cordoned_node_cannot_take_over():
+    (proposal,) = policy().on_tick(fleet({"w2": 0.9}, cordoned=["n5"]))
+    assert isinstance(proposal.action, Alert)
+
+
+def test_the_work_not_yet_saved_counts_as_the_trainer_reports_it():
+    hour = Costs(gpus_per_worker=8, detect_s=5, restart_s=30, unsaved_s=1800, replace_s=0)
+    late = policy().on_tick(fleet({"w2": 0.5}, costs=hour, unsaved_work_s=3000.0))
+    soon = policy().on_tick(fleet({"w2": 0.5}, costs=hour, unsaved_work_s=60.0))
+    unknown = policy().on_tick(fleet({"w2": 0.5}, costs=hour))
+    gains = [only_gain(proposals) / 32 - 35 for proposals in (late, soon, unknown)]
+    assert gains == pytest.approx([3030.0, 90.0, 1800.0])
+
+
+def only_gain(proposals):
+    (proposal,) = proposals
+    return proposal.gain_gpu_s
+
+
+def test_where_recovery_is_per_step_only_what_the_group_itself_loses_counts():
+    step = Costs(gpus_per_worker=8, detect_s=0, restart_s=0, unsaved_s=10, replace_s=30)
+    hazards = {"w2": 0.3}
+    (proposal,) = policy().on_tick(fleet(hazards, costs=step))
+    assert proposal.gain_gpu_s == 10 * 32 + 30 * 16
+    dear = Costs(
+        gpus_per_worker=8, detect_s=0, restart_s=0, unsaved_s=10, replace_s=30, migrate_s=9
+    )
+    assert not list(policy().on_tick(fleet(hazards, costs=dear)))
+
+
+def test_a_model_without_skill_is_accepted_only_if_that_is_wanted():
+    assert policy().needs_skill
+    assert not policy(accept_unskilled=True).needs_skill
 
 
 def test_no_forecast_means_no_proposal():
@@ -96,9 +185,7 @@ def test_without_a_standby_a_group_is_drained_if_that_is_wanted_and_pays():
     (proposal,) = policy(drain_without_standby=True).on_tick(fleet({"w2": 0.9}, state=states))
     assert proposal.action == DrainGroup(group="b")
     assert proposal.cost_gpu_s == 2 * 32 + 100 * 16
-    assert not list(
-        policy(drain_without_standby=True).on_tick(fleet({"w2": 0.5}, "f2", state=states))
-    )
+    assert not list(policy(drain_without_standby=True).on_tick(fleet({"w2": 0.5}, state=states)))
 
 
 def test_a_shorter_horizon_lowers_the_probability():
@@ -111,5 +198,40 @@ def test_a_shorter_horizon_lowers_the_probability():
 def test_every_proposal_is_worth_its_price(hazards):
     hazard = {f"w{i}": p for i, p in enumerate(hazards)}
     for proposal in policy(min_probability=0.0).on_tick(fleet(hazard)):
-        assert proposal.net_gpu_s > 0
+        assert proposal.net_gpu_s > 0 or isinstance(proposal.action, Alert)
         assert 0 <= proposal.confidence <= 1
+
+
+class Daily:
+    """A predictor that is asked once a day and looks a week ahead."""
+
+    name = "daily"
+    needs = ()
+    horizon_s = 7 * 86_400.0
+    every_s = 86_400.0
+
+
+def test_a_predictor_that_is_asked_once_a_day_moves_each_group_once():
+    config = "[costs]\nrestart_s = 600.0\n[weaver]\ntick_s = 600.0\nstale_after_s = 3600.0"
+    forecaster = active("failure_forecast", policy(predictor="daily"))
+    run = Run(make_kernel([forecaster], config, {"daily": Daily()}))
+    for group in "abc":
+        run.feed(hello(f"{group}-0"))
+    wanted = only(ForecastWanted, run.tick(600.0))
+    hazard = {"a-0": 0.9, "b-0": 0.01, "c-0": 0.01}
+    run.feed(Forecast(id=wanted.id, predictor="daily", horizon_s=7 * 86_400.0, hazard=hazard))
+    assert isinstance(only(Proposed, run.tick(600.0)).proposal.action, Alert)
+    run.feed(hello("s-0", state="standby"))
+    assert only(Verdict, run.tick(600.0)).granted
+    (join,) = run.commands()
+    assert isinstance(join.do, Join)
+    run.ack(join)
+    run.feed(hello("s-0", state="training", incarnation=2))
+    (drain,) = [c for c in run.commands() if isinstance(c.do, Drain)]
+    run.ack(drain)
+    assert run.all(Outcome)[-1].result == "done"
+    run.feed(hello("a-0", incarnation=2, node="elsewhere", state="standby"))
+    for _ in range(200):
+        run.tick(600.0)
+    assert len(run.all(Proposed)) == 2
+    assert len(of(Issue, run.outputs)) == 2

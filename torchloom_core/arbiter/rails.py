@@ -12,6 +12,7 @@ from torchloom_core import config
 from torchloom_core.actions import (
     HIGH_IMPACT,
     Action,
+    CordonNode,
     DrainGroup,
     Migrate,
     kind_of,
@@ -44,6 +45,12 @@ class Situation(Protocol):
 
     def groups_in_motion(self) -> set[str]:
         """Return the replica groups that some plan moves."""
+
+    def nodes(self) -> set[str]:
+        """Return every node that is known."""
+
+    def cordoned(self) -> set[str]:
+        """Return the nodes on which nobody new is put."""
 
 
 @dataclass(frozen=True)
@@ -194,6 +201,18 @@ def in_motion_share(case: Case) -> str:
     return f"need at most {limit:.0%} of {groups} groups in motion, would be {len(moving)}"
 
 
+def cordoned_share(case: Case) -> str:
+    """Refuse to cordon more than a share of the nodes; one may always be."""
+    if not isinstance(case.proposal.action, CordonNode):
+        return ""
+    cordoned = len(case.situation.cordoned() | {case.proposal.action.node})
+    nodes = len(case.situation.nodes() | case.situation.cordoned())
+    limit = case.rails.max_cordoned_share
+    if cordoned <= max(1, int(limit * nodes + _ROUNDING)):
+        return ""
+    return f"need at most {limit:.0%} of {nodes} nodes cordoned, would be {cordoned}"
+
+
 def no_gain(case: Case) -> str:
     """Refuse what is not worth more than doing nothing, the arm worth 0."""
     if case.kind == "alert" or case.proposal.net_gpu_s > 0:
@@ -226,6 +245,7 @@ POLICY_RAILS: tuple[Rail, ...] = (
     breaker,
     quorum_minimum,
     in_motion_share,
+    cordoned_share,
     no_gain,
 )
 """What a policy's proposal must pass, in the order in which the rules are named."""

@@ -6,11 +6,13 @@ Each is a proposal like a policy's: the arbiter has the last word, and the comma
 from torchloom_core.actions import (
     Action,
     CollectDump,
+    CordonNode,
     DrainGroup,
     Migrate,
     PauseRun,
     ResumeRun,
     SaveCheckpoint,
+    UncordonNode,
 )
 from torchloom_core.cli.options import Connection, Wait
 from torchloom_core.cli.weaver_client import act
@@ -97,6 +99,28 @@ def dump(worker: str, /, *, wait: Wait = _WAIT_S, connection: Connection = _HERE
         The worker.
     """
     _propose(CollectDump(worker=worker), wait, connection)
+
+
+def cordon(node: str, /, *, connection: Connection = _HERE) -> None:
+    """Put nobody new on a node; who trains there stays.
+
+    Parameters
+    ----------
+    node
+        The node.
+    """
+    _propose(CordonNode(node=node), 0.0, connection)
+
+
+def uncordon(node: str, /, *, connection: Connection = _HERE) -> None:
+    """Let workers be put on a node again.
+
+    Parameters
+    ----------
+    node
+        The node.
+    """
+    _propose(UncordonNode(node=node), 0.0, connection)
 
 
 def _propose(action: Action, wait_s: float, connection: Connection) -> None:

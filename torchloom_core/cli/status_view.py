@@ -34,6 +34,9 @@ def render(status: Status, metrics: Sequence[str] = (), trouble: str = "") -> Re
         text = "ACTIONS ARE STOPPED: nothing is done until `torchloom actions resume`"
         parts.append(Panel(Text(text), style="bold red"))
     parts.append(_workers(status.workers, metrics))
+    if status.cordoned:
+        nodes = ", ".join(status.cordoned)
+        parts.append(Text(f"cordoned, nobody new is put there: {nodes}", style="yellow"))
     if status.waiting:
         parts.append(_waiting(status))
     if status.flights:

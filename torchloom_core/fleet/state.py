@@ -1,19 +1,19 @@
-"""The fleet as the kernel keeps it: who is there, and the columns of what they measured."""
+"""The fleet as the kernel keeps it: who is there, where, in which state, and what they measured."""
 
-import bisect
 from collections.abc import Iterable, Mapping
 
 import numpy as np
-from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.config import Costs
 from torchloom_core.decisions import Forecast, NodeFault
-from torchloom_core.fleet.columns import Ints, Ring, frozen
-from torchloom_core.fleet.rings import Rings, samples_in
+from torchloom_core.fleet.columns import Ints, frozen
+from torchloom_core.fleet.fault_log import Fault, FaultLog
+from torchloom_core.fleet.intake import Intake, Newest
+from torchloom_core.fleet.rings import Rings
 from torchloom_core.fleet.table import SampleTable
-from torchloom_core.fleet.view import Fault, FleetView, Need
+from torchloom_core.fleet.view import FleetView, Need
 from torchloom_core.messages import (
     Deed,
     Drain,
@@ -29,18 +29,26 @@ from torchloom_core.messages import (
     Telemetry,
 )
 
-_INT64_BYTES = _FLOAT64_BYTES = 8
-_KNOWN_HEADERS = 1000
 _OVER = frozenset({"left", "gone"})
 """States that no life of a worker comes back from."""
+_STATE_AFTER = {Drain: "left", Join: "joining", Pause: "paused", Resume: "training"}
 _FAULT_NOTES = frozenset({"fault", "hang"})
-
-Batches = tuple[list[int], list[bytes], list[int]]
-"""Rows, newest samples and times of the batches that share a header."""
 
 
 class FleetState:
-    """Every worker that ever registered, one row each, and what was last heard of it."""
+    """Every worker that ever registered, one row each, and what was last heard of it.
+
+    Attributes
+    ----------
+    row_of : dict of str to int
+        Worker to its row.
+    hello, state, knobs : list
+        Of each row, what it last said of itself.
+    cordoned : set of str
+        Nodes on which nobody new is put.
+    fault_log : FaultLog
+        What went wrong of late, on whatever node.
+    """
 
     def __init__(
         self,
@@ -51,30 +59,22 @@ class FleetState:
         costs: Costs,
         fault_memory_s: float = 86_400.0,
     ) -> None:
-        columns: dict[str, int] = {}
-        for need in needs:
-            columns[need.metric] = max(
-                columns.get(need.metric, 1), samples_in(need.window_s, tick_s)
-            )
-        self._rings = {metric: Ring(n, 0) for metric, n in sorted(columns.items())}
-        self._metrics = Rings(self._rings, tick_s, stale_after_s)
+        self._intake = Intake(needs, tick_s, stale_after_s)
         self._tick_s = tick_s
         self._stale_ns = round(stale_after_s * SECOND_NS)
         self._costs = costs
-        self._fault_memory_ns = round(fault_memory_s * SECOND_NS)
         self._capacity = 0
         self._heard_ns: Ints = np.zeros(0, dtype=np.int64)
         self._progress_ns: Ints = np.zeros(0, dtype=np.int64)
         self._step: Ints = np.zeros(0, dtype=np.int64)
-        self._pending: list[tuple[Telemetry, int]] = []
-        self._columns_of: dict[tuple[str, ...], list[tuple[int, Ring]]] = {}
-        self._faults: list[Fault] = []
         self._table_rows: tuple[tuple[str, ...], NDArray[np.intp]] = ((), np.zeros(0, np.intp))
         self._where: tuple[tuple[str, ...], ...] | None = None
         self.row_of: dict[str, int] = {}
         self.hello: list[Hello] = []
         self.state: list[str] = []
         self.knobs: list[dict[str, KnobValue]] = []
+        self.cordoned: set[str] = set()
+        self.fault_log = FaultLog(fault_memory_s)
 
     def register(self, hello: Hello, ts_ns: int) -> bool:
         """Enter a worker, or its next life; return False for a hello of a life already known.
@@ -101,8 +101,7 @@ class FleetState:
                 self._heard_ns[row] = ts_ns
                 return False
             self.state[row] = hello.state
-            for ring in self._rings.values():
-                ring.forget(row)
+            self._intake.forget(row)
         self._heard_ns[row] = self._progress_ns[row] = ts_ns
         self._step[row] = -1
         return True
@@ -123,38 +122,40 @@ class FleetState:
     def apply(self, worker: str, deed: Deed) -> None:
         """Take note of what a worker has just done; its telemetry says the same only later."""
         row = self.row_of[worker]
-        match deed:
-            case SetKnob(knob=knob, value=value):
-                self.knobs[row][knob] = value
-            case _ if self.state[row] == "gone":
-                pass
-            case Drain():
-                self.state[row] = "left"
-            case Join():
-                self.state[row] = "joining"
-            case Pause():
-                self.state[row] = "paused"
-            case Resume():
-                self.state[row] = "training"
-            case _:
-                pass
+        if isinstance(deed, SetKnob):
+            self.knobs[row][deed.knob] = deed.value
+        elif self.state[row] != "gone":
+            self.state[row] = _STATE_AFTER.get(type(deed), self.state[row])
 
-    def note(self, note: Note, ts_ns: int) -> None:
-        """Remember a note that tells of a fault."""
-        if note.kind in _FAULT_NOTES and note.worker in self.row_of:
-            self._add_fault(note.worker, note.kind, ts_ns, f"{note.kind}:{note.ts_ns}")
+    def note(self, note: Note, ts_ns: int) -> Fault | None:
+        """Remember a note that tells of a fault; return the fault if it is news."""
+        if note.kind not in _FAULT_NOTES or note.worker not in self.row_of:
+            return None
+        return self._add_fault(note.worker, note.kind, ts_ns, f"{note.kind}:{note.ts_ns}")
 
-    def note_fault(self, message: NodeFault) -> None:
+    def note_fault(self, message: NodeFault) -> Fault | None:
         """Remember a fault that was told of a node, whether or not a worker sits there."""
         fault = Fault(
-            worker="", node=message.node, kind=message.kind, ts_ns=message.ts_ns, id=message.id
+            worker="",
+            node=message.node,
+            kind=message.kind,
+            ts_ns=message.ts_ns,
+            id=message.id,
+            fatal=message.fatal,
         )
-        bisect.insort(self._faults, fault, key=lambda known: known.ts_ns)
+        return fault if self.fault_log.add(fault) else None
 
-    def _add_fault(self, worker: str, kind: str, ts_ns: int, suffix: str) -> None:
+    def _add_fault(self, worker: str, kind: str, ts_ns: int, suffix: str) -> Fault | None:
         node = self.hello[self.row_of[worker]].node
-        fault = Fault(worker=worker, node=node, kind=kind, ts_ns=ts_ns, id=f"{worker}/{suffix}")
-        bisect.insort(self._faults, fault, key=lambda known: known.ts_ns)
+        fault = Fault(
+            worker=worker,
+            node=node,
+            kind=kind,
+            ts_ns=ts_ns,
+            id=f"{worker}/{suffix}",
+            fatal=kind != "fault",
+        )
+        return fault if self.fault_log.add(fault) else None
 
     def is_over(self, row: int) -> bool:
         """Say whether the worker in ``row`` has left or its process has ended."""
@@ -167,11 +168,7 @@ class FleetState:
 
     def receive(self, batch: Telemetry, ts_ns: int) -> None:
         """Take a batch; its newest sample reaches the columns when the tick closes."""
-        if len(batch.ts_ns) > _INT64_BYTES:
-            # A tick's worth of whole batches would be kept in memory fresh from the system.
-            newest = batch.values[-_FLOAT64_BYTES * len(batch.metrics) :]
-            batch = replace(batch, ts_ns=batch.ts_ns[-_INT64_BYTES:], values=newest)
-        self._pending.append((batch, ts_ns))
+        self._intake.take(batch, ts_ns)
 
     def receive_table(self, table: SampleTable, ts_ns: int) -> None:
         """Take one sample of many workers straight into the coming column.
@@ -184,13 +181,10 @@ class FleetState:
         if table.workers is not self._table_rows[0]:
             rows = np.array([self.row_of[worker] for worker in table.workers], dtype=np.intp)
             self._table_rows = (table.workers, rows)
-        rows, values = self._table_rows[1], table.values
+        rows = self._table_rows[1]
         heard = np.arange(len(rows)) if table.heard is None else np.flatnonzero(table.heard)
-        rows, values = rows[heard], values[heard]
-        stamps: Ints = np.full(len(rows), ts_ns, dtype=np.int64)
-        for column, metric in enumerate(table.metrics):
-            if metric in self._rings:
-                self._rings[metric].put(rows, values[:, column], stamps)
+        rows = rows[heard]
+        self._intake.put(rows, table.metrics, table.values[heard], ts_ns)
         self._heard_ns[rows] = ts_ns
         self._progress_ns[rows] = ts_ns - round(table.progress_age_s * SECOND_NS)
         if table.step is not None:
@@ -202,62 +196,12 @@ class FleetState:
 
     def close_tick(self, now_ns: int) -> list[str]:
         """Write what was received into the columns; return workers nobody introduced."""
-        strangers: dict[str, None] = {}
-        newest: dict[int, tuple[Telemetry, int]] = {}
-        by_header: dict[tuple[str, ...], Batches] = {}
-        headers: dict[int, tuple[str, ...]] = {}
-        for batch, ts_ns in self._pending:
-            row = self.row_of.get(batch.worker, -1)
-            if row < 0 or self.hello[row].incarnation != batch.incarnation:
-                if row < 0 or self.hello[row].incarnation < batch.incarnation:
-                    strangers[batch.worker] = None
-                continue
-            newest[row] = (batch, ts_ns)
-            metrics = batch.metrics
-            if metrics and batch.ts_ns:
-                known = headers.setdefault(row, metrics)
-                if known is not metrics and known != metrics:
-                    # What a worker sent first is written first, under whatever header.
-                    self._write_all(by_header)
-                    headers = {row: metrics}
-                header = by_header.get(metrics)
-                if header is None:
-                    header = by_header[metrics] = ([], [], [])
-                header[0].append(row)
-                header[1].append(batch.values[-_FLOAT64_BYTES * len(metrics) :])
-                header[2].append(ts_ns)
-        self._pending.clear()
-        self._write_all(by_header)
+        newest, strangers = self._intake.close_column(self.row_of, self.hello)
         self._hear(newest)
-        for ring in self._rings.values():
-            ring.close_column()
-        while self._faults and self._faults[0].ts_ns < now_ns - self._fault_memory_ns:
-            self._faults.pop(0)
-        return list(strangers)
+        self.fault_log.forget_old(now_ns)
+        return strangers
 
-    def _write_all(self, by_header: dict[tuple[str, ...], Batches]) -> None:
-        for metrics, (rows, values, stamps) in by_header.items():
-            self._write(metrics, rows, values, stamps)
-        by_header.clear()
-
-    def _write(
-        self, metrics: tuple[str, ...], rows: list[int], values: list[bytes], stamps: list[int]
-    ) -> None:
-        wanted = self._columns_of.get(metrics)
-        if wanted is None:
-            wanted = [(i, self._rings[m]) for i, m in enumerate(metrics) if m in self._rings]
-            if len(self._columns_of) >= _KNOWN_HEADERS:
-                self._columns_of.clear()
-            self._columns_of[metrics] = wanted
-        if not wanted:
-            return
-        table = np.frombuffer(b"".join(values), dtype="<f8").reshape(len(rows), len(metrics))
-        row_index = np.array(rows, dtype=np.intp)
-        ts_ns = np.array(stamps, dtype=np.int64)
-        for column, ring in wanted:
-            ring.put(row_index, table[:, column], ts_ns)
-
-    def _hear(self, newest: Mapping[int, tuple[Telemetry, int]]) -> None:
+    def _hear(self, newest: Newest) -> None:
         for row, (batch, ts_ns) in newest.items():
             if self.state[row] not in _OVER:
                 self.state[row] = batch.state
@@ -267,13 +211,14 @@ class FleetState:
 
     def view(self, now_ns: int, forecasts: Mapping[str, Forecast]) -> FleetView:
         """Return what policies see at this tick."""
-        return self._view(now_ns, forecasts, self._metrics, tuple(self.knobs))
+        return self._view(now_ns, forecasts, self._intake.metrics, tuple(self.knobs))
 
     def view_copy(self, now_ns: int, needs: Iterable[Need]) -> FleetView:
         """Return a view that stays as it is, for a predictor that runs off the loop."""
-        self._metrics.now_ns, self._metrics.workers = now_ns, len(self.hello)
+        metrics = self._intake.metrics
+        metrics.now_ns, metrics.workers = now_ns, len(self.hello)
         knobs = tuple(dict(values) for values in self.knobs)
-        return self._view(now_ns, {}, self._metrics.copy(needs), knobs)
+        return self._view(now_ns, {}, metrics.copy(needs), knobs)
 
     def _view(
         self,
@@ -308,8 +253,9 @@ class FleetState:
             knob_specs=self.knob_specs(),
             knob_values=knobs,
             forecasts=forecasts,
-            faults=tuple(self._faults),
+            faults=self.fault_log.faults,
             costs=self._costs,
+            cordoned=frozenset(self.cordoned),
         )
 
     def knob_specs(self) -> dict[str, KnobSpec]:
@@ -354,5 +300,4 @@ class FleetState:
         self._heard_ns = np.pad(self._heard_ns, (0, more))
         self._progress_ns = np.pad(self._progress_ns, (0, more))
         self._step = np.pad(self._step, (0, more), constant_values=-1)
-        for ring in self._rings.values():
-            ring.grow(self._capacity)
+        self._intake.grow(self._capacity)

@@ -1,7 +1,7 @@
 """What a policy or predictor sees of the fleet at one tick."""
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Protocol, cast
 
 import msgspec
@@ -12,6 +12,7 @@ from torchloom_core.clock import SECOND_NS
 from torchloom_core.config import Costs
 from torchloom_core.decisions import Forecast
 from torchloom_core.fleet.columns import AnyArray, Floats, Ints
+from torchloom_core.fleet.fault_log import Fault as Fault
 from torchloom_core.messages import KnobSpec, KnobValue
 
 
@@ -20,16 +21,6 @@ class Need(msgspec.Struct, frozen=True):
 
     metric: str
     window_s: float = 0.0
-
-
-class Fault(msgspec.Struct, frozen=True, kw_only=True):
-    """One fault that was seen: an unexpected exit, a hang, an XID."""
-
-    worker: str
-    node: str
-    kind: str
-    ts_ns: int
-    id: str
 
 
 class Metrics(Protocol):
@@ -72,9 +63,11 @@ class FleetView:
     progress_age_s : (workers,) float64
         Seconds since its trainer last finished a step, as far as is known.
     faults : sequence of Fault
-        Faults of the last day, oldest first.
+        Faults of the last day, or for as long as some active plugin declared, oldest first.
     costs : Costs
         What failures and actions cost, from the config.
+    cordoned : set of str
+        Nodes on which nobody new is put.
     """
 
     def __init__(
@@ -96,6 +89,7 @@ class FleetView:
         forecasts: Mapping[str, Forecast],
         faults: Sequence[Fault],
         costs: Costs,
+        cordoned: Set[str] = frozenset(),
     ) -> None:
         self.now_ns = now_ns
         self.tick_s = tick_s
@@ -110,6 +104,7 @@ class FleetView:
         self.knob_specs = knob_specs
         self.faults = faults
         self.costs = costs
+        self.cordoned = cordoned
         self._metrics = metrics
         self._knob_values = knob_values
         self._forecasts = forecasts

@@ -5,6 +5,7 @@ kind                  id                  cause                                w
 ====================  ==================  ===================================  ==================
 hello                                                                          the sender
 exit, note            the fault it tells of                                    the sender
+node_fault            the fault it tells of
 ack                                       the command                          the sender
 tick, recovered
 forecast              its own
@@ -24,31 +25,30 @@ reply                                     the request
 ====================  ==================  ===================================  ==================
 
 An output also follows from the input with the same ``seq``. The ids of exits and notes are
-those of :class:`~torchloom_core.fleet.view.Fault`, on which proposals rest.
+those of :class:`~torchloom_core.fleet.fault_log.Fault`, on which proposals rest.
 """
 
 from typing import NamedTuple
 
 from torchloom_core.actions import Action
 from torchloom_core.decisions import (
-    Approve,
     CommandLife,
     Forecast,
     ForecastWanted,
     Input,
     Issue,
     KnobDesired,
+    NodeFault,
     Notice,
     Outcome,
     Output,
-    Propose,
     Proposed,
     Recall,
     Reply,
-    Request,
     Verdict,
 )
 from torchloom_core.messages import Ack, Exit, Hello, Note
+from torchloom_core.requests import Approve, Propose, Request
 
 
 class Links(NamedTuple):
@@ -71,6 +71,8 @@ def links_of(message: Input | Output) -> Links:
             return Links(id=f"{worker}/exit:{incarnation}", worker=worker)
         case Note(worker=worker, kind=kind, ts_ns=ts_ns):
             return Links(id=f"{worker}/{kind}:{ts_ns}", worker=worker)
+        case NodeFault(id=id):
+            return Links(id=id)
         case Ack() | Recall():
             return Links(cause=message.command, worker=message.worker)
         case Forecast() | ForecastWanted():

@@ -23,11 +23,9 @@ from torchloom_core.config import Config
 from torchloom_core.control import Status
 from torchloom_core.credentials import write_private
 from torchloom_core.decisions import (
-    CommandLife,
     Control,
     ForecastWanted,
     Input,
-    KnobDesired,
     Notice,
     Outcome,
     Output,
@@ -48,12 +46,11 @@ from torchloom_core.trajectory.layout import run_folder
 from torchloom_core.trajectory.writer import TrajectoryWriter
 from torchloom_core.weaver.desk import Desk
 from torchloom_core.weaver.forecasting import forecast
-from torchloom_core.weaver.outbox import CONTROL_KEY, Outbox
+from torchloom_core.weaver.outbox import CONTROL_KEY, Outbox, may_change_control
 from torchloom_core.weaver.status import describe, describe_knobs
 
 log = logging.getLogger(__name__)
 
-_MAY_CHANGE_CONTROL = (CommandLife, KnobDesired, Outcome, Reply, Verdict)
 _PREDICTOR_PATIENCE_S = 60.0
 _GOODBYE_S = 5.0
 _ANY_ADDRESS = ("0.0.0.0", "::")
@@ -106,7 +103,7 @@ class Weaver:
     def _post(self, outputs: Sequence[Output]) -> None:
         # On file before anyone is told: what was done is never missing from the trajectory.
         self._trajectory.flush()
-        changed = any(isinstance(output, _MAY_CHANGE_CONTROL) for output in outputs)
+        changed = any(map(may_change_control, outputs))
         self._outbox.post(outputs, self._kernel.control() if changed else None)
         for output in outputs:
             _log(output)

@@ -13,17 +13,17 @@ import msgspec
 from torchloom_core import codec
 from torchloom_core.actions import Action, ChangeKnob
 from torchloom_core.control import Answer, KnobSet, KnobTable, KnobUnset, Status
-from torchloom_core.decisions import (
+from torchloom_core.decisions import Reply
+from torchloom_core.errors import MessageError
+from torchloom_core.requests import (
     Approve,
     ForgetKnob,
     Propose,
-    Reply,
     Request,
     ResumeActions,
     StopActions,
     Want,
 )
-from torchloom_core.errors import MessageError
 
 _PATIENCE_S = 10.0
 

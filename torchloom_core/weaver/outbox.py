@@ -12,13 +12,30 @@ from typing import Protocol
 
 from torchloom_core import codec
 from torchloom_core.clock import Clock
-from torchloom_core.decisions import Control, Issue, KnobDesired, Notice, Output, Recall
+from torchloom_core.decisions import (
+    CommandLife,
+    Control,
+    Issue,
+    KnobDesired,
+    Notice,
+    Outcome,
+    Output,
+    Recall,
+    Reply,
+    Verdict,
+)
 from torchloom_core.errors import BrokerError
 from torchloom_core.messages import Command
 
 log = logging.getLogger(__name__)
 
 CONTROL_KEY = "control"
+
+
+def may_change_control(output: Output) -> bool:
+    """Say whether the kernel's state may differ after this output."""
+    fault = isinstance(output, Notice) and output.kind == "fault"
+    return fault or isinstance(output, CommandLife | KnobDesired | Outcome | Reply | Verdict)
 
 
 class Bus(Protocol):

@@ -54,6 +54,7 @@ def describe(
             )
             for proposal_id, candidate in kernel.arbiter.waiting.items()
         ),
+        cordoned=tuple(sorted(kernel.fleet.cordoned)),
         trajectory=log,
     )
 

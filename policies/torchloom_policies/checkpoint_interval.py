@@ -1,0 +1,274 @@
+"""Save as often as the measured failures make it worth, and once more before a forecast one."""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
+import numpy as np
+
+from torchloom_core.checkpointing import daly_s, ettr
+from torchloom_core.outlook import UNSAVED_WORK, ActedOn, Outlook, unsaved_work_s
+from torchloom_core.plugin import (
+    ChangeKnob,
+    Fault,
+    FleetView,
+    Need,
+    NotNegative,
+    Positive,
+    Proposal,
+    Registry,
+    SaveCheckpoint,
+    hookimpl,
+)
+
+_DAY_S = 86_400.0
+
+
+class CheckpointIntervalPolicy:
+    """Propose the interval that wastes least, and a save when a failure is forecast.
+
+    The run's failure rate has a gamma prior of ``prior_failures`` failures at
+    ``prior_failures_per_node_day``; with n failures seen in E node-seconds of training its
+    posterior mean is ``(prior_failures + n) / (prior_failures / prior rate + E)`` (Gelman et
+    al., "Bayesian Data Analysis", 2.6), and M is one over that and the nodes that train now.
+    The interval is Daly's higher-order optimum for M and ``costs.checkpoint_s``
+    (:func:`torchloom_core.checkpointing.daly_s`), within the knob's range; the gain is the
+    difference in :func:`~torchloom_core.checkpointing.ettr` over ``period_s``. It is proposed
+    if it differs by more than ``tolerance`` from what is set and from what was proposed within
+    the last ``period_s``: the optimum is flat.
+
+    With a ``predictor``, a checkpoint is saved at once if
+
+        p x unsaved work x run's GPUs > costs.checkpoint_s x run's GPUs
+
+    where p is the probability that anyone of the run fails before the next regular checkpoint
+    would have kept that work (Aupy, Robert, Vivien and Zaidouni, "Checkpointing algorithms and
+    fault prediction", 2014). The unsaved work is the trainer's metric ``unsaved_work_s``, or
+    else ``costs.unsaved_s``. One suspicion leads to one save a horizon, unless its odds have
+    doubled.
+    """
+
+    name = "checkpoint_interval"
+
+    class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+        """Options of ``[policies.checkpoint_interval]``.
+
+        Attributes
+        ----------
+        knob : str
+            The knob that holds the work between two checkpoints, seconds, for the whole run.
+        prior_failures_per_node_day : float
+            What to expect before anything was seen; Meta's clusters had 0.0023 and 0.0065.
+        prior_failures : float
+            How many failures that prior is worth.
+        incident_s : float
+            Faults of the run closer than this are one failure, seconds.
+        memory_s : float
+            How far back faults of the run's nodes count when the policy starts, seconds.
+        tolerance : float
+            Propose no change smaller than this share of the present interval.
+        period_s : float
+            Over which time the gain is counted, seconds.
+        predictor : str
+            Whose forecasts to save on; it must stand under ``[predictors]``. Empty: none.
+        """
+
+        knob: str = "checkpoint_interval_s"
+        prior_failures_per_node_day: Positive = 0.0065
+        prior_failures: Positive = 1.0
+        incident_s: NotNegative = 300.0
+        memory_s: Positive = 30 * _DAY_S
+        tolerance: Positive = 0.2
+        period_s: Positive = _DAY_S
+        predictor: str = ""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._failures = _Failures(options.incident_s)
+        self._proposed_s = 0.0
+        self._proposed_ns = 0
+        self._outlook = Outlook(options.predictor)
+        self._saved = ActedOn()
+        self.needs = (Need(UNSAVED_WORK),) if options.predictor else ()
+        self.predictors = (options.predictor,) if options.predictor else ()
+        self.fault_memory_s = options.memory_s
+
+    def on_tick(self, view: FleetView) -> Iterable[Proposal]:
+        """Count failures; propose another interval, or a checkpoint at once."""
+        training = np.flatnonzero(view.is_in("training", "paused")).tolist()
+        self._failures.look(view, training)
+        if not training:
+            return
+        values = _values(self._options.knob, training, view)
+        yield from self._interval(values, len(training), view)
+        if self._options.predictor:
+            yield from self._save(values, training, view)
+
+    # --- the interval ---
+
+    def _interval(self, values: list[float], workers: int, view: FleetView) -> Iterator[Proposal]:
+        options, costs = self._options, view.costs
+        if not values:
+            return
+        mtbf_s = 1.0 / self._rate_per_s()
+        wanted = self._within_range(daly_s(costs.checkpoint_s, mtbf_s), view)
+        present = max(values, key=lambda value: _distance(value, wanted))
+        if not self._is_news(present, wanted, view.now_ns):
+            return
+        before, after = (
+            ettr(
+                interval_s,
+                save_s=costs.checkpoint_s,
+                mtbf_s=mtbf_s,
+                restart_s=costs.restart_s,
+                detect_s=costs.detect_s,
+            )
+            for interval_s in (present, wanted)
+        )
+        if after <= before:
+            return
+        self._proposed_s, self._proposed_ns = wanted, view.now_ns
+        yield Proposal(
+            action=ChangeKnob(knob=options.knob, value=wanted),
+            reason=(
+                f"{self._failures.count} failures in {self._failures.node_s / _DAY_S:.1f} "
+                f"node-days: one every {mtbf_s:.0f} s, a save takes {costs.checkpoint_s:g} s; "
+                f"{wanted:.0f} s of work between saves instead of {present:.0f} s leave "
+                f"{after:.2%} of the time instead of {before:.2%}"
+            ),
+            gain_gpu_s=(after - before) * options.period_s * costs.gpus_per_worker * workers,
+        )
+
+    def _rate_per_s(self) -> float:
+        """Return the run's failures a second, as far as is known."""
+        options, seen = self._options, self._failures
+        prior_node_s = options.prior_failures * _DAY_S / options.prior_failures_per_node_day
+        rate = (options.prior_failures + seen.count) / (prior_node_s + seen.node_s)
+        return rate * seen.nodes
+
+    def _within_range(self, interval_s: float, view: FleetView) -> float | int:
+        spec = view.knob_specs[self._options.knob]
+        low = -math.inf if spec.low is None else spec.low
+        high = math.inf if spec.high is None else spec.high
+        value = min(max(round(interval_s, 1), low), high)
+        return round(value) if spec.kind == "int" else value
+
+    def _is_news(self, present: float, wanted: float, now_ns: int) -> bool:
+        tolerance = math.log1p(self._options.tolerance)
+        if wanted <= 0 or _distance(present, wanted) <= tolerance:
+            return False
+        lately = now_ns - self._proposed_ns < self._options.period_s * 1e9
+        return not lately or _distance(self._proposed_s, wanted) > tolerance
+
+    # --- a checkpoint at once ---
+
+    def _save(
+        self, values: list[float], training: list[int], view: FleetView
+    ) -> Iterator[Proposal]:
+        costs = view.costs
+        unsaved_s = unsaved_work_s(view)
+        if unsaved_s is None:
+            unsaved_s = costs.unsaved_s
+        interval_s = max(values) if values else 2.0 * costs.unsaved_s
+        p = self._outlook.probability(view)
+        share = self._share_at_stake(interval_s - unsaved_s)
+        fresh = [
+            row
+            for row in training
+            if p[row] > 0 and self._saved.is_news(view.workers[row], float(p[row]), view.now_ns)
+        ]
+        with np.errstate(divide="ignore"):
+            any_fails = float(-np.expm1(share * np.log1p(-p[fresh]).sum()))
+        if any_fails * unsaved_s <= costs.checkpoint_s:
+            return
+        for row in fresh:
+            self._saved.add(view.workers[row], float(p[row]), view.now_ns, self._outlook.rest_s)
+        worst = max(fresh, key=lambda row: float(p[row]))
+        run_gpus = costs.gpus_per_worker * len(training)
+        why = self._outlook.why(view, worst)
+        yield Proposal(
+            action=SaveCheckpoint(),
+            reason=(
+                f"the run fails with probability {any_fails:.2f} before it saves again, first "
+                f"{view.workers[worst]} on {view.node[worst] or 'an unknown node'}"
+                f"{f' ({why})' if why else ''}: {unsaved_s:.0f} s of work would be lost, a save "
+                f"takes {costs.checkpoint_s:g} s"
+            ),
+            gain_gpu_s=unsaved_s * run_gpus,
+            cost_gpu_s=costs.checkpoint_s * run_gpus,
+            confidence=any_fails,
+            cause=(self._outlook.id,),
+        )
+
+    def _share_at_stake(self, until_next_s: float) -> float:
+        """Return the share of the forecast's time in which only a save now keeps the work."""
+        if until_next_s <= 0 or self._outlook.rest_s <= until_next_s:
+            return 1.0  # nobody saves in time
+        return until_next_s / self._outlook.rest_s
+
+
+class _Failures:
+    """The failures that hit the run, and how many node-seconds it trained to have them.
+
+    Faults from before the first look count on nodes that train then, the first of them only to
+    start the clock.
+    """
+
+    def __init__(self, incident_s: float) -> None:
+        self._incident_ns = round(incident_s * 1e9)
+        self._known: Sequence[Fault] | None = None
+        self._ids: set[str] = set()
+        self._members: set[str] = set()
+        self._looked_ns = 0
+        self._first_ns = 0
+        self._last_ns = 0
+        self.nodes = 0
+        self.node_s = 0.0
+        self.count = 0
+
+    def look(self, view: FleetView, training: list[int]) -> None:
+        """Count what is new; ``training`` are the rows of the workers that train."""
+        places = {view.node[row] or view.workers[row] for row in training}
+        members = places | {view.workers[row] for row in training}
+        if self._known is None and not training:
+            return
+        if view.faults is not self._known:
+            fresh = [fault for fault in view.faults if fault.id not in self._ids]
+            hit = members | self._members
+            for fault in fresh:
+                if fault.fatal and (fault.worker or fault.node) in hit:
+                    self._count(fault.ts_ns)
+            if self._known is None and self.count:
+                self.node_s = len(places) * (view.now_ns - self._first_ns) / 1e9
+                self.count -= 1
+            self._known, self._ids = view.faults, {fault.id for fault in view.faults}
+        if self._looked_ns:
+            self.node_s += self.nodes * (view.now_ns - self._looked_ns) / 1e9
+        self.nodes, self._members, self._looked_ns = len(places), members, view.now_ns
+
+    def _count(self, ts_ns: int) -> None:
+        if not self._last_ns:
+            self._first_ns = ts_ns
+        if not self._last_ns or abs(ts_ns - self._last_ns) > self._incident_ns:
+            self.count += 1
+        self._last_ns = max(ts_ns, self._last_ns)
+
+
+def _values(knob: str, training: list[int], view: FleetView) -> list[float]:
+    """Return what the knob is on the workers that train, if it is a number."""
+    spec = view.knob_specs.get(knob)
+    if spec is None or spec.kind not in ("float", "int"):
+        return []
+    present = view.knob(knob)
+    return [float(value) for row in training if (value := present[row]) is not None]
+
+
+def _distance(one: float, other: float) -> float:
+    """Return how many times one is the other, as a logarithm; inf if one is not above 0."""
+    return abs(math.log(one / other)) if one > 0 and other > 0 else math.inf
+
+
+@hookimpl
+def torchloom_register(registry: Registry) -> None:
+    """Offer the policy."""
+    registry.policy(CheckpointIntervalPolicy)

@@ -1,0 +1,263 @@
+"""The interval follows the measured failures, and a forecast failure finds its work saved."""
+
+import numpy as np
+import pytest
+
+from tests.kernel.runs import Run, active, hello, make_kernel, of, only
+from torchloom_core.checkpointing import daly_s, ettr
+from torchloom_core.config import Costs
+from torchloom_core.decisions import KnobDesired, NodeFault, Proposed, Verdict
+from torchloom_core.messages import Checkpoint, KnobSpec, SetKnob
+from torchloom_core.plugin import ChangeKnob, Fault, Forecast, SaveCheckpoint
+from torchloom_core.testing import view_of
+from torchloom_core.testing.views import EPOCH_S
+from torchloom_policies.checkpoint_interval import CheckpointIntervalPolicy
+
+HOUR_S, DAY_S = 3600.0, 86_400.0
+KNOB = KnobSpec(name="checkpoint_interval_s", kind="float", low=60.0, high=20_000.0)
+COSTS = Costs(gpus_per_worker=8, checkpoint_s=30, restart_s=60, detect_s=60, unsaved_s=1800)
+NODES = 10
+
+
+def policy(**options):
+    return CheckpointIntervalPolicy(CheckpointIntervalPolicy.Options(**options))
+
+
+def fleet(now_s=0.0, faults=(), interval=HOUR_S, spec=KNOB, hazard=None, unsaved=np.nan, **view):
+    """Return a view of ten nodes that train and one that stands by."""
+    forecasts = []
+    if hazard is not None:
+        forecasts = [Forecast(id="f1", predictor="trend", horizon_s=600.0, hazard=hazard)]
+    n = NODES + 1
+    view = {"state": ["training"] * NODES + ["standby"], "costs": COSTS, **view}
+    return view_of(
+        {"unsaved_work_s": np.full(n, unsaved)},
+        now_s=EPOCH_S + now_s,
+        knob_specs=[spec] if spec else [],
+        knob_values=[{spec.name: interval}] * n if spec else None,
+        faults=faults,
+        forecasts=forecasts,
+        **view,
+    )
+
+
+def fault(at_s, **fields):
+    fields = {"worker": "", "kind": "power", "id": f"{fields}@{at_s}", **fields}
+    return Fault(ts_ns=round((EPOCH_S + at_s) * 1e9), **fields)
+
+
+def exit_of(worker, at_s):
+    return fault(at_s, worker=worker, node=f"n{worker[1:]}", kind="exit")
+
+
+def told(node, at_s, **changes):
+    return fault(at_s, node=node, **changes)
+
+
+def proposed(policy, *views):
+    """Return what is proposed at the last of the views, each a view or its arguments."""
+    proposals = []
+    for view in views:
+        proposals = list(policy.on_tick(view))
+    return proposals
+
+
+def mtbf_s(failures, node_days, prior_node_days=1 / 0.0065):
+    return (prior_node_days + node_days) / (1 + failures) / NODES * DAY_S
+
+
+def only_action(proposals):
+    (proposal,) = proposals
+    return proposal.action
+
+
+# --- the interval ---
+
+
+def test_before_anything_was_seen_the_prior_decides():
+    (proposal,) = proposed(policy(), fleet())
+    wanted = daly_s(30.0, mtbf_s(0, 0.0))
+    assert proposal.action == ChangeKnob(knob="checkpoint_interval_s", value=round(wanted, 1))
+    assert proposal.action.worker is None
+
+
+def test_failures_of_the_run_shorten_the_interval_as_the_posterior_says():
+    faults = [exit_of(f"w{k}", 6 * HOUR_S * (k + 1)) for k in range(4)]
+    ticks = [fleet(h * HOUR_S, [f for f in faults if f.ts_ns <= (EPOCH_S + h * HOUR_S) * 1e9])
+             for h in range(49)]  # fmt: skip
+    judge = policy(tolerance=0.001, period_s=1.0)
+    (proposal,) = proposed(judge, *ticks)
+    mean_s = mtbf_s(4, 20.0)
+    assert proposal.action.value == pytest.approx(daly_s(30.0, mean_s), abs=0.1)
+    assert proposal.reason.startswith(f"4 failures in 20.0 node-days: one every {mean_s:.0f} s")
+    times = {"save_s": 30.0, "mtbf_s": mean_s, "restart_s": 60.0, "detect_s": 60.0}
+    gain = ettr(proposal.action.value, **times) - ettr(HOUR_S, **times)
+    assert proposal.gain_gpu_s == pytest.approx(gain * 1.0 * 8 * NODES)
+
+
+def value_after(*faults, **options):
+    """Return the interval that is proposed an hour after the first look."""
+    judge = policy(tolerance=1e-6, period_s=1e-6, **options)
+    return only_action(proposed(judge, fleet(), fleet(HOUR_S, faults))).value
+
+
+def test_faults_close_together_are_one_failure():
+    once = value_after(exit_of("w1", 1000.0))
+    assert value_after(exit_of("w1", 1000.0), exit_of("w2", 1200.0), told("n1", 900.0)) == once
+    assert value_after(exit_of("w1", 1000.0), exit_of("w2", 1400.0)) < once
+    both = value_after(exit_of("w1", 1000.0), exit_of("w2", 1400.0), incident_s=600.0)
+    assert both == once
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [exit_of("w10", 1000.0), told("elsewhere", 1000.0), told("n1", 1000.0, fatal=False)],
+    ids=["of a stand-by", "of a node outside the run", "that ended nothing"],
+)
+def test_a_fault_that_did_not_hit_the_run_is_no_failure(fault):
+    assert value_after(fault) == value_after()
+
+
+def test_a_worker_that_is_gone_by_now_was_hit():
+    gone = ["gone", *["training"] * (NODES - 1), "standby"]
+    judge = policy(tolerance=1e-6, period_s=1e-6)
+    hit = proposed(judge, fleet(), fleet(HOUR_S, [exit_of("w0", 1000.0)], state=gone))
+    other = policy(tolerance=1e-6, period_s=1e-6)
+    missed = proposed(other, fleet(), fleet(HOUR_S, [], state=gone))
+    assert only_action(hit).value < only_action(missed).value
+
+
+def test_what_the_nodes_had_before_counts_from_the_first_fault_that_is_remembered():
+    history = [told("n1", -10 * DAY_S), told("n2", -5 * DAY_S), told("elsewhere", -DAY_S)]
+    judge = policy()
+    (proposal,) = proposed(judge, fleet(faults=history))
+    wanted = daly_s(30.0, mtbf_s(1, 10.0 * NODES))
+    assert proposal.action.value == pytest.approx(wanted, abs=0.1)
+
+
+def test_on_the_plateau_nothing_is_proposed():
+    wanted = daly_s(30.0, mtbf_s(0, 0.0))
+    assert not proposed(policy(), fleet(interval=1.15 * wanted))
+    assert proposed(policy(), fleet(interval=1.25 * wanted))
+    assert proposed(policy(tolerance=0.1), fleet(interval=1.15 * wanted))
+
+
+def test_the_same_is_not_proposed_again_within_the_period():
+    judge = policy(period_s=2 * HOUR_S)
+    assert proposed(judge, fleet())
+    assert not proposed(judge, fleet(HOUR_S))
+    assert proposed(judge, fleet(2 * HOUR_S))
+
+
+def test_the_interval_keeps_to_the_knobs_type_and_range():
+    narrow = KnobSpec(name="checkpoint_interval_s", kind="int", low=100, high=1000)
+    assert only_action(proposed(policy(), fleet(spec=narrow, interval=200))) == ChangeKnob(
+        knob="checkpoint_interval_s", value=1000
+    )
+    assert not proposed(policy(), fleet(spec=narrow, interval=1000))
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        {"spec": None},
+        {"spec": KnobSpec(name="checkpoint_interval_s", kind="choice", choices=("a",))},
+        {"state": "standby"},
+        {
+            "costs": Costs(checkpoint_s=0),
+            "spec": KnobSpec(name="checkpoint_interval_s", kind="int"),
+        },
+    ],
+    ids=["no knob", "no number", "nobody trains", "a save costs nothing"],
+)
+def test_where_there_is_no_interval_to_set_nothing_is_proposed(view):
+    assert not proposed(policy(), fleet(**view))
+
+
+def test_the_kernel_sets_the_interval_on_every_worker_that_has_the_knob():
+    config = "[costs]\ncheckpoint_s = 30.0\n[weaver]\ntick_s = 60.0"
+    run = Run(make_kernel([active("checkpoint_interval", policy())], config))
+    for group in "abc":
+        run.feed(hello(f"{group}-0", knobs=(KNOB,), values={KNOB.name: 600.0}))
+    run.feed(NodeFault(node="node-a", kind="power", ts_ns=run.now_ns, id="e1"))
+    outputs = run.tick(60.0)
+    assert only(Verdict, outputs).granted
+    assert only(KnobDesired, outputs).worker is None
+    assert {type(command.do) for command in run.commands()} == {SetKnob}
+    assert len(run.commands()) == 3
+
+
+# --- a checkpoint at once ---
+
+
+def saver(**options):
+    return policy(predictor="trend", knob="none", **options)
+
+
+def test_a_likely_failure_finds_its_work_saved():
+    (proposal,) = proposed(saver(), fleet(hazard={"w3": 0.5}, unsaved=900.0))
+    assert proposal.action == SaveCheckpoint()
+    assert proposal.confidence == pytest.approx(0.5)
+    assert (proposal.gain_gpu_s, proposal.cost_gpu_s) == (900.0 * 80, 30.0 * 80)
+    assert proposal.cause == ("f1",)
+    assert "first w3 on n3" in proposal.reason
+
+
+def test_a_save_that_costs_more_than_it_keeps_is_not_made():
+    assert not proposed(saver(), fleet(hazard={"w3": 0.5}, unsaved=59.0))
+    assert proposed(saver(), fleet(hazard={"w3": 0.5}, unsaved=61.0))
+    assert not proposed(saver(), fleet(hazard={"w10": 1.0}, unsaved=900.0))
+
+
+def test_where_nobody_reports_the_unsaved_work_the_config_says_it():
+    (proposal,) = proposed(saver(), fleet(hazard={"w3": 0.5}))
+    assert proposal.gain_gpu_s == 1800.0 * 80
+
+
+def test_what_the_next_regular_save_would_keep_is_not_counted():
+    judge = policy(predictor="trend")
+    views = fleet(hazard={"w3": 0.5}, unsaved=3450.0), fleet(hazard={"w3": 0.5}, unsaved=3599.0)
+    before, just_before = (
+        [p for p in policy(predictor="trend").on_tick(v) if p.action == SaveCheckpoint()]
+        for v in views
+    )
+    assert before[0].confidence == pytest.approx(1 - 0.5 ** (150 / 600))
+    assert not just_before
+    late = judge.on_tick(fleet(hazard={"w3": 0.5}, unsaved=4000.0))
+    assert [p.confidence for p in late if p.action == SaveCheckpoint()] == [pytest.approx(0.5)]
+
+
+def test_one_suspicion_leads_to_one_save():
+    judge = saver()
+    assert proposed(judge, fleet(hazard={"w3": 0.5}, unsaved=900.0))
+    assert not proposed(judge, fleet(60.0, hazard={"w3": 0.5}, unsaved=900.0))
+    assert proposed(judge, fleet(61.0, hazard={"w3": 0.5, "w4": 0.5}, unsaved=900.0))
+    assert proposed(judge, fleet(62.0, hazard={"w3": 0.8, "w4": 0.5}, unsaved=900.0))
+
+
+def test_without_a_predictor_nothing_is_saved_and_nothing_is_read():
+    judge = policy()
+    assert (judge.needs, judge.predictors) == ((), ())
+    proposals = proposed(judge, fleet(hazard={"w3": 1.0}, unsaved=900.0))
+    assert [type(proposal.action) for proposal in proposals] == [ChangeKnob]
+
+
+class Trend:
+    name = "trend"
+    needs = ()
+    horizon_s = 600.0
+    every_s = 60.0
+
+
+def test_a_run_without_a_standby_saves_before_a_forecast_failure():
+    config = "[costs]\nunsaved_s = 1800.0"
+    run = Run(make_kernel([active("checkpoint_interval", saver())], config, {"trend": Trend()}))
+    for group in "ab":
+        run.feed(hello(f"{group}-0"))
+    run.tick()
+    run.feed(Forecast(id="f1.1", predictor="trend", horizon_s=600.0, hazard={"a-0": 0.5}))
+    assert only(Verdict, run.tick()).granted
+    assert [type(command.do) for command in run.commands()] == [Checkpoint, Checkpoint]
+    for _ in range(5):
+        run.tick()
+    assert len(of(Proposed, run.outputs)) == 1

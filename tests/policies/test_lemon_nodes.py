@@ -1,0 +1,185 @@
+"""A node that fails far more often than the others is avoided, one that had bad luck is not."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import gamma
+
+from tests.kernel.runs import Run, active, hello, make_kernel, of, only
+from torchloom_core.config import Costs
+from torchloom_core.decisions import Issue, NodeFault, Outcome, Proposed, Verdict
+from torchloom_core.plugin import CordonNode, Fault, Migrate
+from torchloom_core.testing import view_of
+from torchloom_core.testing.views import EPOCH_S
+from torchloom_policies.lemon_nodes import LemonNodesPolicy
+
+DAY_S = 86_400.0
+COSTS = Costs(gpus_per_worker=8, detect_s=60, restart_s=300, unsaved_s=1800, replace_s=600)
+NODES = 40
+
+
+def policy(**options):
+    return LemonNodesPolicy(LemonNodesPolicy.Options(**options))
+
+
+def fleet(faults=(), now_s=0.0, **view):
+    """Return a view of forty nodes: groups of one, the last two of them stand-bys."""
+    state = ["training"] * (NODES - 2) + ["standby"] * 2
+    view = {"workers": NODES, "state": state, "costs": COSTS, **view}
+    return view_of(now_s=EPOCH_S + now_s, faults=faults, **view)
+
+
+def faults_of(node, *days_ago, **changes):
+    return [
+        Fault(
+            worker="",
+            node=node,
+            kind="xid",
+            ts_ns=round((EPOCH_S - ago * DAY_S) * 1e9),
+            id=f"{node}@{ago}",
+            **changes,
+        )
+        for ago in days_ago
+    ]
+
+
+def history(**nodes):
+    faults = [fault for node, days in nodes.items() for fault in faults_of(node, *days)]
+    return sorted(faults, key=lambda fault: fault.ts_ns)
+
+
+LEMON = history(n7=(28, 20, 14, 9, 5, 2), n1=(29,), n2=(11,), n3=(4,))
+
+
+def actions(proposals):
+    return [proposal.action for proposal in proposals]
+
+
+def test_a_node_with_a_history_is_cordoned_and_its_group_moved():
+    judge = policy()
+    (cordon,) = judge.on_tick(fleet(LEMON))
+    (move,) = judge.on_tick(fleet(LEMON, 1.0, cordoned=["n7"]))
+    assert cordon.action == CordonNode(node="n7")
+    assert move.action == Migrate(group="g7")
+    assert cordon.confidence == pytest.approx(move.confidence, abs=1e-4)
+    assert cordon.confidence > 0.9
+    assert move.gain_gpu_s > cordon.gain_gpu_s > 0
+    assert move.cost_gpu_s == COSTS.migrate_s * 8 * (NODES - 2)
+    assert cordon.reason.startswith("n7, which with 6 incidents of late fails some ")
+
+
+def test_bad_luck_makes_no_lemon():
+    assert not list(policy().on_tick(fleet(history(n7=(9, 2), n1=(29,), n2=(11,)))))
+    assert not list(policy().on_tick(fleet()))
+
+
+def test_where_all_fail_often_nobody_is_a_lemon():
+    often = {f"n{k}": (27, 21, 15, 9, 5, 2) for k in range(NODES)}
+    assert not list(policy().on_tick(fleet(history(**often))))
+
+
+def test_faults_close_together_are_one_incident_and_old_ones_weigh_less():
+    burst = history(n7=[2 + k / 100 for k in range(6)], n1=(29,))
+    assert not list(policy().on_tick(fleet(burst)))
+    assert list(policy(incident_s=60.0).on_tick(fleet(burst)))
+    long_ago = history(n7=[29 - k / 10 for k in range(4)], n1=(29.5,))
+    lately = history(n7=[1 - k / 10 for k in range(4)], n1=(29.5,))
+    assert not list(policy().on_tick(fleet(long_ago)))
+    assert list(policy().on_tick(fleet(lately)))
+
+
+def test_the_probability_is_that_of_the_gamma_posterior():
+    judge = policy(memory_s=1e6 * DAY_S)  # nothing is forgotten: every weight is 1
+    cordon = next(iter(judge.on_tick(fleet(history(n7=(28, 20, 14, 9))))))
+    watched = 28 * DAY_S
+    others = 1.0 / (DAY_S / 0.0065 + (NODES - 1) * watched)
+    posterior = gamma(0.5 + 4, scale=1 / (0.5 / others + watched))
+    assert cordon.confidence == pytest.approx(posterior.sf(3 * others), rel=1e-4)
+    surplus = cordon.gain_gpu_s / (7 * DAY_S * (60 + 300 + 1800) * 8 * (NODES - 2))
+    drawn = posterior.rvs(10**6, random_state=np.random.default_rng(1))
+    assert surplus == pytest.approx(drawn[drawn > 3 * others].mean() - others, rel=3e-3)
+
+
+def test_a_node_is_cordoned_again_only_after_another_incident():
+    judge = policy()
+    assert CordonNode(node="n7") in actions(judge.on_tick(fleet(LEMON)))
+    assert actions(judge.on_tick(fleet(LEMON, 60.0))) == [Migrate(group="g7")]
+    assert not list(judge.on_tick(fleet(LEMON, 7200.0)))
+    more = sorted([*LEMON, *faults_of("n7", -0.5)], key=lambda fault: fault.ts_ns)
+    assert CordonNode(node="n7") in actions(judge.on_tick(fleet(more, 0.6 * DAY_S)))
+
+
+def test_a_node_that_is_cordoned_already_is_only_left():
+    assert actions(policy().on_tick(fleet(LEMON, cordoned=["n7"]))) == [Migrate(group="g7")]
+
+
+def test_a_group_waits_on_its_lemon_for_a_standby_that_is_none():
+    nobody = ["training"] * (NODES - 2) + ["gone"] * 2
+    judge = policy()
+    assert actions(judge.on_tick(fleet(LEMON, state=nobody))) == [CordonNode(node="n7")]
+    assert not list(judge.on_tick(fleet(LEMON, 60.0, cordoned=["n7", "n38", "n39"])))
+    assert actions(judge.on_tick(fleet(LEMON, 120.0, cordoned=["n7"]))) == [Migrate(group="g7")]
+
+
+def test_a_standby_that_is_a_lemon_is_no_way_out():
+    judge = policy(min_probability=0.8)
+    both = history(n7=(28, 20, 14, 9, 5, 2), n38=(27, 19, 13, 8, 4, 1), n1=(29,))
+    state = ["training"] * (NODES - 2) + ["standby", "gone"]
+    expected = [CordonNode(node="n38"), CordonNode(node="n7")]
+    assert actions(judge.on_tick(fleet(both, state=state))) == expected
+    assert not list(judge.on_tick(fleet(both, 60.0, state=state)))
+
+
+def test_a_group_whose_move_does_not_pay_stays():
+    dear = Costs(gpus_per_worker=8, detect_s=5, restart_s=30, unsaved_s=5, migrate_s=3600)
+    judge = policy()
+    assert actions(judge.on_tick(fleet(LEMON, costs=dear))) == [CordonNode(node="n7")]
+    assert not list(judge.on_tick(fleet(LEMON, 60.0, costs=dear)))
+
+
+def test_where_nobody_trains_there_is_nothing_to_win():
+    assert not list(policy().on_tick(fleet(LEMON, state="standby")))
+
+
+counts = st.lists(st.integers(0, 8), min_size=3, max_size=12)
+
+
+@given(counts, st.floats(0.5, 0.99), st.floats(1.5, 10.0))
+def test_every_proposal_is_sure_enough_and_worth_its_price(counts, sure, ratio):
+    nodes = {f"n{k}": [1 + 3 * i for i in range(count)] for k, count in enumerate(counts)}
+    judge = policy(min_probability=sure, ratio=ratio)
+    worst = max(counts)
+    for proposal in judge.on_tick(fleet(history(**nodes))):
+        assert proposal.net_gpu_s > 0
+        assert sure < proposal.confidence <= 1
+        if isinstance(proposal.action, CordonNode):
+            assert counts[int(proposal.action.node[1:])] > 0
+    marked = {a.node for a in actions(judge.on_tick(fleet(history(**nodes)))) if hasattr(a, "node")}
+    if marked:
+        assert all(f"n{k}" in marked for k, count in enumerate(counts) if count == worst)
+
+
+def test_the_kernel_cordons_the_lemon_and_moves_its_group_to_a_node_that_is_none():
+    config = (
+        "[weaver]\ntick_s = 600.0\nstale_after_s = 3600.0\n[costs]\nrestart_s = 600.0\n"
+        "[arbiter]\nmax_cordoned_share = 0.25"
+    )
+    run = Run(make_kernel([active("lemon_nodes", policy(min_probability=0.8))], config))
+    for group in "abcdef":
+        run.feed(hello(f"{group}-0"))
+    for group in "st":
+        run.feed(hello(f"{group}-0", state="standby"))
+    for node in ("node-a", "node-s"):
+        for day in range(1, 9):
+            ago_ns = round(day * 3 * DAY_S * 1e9)
+            fault = NodeFault(node=node, kind="xid", ts_ns=run.now_ns - ago_ns, id=f"{node}{day}")
+            run.feed(fault)
+    outputs = [*run.tick(600.0), *run.tick(600.0)]
+    assert all(verdict.granted for verdict in of(Verdict, outputs))
+    assert run.kernel.fleet.cordoned == {"node-a", "node-s"}
+    assert {outcome.result for outcome in of(Outcome, outputs)} == {"done"}
+    assert only(Issue, outputs).command.worker == "t-0"
+    for _ in range(20):
+        run.tick(600.0)
+    assert len(of(Proposed, run.outputs)) == 3

@@ -1,0 +1,147 @@
+"""How often to save, what that leaves of the time, and what a failure would lose.
+
+A checkpoint policy and the fleet model's formulas share these. All times are seconds; ``tau``
+is the *work* between two checkpoints, the time to save not counted.
+"""
+
+import math
+
+_LARGEST_EXPONENT = 700.0
+"""e to the power of more than this is no float any more, and nothing is left of the time."""
+
+
+def young_s(save_s: float, mtbf_s: float) -> float:
+    """Return Young's work between checkpoints, ``sqrt(2 C M)``.
+
+    Parameters
+    ----------
+    save_s : float
+        C, time to save a checkpoint.
+    mtbf_s : float
+        M, the job's mean time between failures, > 0.
+
+    References
+    ----------
+    J. W. Young, "A first order approximation to the optimum checkpoint interval", 1974.
+
+    Examples
+    --------
+    >>> round(young_s(30.0, 11135.0))
+    817
+    """
+    return math.sqrt(2.0 * save_s * mtbf_s)
+
+
+def daly_s(save_s: float, mtbf_s: float) -> float:
+    """Return Daly's higher-order work between checkpoints.
+
+    ``sqrt(2 C M) [1 + sqrt(C / 2M) / 3 + (C / 2M) / 9] - C`` for ``C < 2M``, else ``M``.
+
+    Parameters
+    ----------
+    save_s, mtbf_s : float
+        C and M, as in :func:`young_s`.
+
+    References
+    ----------
+    J. T. Daly, "A higher order estimate of the optimum checkpoint interval for restart dumps",
+    2006, equation 37.
+
+    Examples
+    --------
+    >>> round(daly_s(30.0, 11135.0)), round(daly_s(60.0, 828.0))
+    (797, 276)
+    """
+    if save_s >= 2.0 * mtbf_s:
+        return mtbf_s
+    ratio = save_s / (2.0 * mtbf_s)
+    return young_s(save_s, mtbf_s) * (1.0 + math.sqrt(ratio) / 3.0 + ratio / 9.0) - save_s
+
+
+def exact_interval_s(save_s: float, mtbf_s: float) -> float:
+    """Return the work between checkpoints that maximises :func:`ettr`: ``M (1 + W0(...))``.
+
+    The argument of Lambert's W0 is ``-exp(-C / M - 1)``; needs SciPy.
+
+    Parameters
+    ----------
+    save_s, mtbf_s : float
+        C and M, as in :func:`young_s`.
+
+    Examples
+    --------
+    >>> round(exact_interval_s(60.0, 828.0))
+    277
+    """
+    from scipy.special import lambertw
+
+    return float(mtbf_s * (1.0 + lambertw(-math.exp(-save_s / mtbf_s - 1.0)).real))
+
+
+def ettr(
+    interval_s: float,
+    *,
+    save_s: float,
+    mtbf_s: float,
+    restart_s: float = 0.0,
+    detect_s: float = 0.0,
+) -> float:
+    """Return the share of the time that is useful work, in [0, 1], failures being Poisson.
+
+    ``tau / [(M + D) e^(R / M) (e^((tau + C) / M) - 1)]``, where a failure may hit a save and a
+    restart as well; Daly 2006, equation 20, with the time D to notice added.
+
+    Parameters
+    ----------
+    interval_s : float
+        tau; the share is 0 where it is not above 0.
+    save_s, mtbf_s, restart_s, detect_s : float
+        C, M, R and D.
+
+    Examples
+    --------
+    >>> round(ettr(797.0, save_s=30.0, mtbf_s=11135.0, restart_s=60.0, detect_s=60.0), 4)
+    0.9184
+    """
+    exponent = (interval_s + save_s) / mtbf_s
+    if interval_s <= 0.0 or exponent + restart_s / mtbf_s > _LARGEST_EXPONENT:
+        return 0.0
+    spent_s = (mtbf_s + detect_s) * math.exp(restart_s / mtbf_s) * math.expm1(exponent)
+    return interval_s / spent_s
+
+
+def expected_unsaved_s(age_s: float, interval_s: float, horizon_s: float) -> float:
+    """Return the work that a failure at a random time within ``horizon_s`` would lose.
+
+    The unsaved work rises from ``age_s`` and falls back to 0 at every regular checkpoint; this
+    is its mean over the horizon.
+
+    Parameters
+    ----------
+    age_s : float
+        Work since the last checkpoint. If that is more than ``interval_s``, nobody saves, and
+        it goes on rising.
+    interval_s : float
+        Work between two checkpoints.
+    horizon_s : float
+        How far ahead to look.
+
+    Examples
+    --------
+    >>> expected_unsaved_s(600.0, 3600.0, 0.0), expected_unsaved_s(600.0, 3600.0, 1200.0)
+    (600.0, 1200.0)
+    >>> expected_unsaved_s(600.0, 3600.0, 36000.0)
+    1800.0
+    """
+    if age_s > interval_s or horizon_s <= 0.0:
+        return age_s + 0.5 * max(0.0, horizon_s)
+    area = _lost_until(age_s + horizon_s, interval_s) - _lost_until(age_s, interval_s)
+    return area / horizon_s
+
+
+def _lost_until(time_s: float, interval_s: float) -> float:
+    """Return the integral of the unsaved work from a checkpoint until ``time_s`` after it."""
+    if interval_s <= 0.0:
+        return 0.0
+    periods, rest_s = divmod(time_s, interval_s)
+    return 0.5 * (periods * interval_s**2 + rest_s**2)

@@ -1,0 +1,123 @@
+"""What a policy makes of forecasts: what they still say, and what was acted on already.
+
+For policies that act on a predictor: public, like :mod:`torchloom_core.plugin`.
+"""
+
+from collections.abc import Hashable, Iterable
+
+import numpy as np
+
+from torchloom_core.clock import SECOND_NS
+from torchloom_core.fleet.columns import Floats
+from torchloom_core.fleet.view import FleetView
+
+UNSAVED_WORK = "unsaved_work_s"
+"""The metric by which a trainer tells how much work its last checkpoint is behind, seconds."""
+
+_CERTAIN = 1.0 - 1e-12
+
+
+class Outlook:
+    """One predictor's newest forecast, and what is left of it as time goes on.
+
+    A forecast that reaches ``horizon_s`` ahead says less about the rest of that time the older
+    it gets, and nothing once it is over, however rarely the predictor is asked. The hazard
+    counts as constant: ``p`` within h becomes ``1 - (1 - p)^(rest / h)``.
+
+    Parameters
+    ----------
+    predictor : str
+        Whose forecasts.
+    horizon_s : float, optional
+        Look so far ahead, seconds; absent: the forecast's own horizon.
+
+    Attributes
+    ----------
+    id : str
+        The newest forecast's id, empty before the first.
+    rest_s : float
+        How far ahead it still reaches, seconds.
+    """
+
+    def __init__(self, predictor: str, horizon_s: float | None = None) -> None:
+        self._predictor = predictor
+        self._horizon_s = horizon_s
+        self._since_ns = 0
+        self.id = ""
+        self.rest_s = 0.0
+
+    def probability(self, view: FleetView) -> Floats:
+        """Return ``(workers,)`` probabilities of failing within ``rest_s``, NaN if not judged."""
+        forecast = view.forecast(self._predictor)
+        if forecast is None or forecast.horizon_s <= 0:
+            return np.full(len(view), np.nan)
+        if forecast.id != self.id:
+            self.id, self._since_ns = forecast.id, view.now_ns
+        age_s = (view.now_ns - self._since_ns) / SECOND_NS
+        self.rest_s = max(0.0, (self._horizon_s or forecast.horizon_s) - age_s)
+        if self.rest_s == 0.0:
+            return np.full(len(view), np.nan)
+        p = view.hazard(self._predictor)
+        return np.asarray(1.0 - (1.0 - p) ** (self.rest_s / forecast.horizon_s))
+
+    def why(self, view: FleetView, row: int) -> str:
+        """Return what the predictor says of the worker in ``row``, or nothing."""
+        forecast = view.forecast(self._predictor)
+        return forecast.why.get(view.workers[row], "") if forecast else ""
+
+
+class ActedOn:
+    """What was acted on, so that one suspicion is acted on once.
+
+    It is news again when its time is over, or when the risk has risen: the odds have doubled.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[Hashable, tuple[float, int]] = {}
+
+    def is_news(self, suspicion: Hashable, probability: float, now_ns: int) -> bool:
+        """Say whether the suspicion is new, or graver than when it was acted on."""
+        odds, until_ns = self._known.get(suspicion, (0.0, 0))
+        return now_ns >= until_ns or _odds(probability) >= 2.0 * odds
+
+    def add(self, suspicion: Hashable, probability: float, now_ns: int, for_s: float) -> None:
+        """Remember the suspicion as acted on, for ``for_s`` seconds."""
+        self._known[suspicion] = (_odds(probability), now_ns + round(for_s * SECOND_NS))
+
+
+def _odds(probability: float) -> float:
+    return min(probability, _CERTAIN) / (1.0 - min(probability, _CERTAIN))
+
+
+class Standbys:
+    """The stand-by groups that wait, each to be taken once."""
+
+    def __init__(self, view: FleetView) -> None:
+        self._view = view
+        self._nodes: dict[str, list[str]] = {}
+        for row in np.flatnonzero(view.is_in("standby")).tolist():
+            self._nodes.setdefault(view.group[row], []).append(view.node[row])
+
+    def take(self, rows: Iterable[int], avoid: Iterable[str] = ()) -> bool:
+        """Take one for the group in ``rows``; return False if none is fit.
+
+        A fit one is as large, and on other nodes that are not cordoned, nor to be avoided.
+        """
+        nodes = [self._view.node[row] for row in rows]
+        barred = {*nodes, *self._view.cordoned, *avoid}
+        for group, waiting in self._nodes.items():
+            if len(waiting) == len(nodes) and barred.isdisjoint(waiting):
+                del self._nodes[group]
+                return True
+        return False
+
+
+def unsaved_work_s(view: FleetView) -> float | None:
+    """Return the work since the last checkpoint, as the training workers measure it.
+
+    It is the largest :data:`UNSAVED_WORK` of any, seconds; None where nobody reports it. A
+    policy that calls this needs the metric.
+    """
+    measured = np.where(view.is_in("training", "paused"), view.latest(UNSAVED_WORK), np.nan)
+    known = measured[np.isfinite(measured) & (measured >= 0)]
+    return float(known.max()) if len(known) else None
