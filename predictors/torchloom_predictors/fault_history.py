@@ -1,14 +1,21 @@
 """Judge a node by the faults it had: what failed lately fails again sooner than its peers."""
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from itertools import compress, product
+from typing import Annotated
 
 import msgspec
 import numpy as np
 
+from torchloom_core.errors import ModelError
+from torchloom_core.features import Features, History, faults_in_words, places_of
+from torchloom_core.learning import Rows, RowSample, json_part
 from torchloom_core.plugin import (
-    Fault,
+    Example,
     FleetView,
+    Floats,
     Hazard,
     NotNegative,
     Positive,
@@ -17,6 +24,20 @@ from torchloom_core.plugin import (
 )
 
 _DAY_S = 86_400.0
+_HALF_LIVES_S = (0.25 * _DAY_S, 1 * _DAY_S, 4 * _DAY_S, 10 * _DAY_S, 20 * _DAY_S, 40 * _DAY_S)
+_PRIOR_DAYS = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
+_LATER = 0.5
+"""The last share of the examples' time, by which half life and the prior's worth are chosen."""
+
+_PART = "fault_history.json"
+
+
+class Learned(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What :meth:`FaultHistoryPredictor.fit` finds; the options of the same names before."""
+
+    half_life_s: Positive
+    prior_faults_per_day: NotNegative
+    prior_days: Positive
 
 
 class FaultHistoryPredictor:
@@ -32,6 +53,9 @@ class FaultHistoryPredictor:
     (gamma-Poisson conjugacy, Gelman et al., "Bayesian Data Analysis", 3rd ed., section 2.6).
     A node's rate is shared evenly by its workers, so that they have it together:
     hazard = 1 - exp(-rate / workers x horizon).
+
+    ``fit`` takes the prior rate from the examples' earlier part, and the half life and the
+    prior's worth under which the later half of their time is most likely.
     """
 
     name = "fault_history"
@@ -42,7 +66,10 @@ class FaultHistoryPredictor:
         Attributes
         ----------
         half_life_s : float
-            Age at which a fault counts half, seconds. Faults are known for one day.
+            Age at which a fault counts half, seconds, before anything was learned.
+        fit_half_lives_s : tuple of float
+            What fitting chooses from beside it, seconds; empty: it is kept. Faults are
+            remembered for five times the longest.
         prior_faults_per_day : float
             Faults of a node in a day before anything is known of it; 0.0065 is what Meta
             measured on RSC-1 (Kokolis et al., "Revisiting Reliability", 2024).
@@ -51,6 +78,8 @@ class FaultHistoryPredictor:
         incident_s : float
             Faults on one node closer together than this are one incident, seconds: a node that
             dies takes all its workers along.
+        max_healthy : int
+            How many moments of workers that did not fail are kept to learn from.
         horizon_s : float
             How far ahead the probability looks, seconds.
         every_s : float
@@ -58,62 +87,118 @@ class FaultHistoryPredictor:
         """
 
         half_life_s: Positive = 6 * 3600.0
+        fit_half_lives_s: tuple[Positive, ...] = _HALF_LIVES_S
         prior_faults_per_day: NotNegative = 0.0065
         prior_days: Positive = 1.0
         incident_s: NotNegative = 60.0
+        max_healthy: Annotated[int, msgspec.Meta(ge=100)] = 200_000
         horizon_s: Positive = 3600.0
         every_s: Positive = 60.0
 
     def __init__(self, options: Options) -> None:
-        self._options = options
+        self._max_healthy = options.max_healthy
+        self._half_lives_s = tuple(dict.fromkeys((options.half_life_s, *options.fit_half_lives_s)))
+        self._features = Features(half_lives_s=self._half_lives_s, incident_s=options.incident_s)
+        self._learned = Learned(
+            half_life_s=options.half_life_s,
+            prior_faults_per_day=options.prior_faults_per_day,
+            prior_days=options.prior_days,
+        )
         self.horizon_s = options.horizon_s
         self.every_s = options.every_s
         self.needs = ()
+        self.fault_memory_s = self._features.fault_memory_s
 
     def forecast(self, view: FleetView) -> Hazard:
         """Return ``(workers,)`` probabilities, NaN for workers that left or are gone."""
-        options = self._options
-        places = [node or worker for node, worker in zip(view.node, view.workers, strict=True)]
-        present = ~view.is_in("left", "gone")
-        sharing: dict[str, int] = {}
-        for row in np.flatnonzero(present).tolist():
-            sharing[places[row]] = sharing.get(places[row], 0) + 1
-
-        incidents = _incidents(view.faults, options.incident_s)
-        days = options.prior_days + options.half_life_s / math.log(2) / _DAY_S
-        expected = options.prior_faults_per_day * options.prior_days
-        horizon_days = options.horizon_s / _DAY_S
-        hazard_of = {}
-        for place, workers in sharing.items():
-            decayed = sum(
-                0.5 ** ((view.now_s - at_s) / options.half_life_s)
-                for at_s in incidents.get(place, ())
-            )
-            hazard_of[place] = -math.expm1(-(expected + decayed) / days / workers * horizon_days)
-        probability = np.array([hazard_of.get(place, math.nan) for place in places])
-        probability[~present] = np.nan
+        history, workers = self._history(view)
+        weighed = history.decayed[:, self._half_lives_s.index(self._learned.half_life_s)]
+        probability = _hazard(self._learned, weighed, workers, self.horizon_s)
+        places = places_of(view)
         why = {
-            row: f"{places[row]} had {_times(len(incidents[places[row]]))} in the last day"
-            for row in np.flatnonzero(present).tolist()
-            if places[row] in incidents
+            row: f"{places[row]} had {faults_in_words(history.faults[row], self.fault_memory_s)}"
+            f", which count {weighed[row]:.2g} now"
+            for row in np.flatnonzero((history.faults > 0) & ~np.isnan(probability)).tolist()
         }
         return Hazard(probability=probability, why=why)
 
+    def _history(self, view: FleetView) -> tuple[History, Floats]:
+        """Return each node's history, and ``(workers,)`` how many workers share its rate.
 
-def _incidents(faults: Sequence[Fault], incident_s: float) -> dict[str, list[float]]:
-    """Return the time of each incident, seconds since the epoch, per node or lone worker."""
-    starts: dict[str, list[float]] = {}
-    latest: dict[str, float] = {}
-    for fault in faults:
-        place, at_s = fault.node or fault.worker, fault.ts_ns / 1e9
-        if place not in latest or at_s - latest[place] > incident_s:
-            starts.setdefault(place, []).append(at_s)
-        latest[place] = at_s
-    return starts
+        The latter is NaN for workers that left or are gone.
+        """
+        present = ~view.is_in("left", "gone")
+        places = places_of(view)
+        sharing = Counter(compress(places, present.tolist()))
+        workers = np.array([float(sharing[place]) for place in places])
+        workers[~present] = np.nan
+        return self._features.history(self._features.compute(view)), workers
+
+    def fit(self, examples: Iterable[Example]) -> None:
+        """Choose half life and prior by the likelihood of the examples' later part."""
+        sample = RowSample(self._max_healthy, seed=0)
+        for example in examples:
+            history, workers = self._history(example.view)
+            outcome = np.where(np.isnan(workers), np.nan, example.outcome)
+            sample.add(example.view.now_ns, np.column_stack([history.decayed, workers]), outcome)
+        rows = sample.rows(self.name)
+        earlier, later = rows.split(_LATER, self.horizon_s)
+        if not (earlier.failed.any() and later.failed.any()):
+            earlier = later = rows
+        rate = _faults_per_day(earlier, self.horizon_s)
+        candidates = [
+            Learned(half_life_s=half_life_s, prior_faults_per_day=rate, prior_days=prior_days)
+            for half_life_s, prior_days in product(self._half_lives_s, _PRIOR_DAYS)
+        ]
+        best = max(candidates, key=lambda candidate: self._log_likelihood(candidate, later))
+        self._learned = msgspec.structs.replace(
+            best, prior_faults_per_day=_faults_per_day(rows, self.horizon_s)
+        )
+
+    def _log_likelihood(self, learned: Learned, rows: Rows) -> float:
+        column = self._half_lives_s.index(learned.half_life_s)
+        workers = rows.features[:, -1]
+        hazard = _hazard(learned, rows.features[:, column], workers, self.horizon_s)
+        failing = np.log(np.maximum(hazard[rows.failed], 1e-300)).sum()
+        return float(failing + np.log1p(-hazard[~rows.failed]).sum() / rows.share)
+
+    def parts(self) -> Mapping[str, bytes]:
+        """Return what was learned, as JSON."""
+        return {_PART: msgspec.json.encode(self._learned)}
+
+    def restore(self, parts: Mapping[str, bytes]) -> None:
+        """Become what :meth:`parts` was taken from.
+
+        Raises
+        ------
+        ModelError
+            If the part is missing or damaged, or its half life is not among the options.
+        """
+        learned = json_part(parts, _PART, Learned)
+        if learned.half_life_s not in self._half_lives_s:
+            allowed = ", ".join(f"{s:g}" for s in self._half_lives_s)
+            raise ModelError(
+                f"{_PART}: need half_life_s among the options' {allowed}, was "
+                f"{learned.half_life_s:g}"
+            )
+        self._learned = learned
 
 
-def _times(incidents: int) -> str:
-    return "1 fault" if incidents == 1 else f"{incidents} faults"
+def _hazard(learned: Learned, weighed: Floats, workers: Floats, horizon_s: float) -> Floats:
+    """Return each worker's probability, as the class's docstring says."""
+    days = learned.prior_days + learned.half_life_s / math.log(2) / _DAY_S
+    expected = learned.prior_faults_per_day * learned.prior_days
+    rate = (expected + weighed) / days / workers
+    hazard: Floats = -np.expm1(-rate * horizon_s / _DAY_S)
+    return hazard
+
+
+def _faults_per_day(rows: Rows, horizon_s: float) -> float:
+    """Return a node's mean rate that fits the share of moments that a failure followed."""
+    failures = float(rows.failed.sum())
+    share = failures / (failures + (~rows.failed).sum() / rows.share)
+    per_worker = -math.log1p(-min(share, 1 - 1e-9)) / (horizon_s / _DAY_S)
+    return per_worker * float(rows.features[:, -1].mean())
 
 
 @hookimpl

@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from torchloom_core.features import in_words
 from torchloom_core.plugin import (
     FleetView,
     Floats,
@@ -115,7 +116,7 @@ class TrendPredictor:
         left_s = (options.level - value) / slope
         return (
             f"{options.metric} was {value:.6g} and rises {slope:.3g} a second: it reaches "
-            f"{options.level:g} in about {left_s:.0f} s"
+            f"{options.level:g} in about {in_words(round(left_s))}"
         )
 
 

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from tests.testing.rules import broken_rules
 from torchloom_core.plugin import Alert, Hazard, Need, Proposal
 from torchloom_core.testing import PolicyContract, PredictorContract
 
@@ -127,21 +128,8 @@ class SwallowingClock(Good):
         return ()
 
 
-def broken_rules(contract, attribute, cls):
-    """Return the names of the contract's tests that fail."""
-    case = type("Case", (contract,), {attribute: cls})()
-    failed = set()
-    for name in dir(case):
-        if name.startswith("test_"):
-            try:
-                getattr(case, name)()
-            except Exception:  # noqa: BLE001 - whatever it raises, the test would fail
-                failed.add(name)
-    return failed
-
-
 def test_a_policy_that_keeps_the_contract_passes_it_all():
-    assert broken_rules(PolicyContract, "policy_class", Good) == set()
+    assert broken_rules(PolicyContract, policy_class=Good) == set()
 
 
 @pytest.mark.parametrize(
@@ -166,7 +154,7 @@ def test_a_policy_that_keeps_the_contract_passes_it_all():
     ],
 )
 def test_a_policy_that_breaks_a_rule_fails_the_test_of_that_rule(cls, rule):
-    assert rule in broken_rules(PolicyContract, "policy_class", cls)
+    assert rule in broken_rules(PolicyContract, policy_class=cls)
 
 
 class GoodPredictor:
@@ -219,7 +207,7 @@ class Late(GoodPredictor):
 
 
 def test_a_predictor_that_keeps_the_contract_passes_it_all():
-    assert broken_rules(PredictorContract, "predictor_class", GoodPredictor) == set()
+    assert broken_rules(PredictorContract, predictor_class=GoodPredictor) == set()
 
 
 @pytest.mark.parametrize(
@@ -235,4 +223,4 @@ def test_a_predictor_that_keeps_the_contract_passes_it_all():
     ],
 )
 def test_a_predictor_that_breaks_a_rule_fails_the_test_of_that_rule(cls, rule):
-    assert rule in broken_rules(PredictorContract, "predictor_class", cls)
+    assert rule in broken_rules(PredictorContract, predictor_class=cls)

@@ -12,10 +12,13 @@ Subclass the contract in your tests, and build views of your own with :func:`vie
         policy = MyPolicy(MyPolicy.Options())
         view = view_of({"gpu_temp_celsius": [60.0, 61.0, 99.0]})
         assert [p.action.worker for p in policy.on_tick(view)] == ["w2"]
+
+A predictor that learns subclasses ``LearnerContract``, which asks for all of that and for more.
 """
 
+from torchloom_core.testing.learner_contract import LearnerContract
 from torchloom_core.testing.policy_contract import PolicyContract
 from torchloom_core.testing.predictor_contract import PredictorContract
 from torchloom_core.testing.views import view_of
 
-__all__ = ["PolicyContract", "PredictorContract", "view_of"]
+__all__ = ["LearnerContract", "PolicyContract", "PredictorContract", "view_of"]

@@ -10,6 +10,7 @@ from torchloom_core.fleet.columns import Floats
 from torchloom_core.fleet.rings import samples_in
 from torchloom_core.fleet.view import Fault, FleetView, Need
 from torchloom_core.messages import KnobSpec
+from torchloom_core.plugin import Example
 from torchloom_core.testing.views import EPOCH_S, view_of
 
 TICKS = 24
@@ -67,6 +68,18 @@ def story(needs: Sequence[Need], predictors: Iterable[str] = (), seed: int = 0) 
     return views
 
 
+def examples(needs: Sequence[Need], seed: int = 0) -> list[Example]:
+    """Return the same history with what came of it, as ``torchloom fit`` would show it.
+
+    The worker whose metrics rise fails, so do the one whose metrics spike and the one that
+    dies; nothing is known of who drains, has died, or has failed.
+    """
+    views = story(needs, seed=seed)
+    return [
+        Example(view=view, outcome=_outcomes(tick)[: len(view)]) for tick, view in enumerate(views)
+    ]
+
+
 def blank(needs: Sequence[Need], workers: int, tick: int = 0) -> FleetView:
     """Return a view of ``workers`` that have measured nothing."""
     tick_s = _tick_s(needs)
@@ -115,6 +128,16 @@ def _states(tick: int) -> list[str]:
         "standby",
         "standby",
     ]
+
+
+def _outcomes(tick: int) -> Floats:
+    """Return ``(workers,)``: 1 before a failure, NaN where nobody knows, else 0."""
+    outcome = np.zeros(_WORKERS)
+    outcome[1] = 1.0 if tick >= 6 else 0.0
+    outcome[3] = 1.0 if 6 <= tick < 15 else 0.0
+    outcome[4] = 0.0 if tick < 9 else np.nan
+    outcome[5] = 0.0 if tick < 4 else 1.0 if tick < 9 else np.nan
+    return outcome
 
 
 def _since(tick: int, start: int, row: int, workers: int) -> Floats:

@@ -36,6 +36,7 @@ def view_of(
     forecasts: Iterable[Forecast] = (),
     faults: Iterable[Fault] = (),
     costs: Costs | None = None,
+    cordoned: Iterable[str] = (),
 ) -> FleetView:
     """Return the view a plugin would get of a fleet like this.
 
@@ -92,6 +93,7 @@ def view_of(
         forecasts={forecast.predictor: forecast for forecast in forecasts},
         faults=tuple(faults),
         costs=costs or Costs(),
+        cordoned=frozenset(cordoned),
     )
 
 

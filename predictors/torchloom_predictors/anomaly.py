@@ -1,0 +1,271 @@
+"""Judge a worker by how unlike anything usual its telemetry is, all features taken together."""
+
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Literal
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from torchloom_core.errors import ModelError
+from torchloom_core.features import Features
+from torchloom_core.learning import (
+    RowSample,
+    arrays_bytes,
+    arrays_part,
+    estimator_bytes,
+    estimator_part,
+    json_part,
+    part_of,
+)
+from torchloom_core.plugin import (
+    Example,
+    FleetView,
+    Floats,
+    Hazard,
+    Positive,
+    Registry,
+    hookimpl,
+)
+from torchloom_core.scaling import Scale
+
+_POWER = 8.0
+"""The odds double where the score rises by a tenth."""
+
+_FAR = 10.0
+"""More spreads than this from the median count no more."""
+
+_LEAST_SCORE = 1e-6
+
+_CARD, _ARRAYS, _FOREST = "anomaly.json", "anomaly.safetensors", "anomaly.skops"
+_NUMBERS = ("middle", "spread", "mean", "components")
+_TRUSTED = ("sklearn.tree._tree.Tree",)
+
+
+class Learned(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What was learned beside the numbers.
+
+    Attributes
+    ----------
+    method : "pca" or "forest"
+        What the score comes from.
+    features : tuple of str
+        Columns of the numbers.
+    rare_score : float
+        The score that a share ``rare`` of what was learned from exceeds.
+    """
+
+    method: Literal["pca", "forest"]
+    features: tuple[str, ...]
+    rare_score: Positive
+
+
+class AnomalyPredictor:
+    """Score how far a worker's features are from those of all workers in the past.
+
+    Features are taken in spreads from their median, unknown ones are put at the median, and
+    ``method`` says what comes of them:
+
+    - ``pca``: the root mean square of what the principal components that explain ``explained``
+      of the variance do not reproduce (Jackson and Mudholkar, "Control Procedures for Residuals
+      Associated with Principal Component Analysis", Technometrics 21, 1979);
+    - ``forest``: how few random cuts set the worker apart, 2^(-mean depth / expected depth) (Liu,
+      Ting and Zhou, "Isolation Forest", ICDM 2008).
+
+    Either way, with the rare score the one that a share ``rare`` of what was learned from
+    exceeds,
+
+        odds = (score / rare score)^8
+
+    No failures are learned, so this is no frequency until ``torchloom fit`` calibrates it.
+    """
+
+    name = "anomaly"
+
+    class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+        """Options of ``[predictors.anomaly]``.
+
+        Attributes
+        ----------
+        method : "pca" or "forest"
+            See the class.
+        metrics : tuple of str
+            What is looked at.
+        spans_s : tuple of float
+            Over how long each metric is summed up, seconds.
+        max_rows : int
+            How many moments of workers are kept to learn from.
+        explained : float
+            Share of the variance that is usual.
+        trees : int
+            In the forest.
+        rare : float
+            The share of worker moments whose probability is above 1/2.
+        seed : int
+            Of the sample and of the forest.
+        horizon_s : float
+            How far ahead the probability looks, seconds.
+        every_s : float
+            How often to forecast, seconds.
+        """
+
+        method: Literal["pca", "forest"] = "pca"
+        metrics: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)] = (
+            "gpu_temp_celsius",
+            "gpu_power_watts",
+        )
+        spans_s: tuple[Positive, ...] = (900.0, 3600.0)
+        max_rows: Annotated[int, msgspec.Meta(ge=100)] = 50_000
+        explained: Annotated[float, msgspec.Meta(gt=0, lt=1)] = 0.9
+        trees: Annotated[int, msgspec.Meta(ge=1)] = 100
+        rare: Annotated[float, msgspec.Meta(gt=0, lt=0.5)] = 0.01
+        seed: Annotated[int, msgspec.Meta(ge=0)] = 0
+        horizon_s: Positive = 3600.0
+        every_s: Positive = 300.0
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._features = Features(metrics=options.metrics, spans_s=options.spans_s)
+        self._learned: Learned | None = None
+        self._scale = Scale(np.empty(0), np.empty(0))
+        self._mean, self._components = np.empty(0), np.empty((0, 0))
+        self._forest: Any = None
+        self._forest_kept = b""
+        self.horizon_s = options.horizon_s
+        self.every_s = options.every_s
+        self.needs = self._features.needs
+
+    def forecast(self, view: FleetView) -> Hazard:
+        """Return ``(workers,)`` probabilities, NaN before fitting and without a sample."""
+        probability = np.full(len(view), np.nan)
+        features = self._features.compute(view)
+        rows = np.flatnonzero(_measured(features))
+        if self._learned is None or not len(rows):
+            return Hazard(probability=probability)
+        z = self._scaled(features[rows])
+        odds = (self._score(z) / self._learned.rare_score) ** _POWER
+        probability[rows] = odds / (1 + odds)
+        unusual = np.flatnonzero(odds > 1).tolist()
+        why = {int(rows[i]): self._explain(features[rows[i]], z[i]) for i in unusual}
+        return Hazard(probability=probability, why=why)
+
+    def _scaled(self, features: Floats) -> Floats:
+        """Return the features in spreads from the median, 0 where unknown."""
+        z = self._scale.spreads_off(features)
+        return np.where(np.isnan(z), 0.0, z).clip(-_FAR, _FAR)
+
+    def _score(self, z: Floats) -> Floats:
+        """Return ``(rows,)``: higher is more unusual."""
+        if self._options.method == "forest":
+            scores: Floats = -self._forest.score_samples(z)
+            return scores
+        off = z - self._mean
+        off -= off @ self._components.T @ self._components
+        score: Floats = np.sqrt((off**2).mean(axis=1))
+        return score
+
+    def _explain(self, features: Floats, z: Floats) -> str:
+        """Return a sentence on the feature that is farthest off."""
+        column = int(np.abs(z).argmax())
+        away = "or more " if abs(z[column]) == _FAR else ""
+        return (
+            f"{self._features.names[column]} was {features[column]:.6g}, "
+            f"{abs(z[column]):.3g} {away}times its spread from the usual "
+            f"{self._scale.middle[column]:.6g}"
+        )
+
+    def fit(self, examples: Iterable[Example]) -> None:
+        """Learn what is usual; a moment that a failure followed is not."""
+        options = self._options
+        sample = RowSample(options.max_rows, options.seed)
+        for example in examples:
+            features = self._features.compute(example.view)
+            usual = _measured(features) & (example.outcome != 1.0)
+            sample.add(example.view.now_ns, features, np.where(usual, 0.0, np.nan))
+        rows = sample.healthy(self.name)
+        self._scale = Scale.of(rows)
+        z = self._scaled(rows)
+        self._mean, self._components = z.mean(axis=0), np.empty((0, z.shape[1]))
+        if options.method == "forest":
+            self._plant(z)
+        else:
+            self._find_components(z)
+        rare = float(np.quantile(self._score(z), 1 - options.rare))
+        self._learned = Learned(
+            method=options.method,
+            features=self._features.names,
+            rare_score=max(rare, _LEAST_SCORE),
+        )
+
+    def _plant(self, z: Floats) -> None:
+        from sklearn.ensemble import IsolationForest
+
+        options = self._options
+        self._forest = IsolationForest(n_estimators=options.trees, random_state=options.seed)
+        self._forest.fit(z)
+        self._forest_kept = estimator_bytes(self._forest)
+
+    def _find_components(self, z: Floats) -> None:
+        from sklearn.decomposition import PCA
+        from threadpoolctl import threadpool_limits
+
+        if (z != self._mean).any():
+            with threadpool_limits(limits=1):  # sums in another order are other components
+                pca = PCA(n_components=self._options.explained, svd_solver="full").fit(z)
+            self._components = np.ascontiguousarray(pca.components_)
+
+    def parts(self) -> Mapping[str, bytes]:
+        """Return the numbers as safetensors, a forest as skops, and the rest as JSON."""
+        numbers = (self._scale.middle, self._scale.spread, self._mean, self._components)
+        parts = {
+            _CARD: msgspec.json.encode(self._learned),
+            _ARRAYS: arrays_bytes(dict(zip(_NUMBERS, numbers, strict=True))),
+        }
+        return parts | ({_FOREST: self._forest_kept} if self._forest else {})
+
+    def restore(self, parts: Mapping[str, bytes]) -> None:
+        """Become what :meth:`parts` was taken from.
+
+        Raises
+        ------
+        ModelError
+            If a part is missing or damaged, or was learned with other options.
+        """
+        learned = json_part(parts, _CARD, Learned)
+        if (learned.method, learned.features) != (self._options.method, self._features.names):
+            raise ModelError(
+                f"{_CARD}: need the options' {len(self._features.names)} features for "
+                f"{self._options.method}, was {len(learned.features)} for {learned.method}"
+            )
+        columns = len(learned.features)
+        shapes = dict.fromkeys(("middle", "spread", "mean"), (columns,))
+        arrays = arrays_part(parts, _ARRAYS, {**shapes, "components": (None, columns)})
+        if learned.method == "forest":
+            self._forest_kept = part_of(parts, _FOREST)
+            self._forest = estimator_part(parts, _FOREST, _TRUSTED)
+            _check_forest(self._forest, columns)
+        middle, spread, self._mean, self._components = arrays
+        self._scale = Scale(middle, spread)
+        self._learned = learned
+
+
+def _measured(features: Floats) -> NDArray[np.bool_]:
+    """Return ``(workers,)``: whether more is known than when a worker was last heard."""
+    return np.asarray(np.isfinite(features[:, 1:]).any(axis=1))
+
+
+def _check_forest(forest: Any, columns: int) -> None:
+    """Refuse trees that point outside themselves: they are followed without a look."""
+    for estimator in forest.estimators_:
+        tree = estimator.tree_
+        inner = np.flatnonzero(tree.children_left != -1)
+        children = np.concatenate([tree.children_left[inner], tree.children_right[inner]])
+        inside = (children > np.tile(inner, 2)) & (children < tree.node_count)
+        if not (inside.all() and (tree.feature[inner] < columns).all()):
+            raise ModelError(f"{_FOREST}: need trees whose nodes are in them, was not")
+
+
+@hookimpl
+def torchloom_register(registry: Registry) -> None:
+    """Offer the predictor."""
+    registry.predictor(AnomalyPredictor)

@@ -1,0 +1,217 @@
+"""Judge a worker by how far its metrics are from what is usual for it at this time of the day."""
+
+from collections.abc import Iterable, Mapping
+from typing import Annotated
+
+import msgspec
+import numpy as np
+
+from torchloom_core.clock import SECOND_NS
+from torchloom_core.errors import ModelError, PluginError
+from torchloom_core.learning import arrays_bytes, arrays_part, json_part
+from torchloom_core.plugin import (
+    Example,
+    FleetView,
+    Floats,
+    Hazard,
+    Need,
+    Positive,
+    Registry,
+    hookimpl,
+)
+from torchloom_core.scaling import step_means
+from torchloom_core.seasonal_profiles import SeasonalProfiles
+
+_POWER = 8.0
+"""The odds double where the score rises by a tenth."""
+
+_CARD, _ARRAYS = "seasonal_residual.json", "seasonal_residual.safetensors"
+
+
+class Learned(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What was learned beside the numbers of each worker.
+
+    Attributes
+    ----------
+    metrics : tuple of str
+        Columns of the numbers.
+    workers : tuple of str
+        Rows of the numbers; one more, the last, is for workers that are not among them.
+    seasons_s : tuple of float
+        Lengths of the seasons that were found, seconds.
+    rare_score : float
+        The score that a share ``rare`` of what was learned from exceeds.
+    """
+
+    metrics: tuple[str, ...]
+    workers: tuple[str, ...]
+    seasons_s: tuple[Positive, ...]
+    rare_score: Positive
+
+
+class SeasonalResidualPredictor:
+    """Compare each metric with its level and seasonal profile, and add up what is unusual.
+
+    Metrics are averaged over ``step_s``. With z how far that is from what
+    :class:`~torchloom_core.seasonal_profiles.SeasonalProfiles` call usual, in spreads,
+
+        score = sqrt(mean over metrics of min(|z|, cap)^2)
+        odds = (score / rare score)^8
+
+    with the rare score the one that a share ``rare`` of what was learned from exceeds, at least
+    1. No failures are learned, so this is no frequency until ``torchloom fit`` calibrates it.
+    """
+
+    name = "seasonal_residual"
+
+    class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+        """Options of ``[predictors.seasonal_residual]``.
+
+        Attributes
+        ----------
+        metrics : tuple of str
+            What is looked at.
+        seasons_s : tuple of float
+            Lengths of the seasons, seconds; a week needs some weeks of examples.
+        step_s : float
+            Over how long metrics are averaged, seconds; a season has that many phases.
+        cap : float
+            More than so many spreads away counts no more.
+        rare : float
+            The share of worker moments whose probability is above 1/2.
+        horizon_s : float
+            How far ahead the probability looks, seconds.
+        every_s : float
+            How often to forecast, seconds.
+        """
+
+        metrics: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)] = (
+            "gpu_temp_celsius",
+            "gpu_power_watts",
+        )
+        seasons_s: tuple[Positive, ...] = (86_400.0,)
+        step_s: Positive = 900.0
+        cap: Annotated[float, msgspec.Meta(ge=1, le=1000)] = 10.0
+        rare: Annotated[float, msgspec.Meta(gt=0, lt=0.5)] = 0.01
+        horizon_s: Positive = 3600.0
+        every_s: Positive = 300.0
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._learned: Learned | None = None
+        self._profiles = SeasonalProfiles((), np.empty((0, 0)), np.empty((0, 0)), ())
+        self.horizon_s = options.horizon_s
+        self.every_s = options.every_s
+        self.needs = tuple(Need(metric, options.step_s) for metric in options.metrics)
+
+    def forecast(self, view: FleetView) -> Hazard:
+        """Return ``(workers,)`` probabilities, NaN before fitting and for who measured nothing."""
+        learned = self._learned
+        if learned is None:
+            return Hazard(probability=np.full(len(view), np.nan))
+        row_of = {worker: row for row, worker in enumerate(learned.workers)}
+        rows = [row_of.get(worker, -1) for worker in view.workers]
+        measured = self._measured(view)
+        z = self._profiles.spreads_off(measured, rows, view.now_ns)
+        odds = (_score(z, self._options.cap) / learned.rare_score) ** _POWER
+        probability = odds / (1 + odds)
+        usual = self._profiles.usual(view.now_ns)[rows]
+        why = {
+            row: self._explain(z[row], measured[row], usual[row])
+            for row in np.flatnonzero(probability > 0.5).tolist()
+        }
+        return Hazard(probability=probability, why=why)
+
+    def _measured(self, view: FleetView) -> Floats:
+        """Return ``(workers, metrics)`` means over the last step, NaN where nothing came."""
+        windows = [view.window(need.metric, need.window_s) for need in self.needs]
+        return np.concatenate([step_means(window, 1) for window in windows], axis=1)
+
+    def _explain(self, z: Floats, measured: Floats, usual: Floats) -> str:
+        """Return a sentence on the metric that is farthest off."""
+        column = int(np.nanargmax(np.abs(z)))
+        return (
+            f"{self._options.metrics[column]} was {measured[column]:.6g}, {abs(z[column]):.3g} "
+            f"times its spread from the {usual[column]:.6g} that is usual at this time"
+        )
+
+    def fit(self, examples: Iterable[Example]) -> None:
+        """Learn what is usual; a moment that a failure followed is not."""
+        step_s, cap = max(self._options.step_s, self.every_s), self._options.cap
+        step_ns = round(step_s * SECOND_NS)
+        measured: dict[int, Floats] = {}
+        workers: tuple[str, ...] = ()
+        start_ns = 0
+        for example in examples:
+            start_ns = start_ns or example.view.now_ns
+            step = (example.view.now_ns - start_ns) // step_ns
+            if step not in measured:
+                measured[step] = self._measured(example.view)
+                measured[step][example.outcome == 1.0] = np.nan
+                workers = tuple(example.view.workers)
+        if not any(np.isfinite(values).any() for values in measured.values()):
+            raise PluginError(
+                f"{self.name}: need a sample of {' or '.join(self._options.metrics)} to learn "
+                "from, was none"
+            )
+        past = np.full((max(measured) + 1, len(workers), len(self.needs)), np.nan)
+        for step, values in measured.items():
+            past[step, : len(values)] = values
+        profiles = SeasonalProfiles.learn(past, start_ns, step_s, self._options.seasons_s)
+        rows = range(len(workers))
+        scores = [
+            _score(profiles.spreads_off(values, rows, start_ns + step * step_ns), cap)
+            for step, values in enumerate(past)
+        ]
+        self._profiles = profiles
+        self._learned = Learned(
+            metrics=self._options.metrics,
+            workers=workers,
+            seasons_s=profiles.seasons_s,
+            rare_score=max(1.0, float(np.nanquantile(scores, 1 - self._options.rare))),
+        )
+
+    def parts(self) -> Mapping[str, bytes]:
+        """Return the numbers as safetensors, and what goes with them as JSON."""
+        made = self._profiles
+        profiles = {f"profile_{i}": profile for i, profile in enumerate(made.profiles)}
+        return {
+            _CARD: msgspec.json.encode(self._learned),
+            _ARRAYS: arrays_bytes({"level": made.level, "spread": made.spread, **profiles}),
+        }
+
+    def restore(self, parts: Mapping[str, bytes]) -> None:
+        """Become what :meth:`parts` was taken from.
+
+        Raises
+        ------
+        ModelError
+            If a part is missing or damaged, or was learned from other metrics.
+        """
+        learned = json_part(parts, _CARD, Learned)
+        if learned.metrics != self._options.metrics:
+            raise ModelError(
+                f"{_CARD}: need the options' metrics {', '.join(self._options.metrics)}, was "
+                f"{', '.join(learned.metrics)}"
+            )
+        shape = (len(learned.workers) + 1, len(learned.metrics))
+        shapes: dict[str, tuple[int | None, ...]] = {"level": shape, "spread": shape}
+        shapes |= {f"profile_{i}": (None, *shape) for i in range(len(learned.seasons_s))}
+        level, spread, *profiles = arrays_part(parts, _ARRAYS, shapes)
+        self._profiles = SeasonalProfiles(learned.seasons_s, level, spread, tuple(profiles))
+        self._learned = learned
+
+
+def _score(z: Floats, cap: float) -> Floats:
+    """Return the root mean square over the last axis, NaN where nothing is known."""
+    known = ~np.isnan(z)
+    squares = np.where(known, np.minimum(np.abs(z), cap) ** 2, 0.0).sum(axis=-1)
+    with np.errstate(invalid="ignore"):
+        score: Floats = np.sqrt(squares / known.sum(axis=-1))
+    return score
+
+
+@hookimpl
+def torchloom_register(registry: Registry) -> None:
+    """Offer the predictor."""
+    registry.predictor(SeasonalResidualPredictor)

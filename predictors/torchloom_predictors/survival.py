@@ -1,0 +1,251 @@
+"""Learn how the risk of failing changes with the time since the last fault and its history."""
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from torchloom_core.errors import ModelError
+from torchloom_core.features import Features, faults_in_words, in_words
+from torchloom_core.learning import RowSample, estimator_bytes, estimator_part, json_part
+from torchloom_core.plugin import (
+    Example,
+    FleetView,
+    Floats,
+    Hazard,
+    NotNegative,
+    Positive,
+    Registry,
+    hookimpl,
+)
+
+_SINCE_BINS = 7
+"""Time since the last fault, in so many bins, each reaching four times as far as the one before."""
+
+_MOST_STEPS = 32
+"""How many intervals ahead are computed; of more, each stands for several."""
+
+_EVEN = 0.01
+"""By how much the time between two examples may differ from the first two's."""
+
+_TRUSTED = ("numpy.dtype",)
+_MODEL, _CARD = "survival.skops", "survival.json"
+
+
+class Learned(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What was learned beside the coefficients.
+
+    Attributes
+    ----------
+    features : tuple of str
+        Names of the columns that were computed from a view.
+    interval_s : float
+        Time between two examples, for which the hazard holds, seconds.
+    share : float
+        How many of the intervals without a failure were learned from.
+    """
+
+    features: tuple[str, ...]
+    interval_s: Positive
+    share: Positive
+
+
+class SurvivalPredictor:
+    """Estimate the hazard of every interval to come, and what they make together.
+
+    The hazard of an interval is a logistic regression, with a ridge penalty, on the time since
+    the node's last fault (in bins), its faults so far and decayed by several half lives, those
+    of its rack, and metrics if any are named (discrete-time survival: Allison, "Discrete-Time
+    Methods for the Analysis of Event Histories", 1982; Singer and Willett, "It's About Time",
+    1993). Each interval of each worker is one row to learn from. The history goes on into the
+    future: with no fault meanwhile, k intervals ahead the last one is k intervals older and has
+    decayed by as much, hence
+
+        probability = 1 - prod over k < horizon / interval of (1 - hazard(history k ahead))
+
+    Numbers enter by their signed logarithm, so a metric that counts hours in service is an age
+    as in a Weibull model. It needs no telemetry. Only a sample of the intervals without a
+    failure is kept, of share s; log s is added to the log odds to make up for it.
+    """
+
+    name = "survival"
+
+    class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+        """Options of ``[predictors.survival]``.
+
+        Attributes
+        ----------
+        metrics : tuple of str
+            What is looked at beside faults; none: nothing.
+        spans_s : tuple of float
+            Over how long each metric is summed up, seconds; none: its present value only.
+        half_lives_s : tuple of float
+            Ages at which a fault counts half, seconds.
+        incident_s : float
+            Faults on one node closer together than this are one incident, seconds.
+        max_healthy : int
+            How many intervals without a failure are kept to learn from.
+        l2 : float
+            Ridge penalty on the standardised coefficients.
+        seed : int
+            Of the sample.
+        horizon_s : float
+            How far ahead the probability looks, seconds.
+        every_s : float
+            How often to forecast, seconds.
+        """
+
+        metrics: tuple[str, ...] = ()
+        spans_s: tuple[Positive, ...] = ()
+        half_lives_s: Annotated[tuple[Positive, ...], msgspec.Meta(min_length=1)] = (
+            86_400.0,
+            864_000.0,
+            2_592_000.0,
+        )
+        incident_s: NotNegative = 60.0
+        max_healthy: Annotated[int, msgspec.Meta(ge=100)] = 200_000
+        l2: Positive = 1.0
+        seed: Annotated[int, msgspec.Meta(ge=0)] = 0
+        horizon_s: Positive = 3600.0
+        every_s: Positive = 60.0
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._features = Features(
+            metrics=options.metrics,
+            spans_s=options.spans_s,
+            half_lives_s=options.half_lives_s,
+            incident_s=options.incident_s,
+        )
+        self._model: Any = None
+        self._learned = Learned(features=(), interval_s=options.every_s, share=1.0)
+        self.horizon_s = options.horizon_s
+        self.every_s = options.every_s
+        self.needs = self._features.needs
+        self.fault_memory_s = self._features.fault_memory_s
+
+    def forecast(self, view: FleetView) -> Hazard:
+        """Return ``(workers,)`` probabilities, NaN before fitting and for who left or is gone."""
+        probability = np.full(len(view), np.nan)
+        rows = np.flatnonzero(~view.is_in("left", "gone"))
+        if self._model is None or not len(rows):
+            return Hazard(probability=probability)
+        features = self._features.compute(view)[rows]
+        intervals = self.horizon_s / self._learned.interval_s
+        steps = min(_MOST_STEPS, math.ceil(intervals))
+        log_survival = np.zeros(len(rows))
+        for step in range(steps):
+            odds = self._log_odds(features, ahead_s=step * self.horizon_s / steps)
+            log_survival -= np.logaddexp(0.0, odds) * intervals / steps
+        probability[rows] = -np.expm1(log_survival)
+        return Hazard(probability=probability, why=self._reasons(rows, features))
+
+    def _reasons(self, rows: NDArray[np.intp], features: Floats) -> dict[int, str]:
+        """Return row to what its node's history is, for those that have one."""
+        history = self._features.history(features)
+        reasons = {}
+        for at in np.flatnonzero(history.faults).tolist():
+            faults = faults_in_words(history.faults[at], self.fault_memory_s)
+            latest = in_words(history.since_s[at])
+            reasons[int(rows[at])] = f"its node had {faults}, the latest {latest} ago"
+        return reasons
+
+    def _log_odds(self, features: Floats, ahead_s: float) -> Floats:
+        """Return ``(rows,)`` of failing in the interval that begins ``ahead_s`` from now."""
+        sampled = self._model.decision_function(self._design(features, ahead_s))
+        log_odds: Floats = sampled + math.log(self._learned.share)
+        return log_odds
+
+    def _design(self, features: Floats, ahead_s: float) -> Floats:
+        """Return ``(rows, columns)`` for the regression, ``ahead_s`` without a fault from now."""
+        history = self._features.history(features)
+        half_lives_s = np.array(self._options.half_lives_s)
+        edges_s = self.fault_memory_s / 4.0 ** np.arange(_SINCE_BINS - 1, 0, -1)
+        since_bin = np.digitize(history.since_s + ahead_s, edges_s)
+        one_hot = since_bin[:, None] == np.arange(_SINCE_BINS)
+        one_hot &= ~np.isnan(history.since_s)[:, None]
+        telemetry = features[:, : -len(self._features.history_names)]
+        faded = history.decayed * 0.5 ** (ahead_s / half_lives_s)
+        numbers = np.column_stack([telemetry, history.faults, history.in_rack, faded])
+        logs = np.sign(numbers) * np.log1p(np.abs(numbers))
+        return np.column_stack([logs, one_hot])
+
+    def fit(self, examples: Iterable[Example]) -> None:
+        """Learn the hazard of the time between two examples, which have to be evenly spaced.
+
+        A worker failed in that time if a failure was to come and then is to come no more, or a
+        fault of its node was seen meanwhile.
+        """
+        sample = RowSample(self._options.max_healthy, self._options.seed)
+        before: tuple[int, Floats, Floats] | None = None
+        interval_s = 0.0
+        for example in examples:
+            view = example.view
+            outcome = np.where(view.is_in("left", "gone"), np.nan, example.outcome)
+            if np.isnan(outcome).all():
+                continue
+            features = self._features.compute(view)
+            if before is not None:
+                at_ns, seen, to_come = before
+                gap_s = (view.now_ns - at_ns) / 1e9
+                interval_s = interval_s or gap_s
+                if abs(gap_s - interval_s) <= _EVEN * interval_s:
+                    workers = len(seen)
+                    since_s = self._features.history(features[:workers]).since_s
+                    over = (outcome[:workers] != 1.0) | (since_s <= gap_s)
+                    failed = np.where(np.isnan(to_come), np.nan, (to_come == 1.0) & over)
+                    sample.add(at_ns, self._design(seen, 0.0), failed)
+            before = view.now_ns, features, outcome
+        rows = sample.rows(self.name)
+        self._model = self._regress(rows.features, rows.failed)
+        self._learned = Learned(
+            features=self._features.names, interval_s=interval_s, share=rows.share
+        )
+
+    def _regress(self, design: Floats, failed: Any) -> Any:
+        from sklearn.impute import SimpleImputer
+        from sklearn.linear_model import LogisticRegression
+        from sklearn.pipeline import make_pipeline
+        from sklearn.preprocessing import StandardScaler
+        from threadpoolctl import threadpool_limits
+
+        model = make_pipeline(
+            SimpleImputer(strategy="median", add_indicator=True, keep_empty_features=True),
+            StandardScaler(),
+            LogisticRegression(C=1 / self._options.l2, max_iter=1000),
+        )
+        with threadpool_limits(limits=1):  # sums in another order are other coefficients
+            return model.fit(design, failed)
+
+    def parts(self) -> Mapping[str, bytes]:
+        """Return the regression as skops keeps it, and what goes with it as JSON."""
+        return {
+            _MODEL: estimator_bytes(self._model),
+            _CARD: msgspec.json.encode(self._learned),
+        }
+
+    def restore(self, parts: Mapping[str, bytes]) -> None:
+        """Become what :meth:`parts` was taken from.
+
+        Raises
+        ------
+        ModelError
+            If a part is missing or damaged, or was learned from other features.
+        """
+        learned = json_part(parts, _CARD, Learned)
+        if learned.features != self._features.names:
+            raise ModelError(
+                f"{_CARD}: need the {len(self._features.names)} features that the options ask "
+                f"for, was {len(learned.features)} of other options"
+            )
+        self._model = estimator_part(parts, _MODEL, _TRUSTED)
+        self._learned = learned
+
+
+@hookimpl
+def torchloom_register(registry: Registry) -> None:
+    """Offer the predictor."""
+    registry.predictor(SurvivalPredictor)

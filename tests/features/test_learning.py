@@ -1,0 +1,139 @@
+import io
+import zipfile
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.linear_model import LogisticRegression
+
+from torchloom_core.errors import ModelError, PluginError
+from torchloom_core.learning import RowSample, estimator_bytes, estimator_part, json_part
+
+DAY_NS = 86_400 * 10**9
+
+
+def filled(outcomes, max_healthy=1000, seed=0):
+    """Return a sample that was shown one example a day; a row's feature is its number."""
+    sample, number = RowSample(max_healthy, seed), 0
+    for day, outcome in enumerate(outcomes):
+        features = np.arange(number, number + len(outcome), dtype=float)[:, None]
+        sample.add(day * DAY_NS, features, np.array(outcome, dtype=float))
+        number += len(outcome)
+    return sample
+
+
+@settings(deadline=None)
+@given(
+    st.lists(
+        st.lists(st.sampled_from([0.0, 0.0, 0.0, 1.0, np.nan]), max_size=30),
+        min_size=1,
+        max_size=20,
+    ),
+    st.integers(1, 50),
+)
+def test_every_failure_is_kept_and_of_the_others_no_more_than_may_be(outcomes, most):
+    flat = np.concatenate([np.array(outcome) for outcome in outcomes])
+    failures, healthy = np.flatnonzero(flat == 1.0), np.flatnonzero(flat == 0.0)
+    if not (len(failures) and len(healthy)):
+        with pytest.raises(PluginError):
+            filled(outcomes, most).rows("mine")
+        return
+    rows = filled(outcomes, most).rows("mine")
+    assert rows.features[rows.failed, 0].tolist() == failures.tolist()
+    kept = rows.features[~rows.failed, 0]
+    assert set(kept) <= set(healthy)
+    assert len(kept) == min(most, len(healthy))
+    assert rows.share == len(kept) / len(healthy)
+    assert (np.diff(rows.at_ns) >= 0).all()
+
+
+def test_each_moment_has_the_same_chance_to_be_kept():
+    outcomes = [[1.0], *[[0.0] * 10] * 50]
+    kept = [filled(outcomes, 50, seed).rows("mine").at_ns[1:] // DAY_NS for seed in range(200)]
+    early = np.mean(np.concatenate(kept) <= 25)
+    assert early == pytest.approx(0.5, abs=0.02)
+
+
+def test_memory_does_not_grow_with_the_examples():
+    sample = RowSample(100, 0)
+    most = 0
+    for day in range(500):
+        sample.add(day, np.zeros((50, 3)), np.zeros(50))
+        most = max(most, sum(len(draws) for draws, *_ in sample._parts))
+    assert most <= 100 + 100 + 50
+
+
+def test_the_later_part_begins_a_horizon_after_the_earlier_ends():
+    rows = filled([[1.0, 0.0]] * 101).rows("mine")
+    earlier, later = rows.split(0.2, 7 * 86_400.0)
+    assert later.at_ns.min() == 80 * DAY_NS
+    assert earlier.at_ns.max() == 72 * DAY_NS
+    assert later.failed.sum() == 21
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "message"),
+    [
+        ([], "mine: need a failure to learn from, was none in 0 moments of workers"),
+        ([[0.0, np.nan]], "mine: need a failure to learn from, was none in 1 moments of workers"),
+        ([[1.0]], "mine: need a worker that did not fail to learn from, was none beside 1"),
+    ],
+)
+def test_what_teaches_nothing_is_refused(outcomes, message):
+    with pytest.raises(PluginError) as refusal:
+        filled(outcomes).rows("mine")
+    assert str(refusal.value).startswith(message)
+
+
+X = np.random.default_rng(0).normal(size=(200, 3))
+Y = X[:, 0] > 0.5
+TREES = ("sklearn.ensemble._hist_gradient_boosting.predictor.TreePredictor",)
+
+
+def grown(kind):
+    return (kind(random_state=0, max_iter=20)).fit(X, Y)
+
+
+@pytest.mark.parametrize("kind", [HistGradientBoostingClassifier, LogisticRegression])
+def test_an_estimator_is_the_same_bytes_at_any_place_and_time(kind):
+    first = estimator_bytes(grown(kind))
+    in_the_way = [np.zeros(n) for n in range(100)]
+    assert estimator_bytes(grown(kind)) == first
+    assert len(in_the_way) == 100
+    with zipfile.ZipFile(io.BytesIO(first)) as archive:
+        assert {info.date_time[0] for info in archive.infolist()} == {1980}
+
+
+@pytest.mark.parametrize("kind", [HistGradientBoostingClassifier, LogisticRegression])
+def test_an_estimator_comes_back_to_the_bit(kind):
+    estimator = grown(kind)
+    again = estimator_part({"a": estimator_bytes(estimator)}, "a", (*TREES, "numpy.dtype"))
+    assert again.predict_proba(X).tolist() == estimator.predict_proba(X).tolist()
+    assert estimator_bytes(again) == estimator_bytes(estimator)
+
+
+def test_an_estimator_that_is_not_trusted_or_damaged_is_refused():
+    data = estimator_bytes(grown(HistGradientBoostingClassifier))
+    for parts, trusted, message in (
+        ({"a": data}, (), "a: need types that are trusted, was not: Untrusted types"),
+        ({"a": data[:500]}, TREES, "a: need an estimator as skops keeps it, was not"),
+        ({}, TREES, "a: need this part of a fitted model, was not there"),
+    ):
+        with pytest.raises(ModelError) as refusal:
+            estimator_part(parts, "a", trusted)
+        assert str(refusal.value).startswith(message)
+        assert "\n" not in str(refusal.value)
+
+
+class Card(msgspec.Struct):
+    share: float
+
+
+def test_a_part_in_json_is_what_it_should_be_or_refused():
+    assert json_part({"card.json": b'{"share": 0.5}'}, "card.json", Card) == Card(share=0.5)
+    for data in (b'{"share": "much"}', b"{", b"{}"):
+        with pytest.raises(ModelError, match=r"card.json: need Card as JSON, was not: "):
+            json_part({"card.json": data}, "card.json", Card)

@@ -1,0 +1,74 @@
+"""Telemetry made comparable, for predictors that learn: averaged over steps, in spreads."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from torchloom_core.fleet.columns import Floats
+
+_STILL = 0.1
+"""Quartiles nearer than this share of the standard deviation are of a column that rests."""
+
+_LEAST_SPREAD = 1e-6
+"""A spread of less than this share of the median is taken for rounding."""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Median and spread of each column, ``(columns,)``, NaN where nothing is known.
+
+    The spread is the distance of the quartiles over 1.349, which is the standard deviation of a
+    Gaussian; or the standard deviation itself of a column that mostly rests.
+
+    Examples
+    --------
+    >>> scale = Scale.of(np.array([[1.0], [2.0], [3.0], [np.nan]]))
+    >>> scale.spreads_off(np.array([[2.0 + 3 / 1.349], [np.nan]]))
+    array([[ 3.],
+           [nan]])
+    """
+
+    middle: Floats
+    spread: Floats
+
+    @classmethod
+    def of(cls, rows: Floats) -> "Scale":
+        """Measure ``(rows, columns)``."""
+        middle, spread = np.full((2, rows.shape[1]), np.nan)
+        known = np.isfinite(rows).any(axis=0)
+        if known.any():
+            with np.errstate(over="ignore", invalid="ignore"):
+                low, middle[known], high = np.nanquantile(rows[:, known], [0.25, 0.5, 0.75], axis=0)
+                overall = np.nanstd(rows[:, known], axis=0)
+            quartiles = (high - low) / 1.349
+            spread[known] = np.where(quartiles < _STILL * overall, overall, quartiles)
+        return cls(
+            middle, np.maximum(spread, _LEAST_SPREAD * np.abs(middle) + np.finfo(float).tiny)
+        )
+
+    def spreads_off(self, values: Floats) -> Floats:
+        """Return how many spreads ``(..., columns)`` are above the median, NaN if unknown."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            off: Floats = (values - self.middle) / self.spread
+        return off
+
+
+def step_means(window: Floats, steps: int) -> Floats:
+    """Return the mean over each of ``steps`` equal parts of a window, ``(workers, steps)``.
+
+    Parameters
+    ----------
+    window : (workers, samples) float64
+        Oldest first; what is not finite is left out.
+
+    Examples
+    --------
+    >>> step_means(np.array([[1.0, 3.0, np.nan, np.nan, 5.0, np.nan]]), 3)
+    array([[ 2., nan,  5.]])
+    """
+    step_of = np.arange(window.shape[1]) * steps // window.shape[1]
+    belongs = (step_of[:, None] == np.arange(steps)).astype(float)
+    seen = np.isfinite(window)
+    with np.errstate(over="ignore", invalid="ignore"):
+        means = (np.where(seen, window, 0.0) @ belongs) / (seen @ belongs)
+    return np.where(np.isfinite(means), means, np.nan)

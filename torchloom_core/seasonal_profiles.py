@@ -1,0 +1,174 @@
+"""What is usual for each worker at each time of the day or week, for predictors that compare."""
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torchloom_core.clock import SECOND_NS
+from torchloom_core.fleet.columns import Floats
+
+_OWN_STEPS = 24
+"""Steps a worker must have been seen for a level, spread and profile of its own."""
+
+_STILL = 0.1
+"""A median deviation below this share of the standard deviation is of a metric that rests."""
+
+_LEAST_SPREAD = 1e-6
+"""A spread of less than this share of the level is taken for rounding."""
+
+_FAR = 10.0
+"""What is more median deviations than this from the median does not shape a profile."""
+
+
+@dataclass(frozen=True)
+class SeasonalProfiles:
+    """Level, spread and one profile a season of every worker's metrics.
+
+    A profile is the mean by phase of the seasonal part that robust STL finds (Cleveland et al.,
+    "STL", Journal of Official Statistics 6, 1990), one season after the other where there are
+    several (Bandara et al., "MSTL", arXiv 2107.13462). The spread is 1.4826 times the median
+    absolute value of what level and profiles do not explain (Rousseeuw and Croux, "Alternatives
+    to the Median Absolute Deviation", JASA 88, 1993); for a metric that mostly rests it is the
+    standard deviation.
+
+    Attributes
+    ----------
+    seasons_s : tuple of float
+        Those seasons of which more than two were seen, shortest first, seconds.
+    level, spread : (workers + 1, metrics) float64
+        The last row is the median of the others, for workers that are not known.
+    profiles : tuple of (phases, workers + 1, metrics) float64
+        One a season; seasons begin at the Unix epoch.
+    """
+
+    seasons_s: tuple[float, ...]
+    level: Floats
+    spread: Floats
+    profiles: tuple[Floats, ...]
+
+    @classmethod
+    def learn(
+        cls, past: Floats, start_ns: int, step_s: float, seasons_s: Sequence[float]
+    ) -> "SeasonalProfiles":
+        """Learn from ``(steps, workers, metrics)``, NaN where nothing was measured.
+
+        Parameters
+        ----------
+        start_ns : int
+            Time of the first row, ns since the epoch.
+        step_s : float
+            Seconds from row to row.
+        seasons_s : sequence of float
+            Lengths of the seasons to look for, seconds.
+        """
+        phases = {season_s: round(season_s / step_s) for season_s in sorted(set(seasons_s))}
+        phases = {season_s: n for season_s, n in phases.items() if 2 <= n < len(past) / 2}
+        times_ns = start_ns + np.arange(len(past)) * round(step_s * SECOND_NS)
+        own = np.isfinite(past).sum(axis=0) >= _OWN_STEPS
+        rest, profiles = past, []
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore", RuntimeWarning)  # the median of nothing is NaN
+            parts = _seasonal_parts(past, own, list(phases.values()))
+            for part, (season_s, n) in zip(parts, phases.items(), strict=True):
+                at = _phase(times_ns, season_s, n).round().astype(int) % n
+                means = np.stack([np.nanmean(part[at == phase], axis=0) for phase in range(n)])
+                profiles.append(_with_pooled(means, own))
+                rest = rest - profiles[-1][at, :-1]
+            level = _with_pooled(np.nanmedian(rest, axis=0), own)
+            spread = _with_pooled(_spread(rest - level[:-1]), own)
+        least = _LEAST_SPREAD * np.abs(level) + np.finfo(float).tiny
+        return cls(tuple(phases), level, np.maximum(spread, least), tuple(profiles))
+
+    def usual(self, now_ns: int) -> Floats:
+        """Return ``(workers + 1, metrics)``: what is usual at this time, NaN where unknown."""
+        usual = self.level
+        for profile, season_s in zip(self.profiles, self.seasons_s, strict=True):
+            phase = float(_phase(now_ns, season_s, len(profile)))
+            before, share = int(phase) % len(profile), phase % 1.0
+            after = (before + 1) % len(profile)
+            usual = usual + (1 - share) * profile[before] + share * profile[after]
+        return usual
+
+    def spreads_off(self, measured: Floats, rows: Sequence[int], now_ns: int) -> Floats:
+        """Return how many spreads ``(workers, metrics)`` are above the usual, NaN if unknown.
+
+        Parameters
+        ----------
+        rows : sequence of int
+            The row of each worker here; -1 where it is not known.
+        """
+        with np.errstate(over="ignore", invalid="ignore"):
+            off: Floats = (measured - self.usual(now_ns)[rows]) / self.spread[rows]
+        return off
+
+
+def _phase(times_ns: Any, season_s: float, steps: int) -> NDArray[np.float64]:
+    """Return how many steps of the season have passed, in [0, steps)."""
+    season_ns = round(season_s * SECOND_NS)
+    return np.asarray(times_ns % season_ns / season_ns * steps)
+
+
+def _seasonal_parts(past: Floats, own: NDArray[np.bool_], phases: Sequence[int]) -> list[Floats]:
+    """Return the seasonal part of ``(steps, workers, metrics)``, one array a season."""
+    parts = [np.full(past.shape, np.nan) for _ in phases]
+    if parts:
+        middle = np.nanmedian(past, axis=0)
+        far = _FAR * np.nanmedian(np.abs(past - middle), axis=0)
+        near = np.clip(past, middle - far, middle + far)
+        for worker, metric in np.argwhere(own).tolist():
+            seasonal = _decompose(near[:, worker, metric], phases)
+            for part, column in zip(parts, seasonal.T, strict=True):
+                part[:, worker, metric] = column
+    return parts
+
+
+def _decompose(values: Floats, phases: Sequence[int]) -> Floats:
+    """Return ``(steps, seasons)``; gaps are bridged by straight lines.
+
+    The seasonal smoother has no end to its window, so that a profile is one for all time. The
+    other loess curves are drawn through every tenth of a season, as in the STL paper.
+    """
+    from statsmodels.tsa.seasonal import MSTL
+
+    steps = np.arange(len(values))
+    seen = np.isfinite(values)
+    jump = max(1, phases[0] // 10)
+    settings: dict[str, Any] = {
+        "seasonal_deg": 0,
+        "robust": True,
+        "trend_jump": jump,
+        "low_pass_jump": jump,
+        "inner_iter": 1,
+        "outer_iter": 5,
+    }
+    decomposed = MSTL(
+        np.interp(steps, steps[seen], values[seen]),
+        periods=tuple(phases),
+        windows=tuple(10 * len(values) + 1 for _ in phases),
+        stl_kwargs=settings,
+    ).fit()
+    seasonal: Floats = decomposed.seasonal.reshape(len(values), len(phases))
+    return seasonal
+
+
+def _spread(rest: Floats) -> Floats:
+    """Return ``(workers, metrics)`` of ``(steps, workers, metrics)``."""
+    deviation = 1.4826 * np.nanmedian(np.abs(rest), axis=0)
+    overall = np.nanstd(rest, axis=0)
+    spread: Floats = np.where(deviation < _STILL * overall, overall, deviation)
+    return spread
+
+
+def _with_pooled(values: Floats, own: NDArray[np.bool_]) -> Floats:
+    """Append a row with the median over workers, and put it where a worker has no own values.
+
+    ``(..., workers, metrics)`` becomes ``(..., workers + 1, metrics)``. Where no worker has own
+    values, all that there is is pooled.
+    """
+    theirs = np.where(own | ~own.any(axis=0), values, np.nan)
+    pooled = np.nanmedian(theirs, axis=-2, keepdims=True)
+    return np.concatenate([np.where(own, values, pooled), pooled], axis=-2)

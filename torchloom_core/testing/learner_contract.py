@@ -1,0 +1,228 @@
+"""The tests every predictor that learns has to pass, on top of those of any predictor."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, ClassVar
+
+import msgspec
+import numpy as np
+
+from torchloom_core.errors import ModelError, PluginError, TorchloomError
+from torchloom_core.fleet.columns import Floats, frozen
+from torchloom_core.fleet.view import FleetView, Metrics
+from torchloom_core.plugin import Example, Hazard, Learner
+from torchloom_core.testing import checks, story
+from torchloom_core.testing.clock_trap import clock_trap
+from torchloom_core.testing.pickle_search import holds_pickle
+from torchloom_core.testing.predictor_contract import PredictorContract, check_hazard
+
+_learned: dict[type, Mapping[str, bytes]] = {}
+
+
+class LearnerContract(PredictorContract):
+    """Subclass it as ``class TestMyPredictor(LearnerContract)`` and pytest runs it.
+
+    Attributes
+    ----------
+    supervised : bool
+        Whether it learns from outcomes. One that only learns what is usual says False, and is
+        content with examples in which nobody fails.
+    """
+
+    supervised: ClassVar[bool] = True
+
+    def fresh(self) -> Learner:
+        """Return a predictor with the options that has learned nothing."""
+        learner: Learner = checks.build(self.predictor_class, self.options)
+        return learner
+
+    def make(self) -> Learner:
+        """Return a predictor that has learned from the examples."""
+        if type(self) not in _learned:
+            _learned[type(self)] = self.parts_after(self.examples())
+        learner = self.fresh()
+        learner.restore(_learned[type(self)])
+        return learner
+
+    def views(self, seed: int = 0) -> list[FleetView]:
+        """Return the fleet's history that the predictor is shown."""
+        return story.story(self.fresh().needs, seed=seed)
+
+    def examples(self, seed: int = 0) -> list[Example]:
+        """Return what the predictor learns from."""
+        return story.examples(self.fresh().needs, seed=seed)
+
+    def parts_after(self, examples: Iterable[Example]) -> Mapping[str, bytes]:
+        """Return what a fresh predictor has learned after these examples."""
+        learner = self.fresh()
+        learner.fit(examples)
+        return learner.parts()
+
+    def test_before_it_has_learned_it_still_answers(self) -> None:
+        """Check that a forecast comes, be it NaN throughout: the config may name no model."""
+        learner = self.fresh()
+        for view in self.views():
+            check_hazard(learner.forecast(view), len(view))
+
+    def test_what_it_learned_is_bytes_without_pickle(self) -> None:
+        """Check ``parts``: plain file names, and nothing that runs code when it is read."""
+        parts = self.parts_after(self.examples())
+        assert parts, "need something learned in parts(), was empty"
+        for name, data in parts.items():
+            plain = name.replace("_", "").replace("-", "").replace(".", "").isalnum()
+            assert plain and not name.startswith("."), (  # noqa: PT018 - one rule
+                f"need plain file names in parts(), was {name!r}"
+            )
+            assert isinstance(data, bytes), f"{name}: need bytes, was {type(data).__name__}"
+            assert not holds_pickle(data), f"{name}: need no pickle, was one"
+
+    def test_the_same_examples_teach_the_same(self) -> None:
+        """Check that a second instance learns the same bytes."""
+        check_same_parts(
+            self.parts_after(self.examples()),
+            self.parts_after(self.examples()),
+            "for the same examples",
+        )
+
+    def test_a_restored_one_forecasts_the_same_to_the_bit(self) -> None:
+        """Check ``restore`` against the instance that learned."""
+        learner, restored = self.fresh(), self.fresh()
+        learner.fit(self.examples())
+        restored.restore(learner.parts())
+        for view in self.views(seed=1):
+            check_same(learner.forecast(view), restored.forecast(view), "from a restored one")
+        check_same_parts(learner.parts(), restored.parts(), "from a restored one")
+
+    def test_parts_that_are_missing_or_damaged_are_refused(self) -> None:
+        """Check that ``restore`` raises a ModelError rather than half believing."""
+        parts = self.parts_after(self.examples())
+        for name, data in parts.items():
+            without = {other: parts[other] for other in parts if other != name}
+            cut = {**parts, name: data[: len(data) // 2]}
+            for wrong in (without, cut):
+                check_refused(ModelError, f"{name} missing or cut", self.fresh().restore, wrong)
+
+    def test_a_forecast_depends_on_its_view_alone(self) -> None:
+        """Check that neither what came before nor what comes later changes a forecast."""
+        views = self.views(seed=1)
+        backwards = self.run(views[::-1])[::-1]
+        for one, other in zip(self.run(views), backwards, strict=True):
+            check_same(one, other, "in whatever order views are shown")
+
+    def test_it_keeps_no_view_beyond_the_next_example(self) -> None:
+        """Check that it copies what it keeps: a view's arrays are overwritten by what follows."""
+        check_same_parts(
+            self.parts_after(self.examples()),
+            self.parts_after(_passing(self.examples())),
+            "though views do not last",
+        )
+
+    def test_fitting_leaves_the_views_as_they_were(self) -> None:
+        """Check that learning changes nothing it is shown."""
+        examples, needs = self.examples(), self.fresh().needs
+        before = [checks.photograph(example.view, needs) for example in examples]
+        outcomes = [example.outcome.tobytes() for example in examples]
+        self.parts_after(examples)
+        for example, picture, outcome in zip(examples, before, outcomes, strict=True):
+            checks.check_unchanged(picture, checks.photograph(example.view, needs))
+            assert example.outcome.tobytes() == outcome, "need the outcome left as it was"
+
+    def test_unknown_outcomes_teach_nothing(self) -> None:
+        """Check that moments of which nobody knows what came change nothing, if supervised."""
+        if self.supervised:
+            unknown = _with_outcome(self.examples(seed=1), np.nan)
+            both = [each for pair in zip(self.examples(), unknown, strict=True) for each in pair]
+            check_same_parts(
+                self.parts_after(self.examples()),
+                self.parts_after(both),
+                "with and without unknown outcomes",
+            )
+
+    def test_it_says_so_when_there_is_nothing_to_learn_from(self) -> None:
+        """Check that no example, or none with a failure if supervised, is a PluginError."""
+        barren: list[list[Example]] = [[]]
+        healthy = [_with_outcome(self.examples(), outcome) for outcome in (0.0, np.nan)]
+        if self.supervised:
+            barren += healthy
+        else:
+            for examples in healthy:
+                self.parts_after(examples)
+        for examples in barren:
+            check_refused(PluginError, "nothing to learn from", self.fresh().fit, examples)
+
+    def test_it_learns_without_a_clock(self) -> None:
+        """Check that learning does not depend on when it happens."""
+        learner, examples = self.fresh(), self.examples()
+        with clock_trap(self.predictor_class) as read:
+            learner.fit(examples)
+            learner.parts()
+        assert not read, f"need no clock but view.now_ns, was {read[0]}()"
+
+
+def check_same(one: Hazard, other: Hazard, when: str) -> None:
+    """Fail unless two answers to one view are the same to the bit."""
+    same = np.array_equal(one.probability, other.probability, equal_nan=True)
+    assert same, f"need the same probabilities {when}, was different"
+    assert one.why == other.why, f"need the same reasons {when}, was different"
+
+
+def check_same_parts(one: Mapping[str, bytes], other: Mapping[str, bytes], when: str) -> None:
+    """Fail unless the same was learned to the bit."""
+    differ = sorted(n for n in one.keys() | other.keys() if one.get(n) != other.get(n))
+    assert not differ, f"need the same parts() {when}, was different: {', '.join(differ)}"
+
+
+def check_refused(
+    error: type[TorchloomError], when: str, call: Callable[[Any], None], argument: Any
+) -> None:
+    """Fail unless the call raises such an error."""
+    try:
+        call(argument)
+    except error:
+        return
+    raise AssertionError(f"need a {error.__name__} with {when}, was none")
+
+
+def _with_outcome(examples: Iterable[Example], outcome: float) -> list[Example]:
+    return [
+        msgspec.structs.replace(example, outcome=np.full(len(example.view), outcome))
+        for example in examples
+    ]
+
+
+class _Lent:
+    """Metrics of a view that are spoilt once the next view is there, as live rings are."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._lent: list[Floats] = []
+
+    def lend(self, array: Floats) -> Floats:
+        """Return a read-only array that :meth:`spoil` overwrites."""
+        self._lent.append(np.array(array))
+        return frozen(self._lent[-1].view())
+
+    def spoil(self) -> None:
+        """Overwrite all that was lent."""
+        for array in self._lent:
+            array.fill(-1234.5)
+
+    def latest(self, metric: str) -> Floats:
+        return self.lend(self._metrics.latest(metric))
+
+    def window(self, metric: str, seconds: float) -> Floats:
+        return self.lend(self._metrics.window(metric, seconds))
+
+    def age_s(self, metric: str) -> Floats:
+        return self.lend(self._metrics.age_s(metric))
+
+
+def _passing(examples: Iterable[Example]) -> Iterator[Example]:
+    """Yield the examples, spoiling each view as soon as the next is asked for."""
+    for example in examples:
+        view: Any = example.view.twin()
+        lent = _Lent(view._metrics)
+        view._metrics = lent
+        view.heartbeat_age_s = lent.lend(view.heartbeat_age_s)
+        view.progress_age_s = lent.lend(view.progress_age_s)
+        yield Example(view=view, outcome=example.outcome)
+        lent.spoil()

@@ -1,0 +1,88 @@
+"""Mean, spread, slope and gaps of several spans of one window at once, for all workers.
+
+The features of a view are made of these.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from torchloom_core.fleet.columns import Floats
+
+
+@dataclass(frozen=True)
+class WindowSums:
+    """Sums over spans that all end now: ``(spans, workers)``, longest span first.
+
+    Values are taken relative to each worker's own mean, so that a large counter does not lose
+    its digits; ``scrapes`` are the ticks in which anybody's sample came.
+    """
+
+    centre: Floats
+    scrapes: Floats
+    n: Floats
+    y: Floats
+    yy: Floats
+    t: Floats
+    tt: Floats
+    ty: Floats
+    low: Floats
+    high: Floats
+
+    @classmethod
+    def of(cls, window: Floats, starts: Sequence[int], tick_s: float) -> "WindowSums":
+        """Sum ``(samples, workers)`` from each start, oldest first, to the end."""
+        seen = np.isfinite(window)
+        n = seen.sum(axis=0)
+        centre = np.where(seen, window, 0.0).sum(axis=0) / np.maximum(n, 1)
+        y = np.where(seen, window - centre, 0.0)
+        t = np.where(seen, np.arange(1 - len(window), 1)[:, None] * tick_s, 0.0)
+
+        def total(terms: Floats) -> Floats:
+            return _from_the_end(np.add, terms, starts)
+
+        return cls(
+            centre=centre,
+            scrapes=total(seen.any(axis=1, keepdims=True).astype(float)),
+            n=total(seen.astype(float)),
+            y=total(y),
+            yy=total(y * y),
+            t=total(t),
+            tt=total(t * t),
+            ty=total(t * y),
+            low=_from_the_end(np.minimum, np.where(seen, window, np.inf), starts),
+            high=_from_the_end(np.maximum, np.where(seen, window, -np.inf), starts),
+        )
+
+    def mean(self, span: int) -> Floats:
+        """Return the span's mean, NaN without a sample."""
+        mean: Floats = self.centre + self.y[span] / self.n[span]
+        return mean
+
+    def mean_between(self, longer: int, span: int) -> Floats:
+        """Return the mean of what is in the longer span only, NaN without a sample."""
+        n = self.n[longer] - self.n[span]
+        mean: Floats = self.centre + (self.y[longer] - self.y[span]) / n
+        return mean
+
+    def describe(self, span: int) -> list[Floats]:
+        """Return mean, standard deviation, lowest, highest, slope and share missing."""
+        n, y, t = self.n[span], self.y[span], self.t[span]
+        variance = self.yy[span] / n - (y / n) ** 2
+        slope = (n * self.ty[span] - t * y) / (n * self.tt[span] - t * t)
+        return [
+            self.mean(span),
+            np.sqrt(np.maximum(variance, 0.0)),
+            self.low[span],
+            self.high[span],
+            np.where(n >= 2, slope, np.nan),
+            1.0 - n / self.scrapes[span],
+        ]
+
+
+def _from_the_end(add: np.ufunc, terms: Floats, starts: Sequence[int]) -> Floats:
+    """Return ``(starts, columns)``: the terms from each start to the end, taken together."""
+    pieces = add.reduceat(terms, starts, axis=0)
+    taken: Floats = add.accumulate(pieces[::-1], axis=0)[::-1]
+    return taken
