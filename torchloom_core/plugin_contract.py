@@ -14,8 +14,14 @@ from torchloom_core.fleet.view import Need
 
 Kind = Literal["policy", "predictor"]
 
-MAX_WINDOW_S = 86_400.0
-"""The longest window a plugin may ask for: what is kept is kept for every worker."""
+MODEL = "model"
+"""The key of ``[predictors.<name>]`` that is the host's: a fitted model to use."""
+
+MAX_WINDOW_S = 400 * 86_400.0
+"""The longest window a plugin may ask for, seconds."""
+
+MAX_SAMPLES = 100_000
+"""How many ticks a window may have: what is kept is kept for every worker."""
 
 MAX_PACE_S = 1e9
 
@@ -36,6 +42,8 @@ def contract_problem(kind: Kind, cls: Any) -> str:
         return "need Options with forbid_unknown_fields=True, or a misspelt option is not noticed"
     if kind == "policy" and "mode" in options.__struct_encode_fields__:
         return "need Options without a field called mode, which is the Weaver's own"
+    if kind == "predictor" and MODEL in options.__struct_encode_fields__:
+        return f"need Options without a field called {MODEL}, which names a fitted model"
     method = "on_tick" if kind == "policy" else "forecast"
     return _signature_problem(cls, method) or _signature_problem(cls, "__init__")
 
@@ -56,15 +64,28 @@ def _signature_problem(cls: type[Any], method: str) -> str:
     return ""
 
 
-def needs_problem(needs: Any) -> str:
-    """Return why ``needs`` is no sequence of needs that can be kept, or nothing."""
+def needs_problem(needs: Any, tick_s: float) -> str:
+    """Return why ``needs`` is no sequence of needs that can be kept, or nothing.
+
+    Parameters
+    ----------
+    tick_s : float
+        Seconds between the samples of a window.
+    """
     if not isinstance(needs, Sequence) or not all(isinstance(need, Need) for need in needs):
         return f"need a sequence of Need in .needs, was {needs!r:.80}"
     for need in needs:
         if not isinstance(need.metric, str) or not need.metric:
             return f"need a metric's name in every Need, was {need.metric!r:.60}"
         if not _is_number(need.window_s) or not 0 <= need.window_s <= MAX_WINDOW_S:
-            return f"{need.metric}: need window_s in 0..{MAX_WINDOW_S:g}, was {need.window_s!r:.60}"
+            return (
+                f"{need.metric}: need window_s in 0..{MAX_WINDOW_S:.0f}, was {need.window_s!r:.60}"
+            )
+        if need.window_s > MAX_SAMPLES * tick_s:
+            return (
+                f"{need.metric}: need window_s of at most {MAX_SAMPLES} ticks of {tick_s:g} s, "
+                f"was {need.window_s:g}"
+            )
     return ""
 
 

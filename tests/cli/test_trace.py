@@ -1,0 +1,99 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.shared_data import shared_data
+
+EVENTS = """\
+time,component,kind,resolved
+2026-01-01,n1,[red]gpu,2026-01-01T10:00:00
+2026-01-03,n2,nic,
+"""
+
+
+@pytest.fixture
+def with_bundle(folder):
+    """A folder in which a CSV file was imported."""
+    (folder.path / "mine.csv").write_text(EVENTS)
+    result = folder.torchloom("trace", "import", "csv", "mine.csv", "mine.tltrace")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == "mine.tltrace/events.jsonl: 2 rows\n"
+    return folder
+
+
+def test_a_bundle_is_validated(with_bundle):
+    result = with_bundle.torchloom("trace", "validate", "mine.tltrace")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout == "mine.tltrace: no fault found\n"
+
+
+def test_faults_are_lines_and_the_exit_status_says_so(with_bundle):
+    path = with_bundle.path / "mine.tltrace" / "events.jsonl"
+    path.write_text(path.read_text().replace("mine-3", "mine-2"))
+    result = with_bundle.torchloom("trace", "validate", "mine.tltrace")
+    assert result.returncode == 6
+    checksum, twice = result.stdout.splitlines()
+    assert checksum.startswith("mine.tltrace/events.jsonl: need sha256 ")
+    assert twice == "mine.tltrace/events.jsonl:2: need an id of its own, was 'mine-2' again"
+    found = json.loads(with_bundle.torchloom("trace", "validate", "mine.tltrace", "--json").stdout)
+    assert found == {"faults": [checksum, twice], "remarks": []}
+
+
+def test_a_bundle_is_described_for_people(with_bundle):
+    result = with_bundle.torchloom("trace", "describe", "mine.tltrace", "--plot", "plot.svg")
+    assert (result.returncode, result.stderr) == (0, "")
+    for part in (
+        "2026-01-01 00:00 to 2026-01-03 00:00, 2 days",
+        "2 of 2",
+        "0.5 [0.0606, 1.81], exact Poisson 95 %, 2 in 4 node-days",
+        "[red]gpu",
+        "wrote plot.svg",
+    ):
+        assert part in result.stdout
+    assert (with_bundle.path / "plot.svg").read_text().startswith("<?xml")
+
+
+def test_a_bundle_is_described_for_machines(with_bundle):
+    result = with_bundle.torchloom("trace", "describe", "mine.tltrace", "--json")
+    found = json.loads(result.stdout)
+    assert (found["fatal"], found["rate"]["failures"], found["watched"]) == (2, 2, {"node": 2})
+
+
+def test_a_bundle_that_is_there_is_only_replaced_by_force(with_bundle):
+    again = ("trace", "import", "csv", "mine.csv", "mine.tltrace")
+    refused = with_bundle.torchloom(*again)
+    assert refused.returncode == 6
+    assert refused.stderr == (
+        "torchloom: mine.tltrace: need a new path, was there already (--force replaces it)\n"
+    )
+    assert with_bundle.torchloom(*again, "--force").returncode == 0
+
+
+def test_a_mapping_and_words_about_the_trace_can_be_given(with_bundle):
+    (with_bundle.path / "map.toml").write_text("[times]\nend = '2026-01-11'\n")
+    about = ("--name", "Mine", "--source", "us", "--licence", "private")
+    arguments = ("mine.csv", "other.tltrace", "--map", "map.toml", *about, "--json")
+    manifest = json.loads(with_bundle.torchloom("trace", "import", "csv", *arguments).stdout)
+    assert (manifest["name"], manifest["source"], manifest["licence"]) == ("Mine", "us", "private")
+    assert manifest["exposure"]["node"]["component_days"] == 20.0
+
+
+def test_a_wrong_row_is_one_line_and_leaves_nothing(with_bundle):
+    before = sorted(with_bundle.path.iterdir())
+    (with_bundle.path / "mine.csv").write_text(EVENTS.replace("2026-01-03", "03/01/26"))
+    result = with_bundle.torchloom("trace", "import", "csv", "mine.csv", "new.tltrace")
+    assert result.returncode == 6
+    assert result.stderr == (
+        "torchloom: mine.csv:3: need an ISO 8601 time (or times.unit in a mapping), "
+        "was '03/01/26'\n"
+    )
+    assert sorted(with_bundle.path.iterdir()) == before
+
+
+@pytest.mark.parametrize("name", ["infinitehbd", "backblaze"])
+def test_recorded_data_are_imported(folder, name):
+    data: Path = shared_data(name)
+    result = folder.torchloom("trace", "import", name, str(data), "out.tltrace")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert f"{Path('out.tltrace/events.jsonl')}: " in result.stdout

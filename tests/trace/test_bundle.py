@@ -1,0 +1,270 @@
+import tempfile
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.trace.small import NODES, START_NS, at, bundle, fault, table
+from torchloom_core.errors import TraceError
+from torchloom_core.trace.bundle import Bundle
+from torchloom_core.trace.schema import (
+    ACTIONS,
+    EVENTS,
+    MANIFEST,
+    TELEMETRY,
+    TELEMETRY_COLUMNS,
+    ActionTaken,
+    Job,
+    Placement,
+    Row,
+)
+
+JOB = Job(id="j", start_ns=START_NS, step_s=2.5, extra={"team": "a"})
+PLACE = Placement(job="j", group="g0", rank=0, component="a", from_ns=START_NS)
+DRAIN = ActionTaken(id="d", t_event=at(5), t_avail=at(6), component="a", kind="drain")
+
+
+def test_what_is_written_is_read_back(tmp_path):
+    first, second = fault(20, extra={"slot": [1, {"x": None}]}), fault(3, "b", resolved_s=9)
+    opened = bundle(tmp_path / "b", [*NODES, JOB, PLACE, first, DRAIN, second])
+    assert opened.topology() == NODES
+    assert opened.jobs() == (JOB,)
+    assert opened.placement() == (PLACE,)
+    assert opened.events() == (second, first)
+    assert opened.actions() == (DRAIN,)
+    assert opened.metrics == ()
+    assert list(opened.telemetry()) == []
+    assert opened.manifest.files.keys() == {
+        f"{name}.jsonl" for name in ("actions", "events", "jobs", "placement", "topology")
+    }
+
+
+def test_events_of_one_moment_are_sorted_by_id(tmp_path):
+    events = [fault(1, "b"), fault(1, "a")]
+    assert [event.id for event in bundle(tmp_path / "b", events).events()] == ["a@1", "b@1"]
+
+
+def test_events_of_a_file_out_of_order_are_sorted(tmp_path):
+    opened = bundle(tmp_path / "b", [fault(1), fault(2, "b")])
+    path = opened.path / EVENTS
+    path.write_text("".join(reversed(path.read_text().splitlines(keepends=True))))
+    assert opened.events() == (fault(1), fault(2, "b"))
+
+
+def test_only_the_manifest_and_the_events_are_needed(tmp_path):
+    opened = bundle(tmp_path / "b", [fault(1)])
+    assert (opened.topology(), opened.jobs(), opened.placement(), opened.actions()) == ((),) * 4
+
+
+def test_a_frame_has_the_unknown_columns_and_keeps_whole_numbers_whole(tmp_path):
+    large = 2**60 + 1
+    frame = bundle(tmp_path / "b", [fault(1, extra={"n": large}), fault(2)]).frame(EVENTS)
+    assert frame["n"].tolist()[0] == large
+    assert frame["n"].isna().tolist() == [False, True]
+    assert frame["t_event"].tolist() == [at(1), at(2)]
+    assert frame["fatal"].tolist() == [True, True]
+
+
+def test_the_frame_of_an_absent_file_has_columns_and_no_row(tmp_path):
+    frame = bundle(tmp_path / "b", [fault(1)]).frame(ACTIONS)
+    assert len(frame) == 0
+    assert "t_end" in frame.columns
+
+
+def test_the_digest_changes_with_any_row(tmp_path):
+    digests = {bundle(tmp_path / str(t_s), [fault(t_s)]).digest() for t_s in (1, 2)}
+    assert len(digests) == 2
+
+
+# --- telemetry ---
+
+SAMPLE = st.tuples(
+    st.integers(0, 50), st.sampled_from("ab"), st.sampled_from(["x", "y"]), st.floats(-1, 1)
+)
+EDGE = st.none() | st.integers(-1, 52)
+
+
+@given(st.lists(SAMPLE, min_size=1, max_size=30), EDGE, EDGE, st.none() | st.sets(st.just("x")))
+def test_a_part_of_the_telemetry_is_what_came_in_that_time(samples, start, end, metrics):
+    with tempfile.TemporaryDirectory() as folder:
+        opened = bundle(Path(folder) / "b", NODES, samples)
+        whole = rows_of(table(samples))
+        edges = [None if edge is None else at(edge) for edge in (start, end)]
+        read = [row for part in opened.telemetry(*edges, metrics) for row in rows_of(part)]
+    assert read == [
+        row
+        for row in whole
+        if (edges[0] is None or row["t_avail"] >= edges[0])
+        and (edges[1] is None or row["t_avail"] < edges[1])
+        and (metrics is None or row["metric"] in metrics)
+    ]
+
+
+def test_row_groups_of_another_time_are_not_read(tmp_path):
+    opened = bundle(tmp_path / "b", NODES, [(1, "a", "x", 1.0)])
+    (path,) = opened.parquet_files
+    rows = [table([(t_s, "a", "x", float(t_s))]) for t_s in range(10)]
+    with pq.ParquetWriter(path, rows[0].schema) as file:
+        for row in rows:
+            file.write_table(row)
+    damage(path, row_group=7)
+    assert [row["value"] for row in values(opened, at(2), at(5))] == [2.0, 3.0, 4.0]
+    with pytest.raises(TraceError, match=r"000000\.parquet: need a whole Parquet file"):
+        values(opened, at(7), at(8))
+
+
+def test_telemetry_comes_a_bounded_part_at_a_time(tmp_path):
+    opened = bundle(tmp_path / "b", NODES, [(1, "a", "x", 1.0)])
+    (path,) = opened.parquet_files
+    rows = 2_500_000
+    columns = {
+        "t_event": pa.repeat(START_NS, rows),
+        "t_avail": pa.repeat(START_NS, rows),
+        "component": pa.repeat("a", rows),
+        "metric": pa.repeat("x", rows),
+        "value": pa.repeat(1.0, rows),
+        "valid": pa.repeat(True, rows),
+    }
+    pq.write_table(pa.table(columns), path, row_group_size=rows)
+    sizes = [part.num_rows for part in opened.telemetry()]
+    assert sum(sizes) == rows
+    assert max(sizes) <= 1 << 20
+
+
+def test_files_are_read_in_the_order_of_their_names(tmp_path):
+    opened = bundle(tmp_path / "b", NODES, [(1, "a", "x", 1.0)])
+    for name, t_s in (("000002", 3), ("000001", 2)):
+        path = tmp_path / "b" / TELEMETRY / f"{name}.parquet"
+        pq.write_table(table([(t_s, "b", "y", 0.0)]), path)
+    assert [row["t_avail"] for row in values(opened)] == [at(1), at(2), at(3)]
+    assert (opened.metrics, opened.measured) == (("x", "y"), ("a", "b"))
+
+
+def test_unknown_columns_of_the_telemetry_are_kept_after_the_others(tmp_path):
+    opened = bundle(tmp_path / "b", NODES, [(1, "a", "x", 1.0)])
+    (path,) = opened.parquet_files
+    rows = table([(1, "a", "x", 1.0)])
+    pq.write_table(rows.add_column(0, "unit", pa.array(["celsius"])), path)
+    (part,) = opened.telemetry()
+    assert part.column_names == [*TELEMETRY_COLUMNS, "unit"]
+    assert part["unit"].to_pylist() == ["celsius"]
+
+
+def test_a_column_that_is_missing_or_of_another_type_is_named(tmp_path):
+    opened = bundle(tmp_path / "b", NODES, [(1, "a", "x", 1.0)])
+    (path,) = opened.parquet_files
+    rows = table([(1, "a", "x", 1.0)])
+    pq.write_table(rows.drop_columns("valid"), path)
+    with pytest.raises(TraceError, match=r"000000\.parquet: need a column 'valid', was none"):
+        list(opened.telemetry())
+    pq.write_table(rows.set_column(4, "value", pa.array(["high"])), path)
+    with pytest.raises(TraceError, match="need value of type double, was string"):
+        list(opened.telemetry())
+
+
+def rows_of(part: pa.Table) -> list[dict[str, object]]:
+    rows: list[dict[str, object]] = part.to_pylist()
+    return rows
+
+
+def values(opened: Bundle, *edges: int) -> list[dict[str, object]]:
+    return [row for part in opened.telemetry(*edges) for row in rows_of(part)]
+
+
+def damage(path: Path, *, row_group: int) -> None:
+    """Overwrite the pages of all columns of one row group."""
+    found = pq.read_metadata(path).row_group(row_group)
+    data = bytearray(path.read_bytes())
+    first = found.column(0).dictionary_page_offset or found.column(0).data_page_offset
+    length = sum(found.column(at).total_compressed_size for at in range(found.num_columns))
+    data[first : first + length] = b"\xff" * length
+    path.write_bytes(data)
+
+
+# --- what is no bundle ---
+
+
+def test_what_is_no_bundle_is_one_line(tmp_path):
+    file = tmp_path / "file"
+    file.touch()
+    for path, message in (
+        (tmp_path / "none", "need a trace bundle, was nothing"),
+        (file, "need a trace bundle, was a file"),
+        (tmp_path, r"need a file manifest\.json, was none"),
+    ):
+        with pytest.raises(TraceError, match=message):
+            Bundle.open(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"schema": 2}, r"manifest\.json: need schema 1, was 2"),
+        ({"schema": "new"}, r"manifest\.json: need schema 1, was 'new'"),
+        ({"start_ns": "today"}, r"manifest\.json: .*start_ns"),
+    ],
+)
+def test_a_manifest_of_another_schema_is_refused(tmp_path, change, message):
+    path = bundle(tmp_path / "b", [fault(1)]).path / MANIFEST
+    path.write_bytes(msgspec.json.encode({**msgspec.json.decode(path.read_bytes()), **change}))
+    with pytest.raises(TraceError, match=message):
+        Bundle.open(path.parent)
+
+
+def test_a_manifest_that_is_cut_off_is_refused(tmp_path):
+    path = bundle(tmp_path / "b", [fault(1)]).path / MANIFEST
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(TraceError, match=r"manifest\.json: need a JSON object"):
+        Bundle.open(path.parent)
+
+
+def test_a_bundle_without_events_is_refused(tmp_path):
+    path = bundle(tmp_path / "b", [fault(1)]).path
+    (path / EVENTS).unlink()
+    with pytest.raises(TraceError, match=r"need a file events\.jsonl, was none"):
+        Bundle.open(path)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"id": "x"', r"events\.jsonl:2: need a JSON object, was '{\"id\": \"x\"'"),
+        ("[1]", r"events\.jsonl:2: need a JSON object"),
+        ('{"id": "x"}', r"events\.jsonl:2: need a column 't_event', was none"),
+        (
+            '{"id": "x", "t_event": 1.5, "t_avail": 2, "component": "a", "kind": "k"}',
+            r"events\.jsonl:2: need t_event of type int, was 1\.5",
+        ),
+        (
+            '{"id": "x", "t_event": 1, "t_avail": 2, "component": "a", "kind": "k", '
+            '"follows": "me"}',
+            "need follows one of component, job, fabric, unknown, was 'me'",
+        ),
+        (
+            '{"id": "x", "t_event": 1, "t_avail": 36893488147419103232, "component": "a", '
+            '"kind": "k"}',
+            "t_avail",
+        ),
+    ],
+)
+def test_a_row_that_is_none_is_named_with_its_line(tmp_path, line, message):
+    opened = bundle(tmp_path / "b", [fault(1)])
+    with (opened.path / EVENTS).open("a") as file:
+        file.write(line + "\n")
+    with pytest.raises(TraceError, match=message):
+        opened.events()
+
+
+def test_a_column_called_extra_is_a_column_like_others(tmp_path):
+    event = fault(1, extra={"extra": 3})
+    assert bundle(tmp_path / "b", [event]).events() == (event,)
+
+
+def test_an_extra_column_cannot_take_the_place_of_a_known_one(tmp_path):
+    rows: list[Row] = [fault(1, extra={"kind": "other"})]
+    with pytest.raises(TraceError, match="need an extra column of another name, was 'kind'"):
+        bundle(tmp_path / "b", rows)

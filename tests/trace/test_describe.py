@@ -1,0 +1,182 @@
+import itertools
+import math
+import tempfile
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.shared_data import shared_data
+from tests.trace.small import NODES, START_NS, at, bundle, fault
+from torchloom_core.clock import SECOND_NS
+from torchloom_core.errors import TraceError
+from torchloom_core.trace.bundle import Bundle
+from torchloom_core.trace.describe import describe, failure_rate
+from torchloom_core.trace.importers.infinitehbd import import_infinitehbd
+from torchloom_core.trace.plot import draw_faults
+from torchloom_core.trace.schema import Component
+from torchloom_core.trace.spans import Span, common_ns, union, without
+
+DAY_S = 86_400
+
+
+def test_counts_rates_and_repairs_are_told(tmp_path):
+    found = describe(
+        bundle(
+            tmp_path / "b",
+            [
+                *NODES,
+                fault(DAY_S, "r0", resolved_s=DAY_S + 100, kind="power", follows="fabric"),
+                fault(2 * DAY_S, "a", resolved_s=2 * DAY_S + 300, cause=f"r0@{DAY_S}"),
+                fault(3 * DAY_S, "b"),
+                fault(3 * DAY_S, "a", fatal=False),
+            ],
+            seconds=10 * DAY_S,
+        )
+    )
+    assert (found.events, found.fatal, found.days) == (4, 3, 10.0)
+    assert found.kinds == {"xid": 3, "power": 1}
+    assert found.causes == {"": 3, "power": 1}
+    assert found.follows == {"unknown": 2 / 3, "fabric": 1 / 3}
+    assert (found.rate.failures, found.rate.component_days) == (4, 20.0)
+    assert found.rate.per_day == pytest.approx(0.2)
+    assert found.mtbf_s == pytest.approx(10 * DAY_S / 3)
+    assert (found.repairs.resolved, found.repairs.unresolved) == (2, 1)
+    assert found.repairs.quantiles_s == pytest.approx((120, 200, 280))
+    assert found.watched == {"node": 2}
+
+
+def test_the_interval_of_a_rate_is_the_exact_one():
+    # Garwood's table: 10 events, 95 %: 4.795 to 18.39.
+    rate = failure_rate(10, 1.0)
+    assert (rate.low, rate.high) == pytest.approx((4.795, 18.39), rel=1e-3)
+    assert math.isnan(failure_rate(0, 0.0).per_day)
+
+
+def test_prevalence_is_the_share_of_time_that_a_fault_followed(tmp_path):
+    rows = [*NODES, fault(5 * DAY_S, "a", resolved_s=6 * DAY_S)]
+    found = describe(bundle(tmp_path / "b", rows, seconds=11 * DAY_S))
+    # A day of two nodes' ten days, of which one day was repair.
+    assert found.prevalence["1 d"] == pytest.approx(1 / 19)
+    # Days 0 to 4 of both nodes: day 5 on the horizon goes beyond the span.
+    assert found.prevalence["7 d"] == pytest.approx(4 / 8)
+
+
+def test_a_trace_shorter_than_the_horizon_has_no_prevalence(tmp_path):
+    found = describe(bundle(tmp_path / "b", [*NODES, fault(1)], seconds=2 * 3600))
+    assert found.prevalence["1 h"] is not None
+    assert found.prevalence["1 d"] is None
+
+
+def test_a_trace_without_a_failure_is_described(tmp_path):
+    found = describe(bundle(tmp_path / "b", NODES, [(1, "a", "x", 1.0)], seconds=DAY_S * 2))
+    assert (found.fatal, found.mtbf_s, found.follows, found.repairs.quantiles_s) == (
+        0,
+        None,
+        {},
+        (),
+    )
+    assert found.prevalence["1 d"] == 0.0
+    assert found.rate.low == 0.0 < found.rate.high
+
+
+SPANS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)).map(lambda pair: Span(*pair)))
+
+
+@given(SPANS, SPANS, st.tuples(st.integers(0, 30), st.integers(0, 30)))
+def test_spans_are_sets_of_moments(one, other, frame):
+    def moments(spans):
+        return {ts for span in spans for ts in range(span.start_ns, span.end_ns)}
+
+    assert moments(union(one)) == moments(one)
+    assert moments(without(Span(*frame), one)) == moments([Span(*frame)]) - moments(one)
+    assert common_ns(union(one), union(other)) == len(moments(one) & moments(other))
+
+
+# --- telemetry ---
+
+
+def test_intervals_gaps_and_what_is_missing_are_told(tmp_path):
+    # Node a every 10 s with a gap of 40 s, node b throughout; y only on b, once not valid.
+    samples = [(t_s, "a", "x", 1.0) for t_s in (0, 10, 50, 60, 70, 80, 90)]
+    samples += [(t_s, "b", "x", 1.0) for t_s in range(0, 100, 10)]
+    y = [(t_s, "b", "y", 1.0, t_s != 40) for t_s in range(0, 100, 20)]
+    found = describe(bundle(tmp_path / "b", NODES, [*samples, *y], seconds=100)).telemetry
+    assert (found["x"].components, found["x"].samples, found["x"].invalid) == (2, 17, 0)
+    assert found["x"].interval_s == 10.0
+    assert found["x"].longest_gap_s == 40.0
+    assert found["x"].missing == pytest.approx(3 / 20)
+    assert (found["y"].components, found["y"].samples, found["y"].invalid) == (1, 5, 1)
+    assert found["y"].longest_gap_s == 40.0
+    assert found["y"].missing == pytest.approx(1 / 5)
+
+
+def test_what_is_missing_counts_from_when_a_component_came(tmp_path):
+    parts = [
+        Component(id="a", kind="node"),
+        Component(id="b", kind="node", from_ns=at(50)),
+    ]
+    samples = [(t_s, node, "x", 1.0) for t_s in range(0, 100, 10) for node in "ab"]
+    samples = [sample for sample in samples if sample[1] == "a" or sample[0] >= 50]
+    found = describe(bundle(tmp_path / "b", parts, samples, seconds=100)).telemetry
+    assert found["x"].missing == 0.0
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 40), st.sampled_from("ab")), min_size=1, max_size=20),
+    st.data(),
+)
+def test_gaps_do_not_depend_on_how_telemetry_is_cut(moments, data):
+    samples = [(t_s, node, "x", 1.0) for t_s, node in sorted(set(moments))]
+    group_rows = data.draw(st.integers(1, 20))
+    with tempfile.TemporaryDirectory() as folder:
+        opened = bundle(Path(folder) / "b", NODES, samples)
+        (path,) = opened.parquet_files
+        whole = describe(opened).telemetry
+        pq.write_table(pq.read_table(path), path, row_group_size=group_rows)
+        assert describe(Bundle.open(opened.path)).telemetry == whole
+    gaps = [
+        later - earlier
+        for node in "ab"
+        for times in [[t_s for t_s, other, *_ in samples if other == node]]
+        for earlier, later in itertools.pairwise(times)
+    ]
+    assert whole["x"].longest_gap_s == (max(gaps) if gaps else None)
+
+
+# --- the plot ---
+
+
+def test_the_plot_is_the_same_each_time(tmp_path):
+    opened = bundle(tmp_path / "b", [*NODES, fault(1), fault(2, "r0", kind="power")])
+    for name in ("one.svg", "two.svg", "three.png"):
+        draw_faults(opened, tmp_path / name)
+    text = (tmp_path / "one.svg").read_text()
+    assert text == (tmp_path / "two.svg").read_text()
+    assert "power (1)" in text
+    assert (tmp_path / "three.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_trace_without_a_failure_is_drawn(tmp_path):
+    draw_faults(bundle(tmp_path / "b", [*NODES, fault(1, fatal=False)]), tmp_path / "plot.svg")
+    assert (tmp_path / "plot.svg").exists()
+
+
+def test_a_plot_of_another_kind_or_place_is_refused(tmp_path):
+    opened = bundle(tmp_path / "b", [*NODES, fault(1)])
+    with pytest.raises(TraceError, match=r"plot\.gif: need a file \.png or \.svg, was \.gif"):
+        draw_faults(opened, tmp_path / "plot.gif")
+    with pytest.raises(TraceError, match=r"plot\.svg: cannot be written: No such file"):
+        draw_faults(opened, tmp_path / "none" / "plot.svg")
+
+
+def test_infinitehbd_has_the_figures_that_are_known_of_it(tmp_path):
+    import_infinitehbd(shared_data("infinitehbd"), tmp_path / "i.tltrace")
+    found = describe(Bundle.open(tmp_path / "i.tltrace"))
+    assert found.fatal == 584
+    assert found.watched == {"node": 400}
+    assert found.kinds["GPU"] == 158
+    assert found.repairs.quantiles_s[1] / 3600 == pytest.approx(20.4, abs=0.05)
+    assert found.start_ns == START_NS + (1_711_756_800 - 1_700_000_000) * SECOND_NS

@@ -1,0 +1,373 @@
+"""A trace is told as a live run would have told it, and nothing before it was known."""
+
+import math
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.kernel.runs import make_kernel
+from tests.trace.small import (
+    NODES,
+    START_NS,
+    Sample,
+    at,
+    bundle,
+    fault,
+    plain,
+    samples,
+    table,
+    ticks,
+    told,
+)
+from torchloom_core.decisions import NodeFault, Tick
+from torchloom_core.errors import TraceError
+from torchloom_core.fleet.table import SampleTable
+from torchloom_core.messages import Hello
+from torchloom_core.trace.bundle import Bundle
+from torchloom_core.trace.feed import Feed
+from torchloom_core.trace.schema import Component, Event, Placement
+
+NAN = math.nan
+
+
+def same(left: list[float], right: list[float]) -> bool:
+    return repr(left) == repr(right)
+
+
+# --- who is there ---
+
+
+def test_everybody_says_hello_and_every_tick_brings_a_sample_and_a_tick(tmp_path):
+    feed = Feed(bundle(tmp_path / "t.tltrace", NODES), tick_s=20)
+    kinds = [(ts_ns, type(message)) for ts_ns, message in feed]
+    per_tick = [(at(s), kind) for s in (20, 40, 60) for kind in (SampleTable, Tick)]
+    assert kinds == [(START_NS, Hello), (START_NS, Hello), *per_tick]
+    (_, hello), *_ = feed
+    assert (hello.worker, hello.node, hello.rack, hello.group) == ("a", "a", "r0", "a")
+    assert hello.state == "training"
+
+
+def test_a_fatal_fault_ends_a_life_and_the_next_begins_when_it_is_resolved(tmp_path):
+    rows = [*NODES, fault(5, avail_s=12, resolved_s=33)]
+    feed = Feed(bundle(tmp_path / "t.tltrace", rows), tick_s=10)
+    assert told(feed)[2:] == [
+        (12, "fault", "a", "a@5"),
+        (12, "dies", "a", 1),
+        (33, "hello", "a", 2),
+    ]
+    (told_fault,) = [message for _, message in feed if isinstance(message, NodeFault)]
+    assert (told_fault.ts_ns, told_fault.kind) == (at(5), "xid")
+
+
+def test_what_nobody_saw_repaired_is_away_for_as_long_as_is_assumed(tmp_path):
+    rows = [*NODES, fault(5)]
+    feed = Feed(bundle(tmp_path / "t.tltrace", rows), tick_s=10, repair_s=30)
+    assert told(feed)[-1] == (35, "hello", "a", 2)
+
+
+def test_a_fault_that_is_not_fatal_is_told_and_ends_nothing(tmp_path):
+    rows = [*NODES, fault(5, fatal=False)]
+    assert told(Feed(bundle(tmp_path / "t.tltrace", rows), tick_s=10))[2:] == [
+        (5, "fault", "a", "a@5")
+    ]
+
+
+def test_a_fault_of_the_job_takes_no_node_away(tmp_path):
+    rows = [*NODES, fault(5, follows="job")]
+    assert told(Feed(bundle(tmp_path / "t.tltrace", rows), tick_s=10))[3:] == [
+        (5, "dies", "a", 1),
+        (5, "hello", "a", 2),
+    ]
+
+
+def test_faults_that_overlap_are_one_absence(tmp_path):
+    rows = [*NODES, fault(5, resolved_s=30), fault(10, resolved_s=20), fault(25, resolved_s=50)]
+    lives = [line for line in told(Feed(bundle(tmp_path / "t.tltrace", rows), tick_s=10))[2:]
+             if line[1] != "fault"]  # fmt: skip
+    assert lives == [(5, "dies", "a", 1), (50, "hello", "a", 2)]
+
+
+def test_a_fault_of_a_rack_is_one_of_every_node_in_it_and_of_a_gpu_one_of_its_node(tmp_path):
+    rows = [*NODES, fault(5, "r0", resolved_s=8), fault(20, "a/gpu-1", resolved_s=30)]
+    lines = told(Feed(bundle(tmp_path / "t.tltrace", rows), tick_s=10))[2:]
+    assert lines[:4] == [
+        (5, "fault", "a", "r0@5/a"),
+        (5, "fault", "b", "r0@5/b"),
+        (5, "dies", "a", 1),
+        (5, "dies", "b", 1),
+    ]
+    assert lines[6:8] == [(20, "fault", "a", "a/gpu-1@20"), (20, "dies", "a", 2)]
+
+
+def test_what_was_known_before_the_start_comes_first_and_who_was_away_comes_late(tmp_path):
+    rows = [*NODES, fault(2, "b", resolved_s=4), fault(10, resolved_s=45)]
+    trace = bundle(tmp_path / "t.tltrace", rows)
+    assert told(Feed(trace, tick_s=10, start_ns=at(30))) == [
+        (30, "fault", "b", "b@2"),
+        (30, "fault", "a", "a@10"),
+        (30, "hello", "b", 1),
+        (45, "hello", "a", 1),
+    ]
+
+
+def test_components_appear_and_vanish(tmp_path):
+    rows = [
+        Component(id="early", kind="node", until_ns=at(25)),
+        Component(id="late", kind="node", from_ns=at(15)),
+        Component(id="later", kind="node", from_ns=at(90)),
+    ]
+    feed = Feed(bundle(tmp_path / "t.tltrace", rows), tick_s=10)
+    assert told(feed) == [
+        (0, "hello", "early", 1),
+        (15, "hello", "late", 1),
+        (25, "leaves", "early", 1),
+    ]
+    assert [list(tick) for tick in samples(feed)][:2] == [["early"], ["early", "late"]]
+
+
+def test_a_fault_that_is_known_only_after_a_component_vanished_changes_nothing_before(tmp_path):
+    rows = [Component(id="a", kind="node", until_ns=at(25)), fault(20, avail_s=40)]
+    assert told(Feed(bundle(tmp_path / "t.tltrace", rows), tick_s=10)) == [
+        (0, "hello", "a", 1),
+        (25, "leaves", "a", 1),
+        (40, "fault", "a", "a@20"),
+    ]
+
+
+def test_a_component_that_fails_as_it_vanishes_has_failed(tmp_path):
+    rows = [Component(id="a", kind="node", until_ns=at(25)), fault(25)]
+    assert told(Feed(bundle(tmp_path / "t.tltrace", rows), tick_s=10))[1:] == [
+        (25, "fault", "a", "a@25"),
+        (25, "dies", "a", 1),
+    ]
+
+
+def test_a_group_is_the_jobs_while_it_sits_there_and_a_change_keeps_the_life(tmp_path):
+    rows = [
+        *NODES,
+        Placement(job="j", group="g0", rank=1, component="a/gpu-1", from_ns=at(0)),
+        Placement(job="j", group="g0", rank=0, component="a/gpu-0", from_ns=at(0)),
+        Placement(job="j", group="g1", rank=0, component="b", from_ns=at(0), until_ns=at(15)),
+        Placement(job="j", group="g2", rank=3, component="b", from_ns=at(25)),
+    ]
+    feed = Feed(bundle(tmp_path / "t.tltrace", rows), tick_s=10)
+    hellos = [
+        ((ts_ns - START_NS) / 1e9, hello.worker, hello.group, hello.rank, hello.incarnation)
+        for ts_ns, hello in feed
+        if isinstance(hello, Hello)
+    ]
+    assert hellos == [
+        (0, "a", "g0", 0, 1),
+        (0, "b", "g1", 0, 1),
+        (15, "b", "b", 0, 1),
+        (25, "b", "g2", 3, 1),
+    ]
+
+
+def test_groups_of_several_jobs_carry_the_jobs_name(tmp_path):
+    rows = [
+        *NODES,
+        Placement(job="j", group="0", rank=0, component="a", from_ns=at(0)),
+        Placement(job="k", group="0", rank=0, component="b", from_ns=at(0)),
+    ]
+    feed = Feed(bundle(tmp_path / "t.tltrace", rows), tick_s=10)
+    assert [m.group for _, m in feed if isinstance(m, Hello)] == ["j/0", "k/0"]
+
+
+# --- what is measured ---
+
+
+def test_the_newest_valid_value_of_a_tick_counts_and_every_tick_begins_anew(tmp_path):
+    trace = bundle(
+        tmp_path / "t.tltrace",
+        NODES,
+        [
+            (3, "a", "temp", 50.0),
+            (10, "a", "temp", 60.0),
+            (11, "a", "temp", 70.0),
+            (12, "a", "temp", 99.0, False),
+            (12, "b", "temp", 99.0, False),
+            (13, "a", "power", 7.0),
+        ],
+        seconds=40,
+    )
+    first, second, third, _ = samples(Feed(trace, tick_s=10))
+    assert same(first["a"][1], [NAN, 60.0])
+    assert same(second["a"][1], [7.0, 70.0])
+    assert second["b"][0]
+    assert same(second["b"][1], [NAN, NAN])
+    assert not third["a"][0]
+    assert same(third["a"][1], [NAN, NAN])
+
+
+def test_parts_of_a_node_tell_the_highest_and_a_rack_tells_all_its_nodes(tmp_path):
+    trace = bundle(
+        tmp_path / "t.tltrace",
+        NODES,
+        [
+            (1, "a/gpu-0", "temp", 50.0),
+            (2, "a/gpu-1", "temp", 70.0),
+            (3, "a/gpu-0", "temp", 40.0),
+            (3, "r0", "inlet", 20.0),
+            (3, "nobody", "temp", 99.0),
+        ],
+        seconds=10,
+    )
+    (tick,) = samples(Feed(trace, tick_s=10))
+    assert same(tick["a"][1], [20.0, 70.0])
+    assert same(tick["b"][1], [20.0, NAN])
+    assert (tick["a"][0], tick["b"][0]) == (True, False)
+
+
+def test_only_the_wanted_metrics_are_read_and_unknown_ones_are_left_out(tmp_path):
+    trace = bundle(
+        tmp_path / "t.tltrace", NODES, [(1, "a", "temp", 1.0), (2, "a", "power", 2.0)], seconds=10
+    )
+    (tick,) = samples(Feed(trace, tick_s=10, metrics=["temp", "nothing", "temp"]))
+    assert tick["a"] == (True, [1.0])
+
+
+def test_without_telemetry_everybody_who_is_not_away_is_heard(tmp_path):
+    rows = [*NODES, fault(12, resolved_s=25)]
+    heard = [
+        {worker: was_heard for worker, (was_heard, _) in tick.items()}
+        for tick in samples(Feed(bundle(tmp_path / "t.tltrace", rows, seconds=30), tick_s=10))
+    ]
+    assert heard == [{"a": True, "b": True}, {"a": False, "b": True}, {"a": True, "b": True}]
+
+
+def test_what_came_before_the_start_is_in_no_sample(tmp_path):
+    trace = bundle(
+        tmp_path / "t.tltrace", NODES, [(10, "a", "temp", 1.0), (11, "a", "temp", 2.0)], seconds=20
+    )
+    (tick,) = samples(Feed(trace, tick_s=10, start_ns=at(10)))
+    assert tick["a"] == (True, [2.0])
+
+
+def test_where_files_are_cut_makes_no_difference(tmp_path):
+    rows: list[Sample] = [(s / 3, "ab"[s % 2], "temp", float(s)) for s in range(1, 100)]
+    trace = bundle(tmp_path / "t.tltrace", NODES, rows)
+    whole = plain(Feed(trace, tick_s=2), at(60))
+    folder = trace.path / "telemetry"
+    data = table(rows)
+    for number, start in enumerate(range(0, len(rows), 7)):
+        pq.write_table(data.slice(start, 7), folder / f"{number:06}.parquet")
+    assert plain(Feed(Bundle.open(trace.path), tick_s=2), at(60)) == whole
+
+
+# --- the whole ---
+
+
+def test_a_kernel_takes_it_all_and_a_feed_can_be_read_again(tmp_path):
+    rows = [*NODES, fault(5, avail_s=12, resolved_s=33), fault(20, "r0", resolved_s=40)]
+    feed = Feed(bundle(tmp_path / "t.tltrace", rows, [(s, "a", "temp", s) for s in range(60)]),
+                tick_s=10)  # fmt: skip
+    kernel = make_kernel()
+    for ts_ns, message in feed:
+        kernel.step(message, ts_ns)
+    assert kernel.ticks == 6
+    assert kernel.fleet.state == ["training", "training"]
+    assert plain(feed, at(60)) == plain(feed, at(60))
+    times = [ts_ns for ts_ns, _ in feed]
+    assert times == sorted(times)
+
+
+@pytest.mark.parametrize(
+    ("changes", "rule"),
+    [
+        ({"tick_s": 0.0}, "need tick_s > 0, was 0"),
+        ({"tick_s": 1.0, "start_ns": at(60)}, "need a start before the end"),
+    ],
+)
+def test_a_span_or_tick_that_cannot_be_is_refused(tmp_path, changes, rule):
+    trace = bundle(tmp_path / "t.tltrace", NODES)
+    with pytest.raises(TraceError, match=rule):
+        Feed(trace, **changes)
+
+
+def test_a_trace_of_nothing_is_refused(tmp_path):
+    with pytest.raises(TraceError, match="need a component to watch, was none"):
+        Feed(bundle(tmp_path / "t.tltrace", []), tick_s=1)
+
+
+@dataclass(frozen=True)
+class Past:
+    """What may stand in a trace."""
+
+    events: tuple[Event, ...]
+    samples: tuple[Sample, ...]
+
+
+PASSING = Component(id="c", kind="node", parents=("r0",), from_ns=at(15), until_ns=at(35))
+seconds = st.integers(0, 59).map(float)
+component = st.sampled_from([part.id for part in (*NODES, PASSING)])
+events = st.builds(
+    lambda t, late, name, **rest: fault(t, name, avail_s=min(59.0, t + late), **rest),
+    t=seconds,
+    late=st.integers(0, 9),
+    name=component,
+    fatal=st.booleans(),
+    follows=st.sampled_from(["component", "job", "unknown"]),
+)
+readings = st.tuples(
+    seconds, component, st.sampled_from(["temp", "power"]), st.floats(-9, 9), st.booleans()
+)
+
+
+@st.composite
+def pasts(draw: st.DrawFn) -> Past:
+    found = draw(st.lists(events, max_size=5))
+    # The latter have an id of their own each, and most of them an end.
+    found = [
+        msgspec.structs.replace(
+            event,
+            id=f"e{number}",
+            t_resolved=draw(st.none() | st.integers(event.t_event, at(80))),
+        )
+        for number, event in enumerate(found)
+    ]
+    # One reading of every metric always stays, so that the columns are known from the start.
+    always: list[Sample] = [(0.0, "a", "temp", 0.0), (0.0, "a", "power", 0.0)]
+    return Past(tuple(found), tuple(always + draw(st.lists(readings, max_size=25))))
+
+
+def with_another_future(past: Past, other: Past, now_s: float) -> Past:
+    """Return a past that is the same until ``now_s`` and another after it."""
+    known = [
+        msgspec.structs.replace(event, t_resolved=at(now_s + 7))
+        if event.t_resolved is not None and event.t_resolved > at(now_s)
+        else event
+        for event in past.events
+        if event.t_avail <= at(now_s)
+    ]
+    new = [
+        msgspec.structs.replace(event, id=f"new-{event.id}")
+        for event in other.events
+        if event.t_avail > at(now_s)
+    ]
+    return replace(
+        past,
+        events=(*known, *new),
+        samples=(
+            *(sample for sample in past.samples if sample[0] <= now_s),
+            *(sample for sample in other.samples if sample[0] > now_s),
+        ),
+    )
+
+
+@settings(max_examples=120)
+@given(past=pasts(), other=pasts(), now_s=seconds, tick_s=st.sampled_from([1.0, 10.0]))
+def test_another_future_changes_no_input_before_it(past, other, now_s, tick_s):
+    with tempfile.TemporaryDirectory() as folder:
+        one = bundle(Path(folder) / "1.tltrace", [*NODES, PASSING, *past.events], past.samples)
+        two = with_another_future(past, other, now_s)
+        another = bundle(Path(folder) / "2.tltrace", [*NODES, PASSING, *two.events], two.samples)
+        before = plain(Feed(one, tick_s=tick_s), at(now_s))
+        assert before == plain(Feed(another, tick_s=tick_s), at(now_s))
+        assert ticks(Feed(one, tick_s=tick_s)) == ticks(Feed(another, tick_s=tick_s))

@@ -1,0 +1,295 @@
+"""A recorded life as a bundle: what happened, and every input to the bit."""
+
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from cyclopts import App
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.kernel.inputs import scripts
+from tests.kernel.runs import START_NS, Calls, active, hello, proposal, telemetry
+from torchloom_core.actions import Alert, ChangeKnob, DrainGroup
+from torchloom_core.cli.trace_make_commands import from_trajectory as command
+from torchloom_core.clock import SECOND_NS
+from torchloom_core.codec import encode
+from torchloom_core.config import Config, parse
+from torchloom_core.decisions import (
+    Input,
+    NodeFault,
+    Output,
+    PolicyFailed,
+    Proposal,
+    Recovered,
+    Tick,
+    Verdict,
+)
+from torchloom_core.errors import StateError, TraceError
+from torchloom_core.fleet.view import FleetView, Need
+from torchloom_core.kernel import Kernel
+from torchloom_core.messages import Exit, Note, Telemetry
+from torchloom_core.plugins import ActivePlugins
+from torchloom_core.policy_host import RecordedGuard
+from torchloom_core.trace.bundle import Bundle
+from torchloom_core.trace.feed import Feed
+from torchloom_core.trace.from_trajectory import from_trajectory
+from torchloom_core.trace.recorded import recorded_inputs, recorded_life
+from torchloom_core.trace.validate import validate
+from torchloom_core.trajectory.reader import lives
+from torchloom_core.trajectory.writer import TrajectoryWriter
+
+CONFIG = parse("[arbiter]\ncooldown_s = 1.0\nmin_groups = 0\nmax_in_motion_share = 1.0\n")
+
+
+def worry(view: FleetView) -> list[Proposal]:
+    """Alert of whoever is hot, and lower its learning rate."""
+    hot = [w for w, heat in zip(view.workers, view.latest("heat"), strict=True) if heat > 90]
+    alerts = [proposal(Alert(worker=worker, text="hot")) for worker in hot]
+    knobs = [proposal(ChangeKnob(knob="lr", value=0.05, worker=worker)) for worker in hot]
+    drains = [proposal(DrainGroup(group=worker[0])) for worker in hot if view.now_ns % 3 == 0]
+    return [*alerts, *knobs, *drains]
+
+
+def make_kernel(config: Config, guard: RecordedGuard) -> Kernel:
+    policies = (active("calls", Calls(worry, [Need("heat")])),)
+    return Kernel(config, ActivePlugins(policies, {}), guard)
+
+
+def record(
+    root: Path,
+    script: Sequence[tuple[Telemetry | Input, int]],
+    *,
+    epoch: int = 1,
+    config: Config = CONFIG,
+) -> list[bytes]:
+    """Drive a kernel through ``(message, delay)`` as a Weaver does; return what it gave out."""
+    kernel = make_kernel(config, RecordedGuard())
+    writer = TrajectoryWriter(root, "run", epoch, config, {"calls": "1"}, START_NS)
+    now_ns, said = START_NS, []
+    for message, delay_ns in [(Recovered(epoch=epoch), 0), *script]:
+        now_ns += delay_ns
+        outputs = kernel.step(message, now_ns)
+        said += list(map(encode, outputs))
+        if isinstance(message, Telemetry):
+            writer.telemetry(message, now_ns)
+        else:
+            writer.event(message, now_ns, outputs)
+    writer.close()
+    return said
+
+
+def again(trace: Bundle) -> list[bytes]:
+    """Return what a fresh kernel gives out on a bundle's inputs."""
+    life = recorded_life(trace)
+    kernel = make_kernel(life.config, RecordedGuard(life.overruns))
+    outputs: list[Output] = []
+    for ts_ns, message in recorded_inputs(trace):
+        outputs += kernel.step(message, ts_ns)
+    return list(map(encode, outputs))
+
+
+def exported(folder: Path, **options: Any) -> Bundle:
+    out = folder / "life.tltrace"
+    from_trajectory(folder / "run", out, **options)
+    return Bundle.open(out)
+
+
+def heat(worker: str, *values: float, **changes: Any) -> Telemetry:
+    times = [START_NS + number * SECOND_NS for number in range(len(values))]
+    return telemetry(
+        worker,
+        {"heat": 0.0},
+        ts_ns=struct.pack(f"<{len(values)}q", *times),
+        values=struct.pack(f"<{len(values)}d", *values),
+        **changes,
+    )
+
+
+def decoded(line: bytes) -> Output:
+    return msgspec.json.decode(line, type=Output)
+
+
+S = SECOND_NS
+LIFE: list[tuple[Telemetry | Input, int]] = [
+    (hello("a-0", rack="r0"), S),
+    (hello("b-0", rack="r0"), 0),
+    (hello("s-0", state="standby"), 0),
+    (heat("a-0", 60.0, 95.0), S),
+    (heat("b-0", float("nan"), 61.0), 0),
+    (heat("stranger-0", 61.0), 0),
+    (Tick(), S),
+    (Note(run="run", worker="b-0", incarnation=1, kind="fault", fields={"xid": 79},
+          ts_ns=START_NS + 4 * S), 2 * S),
+    (Note(run="run", worker="b-0", incarnation=1, kind="quorum"), 0),
+    (Exit(run="run", worker="b-0", incarnation=1, status=-9, expected=False,
+          ts_ns=START_NS + 5 * S), S),
+    (Exit(run="run", worker="b-0", incarnation=1, status=-9, expected=False), 0),
+    (Tick(), S),
+    (NodeFault(node="elsewhere", kind="power", ts_ns=START_NS - 9 * S, id="nf1"), 0),
+    (hello("b-0", rack="r0", incarnation=2), 10 * S),
+    (Exit(run="run", worker="s-0", incarnation=1, status=0, expected=True), 5 * S),
+    (Tick(), S),
+]  # fmt: skip
+
+
+def seconds(ts_ns: int | None) -> float | None:
+    return None if ts_ns is None else (ts_ns - START_NS) / SECOND_NS
+
+
+def test_every_verdict_is_the_same_to_the_byte(tmp_path):
+    said = record(tmp_path / "run", LIFE)
+    verdicts = [o for o in map(decoded, said) if isinstance(o, Verdict)]
+    assert any(verdict.granted for verdict in verdicts)
+    assert again(exported(tmp_path)) == said
+
+
+@settings(max_examples=60)
+@given(script=scripts, hot=st.floats(80, 99))
+def test_whatever_was_fed_in_comes_out_again_to_the_bit(script, hot, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("life")
+    # A Weaver's clock does not run backwards, and JSON, of which the record is, has no infinity.
+    forward = [(m, max(0, delay_ns)) for m, delay_ns in script if "inf" not in repr(m)]
+    said = record(folder / "run", [*forward, (heat("a-0", hot), 0), (Tick(), S)])
+    trace = exported(folder)
+    inputs = [(r.ts_recv_ns, r.message) for r in lives(folder / "run")[0].inputs()]
+    assert repr(list(recorded_inputs(trace))) == repr(inputs)
+    assert again(trace) == said
+
+
+def test_the_rows_tell_what_happened(tmp_path):
+    record(tmp_path / "run", LIFE)
+    trace = exported(tmp_path)
+    topology = {part.id: part for part in trace.topology()}
+    assert set(topology) == {
+        "r0", "node-a", "node-a/a-0", "node-b", "node-b/b-0", "node-s", "node-s/s-0", "elsewhere",
+    }  # fmt: skip
+    assert topology["node-b/b-0"].parents == ("node-b",)
+    assert topology["node-b"].parents == ("r0",)
+    assert seconds(topology["node-s"].until_ns) == 22
+    assert topology["node-b"].until_ns is None
+
+    events = [
+        (e.id, e.component, seconds(e.t_event), seconds(e.t_avail), e.fatal, seconds(e.t_resolved))
+        for e in trace.events()
+    ]
+    assert events == [
+        ("nf1", "elsewhere", 0, 7, False, None),
+        (f"b-0/fault:{START_NS + 4 * S}", "node-b/b-0", 4, 5, False, None),
+        ("b-0/exit:1", "node-b/b-0", 5, 6, True, 17),
+    ]
+    assert validate(trace.path).faults == ()
+    (job,) = trace.jobs()
+    assert (job.id, job.groups, job.censored) == ("run", 2, True)
+    placed = {
+        (place.group, seconds(place.from_ns), seconds(place.until_ns))
+        for place in trace.placement()
+    }
+    assert placed == {("a", 1, None), ("b", 1, 6), ("b", 17, None), ("s", 1, 22)}
+
+
+def test_what_was_granted_is_an_action_on_every_worker_it_was_about(tmp_path):
+    record(tmp_path / "run", LIFE)
+    actions = exported(tmp_path).actions()
+    assert {(a.kind, a.component) for a in actions} == {
+        ("alert", "node-a/a-0"),
+        ("drain", "node-a/a-0"),
+        ("knob", "node-a/a-0"),
+    }
+    alert = next(a for a in actions if a.kind == "alert")
+    assert (alert.actor, seconds(alert.t_event), seconds(alert.t_end)) == ("calls", 3, 3)
+    assert alert.extra["result"] == "done"
+
+
+def test_telemetry_is_there_by_the_time_it_was_received(tmp_path):
+    record(tmp_path / "run", LIFE)
+    (table,) = exported(tmp_path).telemetry()
+    rows = [
+        (seconds(row["t_event"]), seconds(row["t_avail"]), row["component"], row["valid"])
+        for row in table.to_pylist()
+    ]
+    assert rows == [
+        (0, 2, "node-a/a-0", True),
+        (0, 2, "node-b/b-0", False),
+        (1, 2, "node-a/a-0", True),
+        (1, 2, "node-b/b-0", True),
+    ]
+
+
+def test_it_feeds_like_any_other_trace(tmp_path):
+    record(tmp_path / "run", LIFE)
+    feed = Feed(exported(tmp_path), tick_s=1.0)
+    assert feed.watched.ids == ("elsewhere", "node-a", "node-b", "node-s")
+    assert feed.metrics == ("heat",)
+    died = [message.worker for _, message in feed if isinstance(message, Exit)]
+    assert died == ["node-b", "node-s"]
+
+
+def test_the_newest_life_is_taken_unless_another_is_named(tmp_path):
+    for epoch in (1, 2, 4):
+        record(tmp_path / "run", LIFE[: 3 * epoch], epoch=epoch)
+    assert "epoch 4" in exported(tmp_path).manifest.source
+    assert "epoch 2" in exported(tmp_path, epoch=2, force=True).manifest.source
+    with pytest.raises(TraceError, match=r"need a life that is there \(1, 2, 4\), was 3"):
+        exported(tmp_path, epoch=3, force=True)
+
+
+def test_the_command_writes_the_bundle_and_says_what_it_holds(tmp_path, capsys):
+    record(tmp_path / "run", LIFE)
+    app = App()
+    app.default(command)
+    out = str(tmp_path / "x.tltrace")
+    app([str(tmp_path / "run"), out, "--life", "1", "--json"], result_action="return_value")
+    told = msgspec.json.decode(capsys.readouterr().out)
+    assert told["files"]["inputs.jsonl"]["rows"] == len(LIFE) + 2
+    assert told["synthetic"] is False
+
+
+def test_no_trajectory_is_one_clear_line(tmp_path):
+    with pytest.raises(StateError, match="need a trajectory's folder, there is none"):
+        from_trajectory(tmp_path / "nowhere", tmp_path / "x.tltrace")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(TraceError, match="need a life of a Weaver, was none"):
+        from_trajectory(tmp_path / "empty", tmp_path / "x.tltrace")
+
+
+def test_a_policy_that_took_too_long_does_so_again(tmp_path):
+    writer = TrajectoryWriter(tmp_path / "run", "run", 1, CONFIG, {}, START_NS)
+    slow = PolicyFailed(policy="calls", rule="overran", detail="took more than 0.5 s")
+    writer.event(Tick(), START_NS + S, [slow])
+    writer.close()
+    trace = exported(tmp_path)
+    assert recorded_life(trace).overruns == [(1, "calls", "took more than 0.5 s")]
+    assert again(trace) == [encode(slow)]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "error"),
+    [
+        (lambda lines: lines[:3] + lines[4:], r"inputs.jsonl:4: need input 3, was 4"),
+        (lambda lines: [*lines[:5], b'{"seq":\n'], r"inputs.jsonl:6: "),
+        (
+            lambda lines: [*lines[:1], b'{"seq":1,"ts_ns":1,"telemetry":"x"}\n'],
+            "inputs.jsonl:2: ",
+        ),
+        (lambda lines: [*lines[:1], b'{"seq":1,"ts_ns":1}\n'], "inputs.jsonl:2: need "),
+    ],
+)
+def test_damaged_inputs_are_named(tmp_path, spoil, error):
+    record(tmp_path / "run", LIFE)
+    trace = exported(tmp_path)
+    path = trace.path / "inputs.jsonl"
+    path.write_bytes(b"".join(spoil(path.read_bytes().splitlines(keepends=True))))
+    with pytest.raises(TraceError, match=error):
+        list(recorded_inputs(trace))
+
+
+def test_a_bundle_that_came_from_elsewhere_has_no_inputs(tmp_path):
+    record(tmp_path / "run", LIFE)
+    trace = exported(tmp_path)
+    (trace.path / "inputs.jsonl").unlink()
+    with pytest.raises(TraceError, match="made by torchloom trace from-trajectory"):
+        recorded_life(trace)

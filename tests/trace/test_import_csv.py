@@ -1,0 +1,299 @@
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from torchloom_core.clock import SECOND_NS
+from torchloom_core.errors import ConfigError, TraceError
+from torchloom_core.trace.bundle import Bundle
+from torchloom_core.trace.importers.csv_trace import import_csv
+from torchloom_core.trace.schema import Component
+from torchloom_core.trace.validate import validate
+
+PLAIN = """\
+time,component,kind,resolved,slot
+2026-01-01T00:00:00,n1,gpu_lost,2026-01-01T10:00:00Z,4
+2026-01-03T12:00:00+02:00,n2,"nic, left",,
+
+2026-01-02,n1,hang,2026-01-02T01:00:00,
+"""
+WATCHED = 'start = "2026-01-01"\nend = "2026-02-01"\n'
+TOPOLOGY = "id,kind,parent,gpus\nr0,rack,,\nn1,node,r0,8\nn2,node,r0; r0,8\n"
+WIDE = """\
+time,component,temp,power
+2026-01-01T00:10:00,n1,50,300
+2026-01-01T00:05:00,n2,51,
+2026-01-01T00:10:00,n2,inf,3e2
+"""
+LONG = """\
+at,component,metric,value,valid,unit
+60,n1,temp,50,true,celsius
+60,n2,temp,,true,celsius
+30,n1,temp,49,false,celsius
+"""
+
+
+def utc(day: int, hour: int = 0, minute: int = 0) -> int:
+    return int(datetime(2026, 1, day, hour, minute, tzinfo=UTC).timestamp()) * SECOND_NS
+
+
+def imported(folder: Path, mapping: str = "", **files: str) -> Bundle:
+    """Write the files, import ``events.csv``, and open what came of it."""
+    for name, text in files.items():
+        (folder / f"{name}.csv").write_text(text)
+    (folder / "map.toml").write_text(mapping)
+    out = folder / "out.tltrace"
+    import_csv(
+        folder / "events.csv", out, mapping=folder / "map.toml" if mapping else None, force=True
+    )
+    assert validate(out).faults == ()
+    return Bundle.open(out)
+
+
+def test_time_component_and_kind_are_enough(tmp_path):
+    opened = imported(tmp_path, events="time,component,kind\n2026-01-01,n1,x\n2026-01-02,n1,x\n")
+    first, second = opened.events()
+    assert (first.t_event, first.t_avail, first.component) == (utc(1), utc(1), "n1")
+    assert (first.fatal, first.t_resolved, first.follows) == (True, None, "unknown")
+    assert (first.id, second.id) == ("events-2", "events-3")
+    assert (opened.manifest.start_ns, opened.manifest.end_ns) == (utc(1), utc(2))
+    assert (opened.manifest.name, opened.manifest.source) == ("events", "events.csv")
+    assert not opened.manifest.synthetic
+
+
+def test_times_are_utc_unless_they_say_otherwise_and_unknown_columns_stay(tmp_path):
+    first, second, third = imported(tmp_path, events=PLAIN).events()
+    assert (first.t_event, first.t_resolved, first.extra) == (utc(1), utc(1, 10), {"slot": "4"})
+    assert (second.t_event, second.kind, second.extra) == (utc(2), "hang", {})
+    assert (third.t_event, third.kind, third.t_resolved) == (utc(3, 10), "nic, left", None)
+    assert (first.id, second.id, third.id) == ("events-2", "events-5", "events-3")
+
+
+def test_every_column_of_an_event_can_be_given(tmp_path):
+    text = (
+        "id,t_event,t_avail,component,kind,code,severity,fatal,cause,follows,t_resolved,label\n"
+        "e1,2026-01-01,2026-01-02,n1,x,c,high,false,e0,job,2026-01-03,uncertain\n"
+        "e0,2026-01-01,2026-01-02,n1,x,c,high,TRUE,,fabric,,certain\n"
+    )
+    second, first = imported(tmp_path, events=text).events()
+    assert (first.id, first.t_avail, first.fatal, first.cause) == ("e1", utc(2), False, "e0")
+    assert (first.follows, first.label, first.extra) == ("job", "uncertain", {})
+    assert (second.id, second.fatal, second.follows) == ("e0", True, "fabric")
+
+
+def test_names_units_and_constants_come_from_a_mapping(tmp_path):
+    mapping = """
+    [times]
+    unit = "days"
+    origin = "2026-01-01"
+    end = 31
+    [events]
+    columns = {t_event = "day", component = "host", t_resolved = "back"}
+    constants = {kind = "xid", follows = "component", fatal = false}
+    """
+    text = "day,host,back,kind\n0.5,n1,1.25,\n2,n2,,ecc\n"
+    opened = imported(tmp_path, mapping, events=text)
+    first, second = opened.events()
+    assert (first.t_event, first.t_resolved) == (utc(1, 12), utc(2, 6))
+    assert (first.kind, first.follows, first.fatal) == ("xid", "component", False)
+    assert second.kind == "ecc"
+    assert opened.manifest.end_ns == utc(1) + 31 * 86_400 * SECOND_NS
+
+
+@pytest.mark.parametrize(
+    ("unit", "origin", "cell", "expected"),
+    [
+        ("ns", "1970-01-01", "1767225600000000001", 1_767_225_600_000_000_001),
+        ("s", "1970-01-01", "1767225600", utc(1)),
+        ("s", "2026-01-01T00:00:00+01:00", "3600.25", utc(1) + SECOND_NS // 4),
+        ("iso8601", "1970-01-01", "2026-01-01T00:00:00.000000007Z", utc(1) + 7),
+    ],
+)
+def test_times_are_exact(tmp_path, unit, origin, cell, expected):
+    mapping = f'[times]\nunit = "{unit}"\norigin = "{origin}"\n'
+    later = {"iso8601": "2026-02-01", "ns": "1767225700000000000"}.get(unit, "1767225700")
+    text = f"time,component,kind\n{cell},n1,x\n{later},n1,x\n"
+    assert imported(tmp_path, mapping, events=text).events()[0].t_event == expected
+
+
+def test_a_topology_says_what_was_watched(tmp_path):
+    mapping = f'[times]\n{WATCHED}[topology]\nfile = "topology.csv"\n'
+    opened = imported(tmp_path, mapping, events=PLAIN, topology=TOPOLOGY)
+    assert opened.topology() == (
+        Component(id="r0", kind="rack"),
+        Component(id="n1", kind="node", parents=("r0",), gpus=8),
+        Component(id="n2", kind="node", parents=("r0", "r0"), gpus=8),
+    )
+    assert opened.manifest.exposure["node"].component_days == 62.0
+
+
+def test_a_wide_table_has_a_column_a_metric(tmp_path):
+    mapping = '[telemetry]\nfile = "wide.csv"\nload_dependent = ["power"]\n'
+    opened = imported(tmp_path, mapping, events=PLAIN, wide=WIDE)
+    rows = pa.concat_tables(opened.telemetry()).to_pandas()
+    assert rows["t_avail"].tolist() == [utc(1, 0, 5)] * 2 + [utc(1, 0, 10)] * 4
+    assert rows["component"].tolist() == ["n2", "n2", "n1", "n1", "n2", "n2"]
+    assert rows["metric"].tolist() == ["temp", "power"] * 3
+    assert rows["valid"].tolist() == [True, False, True, True, False, True]
+    assert rows["value"][rows["valid"]].tolist() == [51, 50, 300, 300]
+    assert opened.manifest.load_dependent == ("power",)
+
+
+def test_only_the_metrics_that_are_named_are_taken(tmp_path):
+    mapping = '[telemetry]\nfile = "wide.csv"\nmetrics = ["temp"]\n'
+    assert imported(tmp_path, mapping, events=PLAIN, wide=WIDE).metrics == ("temp",)
+
+
+def test_a_long_table_has_a_row_a_value_and_keeps_its_other_columns(tmp_path):
+    mapping = """
+    [times]
+    unit = "s"
+    origin = "2026-01-01"
+    [events.columns]
+    t_event = "second"
+    [telemetry]
+    file = "long.csv"
+    layout = "long"
+    columns = {t_event = "at"}
+    """
+    events = "second,component,kind\n1,n1,x\n90,n1,x\n"
+    opened = imported(tmp_path, mapping, events=events, long=LONG)
+    (rows,) = opened.telemetry()
+    assert rows["t_event"].to_pylist() == [utc(1) + at * SECOND_NS for at in (30, 60, 60)]
+    assert rows["valid"].to_pylist() == [False, True, False]
+    assert rows["unit"].to_pylist() == ["celsius"] * 3
+
+
+def test_telemetry_can_be_parquet_with_real_times(tmp_path):
+    frame = pd.DataFrame(
+        {
+            "time": [pd.Timestamp(2026, 1, 1), pd.Timestamp(2026, 1, 2)],
+            "component": "n1",
+            "x": [1, 2],
+        }
+    )
+    frame.to_parquet(tmp_path / "m.parquet")
+    opened = imported(tmp_path, '[telemetry]\nfile = "m.parquet"\n', events=PLAIN)
+    (rows,) = opened.telemetry()
+    assert rows["t_event"].to_pylist() == [utc(1), utc(2)]
+    assert rows["value"].to_pylist() == [1.0, 2.0]
+
+
+# --- what cannot be ---
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", r"events\.csv: need a header, was an empty file"),
+        ("time,component,kind\n", r"events\.csv: need an event or telemetry, was none"),
+        ("time,kind\n2026-01-01,x\n", r":1: need a column 'component' .*, was none"),
+        ("component,kind\nn1,x\n", r":1: need a column 'time' .*, was none"),
+        ("time,component,kind\nsoon,n1,x\n", r":2: need an ISO 8601 time .*, was 'soon'"),
+        ("time,component,kind\n\n3.5,n1,x\n", r":3: need an ISO 8601 time .*, was '3\.5'"),
+        ("time,component,kind\n2026-01-01,,x\n", r":2: need a column 'component', was none"),
+        ("time,component,kind\n2026-01-01,n1,x\n2026-01-01,n1,x,y\n", r":3: need 3 cells"),
+        ("time,component,kind\n2026-01-01,n1,x,y\n", r":2: need 3 cells as in the header, was 4"),
+        (
+            "time,component,kind,fatal\n2026-01-01,n1,x,maybe\n",
+            r":2: need fatal of type bool, was 'maybe'",
+        ),
+        (
+            "time,component,kind,follows\n2026-01-01,n1,x,me\n",
+            r":2: need follows one of component, job, fabric, unknown, was 'me'",
+        ),
+        (
+            "time,component,kind,id\n2026-01-01,n1,x,e\n2026-01-02,n1,x,e\n",
+            r":3: need an id of its own, was 'e' again",
+        ),
+        (
+            "time,component,kind,available\n2026-01-02,n1,x,2026-01-01\n2026-01-03,n1,x,\n",
+            rf":2: need t_avail >= t_event {utc(2)}, was {utc(1)}",
+        ),
+        (
+            "time,component,kind,resolved\n2026-01-03,n1,x,\n2026-01-02,n1,x,2026-01-01\n",
+            rf":3: need t_resolved >= t_event {utc(2)}, was {utc(1)}",
+        ),
+        (
+            "time,component,kind\n2026-01-02,n1,x\n",
+            r"need a span that is not empty \(times\.start and times\.end in a mapping\)",
+        ),
+    ],
+)
+def test_a_row_that_cannot_be_is_named(tmp_path, text, message):
+    with pytest.raises(TraceError, match=message):
+        imported(tmp_path, events=text)
+    assert not (tmp_path / "out.tltrace").exists()
+
+
+@pytest.mark.parametrize(
+    ("mapping", "error", "message"),
+    [
+        ("[times]\nunit = 'weeks'\n", ConfigError, r"map\.toml:2: times\.unit"),
+        ("[tiems]\n", ConfigError, r"map\.toml:1: .*tiems"),
+        ("[times\n", ConfigError, r"map\.toml: need TOML"),
+        ("[times]\norigin = 'x'\nunit = 's'\n", ConfigError, "need times.origin as ISO 8601"),
+        ("[times]\nstart = 'x'\n", ConfigError, r"times\.start: need an ISO 8601 time"),
+        (
+            "[times]\nstart = '2026-01-02'\n",
+            TraceError,
+            rf"events\.csv:2: need t_event in the span {utc(2)}\.\..*, was {utc(1)}",
+        ),
+        (
+            "[events.columns]\nt_evnt = 'time'\n",
+            ConfigError,
+            "no column is called 't_evnt'; did you mean t_event",
+        ),
+        (
+            "[events.columns]\nkind = 'knid'\n",
+            TraceError,
+            r"events\.csv:1: need a column 'knid' for kind, was none; did you mean kind",
+        ),
+        ("[topology]\nfile = 'none.csv'\n", TraceError, r"none\.csv: cannot be read"),
+        (
+            "[topology]\nfile = 'topology.csv'\n",
+            TraceError,
+            r"events\.csv:3: need a component of the topology, was 'n2'",
+        ),
+        ("[topology]\nfile = 'circle.csv'\n", TraceError, r"circle\.csv:2: need parents without a"),
+        (
+            "[telemetry]\nfile = 'bad.csv'\n",
+            TraceError,
+            r"bad\.csv:3: need a number for temp, was 'hot'",
+        ),
+        (
+            "[telemetry]\nfile = 'early.csv'\n",
+            TraceError,
+            rf"early\.csv:2: need t_avail >= t_event, was {utc(1)}",
+        ),
+        (
+            "[telemetry]\nfile = 'wide.csv'\n[topology]\nfile = 'events_only.csv'\n",
+            TraceError,
+            r"wide\.csv:5: need a component of the topology, was 'n3'",
+        ),
+        (
+            "[telemetry]\nfile = 'wide.csv'\nmetrics = ['volt']\n",
+            TraceError,
+            r"wide\.csv:1: need a column 'volt'",
+        ),
+        ("[telemetry]\nfile = 'bare.csv'\n", TraceError, r"bare\.csv:1: need a column that is a"),
+        ("[telemetry]\nfile = 'wide.csv'\nlayout = 'long'\n", TraceError, "need a column 'metric'"),
+    ],
+)
+def test_a_mapping_that_cannot_be_is_named(tmp_path, mapping, error, message):
+    with pytest.raises(error, match=message):
+        imported(
+            tmp_path,
+            mapping,
+            events=PLAIN,
+            topology="id,kind\nn1,node\n",
+            circle="id,kind,parent\nn1,node,n2\nn2,node,n1\n",
+            events_only="id,kind\nn1,node\nn2,node\n",
+            wide=WIDE + "2026-01-01T00:10:00,n3,1,1\n",
+            bad="time,component,temp\n2026-01-01,n1,5\n2026-01-01,n1,hot\n",
+            early="time,available,component,temp\n2026-01-02,2026-01-01,n1,5\n",
+            bare="time,component\n2026-01-01,n1\n",
+        )
+    assert not (tmp_path / "out.tltrace").exists()

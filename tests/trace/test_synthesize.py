@@ -1,0 +1,238 @@
+"""A synthetic trace is what its parameters say, the same for the same seed."""
+
+import hashlib
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from cyclopts import App
+
+from torchloom_core.cli.trace_make_commands import synthesize as command
+from torchloom_core.clock import SECOND_NS
+from torchloom_core.errors import ConfigError, TraceError
+from torchloom_core.trace.bundle import Bundle
+from torchloom_core.trace.synthesize import Parameters, synthesize
+from torchloom_core.trace.synthesize.faults import draw_faults
+from torchloom_core.trace.synthesize.parameters import START_NS
+from torchloom_core.trace.synthesize.telemetry import METRICS, tables
+from torchloom_core.trace.validate import validate
+from torchloom_core.trace.watched import watch
+
+SMALL = Parameters(nodes=20, racks=4, racks_per_feed=2, days=3.0, interval_s=900.0, seed=5)
+RESTLESS = msgspec.structs.replace(SMALL, faults_per_node_day=0.5, power_per_feed_day=0.2)
+
+
+def made(path: Path, parameters: Parameters) -> Bundle:
+    synthesize(path, parameters)
+    return Bundle.open(path)
+
+
+def checksums(trace: Bundle) -> dict[str, str]:
+    return {
+        str(file.relative_to(trace.path)): hashlib.sha256(file.read_bytes()).hexdigest()
+        for file in sorted(trace.path.rglob("*"))
+        if file.is_file()
+    }
+
+
+def test_the_same_seed_gives_the_same_bytes_and_another_one_others(tmp_path):
+    first = checksums(made(tmp_path / "1" / "x.tltrace", RESTLESS))
+    assert checksums(made(tmp_path / "2" / "x.tltrace", RESTLESS)) == first
+    other = msgspec.structs.replace(RESTLESS, seed=6)
+    differs = checksums(made(tmp_path / "3" / "x.tltrace", other))
+    assert differs.keys() == first.keys()
+    assert {file for file in first if differs[file] != first[file]} == {
+        "manifest.json",
+        "events.jsonl",
+        "telemetry/000000.parquet",
+    }
+
+
+def test_it_says_that_it_is_synthetic_and_of_what_parameters(tmp_path):
+    manifest = made(tmp_path / "x.tltrace", RESTLESS).manifest
+    assert manifest.synthetic
+    assert msgspec.json.decode(manifest.notes, type=Parameters) == RESTLESS
+    assert manifest.load_dependent == ("gpu_temp_celsius", "gpu_power_watts")
+
+
+def test_the_topology_is_as_asked_for_and_the_job_sits_on_it(tmp_path):
+    trace = made(tmp_path / "x.tltrace", SMALL)
+    kinds = [part.kind for part in trace.topology()]
+    counts = {kind: kinds.count(kind) for kind in sorted(set(kinds))}
+    assert counts == {"gpu": 160, "nic": 20, "node": 20, "power": 2, "rack": 4, "switch": 4}
+    watched = watch(trace)
+    assert (len(watched.ids), len(watched.rows_of("rack-000"))) == (20, 5)
+    assert len(watched.rows_of("switch-001")) == 5
+    assert len(watched.rows_of("power-01")) == 10
+    (job,) = trace.jobs()
+    assert job.groups == len(trace.placement()) == 15
+
+
+def test_all_lies_in_the_span_and_nobody_knows_before_it_happens(tmp_path):
+    trace = made(tmp_path / "x.tltrace", RESTLESS)
+    start, end = trace.manifest.start_ns, trace.manifest.end_ns
+    assert end - start == 3 * 86_400 * SECOND_NS
+    assert len(trace.events()) > 20
+    assert validate(trace.path).faults == ()
+    for event in trace.events():
+        assert start <= event.t_event < event.t_avail <= end
+        assert event.t_resolved is None or event.t_event < event.t_resolved <= end
+    for table in trace.telemetry():
+        frame = table.to_pandas()
+        assert (frame.t_event < frame.t_avail).all()
+        assert frame.t_event.min() >= start
+        assert frame.t_avail.max() <= end
+
+
+def test_nodes_fail_as_often_as_asked_for_and_lemons_far_more_often():
+    parameters = Parameters(
+        nodes=400, days=400.0, repair_median_s=60.0, power_per_feed_day=0.0, switch_per_rack_day=0.0
+    )
+    of_nodes = [e for e in draw_faults(parameters).events if e.component.startswith("node-")
+                and e.follows == "component"]  # fmt: skip
+    expected = 400 * 400 * parameters.faults_per_node_day
+    assert abs(len(of_nodes) - expected) < 4 * expected**0.5
+    counts: dict[str, int] = {}
+    for event in of_nodes:
+        node = event.component.partition("/")[0]
+        counts[node] = counts.get(node, 0) + 1
+    worst = sorted(counts.values())[-12:]
+    assert np.mean(worst) > 5 * np.median(list(counts.values()))
+
+
+def test_intervals_spread_as_the_weibull_shape_says():
+    def spread(shape: float) -> float:
+        parameters = Parameters(
+            nodes=1, days=20_000.0, weibull_shape=shape, repair_median_s=1.0, lemon_share=0.0,
+            power_per_feed_day=0.0, switch_per_rack_day=0.0, fabric_per_rack_day=0.0,
+            job_faults_per_day=0.0, faults_per_node_day=0.05,
+        )  # fmt: skip
+        times = [event.t_event for event in draw_faults(parameters).events]
+        gaps = np.diff(times)
+        return float(gaps.std() / gaps.mean())
+
+    # The coefficient of variation of a Weibull of shape 1 is 1, of shape 3 it is 0.363.
+    assert spread(1.0) == pytest.approx(1.0, abs=0.1)
+    assert spread(3.0) == pytest.approx(0.363, abs=0.04)
+
+
+def test_a_broken_node_is_silent_and_a_power_cut_silences_a_whole_feed(tmp_path):
+    trace = made(tmp_path / "x.tltrace", RESTLESS)
+    frame = next(iter(trace.telemetry())).to_pandas()
+    watched = watch(trace)
+    cuts = [event for event in trace.events() if event.kind in ("power", "host")]
+    assert {event.kind for event in cuts} == {"power", "host"}
+    for event in cuts:
+        nodes = [watched.ids[row] for row in watched.rows_of(event.component)]
+        assert len(nodes) == (10 if event.kind == "power" else 1)
+        until = event.t_resolved or trace.manifest.end_ns
+        silent = frame[
+            frame.component.isin(nodes) & frame.t_event.between(event.t_event, until - 1)
+        ]
+        assert silent.empty
+
+
+def test_metrics_of_the_gpus_vanish_before_one_falls_off_the_bus():
+    parameters = msgspec.structs.replace(
+        RESTLESS, vanish_median_s=6 * 3600.0, lead_sigma=0.0, gaps_per_node_day=0.0,
+        scraper_gaps_per_day=0.0, power_per_feed_day=0.0, switch_per_rack_day=0.0, interval_s=600.0,
+    )  # fmt: skip
+    faults = draw_faults(parameters)
+    (table,) = tables(parameters, faults)
+    frame = table.to_pandas()
+    fallen = next(
+        event
+        for event in faults.events
+        if event.kind == "gpu_off_bus" and event.t_event - START_NS > 24 * 3600 * SECOND_NS
+    )
+    node = fallen.component.partition("/")[0]
+    last_hours = frame[
+        (frame.component == node)
+        & frame.t_event.between(fallen.t_event - 5 * 3600 * SECOND_NS, fallen.t_event - 1)
+    ]
+    assert set(last_hours.metric) == {"nic_errors_per_min"}
+
+
+def test_some_faults_are_foreshadowed_and_some_signs_mean_nothing():
+    parameters = Parameters(
+        nodes=200, days=100.0, interval_s=0.0, faults_per_node_day=0.02, precursor_share=0.5,
+        false_signs_per_node_day=0.01,
+    )  # fmt: skip
+    faults = draw_faults(parameters)
+    ends = {event.t_event for event in faults.events}
+    true = [sign for sign in faults.signs if sign.until_ns in ends]
+    visible = [e for e in faults.events if e.kind in ("gpu_fault", "gpu_ecc", "nic", "thermal")]
+    assert len(true) / len(visible) == pytest.approx(0.5, abs=0.1)
+    assert len(faults.signs) - len(true) == pytest.approx(200, abs=60)
+    leads_h = [(sign.until_ns - sign.from_ns) / 3600e9 for sign in true]
+    assert np.median(leads_h) == pytest.approx(6, rel=0.35)
+
+
+def test_a_sign_can_be_seen_and_days_have_a_rhythm():
+    parameters = Parameters(
+        nodes=4, days=10.0, interval_s=600.0, faults_per_node_day=0.0, lemon_share=0.0,
+        false_signs_per_node_day=0.1, gaps_per_node_day=0.0, scraper_gaps_per_day=0.0,
+        lead_median_s=40_000.0, power_per_feed_day=0.0, switch_per_rack_day=0.0, job_share=0.0,
+    )  # fmt: skip
+    faults = draw_faults(parameters)
+    (table,) = tables(parameters, faults)
+    frame = table.to_pandas()
+    assert len(frame) == 4 * 1440 * len(METRICS)
+    sign = next(sign for sign in faults.signs if METRICS.index("gpu_temp_celsius") in sign.metrics)
+    temperature = frame[
+        (frame.metric == "gpu_temp_celsius") & (frame.component == f"node-{sign.node:04d}")
+    ].set_index("t_event")["value"]
+    near = temperature[(temperature.index > sign.until_ns - 3600 * SECOND_NS)
+                       & (temperature.index < sign.until_ns)]  # fmt: skip
+    assert near.mean() > temperature.median() + 6
+    hour = (temperature.index // (3600 * SECOND_NS)) % 24
+    by_hour = temperature.groupby(hour).median()
+    assert by_hour.max() - by_hour.min() > 3
+
+
+def test_without_an_interval_there_is_no_telemetry(tmp_path):
+    trace = made(tmp_path / "x.tltrace", msgspec.structs.replace(SMALL, interval_s=0.0))
+    assert trace.metrics == ()
+
+
+def test_pieces_are_of_one_size_however_long_the_trace():
+    def largest(days: float) -> int:
+        parameters = Parameters(nodes=300, days=days, interval_s=60.0)
+        return max(table.num_rows for table in tables(parameters, draw_faults(parameters)))
+
+    assert largest(2.0) <= 1 << 20
+    assert largest(4.0) <= 1 << 20
+
+
+def test_the_command_takes_options_before_its_file_of_parameters(tmp_path, capsys):
+    file = tmp_path / "p.toml"
+    file.write_text("nodes = 9\ndays = 2\ninterval_s = 0\nlemon_share = 0.5\n")
+    app = App()
+    app.default(command)
+    out = tmp_path / "mine.tltrace"
+    app([str(out), "--parameters", str(file), "--nodes", "7"], result_action="return_value")
+    trace = Bundle.open(out)
+    parameters = msgspec.json.decode(trace.manifest.notes, type=Parameters)
+    assert (parameters.nodes, parameters.days, parameters.lemon_share) == (7, 2.0, 0.5)
+    assert "topology.jsonl" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("nodse = 3", "p.toml:1: nodse"),
+        ("nodes = 0", "p.toml:1: nodes"),
+        ("nodes", "p.toml: not valid TOML"),
+    ],
+)
+def test_parameters_that_cannot_be_are_named(tmp_path, text, error):
+    file = tmp_path / "p.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=error):
+        command(tmp_path / "x.tltrace", parameters=file)
+
+
+def test_more_racks_than_nodes_are_refused(tmp_path):
+    with pytest.raises(TraceError, match="need racks <= nodes, was 9 racks, 4 nodes"):
+        synthesize(tmp_path / "x.tltrace", Parameters(nodes=4, racks=9))

@@ -1,0 +1,302 @@
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.trace.small import NODES, START_NS, at, bundle, fault, table
+from torchloom_core.trace.schema import (
+    ACTIONS,
+    EVENTS,
+    JOBS,
+    MANIFEST,
+    PLACEMENT,
+    TELEMETRY,
+    TOPOLOGY,
+    ActionTaken,
+    Job,
+    Placement,
+)
+from torchloom_core.trace.validate import Findings, validate
+
+PARQUET = f"{TELEMETRY}/000000.parquet"
+SAMPLES = [(t_s, node, metric, 1.0) for t_s in (1, 2) for node in "ab" for metric in "xy"]
+ROWS = [
+    *NODES,
+    Job(id="j", start_ns=START_NS),
+    Placement(job="j", group="g0", rank=0, component="a", from_ns=at(0), until_ns=at(9)),
+    Placement(job="j", group="g0", rank=0, component="b", from_ns=at(9)),
+    fault(2, resolved_s=9),
+    fault(3, "b", avail_s=4),
+    fault(5, cause="a@2"),
+    ActionTaken(id="d", t_event=at(5), t_avail=at(6), component="a", kind="drain"),
+]
+
+
+@pytest.fixture
+def sound(tmp_path: Path) -> Path:
+    """A bundle with every file, without a fault."""
+    return bundle(tmp_path / "b.tltrace", ROWS, SAMPLES).path
+
+
+def faults(path: Path) -> list[str]:
+    """Return the faults but for checksums, their files relative to the bundle."""
+    found = [fault.removeprefix(f"{path}/") for fault in validate(path).faults]
+    return [fault for fault in found if "need sha256" not in fault]
+
+
+def edit(path: Path, line: int, **change: Any) -> None:
+    """Change columns of one line; None takes a column away."""
+    lines = path.read_text().splitlines()
+    row = {**json.loads(lines[line - 1]), **change}
+    kept = {name: value for name, value in row.items() if value is not None}
+    lines[line - 1] = json.dumps(kept)
+    path.write_text("\n".join(lines) + "\n")
+
+
+def test_a_sound_bundle_has_no_fault(sound):
+    assert validate(sound) == Findings(faults=(), remarks=())
+
+
+@pytest.mark.parametrize(
+    ("file", "line", "change", "fault"),
+    [
+        (EVENTS, 2, {"component": None}, "events.jsonl:2: need a column 'component', was none"),
+        (EVENTS, 2, {"id": "a@2"}, "events.jsonl:2: need an id of its own, was 'a@2' again"),
+        (
+            EVENTS,
+            2,
+            {"component": "c"},
+            "events.jsonl:2: need a component of the topology, was 'c'",
+        ),
+        (
+            EVENTS,
+            2,
+            {"t_event": at(1)},
+            f"events.jsonl:2: need t_event >= {at(2)}, that of a row before, was {at(1)}",
+        ),
+        (
+            EVENTS,
+            2,
+            {"t_avail": at(2)},
+            f"events.jsonl:2: need t_avail >= t_event {at(3)}, was {at(2)}",
+        ),
+        (
+            EVENTS,
+            3,
+            {"t_avail": at(99)},
+            f"events.jsonl:3: need t_avail in the span {at(0)}..{at(60)}, was {at(99)}",
+        ),
+        (
+            EVENTS,
+            1,
+            {"t_event": at(-1)},
+            f"events.jsonl:1: need t_event in the span {at(0)}..{at(60)}, was {at(-1)}",
+        ),
+        (
+            EVENTS,
+            1,
+            {"t_resolved": at(1)},
+            f"events.jsonl:1: need t_resolved >= t_event {at(2)}, was {at(1)}",
+        ),
+        (EVENTS, 1, {"fatal": "yes"}, "events.jsonl:1: need fatal of type bool, was 'yes'"),
+        (
+            ACTIONS,
+            1,
+            {"t_end": at(4)},
+            f"actions.jsonl:1: need t_end >= t_event {at(5)}, was {at(4)}",
+        ),
+        (
+            TOPOLOGY,
+            2,
+            {"parents": ["r9"]},
+            "topology.jsonl:2: need parents of the topology, was 'r9'",
+        ),
+        (
+            TOPOLOGY,
+            2,
+            {"parents": ["a"]},
+            "topology.jsonl:2: need parents without a circle, was a > a",
+        ),
+        (TOPOLOGY, 2, {"id": "b"}, "topology.jsonl:5: need an id of its own, was 'b' again"),
+        (
+            TOPOLOGY,
+            2,
+            {"from_ns": 5, "until_ns": 4},
+            "topology.jsonl:2: need until_ns >= from_ns 5, was 4",
+        ),
+        (JOBS, 1, {"end_ns": at(-1)}, f"jobs.jsonl:1: need end_ns >= start_ns {at(0)}, was"),
+        (JOBS, 1, {"groups": 0}, "jobs.jsonl:1: need groups >= 1, was 0"),
+        (PLACEMENT, 1, {"job": "k"}, "placement.jsonl:1: need a job of the list, was 'k'"),
+        (
+            PLACEMENT,
+            1,
+            {"until_ns": at(10)},
+            "placement.jsonl:2: need rank 0 of group 'g0' of job 'j' at one place at a time, was "
+            f"also elsewhere from {at(0)} on",
+        ),
+        (
+            PLACEMENT,
+            2,
+            {"component": "c"},
+            "placement.jsonl:2: need a component of the topology, was 'c'",
+        ),
+    ],
+)
+def test_a_row_that_breaks_a_rule_is_named(sound, file, line, change, fault):
+    edit(sound / file, line, **change)
+    assert any(found.startswith(fault) for found in faults(sound)), faults(sound)
+
+
+def test_all_faults_are_found_at_once(sound):
+    edit(sound / EVENTS, 1, component="c", t_resolved=at(1))
+    edit(sound / EVENTS, 2, kind=None)
+    with (sound / EVENTS).open("a") as file:
+        file.write("{\n")
+    assert [fault.split(": ")[0] for fault in faults(sound)] == [
+        "events.jsonl:2",
+        "events.jsonl:4",
+        "events.jsonl:1",
+        "events.jsonl:1",
+    ]
+
+
+def test_a_checksum_that_differs_is_named_with_its_file(sound):
+    edit(sound / EVENTS, 1, severity="high")
+    (found,) = validate(sound).faults
+    assert found.startswith(f"{sound / EVENTS}: need sha256 ")
+
+
+def test_a_file_that_the_manifest_lists_must_be_there(sound):
+    (sound / JOBS).unlink()
+    assert f"{JOBS}: need the file that the manifest lists, was none" in faults(sound)
+
+
+def test_a_file_that_the_manifest_does_not_list_is_a_remark(tmp_path):
+    path = bundle(tmp_path / "b", [fault(2)]).path
+    (path / JOBS).touch()
+    remark = f"{path / JOBS}: is not listed in the manifest"
+    assert validate(path) == Findings(faults=(), remarks=(remark,))
+
+
+def test_a_manifest_of_ones_own_needs_no_checksums(tmp_path):
+    path = bundle(tmp_path / "b", [fault(2)]).path
+    manifest = msgspec.json.decode((path / MANIFEST).read_bytes())
+    (path / MANIFEST).write_bytes(msgspec.json.encode({**manifest, "files": {}}))
+    assert validate(path).faults == ()
+    assert validate(path).remarks == (f"{path / MANIFEST}: has no checksums",)
+
+
+def test_what_cannot_be_opened_is_one_fault(tmp_path):
+    (found,) = validate(tmp_path / "none").faults
+    assert found.endswith("need a trace bundle, was nothing")
+
+
+def test_a_trace_without_a_failure_is_sound_with_a_remark(tmp_path):
+    for name, rows in (("none", [*NODES]), ("harmless", [*NODES, fault(1, fatal=False)])):
+        path = bundle(tmp_path / name, rows, SAMPLES).path
+        remark = f"{path / EVENTS}: has no failure: no event is fatal"
+        assert validate(path) == Findings(faults=(), remarks=(remark,))
+
+
+def test_an_empty_trace_is_a_fault(tmp_path):
+    path = bundle(tmp_path / "b", NODES).path
+    assert faults(path) == [f"{EVENTS}: need an event or telemetry, was an empty trace"]
+
+
+def test_a_cause_that_is_no_event_is_a_remark(tmp_path):
+    path = bundle(tmp_path / "b", [fault(1, cause="storm")]).path
+    remark = f"{path / EVENTS}: cause 'storm' of 'a@1' is no event"
+    assert validate(path) == Findings(faults=(), remarks=(remark,))
+
+
+def test_a_circle_of_parents_is_named_once(tmp_path):
+    path = bundle(tmp_path / "b", [*NODES, fault(1)]).path
+    edit(path / TOPOLOGY, 1, parents=["a/gpu-1"])
+    (found,) = faults(path)
+    assert "need parents without a circle, was " in found
+    assert found.count(" > ") == 3
+
+
+# --- telemetry ---
+
+
+def change_row(column: str, row: int, value: Any) -> Callable[[pa.Table], pa.Table]:
+    def change(rows: pa.Table) -> pa.Table:
+        cells = rows[column].to_pylist()
+        cells[row - 1] = value
+        at_column = rows.column_names.index(column)
+        return rows.set_column(at_column, column, pa.array(cells, rows.schema.field(column).type))
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        (lambda rows: rows.drop_columns("metric"), ": need a column 'metric', was none"),
+        (
+            lambda rows: rows.set_column(4, "value", pa.array(["x"] * rows.num_rows)),
+            ": need value of type double, was string",
+        ),
+        (change_row("t_event", 3, at(2)), f":3: need t_avail >= t_event, was {at(1)}"),
+        (
+            change_row("t_avail", 8, at(1)),
+            f":8: need t_avail >= that of the row before, was {at(1)}",
+        ),
+        (
+            change_row("t_event", 2, at(-1)),
+            f":2: need t_event in the span {at(0)}..{at(60)}, was {at(-1)}",
+        ),
+        (
+            change_row("t_avail", 8, at(61)),
+            f":8: need t_avail in the span {at(0)}..{at(60)}, was {at(61)}",
+        ),
+        (change_row("component", 5, "c"), ":5: need a component of the topology, was 'c'"),
+        (change_row("value", 5, np.nan), ":5: need a finite value where valid, was nan"),
+        (change_row("value", 6, -np.inf), ":6: need a finite value where valid, was -inf"),
+        (change_row("valid", 6, None), ":6: need a value of valid, was null"),
+    ],
+)
+def test_telemetry_that_breaks_a_rule_is_named(sound, change, fault):
+    pq.write_table(change(table(SAMPLES)), sound / PARQUET)
+    assert f"{PARQUET}{fault}" in faults(sound)
+
+
+def test_many_rows_that_break_a_rule_are_one_line(sound):
+    pq.write_table(table([(t_s, "c", "x", 1.0) for t_s in range(9)]), sound / PARQUET)
+    assert faults(sound) == [
+        f"{PARQUET}:1: need a component of the topology, was 'c', and 8 rows more"
+    ]
+
+
+def test_invalid_values_may_be_anything(sound):
+    rows = change_row("valid", 5, False)(change_row("value", 5, np.nan)(table(SAMPLES)))
+    pq.write_table(rows, sound / PARQUET)
+    assert faults(sound) == []
+
+
+def test_times_are_in_order_across_files(sound):
+    pq.write_table(table([(1.5, "a", "x", 1.0)]), sound / TELEMETRY / "000001.parquet")
+    fault = f"need t_avail >= that of the row before, was {at(1.5)}"
+    assert faults(sound) == [f"{TELEMETRY}/000001.parquet:1: {fault}"]
+
+
+@pytest.mark.parametrize("kept", [0, 100, -1])
+def test_a_truncated_parquet_file_is_named(sound, kept):
+    data = (sound / PARQUET).read_bytes()
+    (sound / PARQUET).write_bytes(data[:kept])
+    (found,) = faults(sound)
+    assert found.startswith(f"{PARQUET}: need a whole Parquet file: ")
+    assert "\n" not in found
+
+
+def test_reading_is_told_how_far_it_is(sound):
+    told: list[tuple[str, int, int]] = []
+    validate(sound, lambda path, done, rows: told.append((path.name, done, rows)))
+    assert told == [("000000.parquet", len(SAMPLES), len(SAMPLES))]

@@ -1,0 +1,83 @@
+"""The views of a trace are those that a predictor would have had."""
+
+import math
+
+import numpy as np
+import pytest
+
+from tests.trace.small import NODES, at, bundle, fault
+from torchloom_core.errors import PluginError
+from torchloom_core.plugin import Need
+from torchloom_core.trace.views import views
+
+NAN = math.nan
+TEMP = [(float(s), "a", "temp", float(s)) for s in range(60)]
+
+
+def look(trace, needs=(), tick_s=5.0, every_s=5.0, fault_memory_s=3600.0, **span):
+    return views(
+        trace, needs=needs, fault_memory_s=fault_memory_s, tick_s=tick_s, every_s=every_s, **span
+    )
+
+
+def test_a_view_comes_every_so_many_ticks_from_the_start_on(tmp_path):
+    trace = bundle(tmp_path / "t.tltrace", NODES)
+    assert [view.now_ns for view in look(trace, every_s=20)] == [at(20), at(40), at(60)]
+    assert [view.now_ns for view in look(trace, every_s=11, start_ns=at(30), end_ns=at(55))] == [
+        at(40),
+        at(50),
+    ]
+
+
+def test_a_view_shows_who_is_there_where_and_what_they_measure(tmp_path):
+    trace = bundle(tmp_path / "t.tltrace", [*NODES, fault(22, resolved_s=33)], TEMP)
+    seen = [
+        (view.state, view.latest("temp").tolist(), len(view.faults))
+        for view in look(trace, [Need("temp")], every_s=10)
+    ]
+    up, down = ("training", "training"), ("gone", "training")
+    assert repr(seen) == repr(
+        [
+            (up, [10.0, NAN], 0),
+            (up, [20.0, NAN], 0),
+            (down, [30.0, NAN], 2),
+            (up, [40.0, NAN], 2),
+            (up, [50.0, NAN], 2),
+            (up, [59.0, NAN], 2),
+        ]
+    )
+    view = next(look(trace))
+    assert (view.workers, view.node, view.rack) == (("a", "b"), ("a", "b"), ("r0", "r0"))
+
+
+def test_the_first_window_is_as_full_as_the_last(tmp_path):
+    trace = bundle(tmp_path / "t.tltrace", NODES, TEMP)
+    windows = [
+        view.window("temp", 20)[0].tolist()
+        for view in look(trace, [Need("temp", window_s=20)], start_ns=at(30), every_s=25)
+    ]
+    assert windows == [[40.0, 45.0, 50.0, 55.0]]
+    first = next(look(trace, [Need("temp", window_s=20)], start_ns=at(10)))
+    assert repr(first.window("temp", 20)[0].tolist()) == repr([NAN, 5.0, 10.0, 15.0])
+
+
+def test_faults_from_long_before_the_start_are_remembered_as_long_as_asked_for(tmp_path):
+    trace = bundle(tmp_path / "t.tltrace", [*NODES, fault(2, fatal=False)])
+    first = next(look(trace, start_ns=at(40)))
+    assert [(fault.node, fault.ts_ns) for fault in first.faults] == [("a", at(2))]
+    first = next(look(trace, start_ns=at(40), fault_memory_s=30))
+    assert first.faults == ()
+
+
+def test_a_view_of_a_later_start_is_that_of_the_whole_trace(tmp_path):
+    trace = bundle(tmp_path / "t.tltrace", NODES, TEMP)
+    needs = [Need("temp", window_s=10)]
+    late = {view.now_ns: view.window("temp", 10).copy() for view in look(trace, needs)}
+    for view in look(trace, needs, start_ns=at(30)):
+        np.testing.assert_array_equal(view.window("temp", 10), late[view.now_ns])
+
+
+def test_a_window_of_too_many_ticks_is_refused(tmp_path):
+    trace = bundle(tmp_path / "t.tltrace", NODES)
+    with pytest.raises(PluginError, match="need window_s of at most 100000 ticks of 1 s"):
+        next(look(trace, [Need("temp", window_s=2e5)], tick_s=1.0))

@@ -1,0 +1,219 @@
+"""Read a trace bundle: its rows at once, its telemetry a bounded part at a time."""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+import pyarrow as pa
+
+from torchloom_core.errors import TraceError
+from torchloom_core.trace.lines import read_rows
+from torchloom_core.trace.schema import (
+    ACTIONS,
+    EVENTS,
+    JOBS,
+    MANIFEST,
+    PLACEMENT,
+    ROW_OF,
+    SCHEMA_VERSION,
+    TELEMETRY,
+    TOPOLOGY,
+    ActionTaken,
+    Component,
+    Event,
+    Job,
+    Manifest,
+    Placement,
+    Row,
+)
+from torchloom_core.trace.telemetry import names_in, parts
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_Row = TypeVar("_Row", bound=Row)
+
+
+class Bundle:
+    """A folder ``NAME.tltrace``, see :mod:`torchloom_core.trace.schema`.
+
+    What is read is read once. Checksums and what rows say of each other are the business of
+    :mod:`torchloom_core.trace.validate`.
+    """
+
+    def __init__(self, path: Path, manifest: Manifest) -> None:
+        self.path = path
+        self.manifest = manifest
+
+    @classmethod
+    def open(cls, path: Path) -> "Bundle":
+        """Return the bundle at ``path``.
+
+        Raises
+        ------
+        TraceError
+            If there is none, its manifest cannot be read or has another schema, or
+            ``events.jsonl`` is missing.
+        """
+        if not path.is_dir():
+            raise TraceError(f"{path}: need a trace bundle, was {_what(path)}")
+        manifest = read_manifest(path)
+        if not (path / EVENTS).is_file():
+            raise TraceError(f"{path}: need a file {EVENTS}, was none")
+        return cls(path, manifest)
+
+    def topology(self) -> tuple[Component, ...]:
+        """Return the components as they stand in the file; () without one."""
+        return self._topology
+
+    def jobs(self) -> tuple[Job, ...]:
+        """Return the jobs as they stand in the file; () without one."""
+        return self._jobs
+
+    def placement(self) -> tuple[Placement, ...]:
+        """Return who sat where, as it stands in the file; () without one."""
+        return self._placement
+
+    def actions(self) -> tuple[ActionTaken, ...]:
+        """Return what was done, sorted by ``(t_event, id)``; () without the file."""
+        return self._actions
+
+    def events(self) -> tuple[Event, ...]:
+        """Return what happened, sorted by ``(t_event, id)``."""
+        return self._events
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Sorted names of the metrics in the telemetry; () without any."""
+        return self._metrics
+
+    @property
+    def measured(self) -> tuple[str, ...]:
+        """Sorted names of the components that the telemetry is of; () without any."""
+        return self._measured
+
+    @property
+    def parquet_files(self) -> tuple[Path, ...]:
+        """The telemetry's files, in the order in which they are read."""
+        return tuple(sorted((self.path / TELEMETRY).glob("*.parquet")))
+
+    def telemetry(
+        self,
+        start_ns: int | None = None,
+        end_ns: int | None = None,
+        metrics: Sequence[str] | None = None,
+    ) -> Iterator[pa.Table]:
+        """Yield the telemetry with ``start_ns <= t_avail < end_ns``, in the order it came.
+
+        Parameters
+        ----------
+        metrics : sequence of str, optional
+            Which ones; absent: all.
+
+        Yields
+        ------
+        pa.Table
+            Columns as in ``TELEMETRY_COLUMNS``, then those the schema does not know; at most a
+            million rows; ``component`` and ``metric`` are dictionaries.
+
+        Raises
+        ------
+        TraceError
+            If a file cannot be read or lacks a column.
+        """
+        for path in self.parquet_files:
+            yield from parts(path, start_ns=start_ns, end_ns=end_ns, metrics=metrics)
+
+    def digest(self) -> str:
+        """Return the SHA-256 of the manifest, which holds that of every other file."""
+        return hashlib.sha256((self.path / MANIFEST).read_bytes()).hexdigest()
+
+    def frame(self, file: str) -> "pd.DataFrame":
+        """Return the rows of one file, such as ``EVENTS``, with also their unknown columns.
+
+        Whole numbers stay whole where some are missing: ``Int64``, not ``float64``.
+        """
+        import pandas as pd
+
+        rows = self._rows(file, ROW_OF[file])
+        columns = [field for field in ROW_OF[file].__struct_fields__ if field != "extra"]
+        columns += sorted({name for row in rows for name in row.extra})
+        records = [{**msgspec.structs.asdict(row), **row.extra} for row in rows]
+        cells = {name: [record.get(name) for record in records] for name in columns}
+        return pd.DataFrame({name: _series(column) for name, column in cells.items()})
+
+    def _rows(self, file: str, kind: type[_Row]) -> tuple[_Row, ...]:
+        path = self.path / file
+        return read_rows(path, kind) if path.exists() else ()
+
+    @cached_property
+    def _topology(self) -> tuple[Component, ...]:
+        return self._rows(TOPOLOGY, Component)
+
+    @cached_property
+    def _jobs(self) -> tuple[Job, ...]:
+        return self._rows(JOBS, Job)
+
+    @cached_property
+    def _placement(self) -> tuple[Placement, ...]:
+        return self._rows(PLACEMENT, Placement)
+
+    @cached_property
+    def _actions(self) -> tuple[ActionTaken, ...]:
+        return tuple(sorted(self._rows(ACTIONS, ActionTaken), key=_by_time))
+
+    @cached_property
+    def _events(self) -> tuple[Event, ...]:
+        return tuple(sorted(self._rows(EVENTS, Event), key=_by_time))
+
+    @cached_property
+    def _metrics(self) -> tuple[str, ...]:
+        return self._names("metric")
+
+    @cached_property
+    def _measured(self) -> tuple[str, ...]:
+        return self._names("component")
+
+    def _names(self, column: str) -> tuple[str, ...]:
+        return tuple(
+            sorted({name for path in self.parquet_files for name in names_in(path, column)})
+        )
+
+
+def read_manifest(path: Path) -> Manifest:
+    """Return the manifest of the bundle at ``path``; TraceError if there is no usable one."""
+    place = path / MANIFEST
+    try:
+        table: dict[str, Any] = msgspec.json.decode(place.read_bytes(), type=dict[str, Any])
+    except FileNotFoundError:
+        raise TraceError(f"{path}: need a file {MANIFEST}, was none") from None
+    except OSError as error:
+        raise TraceError(f"{place}: cannot be read: {error.strerror}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise TraceError(f"{place}: need a JSON object: {error}") from None
+    schema = table.get("schema", SCHEMA_VERSION)
+    if schema != SCHEMA_VERSION:
+        raise TraceError(f"{place}: need schema {SCHEMA_VERSION}, was {schema!r}")
+    try:
+        return msgspec.convert(table, Manifest)
+    except msgspec.ValidationError as error:
+        raise TraceError(f"{place}: {error}") from None
+
+
+def _series(column: list[Any]) -> "pd.Series[Any]":
+    import pandas as pd
+
+    if all(cell is None or (type(cell) is int and abs(cell) < 2**63) for cell in column):
+        return pd.Series(column, dtype="Int64" if None in column else "int64")
+    return pd.Series(column, dtype=object).infer_objects()
+
+
+def _by_time(row: Event | ActionTaken) -> tuple[int, str]:
+    return row.t_event, row.id
+
+
+def _what(path: Path) -> str:
+    return "a file" if path.exists() else "nothing"

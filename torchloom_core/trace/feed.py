@@ -1,0 +1,147 @@
+"""A trace as the inputs a kernel would have had live, in time order.
+
+Whatever replays a trace or fits a predictor reads it through here, so that what is shown at a
+moment is what was available then: nothing after it changes a single input before it.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torchloom_core.clock import SECOND_NS
+from torchloom_core.decisions import NodeFault, Tick
+from torchloom_core.errors import TraceError
+from torchloom_core.fleet.table import SampleTable
+from torchloom_core.messages import Exit, Hello
+from torchloom_core.trace.bundle import Bundle
+from torchloom_core.trace.roster import roster
+from torchloom_core.trace.scrapes import Scrapes
+from torchloom_core.trace.watched import Watched, watch
+
+FeedMessage = Hello | Exit | NodeFault | SampleTable | Tick
+"""What a feed brings."""
+
+
+class Feed:
+    """Iterate over ``(ts_ns, message)``, the inputs of a kernel.
+
+    First the faults that were known at the start, then a hello of every watched component that
+    is there. At every tick a :class:`SampleTable` of all that were ever there, then a
+    :class:`Tick`; in between faults, exits and hellos when they could be known. Each iteration
+    begins anew.
+
+    Where the trace has no telemetry, or no metric is wanted, every component that is not away
+    is heard of at every tick.
+
+    Parameters
+    ----------
+    tick_s : float
+        Seconds between ticks; the first is one tick after the start.
+    start_ns, end_ns : int, optional
+        The span; absent: that of the bundle.
+    metrics : sequence of str, optional
+        Which to read; absent: all.
+    repair_s : float
+        How long a component is away after a fatal fault whose end nobody knows.
+
+    Raises
+    ------
+    TraceError
+        If nothing is watched, or the span is empty.
+    """
+
+    def __init__(
+        self,
+        bundle: Bundle,
+        *,
+        tick_s: float,
+        start_ns: int | None = None,
+        end_ns: int | None = None,
+        metrics: Sequence[str] | None = None,
+        repair_s: float = 86_400.0,
+    ) -> None:
+        manifest = bundle.manifest
+        self._bundle = bundle
+        self._tick_ns = round(tick_s * SECOND_NS)
+        self.start_ns = manifest.start_ns if start_ns is None else start_ns
+        self.end_ns = manifest.end_ns if end_ns is None else end_ns
+        self.watched: Watched = watch(bundle)
+        wanted = bundle.metrics if metrics is None else metrics
+        self.metrics = tuple(dict.fromkeys(m for m in wanted if m in bundle.metrics))
+        self._repair_s = repair_s
+        if self._tick_ns <= 0:
+            raise TraceError(f"{bundle.path}: need tick_s > 0, was {tick_s:g}")
+        if self.start_ns >= self.end_ns:
+            raise TraceError(
+                f"{bundle.path}: need a start before the end, was {self.start_ns} and "
+                f"{self.end_ns} ns"
+            )
+        if not self.watched.ids:
+            raise TraceError(f"{bundle.path}: need a component to watch, was none")
+
+    def __iter__(self) -> Iterator[tuple[int, FeedMessage]]:
+        changes = roster(
+            self._bundle,
+            self.watched,
+            start_ns=self.start_ns,
+            end_ns=self.end_ns,
+            repair_s=self._repair_s,
+        )
+        present = _Present(self.watched)
+        scrapes = self._scrapes()
+        at = 0
+        for now_ns in range(self.start_ns + self._tick_ns, self.end_ns + 1, self._tick_ns):
+            while at < len(changes) and changes[at][0] <= now_ns:
+                present.take(changes[at][1])
+                yield changes[at]
+                at += 1
+            yield now_ns, self._sample(present, scrapes, now_ns)
+            yield now_ns, Tick()
+        yield from changes[at:]
+
+    def _scrapes(self) -> Scrapes | None:
+        if not self.metrics:
+            return None
+        return Scrapes(self._bundle, self.watched, self.metrics, start_ns=self.start_ns)
+
+    def _sample(self, present: "_Present", scrapes: Scrapes | None, now_ns: int) -> SampleTable:
+        workers, rows = present.known()
+        if scrapes is None:
+            return SampleTable(workers, (), np.empty((len(rows), 0)), present.is_there[rows])
+        values, heard = scrapes.until(now_ns)
+        return SampleTable(workers, self.metrics, values[rows], heard[rows])
+
+
+class _Present:
+    """Which watched components have said hello, and which of them are there.
+
+    Attributes
+    ----------
+    is_there : (watched,) bool
+        False for those that ended or never came.
+    """
+
+    def __init__(self, watched: Watched) -> None:
+        self._row_of = {worker: row for row, worker in enumerate(watched.ids)}
+        self._told: dict[str, int] = {}
+        self._workers: tuple[str, ...] = ()
+        self._rows = np.zeros(0, dtype=np.intp)
+        self.is_there = np.zeros(len(watched.ids), dtype=np.bool_)
+
+    def take(self, message: FeedMessage) -> None:
+        """Take note of a hello or an exit."""
+        if isinstance(message, Hello | Exit):
+            row = self._row_of[message.worker]
+            self._told[message.worker] = row
+            self.is_there[row] = isinstance(message, Hello)
+
+    def known(self) -> tuple[tuple[str, ...], NDArray[np.intp]]:
+        """Return those that ever said hello, and ``(workers,)`` their rows among the watched.
+
+        The same objects until there is one more.
+        """
+        if len(self._workers) < len(self._told):
+            self._workers = tuple(self._told)
+            self._rows = np.array(list(self._told.values()), dtype=np.intp)
+        return self._workers, self._rows

@@ -1,0 +1,169 @@
+"""One life of a Weaver as a trace bundle; ``torchloom trace from-trajectory`` calls it.
+
+Every worker is a component of kind ``worker``, called ``<node>/<worker>``, under the node it sat
+on: with one worker a node the watched nodes are the workers. Where several share a node they are
+watched as one: a metric is the maximum over them, and an unexpected exit of one is a failure of
+the node. Every input of the kernel is kept as well, to the bit: see
+:mod:`torchloom_core.trace.recorded`.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from torchloom_core.codec import encode
+from torchloom_core.decisions import Output
+from torchloom_core.errors import TraceError
+from torchloom_core.messages import Telemetry
+from torchloom_core.trace.recorded import LifeLine, input_line
+from torchloom_core.trace.recorded_rows import RecordedRows
+from torchloom_core.trace.writer import BundleWriter
+from torchloom_core.trajectory.reader import Life, lives
+
+_VALUES_AT_ONCE = 1 << 20
+
+_output: msgspec.json.Decoder[Output] = msgspec.json.Decoder(Output)
+
+
+def from_trajectory(
+    root: Path,
+    out: Path,
+    *,
+    epoch: int | None = None,
+    licence: str = "private",
+    force: bool = False,
+) -> None:
+    """Write one life of the trajectory at ``root`` as the bundle ``out``.
+
+    Parameters
+    ----------
+    epoch : int, optional
+        Which life; absent: the newest.
+
+    Raises
+    ------
+    StateError
+        If there is no trajectory, or it is damaged.
+    TraceError
+        If it has no such life, the life has no input, or ``out`` exists and ``force`` is not set.
+    """
+    life = _chosen(root, epoch)
+    start_ns, end_ns = _span(life)
+    meta = life.meta
+    rows = RecordedRows(meta.run, start_ns, life.config.costs)
+    samples = _Samples(start_ns)
+    with BundleWriter(
+        out,
+        name=out.stem,
+        start_ns=start_ns,
+        end_ns=end_ns,
+        source=f"torchLoom {meta.torchloom}: run {meta.run}, epoch {meta.epoch}",
+        licence=licence,
+        synthetic=False,
+        force=force,
+    ) as writer:
+        writer.add_input(
+            encode(
+                LifeLine(
+                    run=meta.run,
+                    epoch=meta.epoch,
+                    config=meta.config,
+                    plugins=meta.plugins,
+                    overruns=tuple(life.overruns()),
+                )
+            )
+        )
+        for seq, ts_ns, message, outputs in life.inputs():
+            writer.add_input(encode(input_line(seq, ts_ns, message)))
+            if isinstance(message, Telemetry):
+                samples.take(message, rows.component_of(message.worker), ts_ns)
+            else:
+                rows.take(message, ts_ns, map(_output.decode, outputs))
+            if samples.values >= _VALUES_AT_ONCE:
+                writer.telemetry(samples.table())
+        if samples.values:
+            writer.telemetry(samples.table())
+        for row in rows.rows():
+            writer.add(row)
+
+
+def _chosen(root: Path, epoch: int | None) -> Life:
+    found = lives(root)
+    if not found:
+        raise TraceError(f"{root}: need a life of a Weaver, was none")
+    if epoch is None:
+        return found[-1]
+    for life in found:
+        if life.meta.epoch == epoch:
+            return life
+    known = ", ".join(str(life.meta.epoch) for life in found)
+    raise TraceError(f"{root}: need a life that is there ({known}), was {epoch}")
+
+
+def _span(life: Life) -> tuple[int, int]:
+    """Return from when to when the life lasted."""
+    start_ns, last_ns = life.meta.started_ns, None
+    for recorded in life.inputs():
+        start_ns, last_ns = min(start_ns, recorded.ts_recv_ns), recorded.ts_recv_ns
+    if last_ns is None:
+        raise TraceError(f"{life.folder}: need an input, was none")
+    # A bundle's span is never empty, but a life may be one moment long.
+    return start_ns, last_ns + 1
+
+
+class _Samples:
+    """Samples that wait to become a table.
+
+    Attributes
+    ----------
+    values : int
+        How many wait.
+    """
+
+    def __init__(self, start_ns: int) -> None:
+        self._start_ns = start_ns
+        self._code_of: dict[str, int] = {}
+        self._parts: list[tuple[Any, ...]] = []
+        self.values = 0
+
+    def take(self, batch: Telemetry, component: str, ts_ns: int) -> None:
+        """Take the samples of a batch; one of a worker that never said hello is left out."""
+        if not component or not batch.values:
+            return
+        values = np.frombuffer(batch.values, "<f8")
+        sampled_ns = np.frombuffer(batch.ts_ns, "<i8").clip(self._start_ns, ts_ns)
+        metrics = np.array([self._code(name) for name in batch.metrics], np.int32)
+        self._parts.append(
+            (
+                np.repeat(sampled_ns, len(metrics)),
+                np.full(len(values), ts_ns, np.int64),
+                np.full(len(values), self._code(component), np.int32),
+                np.tile(metrics, len(sampled_ns)),
+                values,
+            )
+        )
+        self.values += len(values)
+
+    def table(self) -> Any:
+        """Return what waits as rows of telemetry; a value that is no number is not valid."""
+        t_event, t_avail, component, metric, value = (
+            np.concatenate(column) for column in zip(*self._parts, strict=True)
+        )
+        self._parts, self.values = [], 0
+        names = pa.array(list(self._code_of), pa.string())
+        return pa.table(
+            {
+                "t_event": t_event,
+                "t_avail": t_avail,
+                "component": pa.DictionaryArray.from_arrays(component, names),
+                "metric": pa.DictionaryArray.from_arrays(metric, names),
+                "value": value,
+                "valid": np.isfinite(value),
+            }
+        )
+
+    def _code(self, name: str) -> int:
+        return self._code_of.setdefault(name, len(self._code_of))

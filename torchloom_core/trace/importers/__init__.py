@@ -1,0 +1,1 @@
+"""Make trace bundles of what others recorded; one module a source."""

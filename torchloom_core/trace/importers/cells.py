@@ -1,0 +1,194 @@
+"""Cells of somebody's own table as what a bundle needs: times, numbers, renamed columns.
+
+Row 1 is the header, so that rows count as the lines of the file do.
+"""
+
+import csv
+import warnings
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from torchloom_core.clock import SECOND_NS
+from torchloom_core.errors import ConfigError, TraceError
+from torchloom_core.naming import nearest
+from torchloom_core.trace.importers.mapping import SHORT, Times
+
+FIRST_ROW = 2
+
+_UNIT_NS = {"ns": 1, "s": SECOND_NS, "days": 86_400 * SECOND_NS}
+_BEYOND_NS = float(2**63)
+
+_RULE = {
+    "iso8601": "an ISO 8601 time (or times.unit in a mapping)",
+    "ns": "a number of nanoseconds",
+    "s": "a number of seconds",
+    "days": "a number of days",
+}
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Wrong = NDArray[np.bool_]
+
+
+def read_table(path: Path) -> pd.DataFrame:
+    """Return a Parquet file, or a CSV file as text without blank rows, whose number stays.
+
+    Raises
+    ------
+    TraceError
+        If it cannot be read as such.
+    """
+    try:
+        if path.suffix == ".parquet":
+            return pd.read_parquet(path)
+        return _read_csv(path)
+    except pd.errors.EmptyDataError:
+        raise TraceError(f"{path}: need a header, was an empty file") from None
+    except (OSError, UnicodeDecodeError, pd.errors.ParserError, pa.ArrowException) as error:
+        reason = " ".join(str(error).split())
+        raise TraceError(f"{path}: cannot be read: {reason}") from None
+
+
+def _read_csv(path: Path) -> pd.DataFrame:
+    with warnings.catch_warnings():
+        # pandas only warns of cells that no column of the header is for, and drops them.
+        warnings.simplefilter("error", pd.errors.ParserWarning)
+        try:
+            table = pd.read_csv(
+                path, dtype=str, keep_default_na=False, skip_blank_lines=False, index_col=False
+            )
+        except (pd.errors.ParserError, pd.errors.ParserWarning):
+            _refuse_long_row(path)
+            raise
+    table = table.fillna("")
+    return table[(table != "").any(axis="columns")]
+
+
+def _refuse_long_row(path: Path) -> None:
+    with path.open(newline="") as file:
+        rows = csv.reader(file)
+        header = next(rows)
+        for row in rows:
+            if len(row) > len(header):
+                raise TraceError(
+                    f"{path}:{rows.line_num}: need {len(header)} cells as in the header, "
+                    f"was {len(row)}"
+                )
+
+
+def rename(
+    table: pd.DataFrame,
+    columns: Mapping[str, str],
+    known: Iterable[str],
+    place: Path,
+) -> pd.DataFrame:
+    """Return the table with its columns called as in a bundle, unknown ones as they were.
+
+    Parameters
+    ----------
+    columns : mapping of str to str
+        Column of the bundle to that of the table.
+    known : iterable of str
+        Columns of the bundle.
+
+    Raises
+    ------
+    ConfigError
+        If the mapping names a column that a bundle does not have.
+    TraceError
+        If it names one that the table does not have.
+    """
+    known = sorted(known)
+    for column, name in columns.items():
+        if column not in known:
+            raise ConfigError(f"{place}: no column is called {column!r}{nearest(column, known)}")
+        if name not in table.columns:
+            raise TraceError(
+                f"{place}:1: need a column {name!r} for {column}, was none"
+                f"{nearest(name, map(str, table.columns))}"
+            )
+    names = {name: column for column, name in columns.items()}
+    for column in known:
+        short = SHORT.get(column)
+        if column not in {*columns, *table.columns} and short in {*table.columns} - {*names}:
+            names[str(short)] = column
+    return table.rename(columns=names)
+
+
+def need_columns(table: pd.DataFrame, columns: Iterable[str], place: Path) -> None:
+    """Raise a TraceError for the first of ``columns`` that the renamed table lacks."""
+    for column in columns:
+        if column not in table.columns:
+            named = f"{SHORT[column]!r}" if column in SHORT else f"{column!r}"
+            raise TraceError(f"{place}:1: need a column {named} (or a mapping for it), was none")
+
+
+def times_ns(cells: "pd.Series[str]", times: Times, path: Path) -> Ints:
+    """Return times as nanoseconds since the Unix epoch.
+
+    Raises
+    ------
+    TraceError
+        At the first cell that is no time, with its row.
+    """
+    moments, wrong = _parsed(cells, times, path)
+    _refuse(cells, wrong, _RULE[times.unit], path)
+    return moments
+
+
+def moment_ns(moment: str | float, times: Times, key: str) -> int:
+    """Return one time that stands in a mapping; ConfigError, with its key, if it is none."""
+    moments, wrong = _parsed(pd.Series([str(moment)]), times, key)
+    if wrong[0]:
+        raise ConfigError(f"{key}: need {_RULE[times.unit]}, was {moment!r}")
+    return int(moments[0])
+
+
+def numbers_of(cells: "pd.Series[str]", path: Path) -> Floats:
+    """Return cells as float64, NaN where a cell is empty; TraceError at one that is neither."""
+    numbers: Floats = pd.to_numeric(cells, errors="coerce").to_numpy(np.float64, na_value=np.nan)
+    empty = (cells.isna() | cells.isin(["", "nan", "NaN", "NA", "null"])).to_numpy(np.bool_)
+    _refuse(cells, np.isnan(numbers) & ~empty, f"a number for {cells.name}", path)
+    return numbers
+
+
+def _parsed(cells: "pd.Series[str]", times: Times, place: Path | str) -> tuple[Ints, Wrong]:
+    """Return ``(cells,)`` nanoseconds, and where a cell is no time."""
+    if times.unit == "iso8601":
+        dates = pd.to_datetime(cells, format="ISO8601", utc=True, errors="coerce")
+        return dates.dt.as_unit("ns").to_numpy("datetime64[ns]").astype(np.int64), _missing(dates)
+    origin_ns, unit_ns = _origin_ns(times, place), _UNIT_NS[times.unit]
+    numbers = pd.to_numeric(cells, errors="coerce")
+    wrong = ~(np.abs(numbers.to_numpy(np.float64) * unit_ns + origin_ns) < _BEYOND_NS)
+    if pd.api.types.is_integer_dtype(numbers.dtype):
+        return numbers.to_numpy(np.int64) * unit_ns + origin_ns, wrong
+    # A float64 cannot tell nanoseconds in years: what it adds beyond a microsecond is noise.
+    us = np.rint(np.where(wrong, 0, numbers.to_numpy(np.float64)) * (unit_ns / 1000))
+    return us.astype(np.int64) * 1000 + origin_ns, wrong
+
+
+def _missing(cells: "pd.Series[pd.Timestamp]") -> Wrong:
+    return cells.isna().to_numpy(np.bool_)
+
+
+def _refuse(cells: "pd.Series[str]", wrong: Wrong, rule: str, path: Path) -> None:
+    if wrong.any():
+        at = int(wrong.argmax())
+        raise TraceError(
+            f"{path}:{int(cells.index[at]) + FIRST_ROW}: need {rule}, was {str(cells.iloc[at])!r}"
+        )
+
+
+def _origin_ns(times: Times, place: Path | str) -> int:
+    try:
+        origin = datetime.fromisoformat(times.origin)
+    except ValueError:
+        raise ConfigError(f"{place}: need times.origin as ISO 8601, was {times.origin!r}") from None
+    origin = origin if origin.tzinfo else origin.replace(tzinfo=UTC)
+    return round(origin.timestamp()) * SECOND_NS

@@ -1,0 +1,99 @@
+"""The mapping of somebody's own tables to a trace bundle, as it stands in a TOML file.
+
+A key under ``columns`` is one of the bundle's columns, its value the name in the table; a table
+that uses the bundle's own names, or the short ones of ``SHORT``, needs no mapping.
+"""
+
+import tomllib
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from torchloom_core.config import convert
+from torchloom_core.errors import ConfigError
+
+SHORT = {
+    "t_event": "time",
+    "t_resolved": "resolved",
+    "t_avail": "available",
+    "from_ns": "from",
+    "until_ns": "until",
+    "parents": "parent",
+}
+"""Column of a bundle to the short name that a table may use for it."""
+
+
+class Times(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``[times]``: how times are written, and the span that was watched.
+
+    Attributes
+    ----------
+    unit : str
+        What numbers count; ``iso8601``, the default, are dates, UTC where no offset is given.
+    origin : str
+        When a number is 0, as ISO 8601.
+    start, end : str or float, optional
+        In the same unit; absent: the first and the last time in the tables.
+    """
+
+    unit: Literal["iso8601", "ns", "s", "days"] = "iso8601"
+    origin: str = "1970-01-01"
+    start: str | float | None = None
+    end: str | float | None = None
+
+
+class Events(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``[events]``; ``constants`` holds columns that are the same in every row."""
+
+    columns: dict[str, str] = {}
+    constants: dict[str, Any] = {}
+
+
+class Topology(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``[topology]``: a CSV file, a row a component; its parents are separated by ``;``."""
+
+    file: str
+    columns: dict[str, str] = {}
+    constants: dict[str, Any] = {}
+
+
+class Telemetry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``[telemetry]``: a CSV or Parquet file.
+
+    Attributes
+    ----------
+    layout : "wide" or "long"
+        A column a metric, or a row a value.
+    metrics : tuple of str
+        Which columns of a wide table are metrics; absent: all that are nothing else.
+    load_dependent : tuple of str
+        Metrics that are of no use once the job sits elsewhere.
+    """
+
+    file: str
+    layout: Literal["wide", "long"] = "wide"
+    columns: dict[str, str] = {}
+    metrics: tuple[str, ...] = ()
+    load_dependent: tuple[str, ...] = ()
+
+
+class Mapping(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All of the file; files that it names lie relative to its ``folder``."""
+
+    times: Times = Times()
+    events: Events = Events()
+    topology: Topology | None = None
+    telemetry: Telemetry | None = None
+
+
+def load_mapping(path: Path) -> Mapping:
+    """Return the mapping in a TOML file; ConfigError if it is wrong, with file and line."""
+    try:
+        text = path.read_text()
+        table = tomllib.loads(text)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: need TOML: {error}") from None
+    return convert(table, Mapping, str(path), text=text)

@@ -1,0 +1,129 @@
+"""Rows of a trace bundle to lines of JSON and back; unknown columns go through ``extra``."""
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from torchloom_core.errors import TraceError
+from torchloom_core.trace.schema import ROW_OF, Row
+
+_Row = TypeVar("_Row", bound=Row)
+
+_EXTRA = "extra"
+_COLUMNS = {kind: frozenset(kind.__struct_fields__) - {_EXTRA} for kind in ROW_OF.values()}
+_object_decoder = msgspec.json.Decoder(dict[str, Any])
+
+_MISSING = re.compile(r"missing required field `(\w+)`")
+_OF_TYPE = re.compile(r"Expected `(.+?)`.* - at `\$\.(\w+)(\[\.\.\.\])?`")
+_OF_CHOICE = re.compile(r"Invalid enum value .* - at `\$\.(\w+)`")
+
+
+def encode_row(row: Row) -> bytes:
+    """Return the row as one line of JSON, its extra columns beside the others.
+
+    Raises
+    ------
+    TraceError
+        If an extra column has the name of one of the schema's, or is not JSON.
+    """
+    columns = msgspec.to_builtins(row, builtin_types=())
+    extra = columns.pop(_EXTRA, {})
+    if taken := sorted(extra.keys() & _COLUMNS[type(row)]):
+        raise TraceError(f"{_name(row)}: need an extra column of another name, was {taken[0]!r}")
+    try:
+        return msgspec.json.encode({**columns, **extra}) + b"\n"
+    except (TypeError, ValueError) as error:
+        raise TraceError(f"{_name(row)}: need extra columns that are JSON: {error}") from None
+
+
+def decode_row(line: bytes, kind: type[_Row]) -> _Row:
+    """Return the row in one line of JSON.
+
+    Raises
+    ------
+    TraceError
+        If it is no such row; the message is the rule and the value, without the place.
+    """
+    try:
+        columns = _object_decoder.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise TraceError(f"need a JSON object, was {_short(line)} ({error})") from None
+    return convert_row(columns, kind)
+
+
+def convert_row(columns: Mapping[str, Any], kind: type[_Row], *, from_text: bool = False) -> _Row:
+    """Return the row in a mapping; columns the schema does not know become its ``extra``.
+
+    Parameters
+    ----------
+    from_text : bool
+        Whether numbers and truth values may be written as text, as in a CSV file.
+
+    Raises
+    ------
+    TraceError
+        If it is no such row; the message is the rule and the value, without the place.
+    """
+    known = _COLUMNS[kind]
+    row = {name: value for name, value in columns.items() if name in known}
+    row[_EXTRA] = {name: value for name, value in columns.items() if name not in known}
+    try:
+        return msgspec.convert(row, kind, strict=not from_text)
+    except msgspec.ValidationError as error:
+        raise TraceError(_rule(str(error), columns, kind)) from None
+
+
+def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines of a file that are not blank, each with its number; TraceError if none."""
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                if line.strip():
+                    yield number, line
+    except OSError as error:
+        raise TraceError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def read_rows(path: Path, kind: type[_Row]) -> tuple[_Row, ...]:
+    """Return all rows of a file.
+
+    Raises
+    ------
+    TraceError
+        At the first line that is no such row, with file and line.
+    """
+    rows = []
+    for number, line in numbered_lines(path):
+        try:
+            rows.append(decode_row(line, kind))
+        except TraceError as error:
+            raise TraceError(f"{path}:{number}: {error}") from None
+    return tuple(rows)
+
+
+def _name(row: Row) -> str:
+    return f"{type(row).__name__.lower()} {getattr(row, 'id', getattr(row, 'component', ''))}"
+
+
+def _rule(error: str, columns: Mapping[str, Any], kind: type[msgspec.Struct]) -> str:
+    if found := _MISSING.search(error):
+        return f"need a column {found[1]!r}, was none"
+    if found := _OF_CHOICE.search(error):
+        choices = ", ".join(_choices(kind, found[1]))
+        return f"need {found[1]} one of {choices}, was {columns[found[1]]!r}"
+    if found := _OF_TYPE.search(error):
+        return f"need {found[2]} of type {found[1]}, was {columns[found[2]]!r}"
+    return f"need a {kind.__name__.lower()}: {error}"
+
+
+def _choices(kind: type[msgspec.Struct], column: str) -> tuple[str, ...]:
+    hint = get_type_hints(kind)[column]
+    return get_args(hint) if get_origin(hint) is Literal else ()
+
+
+def _short(line: bytes) -> str:
+    text = line.strip().decode(errors="replace")
+    return repr(text if len(text) <= 40 else text[:37] + "...")

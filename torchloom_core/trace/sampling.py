@@ -1,0 +1,141 @@
+"""How telemetry was sampled: intervals, gaps and what is missing, in memory that does not grow."""
+
+from collections import Counter
+from collections.abc import Mapping
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from torchloom_core.clock import SECOND_NS
+from torchloom_core.trace.bundle import Bundle
+
+_NEVER = np.iinfo(np.int64).min
+_DIGITS = 3
+
+Ints = NDArray[np.int64]
+
+
+class Sampling(msgspec.Struct, frozen=True, kw_only=True):
+    """How one metric was sampled.
+
+    Attributes
+    ----------
+    components : int
+        How many ever reported it.
+    samples, invalid : int
+        Rows, and those of them that are not valid.
+    interval_s : float, optional
+        Median time between two valid samples of a component, to three digits.
+    missing : float, optional
+        Share of the valid samples that would be there, had every component that reports it
+        done so at every interval while it was there.
+    longest_gap_s : float, optional
+        Longest time between two valid samples of a component.
+    """
+
+    components: int
+    samples: int
+    invalid: int
+    interval_s: float | None
+    missing: float | None
+    longest_gap_s: float | None
+
+
+def sampling(bundle: Bundle, there_s: Mapping[str, float]) -> dict[str, Sampling]:
+    """Return how each metric was sampled, by its name.
+
+    Parameters
+    ----------
+    there_s : mapping of str to float
+        For how long each component was there; absent: for the whole span.
+    """
+    series = _Series(bundle.measured, bundle.metrics)
+    for table in bundle.telemetry():
+        series.take(table)
+    span_s = (bundle.manifest.end_ns - bundle.manifest.start_ns) / SECOND_NS
+    length_s = np.array([there_s.get(name, span_s) for name in bundle.measured])
+    return {name: series.sampling(at, length_s) for at, name in enumerate(bundle.metrics)}
+
+
+class _Series:
+    """What is known of each series, ``(components, metrics)``, after some of the telemetry."""
+
+    def __init__(self, components: tuple[str, ...], metrics: tuple[str, ...]) -> None:
+        self._component_of = {name: at for at, name in enumerate(components)}
+        self._metric_of = {name: at for at, name in enumerate(metrics)}
+        shape = (len(components), len(metrics))
+        self._samples = np.zeros(shape, dtype=np.int64)
+        self._valid = np.zeros(shape, dtype=np.int64)
+        self._last_ns = np.full(shape, _NEVER)
+        self._gap_ns = np.zeros(shape, dtype=np.int64)
+        self._gaps: list[Counter[float]] = [Counter() for _ in metrics]
+
+    def take(self, table: pa.Table) -> None:
+        """Take note of some rows, none of which came before those that were taken."""
+        columns = len(self._metric_of)
+        component = _codes(table["component"], self._component_of)
+        place = component * columns + _codes(table["metric"], self._metric_of)
+        valid = table["valid"].to_numpy()
+        size = self._samples.size
+        self._samples += np.bincount(place, minlength=size).reshape(-1, columns)
+        self._valid += np.bincount(place[valid], minlength=size).reshape(-1, columns)
+        self._take_gaps(place[valid], table["t_event"].to_numpy()[valid])
+
+    def _take_gaps(self, place: Ints, t_event: Ints) -> None:
+        if not len(place):
+            return
+        order = np.lexsort((t_event, place))
+        place, t_event = place[order], t_event[order]
+        is_first = np.concatenate([[True], place[1:] != place[:-1]])
+        is_last = np.concatenate([is_first[1:], [True]])
+        last_ns = self._last_ns.ravel()
+        before = np.concatenate([[0], t_event[:-1]])
+        before[is_first] = last_ns[place[is_first]]
+        known = before != _NEVER
+        gap, where = (t_event - before)[known], place[known]
+        np.maximum.at(self._gap_ns.reshape(-1), where, gap)
+        last_ns[place[is_last]] = np.maximum(last_ns[place[is_last]], t_event[is_last])
+        columns = len(self._metric_of)
+        for metric in np.unique(where % columns):
+            lengths, counts = np.unique(gap[where % columns == metric], return_counts=True)
+            for length, count in zip(lengths.tolist(), counts.tolist(), strict=True):
+                self._gaps[metric][_rounded(length)] += count
+
+    def sampling(self, metric: int, there_s: NDArray[np.float64]) -> Sampling:
+        """Return how one metric was sampled; ``there_s`` has shape ``(components,)``."""
+        samples, valid = self._samples[:, metric], self._valid[:, metric]
+        reports = samples > 0
+        interval_s = _median(self._gaps[metric])
+        wanted = there_s[reports].sum() / interval_s if interval_s else 0.0
+        longest_ns = int(self._gap_ns[:, metric].max(initial=0))
+        return Sampling(
+            components=int(reports.sum()),
+            samples=int(samples.sum()),
+            invalid=int(samples.sum() - valid.sum()),
+            interval_s=interval_s,
+            missing=max(0.0, 1.0 - float(valid.sum() / wanted)) if wanted else None,
+            longest_gap_s=longest_ns / SECOND_NS if longest_ns else None,
+        )
+
+
+def _codes(column: pa.ChunkedArray, code_of: Mapping[str, int]) -> Ints:
+    names = column.unify_dictionaries().combine_chunks()
+    codes = np.array([code_of.get(name, 0) for name in names.dictionary.to_pylist()], np.int64)
+    found: Ints = codes[names.indices.to_numpy()]
+    return found
+
+
+def _rounded(gap_ns: int) -> float:
+    """Return a gap in seconds to three digits, so that there are few different ones."""
+    return float(f"{gap_ns / SECOND_NS:.{_DIGITS}g}")
+
+
+def _median(counts: Counter[float]) -> float | None:
+    half = (counts.total() + 1) // 2
+    for value in sorted(counts):
+        half -= counts[value]
+        if half <= 0 and value > 0:
+            return value
+    return None

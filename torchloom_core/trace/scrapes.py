@@ -1,0 +1,141 @@
+"""A trace's telemetry as one sample of all watched components a tick.
+
+:class:`~torchloom_core.trace.feed.Feed` calls it.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from torchloom_core.fleet.columns import Floats, Ints
+from torchloom_core.trace.bundle import Bundle
+from torchloom_core.trace.watched import Watched
+
+Codes = NDArray[np.intp]
+
+
+class Scrapes:
+    """Telemetry that came after ``start_ns``, read forward once, a bounded part of it at a time.
+
+    From the start of the bundle on, what came in that very moment belongs to it.
+
+    Parameters
+    ----------
+    metrics : sequence of str
+        The columns of what :meth:`until` returns; at least one.
+    """
+
+    def __init__(
+        self, bundle: Bundle, watched: Watched, metrics: Sequence[str], *, start_ns: int
+    ) -> None:
+        self._column_of = {metric: column for column, metric in enumerate(metrics)}
+        self._parts = _Parts(bundle, watched)
+        # To leave nothing out costs a copy less.
+        is_whole = start_ns <= bundle.manifest.start_ns
+        wanted = None if set(metrics) == set(bundle.metrics) else metrics
+        tables = bundle.telemetry(None if is_whole else start_ns + 1, None, wanted)
+        self._chunks = self._decoded(tables)
+        self._chunk = next(self._chunks, None)
+        self._at = 0
+
+    def until(self, now_ns: int) -> tuple[Floats, NDArray[np.bool_]]:
+        """Return what came since the last call and no later than ``now_ns``.
+
+        Returns
+        -------
+        values : (watched, metrics) float64
+            The last valid value that came, NaN where there is none. Of a component and the
+            parts of it that report the same metric, the maximum; a metric of a rack or a switch
+            is told of everything under it.
+        heard : (watched,) bool
+            True where anything came of the component or of what it is made of, valid or not.
+        """
+        newest: Floats = np.full((len(self._parts), len(self._column_of)), np.nan)
+        seen = np.zeros(len(self._parts), dtype=np.bool_)
+        while self._chunk is not None:
+            chunk = self._chunk
+            end = int(np.searchsorted(chunk.t_avail, now_ns, side="right"))
+            rows = slice(self._at, end)
+            part, valid = chunk.part[rows], chunk.valid[rows]
+            seen[part] = True
+            # Of several values for one place numpy keeps the last, which is what came last.
+            newest[part[valid], chunk.column[rows][valid]] = chunk.values[rows][valid]
+            self._at = end
+            if end < len(chunk.t_avail):
+                break
+            self._chunk, self._at = next(self._chunks, None), 0
+        return self._parts.gather(newest, seen)
+
+    def _decoded(self, tables: Iterator[Any]) -> Iterator["_Chunk"]:
+        for table in tables:
+            yield _Chunk(table, self._parts, self._column_of)
+
+
+class _Chunk:
+    """Some rows of telemetry as numbers, those of unknown components left out.
+
+    Attributes
+    ----------
+    t_avail : (rows,) int64
+        Nanoseconds, sorted.
+    part, column : (rows,) intp
+        Which part of the fleet, and which metric.
+    values : (rows,) float64
+    valid : (rows,) bool
+    """
+
+    def __init__(self, table: Any, parts: "_Parts", column_of: dict[str, int]) -> None:
+        part = _codes(table["component"], parts.number)
+        column = _codes(table["metric"], column_of)
+        known = (part >= 0) & (column >= 0)
+        self.t_avail: Ints = table["t_avail"].to_numpy()[known]
+        self.values: Floats = table["value"].to_numpy()[known]
+        self.valid: NDArray[np.bool_] = table["valid"].to_numpy()[known] & ~np.isnan(self.values)
+        self.part, self.column = part[known], column[known]
+
+
+class _Parts:
+    """Every component that telemetry comes of, and the watched rows that it tells about.
+
+    Attributes
+    ----------
+    number : dict of str to int
+        Component to its number.
+    """
+
+    def __init__(self, bundle: Bundle, watched: Watched) -> None:
+        names = sorted({*watched.ids, *bundle.measured})
+        rows_of = {name: rows for name in names if (rows := watched.rows_of(name))}
+        self.number = {name: number for number, name in enumerate(rows_of)}
+        pairs = sorted(
+            (row, number, len(rows) == 1)
+            for number, rows in enumerate(rows_of.values())
+            for row in rows
+        )
+        self._row = np.array([pair[0] for pair in pairs], dtype=np.intp)
+        self._part = np.array([pair[1] for pair in pairs], dtype=np.intp)
+        self._own = np.array([pair[2] for pair in pairs], dtype=np.bool_)
+        # Every watched component is one of the names, so that no row is without a pair.
+        self._starts = np.searchsorted(self._row, np.arange(len(watched.ids)))
+
+    def __len__(self) -> int:
+        return len(self.number)
+
+    def gather(self, newest: Floats, seen: NDArray[np.bool_]) -> tuple[Floats, NDArray[np.bool_]]:
+        """Turn ``(parts, metrics)`` and ``(parts,)`` into the same of the watched rows."""
+        values = np.fmax.reduceat(newest[self._part], self._starts, axis=0)
+        heard = np.logical_or.reduceat(seen[self._part] & self._own, self._starts)
+        return values, heard
+
+
+def _codes(column: Any, number: dict[str, int]) -> Codes:
+    """Return the number of each row's name, -1 where it has none."""
+    if not pa.types.is_dictionary(column.type):
+        column = column.dictionary_encode()
+    names = column.unify_dictionaries().combine_chunks()
+    known = [number.get(name, -1) for name in names.dictionary.to_pylist()]
+    codes: Codes = np.array([*known, -1], dtype=np.intp)[names.indices.to_numpy()]
+    return codes

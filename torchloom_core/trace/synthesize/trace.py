@@ -1,0 +1,43 @@
+"""Write a synthetic trace bundle."""
+
+from pathlib import Path
+
+import msgspec
+
+from torchloom_core.errors import TraceError
+from torchloom_core.trace.synthesize.faults import draw_faults
+from torchloom_core.trace.synthesize.fleet import components, job_rows
+from torchloom_core.trace.synthesize.parameters import START_NS, Parameters
+from torchloom_core.trace.synthesize.telemetry import LOAD_DEPENDENT, tables
+from torchloom_core.trace.writer import BundleWriter
+
+
+def synthesize(out: Path, parameters: Parameters, *, force: bool = False) -> None:
+    """Write the bundle ``out``; the same parameters give the same bytes.
+
+    Raises
+    ------
+    TraceError
+        If ``out`` exists and ``force`` is not set, or there are more racks than nodes.
+    """
+    if parameters.racks > parameters.nodes:
+        raise TraceError(
+            f"{out}: need racks <= nodes, was {parameters.racks} racks, {parameters.nodes} nodes"
+        )
+    faults = draw_faults(parameters)
+    with BundleWriter(
+        out,
+        name=out.stem,
+        start_ns=START_NS,
+        end_ns=parameters.end_ns,
+        source="torchloom trace synthesize",
+        licence="Apache-2.0",
+        synthetic=True,
+        load_dependent=LOAD_DEPENDENT if parameters.interval_s else (),
+        notes=msgspec.json.encode(parameters).decode(),
+        force=force,
+    ) as writer:
+        for row in (*components(parameters), *job_rows(parameters), *faults.events):
+            writer.add(row)
+        for table in tables(parameters, faults):
+            writer.telemetry(table)

@@ -1,0 +1,132 @@
+"""Read one Parquet file of a trace bundle's telemetry, never more of it than a part at a time."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from torchloom_core.errors import TraceError
+from torchloom_core.trace.schema import TELEMETRY_COLUMNS
+
+PART_ROWS = 1 << 20
+"""Rows that are held at a time, at most."""
+
+_NAMES = pa.dictionary(pa.int32(), pa.string())
+
+TYPES = dict(
+    zip(
+        TELEMETRY_COLUMNS,
+        (pa.int64(), pa.int64(), _NAMES, _NAMES, pa.float64(), pa.bool_()),
+        strict=True,
+    )
+)
+"""Column of the telemetry to its type."""
+
+
+def parts(
+    path: Path,
+    *,
+    start_ns: int | None = None,
+    end_ns: int | None = None,
+    metrics: Sequence[str] | None = None,
+) -> Iterator[pa.Table]:
+    """Yield the rows with ``start_ns <= t_avail < end_ns`` of the wanted metrics.
+
+    Row groups that have none of that time are not read.
+    """
+    with opened(path) as file:
+        for group in range(file.num_row_groups):
+            if not _may_hold(file, group, start_ns, end_ns):
+                continue
+            for batch in file.iter_batches(PART_ROWS, row_groups=[group]):
+                table = conform(pa.Table.from_batches([batch]), str(path))
+                table = _chosen(table, start_ns, end_ns, metrics)
+                if table.num_rows:
+                    yield table
+
+
+def names_in(path: Path, column: str) -> set[str]:
+    """Return the different names in a column, ``component`` or ``metric``."""
+    found: set[str] = set()
+    with opened(path) as file:
+        for batch in file.iter_batches(PART_ROWS, columns=[column]):
+            found.update(pc.unique(batch.column(0)).to_pylist())
+    return found
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[pq.ParquetFile]:
+    """Open a file of telemetry; TraceError if it is damaged, also later, or lacks a column."""
+    try:
+        names = pq.read_schema(path).names
+        for column in TELEMETRY_COLUMNS:
+            if column not in names:
+                raise TraceError(f"{path}: need a column {column!r}, was none")
+        with pq.ParquetFile(path, read_dictionary=["component", "metric"]) as file:
+            yield file
+    except (OSError, pa.ArrowException) as error:
+        reason = str(error).partition("\n")[0]
+        raise TraceError(f"{path}: need a whole Parquet file: {reason}") from None
+
+
+def conform(table: pa.Table, place: str) -> pa.Table:
+    """Return the table with the schema's columns first, each of its type.
+
+    Raises
+    ------
+    TraceError
+        If one is missing or cannot be had in its type.
+    """
+    columns = {}
+    for name, kind in TYPES.items():
+        if name not in table.column_names:
+            raise TraceError(f"{place}: need a column {name!r}, was none")
+        column = table[name]
+        try:
+            columns[name] = column if column.type == kind else _cast(column, kind)
+        except pa.ArrowException:
+            raise TraceError(
+                f"{place}: need {name} of type {_plain(kind)}, was {_plain(column.type)}"
+            ) from None
+    for name in table.column_names:
+        columns.setdefault(name, table[name])
+    return pa.table(columns)
+
+
+def _cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    if kind != _NAMES:
+        return column.cast(kind)
+    plain = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    if not (pa.types.is_string(plain) or pa.types.is_large_string(plain)):
+        raise pa.ArrowTypeError(str(plain))
+    return column.cast(pa.string()).dictionary_encode()
+
+
+def _plain(kind: pa.DataType) -> str:
+    return str(kind.value_type if pa.types.is_dictionary(kind) else kind)
+
+
+def _may_hold(file: pq.ParquetFile, group: int, start_ns: int | None, end_ns: int | None) -> bool:
+    column = file.metadata.row_group(group).column(file.metadata.schema.names.index("t_avail"))
+    statistics = column.statistics
+    if statistics is None or not statistics.has_min_max:
+        return True
+    return (end_ns is None or int(statistics.min) < end_ns) and (
+        start_ns is None or int(statistics.max) >= start_ns
+    )
+
+
+def _chosen(
+    table: pa.Table, start_ns: int | None, end_ns: int | None, metrics: Sequence[str] | None
+) -> pa.Table:
+    if start_ns is not None:
+        table = table.filter(pc.greater_equal(table["t_avail"], start_ns))
+    if end_ns is not None:
+        table = table.filter(pc.less(table["t_avail"], end_ns))
+    if metrics is not None:
+        wanted = pa.array(sorted(metrics), pa.string())
+        table = table.filter(pc.is_in(table["metric"], value_set=wanted))
+    return table

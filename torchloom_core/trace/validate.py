@@ -1,0 +1,128 @@
+"""Find everything that is wrong with a trace bundle; ``torchloom trace validate`` calls it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from torchloom_core.errors import TraceError
+from torchloom_core.trace.bundle import Bundle
+from torchloom_core.trace.lines import decode_row, numbered_lines
+from torchloom_core.trace.rules import Rules, parent_faults
+from torchloom_core.trace.schema import (
+    ACTIONS,
+    EVENTS,
+    INPUTS,
+    JOBS,
+    MANIFEST,
+    PLACEMENT,
+    ROW_OF,
+    TOPOLOGY,
+    Event,
+    Row,
+)
+from torchloom_core.trace.telemetry_rules import Heard, TelemetryRules
+from torchloom_core.trace.writer import sha256_of
+
+_Numbered = list[tuple[int, Any]]
+
+
+class Findings(msgspec.Struct, frozen=True, kw_only=True):
+    """What was found, each in one line with file and row; without faults a bundle is sound."""
+
+    faults: tuple[str, ...]
+    remarks: tuple[str, ...]
+
+
+def validate(path: Path, heard: Heard = lambda _path, _done, _rows: None) -> Findings:
+    """Read all of the bundle at ``path`` and return what is wrong with it.
+
+    Parameters
+    ----------
+    heard : callable
+        Told how far the reading of telemetry is.
+    """
+    try:
+        bundle = Bundle.open(path)
+    except TraceError as error:
+        return Findings(faults=(str(error),), remarks=())
+    return _Validation(bundle).run(heard)
+
+
+class _Validation:
+    def __init__(self, bundle: Bundle) -> None:
+        self._path = bundle.path
+        self._manifest = bundle.manifest
+        self._parquet_files = bundle.parquet_files
+        self._faults: list[str] = []
+        self._remarks: list[str] = []
+
+    def run(self, heard: Heard) -> Findings:
+        span = (self._manifest.start_ns, self._manifest.end_ns)
+        if span[1] <= span[0]:
+            self._fault(MANIFEST, f"need end_ns > start_ns {span[0]}, was {span[1]}")
+        self._checksums()
+        rows = {file: self._read(file) for file in ROW_OF}
+        components = _ids(rows[TOPOLOGY])
+        rules = Rules(*span, components=components, jobs=_ids(rows[JOBS]))
+        for file in (TOPOLOGY, JOBS, PLACEMENT, EVENTS, ACTIONS):
+            for number, row in rows[file]:
+                for fault in rules.faults(row):
+                    self._fault(f"{file}:{number}", fault)
+        for index, fault in parent_faults(part for _, part in rows[TOPOLOGY]):
+            self._fault(f"{TOPOLOGY}:{rows[TOPOLOGY][index][0]}", fault)
+        telemetry = TelemetryRules(*span, components)
+        for path in self._parquet_files:
+            self._faults += telemetry.faults(path, heard)
+        self._content([event for _, event in rows[EVENTS]], telemetry.rows)
+        return Findings(faults=tuple(self._faults), remarks=tuple(self._remarks))
+
+    def _checksums(self) -> None:
+        files = self._manifest.files
+        if not files:
+            self._remarks.append(f"{self._path / MANIFEST}: has no checksums")
+            return
+        for file, entry in sorted(files.items()):
+            path = self._path / file
+            if not path.is_file():
+                self._fault(file, "need the file that the manifest lists, was none")
+            elif (was := sha256_of(path)) != entry.sha256:
+                self._fault(file, f"need sha256 {entry.sha256[:12]}..., was {was[:12]}...")
+        there = [file for file in (*ROW_OF, INPUTS) if (self._path / file).exists()]
+        there += [str(path.relative_to(self._path)) for path in self._parquet_files]
+        self._remarks += [
+            f"{self._path / file}: is not listed in the manifest"
+            for file in there
+            if file not in files
+        ]
+
+    def _read(self, file: str) -> _Numbered:
+        path = self._path / file
+        return list(self._rows(path, ROW_OF[file])) if path.exists() else []
+
+    def _rows(self, path: Path, kind: type[Row]) -> Iterator[tuple[int, Row]]:
+        for number, line in numbered_lines(path):
+            try:
+                yield number, decode_row(line, kind)
+            except TraceError as error:
+                self._fault(f"{path.name}:{number}", str(error))
+
+    def _content(self, events: list[Event], samples: int) -> None:
+        ids = {event.id for event in events}
+        for event in events:
+            if event.cause and event.cause not in ids:
+                self._remarks.append(
+                    f"{self._path / EVENTS}: cause {event.cause!r} of {event.id!r} is no event"
+                )
+        if not events and not samples and not self._faults:
+            self._fault(EVENTS, "need an event or telemetry, was an empty trace")
+        elif not any(event.fatal for event in events):
+            self._remarks.append(f"{self._path / EVENTS}: has no failure: no event is fatal")
+
+    def _fault(self, place: str, text: str) -> None:
+        self._faults.append(f"{self._path / place}: {text}")
+
+
+def _ids(rows: _Numbered) -> set[str] | None:
+    return {row.id for _, row in rows} or None

@@ -1,0 +1,103 @@
+"""The views that a predictor would have had of a trace: how predictors are fitted and scored."""
+
+from collections.abc import Iterator, Sequence
+
+from torchloom_core.clock import SECOND_NS
+from torchloom_core.config import Costs
+from torchloom_core.decisions import NodeFault, Tick
+from torchloom_core.errors import PluginError
+from torchloom_core.fleet.state import FleetState
+from torchloom_core.fleet.table import SampleTable
+from torchloom_core.fleet.view import FleetView, Need
+from torchloom_core.messages import Exit, Hello
+from torchloom_core.plugin_contract import needs_problem
+from torchloom_core.trace.bundle import Bundle
+from torchloom_core.trace.feed import Feed
+
+STALE_TICKS = 3
+"""Ticks without a valid sample after which ``latest`` gives NaN."""
+
+
+def views(
+    bundle: Bundle,
+    *,
+    needs: Sequence[Need],
+    fault_memory_s: float,
+    tick_s: float,
+    every_s: float,
+    start_ns: int | None = None,
+    end_ns: int | None = None,
+    costs: Costs | None = None,
+) -> Iterator[FleetView]:
+    """Yield what was to be seen every ``every_s``, in time order.
+
+    The feed begins the longest window before ``start_ns``, as far as the trace goes back, so
+    that the first view is as full as the last.
+
+    Parameters
+    ----------
+    needs : sequence of Need
+        What the predictor declared: it sees these metrics and no others.
+    fault_memory_s : float
+        How long faults stay in a view, also those from before the start.
+    tick_s : float
+        Seconds between the samples of a window.
+    every_s : float
+        Rounded to whole ticks, at least one; the first view is that long after the start.
+    start_ns, end_ns : int, optional
+        The span; absent: that of the bundle.
+
+    Yields
+    ------
+    FleetView
+        Valid until the next one.
+
+    Raises
+    ------
+    PluginError
+        If a need cannot be kept, such as a window of more than 100,000 ticks.
+    TraceError
+        If the trace has nothing to watch, or the span is empty.
+    """
+    problem = needs_problem(needs, tick_s)
+    if problem:
+        raise PluginError(problem)
+    begin_ns = bundle.manifest.start_ns if start_ns is None else start_ns
+    feed = Feed(
+        bundle,
+        tick_s=tick_s,
+        start_ns=_warm_up_from(bundle, needs, tick_s, begin_ns),
+        end_ns=end_ns,
+        metrics=[need.metric for need in needs],
+    )
+    fleet = FleetState(
+        needs,
+        tick_s=tick_s,
+        stale_after_s=STALE_TICKS * tick_s,
+        costs=costs or Costs(),
+        fault_memory_s=fault_memory_s,
+    )
+    tick_ns = round(tick_s * SECOND_NS)
+    every_ns = tick_ns * max(1, round(every_s / tick_s))
+    for ts_ns, message in feed:
+        match message:
+            case SampleTable():
+                fleet.receive_table(message, ts_ns)
+            case Hello():
+                fleet.register(message, ts_ns)
+            case Exit():
+                fleet.end(message, ts_ns)
+            case NodeFault():
+                fleet.note_fault(message)
+            case Tick():
+                fleet.close_tick(ts_ns)
+                if ts_ns > begin_ns and (ts_ns - begin_ns) % every_ns == 0:
+                    yield fleet.view(ts_ns, {})
+
+
+def _warm_up_from(bundle: Bundle, needs: Sequence[Need], tick_s: float, begin_ns: int) -> int:
+    """Return a whole number of ticks before ``begin_ns``, no earlier than the bundle's start."""
+    tick_ns = round(tick_s * SECOND_NS)
+    window_ns = round(max((need.window_s for need in needs), default=0.0) * SECOND_NS)
+    known_ns = max(0, begin_ns - bundle.manifest.start_ns)
+    return begin_ns - min(-(-window_ns // tick_ns), known_ns // tick_ns) * tick_ns

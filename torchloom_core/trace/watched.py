@@ -1,0 +1,142 @@
+"""Which components of a trace play the workers of a fleet, and which of them an event touches."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from torchloom_core.trace.bundle import Bundle
+from torchloom_core.trace.schema import Component
+
+_NODE = "node"
+
+
+@dataclass(frozen=True)
+class Watched:
+    """The components that are watched, one a row.
+
+    Attributes
+    ----------
+    ids : tuple of str
+        Sorted.
+    node, rack : tuple of str
+        Where each sits: a component without a node is its own, without a rack it has "".
+    kind : str
+        What they all are.
+    gpus : tuple of int
+        GPUs of each; 0 where the topology does not say.
+    """
+
+    ids: tuple[str, ...]
+    node: tuple[str, ...]
+    rack: tuple[str, ...]
+    kind: str
+    gpus: tuple[int, ...]
+    rows: Mapping[str, tuple[int, ...]] = field(repr=False)
+
+    def rows_of(self, component: str) -> tuple[int, ...]:
+        """Return the rows that an event of ``component`` touches.
+
+        Itself; or what is watched above it, as the node of a GPU; or all that is watched below
+        it, as the nodes of a rack or those whose NICs hang on a switch. () if it is unknown.
+        """
+        return self.rows.get(component, ())
+
+
+def watch(bundle: Bundle) -> Watched:
+    """Return what is watched: the nodes, or in a trace without any what it is mostly about.
+
+    Without a topology everything that is named is a node.
+    """
+    topology = bundle.topology()
+    if not topology:
+        return _named(bundle)
+    tree = _Tree(topology)
+    kind = _watched_kind(bundle, tree)
+    ids = tuple(sorted(part.id for part in topology if part.kind == kind))
+    row_of = {name: row for row, name in enumerate(ids)}
+    return Watched(
+        ids=ids,
+        node=tuple(tree.first_above(name, _NODE) or name for name in ids),
+        rack=tuple(tree.first_above(name, "rack") for name in ids),
+        kind=kind,
+        gpus=tuple(tree.gpus(name) for name in ids),
+        rows={name: tree.touched(name, row_of) for name in tree.parts},
+    )
+
+
+def _named(bundle: Bundle) -> Watched:
+    names = {event.component for event in bundle.events()}
+    names.update(action.component for action in bundle.actions())
+    names.update(place.component for place in bundle.placement())
+    ids = tuple(sorted(names.union(bundle.measured)))
+    return Watched(
+        ids=ids,
+        node=ids,
+        rack=("",) * len(ids),
+        kind=_NODE,
+        gpus=(0,) * len(ids),
+        rows={name: (row,) for row, name in enumerate(ids)},
+    )
+
+
+def _watched_kind(bundle: Bundle, tree: "_Tree") -> str:
+    kinds = {part.kind for part in tree.parts.values()}
+    if _NODE in kinds or len(kinds) == 1:
+        return _NODE if _NODE in kinds else kinds.pop()
+    about = {event.component for event in bundle.events()}.union(bundle.measured)
+    named = Counter(tree.parts[name].kind for name in about if name in tree.parts)
+    counts = named or Counter(part.kind for part in tree.parts.values())
+    return min(counts, key=lambda kind: (-counts[kind], kind))
+
+
+class _Tree:
+    """Components and what is above and below each; a circle in it does no harm."""
+
+    def __init__(self, topology: Iterable[Component]) -> None:
+        self.parts = {part.id: part for part in topology}
+        self._parents = {name: part.parents for name, part in self.parts.items()}
+        self._children: dict[str, list[str]] = {}
+        for part in self.parts.values():
+            for parent in part.parents:
+                self._children.setdefault(parent, []).append(part.id)
+
+    def first_above(self, name: str, kind: str) -> str:
+        """Return ``name`` or what is nearest above it, of that kind; "" if there is none."""
+        return next((other for other in self._up(name) if self.parts[other].kind == kind), "")
+
+    def gpus(self, name: str) -> int:
+        """Return how many GPUs a component says it has, or else has below it."""
+        below = sum(self.parts[other].kind == "gpu" for other in self._down(name))
+        return self.parts[name].gpus or below
+
+    def touched(self, name: str, row_of: Mapping[str, int]) -> tuple[int, ...]:
+        """Return the sorted watched rows that an event of ``name`` touches."""
+        if name in row_of:
+            return (row_of[name],)
+        above = {row_of[other] for other in self._up(name) if other in row_of}
+        if above:
+            return tuple(sorted(above))
+        below = {
+            row_of[other]
+            for part in self._down(name)
+            for other in (part, *self._parents[part])
+            if other in row_of
+        }
+        return tuple(sorted(below))
+
+    def _up(self, name: str) -> list[str]:
+        return self._reach(name, self._parents)
+
+    def _down(self, name: str) -> list[str]:
+        return self._reach(name, self._children)
+
+    def _reach(self, name: str, links: Mapping[str, Iterable[str]]) -> list[str]:
+        """Return ``name`` and all that can be reached from it, the nearest first."""
+        found = {name: None}
+        queue = [name]
+        for current in queue:
+            for other in links.get(current, ()):
+                if other in self.parts and other not in found:
+                    found[other] = None
+                    queue.append(other)
+        return queue

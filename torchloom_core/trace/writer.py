@@ -1,0 +1,244 @@
+"""Write a trace bundle, whole or not at all."""
+
+import hashlib
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from operator import itemgetter
+from pathlib import Path
+from types import TracebackType
+from typing import IO
+
+import msgspec
+import pyarrow as pa
+
+from torchloom_core.clock import SECOND_NS
+from torchloom_core.errors import TraceError
+from torchloom_core.trace.lines import encode_row
+from torchloom_core.trace.schema import (
+    EVENTS,
+    INPUTS,
+    MANIFEST,
+    ROW_OF,
+    TELEMETRY,
+    ActionTaken,
+    Component,
+    Event,
+    Exposure,
+    FileEntry,
+    Manifest,
+    Placement,
+    Row,
+)
+from torchloom_core.trace.telemetry_writer import TelemetryWriter
+
+DAY_NS = 86_400 * SECOND_NS
+
+_FILE_OF = {kind: file for file, kind in ROW_OF.items()}
+
+
+class BundleWriter:
+    """A context in which a bundle is made; at its end the bundle is there, after an error not.
+
+    Rows may come in any order: events and actions are sorted, the others stay as they came.
+
+    Parameters
+    ----------
+    path : Path
+        The folder to make, ``NAME.tltrace``.
+    name : str
+        What the trace is called.
+    start_ns, end_ns : int
+        The span that was watched.
+    exposure : mapping of str to Exposure, optional
+        Absent: from the topology, and without one from the components that are named.
+    force : bool
+        Replace a bundle that is there already; never anything else.
+
+    Raises
+    ------
+    TraceError
+        If something is there already, the span is empty, or it cannot be written.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        name: str,
+        start_ns: int,
+        end_ns: int,
+        source: str,
+        licence: str,
+        synthetic: bool,
+        load_dependent: Sequence[str] = (),
+        exposure: Mapping[str, Exposure] | None = None,
+        notes: str = "",
+        force: bool = False,
+    ) -> None:
+        if end_ns <= start_ns:
+            raise TraceError(f"{path}: need a span that is not empty, was {start_ns}..{end_ns}")
+        self.path = path
+        self._force = force
+        self._exposure = exposure
+        self._manifest = Manifest(
+            name=name,
+            start_ns=start_ns,
+            end_ns=end_ns,
+            source=source,
+            licence=licence,
+            synthetic=synthetic,
+            load_dependent=tuple(load_dependent),
+            notes=notes,
+        )
+        self._lines: dict[str, list[tuple[tuple[int, str], bytes]]] = {}
+        self._topology: list[Component] = []
+        self._named: set[str] = set()
+        self._inputs: IO[bytes] | None = None
+        self._input_rows = 0
+
+    def __enter__(self) -> "BundleWriter":
+        _refuse_to_replace(self.path, self._force)
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            # mkdtemp's folder is for its owner only; what becomes the bundle lies inside.
+            self._draft_root = Path(
+                tempfile.mkdtemp(prefix=f".{self.path.name}.", dir=self.path.parent)
+            )
+            self._draft = self._draft_root / self.path.name
+            self._draft.mkdir()
+        except OSError as error:
+            raise _unwritable(self.path, error) from None
+        self._telemetry = TelemetryWriter(self._draft / TELEMETRY)
+        return self
+
+    def add(self, row: Row) -> None:
+        """Take one row of any kind; TraceError if its extra columns cannot be written."""
+        file = _FILE_OF[type(row)]
+        key = (0, "")
+        if isinstance(row, Event | ActionTaken):
+            key = (row.t_event, row.id)
+        if isinstance(row, Component):
+            self._topology.append(row)
+        elif isinstance(row, Event | ActionTaken | Placement):
+            self._named.add(row.component)
+        self._lines.setdefault(file, []).append((key, encode_row(row)))
+
+    def add_input(self, line: bytes) -> None:
+        """Take one line of ``inputs.jsonl``: a kernel input, JSON without a line end."""
+        if self._inputs is None:
+            self._inputs = (self._draft / INPUTS).open("wb")
+        self._inputs.write(line + b"\n")
+        self._input_rows += 1
+
+    def telemetry(self, table: pa.Table) -> None:
+        """Take some telemetry, no older (``t_avail``) than what came before it.
+
+        Raises
+        ------
+        TraceError
+            If a column of ``TELEMETRY_COLUMNS`` is missing, of another type or has a null, if
+            the times go back, or the other columns are not those of the first table.
+        """
+        self._telemetry.append(table)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            if kind is None:
+                self._finish()
+                _put(self._draft, self.path)
+        except OSError as failure:
+            raise _unwritable(self.path, failure) from None
+        finally:
+            self._telemetry.close()
+            if self._inputs is not None:
+                self._inputs.close()
+            shutil.rmtree(self._draft_root, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise _unwritable(self.path, error) from None
+
+    def _finish(self) -> None:
+        rows: dict[str, int] = {}
+        for file, lines in self._lines.items():
+            lines.sort(key=itemgetter(0))
+            (self._draft / file).write_bytes(b"".join(line for _, line in lines))
+            rows[file] = len(lines)
+        if EVENTS not in rows:
+            (self._draft / EVENTS).touch()
+            rows[EVENTS] = 0
+        if self._inputs is not None:
+            self._inputs.close()
+            rows[INPUTS] = self._input_rows
+        self._telemetry.close()
+        rows.update({f"{TELEMETRY}/{file}": n for file, n in self._telemetry.rows.items()})
+        exposure = self._measure_exposure() if self._exposure is None else self._exposure
+        manifest = msgspec.structs.replace(
+            self._manifest,
+            exposure=dict(sorted(exposure.items())),
+            files={
+                file: FileEntry(sha256=sha256_of(self._draft / file), rows=rows[file])
+                for file in sorted(rows)
+            },
+        )
+        text = msgspec.json.format(msgspec.json.encode(manifest), indent=2)
+        (self._draft / MANIFEST).write_bytes(text + b"\n")
+
+    def _measure_exposure(self) -> dict[str, Exposure]:
+        parts = self._topology or [
+            Component(id=name, kind="node")
+            for name in sorted(self._named | self._telemetry.components)
+        ]
+        return exposure_of(parts, self._manifest.start_ns, self._manifest.end_ns)
+
+
+def exposure_of(parts: Sequence[Component], start_ns: int, end_ns: int) -> dict[str, Exposure]:
+    """Return for each kind how many components were there in a span, and for how long."""
+    seconds: dict[str, list[float]] = {}
+    for part in parts:
+        from_ns = start_ns if part.from_ns is None else max(part.from_ns, start_ns)
+        until_ns = end_ns if part.until_ns is None else min(part.until_ns, end_ns)
+        if until_ns > from_ns:
+            seconds.setdefault(part.kind, []).append((until_ns - from_ns) / DAY_NS)
+    return {
+        kind: Exposure(components=len(days), component_days=sum(days))
+        for kind, days in seconds.items()
+    }
+
+
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a file, as hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _refuse_to_replace(path: Path, force: bool) -> None:
+    if not path.exists():
+        return
+    if not force:
+        raise TraceError(f"{path}: need a new path, was there already (--force replaces it)")
+    if not (path / MANIFEST).is_file():
+        raise TraceError(f"{path}: need a trace bundle to replace, was something else")
+
+
+def _put(draft: Path, path: Path) -> None:
+    """Move the finished bundle to its place; an old one goes only once the new one is whole."""
+    if not path.exists():
+        draft.rename(path)
+        return
+    replaced = draft.with_name("replaced")
+    path.rename(replaced)
+    try:
+        draft.rename(path)
+    except OSError:
+        replaced.rename(path)
+        raise
+
+
+def _unwritable(path: Path, error: OSError) -> TraceError:
+    place = error.filename or path
+    return TraceError(f"{place}: cannot be read or written: {error.strerror or error}")
