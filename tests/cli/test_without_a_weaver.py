@@ -89,14 +89,24 @@ def test_a_trajectory_that_is_not_there_is_one_line(folder):
         is_one_line(folder.torchloom("trajectory", *verb), 4, "trajectory/run")
 
 
-def test_without_the_extra_it_says_what_to_install(folder):
-    hidden = (
-        "import sys; sys.modules['cyclopts'] = None; from torchloom_core.cli import main; main()"
-    )
+@pytest.mark.parametrize(
+    ("module", "extra", "words"),
+    [
+        ("cyclopts", "server", []),
+        ("matplotlib", "evaluate", ["trace", "describe", "small.tltrace", "--plot", "p.png"]),
+    ],
+)
+def test_without_the_extra_it_says_what_to_install(folder, module, extra, words):
+    made = folder.torchloom("trace", "synthesize", "small.tltrace", "--nodes", "2", "--days", "1")
+    assert made.returncode == 0, made.stderr
+    hidden = f"import sys; sys.modules[{module!r}] = None; from torchloom_core.cli import main"
     result = subprocess.run(
-        [sys.executable, "-c", hidden], cwd=folder.path, capture_output=True, text=True
+        [sys.executable, "-c", f"{hidden}; main()", *words],
+        cwd=folder.path,
+        capture_output=True,
+        text=True,
     )
-    is_one_line(result, 1, "cyclopts is not installed", 'pip install "torchloom[server]"')
+    is_one_line(result, 1, f"{module} is not installed", f'pip install "torchloom[{extra}]"')
 
 
 @pytest.mark.parametrize("words", ["--help", "knob st"])

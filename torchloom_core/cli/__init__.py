@@ -11,6 +11,13 @@ from torchloom_core.errors import TorchloomError
 
 _USAGE = 2
 _INTERRUPTED = 130
+_EXTRA_OF = {
+    **dict.fromkeys(("jinja2", "joblib", "markupsafe", "matplotlib"), "evaluate"),
+    **dict.fromkeys(("safetensors", "sklearn", "skops", "statsmodels"), "predictors"),
+    "ray": "ray",
+    "torch": "torch",
+}
+"""Modules that come with another extra than ``server``."""
 _OWN = ("torchloom_core", "torchloom_policies", "torchloom_predictors", "torchloom_threadlet")
 
 
@@ -56,7 +63,8 @@ def _missing(error: ImportError) -> int:
     name = error.name or getattr(error.__cause__, "name", None)
     if not name or name.startswith(_OWN):
         raise error
-    return _fail(f'{name} is not installed: pip install "torchloom[server]"', 1)
+    extra = _EXTRA_OF.get(name.partition(".")[0], "server")
+    return _fail(f'{name} is not installed: pip install "torchloom[{extra}]"', 1)
 
 
 def _fail(message: str, status: int) -> int:

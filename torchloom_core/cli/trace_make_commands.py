@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from torchloom_core.cli.options import AsJson
-from torchloom_core.cli.output import console, print_json
+from torchloom_core.cli.trace_view import tell
 from torchloom_core.config import convert
 from torchloom_core.errors import ConfigError
 
@@ -56,7 +56,7 @@ def synthesize(
     table |= {name: value for name, value in given.items() if value is not None}
     chosen = convert(table, Parameters, str(parameters or "synthesize"), text=text)
     write(out, chosen, force=force)
-    _tell(out, json)
+    tell(out, json)
 
 
 def from_trajectory(
@@ -87,7 +87,7 @@ def from_trajectory(
     from torchloom_core.trace.from_trajectory import from_trajectory as write
 
     write(root, out, epoch=life, licence=licence, force=force)
-    _tell(out, json)
+    tell(out, json)
 
 
 def _read(path: Path) -> tuple[dict[str, Any], str]:
@@ -99,15 +99,3 @@ def _read(path: Path) -> tuple[dict[str, Any], str]:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"{path}: not valid TOML: {error}") from None
-
-
-def _tell(out: Path, json: bool) -> None:
-    """Say what the bundle holds."""
-    from torchloom_core.trace.bundle import Bundle
-
-    manifest = Bundle.open(out).manifest
-    if json:
-        print_json(manifest)
-        return
-    for file, entry in manifest.files.items():
-        console().print(f"{out / file}: {entry.rows} rows", markup=False)
