@@ -233,6 +233,17 @@ def estimator_part(parts: Mapping[str, bytes], name: str, trusted: Sequence[str]
         ) from error
 
 
+def check_forest(forest: Any, columns: int, name: str) -> None:
+    """Raise ModelError for trees that point outside themselves: they are followed blindly."""
+    for estimator in forest.estimators_:
+        tree = estimator.tree_
+        inner = np.flatnonzero(tree.children_left != -1)
+        children = np.concatenate([tree.children_left[inner], tree.children_right[inner]])
+        inside = (children > np.tile(inner, 2)) & (children < tree.node_count)
+        if not (inside.all() and (tree.feature[inner] < columns).all()):
+            raise ModelError(f"{name}: need trees whose nodes are in them, was not")
+
+
 def arrays_bytes(arrays: Mapping[str, Floats]) -> bytes:
     """Return arrays as safetensors keeps them, the same bytes for the same arrays."""
     from safetensors.numpy import save

@@ -6,9 +6,6 @@ import numpy as np
 
 from torchloom_core.fleet.columns import Floats
 
-_STILL = 0.1
-"""Quartiles nearer than this share of the standard deviation are of a column that rests."""
-
 _LEAST_SPREAD = 1e-6
 """A spread of less than this share of the median is taken for rounding."""
 
@@ -18,7 +15,7 @@ class Scale:
     """Median and spread of each column, ``(columns,)``, NaN where nothing is known.
 
     The spread is the distance of the quartiles over 1.349, which is the standard deviation of a
-    Gaussian; or the standard deviation itself of a column that mostly rests.
+    Gaussian; or the standard deviation itself of a column that rests most of the time.
 
     Examples
     --------
@@ -41,10 +38,11 @@ class Scale:
                 low, middle[known], high = np.nanquantile(rows[:, known], [0.25, 0.5, 0.75], axis=0)
                 overall = np.nanstd(rows[:, known], axis=0)
             quartiles = (high - low) / 1.349
-            spread[known] = np.where(quartiles < _STILL * overall, overall, quartiles)
-        return cls(
-            middle, np.maximum(spread, _LEAST_SPREAD * np.abs(middle) + np.finfo(float).tiny)
-        )
+            spread[known] = np.where(
+                quartiles > _LEAST_SPREAD * np.abs(middle[known]), quartiles, overall
+            )
+        least = _LEAST_SPREAD * np.abs(middle) + np.finfo(float).tiny
+        return cls(middle, np.maximum(spread, least))
 
     def spreads_off(self, values: Floats) -> Floats:
         """Return how many spreads ``(..., columns)`` are above the median, NaN if unknown."""

@@ -14,9 +14,6 @@ from torchloom_core.fleet.columns import Floats
 _OWN_STEPS = 24
 """Steps a worker must have been seen for a level, spread and profile of its own."""
 
-_STILL = 0.1
-"""A median deviation below this share of the standard deviation is of a metric that rests."""
-
 _LEAST_SPREAD = 1e-6
 """A spread of less than this share of the level is taken for rounding."""
 
@@ -32,8 +29,8 @@ class SeasonalProfiles:
     "STL", Journal of Official Statistics 6, 1990), one season after the other where there are
     several (Bandara et al., "MSTL", arXiv 2107.13462). The spread is 1.4826 times the median
     absolute value of what level and profiles do not explain (Rousseeuw and Croux, "Alternatives
-    to the Median Absolute Deviation", JASA 88, 1993); for a metric that mostly rests it is the
-    standard deviation.
+    to the Median Absolute Deviation", JASA 88, 1993), or the standard deviation of a metric that
+    rests most of the time.
 
     Attributes
     ----------
@@ -42,7 +39,7 @@ class SeasonalProfiles:
     level, spread : (workers + 1, metrics) float64
         The last row is the median of the others, for workers that are not known.
     profiles : tuple of (phases, workers + 1, metrics) float64
-        One a season; seasons begin at the Unix epoch.
+        One a season, flat where nobody was seen for long; seasons begin at the Unix epoch.
     """
 
     seasons_s: tuple[float, ...]
@@ -76,11 +73,14 @@ class SeasonalProfiles:
             for part, (season_s, n) in zip(parts, phases.items(), strict=True):
                 at = _phase(times_ns, season_s, n).round().astype(int) % n
                 means = np.stack([np.nanmean(part[at == phase], axis=0) for phase in range(n)])
-                profiles.append(_with_pooled(means, own))
+                profiles.append(np.nan_to_num(_with_pooled(means, own)))
                 rest = rest - profiles[-1][at, :-1]
             level = _with_pooled(np.nanmedian(rest, axis=0), own)
-            spread = _with_pooled(_spread(rest - level[:-1]), own)
-        least = _LEAST_SPREAD * np.abs(level) + np.finfo(float).tiny
+            rest = rest - level[:-1]
+            least = _LEAST_SPREAD * np.abs(level) + np.finfo(float).tiny
+            deviation = 1.4826 * np.nanmedian(np.abs(rest), axis=0)
+            overall = np.nanstd(rest, axis=0)
+            spread = _with_pooled(np.where(deviation > least[:-1], deviation, overall), own)
         return cls(tuple(phases), level, np.maximum(spread, least), tuple(profiles))
 
     def usual(self, now_ns: int) -> Floats:
@@ -153,14 +153,6 @@ def _decompose(values: Floats, phases: Sequence[int]) -> Floats:
     ).fit()
     seasonal: Floats = decomposed.seasonal.reshape(len(values), len(phases))
     return seasonal
-
-
-def _spread(rest: Floats) -> Floats:
-    """Return ``(workers, metrics)`` of ``(steps, workers, metrics)``."""
-    deviation = 1.4826 * np.nanmedian(np.abs(rest), axis=0)
-    overall = np.nanstd(rest, axis=0)
-    spread: Floats = np.where(deviation < _STILL * overall, overall, deviation)
-    return spread
 
 
 def _with_pooled(values: Floats, own: NDArray[np.bool_]) -> Floats:

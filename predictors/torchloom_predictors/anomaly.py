@@ -13,6 +13,7 @@ from torchloom_core.learning import (
     RowSample,
     arrays_bytes,
     arrays_part,
+    check_forest,
     estimator_bytes,
     estimator_part,
     json_part,
@@ -243,7 +244,7 @@ class AnomalyPredictor:
         if learned.method == "forest":
             self._forest_kept = part_of(parts, _FOREST)
             self._forest = estimator_part(parts, _FOREST, _TRUSTED)
-            _check_forest(self._forest, columns)
+            check_forest(self._forest, columns, _FOREST)
         middle, spread, self._mean, self._components = arrays
         self._scale = Scale(middle, spread)
         self._learned = learned
@@ -252,17 +253,6 @@ class AnomalyPredictor:
 def _measured(features: Floats) -> NDArray[np.bool_]:
     """Return ``(workers,)``: whether more is known than when a worker was last heard."""
     return np.asarray(np.isfinite(features[:, 1:]).any(axis=1))
-
-
-def _check_forest(forest: Any, columns: int) -> None:
-    """Refuse trees that point outside themselves: they are followed without a look."""
-    for estimator in forest.estimators_:
-        tree = estimator.tree_
-        inner = np.flatnonzero(tree.children_left != -1)
-        children = np.concatenate([tree.children_left[inner], tree.children_right[inner]])
-        inside = (children > np.tile(inner, 2)) & (children < tree.node_count)
-        if not (inside.all() and (tree.feature[inner] < columns).all()):
-            raise ModelError(f"{_FOREST}: need trees whose nodes are in them, was not")
 
 
 @hookimpl

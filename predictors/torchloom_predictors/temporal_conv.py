@@ -27,13 +27,13 @@ from torchloom_core.scaling import Scale, step_means
 _LATER = 0.2
 """The last share of the examples' time, on which the number of epochs is chosen."""
 
-_MOST_EPOCHS, _PATIENCE = 50, 5
+_MOST_EPOCHS, _PATIENCE = 50, 10
 """The search ends after so many epochs, or so many without a lower loss there."""
 
 _EPOCHS_UNTRIED = 10
 """How many epochs where one part or the other has no failure to choose the number by."""
 
-_KERNEL, _BATCH, _RATE = 3, 256, 1e-3
+_KERNEL, _BATCH, _RATE = 3, 256, 3e-3
 
 _FAR = 10.0
 """More spreads than this from the median count no more."""

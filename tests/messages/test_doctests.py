@@ -12,7 +12,18 @@ PURE = [
     info.name
     for info in pkgutil.walk_packages(torchloom_core.__path__, "torchloom_core.")
     if info.name.removeprefix("torchloom_core.").split(".")[0]
-    in {"arbiter", "codec", "fleet", "knobs", "messages", "naming", "plugin", "subjects", "testing"}
+    in {
+        "arbiter",
+        "checkpointing",
+        "codec",
+        "fleet",
+        "knobs",
+        "messages",
+        "naming",
+        "plugin",
+        "subjects",
+        "testing",
+    }
 ]
 
 

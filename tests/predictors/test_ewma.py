@@ -100,3 +100,16 @@ def test_any_measurements_give_a_probability_or_none(values, sigmas):
     hazard = forecast(values, sigmas=sigmas, min_samples=2, half_life_s=half_life_s)
     probability = hazard.probability
     assert ((probability >= 0) & (probability <= 1) | np.isnan(probability)).all()
+
+
+def test_days_between_samples_are_as_good_as_seconds():
+    day_s = 86_400.0
+    values = noisy(3)
+    values[1, -1] = 60.0
+    values[:, 10:80:7] = np.nan
+    predictor = EwmaPredictor(
+        EwmaPredictor.Options(metric="ecc", half_life_s=20 * day_s, horizon_s=7 * day_s)
+    )
+    hazard = predictor.forecast(view_of({"ecc": values}, tick_s=day_s, stale_after_s=3 * day_s))
+    assert hazard.probability[1] > 0.99
+    assert (hazard.probability[[0, 2]] < 1e-3).all()

@@ -102,3 +102,15 @@ def test_what_is_not_fitted_was_not_worth_it(slope, noise, seed):
 def test_any_measurements_give_a_probability_or_none(values):
     probability = forecast(values, min_samples=4).probability
     assert ((probability >= 0) & (probability <= 1) | np.isnan(probability)).all()
+
+
+def test_days_between_samples_are_as_good_as_seconds():
+    day_s = 86_400.0
+    values = np.vstack([line(80, 0.5), line(80, 0.05)])
+    values[:, 5:50:7] = np.nan
+    slow = predictor(window_s=WINDOW * day_s, horizon_s=60 * day_s)
+    hazard = slow.forecast(view_of({"temp": values}, tick_s=day_s, stale_after_s=3 * day_s))
+    assert hazard.probability[0] > 0.99
+    assert hazard.probability[1] < 1e-6
+    assert "reaches 100 in about 39" in hazard.why[0]
+    assert hazard.why[0].endswith(" d")

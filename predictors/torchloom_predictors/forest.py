@@ -1,0 +1,106 @@
+"""Learn from telemetry and fault history which workers fail soon, with a random forest."""
+
+from typing import Annotated, Any, ClassVar
+
+import msgspec
+import numpy as np
+
+from torchloom_core.features import Features
+from torchloom_core.learning import Rows, check_forest
+from torchloom_core.plugin import Floats, NotNegative, Positive, Registry, hookimpl
+from torchloom_core.row_learner import RowLearner, with_something_known
+
+
+class ForestPredictor(RowLearner):
+    """Average decision trees, each grown on its own draw of the rows and of the features.
+
+    A random forest (Breiman, "Random Forests", Machine Learning 45, 2001; scikit-learn's
+    RandomForestClassifier), which takes unknown values as they are. With few failures to learn
+    from it holds up where boosting follows single rows.
+    """
+
+    name = "forest"
+    trusted: ClassVar = ("sklearn.tree._tree.Tree",)
+
+    class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+        """Options of ``[predictors.forest]``.
+
+        Attributes
+        ----------
+        metrics : tuple of str
+            What is looked at; none: the history of faults only.
+        spans_s : tuple of float
+            Over how long each metric is summed up, seconds.
+        half_lives_s : tuple of float
+            Ages at which a fault counts half, seconds; none: no history of faults.
+        incident_s : float
+            Faults on one node closer together than this are one incident, seconds.
+        max_healthy : int
+            How many moments of workers that did not fail are kept to learn from.
+        trees : int
+            In the forest.
+        min_leaf_rows : int
+            Rows a leaf.
+        seed : int
+            Of the sample and of the forest.
+        horizon_s : float
+            How far ahead the probability looks, seconds.
+        every_s : float
+            How often to forecast, seconds.
+        """
+
+        metrics: tuple[str, ...] = ()
+        spans_s: tuple[Positive, ...] = (600.0, 3600.0)
+        half_lives_s: tuple[Positive, ...] = (86_400.0, 864_000.0, 2_592_000.0)
+        incident_s: NotNegative = 60.0
+        max_healthy: Annotated[int, msgspec.Meta(ge=100)] = 50_000
+        trees: Annotated[int, msgspec.Meta(ge=1)] = 200
+        min_leaf_rows: Annotated[int, msgspec.Meta(ge=1)] = 5
+        seed: Annotated[int, msgspec.Meta(ge=0)] = 0
+        horizon_s: Positive = 3600.0
+        every_s: Positive = 60.0
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        features = Features(
+            metrics=options.metrics,
+            spans_s=options.spans_s,
+            half_lives_s=options.half_lives_s,
+            incident_s=options.incident_s,
+        )
+        super().__init__(
+            features,
+            max_healthy=options.max_healthy,
+            seed=options.seed,
+            horizon_s=options.horizon_s,
+            every_s=options.every_s,
+        )
+
+    def grow(self, rows: Rows) -> Any:
+        """Grow all trees on everything."""
+        from sklearn.ensemble import RandomForestClassifier
+
+        options = self._options
+        forest = RandomForestClassifier(
+            n_estimators=options.trees,
+            min_samples_leaf=options.min_leaf_rows,
+            random_state=options.seed,
+        )
+        return forest.fit(with_something_known(rows.features), rows.failed)
+
+    def log_odds(self, trees: Any, features: Floats) -> Floats:
+        """Return ``(rows,)`` of the mean over the trees; infinite where all are sure."""
+        sure, failed = trees.predict_proba(features).T
+        with np.errstate(divide="ignore"):
+            log_odds: Floats = np.log(failed) - np.log(sure)
+        return log_odds
+
+    def check(self, trees: Any, columns: int) -> None:
+        """Refuse trees that point outside themselves."""
+        check_forest(trees, columns, f"{self.name}.skops")
+
+
+@hookimpl
+def torchloom_register(registry: Registry) -> None:
+    """Offer the predictor."""
+    registry.predictor(ForestPredictor)

@@ -1,0 +1,91 @@
+from typing import ClassVar
+
+import numpy as np
+import pytest
+from sklearn.metrics import average_precision_score
+
+from torchloom_core.errors import ModelError
+from torchloom_core.learning import estimator_bytes
+from torchloom_core.plugin import Example
+from torchloom_core.testing import LearnerContract, view_of
+from torchloom_predictors.forest import ForestPredictor
+
+TICKS, WORKERS, HORIZON = 160, 40, 10
+
+
+class TestContract(LearnerContract):
+    predictor_class = ForestPredictor
+    options: ClassVar = {"metrics": ["temp"], "spans_s": [5.0, 20.0], "trees": 10}
+
+
+def predictor(**options):
+    wanted = {"metrics": ("temp", "noise"), "spans_s": (5.0,), "half_lives_s": (), "trees": 50}
+    rest = {"horizon_s": float(HORIZON), "every_s": 1.0}
+    return ForestPredictor(ForestPredictor.Options(**{**wanted, **rest, **options}))
+
+
+def examples(seed=0):
+    """Return a fleet of which now and then one worker warms up and fails."""
+    random = np.random.default_rng(seed)
+    temp = 60 + random.normal(size=(WORKERS, TICKS))
+    noise = random.normal(size=(WORKERS, TICKS))
+    fails = random.random((WORKERS, TICKS)) < 0.004
+    for worker, tick in np.argwhere(fails):
+        temp[worker, max(0, tick - HORIZON) : tick] += 4.0
+    found = []
+    for tick in range(12, TICKS - HORIZON):
+        metrics = {"temp": temp[:, tick - 9 : tick + 1], "noise": noise[:, tick - 9 : tick + 1]}
+        outcome = fails[:, tick + 1 : tick + HORIZON + 1].any(axis=1).astype(float)
+        found.append(Example(view=view_of(metrics, now_s=1e6 + tick), outcome=outcome))
+    return found
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    learner = predictor()
+    learner.fit(examples())
+    return learner
+
+
+def test_it_finds_what_warns_and_its_probabilities_come_true(fitted):
+    later = examples(seed=1)
+    said = np.concatenate([fitted.forecast(e.view).probability for e in later])
+    true = np.concatenate([e.outcome for e in later])
+    assert average_precision_score(true, said) > 10 * true.mean()
+    assert said.mean() == pytest.approx(true.mean(), rel=0.3)
+
+
+def test_a_sample_of_the_healthy_keeps_the_prior():
+    sampled = predictor(max_healthy=500)
+    sampled.fit(examples())
+    later = examples(seed=1)
+    said = np.mean([sampled.forecast(e.view).probability for e in later])
+    assert said == pytest.approx(np.mean([e.outcome for e in later]), rel=0.5)
+
+
+def test_where_all_trees_are_sure_it_is_certain_and_no_number_is_lost():
+    calm, hot = np.full((20, 10), 60.0), np.full((20, 10), 90.0)
+    ill = np.arange(20) < 5
+    metrics = {"temp": np.where(ill[:, None], hot, calm), "noise": np.zeros((20, 10))}
+    learner = predictor(min_leaf_rows=1)
+    learner.fit([Example(view=view_of(metrics), outcome=ill.astype(float))] * 3)
+    probability = learner.forecast(view_of(metrics)).probability
+    assert np.isfinite(probability).all()
+    assert probability[~ill].max() == 0.0
+    assert probability[ill].min() == 1.0
+
+
+def test_the_reason_is_the_feature_without_which_it_would_be_judged_better(fitted):
+    calm = 60 + np.random.default_rng(5).normal(size=(20, 10))
+    calm[3, -6:] += 4.0
+    hazard = fitted.forecast(view_of({"temp": calm, "noise": np.zeros((20, 10))}))
+    assert hazard.probability.argmax() == 3
+    assert "temp" in hazard.why[3]
+
+
+def test_trees_that_point_outside_themselves_are_refused(fitted):
+    spoilt = predictor()
+    spoilt.restore(fitted.parts())
+    spoilt._trees.estimators_[0].tree_.children_left[0] = 10_000
+    with pytest.raises(ModelError, match="need trees whose nodes are in them"):
+        predictor().restore({**fitted.parts(), "forest.skops": estimator_bytes(spoilt._trees)})
