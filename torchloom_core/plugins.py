@@ -10,7 +10,7 @@ import inspect
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import msgspec
 import pluggy
@@ -18,11 +18,18 @@ import pluggy
 from torchloom_core import config_faults
 from torchloom_core.config import Config, PolicySwitch, convert
 from torchloom_core.decisions import PolicyFailed, PredictorFailed
-from torchloom_core.errors import ConfigError, PluginError
+from torchloom_core.errors import ConfigError, ModelError, PluginError
 from torchloom_core.fleet.view import Need
 from torchloom_core.naming import nearest
 from torchloom_core.plugin import PROJECT, Hooks, Policy, Predictor
-from torchloom_core.plugin_contract import Kind, contract_problem, needs_problem, pace_problem
+from torchloom_core.plugin_contract import (
+    MODEL,
+    Kind,
+    contract_problem,
+    needs_problem,
+    pace_problem,
+)
+from torchloom_core.plugin_settings import Place, check_predictors, check_skill, fitted
 
 log = logging.getLogger(__name__)
 
@@ -180,10 +187,14 @@ def activate(
     Raises
     ------
     ConfigError
-        If nobody registered a name, or an option is wrong.
+        If nobody registered a name, an option is wrong, or a policy needs a predictor with skill
+        and is given a model without.
+    ModelError
+        If a fitted model cannot be read.
     """
     known = list(infos)
-    place = _Place(source, text)
+    place = Place(source, text)
+    tick_s = config.weaver.tick_s
     policies: list[ActivePolicy] = []
     predictors: dict[str, Predictor] = {}
     failed: list[PolicyFailed | PredictorFailed] = []
@@ -191,7 +202,7 @@ def activate(
     for name, settings in config.policies.items():
         try:
             options = {key: value for key, value in settings.items() if key != "mode"}
-            policy = _build("policy", name, options, known, place, versions)
+            policy = _build("policy", name, options, known, place, versions, tick_s)
         except PluginError as error:
             failed.append(PolicyFailed(policy=name, rule="cannot_start", detail=str(error)))
         else:
@@ -202,13 +213,15 @@ def activate(
                 f"policies.{name}",
                 text,
             )
-            _check_predictors(policy, name, config, place)
+            check_predictors(policy, name, config, place)
             policies.append(ActivePolicy(name, policy, mode.mode))
     for name, settings in config.predictors.items():
         try:
-            predictors[name] = _build("predictor", name, settings, known, place, versions)
+            predictors[name] = _build("predictor", name, settings, known, place, versions, tick_s)
         except PluginError as error:
             failed.append(PredictorFailed(predictor=name, rule="cannot_start", detail=str(error)))
+    for active in policies:
+        check_skill(active.policy, active.name, predictors, config, place)
     for number, pair in enumerate(config.arbiter.forbidden):
         names = {info.name for info in known if info.kind in ("policy", None)}
         if pair.policy not in names:
@@ -221,33 +234,14 @@ def activate(
     return ActivePlugins(tuple(policies), predictors, tuple(failed), versions)
 
 
-class _Place(NamedTuple):
-    """The config file, to name a place in it."""
-
-    source: str
-    text: str
-
-    def of(self, *path: str | int) -> str:
-        return config_faults.place(self.source, self.text, path)
-
-
-def _check_predictors(policy: Policy, name: str, config: Config, place: _Place) -> None:
-    """Refuse a policy that reads forecasts nobody makes."""
-    for predictor in getattr(policy, "predictors", ()):
-        if predictor not in config.predictors:
-            raise ConfigError(
-                f"{place.of('policies', name)}: need predictor {predictor!r} under "
-                f"[predictors]{nearest(predictor, config.predictors)}"
-            )
-
-
 def _build(
     kind: Kind,
     name: str,
     settings: Mapping[str, Any],
     infos: list[PluginInfo],
-    place: _Place,
+    place: Place,
     versions: dict[str, str],
+    tick_s: float,
 ) -> Any:
     section = "policies" if kind == "policy" else "predictors"
     matches = [i for i in infos if i.name == name and i.kind in (kind, None)]
@@ -261,21 +255,26 @@ def _build(
         raise ConfigError(text)
     if info.problem or info.cls is None:
         raise PluginError(f"{kind} {name} (entry point {info.entry_point}): {info.problem}")
+    version = f"{info.package} {info.version}"
     try:
-        options = convert(
-            dict(settings), info.cls.Options, place.source, f"{section}.{name}", place.text
-        )
-        plugin = info.cls(options)
-        problem = needs_problem(plugin.needs)
+        if kind == "predictor" and MODEL in settings:
+            plugin, digest = fitted(info.cls, settings, place)
+            version = f"{version}, model {digest[:12]}"
+        else:
+            options = convert(
+                dict(settings), info.cls.Options, place.source, f"{section}.{name}", place.text
+            )
+            plugin = info.cls(options)
+        problem = needs_problem(plugin.needs, tick_s)
         if kind == "predictor":
             problem = problem or pace_problem(plugin)
-    except (ConfigError, KeyboardInterrupt):
+    except (ConfigError, ModelError, KeyboardInterrupt):
         raise
     except BaseException as error:
         raise PluginError(f"{kind} {name}: cannot be built: {one_line(error)}") from error
     if problem:
         raise PluginError(f"{kind} {name}: {problem}")
-    versions[name] = f"{info.package} {info.version}"
+    versions[name] = version
     return plugin
 
 

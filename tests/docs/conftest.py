@@ -4,11 +4,12 @@ import pytest
 
 from torchloom_core.actions import ChangeKnob
 from torchloom_core.config import Config
-from torchloom_core.decisions import Propose, Request, Tick
+from torchloom_core.decisions import Tick
 from torchloom_core.kernel import Kernel
 from torchloom_core.messages import Ack, Hello, KnobSpec, Telemetry
 from torchloom_core.plugins import ActivePlugins
 from torchloom_core.policy_host import RecordedGuard
+from torchloom_core.requests import Propose, Request
 from torchloom_core.trajectory.layout import run_folder
 from torchloom_core.trajectory.writer import TrajectoryWriter
 

@@ -26,6 +26,7 @@ from torchloom_core.weaver.desk import Desk
 
 PACKAGES = ("torchloom_core", "threadlet", "policies", "predictors")
 FILE_SUFFIXES = ("json", "creds")
+CONTRACTS = ("PolicyContract", "PredictorContract", "LearnerContract")
 ENDINGS = ("net_gain", "person", "outbid", "approval", "holdout", "dry_run", "shadow")
 
 pages = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -44,7 +45,7 @@ def run(block, module):
     # Line numbers in a traceback are the page's.
     exec(compile("\n" * block.line + block.text, block.page, "exec"), vars(module))
     for name, value in list(vars(module).items()):
-        if before.get(name) is value or name in ("PolicyContract", "PredictorContract"):
+        if before.get(name) is value or name in CONTRACTS:
             continue
         if inspect.isclass(value) and issubclass(value, PolicyContract | PredictorContract):
             for test in filter(lambda name: name.startswith("test_"), dir(value)):

@@ -119,10 +119,14 @@ def test_a_constructor_may_call_its_options_a_config_error():
         (iter([Need("heat")]), "need a sequence of Need in .needs, was <"),
         ([Need(3)], "need a metric's name in every Need, was 3"),  # type: ignore[arg-type]
         ([Need("")], "need a metric's name in every Need, was ''"),
-        ([Need("heat", math.nan)], "heat: need window_s in 0..86400, was nan"),
-        ([Need("heat", -1.0)], "heat: need window_s in 0..86400, was -1.0"),
-        ([Need("heat", math.inf)], "heat: need window_s in 0..86400, was inf"),
-        ([Need("heat", "3")], "heat: need window_s in 0..86400, was '3'"),  # type: ignore[arg-type]
+        ([Need("heat", math.nan)], "heat: need window_s in 0..34560000, was nan"),
+        ([Need("heat", -1.0)], "heat: need window_s in 0..34560000, was -1.0"),
+        ([Need("heat", math.inf)], "heat: need window_s in 0..34560000, was inf"),
+        ([Need("heat", "3")], "heat: need window_s in 0..34560000, was '3'"),  # type: ignore[arg-type]
+        (
+            [Need("heat", 100_001.0)],
+            "heat: need window_s of at most 100000 ticks of 1 s, was 100001",
+        ),
     ],
 )
 def test_needs_that_are_none_are_quarantined(needs, problem):

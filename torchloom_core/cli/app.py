@@ -37,6 +37,19 @@ app.command(
 )
 app.command(f"{_HERE}.status_command:status", name="status", help="Show the run.", group=_WATCHING)
 
+app.command(
+    f"{_HERE}.evaluate_command:evaluate",
+    name="evaluate",
+    help="Backtest policies and predictors on a recorded trace.",
+    group=_WATCHING,
+)
+app.command(
+    f"{_HERE}.fit_command:fit",
+    name="fit",
+    help="Fit a predictor on a trace, and say what it is worth.",
+    group=_WATCHING,
+)
+
 _trajectory = App(
     name="trajectory", help="Look back: what was seen, decided and done.", group=_WATCHING
 )
@@ -47,6 +60,25 @@ for _name, _help in (
 ):
     _trajectory.command(f"{_HERE}.trajectory_commands:{_name}", name=_name, help=_help)
 app.command(_trajectory)
+
+_trace = App(name="trace", help="Make, check and look at trace bundles.", group=_WATCHING)
+for _name, _module, _help in (
+    ("validate", "trace_commands", "Find everything that is wrong with a bundle."),
+    ("describe", "trace_commands", "Show what is in a bundle."),
+    ("synthesize", "trace_make_commands", "Write a synthetic trace."),
+    ("from-trajectory", "trace_make_commands", "Write one life of a Weaver as a trace."),
+):
+    _function = _name.replace("-", "_")
+    _trace.command(f"{_HERE}.{_module}:{_function}", name=_name, help=_help)
+_import = App(name="import", help="Make a bundle of what others recorded.")
+for _name, _help in (
+    ("csv", "Faults of your own, a row an event."),
+    ("infinitehbd", "InfiniteHBD-Trace: faults of 400 GPU servers."),
+    ("backblaze", "Backblaze Hard Drive Data: daily SMART values."),
+):
+    _import.command(f"{_HERE}.trace_commands:import_{_name}", name=_name, help=_help)
+_trace.command(_import)
+app.command(_trace)
 
 _knob = App(name="knob", help="See and turn the run's knobs.", group=_ACTING)
 for _name, _function, _help in (
@@ -73,6 +105,8 @@ for _name, _help in (
     ("pause", "Pause training at the next step boundary."),
     ("resume", "Go on after a pause."),
     ("dump", "Collect a worker's stacks and Flight Recorder dump."),
+    ("cordon", "Put nobody new on a node."),
+    ("uncordon", "Let workers be put on a node again."),
     ("approve", "Approve a proposal that waits for a person."),
 ):
     app.command(f"{_HERE}.action_commands:{_name}", name=_name, help=_help, group=_ACTING)

@@ -1,0 +1,81 @@
+"""``torchloom fit`` as a person types it."""
+
+import json
+
+import pytest
+
+from tests.cli.test_without_a_weaver import is_one_line
+from tests.evaluate.traces import write_bundle
+
+QUICK = [
+    *("fit", "t.tltrace", "--predictor", "fault_history", "--until", "60d"),
+    *("--tick-s", "43200", "--every-s", "86400", "--resamples", "200"),
+    *("--option", "horizon_s=172800"),
+]
+
+
+@pytest.fixture
+def trace(folder):
+    """120 days of 20 nodes, some of which fail more often."""
+    write_bundle(folder.path / "t.tltrace", rate=0.03)
+    return folder
+
+
+def test_a_model_is_written_and_its_worth_is_said(trace):
+    result = trace.torchloom(*QUICK)
+    assert result.returncode == 0, result.stderr
+    for text in ("prevalence", "event precision", "random", "wrote fault_history.tlmodel"):
+        assert text in result.stdout
+    assert "Skill: AUPRC is above that of a random score by +" in result.stdout
+    assert (trace.path / "fault_history.tlmodel" / "card.md").is_file()
+    (trace.path / "torchloom.toml").write_text(
+        "[predictors.fault_history]\nmodel = 'fault_history.tlmodel'\n"
+    )
+    plugins = json.loads(trace.torchloom("plugins", "--json").stdout)
+    assert [row["name"] for row in plugins if row["active"]] == ["fault_history"]
+    is_one_line(trace.torchloom(*QUICK), 7, "need a new path, was there already")
+    again = trace.torchloom(*QUICK, "--force", "--json")
+    assert json.loads(again.stdout)["score"]["predictor"] == "fault_history"
+
+
+def test_no_skill_is_said_plainly_and_is_no_error(folder):
+    write_bundle(folder.path / "t.tltrace", rate=0.003, days=100)
+    result = folder.torchloom(*QUICK, "--out", "a/none.tlmodel")
+    assert result.returncode == 0, result.stderr
+    assert "No skill shown:" in result.stdout
+    assert (folder.path / "a" / "none.tlmodel" / "model.json").is_file()
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "problem"),
+    [
+        ("--predictor fault_histroy", 2, "did you mean fault_history?"),
+        ("--until 60", 2, "--until: need a date such as 2024-06-30, or days such as 30d, was '60'"),
+        ("--until 600d", 6, "need an end of the training time in the trace's 120 days"),
+        ("--until 1970-01-01", 6, "need an end of the training time"),
+        ("--option horizon=3", 2, "--option: predictors.fault_history.horizon: unknown key"),
+        ("--option horizon_s", 2, "--option: need NAME=VALUE, was 'horizon_s'"),
+        ("--out t.tltrace --force", 7, "need a model to replace, was something else"),
+        ("--task forecats", 2, "forecats"),
+    ],
+)
+def test_a_mistake_is_one_line(trace, words, status, problem):
+    told = QUICK.copy()
+    for name, value in zip(words.split()[::2], words.split()[1::2], strict=False):
+        if name in ("--predictor", "--until"):
+            told[told.index(name) + 1] = value
+        else:
+            told += [name, value]
+    told += [word for word in words.split() if word == "--force"]
+    is_one_line(trace.torchloom(*told), status, problem)
+
+
+def test_a_trace_that_is_none_is_one_line(folder):
+    is_one_line(folder.torchloom(*QUICK), 6, "t.tltrace: need a trace bundle, was nothing")
+
+
+def test_a_trace_with_no_failure_is_one_line(folder):
+    write_bundle(folder.path / "t.tltrace", rate=0.0, days=30, nodes=3)
+    told = [*QUICK]
+    told[told.index("60d")] = "20d"
+    is_one_line(folder.torchloom(*told), 2, "need a failure to learn from, was none in")

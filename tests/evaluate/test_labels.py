@@ -1,0 +1,170 @@
+"""A moment is positive, negative, or nobody knows; the rules are those of the field."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.evaluate.traces import FOREVER_NS, HOUR_NS, drain, event, hours, task, watched
+from torchloom_core.errors import TraceError
+from torchloom_core.evaluate.labels import Task, incidents, outcomes
+from torchloom_core.trace.schema import Component
+
+NAN = float("nan")
+
+
+def judged(events=(), actions=(), of=None, *, count=10, end_h=100, known_h=None, nodes=1, **more):
+    """Return outcomes of hourly moments, those of the one node alone if there is one."""
+    known_ns = FOREVER_NS if known_h is None else known_h * HOUR_NS
+    came = outcomes(
+        events,
+        actions,
+        watched(nodes),
+        hours(count),
+        of or task(3),
+        known_until_ns=known_ns,
+        span=(0, end_h * HOUR_NS),
+        **more,
+    )
+    return came[:, 0].tolist() if nodes == 1 else came
+
+
+def same(found, wanted):
+    return np.array_equal(found, wanted, equal_nan=True)
+
+
+def test_a_failure_makes_the_horizon_before_it_positive_and_not_the_moment_it_starts():
+    came = judged([event("n00000", 5, 5)])
+    assert came == [0, 0, 1, 1, 1, 0, 0, 0, 0, 0]
+
+
+def test_a_node_under_repair_is_neither_positive_nor_negative():
+    came = judged([event("n00000", 2, 5)])
+    assert same(came, [1, 1, NAN, NAN, NAN, 0, 0, 0, 0, 0])
+
+
+def test_an_end_nobody_knows_lasts_as_long_as_assumed_unless_the_failure_was_the_jobs():
+    of = task(3, repair_s=2 * 3600.0)
+    assert same(judged([event("n00000", 2)], of=of), [1, 1, NAN, NAN, 0, 0, 0, 0, 0, 0])
+    assert judged([event("n00000", 2, follows="job")], of=of)[2:] == [0.0] * 8
+
+
+def test_a_failure_sooner_than_the_lead_is_too_late_to_be_right_or_wrong():
+    came = judged([event("n00000", 5, 5)], of=task(4, lead_s=2 * 3600.0))
+    assert same(came, [0, 1, 1, NAN, NAN, 0, 0, 0, 0, 0])
+
+
+def test_the_end_of_the_span_censors_the_horizon_before_it():
+    came = judged(end_h=8)
+    assert same(came, [0, 0, 0, 0, 0, 0, NAN, NAN, NAN, NAN])
+
+
+def test_a_failure_before_the_end_is_known_all_the_same():
+    came = judged([event("n00000", 8, 8)], end_h=8)
+    assert same(came, [0, 0, 0, 0, 0, 1, 1, 1, NAN, NAN])
+
+
+def test_a_failure_that_was_told_only_later_is_not_known_and_what_is_not_known_is_censored():
+    late = event("n00000", 4, 4, known_h=9)
+    assert same(judged([late], known_h=8), [0, 0, 0, 0, 0, 0, NAN, NAN, NAN, NAN])
+    assert judged([late], known_h=9)[1:4] == [1, 1, 1]
+
+
+def test_a_drained_node_is_neither_for_a_horizon_before_and_after():
+    came = judged(actions=[drain("n00000", 4)])
+    assert same(came, [0, NAN, NAN, NAN, NAN, NAN, NAN, 0, 0, 0])
+    longer = judged(actions=[drain("n00000", 4, 9, kind="migrate")])
+    assert same(longer, [0, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, 0])
+
+
+def test_a_reboot_prevents_nothing():
+    assert judged(actions=[drain("n00000", 4, kind="reboot")]) == [0.0] * 10
+
+
+def test_a_failure_that_came_in_spite_of_a_drain_is_positive_before_it():
+    came = judged([event("n00000", 5, 5)], [drain("n00000", 4)])
+    assert same(came[:5], [0, NAN, 1, 1, NAN])
+
+
+def test_an_uncertain_label_is_neither_and_a_certain_one_beside_it_counts():
+    doubtful = event("n00000", 5, 5, label="uncertain")
+    assert same(judged([doubtful])[2:5], [NAN, NAN, NAN])
+    assert same(judged([doubtful, event("n00000", 6, 6)])[2:6], [NAN, 1, 1, 1])
+
+
+def test_a_component_is_absent_before_it_came_and_censored_before_it_went():
+    there = Component(id="n00000", kind="node", from_ns=2 * HOUR_NS, until_ns=8 * HOUR_NS)
+    came = judged(topology=[there])
+    assert same(came, [NAN, NAN, 0, 0, 0, NAN, NAN, NAN, NAN, NAN])
+
+
+def test_a_rack_event_touches_every_node_and_others_touch_only_theirs():
+    came = judged([event("rack", 5, 5), event("n00001", 8, 8)], nodes=2)
+    assert came[:, 0].tolist() == [0, 0, 1, 1, 1, 0, 0, 0, 0, 0]
+    assert came[:, 1].tolist() == [0, 0, 1, 1, 1, 1, 1, 1, 0, 0]
+
+
+def test_what_is_not_fatal_counts_only_where_its_kind_is_asked_for():
+    mild = event("n00000", 5, 5, fatal=False, kind="slow")
+    assert judged([mild]) == [0.0] * 10
+    assert judged([mild], of=task(3, kinds=("slow",)))[2:5] == [1, 1, 1]
+
+
+def test_a_detection_is_positive_while_the_incident_goes_on():
+    of = task(3, kind="detect")
+    mild = event("n00000", 2, 5, fatal=False)
+    assert same(judged([mild], of=of, end_h=8), [0, 0, 1, 1, 1, 0, 0, 0, 0, NAN])
+
+
+def test_events_closer_than_the_merge_time_are_one_incident():
+    events = [event("n00000", 1, 2), event("n00000", 2.5, 3), event("n00000", 5, 6)]
+    events.append(event("n00001", 2, 3))
+    found = incidents(events, watched(2), task(3, merge_s=3600.0), known_until_ns=FOREVER_NS)
+    assert found.row.tolist() == [0, 1, 0]
+    assert (found.start_ns // HOUR_NS).tolist() == [1, 2, 5]
+    assert (found.end_ns // HOUR_NS).tolist() == [3, 3, 6]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "problem"),
+    [
+        ({"lead_s": 10.0}, "need 0 <= lead_s < horizon_s, was 10 and 10"),
+        ({"lead_s": -1.0}, "need 0 <= lead_s < horizon_s, was -1 and 10"),
+        ({"merge_s": -1.0}, "need merge_s and repair_s >= 0, was -1 and 86400"),
+    ],
+)
+def test_a_task_that_makes_no_sense_is_refused(wrong, problem):
+    with pytest.raises(TraceError) as caught:
+        Task(horizon_s=10.0, **wrong)
+    assert str(caught.value) == problem
+
+
+starts = st.lists(st.integers(0, 40), max_size=6)
+
+
+@given(starts, st.integers(1, 8), st.integers(0, 7), st.integers(5, 45))
+def test_outcomes_are_what_their_definition_says_moment_by_moment(at, horizon, lead, end):
+    lead = min(lead, horizon - 1)
+    events = [event("n00000", start, start, id=str(i)) for i, start in enumerate(at)]
+    came = judged(events, of=task(horizon, lead_s=lead * 3600.0), count=45, end_h=end)
+    for t, value in enumerate(came):
+        ahead = [start - t for start in at if 0 < start - t <= horizon]
+        if t > end:
+            wanted = NAN
+        elif any(lead < start for start in ahead):
+            wanted = 1.0
+        elif ahead or t + horizon > end:
+            wanted = NAN
+        else:
+            wanted = 0.0
+        assert same(value, wanted), (t, at)
+
+
+@given(starts, starts, st.integers(5, 40))
+def test_nothing_that_is_available_later_changes_an_outcome(at, later, known):
+    events = [event("n00000", start, start, id=str(i)) for i, start in enumerate(at)]
+    more = [
+        event("n00000", start, start, known_h=known + 1, id=f"l{i}")
+        for i, start in enumerate(later)
+    ]
+    assert same(judged(events, known_h=known), judged(events + more, known_h=known))

@@ -1,0 +1,297 @@
+"""Every leak that is planted is caught by its name, and clean forecasts are not."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tests.evaluate.traces import HOUR_NS, HOUR_S, event, judge, task, write_bundle
+from torchloom_core.errors import LeakError, TraceError
+from torchloom_core.evaluate.given_scores import score_given
+from torchloom_core.evaluate.hindcasts import Hindcasts, hindcasts
+from torchloom_core.evaluate.leaks import (
+    flags_of,
+    is_point_adjusted,
+    refuse_future,
+    refuse_trained,
+    suspicious_features,
+)
+from torchloom_core.plugin import Hazard, Need
+
+DAY_NS = 24 * HOUR_NS
+CUT = 60
+"""First day that is scored; the horizon is two days."""
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory):
+    return write_bundle(tmp_path_factory.mktemp("traces") / "t.tltrace", rate=0.03)[0]
+
+
+@pytest.fixture
+def table(bundle):
+    """Honest forecasts: what is said has to do with failures that were told before."""
+    random = np.random.default_rng(3)
+    count = np.zeros(20)
+    rows = []
+    events = iter(bundle.events())
+    coming = next(events)
+    for day in range(1, 118):
+        while coming and coming.t_avail <= day * DAY_NS:
+            count[int(coming.component[1:])] += 1
+            coming = next(events, None)
+        score = (count + random.random(20)) / (count.max() + 2)
+        rows += [
+            (day * DAY_NS, f"n{node:05}", float(value), "train" if day < CUT - 2 else "test")
+            for node, value in enumerate(score)
+            if not CUT - 2 <= day < CUT
+        ]
+    return pd.DataFrame(rows, columns=["t", "component", "score", "part"])
+
+
+def scored(table, bundle, tmp_path, *, of=None, suffix="csv", name="mine"):
+    path = tmp_path / f"scores.{suffix}"
+    table.to_csv(path, index=False) if suffix == "csv" else table.to_parquet(path)
+    return score_given(
+        name,
+        path,
+        bundle,
+        of or task(48),
+        until_ns=CUT * DAY_NS,
+        false_alarms_per_node_day=0.01,
+        resamples=200,
+    )
+
+
+def refused(error, table, bundle, tmp_path, **more):
+    with pytest.raises(error) as caught:
+        scored(table, bundle, tmp_path, **more)
+    text = str(caught.value)
+    assert "\n" not in text
+    return text.replace(str(tmp_path), "")
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_clean_forecasts_are_scored_without_a_flag(table, bundle, tmp_path, suffix):
+    found = scored(table, bundle, tmp_path, suffix=suffix)
+    assert found.flags == ()
+    assert found.incidents >= 20
+    assert found.from_ns == CUT * DAY_NS
+    assert found.threshold_from == "the training rows, before 60 d"
+    assert found.skill.startswith("Skill: AUPRC is above that of a random score by +")
+
+
+def test_a_file_without_parts_is_split_in_time_with_an_embargo(table, bundle, tmp_path):
+    found = scored(table.drop(columns="part"), bundle, tmp_path)
+    assert found.from_ns == CUT * DAY_NS
+    assert found.threshold_from == "before 60 d"
+    assert found.flags == ()
+
+
+def test_times_may_be_text(table, bundle, tmp_path):
+    as_text = table.assign(t=pd.to_datetime(table["t"], utc=True).dt.strftime("%Y-%m-%dT%H:%M:%SZ"))
+    assert scored(as_text, bundle, tmp_path) == scored(table, bundle, tmp_path)
+
+
+def test_rows_split_at_random_are_refused(table, bundle, tmp_path):
+    part = np.random.default_rng(0).choice(["train", "test"], len(table))
+    text = refused(LeakError, table.assign(part=part), bundle, tmp_path)
+    assert "random_split: need the test rows of a component after its training rows" in text
+
+
+def test_a_split_by_machine_alone_is_refused(table, bundle, tmp_path):
+    part = np.where(table["component"] < "n00010", "train", "test")
+    text = refused(LeakError, table.assign(part=part), bundle, tmp_path)
+    assert "machine_split: need the test rows after all training rows" in text
+
+
+def test_a_split_without_an_embargo_is_refused(table, bundle, tmp_path):
+    part = np.where(table["t"] < CUT * DAY_NS, "train", "test")
+    part[table["t"] == (CUT - 3) * DAY_NS] = "test"
+    text = refused(LeakError, table.assign(part=part), bundle, tmp_path)
+    assert "no_embargo: need 172800 s, the horizon, between training and test rows" in text
+    assert "was 86400 s" in text
+
+
+def test_a_forecast_that_was_made_later_is_refused(table, bundle, tmp_path):
+    late = table.assign(t_avail=table["t"])
+    assert scored(late, bundle, tmp_path).flags == ()
+    late.loc[4, "t_avail"] += 1
+    text = refused(LeakError, late, bundle, tmp_path)
+    assert text == (
+        "/scores.csv:6: future_feature: need t_avail <= t, a forecast made when it is for, "
+        f"was {DAY_NS + 1}"
+    )
+
+
+def test_a_threshold_that_is_best_on_what_is_scored_is_flagged(table, bundle, tmp_path):
+    honest = scored(table, bundle, tmp_path)
+    alarm = table["score"] >= honest.threshold
+    assert scored(table.assign(alarm=alarm), bundle, tmp_path).flags == ()
+    test = table["part"] == "test"
+    truth = outcome_of(table, bundle)
+    known = test & ~np.isnan(truth)
+    levels = np.sort(table["score"][known].unique())
+    f1 = [f1_of(truth[known] == 1, table["score"][known] >= level) for level in levels]
+    tuned = (table["score"] >= levels[np.argmax(f1)]).astype(int)
+    assert scored(table.assign(alarm=tuned), bundle, tmp_path).flags == ("test_tuned_threshold",)
+
+
+def outcome_of(table, bundle):
+    """Return for every row whether its component fails within two days, NaN under repair."""
+    truth = np.zeros(len(table))
+    for failure in bundle.events():
+        own = (table["component"] == failure.component).to_numpy()
+        ahead = failure.t_event - table["t"].to_numpy()
+        truth[own & (ahead > 0) & (ahead <= 2 * DAY_NS)] = 1
+    for failure in bundle.events():
+        own = (table["component"] == failure.component).to_numpy()
+        at = table["t"].to_numpy()
+        truth[own & (at >= failure.t_event) & (at < failure.t_resolved)] = np.nan
+    return truth
+
+
+def f1_of(truth, alarm):
+    return 2 * (truth & alarm).sum() / (truth.sum() + alarm.sum())
+
+
+def detection(random, adjust):
+    """Return a day by the hour on 4 nodes: incidents of six hours, alarms that know little."""
+    of = task(6, kind="detect")
+    events = [
+        event(f"n{node:05}", start, start + 6, fatal=False)
+        for node in range(4)
+        for start in range(20, 300, 40)
+    ]
+    score = random.random((320, 4))
+    judged = judge(score, events, of)
+    alarms = judged.alarms(0.9)
+    if adjust:
+        for failure in events:
+            own = int(failure.component[1:])
+            at = slice(failure.t_event // HOUR_NS, failure.t_resolved // HOUR_NS)
+            alarms[at, own] |= alarms[at, own].any()
+    return judged, alarms
+
+
+def test_point_adjusted_alarms_are_flagged_and_honest_ones_are_not():
+    judged, alarms = detection(np.random.default_rng(0), adjust=True)
+    assert "point_adjusted" in flags_of(judged, alarms)
+    judged, alarms = detection(np.random.default_rng(0), adjust=False)
+    assert flags_of(judged, alarms) == ()
+
+
+def test_a_node_that_is_always_alarmed_is_not_point_adjusted():
+    of = task(6)
+    events = [event("n00000", start, start + 1) for start in range(20, 300, 40)]
+    judged = judge(np.ones((320, 2)), events, of)
+    assert not is_point_adjusted(judged, judged.alarms(0.5))
+
+
+def test_a_model_is_not_scored_on_the_time_it_was_fitted_on():
+    refuse_trained("a.tlmodel", 100, 100)
+    with pytest.raises(LeakError) as caught:
+        refuse_trained("a.tlmodel", 100, 99)
+    assert str(caught.value) == (
+        "a.tlmodel: test_tuned_threshold: need scored time from 100 ns on, where its fitting and "
+        "threshold ended, was 99 ns"
+    )
+
+
+def test_a_column_that_knows_the_failures_is_flagged_and_a_good_one_is_not():
+    random = np.random.default_rng(1)
+    failed = random.random(2000) < 0.02
+    told = failed + 0.1 * random.random(2000)
+    good = failed + random.normal(size=2000)
+    gone = np.where(failed, np.nan, 1.0)
+    flags = suspicious_features(
+        np.column_stack([told, -told, good, gone]), failed, ["told", "lack", "good", "gone"]
+    )
+    assert flags == tuple(f"suspicious_feature: {name}" for name in ("told", "lack", "gone"))
+
+
+class Level:
+    """Reads one metric, as any predictor would."""
+
+    name = "level"
+    horizon_s = 48 * HOUR_S
+    every_s = 24 * HOUR_S
+
+    def __init__(self, bundle=None):
+        self.needs = (Need("heat"),)
+        self.bundle = bundle
+
+    def forecast(self, view):
+        heat = np.nan_to_num(view.latest("heat"))
+        if self.bundle is not None:
+            soon = {
+                e.component
+                for e in self.bundle.events()
+                if 0 < e.t_event - view.now_ns <= 2 * DAY_NS
+            }
+            heat = heat + [worker in soon for worker in view.workers]
+        return Hazard(probability=np.clip(heat / 10, 0, 1))
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    path = tmp_path_factory.mktemp("traces") / "m.tltrace"
+    random = np.random.default_rng(4)
+    metrics = {"heat": lambda failed: random.random(failed.shape)}
+    return write_bundle(path, days=40, rate=0.05, metrics=metrics)[0]
+
+
+def test_a_predictor_that_sees_the_future_is_refused_and_one_that_does_not_is_not(measured):
+    def honest(of):
+        return hindcasts(of, Level(), tick_s=6 * HOUR_S)
+
+    refuse_future(measured, honest, after_ns=20 * DAY_NS)
+    with pytest.raises(LeakError, match="future_feature: need forecasts up to"):
+        refuse_future(
+            measured, lambda of: hindcasts(of, Level(of), tick_s=6 * HOUR_S), after_ns=20 * DAY_NS
+        )
+
+
+def test_a_mean_over_past_and_future_is_a_feature_from_the_future(measured):
+    def centred(of):
+        said = hindcasts(of, Level(), tick_s=6 * HOUR_S)
+        after = np.vstack([said.score[1:], said.score[-1:]])
+        return Hindcasts(said.watched, said.times_ns, said.every_s, (said.score + after) / 2)
+
+    with pytest.raises(LeakError, match="future_feature"):
+        refuse_future(measured, centred, after_ns=20 * DAY_NS)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "problem"),
+    [
+        (lambda t: t.drop(columns="score"), ": need a column score; there are component, part, t"),
+        (lambda t: t.rename(columns={"t": "ts"}), ": need a column t"),
+        (lambda t: t.iloc[:0], ": need a row, was none"),
+        (lambda t: put(t, "component", "n7"), ":5: need a component of the nodes watched, was n7"),
+        (lambda t: put(t, "score", np.nan), ":5: need a finite score, was nan"),
+        (lambda t: put(t, "score", np.inf), ":5: need a finite score, was inf"),
+        (lambda t: put(t, "score", "high"), ":5: need a finite score, was high"),
+        (lambda t: put(t, "t", "noon"), ":5: need ns since the epoch or ISO 8601, was noon"),
+        (lambda t: put(t, "part", "dev"), ":5: need part train or test, was dev"),
+        (lambda t: put(t.assign(alarm=0), "alarm", 3), ":5: need alarm 0 or 1, was 3"),
+        (lambda t: put(t, "component", "n00002"), ":5: need one score a component and moment"),
+        (lambda t: t[t["part"] == "train"], ": need a row to score, was none"),
+        (lambda t: t[t["part"] == "test"], ": need earlier rows to set a threshold on"),
+    ],
+)
+def test_a_file_that_breaks_a_rule_is_refused_with_its_row(table, bundle, tmp_path, spoil, problem):
+    assert refused(TraceError, spoil(table), bundle, tmp_path).startswith(f"/scores.csv{problem}")
+
+
+def put(table, column, value):
+    """Return the table with one value of its fourth row, which is line 5, exchanged."""
+    table = table.astype({column: object})
+    table.loc[3, column] = value
+    return table
+
+
+def test_a_file_that_is_no_table_is_refused(bundle, tmp_path):
+    path = tmp_path / "scores.parquet"
+    path.write_bytes(b"nothing")
+    with pytest.raises(TraceError, match="need a Parquet or CSV file of scores"):
+        score_given("mine", path, bundle, task(48), until_ns=0, false_alarms_per_node_day=1.0)

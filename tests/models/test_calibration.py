@@ -1,0 +1,56 @@
+"""Calibrated probabilities come true as often as they say, and keep their order."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from torchloom_core.models.calibration import Calibration, calibrate
+
+
+def test_what_is_too_sure_of_itself_is_put_right():
+    random = np.random.default_rng(0)
+    truth = random.uniform(0.01, 0.4, 20_000)
+    came = (random.random(20_000) < truth).astype(float)
+    said = 1 / (1 + ((1 - truth) / truth) ** 2 * np.exp(-1))
+    calibration = calibrate(said, came)
+    assert np.abs(calibration.apply(said) - truth).max() < 0.03
+    assert calibration.slope == pytest.approx(0.5, abs=0.03)
+    assert calibration.apply(said).mean() == pytest.approx(came.mean(), abs=1e-4)
+
+
+def test_with_too_few_failures_probabilities_are_left_as_they_are():
+    said, came = np.linspace(0, 1, 50), np.zeros(50)
+    came[:9] = 1.0
+    calibration = calibrate(said, came)
+    assert calibration.is_identity
+    assert np.array_equal(calibration.apply(said), said)
+    assert calibration.text == "none: 9 positive moments are fewer than 10"
+
+
+def test_moments_of_which_something_is_not_known_are_left_out_and_nan_stays():
+    random = np.random.default_rng(0)
+    said = random.random(500)
+    came = (random.random(500) < said).astype(float)
+    more = calibrate(np.concatenate([said, [np.nan, 0.5]]), np.concatenate([came, [1.0, np.nan]]))
+    assert more == calibrate(said, came)
+    assert np.isnan(more.apply(np.array([np.nan]))).all()
+
+
+probabilities = arrays(np.float64, 60, elements=st.floats(0, 1))
+
+
+@settings(deadline=None, max_examples=30)
+@given(probabilities, arrays(np.bool_, 60))
+def test_who_is_likelier_to_fail_stays_likelier_whatever_came(said, came):
+    calibration = calibrate(said, came.astype(float))
+    assert calibration.slope > 0
+    after = calibration.apply(np.sort(said))
+    assert np.all(np.diff(after) >= 0)
+    assert np.all((after >= 0) & (after <= 1))
+
+
+def test_nothing_fitted_changes_no_bit():
+    said = np.array([0.0, 1e-12, 0.3, 1.0])
+    assert np.array_equal(Calibration().apply(said), said)

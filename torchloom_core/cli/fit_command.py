@@ -1,0 +1,202 @@
+"""``torchloom fit``."""
+
+import tomllib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from torchloom_core.cli.options import AsJson, ConfigPath
+from torchloom_core.cli.output import console, print_json
+from torchloom_core.clock import SECOND_NS
+from torchloom_core.config import Config, load
+from torchloom_core.errors import ConfigError
+from torchloom_core.naming import nearest
+
+# What fits and scores is heavy, and `torchloom --help` should not wait for it.
+if TYPE_CHECKING:
+    from torchloom_core.models.card import Card
+    from torchloom_core.models.fit import Stages
+    from torchloom_core.trace.schema import Manifest
+
+_DAY_S = 86_400.0
+
+Seconds = Annotated[float | None, Parameter(validator=Number(gt=0))]
+
+
+def fit(
+    trace: Path,
+    /,
+    *,
+    predictor: str,
+    until: str,
+    option: Annotated[tuple[str, ...], Parameter(negative="", show_default=False)] = (),
+    out: Path | None = None,
+    task: Literal["forecast", "detect"] = "forecast",
+    lead_s: Annotated[float, Parameter(validator=Number(gte=0))] = 0.0,
+    kind: Annotated[tuple[str, ...], Parameter(negative="", show_default=False)] = (),
+    false_alarms_per_node_day: Annotated[float, Parameter(validator=Number(gte=0))] = 0.01,
+    tick_s: Seconds = None,
+    every_s: Seconds = None,
+    resamples: Annotated[int, Parameter(validator=Number(gte=100))] = 2_000,
+    seed: int = 0,
+    force: Annotated[bool, Parameter(negative="", show_default=False)] = False,
+    json: AsJson = False,
+    config: ConfigPath = None,
+) -> None:
+    """Fit a predictor on the earlier part of a trace, and measure it on the rest.
+
+    Writes a model, NAME.tlmodel, with a card that says what it is worth; no skill is no error.
+
+    Parameters
+    ----------
+    trace
+        The bundle, NAME.tltrace.
+    predictor
+        Which one; `torchloom plugins` lists them.
+    until
+        End of the training time: a date, 2024-06-30, or days since the start, 30d.
+    option
+        An option of the predictor, such as horizon_s=604800; comes before the config's.
+    out
+        The model to write; PREDICTOR.tlmodel in this folder unless given.
+    task
+        Whether to tell that a failure is coming, or that one is going on.
+    lead_s
+        How long before a failure a forecast is still of use, seconds.
+    kind
+        Only this kind of event counts, may be repeated; unless given, those that are fatal, or
+        for detect all.
+    false_alarms_per_node_day
+        The threshold keeps to so many.
+    tick_s
+        Spacing of the samples the predictor sees; [evaluate] tick_s unless given.
+    every_s
+        How often it is asked; as often as it says unless given.
+    resamples
+        For each bootstrapped interval.
+    seed
+        Of the random score and of the bootstrap.
+    force
+        Replace a model that is there already.
+    config
+        Config file; torchloom.toml in this folder unless given.
+    """
+    from torchloom_core.models.fit import fit as fit_model
+    from torchloom_core.models.fitting import FitSettings
+    from torchloom_core.models.model import SUFFIX, refuse_to_replace
+    from torchloom_core.plugins import discover
+    from torchloom_core.trace.bundle import Bundle
+
+    settings = load(config)
+    known = {info.name: info for info in discover() if info.kind == "predictor"}
+    if predictor not in known:
+        raise ConfigError(
+            f"--predictor: no predictor is called {predictor!r}{nearest(predictor, known)}"
+        )
+    bundle = Bundle.open(trace)
+    path = out or Path(f"{predictor}{SUFFIX}")
+    refuse_to_replace(path, force=force)
+    with _stages() as stages:
+        model = fit_model(
+            bundle,
+            known[predictor],
+            _options(predictor, settings, option),
+            FitSettings(
+                until_ns=_until(until, bundle.manifest),
+                tick_s=settings.evaluate.tick_s if tick_s is None else tick_s,
+                every_s=every_s,
+                task=task,
+                lead_s=lead_s,
+                kinds=kind,
+                false_alarms_per_node_day=false_alarms_per_node_day,
+                seed=seed,
+                resamples=resamples,
+            ),
+            history=known.get("fault_history"),
+            stages=stages,
+            source="--option",
+        )
+    model.save(path, force=force)
+    if json:
+        print_json(model.card)
+        return
+    _show(model.card)
+    console().print(f"wrote {path}", markup=False, soft_wrap=True)
+
+
+def _options(predictor: str, settings: Config, told: tuple[str, ...]) -> dict[str, Any]:
+    """Return the config's options of the predictor, those told on the command line before them."""
+    options = dict(settings.predictors.get(predictor, {}))
+    if "model" in options:
+        options = {}
+    for text in told:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise ConfigError(f"--option: need NAME=VALUE, was {text!r}")
+        try:
+            options[name] = tomllib.loads(f"value = {value}")["value"]
+        except tomllib.TOMLDecodeError:
+            options[name] = value
+    return options
+
+
+def _until(text: str, manifest: "Manifest") -> int:
+    """Return the moment that a date or a number of days since the start names."""
+    days = text.removesuffix("d")
+    try:
+        if days != text:
+            return manifest.start_ns + round(float(days) * _DAY_S * SECOND_NS)
+        moment = datetime.fromisoformat(text)
+    except (ValueError, OverflowError):
+        raise ConfigError(
+            f"--until: need a date such as 2024-06-30, or days such as 30d, was {text!r}"
+        ) from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return round(moment.timestamp() * SECOND_NS)
+
+
+@contextmanager
+def _stages() -> Iterator["Stages"]:
+    """Show a bar for each stage on stderr, where that is a terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+    err = Console(stderr=True)
+    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
+
+        def begin(name: str) -> Callable[[float], None]:
+            bar = progress.add_task(name, total=1.0)
+            return lambda share: progress.update(bar, completed=share)
+
+        yield begin
+
+
+def _show(card: "Card") -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    from torchloom_core.models.card import SCORE_COLUMNS, facts, score_rows, versus_rows
+
+    out = console()
+    about = Table(title=f"{card.predictor}, {card.package}", box=None, show_header=False)
+    for row in facts(card):
+        about.add_row(*map(Text, row))
+    scores = Table(*SCORE_COLUMNS, title="on the time after, which it never saw")
+    for scored in score_rows(card):
+        scores.add_row(*map(Text, scored))
+    out.print(about)
+    out.print(scores)
+    for name, difference in versus_rows(card):
+        out.print(f"AUPRC above {name}: {difference}", markup=False)
+    for flag in card.score.flags:
+        out.print(f"leak or doubt: {flag}", markup=False, soft_wrap=True)
+    for remark in card.remarks:
+        out.print(remark, markup=False, soft_wrap=True)
+    out.print(Text(card.sentence, style="bold" if card.skill else "bold yellow"), soft_wrap=True)

@@ -1,0 +1,277 @@
+"""What became of every component at every moment: the outcomes forecasts are judged by.
+
+Fitting and scoring both take their outcomes from here, so a moment that is judged in one is
+judged in the other, and by the same rule.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from torchloom_core.clock import SECOND_NS
+from torchloom_core.errors import TraceError
+from torchloom_core.fleet.columns import Floats, Ints
+from torchloom_core.trace.schema import ActionTaken, Component, Event
+from torchloom_core.trace.watched import Watched
+
+PREVENTS = ("drain", "migrate")
+"""Actions after which nobody can say whether the component would have failed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """What is to be forecast, or detected.
+
+    Attributes
+    ----------
+    kind : "forecast" or "detect"
+        Whether an incident starts within the horizon, or whether one goes on.
+    horizon_s : float
+        How far ahead a forecast looks; alarms of a component within it count once.
+    lead_s : float
+        How long before an incident a forecast is still of use.
+    kinds : tuple of str
+        Kinds of event that count. Empty: in a forecast the fatal ones, in a detection all.
+    merge_s : float
+        Events of a component that begin less than this after the one before ended are one
+        incident.
+    repair_s : float
+        How long an event lasts whose end nobody knows; one that follows the job is over at once.
+
+    Raises
+    ------
+    TraceError
+        If a time is negative, or no time is left between lead and horizon.
+    """
+
+    horizon_s: float
+    kind: Literal["forecast", "detect"] = "forecast"
+    lead_s: float = 0.0
+    kinds: tuple[str, ...] = ()
+    merge_s: float = 600.0
+    repair_s: float = 86_400.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.lead_s < self.horizon_s:
+            raise TraceError(
+                f"need 0 <= lead_s < horizon_s, was {self.lead_s:g} and {self.horizon_s:g}"
+            )
+        if min(self.merge_s, self.repair_s) < 0:
+            raise TraceError(
+                f"need merge_s and repair_s >= 0, was {self.merge_s:g} and {self.repair_s:g}"
+            )
+
+    @property
+    def horizon_ns(self) -> int:
+        """The horizon in nanoseconds."""
+        return round(self.horizon_s * SECOND_NS)
+
+    @property
+    def lead_ns(self) -> int:
+        """The lead in nanoseconds."""
+        return round(self.lead_s * SECOND_NS)
+
+    def due_ns(self, start_ns: int, end_ns: int) -> tuple[int, int]:
+        """Return the half-open time in which an alarm of such an incident is right."""
+        if self.kind == "detect":
+            return start_ns, end_ns
+        return start_ns - self.horizon_ns, start_ns - self.lead_ns
+
+    def counts(self, event: Event) -> bool:
+        """Say whether the event is of the kind that is to be told."""
+        if self.kinds:
+            return event.kind in self.kinds
+        return event.fatal or self.kind == "detect"
+
+    def end_ns(self, event: Event) -> int:
+        """Return when the event was over, as far as is known."""
+        if event.t_resolved is not None:
+            return max(event.t_event, event.t_resolved)
+        lasted_s = 0.0 if event.follows == "job" else self.repair_s
+        return event.t_event + round(lasted_s * SECOND_NS)
+
+
+@dataclass(frozen=True, eq=False)
+class Incidents:
+    """Events of one component that belong together, sorted by start, then row.
+
+    Attributes
+    ----------
+    row : (incidents,) int64
+        Which watched component.
+    start_ns, end_ns : (incidents,) int64
+        When it began, and when all its events were over.
+    certain : (incidents,) bool
+        Whether one of its labels is certain.
+    """
+
+    row: Ints
+    start_ns: Ints
+    end_ns: Ints
+    certain: Ints
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+
+class _Span(NamedTuple):
+    """Of one row, half open, nanoseconds."""
+
+    row: int
+    from_ns: int
+    until_ns: int
+    certain: bool = True
+
+
+def incidents(
+    events: Iterable[Event], watched: Watched, task: Task, *, known_until_ns: int
+) -> Incidents:
+    """Return the incidents as they were known at ``known_until_ns``."""
+    merge_ns = round(task.merge_s * SECOND_NS)
+    merged: list[_Span] = []
+    for span in sorted(_spans(events, watched, task, known_until_ns)):
+        last = merged[-1] if merged else None
+        if last and last.row == span.row and span.from_ns < last.until_ns + merge_ns:
+            until_ns = max(last.until_ns, span.until_ns)
+            certain = last.certain or span.certain
+            merged[-1] = last._replace(until_ns=until_ns, certain=certain)
+        else:
+            merged.append(span)
+    merged.sort(key=lambda span: (span.from_ns, span.row))
+    table = np.array(merged, dtype=np.int64).reshape(-1, 4)
+    return Incidents(table[:, 0], table[:, 1], table[:, 2], table[:, 3])
+
+
+def _spans(
+    events: Iterable[Event], watched: Watched, task: Task, known_until_ns: int
+) -> Iterator[_Span]:
+    for event in events:
+        if task.counts(event) and event.t_avail <= known_until_ns:
+            certain = event.label == "certain"
+            for row in watched.rows_of(event.component):
+                yield _Span(row, event.t_event, task.end_ns(event), certain)
+
+
+def outcomes(
+    events: Sequence[Event],
+    actions: Iterable[ActionTaken],
+    watched: Watched,
+    times_ns: Ints,
+    task: Task,
+    *,
+    known_until_ns: int,
+    span: tuple[int, int],
+    topology: Iterable[Component] = (),
+) -> Floats:
+    """Return ``(times, components)``: 1, 0, or NaN where nobody knows.
+
+    A forecast is 1 where an incident starts in ``(t + lead, t + horizon]`` and 0 where none
+    does. It is NaN where one starts sooner than the lead and none later, where its label is
+    uncertain, where the component is under repair, drained (for a horizon at least) or absent,
+    and where it was lost sight of within the horizon: drained, gone, or the span or what is
+    known ended. A detection is 1 while an incident goes on.
+
+    Parameters
+    ----------
+    times_ns : (times,) int64
+        Sorted.
+    known_until_ns : int
+        An event that was available only later is not known.
+    span : tuple of int
+        First and last nanosecond that was watched.
+    topology : iterable of Component
+        When the components were there; absent: throughout.
+    """
+    grid = _Grid(times_ns, len(watched.ids))
+    found = incidents(events, watched, task, known_until_ns=known_until_ns)
+    presence = [
+        (row, part.from_ns, part.until_ns) for part in topology for row in _own(part, watched)
+    ]
+    end_ns = min(span[1], known_until_ns)
+    if task.kind == "detect":
+        grid.put(found.row, found.start_ns, found.end_ns, found.certain)
+    else:
+        gone = [(row, until_ns) for row, _, until_ns in presence if until_ns is not None]
+        drained = list(_drains(actions, watched, task, known_until_ns))
+        lost_sight = gone + [(stay.row, stay.from_ns) for stay in drained]
+        grid.values[grid.times_ns > end_ns - task.horizon_ns] = np.nan
+        grid.blank_before(lost_sight, task)
+        _put_starts(grid, found, task)
+        grid.blank(drained)
+        grid.blank(_outages(events, watched, task, known_until_ns))
+    grid.blank_absent(presence)
+    grid.values[(grid.times_ns < span[0]) | (grid.times_ns > end_ns)] = np.nan
+    return grid.values
+
+
+def _put_starts(grid: "_Grid", found: Incidents, task: Task) -> None:
+    """Mark the moments before each start; what is surest is put last and stays."""
+    first, last = found.start_ns - task.horizon_ns, found.start_ns - task.lead_ns
+    unknown = np.zeros(len(found), dtype=np.int64)
+    grid.put(found.row, last, found.start_ns, unknown)
+    grid.put(found.row, first, last, found.certain)
+    sure = found.certain == 1
+    grid.put(found.row[sure], first[sure], last[sure], found.certain[sure])
+
+
+def _own(part: Component, watched: Watched) -> tuple[int, ...]:
+    """Return the row of a component that is itself watched."""
+    rows = watched.rows_of(part.id)
+    return rows if len(rows) == 1 and watched.ids[rows[0]] == part.id else ()
+
+
+def _drains(
+    actions: Iterable[ActionTaken], watched: Watched, task: Task, known_until_ns: int
+) -> Iterator[_Span]:
+    for action in actions:
+        if action.kind in PREVENTS and action.t_avail <= known_until_ns:
+            until_ns = max(action.t_end or 0, action.t_event + task.horizon_ns)
+            for row in watched.rows_of(action.component):
+                yield _Span(row, action.t_event, until_ns)
+
+
+def _outages(
+    events: Iterable[Event], watched: Watched, task: Task, known_until_ns: int
+) -> Iterator[_Span]:
+    for event in events:
+        if (event.fatal or task.counts(event)) and event.t_avail <= known_until_ns:
+            for row in watched.rows_of(event.component):
+                yield _Span(row, event.t_event, task.end_ns(event))
+
+
+class _Grid:
+    """Outcomes of all moments and rows, set span by span."""
+
+    def __init__(self, times_ns: Ints, rows: int) -> None:
+        self.times_ns = times_ns
+        self.values: Floats = np.zeros((len(times_ns), rows))
+
+    def put(self, rows: Ints, from_ns: Ints, until_ns: Ints, certain: Ints) -> None:
+        """Set each half-open span to 1, or to NaN where it is not certain."""
+        first = np.searchsorted(self.times_ns, from_ns)
+        last = np.searchsorted(self.times_ns, until_ns)
+        values = np.where(certain == 1, 1.0, np.nan)
+        for row, i, j, value in zip(rows, first, last, values, strict=True):
+            self.values[i:j, row] = value
+
+    def blank(self, spans: Iterable[_Span]) -> None:
+        """Set each span to NaN."""
+        for row, from_ns, until_ns, _ in spans:
+            i, j = np.searchsorted(self.times_ns, (from_ns, until_ns))
+            self.values[i:j, row] = np.nan
+
+    def blank_before(self, ends: Iterable[tuple[int, int]], task: Task) -> None:
+        """Set to NaN what looks past the end of a row: ``t < end <= t + horizon``."""
+        for row, end_ns in ends:
+            i, j = np.searchsorted(self.times_ns, (end_ns - task.horizon_ns, end_ns))
+            self.values[i:j, row] = np.nan
+
+    def blank_absent(self, presence: Iterable[tuple[int, int | None, int | None]]) -> None:
+        """Set to NaN what lies before a row's start or from its end on."""
+        for row, from_ns, until_ns in presence:
+            if from_ns is not None:
+                self.values[: np.searchsorted(self.times_ns, from_ns), row] = np.nan
+            if until_ns is not None:
+                self.values[np.searchsorted(self.times_ns, until_ns) :, row] = np.nan

@@ -1,0 +1,217 @@
+"""Find scores that rest on what could not have been known, and name the leak.
+
+What is a fact is refused with a :class:`LeakError`; what is only too good or too even to be
+true is a flag in ``ForecastScore.flags``.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from torchloom_core.clock import SECOND_NS
+from torchloom_core.errors import LeakError
+from torchloom_core.evaluate.alarms import Bools, Judged, due_moments
+from torchloom_core.evaluate.hindcasts import Hindcasts
+from torchloom_core.evaluate.other_future import OtherFuture
+from torchloom_core.fleet.columns import Floats, Ints
+from torchloom_core.trace.bundle import Bundle
+
+FUTURE_FEATURE = "future_feature"
+SUSPICIOUS_FEATURE = "suspicious_feature"
+RANDOM_SPLIT = "random_split"
+MACHINE_SPLIT = "machine_split"
+NO_EMBARGO = "no_embargo"
+TEST_TUNED_THRESHOLD = "test_tuned_threshold"
+POINT_ADJUSTED = "point_adjusted"
+
+_TOO_GOOD = 0.95
+_MIN_FAILURES = 10
+_MIN_LEVELS = 50
+_MIN_COVERED, _MIN_MOMENTS, _EXACT_SHARE = 3, 3, 0.5
+
+
+def refuse_future(
+    bundle: Bundle, forecasts: Callable[[Bundle], Hindcasts], *, after_ns: int
+) -> None:
+    """Make forecasts again of a trace that differs only in what came after ``after_ns``.
+
+    Parameters
+    ----------
+    forecasts : callable
+        Makes the forecasts of a bundle from scratch, fitting included.
+
+    Raises
+    ------
+    LeakError
+        ``future_feature``, if one at or before ``after_ns`` is not the same to the bit.
+    """
+    was = forecasts(bundle).between(bundle.manifest.start_ns, after_ns)
+    now = forecasts(OtherFuture(bundle, after_ns)).between(bundle.manifest.start_ns, after_ns)
+    place = "the moments themselves"
+    if np.array_equal(was.times_ns, now.times_ns):
+        differs = (was.score != now.score) & ~(np.isnan(was.score) & np.isnan(now.score))
+        if not differs.any():
+            return
+        time, row = np.argwhere(differs)[0]
+        place = f"that of {was.watched.ids[row]} at {was.times_ns[time]} ns"
+    raise LeakError(
+        f"{bundle.path}: {FUTURE_FEATURE}: need forecasts up to {after_ns} ns that stay the same "
+        f"whatever comes later, was a change in {place}"
+    )
+
+
+def suspicious_features(values: Floats, failed: Bools, names: Sequence[str]) -> tuple[str, ...]:
+    """Return a flag for each column that alone tells the failures apart too well to be true.
+
+    Parameters
+    ----------
+    values : (samples, features) float64
+        NaN where missing.
+    failed : (samples,) bool
+    """
+    from sklearn.metrics import average_precision_score
+
+    if failed.sum() < _MIN_FAILURES or failed.mean() > 0.5:
+        return ()
+    flags = []
+    for column, name in zip(values.T, names, strict=True):
+        missing = np.isnan(column)
+        if missing.all():
+            continue
+        ranks = (
+            np.where(missing, -np.inf, column),
+            np.where(missing, -np.inf, -column),
+            missing.astype(np.float64),
+        )
+        lowest = np.finfo(np.float64).min
+        best = max(average_precision_score(failed, np.maximum(rank, lowest)) for rank in ranks)
+        if best >= _TOO_GOOD:
+            flags.append(f"{SUSPICIOUS_FEATURE}: {name}")
+    return tuple(flags)
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """The rows of a table that a predictor was trained on, or is tested on.
+
+    Attributes
+    ----------
+    t_ns, component : (rows,) int64
+        When, and of which component.
+    line : (rows,) int64
+        Where each stands in the file.
+    """
+
+    t_ns: Ints
+    component: Ints
+    line: Ints
+
+
+def refuse_split(place: str, train: Part, test: Part, horizon_ns: int) -> None:
+    """Refuse a table whose test rows do not all lie a horizon after its training rows.
+
+    Raises
+    ------
+    LeakError
+        ``random_split`` if a component is tested before it was trained on, ``machine_split`` if
+        only other components are, ``no_embargo`` if outcomes of the training rows are decided in
+        the tested time.
+    """
+    if not len(train.t_ns) or not len(test.t_ns):
+        return
+    size = int(max(train.component.max(), test.component.max())) + 1
+    newest = np.full(size, np.iinfo(np.int64).min)
+    np.maximum.at(newest, train.component, train.t_ns)
+    early = np.flatnonzero(test.t_ns <= newest[test.component])
+    end_ns = int(train.t_ns.max())
+    first = int(np.argmin(test.t_ns))
+    if len(early):
+        raise LeakError(
+            f"{place}:{test.line[early[0]]}: {RANDOM_SPLIT}: need the test rows of a component "
+            f"after its training rows, was one at {test.t_ns[early[0]]} ns before one at "
+            f"{newest[test.component[early[0]]]} ns"
+        )
+    if test.t_ns[first] <= end_ns:
+        raise LeakError(
+            f"{place}:{test.line[first]}: {MACHINE_SPLIT}: need the test rows after all training "
+            f"rows, as incidents hit many components at once, was {test.t_ns[first]} ns, and "
+            f"training up to {end_ns} ns"
+        )
+    if test.t_ns[first] - end_ns < horizon_ns:
+        raise LeakError(
+            f"{place}:{test.line[first]}: {NO_EMBARGO}: need {horizon_ns / SECOND_NS:g} s, the "
+            f"horizon, between training and test rows, was "
+            f"{(test.t_ns[first] - end_ns) / SECOND_NS:g} s"
+        )
+
+
+def refuse_trained(place: str, fitted_until_ns: int, scored_from_ns: int) -> None:
+    """Refuse to score a model on time on which it was fitted and its threshold was set.
+
+    Raises
+    ------
+    LeakError
+        ``test_tuned_threshold``.
+    """
+    if scored_from_ns < fitted_until_ns:
+        raise LeakError(
+            f"{place}: {TEST_TUNED_THRESHOLD}: need scored time from {fitted_until_ns} ns on, "
+            f"where its fitting and threshold ended, was {scored_from_ns} ns"
+        )
+
+
+def flags_of(judged: Judged, alarms: Bools) -> tuple[str, ...]:
+    """Return the flags of alarms made elsewhere."""
+    tuned = (TEST_TUNED_THRESHOLD,) * is_tuned(judged, alarms)
+    return tuned + (POINT_ADJUSTED,) * is_point_adjusted(judged, alarms)
+
+
+def is_tuned(judged: Judged, alarms: Bools) -> bool:
+    """Say whether the alarms are those of just the threshold that is best on what is scored.
+
+    The best F1 is looked for over moments, and with point adjustment, as both are usual.
+    """
+    known = ~np.isnan(judged.outcome) & ~np.isnan(judged.score)
+    positive, alarm = judged.outcome[known] == 1.0, alarms[known]
+    if not alarm.any() or alarm.all() or not positive.any():
+        return False
+    adjusted = judged.score.copy()
+    for due, row in zip(due_moments(judged), judged.incidents.row, strict=True):
+        adjusted[due, row] = np.fmax.reduce(judged.score[due, row], initial=-np.inf)
+    said = judged.score[known]
+    highest_quiet, lowest_alarm = said[~alarm].max(), said[alarm].min()
+    if highest_quiet >= lowest_alarm or len(np.unique(said)) < _MIN_LEVELS:
+        return False
+    return any(
+        highest_quiet < _best_threshold(positive, ranked) <= lowest_alarm
+        for ranked in (said, adjusted[known])
+    )
+
+
+def _best_threshold(positive: Bools, score: Floats) -> float:
+    from sklearn.metrics import precision_recall_curve
+
+    precision, recall, threshold = precision_recall_curve(positive, score)
+    both = np.maximum(precision + recall, np.finfo(np.float64).tiny)
+    best: Floats = (precision * recall / both)[:-1]
+    return float(threshold[np.argmax(best)])
+
+
+def is_point_adjusted(judged: Judged, alarms: Bools) -> bool:
+    """Say whether every incident that was touched is covered wholly, and mostly just so.
+
+    Alarms know nothing of where an incident's label begins; those that begin with it in half of
+    all cases, and never stop within it, were made from it.
+    """
+    covered = exact = 0
+    for due, row in zip(due_moments(judged), judged.incidents.row, strict=True):
+        alarm = alarms[due, row]
+        if len(alarm) < _MIN_MOMENTS or not alarm.any():
+            continue
+        if not alarm.all():
+            return False
+        covered += 1
+        edges = [i for i in (due[0] - 1, due[-1] + 1) if 0 <= i < len(alarms)]
+        exact += not alarms[edges, row].any()
+    return covered >= _MIN_COVERED and exact >= _EXACT_SHARE * covered

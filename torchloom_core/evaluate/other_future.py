@@ -1,0 +1,78 @@
+"""A trace that was the same up to a moment and went on otherwise."""
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from torchloom_core.clock import SECOND_NS
+from torchloom_core.trace.bundle import Bundle
+from torchloom_core.trace.schema import ActionTaken, Event
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_LATER_NS = 977 * SECOND_NS
+
+
+class OtherFuture(Bundle):
+    """The same bundle with all changed that was available only after ``after_ns``.
+
+    Values are other ones, what happened happened later and was of another kind, every component
+    that ever failed fails once more, and nothing was done about it.
+    """
+
+    def __init__(self, bundle: Bundle, after_ns: int) -> None:
+        super().__init__(bundle.path, bundle.manifest)
+        self._bundle = bundle
+        self._after_ns = after_ns
+
+    def events(self) -> tuple[Event, ...]:
+        """Return the events, those that were told later changed."""
+        told = [self._changed(event) for event in self._bundle.events()]
+        failed = sorted({event.component for event in told})
+        again = [
+            Event(
+                id=f"other_future/{component}",
+                t_event=self._after_ns + 1,
+                t_avail=self._after_ns + 1,
+                component=component,
+                kind="other_future",
+            )
+            for component in failed
+            if self._after_ns < self.manifest.end_ns
+        ]
+        return tuple(sorted(told + again, key=lambda event: (event.t_event, event.id)))
+
+    def _changed(self, event: Event) -> Event:
+        if event.t_avail > self._after_ns:
+            at_ns = max(event.t_event, self._after_ns) + _LATER_NS
+            return replace(
+                event,
+                t_event=at_ns,
+                t_avail=at_ns,
+                t_resolved=None,
+                kind="other_future",
+                fatal=not event.fatal,
+            )
+        if event.t_resolved is not None and event.t_resolved > self._after_ns:
+            return replace(event, t_resolved=event.t_resolved + _LATER_NS)
+        return event
+
+    def actions(self) -> tuple[ActionTaken, ...]:
+        """Return what was known to be done by then."""
+        return tuple(a for a in self._bundle.actions() if a.t_avail <= self._after_ns)
+
+    def telemetry(
+        self,
+        start_ns: int | None = None,
+        end_ns: int | None = None,
+        metrics: Sequence[str] | None = None,
+    ) -> Iterator["pa.Table"]:
+        """Yield the telemetry, the later values changed."""
+        import pyarrow.compute as pc
+
+        for table in self._bundle.telemetry(start_ns, end_ns, metrics):
+            other = pc.subtract(17.0, pc.multiply(table["value"], 3.0))
+            value = pc.if_else(pc.greater(table["t_avail"], self._after_ns), other, table["value"])
+            yield table.set_column(table.column_names.index("value"), "value", value)

@@ -1,0 +1,98 @@
+"""Turn what a predictor says into a probability that comes true as often as it says."""
+
+import msgspec
+import numpy as np
+
+from torchloom_core.fleet.columns import Floats
+
+MIN_FAILURES = 10
+"""Positive moments below which a predictor's own probabilities are left as they are."""
+
+_SURE = 1e-9
+_MAX_LOG_SLOPE = 3.0
+
+
+class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``sigmoid(slope x logit(p) + intercept)``, or ``p`` itself where nothing was fitted.
+
+    Platt, "Probabilistic outputs for support vector machines", 1999, on the logit. The slope is
+    above 0, so that who is likelier to fail stays likelier.
+    """
+
+    slope: float = 1.0
+    intercept: float = 0.0
+    positives: int = 0
+
+    @property
+    def is_identity(self) -> bool:
+        """Whether probabilities are left as they are."""
+        return self.slope == 1.0 and self.intercept == 0.0
+
+    def apply(self, probability: Floats) -> Floats:
+        """Return the calibrated probabilities; NaN stays NaN."""
+        if self.is_identity:
+            return probability
+        return _sigmoid(self.slope * _logit(probability) + self.intercept)
+
+    @property
+    def text(self) -> str:
+        """What was done, for people."""
+        if self.is_identity:
+            return f"none: {self.positives} positive moments are fewer than {MIN_FAILURES}"
+        return (
+            f"Platt's on {self.positives} positive moments: slope {self.slope:.3g}, "
+            f"intercept {self.intercept:.3g}"
+        )
+
+
+def calibrate(probability: Floats, outcome: Floats) -> Calibration:
+    """Fit by maximum likelihood where both are known.
+
+    Parameters
+    ----------
+    probability, outcome : (times, components) float64
+        Moments at which one of them is NaN are left out.
+    """
+    from scipy.optimize import minimize
+
+    known = ~np.isnan(probability) & ~np.isnan(outcome)
+    came = outcome[known]
+    positives = int(came.sum())
+    if positives < MIN_FAILURES or positives == len(came):
+        return Calibration(positives=positives)
+    # Probabilities are few: a forecast is often the same for most components.
+    levels, level = np.unique(probability[known], return_inverse=True)
+    said = _logit(levels)
+    failed = np.bincount(level, came)
+    healthy = np.bincount(level) - failed
+
+    def loss(parameters: Floats) -> tuple[float, Floats]:
+        slope = np.exp(parameters[0])
+        margin = slope * said + parameters[1]
+        loss = failed @ np.logaddexp(0.0, -margin) + healthy @ np.logaddexp(0.0, margin)
+        error = (failed + healthy) * _sigmoid(margin) - failed
+        return float(loss), np.array([error @ said * slope, error.sum()])
+
+    start = np.log(positives / (len(came) - positives))
+    bounds = [(-_MAX_LOG_SLOPE, _MAX_LOG_SLOPE), (None, None)]
+    best = min(
+        (
+            minimize(loss, [0.0, intercept], jac=True, bounds=bounds, method="L-BFGS-B")
+            for intercept in (0.0, float(start))
+        ),
+        key=lambda found: float(found.fun),
+    )
+    return Calibration(
+        slope=float(np.exp(best.x[0])), intercept=float(best.x[1]), positives=positives
+    )
+
+
+def _logit(probability: Floats) -> Floats:
+    inner = np.clip(probability, _SURE, 1.0 - _SURE)
+    logit: Floats = np.log(inner) - np.log1p(-inner)
+    return logit
+
+
+def _sigmoid(values: Floats) -> Floats:
+    half: Floats = 0.5 * (1.0 + np.tanh(0.5 * values))
+    return half

@@ -1,0 +1,152 @@
+"""What a person should know of a fitted model before trusting it."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+import msgspec
+
+from torchloom_core.clock import SECOND_NS
+from torchloom_core.evaluate.results import ForecastScore, Interval
+from torchloom_core.evaluate.skill import has_skill
+from torchloom_core.messages import Int64
+
+
+class Card(msgspec.Struct, frozen=True, kw_only=True):
+    """``card.json``: on what a model was fitted, and how good it was on the time after.
+
+    Attributes
+    ----------
+    fitted_from_ns, fitted_until_ns : int
+        The moments it learned from; their outcomes were known when calibration began.
+    calibrated_from_ns, calibrated_until_ns : int
+        The later moments on which probabilities and threshold were set.
+    until_ns : int
+        Nothing that was known only after this was used.
+    score : ForecastScore
+        On the time after ``until_ns``.
+    baselines : tuple of ForecastScore
+        ``random`` and ``fault_history`` on the same moments.
+    remarks : tuple of str
+        Limits and doubts, one sentence each.
+    """
+
+    predictor: str
+    package: str
+    trace: str
+    trace_digest: str
+    source: str
+    licence: str
+    synthetic: bool
+    fitted_from_ns: Int64
+    fitted_until_ns: Int64
+    calibrated_from_ns: Int64
+    calibrated_until_ns: Int64
+    until_ns: Int64
+    calibration: str
+    score: ForecastScore
+    baselines: tuple[ForecastScore, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def skill(self) -> bool:
+        """Whether it was surely better than a random score."""
+        return has_skill(self.score)
+
+    @property
+    def sentence(self) -> str:
+        """In plain words, whether it has skill."""
+        return self.score.skill
+
+
+def facts(card: Card) -> list[tuple[str, str]]:
+    """Return what stands in the card beside the scores, as name and text."""
+    score = card.score
+    made = " (synthetic)" if card.synthetic else ""
+    return [
+        ("trace", f"{card.trace}{made}, {card.source}, {card.licence}"),
+        ("task", _task(score)),
+        ("fitted on", _span(card.fitted_from_ns, card.fitted_until_ns)),
+        ("calibrated on", _span(card.calibrated_from_ns, card.calibrated_until_ns)),
+        ("calibration", card.calibration),
+        ("scored on", _span(score.from_ns, score.until_ns)),
+        ("", f"{score.components} components, {score.component_days:.0f} component-days"),
+        ("prevalence", f"{score.prevalence:.4g} of {score.samples} moments"),
+        ("failures", f"{score.incidents} that could have been told"),
+        ("threshold", f"{score.threshold:.3g}, {score.threshold_from}"),
+    ]
+
+
+SCORE_COLUMNS = (
+    "predictor", "AUPRC", "event precision", "recall", "lead time", "false alarms a node-day",
+)  # fmt: skip
+
+
+def score_rows(card: Card) -> Iterator[tuple[str, ...]]:
+    """Yield one row of ``SCORE_COLUMNS`` for the model and for each baseline."""
+    for score in (card.score, *card.baselines):
+        yield (
+            score.predictor,
+            interval_text(score.auprc),
+            interval_text(score.precision),
+            interval_text(score.recall),
+            _lead(score),
+            interval_text(score.false_alarms_per_node_day),
+        )
+
+
+def versus_rows(card: Card) -> Iterator[tuple[str, str]]:
+    """Yield the paired difference in AUPRC to each baseline."""
+    for name, interval in card.score.versus.items():
+        yield name, interval_text(interval)
+
+
+def to_markdown(card: Card) -> str:
+    """Return the card as a page, ``card.md``."""
+    lines = [f"# {card.predictor} ({card.package})", "", f"**{card.sentence}**", ""]
+    lines += _table(("", ""), facts(card))
+    lines += ["", "## On the time after, which it never saw", ""]
+    lines += _table(SCORE_COLUMNS, score_rows(card))
+    lines += ["", "Brackets: 95 % intervals; none where failures are too few.", ""]
+    lines += [f"- AUPRC above {name}: {text}" for name, text in versus_rows(card)]
+    lines += [f"- AUPRC interval: {card.score.auprc.method}"]
+    lines += [f"- leak or doubt: {flag}" for flag in card.score.flags]
+    lines += ["", "## Limits", "", *(f"- {remark}" for remark in card.remarks)]
+    return "\n".join(lines) + "\n"
+
+
+def _table(
+    head: tuple[str, ...], rows: "Iterator[tuple[str, ...]] | list[tuple[str, str]]"
+) -> list[str]:
+    body = [head, ("---",) * len(head), *rows]
+    return [f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in body]
+
+
+def interval_text(interval: Interval) -> str:
+    """Return ``0.089 [0.053, 0.144]``, or the value alone where there is no interval."""
+    if interval.low is None or interval.high is None:
+        return f"{interval.value:.3g}"
+    return f"{interval.value:.3g} [{interval.low:.3g}, {interval.high:.3g}]"
+
+
+def _task(score: ForecastScore) -> str:
+    hours = score.horizon_s / 3600
+    if score.task == "detect":
+        return f"whether an incident goes on; alarms within {hours:g} h count once"
+    lead = f", no sooner than {score.lead_s / 3600:g} h" if score.lead_s else ""
+    return f"whether a failure starts within {hours:g} h{lead}"
+
+
+def _span(from_ns: int, until_ns: int) -> str:
+    return f"{_date(from_ns)} to {_date(until_ns)}"
+
+
+def _date(ts_ns: int) -> str:
+    return f"{datetime.fromtimestamp(ts_ns / SECOND_NS, UTC):%Y-%m-%d %H:%M}"
+
+
+def _lead(score: ForecastScore) -> str:
+    """Return the median of the lead times, in hours."""
+    if not score.leads_s:
+        return "-"
+    middle = score.leads_s[len(score.leads_s) // 2]
+    return f"median {middle / 3600:.3g} h"

@@ -1,0 +1,103 @@
+"""A predictor with what it learned: asked like any other, its probabilities calibrated."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from torchloom_core.errors import ModelError
+from torchloom_core.fleet.view import FleetView, Need
+from torchloom_core.models.calibration import Calibration
+from torchloom_core.models.card import Card
+from torchloom_core.models.model import Model
+from torchloom_core.plugin import Hazard, Learner, Predictor
+
+
+class FittedPredictor:
+    """Wraps a predictor and its calibration.
+
+    Parameters
+    ----------
+    predictor : Predictor
+        With what it learned already restored.
+    every_s : float, optional
+        How often to ask it; absent: as often as it says.
+    card : Card, optional
+        What it is worth; None where nobody measured it.
+    """
+
+    def __init__(
+        self,
+        predictor: Predictor,
+        calibration: Calibration | None = None,
+        *,
+        every_s: float | None = None,
+        card: Card | None = None,
+    ) -> None:
+        self._predictor = predictor
+        self._calibration = calibration or Calibration()
+        self.card = card
+        self.name = predictor.name
+        self.needs: Sequence[Need] = predictor.needs
+        self.horizon_s = predictor.horizon_s
+        self.every_s = predictor.every_s if every_s is None else every_s
+        self.fault_memory_s = float(getattr(predictor, "fault_memory_s", 0.0))
+
+    @property
+    def Options(self) -> type[msgspec.Struct]:
+        """What the config may say of the predictor."""
+        return self._predictor.Options
+
+    def forecast(self, view: FleetView) -> Hazard:
+        """Return the calibrated probabilities, ``(workers,)``."""
+        hazard = self._predictor.forecast(view)
+        if not isinstance(hazard, Hazard):
+            return hazard
+        probability = np.asarray(hazard.probability)
+        return Hazard(probability=self._calibration.apply(probability), why=hazard.why)
+
+
+def restore(model: Model, cls: type[Any], path: Path) -> Predictor:
+    """Return the model's predictor with what it learned.
+
+    Raises
+    ------
+    ModelError
+        If the installed predictor does not take the model's options or parts.
+    """
+    try:
+        options = msgspec.convert(model.info.options, cls.Options)
+        predictor: Predictor = cls(options)
+        if isinstance(predictor, Learner):
+            predictor.restore(model.parts)
+    except Exception as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise ModelError(
+            f"{path}: need a model that the installed {model.info.predictor} takes (it was made "
+            f"by {model.info.package} {model.info.version}): {reason:.300}"
+        ) from error
+    return predictor
+
+
+def load_fitted(
+    path: Path, cls: type[Any], *, every_s: float | None = None
+) -> tuple[FittedPredictor, Model]:
+    """Read a model and return it as a predictor of class ``cls``.
+
+    Raises
+    ------
+    ModelError
+        If it cannot be read, or is another predictor's.
+    """
+    model = Model.load(path)
+    if model.info.predictor != cls.name:
+        raise ModelError(f"{path}: need a model of {cls.name}, was one of {model.info.predictor}")
+    fitted = FittedPredictor(
+        restore(model, cls, path),
+        model.info.calibration,
+        every_s=model.info.every_s if every_s is None else every_s,
+        card=model.card,
+    )
+    return fitted, model

@@ -1,0 +1,228 @@
+"""A fitted predictor on disk, ``NAME.tlmodel/``: what it learned, and its card.
+
+::
+
+    NAME.tlmodel/
+    ├── model.json    what it is, with the checksums of the rest
+    ├── parts/*       what the predictor learned, as it gave it
+    ├── card.json     how good it is
+    └── card.md       the same to read
+
+Nothing in it is code or a pickle.
+"""
+
+import hashlib
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from torchloom_core.errors import ModelError
+from torchloom_core.messages import Int64
+from torchloom_core.models.calibration import Calibration
+from torchloom_core.models.card import Card, to_markdown
+
+SCHEMA_VERSION = 1
+SUFFIX = ".tlmodel"
+
+_MODEL, _CARD, _CARD_PAGE, _PARTS = "model.json", "card.json", "card.md", "parts"
+
+
+class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """``model.json``.
+
+    Attributes
+    ----------
+    predictor, package, version : str
+        Whose model it is.
+    options : dict
+        All of its options, also those that were not set.
+    tick_s, every_s, horizon_s : float
+        Spacing of the samples it saw, how often it was asked, how far it looks.
+    threshold : float
+        On calibrated probabilities, from which on an alarm is raised.
+    until_ns : int
+        Nothing that was known only after this was used.
+    files : dict of str to str
+        SHA-256 of the card and of each part.
+    """
+
+    predictor: str
+    package: str
+    version: str
+    options: dict[str, Any]
+    task: Literal["forecast", "detect"]
+    lead_s: float
+    kinds: tuple[str, ...]
+    tick_s: float
+    every_s: float
+    horizon_s: float
+    calibration: Calibration
+    threshold: float
+    threshold_from: str
+    false_alarms_per_node_day: float
+    until_ns: Int64
+    seed: int
+    files: dict[str, str] = {}
+    schema: int = SCHEMA_VERSION
+
+
+@dataclass(frozen=True)
+class Model:
+    """What a predictor learned, what it is worth, and how to make it again.
+
+    Attributes
+    ----------
+    parts : mapping of str to bytes
+        As :meth:`~torchloom_core.plugin.Learner.parts` gave them; empty if it does not learn.
+    """
+
+    info: ModelInfo
+    parts: Mapping[str, bytes]
+    card: Card
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 over everything but the card's page."""
+        return _sha256(_encode(self._sealed))
+
+    @property
+    def _sealed(self) -> ModelInfo:
+        files = {f"{_PARTS}/{name}": _sha256(data) for name, data in sorted(self.parts.items())}
+        return msgspec.structs.replace(
+            self.info, files={_CARD: _sha256(_encode(self.card)), **files}
+        )
+
+    def save(self, path: Path, *, force: bool = False) -> None:
+        """Write the folder, whole or not at all.
+
+        Parameters
+        ----------
+        force : bool
+            Replace a model that is there already; never anything else.
+
+        Raises
+        ------
+        ModelError
+            If something is there already, or it cannot be written.
+        """
+        refuse_to_replace(path, force=force)
+        try:
+            with _draft_of(path) as draft:
+                (draft / _PARTS).mkdir()
+                for name, data in self.parts.items():
+                    (draft / _PARTS / _plain(name, path)).write_bytes(data)
+                (draft / _CARD).write_bytes(_encode(self.card))
+                (draft / _CARD_PAGE).write_text(to_markdown(self.card), encoding="utf-8")
+                (draft / _MODEL).write_bytes(_encode(self._sealed))
+        except OSError as error:
+            raise ModelError(f"{path}: cannot be written: {error.strerror or error}") from None
+
+    @classmethod
+    def load(cls, path: Path) -> "Model":
+        """Read the folder.
+
+        Raises
+        ------
+        ModelError
+            If it is no model, of another schema, or a part is missing or not as it was written.
+        """
+        if not path.is_dir():
+            raise ModelError(
+                f"{path}: need a model, was {'a file' if path.exists() else 'nothing'}"
+            )
+        info = _read_info(path / _MODEL)
+        read = {
+            name: _read_checked(path / _plain(name, path), sha) for name, sha in info.files.items()
+        }
+        try:
+            card = msgspec.json.decode(read.pop(_CARD), type=Card)
+        except (KeyError, msgspec.DecodeError) as error:
+            raise ModelError(f"{path / _CARD}: need a model's card: {error}") from None
+        parts = {name.removeprefix(f"{_PARTS}/"): data for name, data in read.items()}
+        return cls(msgspec.structs.replace(info, files={}), parts, card)
+
+
+def refuse_to_replace(path: Path, *, force: bool) -> None:
+    """Raise ModelError if a model must not be written there: ask before a long fit."""
+    if path.exists() and not force:
+        raise ModelError(f"{path}: need a new path, was there already (--force replaces it)")
+    if path.exists() and not (path / _MODEL).is_file():
+        raise ModelError(f"{path}: need a model to replace, was something else")
+
+
+def _read_info(place: Path) -> ModelInfo:
+    try:
+        table = msgspec.json.decode(place.read_bytes(), type=dict[str, Any])
+    except FileNotFoundError:
+        raise ModelError(f"{place.parent}: need a file {_MODEL}, was none") from None
+    except OSError as error:
+        raise ModelError(f"{place}: cannot be read: {error.strerror}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ModelError(f"{place}: need a JSON object: {error}") from None
+    if table.get("schema") != SCHEMA_VERSION:
+        raise ModelError(f"{place}: need schema {SCHEMA_VERSION}, was {table.get('schema')!r}")
+    try:
+        return msgspec.convert(table, ModelInfo)
+    except msgspec.ValidationError as error:
+        raise ModelError(f"{place}: {error}") from None
+
+
+def _read_checked(place: Path, sha256: str) -> bytes:
+    try:
+        data = place.read_bytes()
+    except OSError as error:
+        raise ModelError(f"{place}: cannot be read: {error.strerror}") from None
+    if _sha256(data) != sha256:
+        raise ModelError(f"{place}: need SHA-256 {sha256[:12]}, was {_sha256(data)[:12]}")
+    return data
+
+
+def _plain(name: str, path: Path) -> str:
+    """Return the name of a file in the folder; ModelError if it leads out of it."""
+    inner = name.removeprefix(f"{_PARTS}/")
+    if inner in ("", ".", "..") or "/" in inner or "\\" in inner:
+        raise ModelError(f"{path}: need a plain name for a part, was {name!r}")
+    return name
+
+
+@contextmanager
+def _draft_of(path: Path) -> Iterator[Path]:
+    """Give a folder beside ``path`` that takes its place once the block has ended well."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # mkdtemp's folder is for its owner only; what becomes the model lies inside.
+    root = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    draft = root / path.name
+    draft.mkdir()
+    try:
+        yield draft
+        _put(draft, path)
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+
+
+def _put(draft: Path, path: Path) -> None:
+    """Move the whole folder to its place; an old one goes only once the new one is there."""
+    if not path.exists():
+        draft.rename(path)
+        return
+    replaced = draft.with_name("replaced")
+    path.rename(replaced)
+    try:
+        draft.rename(path)
+    except OSError:
+        replaced.rename(path)
+        raise
+
+
+def _encode(value: Any) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

@@ -1,0 +1,53 @@
+"""Build a predictor from its options, as fitting needs it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from torchloom_core.config import convert
+from torchloom_core.errors import PluginError, TorchloomError
+from torchloom_core.plugin import Predictor
+from torchloom_core.plugin_contract import needs_problem, pace_problem
+from torchloom_core.plugins import PluginInfo, one_line
+from torchloom_core.trace.bundle import Bundle
+
+_METRICS = "metrics"
+
+
+def build(
+    bundle: Bundle, info: PluginInfo, options: Mapping[str, Any], *, tick_s: float, source: str
+) -> tuple[Predictor, dict[str, Any]]:
+    """Return a predictor that has learned nothing yet, and all of its options.
+
+    Parameters
+    ----------
+    options : mapping
+        As under ``[predictors.<name>]``. Where ``metrics`` is an option and not among them, it
+        becomes all that the trace has.
+    source : str
+        Where the options come from, for errors.
+
+    Raises
+    ------
+    ConfigError
+        If an option is wrong.
+    PluginError
+        If the predictor is broken or breaks its contract.
+    """
+    if info.problem or info.cls is None:
+        raise PluginError(f"predictor {info.name} ({info.entry_point}): {info.problem}")
+    wanted = dict(options)
+    if _METRICS in info.cls.Options.__struct_encode_fields__ and bundle.metrics:
+        wanted.setdefault(_METRICS, list(bundle.metrics))
+    told = convert(wanted, info.cls.Options, source, f"predictors.{info.name}")
+    try:
+        plugin: Predictor = info.cls(told)
+        problem = needs_problem(plugin.needs, tick_s) or pace_problem(plugin)
+    except TorchloomError:
+        raise
+    except Exception as error:
+        raise PluginError(f"predictor {info.name}: cannot be built: {one_line(error)}") from error
+    if problem:
+        raise PluginError(f"predictor {info.name}: {problem}")
+    return plugin, msgspec.json.decode(msgspec.json.encode(told))

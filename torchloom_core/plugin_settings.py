@@ -1,0 +1,70 @@
+"""What the config says of plugins, beyond their own options; :mod:`.plugins` asks."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torchloom_core import config_faults
+from torchloom_core.config import Config, ModelSwitch, convert
+from torchloom_core.errors import ConfigError
+from torchloom_core.naming import nearest
+from torchloom_core.plugin import Policy, Predictor
+from torchloom_core.plugin_contract import MODEL
+
+
+class Place(NamedTuple):
+    """The config file, to name a place in it."""
+
+    source: str
+    text: str
+
+    def of(self, *path: str | int) -> str:
+        """Return file, line and dotted key."""
+        return config_faults.place(self.source, self.text, path)
+
+
+def check_predictors(policy: Policy, name: str, config: Config, place: Place) -> None:
+    """Refuse a policy that reads forecasts nobody makes."""
+    for predictor in getattr(policy, "predictors", ()):
+        if predictor not in config.predictors:
+            raise ConfigError(
+                f"{place.of('policies', name)}: need predictor {predictor!r} under "
+                f"[predictors]{nearest(predictor, config.predictors)}"
+            )
+
+
+def check_skill(
+    policy: Policy, name: str, predictors: Mapping[str, Predictor], config: Config, place: Place
+) -> None:
+    """Refuse a policy with ``needs_skill`` where a model's card shows none.
+
+    A predictor without a model has no card, and passes.
+    """
+    if not getattr(policy, "needs_skill", False):
+        return
+    for predictor in getattr(policy, "predictors", ()):
+        card = getattr(predictors.get(predictor), "card", None)
+        if card is not None and not card.skill:
+            raise ConfigError(
+                f"{place.of('policies', name)}: need a predictor with skill, was "
+                f"{config.predictors[predictor][MODEL]}: {card.sentence}"
+            )
+
+
+def fitted(cls: type[Any], settings: Mapping[str, Any], place: Place) -> tuple[Predictor, str]:
+    """Return the fitted model that the settings name, and its digest.
+
+    Raises
+    ------
+    ConfigError
+        If they say anything but ``model`` and ``every_s``.
+    ModelError
+        If the model cannot be read, or is another predictor's.
+    """
+    # It brings what scores models, which a Weaver without one should not wait for.
+    from torchloom_core.models.fitted import load_fitted
+
+    name = f"predictors.{cls.name}"
+    switch = convert(dict(settings), ModelSwitch, place.source, name, place.text)
+    predictor, model = load_fitted(Path(switch.model), cls, every_s=switch.every_s)
+    return predictor, model.digest
