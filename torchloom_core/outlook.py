@@ -98,8 +98,8 @@ class Standbys:
         for row in np.flatnonzero(view.is_in("standby")).tolist():
             self._nodes.setdefault(view.group[row], []).append(view.node[row])
 
-    def take(self, rows: Iterable[int], avoid: Iterable[str] = ()) -> bool:
-        """Take one for the group in ``rows``; return False if none is fit.
+    def fit(self, rows: Iterable[int], avoid: Iterable[str] = ()) -> str:
+        """Return the first group that could take the place of the one in ``rows``, or nothing.
 
         A fit one is as large, and on other nodes that are not cordoned, nor to be avoided.
         """
@@ -107,9 +107,15 @@ class Standbys:
         barred = {*nodes, *self._view.cordoned, *avoid}
         for group, waiting in self._nodes.items():
             if len(waiting) == len(nodes) and barred.isdisjoint(waiting):
-                del self._nodes[group]
-                return True
-        return False
+                return group
+        return ""
+
+    def take(self, rows: Iterable[int], avoid: Iterable[str] = ()) -> bool:
+        """Take the one that is fit for the group in ``rows``; return False if none is."""
+        group = self.fit(rows, avoid)
+        if group:
+            del self._nodes[group]
+        return bool(group)
 
 
 def unsaved_work_s(view: FleetView) -> float | None:

@@ -30,16 +30,18 @@ class FailureForecastPolicy:
 
     A failure nobody acted on stalls all GPUs of the run for detection, restart and the work not
     yet saved, and costs the group's own GPUs until it is replaced. With ``p`` the group's
-    failure probability, moving it pays if
+    failure probability and ``s`` that of the stand-by which would take its place, moving it pays if
 
-        p [(detect + restart + unsaved) x run's GPUs + replace x group's GPUs]
+        (p - s) [(detect + restart + unsaved) x run's GPUs + replace x group's GPUs]
             > migrate x run's GPUs
 
     which is the rule "migrate iff p (D + R + unsaved work) > G" of proactive migration
     (Aupy, Robert, Vivien and Zaidouni, "Checkpointing algorithms and fault prediction", 2014)
-    in GPU-seconds. Where the trainer reports ``unsaved_work_s``, the unsaved work is what it
-    will be on average until the forecast is over; else it is ``costs.unsaved_s``. A group's
-    probability is 1 - prod(1 - p) over its workers, as if they failed independently.
+    in GPU-seconds, but that the stand-by may fail as well; a worker of it that was not judged
+    yet, because it has come since, is taken for a typical one of the run, the median. Where the
+    trainer reports ``unsaved_work_s``, the unsaved work is what it will be on average until the
+    forecast is over; else it is ``costs.unsaved_s``. A group's probability is 1 - prod(1 - p)
+    over its workers, as if they failed independently.
 
     A forecast is weighed at every tick until its horizon has passed, so that a group for which
     no stand-by was there is moved once there is one. A group on the same nodes is proposed once
@@ -89,14 +91,14 @@ class FailureForecastPolicy:
         if self._outlook.rest_s == 0.0:
             return
         standbys = Standbys(view)
-        risks = self._risks(view, worker_probability)
+        groups = _Groups(view, worker_probability)
+        risks = self._risks(groups, view)
         for risk in sorted(risks, key=lambda risk: (-risk.net_gpu_s, risk.group)):
-            yield from self._propose(risk, standbys, view)
+            yield from self._propose(risk, groups, standbys, view)
 
-    def _risks(self, view: FleetView, worker_probability: Floats) -> Iterator["_Risk"]:
+    def _risks(self, groups: "_Groups", view: FleetView) -> Iterator["_Risk"]:
         """Yield the groups that are likely to fail and worth the price of moving them."""
         options, costs = self._options, view.costs
-        groups = _Groups(view, worker_probability)
         run_gpus = costs.gpus_per_worker * groups.in_run
         stall_s = costs.detect_s + costs.restart_s + self._unsaved_s(view)
         at_risk = (groups.probability >= options.min_probability) & (groups.probability > 0)
@@ -121,13 +123,20 @@ class FailureForecastPolicy:
             return view.costs.unsaved_s
         return expected_unsaved_s(age_s, 2.0 * view.costs.unsaved_s, self._outlook.rest_s)
 
-    def _propose(self, risk: "_Risk", standbys: Standbys, view: FleetView) -> Iterator[Proposal]:
+    def _propose(
+        self, risk: "_Risk", groups: "_Groups", standbys: Standbys, view: FleetView
+    ) -> Iterator[Proposal]:
         suspicion = (risk.group, *sorted({view.node[row] for row in risk.rows}))
         news = (suspicion, risk.probability, view.now_ns)
         if not self._moved.is_news(*news):
             return
-        action, cost_gpu_s = self._way_out(risk, standbys)
+        standby = standbys.fit(risk.rows)
+        own_gpu_s = groups.standby_probability[standby] * risk.loss_gpu_s if standby else 0.0
+        if risk.net_gpu_s <= own_gpu_s:
+            return
+        action, cost_gpu_s = self._way_out(risk, standby, own_gpu_s)
         if action is not None:
+            standbys.take(risk.rows)
             self._moved.add(*news, self._outlook.rest_s)
             yield Proposal(
                 action=action,
@@ -147,10 +156,15 @@ class FailureForecastPolicy:
                 cause=(self._outlook.id,),
             )
 
-    def _way_out(self, risk: "_Risk", standbys: Standbys) -> tuple[Action | None, float]:
-        """Return how the group should leave, if at all, and what that costs in GPU-seconds."""
-        if standbys.take(risk.rows):
-            return Migrate(group=risk.group), risk.price_gpu_s
+    def _way_out(
+        self, risk: "_Risk", standby: str, own_gpu_s: float
+    ) -> tuple[Action | None, float]:
+        """Return how the group should leave, if at all, and what that costs in GPU-seconds.
+
+        ``own_gpu_s`` is what is to be expected of the stand-by's own failure.
+        """
+        if standby:
+            return Migrate(group=risk.group), risk.price_gpu_s + own_gpu_s
         cost_gpu_s = risk.price_gpu_s + risk.away_gpu_s
         if self._options.drain_without_standby and risk.probability * risk.loss_gpu_s > cost_gpu_s:
             return DrainGroup(group=risk.group), cost_gpu_s
@@ -185,7 +199,7 @@ class _Risk:
 
 
 class _Groups:
-    """The replica groups that train, and how likely each is to fail."""
+    """The replica groups that train or stand by, and how likely each is to fail."""
 
     def __init__(self, view: FleetView, worker_probability: Floats) -> None:
         training = view.is_in("training", "paused")
@@ -201,6 +215,13 @@ class _Groups:
                 minlength=len(number),
             )
         self.probability: Floats = -np.expm1(log_survival)
+        typical = np.median(self.worker_probability[training]) if self.in_run else 0.0
+        expected = np.where(np.isnan(worker_probability), typical, worker_probability)
+        survival: dict[str, float] = {}
+        for row in np.flatnonzero(view.is_in("standby")).tolist():
+            group = view.group[row]
+            survival[group] = survival.get(group, 1.0) * (1.0 - float(expected[row]))
+        self.standby_probability = {group: 1.0 - alive for group, alive in survival.items()}
 
     def members(self, number: int) -> NDArray[np.intp]:
         """Return the rows of the group's workers that train."""

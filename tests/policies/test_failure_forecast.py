@@ -112,6 +112,18 @@ def test_the_one_standby_goes_to_the_group_that_needs_it_most():
     assert isinstance(second.action, Alert)
 
 
+def test_a_standby_that_may_fail_as_well_is_worth_less():
+    (proposal,) = policy().on_tick(fleet({"w2": 0.5, "w4": 0.2, "w5": 0.0}))
+    assert proposal.cost_gpu_s == pytest.approx(2 * 32 + 0.2 * proposal.gain_gpu_s)
+    assert not list(policy().on_tick(fleet({"w2": 0.5, "w4": 0.49})))
+
+
+def test_a_standby_that_was_not_judged_yet_is_taken_for_a_typical_worker():
+    hazard = dict.fromkeys(["w0", "w1", "w2", "w3"], 0.3)
+    assert not list(policy().on_tick(fleet(hazard)))
+    assert list(policy().on_tick(fleet({**hazard, "w4": 0.0, "w5": 0.0})))
+
+
 def test_a_standby_on_a_cordoned_node_cannot_take_over():
     (proposal,) = policy().on_tick(fleet({"w2": 0.9}, cordoned=["n5"]))
     assert isinstance(proposal.action, Alert)

@@ -131,7 +131,9 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     """One simulated run: an arm under one seed.
 
     ``buckets`` are GPU-seconds, and add up to ``wall_s x gpus``. ``goodput`` is the useful
-    share of that; ``ettr`` the useful share of the time of the job's own GPUs.
+    share of that; ``ettr`` the useful share of the time of the job's own GPUs. ``moves`` counts
+    migrations and drains that were granted, ``right_moves`` those of them that left a node which
+    was hit within the horizon.
     """
 
     arm: str
@@ -150,6 +152,8 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     proactive_saves: int = 0
     decisions: int = 0
     invalid_decisions: int = 0
+    moves: int = 0
+    right_moves: int = 0
     quarantined: dict[str, str] = {}
     model_events: int = 0
     timeline: tuple[TimelineEntry, ...] = ()
@@ -161,7 +165,8 @@ class ArmSummary(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     versus_reference : Interval
-        Paired difference in goodput, same seeds, to the best baseline that needs no forecast.
+        Paired difference in goodput, same seeds, to the best baseline that needs no forecast
+        and recovers as the job does.
     to_oracle : float, optional
         Share of the way from the reference to the oracle, 1 if it is as good.
     buckets : dict of str to float
@@ -201,7 +206,7 @@ class BreakEven(msgspec.Struct, frozen=True, kw_only=True):
     loss_gpu_s: float
     price_gpu_s: float
     measured: dict[str, float] = {}
-    """Predictor to the precision it had."""
+    """Arm to the share of its moves that left a node which was then hit."""
 
 
 class Simulation(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,7 +1,10 @@
 """What the fleet model is given: the job, its nodes, the faults that will hit them."""
 
+from collections.abc import Set
 from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 from torchloom_core.trace.schema import Follows
 
@@ -63,8 +66,7 @@ class JobSpec:
         return (self.groups + self.standbys) * self.nodes_per_group + self.spares
 
 
-@dataclass(frozen=True, kw_only=True)
-class Hit:
+class Hit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One failure as the model has it, from an event of the trace or a seeded process.
 
     Attributes
@@ -76,6 +78,9 @@ class Hit:
         hits it wherever it is, and no node is lost. ``unknown`` was decided by the caller.
     repair_ns : int
         How long the nodes are away.
+    seen_on : tuple of str
+        Where a fault of the job was recorded: it is this job's only if it began on one of them.
+        Empty: it is this job's in any case.
     """
 
     id: str
@@ -83,3 +88,9 @@ class Hit:
     nodes: tuple[str, ...]
     follows: Follows
     repair_ns: int
+    seen_on: tuple[str, ...] = ()
+
+    def strikes(self, nodes: Set[str]) -> bool:
+        """Tell whether it strikes a job that began on ``nodes`` and still sits there."""
+        places = self.nodes or self.seen_on
+        return not places or not nodes.isdisjoint(places)

@@ -86,8 +86,8 @@ def _goodput_sentences(simulation: Simulation) -> list[str]:
     arms = {arm.name: arm for arm in simulation.arms}
     reference = arms[simulation.reference]
     said = [
-        f"The best baseline that needs no forecast is {reference.name}: goodput "
-        f"{estimate(reference.goodput)}."
+        f"The best baseline that needs no forecast and recovers as this job is {reference.name}: "
+        f"goodput {estimate(reference.goodput)}."
     ]
     said += [_arm_sentence(arm, simulation) for arm in simulation.arms if arm.kind == "candidate"]
     return said

@@ -1,0 +1,161 @@
+import math
+
+import pytest
+from msgspec.structs import replace
+
+from tests.evaluate.scenes import CONFIG, COSTS, JOB, policies, write
+from torchloom_core.config import Config, Costs, Evaluate
+from torchloom_core.errors import ConfigError
+from torchloom_core.evaluate.arms import baselines, random_alarms
+from torchloom_core.evaluate.candidates import Asked, candidates
+from torchloom_core.evaluate.job import job_spec, kernel_config, of_trace, paid_nodes
+from torchloom_core.trace.bundle import Bundle
+from torchloom_core.trace.schema import Job
+from torchloom_core.trace.writer import BundleWriter
+
+ARMS = {arm.name: arm for arm in baselines(policies(), standbys=1)}
+MTBF_S = 50_000.0
+
+
+def spec(name, config=CONFIG):
+    return job_spec(ARMS[name], config, MTBF_S)
+
+
+def arms(config=CONFIG, **asked):
+    return candidates(Asked(**asked), config, policies())
+
+
+def test_every_baseline_and_oracle_of_the_method_is_there():
+    assert {arm.name for arm in [*ARMS.values(), random_alarms(1.0)]} == {
+        "no_failures",
+        "static_30min",
+        "static_1h",
+        "static_3h",
+        "young",
+        "daly",
+        "daly_online",
+        "restart",
+        "per_step",
+        "warm_standby",
+        "random_alarms",
+        "always_alarm",
+        "oracle",
+        "clairvoyant",
+    }
+
+
+def test_what_acts_through_a_policy_is_left_out_where_that_is_not_installed():
+    names = {arm.name for arm in baselines({}, standbys=1)}
+    assert "static_1h" in names
+    assert names.isdisjoint({"daly_online", "always_alarm", "oracle"})
+
+
+@pytest.mark.parametrize("name", sorted(ARMS))
+def test_every_arm_pays_for_the_same_nodes(name):
+    assert spec(name).nodes == paid_nodes(JOB)
+
+
+def test_only_an_arm_that_needs_no_forecast_can_be_the_reference():
+    told = {arm.name for arm in ARMS.values() if arm.kind == "baseline" and arm.needs_forecast}
+    assert told == {"always_alarm"}
+
+
+def test_each_arm_has_its_own_interval():
+    assert spec("static_30min").durable.interval_s == 1800.0
+    assert spec("young").durable.interval_s == pytest.approx(math.sqrt(2 * 20 * MTBF_S))
+    assert spec("daly").durable.interval_s < spec("young").durable.interval_s
+    assert spec("clairvoyant").durable.interval_s == math.inf
+    assert spec("warm_standby").durable.interval_s == spec("daly").durable.interval_s
+    given = replace(CONFIG, evaluate=replace(JOB, checkpoint_interval_s=777.0))
+    assert spec("warm_standby", given).durable.interval_s == 777.0
+    assert spec("daly_online", given).durable.interval_s == 777.0
+    assert spec("static_1h", given).durable.interval_s == 3600.0
+
+
+def test_recovery_and_stand_bys_are_the_arms_own_where_they_say_so():
+    assert (spec("restart").standbys, spec("restart").spares) == (0, 3)
+    assert spec("per_step").recovery == "per_step"
+    assert spec("daly").recovery == JOB.recovery
+    assert spec("daly").standbys == JOB.standbys
+
+
+def test_a_policy_prices_what_the_job_would_lose():
+    job = spec("daly")
+    costs = kernel_config(ARMS["daly"], CONFIG, job).costs
+    assert costs.gpus_per_worker == 8.0
+    assert costs.unsaved_s == job.durable.interval_s / 2
+    assert (costs.detect_s, costs.replace_s) == (COSTS.detect_s, JOB.provision_s)
+    job = spec("per_step")
+    costs = kernel_config(ARMS["per_step"], CONFIG, job).costs
+    assert (costs.detect_s, costs.restart_s, costs.unsaved_s) == (0.0, 0.0, JOB.step_s)
+
+
+def test_the_job_of_the_trace_is_taken_where_the_config_asks_for_no_other(tmp_path):
+    with BundleWriter(
+        tmp_path / "a.tltrace", name="a", start_ns=0, end_ns=10**15, source="", licence="",
+        synthetic=True,
+    ) as writer:  # fmt: skip
+        writer.add(Job(id="j", start_ns=0, groups=3, gpus_per_node=4, checkpoint_s=7.0))
+    bundle = Bundle.open(writer.path)
+    config = of_trace(Config(), bundle)
+    assert (config.evaluate.groups, config.evaluate.gpus_per_node) == (3, 4)
+    assert config.costs == Costs(checkpoint_s=7.0)
+    asked = Config(evaluate=Evaluate(groups=5), costs=Costs(checkpoint_s=9.0))
+    assert of_trace(asked, bundle) == asked
+    without = write(tmp_path / "b.tltrace", [])
+    assert of_trace(asked, without) == asked
+
+
+# --- candidates ---
+
+
+def test_a_policy_is_an_arm_and_several_together_are_one():
+    one, both = arms(policies=("straggler", "straggler+silence"))
+    assert list(one.policies) == ["straggler"]
+    assert list(both.policies) == ["straggler", "silence"]
+    assert not both.needs_forecast
+
+
+def test_a_policy_takes_its_options_from_the_config_but_acts_whatever_its_mode():
+    table = {"ratio": 3.0, "mode": "shadow"}
+    (arm,) = arms(replace(CONFIG, policies={"straggler": table}), policies=("straggler",))
+    assert arm.policies == {"straggler": {"ratio": 3.0}}
+
+
+def test_each_predictor_makes_an_arm_of_a_policy_that_reads_forecasts(tmp_path):
+    asked = (("ewma", ""), ("trend", str(tmp_path / "m.tlmodel")))
+    first, second = arms(policies=("failure_forecast",), predictors=asked)
+    assert first.name == "failure_forecast(ewma)"
+    assert first.policies == {"failure_forecast": {"predictor": "ewma"}}
+    assert list(first.predictors) == ["ewma"]
+    assert second.predictors == {"trend": {"model": str(tmp_path / "m.tlmodel")}}
+    assert first.needs_forecast
+
+
+def test_a_predictor_alone_is_acted_on_by_failure_forecast():
+    (arm,) = arms(predictors=(("ewma", ""),))
+    assert arm.name == "failure_forecast"
+    assert arm.policies == {"failure_forecast": {"predictor": "ewma"}}
+
+
+def test_what_the_config_says_of_a_policys_predictor_comes_first():
+    config = replace(CONFIG, policies={"failure_forecast": {"predictor": "trend"}})
+    (arm,) = arms(config, policies=("failure_forecast",), predictors=(("ewma", ""),))
+    assert list(arm.predictors) == ["trend"]
+
+
+def test_a_config_file_alone_is_one_arm_with_all_that_is_active_in_it(tmp_path):
+    config = replace(CONFIG, policies={"silence": {}, "straggler": {"mode": "dry_run"}})
+    (arm,) = arms(config, config_path=tmp_path / "mine.toml")
+    assert arm.name == "mine"
+    assert arm.policies == config.policies
+
+
+def test_a_policy_that_nobody_has_is_one_line_with_the_nearest_name():
+    with pytest.raises(ConfigError, match=r"no policy has this name.*straggler"):
+        arms(policies=("stragler",))
+
+
+def test_an_arm_that_sets_the_interval_itself_begins_with_the_first_one():
+    (arm,) = arms(policies=("checkpoint_interval",))
+    assert job_spec(arm, CONFIG, MTBF_S).durable.interval_s == 3600.0

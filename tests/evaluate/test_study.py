@@ -1,0 +1,222 @@
+import itertools
+from concurrent.futures import ThreadPoolExecutor
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from tests.evaluate.scenes import (
+    CONFIG,
+    JOB,
+    candidate,
+    event,
+    policies,
+    setting_of,
+    some_events,
+    write,
+)
+from torchloom_core.errors import TraceError
+from torchloom_core.evaluate import compare, sensitivity
+from torchloom_core.evaluate.arms import baselines
+from torchloom_core.evaluate.results import RunResult, Simulation
+from torchloom_core.evaluate.runs import simulate
+from torchloom_core.evaluate.store import Store, key_of
+from torchloom_core.evaluate.study import run_study
+from torchloom_core.evaluate.workforce import Errand, Workforce
+
+SEEDS = 2
+QUICK = replace(CONFIG, evaluate=replace(JOB, days=1.0))
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory):
+    events = some_events(count=40)
+    events[::4] = [msgspec.structs.replace(one, follows="unknown") for one in events[::4]]
+    return write(tmp_path_factory.mktemp("trace") / "small.tltrace", events)
+
+
+def study(bundle, folder, *, seeds=SEEDS, progress=lambda done, total: None, **workforce):
+    return run_study(
+        setting_of(bundle, QUICK),
+        [candidate()],
+        seeds=seeds,
+        store=Store(folder),
+        workforce=Workforce(**workforce),
+        progress=progress,
+    )
+
+
+@pytest.fixture(scope="module")
+def simulation(bundle, tmp_path_factory):
+    return study(bundle, tmp_path_factory.mktemp("runs"))
+
+
+def bytes_of(simulation: Simulation) -> bytes:
+    return msgspec.json.encode(simulation)
+
+
+def test_an_interrupted_study_goes_on_where_it_was_and_loses_none(bundle, simulation, tmp_path):
+    def interrupt(done, total):
+        if done == 15:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        study(bundle, tmp_path / "runs", progress=interrupt)
+    kept = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "runs").glob("*.json")}
+    assert len(kept) >= 8
+    again = study(bundle, tmp_path / "runs")
+    assert bytes_of(again) == bytes_of(simulation)
+    for name, written_ns in kept.items():
+        assert (tmp_path / "runs" / name).stat().st_mtime_ns == written_ns
+
+
+def test_a_file_that_was_torn_is_played_again(bundle, tmp_path):
+    store = Store(tmp_path / "runs")
+    setting, arm = setting_of(bundle, QUICK), candidate()
+    run = simulate(setting, arm, 0)
+    key = key_of(setting, arm, 0)
+    store.keep(key, run)
+    assert store.find(key, arm.name) == run
+    path = tmp_path / "runs" / f"{key}.json"
+    path.write_bytes(path.read_bytes()[:-20])
+    assert store.find(key, arm.name) is None
+
+
+def test_a_run_has_another_key_once_anything_it_rests_on_is_another(bundle, tmp_path):
+    setting, arm = setting_of(bundle, QUICK), candidate()
+    other_trace = write(tmp_path / "other.tltrace", some_events(seed=1))
+    other_costs = replace(QUICK, costs=replace(QUICK.costs, restart_s=1.0))
+    keys = {
+        key_of(setting, arm, 0),
+        key_of(setting, arm, 1),
+        key_of(setting, candidate(interval=600.0), 0),
+        key_of(replace(setting, unknown="job"), arm, 0),
+        key_of(replace(setting, config=other_costs), arm, 0),
+        key_of(setting_of(other_trace, QUICK), arm, 0),
+    }
+    assert len(keys) == 6
+    assert key_of(setting, candidate(name="same", what="by another name"), 0) in keys
+
+
+def test_many_at_once_give_what_one_by_one_gives(bundle):
+    setting = setting_of(bundle, QUICK)
+    errands = [Errand(setting=setting, arm=candidate(), seed=seed) for seed in range(SEEDS)]
+    alone = {errand.seed: run for errand, run in Workforce().play(errands)}
+    together = {errand.seed: run for errand, run in Workforce(jobs=2).play(errands)}
+    assert together == alone
+
+
+def test_the_progress_ends_at_the_number_that_was_told(bundle, tmp_path):
+    told = []
+    study(bundle, tmp_path, seeds=1, progress=lambda done, total: told.append((done, total)))
+    done, total = told[-1]
+    assert done == total
+    assert all(before[0] <= after[0] for before, after in itertools.pairwise(told))
+    assert {total for _, total in told} == {total}
+
+
+def test_the_reference_is_the_best_baseline_that_needs_no_forecast(simulation):
+    rivals = [
+        arm
+        for arm in simulation.arms
+        if arm.kind == "baseline" and not arm.needs_forecast and arm.name != "per_step"
+    ]
+    best = max(rivals, key=lambda arm: arm.goodput.value)
+    assert simulation.reference == best.name
+    assert best.versus_reference is None
+    assert "random_alarms" in {arm.name for arm in simulation.arms}
+
+
+def test_the_reference_recovers_as_the_job_does(simulation):
+    arms = baselines(policies(), standbys=1)
+    runs = {name: [r for r in simulation.runs if r.arm == name] for name in {a.name for a in arms}}
+    assert compare.reference_of(arms, runs, "per_step") == "per_step"
+    assert compare.reference_of(arms, runs, "restart") != "per_step"
+
+
+def test_gains_are_paired_by_seed(simulation):
+    runs = {(run.arm, run.seed): run for run in simulation.runs}
+    arm = next(a for a in simulation.arms if a.kind == "candidate")
+    gains = [
+        runs[arm.name, seed].goodput - runs[simulation.reference, seed].goodput
+        for seed in simulation.seeds
+    ]
+    assert arm.versus_reference.value == pytest.approx(sum(gains) / SEEDS)
+    assert arm.versus_reference.low >= min(gains) - 1e-12
+    assert arm.versus_reference.high <= max(gains) + 1e-12
+
+
+def test_the_mean_shares_of_the_buckets_add_up_to_one(simulation):
+    for arm in simulation.arms:
+        assert sum(arm.buckets.values()) == pytest.approx(1.0, rel=1e-9)
+
+
+def test_failures_that_follow_nobody_knows_what_are_taken_both_ways(simulation):
+    ways = simulation.unknown_follows
+    assert set(ways) == {"component", "job"}
+    names = {way: [arm.name for arm in arms] for way, arms in ways.items()}
+    assert names["component"] == names["job"]
+    oracle = {way: next(a for a in arms if a.name == "oracle") for way, arms in ways.items()}
+    assert oracle["component"].goodput.value > oracle["job"].goodput.value
+
+
+def test_the_sweep_has_every_cost_at_every_factor_and_none_at_one_changes_the_gain(simulation):
+    points = {(point.cost, point.factor): point for point in simulation.sensitivity}
+    assert set(points) == {(c, f) for c in sensitivity.COSTS for f in sensitivity.FACTORS}
+    same = {points[cost, 1.0].gain.value for cost in sensitivity.COSTS}
+    assert len(same) == 1
+    assert len({points["restart_s", factor].gain.value for factor in sensitivity.FACTORS}) > 1
+
+
+def test_the_break_even_is_price_over_loss(simulation):
+    rule = simulation.break_even
+    assert rule.precision == pytest.approx(rule.price_gpu_s / rule.loss_gpu_s)
+    assert rule.price_gpu_s == CONFIG.costs.migrate_s * JOB.groups * 8
+    assert rule.measured["oracle"] == 1.0
+
+
+def test_only_the_first_seed_keeps_its_timeline(simulation):
+    assert {run.seed for run in simulation.runs if run.timeline} == {0}
+
+
+def test_a_trace_without_a_failure_is_played_all_the_same(tmp_path):
+    calm = write(tmp_path / "calm.tltrace", [event(0, 1.0, "n0", fatal=False)])
+    result = study(calm, tmp_path / "runs", seeds=1)
+    assert all(run.failures == 0 for run in result.runs)
+
+
+def test_a_trace_that_is_too_small_for_the_job_is_one_line(bundle, tmp_path):
+    big = replace(QUICK, evaluate=replace(JOB, groups=9))
+    with pytest.raises(TraceError, match=r"need 12 nodes for the job.* was 8"):
+        simulate(setting_of(bundle, big), candidate(), 0)
+
+
+# --- how arms are held against each other ---
+
+
+def runs_of(*goodputs: float) -> list[RunResult]:
+    return [
+        RunResult(
+            arm="a", seed=seed, wall_s=1.0, gpus=1, job_gpus=1, buckets={}, goodput=goodput,
+            ettr=goodput,
+        )
+        for seed, goodput in enumerate(goodputs)
+    ]  # fmt: skip
+
+
+def test_a_difference_that_all_seeds_share_has_no_width_though_the_seeds_differ():
+    gain = compare.gain(runs_of(0.5, 0.7, 0.9), runs_of(0.4, 0.6, 0.8))
+    assert gain.value == pytest.approx(0.1)
+    assert gain.high - gain.low == pytest.approx(0.0, abs=1e-12)
+
+
+def test_one_seed_has_no_interval():
+    assert compare.interval([0.5]).low is None
+
+
+def test_an_interval_is_the_same_each_time_whichever_thread_asks():
+    values = [0.1, 0.5, 0.3, 0.9]
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(compare.interval, [values, values])
+    assert first == second
+    assert first.low < first.value < first.high

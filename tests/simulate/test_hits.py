@@ -1,0 +1,93 @@
+"""The failures of a trace, as the model takes them."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from tests.trace.small import NODES, at, bundle, fault
+from torchloom_core.clock import SECOND_NS
+from torchloom_core.simulate.hits import hits
+from torchloom_core.simulate.processes import periodic_hits, poisson_hits
+from torchloom_core.trace.schema import Component
+
+FLEET = (*NODES, Component(id="c", kind="node"))
+
+
+def found(path, events, *, unknown="component", start_s=0.0, end_s=60.0, repair_s=30.0):
+    return hits(
+        bundle(path / "small.tltrace", [*FLEET, *events]),
+        unknown=unknown,
+        start_ns=at(start_s),
+        end_ns=at(end_s),
+        repair_s=repair_s,
+    )
+
+
+def test_a_gpus_failure_strikes_its_node_until_it_is_resolved(tmp_path):
+    [hit] = found(tmp_path, [fault(5, "a/gpu-1", follows="component", resolved_s=25)])
+    assert (hit.ts_ns, hit.nodes, hit.repair_ns) == (at(5), ("a",), 20 * SECOND_NS)
+
+
+def test_a_failure_whose_end_nobody_knows_lasts_as_long_as_assumed(tmp_path):
+    [hit] = found(tmp_path, [fault(5, "a", follows="component")])
+    assert hit.repair_ns == 30 * SECOND_NS
+
+
+def test_a_rack_strikes_all_its_nodes_at_once(tmp_path):
+    [hit] = found(tmp_path, [fault(5, "r0", follows="fabric")])
+    assert (hit.nodes, hit.follows) == (("a", "b"), "fabric")
+
+
+def test_events_of_one_cause_are_one_failure(tmp_path):
+    events = [
+        fault(5, "r0", fatal=False, id="power"),
+        fault(7, "b", cause="power", follows="component", resolved_s=10, id="second"),
+        fault(6, "a", cause="power", follows="component", resolved_s=50, id="first"),
+        fault(8, "c", cause="second", follows="component", resolved_s=9, id="third"),
+    ]
+    [hit] = found(tmp_path, events)
+    assert (hit.id, hit.ts_ns, hit.nodes) == ("first", at(6), ("a", "b", "c"))
+    assert hit.repair_ns == 44 * SECOND_NS
+
+
+def test_causes_in_a_circle_come_to_an_end(tmp_path):
+    events = [fault(5, "a", id="x", cause="y"), fault(6, "b", id="y", cause="x")]
+    assert len(found(tmp_path, events)) == 2
+
+
+@pytest.mark.parametrize(
+    ("unknown", "nodes", "seen_on"), [("component", ("a",), ()), ("job", (), ("a",))]
+)
+def test_an_unknown_failure_follows_what_is_assumed(tmp_path, unknown, nodes, seen_on):
+    [hit] = found(tmp_path, [fault(5, "a")], unknown=unknown)
+    assert (hit.follows, hit.nodes, hit.seen_on) == (unknown, nodes, seen_on)
+
+
+def test_what_is_not_fatal_outside_the_span_or_of_nobody_is_no_failure(tmp_path):
+    events = [
+        fault(5, "a", fatal=False),
+        fault(9, "a", id="early"),
+        fault(50, "a", id="late"),
+        fault(20, "nobody"),
+    ]
+    assert found(tmp_path, events, start_s=10, end_s=50) == []
+
+
+def test_poisson_hits_come_at_their_rate_on_all_nodes_alike():
+    hits_ = list(
+        itertools.islice(
+            poisson_hits(np.random.default_rng(0), 100.0, nodes=["a", "b"], repair_s=5.0), 20_000
+        )
+    )
+    assert hits_[-1].ts_ns / SECOND_NS / 20_000 == pytest.approx(100.0, rel=0.03)
+    assert sum(hit.nodes == ("a",) for hit in hits_) == pytest.approx(10_000, abs=300)
+    assert {hit.repair_ns for hit in hits_} == {5 * SECOND_NS}
+    times = [hit.ts_ns for hit in hits_]
+    assert times == sorted(times)
+
+
+def test_periodic_hits_take_turns():
+    first = list(itertools.islice(periodic_hits(10.0, nodes=["a", "b"], start_ns=5), 3))
+    assert [(hit.ts_ns - 5) // SECOND_NS for hit in first] == [10, 20, 30]
+    assert [hit.nodes for hit in first] == [("b",), ("a",), ("b",)]

@@ -1,0 +1,91 @@
+"""The fleet model against what was published of real runs, where the inputs are known."""
+
+import pytest
+
+from tests.simulate.fleets import GPUS, S, gpu_s, job_fault
+from torchloom_core.simulate import formulas, monte_carlo
+from torchloom_core.simulate.monte_carlo import fleet, plain_job
+from torchloom_core.simulate.processes import periodic_hits
+from torchloom_core.simulate.scenario import Tier
+
+DAY_S = 86_400
+
+
+def test_thirty_groups_of_torchft_commit_four_steps_in_five():
+    """torchft, 30 groups of 10 L40S, a failure every 60 s: 82.3 % of steps commit."""
+    job = plain_job(groups=30, recovery="per_step", step_s=10.9, rejoin_s=24.0)
+    result = fleet(job, periodic_hits(60.0), 60.0 * 3000).finish()
+    committed = result.steps_committed / result.steps_tried
+    assert committed == pytest.approx(0.823, abs=0.02)
+    assert committed == pytest.approx(1 - 10.9 / 60, abs=0.003)
+    assert result.ettr == pytest.approx(0.812, abs=0.02)
+
+
+def test_llama_3_is_over_nine_tenths_effective():
+    """Llama 3 405B: 16,384 H100, 54 days, 419 unexpected interruptions, > 90 % effective.
+
+    M = 11,135 s is published. Assumed: a checkpoint costs 30 s, a failure is noticed in 60 s and
+    restarted from in 180 s, and checkpoints are saved at Daly's interval.
+    """
+    mtbf_s = 11_135
+    ettrs = []
+    for seed in range(8):
+        result = monte_carlo.play_checkpoints(
+            seed,
+            54 * DAY_S // mtbf_s,
+            mtbf_s=mtbf_s,
+            save_s=30,
+            restart_s=180,
+            detect_s=60,
+            interval_s=formulas.daly_s(mtbf_s, 30),
+        )
+        assert 340 < result.failures < 500
+        ettrs.append(result.ettr)
+    mean, error = monte_carlo.estimate(ettrs)
+    assert mean - 3.5 * error > 0.90
+    assert mean == pytest.approx(formulas.ettr_exact(mtbf_s, 30, 180, 60, 797), abs=0.005)
+
+
+@pytest.mark.parametrize("rate", [6.50, 2.34], ids=["RSC-1", "RSC-2"])
+@pytest.mark.parametrize(("downtime_s", "interval_s"), [(300, 600), (300, 1200), (120, 1800)])
+def test_twelve_thousand_gpus_of_rsc_have_metas_ettr(rate, downtime_s, interval_s):
+    """Meta's estimate at its failures per 1000 node-days, 1,500 nodes, checkpoints of 5 s.
+
+    Only where the estimate holds: (u0 + tau/2)/M well below 0.2.
+    """
+    mtbf_s = DAY_S / (1500 * rate / 1000)
+    assert (downtime_s + interval_s / 2) / mtbf_s < 0.15
+    ettrs = [
+        monte_carlo.play_checkpoints(
+            seed,
+            500,
+            mtbf_s=mtbf_s,
+            save_s=5,
+            restart_s=downtime_s,
+            detect_s=0,
+            interval_s=interval_s,
+        ).ettr
+        for seed in range(6)
+    ]
+    estimate = formulas.ettr_meta(mtbf_s, 5, downtime_s, interval_s)
+    assert monte_carlo.estimate(ettrs)[0] == pytest.approx(estimate, abs=0.02)
+
+
+def test_no_single_rate_gives_all_of_metas_mttfs():
+    """1.8 h at 16,384 GPUs and 0.23 h at 131,072 follow from RSC-1's rate, 7.9 h at 1,024 not."""
+
+    def hours(gpus):
+        return 24 / (gpus / 8 * 6.5e-3)
+
+    assert hours(16_384) == pytest.approx(1.8, abs=0.05)
+    assert hours(131_072) == pytest.approx(0.23, abs=0.01)
+    assert hours(1_024) > 3 * 7.9
+
+
+def test_the_fixed_case_is_met_exactly():
+    """Steps of 250 s, a save every 4 steps (10 s), restart 10 s, failures at 600 and 1300."""
+    job = plain_job(step_s=250.0, durable=Tier(save_s=10.0, restart_s=10.0, interval_s=1000.0))
+    result = fleet(job, [job_fault(600), job_fault(1300)], 3000.0).finish()
+    assert gpu_s(result)["lost"] == 1290 * GPUS
+    assert result.first_commit_ns == 2320 * S
+    assert gpu_s(result)["restart"] == 20 * GPUS

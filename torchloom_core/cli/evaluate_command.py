@@ -1,0 +1,218 @@
+"""``torchloom evaluate``."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from torchloom_core.cli.options import AsJson
+from torchloom_core.cli.output import console
+from torchloom_core.config import Config, load
+from torchloom_core.errors import ConfigError
+
+# What simulates and scores is heavy, and `torchloom --help` should not wait for it.
+if TYPE_CHECKING:
+    from torchloom_core.evaluate.results import Report
+
+_INTERRUPTED = 130
+
+Several = Annotated[tuple[str, ...], Parameter(negative="", show_default=False)]
+Count = Annotated[int, Parameter(validator=Number(gte=1))]
+
+
+def evaluate(
+    trace: Path,
+    /,
+    *,
+    policy: Several = (),
+    predictor: Several = (),
+    scores: Several = (),
+    config: Path | None = None,
+    mode: Literal["simulate", "replay"] = "simulate",
+    seeds: Count = 10,
+    days: Annotated[float | None, Parameter(validator=Number(gt=0))] = None,
+    until: str | None = None,
+    false_alarms_per_node_day: Annotated[float, Parameter(validator=Number(gte=0))] = 0.01,
+    resamples: Annotated[int, Parameter(validator=Number(gte=100))] = 2_000,
+    jobs: int = 1,
+    backend: Literal["loky", "ray"] = "loky",
+    ray_address: str = "",
+    out: Path | None = None,
+    json: AsJson = False,
+    open_: Annotated[bool, Parameter(name="--open", negative="", show_default=False)] = False,
+) -> int:
+    """Backtest policies and predictors on a recorded trace, against honest baselines.
+
+    Writes report.json and report.html. What was finished before an interruption is kept, and
+    the same command goes on from there.
+
+    Parameters
+    ----------
+    trace
+        The bundle, NAME.tltrace.
+    policy
+        A policy to test, may be repeated; a+b is both at once. Options are those of the config.
+    predictor
+        Whose forecasts policies act on, may be repeated: NAME, or NAME=MODEL.tlmodel.
+    scores
+        Forecasts made elsewhere, may be repeated: NAME=FILE, Parquet or CSV; for replay.
+    config
+        Config file: the job, the costs, the plugins' options; alone, all its policies are tested.
+    mode
+        simulate: the fleet model answers, in goodput; replay: nobody does, forecasts are scored.
+    seeds
+        Runs of each arm, each on other nodes at another time of the trace.
+    days
+        Length of a run; [evaluate] days unless given.
+    until
+        Replay scores the time after: a date, or days since the start such as 30d; after the
+        first 60 % unless given, or after what a model was fitted on.
+    false_alarms_per_node_day
+        The threshold of a predictor without a model keeps to so many.
+    resamples
+        For each bootstrapped interval of a score.
+    jobs
+        Processes at once; -1: one a core.
+    backend
+        Where they run: on this machine, or on a Ray cluster.
+    ray_address
+        Of the cluster; one on this machine unless given.
+    out
+        Folder of the report; NAME-evaluation unless given.
+    open
+        Show the page in a browser.
+    """
+    from torchloom_core.errors import StateError
+    from torchloom_core.evaluate.candidates import Asked
+    from torchloom_core.evaluate.evaluation import Wanted
+    from torchloom_core.evaluate.evaluation import evaluate as find_out
+    from torchloom_core.evaluate.scored import Scoring
+    from torchloom_core.evaluate.workforce import Workforce
+
+    settings = _settings(config, days)
+    wanted = Wanted(
+        trace=trace,
+        config=settings,
+        asked=Asked(
+            policies=policy,
+            predictors=tuple(_pair("--predictor", text) for text in predictor),
+            config_path=config,
+        ),
+        mode=mode,
+        scores=tuple(_pair("--scores", text, need_value=True) for text in scores),
+        scoring=Scoring(
+            until_ns=_until(trace, until),
+            false_alarms_per_node_day=false_alarms_per_node_day,
+            resamples=resamples,
+        ),
+        seeds=seeds,
+        workforce=Workforce(jobs=jobs, backend=backend, ray_address=ray_address),
+    )
+    folder = out or Path(f"{trace.name.removesuffix('.tltrace')}-evaluation")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StateError(f"{folder}: cannot be made: {error.strerror}") from None
+    try:
+        with _progress() as told:
+            report = find_out(wanted, folder / "runs", told)
+    except KeyboardInterrupt:
+        kept = len(list((folder / "runs").glob("*.json")))
+        sys.stderr.write(
+            f"torchloom: interrupted; {kept} finished runs are kept in {folder / 'runs'}: the "
+            f"same command goes on from there\n"
+        )
+        return _INTERRUPTED
+    page = _write(report, folder)
+    _tell(report, page, json)
+    if open_:
+        import webbrowser
+
+        webbrowser.open(page.absolute().as_uri())
+    return 0
+
+
+def _settings(path: Path | None, days: float | None) -> Config:
+    from msgspec.structs import replace
+
+    settings = load(path)
+    if days is None:
+        return settings
+    return replace(settings, evaluate=replace(settings.evaluate, days=days))
+
+
+def _pair(option: str, text: str, *, need_value: bool = False) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name or (equals and not value) or (need_value and not value):
+        form = "NAME=FILE" if need_value else "NAME or NAME=MODEL.tlmodel"
+        raise ConfigError(f"{option}: need {form}, was {text!r}")
+    return name, value
+
+
+def _until(trace: Path, text: str | None) -> int | None:
+    from torchloom_core.cli.moments import moment_ns
+    from torchloom_core.trace.bundle import Bundle
+
+    return None if text is None else moment_ns(text, Bundle.open(trace).manifest)
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str, float, float], None]]:
+    """Show on stderr how far it is and how long it takes, where that is a terminal."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        TaskID,
+        TaskProgressColumn,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    err = Console(stderr=True)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
+        bar_of: dict[str, TaskID] = {}
+
+        def told(what: str, done: float, total: float) -> None:
+            if what not in bar_of:
+                bar_of[what] = progress.add_task(what, total=total)
+            progress.update(bar_of[what], completed=done, total=total)
+
+        yield told
+
+
+def _write(report: "Report", folder: Path) -> Path:
+    """Write the report twice, and return where the page is."""
+    import msgspec
+
+    from torchloom_core.evaluate.report import page_text
+    from torchloom_core.evaluate.store import write_whole
+
+    data = msgspec.json.format(msgspec.json.encode(report), indent=1)
+    write_whole(folder / "report.json", data + b"\n")
+    page = folder / "report.html"
+    write_whole(page, page_text(report).encode())
+    return page
+
+
+def _tell(report: "Report", page: Path, json: bool) -> None:
+    if json:
+        from torchloom_core.cli.output import print_json
+
+        print_json(report)
+        return
+    from torchloom_core.evaluate.report import tables
+
+    out = console()
+    out.print(tables(report))
+    out.print(f"the whole report: {page}", markup=False, soft_wrap=True)

@@ -1,0 +1,234 @@
+"""The workers of the fleet model as their Threadlets would speak for them.
+
+The driver asks what they have to say, and hands them the commands they are sent.
+"""
+
+from collections.abc import Sequence
+from typing import cast
+
+import numpy as np
+
+from torchloom_core.clock import SECOND_NS
+from torchloom_core.fleet.columns import Floats
+from torchloom_core.fleet.table import SampleTable
+from torchloom_core.messages import (
+    Ack,
+    AckStatus,
+    Checkpoint,
+    Command,
+    Deed,
+    Drain,
+    Exit,
+    Hello,
+    Join,
+    KnobSpec,
+    KnobValue,
+    Pause,
+    Resume,
+    SetKnob,
+    WorkerState,
+)
+from torchloom_core.simulate.model import FleetModel
+from torchloom_core.simulate.records import Happening, Member
+from torchloom_core.simulate.scenario import JobSpec
+
+INTERVAL_KNOB = KnobSpec(
+    name="checkpoint_interval_s",
+    kind="float",
+    low=1.0,
+    unit="s",
+    doc="work between two durable checkpoints",
+)
+ACTUATORS = ("drain", "pause", "resume", "set_knob", "checkpoint", "join")
+"""The verbs that every worker obeys."""
+
+_OVER = ("left", "gone")
+_KEPT = ("committed", "restarted")
+"""Happenings after which there is no unsaved work."""
+
+News = Hello | Exit | SampleTable
+
+
+class Crew:
+    """Who is there, and what the kernel was told of them.
+
+    Attributes
+    ----------
+    members : tuple of Member
+        Every worker that ever said hello, in that order.
+    """
+
+    def __init__(self, model: FleetModel, job: JobSpec, run: str) -> None:
+        self._model, self._run = model, run
+        self._interval_s = job.durable.interval_s
+        self._version = -1
+        self._told: dict[str, Member] = {}
+        self._life: dict[str, int] = {}
+        self._workers: tuple[str, ...] = ()
+        self._done: dict[tuple[str, str, str], str] = {}
+        self._kept_ns = model.now_ns
+        self.members: tuple[Member, ...] = ()
+
+    # --- what they say ---
+
+    def news(self, happenings: Sequence[Happening], now_ns: int) -> list[tuple[int, News]]:
+        """Return who ended, who began and who is in another state, and when that is heard of.
+
+        A process's end is heard of when it happens, the rest at ``now_ns``.
+        """
+        for happening in happenings:
+            if happening.kind in _KEPT:
+                self._kept_ns = happening.ts_ns
+        if self._model.version == self._version:
+            return []
+        self._version = self._model.version
+        lost_ns = {h.detail: h.ts_ns for h in happenings if h.kind == "worker_lost"}
+        exits: list[tuple[int, News]] = []
+        hellos: list[tuple[int, News]] = []
+        joined: list[tuple[int, News]] = []
+        for member in self._model.workers():
+            before = self._told.get(member.worker)
+            if before is None and member.state in _OVER:
+                continue
+            self._told[member.worker] = member
+            lives_on = _lives_on(before, member)
+            if before is not None and before.state not in _OVER and not lives_on:
+                at_ns = lost_ns.get(member.worker, now_ns)
+                exits.append((at_ns, self._exit(member, at_ns)))
+            if member.state in _OVER:
+                continue
+            if not lives_on:
+                self._life[member.worker] = self._life.get(member.worker, 0) + 1
+                hellos.append((now_ns, self._hello(member, now_ns)))
+            elif before is not None and before.state == "standby" != member.state:
+                # Said at once, as after a reconnect: its plan would wait for the next tick.
+                joined.append((now_ns, self._hello(member, now_ns)))
+        self.members = tuple(self._told.values())
+        if len(self._workers) < len(self.members):
+            self._workers = tuple(self._told)
+        exits.sort(key=lambda news: news[0])
+        states = self.sample((), np.empty((len(self.members), 0)))
+        return [*exits, *hellos, (now_ns, states), *joined]
+
+    def sample(self, metrics: tuple[str, ...], values: Floats) -> SampleTable:
+        """Return what all workers report now.
+
+        Parameters
+        ----------
+        values : (members, metrics) float64
+        """
+        states = tuple(member.state for member in self.members)
+        return SampleTable(
+            workers=self._workers,
+            metrics=metrics,
+            values=values,
+            heard=np.array([state not in _OVER for state in states], dtype=np.bool_),
+            state=cast(tuple[str, ...], states),
+            step=np.full(len(states), self._model.step, dtype=np.int64),
+        )
+
+    def unsaved_s(self, now_ns: int) -> Floats:
+        """Return ``(members,)``: seconds since all work was saved or lost, NaN without work."""
+        unsaved_s = (now_ns - self._kept_ns) / SECOND_NS
+        works = np.array([member.state in ("training", "paused") for member in self.members])
+        return np.where(works, unsaved_s, np.nan)
+
+    def _hello(self, member: Member, now_ns: int) -> Hello:
+        return Hello(
+            run=self._run,
+            worker=member.worker,
+            incarnation=self._life[member.worker],
+            group=member.group,
+            rank=member.rank,
+            node=member.node,
+            rack=member.rack,
+            state=cast(WorkerState, member.state),
+            knobs=(INTERVAL_KNOB,),
+            values={INTERVAL_KNOB.name: self._interval_s},
+            actuators=ACTUATORS,
+            ts_ns=now_ns,
+        )
+
+    def _exit(self, member: Member, at_ns: int) -> Exit:
+        return Exit(
+            run=self._run,
+            worker=member.worker,
+            incarnation=self._life[member.worker],
+            status=None,
+            expected=member.state == "left",
+            step=self._model.step,
+            ts_ns=at_ns,
+        )
+
+    # --- what they are told ---
+
+    def obey(self, command: Command, ts_ns: int) -> list[Ack]:
+        """Do what a worker is commanded, and return its acks."""
+        if command.incarnation != self._life.get(command.worker):
+            trouble = "the worker has started another life"
+        elif self._told[command.worker].state in _OVER:
+            trouble = "the worker has ended"
+        else:
+            trouble = self._do(command)
+        steps: tuple[AckStatus, ...] = ("delivered", "accepted", "applied")
+        if trouble:
+            steps = ("delivered", "rejected")
+        return [
+            Ack(
+                command=command.id,
+                run=command.run,
+                worker=command.worker,
+                incarnation=command.incarnation,
+                epoch=command.epoch,
+                status=status,
+                step=self._model.step,
+                detail=trouble if status == "rejected" else "",
+                ts_ns=ts_ns,
+            )
+            for status in steps
+        ]
+
+    def _do(self, command: Command) -> str:
+        """Do a deed once for all the workers that share it; return why not, or nothing."""
+        deed = command.do
+        if isinstance(deed, SetKnob):
+            return self._set_interval(deed.value)
+        group = self._told[command.worker].group if isinstance(deed, Join | Drain) else ""
+        key = (command.cause, str(deed.__struct_config__.tag), group)
+        if key not in self._done:
+            self._done[key] = self._perform(deed, group)
+        return self._done[key]
+
+    def _perform(self, deed: Deed, group: str) -> str:
+        match deed:
+            case Join():
+                return self._model.join(group)
+            case Drain():
+                return self._model.drain(group)
+            case Checkpoint():
+                return self._model.save_checkpoint()
+            case Pause():
+                return self._model.pause()
+            case Resume():
+                return self._model.resume()
+            case _:
+                return "nothing can be collected from a worker that is only modelled"
+
+    def _set_interval(self, value: KnobValue) -> str:
+        seconds = float(value)
+        if seconds == self._interval_s:
+            return ""
+        trouble = self._model.set_checkpoint_interval(seconds)
+        if not trouble:
+            self._interval_s = seconds
+        return trouble
+
+
+def _lives_on(before: Member | None, now: Member) -> bool:
+    """Say whether the worker is there, and in the same life as before."""
+    return (
+        before is not None
+        and before.state not in _OVER
+        and now.state not in _OVER
+        and before.incarnation == now.incarnation
+    )

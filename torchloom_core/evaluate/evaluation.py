@@ -1,0 +1,206 @@
+"""An evaluation from what a person asked for to the report: ``torchloom evaluate`` calls it."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+from msgspec.structs import replace
+
+from torchloom_core import __version__
+from torchloom_core.clock import SECOND_NS
+from torchloom_core.config import Config
+from torchloom_core.errors import ConfigError
+from torchloom_core.evaluate import assumptions
+from torchloom_core.evaluate.arms import Arm
+from torchloom_core.evaluate.candidates import Asked, candidates, tables_of
+from torchloom_core.evaluate.given_scores import score_given
+from torchloom_core.evaluate.job import of_trace, ticking
+from torchloom_core.evaluate.labels import Task
+from torchloom_core.evaluate.replay import replay_policies
+from torchloom_core.evaluate.results import ForecastScore, ReplayedPolicy, Report
+from torchloom_core.evaluate.runs import Setting, installed
+from torchloom_core.evaluate.scored import Scoring, score_predictors, split_ns
+from torchloom_core.evaluate.store import Store
+from torchloom_core.evaluate.study import run_study
+from torchloom_core.evaluate.workforce import Workforce
+from torchloom_core.models.model import Model
+from torchloom_core.plugins import activate
+from torchloom_core.trace.bundle import Bundle
+
+Mode = Literal["replay", "simulate"]
+
+_DAY_S = 86_400.0
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """An evaluation that was asked for.
+
+    Attributes
+    ----------
+    scores : tuple of (str, str)
+        Name and file of forecasts that were made elsewhere; for replay.
+    """
+
+    trace: Path
+    config: Config
+    asked: Asked
+    mode: Mode = "simulate"
+    scores: tuple[tuple[str, str], ...] = ()
+    scoring: Scoring = Scoring()
+    seeds: int = 10
+    workforce: Workforce = Workforce()
+
+
+Progress = Callable[[str, float, float], None]
+"""Told what is being done, how much of it is over, and how much there is."""
+
+
+def evaluate(wanted: Wanted, store: Path, progress: Progress) -> Report:
+    """Do it.
+
+    Parameters
+    ----------
+    store : Path
+        Folder of the finished runs.
+
+    Raises
+    ------
+    TorchloomError
+        If anything that was asked for cannot be had.
+    """
+    bundle = Bundle.open(wanted.trace)
+    config = of_trace(wanted.config, bundle)
+    policies = {info.name: info.cls for info in installed() if info.kind == "policy" and info.cls}
+    arms = candidates(wanted.asked, config, policies)
+    source = str(wanted.asked.config_path or "torchloom.toml")
+    report = Report(
+        trace=_trace(bundle),
+        mode=wanted.mode,
+        config=_shown(config, arms),
+        assumptions=tuple(assumptions.of_trace(bundle)),
+        torchloom=__version__,
+    )
+    if wanted.mode == "replay":
+        return _replayed(report, wanted, bundle, config, arms, source, progress)
+    if wanted.scores:
+        raise ConfigError("--scores: need --mode replay, was simulate: nobody acts on given scores")
+    setting = Setting(
+        trace=str(wanted.trace.absolute()),
+        config=config,
+        config_path=source,
+        horizon_s=_horizon_s(arms, config, source),
+        from_ns=_after_training(bundle, arms),
+    )
+    simulation = run_study(
+        setting,
+        arms,
+        seeds=wanted.seeds,
+        store=Store(store),
+        workforce=wanted.workforce,
+        progress=lambda done, total: progress("runs", done, total),
+    )
+    said = tuple(assumptions.of_simulation(setting, bundle, wanted.seeds))
+    return replace(report, simulation=simulation, assumptions=report.assumptions + said)
+
+
+def _replayed(
+    report: Report,
+    wanted: Wanted,
+    bundle: Bundle,
+    config: Config,
+    arms: list[Arm],
+    source: str,
+    progress: Progress,
+) -> Report:
+    tables = tables_of(wanted.asked, config)
+    forecasts: list[ForecastScore] = []
+    if tables:
+        forecasts += score_predictors(
+            bundle,
+            tables,
+            config,
+            wanted.scoring,
+            source=source,
+            progress=lambda share: progress("forecasts", share, 1.0),
+        )
+    task = Task(horizon_s=_horizon_s(arms, config, source), repair_s=config.evaluate.repair_s)
+    scoring = wanted.scoring
+    for name, file in wanted.scores:
+        until_ns = split_ns(bundle) if scoring.until_ns is None else scoring.until_ns
+        forecasts.append(
+            score_given(
+                name,
+                Path(file),
+                bundle,
+                task,
+                until_ns=until_ns,
+                false_alarms_per_node_day=scoring.false_alarms_per_node_day,
+                seed=scoring.seed,
+                resamples=scoring.resamples,
+            )
+        )
+    replayed: list[ReplayedPolicy] = []
+    for number, arm in enumerate(arms):
+        progress("policies", number, len(arms))
+        from_ns = _after_training(bundle, [arm])
+        replayed.append(replay_policies(bundle, arm, config, task, from_ns=from_ns, source=source))
+    return replace(
+        report,
+        forecasts=tuple(forecasts),
+        policies=tuple(replayed),
+        assumptions=report.assumptions + tuple(assumptions.of_replay()),
+    )
+
+
+def _after_training(bundle: Bundle, arms: list[Arm]) -> int | None:
+    """Return from when on nothing was used to fit a model of the arms, a horizon later.
+
+    A model that was fitted on another trace bars nothing.
+    """
+    tables = [table for arm in arms for table in arm.predictors.values() if "model" in table]
+    models = [Model.load(Path(table["model"])) for table in tables]
+    here = (bundle.manifest.name, bundle.digest())
+    ends = [
+        model.info.until_ns + round(model.info.horizon_s * SECOND_NS)
+        for model in models
+        if model.card.trace in here or model.card.trace_digest in here
+    ]
+    return max(ends, default=None)
+
+
+def _horizon_s(arms: list[Arm], config: Config, source: str) -> float:
+    """Build every arm once, so that a mistake is told before an hour has passed.
+
+    Returns the longest horizon of their predictors, a day without any.
+    """
+    horizons = []
+    for arm in arms:
+        own = replace(ticking(config), policies=arm.policies, predictors=arm.predictors)
+        plugins = activate(own, installed(), source)
+        horizons += [float(predictor.horizon_s) for predictor in plugins.predictors.values()]
+    return max(horizons, default=_DAY_S)
+
+
+def _trace(bundle: Bundle) -> dict[str, Any]:
+    manifest = bundle.manifest
+    return {
+        "name": manifest.name,
+        "start_ns": manifest.start_ns,
+        "end_ns": manifest.end_ns,
+        "source": manifest.source,
+        "licence": manifest.licence,
+        "synthetic": manifest.synthetic,
+        "digest": bundle.digest(),
+        "failures": sum(event.fatal for event in bundle.events()),
+    }
+
+
+def _shown(config: Config, arms: list[Arm]) -> dict[str, Any]:
+    """Return what of the config had a say."""
+    sections = {
+        name: msgspec.to_builtins(getattr(config, name))
+        for name in ("evaluate", "costs", "arbiter")
+    }
+    plugins = {arm.name: {"policies": arm.policies, "predictors": arm.predictors} for arm in arms}
+    return {**sections, "arms": plugins}

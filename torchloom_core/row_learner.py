@@ -1,0 +1,205 @@
+"""Learn from labelled rows of features, one a worker and moment; predictors of trees extend it."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar
+
+import msgspec
+import numpy as np
+
+from torchloom_core.errors import ModelError
+from torchloom_core.features import Features
+from torchloom_core.fleet.columns import Floats
+from torchloom_core.fleet.view import FleetView
+from torchloom_core.learning import (
+    Rows,
+    RowSample,
+    estimator_bytes,
+    estimator_part,
+    json_part,
+    part_of,
+)
+from torchloom_core.plugin import Example, Hazard
+
+_EXPLAINED = 50
+"""So many workers, those most at risk, are given a reason."""
+
+
+class Learned(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What was learned beside the estimator.
+
+    Attributes
+    ----------
+    features : tuple of str
+        Names of the columns that the estimator knows.
+    share : float
+        How many of the healthy rows it was shown.
+    prior : float
+        How many of all rows failed.
+    usual : tuple of (float or None)
+        Median of each feature over healthy rows, None where it is mostly unknown.
+    """
+
+    features: tuple[str, ...]
+    share: float
+    prior: float
+    usual: tuple[float | None, ...]
+
+
+class RowLearner(ABC):
+    """A predictor that shows sampled rows to a scikit-learn estimator of trees.
+
+    Of workers that did not fail only a sample is kept, of share s. The estimator's odds are too
+    high by 1/s then, so log s is added to the log odds (King and Zeng, "Logistic Regression in
+    Rare Events Data", 2001, section 4.1).
+
+    Parameters
+    ----------
+    features : Features
+        What a row holds.
+    max_healthy : int
+        How many moments of workers that did not fail are kept to learn from.
+    seed : int
+        Of the sample.
+    horizon_s, every_s : float
+        As of any predictor, seconds.
+    """
+
+    name: ClassVar[str]
+    trusted: ClassVar[tuple[str, ...]]
+    """Types that skops may load beside those it trusts anyway."""
+
+    def __init__(
+        self, features: Features, *, max_healthy: int, seed: int, horizon_s: float, every_s: float
+    ) -> None:
+        self._features = features
+        self._max_healthy = max_healthy
+        self._seed = seed
+        self._trees: Any = None
+        self._kept = b""  # what was restored would not always be kept as the same bytes
+        self._learned = Learned(features=(), share=1.0, prior=0.0, usual=())
+        self.horizon_s = horizon_s
+        self.every_s = every_s
+        self.needs = features.needs
+        self.fault_memory_s = features.fault_memory_s
+
+    @abstractmethod
+    def grow(self, rows: Rows) -> Any:
+        """Return an estimator that learned from the rows; some columns may be all NaN."""
+
+    @abstractmethod
+    def log_odds(self, trees: Any, features: Floats) -> Floats:
+        """Return ``(rows,)`` as the estimator has them, for the sample it was shown."""
+
+    @abstractmethod
+    def check(self, trees: Any, columns: int) -> None:
+        """Raise a ModelError if following these trees would leave them."""
+
+    def forecast(self, view: FleetView) -> Hazard:
+        """Return ``(workers,)`` probabilities, NaN before fitting and for who left or is gone."""
+        probability = np.full(len(view), np.nan)
+        rows = np.flatnonzero(~view.is_in("left", "gone"))
+        if self._trees is None or not len(rows):
+            return Hazard(probability=probability)
+        features = self._features.compute(view)[rows]
+        probability[rows] = self._judge(features)
+        order = np.argsort(-probability[rows], kind="stable")[:_EXPLAINED]
+        suspects = order[probability[rows[order]] > self._learned.prior]
+        reasons = self._explain(features[suspects])
+        return Hazard(
+            probability=probability, why=dict(zip(rows[suspects].tolist(), reasons, strict=True))
+        )
+
+    def _judge(self, features: Floats) -> Floats:
+        """Return ``(rows,)`` probabilities."""
+        from threadpoolctl import threadpool_limits
+
+        with threadpool_limits(limits=1):  # a thread more waits longer than it works
+            log_odds = self.log_odds(self._trees, features) + math.log(self._learned.share)
+        probability: Floats = 0.5 * (1 + np.tanh(log_odds / 2))
+        return probability
+
+    def _explain(self, features: Floats) -> list[str]:
+        """Return for each row the feature without whose value it would be judged best."""
+        rows, columns = features.shape
+        if not rows:
+            return []
+        usual = np.array(self._learned.usual, dtype=float)
+        otherwise = np.repeat(features[:, None, :], columns, axis=1)
+        every = np.arange(columns)
+        otherwise[:, every, every] = usual
+        judged = self._judge(otherwise.reshape(-1, columns)).reshape(rows, columns)
+        names = self._learned.features
+        return [
+            f"{names[column]} is {_number(features[row, column])}, usual is "
+            f"{_number(usual[column])}: with that it would be {judged[row, column]:.2g}"
+            for row, column in enumerate(judged.argmin(axis=1).tolist())
+        ]
+
+    def fit(self, examples: Iterable[Example]) -> None:
+        """Grow the trees; a worker that left or is gone at the time is nothing to learn from."""
+        from threadpoolctl import threadpool_limits
+
+        sample = RowSample(self._max_healthy, self._seed)
+        for example in examples:
+            view = example.view
+            outcome = np.where(view.is_in("left", "gone"), np.nan, example.outcome)
+            sample.add(view.now_ns, self._features.compute(view), outcome)
+        rows = sample.rows(self.name)
+        failed = float(rows.failed.sum())
+        healthy = rows.features[~rows.failed]
+        with threadpool_limits(limits=1):  # sums in another order are other trees
+            self._trees = self.grow(rows)
+        self._kept = estimator_bytes(self._trees)
+        self._learned = Learned(
+            features=self._features.names,
+            share=rows.share,
+            prior=failed / (failed + len(healthy) / rows.share),
+            usual=tuple(None if math.isnan(m) else m for m in _medians(healthy).tolist()),
+        )
+
+    def parts(self) -> Mapping[str, bytes]:
+        """Return the trees as skops keeps them, and what goes with them as JSON."""
+        return {
+            f"{self.name}.skops": self._kept,
+            f"{self.name}.json": msgspec.json.encode(self._learned),
+        }
+
+    def restore(self, parts: Mapping[str, bytes]) -> None:
+        """Become what :meth:`parts` was taken from.
+
+        Raises
+        ------
+        ModelError
+            If a part is missing or damaged, or was learned from other features.
+        """
+        card = f"{self.name}.json"
+        learned = json_part(parts, card, Learned)
+        if learned.features != self._features.names:
+            raise ModelError(
+                f"{card}: need the {len(self._features.names)} features that the options ask "
+                f"for, was {len(learned.features)} of other options"
+            )
+        skops = f"{self.name}.skops"
+        trees = estimator_part(parts, skops, self.trusted)
+        self.check(trees, len(learned.features))
+        self._trees, self._kept, self._learned = trees, part_of(parts, skops), learned
+
+
+def with_something_known(features: Floats) -> Floats:
+    """Return the features, 0 in columns that nobody knows: trees find no cut there."""
+    return np.where(np.isnan(features).all(axis=0), 0.0, features)
+
+
+def _medians(features: Floats) -> Floats:
+    """Return each column's median, NaN where most rows do not know it."""
+    medians = np.full(features.shape[1], np.nan)
+    known = np.count_nonzero(~np.isnan(features), axis=0) > len(features) / 2
+    if known.any():
+        medians[known] = np.nanmedian(features[:, known], axis=0)
+    return medians
+
+
+def _number(value: float) -> str:
+    return "unknown" if math.isnan(value) else f"{value:.4g}"

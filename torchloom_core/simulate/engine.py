@@ -1,0 +1,74 @@
+"""The clock of the fleet model: a heap of what is to come, and a list of what happened."""
+
+from collections.abc import Callable, Iterable
+from heapq import heappop, heappush
+from operator import attrgetter
+from typing import Any
+
+from torchloom_core.clock import SECOND_NS
+from torchloom_core.simulate.records import Happening, Kind
+from torchloom_core.simulate.scenario import Hit
+
+NEVER_NS = 2**63 - 1
+
+Act = Callable[[int, Any], None]
+
+
+class Engine:
+    """A plain heap of tuples; what is due at the same time happens in the order of its making.
+
+    Attributes
+    ----------
+    version : int
+        Grows with every change of who is there and how.
+    events : int
+        What was taken from the heap so far, and the hits.
+    """
+
+    __slots__ = ("_made", "events", "happenings", "heap", "now_ns", "version")
+
+    def __init__(self, start_ns: int) -> None:
+        self.heap: list[tuple[int, int, Act, Any]] = []
+        self.now_ns = start_ns
+        self.version = 1
+        self.events = 0
+        self.happenings: list[Happening] = []
+        self._made = 0
+
+    def at(self, ts_ns: int, act: Act, argument: Any) -> None:
+        """Have ``act(ts_ns, argument)`` called at ``ts_ns``."""
+        self._made += 1
+        heappush(self.heap, (ts_ns, self._made, act, argument))
+
+    def run(self, until_ns: int) -> None:
+        """Let happen what is due by ``until_ns``."""
+        heap = self.heap
+        while heap and heap[0][0] <= until_ns:
+            ts_ns, _, act, argument = heappop(heap)
+            self.now_ns = ts_ns
+            self.events += 1
+            act(ts_ns, argument)
+
+    def tell(
+        self, kind: Kind, node: str = "", group: str = "", detail: str = "", hit: Hit | None = None
+    ) -> None:
+        """Put on record what happens now."""
+        self.happenings.append(Happening(self.now_ns, kind, node, group, detail, hit))
+
+    def tell_all(self, kind: Kind, times_ns: Iterable[int]) -> None:
+        """Put on record what happened before, again and again."""
+        self.happenings += [Happening(ts_ns, kind) for ts_ns in times_ns]
+
+    def tell_at(self, ts_ns: int, kind: Kind) -> None:
+        """Put on record what happened before."""
+        self.happenings.append(Happening(ts_ns, kind))
+
+    def told(self) -> list[Happening]:
+        """Hand out what happened since the last call, in order."""
+        happenings, self.happenings = self.happenings, []
+        return sorted(happenings, key=attrgetter("ts_ns"))
+
+
+def to_ns(seconds: float) -> int:
+    """Round to whole nanoseconds; what is too far away to ever come is ``NEVER_NS``."""
+    return round(seconds * SECOND_NS) if seconds * SECOND_NS < NEVER_NS else NEVER_NS

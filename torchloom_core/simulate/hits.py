@@ -1,0 +1,79 @@
+"""The failures of a trace bundle as the fleet model takes them."""
+
+from collections.abc import Iterable
+from typing import Literal
+
+from torchloom_core.simulate.engine import to_ns
+from torchloom_core.simulate.scenario import Hit
+from torchloom_core.trace.bundle import Bundle
+from torchloom_core.trace.schema import Event, Follows
+from torchloom_core.trace.watched import Watched, watch
+
+
+def hits(
+    bundle: Bundle,
+    *,
+    unknown: Literal["component", "job"],
+    start_ns: int,
+    end_ns: int,
+    repair_s: float,
+) -> list[Hit]:
+    """Return the failures from ``start_ns`` to before ``end_ns``, in time order.
+
+    An event of a rack, a switch or a power feed strikes all nodes under it. Events that come
+    from one cause are one failure, at the time of the first of them: it strikes all their nodes,
+    which are away until the last of them is resolved.
+
+    Parameters
+    ----------
+    unknown : "component" or "job"
+        What a failure follows of which nobody knows it.
+    repair_s : float
+        How long a node is away after a failure whose end nobody knows.
+    """
+    watched = watch(bundle)
+    fatal = {event.id: event for event in bundle.events() if event.fatal}
+    together: dict[str, list[Event]] = {}
+    for event in fatal.values():
+        together.setdefault(_root(event, fatal), []).append(event)
+    found = (_hit(events, watched, unknown, to_ns(repair_s)) for events in together.values())
+    return sorted(
+        (hit for hit in found if hit is not None and start_ns <= hit.ts_ns < end_ns),
+        key=lambda hit: (hit.ts_ns, hit.id),
+    )
+
+
+def _root(event: Event, fatal: dict[str, Event]) -> str:
+    """Return the first cause; it may itself be no failure, or in no row."""
+    seen = {event.id}
+    while event.cause and event.cause not in seen:
+        if event.cause not in fatal:
+            return event.cause
+        event = fatal[event.cause]
+        seen.add(event.id)
+    return event.id
+
+
+def _hit(events: list[Event], watched: Watched, unknown: Follows, repair_ns: int) -> Hit | None:
+    first = min(events, key=lambda event: (event.t_event, event.id))
+    follows = unknown if first.follows == "unknown" else first.follows
+    nodes = _nodes(events, watched)
+    if not nodes:
+        return None
+    until_ns = max(
+        event.t_event + repair_ns if event.t_resolved is None else event.t_resolved
+        for event in events
+    )
+    return Hit(
+        id=first.id,
+        ts_ns=first.t_event,
+        nodes=() if follows == "job" else nodes,
+        follows=follows,
+        repair_ns=max(0, until_ns - first.t_event),
+        seen_on=nodes if follows == "job" else (),
+    )
+
+
+def _nodes(events: Iterable[Event], watched: Watched) -> tuple[str, ...]:
+    rows = {row for event in events for row in watched.rows_of(event.component)}
+    return tuple(sorted({watched.node[row] for row in rows}))

@@ -1,0 +1,250 @@
+"""The fleet model: what a training job on given nodes makes of given failures and commands.
+
+It answers in a closed loop what Threadlets and trainers answer live. Time is whole nanoseconds,
+nothing in it is drawn at random, and every GPU's time ends in one bucket.
+"""
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import dropwhile
+
+from torchloom_core.simulate.engine import Engine, to_ns
+from torchloom_core.simulate.ledger import Ledger
+from torchloom_core.simulate.pool import Pool
+from torchloom_core.simulate.records import Happening, Member, Result
+from torchloom_core.simulate.scenario import Hit, JobSpec
+from torchloom_core.simulate.step_run import StepRun
+from torchloom_core.simulate.whole_run import WholeRun
+
+
+class FleetModel:
+    """A job, its stand-bys and its spares, under the failures that will strike them.
+
+    Parameters
+    ----------
+    job : JobSpec
+        The job, and what everything costs it.
+    nodes : sequence of str, length ``job.nodes``
+        First those of the job's groups, ``nodes_per_group`` each, then those of the stand-by
+        groups, then the cold spares.
+    hits : iterable of Hit
+        In time order; consumed as time goes on, so that it may be endless.
+    start_ns, end_ns : int
+        The span; hits outside it are left out.
+    racks : mapping of str to str
+        Node to rack, as far as known; only shown, in :class:`Member`.
+
+    Raises
+    ------
+    ValueError
+        If there are too few or too many nodes, one is named twice, or the span is empty.
+    """
+
+    def __init__(
+        self,
+        job: JobSpec,
+        nodes: Sequence[str],
+        hits: Iterable[Hit],
+        *,
+        start_ns: int,
+        end_ns: int,
+        racks: Mapping[str, str] = {},
+    ) -> None:
+        if len(nodes) != job.nodes or len(set(nodes)) != len(nodes):
+            raise ValueError(f"need {job.nodes} different nodes, was {len(set(nodes))}")
+        if end_ns <= start_ns:
+            raise ValueError(f"need end_ns > start_ns, was {end_ns} and {start_ns}")
+        self._start_ns, self._end_ns = start_ns, end_ns
+        self._gpus = job.nodes * job.gpus_per_node
+        self._job_gpus = job.groups * job.nodes_per_group * job.gpus_per_node
+        self._engine = Engine(start_ns)
+        self._ledger = Ledger(start_ns)
+        self._pool = Pool(job, nodes, self._ledger, self._engine)
+        carry = WholeRun if job.recovery == "restart" else StepRun
+        self._run: WholeRun | StepRun = carry(job, self._pool, self._ledger, self._engine)
+        self._racks = racks
+        self._hits: Iterator[Hit] = dropwhile(lambda hit: hit.ts_ns < start_ns, hits)
+        self._next = next(self._hits, None)
+        size = job.nodes_per_group
+        self._first_seats = {
+            nodes[group * size + rank]: rank * job.groups + group
+            for group in range(job.groups)
+            for rank in range(size)
+        }
+        self._failures = 0
+        self._workers: tuple[int, tuple[Member, ...]] = (0, ())
+
+    @property
+    def now_ns(self) -> int:
+        """How far the model has advanced."""
+        return self._engine.now_ns
+
+    @property
+    def version(self) -> int:
+        """A number that grows with every change in :meth:`workers`."""
+        return self._engine.version
+
+    @property
+    def step(self) -> int:
+        """How many steps the run has kept so far, those included that it may still lose."""
+        return self._run.steps(self.now_ns)[1]
+
+    @property
+    def events(self) -> int:
+        """How many events were processed so far, hits included."""
+        return self._engine.events
+
+    def workers(self) -> tuple[Member, ...]:
+        """Return the workers of all groups, stand-bys included, by group and rank."""
+        if self._workers[0] != self.version:
+            state = self._run.state
+            members = (
+                member
+                for group in self._pool.groups
+                for member in group.members(self._racks, state)
+            )
+            self._workers = (self.version, tuple(members))
+        return self._workers[1]
+
+    def advance(self, until_ns: int) -> list[Happening]:
+        """Process everything up to and including ``until_ns``; return what happened, in order."""
+        engine = self._engine
+        until_ns = min(until_ns, self._end_ns)
+        while (hit := self._next) is not None and hit.ts_ns <= until_ns:
+            engine.run(hit.ts_ns)
+            engine.now_ns = hit.ts_ns
+            engine.events += 1
+            self._next = next(self._hits, None)
+            self._strike(hit, hit.ts_ns)
+        engine.run(until_ns)
+        self._run.settle(until_ns)
+        engine.now_ns = max(engine.now_ns, until_ns)
+        return engine.told()
+
+    def _strike(self, hit: Hit, ts_ns: int) -> None:
+        if not hit.nodes:
+            self._run.settle(ts_ns)
+            self._strike_job(hit, ts_ns)
+            return
+        nodes = self._pool.own(hit.nodes)
+        if not nodes:
+            return
+        groups = self._pool.run_groups_on(nodes)
+        if groups:
+            self._run.settle(ts_ns)
+        self._engine.tell("fault", nodes[0], detail=hit.id, hit=hit)
+        if groups:
+            self._failures += 1
+            self._run.strike(groups, keeps_local=False, ts_ns=ts_ns)
+        self._pool.lose(nodes, hit, ts_ns)
+        if groups:
+            self._run.recover(groups, ts_ns)
+        self._pool.refill_standbys(ts_ns)
+
+    def _strike_job(self, hit: Hit, ts_ns: int) -> None:
+        """End one process; its node is sound.
+
+        It has the rank of the process that the fault was seen on, or one that the id decides.
+        """
+        groups = self._pool.run_groups
+        if hit.seen_on:
+            seats = [self._first_seats[node] for node in hit.seen_on if node in self._first_seats]
+            if not seats:
+                return
+            seat = min(seats)
+        else:
+            digest = hashlib.blake2b(hit.id.encode(), digest_size=8).digest()
+            seat = int.from_bytes(digest, "little")
+        rank, place = divmod(seat, len(groups))
+        group = groups[place]
+        if not self._run.is_struck_by_job_fault(group):
+            return
+        rank %= len(group.nodes)
+        self._engine.tell("fault", group=group.name, detail=hit.id, hit=hit)
+        self._failures += 1
+        self._run.strike([group], keeps_local=True, ts_ns=ts_ns)
+        self._pool.kill(group, rank, hit, group.nodes[rank])
+        self._run.recover([group], ts_ns)
+
+    # --- commands: each returns "" or why it was not done ---
+
+    def join(self, group: str) -> str:
+        """Have a warm stand-by group join, so that it can take a group's place at once."""
+        standby = self._pool.group(group)
+        if standby is None:
+            return f"no group is called {group!r}"
+        if standby.role != "warm":
+            return "" if standby.role == "joined" else f"{group} is no warm stand-by"
+        standby.role = "joined"
+        self._engine.version += 1
+        return ""
+
+    def drain(self, group: str) -> str:
+        """Have a group leave in order; its nodes are inspected.
+
+        A stand-by that has joined takes its place while the whole run pauses. Without one the
+        group is missing: in ``per_step`` mode the others go on, in ``restart`` mode the run goes
+        on once a stand-by or spares have taken its place. A group of the run that is asked while
+        a checkpoint is saved, or while the run is down, leaves when that is over.
+        """
+        leaving = self._pool.group(group)
+        if leaving is None:
+            return f"no group is called {group!r}"
+        if leaving.left:
+            return ""
+        if leaving.role == "run":
+            self._run.drain(leaving, self.now_ns)
+        else:
+            self._pool.move_out(leaving, self.now_ns)
+        return ""
+
+    def save_checkpoint(self) -> str:
+        """Save a durable checkpoint now, all work stopped meanwhile."""
+        return self._run.save_checkpoint(self.now_ns)
+
+    def set_checkpoint_interval(self, seconds: float) -> str:
+        """Change the work between two periodic durable checkpoints."""
+        if not seconds > 0:
+            return f"need seconds > 0, was {seconds}"
+        self._run.set_checkpoint_interval(to_ns(seconds), self.now_ns)
+        return ""
+
+    def pause(self) -> str:
+        """Pause the run, once what is going on is over."""
+        self._run.pause(self.now_ns)
+        return ""
+
+    def resume(self) -> str:
+        """Let a paused run go on."""
+        self._run.resume(self.now_ns)
+        return ""
+
+    def cordon(self, node: str) -> None:
+        """Use ``node`` as a spare or a stand-by only if nothing else is left."""
+        self._pool.cordon(node)
+
+    def finish(self) -> Result:
+        """Advance to the end, close the books, and return what it all came to.
+
+        Work that no checkpoint holds yet counts as useful.
+        """
+        self.advance(self._end_ns)
+        self._run.close(self._end_ns)
+        self._ledger.settle(self._end_ns)
+        tried, committed = self._run.steps(self._end_ns)
+        return Result(
+            buckets=dict(self._ledger.totals),
+            wall_ns=self._end_ns - self._start_ns,
+            gpus=self._gpus,
+            job_gpus=self._job_gpus,
+            failures=self._failures,
+            avoided=self._pool.avoided,
+            saves=self._run.saves,
+            proactive_saves=self._run.proactive_saves,
+            migrations=self._pool.migrations,
+            useless_migrations=self._pool.useless_migrations,
+            steps_tried=tried,
+            steps_committed=committed,
+            first_commit_ns=self._run.first_commit_ns,
+            events=self._engine.events,
+        )

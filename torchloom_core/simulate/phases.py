@@ -1,0 +1,71 @@
+"""What the two ways to carry a run have in common: one phase after the other."""
+
+from collections.abc import Callable, Mapping
+from typing import ClassVar
+
+from torchloom_core.simulate.engine import Engine, to_ns
+from torchloom_core.simulate.group import Group
+from torchloom_core.simulate.ledger import Ledger
+from torchloom_core.simulate.pool import Pool
+from torchloom_core.simulate.records import MemberState
+from torchloom_core.simulate.scenario import Bucket, JobSpec
+
+
+class PhasedRun:
+    """A run that is in one phase at a time, to whose bucket the crew's time goes.
+
+    Attributes
+    ----------
+    saves, proactive_saves : int
+        Durable checkpoints so far, and those of them that were asked for.
+    first_commit_ns : int, optional
+        When work was kept for the first time.
+    """
+
+    states: ClassVar[Mapping[str, MemberState]]
+    """How workers are in a phase, where they do not train."""
+
+    def __init__(self, job: JobSpec, pool: Pool, ledger: Ledger, engine: Engine) -> None:
+        self._pool, self._ledger, self._engine = pool, ledger, engine
+        self._crew = ledger.crew
+        self._step_ns = to_ns(job.step_s)
+        self._save_ns = to_ns(job.durable.save_s)
+        self._proactive_save_ns = to_ns(job.proactive_save_s)
+        self._restart_ns = to_ns(job.durable.restart_s)
+        self._migrate_ns = to_ns(job.migrate_s)
+        self._phase = ""
+        self._since_ns = engine.now_ns
+        self._serial = 0
+        self._then: Callable[[int], None] = lambda _: None
+        self._is_paused = False
+        self._leaving: list[Group] = []
+        self.saves = self.proactive_saves = 0
+        self.first_commit_ns: int | None = None
+
+    @property
+    def state(self) -> MemberState:
+        """How the workers are that take part."""
+        return self.states.get(self._phase, "training")
+
+    def _enter(
+        self,
+        phase: str,
+        bucket: Bucket,
+        ts_ns: int,
+        lasts_ns: int | None = None,
+        then: Callable[[int], None] | None = None,
+    ) -> None:
+        """Begin a phase, which ends with ``then`` after ``lasts_ns`` unless another one begins."""
+        states = self.states
+        if phase in states or self._phase in states:
+            self._engine.version += 1
+        self._phase, self._since_ns = phase, ts_ns
+        self._serial += 1
+        self._crew.switch(bucket, ts_ns)
+        if then is not None and lasts_ns is not None:
+            self._then = then
+            self._engine.at(ts_ns + lasts_ns, self._phase_over, self._serial)
+
+    def _phase_over(self, ts_ns: int, serial: int) -> None:
+        if serial == self._serial:
+            self._then(ts_ns)

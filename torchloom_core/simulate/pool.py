@@ -1,0 +1,286 @@
+"""Where every node of the allocation is: in a group, spare, under repair, or inspected."""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+
+from torchloom_core.simulate.engine import Engine, to_ns
+from torchloom_core.simulate.group import EMPTY, Group
+from torchloom_core.simulate.ledger import Account, Ledger
+from torchloom_core.simulate.scenario import Hit, JobSpec
+
+
+class _Migration:
+    """A group's nodes after it was moved off them: ``out`` are still inspected."""
+
+    __slots__ = ("justified", "out")
+
+    def __init__(self, out: int) -> None:
+        self.out = out
+        self.justified = False
+
+
+class Pool:
+    """The nodes of an allocation, and the groups they make up.
+
+    The run takes nodes from here first; stand-bys are refilled from what it leaves. A node that
+    comes back is a spare, and is offered to the run by ``when_free``.
+
+    Attributes
+    ----------
+    groups : tuple of Group
+        All, first those that began in the job.
+    run_groups : list of Group
+        Those of the job now.
+    avoided, migrations, useless_migrations : int
+        See :class:`~torchloom_core.simulate.records.Result`.
+    """
+
+    def __init__(self, job: JobSpec, nodes: Sequence[str], ledger: Ledger, engine: Engine) -> None:
+        self._engine, self._ledger = engine, ledger
+        self._gpus = job.gpus_per_node
+        self._warm_up_ns = to_ns(job.warm_up_s)
+        self._provision_ns = to_ns(job.provision_s)
+        self._inspect_ns = to_ns(job.inspect_s)
+        size, count = job.nodes_per_group, job.groups + job.standbys
+        width = len(str(count - 1))
+        self.groups = tuple(
+            Group(
+                f"g{index:0{width}}",
+                list(nodes[index * size : (index + 1) * size]),
+                "run" if index < job.groups else "warm",
+                ledger.crew if index < job.groups else ledger.spare,
+                index,
+            )
+            for index in range(count)
+        )
+        self.run_groups = list(self.groups[: job.groups])
+        self._standbys = list(self.groups[job.groups :])
+        self._by_name = {group.name: group for group in self.groups}
+        self._nodes = frozenset(nodes)
+        self._seats = {
+            node: (group, rank) for group in self.groups for rank, node in enumerate(group.nodes)
+        }
+        # Of a dict that nodes leave at the front, the first is ever longer to find.
+        self._spares: OrderedDict[str, None] = OrderedDict.fromkeys(nodes[count * size :])
+        self._repaired_ns: dict[str, int] = {}
+        self._inspected: dict[str, _Migration] = {}
+        self._cordoned: set[str] = set()
+        ledger.crew.gpus = job.groups * size * self._gpus
+        ledger.spare.gpus = (len(nodes) - job.groups * size) * self._gpus
+        self.when_free: Callable[[int], None] = lambda _: None
+        self.avoided = self.migrations = self.useless_migrations = 0
+
+    def group(self, name: str) -> Group | None:
+        """Return the group of this name."""
+        return self._by_name.get(name)
+
+    def own(self, nodes: Iterable[str]) -> list[str]:
+        """Return those of ``nodes`` that are in the allocation."""
+        return list(filter(self._nodes.__contains__, nodes))
+
+    def run_groups_on(self, nodes: Iterable[str]) -> list[Group]:
+        """Return the groups of the job that ``nodes`` work for, each once."""
+        if self._seats.keys().isdisjoint(nodes):
+            return []
+        groups = (self._seats[node][0] for node in nodes if node in self._seats)
+        return list(dict.fromkeys(group for group in groups if group.role == "run"))
+
+    def cordon(self, node: str) -> None:
+        """Use ``node`` as a spare or a stand-by only if nothing else is left."""
+        self._cordoned.add(node)
+
+    # --- nodes that go, nodes that come back ---
+
+    def lose(self, nodes: Iterable[str], hit: Hit, ts_ns: int) -> None:
+        """Send ``nodes`` to repair, wherever they are."""
+        avoided = struck = False
+        for node in nodes:
+            if node in self._spares:
+                del self._spares[node]
+                self._ledger.spare.give(self._gpus, self._ledger.repair, ts_ns)
+            elif (seat := self._seats.pop(node, None)) is not None:
+                struck |= seat[0].role == "run"
+                self._unseat(*seat, hit, ts_ns)
+            elif (migration := self._inspected.pop(node, None)) is not None:
+                avoided = True
+                migration.justified = True
+                migration.out -= 1
+                self._engine.tell("hit_missed", node, hit=hit)
+            until_ns = max(ts_ns + hit.repair_ns, self._repaired_ns.get(node, 0))
+            self._repaired_ns[node] = until_ns
+            self._engine.at(until_ns, self._repair_over, node)
+        self.avoided += avoided and not struck
+
+    def _unseat(self, group: Group, rank: int, hit: Hit, ts_ns: int) -> None:
+        node = group.vacate(rank)
+        group.account.give(self._gpus, self._ledger.repair, ts_ns)
+        self.kill(group, rank, hit, node)
+        if group.role != "run":
+            self._stand_down(group)
+
+    def kill(self, group: Group, rank: int, hit: Hit, node: str) -> None:
+        """Note that a worker's process died."""
+        if group.lose_worker(rank):
+            self._engine.version += 1
+            self._engine.tell("worker_lost", node, group.name, group.worker(rank), hit)
+
+    def move_out(self, group: Group, ts_ns: int) -> None:
+        """Take all nodes of a group away for inspection: it leaves in order."""
+        moved_from_run = group.role == "run"
+        migration = _Migration(len(group.nodes) - group.missing)
+        for rank, node in enumerate(group.nodes):
+            if node == EMPTY:
+                continue
+            group.vacate(rank)
+            del self._seats[node]
+            group.account.give(self._gpus, self._ledger.repair, ts_ns)
+            if moved_from_run:
+                self._inspected[node] = migration
+                self._engine.at(ts_ns + self._inspect_ns, self._inspection_over, (node, migration))
+            else:
+                self._repaired_ns[node] = ts_ns + self._inspect_ns
+                self._engine.at(ts_ns + self._inspect_ns, self._repair_over, node)
+        group.left = True
+        self._engine.version += 1
+        if moved_from_run:
+            self.migrations += 1
+            self._engine.tell("migrated", group=group.name)
+        else:
+            self._stand_down(group)
+            self.refill_standbys(ts_ns)
+
+    def _repair_over(self, ts_ns: int, node: str) -> None:
+        if self._repaired_ns.get(node) == ts_ns:
+            del self._repaired_ns[node]
+            self._engine.tell("repaired", node)
+            self._free(node, ts_ns)
+
+    def _inspection_over(self, ts_ns: int, moved: tuple[str, _Migration]) -> None:
+        node, migration = moved
+        if self._inspected.get(node) is not migration:
+            return
+        del self._inspected[node]
+        migration.out -= 1
+        self.useless_migrations += migration.out == 0 and not migration.justified
+        self._free(node, ts_ns)
+
+    def _free(self, node: str, ts_ns: int) -> None:
+        self._spares[node] = None
+        self._ledger.repair.give(self._gpus, self._ledger.spare, ts_ns)
+        self.when_free(ts_ns)
+        self.refill_standbys(ts_ns)
+
+    # --- who takes a lost node's place ---
+
+    def pick_standby(self, group: Group) -> Group | None:
+        """Return the stand-by that is to take the place of ``group``, if one is ready.
+
+        One that has joined comes first. One with a cordoned node is used only if there are not
+        enough other spares.
+        """
+        ready = [standby for standby in self._standbys if standby.role in ("joined", "warm")]
+        if not ready:
+            return None
+        standby = min(ready, key=lambda one: (self._is_cordoned(one), one.role != "joined"))
+        if self._is_cordoned(standby):
+            sound = sum(node not in self._cordoned for node in self._spares)
+            return None if sound >= group.missing else standby
+        return standby
+
+    def swap(self, out: Group, standby: Group, account: Account, ts_ns: int) -> None:
+        """Put ``standby`` in the place of ``out``, which becomes a stand-by to be refilled.
+
+        Parameters
+        ----------
+        account : Account
+            Where the time of the stand-by's nodes is booked from now on.
+        """
+        self.assign(standby, account, ts_ns)
+        self.assign(out, self._ledger.spare, ts_ns)
+        standby.role = "run"
+        self.run_groups[out.position], standby.position = standby, out.position
+        self._standbys[self._standbys.index(standby)] = out
+        self._stand_down(out)
+        self.refill_standbys(ts_ns)
+
+    def assign(self, group: Group, account: Account, ts_ns: int) -> None:
+        """Book the time of a group's nodes to another account."""
+        group.account.give((len(group.nodes) - group.missing) * self._gpus, account, ts_ns)
+        group.account = account
+
+    def fill(self, group: Group, ts_ns: int) -> bool:
+        """Give a group of the run as many spares as it lacks; tell whether it lacks none now.
+
+        Its ``ready_ns`` becomes the time when those are provisioned.
+        """
+        for rank, node in enumerate(group.nodes):
+            if node != EMPTY:
+                continue
+            spare = self._take_spare(ts_ns)
+            if spare == EMPTY:
+                break
+            self._seat(group, rank, spare, ts_ns)
+            group.ready_ns = ts_ns + self._provision_ns
+        return group.missing == 0
+
+    def refill_standbys(self, ts_ns: int) -> None:
+        """Warm up stand-bys that can be made complete from the spares."""
+        for standby in self._standbys:
+            if standby.role != "cold" or standby.missing > len(self._spares):
+                continue
+            for rank, node in enumerate(standby.nodes):
+                if node == EMPTY:
+                    self._seat(standby, rank, self._best_spare(), ts_ns)
+            standby.role = "warming"
+            standby.serial += 1
+            self._engine.at(ts_ns + self._warm_up_ns, self._warmed_up, (standby, standby.serial))
+
+    def _seat(self, group: Group, rank: int, spare: str, ts_ns: int) -> None:
+        del self._spares[spare]
+        group.seat(rank, spare)
+        self._seats[spare] = (group, rank)
+        self._ledger.spare.give(self._gpus, group.account, ts_ns)
+        self._engine.version += 1
+
+    def _warmed_up(self, _: int, warmed: tuple[Group, int]) -> None:
+        standby, serial = warmed
+        if standby.serial == serial:
+            standby.role = "warm"
+            standby.revive()
+            self._engine.version += 1
+            self._engine.tell("standby_ready", group=standby.name)
+
+    def _stand_down(self, group: Group) -> None:
+        group.role = "cold"
+        group.left = True
+        group.serial += 1
+        self._engine.version += 1
+
+    def _take_spare(self, ts_ns: int) -> str:
+        while (spare := self._best_spare()) == EMPTY or spare in self._cordoned:
+            if not self._dissolve_standby(ts_ns):
+                break
+        return spare
+
+    def _best_spare(self) -> str:
+        first = next(iter(self._spares), EMPTY)
+        if first not in self._cordoned:
+            return first
+        return next((node for node in self._spares if node not in self._cordoned), first)
+
+    def _dissolve_standby(self, ts_ns: int) -> bool:
+        """Make spares of a stand-by that is not ready: the run comes first."""
+        for standby in self._standbys:
+            if standby.role in ("warming", "cold") and standby.missing < len(standby.nodes):
+                for rank, node in enumerate(standby.nodes):
+                    if node != EMPTY:
+                        standby.vacate(rank)
+                        del self._seats[node]
+                        self._spares[node] = None
+                        standby.account.give(self._gpus, self._ledger.spare, ts_ns)
+                self._stand_down(standby)
+                return True
+        return False
+
+    def _is_cordoned(self, group: Group) -> bool:
+        return any(node in self._cordoned for node in group.nodes)

@@ -1,0 +1,285 @@
+"""A run that recovers per step, as torchft does: a failure costs a step, the others go on."""
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import ClassVar
+
+from torchloom_core.simulate.engine import NEVER_NS, Engine, to_ns
+from torchloom_core.simulate.group import Group
+from torchloom_core.simulate.ledger import Ledger
+from torchloom_core.simulate.phases import PhasedRun
+from torchloom_core.simulate.pool import Pool
+from torchloom_core.simulate.records import MemberState
+from torchloom_core.simulate.scenario import Bucket, JobSpec
+from torchloom_core.simulate.step_grid import StepGrid
+
+
+class StepRun(PhasedRun):
+    """Groups work in steps, and a step that a group fails in is committed by nobody.
+
+    A group that is ready takes part from the next step on.
+    """
+
+    states: ClassVar[Mapping[str, MemberState]] = {
+        "paused": "paused",
+        "down": "joining",
+        "restart": "joining",
+    }
+
+    def __init__(self, job: JobSpec, pool: Pool, ledger: Ledger, engine: Engine) -> None:
+        super().__init__(job, pool, ledger, engine)
+        self._rejoin_ns = to_ns(job.rejoin_s)
+        self._working = job.groups
+        self._boarding: list[Group] = []
+        self._wanting: OrderedDict[Group, None] = OrderedDict()
+        self._steps_between = _whole_steps(to_ns(job.durable.interval_s), self._step_ns)
+        self._grid = StepGrid(self._step_ns, self._steps_between)
+        self._durable_steps = self._durable_gpu_ns = 0
+        pool.when_free = self._freed
+        self._step(engine.now_ns)
+
+    def settle(self, ts_ns: int) -> None:
+        """Book the clean steps that have ended."""
+        self._grid.since_start_ns(ts_ns)
+
+    def close(self, ts_ns: int) -> None:
+        """Book what is going on, for all is over."""
+        self.settle(ts_ns)
+
+    def steps(self, now_ns: int) -> tuple[int, int]:
+        """Return the steps that ended, and those that were kept."""
+        self.settle(now_ns)
+        self.first_commit_ns = self._grid.first_commit_ns
+        return self._grid.tried, self._grid.committed
+
+    # --- failures ---
+
+    def is_struck_by_job_fault(self, group: Group) -> bool:
+        """Tell whether a process of ``group`` is alive that a fault of the job could end."""
+        return group.working
+
+    def strike(self, groups: list[Group], *, keeps_local: bool, ts_ns: int) -> None:
+        """Lose the present step; called before nodes leave their groups."""
+        del keeps_local  # the others have the state
+        grid = self._grid
+        into_ns = grid.since_start_ns(ts_ns)
+        is_stepping = self._phase == "step"
+        if grid.is_spoiled or not any(group.working for group in groups):
+            return
+        if is_stepping or into_ns:
+            self._ledger.lose(into_ns * self._crew.gpus)
+            grid.is_spoiled = True
+        if is_stepping:
+            self._crew.switch("lost", ts_ns)
+            self._call_boundary(ts_ns)
+
+    def recover(self, groups: list[Group], ts_ns: int) -> None:
+        """Have the groups come back one by one; called after nodes have left them."""
+        for group in groups:
+            self._take_out(group, ts_ns)
+            self._engine.tell("down", group=group.name)
+            self._bring_back(group, ts_ns)
+        if self._working == 0 and self._phase not in ("down", "restart"):
+            self._lose_everything(ts_ns)
+
+    def _take_out(self, group: Group, ts_ns: int) -> None:
+        group.serial += 1
+        self._engine.version += 1
+        if group in self._boarding:
+            self._boarding.remove(group)
+        if group.working:
+            group.working = False
+            self._working -= 1
+        self._pool.assign(group, self._ledger.away, ts_ns)
+
+    def _bring_back(self, group: Group, ts_ns: int) -> bool:
+        """Have a group that is away be ready in time; return False if it waits for nodes."""
+        standby = self._pool.pick_standby(group) if group.missing else None
+        if standby is None and group.missing and not self._pool.fill(group, ts_ns):
+            if group.account is not self._ledger.waiting:
+                self._pool.assign(group, self._ledger.waiting, ts_ns)
+                self._engine.tell("waiting", group=group.name)
+            self._wanting[group] = None
+            return False
+        self._wanting.pop(group, None)
+        if standby is not None:
+            self._pool.swap(group, standby, self._ledger.away, ts_ns)
+            group.working, standby.working = True, False
+            group = standby
+        self._pool.assign(group, self._ledger.away, ts_ns)
+        ready_ns = max(ts_ns, group.ready_ns) + self._rejoin_ns
+        self._engine.at(ready_ns, self._ready, (group, group.serial))
+        return True
+
+    def _freed(self, ts_ns: int) -> None:
+        # What is not enough for the first leaves nothing for the others.
+        while self._wanting and self._bring_back(next(iter(self._wanting)), ts_ns):
+            pass
+
+    def _ready(self, ts_ns: int, ready: tuple[Group, int]) -> None:
+        group, serial = ready
+        if group.serial != serial:
+            return
+        self._boarding.append(group)
+        if self._phase == "down":
+            self._enter("restart", "restart", ts_ns, self._restart_ns, self._restarted)
+        elif self._phase == "step":
+            self._call_boundary(ts_ns)
+
+    def _board(self, ts_ns: int) -> None:
+        for group in self._boarding:
+            self._pool.assign(group, self._crew, ts_ns)
+            group.working = True
+            group.revive()
+            self._working += 1
+            self._engine.version += 1
+            self._engine.tell("restarted", group=group.name)
+        self._boarding.clear()
+
+    def _lose_everything(self, ts_ns: int) -> None:
+        """Go back to the durable checkpoint: nobody is left who has the state."""
+        self._ledger.settle(ts_ns)
+        self._ledger.lose(self._ledger.totals["useful"] - self._durable_gpu_ns)
+        self._grid.drop()
+        self._grid.committed = self._durable_steps
+        self._grid.to_save = self._steps_between
+        self._enter("down", "restart", ts_ns)
+        if self._boarding:
+            self._enter("restart", "restart", ts_ns, self._restart_ns, self._restarted)
+
+    def _restarted(self, ts_ns: int) -> None:
+        if self._boarding:
+            self._go_on(ts_ns)
+        else:
+            self._enter("down", "restart", ts_ns)
+
+    # --- steps ---
+
+    def _step(self, ts_ns: int) -> None:
+        grid = self._grid
+        self._enter("step", "lost" if grid.is_spoiled else "useful", ts_ns)
+        grid.go_on(ts_ns)
+        if self._boarding or grid.is_spoiled:
+            self._call_boundary(ts_ns)
+        due_ns = grid.save_due_ns(ts_ns)
+        if due_ns < NEVER_NS // 2:
+            self._engine.at(due_ns, self._boundary, self._serial)
+
+    def _call_boundary(self, ts_ns: int) -> None:
+        self._engine.at(self._grid.boundary_ns(ts_ns), self._boundary, self._serial)
+
+    def _boundary(self, ts_ns: int, serial: int) -> None:
+        """Between two steps, take on who is ready, and save a checkpoint if it is time."""
+        if serial != self._serial:
+            return
+        if self._grid.end_spoiled(ts_ns):
+            self._crew.switch("useful", ts_ns)
+        if self._grid.since_start_ns(ts_ns):
+            return
+        self._board(ts_ns)
+        if self._grid.to_save <= 0:
+            self._stop("save", "checkpoint", ts_ns, self._save_ns, self._saved)
+
+    def _stop(
+        self,
+        phase: str,
+        bucket: Bucket,
+        ts_ns: int,
+        lasts_ns: int | None = None,
+        then: Callable[[int], None] | None = None,
+    ) -> None:
+        """Interrupt the present step; ``_go_on`` takes it up again."""
+        self._grid.stop(ts_ns)
+        self._enter(phase, bucket, ts_ns, lasts_ns, then)
+
+    def _go_on(self, ts_ns: int) -> None:
+        if self._grid.into_ns == 0:
+            self._grid.is_spoiled = False
+            self._board(ts_ns)
+        while self._leaving:
+            group = self._leaving.pop(0)
+            if group.role == "run" and self._move_out(group, ts_ns):
+                return
+        if self._working == 0:
+            self._lose_everything(ts_ns)
+        elif self._is_paused:
+            self._enter("paused", "waiting", ts_ns)
+        else:
+            self._step(ts_ns)
+
+    # --- checkpoints, and what a policy may ask for ---
+
+    def _saved(self, ts_ns: int) -> None:
+        self._grid.to_save = self._steps_between
+        self._commit(ts_ns)
+
+    def _saved_proactively(self, ts_ns: int) -> None:
+        self.proactive_saves += 1
+        self._commit(ts_ns)
+
+    def _commit(self, ts_ns: int) -> None:
+        grid = self._grid
+        self.saves += 1
+        self._durable_steps = grid.committed
+        unfinished_ns = 0 if grid.is_spoiled else grid.into_ns
+        useful_gpu_ns = self._ledger.totals["useful"]
+        self._durable_gpu_ns = useful_gpu_ns - unfinished_ns * self._crew.gpus
+        self._engine.tell("committed")
+        self._go_on(ts_ns)
+
+    def save_checkpoint(self, ts_ns: int) -> str:
+        """Save a durable checkpoint now; return why not, or nothing."""
+        if self._phase not in ("step", "paused"):
+            return f"the run cannot save: it is in phase {self._phase}"
+        self._stop("save", "checkpoint", ts_ns, self._proactive_save_ns, self._saved_proactively)
+        return ""
+
+    def set_checkpoint_interval(self, interval_ns: int, ts_ns: int) -> None:
+        """Count a new interval from the last periodic checkpoint."""
+        self._grid.since_start_ns(ts_ns)
+        steps = _whole_steps(interval_ns, self._step_ns)
+        self._grid.to_save = max(0, self._grid.to_save + steps - self._steps_between)
+        self._steps_between = steps
+        if self._phase == "step":
+            self._grid.stop(ts_ns)
+            self._step(ts_ns)
+
+    def pause(self, ts_ns: int) -> None:
+        """Do no work from now on, or once what is going on is over."""
+        self._is_paused = True
+        if self._phase == "step":
+            self._stop("paused", "waiting", ts_ns)
+
+    def resume(self, ts_ns: int) -> None:
+        """Work again."""
+        self._is_paused = False
+        if self._phase == "paused":
+            self._engine.tell("resumed")
+            self._go_on(ts_ns)
+
+    def drain(self, group: Group, ts_ns: int) -> None:
+        """Let a group go, now or once what is going on is over."""
+        if self._phase not in ("step", "paused"):
+            if group not in self._leaving:
+                self._leaving.append(group)
+        elif not self._move_out(group, ts_ns) and self._working == 0:
+            self._lose_everything(ts_ns)
+
+    def _move_out(self, group: Group, ts_ns: int) -> bool:
+        """Put a stand-by in a group's place if one has joined; tell whether the run paused."""
+        was_working = group.working
+        self._take_out(group, ts_ns)
+        self._pool.move_out(group, ts_ns)
+        standby = self._pool.pick_standby(group)
+        if not was_working or standby is None or standby.role != "joined":
+            self._bring_back(group, ts_ns)
+            return False
+        self._pool.swap(group, standby, self._crew, ts_ns)
+        group.working = True
+        self._working += 1
+        self._stop("migrate", "migrate", ts_ns, self._migrate_ns, self._go_on)
+        return True
+
+
+def _whole_steps(interval_ns: int, step_ns: int) -> int:
+    return max(1, -(-interval_ns // step_ns))

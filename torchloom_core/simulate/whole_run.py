@@ -1,0 +1,304 @@
+"""A run in which any failure stops all groups, which start again from the last checkpoint."""
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from torchloom_core.simulate.engine import NEVER_NS, Engine, to_ns
+from torchloom_core.simulate.group import Group
+from torchloom_core.simulate.ledger import Ledger
+from torchloom_core.simulate.phases import PhasedRun
+from torchloom_core.simulate.pool import Pool
+from torchloom_core.simulate.records import MemberState
+from torchloom_core.simulate.scenario import Bucket, JobSpec
+
+_DOWN = frozenset({"detect", "wait", "provision"})
+"""Phases in which no process of the run is alive."""
+
+
+class WholeRun(PhasedRun):
+    """Work is continuous, and what no checkpoint keeps is lost at a failure.
+
+    When the next checkpoint is due is counted in work that is kept: neither a failure nor a
+    checkpoint that was asked for begins a new interval.
+    """
+
+    states: ClassVar[Mapping[str, MemberState]] = {
+        "paused": "paused",
+        "wait": "joining",
+        "provision": "joining",
+        "come_back": "joining",
+    }
+
+    def __init__(self, job: JobSpec, pool: Pool, ledger: Ledger, engine: Engine) -> None:
+        super().__init__(job, pool, ledger, engine)
+        self._job_gpus = job.groups * job.nodes_per_group * job.gpus_per_node
+        self._interval_ns = to_ns(job.durable.interval_s)
+        local = job.local or job.durable
+        self._has_local = job.local is not None
+        self._local_save_ns, self._local_restart_ns = to_ns(local.save_s), to_ns(local.restart_s)
+        self._local_interval_ns = to_ns(local.interval_s) if job.local else NEVER_NS
+        self._detect_ns = to_ns(job.detect_s)
+        self._work_ns = self._durable_ns = self._local_ns = self._tried_ns = 0
+        self._next_durable_ns, self._next_local_ns = self._interval_ns, self._local_interval_ns
+        self._is_deep = False
+        self._at_ns, self._saving = engine.now_ns, ""
+        self._broken: list[Group] = []
+        self._returning: list[Group] = []
+        self._ready_ns = engine.now_ns
+        self._comeback: tuple[Bucket, int] = ("restart", 0)
+        pool.when_free = self._freed
+        self._work(engine.now_ns)
+
+    def steps(self, now_ns: int) -> tuple[int, int]:
+        """Return the steps that were worked on, and those that are kept or may still be."""
+        self.settle(now_ns)
+        going_ns = now_ns - self._at_ns if self._phase == "cruise" and not self._saving else 0
+        return (
+            (self._tried_ns + going_ns) // self._step_ns,
+            (self._work_ns + going_ns) // self._step_ns,
+        )
+
+    # --- failures ---
+
+    def is_struck_by_job_fault(self, group: Group) -> bool:
+        """Tell whether a process of ``group`` is alive that a fault of the job could end."""
+        del group  # all are, or none
+        return self._phase not in _DOWN
+
+    def strike(self, groups: list[Group], *, keeps_local: bool, ts_ns: int) -> None:
+        """Lose the work that no checkpoint keeps; called before nodes leave their groups."""
+        del groups  # whichever it is, all stop
+        self.close(ts_ns)
+        from_local = keeps_local and self._has_local
+        back_to_ns = self._local_ns if from_local else self._durable_ns
+        self._ledger.lose((self._work_ns - back_to_ns) * self._job_gpus)
+        self._work_ns = self._local_ns = back_to_ns
+        self._next_local_ns = back_to_ns + self._local_interval_ns
+        self._is_deep |= not from_local
+
+    def recover(self, groups: list[Group], ts_ns: int) -> None:
+        """Begin to come back; called after nodes have left their groups."""
+        self._broken += [one for one in groups if one.missing and one not in self._broken]
+        self._returning += groups
+        restart_ns = self._restart_ns if self._is_deep else self._local_restart_ns
+        was_down = self._phase in _DOWN and self._comeback[0] == "restart"
+        self._comeback = ("restart", restart_ns)
+        if self._phase == "detect":
+            return
+        if was_down:
+            self._assemble(ts_ns)
+            return
+        self._engine.tell("down", group=groups[0].name)
+        self._enter("detect", "detect", ts_ns, self._detect_ns, self._assemble)
+
+    def _assemble(self, ts_ns: int) -> None:
+        """Find nodes for the groups that lack some, then come back."""
+        broken, self._broken = self._broken, []
+        for group in broken:
+            standby = self._pool.pick_standby(group)
+            if standby is not None:
+                self._pool.swap(group, standby, self._crew, ts_ns)
+                self._returning.append(standby)
+            elif not self._pool.fill(group, ts_ns):
+                self._broken.append(group)
+            self._ready_ns = max(self._ready_ns, group.ready_ns)
+        if self._broken:
+            if self._phase != "wait":
+                self._engine.tell("waiting", group=self._broken[0].name)
+            self._enter("wait", "waiting", ts_ns)
+        elif self._ready_ns > ts_ns:
+            self._enter("provision", "restart", ts_ns, self._ready_ns - ts_ns, self._come_back)
+        else:
+            self._come_back(ts_ns)
+
+    def _come_back(self, ts_ns: int) -> None:
+        bucket, lasts_ns = self._comeback
+        phase = "migrate" if bucket == "migrate" else "come_back"
+        self._enter(phase, bucket, ts_ns, lasts_ns, self._came_back)
+
+    def _came_back(self, ts_ns: int) -> None:
+        for group in self._returning:
+            if group.role == "run":
+                group.revive()
+        self._returning.clear()
+        self._is_deep = False
+        self._engine.tell("restarted" if self._comeback[0] == "restart" else "resumed")
+        self._work(ts_ns)
+
+    def _freed(self, ts_ns: int) -> None:
+        if self._phase == "wait":
+            self._assemble(ts_ns)
+
+    # --- work and checkpoints ---
+
+    def _work(self, ts_ns: int) -> None:
+        while self._leaving:
+            group = self._leaving.pop(0)
+            if group.role == "run":
+                self._move_out(group, ts_ns)
+                return
+        if self._is_paused:
+            self._enter("paused", "waiting", ts_ns)
+            return
+        self._enter("cruise", "useful", ts_ns)
+        self._at_ns, self._saving = ts_ns, ""
+
+    def settle(self, ts_ns: int) -> None:
+        """Work and save, one checkpoint after the other, as long as nothing comes between."""
+        if self._phase != "cruise":
+            return
+        while True:
+            if not self._saving:
+                self._settle_cycles(ts_ns)
+                ends_ns = self._at_ns + max(0, self._next_due_ns() - self._work_ns)
+                if ends_ns > ts_ns:
+                    return
+                self._close_work(ends_ns)
+                self._saving = "local" if self._work_ns >= self._next_local_ns else "durable"
+            ends_ns = self._at_ns + self._saving_lasts_ns()
+            if ends_ns > ts_ns:
+                return
+            self._close_save(ends_ns)
+            self._keep(ends_ns)
+
+    def _settle_cycles(self, ts_ns: int) -> None:
+        """Book at once all whole intervals and the durable checkpoints that end them."""
+        cycle_ns = self._interval_ns + self._save_ns
+        if self._has_local or self._next_durable_ns != self._work_ns + self._interval_ns:
+            return
+        cycles = (ts_ns - self._at_ns) // cycle_ns
+        if cycles <= 0:
+            return
+        first_ns = self._at_ns + cycle_ns
+        self._at_ns += cycles * cycle_ns
+        self._tried_ns += cycles * self._interval_ns
+        self._work_ns += cycles * self._interval_ns
+        self._local_ns = self._durable_ns = self._work_ns
+        self._next_durable_ns = self._work_ns + self._interval_ns
+        self._ledger.saved(cycles * self._save_ns * self._job_gpus)
+        self._engine.events += cycles
+        self.saves += cycles
+        if self.first_commit_ns is None:
+            self.first_commit_ns = first_ns
+        self._engine.tell_all("committed", range(first_ns, self._at_ns + 1, cycle_ns))
+
+    def _next_due_ns(self) -> int:
+        """Return the work at which the next checkpoint is due."""
+        if self._next_durable_ns - self._next_local_ns <= self._local_save_ns:
+            # A durable checkpoint is as good as a local one, and about to come.
+            self._next_local_ns = NEVER_NS
+        return min(self._next_durable_ns, self._next_local_ns)
+
+    def _saving_lasts_ns(self) -> int:
+        return self._local_save_ns if self._saving == "local" else self._save_ns
+
+    def _keep(self, ts_ns: int) -> None:
+        """Have what was saved be kept."""
+        self._engine.events += 1
+        self._local_ns = self._work_ns
+        self._next_local_ns = self._work_ns + self._local_interval_ns
+        if self._saving == "local":
+            self._engine.tell_at(ts_ns, "saved")
+        else:
+            self._next_durable_ns = self._work_ns + self._interval_ns
+            self._commit(ts_ns)
+        self._saving = ""
+
+    def _commit(self, ts_ns: int) -> None:
+        self._durable_ns = self._work_ns
+        self.saves += 1
+        if self.first_commit_ns is None:
+            self.first_commit_ns = ts_ns
+        self._engine.tell_at(ts_ns, "committed")
+
+    def _close_work(self, ts_ns: int) -> None:
+        self._work_ns += ts_ns - self._at_ns
+        self._tried_ns += ts_ns - self._at_ns
+        self._at_ns = ts_ns
+
+    def _close_save(self, ts_ns: int) -> None:
+        """Book a checkpoint, or what there was of it; the crew books all as useful."""
+        self._ledger.saved((ts_ns - self._at_ns) * self._job_gpus)
+        self._at_ns = ts_ns
+
+    def close(self, ts_ns: int) -> None:
+        """Book what is going on, for another phase begins or all is over."""
+        self.settle(ts_ns)
+        if self._phase == "cruise":
+            (self._close_save if self._saving else self._close_work)(ts_ns)
+
+    # --- what a policy may ask for ---
+
+    def save_checkpoint(self, ts_ns: int) -> str:
+        """Save a durable checkpoint now; return why not, or nothing."""
+        if not self._is_free(ts_ns):
+            doing = "save" if self._phase == "cruise" else self._phase
+            return f"the run cannot save: it is in phase {doing}"
+        self.close(ts_ns)
+        self._enter("save", "checkpoint", ts_ns, self._proactive_save_ns, self._saved_proactively)
+        return ""
+
+    def _saved_proactively(self, ts_ns: int) -> None:
+        self._local_ns = self._work_ns
+        self._next_local_ns = self._work_ns + self._local_interval_ns
+        self.proactive_saves += 1
+        self._commit(ts_ns)
+        self._work(ts_ns)
+
+    def _is_free(self, ts_ns: int) -> bool:
+        """Tell whether the run works or is paused, so that it can do something else now."""
+        self.settle(ts_ns)
+        return self._phase == "paused" or (self._phase == "cruise" and not self._saving)
+
+    def _end_save_first(self, ts_ns: int) -> None:
+        """Have the periodic checkpoint that goes on, if any, be the last thing before ``_work``."""
+        if self._phase != "cruise" or not self._saving:
+            return
+        rest_ns = self._at_ns + self._saving_lasts_ns() - ts_ns
+        self.close(ts_ns)
+        self._enter("save", "checkpoint", ts_ns, rest_ns, self._saved)
+
+    def _saved(self, ts_ns: int) -> None:
+        self._keep(ts_ns)
+        self._work(ts_ns)
+
+    def set_checkpoint_interval(self, interval_ns: int, ts_ns: int) -> None:
+        """Count a new interval from the last durable checkpoint."""
+        self.settle(ts_ns)
+        self._interval_ns = interval_ns
+        self._next_durable_ns = self._durable_ns + interval_ns
+        if self._phase == "cruise" and not self._saving:
+            # What is due already is due now, not when it would have been.
+            self._close_work(ts_ns)
+
+    def pause(self, ts_ns: int) -> None:
+        """Do no work from now on, or once what is going on is over."""
+        self._is_paused = True
+        if self._is_free(ts_ns):
+            self.close(ts_ns)
+            self._work(ts_ns)
+        else:
+            self._end_save_first(ts_ns)
+
+    def resume(self, ts_ns: int) -> None:
+        """Work again."""
+        self._is_paused = False
+        if self._phase == "paused":
+            self._engine.tell("resumed")
+            self._work(ts_ns)
+
+    def drain(self, group: Group, ts_ns: int) -> None:
+        """Let a group go, now or once what is going on is over."""
+        if self._is_free(ts_ns):
+            self.close(ts_ns)
+            self._move_out(group, ts_ns)
+        elif group not in self._leaving:
+            self._leaving.append(group)
+            self._end_save_first(ts_ns)
+
+    def _move_out(self, group: Group, ts_ns: int) -> None:
+        self._pool.move_out(group, ts_ns)
+        self._broken.append(group)
+        self._returning.append(group)
+        self._comeback = ("migrate", self._migrate_ns)
+        self._assemble(ts_ns)
