@@ -1,5 +1,7 @@
 """Stand-bys, migrations, spares and cordons."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.simulate.fleets import (
@@ -176,3 +178,54 @@ def test_a_node_struck_again_under_repair_is_away_longer():
     hits = [lost_node(10, "n0", repair_s=50), lost_node(40, "n0", repair_s=50)]
     model = fleet(job, hits, 1000)
     assert kinds(model.advance(1000 * S), "repaired") == [(90, "repaired", "")]
+
+
+def test_a_node_struck_again_under_repair_is_back_no_sooner():
+    hits = [lost_node(10, "n0", repair_s=500), lost_node(40, "n0", repair_s=5)]
+    model = fleet(plain_job(groups=1, durable=DURABLE), hits, 1000)
+    assert kinds(model.advance(1000 * S), "repaired") == [(510, "repaired", "")]
+
+
+@BOTH
+def test_a_migration_is_of_use_if_one_of_its_nodes_fails(recovery):
+    job = replace(spared(recovery), nodes_per_group=2, spares=2)
+    model = fleet(job, [lost_node(80, "n3", repair_s=500)], 1000)
+    model.advance(50 * S)
+    migrate(model)
+    result = model.finish()
+    assert (result.avoided, result.useless_migrations) == (1, 0)
+
+
+@BOTH
+def test_a_failure_that_strikes_the_run_elsewhere_as_well_is_not_avoided(recovery):
+    model = fleet(spared(recovery), [lost_node(80, "n0", "n1")], 1000)
+    model.advance(50 * S)
+    migrate(model)
+    result = model.finish()
+    assert (result.failures, result.avoided) == (1, 0)
+
+
+@BOTH
+def test_all_workers_of_a_group_that_left_start_anew(recovery):
+    job = replace(spared(recovery), nodes_per_group=2, spares=2)
+    model = fleet(job, [], 1000)
+    model.advance(50 * S)
+    migrate(model)
+    model.advance(1000 * S)
+    assert {one.worker: one.incarnation for one in model.workers()} == {
+        "g0-0": 1,
+        "g0-1": 1,
+        "g1-0": 2,
+        "g1-1": 2,
+        "g2-0": 1,
+        "g2-1": 1,
+    }
+
+
+def test_a_drain_that_is_asked_for_twice_is_done_once():
+    job = plain_job(groups=2, spares=2, durable=DURABLE, inspect_s=100.0)
+    model = fleet(job, [], 2000)
+    model.advance(1005 * S)
+    assert model.drain("g1") == ""
+    assert model.drain("g1") == ""
+    assert model.finish().migrations == 1

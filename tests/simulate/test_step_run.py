@@ -151,3 +151,14 @@ def test_a_lost_group_shows_in_who_is_there():
     assert states(model) == {"g0-0": "training", "g1-0": "gone"}
     model.advance(20 * S)
     assert [one.incarnation for one in model.workers()] == [1, 2]
+
+
+def test_the_step_that_a_checkpoint_on_demand_falls_in_is_not_kept_by_it():
+    job = stepping(groups=1, proactive_save_s=6.0, rejoin_s=1.0)
+    model = fleet(job, [lost_node(45, "n0", repair_s=0)], 62)
+    model.advance(33 * S)
+    assert model.save_checkpoint() == ""
+    model.advance(46 * S)
+    assert model.step == 3
+    # Back at 61, and 1 s into the next step at the end.
+    assert gpu_s(model.finish())["useful"] == (30 + 1) * GPUS

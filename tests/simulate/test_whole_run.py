@@ -100,7 +100,7 @@ def test_a_new_interval_counts_from_the_last_durable_checkpoint():
     model = fleet(plain_job(durable=EVERY_100), [], 1000)
     model.advance(50 * S)
     assert model.set_checkpoint_interval(40.0) == ""
-    assert model.set_checkpoint_interval(0.0) == "need seconds > 0, was 0.0"
+    assert model.set_checkpoint_interval(0.5) == "need seconds >= 1, was 0.5"
     committed = kinds(model.advance(120 * S), "committed")
     assert [ts for ts, *_ in committed] == [60, 110]
 
@@ -194,3 +194,13 @@ def test_steps_are_whole_steps_of_work_that_is_kept():
     assert model.step == 5
     model.advance(180 * S)
     assert model.step == 3
+
+
+def test_a_node_lost_in_detection_makes_it_no_shorter_and_no_longer():
+    job = plain_job(groups=2, spares=2, durable=EVERY_100, detect_s=10.0)
+    model = fleet(job, [lost_node(50, "n0"), lost_node(54, "n1")], 200)
+    assert kinds(model.advance(200 * S), "down", "restarted") == [
+        (50, "down", "g0"),
+        (80, "restarted", ""),
+    ]
+    assert model.finish().failures == 2

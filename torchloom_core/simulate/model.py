@@ -204,8 +204,8 @@ class FleetModel:
 
     def set_checkpoint_interval(self, seconds: float) -> str:
         """Change the work between two periodic durable checkpoints."""
-        if not seconds > 0:
-            return f"need seconds > 0, was {seconds}"
+        if not seconds >= 1:
+            return f"need seconds >= 1, was {seconds}"
         self._run.set_checkpoint_interval(to_ns(seconds), self.now_ns)
         return ""
 

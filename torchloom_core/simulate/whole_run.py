@@ -36,15 +36,16 @@ class WholeRun(PhasedRun):
         local = job.local or job.durable
         self._has_local = job.local is not None
         self._local_save_ns, self._local_restart_ns = to_ns(local.save_s), to_ns(local.restart_s)
+        self._lasts_ns = {"local": self._local_save_ns, "durable": self._save_ns}
         self._local_interval_ns = to_ns(local.interval_s) if job.local else NEVER_NS
         self._detect_ns = to_ns(job.detect_s)
         self._work_ns = self._durable_ns = self._local_ns = self._tried_ns = 0
         self._next_durable_ns, self._next_local_ns = self._interval_ns, self._local_interval_ns
         self._is_deep = False
-        self._at_ns, self._saving = engine.now_ns, ""
         self._broken: list[Group] = []
         self._returning: list[Group] = []
-        self._ready_ns = engine.now_ns
+        self._at_ns = self._ready_ns = engine.now_ns
+        self._saving = ""
         self._comeback: tuple[Bucket, int] = ("restart", 0)
         pool.when_free = self._freed
         self._work(engine.now_ns)
@@ -155,7 +156,7 @@ class WholeRun(PhasedRun):
                     return
                 self._close_work(ends_ns)
                 self._saving = "local" if self._work_ns >= self._next_local_ns else "durable"
-            ends_ns = self._at_ns + self._saving_lasts_ns()
+            ends_ns = self._at_ns + self._lasts_ns[self._saving]
             if ends_ns > ts_ns:
                 return
             self._close_save(ends_ns)
@@ -164,10 +165,9 @@ class WholeRun(PhasedRun):
     def _settle_cycles(self, ts_ns: int) -> None:
         """Book at once all whole intervals and the durable checkpoints that end them."""
         cycle_ns = self._interval_ns + self._save_ns
-        if self._has_local or self._next_durable_ns != self._work_ns + self._interval_ns:
-            return
+        is_fresh = self._next_durable_ns == self._work_ns + self._interval_ns
         cycles = (ts_ns - self._at_ns) // cycle_ns
-        if cycles <= 0:
+        if self._has_local or not is_fresh or cycles <= 0:
             return
         first_ns = self._at_ns + cycle_ns
         self._at_ns += cycles * cycle_ns
@@ -188,9 +188,6 @@ class WholeRun(PhasedRun):
             # A durable checkpoint is as good as a local one, and about to come.
             self._next_local_ns = NEVER_NS
         return min(self._next_durable_ns, self._next_local_ns)
-
-    def _saving_lasts_ns(self) -> int:
-        return self._local_save_ns if self._saving == "local" else self._save_ns
 
     def _keep(self, ts_ns: int) -> None:
         """Have what was saved be kept."""
@@ -254,7 +251,7 @@ class WholeRun(PhasedRun):
         """Have the periodic checkpoint that goes on, if any, be the last thing before ``_work``."""
         if self._phase != "cruise" or not self._saving:
             return
-        rest_ns = self._at_ns + self._saving_lasts_ns() - ts_ns
+        rest_ns = self._at_ns + self._lasts_ns[self._saving] - ts_ns
         self.close(ts_ns)
         self._enter("save", "checkpoint", ts_ns, rest_ns, self._saved)
 

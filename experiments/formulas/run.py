@@ -1,0 +1,201 @@
+"""Play every formula's process on the fleet model, for minutes, and compare.
+
+Run it from the repository: ``python experiments/formulas/run.py [--scale 1.0] [--jobs 2]``.
+"""
+
+import argparse
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from joblib import Parallel, delayed
+from rich.console import Console
+from rich.table import Table
+
+from torchloom_core.simulate import formulas, monte_carlo
+from torchloom_core.simulate.records import Result
+
+HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Process:
+    """One published row: the process, what was published, and the closed form where it is exact.
+
+    ``failures`` are those of one run, on average; ``runs`` runs are played. ``is_waste`` tells
+    that the figures are shares lost, not shares used.
+    """
+
+    name: str
+    play: Callable[..., Result]
+    inputs: Mapping[str, Any]
+    published: float
+    formula: float
+    is_exact: bool
+    is_waste: bool
+    runs: int
+    failures: int
+
+
+def daly(
+    mtbf_s: float, save_s: float, restart_s: float, detect_s: float, published: float, failures: int
+) -> Process:
+    inputs = {
+        "mtbf_s": mtbf_s,
+        "save_s": save_s,
+        "restart_s": restart_s,
+        "detect_s": detect_s,
+        "interval_s": formulas.daly_s(mtbf_s, save_s),
+    }
+    name = f"checkpoints, M {mtbf_s:g}, C {save_s:g}, R {restart_s:g}, D {detect_s:g}"
+    exact = formulas.ettr_exact(**inputs)
+    return Process(
+        name, monte_carlo.play_checkpoints, inputs, published, exact, True, False, 50, failures
+    )
+
+
+def prediction(
+    mtbf_s: float,
+    save_s: float,
+    proactive_save_s: float,
+    detect_s: float,
+    restart_s: float,
+    recall: float,
+    precision: float,
+    published: float,
+) -> Process:
+    inputs = {
+        "mtbf_s": mtbf_s,
+        "save_s": save_s,
+        "proactive_save_s": proactive_save_s,
+        "restart_s": restart_s,
+        "detect_s": detect_s,
+        "recall": recall,
+        "precision": precision,
+    }
+    inputs["period_s"] = formulas.prediction_period_s(**inputs)
+    name = f"proactive checkpoints, mu {mtbf_s:g}, r {recall}, p {precision}"
+    formula = formulas.prediction_waste_long(**inputs)
+    return Process(
+        name, monte_carlo.play_predictions, inputs, published, formula, False, True, 50, 6000
+    )
+
+
+def migration(
+    mtbf_s: float,
+    save_s: float,
+    pause_s: float,
+    detect_s: float,
+    restart_s: float,
+    recall: float,
+    precision: float,
+    published: float,
+    failures: int,
+) -> Process:
+    inputs = {
+        "mtbf_s": mtbf_s,
+        "save_s": save_s,
+        "pause_s": pause_s,
+        "restart_s": restart_s,
+        "detect_s": detect_s,
+        "recall": recall,
+        "precision": precision,
+        "period_s": formulas.migration_period_s(mtbf_s, save_s, recall),
+    }
+    name = f"migrations, mu {mtbf_s:g}, r {recall}, p {precision}"
+    formula = formulas.migration_waste(**inputs)
+    return Process(
+        name, monte_carlo.play_migrations, inputs, published, formula, False, True, 50, failures
+    )
+
+
+def two_levels() -> Process:
+    inputs = {
+        "local_save_s": 5,
+        "durable_save_s": 120,
+        "local_restart_s": 30,
+        "durable_restart_s": 300,
+        "job_mtbf_s": 14_400,
+        "node_mtbf_s": 144_000,
+        "segments": 15,
+    }
+    inputs["work_s"] = formulas.two_level_work_s(5, 120, 14_400, 144_000, 15)
+    exact = formulas.two_level_ettr_exact(**inputs)
+    return Process(
+        "two levels", monte_carlo.play_two_levels, inputs, 0.9303, exact, True, False, 50, 5000
+    )
+
+
+def steps() -> Process:
+    inputs = {"groups": 30, "step_s": 10.9, "mtbf_s": 60, "rejoin_s": 24}
+    formula = formulas.per_step_efficiency(**inputs)
+    return Process(
+        "per step", monte_carlo.play_steps, inputs, 0.8257, formula, False, False, 50, 10_000
+    )
+
+
+PROCESSES = (
+    daly(11_135, 30, 60, 60, 0.9187, 4000),
+    daly(6480, 60, 300, 0, 0.8308, 6000),
+    daly(828, 60, 180, 120, 0.4687, 20_000),
+    prediction(60_000, 600, 600, 60, 600, 0.85, 0.82, 0.0709),
+    prediction(11_135, 60, 20, 60, 120, 0.6, 0.7, 0.0811),
+    migration(11_135, 60, 30, 60, 300, 0.6, 0.7, 0.0790, 3000),
+    migration(28_440, 300, 120, 60, 600, 0.3, 0.02, 0.1875, 1000),
+    two_levels(),
+    steps(),
+)
+
+
+def compare(process: Process, scale: float, jobs: int) -> dict[str, Any]:
+    """Play one process and say how far it is from what was published, in standard errors."""
+    failures = max(10, math.ceil(process.failures * scale))
+    results = Parallel(n_jobs=jobs)(
+        delayed(process.play)(seed, failures, **process.inputs) for seed in range(process.runs)
+    )
+    shares = [1 - one.ettr if process.is_waste else one.ettr for one in results]
+    mean, error = monte_carlo.estimate(shares)
+    return {
+        "process": process.name,
+        "what": "waste" if process.is_waste else "ETTR",
+        "model": mean,
+        "standard_error": error,
+        "published_monte_carlo": process.published,
+        "errors_to_it": (mean - process.published) / error,
+        "formula": process.formula,
+        "formula_is_exact": process.is_exact,
+        "errors_to_formula": (mean - process.formula) / error,
+        "failures": sum(one.failures + one.avoided for one in results),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--scale", type=float, default=1.0, help="how long the runs are")
+    parser.add_argument("--jobs", type=int, default=2)
+    options = parser.parse_args()
+    table = Table(title="The fleet model against what was published")
+    for column in ("process", "model", "± s.e.", "published", "in s.e.", "formula", "in s.e."):
+        table.add_column(column, justify="left" if column == "process" else "right")
+    rows = []
+    for process in PROCESSES:
+        row = compare(process, options.scale, options.jobs)
+        rows.append(row)
+        table.add_row(
+            f"{row['process']} ({row['what']})",
+            f"{row['model']:.5f}",
+            f"{row['standard_error']:.5f}",
+            f"{row['published_monte_carlo']:.4f}",
+            f"{row['errors_to_it']:+.1f}",
+            f"{row['formula']:.5f}" + ("" if row["formula_is_exact"] else " ~"),
+            f"{row['errors_to_formula']:+.1f}",
+        )
+    Console(width=110).print(table)
+    (HERE / "results.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
