@@ -132,10 +132,14 @@ def test_each_predictor_makes_an_arm_of_a_policy_that_reads_forecasts(tmp_path):
     assert first.needs_forecast
 
 
-def test_a_predictor_alone_is_acted_on_by_failure_forecast():
-    (arm,) = arms(predictors=(("ewma", ""),))
-    assert arm.name == "failure_forecast"
-    assert arm.policies == {"failure_forecast": {"predictor": "ewma"}}
+def test_a_predictor_alone_is_no_arm():
+    assert arms(predictors=(("ewma", ""),)) == []
+
+
+def test_a_policy_that_can_do_without_forecasts_is_given_none():
+    (arm,) = arms(policies=("checkpoint_interval",), predictors=(("ewma", ""),))
+    assert arm.policies == {"checkpoint_interval": {}}
+    assert not arm.predictors
 
 
 def test_what_the_config_says_of_a_policys_predictor_comes_first():

@@ -69,8 +69,23 @@ def test_a_policy_is_tested_and_the_report_is_written_as_table_json_and_page(fol
     assert json.loads(capsys.readouterr().out) == json.loads(before)
 
 
+def test_a_predictor_alone_is_scored_in_replay_and_nobody_acts_on_it(folder, capsys):
+    words = ("--mode", "replay", "--predictor", "fault_history", "--resamples", "200")
+    assert evaluate("small.tltrace", *words) == 0
+    report = json.loads((folder / "small-evaluation" / "report.json").read_bytes())
+    assert [score["predictor"] for score in report["forecasts"]] == ["fault_history"]
+    assert report["policies"] == []
+
+
+def test_what_cannot_be_evaluated_leaves_no_folder(folder):
+    with pytest.raises(TorchloomError):
+        evaluate("small.tltrace", "--policy", "nobody")
+    assert not (folder / "small-evaluation").exists()
+
+
 def test_replay_scores_the_predictor_and_counts_what_the_policy_proposed(folder, capsys):
     words = ("--mode", "replay", "--predictor", "fault_history", "--resamples", "200")
+    words += ("--policy", "failure_forecast")
     assert evaluate("small.tltrace", *words, "--out", "there/it") == 0
     assert "AUPRC" in capsys.readouterr().out
     report = json.loads((folder / "there" / "it" / "report.json").read_bytes())

@@ -113,10 +113,8 @@ def evaluate(
         workforce=Workforce(jobs=jobs, backend=backend, ray_address=ray_address),
     )
     folder = out or Path(f"{trace.name.removesuffix('.tltrace')}-evaluation")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StateError(f"{folder}: cannot be made: {error.strerror}") from None
+    if folder.exists() and not folder.is_dir():
+        raise StateError(f"{folder}: cannot be made: need a folder, was a file")
     try:
         with _progress() as told:
             report = find_out(wanted, folder / "runs", told)

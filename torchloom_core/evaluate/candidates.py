@@ -8,7 +8,7 @@ import msgspec
 
 from torchloom_core.config import Config
 from torchloom_core.errors import ConfigError
-from torchloom_core.evaluate.arms import FORECAST_POLICY, INTERVAL_POLICY, Arm
+from torchloom_core.evaluate.arms import INTERVAL_POLICY, Arm
 from torchloom_core.naming import nearest
 
 _OPTION = "predictor"
@@ -36,8 +36,9 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 def candidates(asked: Asked, config: Config, installed: Mapping[str, type[Any]]) -> list[Arm]:
     """Return the candidate arms.
 
-    Policies are as the config has them, or as they come. Without any named, a config file is one
-    arm with all that is active in it, and a predictor alone is acted on by ``failure_forecast``.
+    Policies are as the config has them, or as they come; one that reads forecasts unless told
+    otherwise reads those that were asked for. Without any named, a config file is one arm with
+    all that is active in it.
 
     Raises
     ------
@@ -49,8 +50,6 @@ def candidates(asked: Asked, config: Config, installed: Mapping[str, type[Any]])
     if not named and asked.config_path is not None and config.policies:
         path = asked.config_path
         return [_arm(path.stem, f"all of {path.name}", dict(config.policies), tables)]
-    if not named and asked.predictors:
-        named = (FORECAST_POLICY,)
     return [arm for name in named for arm in _of_policies(name, asked, config, tables, installed)]
 
 
@@ -67,7 +66,7 @@ def _of_policies(
         if part not in installed:
             raise ConfigError(f"--policy {name}: no policy has this name{nearest(part, installed)}")
     given = {part: _acting(config.policies.get(part, {})) for part in parts}
-    open_ = [part for part in parts if _reads(installed[part]) and _OPTION not in given[part]]
+    open_ = [part for part in parts if _default(installed[part]) and _OPTION not in given[part]]
     choices: list[str] = [predictor for predictor, _ in asked.predictors] if open_ else []
     for choice in choices or [""]:
         policies = {
@@ -121,10 +120,6 @@ def _anchored(table: dict[str, Any]) -> dict[str, Any]:
 def _acting(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return a policy's options; one that is asked for by name acts, whatever its mode."""
     return {key: value for key, value in settings.items() if key != "mode"}
-
-
-def _reads(cls: type[Any]) -> bool:
-    return any(field.name == _OPTION for field in msgspec.structs.fields(cls.Options))
 
 
 def _default(cls: type[Any]) -> str:

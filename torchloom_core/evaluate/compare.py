@@ -10,6 +10,8 @@ from torchloom_core.evaluate.scene import rng
 from torchloom_core.fleet.columns import Floats
 
 RESAMPLES = 10_000
+MIN_SEEDS = 6
+"""With fewer, differences that share a sign by chance would look certain."""
 _LEVELS = (2.5, 97.5)
 
 Runs = Mapping[str, Sequence[RunResult]]
@@ -17,14 +19,14 @@ Runs = Mapping[str, Sequence[RunResult]]
 
 
 def interval(values: Iterable[float]) -> Interval:
-    """Return the mean over seeds with a percentile bootstrap of 95 %; one seed has none.
+    """Return the mean over seeds with a percentile bootstrap of 95 %; few seeds have none.
 
     The resamples are the same for every quantity of a study with as many seeds.
     """
     sample: Floats = np.fromiter(values, np.float64)
     count, mean = len(sample), float(sample.mean())
-    if count < 2:
-        return Interval(value=mean, method="one seed")
+    if count < MIN_SEEDS:
+        return Interval(value=mean, method=f"none: need {MIN_SEEDS} seeds, was {count}")
     drawn = rng(count, "bootstrap").integers(0, count, (RESAMPLES, count))
     low, high = np.percentile(sample[drawn].mean(axis=1), _LEVELS)
     return Interval(
@@ -77,12 +79,14 @@ def _summary(arm: Arm, runs: Runs, reference: str, oracle: str) -> ArmSummary:
         goodput=interval(run.goodput for run in own),
         ettr=interval(run.ettr for run in own),
         versus_reference=None if arm.name == reference else gain(own, runs[reference]),
-        to_oracle=_way(own, runs, reference, oracle),
+        to_oracle=_way(own, runs, reference, oracle) if arm.kind == "candidate" else None,
         buckets=_shares(own),
         failures=_mean(run.failures for run in own),
         avoided=_mean(run.avoided for run in own),
         migrations=_mean(run.migrations for run in own),
         useless_migrations=_mean(run.useless_migrations for run in own),
+        moves=_mean(run.moves for run in own),
+        right_moves=_mean(run.right_moves for run in own),
         invalid_share=sum(run.invalid_decisions for run in own) / decisions if decisions else 0.0,
         quarantined={name: why for run in own for name, why in run.quarantined.items()},
     )

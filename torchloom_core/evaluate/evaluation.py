@@ -9,10 +9,10 @@ from msgspec.structs import replace
 
 from torchloom_core import __version__
 from torchloom_core.clock import SECOND_NS
-from torchloom_core.config import Config
+from torchloom_core.config import DEFAULT_PATH, Config
 from torchloom_core.errors import ConfigError
 from torchloom_core.evaluate import assumptions
-from torchloom_core.evaluate.arms import Arm
+from torchloom_core.evaluate.arms import FORECAST_POLICY, Arm
 from torchloom_core.evaluate.candidates import Asked, candidates, tables_of
 from torchloom_core.evaluate.given_scores import score_given
 from torchloom_core.evaluate.job import of_trace, ticking
@@ -72,8 +72,11 @@ def evaluate(wanted: Wanted, store: Path, progress: Progress) -> Report:
     bundle = Bundle.open(wanted.trace)
     config = of_trace(wanted.config, bundle)
     policies = {info.name: info.cls for info in installed() if info.kind == "policy" and info.cls}
-    arms = candidates(wanted.asked, config, policies)
-    source = str(wanted.asked.config_path or "torchloom.toml")
+    asked = wanted.asked
+    if wanted.mode == "simulate" and asked.predictors and not asked.policies:
+        asked = asked if asked.config_path else replace(asked, policies=(FORECAST_POLICY,))
+    arms = candidates(asked, config, policies)
+    source = str(asked.config_path or (DEFAULT_PATH if DEFAULT_PATH.exists() else "command line"))
     report = Report(
         trace=_trace(bundle),
         mode=wanted.mode,
@@ -113,7 +116,12 @@ def _replayed(
     source: str,
     progress: Progress,
 ) -> Report:
-    tables = tables_of(wanted.asked, config)
+    chosen = {name for name, _ in wanted.asked.predictors}
+    tables = {
+        name: table
+        for name, table in tables_of(wanted.asked, config).items()
+        if name in chosen or not chosen
+    }
     forecasts: list[ForecastScore] = []
     if tables:
         forecasts += score_predictors(

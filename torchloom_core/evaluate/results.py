@@ -168,7 +168,10 @@ class ArmSummary(msgspec.Struct, frozen=True, kw_only=True):
         Paired difference in goodput, same seeds, to the best baseline that needs no forecast
         and recovers as the job does.
     to_oracle : float, optional
-        Share of the way from the reference to the oracle, 1 if it is as good.
+        Of a candidate: share of the way from the reference to the oracle, 1 if it is as good.
+    right_moves : float
+        Of its moves, those that left a node which failed within the forecast's horizon; where
+        the job came back to the node meanwhile, several may be right about one failure.
     buckets : dict of str to float
         Mean share of all GPU-seconds.
     """
@@ -186,6 +189,8 @@ class ArmSummary(msgspec.Struct, frozen=True, kw_only=True):
     avoided: float = 0.0
     migrations: float = 0.0
     useless_migrations: float = 0.0
+    moves: float = 0.0
+    right_moves: float = 0.0
     invalid_share: float = 0.0
     quarantined: dict[str, str] = {}
 

@@ -23,10 +23,6 @@ class Store:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise StateError(f"{folder}: cannot be made: {error.strerror}") from None
 
     def find(self, key: str, arm: str) -> RunResult | None:
         """Return the run as one of this arm, or None if it is not there or not whole."""
@@ -45,7 +41,7 @@ class Store:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Write a file so that nobody ever sees half of it.
+    """Write a file, and its folder if need be, so that nobody ever sees half of it.
 
     Raises
     ------
@@ -54,6 +50,7 @@ def write_whole(path: Path, data: bytes) -> None:
     """
     part = path.with_name(f".{path.name}.part")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         part.write_bytes(data)
         os.replace(part, path)
     except OSError as error:

@@ -1,6 +1,7 @@
 """Play many runs at once: on the cores of this machine, or on those of a Ray cluster."""
 
 import logging
+import warnings
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
@@ -45,6 +46,8 @@ class Workforce(msgspec.Struct, frozen=True, kw_only=True):
         import joblib
 
         if self.backend == "loky":
+            # One that has grown ends between two runs, and another takes its place.
+            warnings.filterwarnings("ignore", "A worker stopped while some jobs", UserWarning)
             work = joblib.Parallel(n_jobs=self.jobs, return_as="generator_unordered")
             yield from work(joblib.delayed(_play)(errand) for errand in errands)
             return

@@ -28,6 +28,7 @@ TRACE = {
     "synthetic": True,
     "source": "torchloom trace synthesize",
     "licence": "CC0-1.0",
+    "failures": 9,
 }
 
 
@@ -58,7 +59,7 @@ def arm(name: str, kind: str, goodput: float, **fields: object) -> ArmSummary:
 def simulation(**fields: object) -> Simulation:
     timeline = tuple(
         TimelineEntry(ts_ns=START_NS + day * DAY_NS, kind=kind, place="n3")
-        for day, kind in ((2, "fault"), (5, "migrated"), (6, "hit_missed"), (9, "saved"))
+        for day, kind in ((2, "worker_lost"), (5, "migrated"), (6, "hit_missed"), (9, "saved"))
     )
     arms = (
         arm("no_failures", "bound", 0.97),

@@ -69,8 +69,15 @@ def test_a_synthetic_trace_says_so():
 
 def test_where_the_sign_of_the_gain_flips_is_told():
     assert flips(simulation()) == [
-        "failure_forecast loses once migrate_s is between 1 and 4 times as large."
+        "failure_forecast loses once migrate_s is between 1 and 4 times as large, but that may "
+        "be chance."
     ]
+
+
+def test_a_trace_without_a_failure_shows_nothing_and_says_so():
+    text = page_text(report(trace={**report().trace, "failures": 0}))
+    assert "The trace has no failure: nothing can be shown." in text
+    assert "The trace has no failure" not in page_text(report())
 
 
 def test_the_links_at_the_top_lead_somewhere():

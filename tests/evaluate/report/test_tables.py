@@ -2,7 +2,7 @@ import io
 
 from rich.console import Console
 
-from tests.evaluate.report.reports import interval, report, simulation
+from tests.evaluate.report.reports import arm, interval, report, simulation
 from torchloom_core.evaluate.report import tables
 from torchloom_core.evaluate.report.wording import duration, estimate, findings, gain
 from torchloom_core.evaluate.results import Interval
@@ -50,6 +50,13 @@ def test_a_gain_whose_interval_holds_zero_is_not_called_better():
     said = " ".join(findings(report(simulation=simulation(arms=tuple(arms)))))
     assert "not to be told from daly (+1.00 [-0.20, +2.00] points)" in said
     assert "better than daly" not in said
+
+
+def test_a_baseline_that_recovers_otherwise_and_is_better_is_not_passed_over():
+    better = arm("per_step", "baseline", 0.96, versus_reference=interval(0.055))
+    said = findings(report(simulation=simulation(arms=(*simulation().arms, better))))
+    assert any("per_step, which recovers otherwise, has goodput 0.960" in text for text in said)
+    assert not any("recovers otherwise" in text for text in findings(report()))
 
 
 def test_a_loss_is_called_a_loss():

@@ -11,19 +11,21 @@ from torchloom_core.evaluate.report.figure import (
     canvas,
 )
 from torchloom_core.evaluate.report.wording import POINTS
-from torchloom_core.evaluate.results import ArmSummary, RunResult, Simulation, TimelineEntry
+from torchloom_core.evaluate.results import ArmSummary, Simulation
 
 _ROW_INCH = 0.28
 _DAY_NS = 86_400 * SECOND_NS
 
 _MARK_OF = {
-    "fault": ("v", "#cf222e", "failure that hit the job"),
-    "hit_missed": ("o", "#1a7f37", "failure that was avoided"),
+    "worker_lost": ("v", "#cf222e", "failure that hit the job"),
+    "down": ("v", "#cf222e", "failure that hit the job"),
+    "hit_missed": ("o", "#1a7f37", "failure of a node that had been left"),
     "migrated": ("^", "#8250df", "migration"),
     "waiting": ("s", "#7d4e2d", "too few nodes"),
     "saved": ("|", "#d4a72c", "checkpoint on demand"),
 }
 """What the timeline shows of the fleet model's happenings."""
+_NO_MARK = ("", "", "")
 
 
 def goodput_plot(simulation: Simulation) -> str:
@@ -67,11 +69,12 @@ def timeline_plot(simulation: Simulation, start_ns: int) -> str:
     if not arms:
         return ""
     with canvas(9.6, 1.1 + _ROW_INCH * len(arms)) as drawn:
-        for kind, (mark, colour, meaning) in _MARK_OF.items():
+        for mark, colour, meaning in dict.fromkeys(_MARK_OF.values()):
             points = [
                 ((entry.ts_ns - start_ns) / _DAY_NS, row)
                 for row, arm in enumerate(arms)
-                for entry in _of_kind(runs[arm.name], kind)
+                for entry in runs[arm.name].timeline
+                if _MARK_OF.get(entry.kind, _NO_MARK)[2] == meaning
             ]
             if points:
                 days, rows = zip(*points, strict=True)
@@ -80,10 +83,6 @@ def timeline_plot(simulation: Simulation, start_ns: int) -> str:
         drawn.axes.set_xlabel("days from the start of the trace")
         drawn.figure.legend(loc="outside upper center", ncols=5, fontsize=9)
     return drawn.svg
-
-
-def _of_kind(run: RunResult, kind: str) -> list[TimelineEntry]:
-    return [entry for entry in run.timeline if entry.kind == kind]
 
 
 def sensitivity_plot(simulation: Simulation) -> str:

@@ -40,6 +40,7 @@ def page_text(report: Report) -> str:
         trace=_pretty(report.trace),
         estimate=wording.estimate,
         gain=wording.gain,
+        duration=wording.duration,
     )
 
 
@@ -65,6 +66,8 @@ def _sections(report: Report) -> Iterator[tuple[str, str]]:
     if report.simulation:
         yield "goodput", "Goodput"
         yield "time", "Where the rest goes"
+        if any(run.timeline for run in report.simulation.runs):
+            yield "timeline", "Faults and actions"
         yield "price", "What would turn it"
     if report.forecasts:
         yield "forecasts", "Forecasts"
@@ -102,16 +105,20 @@ def flips(simulation: Simulation) -> list[str]:
     """Return where the sign of an arm's gain changes as one cost varies."""
     said = []
     lines: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    doubtful = set()
     for point in simulation.sensitivity:
         lines.setdefault((point.arm, point.cost), []).append((point.factor, point.gain.value))
+        if not wording.is_clear(point.gain):
+            doubtful.add((point.arm, point.cost, point.factor))
     for (arm, cost), line in sorted(lines.items()):
         line.sort()
         for (factor, gain), (next_factor, next_gain) in itertools.pairwise(line):
             if gain * next_gain < 0:
                 way = "gains" if next_gain > 0 else "loses"
+                doubt = doubtful & {(arm, cost, factor), (arm, cost, next_factor)}
                 said.append(
                     f"{arm} {way} once {cost} is between {factor:g} and {next_factor:g} times as "
-                    f"large."
+                    f"large{', but that may be chance' if doubt else ''}."
                 )
     return said
 

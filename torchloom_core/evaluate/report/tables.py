@@ -43,19 +43,17 @@ def _table(title: str, *headers: str) -> Table:
 
 
 def _forecasts(scores: Iterable[ForecastScore]) -> Table:
-    scores = list(scores)
-    first = scores[0]
-    title = (
-        f"Forecasts: {first.task}, within {wording.duration(first.horizon_s)}, prevalence "
-        f"{first.prevalence:.3g}"
-    )
     table = _table(
-        title, "predictor", "AUPRC", "precision", "recall", "F1", "false alarms/node-day", "lead"
-    )
+        "Forecasts",
+        "predictor", "within", "prevalence", "AUPRC", "precision", "recall", "F1",
+        "false alarms/node-day", "lead",
+    )  # fmt: skip
     for score in scores:
         median = score.leads_s[len(score.leads_s) // 2] if score.leads_s else None
         table.add_row(
             escape(score.predictor),
+            wording.duration(score.horizon_s) if score.task == "forecast" else "going on",
+            f"{score.prevalence:.3g}",
             wording.estimate(score.auprc),
             wording.estimate(score.precision, 2),
             wording.estimate(score.recall, 2),
@@ -87,7 +85,7 @@ def _policies(policies: Iterable[ReplayedPolicy]) -> Table:
 def _arms(simulation: Simulation) -> Table:
     table = _table(
         f"Goodput over {len(simulation.seeds)} seeds, gain in points over {simulation.reference}",
-        "arm", "goodput", "ETTR", "gain", "to oracle", "failures", "avoided", "moves",
+        "arm", "goodput", "ETTR", "gain", "to oracle", "failures", "moves", "right",
     )  # fmt: skip
     for arm in sorted(simulation.arms, key=lambda arm: -arm.goodput.value):
         table.add_row(*_cells(arm), style=_STYLE_OF[arm.kind])
@@ -104,6 +102,6 @@ def _cells(arm: ArmSummary) -> list[str]:
         wording.gain(arm.versus_reference),
         "" if arm.to_oracle is None else f"{arm.to_oracle:.0%}",
         f"{arm.failures:.1f}",
-        f"{arm.avoided:.1f}",
         f"{arm.migrations:.1f}",
+        f"{arm.right_moves:.1f}" if arm.moves else "",
     ]

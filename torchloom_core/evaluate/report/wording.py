@@ -55,7 +55,8 @@ def is_clear(interval: Interval) -> bool:
 
 def findings(report: Report) -> list[str]:
     """Return what a person should take away, one sentence each."""
-    said = [score_sentence(score) for score in report.forecasts]
+    said = [] if report.trace["failures"] else ["The trace has no failure: nothing can be shown."]
+    said += [score_sentence(score) for score in report.forecasts]
     said += [policy_sentence(policy) for policy in report.policies]
     if report.simulation is not None:
         said += _goodput_sentences(report.simulation)
@@ -86,9 +87,16 @@ def _goodput_sentences(simulation: Simulation) -> list[str]:
     arms = {arm.name: arm for arm in simulation.arms}
     reference = arms[simulation.reference]
     said = [
-        f"The best baseline that needs no forecast and recovers as this job is {reference.name}: "
-        f"goodput {estimate(reference.goodput)}."
+        f"Of the baselines that need no forecast and recover as this job does, {reference.name} is "
+        f"best: goodput {estimate(reference.goodput)}."
     ]
+    honest = (a for a in simulation.arms if a.kind == "baseline" and not a.needs_forecast)
+    best = max(honest, key=lambda arm: arm.goodput.value)
+    if best.goodput.value > reference.goodput.value:
+        said.append(
+            f"{best.name}, which recovers otherwise, has goodput {estimate(best.goodput)} "
+            f"({gain(best.versus_reference)} points)."
+        )
     said += [_arm_sentence(arm, simulation) for arm in simulation.arms if arm.kind == "candidate"]
     return said
 
@@ -98,7 +106,9 @@ def _arm_sentence(arm: ArmSummary, simulation: Simulation) -> str:
     versus = arm.versus_reference
     if versus is None:
         return f"{text}."
-    if not is_clear(versus):
+    if versus.low is None:
+        word = "with too few seeds to be told from"
+    elif not is_clear(versus):
         word = "not to be told from"
     elif versus.value > 0:
         word = "better than"

@@ -1,0 +1,183 @@
+"""Play a job of 2,048 GPUs through InfiniteHBD's own faults, with and without forecasts.
+
+    python experiments/goodput_2048/run.py [--seeds 24] [--jobs 2] [--out build/goodput_2048]
+
+Imports the trace, fits two predictors on its first 150 days, and plays every arm on later time
+only: once for a job that restarts as a whole, once for one that recovers per step. Prints the
+README's tables, and writes results.json and goodput.png beside this file.
+"""
+
+import argparse
+import json
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+SCENARIOS = ("restart", "per_step")
+UNTIL = "150d"
+"""The predictors are fitted on what was before, and nothing before it is played."""
+
+DAY_S = 86_400
+HORIZON = f"horizon_s={7 * DAY_S}"
+PREDICTORS = {
+    # The fault count that is forgotten with a time constant of 30 days, tau ln 2 = 1,796,688 s.
+    "fault_history": (HORIZON, "half_life_s=1796688", "fit_half_lives_s=[]"),
+    "survival": (HORIZON,),
+}
+POLICIES = (
+    "checkpoint_interval",
+    "lemon_nodes",
+    "failure_forecast",
+    "lemon_nodes+failure_forecast",
+)
+
+Facts = dict[str, Any]
+
+
+def main() -> None:
+    options = _options()
+    options.out.mkdir(parents=True, exist_ok=True)
+    trace = options.out / "infinitehbd.tltrace"
+    torchloom("trace", "import", "infinitehbd", options.data / "infinitehbd", trace, "--force")
+    models = [fit(name, trace, options.out) for name in PREDICTORS]
+    found: Facts = {scenario: evaluate(scenario, trace, models, options) for scenario in SCENARIOS}
+    (HERE / "results.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    for scenario in SCENARIOS:
+        print("\n".join(table(scenario, found[scenario])))
+    draw(found, HERE / "goodput.png")
+
+
+def _options() -> argparse.Namespace:
+    data = os.environ.get("TORCHLOOM_DATA") or ROOT.parent / "shared" / "data"
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seeds", type=int, default=24)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--data", type=Path, default=Path(data))
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "goodput_2048")
+    return parser.parse_args()
+
+
+def torchloom(*words: object) -> None:
+    """Run and show one torchloom command."""
+    line = [str(word) for word in words]
+    print(f"$ torchloom {shlex.join(line)}", flush=True)
+    subprocess.run([sys.executable, "-m", "torchloom_core.cli", *line], check=True)
+
+
+def fit(name: str, trace: Path, out: Path) -> str:
+    """Fit a predictor on the earlier time; return it as ``--predictor`` wants it."""
+    model = out / f"{name}.tlmodel"
+    told = [word for option in PREDICTORS[name] for word in ("--option", option)]
+    torchloom(
+        *("fit", trace, "--predictor", name, "--until", UNTIL, *told),
+        *("--tick-s", DAY_S // 24, "--every-s", DAY_S // 2, "--out", model, "--force"),
+        *("--config", HERE / "restart.toml"),
+    )
+    return f"{name}={model}"
+
+
+def evaluate(
+    scenario: str, trace: Path, models: Iterable[str], options: argparse.Namespace
+) -> Facts:
+    """Play all arms, and return what is kept of the report."""
+    out = options.out / scenario
+    torchloom(
+        *("evaluate", trace, "--config", HERE / f"{scenario}.toml"),
+        *(word for policy in POLICIES for word in ("--policy", policy)),
+        *(word for model in models for word in ("--predictor", model)),
+        *("--seeds", options.seeds, "--jobs", options.jobs, "--out", out),
+    )
+    return kept(json.loads((out / "report.json").read_text(encoding="utf-8")))
+
+
+def kept(report: Facts) -> Facts:
+    """Leave out the timelines and what single runs did, but for their goodput."""
+    simulation = report["simulation"]
+    goodput: dict[str, list[float]] = {}
+    for run in simulation["runs"]:
+        goodput.setdefault(run["arm"], []).append(round(run["goodput"], 6))
+    names = ("job", "seeds", "reference", "oracle", "arms", "break_even", "sensitivity")
+    return {
+        "assumptions": report["assumptions"],
+        **{name: simulation[name] for name in names},
+        "unknown_follows": simulation["unknown_follows"],
+        "goodput_by_seed": goodput,
+    }
+
+
+def table(scenario: str, found: Facts) -> list[str]:
+    """Return the Markdown table of one scenario, best arm first."""
+    lines = [
+        "",
+        f"### {scenario}: gain in points over {found['reference']}",
+        "",
+        "| arm | goodput | gain | to oracle | failures | moves | of them right |",
+        "|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    right = found["break_even"]["measured"]
+    for arm in ranked(found["arms"]):
+        gain = arm["versus_reference"]
+        way = arm["to_oracle"]
+        cells = (
+            f"**{arm['name']}**" if arm["kind"] == "candidate" else arm["name"],
+            f"{arm['goodput']['value']:.4f}",
+            points(gain) if gain else "",
+            f"{way:.0%}" if way is not None and arm["kind"] == "candidate" else "",
+            f"{arm['failures']:.1f}",
+            f"{arm['migrations']:.1f}",
+            f"{right[arm['name']]:.1%}" if arm["name"] in right else "",
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def ranked(arms: Sequence[Facts]) -> list[Facts]:
+    """Return the arms, the best first."""
+    return sorted(arms, key=lambda arm: (-arm["goodput"]["value"], arm["name"]))
+
+
+def points(gain: Facts) -> str:
+    """Return a gain and its interval in points of goodput."""
+    low, high = gain["low"], gain["high"]
+    if low is None or high is None:
+        return f"{100 * gain['value']:+.2f}"
+    return f"{100 * gain['value']:+.2f} [{100 * low:+.2f}, {100 * high:+.2f}]"
+
+
+def draw(found: Facts, path: Path) -> None:
+    """Draw what every candidate and every baseline of the same recovery gains."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 6), layout="constrained")
+    for place, scenario in enumerate(SCENARIOS, start=1):
+        axes = figure.add_subplot(2, 1, place)
+        arms = [arm for arm in ranked(found[scenario]["arms"]) if shown(arm)]
+        for row, arm in enumerate(reversed(arms)):
+            gain = arm["versus_reference"]
+            low, high = gain["low"] or gain["value"], gain["high"] or gain["value"]
+            color = {"candidate": "tab:blue", "oracle": "tab:green"}.get(arm["kind"], "tab:gray")
+            axes.plot([100 * low, 100 * high], [row, row], color=color)
+            axes.plot(100 * gain["value"], row, "o", color=color)
+        axes.set_yticks(range(len(arms)), [arm["name"] for arm in reversed(arms)], fontsize=8)
+        axes.axvline(0, color="black", linewidth=0.8)
+        axes.set_title(f"recovery {scenario}, reference {found[scenario]['reference']}")
+        axes.set_xlabel("gain in points of goodput, 95 % interval over seeds")
+    figure.savefig(path, dpi=110, metadata={"Software": None})
+
+
+def shown(arm: Facts) -> bool:
+    """Leave out the reference, the bound, and static intervals far from all."""
+    return bool(arm["versus_reference"]) and arm["kind"] != "bound"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+import importlib.util
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from torchloom_core.config import load
+from torchloom_core.evaluate.job import paid_nodes
+from torchloom_core.evaluate.runs import installed
+from torchloom_core.plugins import activate
+from torchloom_core.trace.importers.infinitehbd import NODES
+
+HERE = Path(__file__).parents[2] / "experiments" / "goodput_2048"
+
+
+@pytest.fixture(scope="module")
+def run():
+    spec = importlib.util.spec_from_file_location("goodput_2048_run", HERE / "run.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def results():
+    return json.loads((HERE / "results.json").read_text(encoding="utf-8"))
+
+
+def test_the_two_scenarios_differ_in_how_the_job_recovers_and_in_nothing_else():
+    restart, per_step = load(HERE / "restart.toml", {}), load(HERE / "per_step.toml", {})
+    assert (restart.evaluate.recovery, per_step.evaluate.recovery) == ("restart", "per_step")
+    other = msgspec.structs.replace(per_step.evaluate, recovery="restart")
+    assert msgspec.structs.replace(per_step, evaluate=other) == restart
+
+
+def test_the_job_has_2048_gpus_and_fits_on_the_traces_nodes():
+    evaluate = load(HERE / "restart.toml", {}).evaluate
+    assert evaluate.groups * evaluate.nodes_per_group * evaluate.gpus_per_node == 2048
+    assert paid_nodes(evaluate) <= NODES
+
+
+def test_every_predictor_takes_the_options_that_it_is_fitted_with(run):
+    from torchloom_core.cli.fit_command import _options
+
+    for name, told in run.PREDICTORS.items():
+        config = load(HERE / "restart.toml", {})
+        settings = _options(name, config, told)
+        config = msgspec.structs.replace(config, policies={}, predictors={name: settings})
+        assert not activate(config, installed(), "restart.toml").failed
+
+
+def test_at_least_20_seeds_are_paired_and_all_are_later_than_the_training(run, results):
+    assert set(results) == set(run.SCENARIOS)
+    for found in results.values():
+        assert len(found["seeds"]) >= 20
+        lengths = {len(goodput) for goodput in found["goodput_by_seed"].values()}
+        assert lengths == {len(found["seeds"])}
+        assert any("Runs begin no earlier than day 157" in text for text in found["assumptions"])
+
+
+def test_the_readme_shows_the_tables_of_the_results(run, results):
+    readme = (HERE / "README.md").read_text(encoding="utf-8")
+    for scenario, found in results.items():
+        assert "\n".join(run.table(scenario, found)).strip() in readme
