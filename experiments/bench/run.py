@@ -1,4 +1,4 @@
-"""Measure torchLoom's speed: four benchmarks, each side by side with what it is compared with.
+"""Measure torchLoom's speed: benchmarks, each side by side with what it is compared with.
 
 ``make bench`` calls this; ``python experiments/bench/run.py --help`` says what else it takes.
 """
@@ -8,8 +8,11 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 
+import closed_loop
 import command_latency
+import failure_repair
 import ingest
+import long_trace
 import machine
 import report
 import step_cost
@@ -21,6 +24,9 @@ BENCHMARKS: dict[str, Callable[..., Coroutine[None, None, list[Figure]]]] = {
     "step": step_cost.measure,
     "command": command_latency.measure,
     "tick": tick.measure,
+    "events": failure_repair.measure,
+    "watched": closed_loop.measure,
+    "scale": long_trace.measure,
 }
 PLOT = Path(__file__).parent / "speed.png"
 

@@ -19,6 +19,9 @@ DEADLINE_S = 100
         ("step", ["step", "step_tail"]),
         ("command", ["command"]),
         ("tick", ["tick"]),
+        ("events", ["events"]),
+        ("watched", ["watched"]),
+        ("scale", ["memory", "linear"]),
     ],
 )
 def test_a_benchmark_reports_its_figures(name, figures, tmp_path):
