@@ -15,6 +15,7 @@ from torchloom_core.plugin import (
     Floats,
     Hazard,
     Need,
+    NotNegative,
     Positive,
     Registry,
     hookimpl,
@@ -55,11 +56,14 @@ class SeasonalResidualPredictor:
     Metrics are averaged over ``step_s``. With z how far that is from what
     :class:`~torchloom_core.seasonal_profiles.SeasonalProfiles` call usual, in spreads,
 
+        z = z now - median of z over the ``follow_s`` before
         score = sqrt(mean over metrics of min(|z|, cap)^2)
         odds = (score / rare score)^8
 
     with the rare score the one that a share ``rare`` of what was learned from exceeds, at least
-    1. No failures are learned, so this is no frequency until ``torchloom fit`` calibrates it.
+    1. The first line is for levels that move for good: they become usual after a while, as does
+    an anomaly that goes on for half of ``follow_s``. No failures are learned, so this is no
+    frequency until ``torchloom fit`` calibrates it.
     """
 
     name = "seasonal_residual"
@@ -75,6 +79,8 @@ class SeasonalResidualPredictor:
             Lengths of the seasons, seconds; a week needs some weeks of examples.
         step_s : float
             Over how long metrics are averaged, seconds; a season has that many phases.
+        follow_s : float
+            Over how long the level is followed, seconds; 0: it stays what was learned.
         cap : float
             More than so many spreads away counts no more.
         rare : float
@@ -91,6 +97,7 @@ class SeasonalResidualPredictor:
         )
         seasons_s: tuple[Positive, ...] = (86_400.0,)
         step_s: Positive = 900.0
+        follow_s: NotNegative = 0.0
         cap: Annotated[float, msgspec.Meta(ge=1, le=1000)] = 10.0
         rare: Annotated[float, msgspec.Meta(gt=0, lt=0.5)] = 0.01
         horizon_s: Positive = 3600.0
@@ -102,7 +109,9 @@ class SeasonalResidualPredictor:
         self._profiles = SeasonalProfiles((), np.empty((0, 0)), np.empty((0, 0)), ())
         self.horizon_s = options.horizon_s
         self.every_s = options.every_s
-        self.needs = tuple(Need(metric, options.step_s) for metric in options.metrics)
+        self._followed = round(options.follow_s / options.step_s)
+        window_s = (1 + self._followed) * options.step_s
+        self.needs = tuple(Need(metric, window_s) for metric in options.metrics)
 
     def forecast(self, view: FleetView) -> Hazard:
         """Return ``(workers,)`` probabilities, NaN before fitting and for who measured nothing."""
@@ -111,21 +120,28 @@ class SeasonalResidualPredictor:
             return Hazard(probability=np.full(len(view), np.nan))
         row_of = {worker: row for row, worker in enumerate(learned.workers)}
         rows = [row_of.get(worker, -1) for worker in view.workers]
-        measured = self._measured(view)
-        z = self._profiles.spreads_off(measured, rows, view.now_ns)
+        *before, measured = self._measured(view, 1 + self._followed)
+        step_ns = round(self._options.step_s * SECOND_NS)
+        past = [
+            self._profiles.spreads_off(values, rows, view.now_ns - steps * step_ns)
+            for steps, values in zip(range(len(before), 0, -1), before, strict=True)
+        ]
+        moved = _level(np.reshape(past, (len(past), *measured.shape)))
+        z = self._profiles.spreads_off(measured, rows, view.now_ns) - moved
         odds = (_score(z, self._options.cap) / learned.rare_score) ** _POWER
         probability = odds / (1 + odds)
-        usual = self._profiles.usual(view.now_ns)[rows]
+        usual = self._profiles.usual(view.now_ns)[rows] + moved * self._profiles.spread[rows]
         why = {
             row: self._explain(z[row], measured[row], usual[row])
             for row in np.flatnonzero(probability > 0.5).tolist()
         }
         return Hazard(probability=probability, why=why)
 
-    def _measured(self, view: FleetView) -> Floats:
-        """Return ``(workers, metrics)`` means over the last step, NaN where nothing came."""
-        windows = [view.window(need.metric, need.window_s) for need in self.needs]
-        return np.concatenate([step_means(window, 1) for window in windows], axis=1)
+    def _measured(self, view: FleetView, steps: int) -> Floats:
+        """Return ``(steps, workers, metrics)`` means over the last ones, NaN where nothing came."""
+        window_s = steps * self._options.step_s
+        windows = [view.window(need.metric, window_s) for need in self.needs]
+        return np.stack([step_means(window, steps).T for window in windows], axis=-1)
 
     def _explain(self, z: Floats, measured: Floats, usual: Floats) -> str:
         """Return a sentence on the metric that is farthest off."""
@@ -146,7 +162,7 @@ class SeasonalResidualPredictor:
             start_ns = start_ns or example.view.now_ns
             step = (example.view.now_ns - start_ns) // step_ns
             if step not in measured:
-                measured[step] = self._measured(example.view)
+                measured[step] = self._measured(example.view, 1)[0]
                 measured[step][example.outcome == 1.0] = np.nan
                 workers = tuple(example.view.workers)
         if not any(np.isfinite(values).any() for values in measured.values()):
@@ -159,9 +175,16 @@ class SeasonalResidualPredictor:
             past[step, : len(values)] = values
         profiles = SeasonalProfiles.learn(past, start_ns, step_s, self._options.seasons_s)
         rows = range(len(workers))
+        z = np.stack(
+            [
+                profiles.spreads_off(values, rows, start_ns + step * step_ns)
+                for step, values in enumerate(past)
+            ]
+        )
+        followed = round(self._options.follow_s / step_s)
         scores = [
-            _score(profiles.spreads_off(values, rows, start_ns + step * step_ns), cap)
-            for step, values in enumerate(past)
+            _score(now - _level(z[max(0, step - followed) : step]), cap)
+            for step, now in enumerate(z)
         ]
         self._profiles = profiles
         self._learned = Learned(
@@ -200,6 +223,14 @@ class SeasonalResidualPredictor:
         level, spread, *profiles = arrays_part(parts, _ARRAYS, shapes)
         self._profiles = SeasonalProfiles(learned.seasons_s, level, spread, tuple(profiles))
         self._learned = learned
+
+
+def _level(past: Floats) -> Floats:
+    """Return the median over the first axis, 0 where nothing is known."""
+    known = ~np.isnan(past).all(axis=0)
+    level = np.zeros(past.shape[1:])
+    level[known] = np.nanmedian(past[:, known], axis=0)
+    return level
 
 
 def _score(z: Floats, cap: float) -> Floats:

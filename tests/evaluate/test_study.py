@@ -142,8 +142,8 @@ def test_gains_are_paired_by_seed(simulation):
         for seed in simulation.seeds
     ]
     assert arm.versus_reference.value == pytest.approx(sum(gains) / SEEDS)
-    assert arm.versus_reference.low >= min(gains) - 1e-12
-    assert arm.versus_reference.high <= max(gains) + 1e-12
+    again = compare.interval(gains * compare.MIN_SEEDS)
+    assert min(gains) - 1e-12 <= again.low <= again.value <= again.high <= max(gains) + 1e-12
 
 
 def test_the_mean_shares_of_the_buckets_add_up_to_one(simulation):
@@ -205,17 +205,21 @@ def runs_of(*goodputs: float) -> list[RunResult]:
 
 
 def test_a_difference_that_all_seeds_share_has_no_width_though_the_seeds_differ():
-    gain = compare.gain(runs_of(0.5, 0.7, 0.9), runs_of(0.4, 0.6, 0.8))
+    goodputs = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+    gain = compare.gain(runs_of(*(g + 0.1 for g in goodputs)), runs_of(*goodputs))
     assert gain.value == pytest.approx(0.1)
     assert gain.high - gain.low == pytest.approx(0.0, abs=1e-12)
 
 
-def test_one_seed_has_no_interval():
-    assert compare.interval([0.5]).low is None
+@pytest.mark.parametrize("seeds", [1, compare.MIN_SEEDS - 1])
+def test_few_seeds_have_no_interval_and_say_how_many_it_takes(seeds):
+    interval = compare.interval([0.5] * seeds)
+    assert interval.low is interval.high is None
+    assert f"need {compare.MIN_SEEDS} seeds, was {seeds}" in interval.method
 
 
 def test_an_interval_is_the_same_each_time_whichever_thread_asks():
-    values = [0.1, 0.5, 0.3, 0.9]
+    values = [0.1, 0.5, 0.3, 0.9, 0.2, 0.7]
     with ThreadPoolExecutor(2) as pool:
         first, second = pool.map(compare.interval, [values, values])
     assert first == second

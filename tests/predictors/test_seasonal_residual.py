@@ -26,6 +26,18 @@ class TestContractWithTwoSeasons(LearnerContract):
     options: ClassVar = {"metrics": ["a"], "seasons_s": [8, 4], "step_s": 1, "every_s": 1}
 
 
+class TestContractWithALevelThatIsFollowed(LearnerContract):
+    predictor_class = SeasonalResidualPredictor
+    supervised = False
+    options: ClassVar = {
+        "metrics": ["a"],
+        "seasons_s": [8],
+        "step_s": 1,
+        "every_s": 1,
+        "follow_s": 6,
+    }
+
+
 def predictor(**options):
     wanted = {"metrics": ("load",), "step_s": HOUR_S, "every_s": HOUR_S, "horizon_s": HOUR_S}
     return SeasonalResidualPredictor(SeasonalResidualPredictor.Options(**{**wanted, **options}))
@@ -103,6 +115,18 @@ def test_one_metric_gone_wild_counts_no_more_than_the_cap():
     learner = fitted(load(240, workers=1), cap=5.0)
     ten, thousand = (learner.forecast(view([x], 246)).probability[0] for x in (90.0, 1e9))
     assert ten == thousand
+
+
+def test_a_level_that_moved_for_good_becomes_usual_where_it_is_followed():
+    values = load(300, workers=1)
+    values[:, 240:] += 100
+    for follow_s, after_a_day in ((0.0, True), (DAY_S, False)):
+        learner = fitted(values[:, :240], follow_s=follow_s)
+        said = [
+            learner.forecast(view(values[:, hour - 24 : hour + 1], hour)).probability[0] > 0.99
+            for hour in (241, 280)
+        ]
+        assert said == [True, after_a_day]
 
 
 def test_about_a_share_rare_of_what_it_learned_from_is_above_one_half():

@@ -1,0 +1,161 @@
+"""The trial that the experiments on recorded traces share."""
+
+import io
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from experiments.forecast_trial import report
+from experiments.forecast_trial.trial import DAY_NS, DAY_S, Candidate, Fold, Trial, run, verdict_of
+from torchloom_core.errors import PluginError
+from torchloom_core.evaluate.labels import Task
+from torchloom_core.evaluate.results import Interval
+from torchloom_core.plugin import Hazard
+from torchloom_core.trace.bundle import Bundle
+from torchloom_core.trace.schema import Component, Event
+from torchloom_core.trace.writer import BundleWriter
+from torchloom_predictors.fault_history import FaultHistoryPredictor
+
+NODES, DAYS, CUT_D, START_NS = 40, 80, 48, 1_700_000_000 * 10**9
+
+
+class Upside:
+    """Says the opposite of the fault count."""
+
+    name = "upside"
+    Options = FaultHistoryPredictor.Options
+
+    def __init__(self, options):
+        self._count = FaultHistoryPredictor(options)
+        self.needs, self.fault_memory_s = self._count.needs, self._count.fault_memory_s
+        self.horizon_s, self.every_s = options.horizon_s, options.every_s
+
+    def forecast(self, view):
+        return Hazard(probability=1 - self._count.forecast(view).probability)
+
+
+TRIAL = Trial(
+    name="made up",
+    task=Task(horizon_s=3 * DAY_S, repair_s=3600.0),
+    tick_s=DAY_S,
+    every_s=DAY_S,
+    learn_every_s=DAY_S,
+    folds=(Fold(cut_d=20, until_d=34), Fold(cut_d=34, until_d=CUT_D)),
+    cut_d=CUT_D,
+    candidates=(
+        Candidate(name="upside", cls=Upside),
+        Candidate(name="count", cls=FaultHistoryPredictor, options={"half_life_s": 20 * DAY_S}),
+        Candidate(name="short count", cls=FaultHistoryPredictor, options={"half_life_s": 3600.0}),
+    ),
+    row="upside",
+    beside=("short count",),
+    published=0.1,
+    false_alarms_per_node_day=0.05,
+    resamples=100,
+)
+
+
+def trace(path, late_seed=0):
+    """Write a fleet of which few nodes fail often; what comes after the cut has its own seed."""
+    early, late = np.random.default_rng(1), np.random.default_rng([2, late_seed])
+    rates = np.where(np.arange(NODES) < 5, 0.15, 0.004)
+    with BundleWriter(
+        path,
+        name="made-up",
+        start_ns=START_NS,
+        end_ns=START_NS + DAYS * DAY_NS,
+        source="nobody",
+        licence="none",
+        synthetic=True,
+    ) as bundle:
+        for node in range(NODES):
+            bundle.add(Component(id=f"n{node:02}", kind="node"))
+        for day in range(DAYS):
+            random = early if day < CUT_D else late
+            for node in np.flatnonzero(random.random(NODES) < rates):
+                ts_ns = START_NS + day * DAY_NS + DAY_NS // 2
+                bundle.add(
+                    Event(
+                        id=f"{day}-{node}",
+                        t_event=ts_ns,
+                        t_avail=ts_ns,
+                        component=f"n{node:02}",
+                        kind="fault",
+                        t_resolved=ts_ns + 3600 * 10**9,
+                    )
+                )
+    return Bundle.open(path)
+
+
+@pytest.fixture(scope="module")
+def outcome(tmp_path_factory):
+    return run(TRIAL, trace(tmp_path_factory.mktemp("trial") / "a.tltrace"))
+
+
+def test_the_best_on_the_folds_is_chosen_and_beats_its_opposite(outcome):
+    assert outcome.chosen == max(outcome.validated, key=lambda one: one.mean).candidate != "upside"
+    assert outcome.above_row.low > 0
+    assert outcome.verdict.endswith("the whole interval is above 0.")
+
+
+def test_nothing_after_the_cut_touches_choice_or_thresholds(outcome, tmp_path):
+    other = run(TRIAL, trace(tmp_path / "b.tltrace", late_seed=1))
+    assert other.validated == outcome.validated
+    assert other.chosen == outcome.chosen
+    assert other.scores[0].auprc != outcome.scores[0].auprc
+
+
+def test_all_rows_are_scored_on_the_same_moments_after_the_cut(outcome):
+    assert outcome.scores[0].predictor == outcome.chosen
+    names = {score.predictor for score in outcome.scores}
+    assert names == {outcome.chosen, "upside", "short count", "random"}
+    assert len({(s.samples, s.positives, s.from_ns, s.until_ns) for s in outcome.scores}) == 1
+    assert outcome.scores[0].from_ns > outcome.cut_ns
+
+
+def test_the_same_trial_writes_the_same_bytes(outcome, tmp_path):
+    again = run(TRIAL, trace(tmp_path / "c.tltrace"))
+    for name, found in (("one", outcome), ("two", again)):
+        report.write(found, tmp_path / name)
+    one, two = (tmp_path / name / "results.json" for name in ("one", "two"))
+    assert one.read_bytes() == two.read_bytes()
+    assert (tmp_path / "one" / "forecasts.png").stat().st_size > 10_000
+
+
+def test_the_tables_name_who_was_chosen_and_the_difference(outcome):
+    console = Console(width=140, record=True, file=io.StringIO())
+    report.show(outcome, console)
+    shown = console.export_text()
+    assert outcome.verdict in shown
+    assert "AUPRC above upside: +" in shown
+    assert "published in the data's README: 0.100" in shown
+
+
+def test_a_fold_that_reaches_into_the_scored_time_is_refused():
+    with pytest.raises(PluginError, match="need folds that end before the scored time"):
+        replace(TRIAL, folds=(Fold(cut_d=20, until_d=CUT_D + 1),))
+
+
+def test_a_row_that_is_no_candidate_is_refused():
+    with pytest.raises(PluginError, match="need row and beside among candidates"):
+        replace(TRIAL, row="nobody")
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "words"),
+    [
+        (0.001, 0.2, "is better than"),
+        (-0.1, 0.2, "is not worse than"),
+        (-0.2, -0.001, "is worse than"),
+        (None, None, "Too few incidents"),
+    ],
+)
+def test_the_verdict_says_what_the_interval_says(low, high, words):
+    assert words in verdict_of("one", "other", Interval(value=0.0, low=low, high=high))
+
+
+def test_the_row_itself_is_neither_better_nor_worse():
+    assert "neither" in verdict_of("one", "one", Interval(value=math.nan))
