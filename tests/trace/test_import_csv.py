@@ -83,6 +83,13 @@ def test_every_column_of_an_event_can_be_given(tmp_path):
     assert (second.id, second.fatal, second.follows) == ("e0", True, "fabric")
 
 
+def test_a_mapping_may_use_the_short_names(tmp_path):
+    mapping = '[events]\ncolumns = {time = "when", component = "host", resolved = "back"}\n'
+    text = "when,host,back,kind\n2026-01-01,n1,2026-01-02,ecc\n"
+    (event,) = imported(tmp_path, mapping, events=text).events()
+    assert (event.t_event, event.component, event.t_resolved) == (utc(1), "n1", utc(2))
+
+
 def test_names_units_and_constants_come_from_a_mapping(tmp_path):
     mapping = """
     [times]
@@ -244,7 +251,7 @@ def test_a_row_that_cannot_be_is_named(tmp_path, text, message):
         (
             "[events.columns]\nt_evnt = 'time'\n",
             ConfigError,
-            "no column is called 't_evnt'; did you mean t_event",
+            "a bundle has no column 't_evnt'; did you mean t_event",
         ),
         (
             "[events.columns]\nkind = 'knid'\n",

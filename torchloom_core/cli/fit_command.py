@@ -3,7 +3,6 @@
 import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -12,7 +11,6 @@ from cyclopts.validators import Number
 
 from torchloom_core.cli.options import AsJson, ConfigPath
 from torchloom_core.cli.output import console, print_json
-from torchloom_core.clock import SECOND_NS
 from torchloom_core.config import Config, load
 from torchloom_core.errors import ConfigError
 from torchloom_core.naming import nearest
@@ -21,7 +19,6 @@ from torchloom_core.naming import nearest
 if TYPE_CHECKING:
     from torchloom_core.models.card import Card
     from torchloom_core.models.fit import Stages
-    from torchloom_core.trace.schema import Manifest
 
 _DAY_S = 86_400.0
 
@@ -86,6 +83,7 @@ def fit(
     config
         Config file; torchloom.toml in this folder unless given.
     """
+    from torchloom_core.cli.moments import moment_ns
     from torchloom_core.models.fit import fit as fit_model
     from torchloom_core.models.fitting import FitSettings
     from torchloom_core.models.model import SUFFIX, refuse_to_replace
@@ -107,7 +105,7 @@ def fit(
             known[predictor],
             _options(predictor, settings, option),
             FitSettings(
-                until_ns=_until(until, bundle.manifest),
+                until_ns=moment_ns(until, bundle.manifest),
                 tick_s=settings.evaluate.tick_s if tick_s is None else tick_s,
                 every_s=every_s,
                 task=task,
@@ -143,22 +141,6 @@ def _options(predictor: str, settings: Config, told: tuple[str, ...]) -> dict[st
         except tomllib.TOMLDecodeError:
             options[name] = value
     return options
-
-
-def _until(text: str, manifest: "Manifest") -> int:
-    """Return the moment that a date or a number of days since the start names."""
-    days = text.removesuffix("d")
-    try:
-        if days != text:
-            return manifest.start_ns + round(float(days) * _DAY_S * SECOND_NS)
-        moment = datetime.fromisoformat(text)
-    except (ValueError, OverflowError):
-        raise ConfigError(
-            f"--until: need a date such as 2024-06-30, or days such as 30d, was {text!r}"
-        ) from None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return round(moment.timestamp() * SECOND_NS)
 
 
 @contextmanager

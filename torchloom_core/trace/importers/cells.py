@@ -93,7 +93,7 @@ def rename(
     Parameters
     ----------
     columns : mapping of str to str
-        Column of the bundle to that of the table.
+        Column of the bundle, or the short name of ``SHORT`` for it, to that of the table.
     known : iterable of str
         Columns of the bundle.
 
@@ -105,9 +105,13 @@ def rename(
         If it names one that the table does not have.
     """
     known = sorted(known)
+    long = {short: column for column, short in SHORT.items() if column in known}
+    columns = {long.get(column, column): name for column, name in columns.items()}
     for column, name in columns.items():
         if column not in known:
-            raise ConfigError(f"{place}: no column is called {column!r}{nearest(column, known)}")
+            raise ConfigError(
+                f"the mapping of {place}: a bundle has no column {column!r}{nearest(column, known)}"
+            )
         if name not in table.columns:
             raise TraceError(
                 f"{place}:1: need a column {name!r} for {column}, was none"

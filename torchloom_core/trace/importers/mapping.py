@@ -1,6 +1,7 @@
 """The mapping of somebody's own tables to a trace bundle, as it stands in a TOML file.
 
-A key under ``columns`` is one of the bundle's columns, its value the name in the table; a table
+A key under ``columns`` is one of the bundle's columns, or the short name that ``SHORT`` has for
+it, its value the name in the table; a table
 that uses the bundle's own names, or the short ones of ``SHORT``, needs no mapping.
 """
 
