@@ -23,6 +23,7 @@ from typing import Any, Literal
 import msgspec
 
 from torchloom_core.errors import ModelError
+from torchloom_core.folders import put_in_place
 from torchloom_core.messages import Int64
 from torchloom_core.models.calibration import Calibration
 from torchloom_core.models.card import Card, to_markdown
@@ -201,23 +202,9 @@ def _draft_of(path: Path) -> Iterator[Path]:
     draft.mkdir()
     try:
         yield draft
-        _put(draft, path)
+        put_in_place(draft, path)
     finally:
         shutil.rmtree(root, ignore_errors=True)
-
-
-def _put(draft: Path, path: Path) -> None:
-    """Move the whole folder to its place; an old one goes only once the new one is there."""
-    if not path.exists():
-        draft.rename(path)
-        return
-    replaced = draft.with_name("replaced")
-    path.rename(replaced)
-    try:
-        draft.rename(path)
-    except OSError:
-        replaced.rename(path)
-        raise
 
 
 def _encode(value: Any) -> bytes:

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.errors import TraceError
+from torchloom_core.folders import put_in_place
 from torchloom_core.trace.lines import encode_row
 from torchloom_core.trace.schema import (
     EVENTS,
@@ -151,7 +152,7 @@ class BundleWriter:
         try:
             if kind is None:
                 self._finish()
-                _put(self._draft, self.path)
+                put_in_place(self._draft, self.path)
         except OSError as failure:
             raise _unwritable(self.path, failure) from None
         finally:
@@ -223,20 +224,6 @@ def _refuse_to_replace(path: Path, force: bool) -> None:
         raise TraceError(f"{path}: need a new path, was there already (--force replaces it)")
     if not (path / MANIFEST).is_file():
         raise TraceError(f"{path}: need a trace bundle to replace, was something else")
-
-
-def _put(draft: Path, path: Path) -> None:
-    """Move the finished bundle to its place; an old one goes only once the new one is whole."""
-    if not path.exists():
-        draft.rename(path)
-        return
-    replaced = draft.with_name("replaced")
-    path.rename(replaced)
-    try:
-        draft.rename(path)
-    except OSError:
-        replaced.rename(path)
-        raise
 
 
 def _unwritable(path: Path, error: OSError) -> TraceError:
