@@ -48,8 +48,8 @@ class Ledger:
         Groups that work together; its bucket follows the phase of the run.
     away, waiting : Account
         Groups of the run that come back, and those that lack nodes, while others go on.
-    spare, repair : Account
-        Stand-bys and cold spares; nodes that are repaired or inspected.
+    spare : Account
+        Stand-bys and cold spares, those included that are repaired or inspected.
     """
 
     def __init__(self, start_ns: int) -> None:
@@ -58,7 +58,6 @@ class Ledger:
         self.away = Account("restart", self.totals, start_ns)
         self.waiting = Account("waiting", self.totals, start_ns)
         self.spare = Account("spare", self.totals, start_ns)
-        self.repair = Account("repair", self.totals, start_ns)
 
     def lose(self, gpu_ns: int) -> None:
         """Take work back that was booked as useful, or will be."""
@@ -70,7 +69,12 @@ class Ledger:
         self.totals["useful"] -= gpu_ns
         self.totals["checkpoint"] += gpu_ns
 
+    def repair(self, gpu_ns: int) -> None:
+        """Book a repair or an inspection that was booked as spare, or will be."""
+        self.totals["spare"] -= gpu_ns
+        self.totals["repair"] += gpu_ns
+
     def settle(self, ts_ns: int) -> None:
         """Book all accounts up to ``ts_ns``."""
-        for account in (self.crew, self.away, self.waiting, self.spare, self.repair):
+        for account in (self.crew, self.away, self.waiting, self.spare):
             account.settle(ts_ns)

@@ -230,6 +230,7 @@ class FleetModel:
         """
         self.advance(self._end_ns)
         self._run.close(self._end_ns)
+        self._pool.close(self._end_ns)
         self._ledger.settle(self._end_ns)
         tried, committed = self._run.steps(self._end_ns)
         return Result(

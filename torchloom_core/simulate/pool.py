@@ -56,13 +56,12 @@ class Pool:
         self.run_groups = list(self.groups[: job.groups])
         self._standbys = list(self.groups[job.groups :])
         self._by_name = {group.name: group for group in self.groups}
-        self._nodes = frozenset(nodes)
-        self._seats = {
-            node: (group, rank) for group in self.groups for rank, node in enumerate(group.nodes)
-        }
+        self._seats: dict[str, tuple[Group, int] | None] = dict.fromkeys(nodes)
+        for group in self.groups:
+            self._seats |= {node: (group, rank) for rank, node in enumerate(group.nodes)}
         # Of a dict that nodes leave at the front, the first is ever longer to find.
         self._spares: OrderedDict[str, None] = OrderedDict.fromkeys(nodes[count * size :])
-        self._repaired_ns: dict[str, int] = {}
+        self._back_ns: dict[str, int] = {}
         self._inspected: dict[str, _Migration] = {}
         self._cordoned: set[str] = set()
         ledger.crew.gpus = job.groups * size * self._gpus
@@ -76,14 +75,14 @@ class Pool:
 
     def own(self, nodes: Iterable[str]) -> list[str]:
         """Return those of ``nodes`` that are in the allocation."""
-        return list(filter(self._nodes.__contains__, nodes))
+        return list(filter(self._seats.__contains__, nodes))
 
     def run_groups_on(self, nodes: Iterable[str]) -> list[Group]:
-        """Return the groups of the job that ``nodes`` work for, each once."""
-        if self._seats.keys().isdisjoint(nodes):
+        """Return the groups of the job that ``nodes`` of the allocation work for, each once."""
+        seats = list(filter(None, map(self._seats.get, nodes)))
+        if not seats:
             return []
-        groups = (self._seats[node][0] for node in nodes if node in self._seats)
-        return list(dict.fromkeys(group for group in groups if group.role == "run"))
+        return list(dict.fromkeys(group for group, _ in seats if group.role == "run"))
 
     def cordon(self, node: str) -> None:
         """Use ``node`` as a spare or a stand-by only if nothing else is left."""
@@ -95,25 +94,32 @@ class Pool:
         """Send ``nodes`` to repair, wherever they are."""
         avoided = struck = False
         for node in nodes:
+            since_ns, until_ns = ts_ns, ts_ns + hit.repair_ns
             if node in self._spares:
                 del self._spares[node]
-                self._ledger.spare.give(self._gpus, self._ledger.repair, ts_ns)
-            elif (seat := self._seats.pop(node, None)) is not None:
+            elif (seat := self._seats[node]) is not None:
                 struck |= seat[0].role == "run"
                 self._unseat(*seat, hit, ts_ns)
-            elif (migration := self._inspected.pop(node, None)) is not None:
-                avoided = True
-                migration.justified = True
-                migration.out -= 1
-                self._engine.tell("hit_missed", node, hit=hit)
-            until_ns = max(ts_ns + hit.repair_ns, self._repaired_ns.get(node, 0))
-            self._repaired_ns[node] = until_ns
-            self._engine.at(until_ns, self._repair_over, node)
+            else:
+                since_ns = self._back_ns[node]
+                if (migration := self._inspected.pop(node, None)) is not None:
+                    avoided = True
+                    migration.justified = True
+                    migration.out -= 1
+                    self._engine.tell("hit_missed", node, hit=hit)
+                else:
+                    until_ns = max(until_ns, since_ns)
+            self._send_away(node, since_ns, until_ns)
         self.avoided += avoided and not struck
 
+    def _send_away(self, node: str, since_ns: int, until_ns: int) -> None:
+        """Have a node be back at ``until_ns``; so far it was to be away until ``since_ns``."""
+        self._back_ns[node] = until_ns
+        self._ledger.repair((until_ns - since_ns) * self._gpus)
+        self._engine.at(until_ns, self._come_back, node)
+
     def _unseat(self, group: Group, rank: int, hit: Hit, ts_ns: int) -> None:
-        node = group.vacate(rank)
-        group.account.give(self._gpus, self._ledger.repair, ts_ns)
+        node = self._vacate(group, rank, ts_ns)
         self.kill(group, rank, hit, node)
         if group.role != "run":
             self._stand_down(group)
@@ -131,15 +137,10 @@ class Pool:
         for rank, node in enumerate(group.nodes):
             if node == EMPTY:
                 continue
-            group.vacate(rank)
-            del self._seats[node]
-            group.account.give(self._gpus, self._ledger.repair, ts_ns)
+            self._vacate(group, rank, ts_ns)
             if moved_from_run:
                 self._inspected[node] = migration
-                self._engine.at(ts_ns + self._inspect_ns, self._inspection_over, (node, migration))
-            else:
-                self._repaired_ns[node] = ts_ns + self._inspect_ns
-                self._engine.at(ts_ns + self._inspect_ns, self._repair_over, node)
+            self._send_away(node, ts_ns, ts_ns + self._inspect_ns)
         group.left = True
         self._engine.version += 1
         if moved_from_run:
@@ -149,26 +150,23 @@ class Pool:
             self._stand_down(group)
             self.refill_standbys(ts_ns)
 
-    def _repair_over(self, ts_ns: int, node: str) -> None:
-        if self._repaired_ns.get(node) == ts_ns:
-            del self._repaired_ns[node]
-            self._engine.tell("repaired", node)
-            self._free(node, ts_ns)
-
-    def _inspection_over(self, ts_ns: int, moved: tuple[str, _Migration]) -> None:
-        node, migration = moved
-        if self._inspected.get(node) is not migration:
+    def _come_back(self, ts_ns: int, node: str) -> None:
+        if self._back_ns.get(node) != ts_ns:
             return
-        del self._inspected[node]
-        migration.out -= 1
-        self.useless_migrations += migration.out == 0 and not migration.justified
-        self._free(node, ts_ns)
-
-    def _free(self, node: str, ts_ns: int) -> None:
+        del self._back_ns[node]
+        if (migration := self._inspected.pop(node, None)) is not None:
+            migration.out -= 1
+            self.useless_migrations += migration.out == 0 and not migration.justified
+        else:
+            self._engine.tell("repaired", node)
         self._spares[node] = None
-        self._ledger.repair.give(self._gpus, self._ledger.spare, ts_ns)
         self.when_free(ts_ns)
         self.refill_standbys(ts_ns)
+
+    def close(self, ts_ns: int) -> None:
+        """Take back what was booked for nodes that are away beyond the end."""
+        for until_ns in self._back_ns.values():
+            self._ledger.repair((ts_ns - until_ns) * self._gpus)
 
     # --- who takes a lost node's place ---
 
@@ -235,6 +233,13 @@ class Pool:
             standby.serial += 1
             self._engine.at(ts_ns + self._warm_up_ns, self._warmed_up, (standby, standby.serial))
 
+    def _vacate(self, group: Group, rank: int, ts_ns: int) -> str:
+        """Take the node of a rank away and return it."""
+        node = group.vacate(rank)
+        self._seats[node] = None
+        group.account.give(self._gpus, self._ledger.spare, ts_ns)
+        return node
+
     def _seat(self, group: Group, rank: int, spare: str, ts_ns: int) -> None:
         del self._spares[spare]
         group.seat(rank, spare)
@@ -274,10 +279,8 @@ class Pool:
             if standby.role in ("warming", "cold") and standby.missing < len(standby.nodes):
                 for rank, node in enumerate(standby.nodes):
                     if node != EMPTY:
-                        standby.vacate(rank)
-                        del self._seats[node]
+                        self._vacate(standby, rank, ts_ns)
                         self._spares[node] = None
-                        standby.account.give(self._gpus, self._ledger.spare, ts_ns)
                 self._stand_down(standby)
                 return True
         return False
