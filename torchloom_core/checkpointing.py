@@ -1,7 +1,7 @@
 """How often to save, what that leaves of the time, and what a failure would lose.
 
-A checkpoint policy and the fleet model's formulas share these. All times are seconds; ``tau``
-is the *work* between two checkpoints, the time to save not counted.
+A checkpoint policy, the backtest and the fleet model's formulas share these. All times are
+seconds; ``tau`` is the *work* between two checkpoints, the time to save not counted.
 """
 
 import math
@@ -10,7 +10,7 @@ _LARGEST_EXPONENT = 700.0
 """e to the power of more than this is no float any more, and nothing is left of the time."""
 
 
-def young_s(save_s: float, mtbf_s: float) -> float:
+def young_s(*, save_s: float, mtbf_s: float) -> float:
     """Return Young's work between checkpoints, ``sqrt(2 C M)``.
 
     Parameters
@@ -26,13 +26,13 @@ def young_s(save_s: float, mtbf_s: float) -> float:
 
     Examples
     --------
-    >>> round(young_s(30.0, 11135.0))
+    >>> round(young_s(save_s=30.0, mtbf_s=11135.0))
     817
     """
     return math.sqrt(2.0 * save_s * mtbf_s)
 
 
-def daly_s(save_s: float, mtbf_s: float) -> float:
+def daly_s(*, save_s: float, mtbf_s: float) -> float:
     """Return Daly's higher-order work between checkpoints.
 
     ``sqrt(2 C M) [1 + sqrt(C / 2M) / 3 + (C / 2M) / 9] - C`` for ``C < 2M``, else ``M``.
@@ -49,16 +49,17 @@ def daly_s(save_s: float, mtbf_s: float) -> float:
 
     Examples
     --------
-    >>> round(daly_s(30.0, 11135.0)), round(daly_s(60.0, 828.0))
+    >>> round(daly_s(save_s=30.0, mtbf_s=11135.0)), round(daly_s(save_s=60.0, mtbf_s=828.0))
     (797, 276)
     """
     if save_s >= 2.0 * mtbf_s:
         return mtbf_s
     ratio = save_s / (2.0 * mtbf_s)
-    return young_s(save_s, mtbf_s) * (1.0 + math.sqrt(ratio) / 3.0 + ratio / 9.0) - save_s
+    higher = 1.0 + math.sqrt(ratio) / 3.0 + ratio / 9.0
+    return young_s(save_s=save_s, mtbf_s=mtbf_s) * higher - save_s
 
 
-def exact_interval_s(save_s: float, mtbf_s: float) -> float:
+def exact_interval_s(*, save_s: float, mtbf_s: float) -> float:
     """Return the work between checkpoints that maximises :func:`ettr`: ``M (1 + W0(...))``.
 
     The argument of Lambert's W0 is ``-exp(-C / M - 1)``; needs SciPy.
@@ -70,7 +71,7 @@ def exact_interval_s(save_s: float, mtbf_s: float) -> float:
 
     Examples
     --------
-    >>> round(exact_interval_s(60.0, 828.0))
+    >>> round(exact_interval_s(save_s=60.0, mtbf_s=828.0))
     277
     """
     from scipy.special import lambertw
@@ -89,7 +90,8 @@ def ettr(
     """Return the share of the time that is useful work, in [0, 1], failures being Poisson.
 
     ``tau / [(M + D) e^(R / M) (e^((tau + C) / M) - 1)]``, where a failure may hit a save and a
-    restart as well; Daly 2006, equation 20, with the time D to notice added.
+    restart as well, but not the time to notice; Daly 2006, equation 20, with the time D to notice
+    added (Bougeret et al., "Checkpointing strategies for parallel jobs", 2011).
 
     Parameters
     ----------

@@ -15,6 +15,7 @@ from joblib import Parallel, delayed
 from rich.console import Console
 from rich.table import Table
 
+from torchloom_core.checkpointing import daly_s, ettr
 from torchloom_core.simulate import formulas, monte_carlo
 from torchloom_core.simulate.records import Result
 
@@ -48,10 +49,10 @@ def daly(
         "save_s": save_s,
         "restart_s": restart_s,
         "detect_s": detect_s,
-        "interval_s": formulas.daly_s(mtbf_s, save_s),
+        "interval_s": daly_s(save_s=save_s, mtbf_s=mtbf_s),
     }
     name = f"checkpoints, M {mtbf_s:g}, C {save_s:g}, R {restart_s:g}, D {detect_s:g}"
-    exact = formulas.ettr_exact(**inputs)
+    exact = ettr(**inputs)
     return Process(
         name, monte_carlo.play_checkpoints, inputs, published, exact, True, False, 50, failures
     )
@@ -103,7 +104,7 @@ def migration(
         "detect_s": detect_s,
         "recall": recall,
         "precision": precision,
-        "period_s": formulas.migration_period_s(mtbf_s, save_s, recall),
+        "period_s": formulas.migration_period_s(save_s=save_s, mtbf_s=mtbf_s, recall=recall),
     }
     name = f"migrations, mu {mtbf_s:g}, r {recall}, p {precision}"
     formula = formulas.migration_waste(**inputs)
@@ -113,16 +114,15 @@ def migration(
 
 
 def two_levels() -> Process:
-    inputs = {
+    pattern = {
         "local_save_s": 5,
         "durable_save_s": 120,
-        "local_restart_s": 30,
-        "durable_restart_s": 300,
         "job_mtbf_s": 14_400,
         "node_mtbf_s": 144_000,
         "segments": 15,
     }
-    inputs["work_s"] = formulas.two_level_work_s(5, 120, 14_400, 144_000, 15)
+    work_s = formulas.two_level_work_s(**pattern)
+    inputs = {**pattern, "local_restart_s": 30, "durable_restart_s": 300, "work_s": work_s}
     exact = formulas.two_level_ettr_exact(**inputs)
     return Process(
         "two levels", monte_carlo.play_two_levels, inputs, 0.9303, exact, True, False, 50, 5000

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.simulate.rows import DALY
 from torchloom_core.checkpointing import (
     daly_s,
     ettr,
@@ -14,23 +15,25 @@ from torchloom_core.checkpointing import (
     young_s,
 )
 
-ROWS = [
-    # M, C, R, D, tau: Young, Daly, exact; ETTR at Daly's: exact, Monte Carlo
-    (11135.0, 30.0, 60.0, 60.0, 817, 797, 797, 0.9184, 0.9187),
-    (6480.0, 60.0, 300.0, 0.0, 882, 842, 842, 0.8307, 0.8308),
-    (828.0, 60.0, 180.0, 120.0, 315, 276, 277, 0.4680, 0.4687),
-]
+
+@pytest.mark.parametrize("row", DALY, ids=str)
+def test_the_intervals_and_what_they_leave_are_those_that_were_published(row):
+    job = {"save_s": row.save_s, "mtbf_s": row.mtbf_s}
+    young, _, daly, exact = row.intervals_s
+    assert round(young_s(**job)) == young
+    assert round(daly_s(**job)) == daly
+    assert round(exact_interval_s(**job)) == exact
+    share = ettr(daly_s(**job), **job, restart_s=row.restart_s, detect_s=row.detect_s)
+    assert share == pytest.approx(row.ettr, abs=6e-5)
+    assert share == pytest.approx(row.monte_carlo, abs=1e-3)
 
 
-@pytest.mark.parametrize("row", ROWS)
-def test_the_optima_and_what_they_leave_are_those_that_were_published(row):
-    mtbf_s, save_s, restart_s, detect_s, young, daly, exact, share, monte_carlo = row
-    assert round(young_s(save_s, mtbf_s)) == young
-    assert round(daly_s(save_s, mtbf_s)) == daly
-    assert round(exact_interval_s(save_s, mtbf_s)) == exact
-    times = {"save_s": save_s, "mtbf_s": mtbf_s, "restart_s": restart_s, "detect_s": detect_s}
-    assert ettr(daly_s(save_s, mtbf_s), **times) == pytest.approx(share, abs=6e-5)
-    assert share == pytest.approx(monte_carlo, abs=1e-3)
+def test_youngs_interval_is_a_sixth_too_long_and_hardly_costs_at_a_tenth():
+    job = {"save_s": 100.0, "mtbf_s": 1000.0}
+    young, best = young_s(**job), exact_interval_s(**job)
+    cost = ettr(best, **job, restart_s=100.0) - ettr(young, **job, restart_s=100.0)
+    assert young / best == pytest.approx(1.17, abs=0.01)
+    assert cost == pytest.approx(0.0026, abs=1e-4)
 
 
 mtbfs = st.floats(60.0, 1e7)
@@ -41,16 +44,16 @@ shares = st.floats(1e-4, 0.5)
 def test_no_interval_is_better_than_the_exact_one_and_dalys_is_as_good_on_the_plateau(
     mtbf_s, save_share, times
 ):
-    save_s = save_share * mtbf_s
-    exact = exact_interval_s(save_s, mtbf_s)
-    best = ettr(exact, save_s=save_s, mtbf_s=mtbf_s)
-    assert ettr(times * exact, save_s=save_s, mtbf_s=mtbf_s) <= best + 1e-12
-    assert ettr(daly_s(save_s, mtbf_s), save_s=save_s, mtbf_s=mtbf_s) >= best - 2e-3
+    job = {"save_s": save_share * mtbf_s, "mtbf_s": mtbf_s}
+    exact = exact_interval_s(**job)
+    best = ettr(exact, **job)
+    assert ettr(times * exact, **job) <= best + 1e-12
+    assert ettr(daly_s(**job), **job) >= best - 2e-3
     assert 0 < best < 1
 
 
 def test_where_a_save_takes_longer_than_the_run_lives_nothing_is_left_and_nothing_breaks():
-    assert daly_s(100.0, 40.0) == 40.0
+    assert daly_s(save_s=100.0, mtbf_s=40.0) == 40.0
     assert ettr(1e9, save_s=1.0, mtbf_s=1.0) == 0.0
     assert ettr(0.0, save_s=1.0, mtbf_s=100.0) == 0.0
 

@@ -63,14 +63,13 @@ MIGRATION = (
     Row(_migration(11135, 60, 30, 60, 300, 0.6, 0.7), 0.1318, 0.0793, 0.0793, 0.0790),
     Row(_migration(28440, 300, 120, 60, 600, 0.3, 0.02), 0.1615, 0.1925, 0.1925, 0.1875),
 )
-TWO_LEVELS = {
+TWO_LEVELS_SAVES = {
     "local_save_s": 5,
     "durable_save_s": 120,
-    "local_restart_s": 30,
-    "durable_restart_s": 300,
     "job_mtbf_s": 14400,
     "node_mtbf_s": 144000,
 }
+TWO_LEVELS = {**TWO_LEVELS_SAVES, "local_restart_s": 30, "durable_restart_s": 300}
 TWO_LEVELS_ETTR = (0.9334, 0.9302, 0.9303)
 STEPS = {"groups": 30, "step_s": 10.9, "mtbf_s": 60, "rejoin_s": 24}
 STEPS_EFFICIENCY = (0.8249, 0.8257)

@@ -13,7 +13,9 @@ from tests.simulate.rows import (
     STEPS_EFFICIENCY,
     TWO_LEVELS,
     TWO_LEVELS_ETTR,
+    TWO_LEVELS_SAVES,
 )
+from torchloom_core.checkpointing import ettr
 from torchloom_core.simulate import formulas
 
 PLACES = 6e-5
@@ -21,58 +23,16 @@ PLACES = 6e-5
 
 
 @pytest.mark.parametrize("row", DALY, ids=str)
-def test_the_four_intervals_are_those_published(row):
-    found = [
-        interval(row.mtbf_s, row.save_s)
-        for interval in (
-            formulas.young_s,
-            formulas.daly_first_order_s,
-            formulas.daly_s,
-            formulas.exact_interval_s,
-        )
-    ]
-    assert [round(one) for one in found] == list(row.intervals_s)
-
-
-@pytest.mark.parametrize("row", DALY, ids=str)
-def test_the_exact_ettr_is_that_published(row):
-    interval_s = formulas.daly_s(row.mtbf_s, row.save_s)
-    ettr = formulas.ettr_exact(row.mtbf_s, row.save_s, row.restart_s, row.detect_s, interval_s)
-    assert ettr == pytest.approx(row.ettr, abs=PLACES)
-
-
-@pytest.mark.parametrize("row", DALY, ids=str)
-def test_nothing_beats_the_exact_interval(row):
-    best_s = formulas.exact_interval_s(row.mtbf_s, row.save_s)
-
-    def ettr(interval_s):
-        return formulas.ettr_exact(row.mtbf_s, row.save_s, row.restart_s, row.detect_s, interval_s)
-
-    around = [ettr(best_s * factor) for factor in np.linspace(0.8, 1.2, 41)]
-    assert max(around) <= ettr(best_s) * (1 + 1e-12)
-
-
-def test_youngs_interval_is_a_sixth_too_long_and_hardly_costs_at_a_tenth():
-    mtbf_s, save_s = 1000.0, 100.0
-    young_s, best_s = (
-        formulas.young_s(mtbf_s, save_s),
-        formulas.exact_interval_s(mtbf_s, save_s),
-    )
-    cost = formulas.ettr_exact(mtbf_s, save_s, save_s, 0, best_s) - formulas.ettr_exact(
-        mtbf_s, save_s, save_s, 0, young_s
-    )
-    assert young_s / best_s == pytest.approx(1.17, abs=0.01)
-    assert cost == pytest.approx(0.0026, abs=1e-4)
-
-
-def test_a_checkpoint_that_costs_two_mtbfs_is_saved_once_an_mtbf():
-    assert formulas.daly_s(100.0, 200.0) == 100.0
+def test_dalys_first_interval_is_the_published_one(row):
+    found = formulas.daly_first_order_s(save_s=row.save_s, mtbf_s=row.mtbf_s)
+    assert round(found) == row.intervals_s[1]
 
 
 def test_metas_estimate_is_near_the_exact_one_where_it_holds():
     for interval_s in (300.0, 900.0, 1800.0):
-        estimate = formulas.ettr_meta(11135, 30, 120, interval_s)
-        exact = formulas.ettr_exact(11135, 30, 120, 0, interval_s)
+        job = {"save_s": 30, "mtbf_s": 11135}
+        estimate = formulas.ettr_meta(**job, downtime_s=120, interval_s=interval_s)
+        exact = ettr(interval_s, **job, restart_s=120)
         assert estimate == pytest.approx(exact, abs=0.01)
 
 
@@ -94,17 +54,18 @@ def test_the_prediction_wastes_are_those_published(row):
 
 
 def test_a_period_has_no_end_when_every_failure_is_predicted():
-    assert formulas.prediction_period_s(1000, 10, 10, 10, 10, 1.0, 0.5) == math.inf
-    assert formulas.migration_period_s(1000, 10, 1.0) == math.inf
+    inputs = {**PREDICTION[0].inputs, "recall": 1.0}
+    assert formulas.prediction_period_s(**inputs) == math.inf
+    assert formulas.migration_period_s(save_s=10, mtbf_s=1000, recall=1.0) == math.inf
 
 
 @pytest.mark.parametrize("row", MIGRATION, ids=str)
 def test_the_migration_wastes_are_those_published(row):
     inputs = row.inputs
-    mtbf_s, save_s = inputs["mtbf_s"], inputs["save_s"]
-    period_s = formulas.migration_period_s(mtbf_s, save_s, inputs["recall"])
+    job = {"save_s": inputs["save_s"], "mtbf_s": inputs["mtbf_s"]}
+    period_s = formulas.migration_period_s(**job, recall=inputs["recall"])
     without = formulas.migration_waste(
-        **{**inputs, "recall": 0.0}, period_s=formulas.migration_period_s(mtbf_s, save_s, 0.0)
+        **{**inputs, "recall": 0.0}, period_s=formulas.migration_period_s(**job, recall=0.0)
     )
     assert without == pytest.approx(row.without, abs=PLACES)
     assert formulas.migration_waste(**inputs, period_s=period_s) == pytest.approx(
@@ -116,15 +77,15 @@ def test_a_migration_pays_above_the_break_even_precision_only():
     costs = {"detect_s": 60, "restart_s": 300, "unsaved_s": 900, "pause_s": 30}
     precision = formulas.break_even_precision(**costs)
     assert precision == pytest.approx(30 / 1260)
-    assert formulas.migrate_pays(precision * 1.01, **costs)
-    assert not formulas.migrate_pays(precision * 0.99, **costs)
-    assert formulas.break_even_precision(0, 0, 0, 30) == math.inf
+    assert formulas.migrate_pays(precision=precision * 1.01, **costs)
+    assert not formulas.migrate_pays(precision=precision * 0.99, **costs)
+    nothing = dict.fromkeys(("detect_s", "restart_s", "unsaved_s"), 0)
+    assert formulas.break_even_precision(**nothing, pause_s=30) == math.inf
 
 
 def test_two_levels_have_the_published_first_order_ettr():
-    saves = (5, 120, 14400, 144000)
-    assert formulas.two_level_count(*saves) == pytest.approx(15.49, abs=0.01)
-    work_s = formulas.two_level_work_s(*saves, 15)
+    assert formulas.two_level_count(**TWO_LEVELS_SAVES) == pytest.approx(15.49, abs=0.01)
+    work_s = formulas.two_level_work_s(**TWO_LEVELS_SAVES, segments=15)
     found = formulas.two_level_ettr(**TWO_LEVELS, segments=15, work_s=work_s)
     assert found == pytest.approx(TWO_LEVELS_ETTR[0], abs=PLACES)
     # The published exact value is 0.9302; what exactly it lets fail is not.
@@ -133,8 +94,17 @@ def test_two_levels_have_the_published_first_order_ettr():
 
 
 def test_two_levels_without_the_second_are_one():
-    one = formulas.ettr_exact(5000, 20, 100, 0, 400)
-    two = formulas.two_level_ettr_exact(20, 0, 100, 100, 5000, 1e15, 1, 400)
+    one = ettr(400, save_s=20, mtbf_s=5000, restart_s=100)
+    two = formulas.two_level_ettr_exact(
+        local_save_s=20,
+        durable_save_s=0,
+        local_restart_s=100,
+        durable_restart_s=100,
+        job_mtbf_s=5000,
+        node_mtbf_s=1e15,
+        segments=1,
+        work_s=400,
+    )
     assert two == pytest.approx(one, rel=1e-9)
 
 
@@ -147,6 +117,8 @@ def test_the_spares_needed_are_the_least_that_suffice():
     share = -math.expm1(-rate * repair_s)
     rng = np.random.default_rng(0)
     away = rng.binomial(nodes, share, 200_000)
-    needed = formulas.spares_needed(nodes, rate, repair_s, 0.99)
+    needed = formulas.spares_needed(
+        nodes=nodes, failures_per_node_s=rate, repair_s=repair_s, confidence=0.99
+    )
     assert np.mean(away <= needed) >= 0.99 - 0.001
     assert np.mean(away <= needed - 1) < 0.99

@@ -10,7 +10,9 @@ from tests.simulate.rows import (
     STEPS_EFFICIENCY,
     TWO_LEVELS,
     TWO_LEVELS_ETTR,
+    TWO_LEVELS_SAVES,
 )
+from torchloom_core.checkpointing import daly_s, ettr
 from torchloom_core.simulate import formulas, monte_carlo
 
 ERRORS = 3.5
@@ -33,7 +35,7 @@ def wastes(results):
     list(zip(DALY, (800, 1200, 3000), (6e-4, 8e-4, 2e-3), strict=True)),
 )
 def test_periodic_checkpoints_waste_what_daly_says(row, failures, largest_error):
-    interval_s = formulas.daly_s(row.mtbf_s, row.save_s)
+    interval_s = daly_s(save_s=row.save_s, mtbf_s=row.mtbf_s)
     costs = {
         "mtbf_s": row.mtbf_s,
         "save_s": row.save_s,
@@ -44,7 +46,7 @@ def test_periodic_checkpoints_waste_what_daly_says(row, failures, largest_error)
         monte_carlo.play_checkpoints(seed, failures, **costs, interval_s=interval_s).ettr
         for seed in range(20)
     ]
-    exact = formulas.ettr_exact(**costs, interval_s=interval_s)
+    exact = ettr(interval_s, **costs)
     assert_is_near(ettrs, row.monte_carlo, largest_error=largest_error)
     assert_is_near(ettrs, exact, largest_error=largest_error)
 
@@ -66,7 +68,9 @@ def test_proactive_checkpoints_waste_what_the_published_monte_carlo_says(row):
 )
 def test_migrations_waste_what_the_published_monte_carlo_says(row, failures, largest_error):
     inputs = row.inputs
-    period_s = formulas.migration_period_s(inputs["mtbf_s"], inputs["save_s"], inputs["recall"])
+    period_s = formulas.migration_period_s(
+        save_s=inputs["save_s"], mtbf_s=inputs["mtbf_s"], recall=inputs["recall"]
+    )
     results = [
         monte_carlo.play_migrations(seed, failures, **inputs, period_s=period_s)
         for seed in range(16)
@@ -80,11 +84,10 @@ def test_migrations_waste_what_the_published_monte_carlo_says(row, failures, lar
 
 
 def test_two_levels_of_checkpoints_waste_what_the_published_monte_carlo_says():
-    saves = (5, 120, 14400, 144000)
-    segments = round(formulas.two_level_count(*saves) - 0.5)
+    segments = round(formulas.two_level_count(**TWO_LEVELS_SAVES) - 0.5)
     pattern = {
         "segments": segments,
-        "work_s": formulas.two_level_work_s(*saves, segments),
+        "work_s": formulas.two_level_work_s(**TWO_LEVELS_SAVES, segments=segments),
     }
     ettrs = [
         monte_carlo.play_two_levels(seed, 600, **TWO_LEVELS, **pattern).ettr for seed in range(20)

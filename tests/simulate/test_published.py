@@ -3,6 +3,7 @@
 import pytest
 
 from tests.simulate.fleets import GPUS, S, gpu_s, job_fault
+from torchloom_core.checkpointing import daly_s, ettr
 from torchloom_core.simulate import formulas, monte_carlo
 from torchloom_core.simulate.monte_carlo import fleet, plain_job
 from torchloom_core.simulate.processes import periodic_hits
@@ -37,13 +38,14 @@ def test_llama_3_is_over_nine_tenths_effective():
             save_s=30,
             restart_s=180,
             detect_s=60,
-            interval_s=formulas.daly_s(mtbf_s, 30),
+            interval_s=daly_s(save_s=30, mtbf_s=mtbf_s),
         )
         assert 340 < result.failures < 500
         ettrs.append(result.ettr)
     mean, error = monte_carlo.estimate(ettrs)
     assert mean - 3.5 * error > 0.90
-    assert mean == pytest.approx(formulas.ettr_exact(mtbf_s, 30, 180, 60, 797), abs=0.005)
+    exact = ettr(797, save_s=30, mtbf_s=mtbf_s, restart_s=180, detect_s=60)
+    assert mean == pytest.approx(exact, abs=0.005)
 
 
 @pytest.mark.parametrize("rate", [6.50, 2.34], ids=["RSC-1", "RSC-2"])
@@ -67,7 +69,9 @@ def test_twelve_thousand_gpus_of_rsc_have_metas_ettr(rate, downtime_s, interval_
         ).ettr
         for seed in range(6)
     ]
-    estimate = formulas.ettr_meta(mtbf_s, 5, downtime_s, interval_s)
+    estimate = formulas.ettr_meta(
+        save_s=5, mtbf_s=mtbf_s, downtime_s=downtime_s, interval_s=interval_s
+    )
     assert monte_carlo.estimate(ettrs)[0] == pytest.approx(estimate, abs=0.02)
 
 

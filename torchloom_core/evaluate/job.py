@@ -122,9 +122,9 @@ def _interval_s(arm: Arm, config: Config, mtbf_s: float, recovery: str) -> float
         case "base" if recovery == "per_step":
             return INSURANCE_S
         case "young":
-            wanted_s = young_s(save_s, mtbf_s)
+            wanted_s = young_s(save_s=save_s, mtbf_s=mtbf_s)
         case "base" | "daly":
-            wanted_s = daly_s(save_s, mtbf_s)
+            wanted_s = daly_s(save_s=save_s, mtbf_s=mtbf_s)
         case seconds:
             return float(seconds)
     # Nobody saves after every step; a free checkpoint would be due all the time.

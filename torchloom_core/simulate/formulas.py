@@ -1,5 +1,8 @@
 """The closed formulas of checkpointing, prediction, migration and spares.
 
+Those that a running job needs as well, Young's, Daly's and the exact interval and the exact ETTR,
+are in :mod:`torchloom_core.checkpointing`.
+
 Symbols, all in seconds unless said otherwise:
 
 =================  ==============================================================================
@@ -21,53 +24,17 @@ import math
 
 import numpy as np
 
+from torchloom_core.checkpointing import young_s
+
 # --- one kind of checkpoint ---
 
 
-def young_s(mtbf_s: float, save_s: float) -> float:
-    """Return ``tau = sqrt(2 C M)`` (Young, 1974), seconds."""
-    return math.sqrt(2 * save_s * mtbf_s)
-
-
-def daly_first_order_s(mtbf_s: float, save_s: float) -> float:
+def daly_first_order_s(*, save_s: float, mtbf_s: float) -> float:
     """Return ``tau = sqrt(2 C M) - C`` (Daly, 2006, first order), seconds; may be negative."""
-    return young_s(mtbf_s, save_s) - save_s
+    return young_s(save_s=save_s, mtbf_s=mtbf_s) - save_s
 
 
-def daly_s(mtbf_s: float, save_s: float) -> float:
-    """Return Daly's higher-order interval, seconds.
-
-    ``sqrt(2 C M) [1 + sqrt(C/2M)/3 + (C/2M)/9] - C`` where ``C < 2M``, else ``M`` (Daly, 2006).
-    """
-    if save_s >= 2 * mtbf_s:
-        return mtbf_s
-    ratio = save_s / (2 * mtbf_s)
-    return young_s(mtbf_s, save_s) * (1 + math.sqrt(ratio) / 3 + ratio / 9) - save_s
-
-
-def exact_interval_s(mtbf_s: float, save_s: float) -> float:
-    """Return the interval that maximises :func:`ettr_exact`, seconds.
-
-    ``tau = M (1 + W0(-exp(-C/M - 1)))`` with Lambert's W (Daly, 2006; Bougeret et al., 2011).
-    """
-    from scipy.special import lambertw
-
-    return float(mtbf_s * (1 + lambertw(-math.exp(-save_s / mtbf_s - 1)).real))
-
-
-def ettr_exact(
-    mtbf_s: float, save_s: float, restart_s: float, detect_s: float, interval_s: float
-) -> float:
-    """Return the useful share of time, exact for Poisson failures.
-
-    ``tau / [(M + D) e^(R/M) (e^((tau + C)/M) - 1)]`` (Bougeret et al., 2011): failures strike
-    work, checkpoints and restarts, and do not count during detection.
-    """
-    attempt = math.expm1((interval_s + save_s) / mtbf_s)
-    return interval_s / ((mtbf_s + detect_s) * math.exp(restart_s / mtbf_s) * attempt)
-
-
-def ettr_meta(mtbf_s: float, save_s: float, downtime_s: float, interval_s: float) -> float:
+def ettr_meta(*, save_s: float, mtbf_s: float, downtime_s: float, interval_s: float) -> float:
     """Return Meta's estimate ``(1 - (u0 + tau/2)/M) / (1 + C/tau)``.
 
     (Kokolis et al., 2025, "Revisiting reliability", arXiv 2410.21680.) ``downtime_s`` is u0, all
@@ -81,8 +48,9 @@ def ettr_meta(mtbf_s: float, save_s: float, downtime_s: float, interval_s: float
 
 
 def prediction_period_s(
-    mtbf_s: float,
+    *,
     save_s: float,
+    mtbf_s: float,
     proactive_save_s: float,
     restart_s: float,
     detect_s: float,
@@ -101,8 +69,9 @@ def prediction_period_s(
 
 
 def prediction_waste(
-    mtbf_s: float,
+    *,
     save_s: float,
+    mtbf_s: float,
     proactive_save_s: float,
     restart_s: float,
     detect_s: float,
@@ -122,8 +91,9 @@ def prediction_waste(
 
 
 def prediction_waste_long(
-    mtbf_s: float,
+    *,
     save_s: float,
+    mtbf_s: float,
     proactive_save_s: float,
     restart_s: float,
     detect_s: float,
@@ -145,14 +115,15 @@ def prediction_waste_long(
 # --- migration: be elsewhere when it strikes ---
 
 
-def migration_period_s(mtbf_s: float, save_s: float, recall: float) -> float:
+def migration_period_s(*, save_s: float, mtbf_s: float, recall: float) -> float:
     """Return ``T = sqrt(2 C mu / (1 - r))``, seconds: only what is not predicted strikes."""
     return math.inf if recall >= 1 else math.sqrt(2 * save_s * mtbf_s / (1 - recall))
 
 
 def migration_waste(
-    mtbf_s: float,
+    *,
     save_s: float,
+    mtbf_s: float,
     pause_s: float,
     restart_s: float,
     detect_s: float,
@@ -170,14 +141,14 @@ def migration_waste(
 
 
 def migrate_pays(
-    precision: float, detect_s: float, restart_s: float, unsaved_s: float, pause_s: float
+    *, precision: float, detect_s: float, restart_s: float, unsaved_s: float, pause_s: float
 ) -> bool:
     """Tell whether a migration gains on average: ``p (D + R + unsaved work) > G``."""
     return precision * (detect_s + restart_s + unsaved_s) > pause_s
 
 
 def break_even_precision(
-    detect_s: float, restart_s: float, unsaved_s: float, pause_s: float
+    *, detect_s: float, restart_s: float, unsaved_s: float, pause_s: float
 ) -> float:
     """Return the precision above which :func:`migrate_pays`; over 1 if it never does."""
     loss_s = detect_s + restart_s + unsaved_s
@@ -188,7 +159,7 @@ def break_even_precision(
 
 
 def two_level_count(
-    local_save_s: float, durable_save_s: float, job_mtbf_s: float, node_mtbf_s: float
+    *, local_save_s: float, durable_save_s: float, job_mtbf_s: float, node_mtbf_s: float
 ) -> float:
     """Return ``n* = sqrt(C2 l1 / (C1 l2))``, segments to a pattern, each ended by a local save.
 
@@ -200,6 +171,7 @@ def two_level_count(
 
 
 def two_level_work_s(
+    *,
     local_save_s: float,
     durable_save_s: float,
     job_mtbf_s: float,
@@ -212,6 +184,7 @@ def two_level_work_s(
 
 
 def two_level_ettr(
+    *,
     local_save_s: float,
     durable_save_s: float,
     local_restart_s: float,
@@ -235,6 +208,7 @@ def two_level_ettr(
 
 
 def two_level_ettr_exact(
+    *,
     local_save_s: float,
     durable_save_s: float,
     local_restart_s: float,
@@ -278,7 +252,7 @@ def two_level_ettr_exact(
 # --- per-step recovery, spares ---
 
 
-def per_step_efficiency(groups: int, step_s: float, mtbf_s: float, rejoin_s: float) -> float:
+def per_step_efficiency(*, groups: int, step_s: float, mtbf_s: float, rejoin_s: float) -> float:
     """Return the useful share of time when a failure costs one step and one group's absence.
 
     ``a commit`` with ``a = 1/(1 + lam t_rec)``, ``commit = exp(-groups a lam step)`` and ``lam``
@@ -291,7 +265,7 @@ def per_step_efficiency(groups: int, step_s: float, mtbf_s: float, rejoin_s: flo
 
 
 def spares_needed(
-    nodes: int, failures_per_node_s: float, repair_s: float, confidence: float
+    *, nodes: int, failures_per_node_s: float, repair_s: float, confidence: float
 ) -> int:
     """Return the least k with ``P(Binomial(N, 1 - e^(-rate t_repair)) <= k) >= q``."""
     from scipy.stats import binom

@@ -81,7 +81,7 @@ def play_checkpoints(
     detect_s: float,
     interval_s: float,
 ) -> Result:
-    """Play periodic checkpoints under Poisson failures, as in :func:`formulas.ettr_exact`."""
+    """Play periodic checkpoints under Poisson failures, as in :func:`checkpointing.ettr`."""
     durable = Tier(save_s=save_s, restart_s=restart_s, interval_s=interval_s)
     hits = poisson_hits(np.random.default_rng(seed), mtbf_s)
     return fleet(plain_job(durable=durable, detect_s=detect_s), hits, mtbf_s * failures).finish()
