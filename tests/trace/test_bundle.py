@@ -22,6 +22,7 @@ from torchloom_core.trace.schema import (
     Placement,
     Row,
 )
+from torchloom_core.trace.telemetry import PART_ROWS
 
 JOB = Job(id="j", start_ns=START_NS, step_s=2.5, extra={"team": "a"})
 PLACE = Placement(job="j", group="g0", rank=0, component="a", from_ns=START_NS)
@@ -132,7 +133,7 @@ def test_telemetry_comes_a_bounded_part_at_a_time(tmp_path):
     pq.write_table(pa.table(columns), path, row_group_size=rows)
     sizes = [part.num_rows for part in opened.telemetry()]
     assert sum(sizes) == rows
-    assert max(sizes) <= 1 << 20
+    assert max(sizes) <= PART_ROWS
 
 
 def test_files_are_read_in_the_order_of_their_names(tmp_path):

@@ -117,7 +117,7 @@ class Bundle:
         ------
         pa.Table
             Columns as in ``TELEMETRY_COLUMNS``, then those the schema does not know; at most a
-            million rows; ``component`` and ``metric`` are dictionaries.
+            quarter of a million rows; ``component`` and ``metric`` are dictionaries.
 
         Raises
         ------

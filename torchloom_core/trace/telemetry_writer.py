@@ -9,9 +9,9 @@ import pyarrow.parquet as pq
 
 from torchloom_core.errors import TraceError
 from torchloom_core.trace.schema import TELEMETRY_COLUMNS
-from torchloom_core.trace.telemetry import PART_ROWS, conform
+from torchloom_core.trace.telemetry import conform
 
-GROUPS_PER_FILE = 32
+GROUP_ROWS, GROUPS_PER_FILE = 1 << 20, 32
 
 _ENCODING = {
     "t_event": "DELTA_BINARY_PACKED",
@@ -40,7 +40,7 @@ class TelemetryWriter:
         self,
         folder: Path,
         *,
-        group_rows: int = PART_ROWS,
+        group_rows: int = GROUP_ROWS,
         groups_per_file: int = GROUPS_PER_FILE,
     ) -> None:
         self._folder = folder
