@@ -60,6 +60,11 @@ class Rows:
             self._where(self.at_ns >= cut_ns),
         )
 
+    @property
+    def tell_apart(self) -> bool:
+        """Whether some failed and some did not."""
+        return bool(self.failed.any() and not self.failed.all())
+
     def _where(self, wanted: NDArray[np.bool_]) -> "Rows":
         return Rows(
             self.features[wanted], self.failed[wanted], self.at_ns[wanted], share=self.share

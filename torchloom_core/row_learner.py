@@ -2,11 +2,12 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from torchloom_core.errors import ModelError
 from torchloom_core.features import Features
@@ -20,10 +21,23 @@ from torchloom_core.learning import (
     json_part,
     part_of,
 )
-from torchloom_core.plugin import Example, Hazard
+from torchloom_core.plugin import Example, Hazard, NotNegative, Positive
 
 _EXPLAINED = 50
 """So many workers, those most at risk, are given a reason."""
+
+
+class RowOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the options of every such predictor hold; its own say what that means."""
+
+    metrics: tuple[str, ...] = ()
+    spans_s: tuple[Positive, ...] = (600.0, 3600.0)
+    half_lives_s: tuple[Positive, ...] = (86_400.0, 864_000.0, 2_592_000.0)
+    incident_s: NotNegative = 60.0
+    max_healthy: Annotated[int, msgspec.Meta(ge=100)] = 100_000
+    seed: Annotated[int, msgspec.Meta(ge=0)] = 0
+    horizon_s: Positive = 3600.0
+    every_s: Positive = 60.0
 
 
 class Learned(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -53,36 +67,28 @@ class RowLearner(ABC):
     Of workers that did not fail only a sample is kept, of share s. The estimator's odds are too
     high by 1/s then, so log s is added to the log odds (King and Zeng, "Logistic Regression in
     Rare Events Data", 2001, section 4.1).
-
-    Parameters
-    ----------
-    features : Features
-        What a row holds.
-    max_healthy : int
-        How many moments of workers that did not fail are kept to learn from.
-    seed : int
-        Of the sample.
-    horizon_s, every_s : float
-        As of any predictor, seconds.
     """
 
     name: ClassVar[str]
     trusted: ClassVar[tuple[str, ...]]
     """Types that skops may load beside those it trusts anyway."""
 
-    def __init__(
-        self, features: Features, *, max_healthy: int, seed: int, horizon_s: float, every_s: float
-    ) -> None:
-        self._features = features
-        self._max_healthy = max_healthy
-        self._seed = seed
+    def __init__(self, options: RowOptions) -> None:
+        self._features = Features(
+            metrics=options.metrics,
+            spans_s=options.spans_s,
+            half_lives_s=options.half_lives_s,
+            incident_s=options.incident_s,
+        )
+        self._max_healthy = options.max_healthy
+        self._seed = options.seed
         self._trees: Any = None
         self._kept = b""  # what was restored would not always be kept as the same bytes
         self._learned = Learned(features=(), share=1.0, prior=0.0, usual=())
-        self.horizon_s = horizon_s
-        self.every_s = every_s
-        self.needs = features.needs
-        self.fault_memory_s = features.fault_memory_s
+        self.horizon_s = options.horizon_s
+        self.every_s = options.every_s
+        self.needs = self._features.needs
+        self.fault_memory_s = self._features.fault_memory_s
 
     @abstractmethod
     def grow(self, rows: Rows) -> Any:
@@ -104,12 +110,10 @@ class RowLearner(ABC):
             return Hazard(probability=probability)
         features = self._features.compute(view)[rows]
         probability[rows] = self._judge(features)
-        order = np.argsort(-probability[rows], kind="stable")[:_EXPLAINED]
-        suspects = order[probability[rows[order]] > self._learned.prior]
-        reasons = self._explain(features[suspects])
-        return Hazard(
-            probability=probability, why=dict(zip(rows[suspects].tolist(), reasons, strict=True))
+        why = reasons(
+            rows, probability, self._learned.prior, lambda at: self._explain(features[at])
         )
+        return Hazard(probability=probability, why=why)
 
     def _judge(self, features: Floats) -> Floats:
         """Return ``(rows,)`` probabilities."""
@@ -185,6 +189,29 @@ class RowLearner(ABC):
         trees = estimator_part(parts, skops, self.trusted)
         self.check(trees, len(learned.features))
         self._trees, self._kept, self._learned = trees, part_of(parts, skops), learned
+
+
+def reasons(
+    rows: NDArray[np.intp],
+    probability: Floats,
+    prior: float,
+    explain: Callable[[NDArray[np.intp]], Sequence[str]],
+) -> dict[int, str]:
+    """Return row to reason for those above the prior, the 50 most at risk at the most.
+
+    Parameters
+    ----------
+    rows : (judged,) intp
+        Those of the view that were judged.
+    probability : (workers,) float64
+        Of all of them.
+    explain : callable
+        Places among the judged to a sentence for each.
+    """
+    judged = probability[rows]
+    order = np.argsort(-judged, kind="stable")[:_EXPLAINED]
+    at_risk = order[judged[order] > prior]
+    return dict(zip(rows[at_risk].tolist(), explain(at_risk), strict=True))
 
 
 def with_something_known(features: Floats) -> Floats:

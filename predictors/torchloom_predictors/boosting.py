@@ -6,16 +6,15 @@ import msgspec
 import numpy as np
 
 from torchloom_core.errors import ModelError
-from torchloom_core.features import Features
 from torchloom_core.learning import Rows
-from torchloom_core.plugin import Floats, NotNegative, Positive, Registry, hookimpl
-from torchloom_core.row_learner import RowLearner, with_something_known
+from torchloom_core.plugin import Floats, NotNegative, Registry, hookimpl
+from torchloom_core.row_learner import RowLearner, RowOptions, with_something_known
 
 _LATER = 0.2
 """The last share of the examples' time, on which the number of trees is chosen."""
 
 _PATIENCE = 20
-"""So many trees without a better likelihood there end the search."""
+"""So many trees without a better likelihood there end the growth."""
 
 _TREES_UNTRIED = 50
 """How many trees where one part or the other has no failure to choose the number by."""
@@ -25,15 +24,15 @@ class BoostingPredictor(RowLearner):
     """Boost decision trees on the features of every worker.
 
     Histogram-based gradient boosting (Ke et al., "LightGBM", NeurIPS 2017; scikit-learn's
-    HistGradientBoostingClassifier), which takes unknown values as they are. The number of trees
-    is the one with the best likelihood on the last fifth of the examples' time, a horizon after
-    the rest; then the trees are grown again on everything.
+    HistGradientBoostingClassifier), which takes unknown values as they are. Trees are added until
+    20 in a row have not bettered the likelihood on the last fifth of the examples' time, a horizon
+    after the rest; then as many, those 20 with them, are grown again on everything.
     """
 
     name = "boosting"
     trusted: ClassVar = ("sklearn.ensemble._hist_gradient_boosting.predictor.TreePredictor",)
 
-    class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    class Options(RowOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """Options of ``[predictors.boosting]``.
 
         Attributes
@@ -66,44 +65,24 @@ class BoostingPredictor(RowLearner):
             How often to forecast, seconds.
         """
 
-        metrics: tuple[str, ...] = ()
-        spans_s: tuple[Positive, ...] = (600.0, 3600.0)
-        half_lives_s: tuple[Positive, ...] = (86_400.0, 864_000.0, 2_592_000.0)
-        incident_s: NotNegative = 60.0
-        max_healthy: Annotated[int, msgspec.Meta(ge=100)] = 100_000
         learning_rate: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.05
         max_trees: Annotated[int, msgspec.Meta(ge=1)] = 400
         max_leaves: Annotated[int, msgspec.Meta(ge=2)] = 15
         min_leaf_rows: Annotated[int, msgspec.Meta(ge=1)] = 20
         l2: NotNegative = 1.0
-        seed: Annotated[int, msgspec.Meta(ge=0)] = 0
-        horizon_s: Positive = 3600.0
-        every_s: Positive = 60.0
 
     def __init__(self, options: Options) -> None:
+        super().__init__(options)
         self._options = options
-        features = Features(
-            metrics=options.metrics,
-            spans_s=options.spans_s,
-            half_lives_s=options.half_lives_s,
-            incident_s=options.incident_s,
-        )
-        super().__init__(
-            features,
-            max_healthy=options.max_healthy,
-            seed=options.seed,
-            horizon_s=options.horizon_s,
-            every_s=options.every_s,
-        )
 
     def grow(self, rows: Rows) -> Any:
-        """Grow as many trees as are best on the later part."""
-        return self._boost(rows, self._best_number(rows))
+        """Grow as many trees as grew until the later part said to stop."""
+        return self._boost(rows, self._number(rows))
 
-    def _best_number(self, rows: Rows) -> int:
-        """Return the number of trees that is best on the later part."""
+    def _number(self, rows: Rows) -> int:
+        """Return how many trees grow on the earlier part until the later one says to stop."""
         earlier, later = rows.split(_LATER, self.horizon_s)
-        if not all(0 < part.failed.sum() < len(part.failed) for part in (earlier, later)):
+        if not (earlier.tell_apart and later.tell_apart):
             return min(_TREES_UNTRIED, self._options.max_trees)
         return int(self._boost(earlier, self._options.max_trees, later).n_iter_)
 

@@ -5,10 +5,9 @@ from typing import Annotated, Any, ClassVar
 import msgspec
 import numpy as np
 
-from torchloom_core.features import Features
 from torchloom_core.learning import Rows, check_forest
-from torchloom_core.plugin import Floats, NotNegative, Positive, Registry, hookimpl
-from torchloom_core.row_learner import RowLearner, with_something_known
+from torchloom_core.plugin import Floats, Registry, hookimpl
+from torchloom_core.row_learner import RowLearner, RowOptions, with_something_known
 
 
 class ForestPredictor(RowLearner):
@@ -22,7 +21,7 @@ class ForestPredictor(RowLearner):
     name = "forest"
     trusted: ClassVar = ("sklearn.tree._tree.Tree",)
 
-    class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    class Options(RowOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """Options of ``[predictors.forest]``.
 
         Attributes
@@ -49,32 +48,13 @@ class ForestPredictor(RowLearner):
             How often to forecast, seconds.
         """
 
-        metrics: tuple[str, ...] = ()
-        spans_s: tuple[Positive, ...] = (600.0, 3600.0)
-        half_lives_s: tuple[Positive, ...] = (86_400.0, 864_000.0, 2_592_000.0)
-        incident_s: NotNegative = 60.0
         max_healthy: Annotated[int, msgspec.Meta(ge=100)] = 50_000
         trees: Annotated[int, msgspec.Meta(ge=1)] = 200
         min_leaf_rows: Annotated[int, msgspec.Meta(ge=1)] = 5
-        seed: Annotated[int, msgspec.Meta(ge=0)] = 0
-        horizon_s: Positive = 3600.0
-        every_s: Positive = 60.0
 
     def __init__(self, options: Options) -> None:
+        super().__init__(options)
         self._options = options
-        features = Features(
-            metrics=options.metrics,
-            spans_s=options.spans_s,
-            half_lives_s=options.half_lives_s,
-            incident_s=options.incident_s,
-        )
-        super().__init__(
-            features,
-            max_healthy=options.max_healthy,
-            seed=options.seed,
-            horizon_s=options.horizon_s,
-            every_s=options.every_s,
-        )
 
     def grow(self, rows: Rows) -> Any:
         """Grow all trees on everything."""

@@ -22,6 +22,7 @@ from torchloom_core.plugin import (
     Registry,
     hookimpl,
 )
+from torchloom_core.row_learner import reasons
 from torchloom_core.scaling import Scale, step_means
 
 _LATER = 0.2
@@ -37,9 +38,6 @@ _KERNEL, _BATCH, _RATE = 3, 256, 3e-3
 
 _FAR = 10.0
 """More spreads than this from the median count no more."""
-
-_EXPLAINED = 50
-"""So many workers, those most at risk, are given a reason."""
 
 _CARD, _ARRAYS = "temporal_conv.json", "temporal_conv.safetensors"
 
@@ -139,12 +137,8 @@ class TemporalConvPredictor:
         if self._learned is None or not len(rows):
             return Hazard(probability=probability)
         inputs = self._inputs(windows[rows])
-        judged = self._judge(inputs)
-        probability[rows] = judged
-        order = np.argsort(-judged, kind="stable")[:_EXPLAINED]
-        suspects = order[judged[order] > self._learned.prior]
-        reasons = self._explain(inputs[suspects])
-        why = dict(zip(rows[suspects].tolist(), reasons, strict=True))
+        probability[rows] = self._judge(inputs)
+        why = reasons(rows, probability, self._learned.prior, lambda at: self._explain(inputs[at]))
         return Hazard(probability=probability, why=why)
 
     def _windows(self, view: FleetView) -> Floats:
@@ -208,7 +202,7 @@ class TemporalConvPredictor:
     def _best_number(self, rows: Rows, weight: float) -> int:
         """Return the number of epochs that is best on the later part."""
         earlier, later = rows.split(_LATER, self.horizon_s)
-        if not all(0 < part.failed.sum() < len(part.failed) for part in (earlier, later)):
+        if not (earlier.tell_apart and later.tell_apart):
             return _EPOCHS_UNTRIED
         inputs, outcomes = self._tensors(later)
         losses: list[float] = []

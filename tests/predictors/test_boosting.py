@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 from sklearn.metrics import average_precision_score
 
+from tests.predictors.warming_fleet import HORIZON, WORKERS, one_hot, warming
 from torchloom_core.errors import ModelError, PluginError
 from torchloom_core.learning import estimator_bytes
 from torchloom_core.plugin import Example
 from torchloom_core.testing import LearnerContract, view_of
 from torchloom_predictors.boosting import BoostingPredictor
-
-TICKS, WORKERS, HORIZON = 160, 40, 10
 
 
 class TestContract(LearnerContract):
@@ -26,32 +25,15 @@ def predictor(**options):
     return BoostingPredictor(BoostingPredictor.Options(**{**wanted, **rest, **options}))
 
 
-def examples(seed=0, warns=True):
-    """Return a fleet of which now and then one worker warms up and fails."""
-    random = np.random.default_rng(seed)
-    temp = 60 + random.normal(size=(WORKERS, TICKS))
-    noise = random.normal(size=(WORKERS, TICKS))
-    fails = random.random((WORKERS, TICKS)) < 0.004
-    for worker, tick in np.argwhere(fails):
-        if warns:
-            temp[worker, max(0, tick - HORIZON) : tick] += 4.0
-    found = []
-    for tick in range(12, TICKS - HORIZON):
-        metrics = {"temp": temp[:, tick - 9 : tick + 1], "noise": noise[:, tick - 9 : tick + 1]}
-        outcome = fails[:, tick + 1 : tick + HORIZON + 1].any(axis=1).astype(float)
-        found.append(Example(view=view_of(metrics, now_s=1e6 + tick), outcome=outcome))
-    return found
-
-
 @pytest.fixture(scope="module")
 def fitted():
     learner = predictor()
-    learner.fit(examples())
+    learner.fit(warming())
     return learner
 
 
 def test_it_finds_what_warns_and_its_probabilities_come_true(fitted):
-    later = examples(seed=1)
+    later = warming(seed=1)
     said = np.concatenate([fitted.forecast(e.view).probability for e in later])
     true = np.concatenate([e.outcome for e in later])
     assert average_precision_score(true, said) > 10 * true.mean()
@@ -59,9 +41,7 @@ def test_it_finds_what_warns_and_its_probabilities_come_true(fitted):
 
 
 def test_the_reason_is_the_feature_without_which_it_would_be_judged_better(fitted):
-    calm = 60 + np.random.default_rng(5).normal(size=(20, 10))
-    calm[3, -6:] += 4.0
-    hazard = fitted.forecast(view_of({"temp": calm, "noise": np.zeros((20, 10))}))
+    hazard = fitted.forecast(one_hot())
     assert hazard.probability.argmax() == 3
     assert "temp" in hazard.why[3]
     assert "usual is 6" in hazard.why[3]
@@ -69,26 +49,26 @@ def test_the_reason_is_the_feature_without_which_it_would_be_judged_better(fitte
 
 
 def test_a_sample_of_the_healthy_keeps_the_prior():
-    unforeseen = examples(warns=False)
+    unforeseen = warming(warns=False)
     sampled = predictor(max_healthy=500)
     sampled.fit(unforeseen)
     true = np.mean([e.outcome for e in unforeseen])
     assert sampled._learned.share < 0.15
     assert sampled._learned.prior == pytest.approx(true)
-    said = np.mean([sampled.forecast(e.view).probability for e in examples(seed=2)])
+    said = np.mean([sampled.forecast(e.view).probability for e in warming(seed=2)])
     assert said == pytest.approx(true, rel=0.4)
 
 
 def test_trees_stop_where_later_time_says_so(fitted):
     chance = predictor()
-    chance.fit(examples(warns=False))
+    chance.fit(warming(warns=False))
     assert chance._trees.n_iter_ < fitted._trees.n_iter_
     assert fitted._trees.n_iter_ < 400
 
 
 def test_what_cannot_be_checked_in_later_time_gets_few_trees():
     learner = predictor()
-    early = [Example(view=e.view, outcome=e.outcome * (i < 40)) for i, e in enumerate(examples())]
+    early = [Example(view=e.view, outcome=e.outcome * (i < 40)) for i, e in enumerate(warming())]
     learner.fit(early)
     assert learner._trees.n_iter_ == 50
 
@@ -96,8 +76,8 @@ def test_what_cannot_be_checked_in_later_time_gets_few_trees():
 def test_a_metric_nobody_measured_so_far_does_not_matter():
     learner = predictor(metrics=("temp", "noise", "later"))
     nothing = {"later": np.full((WORKERS, 10), np.nan)}
-    learner.fit(Example(view=_with(e.view, nothing), outcome=e.outcome) for e in examples()[:60])
-    view = examples(seed=1)[0].view
+    learner.fit(Example(view=_with(e.view, nothing), outcome=e.outcome) for e in warming()[:60])
+    view = warming(seed=1)[0].view
     told = _with(view, {"later": np.full((WORKERS, 10), 7.0)})
     untold = _with(view, nothing)
     assert learner.forecast(told).probability == pytest.approx(
@@ -121,7 +101,7 @@ def test_who_left_or_is_gone_is_not_judged_and_teaches_nothing(fitted):
 
 
 def test_before_it_has_learned_it_judges_nobody():
-    assert np.isnan(predictor().forecast(examples()[0].view).probability).all()
+    assert np.isnan(predictor().forecast(warming()[0].view).probability).all()
 
 
 def test_a_model_of_other_options_is_refused(fitted):

@@ -4,13 +4,12 @@ import numpy as np
 import pytest
 from sklearn.metrics import average_precision_score
 
+from tests.predictors.warming_fleet import HORIZON, one_hot, warming
 from torchloom_core.errors import ModelError
 from torchloom_core.learning import estimator_bytes
 from torchloom_core.plugin import Example
 from torchloom_core.testing import LearnerContract, view_of
 from torchloom_predictors.forest import ForestPredictor
-
-TICKS, WORKERS, HORIZON = 160, 40, 10
 
 
 class TestContract(LearnerContract):
@@ -24,31 +23,15 @@ def predictor(**options):
     return ForestPredictor(ForestPredictor.Options(**{**wanted, **rest, **options}))
 
 
-def examples(seed=0):
-    """Return a fleet of which now and then one worker warms up and fails."""
-    random = np.random.default_rng(seed)
-    temp = 60 + random.normal(size=(WORKERS, TICKS))
-    noise = random.normal(size=(WORKERS, TICKS))
-    fails = random.random((WORKERS, TICKS)) < 0.004
-    for worker, tick in np.argwhere(fails):
-        temp[worker, max(0, tick - HORIZON) : tick] += 4.0
-    found = []
-    for tick in range(12, TICKS - HORIZON):
-        metrics = {"temp": temp[:, tick - 9 : tick + 1], "noise": noise[:, tick - 9 : tick + 1]}
-        outcome = fails[:, tick + 1 : tick + HORIZON + 1].any(axis=1).astype(float)
-        found.append(Example(view=view_of(metrics, now_s=1e6 + tick), outcome=outcome))
-    return found
-
-
 @pytest.fixture(scope="module")
 def fitted():
     learner = predictor()
-    learner.fit(examples())
+    learner.fit(warming())
     return learner
 
 
 def test_it_finds_what_warns_and_its_probabilities_come_true(fitted):
-    later = examples(seed=1)
+    later = warming(seed=1)
     said = np.concatenate([fitted.forecast(e.view).probability for e in later])
     true = np.concatenate([e.outcome for e in later])
     assert average_precision_score(true, said) > 10 * true.mean()
@@ -57,8 +40,8 @@ def test_it_finds_what_warns_and_its_probabilities_come_true(fitted):
 
 def test_a_sample_of_the_healthy_keeps_the_prior():
     sampled = predictor(max_healthy=500)
-    sampled.fit(examples())
-    later = examples(seed=1)
+    sampled.fit(warming())
+    later = warming(seed=1)
     said = np.mean([sampled.forecast(e.view).probability for e in later])
     assert said == pytest.approx(np.mean([e.outcome for e in later]), rel=0.5)
 
@@ -76,9 +59,7 @@ def test_where_all_trees_are_sure_it_is_certain_and_no_number_is_lost():
 
 
 def test_the_reason_is_the_feature_without_which_it_would_be_judged_better(fitted):
-    calm = 60 + np.random.default_rng(5).normal(size=(20, 10))
-    calm[3, -6:] += 4.0
-    hazard = fitted.forecast(view_of({"temp": calm, "noise": np.zeros((20, 10))}))
+    hazard = fitted.forecast(one_hot())
     assert hazard.probability.argmax() == 3
     assert "temp" in hazard.why[3]
 
