@@ -2,12 +2,9 @@
 
 from typing import Any, ClassVar
 
-import msgspec
-
-from torchloom_core.features import Features
 from torchloom_core.fleet.columns import Floats
 from torchloom_core.learning import Rows
-from torchloom_core.row_learner import RowLearner, with_something_known
+from torchloom_core.row_learner import RowLearner, RowOptions, with_something_known
 
 
 class PlainBoosting(RowLearner):
@@ -16,21 +13,12 @@ class PlainBoosting(RowLearner):
     name = "plain_boosting"
     trusted: ClassVar = ("sklearn.ensemble._hist_gradient_boosting.predictor.TreePredictor",)
 
-    class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-        """Metrics, and pace and horizon in seconds."""
+    class Options(RowOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
+        """Those of any predictor of rows; left alone, there is no past, and all rows are kept."""
 
-        metrics: tuple[str, ...]
-        horizon_s: float
-        every_s: float
-
-    def __init__(self, options: Options) -> None:
-        super().__init__(
-            Features(metrics=options.metrics),
-            max_healthy=1_000_000,
-            seed=0,
-            horizon_s=options.horizon_s,
-            every_s=options.every_s,
-        )
+        spans_s: tuple[float, ...] = ()
+        half_lives_s: tuple[float, ...] = ()
+        max_healthy: int = 1_000_000
 
     def grow(self, rows: Rows) -> Any:
         """Grow the trees with every default."""

@@ -206,7 +206,7 @@ def _moment(bundle: Bundle, days: float) -> int:
 
 
 def _validate(trial: Trial, bundle: Bundle, candidate: Candidate, tell: Tell) -> Validated:
-    judged = [_judge_fold(trial, bundle, candidate, fold) for fold in trial.folds]
+    judged = [judge_fold(trial, bundle, candidate, fold) for fold in trial.folds]
     found = Validated(
         candidate=candidate.name,
         auprc=tuple(average_precision(part) for part in judged),
@@ -217,7 +217,7 @@ def _validate(trial: Trial, bundle: Bundle, candidate: Candidate, tell: Tell) ->
     return found
 
 
-def _judge_fold(trial: Trial, bundle: Bundle, candidate: Candidate, fold: Fold) -> Judged:
+def judge_fold(trial: Trial, bundle: Bundle, candidate: Candidate, fold: Fold) -> Judged:
     """Judge by what was known at the fold's end, so that the last horizon is left out."""
     cut_ns, until_ns = _moment(bundle, fold.cut_d), _moment(bundle, fold.until_d)
     predictor = learn(trial, bundle, candidate, cut_ns)
@@ -273,7 +273,7 @@ def _final(trial: Trial, bundle: Bundle, name: str, cut_ns: int) -> Hindcasts:
 
 def _random_threshold(trial: Trial, bundle: Bundle) -> float:
     """Return the threshold of a score that knows nothing, set where the others' are."""
-    judged = _judge_fold(trial, bundle, trial.candidates[0], trial.folds[-1])
+    judged = judge_fold(trial, bundle, trial.candidates[0], trial.folds[-1])
     guessed = random_scores(judged.score.shape, trial.seed + 1)
     return threshold_for(replace(judged, score=guessed), trial.false_alarms_per_node_day)
 
