@@ -4,7 +4,8 @@ A predictor builds one :class:`Features`, takes its ``needs`` and ``fault_memory
 own, and calls ``compute`` with every view, in ``fit`` and in ``forecast`` alike.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import NamedTuple
@@ -137,7 +138,7 @@ class Features:
         places = places_of(view)
         row_of = {place: row for row, place in enumerate(dict.fromkeys(places))}
         rows = np.fromiter((row_of[place] for place in places), np.intp, len(places))
-        at, age_s = _incident_rows(view, row_of, self.incident_s, self.fault_memory_s)
+        at, age_s = self._incident_rows(view, row_of)
         count = np.bincount(at, minlength=len(row_of)).astype(float)
         since_s = np.full(len(row_of), np.nan)
         since_s[at] = age_s  # oldest first, so the newest stays
@@ -149,6 +150,20 @@ class Features:
             [count[rows], since_s[rows], _others_in_rack(view, rows, count)]
             + [column[rows] for column in decayed]
         )
+
+    def _incident_rows(
+        self, view: FleetView, row_of: dict[str, int]
+    ) -> tuple[NDArray[np.intp], Floats]:
+        """Return row and age in seconds of each incident, those of a row oldest first."""
+        rows: list[int] = []
+        ages_s: list[float] = []
+        for place, row in row_of.items():
+            began = incidents(view.faults_of.get(place, ()), self.incident_s)
+            rows += [row] * len(began)
+            ages_s += [(view.now_ns - ts_ns) / SECOND_NS for ts_ns in began]
+        at, age_s = np.array(rows, dtype=np.intp), np.array(ages_s, dtype=float)
+        remembered = age_s <= self.fault_memory_s
+        return at[remembered], np.maximum(age_s[remembered], 0.0)
 
 
 class History(NamedTuple):
@@ -177,20 +192,25 @@ def places_of(view: FleetView) -> list[str]:
     return [node or worker for node, worker in zip(view.node, view.workers, strict=True)]
 
 
-def incidents(faults: Sequence[Fault], incident_s: float) -> list[tuple[str, int]]:
-    """Return place and time, ns since the epoch, of each incident, oldest first.
+def incidents(faults: Iterable[Fault], incident_s: float) -> list[int]:
+    """Return when the incidents of one place began, ns since the epoch, oldest first.
 
-    Faults on one node, or of one worker whose node is unknown, closer together than
-    ``incident_s`` are one incident: a node that dies takes all its workers along.
+    Faults closer together than ``incident_s`` are one incident: a node that dies takes all its
+    workers along.
+
+    Parameters
+    ----------
+    faults : iterable of Fault
+        Those of the place, oldest first.
     """
-    found = []
-    latest: dict[str, int] = {}
+    incident_ns = incident_s * SECOND_NS
+    began: list[int] = []
+    latest_ns = -math.inf
     for fault in faults:
-        place = fault.node or fault.worker
-        if place not in latest or fault.ts_ns - latest[place] > incident_s * SECOND_NS:
-            found.append((place, fault.ts_ns))
-        latest[place] = fault.ts_ns
-    return found
+        if fault.ts_ns - latest_ns > incident_ns:
+            began.append(fault.ts_ns)
+        latest_ns = fault.ts_ns
+    return began
 
 
 def in_words(seconds: float) -> str:
@@ -216,19 +236,6 @@ def faults_in_words(faults: float, memory_s: float) -> str:
     '1 fault in the last 1 d'
     """
     return f"{faults:.0f} fault{'' if faults == 1 else 's'} in the last {in_words(memory_s)}"
-
-
-def _incident_rows(
-    view: FleetView, row_of: dict[str, int], incident_s: float, memory_s: float
-) -> tuple[NDArray[np.intp], Floats]:
-    """Return the row of its place and the age in seconds of each incident, oldest first."""
-    rows, ages_s = [], []
-    for place, ts_ns in incidents(view.faults, incident_s):
-        age_s = (view.now_ns - ts_ns) / SECOND_NS
-        if place in row_of and age_s <= memory_s:
-            rows.append(row_of[place])
-            ages_s.append(max(0.0, age_s))
-    return np.array(rows, dtype=np.intp), np.array(ages_s, dtype=float)
 
 
 def _others_in_rack(view: FleetView, rows: NDArray[np.intp], count: Floats) -> Floats:

@@ -154,8 +154,10 @@ def test_a_worker_without_a_node_stands_for_itself():
 
 
 def test_faults_close_together_are_one_incident():
-    found = incidents([fault("a", 100.0), fault("b", 90.0), fault("a", 50.0), fault("a", 45.0)], 20)
-    assert [place for place, _ in found] == ["a", "b", "a"]
+    faults = [fault("a", 190.0), fault("b", 90.0), fault("a", 50.0), fault("a", 45.0)]
+    assert incidents([faults[0], *faults[2:]], 20) == [faults[0].ts_ns, faults[2].ts_ns]
+    named = history(faults, workers=2, node=("a", "b"))
+    assert named["faults"].tolist() == [2.0, 1.0]
 
 
 def test_without_half_lives_nothing_about_faults_is_looked_at():

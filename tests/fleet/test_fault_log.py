@@ -4,11 +4,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchloom_core.clock import SECOND_NS
-from torchloom_core.fleet.fault_log import Fault, FaultLog
+from torchloom_core.fleet.fault_log import Fault, FaultLog, added
 
 
-def fault(ts_s: int, name: str = "") -> Fault:
-    return Fault(worker="", node="n1", kind="xid", ts_ns=ts_s * SECOND_NS, id=name or f"e{ts_s}")
+def fault(ts_s: int, name: str = "", node: str = "n1") -> Fault:
+    return Fault(worker="w1", node=node, kind="xid", ts_ns=ts_s * SECOND_NS, id=name or f"e{ts_s}")
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 9)), max_size=30), st.integers(0, 60))
@@ -16,12 +16,18 @@ def test_what_is_told_is_remembered_in_order_and_once_as_long_as_the_memory_last
     log, known = FaultLog(memory_s=20.0), {}
     for ts_s, number in told:
         name = f"e{number}"
-        assert log.add(fault(ts_s, name)) == (name not in known)
+        told_now = fault(ts_s, name, node=("n0", "n1", "")[number % 3])
+        assert log.add(told_now) == (name not in known)
         known.setdefault(name, ts_s)
     log.forget_old(now_s * SECOND_NS)
     kept = {name: ts_s for name, ts_s in known.items() if ts_s >= now_s - 20}
     assert {f.id: f.ts_ns // SECOND_NS for f in log.faults} == kept
     assert [f.ts_ns for f in log.faults] == sorted(f.ts_ns for f in log.faults)
+    for place in ("n0", "n1", "w1"):
+        there = tuple(f for f in log.faults if (f.node or f.worker) == place)
+        assert log.faults_of.get(place, ()) == there
+    assert all(log.faults_of.values())
+    assert log.newest(3) == log.faults[-3:]
 
 
 def test_a_fault_that_was_forgotten_can_be_told_again():
@@ -40,3 +46,48 @@ def test_the_same_tuple_is_told_until_something_changes():
     assert log.faults is before
     log.add(fault(2))
     assert log.faults is not before
+
+
+def test_the_faults_of_a_place_are_the_same_tuple_until_something_changes_there():
+    log = FaultLog(memory_s=20.0)
+    for second, node in enumerate(("n1", "n2", "n3"), start=1):
+        log.add(fault(second, node=node))
+    before = log.faults_of
+    log.add(fault(4, node="n2"))
+    log.forget_old(22 * SECOND_NS)
+    assert log.faults_of["n3"] is before["n3"]
+    assert (log.faults_of["n2"], before["n2"]) == (
+        (fault(2, node="n2"), fault(4, node="n2")),
+        (fault(2, node="n2"),),
+    )
+    assert set(before) - set(log.faults_of) == {"n1"}
+
+
+times = st.integers(0, 50)
+
+
+@given(st.lists(st.tuples(times, st.booleans()), max_size=40), st.integers(1, 30))
+def test_what_was_added_since_is_told_whatever_was_forgotten_and_however_old_it_is(told, memory_s):
+    log, before, now_s = FaultLog(memory_s=memory_s), (), 0
+    for number, (ts_s, is_looked_at) in enumerate(told):
+        log.add(fault(ts_s, f"e{number}"))
+        if is_looked_at:
+            now_s = max(now_s, ts_s)
+            log.forget_old(now_s * SECOND_NS)
+            assert added(before, log.faults) == [f for f in log.faults if f not in before]
+            before = log.faults
+
+
+def test_nothing_older_than_the_news_is_looked_at():
+    faults = [fault(second) for second in range(1000)]
+
+    class Counting(tuple):
+        looked_at = 0
+
+        def __getitem__(self, row):
+            Counting.looked_at += 1
+            return super().__getitem__(row)
+
+    before = Counting(faults)
+    assert added(before, (*faults, fault(1000))) == [fault(1000)]
+    assert Counting.looked_at < 20

@@ -59,7 +59,7 @@ def scenes(draw):
     command = st.one_of(
         st.tuples(st.sampled_from(["join", "drain"]), st.sampled_from(groups)),
         st.tuples(st.just("migrate"), st.sampled_from(groups)),
-        st.tuples(st.just("cordon"), st.sampled_from(nodes)),
+        st.tuples(st.sampled_from(["cordon", "uncordon"]), st.sampled_from(nodes)),
         st.tuples(st.just("set_checkpoint_interval"), st.floats(1.0, 1000.0)),
         st.tuples(st.sampled_from(["save_checkpoint", "pause", "resume"])),
     )
@@ -148,6 +148,22 @@ def test_looking_more_often_changes_nothing(scene, looks):
     seen += model.advance(END_S * S)
     assert seen == happened
     assert model.finish() == once.finish()
+
+
+@settings(max_examples=150, deadline=None)
+@given(scenes(), st.lists(st.integers(0, END_S * S), min_size=1, max_size=20))
+def test_who_has_looked_before_sees_the_same_workers_as_who_looks_for_the_first_time(scene, looks):
+    job, hits, commands = scene
+    looking, late = fleet(job, hits, END_S), fleet(job, hits, END_S)
+    until_ns = max(looks)
+    told = [(ts, command) for ts, command in commands if ts <= until_ns and command[0] != "migrate"]
+    for ts_ns, command in sorted([*told, *((ts, None) for ts in looks)], key=lambda one: one[0]):
+        for model in (looking, late):
+            model.advance(ts_ns)
+            if command is not None:
+                obey(model, *command)
+        before = looking.workers()
+    assert before == late.workers()
 
 
 @settings(max_examples=150, deadline=None)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from torchloom_core.plugin import Forecast, Need
+from torchloom_core.plugin import Fault, Forecast, Need
 from torchloom_core.testing import view_of
 from torchloom_core.testing.story import TICKS, story
 
@@ -15,6 +15,26 @@ def test_the_last_sample_is_the_newest_and_missing_ones_are_skipped():
     assert view.latest("loss").tolist() == [2.0, 1.0]
     assert view.age_s("loss").tolist() == [5.0, 10.0]
     np.testing.assert_array_equal(view.window("loss", 10.0), [[2.0, NAN], [NAN, NAN]])
+
+
+def test_faults_are_told_as_they_are_given_and_by_place():
+    first, second, third = (
+        Fault(worker="w0", node=node, kind="exit", ts_ns=ts_ns, id="same")
+        for node, ts_ns in (("n0", 1), ("", 2), ("n0", 3))
+    )
+    view = view_of(workers=1, faults=[first, second, third])
+    assert view.faults == (first, second, third)
+    assert view.faults_of == {"n0": (first, third), "w0": (second,)}
+
+
+def test_what_is_done_to_a_twin_is_no_harm_to_the_view():
+    fault = Fault(worker="w0", node="n0", kind="exit", ts_ns=1, id="1")
+    view = view_of(workers=1, faults=[fault])
+    twin = view.twin()
+    twin.faults_of.clear()
+    twin.faults = ()
+    assert view.faults_of == {"n0": (fault,)}
+    assert view.faults == (fault,)
 
 
 def test_a_value_that_is_too_old_is_missing():

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.fleet.columns import Floats
@@ -65,6 +66,8 @@ class Crew:
         self._told: dict[str, Member] = {}
         self._life: dict[str, int] = {}
         self._workers: tuple[str, ...] = ()
+        self._states: tuple[str, ...] = ()
+        self._heard: NDArray[np.bool_] = np.zeros(0, dtype=np.bool_)
         self._done: dict[tuple[str, str, str], str] = {}
         self._kept_ns = model.now_ns
         self.members: tuple[Member, ...] = ()
@@ -88,7 +91,7 @@ class Crew:
         joined: list[tuple[int, News]] = []
         for member in self._model.workers():
             before = self._told.get(member.worker)
-            if before is None and member.state in _OVER:
+            if before is member or (before is None and member.state in _OVER):
                 continue
             self._told[member.worker] = member
             lives_on = _lives_on(before, member)
@@ -104,6 +107,8 @@ class Crew:
                 # Said at once, as after a reconnect: its plan would wait for the next tick.
                 joined.append((now_ns, self._hello(member, now_ns)))
         self.members = tuple(self._told.values())
+        self._states = tuple(member.state for member in self.members)
+        self._heard = np.array([state not in _OVER for state in self._states], dtype=np.bool_)
         if len(self._workers) < len(self.members):
             self._workers = tuple(self._told)
         exits.sort(key=lambda news: news[0])
@@ -117,20 +122,19 @@ class Crew:
         ----------
         values : (members, metrics) float64
         """
-        states = tuple(member.state for member in self.members)
         return SampleTable(
             workers=self._workers,
             metrics=metrics,
             values=values,
-            heard=np.array([state not in _OVER for state in states], dtype=np.bool_),
-            state=cast(tuple[str, ...], states),
-            step=np.full(len(states), self._model.step, dtype=np.int64),
+            heard=self._heard,
+            state=self._states,
+            step=np.full(len(self._states), self._model.step, dtype=np.int64),
         )
 
     def unsaved_s(self, now_ns: int) -> Floats:
         """Return ``(members,)``: seconds since all work was saved or lost, NaN without work."""
         unsaved_s = (now_ns - self._kept_ns) / SECOND_NS
-        works = np.array([member.state in ("training", "paused") for member in self.members])
+        works = np.array([state in ("training", "paused") for state in self._states])
         return np.where(works, unsaved_s, np.nan)
 
     def _hello(self, member: Member, now_ns: int) -> Hello:

@@ -1,6 +1,7 @@
 """The faults of the last while, in the order in which they happened; the fleet state keeps it."""
 
 import bisect
+from collections.abc import Sequence
 
 import msgspec
 
@@ -20,14 +21,36 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     fatal: bool = True
 
+    @property
+    def place(self) -> str:
+        """What it counts against: the node, or the worker where its node is unknown."""
+        return self.node or self.worker
+
+
+def fault_of_worker(worker: str, node: str, kind: str, ts_ns: int, suffix: str) -> Fault:
+    """Return what a worker's exit or note tells of; what is only noted as a fault is a warning."""
+    return Fault(
+        worker=worker,
+        node=node,
+        kind=kind,
+        ts_ns=ts_ns,
+        id=f"{worker}/{suffix}",
+        fatal=kind != "fault",
+    )
+
 
 class FaultLog:
-    """Faults by time, each id once, for ``memory_s`` seconds."""
+    """Faults by time, each id once, for ``memory_s`` seconds.
+
+    What it tells is the same tuple until something happens; what it tells of a place, until
+    something happens there.
+    """
 
     def __init__(self, memory_s: float) -> None:
         self._memory_ns = round(memory_s * SECOND_NS)
         self._faults: list[Fault] = []
         self._ids: set[str] = set()
+        self._of: dict[str, tuple[Fault, ...]] = {}
         self._told: tuple[Fault, ...] | None = ()
 
     def add(self, fault: Fault) -> bool:
@@ -36,23 +59,63 @@ class FaultLog:
             return False
         self._ids.add(fault.id)
         bisect.insort(self._faults, fault, key=_when)
+        there = self._of.get(fault.place, ())
+        at = bisect.bisect(there, fault.ts_ns, key=_when)
+        self._of[fault.place] = (*there[:at], fault, *there[at:])
         self._told = None
         return True
 
     def forget_old(self, now_ns: int) -> None:
         """Drop what happened longer ago than the memory lasts."""
         old = bisect.bisect_left(self._faults, now_ns - self._memory_ns, key=_when)
+        for fault in self._faults[:old]:
+            self._ids.remove(fault.id)
+            there = self._of[fault.place][1:]
+            if there:
+                self._of[fault.place] = there
+            else:
+                del self._of[fault.place]
         if old:
-            self._ids.difference_update(fault.id for fault in self._faults[:old])
             del self._faults[:old]
             self._told = None
 
     @property
     def faults(self) -> tuple[Fault, ...]:
-        """What is remembered, oldest first: the same tuple until something changes."""
+        """What is remembered, oldest first."""
         if self._told is None:
             self._told = tuple(self._faults)
         return self._told
+
+    @property
+    def faults_of(self) -> dict[str, tuple[Fault, ...]]:
+        """The same by place, in a dict of the caller's own; only places that had one are in it."""
+        return self._of.copy()
+
+    def newest(self, count: int) -> tuple[Fault, ...]:
+        """Return the last ``count`` that are remembered, oldest first."""
+        return tuple(self._faults[-count:])
+
+
+def added(before: Sequence[Fault], now: Sequence[Fault]) -> list[Fault]:
+    """Return what a log tells ``now`` and did not tell ``before``, oldest first.
+
+    What it has forgotten since is no news. Nothing older than the news is looked at, so that it
+    costs little where the newest fault is the new one.
+    """
+    if not now:
+        return []
+    forgotten = bisect.bisect_left(before, now[0].ts_ns, key=_when)
+    count = len(now) - (len(before) - forgotten)
+    news: list[Fault] = []
+    row = len(before) - 1
+    for fault in reversed(now):
+        if len(news) == count:
+            break
+        if row >= 0 and before[row] == fault:
+            row -= 1
+        else:
+            news.append(fault)
+    return news[::-1]
 
 
 def _when(fault: Fault) -> int:

@@ -1,6 +1,5 @@
 """What a policy or predictor sees of the fleet at one tick."""
 
-import copy
 from collections.abc import Mapping, Sequence, Set
 from typing import Protocol, cast
 
@@ -63,7 +62,11 @@ class FleetView:
     progress_age_s : (workers,) float64
         Seconds since its trainer last finished a step, as far as is known.
     faults : sequence of Fault
-        Faults of the last day, or for as long as some active plugin declared, oldest first.
+        Faults of the last day, or for as long as some active plugin declared, oldest first: the
+        same object as at the last tick if nothing has changed.
+    faults_of : mapping of str to tuple of Fault
+        The same by ``Fault.place``: node, or worker where its node is unknown. A place's tuple is
+        the same object as at the last tick if nothing has changed there.
     costs : Costs
         What failures and actions cost, from the config.
     cordoned : set of str
@@ -88,6 +91,7 @@ class FleetView:
         knob_values: Sequence[Mapping[str, KnobValue]],
         forecasts: Mapping[str, Forecast],
         faults: Sequence[Fault],
+        faults_of: Mapping[str, tuple[Fault, ...]],
         costs: Costs,
         cordoned: Set[str] = frozenset(),
     ) -> None:
@@ -103,6 +107,7 @@ class FleetView:
         self.progress_age_s = progress_age_s
         self.knob_specs = knob_specs
         self.faults = faults
+        self.faults_of = faults_of
         self.costs = costs
         self.cordoned = cordoned
         self._metrics = metrics
@@ -111,8 +116,9 @@ class FleetView:
 
     def twin(self) -> "FleetView":
         """Return a view of the same that may be spoilt without harm to this one."""
-        twin = copy.copy(self)
-        twin.knob_specs = dict(self.knob_specs)
+        twin = object.__new__(type(self))
+        own = {"knob_specs": dict(self.knob_specs), "faults_of": dict(self.faults_of)}
+        vars(twin).update(vars(self), **own)
         return twin
 
     def __len__(self) -> int:
@@ -125,7 +131,7 @@ class FleetView:
 
     def is_in(self, *states: str) -> NDArray[np.bool_]:
         """Return ``(workers,)``: true where the worker is in one of ``states``."""
-        return np.fromiter((state in states for state in self.state), bool, len(self.state))
+        return np.fromiter(map(states.__contains__, self.state), bool, len(self.state))
 
     def latest(self, metric: str) -> Floats:
         """Return the newest value of ``metric``, ``(workers,)``, NaN where missing or stale.

@@ -1,6 +1,6 @@
 """A replica group as the fleet model has it: its nodes, its workers, and what it is there for."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Literal
 
 from torchloom_core.simulate.ledger import Account
@@ -44,9 +44,11 @@ class Group:
     """
 
     __slots__ = (
+        "_changes",
         "_incarnations",
         "_last",
         "_lost",
+        "_members",
         "account",
         "left",
         "missing",
@@ -75,6 +77,8 @@ class Group:
         self._incarnations = [1] * len(nodes)
         self._last = list(nodes)
         self._lost: set[int] = set()
+        self._changes = 0
+        self._members: tuple[MemberState, int, tuple[Member, ...]] = ("gone", -1, ())
 
     def worker(self, rank: int) -> str:
         """Return the id of a worker."""
@@ -85,6 +89,7 @@ class Group:
         if rank in self._lost:
             return False
         self._lost.add(rank)
+        self._changes += 1
         return True
 
     def revive(self) -> None:
@@ -92,6 +97,7 @@ class Group:
         for rank in range(len(self.nodes)) if self.left else sorted(self._lost):
             self._incarnations[rank] += 1
         self._lost.clear()
+        self._changes += 1
         self.left = False
 
     def vacate(self, rank: int) -> str:
@@ -105,15 +111,31 @@ class Group:
         """Give a rank a node."""
         self.nodes[rank] = self._last[rank] = node
         self.missing -= 1
+        self._changes += 1
 
-    def members(self, racks: Mapping[str, str], run_state: MemberState) -> Iterator[Member]:
-        """Yield the workers; ``run_state`` is how those are that work."""
-        if self.role == "run":
+    def members(self, racks: Mapping[str, str], run_state: MemberState) -> tuple[Member, ...]:
+        """Return the workers, the same objects until something changes.
+
+        ``run_state`` is how those are that work.
+        """
+        if self.left:
+            state: MemberState = "left"
+        elif self.role == "run":
             state = run_state if self.working else "joining"
         else:
             state = _STATES[self.role]
-        for rank, node in enumerate(self._last):
-            now: MemberState = "gone" if rank in self._lost else "left" if self.left else state
-            incarnation = self._incarnations[rank]
-            worker = self.worker(rank)
-            yield Member(worker, self.name, rank, node, racks.get(node, ""), now, incarnation)
+        if self._members[:2] != (state, self._changes):
+            members = tuple(
+                Member(
+                    self.worker(rank),
+                    self.name,
+                    rank,
+                    node,
+                    racks.get(node, ""),
+                    "gone" if rank in self._lost else state,
+                    self._incarnations[rank],
+                )
+                for rank, node in enumerate(self._last)
+            )
+            self._members = (state, self._changes, members)
+        return self._members[2]

@@ -76,6 +76,7 @@ def view_of(
         stale_after_s,
     )
     rings.now_ns, rings.workers = now_ns, n
+    all_faults = tuple(faults)
     return FleetView(
         now_ns=now_ns,
         tick_s=tick_s,
@@ -91,7 +92,8 @@ def view_of(
         knob_specs={spec.name: spec for spec in knob_specs},
         knob_values=tuple(knob_values or [{}] * n),
         forecasts={forecast.predictor: forecast for forecast in forecasts},
-        faults=tuple(faults),
+        faults=all_faults,
+        faults_of=_by_place(all_faults),
         costs=costs or Costs(),
         cordoned=frozenset(cordoned),
     )
@@ -114,6 +116,13 @@ def _ids(workers: int | Sequence[str] | None, tables: Mapping[str, Floats]) -> t
 
 def _column(values: Sequence[str] | None, otherwise: list[str]) -> tuple[str, ...]:
     return tuple(otherwise if values is None else values)
+
+
+def _by_place(faults: Sequence[Fault]) -> dict[str, tuple[Fault, ...]]:
+    of: dict[str, list[Fault]] = {}
+    for fault in faults:
+        of.setdefault(fault.place, []).append(fault)
+    return {place: tuple(there) for place, there in of.items()}
 
 
 def _each(values: ArrayLike, workers: int) -> Floats:
