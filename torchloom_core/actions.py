@@ -4,6 +4,8 @@ A policy proposes one, the arbiter grants it, and :mod:`torchloom_core.staging` 
 commands.
 """
 
+from typing import Annotated
+
 import msgspec
 
 from torchloom_core.messages import KnobValue
@@ -56,10 +58,13 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="al
     text: str
 
 
-class CordonNode(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="cordon"):
-    """Put nobody new on ``node``; who trains there stays."""
+class CordonNode(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind", tag="cordon"
+):
+    """Put nobody new on ``node``, for ``lasts_s`` or until it is uncordoned; who trains stays."""
 
     node: str
+    lasts_s: Annotated[float, msgspec.Meta(gt=0, le=1e9)] | None = None
 
 
 class UncordonNode(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="uncordon"):

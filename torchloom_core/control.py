@@ -108,6 +108,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     plugins: tuple[PluginStatus, ...] = ()
     waiting: tuple[Waiting, ...] = ()
     cordoned: tuple[str, ...] = ()
+    cordoned_until_ns: dict[str, int] = {}
     trajectory: str = ""
 
 

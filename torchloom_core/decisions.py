@@ -12,7 +12,8 @@ import msgspec
 
 from torchloom_core.actions import Action
 from torchloom_core.fleet.fault_log import Fault
-from torchloom_core.messages import Ack, AckStatus, Command, Deed, Exit, Hello, KnobValue, Note
+from torchloom_core.messages import Ack, AckStatus, Command, Exit, Hello, KnobValue, Note
+from torchloom_core.plans import Flight, Granted, Plan
 from torchloom_core.requests import Request
 
 # --- proposals and verdicts -----------------------------------------------------------------
@@ -117,6 +118,12 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True, tag="notice"):
     worker: str = ""
 
 
+class CordonOver(msgspec.Struct, frozen=True, kw_only=True, tag="cordon_over"):
+    """A cordon has lasted its time: ``node`` may be used again."""
+
+    node: str
+
+
 class KnobDesired(msgspec.Struct, frozen=True, kw_only=True, tag="knob_desired"):
     """From now on ``knob`` should have ``value``, on one worker or on all (``worker`` None).
 
@@ -215,54 +222,11 @@ FAULTS_KEPT = 1000
 """How many faults a Weaver leaves to the next: all of it is one message on the bus."""
 
 
-class Flight(msgspec.Struct, frozen=True, kw_only=True):
-    """One command on its way, and the last that was heard of it."""
-
-    command: Command
-    status: str
-
-
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """A granted action being carried out, in stages of commands.
-
-    Attributes
-    ----------
-    stages : tuple of tuple of (worker, incarnation, deed)
-        What is still to be issued, stage by stage; the next stage waits for the present one.
-    pending : tuple of str
-        Commands of the present stage that have not ended.
-    settled : dict of str to str
-        Commands that have ended, with their final status and, where one failed, why.
-    await_training : tuple of str
-        Workers that must be seen training after the first stage, before the next.
-    """
-
-    verdict: str
-    policy: str
-    action: Action
-    started_ns: int
-    deadline_ns: int
-    stages: tuple[tuple[tuple[str, int, Deed], ...], ...]
-    pending: tuple[str, ...] = ()
-    settled: dict[str, str] = {}
-    await_training: tuple[str, ...] = ()
-
-
-class Granted(msgspec.Struct, frozen=True, kw_only=True):
-    """A past grant, as cooldowns, rates, budgets and the breaker remember it."""
-
-    verdict: str
-    target: str
-    action: str
-    ts_ns: int
-    cost_gpu_s: float
-    failed: bool = False
-
-
 class Control(msgspec.Struct, frozen=True, kw_only=True):
     """Everything of the kernel that must outlive the Weaver's process.
 
-    ``faults`` are the newest :data:`FAULTS_KEPT` that are remembered.
+    ``faults`` are the newest :data:`FAULTS_KEPT` that are remembered. A node of ``cordoned``
+    that has no entry in ``cordoned_until_ns`` is so until somebody uncordons it.
     """
 
     stopped: bool = False
@@ -271,6 +235,7 @@ class Control(msgspec.Struct, frozen=True, kw_only=True):
     grants: tuple[Granted, ...] = ()
     desired: tuple[KnobDesired, ...] = ()
     cordoned: tuple[str, ...] = ()
+    cordoned_until_ns: dict[str, int] = {}
     faults: tuple[Fault, ...] = ()
 
 
@@ -293,6 +258,7 @@ Output = (
     | Outcome
     | PolicyFailed
     | Notice
+    | CordonOver
     | KnobDesired
     | Issue
     | Recall

@@ -23,6 +23,8 @@ class Forecasts:
         The newest forecast of every predictor that gave one.
     failed : dict of str to PredictorFailed
         The quarantined predictors, and why.
+    silent : set of str
+        Those of the others that never gave a probability of anybody.
     """
 
     def __init__(self, predictors: Mapping[str, Predictor]) -> None:
@@ -35,6 +37,7 @@ class Forecasts:
         self._moved: dict[str, set[str]] = {}
         self.newest: dict[str, Forecast] = {}
         self.failed: dict[str, PredictorFailed] = {}
+        self.silent = set(predictors)
 
     def ask(self, now_ns: int, number: Callable[[], str]) -> list[Output]:
         """Return the questions that are due; ``number`` makes their ids."""
@@ -52,6 +55,8 @@ class Forecasts:
     def take(self, answer: Forecast | PredictorFailed) -> list[Output]:
         """Take a predictor's answer; a failure quarantines it."""
         self._waiting.discard(answer.predictor)
+        if isinstance(answer, PredictorFailed) or answer.hazard:
+            self.silent.discard(answer.predictor)
         if isinstance(answer, Forecast):
             moved = self._moved.get(answer.predictor, set())
             self.newest[answer.predictor] = _without(answer, moved)

@@ -14,6 +14,7 @@ from torchloom_core.config import Config
 from torchloom_core.decisions import (
     FAULTS_KEPT,
     Control,
+    CordonOver,
     Forecast,
     Input,
     Issue,
@@ -135,6 +136,8 @@ class Kernel:
         outputs: list[Output] = [
             notices.of_stranger(worker) for worker in self.fleet.close_tick(self._now_ns)
         ]
+        over = self.fleet.cordons.lift_over(self._now_ns)
+        outputs += [CordonOver(node=node) for node in over]
         for command_id in self.ledger.overdue(self._now_ns):
             outputs += self._settle(command_id, "nothing was heard of it until its deadline")
         outputs += self._advance()
@@ -161,7 +164,11 @@ class Kernel:
             outputs.append(notices.of_hello(hello))
         for command_id in self.ledger.of_other_lives(hello.worker, hello.incarnation):
             outputs += self._settle(command_id, "the worker has started another life")
-        return outputs + self._reconcile([hello]) + self._advance()
+        return (
+            outputs
+            + self.operations.reconcile([hello], self.desired, self._now_ns)
+            + self._advance()
+        )
 
     def _exit(self, message: Exit) -> list[Output]:
         if not self.fleet.end(message, self._now_ns):
@@ -195,7 +202,8 @@ class Kernel:
             case ResumeActions():
                 self.operations.stopped = False
                 reply = Reply(request=request.id, ok=True, text="actions are resumed")
-                return [*self._reconcile(self.fleet.hello), reply]
+                told = self.operations.reconcile(self.fleet.hello, self.desired, self._now_ns)
+                return [*told, reply]
             case Approve(proposal=proposal_id):
                 if proposal_id not in self.arbiter.waiting:
                     text = f"no proposal {proposal_id!r} waits for approval"
@@ -229,7 +237,7 @@ class Kernel:
         self.operations.restore(control.plans)
         self.arbiter.restore(control.grants)
         self.desired.restore(control.desired)
-        self.fleet.cordoned = set(control.cordoned)
+        self.fleet.cordons.restore(control.cordoned, control.cordoned_until_ns)
         for fault in control.faults:
             self.fleet.fault_log.add(fault)
         return self.ledger.recover(message.epoch, control.flights)
@@ -250,23 +258,6 @@ class Kernel:
         if isinstance(verdict.action, ChangeKnob):
             outputs.append(self.desired.add(verdict.action))
         return outputs + self._note_failures(self.operations.start(verdict, self._now_ns))
-
-    def _reconcile(self, hellos: Iterable[Hello]) -> list[Output]:
-        """Command the knobs of workers whose values are not what they should be."""
-        if self.operations.stopped:
-            return []
-        in_flight = self.ledger.knobs_in_flight()
-        outputs: list[Output] = []
-        for hello in hellos:
-            worker, row = hello.worker, self.fleet.row_of[hello.worker]
-            if self.fleet.is_over(row):
-                continue
-            for deed in self.desired.missing(hello, self.fleet.knobs[row]):
-                if (worker, deed.knob) not in in_flight:
-                    outputs += self.ledger.issue(
-                        worker, hello.incarnation, deed, "reconcile", self._now_ns
-                    )[1]
-        return outputs
 
     def _settle(self, command_id: str, why: str, status: AckStatus = "expired") -> list[Output]:
         outputs = self.ledger.settle(command_id, status, why)
@@ -303,6 +294,7 @@ class Kernel:
             plans=tuple(self.operations.plans.values()),
             grants=tuple(self.arbiter.past),
             desired=self.desired.snapshot(),
-            cordoned=tuple(sorted(self.fleet.cordoned)),
-            faults=self.fleet.fault_log.faults[-FAULTS_KEPT:],
+            cordoned=tuple(sorted(self.fleet.cordons.nodes)),
+            cordoned_until_ns=dict(sorted(self.fleet.cordons.until_ns.items())),
+            faults=self.fleet.fault_log.newest(FAULTS_KEPT),
         )

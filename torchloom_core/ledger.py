@@ -5,8 +5,9 @@ from collections.abc import Iterable
 import msgspec
 
 from torchloom_core.clock import SECOND_NS
-from torchloom_core.decisions import CommandLife, Flight, Issue, Output
+from torchloom_core.decisions import CommandLife, Issue, Output
 from torchloom_core.messages import FINAL_STATUSES, Ack, AckStatus, Command, Deed, SetKnob
+from torchloom_core.plans import Flight
 
 _GRACE_NS = 5 * SECOND_NS
 """A worker judges the deadline by its own clock, and its ack takes a moment."""

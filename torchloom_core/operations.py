@@ -4,7 +4,7 @@ The kernel starts a plan for each granted verdict and advances all of them at ev
 ack. It is also the :class:`~torchloom_core.arbiter.rails.Situation` that the rails look at.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 
 import msgspec
 
@@ -26,12 +26,14 @@ from torchloom_core.clock import SECOND_NS
 from torchloom_core.decisions import (
     Outcome,
     Output,
-    Plan,
     Recall,
     Verdict,
 )
+from torchloom_core.desired import DesiredKnobs
 from torchloom_core.fleet.state import FleetState
 from torchloom_core.ledger import Ledger
+from torchloom_core.messages import Hello
+from torchloom_core.plans import Plan
 from torchloom_core.staging import Staging
 
 
@@ -66,9 +68,9 @@ class Operations:
         """Return every node that is known."""
         return self._staging.nodes()
 
-    def cordoned(self) -> set[str]:
+    def cordoned(self) -> Set[str]:
         """Return the nodes on which nobody new is put."""
-        return self._fleet.cordoned
+        return self._fleet.cordons.nodes
 
     def groups_in_motion(self) -> set[str]:
         """Return the replica groups that some plan moves away."""
@@ -100,10 +102,10 @@ class Operations:
             await_training=await_training,
         )
         match plan.action:
-            case CordonNode(node=node):
-                self._fleet.cordoned.add(node)
+            case CordonNode(node=node, lasts_s=lasts_s):
+                self._fleet.cordons.add(node, lasts_s, now_ns)
             case UncordonNode(node=node):
-                self._fleet.cordoned.discard(node)
+                self._fleet.cordons.lift(node)
         if isinstance(plan.action, Alert | CordonNode | UncordonNode):
             return [_outcome(plan, "done", self._summary(plan), now_ns)]
         self.plans[plan.verdict] = plan
@@ -185,6 +187,25 @@ class Operations:
             outputs += self._end(plan, why, now_ns)
         return outputs
 
+    def reconcile(
+        self, hellos: Iterable[Hello], desired: DesiredKnobs, now_ns: int
+    ) -> list[Output]:
+        """Command the knobs of workers whose values are not what they should be."""
+        if self.stopped:
+            return []
+        in_flight = self._ledger.knobs_in_flight()
+        outputs: list[Output] = []
+        for hello in hellos:
+            worker, row = hello.worker, self._fleet.row_of[hello.worker]
+            if self._fleet.is_over(row):
+                continue
+            for deed in desired.missing(hello, self._fleet.knobs[row]):
+                if (worker, deed.knob) not in in_flight:
+                    outputs += self._ledger.issue(
+                        worker, hello.incarnation, deed, "reconcile", now_ns
+                    )[1]
+        return outputs
+
     def restore(self, plans: Iterable[Plan]) -> None:
         """Take over the plans that an earlier Weaver left."""
         self.plans = {plan.verdict: plan for plan in plans}
@@ -222,8 +243,8 @@ class Operations:
                 return f"dump of {worker} collected"
             case Alert(text=text):
                 return text
-            case CordonNode(node=node):
-                return f"nobody new is put on {node}"
+            case CordonNode(node=node, lasts_s=lasts_s):
+                return f"nobody new is put on {node}{f' for {lasts_s:.0f} s' if lasts_s else ''}"
             case UncordonNode(node=node):
                 return f"{node} may be used again"
 

@@ -97,10 +97,10 @@ class Staging:
                 return "" if self._in("paused") else "no worker is paused"
             case CollectDump(worker=worker) | Alert(worker=worker):
                 return self._not_present(worker)
-            case CordonNode(node=node):
-                return self._cordon_obstacle(node)
+            case CordonNode():
+                return self._cordon_obstacle(action)
             case UncordonNode(node=node):
-                cordoned = self._fleet.cordoned
+                cordoned = self._fleet.cordons.nodes
                 hint = nearest(node, cordoned)
                 return "" if node in cordoned else f"node {node!r} is not cordoned{hint}"
 
@@ -133,7 +133,7 @@ class Staging:
         """Return the rows of the best stand-by group: as large, fresh, on other nodes."""
         hello = self._fleet.hello
         members = self._members(group)
-        barred = {hello[row].node for row in members} | self._fleet.cordoned
+        barred = {hello[row].node for row in members} | self._fleet.cordons.nodes
         racks = {hello[row].rack for row in members} - {""}
         fit = [
             (any(hello[row].rack in racks for row in rows), name, rows)
@@ -166,16 +166,19 @@ class Staging:
         need = "as many workers, on other nodes that are not cordoned, heard of lately"
         return f"no stand-by fits {group}: need {need}"
 
-    def _cordon_obstacle(self, node: str) -> str:
-        if node in self._fleet.cordoned:
-            return f"node {node} is cordoned already"
+    def _cordon_obstacle(self, action: CordonNode) -> str:
+        """Refuse what would shorten a cordon: a policy must not undo a person's."""
+        node = action.node
+        if self._fleet.cordons.lasts(node, action.lasts_s, self.now_ns):
+            longer = " for as long" if node in self._fleet.cordons.until_ns else ""
+            return f"node {node} is cordoned already{longer}"
         known = self.nodes()
         return "" if node in known else f"no node is called {node!r}{nearest(node, known)}"
 
     def nodes(self) -> set[str]:
         """Return every node that is known: workers sat there, or somebody told of a fault."""
         known = {hello.node for hello in self._fleet.hello}
-        known.update(fault.node for fault in self._fleet.fault_log.faults)
+        known.update(faults[0].node for faults in self._fleet.fault_log.faults_of.values())
         return known - {""}
 
     def _not_present(self, worker: str) -> str:

@@ -22,7 +22,8 @@ def describe_action(action: Mapping[str, Any]) -> str:
         case {"kind": "alert", "worker": worker, "text": text}:
             return f"alert on {worker}: {text}"
         case {"kind": kind, "node": str(node)}:
-            return f"{kind} node {node}"
+            lasts_s = action.get("lasts_s")
+            return f"{kind} node {node}{f' for {lasts_s:.0f} s' if lasts_s else ''}"
         case {"kind": kind, "worker": str(worker)}:
             return f"{kind} {worker}"
     return str(action.get("kind", ""))
@@ -134,6 +135,7 @@ _TEXTS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "node_fault": lambda body: f"{body['id']} {body['kind']} of node {body['node']}",
     "request": _request,
     "reply": _reply,
+    "cordon_over": lambda body: f"node {body['node']} may be used again: its cordon is over",
     "knob_desired": _desired,
     "notice": lambda body: str(body["text"]),
     "issue": lambda body: f"{body['command']['id']} {body['command']['do']['verb']}",

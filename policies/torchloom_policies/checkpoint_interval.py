@@ -1,7 +1,7 @@
 """Save as often as the measured failures make it worth, and once more before a forecast one."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 import msgspec
 import numpy as np
@@ -10,7 +10,6 @@ from torchloom_core.checkpointing import daly_s, ettr
 from torchloom_core.outlook import UNSAVED_WORK, ActedOn, Outlook, unsaved_work_s
 from torchloom_core.plugin import (
     ChangeKnob,
-    Fault,
     FleetView,
     Need,
     NotNegative,
@@ -20,6 +19,7 @@ from torchloom_core.plugin import (
     SaveCheckpoint,
     hookimpl,
 )
+from torchloom_core.run_failures import RunFailures
 
 _DAY_S = 86_400.0
 
@@ -30,8 +30,13 @@ class CheckpointIntervalPolicy:
     The run's failure rate has a gamma prior of ``prior_failures`` failures at
     ``prior_failures_per_node_day``; with n failures seen in E node-seconds of training its
     posterior mean is ``(prior_failures + n) / (prior_failures / prior rate + E)`` (Gelman et
-    al., "Bayesian Data Analysis", 2.6), and M is one over that and the nodes that train now.
-    The interval is Daly's higher-order optimum for M and ``costs.checkpoint_s``
+    al., "Bayesian Data Analysis", 2.6). A checkpoint is of use only to failures that roll the run
+    back: where the other groups go on, as with torchft, hardly any does. So their share is
+    measured, (1 + rollbacks) / (1 + failures watched), the mean of a beta distribution that
+    begins as if one had been seen, and it did; see :class:`torchloom_core.run_failures.Rollbacks`.
+    M is one over the rate, the share and the nodes that train now. A failure from which a local
+    checkpoint recovers is a rollback too, so that with two tiers the interval is rather too
+    short. The interval is Daly's higher-order optimum for M and ``costs.checkpoint_s``
     (:func:`torchloom_core.checkpointing.daly_s`), within the knob's range; the gain is the
     difference in :func:`~torchloom_core.checkpointing.ettr` over ``period_s``. It is proposed
     if it differs by more than ``tolerance`` from what is set and from what was proposed within
@@ -84,7 +89,7 @@ class CheckpointIntervalPolicy:
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._failures = _Failures(options.incident_s)
+        self._failures = RunFailures(options.incident_s)
         self._proposed_s = 0.0
         self._proposed_ns = 0
         self._outlook = Outlook(options.predictor)
@@ -110,8 +115,9 @@ class CheckpointIntervalPolicy:
         options, costs = self._options, view.costs
         if not values:
             return
-        mtbf_s = 1.0 / self._rate_per_s()
-        wanted = self._within_range(daly_s(costs.checkpoint_s, mtbf_s), view)
+        rollbacks = self._failures.rollbacks
+        mtbf_s = 1.0 / (self._rate_per_s() * rollbacks.share)
+        wanted = self._within_range(daly_s(save_s=costs.checkpoint_s, mtbf_s=mtbf_s), view)
         present = max(values, key=lambda value: _distance(value, wanted))
         if not self._is_news(present, wanted, view.now_ns):
             return
@@ -132,7 +138,8 @@ class CheckpointIntervalPolicy:
             action=ChangeKnob(knob=options.knob, value=wanted),
             reason=(
                 f"{self._failures.count} failures in {self._failures.node_s / _DAY_S:.1f} "
-                f"node-days: one every {mtbf_s:.0f} s, a save takes {costs.checkpoint_s:g} s; "
+                f"node-days, of {rollbacks.watched} watched {rollbacks.count} took work back: "
+                f"one that does every {mtbf_s:.0f} s, a save takes {costs.checkpoint_s:g} s; "
                 f"{wanted:.0f} s of work between saves instead of {present:.0f} s leave "
                 f"{after:.2%} of the time instead of {before:.2%}"
             ),
@@ -205,53 +212,6 @@ class CheckpointIntervalPolicy:
         if until_next_s <= 0 or self._outlook.rest_s <= until_next_s:
             return 1.0  # nobody saves in time
         return until_next_s / self._outlook.rest_s
-
-
-class _Failures:
-    """The failures that hit the run, and how many node-seconds it trained to have them.
-
-    Faults from before the first look count on nodes that train then, the first of them only to
-    start the clock.
-    """
-
-    def __init__(self, incident_s: float) -> None:
-        self._incident_ns = round(incident_s * 1e9)
-        self._known: Sequence[Fault] | None = None
-        self._ids: set[str] = set()
-        self._members: set[str] = set()
-        self._looked_ns = 0
-        self._first_ns = 0
-        self._last_ns = 0
-        self.nodes = 0
-        self.node_s = 0.0
-        self.count = 0
-
-    def look(self, view: FleetView, training: list[int]) -> None:
-        """Count what is new; ``training`` are the rows of the workers that train."""
-        places = {view.node[row] or view.workers[row] for row in training}
-        members = places | {view.workers[row] for row in training}
-        if self._known is None and not training:
-            return
-        if view.faults is not self._known:
-            fresh = [fault for fault in view.faults if fault.id not in self._ids]
-            hit = members | self._members
-            for fault in fresh:
-                if fault.fatal and (fault.worker or fault.node) in hit:
-                    self._count(fault.ts_ns)
-            if self._known is None and self.count:
-                self.node_s = len(places) * (view.now_ns - self._first_ns) / 1e9
-                self.count -= 1
-            self._known, self._ids = view.faults, {fault.id for fault in view.faults}
-        if self._looked_ns:
-            self.node_s += self.nodes * (view.now_ns - self._looked_ns) / 1e9
-        self.nodes, self._members, self._looked_ns = len(places), members, view.now_ns
-
-    def _count(self, ts_ns: int) -> None:
-        if not self._last_ns:
-            self._first_ns = ts_ns
-        if not self._last_ns or abs(ts_ns - self._last_ns) > self._incident_ns:
-            self.count += 1
-        self._last_ns = max(ts_ns, self._last_ns)
 
 
 def _values(knob: str, training: list[int], view: FleetView) -> list[float]:

@@ -12,6 +12,7 @@ from torchloom_core.outlook import UNSAVED_WORK, ActedOn, Outlook, Standbys, uns
 from torchloom_core.plugin import (
     Action,
     Alert,
+    CordonNode,
     DrainGroup,
     FleetView,
     Floats,
@@ -42,6 +43,10 @@ class FailureForecastPolicy:
     trainer reports ``unsaved_work_s``, the unsaved work is what it will be on average until the
     forecast is over; else it is ``costs.unsaved_s``. A group's probability is 1 - prod(1 - p)
     over its workers, as if they failed independently.
+
+    The nodes that the group leaves for, those that alone fail with ``min_probability``, are
+    cordoned for the rest of the forecast's horizon: after that nothing is known against them. The
+    gain of a cordon is what their failure would cost whoever was put there meanwhile.
 
     A forecast is weighed at every tick until its horizon has passed, so that a group for which
     no stand-by was there is moved once there is one. A group on the same nodes is proposed once
@@ -146,6 +151,7 @@ class FailureForecastPolicy:
                 confidence=risk.probability,
                 cause=(self._outlook.id,),
             )
+            yield from self._cordon(risk, groups, view)
         elif not self._options.drain_without_standby and self._alerted.is_news(*news):
             self._alerted.add(*news, self._outlook.rest_s)
             reason = f"{self._reason(risk, cost_gpu_s, view)}; no stand-by can take over"
@@ -169,6 +175,26 @@ class FailureForecastPolicy:
         if self._options.drain_without_standby and risk.probability * risk.loss_gpu_s > cost_gpu_s:
             return DrainGroup(group=risk.group), cost_gpu_s
         return None, risk.price_gpu_s
+
+    def _cordon(self, risk: "_Risk", groups: "_Groups", view: FleetView) -> Iterator[Proposal]:
+        """Keep off the nodes that the group leaves for, as long as the forecast reaches."""
+        rest_s = self._outlook.rest_s
+        for node in dict.fromkeys(view.node[row] for row in risk.rows):
+            rows = [row for row in risk.rows if view.node[row] == node]
+            probability = groups.any_fails(rows)
+            is_likely = probability >= self._options.min_probability and probability > 0
+            if not node or node in view.cordoned or not is_likely:
+                continue
+            yield Proposal(
+                action=CordonNode(node=node, lasts_s=rest_s),
+                reason=(
+                    f"group {risk.group} leaves {node}, which fails within {rest_s:.0f} s with "
+                    f"probability {probability:.2f}: that would cost {risk.loss_gpu_s:.0f} GPU-s"
+                ),
+                gain_gpu_s=risk.loss_gpu_s,
+                confidence=probability,
+                cause=(self._outlook.id,),
+            )
 
     def _reason(self, risk: "_Risk", cost_gpu_s: float, view: FleetView) -> str:
         worker, node = view.workers[risk.worst], view.node[risk.worst]
@@ -222,6 +248,11 @@ class _Groups:
             group = view.group[row]
             survival[group] = survival.get(group, 1.0) * (1.0 - float(expected[row]))
         self.standby_probability = {group: 1.0 - alive for group, alive in survival.items()}
+
+    def any_fails(self, rows: list[int]) -> float:
+        """Return the probability that a worker in one of these rows fails."""
+        with np.errstate(divide="ignore"):
+            return float(-np.expm1(np.log1p(-self.worker_probability[rows]).sum()))
 
     def members(self, number: int) -> NDArray[np.intp]:
         """Return the rows of the group's workers that train."""

@@ -1,5 +1,6 @@
 """Keep away from nodes that have failed much more often than the others."""
 
+from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated
@@ -7,6 +8,7 @@ from typing import Annotated
 import msgspec
 import numpy as np
 
+from torchloom_core.features import incidents
 from torchloom_core.outlook import ActedOn, Standbys
 from torchloom_core.plugin import (
     CordonNode,
@@ -45,8 +47,10 @@ class LemonNodesPolicy:
 
     A failure costs the run ``[(detect + restart + unsaved) x run's GPUs + replace x group's
     GPUs]``; a lemon's surplus of failures within ``horizon_s`` times that is the gain, if it is
-    one. A node is cordoned once, and again only after another incident: who uncordons it has
-    seen to it. A group is moved after that, once a horizon, unless the odds have doubled.
+    one. A node is cordoned for ``memory_s``: what is known against it fades in that time. It is
+    cordoned once, and again only after another incident: who uncordons it has seen to it, and
+    one whose cordon is over has another chance. A group is moved after that, once a horizon,
+    unless the odds have doubled.
     """
 
     name = "lemon_nodes"
@@ -85,6 +89,7 @@ class LemonNodesPolicy:
         self._watched_since_ns: int | None = None
         self._weighed_ns = 0
         self._faults: object = None
+        self._histories = _Histories(options.incident_s)
         self._lemons: dict[str, _Lemon] = {}
         self._cordoned: dict[str, int] = {}
         self._moved = ActedOn()
@@ -108,14 +113,15 @@ class LemonNodesPolicy:
     def _find_lemons(self, view: FleetView) -> dict[str, "_Lemon"]:
         """Return the lemons among the nodes that had an incident."""
         options = self._options
-        incidents = _incidents(view.faults, round(options.incident_s * 1e9))
-        if not incidents:
+        self._histories.look(view.faults_of)
+        histories = self._histories.began_ns
+        if not histories:
             return {}
-        nodes = sorted(incidents)
+        nodes, began = list(histories), list(histories.values())
         memory_ns = options.memory_s * 1e9
-        count = np.array(
-            [sum(np.exp((ts - view.now_ns) / memory_ns) for ts in incidents[n]) for n in nodes]
-        )
+        began_ns = np.frombuffer(b"".join(began), dtype=np.int64)
+        row = np.repeat(np.arange(len(nodes)), [len(times) for times in began])
+        count = np.bincount(row, np.exp((began_ns - view.now_ns) / memory_ns))
         since_ns = min(self._watched_since_ns or view.now_ns, view.faults[0].ts_ns)
         watched = options.memory_s * -np.expm1((since_ns - view.now_ns) / memory_ns)
         fleet = len({*view.node, *nodes} - {""})
@@ -123,19 +129,21 @@ class LemonNodesPolicy:
         others = (1.0 + count.sum() - count) / (prior_s + (fleet - 1) * watched)
         shape, rate = _SHAPE + count, _SHAPE / others + watched
         limit = rate * options.ratio * others
-        probability = self._tail(shape, limit)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            expected = shape / rate * self._tail(shape + 1.0, limit) / probability
-        return {
-            nodes[i]: _Lemon(
-                probability=float(probability[i]),
-                surplus_per_s=float(expected[i] - others[i]),
-                incidents=len(incidents[nodes[i]]),
-                newest_ns=incidents[nodes[i]][-1],
+        lemons = {}
+        # Markov's inequality spares most nodes the incomplete gamma function.
+        for i in np.flatnonzero(shape / limit > options.min_probability).tolist():
+            probability = self._tail(shape[i], limit[i])
+            if probability <= options.min_probability:
+                continue
+            expected = shape[i] / rate[i] * self._tail(shape[i] + 1.0, limit[i]) / probability
+            lemons[nodes[i]] = _Lemon(
+                probability=float(probability),
+                surplus_per_s=float(expected - others[i]),
+                incidents=len(began[i]),
+                newest_ns=began[i][-1],
                 times=float(shape[i] / rate[i] / others[i]),
             )
-            for i in np.flatnonzero(probability > options.min_probability).tolist()
-        }
+        return lemons
 
     def _cordon(self, run: "_Run", view: FleetView) -> Iterator[Proposal]:
         gain_gpu_s = run.stall_gpu_s * self._options.horizon_s
@@ -145,7 +153,7 @@ class LemonNodesPolicy:
                 continue
             self._cordoned[node] = lemon.newest_ns
             yield Proposal(
-                action=CordonNode(node=node),
+                action=CordonNode(node=node, lasts_s=self._options.memory_s),
                 reason=lemon.describe(node),
                 gain_gpu_s=gain_gpu_s * lemon.surplus_per_s,
                 confidence=lemon.probability,
@@ -181,6 +189,31 @@ class LemonNodesPolicy:
             )
 
 
+class _Histories:
+    """The incidents of each node, looked for anew only where a fault came or went.
+
+    Attributes
+    ----------
+    began_ns : dict of str to array of int64
+        When the incidents of a node began, oldest first; the nodes by name.
+    """
+
+    def __init__(self, incident_s: float) -> None:
+        self._incident_s = incident_s
+        self._known: Mapping[str, tuple[Fault, ...]] = {}
+        self.began_ns: dict[str, array[int]] = {}
+
+    def look(self, faults_of: Mapping[str, tuple[Fault, ...]]) -> None:
+        """Take in what has changed since the last look."""
+        known, self._known = self._known, faults_of
+        for place, faults in faults_of.items():
+            if known.get(place) is not faults and faults[0].node:
+                self.began_ns[place] = array("q", incidents(faults, self._incident_s))
+        if known.keys() != faults_of.keys():
+            nodes = sorted(place for place, faults in faults_of.items() if faults[0].node)
+            self.began_ns = {node: self.began_ns[node] for node in nodes}
+
+
 @dataclass(frozen=True)
 class _Lemon:
     """A node with a history: how sure that is, and how many more failures a second it brings."""
@@ -210,19 +243,6 @@ class _Run:
             self.groups.setdefault(view.group[row], []).append(row)
         self.gpus = costs.gpus_per_worker * len(rows)
         self.stall_gpu_s = (costs.detect_s + costs.restart_s + costs.unsaved_s) * self.gpus
-
-
-def _incidents(faults: Iterable[Fault], incident_ns: int) -> Mapping[str, list[int]]:
-    """Return node to the times at which its incidents began, oldest first."""
-    began: dict[str, list[int]] = {}
-    last: dict[str, int] = {}
-    for fault in faults:
-        if not fault.node:
-            continue
-        if fault.node not in last or fault.ts_ns - last[fault.node] > incident_ns:
-            began.setdefault(fault.node, []).append(fault.ts_ns)
-        last[fault.node] = fault.ts_ns
-    return began
 
 
 @hookimpl

@@ -8,7 +8,8 @@ from torchloom_core.actions import Action, DrainGroup, Migrate, kind_of, target_
 from torchloom_core.arbiter.arbiter import Arbiter, Candidate, Mode
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.config import parse
-from torchloom_core.decisions import Granted, Proposal, Proposed, Verdict
+from torchloom_core.decisions import Proposal, Proposed, Verdict
+from torchloom_core.plans import Granted
 
 NOW_NS = 1_700_000_000 * SECOND_NS
 

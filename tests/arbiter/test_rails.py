@@ -19,7 +19,8 @@ from torchloom_core.arbiter import PERSON
 from torchloom_core.arbiter.arbiter import Candidate
 from torchloom_core.arbiter.rails import POLICY_RAILS
 from torchloom_core.clock import SECOND_NS
-from torchloom_core.decisions import Granted, Verdict
+from torchloom_core.decisions import Verdict
+from torchloom_core.plans import Granted
 
 MIGRATE = Migrate(group="g0")
 DRAIN = DrainGroup(group="g0")

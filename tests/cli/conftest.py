@@ -63,6 +63,7 @@ STATUS = Status(
         Waiting(proposal="p3.4", policy="x", action="migrate", target="group:g0", reason="ill"),
     ),
     cordoned=("node7", "node9"),
+    cordoned_until_ns={"node9": 172_800 * 10**9},
     trajectory=".torchloom/trajectory/digits",
 )
 

@@ -26,7 +26,7 @@ def test_status_shows_everything_that_matters(run, weaver):
         "quarantined",
         "raised: x",
         "p3.4",
-        "cordoned, nobody new is put there: node7, node9",
+        "cordoned, nobody new is put there: node7, node9 for 48h",
         ".torchloom/trajectory/digits",
     ):
         assert part in result.stdout
@@ -139,6 +139,11 @@ def test_what_is_refused_fails_or_does_not_end_is_one_line(run, weaver, result, 
         ("resume", "propose", {"action": {"kind": "resume"}}),
         ("dump g0-0", "propose", {"action": {"kind": "dump", "worker": "g0-0"}}),
         ("cordon n7", "propose", {"action": {"kind": "cordon", "node": "n7"}}),
+        (
+            "cordon n7 --for 1h30m",
+            "propose",
+            {"action": {"kind": "cordon", "node": "n7", "lasts_s": 5400.0}},
+        ),
         ("uncordon n7", "propose", {"action": {"kind": "uncordon", "node": "n7"}}),
         ("approve p3.4", "approve", {"proposal": "p3.4"}),
         ("actions stop", "actions.stop", None),

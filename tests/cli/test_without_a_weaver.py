@@ -39,6 +39,11 @@ def test_a_number_out_of_range_is_one_line(folder, words):
     is_one_line(folder.torchloom(*words.split()), 2, "Must be >")
 
 
+@pytest.mark.parametrize("span", ["0s", "-2h", "40y", "soon"])
+def test_a_cordon_that_cannot_last_so_long_is_one_line(folder, span):
+    is_one_line(folder.torchloom("cordon", "n7", "--for", span), 2, "--for")
+
+
 def test_init_writes_a_config_that_the_other_commands_take_and_never_overwrites_it(folder):
     assert folder.torchloom("init").returncode == 0
     assert "[weaver]" in (folder.path / "torchloom.toml").read_text()

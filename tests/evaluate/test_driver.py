@@ -1,4 +1,5 @@
 import dataclasses
+import re
 
 import msgspec
 import numpy as np
@@ -22,7 +23,13 @@ from tests.evaluate.scenes import (
     some_events,
     write,
 )
-from torchloom_core.actions import Alert, CordonNode, Migrate, SaveCheckpoint
+from torchloom_core.actions import (
+    Alert,
+    CordonNode,
+    Migrate,
+    SaveCheckpoint,
+    UncordonNode,
+)
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.decisions import Proposal
 from torchloom_core.evaluate.arms import Arm, baselines, random_alarms
@@ -229,6 +236,47 @@ def test_a_cordoned_node_is_told_to_the_model(tmp_path):
     driver, result = drive(stage, Scripted(wanted))
     assert [verdict.granted for _, verdict in driver.verdicts] == [True, False]
     assert result.migrations == 0
+
+
+@pytest.mark.parametrize(
+    ("lasts_s", "lifts", "taken"),
+    [(None, False, 5), (None, True, 4), (1200.0, False, 4)],
+    ids=["never", "by somebody", "by itself"],
+)
+def test_the_model_is_told_when_a_cordon_is_over(tmp_path, lasts_s, lifts, taken):
+    empty = scene_of(write(tmp_path / "empty.tltrace", []))
+    start_h = (empty.start_ns - START_NS) / HOUR_NS
+    lost = event(0, start_h + 5.0, empty.nodes[1])
+    stage = scene_of(write(tmp_path / "lost.tltrace", [lost]))
+    standby = stage.nodes[4]
+    trains = []
+
+    def wanted(view):
+        trains.append({n for n, s in zip(view.node, view.state, strict=True) if s == "training"})
+        age = round((view.now_ns - stage.start_ns) / (600 * SECOND_NS))
+        actions = {3: CordonNode(node=standby, lasts_s=lasts_s)}
+        if lifts:
+            actions[6] = UncordonNode(node=standby)
+        if age in actions:
+            yield Proposal(action=actions[age], reason="told to", gain_gpu_s=1e9)
+
+    drive(stage, Scripted(wanted))
+    assert trains[40] == {stage.nodes[row] for row in (0, 2, 3, taken)}
+
+
+def test_a_run_that_loses_only_a_step_is_saved_less_often_than_one_that_rolls_back(bundle):
+    saves = {}
+    for recovery in ("restart", "per_step"):
+        config = replace(CONFIG, evaluate=replace(JOB, recovery=recovery))
+        arm = next(a for a in baselines(policies(), standbys=1) if a.name == "daly_online")
+        stage = scene_of(bundle, evaluate=config.evaluate, seed=2)
+        driver, result = drive(stage, real(arm, stage, bundle, config), arm, config)
+        told = [verdict.reason for _, verdict in driver.verdicts][-1]
+        watched, back = map(int, re.search(r"of (\d+) watched (\d+) took", told).groups())
+        assert watched > 0
+        assert back == (watched if recovery == "restart" else 0)
+        saves[recovery] = result.saves
+    assert 1.3 * saves["per_step"] < saves["restart"]
 
 
 # --- what is not as it was recorded ---

@@ -47,13 +47,16 @@ def test_all_groups_that_finish_have_the_same_weights_to_the_bit(act):
 
 
 def test_the_migration_was_done_before_the_node_died(act):
-    story = report.story_of(act)
-    (verdict,) = [e for e in story if e["tag"] == "verdict" and e["granted"]]
-    (outcome,) = [e for e in story if e["tag"] == "outcome"]
-    assert verdict["action"] == {"kind": "migrate", "group": "g1"}
+    story = [e for e in report.story_of(act) if e["tag"] in {"verdict", "outcome"}]
+    migrate = {"kind": "migrate", "group": "g1"}
+    (verdict,) = [e for e in story if e["tag"] == "verdict" and e["action"] == migrate]
+    assert verdict["granted"]
+    (outcome,) = [e for e in story if e["tag"] == "outcome" and e["action"] == migrate]
     assert outcome["verdict"] == verdict["proposal"]
     assert (outcome["result"], outcome["detail"]) == ("done", "g3-0 joined, then g1 drained")
     assert act.ill_at < verdict["t"] < outcome["t"] < act.died_at
+    (cordon,) = [e for e in story if e["tag"] == "outcome" and e["action"]["kind"] == "cordon"]
+    assert cordon["action"]["node"] == act.scenario.sick.node
 
 
 def test_its_trajectory_is_decided_again_to_the_bit(act, capsys):

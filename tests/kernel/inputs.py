@@ -123,7 +123,7 @@ actions: st.SearchStrategy[Action] = st.one_of(
     st.builds(ResumeRun),
     st.builds(CollectDump, worker=workers),
     st.builds(Alert, worker=workers, text=st.just("look")),
-    st.builds(CordonNode, node=nodes),
+    st.builds(CordonNode, node=nodes, lasts_s=st.sampled_from([None, 1.0, 90.0])),
     st.builds(UncordonNode, node=nodes),
 )
 wants = st.one_of(

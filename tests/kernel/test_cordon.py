@@ -1,8 +1,11 @@
-"""Nobody new is put on a cordoned node, whoever asked for it, until it is uncordoned."""
+"""Nobody new is put on a cordoned node until it is uncordoned or the cordon is over."""
 
 import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.kernel.runs import (
+    START_NS,
     Calls,
     Run,
     Says,
@@ -12,20 +15,32 @@ from tests.kernel.runs import (
     of,
     only,
     proposal,
+    telemetry,
     three_groups,
 )
 from torchloom_core.actions import CordonNode, Migrate, UncordonNode
+from torchloom_core.clock import SECOND_NS
 from torchloom_core.codec import encode
+from torchloom_core.config import Config
 from torchloom_core.decisions import (
     Control,
+    CordonOver,
     Issue,
     NodeFault,
     Outcome,
     Recovered,
     Reply,
+    Tick,
     Verdict,
 )
-from torchloom_core.requests import StopActions
+from torchloom_core.plugins import ActivePlugins
+from torchloom_core.requests import Propose, Request, StopActions
+from torchloom_core.summaries import summarise
+from torchloom_core.trajectory.reader import lives
+from torchloom_core.trajectory.replay import replay
+from torchloom_core.trajectory.writer import TrajectoryWriter
+from torchloom_core.weaver.outbox import may_change_control
+from torchloom_core.weaver.status import describe
 
 CORDON = CordonNode(node="node-s")
 UNCORDON = UncordonNode(node="node-s")
@@ -38,7 +53,7 @@ def test_a_cordon_is_done_at_once_and_has_an_outcome():
     outcome = only(Outcome, outputs)
     assert (outcome.result, outcome.detail) == ("done", "nobody new is put on node-s")
     assert only(Reply, outputs).ids == ()
-    assert run.kernel.fleet.cordoned == {"node-s"}
+    assert run.kernel.fleet.cordons.nodes == {"node-s"}
     assert not run.kernel.operations.plans
 
 
@@ -87,15 +102,164 @@ def test_a_policy_may_cordon_one_node_and_then_only_a_share_and_a_person_any():
     rules = [verdict.rule for verdict in of(Verdict, run.tick())]
     assert rules == ["net_gain", "net_gain", "cordoned_share", "cordoned_share"]
     run.ask(CORDON)
-    assert len(run.kernel.fleet.cordoned) == 3
+    assert len(run.kernel.fleet.cordons.nodes) == 3
+
+
+def succeed(run: Run) -> Run:
+    """Return the run under a kernel that has only what the last one had stored."""
+    control = msgspec.json.decode(encode(run.kernel.control()), type=Control)
+    successor = Run(make_kernel(), now_ns=run.now_ns)
+    successor.feed(Recovered(epoch=run.kernel.ledger.epoch + 1, control=control))
+    return successor
 
 
 def test_cordons_outlive_the_weaver_and_the_kill_switch():
     run = three_groups(make_kernel())
     run.ask(CORDON)
     run.want(StopActions())
-    control = msgspec.json.decode(encode(run.kernel.control()), type=Control)
-    successor = Run(make_kernel())
-    successor.feed(Recovered(epoch=2, control=control))
-    assert successor.kernel.fleet.cordoned == {"node-s"}
+    successor = succeed(run)
+    assert successor.kernel.fleet.cordons.nodes == {"node-s"}
     assert only(Verdict, successor.ask(UNCORDON)).rule == "kill_switch"
+
+
+# --- cordons that end ---
+
+
+def for_s(seconds: float) -> CordonNode:
+    return CordonNode(node="node-s", lasts_s=seconds)
+
+
+def test_a_cordon_is_over_at_the_first_tick_at_or_after_its_end():
+    run = three_groups(make_kernel())
+    detail = only(Outcome, run.ask(for_s(90.0))).detail
+    assert detail == "nobody new is put on node-s for 90 s"
+    assert not of(CordonOver, run.tick(89.9))
+    assert only(Verdict, run.ask(Migrate(group="a"))).rule == "impossible"
+    run.feed(telemetry("s-0", state="standby"))
+    over = run.tick(0.1)
+    assert only(CordonOver, over) == CordonOver(node="node-s")
+    assert summarise("cordon_over", msgspec.to_builtins(only(CordonOver, over))) == (
+        "node node-s may be used again: its cordon is over"
+    )
+    assert any(map(may_change_control, of(CordonOver, over)))
+    assert only(Issue, run.ask(Migrate(group="a"))).command.worker == "s-0"
+    assert not of(CordonOver, run.tick(1000.0))
+
+
+def test_policies_see_the_node_again_at_the_tick_at_which_its_cordon_is_over():
+    seen = []
+    kernel = make_kernel([active("calls", Calls(lambda view: seen.append(view.cordoned) or ()))])
+    run = three_groups(kernel)
+    run.ask(for_s(2.0))
+    run.tick()
+    run.tick()
+    assert seen == [{"node-s"}, frozenset()]
+
+
+def test_the_longer_of_two_cordons_holds():
+    run = three_groups(make_kernel())
+    run.ask(for_s(90.0))
+    assert refusal(run, for_s(60.0)) == "node node-s is cordoned already for as long"
+    assert only(Verdict, run.ask(for_s(120.0))).granted
+    assert not of(CordonOver, run.tick(100.0))
+    assert only(Verdict, run.ask(CORDON)).granted
+    assert not of(CordonOver, run.tick(10_000.0))
+    assert refusal(run, for_s(1e9)) == "node node-s is cordoned already"
+
+
+def test_a_cordon_that_was_lifted_by_hand_does_not_end_the_next_one():
+    run = three_groups(make_kernel())
+    run.ask(for_s(90.0))
+    run.ask(UNCORDON)
+    run.ask(CORDON)
+    run.tick(90.0)
+    assert run.kernel.fleet.cordons.nodes == {"node-s"}
+
+
+def test_a_cordon_ends_while_actions_are_stopped():
+    run = three_groups(make_kernel())
+    run.ask(for_s(90.0))
+    run.want(StopActions())
+    assert only(CordonOver, run.tick(90.0))
+
+
+def test_a_state_from_before_cordons_could_end_is_read_as_it_was_meant():
+    control = msgspec.json.decode(b'{"cordoned": ["node-s"]}', type=Control)
+    run = three_groups(make_kernel())
+    run.feed(Recovered(epoch=2, control=control))
+    run.tick(1e6)
+    assert run.kernel.fleet.cordons.nodes == {"node-s"}
+    assert encode(CORDON) == b'{"kind":"cordon","node":"node-s"}'
+
+
+def test_the_status_says_until_when_a_node_is_cordoned():
+    run = three_groups(make_kernel())
+    run.ask(for_s(90.0))
+    run.ask(CordonNode(node="node-a"))
+    plugins = ActivePlugins((), {})
+    status = describe(run.kernel, Config(), plugins, now_ns=run.now_ns, malformed=0, log="")
+    assert status.cordoned == ("node-a", "node-s")
+    assert status.cordoned_until_ns == {"node-s": run.now_ns + 90 * SECOND_NS}
+
+
+NODES = ("node-a", "node-b", "node-s")
+happenings = st.one_of(
+    st.builds(
+        CordonNode,
+        node=st.sampled_from(NODES),
+        lasts_s=st.sampled_from([None, 0.5, 7.0, 30.0, 31.0]),
+    ),
+    st.builds(UncordonNode, node=st.sampled_from(NODES)),
+    st.sampled_from(["tick", "tick", "restart", "stop"]),
+)
+
+
+@given(st.lists(st.tuples(st.sampled_from([0.0, 0.5, 7.0, 15.0]), happenings), max_size=30))
+def test_a_cordon_is_over_exactly_at_its_end_whatever_happens_between(script):
+    run, stopped = three_groups(make_kernel()), False
+    end_s: dict[str, float] = {}
+    now_s = 0.0
+    for after_s, happening in script:
+        now_s += after_s
+        run.now_ns += round(after_s * SECOND_NS)
+        match happening:
+            case "tick":
+                over = {o.node for o in of(CordonOver, run.tick(0.0))}
+                assert over == {node for node, end in end_s.items() if end <= now_s}
+                end_s = {node: end for node, end in end_s.items() if node not in over}
+            case "restart":
+                run = succeed(run)
+                for group in "abcs":
+                    run.feed(hello(f"{group}-0", state="standby" if group == "s" else "training"))
+            case "stop":
+                run.want(StopActions())
+                stopped = True
+            case CordonNode(node=node, lasts_s=lasts_s):
+                run.ask(happening)
+                if not stopped:
+                    end = float("inf") if lasts_s is None else now_s + lasts_s
+                    end_s[node] = max(end, end_s.get(node, 0.0))
+            case UncordonNode(node=node):
+                run.ask(happening)
+                if not stopped:
+                    end_s.pop(node, None)
+        assert run.kernel.fleet.cordons.nodes == end_s.keys()
+
+
+def test_a_trajectory_with_a_cordon_that_ended_is_decided_again_to_the_bit(tmp_path):
+    inputs = [
+        Recovered(epoch=1),
+        hello("s-0"),
+        Request(id="r1", want=Propose(action=for_s(1.5))),
+        Tick(),
+        Tick(),
+    ]
+    kernel, writer = make_kernel(), TrajectoryWriter(tmp_path, "run", 1, Config(), {}, START_NS)
+    for second, message in enumerate(inputs):
+        ts_ns = START_NS + second * SECOND_NS
+        writer.event(message, ts_ns, kernel.step(message, ts_ns))
+    writer.close()
+    assert not kernel.fleet.cordons.nodes
+    (life,) = lives(tmp_path)
+    assert any(b"cordon_over" in output for *_, said in life.inputs() for output in said)
+    assert replay(life, lambda _: make_kernel()).difference is None

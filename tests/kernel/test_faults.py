@@ -170,7 +170,7 @@ def test_a_trajectory_with_faults_and_cordons_is_decided_again_to_the_bit(tmp_pa
         ts_ns = START_NS + second * SECOND_NS
         writer.event(message, ts_ns, kernel.step(message, ts_ns))
     writer.close()
-    assert kernel.fleet.cordoned == {"node-z", "node-y", "node-a"}
+    assert kernel.fleet.cordons.nodes == {"node-z", "node-y", "node-a"}
     report = replay(lives(tmp_path)[0], lambda life: cordoning())
     assert report.difference is None
     assert report.verdicts == 2

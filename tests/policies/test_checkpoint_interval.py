@@ -76,7 +76,7 @@ def only_action(proposals):
 
 def test_before_anything_was_seen_the_prior_decides():
     (proposal,) = proposed(policy(), fleet())
-    wanted = daly_s(30.0, mtbf_s(0, 0.0))
+    wanted = daly_s(save_s=30.0, mtbf_s=mtbf_s(0, 0.0))
     assert proposal.action == ChangeKnob(knob="checkpoint_interval_s", value=round(wanted, 1))
     assert proposal.action.worker is None
 
@@ -88,8 +88,11 @@ def test_failures_of_the_run_shorten_the_interval_as_the_posterior_says():
     judge = policy(tolerance=0.001, period_s=1.0)
     (proposal,) = proposed(judge, *ticks)
     mean_s = mtbf_s(4, 20.0)
-    assert proposal.action.value == pytest.approx(daly_s(30.0, mean_s), abs=0.1)
-    assert proposal.reason.startswith(f"4 failures in 20.0 node-days: one every {mean_s:.0f} s")
+    assert proposal.action.value == pytest.approx(daly_s(save_s=30.0, mtbf_s=mean_s), abs=0.1)
+    assert proposal.reason.startswith(
+        "4 failures in 20.0 node-days, of 0 watched 0 took work back: one that does every "
+        f"{mean_s:.0f} s, a save takes 30 s; "
+    )
     times = {"save_s": 30.0, "mtbf_s": mean_s, "restart_s": 60.0, "detect_s": 60.0}
     gain = ettr(proposal.action.value, **times) - ettr(HOUR_S, **times)
     assert proposal.gain_gpu_s == pytest.approx(gain * 1.0 * 8 * NODES)
@@ -131,12 +134,35 @@ def test_what_the_nodes_had_before_counts_from_the_first_fault_that_is_remembere
     history = [told("n1", -10 * DAY_S), told("n2", -5 * DAY_S), told("elsewhere", -DAY_S)]
     judge = policy()
     (proposal,) = proposed(judge, fleet(faults=history))
-    wanted = daly_s(30.0, mtbf_s(1, 10.0 * NODES))
+    wanted = daly_s(save_s=30.0, mtbf_s=mtbf_s(1, 10.0 * NODES))
     assert proposal.action.value == pytest.approx(wanted, abs=0.1)
 
 
+def test_failures_that_take_no_work_back_lengthen_the_interval_again():
+    hours, step_s = 48, 10.0
+    faults = [exit_of(f"w{k}", 6 * HOUR_S * (k + 1) + 600) for k in range(6)]
+
+    def ticks(lost_s):
+        for hour in range(hours + 1):
+            now_s = hour * HOUR_S
+            known = [f for f in faults if f.ts_ns <= (EPOCH_S + now_s) * 1e9]
+            yield fleet(now_s, known, step=(now_s - lost_s * len(known)) // step_s)
+
+    def last(lost_s):
+        judge = policy(tolerance=1e-6, period_s=1e-6)
+        (proposal,) = proposed(judge, *ticks(lost_s))
+        return proposal
+
+    mean_s = mtbf_s(6, NODES * hours / 24)
+    back, on = last(lost_s=1800.0), last(lost_s=0.0)
+    assert back.action.value == pytest.approx(daly_s(save_s=30.0, mtbf_s=mean_s), abs=0.1)
+    assert on.action.value == pytest.approx(daly_s(save_s=30.0, mtbf_s=7 * mean_s), abs=0.1)
+    assert ", of 6 watched 6 took work back: " in back.reason
+    assert ", of 6 watched 0 took work back: " in on.reason
+
+
 def test_on_the_plateau_nothing_is_proposed():
-    wanted = daly_s(30.0, mtbf_s(0, 0.0))
+    wanted = daly_s(save_s=30.0, mtbf_s=mtbf_s(0, 0.0))
     assert not proposed(policy(), fleet(interval=1.15 * wanted))
     assert proposed(policy(), fleet(interval=1.25 * wanted))
     assert proposed(policy(tolerance=0.1), fleet(interval=1.15 * wanted))

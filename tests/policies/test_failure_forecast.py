@@ -7,7 +7,7 @@ from tests.kernel.runs import Run, active, hello, make_kernel, of, only
 from torchloom_core.config import Costs
 from torchloom_core.decisions import ForecastWanted, Issue, Outcome, Proposed, Verdict
 from torchloom_core.messages import Drain, Join
-from torchloom_core.plugin import Alert, DrainGroup, Forecast, Migrate
+from torchloom_core.plugin import Alert, CordonNode, DrainGroup, Forecast, Migrate
 from torchloom_core.testing import view_of
 from torchloom_core.testing.views import EPOCH_S
 from torchloom_policies.failure_forecast import FailureForecastPolicy
@@ -30,12 +30,21 @@ def fleet(hazard, forecast_id="f1", why=None, **view):
     return view_of(metrics, forecasts=[forecast], **view)
 
 
+def ways_out(judge, view):
+    """Return what is proposed beside cordons."""
+    return [p for p in judge.on_tick(view) if not isinstance(p.action, CordonNode)]
+
+
+def cordons(judge, view):
+    return [p for p in judge.on_tick(view) if isinstance(p.action, CordonNode)]
+
+
 def later(seconds):
     return {"now_s": EPOCH_S + seconds}
 
 
 def test_a_group_whose_loss_exceeds_the_price_is_migrated():
-    (proposal,) = policy().on_tick(fleet({"w2": 0.5}, why={"w2": "too hot"}))
+    (proposal,) = ways_out(policy(), fleet({"w2": 0.5}, why={"w2": "too hot"}))
     assert proposal.action == Migrate(group="b")
     assert proposal.gain_gpu_s == (5 + 30 + 5) * 32 + 100 * 16
     assert proposal.cost_gpu_s == 2 * 32
@@ -48,92 +57,92 @@ def test_a_group_whose_loss_exceeds_the_price_is_migrated():
 
 
 def test_a_groups_probability_is_that_of_any_of_its_workers():
-    (proposal,) = policy().on_tick(fleet({"w2": 0.5, "w3": 0.4, "w0": 0.05}))
+    (proposal,) = ways_out(policy(), fleet({"w2": 0.5, "w3": 0.4, "w0": 0.05}))
     assert proposal.confidence == pytest.approx(1 - 0.5 * 0.6)
 
 
 def test_what_does_not_pay_is_left_alone():
     dear = Costs(gpus_per_worker=8, detect_s=5, restart_s=0, replace_s=0, migrate_s=10)
-    assert not list(policy().on_tick(fleet({"w2": 0.9}, costs=dear)))
+    assert not ways_out(policy(), fleet({"w2": 0.9}, costs=dear))
 
 
 def test_an_unlikely_failure_is_left_alone_whatever_the_price():
-    assert not list(policy(min_probability=0.6).on_tick(fleet({"w2": 0.5})))
+    assert not ways_out(policy(min_probability=0.6), fleet({"w2": 0.5}))
 
 
 def test_a_suspicion_is_acted_on_once_a_horizon_however_often_it_is_forecast():
     forecaster = policy()
-    assert len(list(forecaster.on_tick(fleet({"w2": 0.6})))) == 1
-    assert not list(forecaster.on_tick(fleet({"w2": 0.6})))
-    assert not list(forecaster.on_tick(fleet({"w2": 0.7}, "f2", **later(30))))
-    assert len(list(forecaster.on_tick(fleet({"w2": 0.7}, "f3", **later(60))))) == 1
+    assert len(ways_out(forecaster, fleet({"w2": 0.6}))) == 1
+    assert not ways_out(forecaster, fleet({"w2": 0.6}))
+    assert not ways_out(forecaster, fleet({"w2": 0.7}, "f2", **later(30)))
+    assert len(ways_out(forecaster, fleet({"w2": 0.7}, "f3", **later(60)))) == 1
 
 
 def test_a_suspicion_whose_odds_have_doubled_is_acted_on_again():
     forecaster = policy()
-    assert len(list(forecaster.on_tick(fleet({"w2": 0.6})))) == 1
-    (again,) = forecaster.on_tick(fleet({"w2": 0.75}, "f2", **later(1)))
+    assert len(ways_out(forecaster, fleet({"w2": 0.6}))) == 1
+    (again,) = ways_out(forecaster, fleet({"w2": 0.75}, "f2", **later(1)))
     assert again.cause == ("f2",)
 
 
 def test_the_same_group_on_other_nodes_is_another_suspicion():
     forecaster = policy()
-    assert len(list(forecaster.on_tick(fleet({"w2": 0.6})))) == 1
+    assert len(ways_out(forecaster, fleet({"w2": 0.6}))) == 1
     moved = fleet({"w2": 0.6}, "f2", node=["n0", "n1", "n7", "n8", "n4", "n5"])
-    assert len(list(forecaster.on_tick(moved))) == 1
+    assert len(ways_out(forecaster, moved)) == 1
 
 
 def test_a_forecast_says_less_with_time_and_nothing_once_its_horizon_is_over():
     unready = {"state": ["paused"] * 4 + ["gone"] * 2}
     forecaster = policy()
-    list(forecaster.on_tick(fleet({"w2": 0.75}, **unready)))
-    (proposal,) = forecaster.on_tick(fleet({"w2": 0.75}, **later(30)))
+    ways_out(forecaster, fleet({"w2": 0.75}, **unready))
+    (proposal,) = ways_out(forecaster, fleet({"w2": 0.75}, **later(30)))
     assert proposal.confidence == pytest.approx(0.5)
     assert "within 30 s" in proposal.reason
     forecaster = policy()
-    list(forecaster.on_tick(fleet({"w2": 0.75}, **unready)))
-    assert not list(forecaster.on_tick(fleet({"w2": 0.75}, **later(60))))
+    ways_out(forecaster, fleet({"w2": 0.75}, **unready))
+    assert not ways_out(forecaster, fleet({"w2": 0.75}, **later(60)))
 
 
 def test_a_group_is_moved_as_soon_as_there_is_a_standby():
     forecaster = policy()
-    (alert,) = forecaster.on_tick(fleet({"w2": 0.9}, state=["training"] * 4 + ["gone"] * 2))
+    (alert,) = ways_out(forecaster, fleet({"w2": 0.9}, state=["training"] * 4 + ["gone"] * 2))
     assert isinstance(alert.action, Alert)
     assert not list(
-        forecaster.on_tick(fleet({"w2": 0.9}, state=["training"] * 4 + ["gone"] * 2, **later(1)))
+        ways_out(forecaster, fleet({"w2": 0.9}, state=["training"] * 4 + ["gone"] * 2, **later(1)))
     )
-    (proposal,) = forecaster.on_tick(fleet({"w2": 0.9}, **later(2)))
+    (proposal,) = ways_out(forecaster, fleet({"w2": 0.9}, **later(2)))
     assert proposal.action == Migrate(group="b")
 
 
 def test_the_one_standby_goes_to_the_group_that_needs_it_most():
-    first, second = policy().on_tick(fleet({"w0": 0.5, "w2": 0.9}))
+    first, second = ways_out(policy(), fleet({"w0": 0.5, "w2": 0.9}))
     assert first.action == Migrate(group="b")
     assert isinstance(second.action, Alert)
 
 
 def test_a_standby_that_may_fail_as_well_is_worth_less():
-    (proposal,) = policy().on_tick(fleet({"w2": 0.5, "w4": 0.2, "w5": 0.0}))
+    (proposal,) = ways_out(policy(), fleet({"w2": 0.5, "w4": 0.2, "w5": 0.0}))
     assert proposal.cost_gpu_s == pytest.approx(2 * 32 + 0.2 * proposal.gain_gpu_s)
-    assert not list(policy().on_tick(fleet({"w2": 0.5, "w4": 0.49})))
+    assert not ways_out(policy(), fleet({"w2": 0.5, "w4": 0.49}))
 
 
 def test_a_standby_that_was_not_judged_yet_is_taken_for_a_typical_worker():
     hazard = dict.fromkeys(["w0", "w1", "w2", "w3"], 0.3)
-    assert not list(policy().on_tick(fleet(hazard)))
-    assert list(policy().on_tick(fleet({**hazard, "w4": 0.0, "w5": 0.0})))
+    assert not ways_out(policy(), fleet(hazard))
+    assert ways_out(policy(), fleet({**hazard, "w4": 0.0, "w5": 0.0}))
 
 
 def test_a_standby_on_a_cordoned_node_cannot_take_over():
-    (proposal,) = policy().on_tick(fleet({"w2": 0.9}, cordoned=["n5"]))
+    (proposal,) = ways_out(policy(), fleet({"w2": 0.9}, cordoned=["n5"]))
     assert isinstance(proposal.action, Alert)
 
 
 def test_the_work_not_yet_saved_counts_as_the_trainer_reports_it():
     hour = Costs(gpus_per_worker=8, detect_s=5, restart_s=30, unsaved_s=1800, replace_s=0)
-    late = policy().on_tick(fleet({"w2": 0.5}, costs=hour, unsaved_work_s=3000.0))
-    soon = policy().on_tick(fleet({"w2": 0.5}, costs=hour, unsaved_work_s=60.0))
-    unknown = policy().on_tick(fleet({"w2": 0.5}, costs=hour))
+    late = ways_out(policy(), fleet({"w2": 0.5}, costs=hour, unsaved_work_s=3000.0))
+    soon = ways_out(policy(), fleet({"w2": 0.5}, costs=hour, unsaved_work_s=60.0))
+    unknown = ways_out(policy(), fleet({"w2": 0.5}, costs=hour))
     gains = [only_gain(proposals) / 32 - 35 for proposals in (late, soon, unknown)]
     assert gains == pytest.approx([3030.0, 90.0, 1800.0])
 
@@ -146,12 +155,12 @@ def only_gain(proposals):
 def test_where_recovery_is_per_step_only_what_the_group_itself_loses_counts():
     step = Costs(gpus_per_worker=8, detect_s=0, restart_s=0, unsaved_s=10, replace_s=30)
     hazards = {"w2": 0.3}
-    (proposal,) = policy().on_tick(fleet(hazards, costs=step))
+    (proposal,) = ways_out(policy(), fleet(hazards, costs=step))
     assert proposal.gain_gpu_s == 10 * 32 + 30 * 16
     dear = Costs(
         gpus_per_worker=8, detect_s=0, restart_s=0, unsaved_s=10, replace_s=30, migrate_s=9
     )
-    assert not list(policy().on_tick(fleet(hazards, costs=dear)))
+    assert not ways_out(policy(), fleet(hazards, costs=dear))
 
 
 def test_a_model_without_skill_is_accepted_only_if_that_is_wanted():
@@ -160,19 +169,19 @@ def test_a_model_without_skill_is_accepted_only_if_that_is_wanted():
 
 
 def test_no_forecast_means_no_proposal():
-    assert not list(policy(predictor="ewma").on_tick(fleet({"w2": 0.9})))
+    assert not ways_out(policy(predictor="ewma"), fleet({"w2": 0.9}))
 
 
 def test_only_workers_that_train_are_moved():
     hazards = {"w4": 1.0, "w5": 1.0, "stranger": 1.0}
-    assert not list(policy().on_tick(fleet(hazards)))
+    assert not ways_out(policy(), fleet(hazards))
     states = ["gone", "draining", "left", "joining", "standby", "standby"]
     certain = {f"w{i}": 1.0 for i in range(4)}
-    assert not list(policy().on_tick(fleet(certain, state=states)))
+    assert not ways_out(policy(), fleet(certain, state=states))
 
 
 def test_a_certain_failure_has_confidence_one():
-    (proposal,) = policy().on_tick(fleet({"w2": 1.0}))
+    (proposal,) = ways_out(policy(), fleet({"w2": 1.0}))
     assert proposal.confidence == 1.0
 
 
@@ -186,7 +195,7 @@ def test_a_certain_failure_has_confidence_one():
     ids=["none", "too small", "on the same node"],
 )
 def test_without_a_standby_that_fits_people_are_told(unfit):
-    (proposal,) = policy().on_tick(fleet({"w2": 0.9}, **unfit))
+    (proposal,) = ways_out(policy(), fleet({"w2": 0.9}, **unfit))
     assert isinstance(proposal.action, Alert)
     assert proposal.action.worker == "w2"
     assert proposal.action.text.endswith("no stand-by can take over")
@@ -194,14 +203,14 @@ def test_without_a_standby_that_fits_people_are_told(unfit):
 
 def test_without_a_standby_a_group_is_drained_if_that_is_wanted_and_pays():
     states = ["training"] * 4 + ["gone"] * 2
-    (proposal,) = policy(drain_without_standby=True).on_tick(fleet({"w2": 0.9}, state=states))
+    (proposal,) = ways_out(policy(drain_without_standby=True), fleet({"w2": 0.9}, state=states))
     assert proposal.action == DrainGroup(group="b")
     assert proposal.cost_gpu_s == 2 * 32 + 100 * 16
-    assert not list(policy(drain_without_standby=True).on_tick(fleet({"w2": 0.5}, state=states)))
+    assert not ways_out(policy(drain_without_standby=True), fleet({"w2": 0.5}, state=states))
 
 
 def test_a_shorter_horizon_lowers_the_probability():
-    (proposal,) = policy(horizon_s=30.0).on_tick(fleet({"w2": 0.75}))
+    (proposal,) = ways_out(policy(horizon_s=30.0), fleet({"w2": 0.75}))
     assert proposal.confidence == pytest.approx(0.5)
     assert "within 30 s" in proposal.reason
 
@@ -212,6 +221,54 @@ def test_every_proposal_is_worth_its_price(hazards):
     for proposal in policy(min_probability=0.0).on_tick(fleet(hazard)):
         assert proposal.net_gpu_s > 0 or isinstance(proposal.action, Alert)
         assert 0 <= proposal.confidence <= 1
+
+
+# --- the nodes that are left ---
+
+
+def test_the_node_that_a_group_leaves_for_is_cordoned_as_long_as_the_forecast_reaches():
+    judge = policy()
+    (cordon,) = cordons(judge, fleet({"w2": 0.5, "w3": 0.05}))
+    assert cordon.action == CordonNode(node="n2", lasts_s=60.0)
+    assert cordon.gain_gpu_s == (5 + 30 + 5) * 32 + 100 * 16
+    assert (cordon.cost_gpu_s, cordon.cause) == (0.0, ("f1",))
+    assert cordon.confidence == pytest.approx(0.5)
+    assert cordon.reason == (
+        "group b leaves n2, which fails within 60 s with probability 0.50: that would cost 2880 "
+        "GPU-s"
+    )
+    assert not cordons(judge, fleet({"w2": 0.5}, **later(1)))
+
+
+def test_the_later_a_group_leaves_the_shorter_the_cordon():
+    judge = policy()
+    gone = ["training"] * 4 + ["gone"] * 2
+    assert not cordons(judge, fleet({"w2": 0.9}, state=gone))
+    (cordon,) = cordons(judge, fleet({"w2": 0.9}, **later(45)))
+    assert cordon.action.lasts_s == 15.0
+
+
+def test_the_workers_of_a_node_are_suspected_together():
+    shared = ["n0", "n0", "n2", "n2", "n4", "n5"]
+    (cordon,) = cordons(policy(min_probability=0.3), fleet({"w2": 0.2, "w3": 0.2}, node=shared))
+    assert cordon.action.node == "n2"
+    assert cordon.confidence == pytest.approx(1 - 0.8 * 0.8)
+    assert not cordons(policy(min_probability=0.3), fleet({"w2": 0.2, "w3": 0.2}))
+
+
+def test_a_group_that_is_drained_leaves_a_cordoned_node_too():
+    states = ["training"] * 4 + ["gone"] * 2
+    drained = policy(drain_without_standby=True)
+    assert len(cordons(drained, fleet({"w2": 0.9}, state=states))) == 1
+
+
+@pytest.mark.parametrize(
+    "view", [{"cordoned": ["n2"]}, {"node": ["n0", "n1", "", "n3", "n4", "n5"]}]
+)
+def test_a_node_that_is_cordoned_already_or_unknown_is_not_cordoned(view):
+    judge = policy()
+    assert not cordons(judge, fleet({"w2": 0.5}, **view))
+    assert len(ways_out(policy(), fleet({"w2": 0.5}, **view))) == 1
 
 
 class Daily:
@@ -234,7 +291,8 @@ def test_a_predictor_that_is_asked_once_a_day_moves_each_group_once():
     run.feed(Forecast(id=wanted.id, predictor="daily", horizon_s=7 * 86_400.0, hazard=hazard))
     assert isinstance(only(Proposed, run.tick(600.0)).proposal.action, Alert)
     run.feed(hello("s-0", state="standby"))
-    assert only(Verdict, run.tick(600.0)).granted
+    assert all(verdict.granted for verdict in of(Verdict, run.tick(600.0)))
+    assert run.kernel.fleet.cordons.nodes == {"node-a"}
     (join,) = run.commands()
     assert isinstance(join.do, Join)
     run.ack(join)
@@ -245,5 +303,8 @@ def test_a_predictor_that_is_asked_once_a_day_moves_each_group_once():
     run.feed(hello("a-0", incarnation=2, node="elsewhere", state="standby"))
     for _ in range(200):
         run.tick(600.0)
-    assert len(run.all(Proposed)) == 2
+    assert len(run.all(Proposed)) == 3
     assert len(of(Issue, run.outputs)) == 2
+    assert run.kernel.fleet.cordons.nodes == {"node-a"}
+    run.tick(7 * 86_400.0)
+    assert run.kernel.fleet.cordons.nodes == set()

@@ -9,6 +9,7 @@ from scipy.stats import gamma
 from tests.kernel.runs import Run, active, hello, make_kernel, of, only
 from torchloom_core.config import Costs
 from torchloom_core.decisions import Issue, NodeFault, Outcome, Proposed, Verdict
+from torchloom_core.fleet.state import FleetState
 from torchloom_core.plugin import CordonNode, Fault, Migrate
 from torchloom_core.testing import view_of
 from torchloom_core.testing.views import EPOCH_S
@@ -17,6 +18,7 @@ from torchloom_policies.lemon_nodes import LemonNodesPolicy
 DAY_S = 86_400.0
 COSTS = Costs(gpus_per_worker=8, detect_s=60, restart_s=300, unsaved_s=1800, replace_s=600)
 NODES = 40
+CORDON = CordonNode(node="n7", lasts_s=30 * DAY_S)
 
 
 def policy(**options):
@@ -60,7 +62,7 @@ def test_a_node_with_a_history_is_cordoned_and_its_group_moved():
     judge = policy()
     (cordon,) = judge.on_tick(fleet(LEMON))
     (move,) = judge.on_tick(fleet(LEMON, 1.0, cordoned=["n7"]))
-    assert cordon.action == CordonNode(node="n7")
+    assert cordon.action == CORDON
     assert move.action == Migrate(group="g7")
     assert cordon.confidence == pytest.approx(move.confidence, abs=1e-4)
     assert cordon.confidence > 0.9
@@ -103,11 +105,11 @@ def test_the_probability_is_that_of_the_gamma_posterior():
 
 def test_a_node_is_cordoned_again_only_after_another_incident():
     judge = policy()
-    assert CordonNode(node="n7") in actions(judge.on_tick(fleet(LEMON)))
+    assert CORDON in actions(judge.on_tick(fleet(LEMON)))
     assert actions(judge.on_tick(fleet(LEMON, 60.0))) == [Migrate(group="g7")]
     assert not list(judge.on_tick(fleet(LEMON, 7200.0)))
     more = sorted([*LEMON, *faults_of("n7", -0.5)], key=lambda fault: fault.ts_ns)
-    assert CordonNode(node="n7") in actions(judge.on_tick(fleet(more, 0.6 * DAY_S)))
+    assert CORDON in actions(judge.on_tick(fleet(more, 0.6 * DAY_S)))
 
 
 def test_a_node_that_is_cordoned_already_is_only_left():
@@ -117,7 +119,7 @@ def test_a_node_that_is_cordoned_already_is_only_left():
 def test_a_group_waits_on_its_lemon_for_a_standby_that_is_none():
     nobody = ["training"] * (NODES - 2) + ["gone"] * 2
     judge = policy()
-    assert actions(judge.on_tick(fleet(LEMON, state=nobody))) == [CordonNode(node="n7")]
+    assert actions(judge.on_tick(fleet(LEMON, state=nobody))) == [CORDON]
     assert not list(judge.on_tick(fleet(LEMON, 60.0, cordoned=["n7", "n38", "n39"])))
     assert actions(judge.on_tick(fleet(LEMON, 120.0, cordoned=["n7"]))) == [Migrate(group="g7")]
 
@@ -126,7 +128,7 @@ def test_a_standby_that_is_a_lemon_is_no_way_out():
     judge = policy(min_probability=0.8)
     both = history(n7=(28, 20, 14, 9, 5, 2), n38=(27, 19, 13, 8, 4, 1), n1=(29,))
     state = ["training"] * (NODES - 2) + ["standby", "gone"]
-    expected = [CordonNode(node="n38"), CordonNode(node="n7")]
+    expected = [CordonNode(node="n38", lasts_s=30 * DAY_S), CORDON]
     assert actions(judge.on_tick(fleet(both, state=state))) == expected
     assert not list(judge.on_tick(fleet(both, 60.0, state=state)))
 
@@ -134,7 +136,7 @@ def test_a_standby_that_is_a_lemon_is_no_way_out():
 def test_a_group_whose_move_does_not_pay_stays():
     dear = Costs(gpus_per_worker=8, detect_s=5, restart_s=30, unsaved_s=5, migrate_s=3600)
     judge = policy()
-    assert actions(judge.on_tick(fleet(LEMON, costs=dear))) == [CordonNode(node="n7")]
+    assert actions(judge.on_tick(fleet(LEMON, costs=dear))) == [CORDON]
     assert not list(judge.on_tick(fleet(LEMON, 60.0, costs=dear)))
 
 
@@ -160,6 +162,37 @@ def test_every_proposal_is_sure_enough_and_worth_its_price(counts, sure, ratio):
         assert all(f"n{k}" in marked for k, count in enumerate(counts) if count == worst)
 
 
+gaps = st.floats(0.001, 9.0)
+
+
+@given(st.lists(st.tuples(gaps, st.integers(0, 5), st.floats(0.0, 5.0)), min_size=1, max_size=40))
+def test_who_has_seen_the_faults_come_and_go_judges_as_who_sees_only_what_is_left(coming):
+    state = FleetState((), tick_s=600.0, stale_after_s=1e9, costs=COSTS, fault_memory_s=20 * DAY_S)
+    watching, late = (policy(min_probability=0.01, ratio=1.1) for _ in range(2))
+
+    def look(judge, now_s):
+        now_ns = round((EPOCH_S + now_s) * 1e9)
+        state.close_tick(now_ns)
+        return list(judge.on_tick(state.view(now_ns, {})))
+
+    def say_hello(incarnation, **changes):
+        for k in range(6):
+            worker = hello(f"g{k}-0", incarnation=incarnation, node=f"n{k}", **changes)
+            state.register(worker, round(EPOCH_S * 1e9))
+
+    say_hello(1, state="standby")
+    assert not look(watching, 0.0)
+    assert not look(late, 0.0)
+    now_s = 0.0
+    for number, (gap_days, k, late_days) in enumerate(coming):
+        now_s += gap_days * DAY_S
+        ts_ns = round((EPOCH_S + now_s - late_days * DAY_S) * 1e9)
+        state.note_fault(NodeFault(node=f"n{k}", kind="xid", ts_ns=ts_ns, id=f"e{number}"))
+        look(watching, now_s)
+    say_hello(2, state="training")
+    assert look(watching, now_s + 7200.0) == look(late, now_s + 7200.0) != []
+
+
 def test_the_kernel_cordons_the_lemon_and_moves_its_group_to_a_node_that_is_none():
     config = (
         "[weaver]\ntick_s = 600.0\nstale_after_s = 3600.0\n[costs]\nrestart_s = 600.0\n"
@@ -177,7 +210,7 @@ def test_the_kernel_cordons_the_lemon_and_moves_its_group_to_a_node_that_is_none
             run.feed(fault)
     outputs = [*run.tick(600.0), *run.tick(600.0)]
     assert all(verdict.granted for verdict in of(Verdict, outputs))
-    assert run.kernel.fleet.cordoned == {"node-a", "node-s"}
+    assert run.kernel.fleet.cordons.nodes == {"node-a", "node-s"}
     assert {outcome.result for outcome in of(Outcome, outputs)} == {"done"}
     assert only(Issue, outputs).command.worker == "t-0"
     for _ in range(20):

@@ -145,6 +145,16 @@ def test_a_cordoned_spare_is_used_last(recovery):
 
 
 @BOTH
+def test_a_spare_that_is_uncordoned_is_used_as_any_other(recovery):
+    job = plain_job(groups=2, spares=2, durable=DURABLE, recovery=recovery)
+    model = fleet(job, [lost_node(10, "n0")], 200)
+    model.cordon("n2")
+    model.uncordon("n2")
+    model.advance(15 * S)
+    assert {one.node for one in model.workers()} == {"n2", "n1"}
+
+
+@BOTH
 def test_a_standby_on_a_cordoned_node_is_used_if_nothing_else_is_left(recovery):
     for spares, taken in ((1, "n3"), (0, "n2")):
         job = plain_job(groups=2, standbys=1, spares=spares, durable=DURABLE, recovery=recovery)

@@ -5,7 +5,7 @@ import tempfile
 import types
 import typing
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import msgspec
 import numpy as np
@@ -38,6 +38,8 @@ def values_of(kind: Any) -> st.SearchStrategy[Any]:
     origin, args = get_origin(kind), get_args(kind)
     if kind == Int64:
         return INT64
+    if origin is Annotated:
+        return st.floats(args[1].gt, args[1].le, exclude_min=True)
     if origin is Literal:
         return st.sampled_from(args)
     if origin in (types.UnionType, typing.Union):

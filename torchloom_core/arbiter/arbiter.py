@@ -9,7 +9,8 @@ from torchloom_core import config
 from torchloom_core.actions import kind_of, target_of
 from torchloom_core.arbiter.rails import PERSON_RAILS, POLICY_RAILS, Case, Situation
 from torchloom_core.clock import SECOND_NS
-from torchloom_core.decisions import Granted, Proposed, Verdict
+from torchloom_core.decisions import Proposed, Verdict
+from torchloom_core.plans import Granted
 
 PERSON = "person"
 """The policy name under which a person's own requests are recorded."""

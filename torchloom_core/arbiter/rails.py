@@ -4,7 +4,7 @@
 verdict's rule.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -19,7 +19,8 @@ from torchloom_core.actions import (
     target_of,
 )
 from torchloom_core.clock import SECOND_NS
-from torchloom_core.decisions import Granted, Proposal
+from torchloom_core.decisions import Proposal
+from torchloom_core.plans import Granted
 
 _HOUR_NS = 3600 * SECOND_NS
 
@@ -49,7 +50,7 @@ class Situation(Protocol):
     def nodes(self) -> set[str]:
         """Return every node that is known."""
 
-    def cordoned(self) -> set[str]:
+    def cordoned(self) -> Set[str]:
         """Return the nodes on which nobody new is put."""
 
 

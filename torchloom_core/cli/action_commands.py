@@ -3,6 +3,11 @@
 Each is a proposal like a policy's: the arbiter has the last word, and the command tells it.
 """
 
+from datetime import timedelta
+from typing import Annotated
+
+from cyclopts import Parameter
+
 from torchloom_core.actions import (
     Action,
     CollectDump,
@@ -19,6 +24,7 @@ from torchloom_core.cli.weaver_client import act
 
 _HERE = Connection()
 _WAIT_S = 60.0
+_LONGEST_CORDON = timedelta(seconds=1e9)
 
 
 def stop_actions(*, connection: Connection = _HERE) -> None:
@@ -101,15 +107,31 @@ def dump(worker: str, /, *, wait: Wait = _WAIT_S, connection: Connection = _HERE
     _propose(CollectDump(worker=worker), wait, connection)
 
 
-def cordon(node: str, /, *, connection: Connection = _HERE) -> None:
+def _check_lasts(_: type, lasts: timedelta | None) -> None:
+    if lasts is not None and not timedelta() < lasts <= _LONGEST_CORDON:
+        raise ValueError(f"need more than 0 s and at most {_LONGEST_CORDON.days} days")
+
+
+def cordon(
+    node: str,
+    /,
+    *,
+    lasts: Annotated[timedelta | None, Parameter(name="--for", validator=_check_lasts)] = None,
+    connection: Connection = _HERE,
+) -> None:
     """Put nobody new on a node; who trains there stays.
+
+    Of two cordons of a node the longer one holds.
 
     Parameters
     ----------
     node
         The node.
+    lasts
+        For how long, such as 2d or 1h30m; until somebody uncordons it unless given.
     """
-    _propose(CordonNode(node=node), 0.0, connection)
+    lasts_s = None if lasts is None else lasts.total_seconds()
+    _propose(CordonNode(node=node, lasts_s=lasts_s), 0.0, connection)
 
 
 def uncordon(node: str, /, *, connection: Connection = _HERE) -> None:

@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from torchloom_core.cli.output import span
+from torchloom_core.clock import SECOND_NS
 from torchloom_core.control import Status, WorkerStatus
 
 _METRICS = 4
@@ -35,7 +36,7 @@ def render(status: Status, metrics: Sequence[str] = (), trouble: str = "") -> Re
         parts.append(Panel(Text(text), style="bold red"))
     parts.append(_workers(status.workers, metrics))
     if status.cordoned:
-        nodes = ", ".join(status.cordoned)
+        nodes = ", ".join(_cordon(node, status) for node in status.cordoned)
         parts.append(Text(f"cordoned, nobody new is put there: {nodes}", style="yellow"))
     if status.waiting:
         parts.append(_waiting(status))
@@ -46,6 +47,13 @@ def render(status: Status, metrics: Sequence[str] = (), trouble: str = "") -> Re
     if status.trajectory:
         parts.append(Text(f"trajectory: {status.trajectory}", style="dim"))
     return Group(*parts)
+
+
+def _cordon(node: str, status: Status) -> str:
+    until_ns = status.cordoned_until_ns.get(node)
+    if until_ns is None:
+        return node
+    return f"{node} for {span((until_ns - status.ts_ns) / SECOND_NS)}"
 
 
 def _headline(status: Status) -> Text:

@@ -13,6 +13,7 @@ from rich.table import Table
 from torchloom_core.demo.act import Act
 from torchloom_core.demo.scenario import symptoms
 from torchloom_core.demo.steplog import Measures, measure
+from torchloom_core.summaries import describe_action
 from torchloom_core.trajectory.layout import run_folder
 from torchloom_core.trajectory.reader import lives
 
@@ -53,8 +54,8 @@ def tell(entry: dict[str, Any]) -> str:
     match entry["tag"]:
         case "verdict":
             word = "granted" if entry["granted"] else f"not granted ({entry['rule']})"
-            target = " ".join(str(value) for value in entry["action"].values())
-            return f"{entry['policy']}: {target}: {word}, {entry['reason']}"
+            wish = describe_action(entry["action"])
+            return f"{entry['policy']}: {wish}: {word}, {entry['reason']}"
         case "outcome":
             return f"{entry['action']['kind']} is {entry['result']}: {entry['detail']}"
         case "policy_failed":

@@ -6,7 +6,9 @@ could be known, and every command and every forecast takes the time that the con
 """
 
 import heapq
+from bisect import bisect_right
 from collections.abc import Iterable
+from operator import attrgetter
 
 import numpy as np
 
@@ -18,11 +20,13 @@ from torchloom_core.actions import (
     DrainGroup,
     Migrate,
     SaveCheckpoint,
+    UncordonNode,
     target_of,
 )
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.config import Config
 from torchloom_core.decisions import (
+    CordonOver,
     Forecast,
     ForecastWanted,
     Input,
@@ -121,6 +125,11 @@ class Driver:
             for failure in failures
         }
 
+    @property
+    def silent(self) -> tuple[str, ...]:
+        """Predictors that never gave a probability of anybody, sorted."""
+        return tuple(sorted(self._kernel.forecasts.silent))
+
     def run(self) -> None:
         """Play the scene to its end."""
         scene = self._scene
@@ -180,6 +189,8 @@ class Driver:
                     self._judged(output, ts_ns)
                 case Outcome(action=CordonNode(node=node), result="done"):
                     self._model.cordon(node)
+                case CordonOver(node=node) | Outcome(action=UncordonNode(node=node), result="done"):
+                    self._model.uncordon(node)
                 case _:
                     pass
 
@@ -209,10 +220,10 @@ class Driver:
     def _is_right(self, group: str, ts_ns: int) -> bool:
         """Say whether a node of the group will be hit within the horizon."""
         nodes = {member.node for member in self._crew.members if member.group == group}
-        return any(
-            ts_ns < hit.ts_ns <= ts_ns + self._horizon_ns and not nodes.isdisjoint(hit.nodes)
-            for hit in self._scene.hits
-        )
+        hits, when = self._scene.hits, attrgetter("ts_ns")
+        first = bisect_right(hits, ts_ns, key=when)
+        last = bisect_right(hits, ts_ns + self._horizon_ns, key=when)
+        return any(not nodes.isdisjoint(hit.nodes) for hit in hits[first:last])
 
     def _rests_on_masked(self, action: Action) -> bool:
         """Say whether a worker that the action is about reported less than it would have."""

@@ -9,7 +9,8 @@ from torchloom_core.clock import SECOND_NS
 from torchloom_core.config import Costs
 from torchloom_core.decisions import Forecast, NodeFault
 from torchloom_core.fleet.columns import Ints, frozen
-from torchloom_core.fleet.fault_log import Fault, FaultLog
+from torchloom_core.fleet.cordons import Cordons
+from torchloom_core.fleet.fault_log import Fault, FaultLog, fault_of_worker
 from torchloom_core.fleet.intake import Intake, Newest
 from torchloom_core.fleet.rings import Rings
 from torchloom_core.fleet.table import SampleTable
@@ -44,7 +45,7 @@ class FleetState:
         Worker to its row.
     hello, state, knobs : list
         Of each row, what it last said of itself.
-    cordoned : set of str
+    cordons : Cordons
         Nodes on which nobody new is put.
     fault_log : FaultLog
         What went wrong of late, on whatever node.
@@ -73,7 +74,7 @@ class FleetState:
         self.hello: list[Hello] = []
         self.state: list[str] = []
         self.knobs: list[dict[str, KnobValue]] = []
-        self.cordoned: set[str] = set()
+        self.cordons = Cordons()
         self.fault_log = FaultLog(fault_memory_s)
 
     def register(self, hello: Hello, ts_ns: int) -> bool:
@@ -147,14 +148,7 @@ class FleetState:
 
     def _add_fault(self, worker: str, kind: str, ts_ns: int, suffix: str) -> Fault | None:
         node = self.hello[self.row_of[worker]].node
-        fault = Fault(
-            worker=worker,
-            node=node,
-            kind=kind,
-            ts_ns=ts_ns,
-            id=f"{worker}/{suffix}",
-            fatal=kind != "fault",
-        )
+        fault = fault_of_worker(worker, node, kind, ts_ns, suffix)
         return fault if self.fault_log.add(fault) else None
 
     def is_over(self, row: int) -> bool:
@@ -254,8 +248,9 @@ class FleetState:
             knob_values=knobs,
             forecasts=forecasts,
             faults=self.fault_log.faults,
+            faults_of=self.fault_log.faults_of,
             costs=self._costs,
-            cordoned=frozenset(self.cordoned),
+            cordoned=self.cordons.nodes,
         )
 
     def knob_specs(self) -> dict[str, KnobSpec]:

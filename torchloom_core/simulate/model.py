@@ -6,7 +6,7 @@ nothing in it is drawn at random, and every GPU's time ends in one bucket.
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import dropwhile
+from itertools import chain, dropwhile
 
 from torchloom_core.simulate.engine import Engine, to_ns
 from torchloom_core.simulate.ledger import Ledger
@@ -95,15 +95,14 @@ class FleetModel:
         return self._engine.events
 
     def workers(self) -> tuple[Member, ...]:
-        """Return the workers of all groups, stand-bys included, by group and rank."""
+        """Return the workers of all groups, stand-bys included, by group and rank.
+
+        One that is as before is the same object as before.
+        """
         if self._workers[0] != self.version:
             state = self._run.state
-            members = (
-                member
-                for group in self._pool.groups
-                for member in group.members(self._racks, state)
-            )
-            self._workers = (self.version, tuple(members))
+            members = (group.members(self._racks, state) for group in self._pool.groups)
+            self._workers = (self.version, tuple(chain.from_iterable(members)))
         return self._workers[1]
 
     def advance(self, until_ns: int) -> list[Happening]:
@@ -222,6 +221,10 @@ class FleetModel:
     def cordon(self, node: str) -> None:
         """Use ``node`` as a spare or a stand-by only if nothing else is left."""
         self._pool.cordon(node)
+
+    def uncordon(self, node: str) -> None:
+        """Use ``node`` as any other; what was put elsewhere meanwhile stays there."""
+        self._pool.uncordon(node)
 
     def finish(self) -> Result:
         """Advance to the end, close the books, and return what it all came to.

@@ -88,6 +88,10 @@ class Pool:
         """Use ``node`` as a spare or a stand-by only if nothing else is left."""
         self._cordoned.add(node)
 
+    def uncordon(self, node: str) -> None:
+        """Use ``node`` as any other."""
+        self._cordoned.discard(node)
+
     # --- nodes that go, nodes that come back ---
 
     def lose(self, nodes: Iterable[str], hit: Hit, ts_ns: int) -> None:

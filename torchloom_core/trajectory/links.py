@@ -17,6 +17,7 @@ command_life          the command         what the command was issued for      i
 outcome                                   the verdict                          the action's
 policy_failed
 notice                                                                         its worker
+cordon_over
 knob_desired                                                                   its worker
 issue                 the command         what the command was issued for      its worker
 recall                                    the command                          its worker

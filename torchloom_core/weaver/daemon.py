@@ -24,6 +24,7 @@ from torchloom_core.control import Status
 from torchloom_core.credentials import write_private
 from torchloom_core.decisions import (
     Control,
+    CordonOver,
     ForecastWanted,
     Input,
     Notice,
@@ -209,7 +210,7 @@ class Weaver:
 
 def _log(output: Output) -> None:
     match output:
-        case Notice(kind="hello" | "exit") | Verdict():
+        case Notice(kind="hello" | "exit") | CordonOver() | Verdict():
             level = logging.INFO
         case Outcome(action=Alert()) | Notice() | PolicyFailed():
             level = logging.WARNING

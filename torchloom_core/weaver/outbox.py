@@ -15,6 +15,7 @@ from torchloom_core.clock import Clock
 from torchloom_core.decisions import (
     CommandLife,
     Control,
+    CordonOver,
     Issue,
     KnobDesired,
     Notice,
@@ -35,7 +36,9 @@ CONTROL_KEY = "control"
 def may_change_control(output: Output) -> bool:
     """Say whether the kernel's state may differ after this output."""
     fault = isinstance(output, Notice) and output.kind == "fault"
-    return fault or isinstance(output, CommandLife | KnobDesired | Outcome | Reply | Verdict)
+    return fault or isinstance(
+        output, CommandLife | CordonOver | KnobDesired | Outcome | Reply | Verdict
+    )
 
 
 class Bus(Protocol):

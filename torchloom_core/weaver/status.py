@@ -54,7 +54,8 @@ def describe(
             )
             for proposal_id, candidate in kernel.arbiter.waiting.items()
         ),
-        cordoned=tuple(sorted(kernel.fleet.cordoned)),
+        cordoned=tuple(sorted(kernel.fleet.cordons.nodes)),
+        cordoned_until_ns=dict(sorted(kernel.fleet.cordons.until_ns.items())),
         trajectory=log,
     )
 

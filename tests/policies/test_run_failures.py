@@ -1,0 +1,281 @@
+"""A failure that takes work back is told from one after which the others just go on."""
+
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.kernel.runs import Calls, Run, active, hello, make_kernel, telemetry
+from torchloom_core.config import Costs
+from torchloom_core.plugin import Fault
+from torchloom_core.run_failures import Rollbacks, RunFailures
+from torchloom_core.testing import view_of
+from torchloom_core.testing.views import EPOCH_S
+
+COSTS = Costs(detect_s=5, restart_s=30, checkpoint_s=10)
+STEP_S = 10.0
+HOUR_S = 3600.0
+
+
+@dataclass
+class Watched:
+    """A run of four workers that is looked at once a second until told otherwise."""
+
+    failures: RunFailures = field(default_factory=lambda: RunFailures(300.0))
+    now_s: float = 0.0
+    faults: list[Fault] = field(default_factory=list)
+
+    def look(self, step, after_s=1.0, state="training"):
+        self.now_s += after_s
+        view = view_of(
+            workers=4,
+            state=state,
+            step=step,
+            now_s=EPOCH_S + self.now_s,
+            faults=sorted(self.faults, key=lambda fault: fault.ts_ns),
+            costs=COSTS,
+        )
+        self.failures.look(view, [row for row, s in enumerate(view.state) if s == "training"])
+
+    def train(self, step, for_s=1000.0):
+        """Train at the usual pace; return the step that is reached."""
+        for second in range(round(for_s)):
+            self.look(step + int((second + 1) / STEP_S))
+        return step + int(for_s / STEP_S)
+
+    def fail(self, ago_s=0.0, worker="w0"):
+        ts_ns = round((EPOCH_S + self.now_s - ago_s) * 1e9) + 1
+        number = len(self.faults)
+        self.faults.append(
+            Fault(worker=worker, node="n0", kind="exit", ts_ns=ts_ns, id=f"e{number}")
+        )
+
+    @property
+    def seen(self):
+        rollbacks = self.failures.rollbacks
+        return rollbacks.watched, rollbacks.count
+
+
+def test_a_failure_after_which_the_others_go_on_takes_nothing_back():
+    run = Watched()
+    step = run.train(0)
+    run.fail()
+    run.train(step, 30.0)
+    assert run.seen == (1, 0)
+    assert run.failures.rollbacks.share == 1 / 2
+
+
+def test_a_failure_after_which_the_step_number_falls_is_a_rollback():
+    run = Watched()
+    step = run.train(0)
+    run.fail()
+    for _ in range(35):
+        run.look(step)
+    run.train(step - 20, 30.0)
+    assert run.seen == (1, 1)
+    assert run.failures.rollbacks.share == 1.0
+
+
+def test_a_restart_that_is_faster_than_was_said_hides_no_rollback():
+    run = Watched()
+    step = run.train(0)
+    run.fail()
+    for _ in range(6):
+        run.look(step)
+    run.train(step - 5, 30.0)
+    assert run.seen == (1, 1)
+
+
+def test_a_restart_that_finds_its_work_again_takes_nothing_back():
+    run = Watched()
+    step = run.train(0)
+    run.fail()
+    for _ in range(60):
+        run.look(-1)
+    run.train(step, 30.0)
+    assert run.seen == (1, 0)
+
+
+def test_a_run_that_dies_whole_is_watched_until_its_next_life_reports():
+    run = Watched()
+    step = run.train(0)
+    run.fail()
+    for _ in range(20):
+        run.look(step, state="gone")
+    run.look(-1)
+    assert run.seen == (0, 0)
+    run.train(step - 50, 30.0)
+    assert run.seen == (1, 1)
+
+
+def test_a_step_that_was_only_reported_late_ends_no_watch():
+    run = Watched()
+    step = run.train(0)
+    run.fail()
+    for _ in range(30):
+        run.look(step + 1)
+    assert run.seen == (0, 0)
+    run.train(step - 20, 30.0)
+    assert run.seen == (1, 1)
+
+
+def test_the_loss_of_the_worker_that_was_ahead_takes_nothing_back():
+    run = Watched()
+    step = run.train(0)
+    run.look([step + 1, step, step, step])
+    run.fail()
+    for _ in range(9):
+        run.look([step + 1, step, step, step], state=["gone", *["training"] * 3])
+    run.train(step, 30.0)
+    assert run.seen == (1, 0)
+
+
+def test_a_worker_that_joins_from_nothing_takes_nothing_back():
+    run = Watched()
+    step = run.train(0)
+    run.fail()
+    for second in range(30):
+        run.look([0, *[step + second // 10] * 3])
+    assert run.seen == (1, 0)
+
+
+def test_a_worker_that_went_silent_hides_no_rollback():
+    run = Watched()
+    step = run.train(0)
+    run.fail()
+    for second in range(400):
+        run.look([step, *[step - 30 + second // 10] * 3])
+    assert run.seen == (1, 1)
+
+
+def test_failures_in_quick_succession_are_watched_to_one_end():
+    run = Watched()
+    step = run.train(0)
+    run.fail()
+    for _ in range(400):
+        run.look(-1)
+    run.fail(worker="w1")
+    run.train(step - 50, 30.0)
+    assert run.seen == (2, 2)
+
+
+@pytest.mark.parametrize("ago_s", [2000.0, 400.0])
+def test_what_is_told_late_counts_but_was_not_watched(ago_s):
+    run = Watched()
+    step = run.train(0)
+    run.fail(ago_s)
+    run.train(step, 30.0)
+    assert run.failures.count == 1
+    assert run.seen == (0, 0)
+
+
+def test_faults_from_before_the_first_look_were_not_watched():
+    run = Watched()
+    run.fail(1000.0)
+    run.fail(5000.0)
+    run.train(0)
+    assert run.failures.count == 1
+    assert run.seen == (0, 0)
+
+
+def test_without_a_pace_nothing_is_judged():
+    run = Watched()
+    run.look(5)
+    run.fail()
+    run.train(5, 30.0)
+    assert run.seen == (0, 0)
+
+
+def test_a_run_that_was_paused_after_a_failure_is_not_judged():
+    run = Watched()
+    step = run.train(0)
+    run.fail()
+    run.look(step)
+    for _ in range(500):
+        run.look(step, state="paused")
+    step = run.train(step)
+    assert run.seen == (0, 0)
+    run.fail()
+    run.train(step, 30.0)
+    assert run.seen == (1, 0)
+
+
+def test_without_a_failure_a_step_number_may_fall_as_it_likes():
+    run = Watched()
+    step = run.train(0)
+    step = run.train(step - 50)
+    run.fail()
+    run.train(step, 30.0)
+    assert run.seen == (1, 0)
+
+
+MARGIN_S = 2 * (COSTS.checkpoint_s + STEP_S)
+lost = st.one_of(st.none(), st.floats(3 * MARGIN_S, 2 * HOUR_S))
+
+
+@given(
+    every_s=st.sampled_from([1.0, 7.0, 60.0, 600.0, HOUR_S]),
+    begun=st.floats(0.0, 1.0),
+    lost_s=st.lists(lost, min_size=1, max_size=3),
+)
+def test_however_seldom_one_looks_what_was_lost_is_seen(every_s, begun, lost_s):
+    rollbacks, work_s, now_s = Rollbacks(), 50_000.0, 0.0
+    between_s = 10 * every_s + 3 * HOUR_S
+
+    def look(seconds, failures=0, worked_s=None):
+        nonlocal work_s, now_s
+        now_s += seconds
+        work_s += seconds if worked_s is None else worked_s
+        rollbacks.look(int(work_s / STEP_S), round(now_s * 1e9), failures, COSTS)
+
+    look(0.0)
+    for took_s in lost_s:
+        for _ in range(int(between_s / every_s)):
+            look(every_s)
+        if took_s is None:
+            look(every_s, failures=1)
+            continue
+        # It fails some way into the time between two looks, and is down for a while.
+        rest_s = every_s * (1.0 - begun) - COSTS.detect_s - COSTS.restart_s
+        look(every_s, failures=1, worked_s=every_s * begun - took_s + max(0.0, rest_s))
+        while rest_s < 0.0:
+            rest_s += every_s
+            look(every_s, worked_s=max(0.0, rest_s))
+    for _ in range(20):
+        look(every_s)
+    assert rollbacks.watched == len(lost_s)
+    assert rollbacks.count == sum(took_s is not None for took_s in lost_s)
+
+
+@pytest.mark.parametrize("falls", [False, True])
+def test_it_is_seen_through_the_kernel_as_well(falls):
+    failures = RunFailures(300.0)
+
+    def watch(view):
+        failures.look(view, [row for row, s in enumerate(view.state) if s == "training"])
+        return ()
+
+    run = Run(make_kernel([active("calls", Calls(watch))]))
+    for worker in ("a-0", "b-0"):
+        run.feed(hello(worker))
+    for second in range(300):
+        for worker in ("a-0", "b-0"):
+            run.feed(telemetry(worker, step=second))
+        run.tick()
+    run.exit("b-0")
+    if falls:
+        run.exit("a-0")
+        run.tick(20.0)
+        for worker in ("a-0", "b-0"):
+            run.feed(hello(worker, incarnation=2))
+        run.tick()
+    else:
+        run.feed(hello("b-0", incarnation=2))
+    for second in range(60):
+        step = second + (200 if falls else 300)
+        for worker, life in (("a-0", 2 if falls else 1), ("b-0", 2)):
+            run.feed(telemetry(worker, step=step, incarnation=life))
+        run.tick()
+    rollbacks = failures.rollbacks
+    assert (failures.count, rollbacks.watched, rollbacks.count) == (1, 1, int(falls))

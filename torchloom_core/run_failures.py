@@ -1,0 +1,164 @@
+"""How often the run fails, and how often that takes work back, as far as can be seen.
+
+For policies that weigh what a failure costs: public, like :mod:`torchloom_core.plugin`.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from torchloom_core.clock import SECOND_NS
+from torchloom_core.config import Costs
+from torchloom_core.fleet.fault_log import Fault, added
+from torchloom_core.fleet.view import FleetView
+
+
+class RunFailures:
+    """The failures that hit the run, and how many node-seconds it trained to have them.
+
+    Faults from before the first look count on nodes that train then, the first of them only to
+    start the clock.
+
+    Parameters
+    ----------
+    incident_s : float
+        Faults of the run closer than this are one failure, seconds.
+
+    Attributes
+    ----------
+    count : int
+        Failures so far.
+    nodes : int
+        How many nodes train now.
+    rollbacks : Rollbacks
+        Which of the failures since the first look took work back.
+    """
+
+    def __init__(self, incident_s: float) -> None:
+        self._incident_ns = round(incident_s * SECOND_NS)
+        self._known: Sequence[Fault] = ()
+        self._training: tuple[Sequence[str], list[int]] = ((), [])
+        self._places: frozenset[str] = frozenset()
+        self._looked_ns = self._first_ns = self._last_ns = self._node_ns = 0
+        self.nodes = self.count = 0
+        self.rollbacks = Rollbacks()
+
+    @property
+    def node_s(self) -> float:
+        """Node-seconds of training so far."""
+        return self._node_ns / SECOND_NS
+
+    def look(self, view: FleetView, training: list[int]) -> None:
+        """Count what is new; ``training`` are the rows of the workers that train."""
+        if not (self._looked_ns or training):
+            return
+        if self._looked_ns:
+            self._node_ns += self.nodes * (view.now_ns - self._looked_ns)
+        hit = self._places
+        if self._training[0] is not view.node or self._training[1] != training:
+            self._training = view.node, training
+            nodes = {view.node[row] or view.workers[row] for row in training}
+            self._places = frozenset(nodes.union(view.workers[row] for row in training))
+            self.nodes = len(nodes)
+            hit |= self._places
+        watched = 0 if view.faults is self._known else self._take(view, hit)
+        if "paused" in view.state:
+            self.rollbacks.forget()
+        else:
+            self.rollbacks.look(_step(view, training), view.now_ns, watched, view.costs)
+        self._looked_ns = view.now_ns
+
+    def _take(self, view: FleetView, hit: frozenset[str]) -> int:
+        """Count the failures of these places; return how many came since the last look."""
+        watched = 0
+        since_ns = self._looked_ns - round(view.costs.detect_s * SECOND_NS)
+        for fault in added(self._known, view.faults):
+            if fault.fatal and (fault.worker or fault.node) in hit and self._is_new(fault.ts_ns):
+                self.count += 1
+                watched += fault.ts_ns >= since_ns
+        self._known = view.faults
+        if self._looked_ns:
+            return watched
+        if self.count:
+            self._node_ns = self.nodes * (view.now_ns - self._first_ns)
+            self.count -= 1
+        return 0
+
+    def _is_new(self, ts_ns: int) -> bool:
+        """Say whether a fault at this time is none that belongs to a failure known already."""
+        is_new = not self._last_ns or abs(ts_ns - self._last_ns) > self._incident_ns
+        self._first_ns = self._first_ns or ts_ns
+        self._last_ns = max(ts_ns, self._last_ns)
+        return is_new
+
+
+def _step(view: FleetView, training: list[int]) -> int:
+    """Return how far the run is, -1 if nobody says."""
+    return int(np.max(view.step[training])) if training else -1
+
+
+class Rollbacks:
+    """How many of the failures that were watched took work back.
+
+    A failure is watched from the last look before it until the run's step number, the highest
+    that any of its workers has, rises after it; what rises within ``detect_s`` may only have been
+    reported late. Work was lost as far as the number fell meanwhile, or, since it may fall and
+    rise unseen where looks are rare, as far as the run is now behind its pace, less the
+    ``detect_s + restart_s`` that any restart takes. More than two saves and two steps, by which a
+    pace may err, is a rollback. The pace is that of all the time in which no failure was open.
+
+    Attributes
+    ----------
+    watched, count : int
+        Failures that were watched to their end, and how many of them were rollbacks.
+    """
+
+    def __init__(self) -> None:
+        self._from_step = self._last_step = -1
+        self._from_ns = self._noticed_ns = 0
+        self._open = 0
+        self._highest = self._fell = 0
+        self._clean_steps = self._clean_ns = 0
+        self.watched = self.count = 0
+
+    @property
+    def share(self) -> float:
+        """The share of failures that roll the run back, after a first one that did."""
+        return (1 + self.count) / (1 + self.watched)
+
+    def look(self, step: int, now_ns: int, failures: int, costs: Costs) -> None:
+        """Take how far the run is, -1 if nobody says, and how many failures are new."""
+        if failures and self._from_step >= 0:
+            self._noticed_ns = self._noticed_ns if self._open else now_ns
+            self._open += failures
+        if step < 0:
+            if not self._open:
+                self.forget()
+            return
+        if self._open:
+            self._highest = max(self._highest, step)
+            self._fell = max(self._fell, self._highest - step)
+            rises, self._last_step = step > self._last_step, step
+            if not rises or now_ns - self._noticed_ns < costs.detect_s * SECOND_NS:
+                return
+            self._close(step, now_ns, costs)
+        elif 0 <= self._from_step <= step:
+            self._clean_steps += step - self._from_step
+            self._clean_ns += now_ns - self._from_ns
+        self._from_step = self._last_step = self._highest = step
+        self._from_ns = now_ns
+
+    def forget(self) -> None:
+        """Begin anew, for time has passed in which the run was not to train."""
+        self._from_step, self._open, self._fell = -1, 0, 0
+
+    def _close(self, step: int, now_ns: int, costs: Costs) -> None:
+        """Say of the open failures whether they took work back, if the pace is known."""
+        if self._clean_steps:
+            step_s = self._clean_ns / self._clean_steps / SECOND_NS
+            late_s = (now_ns - self._from_ns) / SECOND_NS - (step - self._from_step) * step_s
+            unseen_s = late_s - costs.detect_s - costs.restart_s
+            is_rollback = max(self._fell * step_s, unseen_s) > 2.0 * (costs.checkpoint_s + step_s)
+            self.watched += self._open
+            self.count += self._open * is_rollback
+        self._open = self._fell = 0
