@@ -38,15 +38,19 @@ def check_skill(
 ) -> None:
     """Refuse a policy with ``needs_skill`` where a model's card shows none.
 
-    A predictor without a model has no card, and passes.
+    A predictor without a model has no card, and passes. A policy with the option
+    ``accept_unskilled`` can be told to take such a model all the same.
     """
     if not getattr(policy, "needs_skill", False):
         return
     for predictor in getattr(policy, "predictors", ()):
         card = getattr(predictors.get(predictor), "card", None)
         if card is not None and not card.skill:
+            overrule = "accept_unskilled"
+            options = getattr(type(policy).Options, "__struct_fields__", ())
             raise ConfigError(
-                f"{place.of('policies', name)}: need a predictor with skill, was "
+                f"{place.of('policies', name)}: need a predictor with skill"
+                f"{f' or {overrule} = true' if overrule in options else ''}, was "
                 f"{config.predictors[predictor][MODEL]}: {card.sentence}"
             )
 

@@ -53,6 +53,7 @@ def test_no_skill_is_said_plainly_and_is_no_error(folder):
         ("--until 60", 2, "--until: need a date such as 2024-06-30, or days such as 30d, was '60'"),
         ("--until 600d", 6, "need an end of the training time in the trace's 120 days"),
         ("--until 1970-01-01", 6, "need an end of the training time"),
+        ("--kind crahs", 6, "need a kind that its events have, was 'crahs'; did you mean crash?"),
         ("--option horizon=3", 2, "--option: predictors.fault_history.horizon: unknown key"),
         ("--option horizon_s", 2, "--option: need NAME=VALUE, was 'horizon_s'"),
         ("--out t.tltrace --force", 7, "need a model to replace, was something else"),

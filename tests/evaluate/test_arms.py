@@ -132,6 +132,33 @@ def test_each_predictor_makes_an_arm_of_a_policy_that_reads_forecasts(tmp_path):
     assert first.needs_forecast
 
 
+TWO_MODELS = (("trend", "old.tlmodel"), ("trend", "new.tlmodel"))
+
+
+@pytest.mark.parametrize("table", [{}, {"predictor": "trend"}], ids=["open", "told by the config"])
+def test_each_model_of_a_predictor_makes_an_arm_under_its_own_name(tmp_path, monkeypatch, table):
+    monkeypatch.chdir(tmp_path)
+    config = replace(CONFIG, policies={"failure_forecast": table})
+    first, second = arms(config, policies=("failure_forecast",), predictors=TWO_MODELS)
+    assert (first.name, second.name) == (
+        "failure_forecast(trend=old)",
+        "failure_forecast(trend=new)",
+    )
+    assert second.what == "failure_forecast, told by trend=new"
+    assert first.predictors == {"trend": {"model": str(tmp_path / "old.tlmodel")}}
+    assert second.predictors == {"trend": {"model": str(tmp_path / "new.tlmodel")}}
+    assert second.policies == {"failure_forecast": {"predictor": "trend"}}
+
+
+def test_a_whole_config_is_one_arm_and_takes_one_model_of_a_predictor(tmp_path):
+    config = replace(CONFIG, policies={"failure_forecast": {"predictor": "trend"}})
+    path = tmp_path / "mine.toml"
+    (arm,) = arms(config, predictors=TWO_MODELS[:1], config_path=path)
+    assert arm.predictors["trend"]["model"].endswith("old.tlmodel")
+    with pytest.raises(ConfigError, match="was trend=old and trend=new"):
+        arms(config, predictors=TWO_MODELS, config_path=path)
+
+
 def test_a_predictor_alone_is_no_arm():
     assert arms(predictors=(("ewma", ""),)) == []
 

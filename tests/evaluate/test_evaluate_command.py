@@ -6,10 +6,12 @@ import subprocess
 import sys
 from contextlib import suppress
 
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 from msgspec.structs import replace
 
-from tests.evaluate.scenes import HOUR_NS, NODES, START_NS, some_events, write
+from tests.evaluate.scenes import DAY_NS, HOUR_NS, NODES, START_NS, some_events, write
 from torchloom_core.cli.app import app
 from torchloom_core.errors import TorchloomError
 from torchloom_core.evaluate.results import Report
@@ -23,6 +25,9 @@ days = 0.5
 [predictors.fault_history]
 every_s = 3600.0
 horizon_s = 21600.0
+
+[policies.failure_forecast]
+accept_unskilled = true
 """
 
 
@@ -31,6 +36,7 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "small.tltrace", some_events())
     (tmp_path / "torchloom.toml").write_text(CONFIG)
+    (tmp_path / "bare.toml").write_text("[evaluate]\ngroups = 4\n")
     return tmp_path
 
 
@@ -77,6 +83,114 @@ def test_a_predictor_alone_is_scored_in_replay_and_nobody_acts_on_it(folder, cap
     assert report["policies"] == []
 
 
+def test_two_models_of_one_predictor_are_held_against_each_other(folder, capsys):
+    """In replay and in simulate, each under its own name, on time that neither was fitted on."""
+    for name, days in (("old", "2d"), ("new", "3d")):
+        fit(folder, name, days)
+    words = ("--predictor", "fault_history=old.tlmodel", "--predictor", "fault_history=new.tlmodel")
+    assert evaluate("small.tltrace", *words, "--mode", "replay", "--resamples", "200") == 0
+    old, new = reported(folder)["forecasts"]
+    assert (old["predictor"], new["predictor"]) == ("fault_history=old", "fault_history=new")
+    assert old["from_ns"] == new["from_ns"] > START_NS + 3 * DAY_NS
+    assert "fault_history=new" in old["versus"]
+    assert evaluate("small.tltrace", *words, "--seeds", "1") == 0
+    report = reported(folder)
+    names = [arm["name"] for arm in report["simulation"]["arms"]]
+    assert names[-2:] == [f"failure_forecast(fault_history={name})" for name in ("old", "new")]
+    assert "Runs begin no earlier than day 3.25:" in " ".join(report["assumptions"])
+
+
+def test_a_model_of_another_trace_is_scored_on_all_of_this_one(folder):
+    fit(folder, "old", "3d")
+    write(folder / "other.tltrace", some_events(seed=1, count=40))
+    words = ("--predictor", "fault_history=old.tlmodel", "--mode", "replay", "--resamples", "200")
+    assert evaluate("other.tltrace", *words) == 0
+    (score,) = reported(folder, "other")["forecasts"]
+    assert score["from_ns"] < START_NS + DAY_NS
+
+
+def fit(folder, name, days):
+    words = ("fit", "small.tltrace", "--predictor", "fault_history", "--until", days)
+    words += ("--out", f"{name}.tlmodel", "--tick-s", "3600", "--resamples", "200")
+    app([*words], exit_on_error=False, print_error=False, result_action="return_value")
+
+
+def reported(folder, name="small"):
+    return json.loads((folder / f"{name}-evaluation" / "report.json").read_bytes())
+
+
+def test_nothing_before_until_is_played_and_no_model_was_fitted_after_it(folder):
+    assert evaluate("small.tltrace", "--seeds", "3", "--until", "4d", "--days", "5") == 0
+    report = reported(folder)
+    assert {run["wall_s"] for run in report["simulation"]["runs"]} == {2 * 86_400.0}
+    assert "Runs begin no earlier than day 4:" in " ".join(report["assumptions"])
+    fit(folder, "late", "3d")
+    words = ("--predictor", "fault_history=late.tlmodel", "--until", "2d")
+    assert "late.tlmodel: test_tuned_threshold" in problem("small.tltrace", *words)
+
+
+def test_what_a_policy_says_before_until_is_not_counted(folder):
+    words = ("small.tltrace", "--mode", "replay", "--policy", "failure_forecast")
+    words += ("--predictor", "fault_history", "--resamples", "200")
+    counts = []
+    for until in ("2d", "5d"):
+        evaluate(*words, "--until", until)
+        counts.append(reported(folder)["policies"][0]["incidents"])
+    assert counts[1] < counts[0]
+
+
+def test_a_trace_that_knows_things_before_they_happen_is_refused(folder):
+    early = [replace(one, t_avail=one.t_event - HOUR_NS) for one in some_events(count=5)]
+    write(folder / "early.tltrace", early)
+    told = "early.tltrace/events.jsonl: future_feature: need t_avail >= t_event 2023-11-"
+    assert told in problem("early.tltrace")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "rule"),
+    [
+        (lambda rows: rows.take([1000, *range(len(rows))]), "that of the row before, 2023-11-15"),
+        (
+            lambda rows: rows.set_column(0, "t_event", pc.add(rows["t_avail"], 1)),
+            "t_event 2023-11-14T22:13:20.000000001Z, was 2023-11-14T22:13:20Z",
+        ),
+    ],
+    ids=["out of order", "known before it was measured"],
+)
+def test_telemetry_that_would_be_read_too_soon_is_refused(folder, spoil, rule):
+    write(folder / "odd.tltrace", some_events(), metrics=("heat",))
+    path = folder / "odd.tltrace" / "telemetry" / "000000.parquet"
+    pq.write_table(spoil(pq.read_table(path)), path)
+    (folder / "torchloom.toml").write_text(
+        "[predictors.trend]\nmetric = 'heat'\nlevel = 60.0\nwindow_s = 7200.0\n"
+        "horizon_s = 21600.0\nevery_s = 3600.0\n"
+    )
+    words = ("--mode", "replay", "--predictor", "trend", "--resamples", "200")
+    assert f"odd.tltrace/telemetry: need t_avail >= {rule}" in problem("odd.tltrace", *words)
+
+
+@pytest.mark.parametrize(
+    ("predictor", "options", "cause"),
+    [
+        ("trend", "metric = 'heta'", "; the trace has no heta"),
+        ("boosting", "metrics = ['heat']", "; it may have to learn first, with `torchloom fit`"),
+        (
+            "trend",
+            "metric = 'heat'\nwindow_s = 60.0",
+            "; its longest window is 60 s, and samples are 600 s apart",
+        ),
+    ],
+)
+def test_why_a_predictor_judges_nobody_is_said(folder, predictor, options, cause):
+    write(folder / "warm.tltrace", some_events(), metrics=("heat",))
+    (folder / "torchloom.toml").write_text(
+        f"[evaluate]\ntick_s = 600.0\n[predictors.{predictor}]\nevery_s = 3600.0\n{options}\n"
+    )
+    told = problem("warm.tltrace", "--mode", "replay", "--predictor", predictor)
+    assert "need a probability of some worker at some time, was none in 144 views" in told
+    assert told.endswith(cause)
+
+
 def test_what_cannot_be_evaluated_leaves_no_folder(folder):
     with pytest.raises(TorchloomError):
         evaluate("small.tltrace", "--policy", "nobody")
@@ -101,6 +215,11 @@ def test_forecasts_that_were_made_elsewhere_are_scored(folder, capsys):
     words = ("--mode", "replay", "--scores", "mine=mine.csv", "--resamples", "200")
     assert evaluate("small.tltrace", *words) == 0
     assert "mine" in capsys.readouterr().out
+    assert reported(folder)["forecasts"][1]["horizon_s"] == 86_400.0
+    assert evaluate("small.tltrace", *words, "--horizon-s", "7200") == 0
+    assert reported(folder)["forecasts"][1]["horizon_s"] == 7200.0
+    again = ("--scores", "mine=mine.csv")
+    assert "need each name once, was 'mine' 2 times" in problem("small.tltrace", *words, *again)
 
 
 def test_a_report_says_what_it_takes_for_granted(folder):
@@ -121,9 +240,17 @@ def test_a_report_says_what_it_takes_for_granted(folder):
         ("small.tltrace --predictor fault_history=no.tlmodel", "no.tlmodel: need a model"),
         ("small.tltrace --predictor =a", "--predictor: need NAME or NAME=MODEL.tlmodel, was '=a'"),
         ("small.tltrace --scores mine", "--scores: need NAME=FILE, was 'mine'"),
+        ("small.tltrace --predictor ewma --predictor ewma", "need each name once, was 'ewma' 2"),
+        ("small.tltrace --policy silence --policy silence", "need each name once, was 'silence' 2"),
         ("small.tltrace --scores mine=a.csv", "--scores: need --mode replay"),
-        ("small.tltrace --mode replay --scores mine=a.csv", "a.csv: need a Parquet or CSV file"),
+        ("small.tltrace --mode replay --config bare.toml", "or --scores, was none"),
+        ("small.tltrace --mode replay --scores mine=a.csv", "of scores: No such file or directory"),
         ("small.tltrace --mode replay --until soon", "--until: need a date"),
+        (
+            "small.tltrace --until 60d",
+            "--until: need a moment of the trace, 2023-11-14T22:13:20Z to 2023-11-20T22:13:20Z, "
+            "was 2024-01-13T22:13:20Z",
+        ),
         ("small.tltrace --config none.toml", "none.toml: cannot be read"),
         ("small.tltrace --out small.tltrace/manifest.json", "cannot be made"),
     ],

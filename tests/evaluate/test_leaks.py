@@ -7,7 +7,7 @@ import pytest
 from tests.evaluate.traces import HOUR_NS, HOUR_S, event, judge, task, write_bundle
 from torchloom_core.errors import LeakError, TraceError
 from torchloom_core.evaluate.given_scores import score_given
-from torchloom_core.evaluate.hindcasts import Hindcasts, hindcasts
+from torchloom_core.evaluate.hindcasts import hindcasts
 from torchloom_core.evaluate.leaks import (
     flags_of,
     is_point_adjusted,
@@ -188,12 +188,13 @@ def test_a_node_that_is_always_alarmed_is_not_point_adjusted():
 
 
 def test_a_model_is_not_scored_on_the_time_it_was_fitted_on():
-    refuse_trained("a.tlmodel", 100, 100)
+    june_ns = 1_719_705_600 * 10**9
+    refuse_trained("a.tlmodel", june_ns, june_ns)
     with pytest.raises(LeakError) as caught:
-        refuse_trained("a.tlmodel", 100, 99)
+        refuse_trained("a.tlmodel", june_ns, june_ns - 12 * HOUR_NS)
     assert str(caught.value) == (
-        "a.tlmodel: test_tuned_threshold: need scored time from 100 ns on, where its fitting and "
-        "threshold ended, was 99 ns"
+        "a.tlmodel: test_tuned_threshold: need scored time from 2024-06-30 on, where its fitting "
+        "and threshold ended, was 2024-06-29T12:00Z"
     )
 
 
@@ -240,25 +241,32 @@ def measured(tmp_path_factory):
     return write_bundle(path, days=40, rate=0.05, metrics=metrics)[0]
 
 
-def test_a_predictor_that_sees_the_future_is_refused_and_one_that_does_not_is_not(measured):
-    def honest(of):
-        return hindcasts(of, Level(), tick_s=6 * HOUR_S)
+def refuse(measured, forecasts):
+    """Make forecasts of the trace, and again up to day 20 of one that goes on otherwise."""
+    said = forecasts(measured)
+    refuse_future("mine", said, measured, forecasts, after_ns=20 * DAY_NS)
 
-    refuse_future(measured, honest, after_ns=20 * DAY_NS)
-    with pytest.raises(LeakError, match="future_feature: need forecasts up to"):
-        refuse_future(
-            measured, lambda of: hindcasts(of, Level(of), tick_s=6 * HOUR_S), after_ns=20 * DAY_NS
-        )
+
+def test_a_predictor_that_sees_the_future_is_refused_and_one_that_does_not_is_not(measured):
+    def honest(of, end_ns=None):
+        return hindcasts(of, Level(), tick_s=6 * HOUR_S, end_ns=end_ns)
+
+    def seer(of, end_ns=None):
+        return hindcasts(of, Level(of), tick_s=6 * HOUR_S, end_ns=end_ns)
+
+    refuse(measured, honest)
+    with pytest.raises(LeakError, match="mine: future_feature: need forecasts up to 1970-01-21"):
+        refuse(measured, seer)
 
 
 def test_a_mean_over_past_and_future_is_a_feature_from_the_future(measured):
-    def centred(of):
-        said = hindcasts(of, Level(), tick_s=6 * HOUR_S)
+    def centred(of, end_ns=None):
+        said = hindcasts(of, Level(), tick_s=6 * HOUR_S, end_ns=end_ns)
         after = np.vstack([said.score[1:], said.score[-1:]])
-        return Hindcasts(said.watched, said.times_ns, said.every_s, (said.score + after) / 2)
+        return said.with_score((said.score + after) / 2)
 
     with pytest.raises(LeakError, match="future_feature"):
-        refuse_future(measured, centred, after_ns=20 * DAY_NS)
+        refuse(measured, centred)
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from torchloom_core.config import parse
 from torchloom_core.decisions import Recovered, Tick, Verdict
 from torchloom_core.errors import LeakError, PluginError, TraceError
 from torchloom_core.evaluate.arms import Arm
+from torchloom_core.evaluate.candidates import Forecaster
 from torchloom_core.evaluate.labels import Task
 from torchloom_core.evaluate.replay import recorded_verdicts, replay_policies
 from torchloom_core.evaluate.scored import Scoring, score_predictors, split_ns
@@ -129,22 +130,27 @@ def test_a_migration_is_denied_where_the_trace_has_no_stand_by(bundle):
 # --- forecasts ---
 
 
+def of(**tables):
+    """Return the predictors to test, by name, with their tables."""
+    return [Forecaster(label=name, name=name, table=table) for name, table in tables.items()]
+
+
 def test_only_the_time_after_the_split_is_scored(bundle):
     scoring = Scoring(resamples=200)
-    (score,) = score_predictors(bundle, {"fault_history": HISTORY}, CONFIG, scoring)
+    (score,) = score_predictors(bundle, of(fault_history=HISTORY), CONFIG, scoring)
     assert score.from_ns >= split_ns(bundle)
     assert score.threshold_from == "before 3.6 d"
     assert set(score.versus) == {"random"}
     until_ns = START_NS + 4 * DAY_NS
     later = Scoring(until_ns=until_ns, resamples=200)
-    (score,) = score_predictors(bundle, {"fault_history": HISTORY}, CONFIG, later)
+    (score,) = score_predictors(bundle, of(fault_history=HISTORY), CONFIG, later)
     assert score.from_ns >= until_ns
 
 
 def test_predictors_that_are_asked_at_the_same_moments_are_held_against_each_other(bundle):
     trend = {"metric": "heat", "window_s": 7200.0, "level": 70.0, **HISTORY}
-    tables = {"fault_history": HISTORY, "trend": trend}
-    first, second = score_predictors(bundle, tables, CONFIG, Scoring(resamples=200))
+    tested = of(fault_history=HISTORY, trend=trend)
+    first, second = score_predictors(bundle, tested, CONFIG, Scoring(resamples=200))
     assert set(first.versus) == {"random", "trend"}
     assert second.versus["fault_history"].value == pytest.approx(-first.versus["trend"].value)
 
@@ -157,10 +163,10 @@ def test_the_threshold_knows_nothing_of_what_was_told_after_the_split(tmp_path, 
         for one in some_events(count=60)
     ]
     other = write(tmp_path / "other.tltrace", events, metrics=("heat",))
-    tables = {"fault_history": HISTORY}
+    tested = of(fault_history=HISTORY)
     scoring = Scoring(resamples=200)
-    (was,) = score_predictors(bundle, tables, CONFIG, scoring)
-    (now,) = score_predictors(other, tables, CONFIG, scoring)
+    (was,) = score_predictors(bundle, tested, CONFIG, scoring)
+    (now,) = score_predictors(other, tested, CONFIG, scoring)
     assert now.threshold == was.threshold
     assert now.auprc != was.auprc
 
@@ -168,21 +174,21 @@ def test_the_threshold_knows_nothing_of_what_was_told_after_the_split(tmp_path, 
 def test_a_split_that_leaves_nothing_is_one_line(bundle):
     late = Scoring(until_ns=START_NS + 50 * DAY_NS)
     with pytest.raises(TraceError, match=r"need forecasts of fault_history .* and 0"):
-        score_predictors(bundle, {"fault_history": HISTORY}, CONFIG, late)
+        score_predictors(bundle, of(fault_history=HISTORY), CONFIG, late)
 
 
 def test_a_predictor_that_cannot_be_built_is_one_line(bundle):
     too_long = {"metric": "heat", "window_s": 1e9}
     with pytest.raises(PluginError, match=r"trend.*need window_s"):
-        score_predictors(bundle, {"trend": too_long}, CONFIG, Scoring())
+        score_predictors(bundle, of(trend=too_long), CONFIG, Scoring())
 
 
 def test_a_model_is_not_scored_on_the_time_it_was_fitted_on(bundle, fitted):
-    tables = {"fault_history": {"model": str(fitted)}}
+    tested = of(fault_history={"model": str(fitted)})
     early = Scoring(until_ns=START_NS + 2 * DAY_NS, resamples=200)
     with pytest.raises(LeakError, match="test_tuned_threshold"):
-        score_predictors(bundle, tables, CONFIG, early)
-    (score,) = score_predictors(bundle, tables, CONFIG, Scoring(resamples=200))
+        score_predictors(bundle, tested, CONFIG, early)
+    (score,) = score_predictors(bundle, tested, CONFIG, Scoring(resamples=200))
     assert score.from_ns >= START_NS + 3 * DAY_NS
 
 

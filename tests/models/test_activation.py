@@ -37,10 +37,22 @@ class Wary(Trusting):
     needs_skill = True
 
 
+class Tolerant(Wary):
+    """One that wants skill unless it is told otherwise."""
+
+    name = "tolerant"
+
+    class Options(Heat.Options):
+        accept_unskilled: bool = False
+
+
 INFOS = [
     info(Heat),
     info(Blind),
-    *(PluginInfo(p.name, "policy", p.name, "tests", "1.0", cls=p) for p in (Trusting, Wary)),
+    *(
+        PluginInfo(p.name, "policy", p.name, "tests", "1.0", cls=p)
+        for p in (Trusting, Wary, Tolerant)
+    ),
 ]
 
 
@@ -116,6 +128,13 @@ def test_a_policy_that_wants_skill_refuses_a_model_whose_card_shows_none(folder)
         f"torchloom.toml:5: policies.wary: need a predictor with skill, was {folder}/blind.tlmodel:"
         " No skill: AUPRC is not surely above that of a random score"
     )
+
+
+def test_a_policy_that_can_be_told_to_take_it_says_how(folder):
+    with pytest.raises(
+        ConfigError, match="need a predictor with skill or accept_unskilled = true,"
+    ):
+        start(models(folder, "tolerant"))
 
 
 def test_a_policy_that_wants_none_takes_it(folder):

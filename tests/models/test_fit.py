@@ -49,8 +49,8 @@ def test_with_few_failures_no_skill_is_shown(tmp_path, settings):
     assert not card.skill
     assert card.score.auprc.low is None
     assert card.sentence == (
-        f"No skill shown: {card.score.incidents} failures in the scored time are fewer than the "
-        "20 it takes to tell."
+        f"No skill shown: it takes 20 failures to tell, was {card.score.incidents} failures in the "
+        "scored time."
     )
 
 
@@ -158,8 +158,18 @@ def test_a_detection_is_fitted_too(tmp_path, settings):
         (0, "need an end of the training time in the trace's 120 days, was day 0"),
         (120, "need an end of the training time in the trace's 120 days, was day 120"),
         (-3, "need an end of the training time in the trace's 120 days, was day -3"),
-        (7, "need two horizons and four moments before that end, 8 days, was 7"),
-        (118, "need a horizon and a moment after that end, to be scored, 3 days, was 2"),
+        (
+            7,
+            "need two horizons and four moments before the end of the training time, 8 days with a "
+            "horizon of 2, was 7: give --option horizon_s=129600 or less, or --until from 8d to "
+            "117d, or a longer trace",
+        ),
+        (
+            118,
+            "need a horizon and a moment after the end of the training time, 3 days with a horizon "
+            "of 2, was 2: give --option horizon_s=86400 or less, or --until from 8d to 117d, or a "
+            "longer trace",
+        ),
     ],
 )
 def test_an_end_that_leaves_too_little_time_is_refused(bundle, until_day, problem):
@@ -197,6 +207,15 @@ def test_a_predictor_that_breaks_its_contract_is_refused(bundle, settings, proba
         fit(bundle, info(saying(probability)), {}, settings)
     assert one_line(error).startswith("predictor says: ")
     assert problem in one_line(error)
+
+
+def test_a_metric_that_the_trace_does_not_have_is_remarked(bundle, settings):
+    def remarks(*metrics):
+        return fit(bundle, info(Heat), {"metrics": list(metrics)}, settings).card.remarks
+
+    remark = "It reads what the trace does not have: cold."
+    assert remark in remarks("heat", "cold")
+    assert remark not in remarks("heat")
 
 
 def test_a_learner_that_raises_is_refused(bundle, settings):

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.trace.small import NODES, START_NS, at, bundle, fault, table
+from torchloom_core.trace.moments import moment_text
 from torchloom_core.trace.schema import (
     ACTIONS,
     EVENTS,
@@ -36,6 +37,10 @@ ROWS = [
     fault(5, cause="a@2"),
     ActionTaken(id="d", t_event=at(5), t_avail=at(6), component="a", kind="drain"),
 ]
+
+
+def when(seconds: float) -> str:
+    return moment_text(at(seconds))
 
 
 @pytest.fixture
@@ -78,38 +83,38 @@ def test_a_sound_bundle_has_no_fault(sound):
             EVENTS,
             2,
             {"t_event": at(1)},
-            f"events.jsonl:2: need t_event >= {at(2)}, that of a row before, was {at(1)}",
+            f"events.jsonl:2: need t_event >= {when(2)}, that of a row before, was {when(1)}",
         ),
         (
             EVENTS,
             2,
             {"t_avail": at(2)},
-            f"events.jsonl:2: need t_avail >= t_event {at(3)}, was {at(2)}",
+            f"events.jsonl:2: need t_avail >= t_event {when(3)}, was {when(2)}",
         ),
         (
             EVENTS,
             3,
             {"t_avail": at(99)},
-            f"events.jsonl:3: need t_avail in the span {at(0)}..{at(60)}, was {at(99)}",
+            f"events.jsonl:3: need t_avail in the span {when(0)} to {when(60)}, was {when(99)}",
         ),
         (
             EVENTS,
             1,
             {"t_event": at(-1)},
-            f"events.jsonl:1: need t_event in the span {at(0)}..{at(60)}, was {at(-1)}",
+            f"events.jsonl:1: need t_event in the span {when(0)} to {when(60)}, was {when(-1)}",
         ),
         (
             EVENTS,
             1,
             {"t_resolved": at(1)},
-            f"events.jsonl:1: need t_resolved >= t_event {at(2)}, was {at(1)}",
+            f"events.jsonl:1: need t_resolved >= t_event {when(2)}, was {when(1)}",
         ),
         (EVENTS, 1, {"fatal": "yes"}, "events.jsonl:1: need fatal of type bool, was 'yes'"),
         (
             ACTIONS,
             1,
             {"t_end": at(4)},
-            f"actions.jsonl:1: need t_end >= t_event {at(5)}, was {at(4)}",
+            f"actions.jsonl:1: need t_end >= t_event {when(5)}, was {when(4)}",
         ),
         (
             TOPOLOGY,
@@ -128,9 +133,9 @@ def test_a_sound_bundle_has_no_fault(sound):
             TOPOLOGY,
             2,
             {"from_ns": 5, "until_ns": 4},
-            "topology.jsonl:2: need until_ns >= from_ns 5, was 4",
+            "topology.jsonl:2: need until_ns >= from_ns 1970-01-01T00:00:00.000000005Z, was 1970-",
         ),
-        (JOBS, 1, {"end_ns": at(-1)}, f"jobs.jsonl:1: need end_ns >= start_ns {at(0)}, was"),
+        (JOBS, 1, {"end_ns": at(-1)}, f"jobs.jsonl:1: need end_ns >= start_ns {when(0)}, was"),
         (JOBS, 1, {"groups": 0}, "jobs.jsonl:1: need groups >= 1, was 0"),
         (PLACEMENT, 1, {"job": "k"}, "placement.jsonl:1: need a job of the list, was 'k'"),
         (
@@ -138,7 +143,7 @@ def test_a_sound_bundle_has_no_fault(sound):
             1,
             {"until_ns": at(10)},
             "placement.jsonl:2: need rank 0 of group 'g0' of job 'j' at one place at a time, was "
-            f"also elsewhere from {at(0)} on",
+            f"also elsewhere from {when(0)} on",
         ),
         (
             PLACEMENT,
@@ -244,18 +249,18 @@ def change_row(column: str, row: int, value: Any) -> Callable[[pa.Table], pa.Tab
             lambda rows: rows.set_column(4, "value", pa.array(["x"] * rows.num_rows)),
             ": need value of type double, was string",
         ),
-        (change_row("t_event", 3, at(2)), f":3: need t_avail >= t_event, was {at(1)}"),
+        (change_row("t_event", 3, at(2)), f":3: need t_avail >= t_event, was {when(1)}"),
         (
             change_row("t_avail", 8, at(1)),
-            f":8: need t_avail >= that of the row before, was {at(1)}",
+            f":8: need t_avail >= that of the row before, was {when(1)}",
         ),
         (
             change_row("t_event", 2, at(-1)),
-            f":2: need t_event in the span {at(0)}..{at(60)}, was {at(-1)}",
+            f":2: need t_event in the span {when(0)} to {when(60)}, was {when(-1)}",
         ),
         (
             change_row("t_avail", 8, at(61)),
-            f":8: need t_avail in the span {at(0)}..{at(60)}, was {at(61)}",
+            f":8: need t_avail in the span {when(0)} to {when(60)}, was {when(61)}",
         ),
         (change_row("component", 5, "c"), ":5: need a component of the topology, was 'c'"),
         (change_row("value", 5, np.nan), ":5: need a finite value where valid, was nan"),
@@ -283,7 +288,7 @@ def test_invalid_values_may_be_anything(sound):
 
 def test_times_are_in_order_across_files(sound):
     pq.write_table(table([(1.5, "a", "x", 1.0)]), sound / TELEMETRY / "000001.parquet")
-    fault = f"need t_avail >= that of the row before, was {at(1.5)}"
+    fault = f"need t_avail >= that of the row before, was {when(1.5)}"
     assert faults(sound) == [f"{TELEMETRY}/000001.parquet:1: {fault}"]
 
 

@@ -36,6 +36,7 @@ def evaluate(
     seeds: Count = 10,
     days: Annotated[float | None, Parameter(validator=Number(gt=0))] = None,
     until: str | None = None,
+    horizon_s: Annotated[float | None, Parameter(validator=Number(gt=0))] = None,
     false_alarms_per_node_day: Annotated[float, Parameter(validator=Number(gte=0))] = 0.01,
     resamples: Annotated[int, Parameter(validator=Number(gte=100))] = 2_000,
     jobs: int = 1,
@@ -57,7 +58,8 @@ def evaluate(
     policy
         A policy to test, may be repeated; a+b is both at once. Options are those of the config.
     predictor
-        Whose forecasts policies act on, may be repeated: NAME, or NAME=MODEL.tlmodel.
+        Whose forecasts policies act on, may be repeated, also with several models of one
+        predictor: NAME, or NAME=MODEL.tlmodel.
     scores
         Forecasts made elsewhere, may be repeated: NAME=FILE, Parquet or CSV; for replay.
     config
@@ -69,8 +71,12 @@ def evaluate(
     days
         Length of a run; [evaluate] days unless given.
     until
-        Replay scores the time after: a date, or days since the start such as 30d; after the
-        first 60 % unless given, or after what a model was fitted on.
+        Only the time after is played or scored: a date, or days since the start such as 30d.
+        Unless given that after what the models were fitted on; replay scores a predictor
+        without a model after the first 60 %.
+    horizon_s
+        In which time given scores and what a policy does must prove right; the longest of the
+        policies' predictors, or a day, unless given.
     false_alarms_per_node_day
         The threshold of a predictor without a model keeps to so many.
     resamples
@@ -109,6 +115,7 @@ def evaluate(
             false_alarms_per_node_day=false_alarms_per_node_day,
             resamples=resamples,
         ),
+        horizon_s=horizon_s,
         seeds=seeds,
         workforce=Workforce(jobs=jobs, backend=backend, ray_address=ray_address),
     )

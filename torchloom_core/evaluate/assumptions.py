@@ -121,8 +121,8 @@ def _time(setting: Setting, bundle: Bundle, seeds: int) -> Iterator[str]:
     if setting.from_ns is not None and setting.from_ns > bundle.manifest.start_ns:
         begun = (first_ns - bundle.manifest.start_ns) / DAY_NS
         yield (
-            f"Runs begin no earlier than day {begun:.4g}: what the models were fitted on, and "
-            f"their horizon, lie before."
+            f"Runs begin no earlier than day {begun:.4g}: before it lie what the models were "
+            f"fitted on, with their horizon, and the time until --until."
         )
 
 

@@ -1,6 +1,7 @@
 """Make the arms that are to be tested of what a person asked for."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import msgspec
 from torchloom_core.config import Config
 from torchloom_core.errors import ConfigError
 from torchloom_core.evaluate.arms import INTERVAL_POLICY, Arm
+from torchloom_core.models.model import SUFFIX
 from torchloom_core.naming import nearest
 
 _OPTION = "predictor"
@@ -33,6 +35,42 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     config_path: Path | None = None
 
 
+class Forecaster(msgspec.Struct, frozen=True, kw_only=True):
+    """A predictor that is tested.
+
+    Attributes
+    ----------
+    label : str
+        What a report calls it: its name, and its model where there are several of that name.
+    table : dict
+        As under ``[predictors]``.
+    """
+
+    label: str
+    name: str
+    table: dict[str, Any]
+
+
+def forecasters(asked: Asked, config: Config) -> list[Forecaster]:
+    """Return the predictors that were asked for, or without any those of the config.
+
+    A model that was asked for takes the place of the config's options.
+    """
+    tables = _tables_of(config)
+    if not asked.predictors:
+        return [Forecaster(label=name, name=name, table=table) for name, table in tables.items()]
+    times = Counter(name for name, _ in asked.predictors)
+    found = []
+    for name, model in asked.predictors:
+        table = tables.get(name, {})
+        if model:
+            pace = {key: value for key, value in table.items() if key == "every_s"}
+            table = _anchored({**pace, "model": model})
+        label = f"{name}={model.removesuffix(SUFFIX)}" if model and times[name] > 1 else name
+        found.append(Forecaster(label=label, name=name, table=table))
+    return found
+
+
 def candidates(asked: Asked, config: Config, installed: Mapping[str, type[Any]]) -> list[Arm]:
     """Return the candidate arms.
 
@@ -43,20 +81,39 @@ def candidates(asked: Asked, config: Config, installed: Mapping[str, type[Any]])
     Raises
     ------
     ConfigError
-        If no policy has a name that was asked for.
+        If no policy has a name that was asked for, or what was asked for is no one arm.
     """
-    tables = tables_of(asked, config)
-    named = asked.policies
-    if not named and asked.config_path is not None and config.policies:
+    chosen = forecasters(asked, config) if asked.predictors else []
+    refuse_twice("--policy", asked.policies)
+    refuse_twice("--predictor", (one.label for one in chosen))
+    tables = _tables_of(config) | {one.name: one.table for one in chosen}
+    if not asked.policies and asked.config_path is not None and config.policies:
         path = asked.config_path
+        if len(chosen) > len({one.name for one in chosen}):
+            named = " and ".join(one.label for one in chosen)
+            raise ConfigError(
+                f"--predictor: need a --policy to compare models with, or one model of a name "
+                f"for all of {path.name}, was {named}"
+            )
         return [_arm(path.stem, f"all of {path.name}", dict(config.policies), tables)]
-    return [arm for name in named for arm in _of_policies(name, asked, config, tables, installed)]
+    return [
+        arm
+        for name in asked.policies
+        for arm in _of_policies(name, config, chosen, tables, installed)
+    ]
+
+
+def refuse_twice(option: str, names: Iterable[str]) -> None:
+    """Raise ConfigError if a report would call two by one name."""
+    for name, times in Counter(names).items():
+        if times > 1:
+            raise ConfigError(f"{option}: need each name once, was {name!r} {times} times")
 
 
 def _of_policies(
     name: str,
-    asked: Asked,
     config: Config,
+    chosen: Sequence[Forecaster],
     tables: Mapping[str, dict[str, Any]],
     installed: Mapping[str, type[Any]],
 ) -> Iterator[Arm]:
@@ -67,18 +124,20 @@ def _of_policies(
             raise ConfigError(f"--policy {name}: no policy has this name{nearest(part, installed)}")
     given = {part: _acting(config.policies.get(part, {})) for part in parts}
     open_ = [part for part in parts if _default(installed[part]) and _OPTION not in given[part]]
-    choices: list[str] = [predictor for predictor, _ in asked.predictors] if open_ else []
-    for choice in choices or [""]:
-        policies = {
-            part: {**given[part], _OPTION: choice} if choice and part in open_ else given[part]
-            for part in parts
-        }
+    told = {settings[_OPTION] for settings in given.values() if _OPTION in settings}
+    choices = [one for one in chosen if open_ or one.name in told]
+    for choice in choices if choices else (None,):
+        policies, known, labels = given, dict(tables), dict[str, str]()
+        if choice is not None:
+            policies = given | {part: {**given[part], _OPTION: choice.name} for part in open_}
+            known[choice.name], labels[choice.name] = choice.table, choice.label
         read = {
             settings.get(_OPTION, _default(installed[part])) for part, settings in policies.items()
         } - {""}
-        predictors = {one: tables.get(one, {}) for one in sorted(read)}
-        arm_name = f"{name}({choice})" if len(choices) > 1 else name
-        what = " and ".join(parts) + (f", told by {', '.join(predictors)}" if predictors else "")
+        predictors = {one: known.get(one, {}) for one in sorted(read)}
+        arm_name = f"{name}({choice.label})" if choice and len(choices) > 1 else name
+        by = ", ".join(labels.get(one, one) for one in predictors)
+        what = " and ".join(parts) + (f", told by {by}" if by else "")
         yield _arm(arm_name, what, policies, predictors)
 
 
@@ -99,16 +158,8 @@ def _arm(
     )
 
 
-def tables_of(asked: Asked, config: Config) -> dict[str, dict[str, Any]]:
-    """Return the predictors' tables; a model that was asked for takes the options' place."""
-    tables = {name: _anchored(table) for name, table in config.predictors.items()}
-    for name, model in asked.predictors:
-        known = tables.get(name, {})
-        if model:
-            known = {key: value for key, value in known.items() if key == "every_s"}
-            known = _anchored({**known, "model": model})
-        tables[name] = known
-    return tables
+def _tables_of(config: Config) -> dict[str, dict[str, Any]]:
+    return {name: _anchored(table) for name, table in config.predictors.items()}
 
 
 def _anchored(table: dict[str, Any]) -> dict[str, Any]:

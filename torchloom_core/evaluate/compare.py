@@ -1,5 +1,6 @@
 """Hold the arms against each other: seed by seed, with intervals."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
@@ -89,6 +90,7 @@ def _summary(arm: Arm, runs: Runs, reference: str, oracle: str) -> ArmSummary:
         right_moves=_mean(run.right_moves for run in own),
         invalid_share=sum(run.invalid_decisions for run in own) / decisions if decisions else 0.0,
         quarantined={name: why for run in own for name, why in run.quarantined.items()},
+        silent=dict(sorted(Counter(name for run in own for name in run.silent).items())),
     )
 
 

@@ -13,10 +13,11 @@ from torchloom_core.config import DEFAULT_PATH, Config
 from torchloom_core.errors import ConfigError
 from torchloom_core.evaluate import assumptions
 from torchloom_core.evaluate.arms import FORECAST_POLICY, Arm
-from torchloom_core.evaluate.candidates import Asked, candidates, tables_of
+from torchloom_core.evaluate.candidates import Asked, candidates, forecasters, refuse_twice
 from torchloom_core.evaluate.given_scores import score_given
 from torchloom_core.evaluate.job import of_trace, ticking
 from torchloom_core.evaluate.labels import Task
+from torchloom_core.evaluate.leaks import refuse_foreknown, refuse_trained
 from torchloom_core.evaluate.replay import replay_policies
 from torchloom_core.evaluate.results import ForecastScore, ReplayedPolicy, Report
 from torchloom_core.evaluate.runs import Setting, installed
@@ -27,6 +28,7 @@ from torchloom_core.evaluate.workforce import Workforce
 from torchloom_core.models.model import Model
 from torchloom_core.plugins import activate
 from torchloom_core.trace.bundle import Bundle
+from torchloom_core.trace.moments import moment_text
 
 Mode = Literal["replay", "simulate"]
 
@@ -40,6 +42,9 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     ----------
     scores : tuple of (str, str)
         Name and file of forecasts that were made elsewhere; for replay.
+    horizon_s : float, optional
+        In which time given scores and what a policy does must prove right; absent: the longest
+        horizon of the policies' predictors, a day without any.
     """
 
     trace: Path
@@ -48,6 +53,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     mode: Mode = "simulate"
     scores: tuple[tuple[str, str], ...] = ()
     scoring: Scoring = Scoring()
+    horizon_s: float | None = None
     seeds: int = 10
     workforce: Workforce = Workforce()
 
@@ -70,6 +76,8 @@ def evaluate(wanted: Wanted, store: Path, progress: Progress) -> Report:
         If anything that was asked for cannot be had.
     """
     bundle = Bundle.open(wanted.trace)
+    refuse_foreknown(bundle)
+    _check_until(bundle, wanted.scoring.until_ns)
     config = of_trace(wanted.config, bundle)
     policies = {info.name: info.cls for info in installed() if info.kind == "policy" and info.cls}
     asked = wanted.asked
@@ -77,6 +85,8 @@ def evaluate(wanted: Wanted, store: Path, progress: Progress) -> Report:
         asked = asked if asked.config_path else replace(asked, policies=(FORECAST_POLICY,))
     arms = candidates(asked, config, policies)
     source = str(asked.config_path or (DEFAULT_PATH if DEFAULT_PATH.exists() else "command line"))
+    longest_s = _longest_horizon_s(arms, config, source)
+    horizon_s = longest_s if wanted.horizon_s is None else wanted.horizon_s
     report = Report(
         trace=_trace(bundle),
         mode=wanted.mode,
@@ -85,15 +95,15 @@ def evaluate(wanted: Wanted, store: Path, progress: Progress) -> Report:
         torchloom=__version__,
     )
     if wanted.mode == "replay":
-        return _replayed(report, wanted, bundle, config, arms, source, progress)
+        return _replayed(report, wanted, bundle, config, arms, horizon_s, source, progress)
     if wanted.scores:
         raise ConfigError("--scores: need --mode replay, was simulate: nobody acts on given scores")
     setting = Setting(
         trace=str(wanted.trace.absolute()),
         config=config,
         config_path=source,
-        horizon_s=_horizon_s(arms, config, source),
-        from_ns=_after_training(bundle, arms),
+        horizon_s=horizon_s,
+        from_ns=_begin_ns(bundle, arms, wanted.scoring.until_ns),
     )
     simulation = run_study(
         setting,
@@ -113,26 +123,25 @@ def _replayed(
     bundle: Bundle,
     config: Config,
     arms: list[Arm],
+    horizon_s: float,
     source: str,
     progress: Progress,
 ) -> Report:
-    chosen = {name for name, _ in wanted.asked.predictors}
-    tables = {
-        name: table
-        for name, table in tables_of(wanted.asked, config).items()
-        if name in chosen or not chosen
-    }
+    tested = forecasters(wanted.asked, config)
+    if not (tested or wanted.scores or arms):
+        raise ConfigError("--mode replay: need a --predictor, --policy or --scores, was none")
+    refuse_twice("--scores", [one.label for one in tested] + [name for name, _ in wanted.scores])
     forecasts: list[ForecastScore] = []
-    if tables:
+    if tested:
         forecasts += score_predictors(
             bundle,
-            tables,
+            tested,
             config,
             wanted.scoring,
             source=source,
             progress=lambda share: progress("forecasts", share, 1.0),
         )
-    task = Task(horizon_s=_horizon_s(arms, config, source), repair_s=config.evaluate.repair_s)
+    task = Task(horizon_s=horizon_s, repair_s=config.evaluate.repair_s)
     scoring = wanted.scoring
     for name, file in wanted.scores:
         until_ns = split_ns(bundle) if scoring.until_ns is None else scoring.until_ns
@@ -151,7 +160,7 @@ def _replayed(
     replayed: list[ReplayedPolicy] = []
     for number, arm in enumerate(arms):
         progress("policies", number, len(arms))
-        from_ns = _after_training(bundle, [arm])
+        from_ns = _begin_ns(bundle, [arm], scoring.until_ns)
         replayed.append(replay_policies(bundle, arm, config, task, from_ns=from_ns, source=source))
     return replace(
         report,
@@ -161,23 +170,38 @@ def _replayed(
     )
 
 
-def _after_training(bundle: Bundle, arms: list[Arm]) -> int | None:
+def _check_until(bundle: Bundle, until_ns: int | None) -> None:
+    start_ns, end_ns = bundle.manifest.start_ns, bundle.manifest.end_ns
+    if until_ns is not None and not start_ns <= until_ns < end_ns:
+        raise ConfigError(
+            f"--until: need a moment of the trace, {moment_text(start_ns)} to "
+            f"{moment_text(end_ns)}, was {moment_text(until_ns)}"
+        )
+
+
+def _begin_ns(bundle: Bundle, arms: list[Arm], until_ns: int | None) -> int | None:
     """Return from when on nothing was used to fit a model of the arms, a horizon later.
 
-    A model that was fitted on another trace bars nothing.
+    It is no sooner than ``until_ns``. A model that was fitted on another trace bars nothing.
+
+    Raises
+    ------
+    LeakError
+        If a model was fitted on time after ``until_ns``.
     """
+    begin_ns = [] if until_ns is None else [until_ns]
     tables = [table for arm in arms for table in arm.predictors.values() if "model" in table]
-    models = [Model.load(Path(table["model"])) for table in tables]
-    here = (bundle.manifest.name, bundle.digest())
-    ends = [
-        model.info.until_ns + round(model.info.horizon_s * SECOND_NS)
-        for model in models
-        if model.card.trace in here or model.card.trace_digest in here
-    ]
-    return max(ends, default=None)
+    for path in dict.fromkeys(str(table["model"]) for table in tables):
+        model = Model.load(Path(path))
+        if model.knows(bundle):
+            info = model.info
+            if until_ns is not None:
+                refuse_trained(path, info.until_ns, until_ns)
+            begin_ns.append(info.until_ns + round(info.horizon_s * SECOND_NS))
+    return max(begin_ns, default=None)
 
 
-def _horizon_s(arms: list[Arm], config: Config, source: str) -> float:
+def _longest_horizon_s(arms: list[Arm], config: Config, source: str) -> float:
     """Build every arm once, so that a mistake is told before an hour has passed.
 
     Returns the longest horizon of their predictors, a day without any.

@@ -23,6 +23,7 @@ from torchloom_core.evaluate.skill import with_skill
 from torchloom_core.fleet.columns import Floats, Ints
 from torchloom_core.naming import nearest
 from torchloom_core.trace.bundle import Bundle
+from torchloom_core.trace.moments import moment_text
 from torchloom_core.trace.watched import Watched, watch
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def read_given(path: Path, watched: Watched) -> GivenScores:
         else:
             table = pd.read_csv(path, dtype={"t": str, "t_avail": str, "component": str})
     except (OSError, ValueError) as error:
-        reason = " ".join(str(error).split())
+        reason = getattr(error, "strerror", None) or " ".join(str(error).split())
         raise TraceError(f"{path}: need a Parquet or CSV file of scores: {reason:.200}") from None
     for column in ("t", "component", "score"):
         if column not in table.columns:
@@ -189,7 +190,7 @@ def score_given(
         split = "the training rows, before"
         refuse_split(str(path), _part(given, train), _part(given, test), task.horizon_ns)
     if not test.any():
-        raise TraceError(f"{path}: need a row to score, was none from {until_ns} ns on")
+        raise TraceError(f"{path}: need a row to score, was none from {moment_text(until_ns)} on")
     cut_ns = int(given.t_ns[test].min())
     judged, alarms = _judged(given, test, bundle, task, bundle.manifest.end_ns)
     if alarms is None:

@@ -12,7 +12,7 @@ from torchloom_core.errors import PluginError
 from torchloom_core.evaluate.alarms import Judged
 from torchloom_core.evaluate.labels import Task, incidents, outcomes
 from torchloom_core.fleet.columns import Floats, Ints
-from torchloom_core.plugin import Predictor
+from torchloom_core.plugin import Learner, Predictor
 from torchloom_core.policy_host import run_predictor
 from torchloom_core.trace.bundle import Bundle
 from torchloom_core.trace.views import views
@@ -106,9 +106,22 @@ def hindcasts(
     if not any((~np.isnan(score)).any() for score in scores):
         raise PluginError(
             f"predictor {predictor.name}: need a probability of some worker at some time, was "
-            f"none in {len(times)} views"
+            f"none in {len(times)} views{_likely_cause(bundle, predictor, tick_s)}"
         )
     return Hindcasts(watched, np.array(times, dtype=np.int64), every_s, np.stack(scores))
+
+
+def _likely_cause(bundle: Bundle, predictor: Predictor, tick_s: float) -> str:
+    """Return what may keep a predictor from judging anybody, as a clause."""
+    missing = sorted({need.metric for need in predictor.needs} - {*bundle.metrics})
+    if missing:
+        return f"; the trace has no {', '.join(missing)}"
+    if isinstance(predictor, Learner):
+        return "; it may have to learn first, with `torchloom fit`"
+    window_s = max((need.window_s for need in predictor.needs), default=0.0)
+    if window_s:
+        return f"; its longest window is {window_s:g} s, and samples are {tick_s:g} s apart"
+    return ""
 
 
 def refuse_too_many(predictor: str, span_ns: int, every_s: float, components: int) -> None:

@@ -16,6 +16,8 @@ from torchloom_core.evaluate.hindcasts import Hindcasts
 from torchloom_core.evaluate.other_future import OtherFuture
 from torchloom_core.fleet.columns import Floats, Ints
 from torchloom_core.trace.bundle import Bundle
+from torchloom_core.trace.moments import moment_text
+from torchloom_core.trace.schema import ACTIONS, EVENTS
 
 FUTURE_FEATURE = "future_feature"
 SUSPICIOUS_FEATURE = "suspicious_feature"
@@ -32,33 +34,61 @@ _MIN_COVERED, _MIN_MOMENTS, _EXACT_SHARE = 3, 3, 0.5
 
 
 def refuse_future(
-    bundle: Bundle, forecasts: Callable[[Bundle], Hindcasts], *, after_ns: int
+    place: str,
+    said: Hindcasts,
+    bundle: Bundle,
+    again: Callable[[Bundle, int], Hindcasts],
+    *,
+    after_ns: int,
 ) -> None:
-    """Make forecasts again of a trace that differs only in what came after ``after_ns``.
+    """Refuse forecasts that are others where the trace differs only in what came later.
 
     Parameters
     ----------
-    forecasts : callable
-        Makes the forecasts of a bundle from scratch, fitting included.
+    place : str
+        Whose they are.
+    said : Hindcasts
+        What was forecast of the bundle.
+    again : callable
+        Makes the forecasts of a bundle from scratch, up to a moment.
+    after_ns : int
+        From here on the future is another one.
 
     Raises
     ------
     LeakError
         ``future_feature``, if one at or before ``after_ns`` is not the same to the bit.
     """
-    was = forecasts(bundle).between(bundle.manifest.start_ns, after_ns)
-    now = forecasts(OtherFuture(bundle, after_ns)).between(bundle.manifest.start_ns, after_ns)
-    place = "the moments themselves"
+    was = said.between(bundle.manifest.start_ns, after_ns)
+    now = again(OtherFuture(bundle, after_ns), after_ns)
+    where = "the moments themselves"
     if np.array_equal(was.times_ns, now.times_ns):
         differs = (was.score != now.score) & ~(np.isnan(was.score) & np.isnan(now.score))
         if not differs.any():
             return
         time, row = np.argwhere(differs)[0]
-        place = f"that of {was.watched.ids[row]} at {was.times_ns[time]} ns"
+        where = f"that of {was.watched.ids[row]} at {moment_text(int(was.times_ns[time]))}"
     raise LeakError(
-        f"{bundle.path}: {FUTURE_FEATURE}: need forecasts up to {after_ns} ns that stay the same "
-        f"whatever comes later, was a change in {place}"
+        f"{place}: {FUTURE_FEATURE}: need forecasts up to {moment_text(after_ns)} that stay the "
+        f"same whatever comes later, was a change in {where}"
     )
+
+
+def refuse_foreknown(bundle: Bundle) -> None:
+    """Refuse a trace in which something is known before it happens.
+
+    Raises
+    ------
+    LeakError
+        ``future_feature``.
+    """
+    for file, rows in ((EVENTS, bundle.events()), (ACTIONS, bundle.actions())):
+        for row in rows:
+            if row.t_avail < row.t_event:
+                raise LeakError(
+                    f"{bundle.path / file}: {FUTURE_FEATURE}: need t_avail >= t_event "
+                    f"{moment_text(row.t_event)} of {row.id!r}, was {moment_text(row.t_avail)}"
+                )
 
 
 def suspicious_features(values: Floats, failed: Bools, names: Sequence[str]) -> tuple[str, ...]:
@@ -129,14 +159,15 @@ def refuse_split(place: str, train: Part, test: Part, horizon_ns: int) -> None:
     if len(early):
         raise LeakError(
             f"{place}:{test.line[early[0]]}: {RANDOM_SPLIT}: need the test rows of a component "
-            f"after its training rows, was one at {test.t_ns[early[0]]} ns before one at "
-            f"{newest[test.component[early[0]]]} ns"
+            f"after its training rows, was one at "
+            f"{moment_text(int(test.t_ns[early[0]]))} before one at "
+            f"{moment_text(int(newest[test.component[early[0]]]))}"
         )
     if test.t_ns[first] <= end_ns:
         raise LeakError(
             f"{place}:{test.line[first]}: {MACHINE_SPLIT}: need the test rows after all training "
-            f"rows, as incidents hit many components at once, was {test.t_ns[first]} ns, and "
-            f"training up to {end_ns} ns"
+            f"rows, as incidents hit many components at once, was "
+            f"{moment_text(int(test.t_ns[first]))}, and training up to {moment_text(end_ns)}"
         )
     if test.t_ns[first] - end_ns < horizon_ns:
         raise LeakError(
@@ -156,8 +187,9 @@ def refuse_trained(place: str, fitted_until_ns: int, scored_from_ns: int) -> Non
     """
     if scored_from_ns < fitted_until_ns:
         raise LeakError(
-            f"{place}: {TEST_TUNED_THRESHOLD}: need scored time from {fitted_until_ns} ns on, "
-            f"where its fitting and threshold ended, was {scored_from_ns} ns"
+            f"{place}: {TEST_TUNED_THRESHOLD}: need scored time from "
+            f"{moment_text(fitted_until_ns)} on, where its fitting and threshold ended, was "
+            f"{moment_text(scored_from_ns)}"
         )
 
 

@@ -27,6 +27,16 @@ class OtherFuture(Bundle):
         self._bundle = bundle
         self._after_ns = after_ns
 
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Those of the bundle: nobody has to look for them again."""
+        return self._bundle.metrics
+
+    @property
+    def measured(self) -> tuple[str, ...]:
+        """Those of the bundle: nobody has to look for them again."""
+        return self._bundle.measured
+
     def events(self) -> tuple[Event, ...]:
         """Return the events, those that were told later changed."""
         told = [self._changed(event) for event in self._bundle.events()]

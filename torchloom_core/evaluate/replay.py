@@ -106,8 +106,14 @@ def replay_policies(
     tally = _Tally(bundle, kernel, own.weaver.tick_s, task, (begin_ns, bundle.manifest.end_ns))
     for said in stream:
         tally.add(said)
-    failures = [*plugins.failed, *kernel.host.quarantined.values()]
-    return tally.result(arm.name, "; ".join(f"{f.rule}: {f.detail}" for f in failures))
+    failures = [
+        *plugins.failed,
+        *kernel.host.quarantined.values(),
+        *kernel.forecasts.failed.values(),
+    ]
+    failed = "; ".join(f"{f.rule}: {f.detail}" for f in failures)
+    silent = tuple(sorted(kernel.forecasts.silent))
+    return replace(tally.result(arm.name), failed=failed, silent=silent)
 
 
 def is_recorded(bundle: Bundle) -> bool:
@@ -200,7 +206,7 @@ class _Tally:
                 nodes = set()
         return [row for row, node in enumerate(self._watched.node) if node in nodes]
 
-    def result(self, name: str, failed: str) -> ReplayedPolicy:
+    def result(self, name: str) -> ReplayedPolicy:
         """Return the counts."""
         alarms = self._alarms
         said = Hindcasts(self._watched, self._times, self._every_s, alarms.astype(np.float64))
@@ -217,5 +223,4 @@ class _Tally:
             false_alarms_per_node_day=(
                 float(judged.false_alarms(alarms).sum()) / days if days else 0.0
             ),
-            failed=failed,
         )

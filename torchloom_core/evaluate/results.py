@@ -102,7 +102,10 @@ class ForecastScore(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReplayedPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """What one policy said in an open loop: nobody answered its commands."""
+    """What one policy said in an open loop: nobody answered its commands.
+
+    ``silent`` are predictors that gave no probability of anybody.
+    """
 
     policy: str
     proposals: int
@@ -113,6 +116,7 @@ class ReplayedPolicy(msgspec.Struct, frozen=True, kw_only=True):
     false_alarms_per_node_day: float = 0.0
     invalid_share: float = 0.0
     failed: str = ""
+    silent: tuple[str, ...] = ()
 
 
 # --- goodput ---
@@ -133,7 +137,7 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     ``buckets`` are GPU-seconds, and add up to ``wall_s x gpus``. ``goodput`` is the useful
     share of that; ``ettr`` the useful share of the time of the job's own GPUs. ``moves`` counts
     migrations and drains that were granted, ``right_moves`` those of them that left a node which
-    was hit within the horizon.
+    was hit within the horizon. ``silent`` predictors gave no probability in all of the run.
     """
 
     arm: str
@@ -155,6 +159,7 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     moves: int = 0
     right_moves: int = 0
     quarantined: dict[str, str] = {}
+    silent: tuple[str, ...] = ()
     model_events: int = 0
     timeline: tuple[TimelineEntry, ...] = ()
 
@@ -172,6 +177,8 @@ class ArmSummary(msgspec.Struct, frozen=True, kw_only=True):
     right_moves : float
         Of its moves, those that left a node which failed within the forecast's horizon; where
         the job came back to the node meanwhile, several may be right about one failure.
+    silent : dict of str to int
+        Predictor to the number of runs in which it gave no probability of anybody.
     buckets : dict of str to float
         Mean share of all GPU-seconds.
     """
@@ -193,6 +200,7 @@ class ArmSummary(msgspec.Struct, frozen=True, kw_only=True):
     right_moves: float = 0.0
     invalid_share: float = 0.0
     quarantined: dict[str, str] = {}
+    silent: dict[str, int] = {}
 
 
 class SensitivityPoint(msgspec.Struct, frozen=True, kw_only=True):

@@ -111,6 +111,7 @@ def _watched(
         moves=driver.moves,
         right_moves=driver.right_moves,
         quarantined=dict(sorted(driver.quarantined.items())),
+        silent=driver.silent,
     )
 
 

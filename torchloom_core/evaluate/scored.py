@@ -1,9 +1,8 @@
 """Score predictors on the part of a trace that nothing of theirs was taken from."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from msgspec.structs import replace
@@ -11,10 +10,18 @@ from msgspec.structs import replace
 from torchloom_core.config import Config
 from torchloom_core.errors import PluginError, TraceError
 from torchloom_core.evaluate.alarms import Judged, threshold_for
+from torchloom_core.evaluate.candidates import Forecaster
 from torchloom_core.evaluate.forecast_scores import score
-from torchloom_core.evaluate.hindcasts import Progress, day_text, hindcasts, judge, random_scores
+from torchloom_core.evaluate.hindcasts import (
+    Hindcasts,
+    Progress,
+    day_text,
+    hindcasts,
+    judge,
+    random_scores,
+)
 from torchloom_core.evaluate.labels import Task
-from torchloom_core.evaluate.leaks import refuse_trained
+from torchloom_core.evaluate.leaks import refuse_future, refuse_trained
 from torchloom_core.evaluate.results import ForecastScore
 from torchloom_core.evaluate.runs import installed
 from torchloom_core.evaluate.skill import RANDOM, with_skill
@@ -26,6 +33,9 @@ from torchloom_core.trace.bundle import Bundle
 UNTIL_SHARE = 0.6
 """The part of a trace on which thresholds are set, unless it is said how long that is."""
 
+_CHECKED = 20
+"""One in so many forecasts is made again from another future."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Scoring:
@@ -34,8 +44,8 @@ class Scoring:
     Attributes
     ----------
     until_ns : int, optional
-        Time from here on is scored; absent: after what a model was fitted on, or after the
-        first 60 % of the trace.
+        Time from here on is scored; absent: after what every model was fitted on, and after
+        the first 60 % of the trace if a predictor has no model.
     false_alarms_per_node_day : float
         The budget for the threshold of a predictor without a model.
     resamples : int
@@ -66,109 +76,136 @@ def split_ns(bundle: Bundle) -> int:
 
 def score_predictors(
     bundle: Bundle,
-    tables: Mapping[str, dict[str, Any]],
+    forecasters: Sequence[Forecaster],
     config: Config,
     scoring: Scoring,
     *,
     source: str = "torchloom.toml",
-    progress: Progress | None = None,
+    progress: Progress = lambda _: None,
 ) -> tuple[ForecastScore, ...]:
     """Return the score of every predictor, each against a random one and the others.
 
-    Parameters
-    ----------
-    tables : mapping
-        As under ``[predictors]``; with ``model`` it is a fitted one.
+    All are scored on the same time. Some of their forecasts are made again from another future.
 
     Raises
     ------
     ConfigError, ModelError
         If a table or a model is wrong.
     LeakError
-        If time is to be scored on which a model was fitted.
+        If time is to be scored on which a model was fitted, or a forecast rests on the future.
     PluginError
         If a predictor breaks its contract, or never judges.
     """
+    models = {
+        one.label: Model.load(Path(one.table["model"]))
+        for one in forecasters
+        if "model" in one.table
+    }
+    own_ns = [_own_from_ns(bundle, models.get(one.label)) for one in forecasters]
+    from_ns = max(own_ns) if scoring.until_ns is None else scoring.until_ns
+    scorer = _Scorer(bundle, config, scoring, from_ns, source, progress)
     parts = [
-        _part(bundle, name, table, config, scoring, source, progress)
-        for name, table in tables.items()
+        scorer.of_model(one, models[one.label]) if one.label in models else scorer.of_options(one)
+        for one in forecasters
     ]
     return tuple(_scored(part, parts, scoring) for part in parts)
 
 
-def _part(
-    bundle: Bundle,
-    name: str,
-    table: dict[str, Any],
-    config: Config,
-    scoring: Scoring,
-    source: str,
-    progress: Progress | None,
-) -> _Part:
-    if "model" in table:
-        return _of_model(bundle, name, table, config, scoring, source, progress)
-    predictor = _built(name, table, config, source)
-    until_ns = split_ns(bundle) if scoring.until_ns is None else scoring.until_ns
-    task = Task(horizon_s=predictor.horizon_s, repair_s=config.evaluate.repair_s)
-    said = hindcasts(
-        bundle,
-        predictor,
-        tick_s=config.evaluate.tick_s,
-        costs=config.costs,
-        progress=progress,
-    )
-    earlier = said.between(bundle.manifest.start_ns, until_ns - task.horizon_ns)
-    later = said.between(until_ns, bundle.manifest.end_ns)
-    if not len(earlier.times_ns) or not len(later.times_ns):
-        raise TraceError(
-            f"{bundle.path}: need forecasts of {name} a horizon before {day_text(bundle, until_ns)}"
-            f" and after it, was {len(earlier.times_ns)} and {len(later.times_ns)}"
+def _own_from_ns(bundle: Bundle, model: Model | None) -> int:
+    """Return from when on a predictor can be scored."""
+    if model is None:
+        return split_ns(bundle)
+    return model.info.until_ns if model.knows(bundle) else bundle.manifest.start_ns
+
+
+@dataclass(frozen=True, eq=False)
+class _Scorer:
+    """What the scores of all predictors have in common.
+
+    Attributes
+    ----------
+    from_ns : int
+        Time from here on is scored.
+    """
+
+    bundle: Bundle
+    config: Config
+    scoring: Scoring
+    from_ns: int
+    source: str
+    progress: Progress
+
+    def of_options(self, one: Forecaster) -> _Part:
+        """Return the forecasts of a predictor without a model, and its threshold."""
+        bundle, from_ns = self.bundle, self.from_ns
+        horizon_s = self._built(one).horizon_s
+        task = Task(horizon_s=horizon_s, repair_s=self.config.evaluate.repair_s)
+        said = self._said(one, tick_s=self.config.evaluate.tick_s, start_ns=None)
+        earlier = said.between(bundle.manifest.start_ns, from_ns - task.horizon_ns)
+        later = said.between(from_ns, bundle.manifest.end_ns)
+        day = day_text(bundle, from_ns)
+        if not len(earlier.times_ns) or not len(later.times_ns):
+            raise TraceError(
+                f"{bundle.path}: need forecasts of {one.label} a horizon before {day} and after "
+                f"it, was {len(earlier.times_ns)} and {len(later.times_ns)}"
+            )
+        threshold = threshold_for(
+            judge(bundle, earlier, task, known_until_ns=from_ns),
+            self.scoring.false_alarms_per_node_day,
         )
-    threshold = threshold_for(
-        judge(bundle, earlier, task, known_until_ns=until_ns), scoring.false_alarms_per_node_day
-    )
-    given = f"before {day_text(bundle, until_ns)}"
-    return _Part(name, judge(bundle, later, task), threshold, given)
+        return _Part(one.label, judge(bundle, later, task), threshold, f"before {day}")
+
+    def of_model(self, one: Forecaster, model: Model) -> _Part:
+        """Return the forecasts of a fitted predictor."""
+        info, from_ns = model.info, self.from_ns
+        if model.knows(self.bundle):
+            refuse_trained(str(one.table["model"]), info.until_ns, from_ns)
+        task = Task(
+            horizon_s=info.horizon_s,
+            kind=info.task,
+            lead_s=info.lead_s,
+            kinds=info.kinds,
+            repair_s=self.config.evaluate.repair_s,
+        )
+        said = self._said(one, tick_s=info.tick_s, start_ns=from_ns)
+        return _Part(one.label, judge(self.bundle, said, task), info.threshold, info.threshold_from)
+
+    def _said(self, one: Forecaster, *, tick_s: float, start_ns: int | None) -> Hindcasts:
+        def ask(bundle: Bundle, end_ns: int | None, progress: Progress) -> Hindcasts:
+            return hindcasts(
+                bundle,
+                self._built(one),
+                tick_s=tick_s,
+                start_ns=start_ns,
+                end_ns=end_ns,
+                costs=self.config.costs,
+                progress=progress,
+            )
+
+        said = ask(self.bundle, None, self.progress)
+        refuse_future(
+            f"predictor {one.label}",
+            said,
+            self.bundle,
+            lambda other, end_ns: ask(other, end_ns, lambda _: None),
+            after_ns=_checked_until_ns(said),
+        )
+        return said
+
+    def _built(self, one: Forecaster) -> Predictor:
+        weaver = replace(self.config.weaver, tick_s=self.config.evaluate.tick_s)
+        alone = replace(self.config, weaver=weaver, policies={}, predictors={one.name: one.table})
+        plugins = activate(alone, installed(), self.source)
+        if plugins.failed:
+            raise PluginError(plugins.failed[0].detail)
+        return plugins.predictors[one.name]
 
 
-def _of_model(
-    bundle: Bundle,
-    name: str,
-    table: dict[str, Any],
-    config: Config,
-    scoring: Scoring,
-    source: str,
-    progress: Progress | None,
-) -> _Part:
-    info = Model.load(Path(table["model"])).info
-    until_ns = info.until_ns if scoring.until_ns is None else scoring.until_ns
-    until_ns = max(until_ns, bundle.manifest.start_ns)
-    refuse_trained(str(table["model"]), info.until_ns, until_ns)
-    task = Task(
-        horizon_s=info.horizon_s,
-        kind=info.task,
-        lead_s=info.lead_s,
-        kinds=info.kinds,
-        repair_s=config.evaluate.repair_s,
-    )
-    said = hindcasts(
-        bundle,
-        _built(name, table, config, source),
-        tick_s=info.tick_s,
-        start_ns=until_ns,
-        costs=config.costs,
-        progress=progress,
-    )
-    return _Part(name, judge(bundle, said, task), info.threshold, info.threshold_from)
-
-
-def _built(name: str, table: dict[str, Any], config: Config, source: str) -> Predictor:
-    weaver = replace(config.weaver, tick_s=config.evaluate.tick_s)
-    alone = replace(config, weaver=weaver, policies={}, predictors={name: table})
-    plugins = activate(alone, installed(), source)
-    if plugins.failed:
-        raise PluginError(plugins.failed[0].detail)
-    return plugins.predictors[name]
+def _checked_until_ns(said: Hindcasts) -> int:
+    """Return the end of the forecasts that are made again: a twentieth, from the first judged."""
+    first = int(np.argmax((~np.isnan(said.score)).any(axis=1)))
+    last = min(first + len(said.times_ns) // _CHECKED, len(said.times_ns) - 1)
+    return int(said.times_ns[last])
 
 
 def _scored(part: _Part, parts: Sequence[_Part], scoring: Scoring) -> ForecastScore:

@@ -28,10 +28,8 @@ def _sentence(score: ForecastScore) -> str:
     if random is None:
         return ""
     if random.low is None:
-        text = (
-            f"No skill shown: {score.incidents} failures in the scored time are fewer than the "
-            f"{FEW} it takes to tell."
-        )
+        count = "1 failure" if score.incidents == 1 else f"{score.incidents} failures"
+        text = f"No skill shown: it takes {FEW} failures to tell, was {count} in the scored time."
     elif not has_skill(score):
         text = f"No skill: AUPRC is not surely above that of a random score ({_text(random)})."
     else:

@@ -3,14 +3,15 @@
 ``torchloom fit`` calls it.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from msgspec.structs import replace
 
-from torchloom_core.errors import PluginError
+from torchloom_core.errors import PluginError, TraceError
 from torchloom_core.evaluate.hindcasts import Progress
 from torchloom_core.evaluate.intervals import FEW
+from torchloom_core.evaluate.leaks import refuse_foreknown
 from torchloom_core.evaluate.results import ForecastScore
 from torchloom_core.evaluate.skill import FAULT_HISTORY, RANDOM
 from torchloom_core.models.card import Card
@@ -18,6 +19,7 @@ from torchloom_core.models.examples import Examples
 from torchloom_core.models.fitting import FitSettings, Fitting, Said
 from torchloom_core.models.model import Model, ModelInfo
 from torchloom_core.models.unfitted import build
+from torchloom_core.naming import nearest
 from torchloom_core.plugin import Learner, Predictor
 from torchloom_core.plugins import PluginInfo
 from torchloom_core.trace.bundle import Bundle
@@ -54,8 +56,12 @@ def fit(
     PluginError
         If the predictor breaks its contract, cannot learn from the trace or never judges.
     TraceError
-        If the trace is too short, or ``until_ns`` outside of it.
+        If the trace is too short, ``until_ns`` outside of it, or a kind is of no event.
+    LeakError
+        If the trace knows something before it happens.
     """
+    refuse_foreknown(bundle)
+    _check_kinds(bundle, settings.kinds)
     plugin, told = build(bundle, info, options, tick_s=settings.tick_s, source=source)
     fitting = Fitting(bundle, settings, plugin)
     examples = fitting.teach(plugin, stages(f"fit {info.name}"))
@@ -73,6 +79,16 @@ def fit(
         remarks=(*_remarks(fitting, examples, scored), *remarks),
     )
     return Model(_info(fitting, info, told, said, scored), _parts(plugin), card)
+
+
+def _check_kinds(bundle: Bundle, kinds: Iterable[str]) -> None:
+    known = {event.kind for event in bundle.events()}
+    for kind in kinds:
+        if kind not in known:
+            raise TraceError(
+                f"{bundle.path}: need a kind that its events have, was {kind!r}"
+                f"{nearest(kind, known)}"
+            )
 
 
 def _count_faults(
@@ -155,6 +171,9 @@ def _remarks(fitting: Fitting, examples: Examples, scored: ForecastScore) -> Ite
     yield "What it is worth on another fleet, or after the fleet has changed, nobody measured."
     if manifest.synthetic:
         yield "The trace is synthetic: the score says how well it learns what was made up."
+    missing = sorted({*examples.metrics} - {*fitting.bundle.metrics})
+    if missing:
+        yield f"It reads what the trace does not have: {', '.join(missing)}."
     loaded = sorted(set(manifest.load_dependent).intersection(examples.metrics))
     if loaded:
         named = ", ".join(loaded)

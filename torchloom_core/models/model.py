@@ -27,6 +27,7 @@ from torchloom_core.folders import put_in_place
 from torchloom_core.messages import Int64
 from torchloom_core.models.calibration import Calibration
 from torchloom_core.models.card import Card, to_markdown
+from torchloom_core.trace.bundle import Bundle
 
 SCHEMA_VERSION = 1
 SUFFIX = ".tlmodel"
@@ -91,6 +92,11 @@ class Model:
     def digest(self) -> str:
         """SHA-256 over everything but the card's page."""
         return _sha256(_encode(self._sealed))
+
+    def knows(self, bundle: Bundle) -> bool:
+        """Say whether it was fitted on this trace: one of its name, or of its bytes."""
+        card = self.card
+        return card.trace == bundle.manifest.name or card.trace_digest == bundle.digest()
 
     @property
     def _sealed(self) -> ModelInfo:

@@ -1,5 +1,6 @@
 """How a trace's time is divided between learning, calibration and the score."""
 
+import math
 from dataclasses import dataclass
 
 from torchloom_core.clock import SECOND_NS
@@ -8,7 +9,7 @@ from torchloom_core.evaluate.labels import Task
 from torchloom_core.trace.bundle import Bundle
 
 _CALIBRATION_SHARE = 0.25
-_DAY_S = 86_400.0
+_DAY_NS = 86_400 * SECOND_NS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,25 +50,10 @@ def split(bundle: Bundle, task: Task, *, until_ns: int, every_s: float) -> Split
             f"{_days(end_ns - start_ns)} days, was day {_days(until_ns - start_ns)}"
         )
     every_ns = round(every_s * SECOND_NS)
+    _refuse_short(bundle, task.horizon_ns, every_ns, until_ns)
     usable_ns = until_ns - start_ns - 2 * task.horizon_ns
     cut_ns = until_ns - task.horizon_ns - round(_CALIBRATION_SHARE * usable_ns)
     cut_ns -= (cut_ns - start_ns) % every_ns
-    for name, need_ns, length_ns in (
-        (
-            "two horizons and four moments before that end",
-            2 * task.horizon_ns + 4 * every_ns,
-            until_ns - start_ns,
-        ),
-        (
-            "a horizon and a moment after that end, to be scored",
-            task.horizon_ns + every_ns,
-            end_ns - until_ns,
-        ),
-    ):
-        if length_ns < need_ns:
-            raise TraceError(
-                f"{bundle.path}: need {name}, {_days(need_ns)} days, was {_days(length_ns)}"
-            )
     return Split(
         start_ns=start_ns,
         fitted_until_ns=cut_ns - task.horizon_ns,
@@ -78,5 +64,32 @@ def split(bundle: Bundle, task: Task, *, until_ns: int, every_s: float) -> Split
     )
 
 
+def _refuse_short(bundle: Bundle, horizon_ns: int, every_ns: int, until_ns: int) -> None:
+    """Raise TraceError if the time on one side of ``until_ns`` is too short, and say what helps."""
+    start_ns, end_ns = bundle.manifest.start_ns, bundle.manifest.end_ns
+    before_ns, after_ns = 2 * horizon_ns + 4 * every_ns, horizon_ns + every_ns
+    was_before_ns, was_after_ns = until_ns - start_ns, end_ns - until_ns
+    if was_before_ns < before_ns:
+        what, need_ns, was_ns = "two horizons and four moments before", before_ns, was_before_ns
+    elif was_after_ns < after_ns:
+        what, need_ns, was_ns = "a horizon and a moment after", after_ns, was_after_ns
+    else:
+        return
+    helps = []
+    longest_ns = min((was_before_ns - 4 * every_ns) // 2, was_after_ns - every_ns)
+    if longest_ns >= SECOND_NS:
+        helps.append(f"--option horizon_s={longest_ns // SECOND_NS} or less")
+    first_ns, last_ns = before_ns, end_ns - start_ns - after_ns
+    if first_ns < last_ns:
+        first, last = math.ceil(100 * first_ns / _DAY_NS) / 100, 100 * last_ns // _DAY_NS / 100
+        helps.append(f"--until from {first:g}d to {last:g}d")
+    helps.append("a longer trace")
+    raise TraceError(
+        f"{bundle.path}: need {what} the end of the training time, {_days(need_ns)} days with a "
+        f"horizon of {_days(horizon_ns)}, was {_days(was_ns)}: give "
+        f"{', or '.join(helps)}"
+    )
+
+
 def _days(length_ns: int) -> str:
-    return f"{length_ns / SECOND_NS / _DAY_S:.4g}"
+    return f"{length_ns / _DAY_NS:.4g}"

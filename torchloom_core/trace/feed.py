@@ -15,6 +15,7 @@ from torchloom_core.errors import TraceError
 from torchloom_core.fleet.table import SampleTable
 from torchloom_core.messages import Exit, Hello
 from torchloom_core.trace.bundle import Bundle
+from torchloom_core.trace.moments import moment_text
 from torchloom_core.trace.roster import roster
 from torchloom_core.trace.scrapes import Scrapes
 from torchloom_core.trace.watched import Watched, watch
@@ -74,8 +75,8 @@ class Feed:
             raise TraceError(f"{bundle.path}: need tick_s > 0, was {tick_s:g}")
         if self.start_ns >= self.end_ns:
             raise TraceError(
-                f"{bundle.path}: need a start before the end, was {self.start_ns} and "
-                f"{self.end_ns} ns"
+                f"{bundle.path}: need a start before the end, was "
+                f"{moment_text(self.start_ns)} and {moment_text(self.end_ns)}"
             )
         if not self.watched.ids:
             raise TraceError(f"{bundle.path}: need a component to watch, was none")

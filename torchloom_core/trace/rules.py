@@ -6,6 +6,7 @@ A fault is one line, "need ..., was ...", without the place, which the caller kn
 from collections.abc import Iterable, Iterator, Set
 from graphlib import CycleError, TopologicalSorter
 
+from torchloom_core.trace.moments import moment_text
 from torchloom_core.trace.schema import (
     ActionTaken,
     Component,
@@ -76,11 +77,17 @@ class Rules:
         yield from self._component(row.component)
         for name, ts_ns in (("t_event", row.t_event), ("t_avail", row.t_avail)):
             if not self._start_ns <= ts_ns <= self._end_ns:
-                yield f"need {name} in the span {self._start_ns}..{self._end_ns}, was {ts_ns}"
+                yield (
+                    f"need {name} in the span {moment_text(self._start_ns)} to "
+                    f"{moment_text(self._end_ns)}, was {moment_text(ts_ns)}"
+                )
         yield from _order("t_avail", row.t_avail, "t_event", row.t_event)
         newest = self._newest.setdefault(type(row), row.t_event)
         if row.t_event < newest:
-            yield f"need t_event >= {newest}, that of a row before, was {row.t_event}"
+            yield (
+                f"need t_event >= {moment_text(newest)}, that of a row before, was "
+                f"{moment_text(row.t_event)}"
+            )
         self._newest[type(row)] = max(newest, row.t_event)
 
     def _component(self, name: str) -> Iterator[str]:
@@ -93,7 +100,7 @@ class Rules:
             if _before(row.from_ns, until_ns) and _before(from_ns, row.until_ns):
                 yield (
                     f"need rank {row.rank} of group {row.group!r} of job {row.job!r} at one "
-                    f"place at a time, was also elsewhere from {from_ns} on"
+                    f"place at a time, was also elsewhere from {moment_text(from_ns)} on"
                 )
                 break
         spans.append((row.from_ns, row.until_ns))
@@ -116,7 +123,7 @@ def parent_faults(parts: Iterable[Component]) -> Iterator[tuple[int, str]]:
 
 def _order(late: str, late_ns: int | None, early: str, early_ns: int | None) -> Iterator[str]:
     if late_ns is not None and early_ns is not None and late_ns < early_ns:
-        yield f"need {late} >= {early} {early_ns}, was {late_ns}"
+        yield f"need {late} >= {early} {moment_text(early_ns)}, was {moment_text(late_ns)}"
 
 
 def _before(ts_ns: int, until_ns: int | None) -> bool:

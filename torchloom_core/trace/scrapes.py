@@ -10,8 +10,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from torchloom_core.errors import TraceError
 from torchloom_core.fleet.columns import Floats, Ints
 from torchloom_core.trace.bundle import Bundle
+from torchloom_core.trace.moments import moment_text
+from torchloom_core.trace.schema import TELEMETRY
 from torchloom_core.trace.watched import Watched
 
 Codes = NDArray[np.intp]
@@ -37,7 +40,7 @@ class Scrapes:
         is_whole = start_ns <= bundle.manifest.start_ns
         wanted = None if set(metrics) == set(bundle.metrics) else metrics
         tables = bundle.telemetry(None if is_whole else start_ns + 1, None, wanted)
-        self._chunks = self._decoded(tables)
+        self._chunks = self._decoded(_in_order(tables, bundle))
         self._chunk = next(self._chunks, None)
         self._at = 0
 
@@ -129,6 +132,25 @@ class _Parts:
         values = np.fmax.reduceat(newest[self._part], self._starts, axis=0)
         heard = np.logical_or.reduceat(seen[self._part] & self._own, self._starts)
         return values, heard
+
+
+def _in_order(tables: Iterator[Any], bundle: Bundle) -> Iterator[Any]:
+    """Yield the tables; TraceError where a value would be shown before it could be known."""
+    last_ns = int(np.iinfo(np.int64).min)
+    for table in tables:
+        t_event, t_avail = table["t_event"].to_numpy(), table["t_avail"].to_numpy()
+        before = np.concatenate([[last_ns], t_avail[:-1]])
+        for rule, floor in (("that of the row before,", before), ("t_event", t_event)):
+            early = t_avail < floor
+            if early.any():
+                row = int(early.argmax())
+                raise TraceError(
+                    f"{bundle.path / TELEMETRY}: need t_avail >= {rule} "
+                    f"{moment_text(int(floor[row]))}, was {moment_text(int(t_avail[row]))}; "
+                    f"`torchloom trace validate` says where"
+                )
+        last_ns = int(t_avail[-1])
+        yield table
 
 
 def _codes(column: Any, number: dict[str, int]) -> Codes:

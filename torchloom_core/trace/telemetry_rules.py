@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from torchloom_core.errors import TraceError
+from torchloom_core.trace.moments import moment_text
 from torchloom_core.trace.schema import TELEMETRY_COLUMNS
 from torchloom_core.trace.telemetry import PART_ROWS, conform, opened
 
@@ -78,12 +79,12 @@ class TelemetryRules:
         if self._last_ns is not None:
             before[0] = self._last_ns
         self._last_ns = int(t_avail[-1])
-        yield "t_avail >= that of the row before", t_avail < before, _shown(t_avail)
-        yield "t_avail >= t_event", t_avail < t_event, _shown(t_avail)
-        span = f"in the span {self._start_ns}..{self._end_ns}"
-        yield f"t_event {span}", ~self._within(t_event), _shown(t_event)
-        yield f"t_avail {span}", ~self._within(t_avail), _shown(t_avail)
-        yield "a finite value where valid", valid & ~np.isfinite(value), _shown(value)
+        yield "t_avail >= that of the row before", t_avail < before, _when(t_avail)
+        yield "t_avail >= t_event", t_avail < t_event, _when(t_avail)
+        span = f"in the span {moment_text(self._start_ns)} to {moment_text(self._end_ns)}"
+        yield f"t_event {span}", ~self._within(t_event), _when(t_event)
+        yield f"t_avail {span}", ~self._within(t_avail), _when(t_avail)
+        yield "a finite value where valid", valid & ~np.isfinite(value), lambda row: str(value[row])
         if self._components is not None:
             unknown, named = _unknown(table["component"], self._components)
             yield "a component of the topology", unknown, lambda row: repr(named(row))
@@ -93,8 +94,8 @@ class TelemetryRules:
         return inside
 
 
-def _shown(column: NDArray[np.generic]) -> Callable[[int], str]:
-    return lambda row: str(column[row])
+def _when(column: NDArray[np.int64]) -> Callable[[int], str]:
+    return lambda row: moment_text(int(column[row]))
 
 
 def _unknown(column: pa.ChunkedArray, known: Set[str]) -> tuple[_Rows, Callable[[int], str]]:

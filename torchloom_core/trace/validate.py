@@ -9,6 +9,7 @@ import msgspec
 from torchloom_core.errors import TraceError
 from torchloom_core.trace.bundle import Bundle
 from torchloom_core.trace.lines import decode_row, numbered_lines
+from torchloom_core.trace.moments import moment_text
 from torchloom_core.trace.rules import Rules, parent_faults
 from torchloom_core.trace.schema import (
     ACTIONS,
@@ -61,7 +62,10 @@ class _Validation:
     def run(self, heard: Heard) -> Findings:
         span = (self._manifest.start_ns, self._manifest.end_ns)
         if span[1] <= span[0]:
-            self._fault(MANIFEST, f"need end_ns > start_ns {span[0]}, was {span[1]}")
+            self._fault(
+                MANIFEST,
+                f"need end_ns > start_ns {moment_text(span[0])}, was {moment_text(span[1])}",
+            )
         self._checksums()
         rows = {file: self._read(file) for file in ROW_OF}
         components = _ids(rows[TOPOLOGY])

@@ -8,9 +8,9 @@ from torchloom_core.evaluate.report.wording import duration, estimate, findings,
 from torchloom_core.evaluate.results import Interval
 
 
-def printed(shown) -> str:
+def printed(shown, width=160) -> str:
     out = io.StringIO()
-    Console(file=out, width=160).print(tables(shown))
+    Console(file=out, width=width).print(tables(shown))
     return out.getvalue()
 
 
@@ -25,8 +25,21 @@ def test_the_best_arm_comes_first():
     assert lines[2].startswith("no_failures")
 
 
-def test_a_flag_stands_below_its_predictor():
-    assert "! no_embargo: need 7 d, was 0 d" in printed(report())
+def test_a_flag_stands_below_the_table_with_its_predictor():
+    assert "\n! ewma: no_embargo: need 7 d, was 0 d" in printed(report())
+
+
+def test_a_long_reason_for_a_quarantine_leaves_the_table_as_it_is():
+    why = "raised: ValueError: " + "one of many words " * 20
+    arms = list(simulation().arms)
+    plain = printed(report(simulation=simulation(arms=tuple(arms))), width=80).splitlines()
+    fields = {f: getattr(arms[-1], f) for f in arms[-1].__struct_fields__}
+    arms[-1] = type(arms[-1])(**{**fields, "quarantined": {"trend": why}, "silent": {"ewma": 1}})
+    broken = printed(report(simulation=simulation(arms=tuple(arms))), width=80)
+    row = next(line for line in plain if line.startswith("no_failures"))
+    assert row in broken.splitlines()
+    assert "\n! failure_forecast: trend was quarantined: raised: ValueError: one of" in broken
+    assert "! failure_forecast: ewma forecast nothing in 1 of 2 runs" in broken
 
 
 def test_a_name_with_brackets_is_shown_as_it_is():

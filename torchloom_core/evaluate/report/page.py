@@ -33,6 +33,7 @@ def page_text(report: Report) -> str:
         plots={name: Markup(svg) for name, svg in _plots(report).items()},
         flips=flips(simulation) if simulation else (),
         bounds=_bounds(simulation) if simulation else (),
+        complaints=wording.complaints(simulation) if simulation else (),
         sections=list(_sections(report)),
         thresholds="; ".join(sorted({score.threshold_from for score in report.forecasts})),
         config=_pretty(report.config),

@@ -29,10 +29,17 @@ def tables(report: Report) -> RenderableType:
 def _parts(report: Report) -> Iterator[RenderableType]:
     if report.forecasts:
         yield _forecasts(report.forecasts)
+        for score in report.forecasts:
+            yield from (_complaint(f"{score.predictor}: {flag}") for flag in score.flags)
     if report.policies:
         yield _policies(report.policies)
     if report.simulation is not None:
         yield _arms(report.simulation)
+        yield from map(_complaint, wording.complaints(report.simulation))
+
+
+def _complaint(text: str) -> Text:
+    return Text(f"! {text}", style="yellow")
 
 
 def _table(title: str, *headers: str) -> Table:
@@ -61,8 +68,6 @@ def _forecasts(scores: Iterable[ForecastScore]) -> Table:
             wording.estimate(score.false_alarms_per_node_day, 4),
             "" if median is None else wording.duration(median),
         )
-        for flag in score.flags:
-            table.add_row(Text(f"  ! {flag}", style="yellow"))
     return table
 
 
@@ -89,8 +94,6 @@ def _arms(simulation: Simulation) -> Table:
     )  # fmt: skip
     for arm in sorted(simulation.arms, key=lambda arm: -arm.goodput.value):
         table.add_row(*_cells(arm), style=_STYLE_OF[arm.kind])
-        for policy, why in arm.quarantined.items():
-            table.add_row(Text(f"  ! {policy} was quarantined: {why}", style="yellow"))
     return table
 
 

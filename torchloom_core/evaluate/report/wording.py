@@ -76,11 +76,27 @@ def policy_sentence(policy: ReplayedPolicy) -> str:
     """Return what a policy did in an open loop."""
     if policy.failed:
         return f"{policy.policy} was quarantined: {policy.failed}"
+    silent = "".join(f" {name} forecast nothing." for name in policy.silent)
     return (
         f"{policy.policy}: {policy.granted} of {policy.proposals} proposals granted; "
         f"{policy.incidents_found} of {policy.incidents} incidents found, "
-        f"{policy.false_alarms_per_node_day:.3g} false alarms per node-day."
+        f"{policy.false_alarms_per_node_day:.3g} false alarms per node-day.{silent}"
     )
+
+
+def complaints(simulation: Simulation) -> list[str]:
+    """Return what broke or said nothing in a run, one sentence for an arm and a plugin."""
+    said = []
+    for arm in simulation.arms:
+        said += [
+            f"{arm.name}: {name} was quarantined: {why}" for name, why in arm.quarantined.items()
+        ]
+        said += [
+            f"{arm.name}: {name} forecast nothing in {count} of {len(simulation.seeds)} runs: it "
+            f"gave no worker a probability"
+            for name, count in arm.silent.items()
+        ]
+    return said
 
 
 def _goodput_sentences(simulation: Simulation) -> list[str]:

@@ -51,7 +51,7 @@ def read_table(path: Path) -> pd.DataFrame:
     except pd.errors.EmptyDataError:
         raise TraceError(f"{path}: need a header, was an empty file") from None
     except (OSError, UnicodeDecodeError, pd.errors.ParserError, pa.ArrowException) as error:
-        reason = " ".join(str(error).split())
+        reason = getattr(error, "strerror", None) or " ".join(str(error).split())
         raise TraceError(f"{path}: cannot be read: {reason}") from None
 
 

@@ -20,6 +20,7 @@ from torchloom_core.trace.importers.cells import (
 from torchloom_core.trace.importers.csv_telemetry import LongTable, read_telemetry
 from torchloom_core.trace.importers.mapping import Events, Mapping, Times, Topology, load_mapping
 from torchloom_core.trace.lines import convert_row
+from torchloom_core.trace.moments import moment_text
 from torchloom_core.trace.rules import Rules, parent_faults
 from torchloom_core.trace.schema import Component, Event
 from torchloom_core.trace.writer import BundleWriter
@@ -185,7 +186,7 @@ def _span(
     if span.end_ns <= span.start_ns:
         raise TraceError(
             f"{said_in}: need a span that is not empty (times.start and times.end in a mapping), "
-            f"was {span.start_ns}..{span.end_ns}"
+            f"was {moment_text(span.start_ns)} to {moment_text(span.end_ns)}"
         )
     return span
 

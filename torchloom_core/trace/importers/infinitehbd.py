@@ -140,7 +140,9 @@ def _rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
                     raise TraceError(f"{path}:1: need a column {column!r}, was none")
             for row in reader:
                 yield reader.line_num, row
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+    except OSError as error:
+        raise TraceError(f"{path}: cannot be read: {error.strerror}") from None
+    except (UnicodeDecodeError, csv.Error) as error:
         raise TraceError(f"{path}: cannot be read: {error}") from None
 
 

@@ -1,0 +1,67 @@
+"""``torchloom evaluate`` with predictors of somebody else's, installed as a package is."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.evaluate.scenes import some_events, write
+
+ODD = Path(__file__).with_name("odd_predictors.py")
+CONFIG = "[evaluate]\ngroups = 4\nspares = 2\ndays = 0.5\n"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("odd")
+    shutil.copy(ODD, folder)
+    metadata = folder / "odd_predictors-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: odd\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text("[torchloom]\nodd = odd_predictors\n")
+    (folder / "torchloom.toml").write_text(CONFIG)
+    write(folder / "small.tltrace", some_events(count=60))
+    return folder
+
+
+def evaluate(folder, *words):
+    command = [sys.executable, "-m", "torchloom_core.cli", "evaluate", "small.tltrace", *words]
+    path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
+    environment = {**os.environ, "PYTHONPATH": path}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+
+
+def test_a_predictor_that_says_nothing_in_all_of_a_run_is_named(folder):
+    said = evaluate(folder, "--predictor", "mute", "--seeds", "2", "--out", "mute")
+    complaint = (
+        "failure_forecast: mute forecast nothing in 2 of 2 runs: it gave no worker a probability"
+    )
+    assert said.returncode == 0, said.stderr
+    assert f"! {complaint}" in said.stdout
+    assert f'<p class="warn">{complaint}</p>' in (folder / "mute" / "report.html").read_text()
+    report = json.loads((folder / "mute" / "report.json").read_bytes())
+    silent = {arm["name"]: arm["silent"] for arm in report["simulation"]["arms"] if arm["silent"]}
+    assert silent == {"failure_forecast": {"mute": 2}}
+
+
+def test_what_a_policy_was_told_nothing_by_is_named_in_replay(folder):
+    (folder / "mute.toml").write_text(f"{CONFIG}[policies.failure_forecast]\npredictor = 'mute'\n")
+    words = ("--mode", "replay", "--policy", "failure_forecast", "--config", "mute.toml")
+    said = evaluate(folder, *words, "--predictor", "fault_history", "--resamples", "200")
+    assert said.returncode == 0, said.stderr
+    assert "false alarms per node-day. mute forecast nothing." in said.stdout
+
+
+def test_a_predictor_whose_forecasts_rest_on_what_came_later_is_refused_by_name(folder):
+    """It remembers what it saw, so that a second look at the same past says more."""
+    words = ("--mode", "replay", "--resamples", "200")
+    said = evaluate(folder, *words, "--predictor", "remembering")
+    assert said.returncode == 8
+    assert said.stderr.startswith(
+        "torchloom: predictor remembering: future_feature: need forecasts up to 2023-11-"
+    )
+    assert said.stderr.count("\n") == 1
