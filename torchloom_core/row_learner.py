@@ -102,6 +102,21 @@ class RowLearner(ABC):
     def check(self, trees: Any, columns: int) -> None:
         """Raise a ModelError if following these trees would leave them."""
 
+    @property
+    def part(self) -> str:
+        """Name of the part that holds the trees."""
+        return f"{self.name}.skops"
+
+    def to_bytes(self, trees: Any) -> bytes:
+        """Return the trees as they are kept."""
+        return estimator_bytes(trees)
+
+    def from_bytes(self, data: bytes, columns: int) -> Any:
+        """Return the trees that :meth:`to_bytes` kept, checked; else raise a ModelError."""
+        trees = estimator_part({self.part: data}, self.part, self.trusted)
+        self.check(trees, columns)
+        return trees
+
     def forecast(self, view: FleetView) -> Hazard:
         """Return ``(workers,)`` probabilities, NaN before fitting and for who left or is gone."""
         probability = np.full(len(view), np.nan)
@@ -155,7 +170,7 @@ class RowLearner(ABC):
         healthy = rows.features[~rows.failed]
         with threadpool_limits(limits=1):  # sums in another order are other trees
             self._trees = self.grow(rows)
-        self._kept = estimator_bytes(self._trees)
+        self._kept = self.to_bytes(self._trees)
         self._learned = Learned(
             features=self._features.names,
             share=rows.share,
@@ -164,9 +179,9 @@ class RowLearner(ABC):
         )
 
     def parts(self) -> Mapping[str, bytes]:
-        """Return the trees as skops keeps them, and what goes with them as JSON."""
+        """Return the trees, and what goes with them as JSON."""
         return {
-            f"{self.name}.skops": self._kept,
+            self.part: self._kept,
             f"{self.name}.json": msgspec.json.encode(self._learned),
         }
 
@@ -185,10 +200,9 @@ class RowLearner(ABC):
                 f"{card}: need the {len(self._features.names)} features that the options ask "
                 f"for, was {len(learned.features)} of other options"
             )
-        skops = f"{self.name}.skops"
-        trees = estimator_part(parts, skops, self.trusted)
-        self.check(trees, len(learned.features))
-        self._trees, self._kept, self._learned = trees, part_of(parts, skops), learned
+        kept = part_of(parts, self.part)
+        trees = self.from_bytes(kept, len(learned.features))
+        self._trees, self._kept, self._learned = trees, kept, learned
 
 
 def reasons(

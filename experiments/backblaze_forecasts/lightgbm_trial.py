@@ -1,16 +1,14 @@
-"""See whether LightGBM's trees forecast better than those of ``boosting``, on earlier time alone.
+"""See which library's trees forecast better in ``boosting``, on earlier time alone.
 
-``pip install lightgbm``, which nothing else here needs; then
-``python experiments/backblaze_forecasts/lightgbm_trial.py`` has both learn and be judged on the
-folds of this trace and of InfiniteHBD on which candidates are chosen. The scored time is not
-looked at.
+``python experiments/backblaze_forecasts/lightgbm_trial.py`` has it learn with scikit-learn and
+with LightGBM and be judged on the folds of this trace and of InfiniteHBD on which candidates are
+chosen. The scored time is not looked at.
 """
 
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib.util import find_spec
-from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -24,8 +22,6 @@ from torchloom_core.evaluate.alarms import Judged
 from torchloom_core.evaluate.intervals import AveragePrecision, blocks_of, bootstrap
 from torchloom_core.evaluate.results import Interval
 from torchloom_core.fleet.columns import Floats, Ints
-from torchloom_core.learning import Rows
-from torchloom_core.row_learner import with_something_known
 from torchloom_core.trace.bundle import Bundle
 from torchloom_core.trace.importers.backblaze import import_backblaze
 from torchloom_core.trace.importers.infinitehbd import import_infinitehbd
@@ -38,55 +34,15 @@ TRIALS = (
 )
 
 
-class LightGBM(BoostingPredictor):
-    """LightGBM at the options of ``boosting``, with as many trees as that grows."""
-
-    def grow(self, rows: Rows) -> Any:
-        """Grow the trees."""
-        options = self._options
-        return grown(
-            rows,
-            options.seed,
-            n_estimators=super().grow(rows).n_iter_,
-            learning_rate=options.learning_rate,
-            num_leaves=options.max_leaves,
-            min_child_samples=options.min_leaf_rows,
-            reg_lambda=options.l2,
-        )
-
-    def log_odds(self, trees: Any, features: Floats) -> Floats:
-        """Return ``(rows,)``, the sum of all leaves."""
-        log_odds: Floats = trees.booster_.predict(features, raw_score=True)
-        return log_odds
-
-
-class PlainLightGBM(LightGBM):
-    """LightGBM with every default, on the rows and features of ``boosting``."""
-
-    def grow(self, rows: Rows) -> Any:
-        """Grow the trees."""
-        return grown(rows, self._options.seed)
-
-
-def grown(rows: Rows, seed: int, **settings: Any) -> Any:
-    """Return LightGBM's trees, the same for the same rows."""
-    from lightgbm import LGBMClassifier
-
-    trees = LGBMClassifier(
-        **settings,
-        random_state=seed,
-        deterministic=True,
-        force_row_wise=True,
-        n_jobs=1,
-        verbose=-1,
-    )
-    return trees.fit(with_something_known(rows.features), rows.failed)
-
-
 def judged_folds(trial: Trial, bundle: Bundle, candidate: Candidate) -> list[Judged]:
     """Judge a candidate on every fold, with every seed."""
-    seeded = [replace(candidate, options={**candidate.options, "seed": seed}) for seed in SEEDS]
+    seeded = [having(candidate, seed=seed) for seed in SEEDS]
     return [judge_fold(trial, bundle, one, fold) for one in seeded for fold in trial.folds]
+
+
+def having(candidate: Candidate, **options: object) -> Candidate:
+    """Return the candidate with these options as well."""
+    return replace(candidate, options={**candidate.options, **options})
 
 
 class MeanAuprc:
@@ -120,15 +76,17 @@ class MeanAuprc:
 def compare(trial: Trial, bundle: Bundle) -> Table:
     """Return a table of what each reaches, and the difference on the same resamples."""
     table = Table(title=f"{trial.name}: AUPRC on earlier time", title_justify="left")
-    for column in ("options", "boosting", "LightGBM", "difference"):
+    for column in ("options", "scikit-learn", "LightGBM", "difference"):
         table.add_column(column, justify="left" if column == "options" else "right")
     for candidate in (one for one in trial.candidates if one.cls is BoostingPredictor):
-        boosting = MeanAuprc(judged_folds(trial, bundle, candidate))
-        for name, cls in ((candidate.name, LightGBM), ("LightGBM's defaults", PlainLightGBM)):
-            light = MeanAuprc(judged_folds(trial, bundle, replace(candidate, cls=cls)))
-            above = difference(light, boosting, trial.seed)
-            interval = f"{above.value:+.4f} [{above.low:+.4f}, {above.high:+.4f}]"
-            table.add_row(name, f"{boosting.value:.4f}", f"{light.value:.4f}", interval)
+        scikit_learn, light = (
+            MeanAuprc(judged_folds(trial, bundle, having(candidate, library=library)))
+            for library in ("scikit-learn", "lightgbm")
+        )
+        above = difference(light, scikit_learn, trial.seed)
+        interval = f"{above.value:+.4f} [{above.low:+.4f}, {above.high:+.4f}]"
+        each = (f"{scikit_learn.value:.4f}", f"{light.value:.4f}")
+        table.add_row(candidate.name, *each, interval)
     table.caption = above.method
     return table
 
@@ -146,7 +104,7 @@ def difference(one: MeanAuprc, other: MeanAuprc, seed: int) -> Interval:
 def main() -> int:
     """Compare on both traces; return the exit status."""
     if not find_spec("lightgbm"):
-        print("need LightGBM: pip install lightgbm")
+        print("need LightGBM: pip install '.[lightgbm]'")
         return 1
     console = Console(width=None if sys.stdout.isatty() else 120)
     for folder, trial, make in TRIALS:

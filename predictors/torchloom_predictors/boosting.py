@@ -1,14 +1,16 @@
 """Learn from telemetry and fault history which workers fail soon, with boosted trees."""
 
-from typing import Annotated, Any, ClassVar
+from importlib.util import find_spec
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 import numpy as np
 
-from torchloom_core.errors import ModelError
+from torchloom_core.errors import ConfigError, ModelError
 from torchloom_core.learning import Rows
 from torchloom_core.plugin import Floats, NotNegative, Registry, hookimpl
 from torchloom_core.row_learner import RowLearner, RowOptions, with_something_known
+from torchloom_predictors.lightgbm_trees import LightGBMTrees
 
 _LATER = 0.2
 """The last share of the examples' time, on which the number of trees is chosen."""
@@ -23,10 +25,11 @@ _TREES_UNTRIED = 50
 class BoostingPredictor(RowLearner):
     """Boost decision trees on the features of every worker.
 
-    Histogram-based gradient boosting (Ke et al., "LightGBM", NeurIPS 2017; scikit-learn's
-    HistGradientBoostingClassifier), which takes unknown values as they are. Trees are added until
-    20 in a row have not bettered the likelihood on the last fifth of the examples' time, a horizon
-    after the rest; then as many, those 20 with them, are grown again on everything.
+    Histogram-based gradient boosting (Ke et al., "LightGBM", NeurIPS 2017; by scikit-learn's
+    HistGradientBoostingClassifier or by LightGBM itself), which takes unknown values as they are.
+    Trees are added until 20 in a row have not bettered the likelihood on the last fifth of the
+    examples' time, a horizon after the rest; then as many, those 20 with them, are grown again on
+    everything.
     """
 
     name = "boosting"
@@ -47,6 +50,8 @@ class BoostingPredictor(RowLearner):
             Faults on one node closer together than this are one incident, seconds.
         max_healthy : int
             How many moments of workers that did not fail are kept to learn from.
+        library : {"scikit-learn", "lightgbm"}
+            Which grows the trees; LightGBM comes with the extra ``lightgbm``.
         learning_rate : float
             How much each tree adds.
         max_trees : int
@@ -65,6 +70,7 @@ class BoostingPredictor(RowLearner):
             How often to forecast, seconds.
         """
 
+        library: Literal["scikit-learn", "lightgbm"] = "scikit-learn"
         learning_rate: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.05
         max_trees: Annotated[int, msgspec.Meta(ge=1)] = 400
         max_leaves: Annotated[int, msgspec.Meta(ge=2)] = 15
@@ -74,6 +80,17 @@ class BoostingPredictor(RowLearner):
     def __init__(self, options: Options) -> None:
         super().__init__(options)
         self._options = options
+        self._with_lightgbm = options.library == "lightgbm"
+        if self._with_lightgbm and not find_spec("lightgbm"):
+            raise ConfigError(
+                f"predictors.{self.name}.library: need the extra lightgbm, "
+                "pip install 'torchloom[lightgbm]'"
+            )
+
+    @property
+    def part(self) -> str:
+        """Name of the part that holds the trees."""
+        return f"{self.name}.txt" if self._with_lightgbm else super().part
 
     def grow(self, rows: Rows) -> Any:
         """Grow as many trees as grew until the later part said to stop."""
@@ -87,9 +104,21 @@ class BoostingPredictor(RowLearner):
         return int(self._boost(earlier, self._options.max_trees, later).n_iter_)
 
     def _boost(self, rows: Rows, trees: int, later: Rows | None = None) -> Any:
+        options = self._options
+        if self._with_lightgbm:
+            return LightGBMTrees.grow(
+                rows,
+                trees,
+                later,
+                _PATIENCE,
+                learning_rate=options.learning_rate,
+                num_leaves=options.max_leaves,
+                min_data_in_leaf=options.min_leaf_rows,
+                lambda_l2=options.l2,
+                seed=options.seed,
+            )
         from sklearn.ensemble import HistGradientBoostingClassifier
 
-        options = self._options
         grower = HistGradientBoostingClassifier(
             learning_rate=options.learning_rate,
             max_iter=trees,
@@ -107,6 +136,16 @@ class BoostingPredictor(RowLearner):
         """Return ``(rows,)``, the sum of all leaves."""
         log_odds: Floats = trees.decision_function(features)
         return log_odds
+
+    def to_bytes(self, trees: Any) -> bytes:
+        """Return the trees as skops keeps them, or as LightGBM's text."""
+        return trees.text.encode() if self._with_lightgbm else super().to_bytes(trees)
+
+    def from_bytes(self, data: bytes, columns: int) -> Any:
+        """Return the trees that :meth:`to_bytes` kept, checked; else raise a ModelError."""
+        if self._with_lightgbm:
+            return LightGBMTrees.restore(data, columns, self.part)
+        return super().from_bytes(data, columns)
 
     def check(self, trees: Any, columns: int) -> None:
         """Refuse trees that point outside themselves: they are followed without a look."""

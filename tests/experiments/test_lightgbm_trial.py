@@ -1,4 +1,4 @@
-"""The comparison with LightGBM counts as the trial does; LightGBM itself need not be there."""
+"""The comparison with LightGBM counts as the trial does."""
 
 import os
 import subprocess

@@ -8,7 +8,7 @@ from sklearn.metrics import average_precision_score
 
 from tests.predictors.warming_fleet import HORIZON, WORKERS, one_hot, warming
 from torchloom_core.errors import ModelError, PluginError
-from torchloom_core.learning import estimator_bytes
+from torchloom_core.learning import Rows, estimator_bytes
 from torchloom_core.plugin import Example
 from torchloom_core.testing import LearnerContract, view_of
 from torchloom_predictors.boosting import BoostingPredictor
@@ -19,17 +19,32 @@ class TestContract(LearnerContract):
     options: ClassVar = {"metrics": ["temp"], "spans_s": [5.0, 20.0], "min_leaf_rows": 5}
 
 
+class TestContractWithLightGBM(TestContract):
+    options: ClassVar = {**TestContract.options, "library": "lightgbm"}
+
+
 def predictor(**options):
     wanted = {"metrics": ("temp", "noise"), "spans_s": (5.0,), "half_lives_s": ()}
     rest = {"horizon_s": float(HORIZON), "every_s": 1.0, "learning_rate": 0.2}
     return BoostingPredictor(BoostingPredictor.Options(**{**wanted, **rest, **options}))
 
 
+@pytest.fixture(scope="module", params=["scikit-learn", "lightgbm"])
+def library(request):
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def fitted():
-    learner = predictor()
+def fitted(library):
+    learner = predictor(library=library)
     learner.fit(warming())
     return learner
+
+
+def rows_of(features, failed):
+    """Return rows of one column, a second apart."""
+    at_ns = np.arange(len(failed)) * 10**9
+    return Rows(np.array(features, dtype=float)[:, None], np.array(failed), at_ns, share=1.0)
 
 
 def test_it_finds_what_warns_and_its_probabilities_come_true(fitted):
@@ -48,9 +63,9 @@ def test_the_reason_is_the_feature_without_which_it_would_be_judged_better(fitte
     assert all(hazard.probability[row] > fitted._learned.prior for row in hazard.why)
 
 
-def test_a_sample_of_the_healthy_keeps_the_prior():
+def test_a_sample_of_the_healthy_keeps_the_prior(library):
     unforeseen = warming(warns=False)
-    sampled = predictor(max_healthy=500)
+    sampled = predictor(max_healthy=500, library=library)
     sampled.fit(unforeseen)
     true = np.mean([e.outcome for e in unforeseen])
     assert sampled._learned.share < 0.15
@@ -59,22 +74,22 @@ def test_a_sample_of_the_healthy_keeps_the_prior():
     assert said == pytest.approx(true, rel=0.4)
 
 
-def test_trees_stop_where_later_time_says_so(fitted):
-    chance = predictor()
+def test_trees_stop_where_later_time_says_so(fitted, library):
+    chance = predictor(library=library)
     chance.fit(warming(warns=False))
     assert chance._trees.n_iter_ < fitted._trees.n_iter_
     assert fitted._trees.n_iter_ < 400
 
 
-def test_what_cannot_be_checked_in_later_time_gets_few_trees():
-    learner = predictor()
+def test_what_cannot_be_checked_in_later_time_gets_few_trees(library):
+    learner = predictor(library=library)
     early = [Example(view=e.view, outcome=e.outcome * (i < 40)) for i, e in enumerate(warming())]
     learner.fit(early)
     assert learner._trees.n_iter_ == 50
 
 
-def test_a_metric_nobody_measured_so_far_does_not_matter():
-    learner = predictor(metrics=("temp", "noise", "later"))
+def test_a_metric_nobody_measured_so_far_does_not_matter(library):
+    learner = predictor(metrics=("temp", "noise", "later"), library=library)
     nothing = {"later": np.full((WORKERS, 10), np.nan)}
     learner.fit(Example(view=_with(e.view, nothing), outcome=e.outcome) for e in warming()[:60])
     view = warming(seed=1)[0].view
@@ -83,6 +98,36 @@ def test_a_metric_nobody_measured_so_far_does_not_matter():
     assert learner.forecast(told).probability == pytest.approx(
         learner.forecast(untold).probability, abs=0
     )
+
+
+def test_what_is_unknown_for_the_first_time_is_judged_as_most_were(library):
+    learner = predictor(library=library, max_trees=10)
+    low = np.arange(1000) % 10 == 0
+    trees = learner.grow(rows_of(np.where(low, 0.0, 50.0), low))
+    zero, usual, unknown = learner.log_odds(trees, np.array([[0.0], [50.0], [np.nan]]))
+    assert unknown == usual < zero
+
+
+@pytest.mark.parametrize(
+    "option",
+    [{"learning_rate": 0.1}, {"max_trees": 4}, {"max_leaves": 4}, {"min_leaf_rows": 60}, {"l2": 9}],
+)
+def test_no_option_is_lost_on_either_library(library, option):
+    values = np.random.default_rng(0).normal(size=500)
+    rows = rows_of(values, np.sin(9 * values) > 0)
+    usual, other = (
+        predictor(library=library, **{"max_trees": 5, **options}) for options in ({}, option)
+    )
+    said = usual.log_odds(usual.grow(rows), rows.features)
+    assert np.abs(other.log_odds(other.grow(rows), rows.features) - said).max() > 0.01
+
+
+def test_twenty_trees_in_vain_are_the_last(library):
+    learner = predictor(library=library, max_trees=30)
+    known = np.random.default_rng(0).normal(size=2000)
+    later_differs = np.where(np.arange(2000) < 1500, known > 1, known < -1)
+    trees = learner.grow(rows_of(known, later_differs))
+    assert trees.n_iter_ in (20, 21)  # scikit-learn also looks at none
 
 
 def _with(view, more):
@@ -110,6 +155,16 @@ def test_a_model_of_other_options_is_refused(fitted):
         predictor(spans_s=(5.0, 2.0)).restore(fitted.parts())
 
 
+def test_a_model_of_the_other_library_is_refused(fitted, library):
+    other, part = {
+        "scikit-learn": ("lightgbm", "boosting.txt"),
+        "lightgbm": ("scikit-learn", "boosting.skops"),
+    }[library]
+    with pytest.raises(ModelError, match=f"{part}: need this part of a fitted model"):
+        predictor(library=other).restore(fitted.parts())
+
+
+@pytest.mark.parametrize("library", ["scikit-learn"], indirect=True)
 def test_trees_that_point_outside_themselves_are_refused(fitted):
     parts = dict(fitted.parts())
     spoilt = predictor()
@@ -119,6 +174,7 @@ def test_trees_that_point_outside_themselves_are_refused(fitted):
         predictor().restore({**fitted.parts(), "boosting.skops": estimator_bytes(spoilt._trees)})
 
 
+@pytest.mark.parametrize("library", ["scikit-learn"], indirect=True)
 def test_an_archive_with_a_foreign_type_is_refused(fitted):
     parts = dict(fitted.parts())
     rewritten = io.BytesIO()

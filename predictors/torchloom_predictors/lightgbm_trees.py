@@ -1,0 +1,180 @@
+"""LightGBM's trees for ``boosting``, kept as its text.
+
+LightGBM follows the trees in a text blindly, and reads past the end of a broken one. So it is
+given none but what is written here: a text that is kept is taken apart, checked and written again,
+and must come out the same.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torchloom_core.errors import ModelError
+from torchloom_core.learning import Rows
+from torchloom_core.plugin import Floats
+from torchloom_core.row_learner import with_something_known
+
+_Tree = Mapping[str, NDArray[Any]]
+"""What LightGBM needs of a tree, under its own names; a child below 0 is the leaf ``~child``."""
+
+_INNER = {
+    "split_feature": np.int64,
+    "threshold": np.float64,
+    "decision_type": np.int64,
+    "left_child": np.int64,
+    "right_child": np.int64,
+}
+_KEPT = {**_INNER, "leaf_value": np.float64}
+_COUNTS = {"internal_count": np.int64, "leaf_count": np.int64}
+
+_WITH_UNKNOWN = _UNKNOWN_TO_RIGHT, _UNKNOWN_TO_LEFT = 8, 10
+"""Values of ``decision_type``: a comparison of numbers, and where it sends what is unknown."""
+
+
+class LightGBMTrees:
+    """Trees that answer as those of scikit-learn's HistGradientBoostingClassifier do.
+
+    Attributes
+    ----------
+    text : str
+        LightGBM's, of the trees alone.
+    n_iter_ : int
+        How many there are.
+    """
+
+    def __init__(self, text: str) -> None:
+        from lightgbm import Booster
+
+        self.text = text
+        self._booster = Booster(model_str=text)
+        self.n_iter_: int = self._booster.current_iteration()
+
+    @classmethod
+    def grow(
+        cls, rows: Rows, trees: int, later: Rows | None, patience: int, **settings: Any
+    ) -> "LightGBMTrees":
+        """Grow trees, the same for the same rows.
+
+        Parameters
+        ----------
+        trees : int
+            How many; fewer where there is nothing left to tell apart.
+        later : Rows, optional
+            Stop once ``patience`` trees in a row have not bettered the likelihood there.
+        **settings
+            LightGBM's own.
+        """
+        import lightgbm
+
+        known = lightgbm.Dataset(with_something_known(rows.features), rows.failed)
+        check: dict[str, Any] = {}
+        if later is not None:
+            check = {
+                "valid_sets": [known.create_valid(later.features, later.failed)],
+                "callbacks": [lightgbm.early_stopping(patience, verbose=False)],
+            }
+        fixed = {
+            "objective": "binary",
+            "deterministic": True,
+            "force_row_wise": True,
+            "num_threads": 1,
+            "verbosity": -1,
+        }
+        booster = lightgbm.train(
+            {**fixed, **settings},
+            known,
+            trees,
+            keep_training_booster=True,  # else what came after the best tree is cut off
+            **check,
+        )
+        grown = _read(booster.model_to_string(num_iteration=-1), {**_KEPT, **_COUNTS})
+        return cls(_written([_where_unknown(tree) for tree in grown], rows.features.shape[1]))
+
+    @classmethod
+    def restore(cls, data: bytes, columns: int, part: str) -> "LightGBMTrees":
+        """Return the trees whose text was kept in ``part``.
+
+        Raises
+        ------
+        ModelError
+            If it is anything else, or they point outside themselves.
+        """
+        try:
+            text = data.decode()
+            trees = list(_read(text, _KEPT))
+            as_kept = _written(trees, columns) == text
+        except (KeyError, ValueError, OverflowError):
+            as_kept = False
+        if not as_kept:
+            raise ModelError(f"{part}: need LightGBM's text as it was kept, was another")
+        if not all(_is_sound(tree, columns) for tree in trees):
+            raise ModelError(f"{part}: need trees whose nodes are in them, was not")
+        return cls(text)
+
+    def decision_function(self, features: Floats) -> Floats:
+        """Return ``(rows,)``, the sum of all leaves."""
+        log_odds: Floats = self._booster.predict(features, raw_score=True, num_threads=1)
+        return log_odds
+
+
+def _read(text: str, kinds: Mapping[str, type]) -> Iterator[_Tree]:
+    """Yield the arrays of these names of every tree."""
+    for block in text.split("\n\nTree=")[1:]:
+        _, *lines = block.partition("\n\n")[0].strip().split("\n")
+        values = dict(line.split("=", 1) for line in lines)
+        yield {name: np.array(values[name].split(), dtype=kind) for name, kind in kinds.items()}
+
+
+def _written(trees: list[_Tree], columns: int) -> str:
+    """Return the text that LightGBM reads as these trees."""
+    head = {
+        "version": "v4",
+        "num_class": 1,
+        "num_tree_per_iteration": 1,
+        "label_index": 0,
+        "max_feature_idx": columns - 1,
+        "objective": "binary sigmoid:1",
+        "feature_names": " ".join(f"Column_{column}" for column in range(columns)),
+        "feature_infos": " ".join(["[-inf:inf]"] * columns),
+    }
+    blocks = ["tree\n" + _lines(head)]
+    for number, tree in enumerate(trees):
+        arrays = {name: " ".join(map(repr, tree[name].tolist())) for name in _KEPT}
+        leaves = {"num_leaves": len(tree["leaf_value"]), "num_cat": 0}
+        blocks.append(_lines({"Tree": number, **leaves, **arrays}))
+    return "\n\n".join([*blocks, "end of trees\n"])
+
+
+def _lines(values: Mapping[str, Any]) -> str:
+    return "\n".join(f"{name}={value}" for name, value in values.items())
+
+
+def _where_unknown(tree: _Tree) -> _Tree:
+    """Return the tree with a side for the unknown where all was known: that of most rows.
+
+    So does scikit-learn; LightGBM would take the unknown for 0.
+    """
+    rows = np.concatenate([tree["internal_count"], tree["leaf_count"][::-1]])  # -1 is leaf 0
+    most = np.where(
+        rows[tree["left_child"]] > rows[tree["right_child"]], _UNKNOWN_TO_LEFT, _UNKNOWN_TO_RIGHT
+    )
+    seen = np.isin(tree["decision_type"], _WITH_UNKNOWN)
+    return {**tree, "decision_type": np.where(seen, tree["decision_type"], most)}
+
+
+def _is_sound(tree: _Tree, columns: int) -> bool:
+    """Whether following the tree never leaves it, nor a row of so many columns."""
+    inner = len(tree["leaf_value"]) - 1
+    if any(len(tree[name]) != inner for name in _INNER):
+        return False
+    children = np.concatenate([tree["left_child"], tree["right_child"]])
+    own = np.tile(np.arange(inner), 2)
+    feature = tree["split_feature"]
+    return bool(
+        ((children >= ~inner) & (children < inner)).all()
+        and ((children < 0) | (children > own)).all()
+        and ((feature >= 0) & (feature < columns)).all()
+        and np.isin(tree["decision_type"], _WITH_UNKNOWN).all()
+    )
