@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from dataclasses import asdict
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +80,7 @@ def show_table(console: Console, before: Act, after: Act) -> None:
     told = [(entry["t"], tell(entry)) for entry in story_of(after) if entry["tag"] != "notice"]
     if after.died_at:
         told.append((after.died_at, f"{after.scenario.sick.node} dies"))
-    for t, text in sorted(told):
+    for t, text in sorted(told, key=itemgetter(0)):
         console.print(f"  {t - start:+6.1f} s  {text}", highlight=False)
     console.print(f"\ntrajectory  {run_folder(after.state_dir, 'demo')}")
 
