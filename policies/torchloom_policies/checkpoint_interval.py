@@ -118,7 +118,7 @@ class CheckpointIntervalPolicy:
         rollbacks = self._failures.rollbacks
         mtbf_s = 1.0 / (self._rate_per_s() * rollbacks.share)
         wanted = self._within_range(daly_s(save_s=costs.checkpoint_s, mtbf_s=mtbf_s), view)
-        present = max(values, key=lambda value: _distance(value, wanted))
+        present = max(dict.fromkeys(values), key=lambda value: _distance(value, wanted))
         if not self._is_news(present, wanted, view.now_ns):
             return
         before, after = (

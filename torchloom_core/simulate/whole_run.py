@@ -163,24 +163,35 @@ class WholeRun(PhasedRun):
             self._keep(ends_ns)
 
     def _settle_cycles(self, ts_ns: int) -> None:
-        """Book at once all whole intervals and the durable checkpoints that end them."""
-        cycle_ns = self._interval_ns + self._save_ns
-        is_fresh = self._next_durable_ns == self._work_ns + self._interval_ns
+        """Book at once all whole intervals and the checkpoints of one kind that end them."""
+        kind = "local" if self._has_local else "durable"
+        interval_ns = self._local_interval_ns if self._has_local else self._interval_ns
+        due_ns = self._next_local_ns if self._has_local else self._next_durable_ns
+        save_ns = self._lasts_ns[kind]
+        cycle_ns = interval_ns + save_ns
         cycles = (ts_ns - self._at_ns) // cycle_ns
-        if self._has_local or not is_fresh or cycles <= 0:
+        if self._has_local:  # the last one before a durable one is left out: see _next_due_ns
+            rest_ns = self._next_durable_ns - self._work_ns - save_ns
+            cycles = min(cycles, (rest_ns - 1) // interval_ns)
+        if due_ns != self._work_ns + interval_ns or cycles <= 0:
             return
-        first_ns = self._at_ns + cycle_ns
-        self._at_ns += cycles * cycle_ns
-        self._tried_ns += cycles * self._interval_ns
-        self._work_ns += cycles * self._interval_ns
-        self._local_ns = self._durable_ns = self._work_ns
-        self._next_durable_ns = self._work_ns + self._interval_ns
-        self._ledger.saved(cycles * self._save_ns * self._job_gpus)
+        times_ns = range(self._at_ns + cycle_ns, self._at_ns + cycles * cycle_ns + 1, cycle_ns)
+        self._at_ns = times_ns[-1]
+        self._tried_ns += cycles * interval_ns
+        self._work_ns += cycles * interval_ns
+        self._local_ns = self._work_ns
+        self._ledger.saved(cycles * save_ns * self._job_gpus)
         self._engine.events += cycles
+        if self._has_local:
+            self._next_local_ns = self._work_ns + interval_ns
+            self._engine.tell_all("saved", times_ns)
+            return
+        self._durable_ns = self._work_ns
+        self._next_durable_ns = self._work_ns + interval_ns
         self.saves += cycles
         if self.first_commit_ns is None:
-            self.first_commit_ns = first_ns
-        self._engine.tell_all("committed", range(first_ns, self._at_ns + 1, cycle_ns))
+            self.first_commit_ns = times_ns[0]
+        self._engine.tell_all("committed", times_ns)
 
     def _next_due_ns(self) -> int:
         """Return the work at which the next checkpoint is due."""
