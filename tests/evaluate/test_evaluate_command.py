@@ -238,6 +238,11 @@ def test_a_report_says_what_it_takes_for_granted(folder):
         ("small.tltrace --policy stragler", "no policy has this name; did you mean straggler?"),
         ("small.tltrace --predictor fault_histry", "did you mean fault_history?"),
         ("small.tltrace --predictor fault_history=no.tlmodel", "no.tlmodel: need a model"),
+        (
+            "small.tltrace --config bare.toml --predictor falt_history",
+            "did you mean fault_history?",
+        ),
+        ("small.tltrace --policy silence --predictor ewma", "need a --policy that reads it, was"),
         ("small.tltrace --predictor =a", "--predictor: need NAME or NAME=MODEL.tlmodel, was '=a'"),
         ("small.tltrace --scores mine", "--scores: need NAME=FILE, was 'mine'"),
         ("small.tltrace --predictor ewma --predictor ewma", "need each name once, was 'ewma' 2"),

@@ -89,13 +89,16 @@ def evaluate(
         Of the cluster; one on this machine unless given.
     out
         Folder of the report; NAME-evaluation unless given.
-    open
+    open_
         Show the page in a browser.
     """
     from torchloom_core.errors import StateError
     from torchloom_core.evaluate.candidates import Asked
     from torchloom_core.evaluate.evaluation import Wanted
     from torchloom_core.evaluate.evaluation import evaluate as find_out
+
+    # Not when it is needed: a missing package is told before the runs are played.
+    from torchloom_core.evaluate.report import page_text
     from torchloom_core.evaluate.scored import Scoring
     from torchloom_core.evaluate.workforce import Workforce
 
@@ -132,7 +135,7 @@ def evaluate(
             f"same command goes on from there\n"
         )
         return _INTERRUPTED
-    page = _write(report, folder)
+    page = _write(report, page_text(report), folder)
     _tell(report, page, json)
     if open_:
         import webbrowser
@@ -196,17 +199,16 @@ def _progress() -> Iterator[Callable[[str, float, float], None]]:
         yield told
 
 
-def _write(report: "Report", folder: Path) -> Path:
-    """Write the report twice, and return where the page is."""
+def _write(report: "Report", text: str, folder: Path) -> Path:
+    """Write the report and its page, and return where the page is."""
     import msgspec
 
-    from torchloom_core.evaluate.report import page_text
     from torchloom_core.evaluate.store import write_whole
 
     data = msgspec.json.format(msgspec.json.encode(report), indent=1)
     write_whole(folder / "report.json", data + b"\n")
     page = folder / "report.html"
-    write_whole(page, page_text(report).encode())
+    write_whole(page, text.encode())
     return page
 
 

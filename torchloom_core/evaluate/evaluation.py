@@ -81,9 +81,12 @@ def evaluate(wanted: Wanted, store: Path, progress: Progress) -> Report:
     config = of_trace(wanted.config, bundle)
     policies = {info.name: info.cls for info in installed() if info.kind == "policy" and info.cls}
     asked = wanted.asked
-    if wanted.mode == "simulate" and asked.predictors and not asked.policies:
-        asked = asked if asked.config_path else replace(asked, policies=(FORECAST_POLICY,))
+    has_policies = asked.policies or (asked.config_path and config.policies)
+    if wanted.mode == "simulate" and asked.predictors and not has_policies:
+        asked = replace(asked, policies=(FORECAST_POLICY,))
     arms = candidates(asked, config, policies)
+    if wanted.mode == "simulate":
+        _refuse_unread(asked, config, arms)
     source = str(asked.config_path or (DEFAULT_PATH if DEFAULT_PATH.exists() else "command line"))
     longest_s = _longest_horizon_s(arms, config, source)
     horizon_s = longest_s if wanted.horizon_s is None else wanted.horizon_s
@@ -115,6 +118,17 @@ def evaluate(wanted: Wanted, store: Path, progress: Progress) -> Report:
     )
     said = tuple(assumptions.of_simulation(setting, bundle, wanted.seeds))
     return replace(report, simulation=simulation, assumptions=report.assumptions + said)
+
+
+def _refuse_unread(asked: Asked, config: Config, arms: list[Arm]) -> None:
+    """Raise ConfigError if nobody would act on a predictor that was asked for."""
+    read = {name for arm in arms for name in arm.predictors}
+    for one in forecasters(asked, config) if asked.predictors else ():
+        if one.name not in read:
+            raise ConfigError(
+                f"--predictor {one.label}: need a --policy that reads it, was "
+                f"{' and '.join(asked.policies)}"
+            )
 
 
 def _replayed(

@@ -17,7 +17,6 @@ _ROW_INCH = 0.28
 _DAY_NS = 86_400 * SECOND_NS
 
 _MARK_OF = {
-    "worker_lost": ("v", "#cf222e", "failure that hit the job"),
     "down": ("v", "#cf222e", "failure that hit the job"),
     "hit_missed": ("o", "#1a7f37", "failure of a node that had been left"),
     "migrated": ("^", "#8250df", "migration"),
