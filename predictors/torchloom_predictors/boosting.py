@@ -1,6 +1,6 @@
 """Learn from telemetry and fault history which workers fail soon, with boosted trees."""
 
-from importlib.util import find_spec
+from importlib import import_module
 from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
@@ -81,11 +81,14 @@ class BoostingPredictor(RowLearner):
         super().__init__(options)
         self._options = options
         self._with_lightgbm = options.library == "lightgbm"
-        if self._with_lightgbm and not find_spec("lightgbm"):
-            raise ConfigError(
-                f"predictors.{self.name}.library: need the extra lightgbm, "
-                "pip install 'torchloom[lightgbm]'"
-            )
+        if self._with_lightgbm:
+            try:
+                import_module("lightgbm")
+            except (ImportError, OSError) as error:  # OSError: a library of the system is missing
+                raise ConfigError(
+                    f"predictors.{self.name}.library: need the extra lightgbm, "
+                    f"pip install 'torchloom[lightgbm]': {error}"
+                ) from None
 
     @property
     def part(self) -> str:

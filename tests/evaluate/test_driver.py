@@ -40,6 +40,7 @@ from torchloom_core.evaluate.runs import play, plugins_of, simulate
 from torchloom_core.fleet.view import Need
 from torchloom_core.plugins import ActivePlugins, ActivePolicy
 from torchloom_core.simulate.model import FleetModel
+from torchloom_core.simulate.scenario import Hit
 
 METRICS = ("ecc_total", "gpu_temp_celsius")
 TREND = {
@@ -186,6 +187,17 @@ def test_a_migration_takes_as_long_as_its_commands_not_a_tick(tmp_path):
     # One command for the stand-by to join, one for the group to leave, one second each.
     assert migrated - decided == 2 * SECOND_NS
     assert result.buckets["migrate"] == JOB.groups * 8 * COSTS.migrate_s * SECOND_NS
+
+
+@pytest.mark.parametrize(("after_s", "right"), [(60.0, 1), (3600.0, 1), (3601.0, 0)])
+def test_a_move_is_right_if_a_node_it_left_is_hit_within_the_horizon(tmp_path, after_s, right):
+    stage = scene_of(write(tmp_path / "quiet.tltrace", [event(0, 1.0, "n0", fatal=False)]))
+    struck_ns = stage.start_ns + round((3 * 600 + after_s) * SECOND_NS)
+    hit = Hit(id="h", ts_ns=struck_ns, nodes=stage.nodes[:1], follows="component", repair_ns=1)
+    wanted = once(Migrate(group="g0"))
+    wanted.start_ns = stage.start_ns
+    driver, _ = drive(dataclasses.replace(stage, hits=(hit,)), Scripted(wanted))
+    assert (driver.moves, driver.right_moves) == (1, right)
 
 
 def test_a_checkpoint_that_all_workers_are_told_to_save_is_saved_once(tmp_path):

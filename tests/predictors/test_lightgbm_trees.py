@@ -96,7 +96,7 @@ def test_without_lightgbm_it_says_which_extra_is_needed(monkeypatch):
     monkeypatch.setitem(sys.modules, "lightgbm", None)
     message = (
         r"^predictors.boosting.library: need the extra lightgbm, "
-        r"pip install 'torchloom\[lightgbm\]'$"
+        r"pip install 'torchloom\[lightgbm\]': "
     )
     with pytest.raises(ConfigError, match=message):
         BoostingPredictor(BoostingPredictor.Options(library="lightgbm"))

@@ -56,12 +56,8 @@ class Engine:
         self.happenings.append(Happening(self.now_ns, kind, node, group, detail, hit))
 
     def tell_all(self, kind: Kind, times_ns: Iterable[int]) -> None:
-        """Put on record what happened before, again and again."""
+        """Put on record what happened up to now, once or again and again."""
         self.happenings += [Happening(ts_ns, kind) for ts_ns in times_ns]
-
-    def tell_at(self, ts_ns: int, kind: Kind) -> None:
-        """Put on record what happened before."""
-        self.happenings.append(Happening(ts_ns, kind))
 
     def told(self) -> list[Happening]:
         """Hand out what happened since the last call, in order."""

@@ -79,9 +79,7 @@ class Pool:
 
     def run_groups_on(self, nodes: Iterable[str]) -> list[Group]:
         """Return the groups of the job that ``nodes`` of the allocation work for, each once."""
-        seats = list(filter(None, map(self._seats.get, nodes)))
-        if not seats:
-            return []
+        seats = filter(None, map(self._seats.get, nodes))
         return list(dict.fromkeys(group for group, _ in seats if group.role == "run"))
 
     def cordon(self, node: str) -> None:

@@ -1,6 +1,6 @@
 """A run in which any failure stops all groups, which start again from the last checkpoint."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from torchloom_core.simulate.engine import NEVER_NS, Engine, to_ns
@@ -160,7 +160,7 @@ class WholeRun(PhasedRun):
             if ends_ns > ts_ns:
                 return
             self._close_save(ends_ns)
-            self._keep(ends_ns)
+            self._keep((ends_ns,))
 
     def _settle_cycles(self, ts_ns: int) -> None:
         """Book at once all whole intervals and the checkpoints of one kind that end them."""
@@ -179,19 +179,9 @@ class WholeRun(PhasedRun):
         self._at_ns = times_ns[-1]
         self._tried_ns += cycles * interval_ns
         self._work_ns += cycles * interval_ns
-        self._local_ns = self._work_ns
         self._ledger.saved(cycles * save_ns * self._job_gpus)
-        self._engine.events += cycles
-        if self._has_local:
-            self._next_local_ns = self._work_ns + interval_ns
-            self._engine.tell_all("saved", times_ns)
-            return
-        self._durable_ns = self._work_ns
-        self._next_durable_ns = self._work_ns + interval_ns
-        self.saves += cycles
-        if self.first_commit_ns is None:
-            self.first_commit_ns = times_ns[0]
-        self._engine.tell_all("committed", times_ns)
+        self._saving = kind
+        self._keep(times_ns)
 
     def _next_due_ns(self) -> int:
         """Return the work at which the next checkpoint is due."""
@@ -200,24 +190,24 @@ class WholeRun(PhasedRun):
             self._next_local_ns = NEVER_NS
         return min(self._next_durable_ns, self._next_local_ns)
 
-    def _keep(self, ts_ns: int) -> None:
-        """Have what was saved be kept."""
-        self._engine.events += 1
+    def _keep(self, times_ns: Sequence[int]) -> None:
+        """Have what was saved be kept, now and at the times before, each an interval apart."""
+        self._engine.events += len(times_ns)
         self._local_ns = self._work_ns
         self._next_local_ns = self._work_ns + self._local_interval_ns
         if self._saving == "local":
-            self._engine.tell_at(ts_ns, "saved")
+            self._engine.tell_all("saved", times_ns)
         else:
             self._next_durable_ns = self._work_ns + self._interval_ns
-            self._commit(ts_ns)
+            self._commit(times_ns)
         self._saving = ""
 
-    def _commit(self, ts_ns: int) -> None:
+    def _commit(self, times_ns: Sequence[int]) -> None:
         self._durable_ns = self._work_ns
-        self.saves += 1
+        self.saves += len(times_ns)
         if self.first_commit_ns is None:
-            self.first_commit_ns = ts_ns
-        self._engine.tell_at(ts_ns, "committed")
+            self.first_commit_ns = times_ns[0]
+        self._engine.tell_all("committed", times_ns)
 
     def _close_work(self, ts_ns: int) -> None:
         self._work_ns += ts_ns - self._at_ns
@@ -250,7 +240,7 @@ class WholeRun(PhasedRun):
         self._local_ns = self._work_ns
         self._next_local_ns = self._work_ns + self._local_interval_ns
         self.proactive_saves += 1
-        self._commit(ts_ns)
+        self._commit((ts_ns,))
         self._work(ts_ns)
 
     def _is_free(self, ts_ns: int) -> bool:
@@ -267,7 +257,7 @@ class WholeRun(PhasedRun):
         self._enter("save", "checkpoint", ts_ns, rest_ns, self._saved)
 
     def _saved(self, ts_ns: int) -> None:
-        self._keep(ts_ns)
+        self._keep((ts_ns,))
         self._work(ts_ns)
 
     def set_checkpoint_interval(self, interval_ns: int, ts_ns: int) -> None:
