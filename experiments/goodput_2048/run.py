@@ -115,18 +115,20 @@ def table(scenario: str, found: Facts) -> list[str]:
     """Return the Markdown table of one scenario, best arm first."""
     lines = [
         "",
-        f"### {scenario}: gain in points over {found['reference']}",
+        f"### {scenario}: gains in points",
         "",
-        "| arm | goodput | gain | to oracle | failures | moves | of them right |",
-        "|---|---:|---:|---:|---:|---:|---:|",
+        f"| arm | goodput | over no policy | over {found['reference']} | to oracle | failures "
+        "| moves | of them right |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
     right = found["break_even"]["measured"]
     for arm in ranked(found["arms"]):
-        gain = arm["versus_reference"]
+        alone, gain = arm["versus_without"], arm["versus_reference"]
         way = arm["to_oracle"]
         cells = (
             f"**{arm['name']}**" if arm["kind"] == "candidate" else arm["name"],
             f"{arm['goodput']['value']:.4f}",
+            points(alone) if alone else "",
             points(gain) if gain else "",
             f"{way:.0%}" if way is not None and arm["kind"] == "candidate" else "",
             f"{arm['failures']:.1f}",

@@ -182,7 +182,7 @@ def test_a_migration_takes_as_long_as_its_commands_not_a_tick(tmp_path):
     assert result.migrations == 1
     decided, migrated = (
         next(entry.ts_ns for entry in driver.timeline if entry.kind == kind)
-        for kind in ("decided", "migrated")
+        for kind in ("decided migrate", "migrated")
     )
     # One command for the stand-by to join, one for the group to leave, one second each.
     assert migrated - decided == 2 * SECOND_NS

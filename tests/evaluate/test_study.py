@@ -17,7 +17,7 @@ from tests.evaluate.scenes import (
 )
 from torchloom_core.errors import TraceError
 from torchloom_core.evaluate import compare, sensitivity
-from torchloom_core.evaluate.arms import baselines
+from torchloom_core.evaluate.arms import baselines, without_policies
 from torchloom_core.evaluate.results import RunResult, Simulation
 from torchloom_core.evaluate.runs import simulate
 from torchloom_core.evaluate.store import Store, key_of
@@ -146,6 +146,34 @@ def test_gains_are_paired_by_seed(simulation):
     assert min(gains) - 1e-12 <= again.low <= again.value <= again.high <= max(gains) + 1e-12
 
 
+def test_a_policy_is_held_against_its_own_job_without_it(bundle, simulation):
+    arm = next(a for a in simulation.arms if a.kind == "candidate")
+    own = {run.seed: run for run in simulation.runs if run.arm == arm.name}
+    setting = setting_of(bundle, QUICK)
+    alone = [simulate(setting, without_policies(candidate()), seed) for seed in simulation.seeds]
+    gains = [own[run.seed].goodput - run.goodput for run in alone]
+    assert arm.versus_without.value == pytest.approx(sum(gains) / SEEDS)
+    assert all(run.decisions == 0 and not run.deeds.proposed for run in alone)
+    assert arm.deeds.granted["migrate"] == arm.moves > 0
+
+
+def test_a_policy_that_does_nothing_gains_nothing_over_its_job_whatever_the_reference(
+    bundle, tmp_path
+):
+    idle = candidate(name="idle", policies={"lemon_nodes": {"ratio": 1e6}}, predictors={})
+    result = run_study(
+        setting_of(bundle, QUICK),
+        [idle],
+        seeds=SEEDS,
+        store=Store(tmp_path),
+        workforce=Workforce(),
+        progress=lambda done, total: None,
+    )
+    arm = next(a for a in result.arms if a.name == "idle")
+    assert arm.decisions == 0
+    assert arm.versus_without.value == 0.0
+
+
 def test_the_mean_shares_of_the_buckets_add_up_to_one(simulation):
     for arm in simulation.arms:
         assert sum(arm.buckets.values()) == pytest.approx(1.0, rel=1e-9)
@@ -163,8 +191,10 @@ def test_failures_that_follow_nobody_knows_what_are_taken_both_ways(simulation):
 def test_the_sweep_has_every_cost_at_every_factor_and_none_at_one_changes_the_gain(simulation):
     points = {(point.cost, point.factor): point for point in simulation.sensitivity}
     assert set(points) == {(c, f) for c in sensitivity.COSTS for f in sensitivity.FACTORS}
-    same = {points[cost, 1.0].gain.value for cost in sensitivity.COSTS}
-    assert len(same) == 1
+    arm = next(a for a in simulation.arms if a.kind == "candidate")
+    assert {points[cost, 1.0].gain.value for cost in sensitivity.COSTS} == {
+        arm.versus_without.value
+    }
     assert len({points["restart_s", factor].gain.value for factor in sensitivity.FACTORS}) > 1
 
 

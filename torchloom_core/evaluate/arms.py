@@ -135,6 +135,18 @@ def baselines(installed: Mapping[str, type[Any]], *, standbys: int) -> list[Arm]
     return arms
 
 
+def without_policies(arm: Arm) -> Arm:
+    """Return the same job with nobody watching over it."""
+    return Arm(
+        name=arm.name,
+        kind="baseline",
+        what="the same job without policies",
+        interval=arm.interval,
+        recovery=arm.recovery,
+        standbys=arm.standbys,
+    )
+
+
 def random_alarms(alarms_per_node_day: float) -> Arm:
     """Return the baseline that cries as often as the candidates do, at random."""
     what = f"{alarms_per_node_day:.4g} alarms per node-day at random"

@@ -78,7 +78,8 @@ def _job(config: Config) -> Iterator[str]:
         yield (
             f"Arms that do not set an interval save at Daly's for the failures that the seed "
             f"brings, or after {INSURANCE_S:g} s where recovery is per step; where the policy "
-            f"checkpoint_interval sets it, the run begins with {FIRST_INTERVAL_S:g} s."
+            f"checkpoint_interval sets it, the run begins with {FIRST_INTERVAL_S:g} s, and so "
+            f"saves the same job without it."
         )
 
 

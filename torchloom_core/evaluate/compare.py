@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from torchloom_core.evaluate.arms import Arm
+from torchloom_core.evaluate.deeds import mean_deeds
 from torchloom_core.evaluate.results import ArmSummary, Interval, RunResult
 from torchloom_core.evaluate.scene import rng
 from torchloom_core.fleet.columns import Floats
@@ -63,13 +64,21 @@ def mean_goodput(runs: Sequence[RunResult]) -> float:
 
 
 def summarize(
-    arms: Iterable[Arm], runs: Runs, *, reference: str, oracle: str
+    arms: Iterable[Arm], runs: Runs, *, reference: str, oracle: str, without: Runs
 ) -> tuple[ArmSummary, ...]:
-    """Return what became of every arm, against the reference and on the way to the oracle."""
-    return tuple(_summary(arm, runs, reference, oracle) for arm in arms)
+    """Return what became of every arm, against the reference and on the way to the oracle.
+
+    Parameters
+    ----------
+    without : Runs
+        By the name of an arm with policies, the same job without them.
+    """
+    return tuple(_summary(arm, runs, reference, oracle, without.get(arm.name)) for arm in arms)
 
 
-def _summary(arm: Arm, runs: Runs, reference: str, oracle: str) -> ArmSummary:
+def _summary(
+    arm: Arm, runs: Runs, reference: str, oracle: str, without: Sequence[RunResult] | None
+) -> ArmSummary:
     own = runs[arm.name]
     decisions = sum(run.decisions for run in own)
     return ArmSummary(
@@ -80,6 +89,7 @@ def _summary(arm: Arm, runs: Runs, reference: str, oracle: str) -> ArmSummary:
         goodput=interval(run.goodput for run in own),
         ettr=interval(run.ettr for run in own),
         versus_reference=None if arm.name == reference else gain(own, runs[reference]),
+        versus_without=None if without is None else gain(own, without),
         to_oracle=_way(own, runs, reference, oracle) if arm.kind == "candidate" else None,
         buckets=_shares(own),
         failures=_mean(run.failures for run in own),
@@ -88,6 +98,8 @@ def _summary(arm: Arm, runs: Runs, reference: str, oracle: str) -> ArmSummary:
         useless_migrations=_mean(run.useless_migrations for run in own),
         moves=_mean(run.moves for run in own),
         right_moves=_mean(run.right_moves for run in own),
+        decisions=decisions / len(own),
+        deeds=mean_deeds([run.deeds for run in own]),
         invalid_share=sum(run.invalid_decisions for run in own) / decisions if decisions else 0.0,
         quarantined={name: why for run in own for name, why in run.quarantined.items()},
         silent=dict(sorted(Counter(name for run in own for name in run.silent).items())),

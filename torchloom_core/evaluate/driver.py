@@ -19,8 +19,8 @@ from torchloom_core.actions import (
     CordonNode,
     DrainGroup,
     Migrate,
-    SaveCheckpoint,
     UncordonNode,
+    kind_of,
     target_of,
 )
 from torchloom_core.clock import SECOND_NS
@@ -39,6 +39,7 @@ from torchloom_core.decisions import (
     Verdict,
 )
 from torchloom_core.evaluate.crew import Crew
+from torchloom_core.evaluate.deeds import Ledger
 from torchloom_core.evaluate.results import TimelineEntry
 from torchloom_core.evaluate.scene import Scene
 from torchloom_core.evaluate.sensors import Sensors
@@ -78,6 +79,8 @@ class Driver:
         is not what would have been measured.
     moves, right_moves : int
         Migrations and drains among them, and those that were right.
+    ledger : Ledger
+        What was proposed, and what came of it.
     timeline : list of TimelineEntry
         What happened in the fleet and was decided.
     """
@@ -108,6 +111,7 @@ class Driver:
         self.verdicts: list[tuple[int, Verdict]] = []
         self._horizon_ns = round(horizon_s * SECOND_NS)
         self.decisions = self.invalid_decisions = self.moves = self.right_moves = 0
+        self.ledger = Ledger()
         self.timeline: list[TimelineEntry] = []
 
     @property
@@ -201,6 +205,7 @@ class Driver:
 
     def _judged(self, verdict: Verdict, ts_ns: int) -> None:
         self.verdicts.append((ts_ns, verdict))
+        self.ledger.enter(verdict)
         if not verdict.granted or isinstance(verdict.action, Alert | CollectDump):
             return
         self.decisions += 1
@@ -211,7 +216,7 @@ class Driver:
         self.timeline.append(
             TimelineEntry(
                 ts_ns=ts_ns,
-                kind="saved" if isinstance(verdict.action, SaveCheckpoint) else "decided",
+                kind=f"decided {kind_of(verdict.action)}",
                 place=target_of(verdict.action),
                 detail=verdict.reason,
             )

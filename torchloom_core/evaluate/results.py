@@ -131,13 +131,38 @@ class TimelineEntry(msgspec.Struct, frozen=True, kw_only=True):
     detail: str = ""
 
 
+class Deeds(msgspec.Struct, frozen=True, kw_only=True):
+    """What policies asked for and what the arbiter said: counts of a run, or means over runs.
+
+    A proposal that is made again at the next tick counts again.
+
+    Attributes
+    ----------
+    granted : dict of str to float
+        By kind of action, ``migrate`` or ``cordon``.
+    denied : dict of str to float
+        By the arbiter's rule.
+    why_denied : dict of str to str
+        By rule, one of its reasons.
+    cordons : dict of str to float
+        Cordons that were granted, by node.
+    """
+
+    proposed: float = 0.0
+    granted: dict[str, float] = {}
+    denied: dict[str, float] = {}
+    why_denied: dict[str, str] = {}
+    cordons: dict[str, float] = {}
+
+
 class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     """One simulated run: an arm under one seed.
 
     ``buckets`` are GPU-seconds, and add up to ``wall_s x gpus``. ``goodput`` is the useful
-    share of that; ``ettr`` the useful share of the time of the job's own GPUs. ``moves`` counts
-    migrations and drains that were granted, ``right_moves`` those of them that left a node which
-    was hit within the horizon. ``silent`` predictors gave no probability in all of the run.
+    share of that; ``ettr`` the useful share of the time of the job's own GPUs. ``decisions`` are
+    granted actions that change something. ``moves`` counts migrations and drains among them,
+    ``right_moves`` those of them that left a node which was hit within the horizon. ``silent``
+    predictors gave no probability in all of the run.
     """
 
     arm: str
@@ -158,6 +183,7 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     invalid_decisions: int = 0
     moves: int = 0
     right_moves: int = 0
+    deeds: Deeds = Deeds()
     quarantined: dict[str, str] = {}
     silent: tuple[str, ...] = ()
     model_events: int = 0
@@ -172,6 +198,12 @@ class ArmSummary(msgspec.Struct, frozen=True, kw_only=True):
     versus_reference : Interval
         Paired difference in goodput, same seeds, to the best baseline that needs no forecast
         and recovers as the job does.
+    versus_without : Interval
+        Of an arm with policies: the same to the job that is set up as the arm's and that
+        nobody watches over. What policies are worth shows here; the interval between
+        checkpoints that the arm begins with is in both.
+    decisions : float
+        Granted actions that change something; an arm with none did nothing.
     to_oracle : float, optional
         Of a candidate: share of the way from the reference to the oracle, 1 if it is as good.
     right_moves : float
@@ -190,6 +222,7 @@ class ArmSummary(msgspec.Struct, frozen=True, kw_only=True):
     goodput: Interval
     ettr: Interval
     versus_reference: Interval | None = None
+    versus_without: Interval | None = None
     to_oracle: float | None = None
     buckets: dict[str, float] = {}
     failures: float = 0.0
@@ -198,13 +231,15 @@ class ArmSummary(msgspec.Struct, frozen=True, kw_only=True):
     useless_migrations: float = 0.0
     moves: float = 0.0
     right_moves: float = 0.0
+    decisions: float = 0.0
+    deeds: Deeds = Deeds()
     invalid_share: float = 0.0
     quarantined: dict[str, str] = {}
     silent: dict[str, int] = {}
 
 
 class SensitivityPoint(msgspec.Struct, frozen=True, kw_only=True):
-    """The gain of one arm over the reference when one cost is ``factor`` times as large."""
+    """What an arm gains over the same job without it if one cost is ``factor`` times as large."""
 
     arm: str
     cost: str
@@ -223,12 +258,16 @@ class BreakEven(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Simulation(msgspec.Struct, frozen=True, kw_only=True):
-    """The closed loop: goodput of every arm."""
+    """The closed loop: goodput of every arm.
+
+    ``horizon_s`` is how far ahead the oracle is told, and in which time a move must prove right.
+    """
 
     job: dict[str, Any]
     seeds: tuple[int, ...]
     reference: str
     oracle: str
+    horizon_s: float
     arms: tuple[ArmSummary, ...]
     runs: tuple[RunResult, ...]
     break_even: BreakEven

@@ -110,6 +110,7 @@ def _watched(
         invalid_decisions=driver.invalid_decisions,
         moves=driver.moves,
         right_moves=driver.right_moves,
+        deeds=driver.ledger.deeds(),
         quarantined=dict(sorted(driver.quarantined.items())),
         silent=driver.silent,
     )

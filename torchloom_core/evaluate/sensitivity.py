@@ -6,51 +6,48 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from torchloom_core.evaluate import compare
-from torchloom_core.evaluate.arms import Arm
+from torchloom_core.evaluate.arms import Arm, without_policies
 from torchloom_core.evaluate.compare import Runs
 from torchloom_core.evaluate.results import SensitivityPoint
 from torchloom_core.evaluate.runs import Setting
 
 COSTS = ("restart_s", "detect_s", "migrate_s", "checkpoint_s")
-FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
-SEEDS = 3
-"""Seeds that every point is played with, at most."""
+FACTORS = (0.25, 1.0, 4.0)
 
 
 class Player(Protocol):
     """The study, as far as it is needed here."""
 
-    def play(self, setting: Setting, arms: Sequence[Arm], seeds: int | None = None) -> Runs:
+    def play(self, setting: Setting, arms: Sequence[Arm]) -> Runs:
         """Return the runs of every arm."""
 
 
 def runs_of(candidates: int, seeds: int) -> int:
     """Return how many runs a sweep takes."""
-    return len(COSTS) * len(FACTORS) * (candidates + 1) * min(seeds, SEEDS) if candidates else 0
+    return len(COSTS) * len(FACTORS) * 2 * candidates * seeds
 
 
 def sweep(
-    player: Player, setting: Setting, reference: Arm, candidates: Sequence[Arm]
+    player: Player, setting: Setting, candidates: Sequence[Arm]
 ) -> tuple[SensitivityPoint, ...]:
-    """Play reference and candidates with each cost in turn so many times as large.
+    """Play each candidate, and its job without it, with each cost in turn so many times as large.
 
-    The reference stays the arm that was best at the costs as they are.
+    All seeds are played: at factor 1 the gain is that of the study.
     """
-    if not candidates:
-        return ()
     points = []
     for cost in COSTS:
         for factor in FACTORS:
             costs = setting.config.costs
             changed = replace(costs, **{cost: getattr(costs, cost) * factor})
             other = replace(setting, config=replace(setting.config, costs=changed))
-            runs = player.play(other, [reference, *candidates], SEEDS)
+            runs = player.play(other, candidates)
+            without = player.play(other, [without_policies(arm) for arm in candidates])
             points += [
                 SensitivityPoint(
                     arm=arm.name,
                     cost=cost,
                     factor=factor,
-                    gain=compare.gain(runs[arm.name], runs[reference.name]),
+                    gain=compare.gain(runs[arm.name], without[arm.name]),
                 )
                 for arm in candidates
             ]

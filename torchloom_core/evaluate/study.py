@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from torchloom_core.evaluate import compare, sensitivity
-from torchloom_core.evaluate.arms import Arm, baselines, random_alarms
+from torchloom_core.evaluate.arms import Arm, baselines, random_alarms, without_policies
 from torchloom_core.evaluate.compare import Runs
 from torchloom_core.evaluate.job import job_spec, kernel_config, paid_nodes
 from torchloom_core.evaluate.results import BreakEven, RunResult, Simulation
@@ -45,10 +45,11 @@ class Study:
         self._over, self._total = 0, total
         self.seeds = tuple(range(seeds))
 
-    def play(self, setting: Setting, arms: Sequence[Arm], seeds: int | None = None) -> Runs:
+    def play(self, setting: Setting, arms: Sequence[Arm]) -> Runs:
         """Return the runs of every arm, by name, in the order of the seeds."""
-        chosen = self.seeds[:seeds]
-        wanted = [Errand(setting=setting, arm=arm, seed=seed) for arm in arms for seed in chosen]
+        wanted = [
+            Errand(setting=setting, arm=arm, seed=seed) for arm in arms for seed in self.seeds
+        ]
         key = {(e.arm.name, e.seed): key_of(setting, e.arm, e.seed) for e in wanted}
         found: dict[str, RunResult] = {}
         missing: dict[str, Errand] = {}
@@ -66,7 +67,7 @@ class Study:
             found[name] = run
             self._done(1)
         return {
-            arm.name: [replace(found[key[arm.name, seed]], arm=arm.name) for seed in chosen]
+            arm.name: [replace(found[key[arm.name, seed]], arm=arm.name) for seed in self.seeds]
             for arm in arms
         }
 
@@ -97,7 +98,8 @@ def run_study(
     arms = [*_affordable(setting, baselines(policies, standbys=setting.config.evaluate.standbys))]
     arms += candidates
     unknown = has_unknown(setting)
-    total = (len(arms) + 1) * seeds + (len(candidates) + 2) * seeds * unknown
+    watched = 1 + sum(bool(arm.policies) for arm in arms)
+    total = (len(arms) + 1 + watched) * seeds + (len(candidates) + 2) * seeds * unknown
     total += sensitivity.runs_of(len(candidates), seeds)
     study = Study(store, workforce, seeds, total, progress)
 
@@ -108,21 +110,23 @@ def run_study(
         runs |= study.play(setting, [cry])
     reference = compare.reference_of(arms, runs, setting.config.evaluate.recovery)
     oracle = ORACLE if ORACLE in runs else CLAIRVOYANT
-    summaries = compare.summarize(arms, runs, reference=reference, oracle=oracle)
+    without = study.play(setting, [without_policies(arm) for arm in arms if arm.policies])
+    summaries = compare.summarize(arms, runs, reference=reference, oracle=oracle, without=without)
     both = {}
     if unknown:
         chosen = [_named(arms, name) for name in (reference, oracle)] + [*candidates]
         other = study.play(replace(setting, unknown="job"), chosen)
         both = {
-            way: compare.summarize(chosen, of, reference=reference, oracle=oracle)
+            way: compare.summarize(chosen, of, reference=reference, oracle=oracle, without={})
             for way, of in (("component", runs), ("job", other))
         }
-    points = sensitivity.sweep(study, setting, _named(arms, reference), candidates)
+    points = sensitivity.sweep(study, setting, candidates)
     return Simulation(
         job=_job(setting),
         seeds=study.seeds,
         reference=reference,
         oracle=oracle,
+        horizon_s=setting.horizon_s,
         arms=summaries,
         runs=tuple(_without_timeline(run) for arm in arms for run in runs[arm.name]),
         break_even=_break_even(setting, runs),

@@ -7,6 +7,7 @@ from torchloom_core.evaluate.results import (
     ArmSummary,
     BreakEven,
     CalibrationBin,
+    Deeds,
     ForecastScore,
     Interval,
     PrPoint,
@@ -30,6 +31,15 @@ TRACE = {
     "licence": "CC0-1.0",
     "failures": 9,
 }
+
+
+_HAPPENED = (
+    (2, "worker_lost"),
+    (4, "decided cordon"),
+    (5, "migrated"),
+    (6, "hit_missed"),
+    (9, "decided checkpoint"),
+)
 
 
 def interval(value: float, half: float = 0.01) -> Interval:
@@ -59,19 +69,37 @@ def arm(name: str, kind: str, goodput: float, **fields: object) -> ArmSummary:
 def simulation(**fields: object) -> Simulation:
     timeline = tuple(
         TimelineEntry(ts_ns=START_NS + day * DAY_NS, kind=kind, place="n3")
-        for day, kind in ((2, "worker_lost"), (5, "migrated"), (6, "hit_missed"), (9, "saved"))
+        for day, kind in _HAPPENED
     )
     arms = (
         arm("no_failures", "bound", 0.97),
         arm("young", "baseline", 0.90),
         arm("daly", "baseline", 0.905),
-        arm("oracle", "oracle", 0.95, versus_reference=interval(0.045)),
+        arm(
+            "oracle",
+            "oracle",
+            0.95,
+            versus_reference=interval(0.045),
+            versus_without=interval(0.045),
+            failures=3.0,
+            decisions=4.0,
+            deeds=Deeds(proposed=4.0, granted={"migrate": 4.0}),
+        ),
         arm(
             "failure_forecast",
             "candidate",
             0.92,
             versus_reference=interval(0.015, 0.005),
+            versus_without=interval(0.025, 0.005),
             to_oracle=1 / 3,
+            decisions=5.0,
+            deeds=Deeds(
+                proposed=7.0,
+                granted={"migrate": 3.0, "cordon": 2.0},
+                denied={"cordoned_share": 2.0},
+                why_denied={"cordoned_share": "need at most 10 % of nodes cordoned"},
+                cordons={"n3": 1.0, "n4": 0.5, "n5": 0.25, "n6": 0.25},
+            ),
             invalid_share=0.25,
         ),
     )
@@ -97,10 +125,11 @@ def simulation(**fields: object) -> Simulation:
     )
     return Simulation(
         **{
-            "job": {"groups": 32},
+            "job": {"groups": 32, "tick_s": 60.0},
             "seeds": (0, 1),
             "reference": "daly",
             "oracle": "oracle",
+            "horizon_s": 7 * 86_400.0,
             "arms": arms,
             "runs": runs,
             "break_even": BreakEven(

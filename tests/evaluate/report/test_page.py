@@ -1,9 +1,10 @@
 import re
 from html.parser import HTMLParser
 
-from tests.evaluate.report.reports import report, score, simulation
+from tests.evaluate.report.reports import interval, report, score, simulation
 from torchloom_core.evaluate.report import page_text
-from torchloom_core.evaluate.report.page import flips
+from torchloom_core.evaluate.report.findings import flips
+from torchloom_core.evaluate.results import Interval, SensitivityPoint
 
 
 class Loads(HTMLParser):
@@ -67,11 +68,50 @@ def test_a_synthetic_trace_says_so():
     assert "synthetic trace" not in page_text(report(trace=recorded))
 
 
-def test_where_the_sign_of_the_gain_flips_is_told():
-    assert flips(simulation()) == [
-        "failure_forecast loses once migrate_s is between 1 and 4 times as large, but that may "
-        "be chance."
+def points(*gains):
+    return tuple(
+        SensitivityPoint(arm="a", cost="migrate_s", factor=factor, gain=gain)
+        for factor, gain in zip((0.25, 1.0, 4.0), gains, strict=True)
+    )
+
+
+def test_where_a_clear_gain_turns_into_a_clear_loss_is_told():
+    shown = simulation(sensitivity=points(interval(0.02), interval(0.02), interval(-0.02)))
+    assert flips(shown) == [
+        "a gains where migrate_s is 1 times as large and loses where it is 4 times: on a straight "
+        "line between them the sign turns at 2 times."
     ]
+    assert "the sign turns at 2 times" in page_text(report(simulation=shown))
+
+
+def test_a_sign_that_chance_may_have_made_is_no_flip():
+    held = interval(0.005)
+    assert flips(simulation(sensitivity=points(interval(0.02), held, interval(-0.005)))) == []
+    assert flips(simulation(sensitivity=points(*[Interval(value=v) for v in (1, -1, 1)]))) == []
+
+
+def test_a_flip_across_an_unclear_point_is_told_between_the_clear_ones():
+    shown = simulation(sensitivity=points(interval(-0.02), interval(0), interval(0.02)))
+    (said,) = flips(shown)
+    assert "loses where migrate_s is 0.25 times" in said
+    assert "turns at 1 times" in said
+
+
+def test_a_page_without_flips_says_that_there_are_none_or_that_nobody_can_know():
+    steady = points(interval(0.02), interval(0.02), interval(0.02))
+    few = page_text(report(simulation=simulation(sensitivity=steady)))
+    assert "It takes 6 seeds to say where a sign turns" in few
+    shown = simulation(sensitivity=steady, seeds=tuple(range(8)))
+    many = page_text(report(simulation=shown))
+    assert "No cost turns a clear gain into a clear loss" in many
+
+
+def test_the_page_tells_what_each_policy_did_and_why_not():
+    text = page_text(report())
+    assert "migrate 3, cordon 2" in text
+    assert "cordoned_share: need at most 10 % of nodes cordoned" in text
+    assert "n3 1, n4 0.5" in text
+    assert "node cordoned" in text
 
 
 def test_a_trace_without_a_failure_shows_nothing_and_says_so():

@@ -1,11 +1,13 @@
 import io
 
+from msgspec.structs import replace
 from rich.console import Console
 
 from tests.evaluate.report.reports import arm, interval, report, simulation
 from torchloom_core.evaluate.report import tables
-from torchloom_core.evaluate.report.wording import duration, estimate, findings, gain
-from torchloom_core.evaluate.results import Interval
+from torchloom_core.evaluate.report.findings import complaints, findings
+from torchloom_core.evaluate.report.wording import counts, duration, estimate, gain
+from torchloom_core.evaluate.results import Deeds, Interval
 
 
 def printed(shown, width=160) -> str:
@@ -55,14 +57,73 @@ def test_a_name_with_brackets_is_shown_as_it_is():
     assert "[red]a+b[/red]" in printed(report(simulation=simulation(arms=(*arms, odd))))
 
 
+def changed(**fields):
+    """Return the report with another candidate."""
+    *others, last = simulation().arms
+    return report(simulation=simulation(arms=(*others, replace(last, **fields))))
+
+
+def test_a_candidate_is_held_first_against_the_same_job_without_it():
+    said = next(text for text in findings(changed()) if text.startswith("failure_"))
+    assert said.startswith(
+        "failure_forecast is better than the same job without it (+2.50 [+2.00, +3.00] points), "
+        "and is better than daly (+1.50 [+1.00, +2.00] points): goodput 0.920"
+    )
+    assert "Granted a run: migrate 3, cordon 2; denied by cordoned_share 2; cordoned n3 1" in said
+
+
+def test_a_reference_that_is_the_job_without_it_is_told_once():
+    same = interval(0.015, 0.005)
+    said = " ".join(findings(changed(versus_without=same, versus_reference=same)))
+    assert "is better than the same job without it, here daly (+1.50" in said
+    assert "and is better" not in said
+
+
 def test_a_gain_whose_interval_holds_zero_is_not_called_better():
-    arms = list(simulation().arms)
-    fields = {f: getattr(arms[-1], f) for f in arms[-1].__struct_fields__}
-    fields["versus_reference"] = Interval(value=0.01, low=-0.002, high=0.02)
-    arms[-1] = type(arms[-1])(**fields)
-    said = " ".join(findings(report(simulation=simulation(arms=tuple(arms)))))
-    assert "not to be told from daly (+1.00 [-0.20, +2.00] points)" in said
-    assert "better than daly" not in said
+    held = Interval(value=0.01, low=-0.002, high=0.02)
+    said = " ".join(findings(changed(versus_reference=held, versus_without=held)))
+    assert "no clear difference to the same job without it, here daly (+1.00 [-0.20" in said
+    assert "is better than" not in said
+
+
+def test_a_policy_that_did_nothing_is_not_blamed_for_its_job():
+    worse = Interval(value=-0.01, low=-0.02, high=-0.002)
+    idle = changed(decisions=0.0, deeds=Deeds(), versus_reference=worse)
+    said = " ".join(findings(idle))
+    assert "failure_forecast did nothing in 2 runs: it proposed nothing. The job fared" in said
+    assert "worse than" not in said
+
+
+def test_a_policy_that_was_denied_everything_learns_by_which_rule():
+    deeds = Deeds(
+        proposed=5.0,
+        denied={"budget": 1.0, "cordoned_share": 4.0},
+        why_denied={"budget": "spent", "cordoned_share": "need at most 10 %, was 12 %"},
+    )
+    said = " ".join(findings(changed(decisions=0.0, deeds=deeds)))
+    assert (
+        "none of its 5 proposals a run was granted, most often by the rule cordoned_share: need "
+        "at most 10 %, was 12 %"
+    ) in said
+
+
+def test_a_policy_that_only_alerts_did_nothing():
+    said = " ".join(
+        findings(changed(decisions=0.0, deeds=Deeds(proposed=2.0, granted={"alert": 2.0})))
+    )
+    assert "what it was granted changes nothing (alert 2 a run)" in said
+
+
+def test_an_oracle_that_could_not_act_is_a_complaint():
+    assert not any("no forecast can pay" in text for text in complaints(simulation()))
+    arms = [
+        replace(one, decisions=0.0, deeds=Deeds()) if one.kind == "oracle" else one
+        for one in simulation().arms
+    ]
+    text = printed(report(simulation=simulation(arms=tuple(arms))))
+    flat = " ".join(text.split())
+    assert "oracle, told of each failure 7 d before it comes, did nothing" in flat
+    assert "Policies look every 1 min" in flat
 
 
 def test_a_baseline_that_recovers_otherwise_and_is_better_is_not_passed_over():
@@ -73,11 +134,14 @@ def test_a_baseline_that_recovers_otherwise_and_is_better_is_not_passed_over():
 
 
 def test_a_loss_is_called_a_loss():
-    arms = list(simulation().arms)
-    fields = {f: getattr(arms[-1], f) for f in arms[-1].__struct_fields__}
-    fields["versus_reference"] = Interval(value=-0.01, low=-0.02, high=-0.002)
-    arms[-1] = type(arms[-1])(**fields)
-    assert "worse than daly" in " ".join(findings(report(simulation=simulation(arms=tuple(arms)))))
+    loss = Interval(value=-0.01, low=-0.02, high=-0.002)
+    assert "is worse than daly" in " ".join(findings(changed(versus_reference=loss)))
+
+
+def test_counts_name_the_largest_first_and_how_many_are_left_out():
+    assert counts({"a": 1.0, "b": 2.5, "c": 0.25}) == "b 2.5, a 1, c 0.25"
+    assert counts({"a": 1.0, "b": 2.5, "c": 0.25}, 1) == "b 2.5 and 2 more"
+    assert counts({}) == ""
 
 
 def test_times_are_in_the_unit_a_person_would_use():

@@ -17,13 +17,15 @@ _ROW_INCH = 0.28
 _DAY_NS = 86_400 * SECOND_NS
 
 _MARK_OF = {
+    "decided cordon": ("x", "#0a7d91", "node cordoned"),
+    "decided knob": (".", "#bf3989", "knob set"),
     "down": ("v", "#cf222e", "failure that hit the job"),
     "hit_missed": ("o", "#1a7f37", "failure of a node that had been left"),
     "migrated": ("^", "#8250df", "migration"),
     "waiting": ("s", "#7d4e2d", "too few nodes"),
-    "saved": ("|", "#d4a72c", "checkpoint on demand"),
+    "decided checkpoint": ("|", "#d4a72c", "checkpoint on demand"),
 }
-"""What the timeline shows of the fleet model's happenings."""
+"""What the timeline shows of what was decided and happened in the fleet, the lowest first."""
 _NO_MARK = ("", "", "")
 
 
@@ -85,7 +87,7 @@ def timeline_plot(simulation: Simulation, start_ns: int) -> str:
 
 
 def sensitivity_plot(simulation: Simulation) -> str:
-    """Return the gain over the reference as each cost varies; where it crosses zero."""
+    """Return what each arm gains over the same job without it as each cost varies."""
     points = simulation.sensitivity
     costs = sorted({point.cost for point in points})
     arms = sorted({point.arm for point in points})
@@ -96,11 +98,15 @@ def sensitivity_plot(simulation: Simulation) -> str:
             axes.axhline(0, color="#24292f", lw=0.8)
             for arm, colour in zip(arms, SERIES * len(arms), strict=False):
                 line = sorted(
-                    (p.factor, POINTS * p.gain.value)
-                    for p in points
-                    if (p.arm, p.cost) == (arm, cost)
+                    (p for p in points if (p.arm, p.cost) == (arm, cost)), key=lambda p: p.factor
                 )
-                axes.plot(*zip(*line, strict=True), "o-", ms=3.5, lw=1.4, color=colour, label=arm)
+                at = [point.factor for point in line]
+                gains = [POINTS * point.gain.value for point in line]
+                axes.plot(at, gains, "o-", ms=3.5, lw=1.4, color=colour, label=arm)
+                for point in line:
+                    if point.gain.low is not None and point.gain.high is not None:
+                        ends = [POINTS * point.gain.low, POINTS * point.gain.high]
+                        axes.plot([point.factor] * 2, ends, color=colour, lw=1.2, alpha=0.5)
             axes.set_xscale("log", base=2)
             factors = sorted({point.factor for point in points if point.cost == cost})
             axes.set_xticks(factors, [f"{factor:g}" for factor in factors])

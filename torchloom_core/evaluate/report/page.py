@@ -1,6 +1,5 @@
 """A report as one HTML page: no script, nothing loaded from anywhere, the same bytes each time."""
 
-import itertools
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from importlib import resources
@@ -9,7 +8,9 @@ from typing import Any
 import msgspec
 
 from torchloom_core.clock import SECOND_NS
+from torchloom_core.evaluate.compare import MIN_SEEDS
 from torchloom_core.evaluate.report import forecast_plots, goodput_plots, wording
+from torchloom_core.evaluate.report.findings import complaints, findings, flips, watched
 from torchloom_core.evaluate.results import ArmSummary, Report, Simulation
 
 _DAY_NS = 86_400 * SECOND_NS
@@ -28,12 +29,13 @@ def page_text(report: Report) -> str:
         report=report,
         simulation=simulation,
         arms=_ranked(simulation.arms) if simulation else (),
-        findings=wording.findings(report),
+        watched=watched(simulation) if simulation else (),
+        findings=findings(report),
         facts=list(_facts(report)),
         plots={name: Markup(svg) for name, svg in _plots(report).items()},
         flips=flips(simulation) if simulation else (),
         bounds=_bounds(simulation) if simulation else (),
-        complaints=wording.complaints(simulation) if simulation else (),
+        complaints=complaints(simulation) if simulation else (),
         sections=list(_sections(report)),
         thresholds="; ".join(sorted({score.threshold_from for score in report.forecasts})),
         config=_pretty(report.config),
@@ -41,6 +43,8 @@ def page_text(report: Report) -> str:
         trace=_pretty(report.trace),
         estimate=wording.estimate,
         gain=wording.gain,
+        counts=wording.counts,
+        min_seeds=MIN_SEEDS,
         duration=wording.duration,
     )
 
@@ -100,28 +104,6 @@ def _date(ts_ns: int) -> str:
 
 def _ranked(arms: tuple[ArmSummary, ...]) -> list[ArmSummary]:
     return sorted(arms, key=lambda arm: (-arm.goodput.value, arm.name))
-
-
-def flips(simulation: Simulation) -> list[str]:
-    """Return where the sign of an arm's gain changes as one cost varies."""
-    said = []
-    lines: dict[tuple[str, str], list[tuple[float, float]]] = {}
-    doubtful = set()
-    for point in simulation.sensitivity:
-        lines.setdefault((point.arm, point.cost), []).append((point.factor, point.gain.value))
-        if not wording.is_clear(point.gain):
-            doubtful.add((point.arm, point.cost, point.factor))
-    for (arm, cost), line in sorted(lines.items()):
-        line.sort()
-        for (factor, gain), (next_factor, next_gain) in itertools.pairwise(line):
-            if gain * next_gain < 0:
-                way = "gains" if next_gain > 0 else "loses"
-                doubt = doubtful & {(arm, cost, factor), (arm, cost, next_factor)}
-                said.append(
-                    f"{arm} {way} once {cost} is between {factor:g} and {next_factor:g} times as "
-                    f"large{', but that may be chance' if doubt else ''}."
-                )
-    return said
 
 
 def _bounds(simulation: Simulation) -> list[list[str]]:

@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from torchloom_core.evaluate.report import wording
+from torchloom_core.evaluate.report.findings import complaints, findings, watched
 from torchloom_core.evaluate.results import (
     ArmSummary,
     ForecastScore,
@@ -22,7 +23,7 @@ _STYLE_OF = {"bound": "dim", "baseline": "", "oracle": "green", "candidate": "bo
 def tables(report: Report) -> RenderableType:
     """Return the tables of everything the report holds, and what to take from it."""
     parts = list(_parts(report))
-    parts += [Text(f"• {sentence}") for sentence in wording.findings(report)]
+    parts += [Text(f"• {sentence}") for sentence in findings(report)]
     return Group(*parts)
 
 
@@ -35,7 +36,9 @@ def _parts(report: Report) -> Iterator[RenderableType]:
         yield _policies(report.policies)
     if report.simulation is not None:
         yield _arms(report.simulation)
-        yield from map(_complaint, wording.complaints(report.simulation))
+        if watched(report.simulation):
+            yield _worth(report.simulation)
+        yield from map(_complaint, complaints(report.simulation))
 
 
 def _complaint(text: str) -> Text:
@@ -83,6 +86,24 @@ def _policies(policies: Iterable[ReplayedPolicy]) -> Table:
             str(policy.granted),
             f"{policy.incidents_found}/{policy.incidents}",
             f"{policy.false_alarms_per_node_day:.4f}",
+        )
+    return table
+
+
+def _worth(simulation: Simulation) -> Table:
+    table = _table(
+        "What policies are worth: points over the same job without them",
+        "arm", "gain", "proposed", "granted", "denied",
+    )  # fmt: skip
+    for arm in watched(simulation):
+        proposed, granted = arm.deeds.proposed, sum(arm.deeds.granted.values())
+        table.add_row(
+            escape(arm.name),
+            wording.gain(arm.versus_without),
+            f"{proposed:.1f}",
+            f"{granted:.1f}",
+            f"{proposed - granted:.1f}",
+            style=_STYLE_OF[arm.kind],
         )
     return table
 

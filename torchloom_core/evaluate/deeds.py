@@ -1,0 +1,55 @@
+"""What policies asked for in a run, what the arbiter said, and the mean of that over runs."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from torchloom_core.actions import CordonNode, kind_of
+from torchloom_core.decisions import Verdict
+from torchloom_core.evaluate.results import Deeds
+
+
+class Ledger:
+    """Counts verdicts."""
+
+    def __init__(self) -> None:
+        self._granted: Counter[str] = Counter()
+        self._denied: Counter[str] = Counter()
+        self._why: dict[str, str] = {}
+        self._cordons: Counter[str] = Counter()
+
+    def enter(self, verdict: Verdict) -> None:
+        """Count one verdict."""
+        if not verdict.granted:
+            self._denied[verdict.rule] += 1
+            self._why.setdefault(verdict.rule, verdict.reason)
+            return
+        self._granted[kind_of(verdict.action)] += 1
+        if isinstance(verdict.action, CordonNode):
+            self._cordons[verdict.action.node] += 1
+
+    def deeds(self) -> Deeds:
+        """Return what was counted."""
+        return Deeds(
+            proposed=float(self._granted.total() + self._denied.total()),
+            granted=_mean([self._granted]),
+            denied=_mean([self._denied]),
+            why_denied=dict(sorted(self._why.items())),
+            cordons=_mean([self._cordons]),
+        )
+
+
+def mean_deeds(runs: Sequence[Deeds]) -> Deeds:
+    """Return the mean over runs; of each rule the first reason that was met."""
+    why = {rule: reason for run in reversed(runs) for rule, reason in run.why_denied.items()}
+    return Deeds(
+        proposed=sum(run.proposed for run in runs) / len(runs),
+        granted=_mean([run.granted for run in runs]),
+        denied=_mean([run.denied for run in runs]),
+        why_denied=dict(sorted(why.items())),
+        cordons=_mean([run.cordons for run in runs]),
+    )
+
+
+def _mean(counts: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    names = sorted({name for count in counts for name in count})
+    return {name: sum(count.get(name, 0.0) for count in counts) / len(counts) for name in names}

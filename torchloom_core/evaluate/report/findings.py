@@ -1,0 +1,170 @@
+"""What a person should take away from a report, in sentences."""
+
+import itertools
+from collections.abc import Iterator
+
+from torchloom_core.evaluate.report import wording
+from torchloom_core.evaluate.results import (
+    ArmSummary,
+    ForecastScore,
+    ReplayedPolicy,
+    Report,
+    SensitivityPoint,
+    Simulation,
+)
+
+_MOST_NODES = 3
+
+
+def findings(report: Report) -> list[str]:
+    """Return one sentence or two on everything that was tested."""
+    said = [] if report.trace["failures"] else ["The trace has no failure: nothing can be shown."]
+    said += [_score(score) for score in report.forecasts]
+    said += [_policy(policy) for policy in report.policies]
+    if report.simulation is not None:
+        said += _goodput(report.simulation)
+    return said
+
+
+def watched(simulation: Simulation) -> list[ArmSummary]:
+    """Return the arms whose policies are tested or know the future, the best first."""
+    arms = (arm for arm in simulation.arms if arm.kind in ("candidate", "oracle"))
+    told = [arm for arm in arms if arm.versus_without is not None]
+    return sorted(told, key=lambda arm: (-arm.goodput.value, arm.name))
+
+
+def complaints(simulation: Simulation) -> list[str]:
+    """Return what broke, said nothing or could not act, one sentence each."""
+    said = list(_idle_oracle(simulation))
+    for arm in simulation.arms:
+        said += [
+            f"{arm.name}: {name} was quarantined: {why}" for name, why in arm.quarantined.items()
+        ]
+        said += [
+            f"{arm.name}: {name} forecast nothing in {count} of {len(simulation.seeds)} runs: it "
+            f"gave no worker a probability"
+            for name, count in arm.silent.items()
+        ]
+    return said
+
+
+def flips(simulation: Simulation) -> list[str]:
+    """Return where a gain that is clear turns into a clear loss, or back, as one cost varies."""
+    said = []
+    points = sorted(simulation.sensitivity, key=lambda p: (p.arm, p.cost, p.factor))
+    for (arm, cost), line in itertools.groupby(points, key=lambda p: (p.arm, p.cost)):
+        clear = (point for point in line if wording.is_clear(point.gain))
+        for one, other in itertools.pairwise(clear):
+            if one.gain.value * other.gain.value < 0:
+                first, second = ("gains", "loses")[:: 1 if one.gain.value > 0 else -1]
+                said.append(
+                    f"{arm} {first} where {cost} is {one.factor:g} times as large and {second} "
+                    f"where it is {other.factor:g} times: on a straight line between them the "
+                    f"sign turns at {_crossing(one, other):.2g} times."
+                )
+    return said
+
+
+def _crossing(one: SensitivityPoint, other: SensitivityPoint) -> float:
+    """Return the factor at which the gain is zero, on a line over the factor's logarithm."""
+    share = one.gain.value / (one.gain.value - other.gain.value)
+    return float(one.factor * (other.factor / one.factor) ** share)
+
+
+def _score(score: ForecastScore) -> str:
+    text = (
+        f"{score.predictor}: AUPRC {wording.estimate(score.auprc)} where a random score has "
+        f"{score.prevalence:.3g}, on {score.incidents} incidents."
+    )
+    return f"{text} {score.skill}".strip()
+
+
+def _policy(policy: ReplayedPolicy) -> str:
+    if policy.failed:
+        return f"{policy.policy} was quarantined: {policy.failed}"
+    silent = "".join(f" {name} forecast nothing." for name in policy.silent)
+    return (
+        f"{policy.policy}: {policy.granted} of {policy.proposals} proposals granted; "
+        f"{policy.incidents_found} of {policy.incidents} incidents found, "
+        f"{policy.false_alarms_per_node_day:.3g} false alarms per node-day.{silent}"
+    )
+
+
+def _goodput(simulation: Simulation) -> Iterator[str]:
+    for arm in simulation.arms:
+        if arm.kind == "candidate":
+            yield _idle(arm, simulation) if arm.decisions == 0 else _active(arm, simulation)
+    arms = {arm.name: arm for arm in simulation.arms}
+    reference = arms[simulation.reference]
+    yield (
+        f"Of the baselines that need no forecast and recover as this job does, {reference.name} is "
+        f"best: goodput {wording.estimate(reference.goodput)}."
+    )
+    honest = (a for a in simulation.arms if a.kind == "baseline" and not a.needs_forecast)
+    best = max(honest, key=lambda arm: arm.goodput.value)
+    if best.goodput.value > reference.goodput.value:
+        yield (
+            f"{best.name}, which recovers otherwise, has goodput {wording.estimate(best.goodput)} "
+            f"({wording.gain(best.versus_reference)} points)."
+        )
+
+
+def _idle(arm: ArmSummary, simulation: Simulation) -> str:
+    """Say that an arm did nothing, and why; what its job comes to is not its doing."""
+    return (
+        f"{arm.name} did nothing in {len(simulation.seeds)} runs: {_why_idle(arm)}. The job fared "
+        f"as it does without it: goodput {wording.estimate(arm.goodput)}."
+    )
+
+
+def _why_idle(arm: ArmSummary) -> str:
+    deeds = arm.deeds
+    if deeds.granted:
+        return f"what it was granted changes nothing ({wording.counts(deeds.granted)} a run)"
+    if not deeds.denied:
+        return "it proposed nothing"
+    rule = max(sorted(deeds.denied), key=lambda rule: deeds.denied[rule])
+    return (
+        f"none of its {deeds.proposed:.3g} proposals a run was granted, most often by the rule "
+        f"{rule}: {deeds.why_denied[rule]}"
+    )
+
+
+def _active(arm: ArmSummary, simulation: Simulation) -> str:
+    without, versus = arm.versus_without, arm.versus_reference
+    alone = "the same job without it"
+    said = []
+    if without is not None:
+        other = f"{alone}, here {simulation.reference}" if without == versus else alone
+        said.append(wording.relation(without, other))
+    if versus is not None and versus != without:
+        said.append(wording.relation(versus, simulation.reference))
+    text = f"{arm.name} {', and '.join(said)}: goodput {wording.estimate(arm.goodput)}"
+    if arm.to_oracle is not None:
+        text += f", {arm.to_oracle:.0%} of the way to {simulation.oracle}"
+    if arm.invalid_share > 0:
+        text += f"; {arm.invalid_share:.0%} of its decisions rest on invalid telemetry"
+    return f"{text}. {_deeds(arm)}"
+
+
+def _deeds(arm: ArmSummary) -> str:
+    deeds = arm.deeds
+    text = f"Granted a run: {wording.counts(deeds.granted)}"
+    if deeds.denied:
+        text += f"; denied by {wording.counts(deeds.denied)}"
+    if deeds.cordons:
+        text += f"; cordoned {wording.counts(deeds.cordons, _MOST_NODES)}"
+    return f"{text}."
+
+
+def _idle_oracle(simulation: Simulation) -> Iterator[str]:
+    """Yield that no forecast can be acted on, where even the oracle's are not."""
+    oracle = next(arm for arm in simulation.arms if arm.name == simulation.oracle)
+    if oracle.failures > 0 and oracle.versus_without is not None and oracle.decisions == 0:
+        horizon = wording.duration(simulation.horizon_s)
+        tick = wording.duration(simulation.job["tick_s"])
+        yield (
+            f"{oracle.name}, told of each failure {horizon} before it comes, did nothing: "
+            f"{_why_idle(oracle)}. Policies look every {tick}, and read a forecast at the look "
+            f"after the one at which it was asked for: here no forecast can pay"
+        )
