@@ -33,6 +33,7 @@ from torchloom_core.messages import (
     Resume,
     SetKnob,
 )
+from torchloom_core.moments import moment_text
 from torchloom_core.naming import nearest
 
 Stage = tuple[tuple[str, int, Deed], ...]
@@ -170,10 +171,14 @@ class Staging:
         """Refuse what would shorten a cordon: a policy must not undo a person's."""
         node = action.node
         if self._fleet.cordons.lasts(node, action.lasts_s, self.now_ns):
-            longer = " for as long" if node in self._fleet.cordons.until_ns else ""
-            return f"node {node} is cordoned already{longer}"
+            end_ns = self._fleet.cordons.until_ns.get(node)
+            if end_ns is None:
+                return f"node {node} is cordoned already, until somebody uncordons it"
+            end = moment_text(end_ns // SECOND_NS * SECOND_NS)
+            return f"node {node} is cordoned already, until {end}"
         known = self.nodes()
-        return "" if node in known else f"no node is called {node!r}{nearest(node, known)}"
+        need = "need a node on which a worker sat, or of which a fault was told"
+        return "" if node in known else f"{need}, was {node!r}{nearest(node, known)}"
 
     def nodes(self) -> set[str]:
         """Return every node that is known: workers sat there, or somebody told of a fault."""

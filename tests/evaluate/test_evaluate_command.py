@@ -37,6 +37,8 @@ def folder(tmp_path, monkeypatch):
     write(tmp_path / "small.tltrace", some_events())
     (tmp_path / "torchloom.toml").write_text(CONFIG)
     (tmp_path / "bare.toml").write_text("[evaluate]\ngroups = 4\n")
+    deaf = "[evaluate]\ngroups = 4\n[policies.silence]\n[policies.lemon_nodes]\n"
+    (tmp_path / "deaf.toml").write_text(deaf)
     return tmp_path
 
 
@@ -115,18 +117,79 @@ def fit(folder, name, days):
     app([*words], exit_on_error=False, print_error=False, result_action="return_value")
 
 
+def without_checksums(path):
+    """Make the manifest one that somebody wrote by hand."""
+    manifest = json.loads((path / "manifest.json").read_bytes())
+    (path / "manifest.json").write_text(json.dumps({**manifest, "files": {}}))
+
+
 def reported(folder, name="small"):
     return json.loads((folder / f"{name}-evaluation" / "report.json").read_bytes())
 
 
+def test_a_model_without_skill_is_refused_with_what_to_do_though_no_config_is_at_hand(folder):
+    fit(folder, "old", "3d")
+    (folder / "torchloom.toml").unlink()
+    words = ("small.tltrace", "--policy", "failure_forecast", "--seeds", "1", "--days", "1")
+    words += ("--predictor", "fault_history=old.tlmodel")
+    (folder / "bare.toml").write_text("[evaluate]\ngroups = 4\nspares = 2\n")
+    told = problem(*words, "--config", "bare.toml")
+    assert told.startswith(
+        "policy failure_forecast: need a predictor with skill, or accept_unskilled = true under "
+        "[policies.failure_forecast] in a config file that --config names, was "
+    )
+    assert "old.tlmodel: No skill shown: it takes 20 failures to tell" in told
+    assert problem(*words) == told
+    with (folder / "bare.toml").open("a") as file:
+        file.write("[policies.failure_forecast]\naccept_unskilled = true\n")
+    assert evaluate(*words, "--config", "bare.toml") == 0
+
+
+def test_a_predictor_beside_a_config_is_the_one_that_its_policies_read(folder):
+    words = ("--config", "heard.toml", "--predictor", "fault_history", "--seeds", "1")
+    (folder / "heard.toml").write_text(
+        "[evaluate]\ngroups = 4\ndays = 0.5\n"
+        "[predictors.fault_history]\nevery_s = 3600.0\nhorizon_s = 21600.0\n"
+        "[policies.silence]\n[policies.failure_forecast]\npredictor = 'fault_history'\n"
+    )
+    assert evaluate("small.tltrace", *words) == 0
+    (arm,) = (arm for arm in reported(folder)["simulation"]["arms"] if arm["kind"] == "candidate")
+    assert arm["name"] == "heard"
+
+
 def test_nothing_before_until_is_played_and_no_model_was_fitted_after_it(folder):
-    assert evaluate("small.tltrace", "--seeds", "3", "--until", "4d", "--days", "5") == 0
+    assert evaluate("small.tltrace", "--seeds", "3", "--until", "4d", "--days", "2") == 0
     report = reported(folder)
     assert {run["wall_s"] for run in report["simulation"]["runs"]} == {2 * 86_400.0}
     assert "Runs begin no earlier than day 4:" in " ".join(report["assumptions"])
     fit(folder, "late", "3d")
     words = ("--predictor", "fault_history=late.tlmodel", "--until", "2d")
     assert "late.tlmodel: test_tuned_threshold" in problem("small.tltrace", *words)
+
+
+def test_days_that_the_trace_does_not_have_are_refused(folder):
+    there = "--days: need at most {} days, as the trace has no more{}, was 9"
+    assert problem("small.tltrace", "--days", "9") == there.format(6, "")
+    words = ("small.tltrace", "--days", "9", "--until", "3.5d")
+    assert problem(*words) == there.format(2.5, " after --until")
+    fit(folder, "old", "2d")
+    words = ("small.tltrace", "--days", "9", "--predictor", "fault_history=old.tlmodel")
+    assert problem(*words) == there.format(3.75, " after what the models were fitted on")
+    assert not (folder / "small-evaluation").exists()
+
+
+def test_days_of_the_config_are_as_many_as_there_are_and_it_is_said(folder, caplog):
+    assert evaluate("small.tltrace", "--config", "bare.toml", "--seeds", "1", "--until", "5d") == 0
+    assert {run["wall_s"] for run in reported(folder)["simulation"]["runs"]} == {86_400.0}
+    assert caplog.messages == [
+        "runs last 1 days, as the trace has no more after --until, not the 30 of [evaluate] days"
+    ]
+
+
+def test_less_of_the_trace_than_a_tick_is_refused(folder):
+    assert problem("small.tltrace", "--until", "5.99999d") == (
+        "small.tltrace: need a tick, 600 s, of the trace after --until, was 0.864 s"
+    )
 
 
 def test_what_a_policy_says_before_until_is_not_counted(folder):
@@ -137,6 +200,19 @@ def test_what_a_policy_says_before_until_is_not_counted(folder):
         evaluate(*words, "--until", until)
         counts.append(reported(folder)["policies"][0]["incidents"])
     assert counts[1] < counts[0]
+
+
+@pytest.mark.parametrize("mode", ["simulate", "replay"])
+def test_a_trace_that_was_changed_is_refused_before_anything_runs(folder, mode):
+    write(folder / "heat.tltrace", some_events(), metrics=("heat",))
+    words = ("heat.tltrace", "--mode", mode, "--predictor", "fault_history", "--resamples", "200")
+    for name in ("events.jsonl", "telemetry/000000.parquet"):
+        path = folder / "heat.tltrace" / name
+        was = path.read_bytes()
+        path.write_bytes(was + b"\n")
+        assert problem(*words).startswith(f"heat.tltrace/{name}: need sha256 ")
+        path.write_bytes(was)
+    assert not (folder / "heat-evaluation").exists()
 
 
 def test_a_trace_that_knows_things_before_they_happen_is_refused(folder):
@@ -161,6 +237,7 @@ def test_telemetry_that_would_be_read_too_soon_is_refused(folder, spoil, rule):
     write(folder / "odd.tltrace", some_events(), metrics=("heat",))
     path = folder / "odd.tltrace" / "telemetry" / "000000.parquet"
     pq.write_table(spoil(pq.read_table(path)), path)
+    without_checksums(folder / "odd.tltrace")
     (folder / "torchloom.toml").write_text(
         "[predictors.trend]\nmetric = 'heat'\nlevel = 60.0\nwindow_s = 7200.0\n"
         "horizon_s = 21600.0\nevery_s = 3600.0\n"
@@ -243,6 +320,10 @@ def test_a_report_says_what_it_takes_for_granted(folder):
             "did you mean fault_history?",
         ),
         ("small.tltrace --policy silence --predictor ewma", "need a --policy that reads it, was"),
+        (
+            "small.tltrace --config deaf.toml --predictor fault_history",
+            "--predictor fault_history: need a --policy that reads it, was silence and lemon_nodes",
+        ),
         ("small.tltrace --predictor =a", "--predictor: need NAME or NAME=MODEL.tlmodel, was '=a'"),
         ("small.tltrace --scores mine", "--scores: need NAME=FILE, was 'mine'"),
         ("small.tltrace --predictor ewma --predictor ewma", "need each name once, was 'ewma' 2"),
@@ -251,6 +332,7 @@ def test_a_report_says_what_it_takes_for_granted(folder):
         ("small.tltrace --mode replay --config bare.toml", "or --scores, was none"),
         ("small.tltrace --mode replay --scores mine=a.csv", "of scores: No such file or directory"),
         ("small.tltrace --mode replay --until soon", "--until: need a date"),
+        ("small.tltrace --until -3d", "--until: need a moment of the trace, 2023-11-14T22:13:20Z"),
         (
             "small.tltrace --until 60d",
             "--until: need a moment of the trace, 2023-11-14T22:13:20Z to 2023-11-20T22:13:20Z, "
@@ -277,9 +359,22 @@ def test_an_empty_trace_is_one_line(folder):
     assert evaluate("empty.tltrace", "--seeds", "1") == 0
 
 
+def test_a_predictor_that_looks_no_further_than_a_tick_is_refused_in_the_closed_loop(folder):
+    """Its forecast would be over when a policy reads it, at the next tick."""
+    (folder / "slow.toml").write_text(CONFIG.replace("[evaluate]", "[evaluate]\ntick_s = 21600.0"))
+    words = ("small.tltrace", "--policy", "failure_forecast", "--predictor", "fault_history")
+    assert problem(*words, "--config", "slow.toml") == (
+        "[evaluate] tick_s: need less than the 21600 s that fault_history looks ahead, was 21600: "
+        "a policy reads a forecast one tick after it was asked for"
+    )
+    replayed = (*words, "--config", "slow.toml", "--mode", "replay", "--resamples", "200")
+    assert evaluate(*replayed) == 0
+
+
 def test_an_interruption_keeps_what_is_finished_and_says_how_to_go_on(folder):
     """A real interrupt from the keyboard, as soon as two runs are on disk."""
     words = ("evaluate", "small.tltrace", "--policy", "failure_forecast", "--seeds", "20")
+    words += ("--predictor", "fault_history")
     command = [sys.executable, "-m", "torchloom_core.cli", *words]
     process = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True)
     runs = folder / "small-evaluation" / "runs"
@@ -293,6 +388,28 @@ def test_an_interruption_keeps_what_is_finished_and_says_how_to_go_on(folder):
     assert f"{kept} finished runs are kept in small-evaluation/runs" in said
     assert "Traceback" not in said
     assert not (folder / "small-evaluation" / "report.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("stage", "said"),
+    [
+        ("evaluation.evaluate", "no run was finished: the same command begins anew"),
+        ("report.page_text", "finished runs are kept in small-evaluation/runs: the same command"),
+        ("report.tables", "finished runs are kept in small-evaluation/runs: the same command"),
+    ],
+)
+def test_an_interruption_is_answered_at_whatever_stage(folder, monkeypatch, capsys, stage, said):
+    def interrupted(*_):
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(f"torchloom_core.evaluate.{stage}", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        evaluate("small.tltrace", "--seeds", "1")
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("torchloom: interrupted; ")
+    assert said in last
+    written = (folder / "small-evaluation" / "report.html").exists()
+    assert written == (stage == "report.tables")
 
 
 def test_a_trace_whose_faults_are_known_late_is_told_so(folder):

@@ -64,4 +64,5 @@ def test_a_predictor_whose_forecasts_rest_on_what_came_later_is_refused_by_name(
     assert said.stderr.startswith(
         "torchloom: predictor remembering: future_feature: need forecasts up to 2023-11-"
     )
+    assert said.stderr.endswith(": it knows what came later, or keeps state outside itself\n")
     assert said.stderr.count("\n") == 1

@@ -33,6 +33,7 @@ from torchloom_core.decisions import (
     Tick,
     Verdict,
 )
+from torchloom_core.moments import moment_text
 from torchloom_core.plugins import ActivePlugins
 from torchloom_core.requests import Propose, Request, StopActions
 from torchloom_core.summaries import summarise
@@ -87,10 +88,12 @@ def refusal(run: Run, action) -> str:
 
 def test_only_nodes_that_are_known_are_cordoned_and_only_once():
     run = three_groups(make_kernel())
-    assert refusal(run, CordonNode(node="node-t")).startswith("no node is called 'node-t'; did")
+    assert refusal(run, CordonNode(node="node-t")).startswith(
+        "need a node on which a worker sat, or of which a fault was told, was 'node-t'; did you"
+    )
     assert refusal(run, UNCORDON) == "node 'node-s' is not cordoned; there are none"
     run.ask(CORDON)
-    assert refusal(run, CORDON) == "node node-s is cordoned already"
+    assert refusal(run, CORDON) == "node node-s is cordoned already, until somebody uncordons it"
     run.feed(NodeFault(node="spare-9", kind="xid", ts_ns=run.now_ns, id="e1"))
     assert only(Verdict, run.ask(CordonNode(node="spare-9"))).granted
 
@@ -158,13 +161,15 @@ def test_policies_see_the_node_again_at_the_tick_at_which_its_cordon_is_over():
 
 def test_the_longer_of_two_cordons_holds():
     run = three_groups(make_kernel())
+    end = moment_text(run.now_ns + 90 * SECOND_NS)
+    run.now_ns += 10**6
     run.ask(for_s(90.0))
-    assert refusal(run, for_s(60.0)) == "node node-s is cordoned already for as long"
+    assert refusal(run, for_s(60.0)) == f"node node-s is cordoned already, until {end}"
     assert only(Verdict, run.ask(for_s(120.0))).granted
     assert not of(CordonOver, run.tick(100.0))
     assert only(Verdict, run.ask(CORDON)).granted
     assert not of(CordonOver, run.tick(10_000.0))
-    assert refusal(run, for_s(1e9)) == "node node-s is cordoned already"
+    assert refusal(run, for_s(1e9)).endswith("already, until somebody uncordons it")
 
 
 def test_a_cordon_that_was_lifted_by_hand_does_not_end_the_next_one():

@@ -125,6 +125,29 @@ def test_times_are_exact(tmp_path, unit, origin, cell, expected):
     assert imported(tmp_path, mapping, events=text).events()[0].t_event == expected
 
 
+def test_a_row_that_is_a_copy_is_taken_once_and_told(tmp_path, caplog):
+    text = (
+        "time,component,kind,resolved,slot\n"
+        "2026-01-01,n1,x,2026-01-02,4\n"
+        "2026-01-01T00:00Z,n1,x,2026-01-02,4\n"
+        "2026-01-01,n1,x,2026-01-02,5\n"
+        "2026-01-01,n1,x,,4\n"
+        "2026-01-01,n1,x,2026-01-02,4\n"
+    )
+    opened = imported(tmp_path, events=text)
+    assert [event.id for event in opened.events()] == ["events-2", "events-4", "events-5"]
+    said = "events.csv: rows that are copies of one before, and left out: 2"
+    assert opened.manifest.notes == said
+    assert caplog.messages == [said]
+
+
+def test_rows_that_differ_in_their_id_alone_are_no_copies(tmp_path, caplog):
+    text = "id,time,component,kind\na,2026-01-01,n1,x\nb,2026-01-01,n1,x\nc,2026-01-02,n1,x\n"
+    opened = imported(tmp_path, events=text)
+    assert [event.id for event in opened.events()] == ["a", "b", "c"]
+    assert (opened.manifest.notes, caplog.messages) == ("", [])
+
+
 def test_a_topology_says_what_was_watched(tmp_path):
     mapping = f'[times]\n{WATCHED}[topology]\nfile = "topology.csv"\n'
     opened = imported(tmp_path, mapping, events=PLAIN, topology=TOPOLOGY)
@@ -200,7 +223,8 @@ def test_telemetry_can_be_parquet_with_real_times(tmp_path):
         ("component,kind\nn1,x\n", r":1: need a column 'time' .*, was none"),
         ("time,component,kind\nsoon,n1,x\n", r":2: need an ISO 8601 time .*, was 'soon'"),
         ("time,component,kind\n\n3.5,n1,x\n", r":3: need an ISO 8601 time .*, was '3\.5'"),
-        ("time,component,kind\n2026-01-01,,x\n", r":2: need a column 'component', was none"),
+        ("time,component,kind\n2026-01-01,,x\n", r":2: need a 'component', was an empty cell"),
+        ("time,component,kind\n,n1,x\n", r":2: need a 'time', was an empty cell"),
         ("time,component,kind\n2026-01-01,n1,x\n2026-01-01,n1,x,y\n", r":3: need 3 cells"),
         ("time,component,kind\n2026-01-01,n1,x,y\n", r":2: need 3 cells as in the header, was 4"),
         (
@@ -235,6 +259,66 @@ def test_a_row_that_cannot_be_is_named(tmp_path, text, message):
     assert not (tmp_path / "out.tltrace").exists()
 
 
+def refusal(folder: Path, mapping: str = "", **files: str) -> list[str]:
+    """Return the lines that an import is refused with, without the folder."""
+    with pytest.raises(TraceError) as refused:
+        imported(folder, mapping, **files)
+    assert not (folder / "out.tltrace").exists()
+    return str(refused.value).replace(f"{folder}/", "").splitlines()
+
+
+def test_all_rows_that_cannot_be_are_told_file_by_file(tmp_path):
+    mapping = "[topology]\nfile = 'topology.csv'\n[telemetry]\nfile = 'wide.csv'\n"
+    events = "time,component,kind,fatal\n2026-01-01,n1,x,maybe\nsoon,n1,x,\n2026-01-02,,x,\n"
+    topology = "id,kind,gpus\nn1,node,many\n"
+    wide = "time,component,temp\n2026-01-01,n1,hot\nlate,n1,50\n"
+    assert refusal(tmp_path, mapping, events=events, topology=topology, wide=wide) == [
+        "events.csv:2: need fatal of type bool, was 'maybe'",
+        "events.csv:3: need an ISO 8601 time (or times.unit in a mapping), was 'soon'",
+        "events.csv:4: need a 'component', was an empty cell",
+        "topology.csv:2: need gpus of type int, was 'many'",
+        "wide.csv:2: need a number for temp, was 'hot'",
+        "wide.csv:3: need an ISO 8601 time (or times.unit in a mapping), was 'late'",
+        "6 faults in all",
+    ]
+
+
+def test_all_rows_that_break_a_rule_among_others_are_told(tmp_path):
+    mapping = "[topology]\nfile = 'topology.csv'\n[telemetry]\nfile = 'wide.csv'\n"
+    events = (
+        "time,component,kind,resolved\n2026-01-03,n2,x,\n2026-01-02,n1,x,2026-01-01\n"
+        "2026-01-01,n3,x,\n"
+    )
+    wide = "time,component,temp,power\n2026-01-02,n2,1,2\n2026-01-01,n1,1,2\n2026-01-01,n3,1,2\n"
+    unknown = "need a component of the topology, was"
+    assert refusal(tmp_path, mapping, events=events, topology="id,kind\nn1,node\n", wide=wide) == [
+        f"events.csv:2: {unknown} 'n2'",
+        "events.csv:3: need t_resolved >= t_event 2026-01-02, was 2026-01-01",
+        f"events.csv:4: {unknown} 'n3'",
+        f"wide.csv:2: {unknown} 'n2'",
+        f"wide.csv:4: {unknown} 'n3'",
+        "5 faults in all",
+    ]
+
+
+def test_of_many_faults_the_first_ten_are_told_and_how_many_there_are(tmp_path):
+    events = "time,component,kind,fatal\n" + "soon,n1,x,maybe\n" * 3
+    events += "".join(f"soon,n1,x{number},\n" for number in range(497))
+    lines = refusal(tmp_path, events=events)
+    rows = [int(line.split(":")[1]) for line in lines[:-1]]
+    assert rows == [2, 2, 3, 4, 5, 6, 7, 8, 9, 10]
+    assert lines[-1] == "501 faults in all"
+
+
+def test_all_rows_that_are_too_long_are_told(tmp_path):
+    events = "time,component,kind\n2026-01-01,n1,x,y\n2026-01-01,n1,x\n2026-01-01,n1,x,y,z\n"
+    assert refusal(tmp_path, events=events) == [
+        "events.csv:2: need 3 cells as in the header, was 4",
+        "events.csv:4: need 3 cells as in the header, was 5",
+        "2 faults in all",
+    ]
+
+
 @pytest.mark.parametrize(
     ("mapping", "error", "message"),
     [
@@ -263,6 +347,18 @@ def test_a_row_that_cannot_be_is_named(tmp_path, text, message):
             "[topology]\nfile = 'topology.csv'\n",
             TraceError,
             r"events\.csv:3: need a component of the topology, was 'n2'",
+        ),
+        ("[topology]\nfile = 'blank.csv'\n", TraceError, r"blank\.csv:3: need a 'kind', was an em"),
+        (
+            "[topology]\nfile = 'orphan.csv'\n",
+            TraceError,
+            r"orphan\.csv:2: need parents of the topology, was 'r7'; add a row for it, with its "
+            r"kind: rack, node, switch",
+        ),
+        (
+            "[telemetry]\nfile = 'nobody.csv'\n",
+            TraceError,
+            r"nobody\.csv:2: need a 'component', was an empty cell",
         ),
         ("[topology]\nfile = 'circle.csv'\n", TraceError, r"circle\.csv:2: need parents without a"),
         (
@@ -296,6 +392,9 @@ def test_a_mapping_that_cannot_be_is_named(tmp_path, mapping, error, message):
             mapping,
             events=PLAIN,
             topology="id,kind\nn1,node\n",
+            blank="id,kind\nn1,node\nn2,\n",
+            orphan="id,kind,parent\nn1,node,r7\nn2,node,\n",
+            nobody="time,component,temp\n2026-01-01,,5\n",
             circle="id,kind,parent\nn1,node,n2\nn2,node,n1\n",
             events_only="id,kind\nn1,node\nn2,node\n",
             wide=WIDE + "2026-01-01T00:10:00,n3,1,1\n",

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.trace.small import NODES, START_NS, at, bundle, fault, table
-from torchloom_core.trace.moments import moment_text
+from torchloom_core.moments import moment_text
 from torchloom_core.trace.schema import (
     ACTIONS,
     EVENTS,
@@ -23,6 +23,7 @@ from torchloom_core.trace.schema import (
     Job,
     Placement,
 )
+from torchloom_core.trace.telemetry import PART_ROWS
 from torchloom_core.trace.validate import Findings, validate
 
 PARQUET = f"{TELEMETRY}/000000.parquet"
@@ -305,3 +306,16 @@ def test_reading_is_told_how_far_it_is(sound):
     told: list[tuple[str, int, int]] = []
     validate(sound, lambda path, done, rows: told.append((path.name, done, rows)))
     assert told == [("000000.parquet", len(SAMPLES), len(SAMPLES))]
+
+
+def test_a_file_is_never_held_whole(sound):
+    """Values that do not compress, in row groups of a part each."""
+    values = np.random.default_rng(0).normal(size=16 * PART_ROWS)
+    rows = table([(1, "a", "x", 1.0)]).take(np.zeros(len(values), dtype=np.int64))
+    rows = rows.set_column(rows.column_names.index("value"), "value", pa.array(values))
+    pq.write_table(rows, sound / PARQUET, row_group_size=PART_ROWS)
+    del rows
+    before, held = pa.total_allocated_bytes(), []
+    validate(sound, lambda _path, _done, _rows: held.append(pa.total_allocated_bytes() - before))
+    assert len(held) == 16
+    assert max(held) < (sound / PARQUET).stat().st_size

@@ -3,7 +3,6 @@
 Each is a proposal like a policy's: the arbiter has the last word, and the command tells it.
 """
 
-from datetime import timedelta
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -19,12 +18,13 @@ from torchloom_core.actions import (
     SaveCheckpoint,
     UncordonNode,
 )
+from torchloom_core.cli.durations import duration_s
 from torchloom_core.cli.options import Connection, Wait
 from torchloom_core.cli.weaver_client import act
 
 _HERE = Connection()
 _WAIT_S = 60.0
-_LONGEST_CORDON = timedelta(seconds=1e9)
+_LONGEST_CORDON_S = 1e9
 
 
 def stop_actions(*, connection: Connection = _HERE) -> None:
@@ -107,16 +107,11 @@ def dump(worker: str, /, *, wait: Wait = _WAIT_S, connection: Connection = _HERE
     _propose(CollectDump(worker=worker), wait, connection)
 
 
-def _check_lasts(_: type, lasts: timedelta | None) -> None:
-    if lasts is not None and not timedelta() < lasts <= _LONGEST_CORDON:
-        raise ValueError(f"need more than 0 s and at most {_LONGEST_CORDON.days} days")
-
-
 def cordon(
     node: str,
     /,
     *,
-    lasts: Annotated[timedelta | None, Parameter(name="--for", validator=_check_lasts)] = None,
+    lasts: Annotated[str | None, Parameter(name="--for", allow_leading_hyphen=True)] = None,
     connection: Connection = _HERE,
 ) -> None:
     """Put nobody new on a node; who trains there stays.
@@ -130,7 +125,7 @@ def cordon(
     lasts
         For how long, such as 2d or 1h30m; until somebody uncordons it unless given.
     """
-    lasts_s = None if lasts is None else lasts.total_seconds()
+    lasts_s = None if lasts is None else duration_s("--for", lasts, _LONGEST_CORDON_S)
     _propose(CordonNode(node=node, lasts_s=lasts_s), 0.0, connection)
 
 

@@ -1,7 +1,7 @@
 """``torchloom evaluate``."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
+from torchloom_core.cli.evaluate_progress import progress
 from torchloom_core.cli.options import AsJson
 from torchloom_core.cli.output import console
-from torchloom_core.config import Config, load
+from torchloom_core.config import load
 from torchloom_core.errors import ConfigError
 
 # What simulates and scores is heavy, and `torchloom --help` should not wait for it.
 if TYPE_CHECKING:
     from torchloom_core.evaluate.results import Report
-
-_INTERRUPTED = 130
 
 Several = Annotated[tuple[str, ...], Parameter(negative="", show_default=False)]
 Count = Annotated[int, Parameter(validator=Number(gte=1))]
@@ -35,7 +34,7 @@ def evaluate(
     mode: Literal["simulate", "replay"] = "simulate",
     seeds: Count = 10,
     days: Annotated[float | None, Parameter(validator=Number(gt=0))] = None,
-    until: str | None = None,
+    until: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
     horizon_s: Annotated[float | None, Parameter(validator=Number(gt=0))] = None,
     false_alarms_per_node_day: Annotated[float, Parameter(validator=Number(gte=0))] = 0.01,
     resamples: Annotated[int, Parameter(validator=Number(gte=100))] = 2_000,
@@ -102,10 +101,9 @@ def evaluate(
     from torchloom_core.evaluate.scored import Scoring
     from torchloom_core.evaluate.workforce import Workforce
 
-    settings = _settings(config, days)
     wanted = Wanted(
         trace=trace,
-        config=settings,
+        config=load(config),
         asked=Asked(
             policies=policy,
             predictors=tuple(_pair("--predictor", text) for text in predictor),
@@ -118,6 +116,7 @@ def evaluate(
             false_alarms_per_node_day=false_alarms_per_node_day,
             resamples=resamples,
         ),
+        days=days,
         horizon_s=horizon_s,
         seeds=seeds,
         workforce=Workforce(jobs=jobs, backend=backend, ray_address=ray_address),
@@ -125,32 +124,16 @@ def evaluate(
     folder = out or Path(f"{trace.name.removesuffix('.tltrace')}-evaluation")
     if folder.exists() and not folder.is_dir():
         raise StateError(f"{folder}: cannot be made: need a folder, was a file")
-    try:
-        with _progress() as told:
+    with _says_what_is_kept(folder):
+        with progress() as told:
             report = find_out(wanted, folder / "runs", told)
-    except KeyboardInterrupt:
-        kept = len(list((folder / "runs").glob("*.json")))
-        sys.stderr.write(
-            f"torchloom: interrupted; {kept} finished runs are kept in {folder / 'runs'}: the "
-            f"same command goes on from there\n"
-        )
-        return _INTERRUPTED
-    page = _write(report, page_text(report), folder)
-    _tell(report, page, json)
+        page = _write(report, page_text(report), folder)
+        _tell(report, page, json)
     if open_:
         import webbrowser
 
         webbrowser.open(page.absolute().as_uri())
     return 0
-
-
-def _settings(path: Path | None, days: float | None) -> Config:
-    from msgspec.structs import replace
-
-    settings = load(path)
-    if days is None:
-        return settings
-    return replace(settings, evaluate=replace(settings.evaluate, days=days))
 
 
 def _pair(option: str, text: str, *, need_value: bool = False) -> tuple[str, str]:
@@ -169,34 +152,17 @@ def _until(trace: Path, text: str | None) -> int | None:
 
 
 @contextmanager
-def _progress() -> Iterator[Callable[[str, float, float], None]]:
-    """Show on stderr how far it is and how long it takes, where that is a terminal."""
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        Progress,
-        TaskID,
-        TaskProgressColumn,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-
-    err = Console(stderr=True)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TaskProgressColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
-        bar_of: dict[str, TaskID] = {}
-
-        def told(what: str, done: float, total: float) -> None:
-            if what not in bar_of:
-                bar_of[what] = progress.add_task(what, total=total)
-            progress.update(bar_of[what], completed=done, total=total)
-
-        yield told
+def _says_what_is_kept(folder: Path) -> Iterator[None]:
+    """Where a person interrupts, say what is not lost."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        runs = folder / "runs"
+        kept = len(list(runs.glob("*.json")))
+        what = f"{kept} finished runs are kept in {runs}" if kept else "no run was finished"
+        onward = "goes on from there" if kept else "begins anew"
+        sys.stderr.write(f"torchloom: interrupted; {what}: the same command {onward}\n")
+        raise
 
 
 def _write(report: "Report", text: str, folder: Path) -> Path:

@@ -15,9 +15,16 @@ from torchloom_core.evaluate import assumptions
 from torchloom_core.evaluate.arms import FORECAST_POLICY, Arm
 from torchloom_core.evaluate.candidates import Asked, candidates, forecasters, refuse_twice
 from torchloom_core.evaluate.given_scores import score_given
-from torchloom_core.evaluate.job import of_trace, ticking
+from torchloom_core.evaluate.job import of_trace
 from torchloom_core.evaluate.labels import Task
 from torchloom_core.evaluate.leaks import refuse_foreknown, refuse_trained
+from torchloom_core.evaluate.preflight import (
+    check_days,
+    check_until,
+    horizons_s,
+    refuse_short,
+    refuse_unread,
+)
 from torchloom_core.evaluate.replay import replay_policies
 from torchloom_core.evaluate.results import ForecastScore, ReplayedPolicy, Report
 from torchloom_core.evaluate.runs import Setting, installed
@@ -26,9 +33,8 @@ from torchloom_core.evaluate.store import Store
 from torchloom_core.evaluate.study import run_study
 from torchloom_core.evaluate.workforce import Workforce
 from torchloom_core.models.model import Model
-from torchloom_core.plugins import activate
 from torchloom_core.trace.bundle import Bundle
-from torchloom_core.trace.moments import moment_text
+from torchloom_core.trace.checksums import refuse_changed
 
 Mode = Literal["replay", "simulate"]
 
@@ -42,6 +48,8 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     ----------
     scores : tuple of (str, str)
         Name and file of forecasts that were made elsewhere; for replay.
+    days : float, optional
+        Length of a run in place of ``[evaluate] days``; the trace must have as many.
     horizon_s : float, optional
         In which time given scores and what a policy does must prove right; absent: the longest
         horizon of the policies' predictors, a day without any.
@@ -53,6 +61,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     mode: Mode = "simulate"
     scores: tuple[tuple[str, str], ...] = ()
     scoring: Scoring = Scoring()
+    days: float | None = None
     horizon_s: float | None = None
     seeds: int = 10
     workforce: Workforce = Workforce()
@@ -76,9 +85,12 @@ def evaluate(wanted: Wanted, store: Path, progress: Progress) -> Report:
         If anything that was asked for cannot be had.
     """
     bundle = Bundle.open(wanted.trace)
+    refuse_changed(bundle)
     refuse_foreknown(bundle)
-    _check_until(bundle, wanted.scoring.until_ns)
+    check_until(bundle, wanted.scoring.until_ns)
     config = of_trace(wanted.config, bundle)
+    if wanted.days is not None:
+        config = replace(config, evaluate=replace(config.evaluate, days=wanted.days))
     policies = {info.name: info.cls for info in installed() if info.kind == "policy" and info.cls}
     asked = wanted.asked
     has_policies = asked.policies or (asked.config_path and config.policies)
@@ -86,9 +98,12 @@ def evaluate(wanted: Wanted, store: Path, progress: Progress) -> Report:
         asked = replace(asked, policies=(FORECAST_POLICY,))
     arms = candidates(asked, config, policies)
     if wanted.mode == "simulate":
-        _refuse_unread(asked, config, arms)
+        refuse_unread(asked, config, arms)
     source = str(asked.config_path or (DEFAULT_PATH if DEFAULT_PATH.exists() else "command line"))
-    longest_s = _longest_horizon_s(arms, config, source)
+    ahead_s = horizons_s(arms, config, source)
+    if wanted.mode == "simulate":
+        refuse_short(ahead_s, config.evaluate.tick_s)
+    longest_s = max(ahead_s.values(), default=_DAY_S)
     horizon_s = longest_s if wanted.horizon_s is None else wanted.horizon_s
     report = Report(
         trace=_trace(bundle),
@@ -108,6 +123,7 @@ def evaluate(wanted: Wanted, store: Path, progress: Progress) -> Report:
         horizon_s=horizon_s,
         from_ns=_begin_ns(bundle, arms, wanted.scoring.until_ns),
     )
+    check_days(setting, bundle, asked=wanted.days is not None, until_ns=wanted.scoring.until_ns)
     simulation = run_study(
         setting,
         arms,
@@ -118,17 +134,6 @@ def evaluate(wanted: Wanted, store: Path, progress: Progress) -> Report:
     )
     said = tuple(assumptions.of_simulation(setting, bundle, wanted.seeds))
     return replace(report, simulation=simulation, assumptions=report.assumptions + said)
-
-
-def _refuse_unread(asked: Asked, config: Config, arms: list[Arm]) -> None:
-    """Raise ConfigError if nobody would act on a predictor that was asked for."""
-    read = {name for arm in arms for name in arm.predictors}
-    for one in forecasters(asked, config) if asked.predictors else ():
-        if one.name not in read:
-            raise ConfigError(
-                f"--predictor {one.label}: need a --policy that reads it, was "
-                f"{' and '.join(asked.policies)}"
-            )
 
 
 def _replayed(
@@ -184,15 +189,6 @@ def _replayed(
     )
 
 
-def _check_until(bundle: Bundle, until_ns: int | None) -> None:
-    start_ns, end_ns = bundle.manifest.start_ns, bundle.manifest.end_ns
-    if until_ns is not None and not start_ns <= until_ns < end_ns:
-        raise ConfigError(
-            f"--until: need a moment of the trace, {moment_text(start_ns)} to "
-            f"{moment_text(end_ns)}, was {moment_text(until_ns)}"
-        )
-
-
 def _begin_ns(bundle: Bundle, arms: list[Arm], until_ns: int | None) -> int | None:
     """Return from when on nothing was used to fit a model of the arms, a horizon later.
 
@@ -213,19 +209,6 @@ def _begin_ns(bundle: Bundle, arms: list[Arm], until_ns: int | None) -> int | No
                 refuse_trained(path, info.until_ns, until_ns)
             begin_ns.append(info.until_ns + round(info.horizon_s * SECOND_NS))
     return max(begin_ns, default=None)
-
-
-def _longest_horizon_s(arms: list[Arm], config: Config, source: str) -> float:
-    """Build every arm once, so that a mistake is told before an hour has passed.
-
-    Returns the longest horizon of their predictors, a day without any.
-    """
-    horizons = []
-    for arm in arms:
-        own = replace(ticking(config), policies=arm.policies, predictors=arm.predictors)
-        plugins = activate(own, installed(), source)
-        horizons += [float(predictor.horizon_s) for predictor in plugins.predictors.values()]
-    return max(horizons, default=_DAY_S)
 
 
 def _trace(bundle: Bundle) -> dict[str, Any]:

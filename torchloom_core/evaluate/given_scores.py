@@ -21,9 +21,9 @@ from torchloom_core.evaluate.leaks import FUTURE_FEATURE, Part, flags_of, refuse
 from torchloom_core.evaluate.results import ForecastScore
 from torchloom_core.evaluate.skill import with_skill
 from torchloom_core.fleet.columns import Floats, Ints
+from torchloom_core.moments import moment_text
 from torchloom_core.naming import nearest
 from torchloom_core.trace.bundle import Bundle
-from torchloom_core.trace.moments import moment_text
 from torchloom_core.trace.watched import Watched, watch
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from torchloom_core.evaluate.alarms import Bools, Judged, due_moments
 from torchloom_core.evaluate.hindcasts import Hindcasts
 from torchloom_core.evaluate.other_future import OtherFuture
 from torchloom_core.fleet.columns import Floats, Ints
+from torchloom_core.moments import moment_text
 from torchloom_core.trace.bundle import Bundle
-from torchloom_core.trace.moments import moment_text
 from torchloom_core.trace.schema import ACTIONS, EVENTS
 
 FUTURE_FEATURE = "future_feature"
@@ -70,7 +70,8 @@ def refuse_future(
         where = f"that of {was.watched.ids[row]} at {moment_text(int(was.times_ns[time]))}"
     raise LeakError(
         f"{place}: {FUTURE_FEATURE}: need forecasts up to {moment_text(after_ns)} that stay the "
-        f"same whatever comes later, was a change in {where}"
+        f"same whatever comes later, was a change in {where}: it knows what came later, or keeps "
+        f"state outside itself"
     )
 
 

@@ -42,9 +42,14 @@ class Workforce(msgspec.Struct, frozen=True, kw_only=True):
     ray_address: str = ""
 
     def play(self, errands: Sequence[Errand]) -> Iterator[tuple[Errand, RunResult]]:
-        """Yield every run as soon as it is over, in whatever order."""
+        """Yield every run as soon as it is over, in whatever order.
+
+        They go out seed by seed: a process draws a scene once for all arms, and after the first
+        seed every arm has shown how long it takes.
+        """
         import joblib
 
+        errands = sorted(errands, key=lambda errand: errand.seed)
         if self.backend == "loky":
             # One that has grown ends between two runs, and another takes its place.
             warnings.filterwarnings("ignore", "A worker stopped while some jobs", UserWarning)

@@ -10,10 +10,12 @@ import msgspec
 import pyarrow as pa
 
 from torchloom_core.errors import TraceError
+from torchloom_core.trace.checksums import sha256_of
 from torchloom_core.trace.lines import read_rows
 from torchloom_core.trace.schema import (
     ACTIONS,
     EVENTS,
+    INPUTS,
     JOBS,
     MANIFEST,
     PLACEMENT,
@@ -40,7 +42,8 @@ _Row = TypeVar("_Row", bound=Row)
 class Bundle:
     """A folder ``NAME.tltrace``, see :mod:`torchloom_core.trace.schema`.
 
-    What is read is read once. Checksums and what rows say of each other are the business of
+    What is read is read once. Checksums are the business of
+    :mod:`torchloom_core.trace.checksums`, what rows say of each other that of
     :mod:`torchloom_core.trace.validate`.
     """
 
@@ -100,6 +103,13 @@ class Bundle:
         """The telemetry's files, in the order in which they are read."""
         return tuple(sorted((self.path / TELEMETRY).glob("*.parquet")))
 
+    @property
+    def unlisted(self) -> tuple[str, ...]:
+        """Files of the bundle that the manifest has no checksum of, relative to it."""
+        there = [file for file in (*ROW_OF, INPUTS) if (self.path / file).exists()]
+        there += [str(path.relative_to(self.path)) for path in self.parquet_files]
+        return tuple(file for file in there if file not in self.manifest.files)
+
     def telemetry(
         self,
         start_ns: int | None = None,
@@ -128,8 +138,12 @@ class Bundle:
             yield from parts(path, start_ns=start_ns, end_ns=end_ns, metrics=metrics)
 
     def digest(self) -> str:
-        """Return the SHA-256 of the manifest, which holds that of every other file."""
-        return hashlib.sha256((self.path / MANIFEST).read_bytes()).hexdigest()
+        """Return the SHA-256 of the manifest, which has that of every file, and of the others.
+
+        It stands for what is in the bundle unless
+        :func:`~torchloom_core.trace.checksums.changed` finds a fault.
+        """
+        return self._digest
 
     def frame(self, file: str) -> "pd.DataFrame":
         """Return the rows of one file, such as ``EVENTS``, with also their unknown columns.
@@ -168,6 +182,13 @@ class Bundle:
     @cached_property
     def _events(self) -> tuple[Event, ...]:
         return tuple(sorted(self._rows(EVENTS, Event), key=_by_time))
+
+    @cached_property
+    def _digest(self) -> str:
+        digest = hashlib.sha256((self.path / MANIFEST).read_bytes())
+        for file in self.unlisted:
+            digest.update(f"{file} {sha256_of(self.path / file)}".encode())
+        return digest.hexdigest()
 
     @cached_property
     def _metrics(self) -> tuple[str, ...]:

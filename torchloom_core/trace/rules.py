@@ -6,7 +6,7 @@ A fault is one line, "need ..., was ...", without the place, which the caller kn
 from collections.abc import Iterable, Iterator, Set
 from graphlib import CycleError, TopologicalSorter
 
-from torchloom_core.trace.moments import moment_text
+from torchloom_core.moments import moment_text
 from torchloom_core.trace.schema import (
     ActionTaken,
     Component,
@@ -113,7 +113,11 @@ def parent_faults(parts: Iterable[Component]) -> Iterator[tuple[int, str]]:
     for index, part in enumerate(listed):
         for parent in part.parents:
             if parent not in index_of:
-                yield index, f"need parents of the topology, was {parent!r}"
+                yield (
+                    index,
+                    f"need parents of the topology, was {parent!r}; add a row for it, with its "
+                    f"kind: rack, node, switch",
+                )
     try:
         TopologicalSorter({part.id: part.parents for part in listed}).prepare()
     except CycleError as error:

@@ -65,7 +65,9 @@ def opened(path: Path) -> Iterator[pq.ParquetFile]:
         for column in TELEMETRY_COLUMNS:
             if column not in names:
                 raise TraceError(f"{path}: need a column {column!r}, was none")
-        with pq.ParquetFile(path, read_dictionary=["component", "metric"]) as file:
+        # pre_buffer would read the file whole before the first part of it comes.
+        names_as_codes = ["component", "metric"]
+        with pq.ParquetFile(path, read_dictionary=names_as_codes, pre_buffer=False) as file:
             yield file
     except (OSError, pa.ArrowException) as error:
         reason = str(error).partition("\n")[0]

@@ -7,14 +7,14 @@ from typing import Any
 import msgspec
 
 from torchloom_core.errors import TraceError
+from torchloom_core.moments import moment_text
 from torchloom_core.trace.bundle import Bundle
+from torchloom_core.trace.checksums import changed
 from torchloom_core.trace.lines import decode_row, numbered_lines
-from torchloom_core.trace.moments import moment_text
 from torchloom_core.trace.rules import Rules, parent_faults
 from torchloom_core.trace.schema import (
     ACTIONS,
     EVENTS,
-    INPUTS,
     JOBS,
     MANIFEST,
     PLACEMENT,
@@ -24,7 +24,6 @@ from torchloom_core.trace.schema import (
     Row,
 )
 from torchloom_core.trace.telemetry_rules import Heard, TelemetryRules
-from torchloom_core.trace.writer import sha256_of
 
 _Numbered = list[tuple[int, Any]]
 
@@ -53,14 +52,14 @@ def validate(path: Path, heard: Heard = lambda _path, _done, _rows: None) -> Fin
 
 class _Validation:
     def __init__(self, bundle: Bundle) -> None:
+        self._bundle = bundle
         self._path = bundle.path
-        self._manifest = bundle.manifest
-        self._parquet_files = bundle.parquet_files
         self._faults: list[str] = []
         self._remarks: list[str] = []
 
     def run(self, heard: Heard) -> Findings:
-        span = (self._manifest.start_ns, self._manifest.end_ns)
+        manifest = self._bundle.manifest
+        span = (manifest.start_ns, manifest.end_ns)
         if span[1] <= span[0]:
             self._fault(
                 MANIFEST,
@@ -77,28 +76,18 @@ class _Validation:
         for index, fault in parent_faults(part for _, part in rows[TOPOLOGY]):
             self._fault(f"{TOPOLOGY}:{rows[TOPOLOGY][index][0]}", fault)
         telemetry = TelemetryRules(*span, components)
-        for path in self._parquet_files:
+        for path in self._bundle.parquet_files:
             self._faults += telemetry.faults(path, heard)
         self._content([event for _, event in rows[EVENTS]], telemetry.rows)
         return Findings(faults=tuple(self._faults), remarks=tuple(self._remarks))
 
     def _checksums(self) -> None:
-        files = self._manifest.files
-        if not files:
+        if not self._bundle.manifest.files:
             self._remarks.append(f"{self._path / MANIFEST}: has no checksums")
             return
-        for file, entry in sorted(files.items()):
-            path = self._path / file
-            if not path.is_file():
-                self._fault(file, "need the file that the manifest lists, was none")
-            elif (was := sha256_of(path)) != entry.sha256:
-                self._fault(file, f"need sha256 {entry.sha256[:12]}..., was {was[:12]}...")
-        there = [file for file in (*ROW_OF, INPUTS) if (self._path / file).exists()]
-        there += [str(path.relative_to(self._path)) for path in self._parquet_files]
+        self._faults += changed(self._bundle)
         self._remarks += [
-            f"{self._path / file}: is not listed in the manifest"
-            for file in there
-            if file not in files
+            f"{self._path / file}: is not listed in the manifest" for file in self._bundle.unlisted
         ]
 
     def _read(self, file: str) -> _Numbered:

@@ -1,6 +1,5 @@
 """Write a trace bundle, whole or not at all."""
 
-import hashlib
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -15,6 +14,7 @@ import pyarrow as pa
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.errors import TraceError
 from torchloom_core.folders import put_in_place
+from torchloom_core.trace.checksums import sha256_of
 from torchloom_core.trace.lines import encode_row
 from torchloom_core.trace.schema import (
     EVENTS,
@@ -209,12 +209,6 @@ def exposure_of(parts: Sequence[Component], start_ns: int, end_ns: int) -> dict[
         kind: Exposure(components=len(days), component_days=sum(days))
         for kind, days in seconds.items()
     }
-
-
-def sha256_of(path: Path) -> str:
-    """Return the SHA-256 of a file, as hexadecimal digits."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _refuse_to_replace(path: Path, force: bool) -> None:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.errors import ConfigError, TraceError
 from torchloom_core.naming import nearest
+from torchloom_core.trace.importers.faults import Faults
 from torchloom_core.trace.importers.mapping import SHORT, Times
 
 FIRST_ROW = 2
@@ -64,22 +65,22 @@ def _read_csv(path: Path) -> pd.DataFrame:
                 path, dtype=str, keep_default_na=False, skip_blank_lines=False, index_col=False
             )
         except (pd.errors.ParserError, pd.errors.ParserWarning):
-            _refuse_long_row(path)
+            _refuse_long_rows(path)
             raise
     table = table.fillna("")
     return table[(table != "").any(axis="columns")]
 
 
-def _refuse_long_row(path: Path) -> None:
+def _refuse_long_rows(path: Path) -> None:
     with path.open(newline="") as file:
         rows = csv.reader(file)
         header = next(rows)
+        faults = Faults()
         for row in rows:
             if len(row) > len(header):
-                raise TraceError(
-                    f"{path}:{rows.line_num}: need {len(header)} cells as in the header, "
-                    f"was {len(row)}"
-                )
+                text = f"need {len(header)} cells as in the header, was {len(row)}"
+                faults.add(path, rows.line_num, text)
+        faults.refuse()
 
 
 def rename(
@@ -133,16 +134,18 @@ def need_columns(table: pd.DataFrame, columns: Iterable[str], place: Path) -> No
             raise TraceError(f"{place}:1: need a column {named} (or a mapping for it), was none")
 
 
-def times_ns(cells: "pd.Series[str]", times: Times, path: Path) -> Ints:
-    """Return times as nanoseconds since the Unix epoch.
+def need_cells(table: pd.DataFrame, columns: Iterable[str], path: Path, faults: Faults) -> None:
+    """Take a fault for each empty cell in ``columns`` of the renamed table."""
+    for column in columns:
+        cells = table[column]
+        rule = repr(SHORT.get(column, column))
+        _need(cells, (cells.isna() | (cells == "")).to_numpy(np.bool_), f"a {rule}", path, faults)
 
-    Raises
-    ------
-    TraceError
-        At the first cell that is no time, with its row.
-    """
+
+def times_ns(cells: "pd.Series[str]", times: Times, path: Path, faults: Faults) -> Ints:
+    """Return times as nanoseconds since the Unix epoch; a cell that is no time is a fault."""
     moments, wrong = _parsed(cells, times, path)
-    _refuse(cells, wrong, _RULE[times.unit], path)
+    _need(cells, wrong, _RULE[times.unit], path, faults)
     return moments
 
 
@@ -154,11 +157,11 @@ def moment_ns(moment: str | float, times: Times, key: str) -> int:
     return int(moments[0])
 
 
-def numbers_of(cells: "pd.Series[str]", path: Path) -> Floats:
-    """Return cells as float64, NaN where a cell is empty; TraceError at one that is neither."""
+def numbers_of(cells: "pd.Series[str]", path: Path, faults: Faults) -> Floats:
+    """Return cells as float64, NaN where a cell is empty; one that is neither is a fault."""
     numbers: Floats = pd.to_numeric(cells, errors="coerce").to_numpy(np.float64, na_value=np.nan)
     empty = (cells.isna() | cells.isin(["", "nan", "NaN", "NA", "null"])).to_numpy(np.bool_)
-    _refuse(cells, np.isnan(numbers) & ~empty, f"a number for {cells.name}", path)
+    _need(cells, np.isnan(numbers) & ~empty, f"a number for {cells.name}", path, faults)
     return numbers
 
 
@@ -181,12 +184,16 @@ def _missing(cells: "pd.Series[pd.Timestamp]") -> Wrong:
     return cells.isna().to_numpy(np.bool_)
 
 
-def _refuse(cells: "pd.Series[str]", wrong: Wrong, rule: str, path: Path) -> None:
-    if wrong.any():
-        at = int(wrong.argmax())
-        raise TraceError(
-            f"{path}:{int(cells.index[at]) + FIRST_ROW}: need {rule}, was {str(cells.iloc[at])!r}"
+def _need(cells: "pd.Series[str]", wrong: Wrong, rule: str, path: Path, faults: Faults) -> None:
+    """Take a fault for each cell that is ``wrong``."""
+
+    def text_of(row: int) -> str:
+        was = cells.loc[row - FIRST_ROW]
+        return (
+            f"need {rule}, was {'an empty cell' if pd.isna(was) or was == '' else repr(str(was))}"
         )
+
+    faults.add_all(path, (cells.index[wrong] + FIRST_ROW).tolist(), text_of)
 
 
 def _origin_ns(times: Times, place: Path | str) -> int:

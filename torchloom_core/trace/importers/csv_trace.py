@@ -1,7 +1,7 @@
 """Import a CSV file of faults of one's own, with a topology and telemetry where there are."""
 
-from collections.abc import Iterable, Iterator
-from operator import itemgetter
+import logging
+from collections.abc import Iterable, Iterator, Set
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -9,23 +9,28 @@ import numpy as np
 import pandas as pd
 
 from torchloom_core.errors import TraceError
+from torchloom_core.moments import moment_text
 from torchloom_core.trace.importers.cells import (
     FIRST_ROW,
     moment_ns,
+    need_cells,
     need_columns,
     read_table,
     rename,
     times_ns,
 )
 from torchloom_core.trace.importers.csv_telemetry import LongTable, read_telemetry
+from torchloom_core.trace.importers.faults import Faults
 from torchloom_core.trace.importers.mapping import Events, Mapping, Times, Topology, load_mapping
 from torchloom_core.trace.lines import convert_row
-from torchloom_core.trace.moments import moment_text
 from torchloom_core.trace.rules import Rules, parent_faults
 from torchloom_core.trace.schema import Component, Event
+from torchloom_core.trace.telemetry_rules import TelemetryRules
 from torchloom_core.trace.writer import BundleWriter
 
 _Part = TypeVar("_Part", Component, Event)
+
+_log = logging.getLogger(__name__)
 
 _EVENT_TIMES = ("t_event", "t_avail", "t_resolved")
 _TOPOLOGY_TIMES = ("from_ns", "until_ns")
@@ -50,7 +55,8 @@ def import_csv(
 
     Without a mapping the columns ``time`` (ISO 8601), ``component`` and ``kind`` are needed;
     ``resolved`` and every other column of ``events.jsonl`` are taken by their name, the rest is
-    kept as it is. What is not said is known at once, fatal, and resolved nobody knows when.
+    kept as it is. What is not said is known at once, fatal, and resolved nobody knows when. Of
+    rows that are the same in every cell the first is taken; the bundle's notes say how many.
 
     Parameters
     ----------
@@ -62,23 +68,32 @@ def import_csv(
     Raises
     ------
     TraceError
-        At the first row that breaks a rule, with file and row; row 1 is the header.
+        If rows break a rule: the first with file and row, a line each; row 1 is the header.
     ConfigError
         If the mapping is wrong.
     """
     plan = load_mapping(mapping) if mapping else Mapping()
     folder = mapping.parent if mapping else events.parent
-    rows = _events(events, plan.events, plan.times)
-    parts = _topology(folder, plan.topology, plan.times) if plan.topology else {}
-    telemetry = read_telemetry(folder, plan.telemetry, plan.times) if plan.telemetry else None
+    faults = Faults()
+    rows, copies = _events(events, plan.events, plan.times, faults)
+    parts = _topology(folder, plan.topology, plan.times, faults) if plan.topology else {}
+    telemetry = None
+    if plan.telemetry:
+        telemetry = read_telemetry(folder, plan.telemetry, plan.times, faults)
+    faults.refuse()
     span = _span(events, rows.values(), telemetry, plan.times, mapping or events)
     known = {part.id for part in parts.values()} or None
     rules = Rules(*span, components=known)
     if plan.topology:
-        _check_topology(folder / plan.topology.file, parts, rules)
-    _check(events, dict(sorted(rows.items(), key=lambda item: item[1].t_event)), rules)
+        _check_topology(folder / plan.topology.file, parts, rules, faults)
+    _check(events, dict(sorted(rows.items(), key=lambda item: item[1].t_event)), rules, faults)
     if telemetry is not None:
-        telemetry.check(*span, known)
+        telemetry.check(TelemetryRules(*span, known), faults)
+    faults.refuse()
+    notes = ""
+    if copies:
+        notes = f"{events.name}: rows that are copies of one before, and left out: {copies}"
+        _log.warning("%s", notes)
     with BundleWriter(
         out,
         name=name or events.stem,
@@ -88,6 +103,7 @@ def import_csv(
         licence=licence or "not stated",
         synthetic=False,
         load_dependent=plan.telemetry.load_dependent if plan.telemetry else (),
+        notes=notes,
         force=force,
     ) as bundle:
         for part in parts.values():
@@ -98,71 +114,87 @@ def import_csv(
             bundle.telemetry(telemetry.table)
 
 
-def _events(path: Path, plan: Events, times: Times) -> dict[int, Event]:
-    """Return the events by their row."""
+def _events(path: Path, plan: Events, times: Times, faults: Faults) -> tuple[dict[int, Event], int]:
+    """Return the events by their row, and how many rows were copies of one before."""
     table = rename(read_table(path), plan.columns, _columns(Event), path)
-    need_columns(table, {"t_event", "component", "kind"} - plan.constants.keys(), path)
-    rows = {}
-    for number, cells in _rows(table, plan.constants, _EVENT_TIMES, times, path):
-        cells.setdefault("t_avail", cells.get("t_event"))
+    needed = {"t_event", "component", "kind"} - plan.constants.keys()
+    rows: dict[int, Event] = {}
+    seen: set[str] = set()
+    copies = 0
+    for number, cells in _rows(table, needed, plan.constants, _EVENT_TIMES, times, path, faults):
+        if (said := repr(cells)) in seen:
+            copies += 1
+            continue
+        seen.add(said)
+        cells.setdefault("t_avail", cells["t_event"])
         cells.setdefault("id", f"{path.stem}-{number}")
-        rows[number] = _convert(cells, Event, f"{path}:{number}")
-    return rows
+        if event := _convert(cells, Event, number, path, faults):
+            rows[number] = event
+    return rows, copies
 
 
-def _topology(folder: Path, plan: Topology, times: Times) -> dict[int, Component]:
+def _topology(folder: Path, plan: Topology, times: Times, faults: Faults) -> dict[int, Component]:
     path = folder / plan.file
     table = rename(read_table(path), plan.columns, _columns(Component), path)
-    need_columns(table, {"id", "kind"} - plan.constants.keys(), path)
-    rows = {}
-    for number, cells in _rows(table, plan.constants, _TOPOLOGY_TIMES, times, path):
+    if table.empty:
+        raise TraceError(f"{path}: need a component, was none")
+    needed = {"id", "kind"} - plan.constants.keys()
+    rows: dict[int, Component] = {}
+    for number, cells in _rows(table, needed, plan.constants, _TOPOLOGY_TIMES, times, path, faults):
         if isinstance(parents := cells.get("parents"), str):
             cells["parents"] = [name.strip() for name in parents.split(";")]
-        rows[number] = _convert(cells, Component, f"{path}:{number}")
-    if not rows:
-        raise TraceError(f"{path}: need a component, was none")
+        if part := _convert(cells, Component, number, path, faults):
+            rows[number] = part
     return rows
 
 
 def _rows(
     table: pd.DataFrame,
+    needed: Set[str],
     constants: dict[str, Any],
     time_columns: Iterable[str],
     times: Times,
     path: Path,
+    faults: Faults,
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the number and the cells of every row; empty cells are absent."""
+    """Yield the number and the cells of every row that has those needed; others are absent."""
+    need_columns(table, needed, path)
+    need_cells(table, needed, path, faults)
     columns: dict[str, list[Any]] = {str(name): table[name].tolist() for name in table.columns}
     for name in time_columns:
         if name in table.columns:
             given = table[name] != ""
+            moments = times_ns(table.loc[given, name], times, path, faults)
             values = np.full(len(table), None, dtype=object)
-            values[given.to_numpy()] = times_ns(table.loc[given, name], times, path).tolist()
+            values[given.to_numpy()] = moments.tolist()
             columns[name] = ["" if value is None else value for value in values]
     for at, index in enumerate(table.index):
         cells = {name: column[at] for name, column in columns.items() if column[at] != ""}
-        yield int(index) + FIRST_ROW, {**constants, **cells}
+        if needed <= cells.keys():
+            yield int(index) + FIRST_ROW, {**constants, **cells}
 
 
-def _convert(cells: dict[str, Any], kind: type[_Part], place: str) -> _Part:
+def _convert(
+    cells: dict[str, Any], kind: type[_Part], number: int, path: Path, faults: Faults
+) -> _Part | None:
+    """Return the row; None if it is none, which is a fault."""
     try:
         return convert_row(cells, kind, from_text=True)
     except TraceError as error:
-        raise TraceError(f"{place}: {error}") from None
+        faults.add(path, number, str(error))
+        return None
 
 
-def _check_topology(path: Path, parts: dict[int, Component], rules: Rules) -> None:
-    _check(path, parts, rules)
+def _check_topology(path: Path, parts: dict[int, Component], rules: Rules, faults: Faults) -> None:
+    _check(path, parts, rules, faults)
     for index, fault in parent_faults(parts.values()):
-        raise TraceError(f"{path}:{list(parts)[index]}: {fault}")
+        faults.add(path, list(parts)[index], fault)
 
 
-def _check(path: Path, rows: dict[int, _Part], rules: Rules) -> None:
-    faults = [(number, fault) for number, row in rows.items() for fault in rules.faults(row)]
-    if faults:
-        number, fault = min(faults, key=itemgetter(0))
-        more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
-        raise TraceError(f"{path}:{number}: {fault}{more}")
+def _check(path: Path, rows: dict[int, _Part], rules: Rules, faults: Faults) -> None:
+    for number, row in rows.items():
+        for fault in rules.faults(row):
+            faults.add(path, number, fault)
 
 
 def _span(

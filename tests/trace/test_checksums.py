@@ -1,0 +1,55 @@
+import json
+
+import pytest
+
+from tests.trace.small import bundle, fault
+from torchloom_core.errors import TraceError
+from torchloom_core.trace.bundle import Bundle
+from torchloom_core.trace.checksums import changed, refuse_changed, sha256_of
+from torchloom_core.trace.schema import EVENTS, MANIFEST, TELEMETRY
+
+PARQUET = f"{TELEMETRY}/000000.parquet"
+
+
+@pytest.fixture
+def sound(tmp_path):
+    return bundle(tmp_path / "b", [fault(1)], [(1, "a", "x", 1.0)])
+
+
+def test_what_was_written_is_as_the_manifest_lists_it(sound):
+    assert list(changed(sound)) == []
+    refuse_changed(sound)
+
+
+@pytest.mark.parametrize("file", [EVENTS, PARQUET])
+def test_a_file_that_was_changed_is_refused_in_one_line(sound, file):
+    before = sha256_of(sound.path / file)
+    with (sound.path / file).open("ab") as changing:
+        changing.write(b"\n")
+    was = sha256_of(sound.path / file)
+    told = f"{sound.path / file}: need sha256 {before[:12]}..., was {was[:12]}..."
+    assert list(changed(sound)) == [told]
+    with pytest.raises(TraceError) as refused:
+        refuse_changed(sound)
+    assert str(refused.value) == f"{told}; it is not what the bundle was written with"
+
+
+def test_a_file_that_is_gone_or_cannot_be_read_is_a_fault(sound):
+    (sound.path / EVENTS).unlink()
+    (sound.path / PARQUET).unlink()
+    (sound.path / PARQUET).mkdir()
+    assert list(changed(sound)) == [
+        f"{sound.path / EVENTS}: need the file that the manifest lists, was none",
+        f"{sound.path / PARQUET}: cannot be read: Is a directory",
+    ]
+
+
+def test_the_digest_is_also_of_files_that_the_manifest_does_not_list(sound):
+    manifest = json.loads((sound.path / MANIFEST).read_bytes())
+    (sound.path / MANIFEST).write_text(json.dumps({**manifest, "files": {}}))
+    digests = [Bundle.open(sound.path).digest()]
+    for file in (EVENTS, PARQUET):
+        with (sound.path / file).open("ab") as changing:
+            changing.write(b"\n")
+        digests.append(Bundle.open(sound.path).digest())
+    assert len(set(digests)) == 3

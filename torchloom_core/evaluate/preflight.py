@@ -1,0 +1,105 @@
+"""What is refused before the first run: an evaluation that could only end in nothing."""
+
+import logging
+import math
+
+from msgspec.structs import replace
+
+from torchloom_core.clock import SECOND_NS
+from torchloom_core.config import Config
+from torchloom_core.errors import ConfigError
+from torchloom_core.evaluate.arms import Arm
+from torchloom_core.evaluate.candidates import Asked, forecasters
+from torchloom_core.evaluate.job import ticking
+from torchloom_core.evaluate.runs import Setting, installed
+from torchloom_core.evaluate.scene import DAY_NS, span_ns
+from torchloom_core.moments import moment_text
+from torchloom_core.plugins import activate
+from torchloom_core.trace.bundle import Bundle
+
+_log = logging.getLogger(__name__)
+
+
+def check_until(bundle: Bundle, until_ns: int | None) -> None:
+    """Raise ConfigError if ``--until`` is no moment of the trace."""
+    start_ns, end_ns = bundle.manifest.start_ns, bundle.manifest.end_ns
+    if until_ns is not None and not start_ns <= until_ns < end_ns:
+        raise ConfigError(
+            f"--until: need a moment of the trace, {moment_text(start_ns)} to "
+            f"{moment_text(end_ns)}, was {moment_text(until_ns)}"
+        )
+
+
+def refuse_unread(asked: Asked, config: Config, arms: list[Arm]) -> None:
+    """Raise ConfigError if nobody would act on a predictor that was asked for."""
+    if not asked.predictors:
+        return
+    read = {name for arm in arms for name in arm.predictors}
+    policies = asked.policies
+    if not policies:  # The config's own are one arm, and have every predictor beside them.
+        (arm,), policies = arms, tuple(config.policies)
+        own = replace(ticking(config), policies=arm.policies, predictors=arm.predictors)
+        active = activate(own, installed(), str(asked.config_path)).policies
+        read = {name for one in active for name in getattr(one.policy, "predictors", ())}
+    for one in forecasters(asked, config):
+        if one.name not in read:
+            raise ConfigError(
+                f"--predictor {one.label}: need a --policy that reads it, was "
+                f"{' and '.join(policies)}"
+            )
+
+
+def horizons_s(arms: list[Arm], config: Config, source: str) -> dict[str, float]:
+    """Build every arm once, so that a mistake is told before an hour has passed.
+
+    Returns how far each of their predictors looks ahead, by its name and the longest of each.
+    """
+    horizons: dict[str, float] = {}
+    for arm in arms:
+        own = replace(ticking(config), policies=arm.policies, predictors=arm.predictors)
+        for name, predictor in activate(own, installed(), source).predictors.items():
+            horizons[name] = max(float(predictor.horizon_s), horizons.get(name, 0.0))
+    return horizons
+
+
+def refuse_short(horizons_s: dict[str, float], tick_s: float) -> None:
+    """Raise ConfigError if a forecast is over before a policy reads it."""
+    for name, horizon_s in sorted(horizons_s.items()):
+        if horizon_s <= tick_s:
+            raise ConfigError(
+                f"[evaluate] tick_s: need less than the {horizon_s:g} s that {name} looks ahead, "
+                f"was {tick_s:g}: a policy reads a forecast one tick after it was asked for"
+            )
+
+
+def check_days(setting: Setting, bundle: Bundle, *, asked: bool, until_ns: int | None) -> None:
+    """Say how long runs are where the config's days are not there.
+
+    Parameters
+    ----------
+    asked : bool
+        Whether the days were asked for on the command line.
+    until_ns : int, optional
+        As asked for.
+
+    Raises
+    ------
+    ConfigError
+        If a person asked for more days than there are, or there is not one tick.
+    """
+    evaluate = setting.config.evaluate
+    _, _, length_ns = span_ns(bundle, evaluate, setting.from_ns)
+    if length_ns >= round(evaluate.days * DAY_NS):
+        return
+    after = " after what the models were fitted on"
+    if setting.from_ns in (None, until_ns):
+        after = "" if setting.from_ns is None else " after --until"
+    if length_ns < evaluate.tick_s * SECOND_NS:
+        raise ConfigError(
+            f"{bundle.path}: need a tick, {evaluate.tick_s:g} s, of the trace{after}, was "
+            f"{length_ns / SECOND_NS:g} s"
+        )
+    there = f"{math.floor(length_ns / DAY_NS * 1e4) / 1e4:g} days, as the trace has no more{after}"
+    if asked:
+        raise ConfigError(f"--days: need at most {there}, was {evaluate.days:g}")
+    _log.warning("runs last %s, not the %g of [evaluate] days", there, evaluate.days)

@@ -1,0 +1,42 @@
+"""Hold the files of a bundle against the SHA-256 that its manifest has of each.
+
+A bundle's digest stands for what is in it only while they agree: whoever keeps results under the
+digest, or learns from the bundle, asks :func:`refuse_changed` first.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from torchloom_core.errors import TraceError
+
+if TYPE_CHECKING:
+    from torchloom_core.trace.bundle import Bundle
+
+
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a file, as hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def changed(bundle: "Bundle") -> Iterator[str]:
+    """Yield a fault for each file that is not as the manifest lists it; reads all of them."""
+    for name, entry in sorted(bundle.manifest.files.items()):
+        path = bundle.path / name
+        try:
+            was = sha256_of(path)
+        except FileNotFoundError:
+            yield f"{path}: need the file that the manifest lists, was none"
+        except OSError as error:
+            yield f"{path}: cannot be read: {error.strerror}"
+        else:
+            if was != entry.sha256:
+                yield f"{path}: need sha256 {entry.sha256[:12]}..., was {was[:12]}..."
+
+
+def refuse_changed(bundle: "Bundle") -> None:
+    """Raise a TraceError for the first file that is not as the manifest lists it."""
+    for fault in changed(bundle):
+        raise TraceError(f"{fault}; it is not what the bundle was written with")
