@@ -59,7 +59,7 @@ class Policy(Protocol):
     """Looks at the fleet once a tick and proposes actions.
 
     It may have attributes ``predictors`` (whose forecasts it reads; they must be active),
-    ``needs_skill`` (true: it is refused a fitted model that is no better than chance) and
+    ``needs_skill`` (true: it is refused a fitted model whose card shows no skill) and
     ``fault_memory_s`` (it needs faults from more than a day back).
 
     ``Options`` is a msgspec struct; its fields are the keys allowed under

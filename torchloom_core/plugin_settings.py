@@ -46,13 +46,21 @@ def check_skill(
     for predictor in getattr(policy, "predictors", ()):
         card = getattr(predictors.get(predictor), "card", None)
         if card is not None and not card.skill:
-            overrule = "accept_unskilled"
-            options = getattr(type(policy).Options, "__struct_fields__", ())
+            # Without its text nobody knows whether a config file has a table of this policy.
+            where = place.of("policies", name) if place.text else f"policy {name}"
             raise ConfigError(
-                f"{place.of('policies', name)}: need a predictor with skill"
-                f"{f' or {overrule} = true' if overrule in options else ''}, was "
+                f"{where}: need a predictor with skill{_overrule(policy, name)}, was "
                 f"{config.predictors[predictor][MODEL]}: {card.sentence}"
             )
+
+
+def _overrule(policy: Policy, name: str) -> str:
+    """Return how to have a model without skill all the same, where the policy can be told."""
+    if "accept_unskilled" not in getattr(type(policy).Options, "__struct_fields__", ()):
+        return ""
+    return (
+        f", or accept_unskilled = true under [policies.{name}] in a config file that --config names"
+    )
 
 
 def fitted(cls: type[Any], settings: Mapping[str, Any], place: Place) -> tuple[Predictor, str]:

@@ -72,7 +72,7 @@ class FailureForecastPolicy:
             With no stand-by group that could take over, let the group leave all the same if
             that pays; otherwise only an alert is given.
         accept_unskilled : bool
-            Act also on a fitted model whose card says that it is no better than chance.
+            Act also on a fitted model whose card shows no skill.
         """
 
         predictor: str = "trend"

@@ -56,11 +56,14 @@ def test_no_skill_is_said_plainly_and_is_no_error(folder):
         ("--kind crahs", 6, "need a kind that its events have, was 'crahs'; did you mean crash?"),
         ("--option horizon=3", 2, "--option: predictors.fault_history.horizon: unknown key"),
         ("--option horizon_s", 2, "--option: need NAME=VALUE, was 'horizon_s'"),
-        ("--out t.tltrace --force", 7, "need a model to replace, was something else"),
+        ("--out x.tltmodel", 7, "x.tltmodel: need the suffix .tlmodel, was .tltmodel"),
+        ("--out t.tltrace --force", 7, "need the suffix .tlmodel, was .tltrace"),
+        ("--out other.tlmodel --force", 7, "need a model to replace, was something else"),
         ("--task forecats", 2, "forecats"),
     ],
 )
 def test_a_mistake_is_one_line(trace, words, status, problem):
+    (trace.path / "other.tlmodel").mkdir()
     told = QUICK.copy()
     for name, value in zip(words.split()[::2], words.split()[1::2], strict=False):
         if name in ("--predictor", "--until"):
@@ -73,6 +76,13 @@ def test_a_mistake_is_one_line(trace, words, status, problem):
 
 def test_a_trace_that_is_none_is_one_line(folder):
     is_one_line(folder.torchloom(*QUICK), 6, "t.tltrace: need a trace bundle, was nothing")
+
+
+def test_a_trace_that_was_changed_is_refused(trace):
+    events = trace.path / "t.tltrace" / "events.jsonl"
+    events.write_bytes(events.read_bytes().replace(b"crash", b"fault", 1))
+    is_one_line(trace.torchloom(*QUICK), 6, "t.tltrace/events.jsonl: need sha256 ")
+    assert not (trace.path / "fault_history.tlmodel").exists()
 
 
 def test_a_trace_with_no_failure_is_one_line(folder):

@@ -27,6 +27,8 @@ from torchloom_core.evaluate.replay import recorded_verdicts, replay_policies
 from torchloom_core.evaluate.scored import Scoring, score_predictors, split_ns
 from torchloom_core.kernel import Kernel
 from torchloom_core.messages import Telemetry
+from torchloom_core.models.calibration import Calibration
+from torchloom_core.models.model import Model
 from torchloom_core.plugins import activate, discover
 from torchloom_core.policy_host import RecordedGuard
 from torchloom_core.trace.bundle import Bundle
@@ -190,6 +192,17 @@ def test_a_model_is_not_scored_on_the_time_it_was_fitted_on(bundle, fitted):
         score_predictors(bundle, tested, CONFIG, early)
     (score,) = score_predictors(bundle, tested, CONFIG, Scoring(resamples=200))
     assert score.from_ns >= START_NS + 3 * DAY_NS
+
+
+def test_a_model_whose_calibration_ran_into_its_bound_is_flagged(bundle, fitted, tmp_path):
+    model = Model.load(fitted)
+    for log_slope, flags in ((-3.0, ("calibration_at_bound: lower",)), (0.5, ())):
+        fitted_so = replace(model.info, calibration=Calibration(slope=float(np.exp(log_slope))))
+        path = tmp_path / "m.tlmodel"
+        Model(fitted_so, model.parts, model.card).save(path, force=True)
+        tested = of(fault_history={"model": str(path)})
+        (score,) = score_predictors(bundle, tested, CONFIG, Scoring(resamples=200))
+        assert score.flags == flags
 
 
 @pytest.fixture(scope="module")

@@ -2,11 +2,14 @@
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from tests.models.plugins import Blind, Heat, info
 from torchloom_core.config import Config, parse
 from torchloom_core.errors import ConfigError, ModelError
+from torchloom_core.evaluate.intervals import exact_share
 from torchloom_core.models.fit import fit
+from torchloom_core.models.model import Model
 from torchloom_core.plugin_contract import contract_problem
 from torchloom_core.plugins import PluginInfo, activate
 from torchloom_core.testing import view_of
@@ -131,10 +134,30 @@ def test_a_policy_that_wants_skill_refuses_a_model_whose_card_shows_none(folder)
 
 
 def test_a_policy_that_can_be_told_to_take_it_says_how(folder):
-    with pytest.raises(
-        ConfigError, match="need a predictor with skill or accept_unskilled = true,"
-    ):
+    with pytest.raises(ConfigError) as error:
         start(models(folder, "tolerant"))
+    assert (
+        "torchloom.toml:5: policies.tolerant: need a predictor with skill, or accept_unskilled = "
+        "true under [policies.tolerant] in a config file that --config names, was "
+    ) in str(error.value)
+
+
+def test_without_a_config_file_no_table_of_one_is_named_as_the_place(folder):
+    config = parse(models(folder, "tolerant"))
+    with pytest.raises(ConfigError, match=r"^policy tolerant: need a predictor with skill"):
+        activate(config, INFOS, "command line")
+
+
+def test_an_older_card_is_held_to_the_rule_of_today(folder, tmp_path):
+    """It says of itself what the rule was when it was written."""
+    model = Model.load(folder / "heat.tlmodel")
+    none = replace(model.card.score, recall=exact_share(0, 50), leads_s=(), skill="Skill: much.")
+    old = Model(model.info, model.parts, replace(model.card, score=none))
+    old.save(tmp_path / "old.tlmodel")
+    text = f"[predictors.heat]\nmodel = '{tmp_path}/old.tlmodel'\n"
+    text += f"[predictors.blind]\nmodel = '{folder}/blind.tlmodel'\n[policies.wary]\n"
+    with pytest.raises(ConfigError, match=r"old\.tlmodel: No skill to act on: .* found none of"):
+        start(text)
 
 
 def test_a_policy_that_wants_none_takes_it(folder):

@@ -38,6 +38,36 @@ def test_moments_of_which_something_is_not_known_are_left_out_and_nan_stays():
     assert np.isnan(more.apply(np.array([np.nan]))).all()
 
 
+def test_a_usual_slope_raises_no_doubt():
+    random = np.random.default_rng(0)
+    said = random.random(500)
+    calibration = calibrate(said, (random.random(500) < said).astype(float))
+    assert (calibration.bound, calibration.flags, calibration.remarks) == ("", (), ())
+    assert "bound" not in calibration.text
+    assert Calibration().bound == ""
+
+
+@pytest.mark.parametrize(
+    ("tells", "bound", "slope", "means"),
+    [
+        (lambda came, random: random.random(len(came)), "lower", "0.0498", "nearly the same"),
+        (lambda came, random: 1 - 0.5 * came, "lower", "0.0498", "nearly the same"),
+        (lambda came, random: 0.3 + 0.1 * came, "upper", "20.1", "further apart"),
+    ],
+    ids=["says nothing", "says the opposite", "says hardly enough"],
+)
+def test_a_slope_that_ran_into_its_bound_is_told_in_plain_words(tells, bound, slope, means):
+    random = np.random.default_rng(0)
+    came = (random.random(2_000) < 0.2).astype(float)
+    calibration = calibrate(tells(came, random), came)
+    assert calibration.bound == bound
+    assert f"slope {slope} (its {bound} bound), " in calibration.text
+    assert calibration.flags == (f"calibration_at_bound: {bound}",)
+    (remark,) = calibration.remarks
+    assert means in remark
+    assert "policy" in remark
+
+
 probabilities = arrays(np.float64, 60, elements=st.floats(0, 1))
 
 

@@ -7,8 +7,10 @@ from tests.evaluate.traces import HOUR_NS, write_bundle
 from tests.models.plugins import Blind, Heat, Quiet, info, saying, warm
 from torchloom_core.errors import ConfigError, PluginError, TraceError
 from torchloom_core.evaluate.other_future import OtherFuture
+from torchloom_core.models.card import to_markdown
 from torchloom_core.models.fit import fit
 from torchloom_core.models.fitting import FitSettings
+from torchloom_core.plugin import Hazard
 from torchloom_core.plugins import discover
 
 DAY_NS = 24 * HOUR_NS
@@ -41,6 +43,23 @@ def test_a_predictor_that_says_the_same_of_all_has_none_and_it_is_said(bundle, s
     card = fit(bundle, info(Blind), {}, settings).card
     assert not card.skill
     assert card.sentence.startswith("No skill: AUPRC is not surely above that of a random score")
+
+
+def test_probabilities_that_say_nothing_are_told_in_flags_and_limits(bundle, settings):
+    class Guess(Quiet):
+        name = "guess"
+
+        def forecast(self, view):
+            seed = view.now_ns // DAY_NS
+            return Hazard(probability=np.random.default_rng(seed).random(len(view)))
+
+    card = fit(bundle, info(Guess), {}, settings).card
+    assert "slope 0.0498 (its lower bound)" in card.calibration
+    assert card.score.flags == ("calibration_at_bound: lower",)
+    (limit,) = (remark for remark in card.remarks if "The calibration ran" in remark)
+    page = to_markdown(card)
+    assert f"- {limit}" in page
+    assert "- leak or doubt: calibration_at_bound: lower" in page
 
 
 def test_with_few_failures_no_skill_is_shown(tmp_path, settings):
@@ -98,9 +117,10 @@ def test_something_before_it_does(bundle, settings):
 
 def test_the_same_seed_gives_the_same_model_to_the_byte(bundle, settings, history, tmp_path):
     for name in ("a", "b"):
-        fit(bundle, info(Heat), {}, settings, history=history).save(tmp_path / name)
+        fit(bundle, info(Heat), {}, settings, history=history).save(tmp_path / f"{name}.tlmodel")
     for file in ("model.json", "card.json", "card.md", "parts/heat.json"):
-        assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
+        one, two = (tmp_path / f"{name}.tlmodel" / file for name in ("a", "b"))
+        assert one.read_bytes() == two.read_bytes()
 
 
 def test_metrics_that_nobody_names_are_those_of_the_trace(bundle, settings):

@@ -148,10 +148,10 @@ def test_a_model_is_replaced_only_if_that_is_wanted_and_it_is_one(model, path, t
     with pytest.raises(ModelError, match="need a new path, was there already"):
         model.save(path)
     model.save(path, force=True)
-    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis.tlmodel").mkdir()
     with pytest.raises(ModelError, match="need a model to replace, was something else"):
-        model.save(tmp_path / "thesis", force=True)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["heat.tlmodel", "thesis"]
+        model.save(tmp_path / "thesis.tlmodel", force=True)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["heat.tlmodel", "thesis.tlmodel"]
 
 
 def test_a_model_that_cannot_be_written_leaves_nothing(model, tmp_path):

@@ -30,7 +30,7 @@ def fit(
     /,
     *,
     predictor: str,
-    until: str,
+    until: Annotated[str, Parameter(allow_leading_hyphen=True)],
     option: Annotated[tuple[str, ...], Parameter(negative="", show_default=False)] = (),
     out: Path | None = None,
     task: Literal["forecast", "detect"] = "forecast",
@@ -60,7 +60,7 @@ def fit(
     option
         An option of the predictor, such as horizon_s=604800; comes before the config's.
     out
-        The model to write; PREDICTOR.tlmodel in this folder unless given.
+        The model to write, NAME.tlmodel; PREDICTOR.tlmodel in this folder unless given.
     task
         Whether to tell that a failure is coming, or that one is going on.
     lead_s
@@ -86,7 +86,7 @@ def fit(
     from torchloom_core.cli.moments import moment_ns
     from torchloom_core.models.fit import fit as fit_model
     from torchloom_core.models.fitting import FitSettings
-    from torchloom_core.models.model import SUFFIX, refuse_to_replace
+    from torchloom_core.models.model import SUFFIX, refuse_place
     from torchloom_core.plugins import discover
     from torchloom_core.trace.bundle import Bundle
 
@@ -98,7 +98,7 @@ def fit(
         )
     bundle = Bundle.open(trace)
     path = out or Path(f"{predictor}{SUFFIX}")
-    refuse_to_replace(path, force=force)
+    refuse_place(path, force=force)
     with _stages() as stages:
         model = fit_model(
             bundle,

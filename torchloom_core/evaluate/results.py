@@ -67,7 +67,7 @@ class ForecastScore(msgspec.Struct, frozen=True, kw_only=True):
     threshold_from : str
         What the threshold was set on, never the time that is scored.
     skill : str
-        One plain sentence: better than random and than the fault count, or not.
+        One plain sentence: whether it has skill to act on, or what is missing.
     flags : tuple of str
         Leaks and doubts, by name.
     """

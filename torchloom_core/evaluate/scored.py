@@ -60,12 +60,19 @@ class Scoring:
 
 @dataclass(frozen=True, eq=False)
 class _Part:
-    """One predictor's forecasts on the scored time."""
+    """One predictor's forecasts on the scored time.
+
+    Attributes
+    ----------
+    flags : tuple of str
+        Doubts about its model.
+    """
 
     name: str
     judged: Judged
     threshold: float
     threshold_from: str
+    flags: tuple[str, ...] = ()
 
 
 def split_ns(bundle: Bundle) -> int:
@@ -168,7 +175,13 @@ class _Scorer:
             repair_s=self.config.evaluate.repair_s,
         )
         said = self._said(one, tick_s=info.tick_s, start_ns=from_ns)
-        return _Part(one.label, judge(self.bundle, said, task), info.threshold, info.threshold_from)
+        return _Part(
+            one.label,
+            judge(self.bundle, said, task),
+            info.threshold,
+            info.threshold_from,
+            info.calibration.flags,
+        )
 
     def _said(self, one: Forecaster, *, tick_s: float, start_ns: int | None) -> Hindcasts:
         def ask(bundle: Bundle, end_ns: int | None, progress: Progress) -> Hindcasts:
@@ -223,5 +236,6 @@ def _scored(part: _Part, parts: Sequence[_Part], scoring: Scoring) -> ForecastSc
             others=others,
             resamples=scoring.resamples,
             seed=scoring.seed,
+            flags=part.flags,
         )
     )

@@ -1,4 +1,7 @@
-"""Say in one plain sentence whether a predictor has skill."""
+"""Say whether a predictor has skill to act on, and in one plain sentence what is missing if not.
+
+A model's card, the report of a replay and the refusal of a policy that wants skill ask here.
+"""
 
 from msgspec.structs import replace
 
@@ -9,47 +12,82 @@ from torchloom_core.evaluate.results import ForecastScore, Interval
 RANDOM = "random"
 FAULT_HISTORY = "fault_history"
 
+_CLEAR = 0.1
+"""A difference in AUPRC is clear above this share of the prevalence, a random score's AUPRC.
+
+A bound closer to 0 may be below it with another seed of the bootstrap.
+"""
+
 _DOUBTS = (SUSPICIOUS_FEATURE, TEST_TUNED_THRESHOLD, POINT_ADJUSTED)
 
 
 def has_skill(score: ForecastScore) -> bool:
-    """Say whether it is surely better than a random score: the whole interval is above 0."""
-    random = score.versus.get(RANDOM)
-    return random is not None and random.low is not None and random.low > 0
+    """Say whether a policy should act on it: it ranks better than chance, and its alarms find.
+
+    Of the difference to a random score the whole interval is clearly above 0, and of the recall
+    at its threshold the whole interval is above 0.
+    """
+    return _is_clearly_above(RANDOM, score) and _finds(score)
 
 
 def with_skill(score: ForecastScore) -> ForecastScore:
     """Return the score with its sentence on skill."""
-    return replace(score, skill=_sentence(score))
+    return replace(score, skill=skill_sentence(score))
 
 
-def _sentence(score: ForecastScore) -> str:
+def skill_sentence(score: ForecastScore) -> str:
+    """Return whether it has skill, or which part is missing; "" if nothing random was scored."""
     random = score.versus.get(RANDOM)
     if random is None:
         return ""
+    above = f"AUPRC is above that of a random score by {_text(random)}"
     if random.low is None:
         count = "1 failure" if score.incidents == 1 else f"{score.incidents} failures"
         text = f"No skill shown: it takes {FEW} failures to tell, was {count} in the scored time."
-    elif not has_skill(score):
-        text = f"No skill: AUPRC is not surely above that of a random score ({_text(random)})."
+    elif not _is_clearly_above(RANDOM, score):
+        text = (
+            f"No skill: AUPRC is not surely above that of a random score ({_text(random)}, need "
+            f"all of it above {_least(score):+.3g}); at its threshold it found {_found(score)}."
+        )
+    elif not _finds(score):
+        text = f"No skill to act on: {above}, but at its threshold it found {_found(score)}."
     else:
-        text = f"Skill: AUPRC is above that of a random score by {_text(random)}{_beside(score)}."
+        text = f"Skill: {above}{_beside(score)}; at its threshold it found {_found(score)}."
     doubts = [flag for flag in score.flags if flag.startswith(_DOUBTS)]
     return f"{text} Not to be trusted: {', '.join(doubts)}." if doubts else text
+
+
+def _is_clearly_above(other: str, score: ForecastScore) -> bool:
+    difference = score.versus.get(other)
+    return difference is not None and difference.low is not None and difference.low > _least(score)
+
+
+def _least(score: ForecastScore) -> float:
+    return _CLEAR * score.prevalence
+
+
+def _finds(score: ForecastScore) -> bool:
+    return score.recall.low is not None and score.recall.low > 0
+
+
+def _found(score: ForecastScore) -> str:
+    text = f"{len(score.leads_s) or 'none'} of {score.incidents} failures"
+    alike = score.leads_s and not _finds(score)
+    return f"{text}, too close together to count on" if alike else text
 
 
 def _beside(score: ForecastScore) -> str:
     history = score.versus.get(FAULT_HISTORY)
     if history is None or history.low is None or history.high is None:
         return ""
-    if history.low > 0:
+    if _is_clearly_above(FAULT_HISTORY, score):
         return f" and above that of the fault count by {_text(history)}"
     if history.high < 0:
         return f", but the fault count is better still ({_text(history)})"
-    return f", but not to be told from that of the fault count ({_text(history)})"
+    return f", but not surely above that of the fault count ({_text(history)})"
 
 
 def _text(interval: Interval) -> str:
     if interval.low is None or interval.high is None:
-        return f"{interval.value:+.3f}"
-    return f"{interval.value:+.3f} [{interval.low:+.3f}, {interval.high:+.3f}]"
+        return f"{interval.value:+.3g}"
+    return f"{interval.value:+.3g} [{interval.low:+.3g}, {interval.high:+.3g}]"

@@ -1,5 +1,8 @@
 """Turn what a predictor says into a probability that comes true as often as it says."""
 
+import math
+from typing import Literal
+
 import msgspec
 import numpy as np
 
@@ -8,8 +11,22 @@ from torchloom_core.fleet.columns import Floats
 MIN_FAILURES = 10
 """Positive moments below which a predictor's own probabilities are left as they are."""
 
+CALIBRATION_AT_BOUND = "calibration_at_bound"
+
 _SURE = 1e-9
 _MAX_LOG_SLOPE = 3.0
+
+_MEANS = {
+    "lower": (
+        "The calibration ran into its lower bound: probabilities are nearly the same whatever the "
+        "predictor says, and a policy that prices with them hardly tells one worker from another."
+    ),
+    "upper": (
+        "The calibration ran into its upper bound: failures asked for probabilities further apart "
+        "than it makes of what the predictor says. How likely one is stays a guess, and with it "
+        "the price that a policy puts on it."
+    ),
+}
 
 
 class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -35,14 +52,32 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         return _sigmoid(self.slope * _logit(probability) + self.intercept)
 
     @property
+    def bound(self) -> Literal["", "lower", "upper"]:
+        """At which end of its range the slope was stopped, if it was."""
+        log_slope = math.log(self.slope)
+        if not math.isclose(abs(log_slope), _MAX_LOG_SLOPE, rel_tol=1e-3):
+            return ""
+        return "lower" if log_slope < 0 else "upper"
+
+    @property
     def text(self) -> str:
         """What was done, for people."""
         if self.is_identity:
             return f"none: {self.positives} positive moments are fewer than {MIN_FAILURES}"
         return (
-            f"Platt's on {self.positives} positive moments: slope {self.slope:.3g}, "
-            f"intercept {self.intercept:.3g}"
+            f"Platt's on {self.positives} positive moments: slope {self.slope:.3g}"
+            f"{f' (its {self.bound} bound)' if self.bound else ''}, intercept {self.intercept:.3g}"
         )
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """Doubts about the probabilities, for the score."""
+        return (f"{CALIBRATION_AT_BOUND}: {self.bound}",) if self.bound else ()
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What the doubts mean, one sentence each."""
+        return (_MEANS[self.bound],) if self.bound else ()
 
 
 def calibrate(probability: Floats, outcome: Floats) -> Calibration:

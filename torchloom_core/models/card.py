@@ -7,7 +7,7 @@ import msgspec
 
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.evaluate.results import ForecastScore, Interval
-from torchloom_core.evaluate.skill import has_skill
+from torchloom_core.evaluate.skill import has_skill, skill_sentence
 from torchloom_core.messages import Int64
 
 
@@ -49,13 +49,13 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def skill(self) -> bool:
-        """Whether it was surely better than a random score."""
+        """Whether a policy should act on it."""
         return has_skill(self.score)
 
     @property
     def sentence(self) -> str:
-        """In plain words, whether it has skill."""
-        return self.score.skill
+        """In plain words, whether it has skill, and what is missing if not."""
+        return skill_sentence(self.score)
 
 
 def facts(card: Card) -> list[tuple[str, str]]:

@@ -23,6 +23,7 @@ from torchloom_core.naming import nearest
 from torchloom_core.plugin import Learner, Predictor
 from torchloom_core.plugins import PluginInfo
 from torchloom_core.trace.bundle import Bundle
+from torchloom_core.trace.checksums import refuse_changed
 
 Stages = Callable[[str], Progress]
 """Begins a named stage, and returns what is told how much of it is done."""
@@ -56,10 +57,12 @@ def fit(
     PluginError
         If the predictor breaks its contract, cannot learn from the trace or never judges.
     TraceError
-        If the trace is too short, ``until_ns`` outside of it, or a kind is of no event.
+        If a file of the trace was changed, the trace is too short, ``until_ns`` outside of it,
+        or a kind is of no event.
     LeakError
         If the trace knows something before it happens.
     """
+    refuse_changed(bundle)
     refuse_foreknown(bundle)
     _check_kinds(bundle, settings.kinds)
     plugin, told = build(bundle, info, options, tick_s=settings.tick_s, source=source)
@@ -76,7 +79,7 @@ def fit(
     card = replace(
         _card(fitting, info, said, scored),
         baselines=tuple(fitting.score(name, other, {}) for name, other in others.items()),
-        remarks=(*_remarks(fitting, examples, scored), *remarks),
+        remarks=(*_remarks(fitting, examples, said, scored), *remarks),
     )
     return Model(_info(fitting, info, told, said, scored), _parts(plugin), card)
 
@@ -161,13 +164,16 @@ def _parts(plugin: Predictor) -> Mapping[str, bytes]:
     return dict(plugin.parts()) if isinstance(plugin, Learner) else {}
 
 
-def _remarks(fitting: Fitting, examples: Examples, scored: ForecastScore) -> Iterator[str]:
+def _remarks(
+    fitting: Fitting, examples: Examples, said: Said, scored: ForecastScore
+) -> Iterator[str]:
     """Yield the limits of what the card says, one sentence each."""
     manifest = fitting.bundle.manifest
     yield (
         f"Fitted on {examples.moments} judged moments of workers, {examples.positives} of which "
         f"were followed by a failure."
     )
+    yield from said.calibration.remarks
     yield "What it is worth on another fleet, or after the fleet has changed, nobody measured."
     if manifest.synthetic:
         yield "The trace is synthetic: the score says how well it learns what was made up."

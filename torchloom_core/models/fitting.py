@@ -160,7 +160,7 @@ class Fitting:
             },
             resamples=settings.resamples,
             seed=settings.seed,
-            flags=flags,
+            flags=flags + said.calibration.flags,
         )
         return with_skill(scored)
 

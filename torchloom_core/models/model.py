@@ -116,9 +116,10 @@ class Model:
         Raises
         ------
         ModelError
-            If something is there already, or it cannot be written.
+            If the path does not end in .tlmodel, something is there already, or it cannot be
+            written.
         """
-        refuse_to_replace(path, force=force)
+        refuse_place(path, force=force)
         try:
             with _draft_of(path) as draft:
                 (draft / _PARTS).mkdir()
@@ -155,8 +156,10 @@ class Model:
         return cls(msgspec.structs.replace(info, files={}), parts, card)
 
 
-def refuse_to_replace(path: Path, *, force: bool) -> None:
+def refuse_place(path: Path, *, force: bool) -> None:
     """Raise ModelError if a model must not be written there: ask before a long fit."""
+    if path.suffix != SUFFIX:
+        raise ModelError(f"{path}: need the suffix {SUFFIX}, was {path.suffix or 'none'}")
     if path.exists() and not force:
         raise ModelError(f"{path}: need a new path, was there already (--force replaces it)")
     if path.exists() and not (path / _MODEL).is_file():
