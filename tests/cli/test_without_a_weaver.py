@@ -39,9 +39,10 @@ def test_a_number_out_of_range_is_one_line(folder, words):
     is_one_line(folder.torchloom(*words.split()), 2, "Must be >")
 
 
-@pytest.mark.parametrize("span", ["0s", "-2h", "40y", "soon"])
-def test_a_cordon_that_cannot_last_so_long_is_one_line(folder, span):
-    is_one_line(folder.torchloom("cordon", "n7", "--for", span), 2, "--for")
+@pytest.mark.parametrize("span", ["0s", "-1d", "20000d", "2x", "1h soon", ""])
+def test_a_cordon_that_cannot_last_so_long_is_one_line_with_an_example(folder, span):
+    told = f"--for: need a duration such as 30s, 15min or 2d, at most 11574d, was {span!r}"
+    is_one_line(folder.torchloom("cordon", "n7", "--for", span), 2, told)
 
 
 def test_init_writes_a_config_that_the_other_commands_take_and_never_overwrites_it(folder):
@@ -59,6 +60,12 @@ def test_plugins_are_listed_with_package_and_options(folder):
     assert "straggler" in result.stdout
     assert "ratio" in result.stdout
     assert f"torchloom {torchloom_core.__version__}" in result.stdout
+
+
+def test_no_line_of_a_table_ends_in_blanks(folder):
+    lines = folder.torchloom("plugins").stdout.splitlines()
+    assert len(lines) > 10
+    assert [line for line in lines if line != line.rstrip()] == []
 
 
 def test_a_fault_in_the_config_is_one_line_with_file_and_line(folder):

@@ -70,6 +70,12 @@ def test_an_interrupted_study_goes_on_where_it_was_and_loses_none(bundle, simula
         assert (tmp_path / "runs" / name).stat().st_mtime_ns == written_ns
 
 
+def test_runs_are_played_seed_by_seed_so_that_the_first_show_the_pace_of_all_arms(bundle):
+    setting, arms = setting_of(bundle, QUICK), (candidate(), replace(candidate(), name="other"))
+    errands = [Errand(setting=setting, arm=arm, seed=seed) for arm in arms for seed in range(2)]
+    assert [errand.seed for errand, _ in Workforce().play(errands)] == [0, 0, 1, 1]
+
+
 def test_a_file_that_was_torn_is_played_again(bundle, tmp_path):
     store = Store(tmp_path / "runs")
     setting, arm = setting_of(bundle, QUICK), candidate()

@@ -5,7 +5,9 @@ import sys
 from typing import Any
 
 import msgspec
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderHook, RenderResult
+from rich.control import Control
+from rich.segment import Segment
 
 _PIPE_WIDTH = 200
 
@@ -13,7 +15,31 @@ _PIPE_WIDTH = 200
 def console() -> Console:
     """Return where people read; a file or a pipe gets long lines and no colour."""
     out = Console(highlight=False)
-    return out if out.is_terminal else Console(highlight=False, width=_PIPE_WIDTH)
+    if not out.is_terminal:
+        out = Console(highlight=False, width=_PIPE_WIDTH)
+    out.push_render_hook(_Trimming())
+    return out
+
+
+class _Trimming(RenderHook):
+    """Has no line end in the blanks with which a table fills its last column."""
+
+    def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
+        return [one if isinstance(one, Control) else _Trimmed(one) for one in renderables]
+
+
+class _Trimmed:
+    def __init__(self, renderable: ConsoleRenderable) -> None:
+        self._renderable = renderable
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for line in Segment.split_lines(console.render(self._renderable, options)):
+            while line and not line[-1].text.rstrip():
+                line.pop()
+            yield from line[:-1]
+            for text, style, control in line[-1:]:
+                yield Segment(text.rstrip(), style, control)
+            yield Segment.line()
 
 
 def print_json(value: Any) -> None:

@@ -6,7 +6,6 @@
 import asyncio
 import logging
 import signal
-import socket
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -14,14 +13,13 @@ from typing import Any
 
 import msgspec
 
-from torchloom_core import codec, subjects
+from torchloom_core import subjects
 from torchloom_core.actions import Alert
 from torchloom_core.broker import EmbeddedBroker
 from torchloom_core.bus import NatsBus
 from torchloom_core.clock import SystemClock
 from torchloom_core.config import Config
 from torchloom_core.control import Status
-from torchloom_core.credentials import write_private
 from torchloom_core.decisions import (
     Control,
     CordonOver,
@@ -39,7 +37,7 @@ from torchloom_core.decisions import (
 from torchloom_core.enrolment import Enrolment
 from torchloom_core.errors import StateError
 from torchloom_core.kernel import Kernel
-from torchloom_core.messages import JoinFile, JoinReply, JoinRequest, Telemetry
+from torchloom_core.messages import JoinReply, JoinRequest, Telemetry
 from torchloom_core.plugins import ActivePlugins
 from torchloom_core.policy_host import DeadlineGuard
 from torchloom_core.summaries import summarise
@@ -47,6 +45,7 @@ from torchloom_core.trajectory.layout import run_folder
 from torchloom_core.trajectory.writer import TrajectoryWriter
 from torchloom_core.weaver.desk import Desk
 from torchloom_core.weaver.forecasting import forecast
+from torchloom_core.weaver.join_file import write_join_file
 from torchloom_core.weaver.outbox import CONTROL_KEY, Outbox, may_change_control
 from torchloom_core.weaver.status import describe, describe_knobs
 
@@ -54,7 +53,6 @@ log = logging.getLogger(__name__)
 
 _PREDICTOR_PATIENCE_S = 60.0
 _GOODBYE_S = 5.0
-_ANY_ADDRESS = ("0.0.0.0", "::")
 
 
 class Weaver:
@@ -265,7 +263,7 @@ async def run(
         await weaver.start(control)
         if broker is not None:
             await weaver.admit_workers(Enrolment(config.run.name, broker.credentials.worker_jwt))
-        _write_join_file(state_dir, config, url, broker)
+        write_join_file(state_dir, config, url, broker)
         ready(url)
         await weaver.run(stop)
     if broker is not None:
@@ -279,23 +277,3 @@ def _read_control(left: bytes | None, run: str) -> Control:
     except msgspec.DecodeError as error:
         place = f"bucket {subjects.bucket(run)}, key {CONTROL_KEY}"
         raise StateError(f"{place}: the state left there cannot be read: {error}") from None
-
-
-def _write_join_file(
-    state_dir: Path, config: Config, url: str, broker: EmbeddedBroker | None
-) -> None:
-    """Leave what trainers need to find this Weaver, readable by its owner alone."""
-    settings = config.broker
-    creds = settings.worker_creds or settings.creds
-    try:
-        if broker is not None:
-            text = broker.credentials.join_creds_text
-            if settings.host in _ANY_ADDRESS:
-                url = f"nats://{socket.gethostname()}:{broker.port}"
-        else:
-            text = Path(creds).read_text(encoding="utf-8") if creds else ""
-        state_dir.mkdir(parents=True, exist_ok=True)
-        join = JoinFile(url=url, run=config.run.name, creds=text, enrol=broker is not None)
-        write_private(state_dir / "join.json", codec.encode(join).decode())
-    except OSError as error:
-        raise StateError(f"{error.filename}: {error.strerror}") from None

@@ -1,0 +1,46 @@
+"""The file by which trainers find a Weaver: the daemon leaves it in the state folder."""
+
+import socket
+from pathlib import Path
+
+from torchloom_core import codec
+from torchloom_core.broker import EmbeddedBroker
+from torchloom_core.config import Config
+from torchloom_core.credentials import write_private
+from torchloom_core.errors import StateError
+from torchloom_core.messages import JoinFile
+
+_ANY_ADDRESS = ("0.0.0.0", "::")
+
+
+def write_join_file(
+    state_dir: Path, config: Config, url: str, broker: EmbeddedBroker | None
+) -> None:
+    """Leave what trainers need to find this Weaver, readable by its owner alone.
+
+    Parameters
+    ----------
+    url : str
+        Of the broker, as this host reaches it.
+    broker : EmbeddedBroker, optional
+        The Weaver's own; absent: the server is somebody else's, and nobody enrols.
+
+    Raises
+    ------
+    StateError
+        If it cannot be written, or the credentials that the config names cannot be read.
+    """
+    settings = config.broker
+    creds = settings.worker_creds or settings.creds
+    try:
+        if broker is not None:
+            text = broker.credentials.join_creds_text
+            if settings.host in _ANY_ADDRESS:
+                url = f"nats://{socket.gethostname()}:{broker.port}"
+        else:
+            text = Path(creds).read_text(encoding="utf-8") if creds else ""
+        state_dir.mkdir(parents=True, exist_ok=True)
+        join = JoinFile(url=url, run=config.run.name, creds=text, enrol=broker is not None)
+        write_private(state_dir / "join.json", codec.encode(join).decode())
+    except OSError as error:
+        raise StateError(f"{error.filename}: {error.strerror}") from None
