@@ -157,9 +157,11 @@ class Features:
         """Return row and age in seconds of each incident, those of a row oldest first."""
         rows: list[int] = []
         ages_s: list[float] = []
-        for place, row in row_of.items():
-            began = incidents(view.faults_of.get(place, ()), self.incident_s)
-            rows += [row] * len(began)
+        for place, faults in view.faults_of.items():
+            if place not in row_of:
+                continue
+            began = incidents(faults, self.incident_s)
+            rows += [row_of[place]] * len(began)
             ages_s += [(view.now_ns - ts_ns) / SECOND_NS for ts_ns in began]
         at, age_s = np.array(rows, dtype=np.intp), np.array(ages_s, dtype=float)
         remembered = age_s <= self.fault_memory_s

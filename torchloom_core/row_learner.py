@@ -3,6 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Annotated, Any, ClassVar
 
 import msgspec
@@ -132,12 +133,17 @@ class RowLearner(ABC):
 
     def _judge(self, features: Floats) -> Floats:
         """Return ``(rows,)`` probabilities."""
-        from threadpoolctl import threadpool_limits
-
-        with threadpool_limits(limits=1):  # a thread more waits longer than it works
+        with self._threads.limit(limits=1):  # a thread more waits longer than it works
             log_odds = self.log_odds(self._trees, features) + math.log(self._learned.share)
         probability: Floats = 0.5 * (1 + np.tanh(log_odds / 2))
         return probability
+
+    @cached_property
+    def _threads(self) -> Any:
+        """Those of the libraries that the trees run in; to find them takes long."""
+        from threadpoolctl import ThreadpoolController
+
+        return ThreadpoolController()
 
     def _explain(self, features: Floats) -> list[str]:
         """Return for each row the feature without whose value it would be judged best."""

@@ -1,7 +1,7 @@
 """Learn how the risk of failing changes with the time since the last fault and its history."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any
 
 import msgspec
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from torchloom_core.errors import ModelError
 from torchloom_core.features import Features, faults_in_words, in_words
-from torchloom_core.learning import RowSample, estimator_bytes, estimator_part, json_part
+from torchloom_core.learning import RowSample, json_part
 from torchloom_core.plugin import (
     Example,
     FleetView,
@@ -21,6 +21,7 @@ from torchloom_core.plugin import (
     Registry,
     hookimpl,
 )
+from torchloom_predictors.regression import Regression
 
 _SINCE_BINS = 7
 """Time since the last fault, in so many bins, each reaching four times as far as the one before."""
@@ -31,7 +32,6 @@ _MOST_STEPS = 32
 _EVEN = 0.01
 """By how much the time between two examples may differ from the first two's."""
 
-_TRUSTED = ("numpy.dtype",)
 _MODEL, _CARD = "survival.skops", "survival.json"
 
 
@@ -120,7 +120,7 @@ class SurvivalPredictor:
             half_lives_s=options.half_lives_s,
             incident_s=options.incident_s,
         )
-        self._model: Any = None
+        self._regression: Any = None
         self._learned = Learned(features=(), interval_s=options.every_s, share=1.0)
         self.horizon_s = options.horizon_s
         self.every_s = options.every_s
@@ -131,14 +131,16 @@ class SurvivalPredictor:
         """Return ``(workers,)`` probabilities, NaN before fitting and for who left or is gone."""
         probability = np.full(len(view), np.nan)
         rows = np.flatnonzero(~view.is_in("left", "gone"))
-        if self._model is None or not len(rows):
+        if self._regression is None or not len(rows):
             return Hazard(probability=probability)
         features = self._features.compute(view)[rows]
         intervals = self.horizon_s / self._learned.interval_s
         steps = min(_MOST_STEPS, math.ceil(intervals))
+        aheads_s = [step * self.horizon_s / steps for step in range(steps)]
         log_survival = np.zeros(len(rows))
-        for step in range(steps):
-            odds = self._log_odds(features, ahead_s=step * self.horizon_s / steps)
+        for design in self._designs(features, aheads_s):
+            sampled = self._regression.log_odds(design)
+            odds = sampled + math.log(self._learned.share)
             log_survival -= np.logaddexp(0.0, odds) * intervals / steps
         probability[rows] = -np.expm1(log_survival)
         return Hazard(probability=probability, why=self._reasons(rows, features))
@@ -153,25 +155,19 @@ class SurvivalPredictor:
             reasons[int(rows[at])] = f"its node had {faults}, the latest {latest} ago"
         return reasons
 
-    def _log_odds(self, features: Floats, ahead_s: float) -> Floats:
-        """Return ``(rows,)`` of failing in the interval that begins ``ahead_s`` from now."""
-        sampled = self._model.decision_function(self._design(features, ahead_s))
-        log_odds: Floats = sampled + math.log(self._learned.share)
-        return log_odds
-
-    def _design(self, features: Floats, ahead_s: float) -> Floats:
-        """Return ``(rows, columns)`` for the regression, ``ahead_s`` without a fault from now."""
+    def _designs(self, features: Floats, aheads_s: Iterable[float]) -> Iterator[Floats]:
+        """Yield ``(rows, columns)`` for the regression, each so long without a fault from now."""
         history = self._features.history(features)
         half_lives_s = np.array(self._options.half_lives_s)
         edges_s = self.fault_memory_s / 4.0 ** np.arange(_SINCE_BINS - 1, 0, -1)
-        since_bin = np.digitize(history.since_s + ahead_s, edges_s)
-        one_hot = since_bin[:, None] == np.arange(_SINCE_BINS)
-        one_hot &= ~np.isnan(history.since_s)[:, None]
+        had_one = ~np.isnan(history.since_s)[:, None]
         telemetry = features[:, : -len(self._features.history_names)]
-        faded = history.decayed * 0.5 ** (ahead_s / half_lives_s)
-        numbers = np.column_stack([telemetry, history.faults, history.in_rack, faded])
-        logs = np.sign(numbers) * np.log1p(np.abs(numbers))
-        return np.column_stack([logs, one_hot])
+        lasting = _log(np.column_stack([telemetry, history.faults, history.in_rack]))
+        for ahead_s in aheads_s:
+            since_bin = np.digitize(history.since_s + ahead_s, edges_s)
+            one_hot = (since_bin[:, None] == np.arange(_SINCE_BINS)) & had_one
+            faded = history.decayed * 0.5 ** (ahead_s / half_lives_s)
+            yield np.column_stack([lasting, _log(faded), one_hot])
 
     def fit(self, examples: Iterable[Example]) -> None:
         """Learn the hazard of the time between two examples, which have to be evenly spaced.
@@ -197,33 +193,19 @@ class SurvivalPredictor:
                     since_s = self._features.history(features[:workers]).since_s
                     over = (outcome[:workers] != 1.0) | (since_s <= gap_s)
                     failed = np.where(np.isnan(to_come), np.nan, (to_come == 1.0) & over)
-                    sample.add(at_ns, self._design(seen, 0.0), failed)
+                    (design,) = self._designs(seen, [0.0])
+                    sample.add(at_ns, design, failed)
             before = view.now_ns, features, outcome
         rows = sample.rows(self.name)
-        self._model = self._regress(rows.features, rows.failed)
+        self._regression = Regression.fit(rows.features, rows.failed, self._options.l2)
         self._learned = Learned(
             features=self._features.names, interval_s=interval_s, share=rows.share
         )
 
-    def _regress(self, design: Floats, failed: Any) -> Any:
-        from sklearn.impute import SimpleImputer
-        from sklearn.linear_model import LogisticRegression
-        from sklearn.pipeline import make_pipeline
-        from sklearn.preprocessing import StandardScaler
-        from threadpoolctl import threadpool_limits
-
-        model = make_pipeline(
-            SimpleImputer(strategy="median", add_indicator=True, keep_empty_features=True),
-            StandardScaler(),
-            LogisticRegression(C=1 / self._options.l2, max_iter=1000),
-        )
-        with threadpool_limits(limits=1):  # sums in another order are other coefficients
-            return model.fit(design, failed)
-
     def parts(self) -> Mapping[str, bytes]:
         """Return the regression as skops keeps it, and what goes with it as JSON."""
         return {
-            _MODEL: estimator_bytes(self._model),
+            _MODEL: self._regression.to_bytes(),
             _CARD: msgspec.json.encode(self._learned),
         }
 
@@ -241,8 +223,15 @@ class SurvivalPredictor:
                 f"{_CARD}: need the {len(self._features.names)} features that the options ask "
                 f"for, was {len(learned.features)} of other options"
             )
-        self._model = estimator_part(parts, _MODEL, _TRUSTED)
+        columns = len(learned.features) - 1 + _SINCE_BINS  # the time since the last is in bins
+        self._regression = Regression.restore(parts, _MODEL, columns)
         self._learned = learned
+
+
+def _log(numbers: Floats) -> Floats:
+    """Return the signed logarithm, 0 for 0."""
+    logs: Floats = np.sign(numbers) * np.log1p(np.abs(numbers))
+    return logs
 
 
 @hookimpl

@@ -153,6 +153,11 @@ def test_a_worker_without_a_node_stands_for_itself():
     assert named["faults"].tolist() == [0.0, 1.0]
 
 
+def test_faults_of_a_node_where_no_worker_sits_count_for_nobody():
+    named = history([fault("spare", 60.0), fault("b", 30.0)], workers=2, node=("a", "b"))
+    assert named["faults"].tolist() == [0.0, 1.0]
+
+
 def test_faults_close_together_are_one_incident():
     faults = [fault("a", 190.0), fault("b", 90.0), fault("a", 50.0), fault("a", 45.0)]
     assert incidents([faults[0], *faults[2:]], 20) == [faults[0].ts_ns, faults[2].ts_ns]
