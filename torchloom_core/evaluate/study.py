@@ -45,11 +45,10 @@ class Study:
         self._over, self._total = 0, total
         self.seeds = tuple(range(seeds))
 
-    def play(self, setting: Setting, arms: Sequence[Arm]) -> Runs:
-        """Return the runs of every arm, by name, in the order of the seeds."""
-        wanted = [
-            Errand(setting=setting, arm=arm, seed=seed) for arm in arms for seed in self.seeds
-        ]
+    def play(self, setting: Setting, arms: Sequence[Arm], most: int | None = None) -> Runs:
+        """Return the runs of every arm, by name, in the order of the seeds, the first ``most``."""
+        chosen = self.seeds[:most]
+        wanted = [Errand(setting=setting, arm=arm, seed=seed) for arm in arms for seed in chosen]
         key = {(e.arm.name, e.seed): key_of(setting, e.arm, e.seed) for e in wanted}
         found: dict[str, RunResult] = {}
         missing: dict[str, Errand] = {}
@@ -67,7 +66,7 @@ class Study:
             found[name] = run
             self._done(1)
         return {
-            arm.name: [replace(found[key[arm.name, seed]], arm=arm.name) for seed in self.seeds]
+            arm.name: [replace(found[key[arm.name, seed]], arm=arm.name) for seed in chosen]
             for arm in arms
         }
 

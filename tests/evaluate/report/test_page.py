@@ -106,6 +106,12 @@ def test_a_page_without_flips_says_that_there_are_none_or_that_nobody_can_know()
     assert "No cost turns a clear gain into a clear loss" in many
 
 
+def test_the_page_says_on_how_many_seeds_costs_were_varied():
+    assert "on all seeds: at 1 it is the gain" in page_text(report())
+    many = page_text(report(simulation=simulation(seeds=tuple(range(24)))))
+    assert "on the first 10 seeds: at 1 it is not quite the gain of all 24" in many
+
+
 def test_the_page_tells_what_each_policy_did_and_why_not():
     text = page_text(report())
     assert "migrate 3, cordon 2" in text

@@ -16,14 +16,19 @@ from torchloom_core.evaluate.results import ArmSummary, Simulation
 _ROW_INCH = 0.28
 _DAY_NS = 86_400 * SECOND_NS
 
-_MARK_OF = {
+_DECIDED = {
     "decided cordon": ("x", "#0a7d91", "node cordoned"),
     "decided knob": (".", "#bf3989", "knob set"),
+    "decided checkpoint": ("|", "#d4a72c", "checkpoint on demand"),
+}
+_LOWER = 0.3
+"""What was decided is drawn so much lower in its row: much of it happens at the same time."""
+_MARK_OF = {
+    **_DECIDED,
     "down": ("v", "#cf222e", "failure that hit the job"),
     "hit_missed": ("o", "#1a7f37", "failure of a node that had been left"),
     "migrated": ("^", "#8250df", "migration"),
     "waiting": ("s", "#7d4e2d", "too few nodes"),
-    "decided checkpoint": ("|", "#d4a72c", "checkpoint on demand"),
 }
 """What the timeline shows of what was decided and happened in the fleet, the lowest first."""
 _NO_MARK = ("", "", "")
@@ -72,7 +77,7 @@ def timeline_plot(simulation: Simulation, start_ns: int) -> str:
     with canvas(9.6, 1.1 + _ROW_INCH * len(arms)) as drawn:
         for mark, colour, meaning in dict.fromkeys(_MARK_OF.values()):
             points = [
-                ((entry.ts_ns - start_ns) / _DAY_NS, row)
+                ((entry.ts_ns - start_ns) / _DAY_NS, row - _LOWER * (entry.kind in _DECIDED))
                 for row, arm in enumerate(arms)
                 for entry in runs[arm.name].timeline
                 if _MARK_OF.get(entry.kind, _NO_MARK)[2] == meaning

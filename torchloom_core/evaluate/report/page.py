@@ -12,6 +12,7 @@ from torchloom_core.evaluate.compare import MIN_SEEDS
 from torchloom_core.evaluate.report import forecast_plots, goodput_plots, wording
 from torchloom_core.evaluate.report.findings import complaints, findings, flips, watched
 from torchloom_core.evaluate.results import ArmSummary, Report, Simulation
+from torchloom_core.evaluate.sensitivity import SEEDS
 
 _DAY_NS = 86_400 * SECOND_NS
 
@@ -45,6 +46,7 @@ def page_text(report: Report) -> str:
         gain=wording.gain,
         counts=wording.counts,
         min_seeds=MIN_SEEDS,
+        swept=SEEDS,
         duration=wording.duration,
     )
 
