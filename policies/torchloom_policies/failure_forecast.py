@@ -231,12 +231,14 @@ class _Groups:
         training = view.is_in("training", "paused")
         number: dict[str, int] = {}
         names = (number.setdefault(group, len(number)) for group in view.group)
-        self._number_of = np.where(training, np.fromiter(names, np.intp, len(view)), -1)
+        number_of = np.where(training, np.fromiter(names, np.intp, len(view)), -1)
+        self._rows = np.argsort(number_of, kind="stable")  # those of a group in a run, ascending
+        self._begin = np.searchsorted(number_of[self._rows], np.arange(len(number) + 1))
         self.worker_probability = np.where(training, np.nan_to_num(worker_probability), 0.0)
         self.in_run = int(np.count_nonzero(training))
         with np.errstate(divide="ignore"):
             log_survival = np.bincount(
-                self._number_of[training],
+                number_of[training],
                 np.log1p(-self.worker_probability[training]),
                 minlength=len(number),
             )
@@ -256,7 +258,7 @@ class _Groups:
 
     def members(self, number: int) -> NDArray[np.intp]:
         """Return the rows of the group's workers that train."""
-        return np.flatnonzero(self._number_of == number)
+        return self._rows[self._begin[number] : self._begin[number + 1]]
 
 
 @hookimpl
