@@ -1,11 +1,13 @@
-"""Predictors of somebody else's, installed for a test: one that is mute, one that remembers."""
+"""Predictors of somebody else's, installed for a test: mute, remembering, and foreknowing."""
 
+from pathlib import Path
 from typing import ClassVar
 
 import msgspec
 import numpy as np
 
 from torchloom_core.plugin import Hazard, hookimpl
+from torchloom_core.trace.bundle import Bundle
 
 
 class _Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -48,7 +50,26 @@ class Remembering:
         return Hazard(probability=np.array(counts, dtype=float) / (1 + max(counts, default=0)))
 
 
+class Foreknowing:
+    """Reads the trace's failures from its folder, and announces each."""
+
+    name = "foreknowing"
+    horizon_s = 21_600.0
+    every_s = 3600.0
+    needs = ()
+    Options = _Options
+
+    def __init__(self, options: _Options) -> None:
+        self._events = Bundle.open(Path("small.tltrace")).events()
+
+    def forecast(self, view):
+        until_ns = view.now_ns + int(self.horizon_s * 1e9)
+        soon = {e.component for e in self._events if view.now_ns < e.t_event <= until_ns}
+        return Hazard(probability=np.array([float(node in soon) for node in view.node]))
+
+
 @hookimpl
 def torchloom_register(registry):
     registry.predictor(Mute)
     registry.predictor(Remembering)
+    registry.predictor(Foreknowing)

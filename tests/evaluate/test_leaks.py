@@ -14,12 +14,16 @@ from torchloom_core.evaluate.leaks import (
     refuse_future,
     refuse_trained,
     suspicious_features,
+    suspicious_score,
 )
+from torchloom_core.evaluate.results import Interval
 from torchloom_core.plugin import Hazard, Need
 
 DAY_NS = 24 * HOUR_NS
 CUT = 60
 """First day that is scored; the horizon is two days."""
+
+TOO_GOOD = "suspicious_score: AUPRC 1 is too good to be true until it is known why"
 
 
 @pytest.fixture(scope="module")
@@ -134,6 +138,29 @@ def test_a_threshold_that_is_best_on_what_is_scored_is_flagged(table, bundle, tm
     f1 = [f1_of(truth[known] == 1, table["score"][known] >= level) for level in levels]
     tuned = (table["score"] >= levels[np.argmax(f1)]).astype(int)
     assert scored(table.assign(alarm=tuned), bundle, tmp_path).flags == ("test_tuned_threshold",)
+
+
+def test_given_scores_that_are_the_outcomes_are_too_good_to_be_true(table, bundle, tmp_path):
+    told = table.assign(score=np.nan_to_num(outcome_of(table, bundle)))
+    found = scored(told, bundle, tmp_path)
+    assert found.flags == (TOO_GOOD,)
+    assert found.skill.endswith(f" Not to be trusted: {TOO_GOOD}.")
+
+
+@pytest.mark.parametrize(
+    ("auprc", "prevalence", "flags"),
+    [
+        (Interval(value=1.0, low=0.95, high=1.0), 0.01, (TOO_GOOD,)),
+        (Interval(value=1.0, low=0.94, high=1.0), 0.01, ()),
+        (Interval(value=1.0), 0.01, (TOO_GOOD,)),
+        (Interval(value=0.94), 0.01, ()),
+        (Interval(value=1.0, low=0.95, high=1.0), 0.6, ()),
+    ],
+)
+def test_a_score_is_too_good_if_all_of_its_interval_is_and_failures_are_rare(
+    auprc, prevalence, flags
+):
+    assert suspicious_score(auprc, prevalence) == flags
 
 
 def outcome_of(table, bundle):

@@ -66,3 +66,15 @@ def test_a_predictor_whose_forecasts_rest_on_what_came_later_is_refused_by_name(
     )
     assert said.stderr.endswith(": it knows what came later, or keeps state outside itself\n")
     assert said.stderr.count("\n") == 1
+
+
+def test_a_predictor_that_reads_the_future_from_a_file_passes_and_is_too_good_to_be_true(folder):
+    """Its file is the same in the trace with another future, and so are its forecasts."""
+    words = ("--mode", "replay", "--resamples", "200", "--out", "foreknowing")
+    said = evaluate(folder, *words, "--predictor", "foreknowing")
+    assert said.returncode == 0, said.stderr
+    doubt = "suspicious_score: AUPRC 1 is too good to be true until it is known why"
+    assert f"! foreknowing: {doubt}" in said.stdout
+    (score,) = json.loads((folder / "foreknowing" / "report.json").read_bytes())["forecasts"]
+    assert score["skill"].startswith("Skill: AUPRC is above that of a random score by +")
+    assert score["skill"].endswith(f". Not to be trusted: {doubt}.")

@@ -12,12 +12,14 @@ from torchloom_core.clock import SECOND_NS
 from torchloom_core.evaluate.alarms import leads_s, threshold_for, told
 from torchloom_core.evaluate.forecast_scores import score
 from torchloom_core.evaluate.intervals import (
+    FEW,
     AveragePrecision,
     blocks_of,
     bootstrap,
     exact_rate,
     exact_share,
 )
+from torchloom_core.evaluate.skill import has_skill
 
 NAN = float("nan")
 
@@ -166,6 +168,31 @@ def test_few_failures_give_exact_intervals_of_counts_only():
     assert found.auprc.method == "none: 1 failures are fewer than 20"
     assert found.false_alarms_per_node_day.method == "exact, of a Poisson count"
     assert found.recall.low == pytest.approx(0.025)
+
+
+def test_what_every_resample_has_alike_is_not_told_as_sure():
+    """Resamples of failures that were all found, without a false alarm, are so too."""
+    events, of, _, noise = many()
+    judged = judged_many(noise, events, of)
+    due = judged.outcome == 1.0
+    found = scored(judged, alarms=due)
+    assert found.recall == exact_share(found.incidents, 0)
+    assert found.precision == exact_share(found.incidents, 0)
+    assert found.recall.low < found.recall.value == 1.0
+    some = scored(judged, alarms=due & (noise > 0.3))
+    assert some.incidents > len(some.leads_s) >= FEW
+    assert some.recall.method.startswith("bootstrap over ")
+
+
+def test_alarms_that_find_none_of_many_failures_have_no_skill_to_act_on():
+    events, of, good, noise = many()
+    judged = judged_many(good, events, of)
+    none = scored(judged, alarms=judged.outcome == 0.0, others={"random": noise})
+    assert (none.recall.low, none.recall.value) == (0.0, 0.0)
+    assert none.recall.high > 0
+    assert not has_skill(none)
+    all_of_them = scored(judged, alarms=judged.outcome == 1.0, others={"random": noise})
+    assert has_skill(all_of_them)
 
 
 def test_no_failure_at_all_is_no_error():

@@ -63,6 +63,20 @@ def test_a_bound_that_is_next_to_0_is_not_shown_as_0_and_what_was_found_is_said_
     )
 
 
+def test_what_ranks_worse_than_a_random_score_is_said_to():
+    assert not has_skill(judged(BELOW))
+    assert skill_sentence(judged(BELOW)) == (
+        "No skill: AUPRC is below that of a random score (-0.01 [-0.02, -0.001]); at its "
+        "threshold it found 5 of 20 failures."
+    )
+
+
+def test_a_doubt_is_told_and_takes_no_skill_away():
+    doubted = judged(flags=("partly_unjudged", "suspicious_feature: hours_left"))
+    assert has_skill(doubted)
+    assert skill_sentence(doubted).endswith(" Not to be trusted: suspicious_feature: hours_left.")
+
+
 def test_with_few_failures_none_is_shown():
     few = judged(Interval(value=0.02), incidents=FEW - 1)
     assert not has_skill(few)

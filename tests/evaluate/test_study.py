@@ -247,6 +247,27 @@ def test_a_difference_that_all_seeds_share_has_no_width_though_the_seeds_differ(
     assert gain.high - gain.low == pytest.approx(0.0, abs=1e-12)
 
 
+def test_a_gain_counts_the_runs_that_were_ahead_and_behind():
+    gain = compare.gain(runs_of(0.5, 0.5, 0.9, 0.4), runs_of(*[0.5] * 4))
+    assert (gain.ahead, gain.behind) == (1, 1)
+
+
+def test_without_the_sweep_no_cost_is_varied_and_the_rest_is_the_same(bundle, simulation, tmp_path):
+    told = []
+    alone = run_study(
+        setting_of(bundle, QUICK),
+        [candidate()],
+        seeds=SEEDS,
+        store=Store(tmp_path),
+        workforce=Workforce(),
+        progress=lambda done, total: told.append((done, total)),
+        sweep=False,
+    )
+    assert alone.sensitivity == ()
+    assert bytes_of(replace(simulation, sensitivity=())) == bytes_of(alone)
+    assert told[-1][0] == told[-1][1]
+
+
 @pytest.mark.parametrize("seeds", [1, compare.MIN_SEEDS - 1])
 def test_few_seeds_have_no_interval_and_say_how_many_it_takes(seeds):
     interval = compare.interval([0.5] * seeds)

@@ -163,6 +163,19 @@ def test_a_column_that_knows_the_failures_is_named_in_the_card(tmp_path, setting
     assert "Not to be trusted: suspicious_feature: hours_left." in card.sentence
 
 
+def test_a_predictor_that_reads_the_failures_elsewhere_is_doubted_in_its_card(bundle, settings):
+    def announced(view):
+        until_ns = view.now_ns + 2 * DAY_NS
+        soon = {e.component for e in bundle.events() if view.now_ns < e.t_event <= until_ns}
+        return np.array([float(worker in soon) for worker in view.workers])
+
+    card = fit(bundle, info(saying(announced)), {}, settings).card
+    doubt = "suspicious_score: AUPRC 1 is too good to be true until it is known why"
+    assert doubt in card.score.flags
+    assert card.sentence.endswith(f"Not to be trusted: {doubt}.")
+    assert card.skill
+
+
 def test_a_detection_is_fitted_too(tmp_path, settings):
     trace, _ = write_bundle(tmp_path / "d.tltrace", rate=0.03, metrics={"heat": warm()})
     asked = FitSettings(

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
+from msgspec.structs import replace
 
 from torchloom_core.evaluate.arms import Arm
 from torchloom_core.evaluate.deeds import mean_deeds
@@ -41,7 +42,11 @@ def interval(values: Iterable[float]) -> Interval:
 
 def gain(runs: Sequence[RunResult], reference: Sequence[RunResult]) -> Interval:
     """Return the paired difference in goodput: same seeds, same faults."""
-    return interval(ours.goodput - its.goodput for ours, its in zip(runs, reference, strict=True))
+    pairs = zip(runs, reference, strict=True)
+    differences = [ours.goodput - its.goodput for ours, its in pairs]
+    ahead = sum(difference > 0 for difference in differences)
+    behind = sum(difference < 0 for difference in differences)
+    return replace(interval(differences), ahead=ahead, behind=behind)
 
 
 def reference_of(arms: Iterable[Arm], runs: Runs, recovery: str) -> str:
@@ -93,9 +98,7 @@ def _summary(
         to_oracle=_way(own, runs, reference, oracle) if arm.kind == "candidate" else None,
         buckets=_shares(own),
         failures=_mean(run.failures for run in own),
-        avoided=_mean(run.avoided for run in own),
         migrations=_mean(run.migrations for run in own),
-        useless_migrations=_mean(run.useless_migrations for run in own),
         moves=_mean(run.moves for run in own),
         right_moves=_mean(run.right_moves for run in own),
         decisions=decisions / len(own),

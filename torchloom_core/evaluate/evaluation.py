@@ -50,6 +50,8 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
         Name and file of forecasts that were made elsewhere; for replay.
     days : float, optional
         Length of a run in place of ``[evaluate] days``; the trace must have as many.
+    sweep : bool
+        Whether to play with other costs as well.
     horizon_s : float, optional
         In which time given scores and what a policy does must prove right; absent: the longest
         horizon of the policies' predictors, a day without any.
@@ -64,6 +66,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     days: float | None = None
     horizon_s: float | None = None
     seeds: int = 10
+    sweep: bool = True
     workforce: Workforce = Workforce()
 
 
@@ -131,6 +134,7 @@ def evaluate(wanted: Wanted, store: Path, progress: Progress) -> Report:
         store=Store(store),
         workforce=wanted.workforce,
         progress=lambda done, total: progress("runs", done, total),
+        sweep=wanted.sweep,
     )
     said = tuple(assumptions.of_simulation(setting, bundle, wanted.seeds))
     return replace(report, simulation=simulation, assumptions=report.assumptions + said)

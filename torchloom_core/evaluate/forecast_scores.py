@@ -20,6 +20,7 @@ from torchloom_core.evaluate.intervals import (
     exact_rate,
     exact_share,
 )
+from torchloom_core.evaluate.leaks import suspicious_score
 from torchloom_core.evaluate.results import CalibrationBin, ForecastScore, Interval, PrPoint
 from torchloom_core.fleet.columns import Floats, Ints
 
@@ -60,7 +61,8 @@ def score(
     -------
     ForecastScore
         Intervals are bootstrapped by the blocks of :func:`blocks_of`; with fewer than 20
-        incidents there are only exact ones of counts.
+        incidents there are only exact ones of counts. An AUPRC that is too good to be true adds
+        a flag.
     """
     samples = _Samples(judged)
     alarms = judged.alarms(threshold) if alarms is None else alarms
@@ -75,6 +77,7 @@ def score(
         for name, other in (others or {}).items()
     }
     precision, recall = counts.precision(weights), counts.recall(weights)
+    prevalence = float(samples.positive.mean()) if len(samples.positive) else 0.0
     return ForecastScore(
         predictor=predictor,
         task=judged.task.kind,
@@ -86,7 +89,7 @@ def score(
         component_days=judged.component_days,
         samples=len(samples.positive),
         positives=int(samples.positive.sum()),
-        prevalence=float(samples.positive.mean()) if len(samples.positive) else 0.0,
+        prevalence=prevalence,
         incidents=len(of.incident),
         auprc=auprc,
         threshold=threshold,
@@ -100,7 +103,7 @@ def score(
         calibration=samples.calibration(judged.score),
         curve=samples.curve(judged.score),
         versus=versus,
-        flags=flags + samples.flags(judged.score),
+        flags=flags + suspicious_score(auprc, prevalence) + samples.flags(judged.score),
     )
 
 
@@ -247,7 +250,11 @@ class _Counts:
         return self._of(exact, self._false, self._days, weights)
 
     def _of(self, exact: Interval, above: Floats, below: Floats, weights: Floats) -> Interval:
-        """Return the ratio of two counts; the exact interval where there are few of them."""
+        """Return the ratio of two counts.
+
+        The interval is exact where there are few of them, and where every resample has the same
+        ratio, as if all were found: a bootstrap cannot see beyond what it draws from.
+        """
         if self._few or above.sum() < FEW:
             return exact
 
@@ -256,4 +263,5 @@ class _Counts:
                 values: Floats = (drawn @ above) / (drawn @ below)
             return values
 
-        return bootstrap(exact.value, ratio, weights, self._what)
+        interval = bootstrap(exact.value, ratio, weights, self._what)
+        return exact if interval.low == interval.high else interval

@@ -14,6 +14,7 @@ from torchloom_core.errors import LeakError
 from torchloom_core.evaluate.alarms import Bools, Judged, due_moments
 from torchloom_core.evaluate.hindcasts import Hindcasts
 from torchloom_core.evaluate.other_future import OtherFuture
+from torchloom_core.evaluate.results import Interval
 from torchloom_core.fleet.columns import Floats, Ints
 from torchloom_core.moments import moment_text
 from torchloom_core.trace.bundle import Bundle
@@ -21,6 +22,7 @@ from torchloom_core.trace.schema import ACTIONS, EVENTS
 
 FUTURE_FEATURE = "future_feature"
 SUSPICIOUS_FEATURE = "suspicious_feature"
+SUSPICIOUS_SCORE = "suspicious_score"
 RANDOM_SPLIT = "random_split"
 MACHINE_SPLIT = "machine_split"
 NO_EMBARGO = "no_embargo"
@@ -28,6 +30,11 @@ TEST_TUNED_THRESHOLD = "test_tuned_threshold"
 POINT_ADJUSTED = "point_adjusted"
 
 _TOO_GOOD = 0.95
+"""An AUPRC from which on something has probably seen the outcome; docs/fitting.md says why."""
+
+_MAX_PREVALENCE = 0.5
+"""Above it, a score that knows nothing is not far from too good."""
+
 _MIN_FAILURES = 10
 _MIN_LEVELS = 50
 _MIN_COVERED, _MIN_MOMENTS, _EXACT_SHARE = 3, 3, 0.5
@@ -103,7 +110,7 @@ def suspicious_features(values: Floats, failed: Bools, names: Sequence[str]) -> 
     """
     from sklearn.metrics import average_precision_score
 
-    if failed.sum() < _MIN_FAILURES or failed.mean() > 0.5:
+    if failed.sum() < _MIN_FAILURES or failed.mean() > _MAX_PREVALENCE:
         return ()
     flags = []
     for column, name in zip(values.T, names, strict=True):
@@ -120,6 +127,18 @@ def suspicious_features(values: Floats, failed: Bools, names: Sequence[str]) -> 
         if best >= _TOO_GOOD:
             flags.append(f"{SUSPICIOUS_FEATURE}: {name}")
     return tuple(flags)
+
+
+def suspicious_score(auprc: Interval, prevalence: float) -> tuple[str, ...]:
+    """Return a flag if the AUPRC is too good to be true, whatever it was reached with.
+
+    All of its interval counts, or the value where failures are too few for one.
+    """
+    least = auprc.value if auprc.low is None else auprc.low
+    if least < _TOO_GOOD or prevalence > _MAX_PREVALENCE:
+        return ()
+    why = f"AUPRC {auprc.value:.3g} is too good to be true until it is known why"
+    return (f"{SUSPICIOUS_SCORE}: {why}",)
 
 
 @dataclass(frozen=True, eq=False)

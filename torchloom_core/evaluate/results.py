@@ -15,12 +15,17 @@ ArmKind = Literal["bound", "baseline", "oracle", "candidate"]
 
 
 class Interval(msgspec.Struct, frozen=True, kw_only=True):
-    """An estimate and its 95 % interval; ``low`` and ``high`` are None where none can be had."""
+    """An estimate and its 95 % interval; ``low`` and ``high`` are None where none can be had.
+
+    ``ahead`` and ``behind`` are the runs in which a paired difference was above and below zero.
+    """
 
     value: float
     low: float | None = None
     high: float | None = None
     method: str = ""
+    ahead: int | None = None
+    behind: int | None = None
 
 
 # --- forecasts ---
@@ -104,10 +109,12 @@ class ForecastScore(msgspec.Struct, frozen=True, kw_only=True):
 class ReplayedPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """What one policy said in an open loop: nobody answered its commands.
 
-    ``silent`` are predictors that gave no probability of anybody.
+    ``what`` is the arm's sentence, which names whose forecasts were read; ``silent`` are
+    predictors that gave no probability of anybody.
     """
 
     policy: str
+    what: str = ""
     proposals: int
     granted: int
     denied_by: dict[str, int] = {}
@@ -174,9 +181,7 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     goodput: float
     ettr: float
     failures: int = 0
-    avoided: int = 0
     migrations: int = 0
-    useless_migrations: int = 0
     saves: int = 0
     proactive_saves: int = 0
     decisions: int = 0
@@ -226,9 +231,7 @@ class ArmSummary(msgspec.Struct, frozen=True, kw_only=True):
     to_oracle: float | None = None
     buckets: dict[str, float] = {}
     failures: float = 0.0
-    avoided: float = 0.0
     migrations: float = 0.0
-    useless_migrations: float = 0.0
     moves: float = 0.0
     right_moves: float = 0.0
     decisions: float = 0.0

@@ -6,7 +6,12 @@ A model's card, the report of a replay and the refusal of a policy that wants sk
 from msgspec.structs import replace
 
 from torchloom_core.evaluate.intervals import FEW
-from torchloom_core.evaluate.leaks import POINT_ADJUSTED, SUSPICIOUS_FEATURE, TEST_TUNED_THRESHOLD
+from torchloom_core.evaluate.leaks import (
+    POINT_ADJUSTED,
+    SUSPICIOUS_FEATURE,
+    SUSPICIOUS_SCORE,
+    TEST_TUNED_THRESHOLD,
+)
 from torchloom_core.evaluate.results import ForecastScore, Interval
 
 RANDOM = "random"
@@ -18,14 +23,15 @@ _CLEAR = 0.1
 A bound closer to 0 may be below it with another seed of the bootstrap.
 """
 
-_DOUBTS = (SUSPICIOUS_FEATURE, TEST_TUNED_THRESHOLD, POINT_ADJUSTED)
+_DOUBTS = (SUSPICIOUS_FEATURE, SUSPICIOUS_SCORE, TEST_TUNED_THRESHOLD, POINT_ADJUSTED)
 
 
 def has_skill(score: ForecastScore) -> bool:
     """Say whether a policy should act on it: it ranks better than chance, and its alarms find.
 
     Of the difference to a random score the whole interval is clearly above 0, and of the recall
-    at its threshold the whole interval is above 0.
+    at its threshold the whole interval is above 0. A doubt is for a person to look into: the
+    sentence tells it, and it takes no skill away.
     """
     return _is_clearly_above(RANDOM, score) and _finds(score)
 
@@ -44,6 +50,11 @@ def skill_sentence(score: ForecastScore) -> str:
     if random.low is None:
         count = "1 failure" if score.incidents == 1 else f"{score.incidents} failures"
         text = f"No skill shown: it takes {FEW} failures to tell, was {count} in the scored time."
+    elif random.high is not None and random.high < 0:
+        text = (
+            f"No skill: AUPRC is below that of a random score ({_text(random)}); at its threshold "
+            f"it found {_found(score)}."
+        )
     elif not _is_clearly_above(RANDOM, score):
         text = (
             f"No skill: AUPRC is not surely above that of a random score ({_text(random)}, need "

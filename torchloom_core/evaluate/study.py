@@ -83,8 +83,9 @@ def run_study(
     store: Store,
     workforce: Workforce,
     progress: Progress,
+    sweep: bool = True,
 ) -> Simulation:
-    """Play everything and hold it against each other.
+    """Play everything and hold it against each other; ``sweep``: with other costs as well.
 
     Raises
     ------
@@ -99,7 +100,7 @@ def run_study(
     unknown = has_unknown(setting)
     watched = 1 + sum(bool(arm.policies) for arm in arms)
     total = (len(arms) + 1 + watched) * seeds + (len(candidates) + 2) * seeds * unknown
-    total += sensitivity.runs_of(len(candidates), seeds)
+    total += sensitivity.runs_of(len(candidates), seeds) * sweep
     study = Study(store, workforce, seeds, total, progress)
 
     runs = dict(study.play(setting, arms))
@@ -119,7 +120,7 @@ def run_study(
             way: compare.summarize(chosen, of, reference=reference, oracle=oracle, without={})
             for way, of in (("component", runs), ("job", other))
         }
-    points = sensitivity.sweep(study, setting, candidates)
+    points = sensitivity.sweep(study, setting, candidates) if sweep else ()
     return Simulation(
         job=_job(setting),
         seeds=study.seeds,

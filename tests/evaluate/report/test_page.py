@@ -1,6 +1,8 @@
 import re
 from html.parser import HTMLParser
 
+from msgspec.structs import replace
+
 from tests.evaluate.report.reports import interval, report, score, simulation
 from torchloom_core.evaluate.report import page_text
 from torchloom_core.evaluate.report.findings import flips
@@ -110,6 +112,15 @@ def test_the_page_says_on_how_many_seeds_costs_were_varied():
     assert "on all seeds: at 1 it is the gain" in page_text(report())
     many = page_text(report(simulation=simulation(seeds=tuple(range(24)))))
     assert "on the first 10 seeds: at 1 it is not quite the gain of all 24" in many
+
+
+def test_the_break_even_plot_shows_what_moves_came_to_and_not_what_prices_promise():
+    *others, last = simulation().arms
+    rule = replace(simulation().break_even, measured={"failure_forecast": 0.3})
+    arms = (*others, replace(last, moves=10.0))
+    text = page_text(report(simulation=simulation(arms=arms, break_even=rule)))
+    # 2.5 points of 30 days of 280 GPUs, by ten moves
+    assert f"failure_forecast (0.3, {0.025 * 30 * 24 * 280 / 10:.3g})" in text
 
 
 def test_the_page_tells_what_each_policy_did_and_why_not():

@@ -3,7 +3,7 @@ import io
 from msgspec.structs import replace
 from rich.console import Console
 
-from tests.evaluate.report.reports import arm, interval, report, simulation
+from tests.evaluate.report.reports import arm, interval, report, score, simulation
 from torchloom_core.evaluate.report import tables
 from torchloom_core.evaluate.report.findings import complaints, findings
 from torchloom_core.evaluate.report.wording import counts, duration, estimate, gain
@@ -72,6 +72,11 @@ def test_a_candidate_is_held_first_against_the_same_job_without_it():
     assert "Granted a run: migrate 3, cordon 2; denied by cordoned_share 2; cordoned n3 1" in said
 
 
+def test_a_score_is_told_beside_the_prevalence():
+    said = findings(report(forecasts=(score(prevalence=0.00293),)))
+    assert any(" at a prevalence of 0.00293, on 9 incidents. Better" in text for text in said)
+
+
 def test_a_reference_that_is_the_job_without_it_is_told_once():
     same = interval(0.015, 0.005)
     said = " ".join(findings(changed(versus_without=same, versus_reference=same)))
@@ -84,6 +89,40 @@ def test_a_gain_whose_interval_holds_zero_is_not_called_better():
     said = " ".join(findings(changed(versus_reference=held, versus_without=held)))
     assert "no clear difference to the same job without it, here daly (+1.00 [-0.20" in said
     assert "is better than" not in said
+
+
+def test_a_gain_that_few_runs_make_out_shows_how_few():
+    few = Interval(value=0.01, low=0.002, high=0.02, ahead=2, behind=0)
+    said = " ".join(findings(changed(versus_without=few)))
+    assert "(+1.00 [+0.20, +2.00] points; ahead in 2 runs, behind in 0)" in said
+
+
+def test_a_candidate_as_good_as_who_knows_the_future_is_a_complaint():
+    def told(to_oracle):
+        return complaints(changed(to_oracle=to_oracle).simulation)
+
+    assert not told(0.5)
+    (text,) = told(0.99)
+    assert "failure_forecast goes 99% of the way to oracle, who knows the future" in text
+
+
+def test_baselines_that_may_be_as_good_as_the_reference_are_named_beside_it():
+    near = arm("young", "baseline", 0.904, versus_reference=interval(-0.001))
+    far = arm("static_3h", "baseline", 0.80, versus_reference=interval(-0.1))
+    arms = [one for one in simulation().arms if one.name != "young"]
+    said = findings(report(simulation=simulation(arms=(*arms, near, far))))
+    assert any(
+        "daly is best: goodput" in text and "Not clearly worse: young." in text for text in said
+    )
+
+
+def test_the_findings_say_what_the_intervals_are_not_about():
+    assert "another fleet" in findings(report())[-1]
+    assert not any("another fleet" in text for text in findings(report(simulation=None)))
+
+
+def test_a_share_that_rounds_to_nothing_has_no_minus():
+    assert gain(Interval(value=-1e-6, low=-2e-5, high=1e-5)) == "+0.00 [+0.00, +0.00]"
 
 
 def test_a_policy_that_did_nothing_is_not_blamed_for_its_job():

@@ -1,7 +1,7 @@
 """What a person should take away from a report, in sentences."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from torchloom_core.evaluate.report import wording
 from torchloom_core.evaluate.results import (
@@ -14,6 +14,8 @@ from torchloom_core.evaluate.results import (
 )
 
 _MOST_NODES = 3
+_AS_TOLD = 0.9
+"""So much of the way to the oracle goes nobody who has to forecast."""
 
 
 def findings(report: Report) -> list[str]:
@@ -27,15 +29,18 @@ def findings(report: Report) -> list[str]:
 
 
 def watched(simulation: Simulation) -> list[ArmSummary]:
-    """Return the arms whose policies are tested or know the future, the best first."""
-    arms = (arm for arm in simulation.arms if arm.kind in ("candidate", "oracle"))
-    told = [arm for arm in arms if arm.versus_without is not None]
-    return sorted(told, key=lambda arm: (-arm.goodput.value, arm.name))
+    """Return the arms with policies, the best first."""
+    return ranked(arm for arm in simulation.arms if arm.versus_without is not None)
+
+
+def ranked(arms: Iterable[ArmSummary]) -> list[ArmSummary]:
+    """Return arms by goodput, the best first."""
+    return sorted(arms, key=lambda arm: (-arm.goodput.value, arm.name))
 
 
 def complaints(simulation: Simulation) -> list[str]:
     """Return what broke, said nothing or could not act, one sentence each."""
-    said = list(_idle_oracle(simulation))
+    said = [*_idle_oracle(simulation), *_too_good(simulation)]
     for arm in simulation.arms:
         said += [
             f"{arm.name}: {name} was quarantined: {why}" for name, why in arm.quarantined.items()
@@ -73,18 +78,19 @@ def _crossing(one: SensitivityPoint, other: SensitivityPoint) -> float:
 
 def _score(score: ForecastScore) -> str:
     text = (
-        f"{score.predictor}: AUPRC {wording.estimate(score.auprc)} where a random score has "
+        f"{score.predictor}: AUPRC {wording.estimate(score.auprc)} at a prevalence of "
         f"{score.prevalence:.3g}, on {score.incidents} incidents."
     )
     return f"{text} {score.skill}".strip()
 
 
 def _policy(policy: ReplayedPolicy) -> str:
+    name = policy.what or policy.policy
     if policy.failed:
-        return f"{policy.policy} was quarantined: {policy.failed}"
+        return f"{name} was quarantined: {policy.failed}"
     silent = "".join(f" {name} forecast nothing." for name in policy.silent)
     return (
-        f"{policy.policy}: {policy.granted} of {policy.proposals} proposals granted; "
+        f"{name}: {policy.granted} of {policy.proposals} proposals granted; "
         f"{policy.incidents_found} of {policy.incidents} incidents found, "
         f"{policy.false_alarms_per_node_day:.3g} false alarms per node-day.{silent}"
     )
@@ -98,7 +104,7 @@ def _goodput(simulation: Simulation) -> Iterator[str]:
     reference = arms[simulation.reference]
     yield (
         f"Of the baselines that need no forecast and recover as this job does, {reference.name} is "
-        f"best: goodput {wording.estimate(reference.goodput)}."
+        f"best: goodput {wording.estimate(reference.goodput)}.{_alike(simulation)}"
     )
     honest = (a for a in simulation.arms if a.kind == "baseline" and not a.needs_forecast)
     best = max(honest, key=lambda arm: arm.goodput.value)
@@ -107,6 +113,23 @@ def _goodput(simulation: Simulation) -> Iterator[str]:
             f"{best.name}, which recovers otherwise, has goodput {wording.estimate(best.goodput)} "
             f"({wording.gain(best.versus_reference)} points)."
         )
+    yield (
+        "Intervals are over draws of nodes and time from this one trace: another fleet, or "
+        "another year of this one, may differ by more."
+    )
+
+
+def _alike(simulation: Simulation) -> str:
+    """Say which other baselines are not clearly worse than the reference."""
+    alike = [
+        arm.name
+        for arm in ranked(simulation.arms)
+        if arm.kind == "baseline"
+        and not arm.needs_forecast
+        and arm.versus_reference is not None
+        and not wording.is_clear(arm.versus_reference)
+    ]
+    return f" Not clearly worse: {', '.join(alike)}." if alike else ""
 
 
 def _idle(arm: ArmSummary, simulation: Simulation) -> str:
@@ -140,7 +163,7 @@ def _active(arm: ArmSummary, simulation: Simulation) -> str:
     if versus is not None and versus != without:
         said.append(wording.relation(versus, simulation.reference))
     text = f"{arm.name} {', and '.join(said)}: goodput {wording.estimate(arm.goodput)}"
-    if arm.to_oracle is not None:
+    if arm.to_oracle is not None and versus is not None and wording.is_clear(versus):
         text += f", {arm.to_oracle:.0%} of the way to {simulation.oracle}"
     if arm.invalid_share > 0:
         text += f"; {arm.invalid_share:.0%} of its decisions rest on invalid telemetry"
@@ -155,6 +178,18 @@ def _deeds(arm: ArmSummary) -> str:
     if deeds.cordons:
         text += f"; cordoned {wording.counts(deeds.cordons, _MOST_NODES)}"
     return f"{text}."
+
+
+def _too_good(simulation: Simulation) -> Iterator[str]:
+    """Yield the candidates that do as well as who knows the future."""
+    for arm in simulation.arms:
+        if arm.kind == "candidate" and arm.to_oracle is not None and arm.to_oracle > _AS_TOLD:
+            gain = arm.versus_without
+            if gain is not None and wording.is_clear(gain) and gain.value > 0:
+                yield (
+                    f"{arm.name} goes {arm.to_oracle:.0%} of the way to {simulation.oracle}, who "
+                    f"knows the future: see that nothing tells it what is to come"
+                )
 
 
 def _idle_oracle(simulation: Simulation) -> Iterator[str]:

@@ -10,6 +10,7 @@ from torchloom_core.evaluate.report.figure import (
     SERIES,
     canvas,
 )
+from torchloom_core.evaluate.report.findings import ranked, watched
 from torchloom_core.evaluate.report.wording import POINTS
 from torchloom_core.evaluate.results import ArmSummary, Simulation
 
@@ -26,7 +27,7 @@ _LOWER = 0.3
 _MARK_OF = {
     **_DECIDED,
     "down": ("v", "#cf222e", "failure that hit the job"),
-    "hit_missed": ("o", "#1a7f37", "failure of a node that had been left"),
+    "hit_missed": ("o", "#1a7f37", "failure of a node just left"),
     "migrated": ("^", "#8250df", "migration"),
     "waiting": ("s", "#7d4e2d", "too few nodes"),
 }
@@ -124,7 +125,7 @@ def sensitivity_plot(simulation: Simulation) -> str:
 
 
 def break_even_plot(simulation: Simulation) -> str:
-    """Return what one migration is worth at each precision, and where predictors lie."""
+    """Return what a move is worth by the prices at each precision, and what it was worth."""
     rule = simulation.break_even
     if rule.loss_gpu_s <= 0:
         return ""
@@ -138,19 +139,24 @@ def break_even_plot(simulation: Simulation) -> str:
             f"break-even {rule.precision:.3g}", (rule.precision, worth[1]), color="#cf222e",
             xytext=(4, -4), textcoords="offset points", va="top",
         )  # fmt: skip
-        for (name, precision), colour in zip(sorted(rule.measured.items()), SERIES, strict=False):
-            value = (precision * rule.loss_gpu_s - rule.price_gpu_s) / 3600
-            axes.plot([precision], [value], "o", color=colour, label=f"{name} ({precision:.2g})")
+        gpu_h = simulation.runs[0].wall_s * simulation.runs[0].gpus / 3600
+        moving = [arm for arm in watched(simulation) if arm.moves and arm.name in rule.measured]
+        for arm, colour in zip(moving, SERIES * len(moving), strict=False):
+            precision, gain = rule.measured[arm.name], arm.versus_without
+            if gain is not None:
+                value = gain.value * gpu_h / arm.moves
+                label = f"{arm.name} ({precision:.2g}, {value:.3g})"
+                axes.plot([precision], [value], "o", color=colour, label=label)
         axes.set_xlabel("precision of an alarm")
         axes.set_ylabel("GPU-hours gained per move")
-        if rule.measured:
+        if moving:
             axes.legend(fontsize=9, loc="lower right")
     return drawn.svg
 
 
 def _ranked(simulation: Simulation) -> list[ArmSummary]:
     """Return the arms, the worst first: rows are drawn from the bottom."""
-    return sorted(simulation.arms, key=lambda arm: (arm.goodput.value, arm.name))
+    return ranked(simulation.arms)[::-1]
 
 
 def _name_rows(axes: Any, arms: Sequence[ArmSummary]) -> None:

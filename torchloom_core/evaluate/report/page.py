@@ -10,8 +10,8 @@ import msgspec
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.evaluate.compare import MIN_SEEDS
 from torchloom_core.evaluate.report import forecast_plots, goodput_plots, wording
-from torchloom_core.evaluate.report.findings import complaints, findings, flips, watched
-from torchloom_core.evaluate.results import ArmSummary, Report, Simulation
+from torchloom_core.evaluate.report.findings import complaints, findings, flips, ranked, watched
+from torchloom_core.evaluate.results import Report, Simulation
 from torchloom_core.evaluate.sensitivity import SEEDS
 
 _DAY_NS = 86_400 * SECOND_NS
@@ -29,7 +29,7 @@ def page_text(report: Report) -> str:
     return template.from_string(source).render(
         report=report,
         simulation=simulation,
-        arms=_ranked(simulation.arms) if simulation else (),
+        arms=ranked(simulation.arms) if simulation else (),
         watched=watched(simulation) if simulation else (),
         findings=findings(report),
         facts=list(_facts(report)),
@@ -102,10 +102,6 @@ def _facts(report: Report) -> Iterator[tuple[str, str]]:
 
 def _date(ts_ns: int) -> str:
     return datetime.fromtimestamp(ts_ns / SECOND_NS, tz=UTC).strftime("%Y-%m-%d")
-
-
-def _ranked(arms: tuple[ArmSummary, ...]) -> list[ArmSummary]:
-    return sorted(arms, key=lambda arm: (-arm.goodput.value, arm.name))
 
 
 def _bounds(simulation: Simulation) -> list[list[str]]:

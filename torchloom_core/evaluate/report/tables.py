@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from torchloom_core.evaluate.report import wording
-from torchloom_core.evaluate.report.findings import complaints, findings, watched
+from torchloom_core.evaluate.report.findings import complaints, findings, ranked, watched
 from torchloom_core.evaluate.results import (
     ArmSummary,
     ForecastScore,
@@ -92,19 +92,19 @@ def _policies(policies: Iterable[ReplayedPolicy]) -> Table:
 
 def _worth(simulation: Simulation) -> Table:
     table = _table(
-        "What policies are worth: points over the same job without them",
+        "Gain over the same job without the policies, in points",
         "arm", "gain", "proposed", "granted", "denied",
     )  # fmt: skip
     for arm in watched(simulation):
-        proposed, granted = arm.deeds.proposed, sum(arm.deeds.granted.values())
-        table.add_row(
-            escape(arm.name),
-            wording.gain(arm.versus_without),
-            f"{proposed:.1f}",
-            f"{granted:.1f}",
-            f"{proposed - granted:.1f}",
-            style=_STYLE_OF[arm.kind],
-        )
+        if arm.kind in ("candidate", "oracle"):
+            table.add_row(
+                escape(arm.name),
+                wording.gain(arm.versus_without),
+                f"{arm.deeds.proposed:.1f}",
+                f"{sum(arm.deeds.granted.values()):.1f}",
+                f"{sum(arm.deeds.denied.values()):.1f}",
+                style=_STYLE_OF[arm.kind],
+            )
     return table
 
 
@@ -113,7 +113,7 @@ def _arms(simulation: Simulation) -> Table:
         f"Goodput over {len(simulation.seeds)} seeds, gain in points over {simulation.reference}",
         "arm", "goodput", "ETTR", "gain", "to oracle", "failures", "moves", "right",
     )  # fmt: skip
-    for arm in sorted(simulation.arms, key=lambda arm: -arm.goodput.value):
+    for arm in ranked(simulation.arms):
         table.add_row(*_cells(arm), style=_STYLE_OF[arm.kind])
     return table
 

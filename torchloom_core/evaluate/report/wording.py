@@ -35,10 +35,14 @@ def gain(interval: Interval | None) -> str:
     """Return a difference in goodput as ``+1.23 [+0.80, +1.70]``, in points."""
     if interval is None:
         return ""
-    text = f"{POINTS * interval.value:+.2f}"
+    text = _points(interval.value)
     if interval.low is None or interval.high is None:
         return text
-    return f"{text} [{POINTS * interval.low:+.2f}, {POINTS * interval.high:+.2f}]"
+    return f"{text} [{_points(interval.low)}, {_points(interval.high)}]"
+
+
+def _points(share: float) -> str:
+    return f"{round(POINTS * share, 2) + 0.0:+.2f}"  # never -0.00
 
 
 def is_clear(interval: Interval) -> bool:
@@ -51,7 +55,8 @@ def is_clear(interval: Interval) -> bool:
 def relation(interval: Interval, other: str) -> str:
     """Return what a paired difference says: ``is better than daly (+0.20 [+0.09, +0.31] points)``.
 
-    Nothing is called better or worse whose interval holds zero.
+    Nothing is called better or worse whose interval holds zero. How many runs were ahead and
+    behind shows whether a few of them make out the mean.
     """
     if interval.low is None:
         word = "has too few seeds to be told from"
@@ -61,7 +66,10 @@ def relation(interval: Interval, other: str) -> str:
         word = "shows no clear difference to"
     else:
         word = "is better than" if interval.value > 0 else "is worse than"
-    return f"{word} {other} ({gain(interval)} points)"
+    runs = ""
+    if interval.ahead is not None:
+        runs = f"; ahead in {interval.ahead} runs, behind in {interval.behind}"
+    return f"{word} {other} ({gain(interval)} points{runs})"
 
 
 def counts(named: Mapping[str, float], most: int | None = None) -> str:
