@@ -12,6 +12,7 @@
     ├── TraceError           a trace bundle, or what should become one, breaks a rule
     ├── ModelError           a fitted model cannot be read, or is not what is asked for
     ├── LeakError            a score would rest on what could not have been known
+    ├── WorkerLost           a process that plays runs died
     └── RequestError         the Weaver refused, or did not answer, an operator's request
 
 The command line prints the message of a :class:`TorchloomError` as one line and exits with
@@ -76,6 +77,12 @@ class LeakError(TorchloomError):
     """A score would rest on what could not have been known at the time; names the leak."""
 
     exit_code = 8
+
+
+class WorkerLost(TorchloomError):
+    """A process that plays runs of an evaluation was killed, or had no memory left."""
+
+    exit_code = 9
 
 
 class RequestError(TorchloomError):

@@ -4,6 +4,19 @@ import difflib
 from collections.abc import Iterable
 
 _LISTED = 20
+_ALL_BUT_EQUAL = 0.8
+
+
+def mistyped(name: str, known: Iterable[str]) -> str:
+    """Return the known name that ``name`` is all but equal to, in whatever case; "" if none is.
+
+    Examples
+    --------
+    >>> mistyped("RESOLVD", ["resolved", "cause"]), mistyped("slot", ["resolved", "cause"])
+    ('resolved', '')
+    """
+    close = difflib.get_close_matches(name.lower(), sorted(known), n=1, cutoff=_ALL_BUT_EQUAL)
+    return next(iter(close), "")
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -60,6 +60,18 @@ def test_a_bundle_is_described_for_machines(with_bundle):
     assert (found["fatal"], found["rate"]["failures"], found["watched"]) == (2, 2, {"node": 2})
 
 
+def test_a_bundle_of_which_a_file_was_changed_is_described_with_a_warning(with_bundle):
+    path = with_bundle.path / "mine.tltrace" / "events.jsonl"
+    path.write_text(path.read_text() + "\n")
+    for words in ((), ("--json",)):
+        result = with_bundle.torchloom("trace", "describe", "mine.tltrace", *words)
+        assert result.returncode == 0
+        (line,) = result.stderr.splitlines()
+        assert line.startswith("warning: mine.tltrace/events.jsonl: need sha256 ")
+        assert line.endswith("; it is not what the bundle was written with")
+        assert "warning" not in result.stdout
+
+
 def test_a_bundle_that_is_there_is_only_replaced_by_force(with_bundle):
     again = ("trace", "import", "csv", "mine.csv", "mine.tltrace")
     refused = with_bundle.torchloom(*again)

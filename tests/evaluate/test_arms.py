@@ -159,6 +159,23 @@ def test_a_whole_config_is_one_arm_and_takes_one_model_of_a_predictor(tmp_path):
         arms(config, predictors=TWO_MODELS, config_path=path)
 
 
+def test_a_policy_of_the_config_that_is_told_nobody_reads_what_was_asked_for(tmp_path):
+    told = {"failure_forecast": {}, "checkpoint_interval": {}, "straggler": {}}
+    config = replace(CONFIG, policies=told)
+    path = tmp_path / "mine.toml"
+    (arm,) = arms(config, predictors=(("ewma", ""),), config_path=path)
+    assert arm.policies == {**told, "failure_forecast": {"predictor": "ewma"}}
+    assert arm.what == "all of mine.toml, told by ewma"
+    (alone,) = arms(config, config_path=path)
+    assert (alone.policies, alone.what) == (told, "all of mine.toml")
+    with pytest.raises(ConfigError) as refused:
+        arms(config, predictors=(("ewma", ""), ("trend", "")), config_path=path)
+    assert str(refused.value) == (
+        "--predictor: need a --policy to compare them with, or one for all of mine.toml, was "
+        "ewma and trend"
+    )
+
+
 def test_a_predictor_alone_is_no_arm():
     assert arms(predictors=(("ewma", ""),)) == []
 

@@ -2,9 +2,6 @@
 
 import json
 import signal
-import subprocess
-import sys
-from contextlib import suppress
 
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -39,6 +36,8 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "bare.toml").write_text("[evaluate]\ngroups = 4\n")
     deaf = "[evaluate]\ngroups = 4\n[policies.silence]\n[policies.lemon_nodes]\n"
     (tmp_path / "deaf.toml").write_text(deaf)
+    told = "[policies.failure_forecast]\npredictor = 'fault_history'\n"
+    (tmp_path / "told.toml").write_text(told)
     return tmp_path
 
 
@@ -143,6 +142,11 @@ def test_a_model_without_skill_is_refused_with_what_to_do_though_no_config_is_at
     with (folder / "bare.toml").open("a") as file:
         file.write("[policies.failure_forecast]\naccept_unskilled = true\n")
     assert evaluate(*words, "--config", "bare.toml") == 0
+    # As the config says of it what it takes, the policy need not be named.
+    words = (*words[:1], *words[3:])
+    assert evaluate(*words, "--config", "bare.toml") == 0
+    (arm,) = (arm for arm in reported(folder)["simulation"]["arms"] if arm["kind"] == "candidate")
+    assert arm["what"] == "all of bare.toml, told by fault_history"
 
 
 def test_a_predictor_beside_a_config_is_the_one_that_its_policies_read(folder):
@@ -268,6 +272,18 @@ def test_why_a_predictor_judges_nobody_is_said(folder, predictor, options, cause
     assert told.endswith(cause)
 
 
+def test_without_the_sweep_costs_are_not_varied_and_the_rest_is_the_same(folder):
+    words = ("small.tltrace", "--policy", "silence", "--seeds", "1")
+    assert evaluate(*words, "--no-sweep") == 0
+    without = reported(folder)["simulation"]
+    played = len(list((folder / "small-evaluation" / "runs").iterdir()))
+    assert evaluate(*words) == 0
+    simulation = reported(folder)["simulation"]
+    assert len(list((folder / "small-evaluation" / "runs").iterdir())) > played
+    assert simulation["sensitivity"]
+    assert without == {**simulation, "sensitivity": []}
+
+
 def test_what_cannot_be_evaluated_leaves_no_folder(folder):
     with pytest.raises(TorchloomError):
         evaluate("small.tltrace", "--policy", "nobody")
@@ -283,6 +299,24 @@ def test_replay_scores_the_predictor_and_counts_what_the_policy_proposed(folder,
     assert [score["predictor"] for score in report["forecasts"]] == ["fault_history"]
     assert [policy["policy"] for policy in report["policies"]] == ["failure_forecast"]
     assert report["simulation"] is None
+
+
+def test_replay_says_whose_forecasts_a_policy_read(folder, capsys):
+    """Those that the config names, though another predictor is asked for and scored."""
+    words = ("--mode", "replay", "--predictor", "fault_history", "--resamples", "200")
+    words += ("--policy", "failure_forecast", "--config", "told.toml")
+    told = "[policies.failure_forecast]\npredictor = 'ewma'\n[predictors.ewma]\nmetric = 'heat'\n"
+    (folder / "told.toml").write_text(CONFIG.partition("[policies")[0] + told)
+    assert evaluate("small.tltrace", *words) == 0
+    (policy,) = reported(folder)["policies"]
+    assert (policy["policy"], policy["what"]) == (
+        "failure_forecast",
+        "failure_forecast, told by ewma",
+    )
+    assert (
+        "failure_forecast, told by ewma: "
+        in (folder / "small-evaluation" / "report.html").read_text()
+    )
 
 
 def test_forecasts_that_were_made_elsewhere_are_scored(folder, capsys):
@@ -323,6 +357,11 @@ def test_a_report_says_what_it_takes_for_granted(folder):
         (
             "small.tltrace --config deaf.toml --predictor fault_history",
             "--predictor fault_history: need a --policy that reads it, was silence and lemon_nodes",
+        ),
+        (
+            "small.tltrace --config told.toml --policy failure_forecast --predictor ewma",
+            "--predictor ewma: need a --policy that reads it, was failure_forecast, which reads "
+            "fault_history by the config",
         ),
         ("small.tltrace --predictor =a", "--predictor: need NAME or NAME=MODEL.tlmodel, was '=a'"),
         ("small.tltrace --scores mine", "--scores: need NAME=FILE, was 'mine'"),
@@ -369,25 +408,6 @@ def test_a_predictor_that_looks_no_further_than_a_tick_is_refused_in_the_closed_
     )
     replayed = (*words, "--config", "slow.toml", "--mode", "replay", "--resamples", "200")
     assert evaluate(*replayed) == 0
-
-
-def test_an_interruption_keeps_what_is_finished_and_says_how_to_go_on(folder):
-    """A real interrupt from the keyboard, as soon as two runs are on disk."""
-    words = ("evaluate", "small.tltrace", "--policy", "failure_forecast", "--seeds", "20")
-    words += ("--predictor", "fault_history")
-    command = [sys.executable, "-m", "torchloom_core.cli", *words]
-    process = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True)
-    runs = folder / "small-evaluation" / "runs"
-    while process.poll() is None and len(list(runs.glob("*.json"))) < 2:
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(0.05)
-    process.send_signal(signal.SIGINT)
-    _, said = process.communicate()
-    kept = len(list(runs.glob("*.json")))
-    assert process.returncode == 130
-    assert f"{kept} finished runs are kept in small-evaluation/runs" in said
-    assert "Traceback" not in said
-    assert not (folder / "small-evaluation" / "report.json").exists()
 
 
 @pytest.mark.parametrize(

@@ -71,6 +71,40 @@ def test_times_are_utc_unless_they_say_otherwise_and_unknown_columns_stay(tmp_pa
     assert (first.id, second.id, third.id) == ("events-2", "events-5", "events-3")
 
 
+@pytest.mark.parametrize(
+    ("header", "told"),
+    [
+        ("resolvd", ["'resolvd' is kept as it is; did you mean 'resolved'?"]),
+        ("RESOLVED", ["'RESOLVED' is kept as it is; did you mean 'resolved'?"]),
+        ("t_resolvd", ["'t_resolvd' is kept as it is; did you mean 't_resolved'?"]),
+        ("slot", []),
+        ("kinds", []),
+    ],
+)
+def test_a_column_that_is_almost_a_known_one_is_kept_and_told(tmp_path, caplog, header, told):
+    """Not where the one it resembles is there: ``kinds`` beside ``kind`` is no slip."""
+    text = f"time,component,kind,{header}\n2026-01-01,n1,x,a\n2026-01-02,n1,x,b\n"
+    first, _ = imported(tmp_path, events=text).events()
+    assert first.extra == {header: "a"}
+    assert caplog.messages == [f"{tmp_path}/events.csv:1: column {line}" for line in told]
+
+
+def test_a_mistyped_column_of_a_topology_or_of_long_telemetry_is_told_a_metric_is_none(
+    tmp_path, caplog
+):
+    tables = {
+        "topology": "id,kind,gpu\nn1,node,8\nn2,node,8\n",
+        "long": "time,component,metric,value,vaild\n2026-01-01,n1,temp,5,true\n",
+        "wide": "time,component,availabe\n2026-01-01,n1,5\n",
+    }
+    for layout in ("long", "wide"):
+        mapping = f"[topology]\nfile = 'topology.csv'\n[telemetry]\nfile = '{layout}.csv'\n"
+        imported(tmp_path, mapping + f"layout = '{layout}'\n", events=PLAIN, **tables)
+    topology = f"{tmp_path}/topology.csv:1: column 'gpu' is kept as it is; did you mean 'gpus'?"
+    long = f"{tmp_path}/long.csv:1: column 'vaild' is kept as it is; did you mean 'valid'?"
+    assert caplog.messages == [topology, long, topology]
+
+
 def test_every_column_of_an_event_can_be_given(tmp_path):
     text = (
         "id,t_event,t_avail,component,kind,code,severity,fatal,cause,follows,t_resolved,label\n"
@@ -298,6 +332,19 @@ def test_all_rows_that_break_a_rule_among_others_are_told(tmp_path):
         f"wide.csv:2: {unknown} 'n2'",
         f"wide.csv:4: {unknown} 'n3'",
         "5 faults in all",
+    ]
+
+
+def test_a_parent_without_a_row_is_one_fault_of_the_first_that_names_it(tmp_path):
+    mapping = "[topology]\nfile = 'topology.csv'\n"
+    topology = "id,kind,parent\nn1,node,r2\nn2,node,r1; r1\nn3,node,r1\nn4,node,r1; r2\n"
+    topology += "n5,node,r3; r3\n"
+    add = "add a row for it, with its kind: rack, node, switch"
+    assert refusal(tmp_path, mapping, events=PLAIN, topology=topology) == [
+        f"topology.csv:2: need parents of the topology, was 'r2', named by 2 components; {add}",
+        f"topology.csv:3: need parents of the topology, was 'r1', named by 3 components; {add}",
+        f"topology.csv:6: need parents of the topology, was 'r3'; {add}",
+        "3 faults in all",
     ]
 
 

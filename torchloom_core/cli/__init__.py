@@ -11,6 +11,7 @@ from torchloom_core.errors import TorchloomError
 
 _USAGE = 2
 _INTERRUPTED = 130
+_TERMINATED = 143
 _EXTRA_OF = {
     **dict.fromkeys(("jinja2", "joblib", "markupsafe", "matplotlib"), "evaluate"),
     **dict.fromkeys(("safetensors", "sklearn", "skops", "statsmodels"), "predictors"),
@@ -19,6 +20,10 @@ _EXTRA_OF = {
 }
 """Modules that come with another extra than ``server``."""
 _OWN = ("torchloom_core", "torchloom_policies", "torchloom_predictors", "torchloom_threadlet")
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM came; whoever heeds an interrupt at the keyboard heeds it, too."""
 
 
 def main() -> None:
@@ -53,6 +58,8 @@ def _run(arguments: list[str]) -> int:
         return _fail(str(error), error.exit_code)
     except ImportError as error:
         return _missing(error)
+    except Terminated:
+        return _TERMINATED
     except KeyboardInterrupt:
         return _INTERRUPTED
     return int(status or 0)

@@ -1,5 +1,6 @@
 """``torchloom evaluate``."""
 
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,11 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
+from torchloom_core.cli import Terminated
 from torchloom_core.cli.evaluate_progress import progress
 from torchloom_core.cli.options import AsJson
 from torchloom_core.cli.output import console
 from torchloom_core.config import load
-from torchloom_core.errors import ConfigError
+from torchloom_core.errors import ConfigError, WorkerLost
 
 # What simulates and scores is heavy, and `torchloom --help` should not wait for it.
 if TYPE_CHECKING:
@@ -38,6 +40,7 @@ def evaluate(
     horizon_s: Annotated[float | None, Parameter(validator=Number(gt=0))] = None,
     false_alarms_per_node_day: Annotated[float, Parameter(validator=Number(gte=0))] = 0.01,
     resamples: Annotated[int, Parameter(validator=Number(gte=100))] = 2_000,
+    sweep: Annotated[bool, Parameter(show_default=False)] = True,
     jobs: int = 1,
     backend: Literal["loky", "ray"] = "loky",
     ray_address: str = "",
@@ -80,6 +83,8 @@ def evaluate(
         The threshold of a predictor without a model keeps to so many.
     resamples
         For each bootstrapped interval of a score.
+    sweep
+        Vary the costs, too, which is most of the work.
     jobs
         Processes at once; -1: one a core.
     backend
@@ -119,6 +124,7 @@ def evaluate(
         days=days,
         horizon_s=horizon_s,
         seeds=seeds,
+        sweep=sweep,
         workforce=Workforce(jobs=jobs, backend=backend, ray_address=ray_address),
     )
     folder = out or Path(f"{trace.name.removesuffix('.tltrace')}-evaluation")
@@ -153,16 +159,28 @@ def _until(trace: Path, text: str | None) -> int | None:
 
 @contextmanager
 def _says_what_is_kept(folder: Path) -> Iterator[None]:
-    """Where a person interrupts, say what is not lost."""
+    """Where an interrupt, SIGTERM or a dead process ends it, say what is not lost."""
+    before = signal.signal(signal.SIGTERM, _terminate)
     try:
         yield
     except KeyboardInterrupt:
-        runs = folder / "runs"
-        kept = len(list(runs.glob("*.json")))
-        what = f"{kept} finished runs are kept in {runs}" if kept else "no run was finished"
-        onward = "goes on from there" if kept else "begins anew"
-        sys.stderr.write(f"torchloom: interrupted; {what}: the same command {onward}\n")
+        sys.stderr.write(f"torchloom: interrupted; {_kept(folder)}\n")
         raise
+    except WorkerLost as error:
+        raise WorkerLost(f"{error}; {_kept(folder)}, fewer --jobs need less memory") from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _terminate(*_: object) -> None:
+    raise Terminated
+
+
+def _kept(folder: Path) -> str:
+    runs = folder / "runs"
+    kept = len(list(runs.glob("*.json")))
+    what = f"{kept} finished runs are kept in {runs}" if kept else "no run was finished"
+    return f"{what}: the same command {'goes on from there' if kept else 'begins anew'}"
 
 
 def _write(report: "Report", text: str, folder: Path) -> Path:

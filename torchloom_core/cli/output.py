@@ -42,6 +42,12 @@ class _Trimmed:
             yield Segment.line()
 
 
+def warn(text: str) -> None:
+    """Say on stderr, in one line, what a person should know of what is printed."""
+    err = Console(stderr=True, highlight=False)
+    err.print(f"warning: {text}", style="yellow", markup=False, soft_wrap=True)
+
+
 def print_json(value: Any) -> None:
     """Print any message as one line of JSON; NaN becomes null."""
     sys.stdout.write(msgspec.json.encode(value).decode() + "\n")

@@ -6,7 +6,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from torchloom_core.cli.options import AsJson
-from torchloom_core.cli.output import console, print_json
+from torchloom_core.cli.output import console, print_json, warn
 from torchloom_core.cli.trace_progress import reading
 from torchloom_core.cli.trace_view import tables, tell
 
@@ -54,9 +54,12 @@ def describe(bundle: Path, /, *, plot: Path | None = None, json: AsJson = False)
         Draw the faults over time into this file, .png or .svg.
     """
     from torchloom_core.trace.bundle import Bundle
+    from torchloom_core.trace.checksums import changed
     from torchloom_core.trace.describe import describe as look
 
     opened = Bundle.open(bundle)
+    if fault := next(changed(opened), None):
+        warn(f"{fault}; it is not what the bundle was written with")
     found = look(opened)
     if plot is not None:
         from torchloom_core.trace.plot import draw_faults

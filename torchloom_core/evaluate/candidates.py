@@ -76,7 +76,7 @@ def candidates(asked: Asked, config: Config, installed: Mapping[str, type[Any]])
 
     Policies are as the config has them, or as they come; one that reads forecasts unless told
     otherwise reads those that were asked for. Without any named, a config file is one arm with
-    all that is active in it.
+    all that is active in it, and what is asked for is one predictor.
 
     Raises
     ------
@@ -88,14 +88,7 @@ def candidates(asked: Asked, config: Config, installed: Mapping[str, type[Any]])
     refuse_twice("--predictor", (one.label for one in chosen))
     tables = _tables_of(config) | {one.name: one.table for one in chosen}
     if not asked.policies and asked.config_path is not None and config.policies:
-        path = asked.config_path
-        if len(chosen) > len({one.name for one in chosen}):
-            named = " and ".join(one.label for one in chosen)
-            raise ConfigError(
-                f"--predictor: need a --policy to compare models with, or one model of a name "
-                f"for all of {path.name}, was {named}"
-            )
-        return [_arm(path.stem, f"all of {path.name}", dict(config.policies), tables)]
+        return [_of_config(asked.config_path, config.policies, chosen, tables, installed)]
     return [
         arm
         for name in asked.policies
@@ -108,6 +101,28 @@ def refuse_twice(option: str, names: Iterable[str]) -> None:
     for name, times in Counter(names).items():
         if times > 1:
             raise ConfigError(f"{option}: need each name once, was {name!r} {times} times")
+
+
+def _of_config(
+    path: Path,
+    policies: Mapping[str, dict[str, Any]],
+    chosen: Sequence[Forecaster],
+    tables: dict[str, dict[str, Any]],
+    installed: Mapping[str, type[Any]],
+) -> Arm:
+    """Return the one arm of all that is in a config file."""
+    open_ = _untold(policies, installed)
+    if len(chosen) > (1 if open_ else len({one.name for one in chosen})):
+        named = " and ".join(one.label for one in chosen)
+        raise ConfigError(
+            f"--predictor: need a --policy to compare them with, or one for all of {path.name}, "
+            f"was {named}"
+        )
+    what = f"all of {path.name}"
+    if open_ and chosen:
+        policies = _told(policies, open_, chosen[0])
+        what += f", told by {chosen[0].label}"
+    return _arm(path.stem, what, dict(policies), tables)
 
 
 def _of_policies(
@@ -123,13 +138,13 @@ def _of_policies(
         if part not in installed:
             raise ConfigError(f"--policy {name}: no policy has this name{nearest(part, installed)}")
     given = {part: _acting(config.policies.get(part, {})) for part in parts}
-    open_ = [part for part in parts if _default(installed[part]) and _OPTION not in given[part]]
+    open_ = _untold(given, installed)
     told = {settings[_OPTION] for settings in given.values() if _OPTION in settings}
     choices = [one for one in chosen if open_ or one.name in told]
     for choice in choices if choices else (None,):
         policies, known, labels = given, dict(tables), dict[str, str]()
         if choice is not None:
-            policies = given | {part: {**given[part], _OPTION: choice.name} for part in open_}
+            policies = _told(given, open_, choice)
             known[choice.name], labels[choice.name] = choice.table, choice.label
         read = {
             settings.get(_OPTION, _default(installed[part])) for part, settings in policies.items()
@@ -139,6 +154,24 @@ def _of_policies(
         by = ", ".join(labels.get(one, one) for one in predictors)
         what = " and ".join(parts) + (f", told by {by}" if by else "")
         yield _arm(arm_name, what, policies, predictors)
+
+
+def _untold(
+    policies: Mapping[str, dict[str, Any]], installed: Mapping[str, type[Any]]
+) -> list[str]:
+    """Return the policies that read forecasts, and are not told whose."""
+    return [
+        name
+        for name, settings in policies.items()
+        if name in installed and _default(installed[name]) and _OPTION not in settings
+    ]
+
+
+def _told(
+    policies: Mapping[str, dict[str, Any]], open_: Iterable[str], by: Forecaster
+) -> dict[str, dict[str, Any]]:
+    """Return the policies, those that are ``open_`` told whose forecasts to read."""
+    return {**policies, **{name: {**policies[name], _OPTION: by.name} for name in open_}}
 
 
 def _arm(

@@ -41,11 +41,12 @@ def refuse_unread(asked: Asked, config: Config, arms: list[Arm]) -> None:
         own = replace(ticking(config), policies=arm.policies, predictors=arm.predictors)
         active = activate(own, installed(), str(asked.config_path)).policies
         read = {name for one in active for name in getattr(one.policy, "predictors", ())}
+    whose = f", which reads {' and '.join(sorted(read))} by the config" if read else ""
     for one in forecasters(asked, config):
         if one.name not in read:
             raise ConfigError(
                 f"--predictor {one.label}: need a --policy that reads it, was "
-                f"{' and '.join(policies)}"
+                f"{' and '.join(policies)}{whose}"
             )
 
 

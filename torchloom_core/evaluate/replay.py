@@ -113,7 +113,7 @@ def replay_policies(
     ]
     failed = "; ".join(f"{f.rule}: {f.detail}" for f in failures)
     silent = tuple(sorted(kernel.forecasts.silent))
-    return replace(tally.result(arm.name), failed=failed, silent=silent)
+    return replace(tally.result(arm.name), what=arm.what, failed=failed, silent=silent)
 
 
 def is_recorded(bundle: Bundle) -> bool:

@@ -4,6 +4,7 @@ import hashlib
 import inspect
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,9 @@ def write_whole(path: Path, data: bytes) -> None:
         os.replace(part, path)
     except OSError as error:
         raise StateError(f"{path}: cannot be written: {error.strerror}") from None
+    finally:
+        with suppress(OSError):
+            part.unlink()
 
 
 def key_of(setting: Setting, arm: Arm, seed: int) -> str:

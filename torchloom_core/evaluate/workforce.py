@@ -1,12 +1,15 @@
 """Play many runs at once: on the cores of this machine, or on those of a Ray cluster."""
 
 import logging
+import signal
 import warnings
 from collections.abc import Iterator, Sequence
+from concurrent.futures.process import BrokenProcessPool
 from typing import Literal
 
 import msgspec
 
+from torchloom_core.errors import WorkerLost
 from torchloom_core.evaluate.arms import Arm
 from torchloom_core.evaluate.results import RunResult
 from torchloom_core.evaluate.runs import Setting, simulate
@@ -46,6 +49,11 @@ class Workforce(msgspec.Struct, frozen=True, kw_only=True):
 
         They go out seed by seed: a process draws a scene once for all arms, and after the first
         seed every arm has shown how long it takes.
+
+        Raises
+        ------
+        WorkerLost
+            If a process of this machine dies.
         """
         import joblib
 
@@ -53,8 +61,13 @@ class Workforce(msgspec.Struct, frozen=True, kw_only=True):
         if self.backend == "loky":
             # One that has grown ends between two runs, and another takes its place.
             warnings.filterwarnings("ignore", "A worker stopped while some jobs", UserWarning)
-            work = joblib.Parallel(n_jobs=self.jobs, return_as="generator_unordered")
-            yield from work(joblib.delayed(_play)(errand) for errand in errands)
+            work = joblib.Parallel(
+                n_jobs=self.jobs, return_as="generator_unordered", initializer=_leave_interrupts
+            )
+            try:
+                yield from work(joblib.delayed(_play)(errand) for errand in errands)
+            except BrokenProcessPool:
+                raise WorkerLost("a worker process died: killed, or out of memory") from None
             return
         jobs = self._join_ray()
         for start in range(0, len(errands), _ROUND * jobs):
@@ -78,6 +91,11 @@ class Workforce(msgspec.Struct, frozen=True, kw_only=True):
             )
         register_ray()
         return self.jobs if self.jobs > 0 else int(ray.cluster_resources()["CPU"])
+
+
+def _leave_interrupts() -> None:
+    """Let whoever started this process end it: a terminal interrupts both."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _play(errand: Errand) -> tuple[Errand, RunResult]:

@@ -107,17 +107,24 @@ class Rules:
 
 
 def parent_faults(parts: Iterable[Component]) -> Iterator[tuple[int, str]]:
-    """Yield ``(index, fault)`` for parents that do not exist, and the first circle of them."""
+    """Yield ``(index, fault)`` for parents that do not exist, and the first circle of them.
+
+    A parent that does not exist is one fault, of the first part that names it.
+    """
     listed = list(parts)
     index_of = {part.id: index for index, part in enumerate(listed)}
+    missing: dict[str, list[int]] = {}
     for index, part in enumerate(listed):
-        for parent in part.parents:
+        for parent in dict.fromkeys(part.parents):
             if parent not in index_of:
-                yield (
-                    index,
-                    f"need parents of the topology, was {parent!r}; add a row for it, with its "
-                    f"kind: rack, node, switch",
-                )
+                missing.setdefault(parent, []).append(index)
+    for parent, indices in missing.items():
+        named = f", named by {len(indices)} components" if len(indices) > 1 else ""
+        yield (
+            indices[0],
+            f"need parents of the topology, was {parent!r}{named}; add a row for it, with its "
+            f"kind: rack, node, switch",
+        )
     try:
         TopologicalSorter({part.id: part.parents for part in listed}).prepare()
     except CycleError as error:

@@ -4,6 +4,7 @@ Row 1 is the header, so that rows count as the lines of the file do.
 """
 
 import csv
+import logging
 import warnings
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
@@ -16,11 +17,13 @@ from numpy.typing import NDArray
 
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.errors import ConfigError, TraceError
-from torchloom_core.naming import nearest
+from torchloom_core.naming import mistyped, nearest
 from torchloom_core.trace.importers.faults import Faults
 from torchloom_core.trace.importers.mapping import SHORT, Times
 
 FIRST_ROW = 2
+
+_log = logging.getLogger(__name__)
 
 _UNIT_NS = {"ns": 1, "s": SECOND_NS, "days": 86_400 * SECOND_NS}
 _BEYOND_NS = float(2**63)
@@ -124,6 +127,15 @@ def rename(
         if column not in {*columns, *table.columns} and short in {*table.columns} - {*names}:
             names[str(short)] = column
     return table.rename(columns=names)
+
+
+def tell_mistyped(table: pd.DataFrame, known: Iterable[str], place: Path) -> None:
+    """Say which columns of the renamed table a bundle keeps though a known one may be meant."""
+    absent = set(known).difference(table.columns)
+    absent |= {SHORT[column] for column in absent if column in SHORT}
+    for name in table.columns:
+        if name not in known and (meant := mistyped(str(name), absent)):
+            _log.warning("%s:1: column %r is kept as it is; did you mean %r?", place, name, meant)
 
 
 def need_columns(table: pd.DataFrame, columns: Iterable[str], place: Path) -> None:

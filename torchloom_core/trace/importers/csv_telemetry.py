@@ -16,6 +16,7 @@ from torchloom_core.trace.importers.cells import (
     numbers_of,
     read_table,
     rename,
+    tell_mistyped,
     times_ns,
 )
 from torchloom_core.trace.importers.faults import TOLD, Faults
@@ -86,6 +87,7 @@ def read_telemetry(folder: Path, plan: Telemetry, times: Times, faults: Faults) 
 
 def _long(table: pd.DataFrame, moments: pd.DataFrame, path: Path, faults: Faults) -> pd.DataFrame:
     need_columns(table, ("metric", "value"), path)
+    tell_mistyped(table, TELEMETRY_COLUMNS, path)
     need_cells(table, ["metric"], path, faults)
     extra = [name for name in table.columns if name not in TELEMETRY_COLUMNS]
     long = moments.assign(

@@ -17,6 +17,7 @@ from torchloom_core.trace.importers.cells import (
     need_columns,
     read_table,
     rename,
+    tell_mistyped,
     times_ns,
 )
 from torchloom_core.trace.importers.csv_telemetry import LongTable, read_telemetry
@@ -117,6 +118,7 @@ def import_csv(
 def _events(path: Path, plan: Events, times: Times, faults: Faults) -> tuple[dict[int, Event], int]:
     """Return the events by their row, and how many rows were copies of one before."""
     table = rename(read_table(path), plan.columns, _columns(Event), path)
+    tell_mistyped(table, _columns(Event), path)
     needed = {"t_event", "component", "kind"} - plan.constants.keys()
     rows: dict[int, Event] = {}
     seen: set[str] = set()
@@ -136,6 +138,7 @@ def _events(path: Path, plan: Events, times: Times, faults: Faults) -> tuple[dic
 def _topology(folder: Path, plan: Topology, times: Times, faults: Faults) -> dict[int, Component]:
     path = folder / plan.file
     table = rename(read_table(path), plan.columns, _columns(Component), path)
+    tell_mistyped(table, _columns(Component), path)
     if table.empty:
         raise TraceError(f"{path}: need a component, was none")
     needed = {"id", "kind"} - plan.constants.keys()

@@ -1,0 +1,95 @@
+"""What ``torchloom evaluate`` says and keeps where it is ended before its time, for real."""
+
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+
+import psutil
+import pytest
+
+from tests.evaluate.scenes import some_events, write
+from torchloom_core.evaluate.store import write_whole
+
+CONFIG = """
+[evaluate]
+groups = 4
+spares = 2
+days = 0.5
+
+[predictors.fault_history]
+every_s = 3600.0
+horizon_s = 21600.0
+"""
+WORDS = "evaluate small.tltrace --policy failure_forecast --predictor fault_history --seeds 20"
+
+
+@pytest.fixture
+def runs(tmp_path):
+    """Where the finished runs of the evaluation are."""
+    write(tmp_path / "small.tltrace", some_events())
+    (tmp_path / "torchloom.toml").write_text(CONFIG)
+    return tmp_path / "small-evaluation" / "runs"
+
+
+def started(runs, *words):
+    """Start the command in a group of its own; return once two runs are on disk."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "torchloom_core.cli", *WORDS.split(), *words],
+        cwd=runs.parents[1],
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    while process.poll() is None and len(list(runs.glob("*.json"))) < 2:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(0.05)
+    return process
+
+
+def said(process, runs):
+    """Return what it says at its end, and how many runs are kept; nothing is half-written."""
+    text = process.communicate(timeout=60)[1]
+    assert os.listdir(runs.parent) == ["runs"]
+    assert not list(runs.glob(".*"))
+    return text, len(os.listdir(runs))
+
+
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["keyboard", "Slurm"]
+)
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_an_interruption_keeps_what_is_finished_and_says_how_to_go_on(runs, number, status, jobs):
+    """With more processes than one they are all told, as a terminal and Slurm do."""
+    process = started(runs, "--jobs", jobs)
+    os.killpg(process.pid, number)
+    text, kept = said(process, runs)
+    assert process.returncode == status
+    assert text == (
+        f"torchloom: interrupted; {kept} finished runs are kept in small-evaluation/runs: the "
+        "same command goes on from there\n"
+    )
+
+
+def test_a_worker_that_is_killed_is_one_line_that_says_how_to_go_on(runs):
+    process = started(runs, "--jobs", "2")
+    children = psutil.Process(process.pid).children()
+    next(child for child in children if "loky.backend.popen" in " ".join(child.cmdline())).kill()
+    text, kept = said(process, runs)
+    assert process.returncode == 9
+    assert text == (
+        f"torchloom: a worker process died: killed, or out of memory; {kept} finished runs are "
+        "kept in small-evaluation/runs: the same command goes on from there, fewer --jobs need "
+        "less memory\n"
+    )
+
+
+def test_a_file_that_was_being_written_is_not_left_behind(tmp_path, monkeypatch):
+    def interrupted(*_):
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(os, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_whole(tmp_path / "report.json", b"{}")
+    assert os.listdir(tmp_path) == []
