@@ -156,7 +156,7 @@ def test_a_replay_that_decides_otherwise_shows_where_and_fails(folder):
     result = folder.torchloom("trajectory", "replay", "other")
     assert result.returncode == 1
     assert "5 inputs, 1 verdicts, then output 6 of input 5 differs" in result.stdout
-    assert "recorded \nreplayed {" in result.stdout
+    assert "recorded nothing\nreplayed {" in result.stdout
 
 
 def test_an_export_opens_in_pandas(recorded):

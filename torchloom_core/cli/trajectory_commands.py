@@ -115,7 +115,8 @@ def replay(root: Root = None, /, *, json: AsJson = False, config: ConfigPath = N
         else:
             other = report.difference
             console().print(f"{text}then output {other.n} of input {other.seq} differs")
-            console().print(f"recorded {other.recorded}\nreplayed {other.replayed}", markup=False)
+            recorded, replayed = other.recorded or "nothing", other.replayed or "nothing"
+            console().print(f"recorded {recorded}\nreplayed {replayed}", markup=False)
     return int(not same)
 
 
