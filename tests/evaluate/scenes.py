@@ -27,6 +27,20 @@ NODES = tuple(f"n{number}" for number in range(8))
 JOB = Evaluate(groups=4, standbys=1, spares=2, days=3.0, tick_s=600.0)
 COSTS = Costs(detect_s=60.0, restart_s=240.0, migrate_s=10.0, checkpoint_s=20.0)
 CONFIG = Config(evaluate=JOB, costs=COSTS)
+TORCHLOOM_TOML = """
+[evaluate]
+groups = 4
+spares = 2
+days = 0.5
+
+[predictors.fault_history]
+every_s = 3600.0
+horizon_s = 21600.0
+
+[policies.failure_forecast]
+accept_unskilled = true
+"""
+"""What a folder in which the command runs has as its torchloom.toml."""
 
 
 def event(number: int, hours: float, node: str, **fields: Any) -> Event:

@@ -9,19 +9,9 @@ from contextlib import suppress
 import psutil
 import pytest
 
-from tests.evaluate.scenes import some_events, write
+from tests.evaluate.scenes import TORCHLOOM_TOML, some_events, write
 from torchloom_core.evaluate.store import write_whole
 
-CONFIG = """
-[evaluate]
-groups = 4
-spares = 2
-days = 0.5
-
-[predictors.fault_history]
-every_s = 3600.0
-horizon_s = 21600.0
-"""
 WORDS = "evaluate small.tltrace --policy failure_forecast --predictor fault_history --seeds 20"
 
 
@@ -29,7 +19,7 @@ WORDS = "evaluate small.tltrace --policy failure_forecast --predictor fault_hist
 def runs(tmp_path):
     """Where the finished runs of the evaluation are."""
     write(tmp_path / "small.tltrace", some_events())
-    (tmp_path / "torchloom.toml").write_text(CONFIG)
+    (tmp_path / "torchloom.toml").write_text(TORCHLOOM_TOML)
     return tmp_path / "small-evaluation" / "runs"
 
 

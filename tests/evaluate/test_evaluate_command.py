@@ -8,31 +8,25 @@ import pyarrow.parquet as pq
 import pytest
 from msgspec.structs import replace
 
-from tests.evaluate.scenes import DAY_NS, HOUR_NS, NODES, START_NS, some_events, write
+from tests.evaluate.scenes import (
+    DAY_NS,
+    HOUR_NS,
+    NODES,
+    START_NS,
+    TORCHLOOM_TOML,
+    some_events,
+    write,
+)
 from torchloom_core.cli.app import app
 from torchloom_core.errors import TorchloomError
 from torchloom_core.evaluate.results import Report
-
-CONFIG = """
-[evaluate]
-groups = 4
-spares = 2
-days = 0.5
-
-[predictors.fault_history]
-every_s = 3600.0
-horizon_s = 21600.0
-
-[policies.failure_forecast]
-accept_unskilled = true
-"""
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "small.tltrace", some_events())
-    (tmp_path / "torchloom.toml").write_text(CONFIG)
+    (tmp_path / "torchloom.toml").write_text(TORCHLOOM_TOML)
     (tmp_path / "bare.toml").write_text("[evaluate]\ngroups = 4\n")
     deaf = "[evaluate]\ngroups = 4\n[policies.silence]\n[policies.lemon_nodes]\n"
     (tmp_path / "deaf.toml").write_text(deaf)
@@ -110,8 +104,8 @@ def test_a_model_of_another_trace_is_scored_on_all_of_this_one(folder):
     assert score["from_ns"] < START_NS + DAY_NS
 
 
-def fit(folder, name, days):
-    words = ("fit", "small.tltrace", "--predictor", "fault_history", "--until", days)
+def fit(folder, name, days, *more):
+    words = ("fit", "small.tltrace", "--predictor", "fault_history", "--until", days, *more)
     words += ("--out", f"{name}.tlmodel", "--tick-s", "3600", "--resamples", "200")
     app([*words], exit_on_error=False, print_error=False, result_action="return_value")
 
@@ -306,7 +300,7 @@ def test_replay_says_whose_forecasts_a_policy_read(folder, capsys):
     words = ("--mode", "replay", "--predictor", "fault_history", "--resamples", "200")
     words += ("--policy", "failure_forecast", "--config", "told.toml")
     told = "[policies.failure_forecast]\npredictor = 'ewma'\n[predictors.ewma]\nmetric = 'heat'\n"
-    (folder / "told.toml").write_text(CONFIG.partition("[policies")[0] + told)
+    (folder / "told.toml").write_text(TORCHLOOM_TOML.partition("[policies")[0] + told)
     assert evaluate("small.tltrace", *words) == 0
     (policy,) = reported(folder)["policies"]
     assert (policy["policy"], policy["what"]) == (
@@ -400,7 +394,8 @@ def test_an_empty_trace_is_one_line(folder):
 
 def test_a_predictor_that_looks_no_further_than_a_tick_is_refused_in_the_closed_loop(folder):
     """Its forecast would be over when a policy reads it, at the next tick."""
-    (folder / "slow.toml").write_text(CONFIG.replace("[evaluate]", "[evaluate]\ntick_s = 21600.0"))
+    slow = TORCHLOOM_TOML.replace("[evaluate]", "[evaluate]\ntick_s = 21600.0")
+    (folder / "slow.toml").write_text(slow)
     words = ("small.tltrace", "--policy", "failure_forecast", "--predictor", "fault_history")
     assert problem(*words, "--config", "slow.toml") == (
         "[evaluate] tick_s: need less than the 21600 s that fault_history looks ahead, was 21600: "
@@ -408,6 +403,17 @@ def test_a_predictor_that_looks_no_further_than_a_tick_is_refused_in_the_closed_
     )
     replayed = (*words, "--config", "slow.toml", "--mode", "replay", "--resamples", "200")
     assert evaluate(*replayed) == 0
+
+
+def test_of_two_models_of_one_predictor_the_one_that_looks_too_short_is_refused(folder):
+    fit(folder, "short", "3d", "--option", "horizon_s=7200.0")
+    fit(folder, "long", "3d")
+    (folder / "slow.toml").write_text(
+        TORCHLOOM_TOML.replace("[evaluate]", "[evaluate]\ntick_s = 7200.0")
+    )
+    words = ("small.tltrace", "--predictor", "fault_history=short.tlmodel", "--config", "slow.toml")
+    words += ("--policy", "failure_forecast", "--predictor", "fault_history=long.tlmodel")
+    assert "need less than the 7200 s that fault_history looks ahead" in problem(*words)
 
 
 @pytest.mark.parametrize(

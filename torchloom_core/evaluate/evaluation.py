@@ -106,7 +106,7 @@ def evaluate(wanted: Wanted, store: Path, progress: Progress) -> Report:
     ahead_s = horizons_s(arms, config, source)
     if wanted.mode == "simulate":
         refuse_short(ahead_s, config.evaluate.tick_s)
-    longest_s = max(ahead_s.values(), default=_DAY_S)
+    longest_s = max((horizon_s for _, horizon_s in ahead_s), default=_DAY_S)
     horizon_s = longest_s if wanted.horizon_s is None else wanted.horizon_s
     report = Report(
         trace=_trace(bundle),

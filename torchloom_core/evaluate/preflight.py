@@ -50,22 +50,23 @@ def refuse_unread(asked: Asked, config: Config, arms: list[Arm]) -> None:
             )
 
 
-def horizons_s(arms: list[Arm], config: Config, source: str) -> dict[str, float]:
+def horizons_s(arms: list[Arm], config: Config, source: str) -> list[tuple[str, float]]:
     """Build every arm once, so that a mistake is told before an hour has passed.
 
-    Returns how far each of their predictors looks ahead, by its name and the longest of each.
+    Returns the name of each arm's predictors, and how far it looks ahead: models of one
+    predictor may differ in that.
     """
-    horizons: dict[str, float] = {}
+    horizons = []
     for arm in arms:
         own = replace(ticking(config), policies=arm.policies, predictors=arm.predictors)
-        for name, predictor in activate(own, installed(), source).predictors.items():
-            horizons[name] = max(float(predictor.horizon_s), horizons.get(name, 0.0))
+        active = activate(own, installed(), source).predictors
+        horizons += [(name, float(predictor.horizon_s)) for name, predictor in active.items()]
     return horizons
 
 
-def refuse_short(horizons_s: dict[str, float], tick_s: float) -> None:
+def refuse_short(horizons_s: list[tuple[str, float]], tick_s: float) -> None:
     """Raise ConfigError if a forecast is over before a policy reads it."""
-    for name, horizon_s in sorted(horizons_s.items()):
+    for name, horizon_s in horizons_s:
         if horizon_s <= tick_s:
             raise ConfigError(
                 f"[evaluate] tick_s: need less than the {horizon_s:g} s that {name} looks ahead, "
