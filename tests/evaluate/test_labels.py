@@ -59,15 +59,20 @@ def test_the_end_of_the_span_censors_the_horizon_before_it():
     assert same(came, [0, 0, 0, 0, 0, 0, NAN, NAN, NAN, NAN])
 
 
-def test_a_failure_before_the_end_is_known_all_the_same():
-    came = judged([event("n00000", 8, 8)], end_h=8)
-    assert same(came, [0, 0, 0, 0, 0, 1, 1, 1, NAN, NAN])
+def test_a_failure_makes_no_moment_positive_whose_horizon_goes_beyond_the_end():
+    came = judged([event("n00000", 7, 7)], end_h=8)
+    assert same(came, [0, 0, 0, 0, 1, 1, NAN, NAN, NAN, NAN])
 
 
 def test_a_failure_that_was_told_only_later_is_not_known_and_what_is_not_known_is_censored():
     late = event("n00000", 4, 4, known_h=9)
     assert same(judged([late], known_h=8), [0, 0, 0, 0, 0, 0, NAN, NAN, NAN, NAN])
     assert judged([late], known_h=9)[1:4] == [1, 1, 1]
+
+
+def test_a_failure_makes_no_moment_positive_whose_horizon_goes_beyond_what_is_known():
+    came = judged([event("n00000", 7, 7)], known_h=8)
+    assert same(came, [0, 0, 0, 0, 1, 1, NAN, NAN, NAN, NAN])
 
 
 def test_a_drained_node_is_neither_for_a_horizon_before_and_after():
@@ -81,21 +86,46 @@ def test_a_reboot_prevents_nothing():
     assert judged(actions=[drain("n00000", 4, kind="reboot")]) == [0.0] * 10
 
 
-def test_a_failure_that_came_in_spite_of_a_drain_is_positive_before_it():
-    came = judged([event("n00000", 5, 5)], [drain("n00000", 4)])
-    assert same(came[:5], [0, NAN, 1, 1, NAN])
+@pytest.mark.parametrize("failed_h", [3, 5])
+def test_a_failure_before_or_after_a_drain_makes_no_moment_positive_that_looks_past_it(failed_h):
+    came = judged([event("n00000", failed_h, failed_h)], [drain("n00000", 4)])
+    assert same(came, [failed_h == 3, NAN, NAN, NAN, NAN, NAN, NAN, 0, 0, 0])
 
 
-def test_an_uncertain_label_is_neither_and_a_certain_one_beside_it_counts():
+def test_a_drain_of_a_node_under_repair_belongs_to_the_failure_before_it():
+    came = judged([event("n00000", 3, 5)], [drain("n00000", 4)])
+    assert same(came, [1, 1, 1, NAN, NAN, NAN, NAN, 0, 0, 0])
+
+
+def test_an_uncertain_label_is_neither_whatever_follows_it():
     doubtful = event("n00000", 5, 5, label="uncertain")
-    assert same(judged([doubtful])[2:5], [NAN, NAN, NAN])
-    assert same(judged([doubtful, event("n00000", 6, 6)])[2:6], [NAN, 1, 1, 1])
+    assert same(judged([doubtful])[1:6], [0, NAN, NAN, NAN, 0])
+    assert same(judged([doubtful, event("n00000", 7, 7)])[1:7], [0, NAN, NAN, NAN, 1, 1])
+
+
+def test_a_failure_sooner_than_the_lead_is_no_moment_to_tell_the_next_one_at():
+    events = [event("n00000", 5, 5), event("n00000", 7, 7)]
+    came = judged(events, of=task(4, lead_s=2 * 3600.0))
+    assert same(came, [0, 1, 1, NAN, NAN, NAN, NAN, 0, 0, 0])
 
 
 def test_a_component_is_absent_before_it_came_and_censored_before_it_went():
     there = Component(id="n00000", kind="node", from_ns=2 * HOUR_NS, until_ns=8 * HOUR_NS)
     came = judged(topology=[there])
     assert same(came, [NAN, NAN, 0, 0, 0, NAN, NAN, NAN, NAN, NAN])
+
+
+def test_a_failure_makes_no_moment_positive_that_looks_past_the_components_end():
+    there = Component(id="n00000", kind="node", until_ns=8 * HOUR_NS)
+    came = judged([event("n00000", 6, 6)], topology=[there])
+    assert same(came, [0, 0, 0, 1, 1, NAN, NAN, NAN, NAN, NAN])
+
+
+@pytest.mark.parametrize("repaired_h", [8, 9, None])
+def test_a_component_that_ends_with_its_failure_was_seen_to_its_end(repaired_h):
+    there = Component(id="n00000", kind="node", until_ns=8 * HOUR_NS)
+    came = judged([event("n00000", 8, repaired_h)], topology=[there])
+    assert same(came, [0, 0, 0, 0, 0, 1, 1, 1, NAN, NAN])
 
 
 def test_a_rack_event_touches_every_node_and_others_touch_only_theirs():
@@ -149,14 +179,10 @@ def test_outcomes_are_what_their_definition_says_moment_by_moment(at, horizon, l
     came = judged(events, of=task(horizon, lead_s=lead * 3600.0), count=45, end_h=end)
     for t, value in enumerate(came):
         ahead = [start - t for start in at if 0 < start - t <= horizon]
-        if t > end:
-            wanted = NAN
-        elif any(lead < start for start in ahead):
-            wanted = 1.0
-        elif ahead or t + horizon > end:
+        if t + horizon > end or any(start <= lead for start in ahead):
             wanted = NAN
         else:
-            wanted = 0.0
+            wanted = float(bool(ahead))
         assert same(value, wanted), (t, at)
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from sklearn.metrics import average_precision_score
 
-from tests.evaluate.traces import HOUR_S, event, hours, judge, task
+from tests.evaluate.traces import HOUR_S, drain, event, hours, judge, task
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.evaluate.alarms import leads_s, threshold_for, told
 from torchloom_core.evaluate.forecast_scores import score
@@ -66,6 +66,24 @@ def test_an_alarm_under_repair_or_before_a_drain_is_neither_right_nor_wrong():
 def test_an_incident_with_no_moment_to_tell_it_at_is_not_asked_for():
     judged = one_node([0] * 8, [event("n00000", 0, 1), event("n00000", 5, 6)], task(2))
     assert told(judged, judged.alarms(0.5)).incident.tolist() == [1]
+
+
+def test_a_moment_whose_horizon_was_not_wholly_seen_tells_no_failure():
+    events = [event("n00000", 8, 9), event("n00000", 13, 14)]
+    values = [0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 1, 1, 1, 1]
+    judged = one_node(values, events, task(3), actions=[drain("n00000", 10)], span_h=15)
+    found = scored(judged)
+    assert told(judged, judged.alarms(0.5)).incident.tolist() == [0]
+    assert (found.recall.value, found.precision.value, found.positives) == (0.0, 0.0, 2)
+    assert found.false_alarms_per_node_day.value == 0.0
+
+
+def test_what_is_scored_ends_a_horizon_before_the_trace():
+    events, of, _, noise = many()
+    judged = judge(noise, events, of, times_ns=hours(24 * 120, 24), span_h=24 * 120)
+    found = scored(judged)
+    assert (found.from_ns, found.until_ns) == (0, hours(24 * 119, 24)[-1])
+    assert found.auprc.method.startswith("bootstrap over 60 blocks of 2 d")
 
 
 def test_a_detection_tells_how_late_it_was():

@@ -111,7 +111,7 @@ def test_a_model_that_is_not_there_is_refused(tmp_path):
 
 
 def test_the_model_of_another_predictor_is_refused(folder):
-    with pytest.raises(ModelError, match="need a model of heat, was one of blind"):
+    with pytest.raises(ModelError, match="need a model of heat, was one of 'blind'"):
         start(f"[predictors.heat]\nmodel = '{folder}/blind.tlmodel'\n")
 
 

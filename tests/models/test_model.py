@@ -131,7 +131,7 @@ def test_what_is_no_model_is_refused(tmp_path):
 
 
 def test_the_model_of_another_predictor_is_refused(path):
-    assert refused(path, Blind) == ": need a model of blind, was one of heat"
+    assert refused(path, Blind) == ": need a model of blind, was one of 'heat'"
 
 
 def test_a_model_that_the_installed_predictor_does_not_take_is_refused(path):

@@ -138,7 +138,7 @@ def _options(predictor: str, settings: Config, told: tuple[str, ...]) -> dict[st
             raise ConfigError(f"--option: need NAME=VALUE, was {text!r}")
         try:
             options[name] = tomllib.loads(f"value = {value}")["value"]
-        except tomllib.TOMLDecodeError:
+        except (ValueError, RecursionError):
             options[name] = value
     return options
 

@@ -83,8 +83,8 @@ def score(
         task=judged.task.kind,
         horizon_s=judged.task.horizon_s,
         lead_s=judged.task.lead_s,
-        from_ns=int(judged.times_ns[0]),
-        until_ns=int(judged.times_ns[-1]),
+        from_ns=int(samples.times_ns[0]),
+        until_ns=int(samples.times_ns[-1]),
         components=int((~np.isnan(judged.outcome)).any(axis=0).sum()),
         component_days=judged.component_days,
         samples=len(samples.positive),
@@ -116,6 +116,8 @@ class _Samples:
 
     Attributes
     ----------
+    times_ns : (times,) int64
+        From the first that is judged to the last; all, if none is.
     positive : (samples,) bool
         Whether an incident followed.
     block : (samples,) int64
@@ -123,14 +125,17 @@ class _Samples:
     """
 
     def __init__(self, judged: Judged) -> None:
-        self.blocks: Blocks = blocks_of(
-            judged.times_ns, judged.outcome.shape[1], judged.task.horizon_s
-        )
         self._known = ~np.isnan(judged.outcome)
+        at = np.flatnonzero(self._known.any(axis=1))
+        seen = slice(at[0], at[-1] + 1) if len(at) else slice(None)
+        self.times_ns: Ints = judged.times_ns[seen]
+        self.blocks: Blocks = blocks_of(
+            self.times_ns, judged.outcome.shape[1], judged.task.horizon_s
+        )
         self.positive = judged.outcome[self._known] == 1.0
-        grid = self.blocks.of_time[:, None] + self.blocks.of_component[None, :]
-        self.block: Ints = grid[self._known]
-        self.grid: Ints = grid
+        self.grid: Ints = np.zeros(judged.outcome.shape, dtype=np.int64)
+        self.grid[seen] = self.blocks.of_time[:, None] + self.blocks.of_component[None, :]
+        self.block: Ints = self.grid[self._known]
 
     def average_precision(self, score: Floats) -> AveragePrecision:
         return AveragePrecision(self._ranked(score), self.positive, self.block, self.blocks.count)

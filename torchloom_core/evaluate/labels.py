@@ -4,6 +4,7 @@ Fitting and scoring both take their outcomes from here, so a moment that is judg
 judged in the other, and by the same rule.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -168,10 +169,12 @@ def outcomes(
     """Return ``(times, components)``: 1, 0, or NaN where nobody knows.
 
     A forecast is 1 where an incident starts in ``(t + lead, t + horizon]`` and 0 where none
-    does. It is NaN where one starts sooner than the lead and none later, where its label is
-    uncertain, where the component is under repair, drained (for a horizon at least) or absent,
-    and where it was lost sight of within the horizon: drained, gone, or the span or what is
-    known ended. A detection is 1 while an incident goes on.
+    does. It is NaN where the component is under repair, drained (for a horizon at least) or
+    absent; where an incident starts sooner than the lead; and where the horizon was not wholly
+    seen, whatever was seen of it: an uncertain incident starts within it, the component is
+    drained or gone, or the span or what is known ends. With the failures of such moments kept
+    and the others dropped, the time before an end would have the most failures, and a clock
+    skill. A detection is 1 while an incident goes on.
 
     Parameters
     ----------
@@ -195,25 +198,37 @@ def outcomes(
     else:
         gone = [(row, until_ns) for row, _, until_ns in presence if until_ns is not None]
         drained = list(_drains(actions, watched, task, known_until_ns))
-        lost_sight = gone + [(stay.row, stay.from_ns) for stay in drained]
-        grid.values[grid.times_ns > end_ns - task.horizon_ns] = np.nan
-        grid.blank_before(lost_sight, task)
+        outages = list(_outages(events, watched, task, known_until_ns))
+        ends = gone + [(stay.row, stay.from_ns) for stay in drained]
         _put_starts(grid, found, task)
+        grid.blank_before(_lost_sight(ends, outages), task)
         grid.blank(drained)
-        grid.blank(_outages(events, watched, task, known_until_ns))
+        grid.blank(outages)
+        grid.values[grid.times_ns > end_ns - task.horizon_ns] = np.nan
     grid.blank_absent(presence)
     grid.values[(grid.times_ns < span[0]) | (grid.times_ns > end_ns)] = np.nan
     return grid.values
 
 
 def _put_starts(grid: "_Grid", found: Incidents, task: Task) -> None:
-    """Mark the moments before each start; what is surest is put last and stays."""
+    """Mark the moments before each start; those that are unclear are put last and stay."""
     first, last = found.start_ns - task.horizon_ns, found.start_ns - task.lead_ns
-    unknown = np.zeros(len(found), dtype=np.int64)
-    grid.put(found.row, last, found.start_ns, unknown)
-    grid.put(found.row, first, last, found.certain)
     sure = found.certain == 1
     grid.put(found.row[sure], first[sure], last[sure], found.certain[sure])
+    unclear_from = np.where(sure, last, first)
+    grid.put(found.row, unclear_from, found.start_ns, np.zeros_like(found.certain))
+
+
+def _lost_sight(
+    ends: Iterable[tuple[int, int]], outages: Iterable[_Span]
+) -> Iterator[tuple[int, int]]:
+    """Leave out the ends of what was down: it had failed, and nothing was left to be seen."""
+    down: defaultdict[int, list[_Span]] = defaultdict(list)
+    for outage in outages:
+        down[outage.row].append(outage)
+    for row, end_ns in ends:
+        if not any(outage.from_ns <= end_ns <= outage.until_ns for outage in down[row]):
+            yield row, end_ns
 
 
 def _own(part: Component, watched: Watched) -> tuple[int, ...]:

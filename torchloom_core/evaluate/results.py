@@ -54,6 +54,8 @@ class ForecastScore(msgspec.Struct, frozen=True, kw_only=True):
     ----------
     task : "forecast" or "detect"
         Whether a failure starts within the horizon, or whether one is going on.
+    from_ns, until_ns : int
+        First and last moment that is judged: a forecast's horizon is within the trace.
     samples, positives : int
         Judged moments of workers, and those that were followed by a failure.
     prevalence : float

@@ -93,7 +93,7 @@ def load_fitted(
     """
     model = Model.load(path)
     if model.info.predictor != cls.name:
-        raise ModelError(f"{path}: need a model of {cls.name}, was one of {model.info.predictor}")
+        raise ModelError(f"{path}: need a model of {cls.name}, was one of {model.info.predictor!r}")
     fitted = FittedPredictor(
         restore(model, cls, path),
         model.info.calibration,

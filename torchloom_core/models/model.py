@@ -22,9 +22,10 @@ from typing import Any, Literal
 
 import msgspec
 
+from torchloom_core.codec import UNREADABLE
 from torchloom_core.errors import ModelError
 from torchloom_core.folders import put_in_place
-from torchloom_core.messages import Int64
+from torchloom_core.limits import Int64
 from torchloom_core.models.calibration import Calibration
 from torchloom_core.models.card import Card, to_markdown
 from torchloom_core.trace.bundle import Bundle
@@ -150,7 +151,7 @@ class Model:
         }
         try:
             card = msgspec.json.decode(read.pop(_CARD), type=Card)
-        except (KeyError, msgspec.DecodeError) as error:
+        except (KeyError, *UNREADABLE) as error:
             raise ModelError(f"{path / _CARD}: need a model's card: {error}") from None
         parts = {name.removeprefix(f"{_PARTS}/"): data for name, data in read.items()}
         return cls(msgspec.structs.replace(info, files={}), parts, card)
@@ -173,7 +174,7 @@ def _read_info(place: Path) -> ModelInfo:
         raise ModelError(f"{place.parent}: need a file {_MODEL}, was none") from None
     except OSError as error:
         raise ModelError(f"{place}: cannot be read: {error.strerror}") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise ModelError(f"{place}: need a JSON object: {error}") from None
     if table.get("schema") != SCHEMA_VERSION:
         raise ModelError(f"{place}: need schema {SCHEMA_VERSION}, was {table.get('schema')!r}")
