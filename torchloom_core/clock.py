@@ -16,8 +16,9 @@ class Clock(Protocol):
 class SystemClock:
     """The machine's clock, never running backwards within one process.
 
-    Wall time is read once and advanced by the monotonic clock, so a step of the wall clock
-    (NTP, a suspended laptop) cannot reorder the events of a run.
+    Wall time is advanced by the monotonic clock, so that a step of the wall clock back (NTP)
+    cannot reorder the events of a run. Where the wall clock is more than a second ahead, after a
+    suspend say, in which the monotonic clock stands still, it is followed.
     """
 
     def __init__(self) -> None:
@@ -25,7 +26,19 @@ class SystemClock:
 
     def now_ns(self) -> int:
         """Return the time in nanoseconds since the Unix epoch, UTC."""
-        return self._offset_ns + time.monotonic_ns()
+        now_ns = self._offset_ns + time.monotonic_ns()
+        ahead_ns = time.time_ns() - now_ns
+        if ahead_ns > SECOND_NS:
+            self._offset_ns += ahead_ns
+            return now_ns + ahead_ns
+        return now_ns
+
+    def at_ns(self, monotonic_ns: int) -> int:
+        """Return the time at which the monotonic clock showed ``monotonic_ns``.
+
+        By what :meth:`now_ns` made of the wall clock when it was last asked.
+        """
+        return self._offset_ns + monotonic_ns
 
 
 class ManualClock:

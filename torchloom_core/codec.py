@@ -8,6 +8,7 @@ from torchloom_core.errors import MessageError
 from torchloom_core.messages import (
     Ack,
     Command,
+    Hold,
     JoinReply,
     JoinRequest,
     RollCall,
@@ -18,16 +19,25 @@ from torchloom_core.messages import (
 MAX_MESSAGE_BYTES = 1 << 20
 """The server's default ``max_payload``; a larger message never arrives."""
 
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises over bytes that are no message."""
+
 _INT64 = 8
 _FLOAT64 = 8
 _KNOWN_HEADERS = 1000
+_LONGEST_KNOWN_HEADER = 1 << 15
+"""Bytes: a thousand names of thirty characters; longer ones are looked at each time."""
+
+_KNOWN_SENDERS = 100_000
 
 _T = TypeVar("_T")
 
 
 class _Unnamed(Telemetry, frozen=True, kw_only=True):
-    """Telemetry whose metric names are still msgpack."""
+    """Telemetry whose metric names are still msgpack, and whose sender's are not checked."""
 
+    run: str
+    worker: str
     metrics: msgspec.Raw = msgspec.Raw()  # type: ignore[assignment]
 
 
@@ -36,11 +46,14 @@ _telemetry_decoder = msgspec.msgpack.Decoder(Telemetry)
 _unnamed_decoder = msgspec.msgpack.Decoder(_Unnamed)
 _names_of: dict[bytes, tuple[str, ...]] = {}
 """Metric names by their msgpack: a worker sends the same ones with every batch."""
+_run_of: dict[str, str] = {}
+"""Senders whose names were checked."""
 _json_encoder = msgspec.json.Encoder()
 _event_decoder: msgspec.json.Decoder[WorkerEvent] = msgspec.json.Decoder(WorkerEvent)
 _command_decoder = msgspec.json.Decoder(Command)
 _ack_decoder = msgspec.json.Decoder(Ack)
 _roll_call_decoder = msgspec.json.Decoder(RollCall)
+_hold_decoder = msgspec.json.Decoder(Hold)
 _join_request_decoder = msgspec.json.Decoder(JoinRequest)
 _join_reply_decoder = msgspec.json.Decoder(JoinReply)
 
@@ -66,7 +79,7 @@ def decode_telemetry(data: bytes) -> Telemetry:
     _check_size(data, "telemetry")
     try:
         batch = _decode_telemetry(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise MessageError(f"telemetry: {error}") from None
     samples, odd = divmod(len(batch.ts_ns), _INT64)
     if odd or len(batch.values) != samples * len(batch.metrics) * _FLOAT64:
@@ -85,11 +98,9 @@ def _decode_telemetry(data: bytes) -> Telemetry:
     unnamed = _unnamed_decoder.decode(data)
     header = bytes(unnamed.metrics)
     names = _names_of.get(header)
-    if names is None:
+    if names is None or _run_of.get(unnamed.worker) != unnamed.run:
         batch = _telemetry_decoder.decode(data)
-        if len(_names_of) >= _KNOWN_HEADERS:
-            _names_of.clear()
-        _names_of[header] = batch.metrics
+        _remember(header, batch)
         return batch
     return Telemetry(
         run=unnamed.run,
@@ -105,6 +116,16 @@ def _decode_telemetry(data: bytes) -> Telemetry:
         values=unnamed.values,
         v=unnamed.v,
     )
+
+
+def _remember(header: bytes, batch: Telemetry) -> None:
+    if header not in _names_of and len(header) <= _LONGEST_KNOWN_HEADER:
+        if len(_names_of) >= _KNOWN_HEADERS:
+            _names_of.clear()
+        _names_of[header] = batch.metrics
+    if len(_run_of) >= _KNOWN_SENDERS:
+        _run_of.clear()
+    _run_of[batch.worker] = batch.run
 
 
 def decode_event(data: bytes) -> WorkerEvent:
@@ -127,6 +148,11 @@ def decode_roll_call(data: bytes) -> RollCall:
     return _decode_json(_roll_call_decoder, data, "roll call")
 
 
+def decode_hold(data: bytes) -> Hold:
+    """Return the hold in ``data``, or raise MessageError."""
+    return _decode_json(_hold_decoder, data, "hold")
+
+
 def decode_join_request(data: bytes) -> JoinRequest:
     """Return the join request in ``data``, or raise MessageError."""
     return _decode_json(_join_request_decoder, data, "join request")
@@ -137,11 +163,16 @@ def decode_join_reply(data: bytes) -> JoinReply:
     return _decode_json(_join_reply_decoder, data, "join reply")
 
 
+def decode_json(cls: type[_T], data: bytes, what: str) -> _T:
+    """Return the ``cls`` in ``data``, or raise MessageError, which says ``what`` it is not."""
+    return _decode_json(msgspec.json.Decoder(cls), data, what)
+
+
 def _decode_json(decoder: msgspec.json.Decoder[_T], data: bytes, what: str) -> _T:
     _check_size(data, what)
     try:
         return decoder.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise MessageError(f"{what}: {error}") from None
 
 

@@ -10,8 +10,9 @@ from typing import Annotated, Any, Literal, TypeVar, get_args
 import msgspec
 
 from torchloom_core.actions import Action
-from torchloom_core.config_faults import Fault, find_fault, place
+from torchloom_core.config_faults import Fault, find_fault, place, unplain
 from torchloom_core.errors import ConfigError
+from torchloom_core.limits import Name
 from torchloom_core.naming import nearest
 
 DEFAULT_PATH = Path("torchloom.toml")
@@ -25,7 +26,6 @@ _MOST = 1e9
 Positive = Annotated[float, msgspec.Meta(gt=0, le=_MOST)]
 NotNegative = Annotated[float, msgspec.Meta(ge=0, le=_MOST)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
-Token = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]+$")]
 
 _T = TypeVar("_T")
 
@@ -33,7 +33,7 @@ _T = TypeVar("_T")
 class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``[run]``: which training job this Weaver controls."""
 
-    name: Token = "run"
+    name: Name = "run"
 
 
 class Weaver(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -198,18 +198,22 @@ def load(path: Path | None = None, environment: Mapping[str, str] = os.environ) 
     if path is None and not source.exists():
         config = Config()
     else:
-        try:
-            text = source.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-            raise ConfigError(f"{source}: cannot be read: {reason}") from None
-        config = parse(text, str(source))
+        config = parse(read_text(source), str(source))
     broker = msgspec.structs.replace(
         config.broker,
         url=environment.get("NATS_URL", config.broker.url),
         creds=environment.get("NATS_CREDS", config.broker.creds),
     )
     return msgspec.structs.replace(config, broker=broker)
+
+
+def read_text(path: Path) -> str:
+    """Return what a file says, or raise ConfigError."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise ConfigError(f"{path}: cannot be read: {reason}") from None
 
 
 def parse(text: str, source: str = "torchloom.toml") -> Config:
@@ -220,11 +224,11 @@ def parse(text: str, source: str = "torchloom.toml") -> Config:
     ConfigError
         If the text is no TOML, or has a key or value that is not allowed.
     """
-    try:
-        table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(_bad_toml(str(error), source, text)) from None
+    table = read_toml(text, source)
     config = convert(table, Config, source, text=text)
+    fault = unplain(table)
+    if fault:
+        raise ConfigError(f"{place(source, text, fault.path)}: {fault.rule}")
     for name, settings in config.policies.items():
         mode = {key: settings[key] for key in ("mode",) if key in settings}
         convert(mode, PolicySwitch, source, f"policies.{name}", text)
@@ -233,6 +237,24 @@ def parse(text: str, source: str = "torchloom.toml") -> Config:
     for index, pair in enumerate(config.arbiter.forbidden):
         _check_kind(pair.action, source, text, ("arbiter", "forbidden", index, "action"))
     return config
+
+
+def read_toml(text: str, source: str) -> dict[str, Any]:
+    """Return the table that ``text`` holds.
+
+    Raises
+    ------
+    ConfigError
+        If it is no TOML, or nested so deeply that it cannot be read.
+    """
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(_bad_toml(str(error), source, text)) from None
+    except ValueError as error:  # a number of more digits than Python cares to read
+        raise ConfigError(f"{source}: not valid TOML: {error}") from None
+    except RecursionError:
+        raise ConfigError(f"{source}: nested too deeply to be read") from None
 
 
 def convert(table: Any, cls: type[_T], source: str, prefix: str = "", text: str = "") -> _T:
@@ -252,6 +274,8 @@ def convert(table: Any, cls: type[_T], source: str, prefix: str = "", text: str 
     """
     try:
         return msgspec.convert(table, cls)
+    except RecursionError:
+        raise ConfigError(f"{source}: nested too deeply to be read") from None
     except msgspec.ValidationError as error:
         fault = find_fault(table, cls) or Fault((), str(error))
         path = (*filter(None, prefix.split(".")), *fault.path)

@@ -1,5 +1,6 @@
 """Find what is wrong in a config table: which key, on which line, and what is allowed there."""
 
+import math
 import tomllib
 from collections.abc import Iterator
 from types import NoneType, UnionType
@@ -11,6 +12,9 @@ from torchloom_core.naming import nearest
 
 Path = tuple[str | int, ...]
 """The way to a value: keys of tables, positions in lists."""
+
+_DEEPEST = 32
+_SHOWN_KEYS = 4
 
 _PLAIN = {
     bool: "true or false",
@@ -44,6 +48,26 @@ def find_fault(value: Any, hint: Any) -> Fault | None:
     return None
 
 
+def unplain(table: Any) -> Fault | None:
+    """Return the first value in ``table`` that no record can hold, or that lies too deep."""
+    waiting: list[tuple[Path, Any]] = [((), table)]
+    while waiting:
+        path, value = waiting.pop()
+        if len(path) > _DEEPEST:
+            return Fault(
+                path[:_SHOWN_KEYS], f"need at most {_DEEPEST} keys in each other, was more"
+            )
+        if isinstance(value, dict):
+            waiting += (((*path, key), part) for key, part in value.items())
+        elif isinstance(value, list):
+            waiting += (((*path, index), part) for index, part in enumerate(value))
+        elif isinstance(value, float) and not math.isfinite(value):
+            return Fault(path, f"need a finite number, was {value}")
+        elif isinstance(value, int) and not -(2**63) <= value < 2**63:
+            return Fault(path, f"need a number of 63 bits, was one of {value.bit_length()}")
+    return None
+
+
 def place(source: str, text: str, path: Path) -> str:
     """Return ``file:line: a.b[0].c``, without the line where ``text`` does not tell it."""
     dotted = ""
@@ -63,7 +87,7 @@ def line_of(path: Path, text: str) -> int | None:
     for end in range(1, len(lines) + 1):
         try:
             table = tomllib.loads("\n".join(lines[:end]) + "\n")
-        except tomllib.TOMLDecodeError:
+        except (ValueError, RecursionError):
             continue
         if _holds(table, path):
             return start + 1
@@ -159,7 +183,8 @@ def _limits(hint: Any) -> Iterator[str]:
             bounds = ((">", meta.gt), (">=", meta.ge), ("<", meta.lt), ("<=", meta.le))
             yield " and ".join(f"{sign} {bound:g}" for sign, bound in bounds if bound is not None)
             if meta.pattern is not None:
-                yield f"matching {meta.pattern}"
+                plain = meta.pattern.removeprefix(r"\A").removesuffix(r"\Z")
+                yield f"matching {plain}"
 
 
 def _shown(value: Any) -> str:

@@ -8,11 +8,14 @@
     ├── KnobError            a knob is unknown, of the wrong type, or out of range
     ├── PluginError          a plugin cannot be loaded, or breaks its contract
     ├── BrokerError          no usable nats-server, or it cannot be reached
+    │   └── RefusedByBrokerError  the server will never take what was to be stored or sent
     ├── StateError           the state folder or a trajectory cannot be read or written
+    │   └── SupersededError  another Weaver has taken over the run
     ├── TraceError           a trace bundle, or what should become one, breaks a rule
     ├── ModelError           a fitted model cannot be read, or is not what is asked for
     ├── LeakError            a score would rest on what could not have been known
     ├── WorkerLost           a process that plays runs died
+    ├── KernelFailure        the Weaver's own code failed at an input
     └── RequestError         the Weaver refused, or did not answer, an operator's request
 
 The command line prints the message of a :class:`TorchloomError` as one line and exits with
@@ -55,10 +58,18 @@ class BrokerError(TorchloomError):
     exit_code = 3
 
 
+class RefusedByBrokerError(BrokerError):
+    """The server will never take what was to be stored or sent; another attempt mends nothing."""
+
+
 class StateError(TorchloomError):
     """The state folder or a trajectory cannot be read or written."""
 
     exit_code = 4
+
+
+class SupersededError(StateError):
+    """Another Weaver has taken over the run, and whatever belongs to it."""
 
 
 class TraceError(TorchloomError):
@@ -83,6 +94,12 @@ class WorkerLost(TorchloomError):
     """A process that plays runs of an evaluation was killed, or had no memory left."""
 
     exit_code = 9
+
+
+class KernelFailure(TorchloomError):
+    """The Weaver's own code failed at an input; the next Weaver passes over that input."""
+
+    exit_code = 10
 
 
 class RequestError(TorchloomError):

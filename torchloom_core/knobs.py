@@ -7,6 +7,9 @@ from torchloom_core.errors import KnobError
 from torchloom_core.messages import KnobSpec, KnobValue
 from torchloom_core.naming import nearest
 
+_FAR = 10.0
+_ROUNDING = 1.0 + 1e-9
+
 
 def check_value(spec: KnobSpec, value: KnobValue) -> KnobValue:
     """Return ``value`` in the knob's own type.
@@ -55,6 +58,39 @@ def check_value(spec: KnobSpec, value: KnobValue) -> KnobValue:
     if spec.high is not None and number > spec.high:
         raise KnobError(f"knob {spec.name}: need at most {spec.high:g}, was {number!r}")
     return number
+
+
+def unusual(spec: KnobSpec, value: KnobValue, used: Iterable[KnobValue]) -> str:
+    """Return why a value may be a slip of the finger, or nothing.
+
+    Only of a float knob: the range of a learning rate is wide, and almost none of it trains.
+
+    Examples
+    --------
+    >>> unusual(KnobSpec(name="lr", kind="float"), 20.0, [0.01, 0.1])
+    'knob lr: need a value within 10 times of those in use (0.01 to 0.1), was 20.0'
+    """
+    sizes = [abs(own) for own in used if isinstance(own, int | float) and own]
+    if spec.kind != "float" or not isinstance(value, int | float) or not sizes:
+        return ""
+    low, high = min(sizes), max(sizes)
+    if low <= abs(value) * _FAR * _ROUNDING and abs(value) <= high * _FAR * _ROUNDING:
+        return ""
+    in_use = f"{low:g}" if low == high else f"{low:g} to {high:g}"
+    return (
+        f"knob {spec.name}: need a value within {_FAR:g} times of those in use ({in_use}), "
+        f"was {value!r}"
+    )
+
+
+def takes(spec: KnobSpec) -> tuple[object, ...]:
+    """Return all of a specification that says which values it takes, and how they land."""
+    return spec.kind, spec.fence, spec.low, spec.high, spec.choices, spec.unit
+
+
+def agrees(knobs: Iterable[KnobSpec], spec: KnobSpec) -> bool:
+    """Say whether whoever declares ``knobs`` takes the same values for the knob, if it has it."""
+    return all(takes(own) == takes(spec) for own in knobs if own.name == spec.name)
 
 
 def find_spec(name: str, specs: Iterable[KnobSpec]) -> KnobSpec:

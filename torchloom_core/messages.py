@@ -9,12 +9,44 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from torchloom_core.limits import (
+    MAX_CHOICES,
+    MAX_FIELDS,
+    MAX_KNOBS,
+    MAX_METRICS,
+    Count,
+    Creds,
+    FieldName,
+    FileText,
+    Finite,
+    Id,
+    Int64,
+    KnobName,
+    LongText,
+    MetricName,
+    Name,
+    OptionalId,
+    Pid,
+    RackName,
+    Rank,
+    Seconds,
+    ShortText,
+    Stamp,
+    Status,
+    Step,
+    Text,
+    Version,
+)
+
 SCHEMA_VERSION = 1
 
-Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
-"""A whole number that fits the columns in which the fleet and the trajectory keep it."""
+KnobValue = bool | Int64 | Finite | ShortText
 
-KnobValue = bool | Int64 | float | str
+CALLED_AT_ONCE = 1000
+"""How many workers a roll call names at most."""
+
+FieldValue = bool | Int64 | Finite | LongText | None
+"""What a note says under one name."""
 
 WorkerState = Literal["standby", "joining", "training", "paused", "draining", "left"]
 """Where a worker is in its life, as the trainer itself says."""
@@ -27,14 +59,18 @@ class KnobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ``run`` knobs by all ranks at the same step or by none.
     """
 
-    name: str
+    name: KnobName
     kind: Literal["float", "int", "bool", "choice"]
     fence: Literal["worker", "run"] = "worker"
-    low: float | None = None
-    high: float | None = None
-    choices: tuple[str, ...] = ()
-    unit: str = ""
-    doc: str = ""
+    low: Finite | None = None
+    high: Finite | None = None
+    choices: Annotated[tuple[ShortText, ...], msgspec.Meta(max_length=MAX_CHOICES)] = ()
+    unit: ShortText = ""
+    doc: Text = ""
+
+
+KnobSpecs = Annotated[tuple[KnobSpec, ...], msgspec.Meta(max_length=MAX_KNOBS)]
+KnobValues = Annotated[dict[KnobName, KnobValue], msgspec.Meta(max_length=MAX_KNOBS)]
 
 
 class Telemetry(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,8 +83,8 @@ class Telemetry(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     incarnation : int
-        Start of the trainer process, milliseconds since the Unix epoch. A later life of the
-        same worker has a larger one.
+        Start of the trainer process, milliseconds since the Unix epoch. Another life of the
+        same worker has another one; a larger one, unless its clock went back.
     seq : int
         Number of the batch within this incarnation; a gap means batches were lost.
     step : int
@@ -66,18 +102,18 @@ class Telemetry(msgspec.Struct, frozen=True, kw_only=True):
         sample is the newest.
     """
 
-    run: str
-    worker: str
-    incarnation: Int64
-    seq: Int64
+    run: Name
+    worker: Name
+    incarnation: Count
+    seq: Count
     state: WorkerState
-    step: Int64
-    progress_age_s: Annotated[float, msgspec.Meta(ge=-1e9, le=1e9)]
-    dropped: Int64 = 0
-    metrics: tuple[str, ...] = ()
+    step: Step
+    progress_age_s: Seconds
+    dropped: Count = 0
+    metrics: Annotated[tuple[MetricName, ...], msgspec.Meta(max_length=MAX_METRICS)] = ()
     ts_ns: bytes = b""
     values: bytes = b""
-    v: int = SCHEMA_VERSION
+    v: Version = SCHEMA_VERSION
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):
@@ -86,41 +122,41 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):
     Sent when the trainer attaches, when the Weaver calls the roll, and after a reconnect.
     """
 
-    run: str
-    worker: str
-    incarnation: Int64
-    group: str
-    rank: Int64
-    node: str
-    rack: str = ""
-    host: str = ""
-    pid: Int64 = 0
+    run: Name
+    worker: Name
+    incarnation: Count
+    group: Name
+    rank: Rank
+    node: Name
+    rack: RackName = ""
+    host: ShortText = ""
+    pid: Pid = 0
     state: WorkerState = "training"
-    knobs: tuple[KnobSpec, ...] = ()
-    values: dict[str, KnobValue] = {}
-    actuators: tuple[str, ...] = ()
-    framework: str = ""
-    ts_ns: Int64 = 0
-    v: int = SCHEMA_VERSION
+    knobs: KnobSpecs = ()
+    values: KnobValues = {}
+    actuators: Annotated[tuple[FieldName, ...], msgspec.Meta(max_length=MAX_FIELDS)] = ()
+    framework: ShortText = ""
+    ts_ns: Stamp = 0
+    v: Version = SCHEMA_VERSION
 
 
 class Exit(msgspec.Struct, frozen=True, kw_only=True, tag="exit"):
     """The sidecar saw its trainer's process end.
 
     ``status`` is the exit code, or minus the signal number, or None when whoever started the
-    trainer reaped it before the sidecar could look. ``expected`` is true after a drain or a
-    clean close.
+    trainer reaped it before the sidecar could look. ``expected`` is true of an end that was meant:
+    after a drain or a clean close, of a loop that is over, and by SIGTERM or SIGINT.
     """
 
-    run: str
-    worker: str
-    incarnation: Int64
-    status: Int64 | None
+    run: Name
+    worker: Name
+    incarnation: Count
+    status: Status | None
     expected: bool
-    step: Int64 = -1
-    error: str = ""
-    ts_ns: Int64 = 0
-    v: int = SCHEMA_VERSION
+    step: Step = -1
+    error: Text = ""
+    ts_ns: Stamp = 0
+    v: Version = SCHEMA_VERSION
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True, tag="note"):
@@ -130,20 +166,20 @@ class Note(msgspec.Struct, frozen=True, kw_only=True, tag="note"):
     name of the sender's own; ``fields`` holds what belongs to it.
     """
 
-    run: str
-    worker: str
-    incarnation: Int64
-    kind: str
-    step: Int64 = -1
-    fields: dict[str, KnobValue | None] = {}
-    ts_ns: Int64 = 0
-    v: int = SCHEMA_VERSION
+    run: Name
+    worker: Name
+    incarnation: Count
+    kind: FieldName
+    step: Step = -1
+    fields: Annotated[dict[FieldName, FieldValue], msgspec.Meta(max_length=MAX_FIELDS)] = {}
+    ts_ns: Stamp = 0
+    v: Version = SCHEMA_VERSION
 
 
 class SetKnob(msgspec.Struct, frozen=True, kw_only=True, tag_field="verb", tag="set_knob"):
     """Apply ``value`` to the knob at the next step boundary."""
 
-    knob: str
+    knob: KnobName
     value: KnobValue
 
 
@@ -160,7 +196,7 @@ class Join(msgspec.Struct, frozen=True, kw_only=True, tag_field="verb", tag="joi
 
 
 class Pause(msgspec.Struct, frozen=True, kw_only=True, tag_field="verb", tag="pause"):
-    """Wait at the next step boundary until resumed."""
+    """Wait at the next step boundary until resumed, as long as the Weaver holds it (`Hold`)."""
 
 
 class Resume(msgspec.Struct, frozen=True, kw_only=True, tag_field="verb", tag="resume"):
@@ -182,16 +218,16 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, tag="command", omit_def
     was answered before.
     """
 
-    id: str
-    run: str
-    worker: str
-    incarnation: Int64
-    epoch: Int64
-    issued_ns: Int64
-    deadline_ns: Int64
+    id: Id
+    run: Name
+    worker: Name
+    incarnation: Count
+    epoch: Count
+    issued_ns: Stamp
+    deadline_ns: Stamp
     do: Deed
-    cause: str = ""
-    v: int = SCHEMA_VERSION
+    cause: ShortText = ""
+    v: Version = SCHEMA_VERSION
 
 
 AckStatus = Literal["delivered", "accepted", "applied", "rejected", "failed", "expired"]
@@ -208,45 +244,74 @@ class Ack(msgspec.Struct, frozen=True, kw_only=True, tag="ack"):
     sends what is in flight again under its own epoch.
     """
 
-    command: str
-    run: str
-    worker: str
-    incarnation: Int64
-    epoch: Int64
+    command: Id
+    run: Name
+    worker: Name
+    incarnation: Count
+    epoch: Count
     status: AckStatus
-    step: Int64 = -1
-    detail: str = ""
-    ts_ns: Int64 = 0
-    v: int = SCHEMA_VERSION
+    step: Step = -1
+    detail: Text = ""
+    ts_ns: Stamp = 0
+    v: Version = SCHEMA_VERSION
 
 
 class RollCall(msgspec.Struct, frozen=True, kw_only=True, tag="roll_call"):
-    """The Weaver (re)started under ``epoch`` and asks every worker to say hello."""
+    """The Weaver under ``epoch`` asks workers to say hello: all of them unless it names some."""
 
-    run: str
-    epoch: Int64
-    v: int = SCHEMA_VERSION
+    run: Name
+    epoch: Count
+    workers: Annotated[tuple[Name, ...], msgspec.Meta(max_length=CALLED_AT_ONCE)] = ()
+    v: Version = SCHEMA_VERSION
+
+
+class Hold(msgspec.Struct, frozen=True, kw_only=True, tag="hold"):
+    """The Weaver says which pause it holds; one that it does not hold ends by itself.
+
+    Sent about once a second while a pause is in force, and when that changes. A worker believes
+    it if ``epoch`` is not below the highest that it has seen.
+
+    Attributes
+    ----------
+    hold : str
+        The verdict whose pause is in force; empty: none is, and whoever is paused goes on.
+    over : str
+        The verdict of the pause that has just ended; whoever has not obeyed it yet does not.
+    """
+
+    run: Name
+    epoch: Count
+    hold: OptionalId = ""
+    over: OptionalId = ""
+    v: Version = SCHEMA_VERSION
 
 
 class JoinRequest(msgspec.Struct, frozen=True, kw_only=True, tag="join_request"):
     """A worker that holds the run's join credentials asks for its own.
 
-    ``public_key`` is a NATS user nkey (``U...``); its seed never leaves the worker.
+    ``public_key`` is a NATS user nkey (``U...``); its seed never leaves the worker. ``node`` is
+    where it sits.
     """
 
-    run: str
-    worker: str
-    incarnation: Int64
-    public_key: str
-    v: int = SCHEMA_VERSION
+    run: Name
+    worker: Name
+    incarnation: Count
+    public_key: ShortText
+    node: RackName = ""
+    v: Version = SCHEMA_VERSION
 
 
 class JoinReply(msgspec.Struct, frozen=True, kw_only=True, tag="join_reply"):
-    """The worker's own user JWT, or why it gets none."""
+    """The worker's own user JWT, or why it gets none.
 
-    jwt: str = ""
-    error: str = ""
-    v: int = SCHEMA_VERSION
+    ``unwanted`` says that the name is free, but nobody is wanted on the worker's node: a process
+    that was started again had better end.
+    """
+
+    jwt: FileText = ""
+    error: Text = ""
+    unwanted: bool = False
+    v: Version = SCHEMA_VERSION
 
 
 class JoinFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -256,9 +321,9 @@ class JoinFile(msgspec.Struct, frozen=True, kw_only=True):
     ``enrol`` the credentials only allow to ask for the worker's own (:class:`JoinRequest`).
     """
 
-    url: str
-    run: str
-    creds: str = ""
+    url: Text
+    run: Name
+    creds: Creds = ""
     enrol: bool = True
 
 

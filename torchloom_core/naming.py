@@ -1,7 +1,7 @@
 """Suggest what a person may have meant."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 _LISTED = 20
 _ALL_BUT_EQUAL = 0.8
@@ -17,6 +17,18 @@ def mistyped(name: str, known: Iterable[str]) -> str:
     """
     close = difflib.get_close_matches(name.lower(), sorted(known), n=1, cutoff=_ALL_BUT_EQUAL)
     return next(iter(close), "")
+
+
+def listed(names: Sequence[str], most: int = _LISTED) -> str:
+    """Return names in a row, the first of them if they are many.
+
+    Examples
+    --------
+    >>> listed(["a", "b", "c"], most=2)
+    'a, b and 1 more'
+    """
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return f"{', '.join(names[:most])}{more}"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -37,5 +49,4 @@ def nearest(name: str, known: Iterable[str]) -> str:
         return f"; did you mean {' or '.join(close)}?"
     if not names:
         return "; there are none"
-    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-    return f"; there are {', '.join(names[:_LISTED])}{more}"
+    return f"; there are {listed(names)}"

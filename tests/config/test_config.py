@@ -53,7 +53,10 @@ def test_a_full_file_is_read():
         ("[costs]\nrestart_s = inf", ":2: costs.restart_s: need a number >= 0 and <= 1e+09"),
         ("[arbiter]\ndry_run = 1", ":2: arbiter.dry_run: need true or false, was 1"),
         ("[arbiter]\nholdout = 1.5", ":2: arbiter.holdout: need a number >= 0 and <= 1, was 1.5"),
-        ("[run]\nname = 'a.b'", ":2: run.name: need a text matching ^[A-Za-z0-9_-]+$, was 'a.b'"),
+        (
+            "[run]\nname = 'a.b'",
+            ":2: run.name: need a text matching [A-Za-z0-9_-]{1,64}, was 'a.b'",
+        ),
         ("arbiter = 3", ":1: arbiter: need a table, was 3"),
         ("policies.straggler = true", ":1: policies.straggler: need a table, was true"),
         ("[arbiter]\nforbidden = {}", ":2: arbiter.forbidden: need a list, was a table"),
@@ -116,6 +119,23 @@ def test_every_kind_of_action_can_have_rails(kind):
 def test_what_is_no_toml_is_answered_with_its_line():
     message = refusal("[run]\nname = 'a'\nname = 'b'")
     assert message.startswith("torchloom.toml:3: not valid TOML: ")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a = " + "[" * 100_000,
+        "a = " + "{b=" * 100_000,
+        "policies.p." + ".".join("a" * 2000) + " = 1",
+        "policies.p.a = " + "[" * 90 + "]" * 90,
+        "[arbiter]\nseed = " + "9" * 5000,
+        "[arbiter]\nseed = " + "9" * 30,
+        "[policies.p]\nseed = -" + "9" * 30,
+        "[policies.p]\nhigh = inf",
+    ],
+)
+def test_what_could_not_be_put_on_file_is_one_line(text):
+    assert len(refusal(text)) < 300
 
 
 class SetTo(msgspec.Struct, forbid_unknown_fields=True):

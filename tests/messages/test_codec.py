@@ -12,39 +12,51 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.kernel.inputs import acks, batches, exits, hellos, notes
-from torchloom_core import codec
+from torchloom_core import codec, limits
 from torchloom_core.errors import MessageError
 from torchloom_core.messages import (
     Command,
     Deed,
+    Hello,
+    Hold,
     JoinReply,
     JoinRequest,
+    Note,
     RollCall,
     SetKnob,
     Telemetry,
 )
+from torchloom_core.trajectory.columns import TelemetryStream
 
 int64 = st.integers(-(2**63), 2**63 - 1)
+counts = st.integers(0, 2**53)
+stamps = st.integers(0, 2**63 - 1)
+names = st.from_regex(limits.NAME)
+ids = st.from_regex(r"\A[A-Za-z0-9_.:-]{1,64}\Z")
+knobs = st.from_regex(r"\A[a-z]{1,9}(\.[A-Za-z0-9_-]{1,9}){0,3}\Z")
 values = st.one_of(
-    st.booleans(), int64, st.floats(allow_nan=False, allow_infinity=False), st.text()
+    st.booleans(),
+    int64,
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.text(max_size=256),
 )
 deeds = st.one_of(
-    st.builds(SetKnob, knob=st.text(), value=values),
+    st.builds(SetKnob, knob=knobs, value=values),
     *(st.builds(deed) for deed in get_args(Deed) if deed is not SetKnob),
 )
 commands = st.builds(
     Command,
-    id=st.text(),
-    run=st.text(),
-    worker=st.text(),
-    incarnation=int64,
-    epoch=int64,
-    issued_ns=int64,
-    deadline_ns=int64,
+    id=ids,
+    run=names,
+    worker=names,
+    incarnation=counts,
+    epoch=counts,
+    issued_ns=stamps,
+    deadline_ns=stamps,
     do=deeds,
-    cause=st.text(),
+    cause=st.text(max_size=256),
 )
-telemetry = batches(st.text())
+telemetry = batches(names)
 
 WIRES: dict[str, tuple[st.SearchStrategy[Any], Callable[[Any], bytes], Callable[[bytes], Any]]] = {
     "telemetry": (telemetry, codec.encode_telemetry, codec.decode_telemetry),
@@ -52,23 +64,29 @@ WIRES: dict[str, tuple[st.SearchStrategy[Any], Callable[[Any], bytes], Callable[
     "command": (commands, codec.encode, codec.decode_command),
     "ack": (acks, codec.encode, codec.decode_ack),
     "roll_call": (
-        st.builds(RollCall, run=st.text(), epoch=int64),
+        st.builds(RollCall, run=names, epoch=counts),
         codec.encode,
         codec.decode_roll_call,
+    ),
+    "hold": (
+        st.builds(Hold, run=names, epoch=counts, hold=names, over=names),
+        codec.encode,
+        codec.decode_hold,
     ),
     "join_request": (
         st.builds(
             JoinRequest,
-            run=st.text(),
-            worker=st.text(),
-            incarnation=int64,
-            public_key=st.text(),
+            run=names,
+            worker=names,
+            incarnation=counts,
+            public_key=st.text(max_size=256),
+            node=names,
         ),
         codec.encode,
         codec.decode_join_request,
     ),
     "join_reply": (
-        st.builds(JoinReply, jwt=st.text(), error=st.text()),
+        st.builds(JoinReply, jwt=st.text(), error=st.text(), unwanted=st.booleans()),
         codec.encode,
         codec.decode_join_reply,
     ),
@@ -174,10 +192,117 @@ def test_an_age_that_is_no_time_is_refused(age_s):
         codec.decode_telemetry(codec.encode_telemetry(batch(progress_age_s=age_s)))
 
 
-@pytest.mark.parametrize("field", ["step", "seq", "incarnation", "dropped"])
-def test_a_number_that_fits_no_column_is_refused(field):
+@pytest.mark.parametrize("field", ["step", "seq", "incarnation", "dropped", "v"])
+@pytest.mark.parametrize("number", [2**63, 2**64, -(2**63) - 1, -2])
+def test_a_number_that_fits_no_column_is_refused(field, number):
+    body = msgspec.msgpack.decode(codec.encode_telemetry(batch()))
+    if number >= 2**64 or number < -(2**63):
+        data = msgspec.msgpack.encode(body | {field: float(number)})
+    else:
+        data = msgspec.msgpack.encode(body | {field: number})
     with pytest.raises(MessageError):
-        codec.decode_telemetry(codec.encode_telemetry(batch(**{field: 2**63})))
+        codec.decode_telemetry(data)
+
+
+def test_what_can_be_decoded_can_be_put_on_file(tmp_path):
+    """One number that Arrow does not take would end the Weaver."""
+    stream = TelemetryStream()
+    for field in ("step", "seq", "incarnation", "dropped", "v"):
+        for number in (0, 65_535, 2**53):
+            with suppress(MessageError):
+                sent = codec.decode_telemetry(codec.encode_telemetry(batch(**{field: number})))
+                stream.encode([(1, 1, sent)])
+
+
+BAD_NAMES = ["", "a b", "a.b", "a*", "a>", "a\n", "é", "a" * 65, "a\x00", "/a"]
+
+
+@pytest.mark.parametrize("name", BAD_NAMES)
+@pytest.mark.parametrize("field", ["run", "worker"])
+def test_a_sender_whose_name_is_no_token_is_refused_each_time(field, name):
+    data = codec.encode_telemetry(batch(**{field: name}))
+    for _ in range(2):
+        with pytest.raises(MessageError, match=field):
+            codec.decode_telemetry(data)
+
+
+@pytest.mark.parametrize("name", ["", "a b", "7up", "a/b", "a\n", "é", "a" * 129, "a\x1b"])
+def test_a_metric_whose_name_could_not_be_written_down_is_refused_each_time(name):
+    data = codec.encode_telemetry(batch(metrics=("loss", name)))
+    for _ in range(2):
+        with pytest.raises(MessageError, match="metrics"):
+            codec.decode_telemetry(data)
+
+
+def test_more_metrics_than_anyone_has_are_refused():
+    names = tuple(f"m{n}" for n in range(1025))
+    codec.decode_telemetry(codec.encode_telemetry(batch(metrics=names[:1024])))
+    with pytest.raises(MessageError, match="metrics"):
+        codec.decode_telemetry(codec.encode_telemetry(batch(metrics=names)))
+
+
+def hello(**changes: Any) -> dict[str, Any]:
+    whole = Hello(run="run", worker="a-0", incarnation=1, group="a", rank=0, node="n")
+    return {**msgspec.to_builtins(whole), **changes}
+
+
+@pytest.mark.parametrize("name", BAD_NAMES[1:])
+@pytest.mark.parametrize("field", ["run", "worker", "group", "node", "rack"])
+def test_a_hello_with_a_name_that_is_no_token_is_refused(field, name):
+    with pytest.raises(MessageError, match=field):
+        codec.decode_event(msgspec.json.encode(hello(**{field: name})))
+
+
+def knob(**changes: Any) -> dict[str, Any]:
+    return {"knobs": [{"name": "lr", "kind": "float", **changes}]}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"incarnation": 2**53 + 1},
+        {"incarnation": -1},
+        {"rank": -1},
+        {"rank": 2**31},
+        {"pid": -1},
+        {"ts_ns": -1},
+        {"ts_ns": 2**63},
+        {"v": 65_536},
+        {"v": -1},
+        {"host": "h" * 257},
+        {"framework": "f" * 257},
+        {"actuators": ["a b"]},
+        {"actuators": ["a"] * 65},
+        knob(name="a b"),
+        knob(name=".a"),
+        knob(name="a..b"),
+        knob(name="a" * 65),
+        knob(name="a\n"),
+        knob(choices=["c"] * 257),
+        knob(choices=["c" * 257]),
+        knob(doc="d" * 2001),
+        {"knobs": knob()["knobs"] * 257},
+        {"values": {"a b": 1}},
+        {"values": {"lr": None}},
+        {"values": {"lr": 2**63}},
+        {"values": {"lr": "v" * 257}},
+        {"values": {f"k{n}": n for n in range(257)}},
+    ],
+)
+def test_a_hello_beyond_a_limit_is_refused(changes):
+    codec.decode_event(msgspec.json.encode(hello()))
+    with pytest.raises(MessageError):
+        codec.decode_event(msgspec.json.encode(hello(**changes)))
+
+
+def test_stacks_fit_a_note_and_a_library_does_not():
+    note = msgspec.to_builtins(
+        Note(run="run", worker="a-0", incarnation=1, kind="dump", fields={"stacks": "s" * 500_000})
+    )
+    codec.decode_event(msgspec.json.encode(note))
+    for fields in ({"stacks": "s" * 500_001}, {f"f{n}": n for n in range(65)}, {"a b": 1}):
+        with pytest.raises(MessageError):
+            codec.decode_event(msgspec.json.encode({**note, "fields": fields}))
 
 
 def test_nan_in_the_values_comes_through():

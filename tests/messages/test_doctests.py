@@ -16,6 +16,7 @@ PURE = [
         "arbiter",
         "checkpointing",
         "codec",
+        "endings",
         "fleet",
         "knobs",
         "messages",

@@ -191,6 +191,14 @@ def test_the_rows_tell_what_happened(tmp_path):
     assert placed == {("a", 1, None), ("b", 1, 6), ("b", 17, None), ("s", 1, 22)}
 
 
+def test_a_life_that_a_clock_gone_back_has_numbered_is_placed_like_any_other(tmp_path):
+    back = [(hello("b-0", rack="r0", incarnation=0), 10 * S) if m is LIFE[-3][0] else (m, after)
+            for m, after in LIFE]  # fmt: skip
+    record(tmp_path / "run", back)
+    placed = {(p.group, seconds(p.from_ns)) for p in exported(tmp_path).placement()}
+    assert ("b", 17) in placed
+
+
 def test_what_was_granted_is_an_action_on_every_worker_it_was_about(tmp_path):
     record(tmp_path / "run", LIFE)
     actions = exported(tmp_path).actions()

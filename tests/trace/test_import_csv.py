@@ -371,7 +371,7 @@ def test_all_rows_that_are_too_long_are_told(tmp_path):
     [
         ("[times]\nunit = 'weeks'\n", ConfigError, r"map\.toml:2: times\.unit"),
         ("[tiems]\n", ConfigError, r"map\.toml:1: .*tiems"),
-        ("[times\n", ConfigError, r"map\.toml: need TOML"),
+        ("[times\n", ConfigError, r"map\.toml:1: not valid TOML"),
         ("[times]\norigin = 'x'\nunit = 's'\n", ConfigError, "need times.origin as ISO 8601"),
         ("[times]\nstart = 'x'\n", ConfigError, r"times\.start: need an ISO 8601 time"),
         (

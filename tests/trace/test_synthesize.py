@@ -223,7 +223,7 @@ def test_the_command_takes_options_before_its_file_of_parameters(tmp_path, capsy
     [
         ("nodse = 3", "p.toml:1: nodse"),
         ("nodes = 0", "p.toml:1: nodes"),
-        ("nodes", "p.toml: not valid TOML"),
+        ("nodes", "p.toml:1: not valid TOML"),
     ],
 )
 def test_parameters_that_cannot_be_are_named(tmp_path, text, error):

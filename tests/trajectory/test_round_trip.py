@@ -17,7 +17,7 @@ from torchloom_core.codec import encode, encode_telemetry
 from torchloom_core.config import Config, parse
 from torchloom_core.decisions import Input, Output, PolicyFailed, Tick
 from torchloom_core.errors import StateError
-from torchloom_core.messages import Int64, Telemetry, WorkerState
+from torchloom_core.messages import Telemetry, WorkerState
 from torchloom_core.trajectory.layout import part_paths, run_folder
 from torchloom_core.trajectory.reader import lives
 from torchloom_core.trajectory.writer import HELD_BYTES, TrajectoryWriter
@@ -36,20 +36,32 @@ def values_of(kind: Any) -> st.SearchStrategy[Any]:
         hints = typing.get_type_hints(kind, include_extras=True)
         return st.builds(kind, **{name: values_of(hints[name]) for name in kind.__struct_fields__})
     origin, args = get_origin(kind), get_args(kind)
-    if kind == Int64:
-        return INT64
     if origin is Annotated:
-        return st.floats(args[1].gt, args[1].le, exclude_min=True)
+        return limited(args[0], args[1])
     if origin is Literal:
         return st.sampled_from(args)
     if origin in (types.UnionType, typing.Union):
         return st.one_of([values_of(arg) for arg in args])
     if origin is dict:
-        return st.dictionaries(TEXT, values_of(args[1]), max_size=2)
+        return st.dictionaries(values_of(args[0]), values_of(args[1]), max_size=2)
     if origin is tuple and args[-1] is Ellipsis:
         return st.lists(values_of(args[0]), max_size=2).map(tuple)
     assert origin is tuple, kind
     return st.tuples(*map(values_of, args))
+
+
+def limited(kind: Any, meta: msgspec.Meta) -> st.SearchStrategy[Any]:
+    """Every value within a field's limits."""
+    if kind is int:
+        return st.integers(meta.ge, meta.le)
+    if kind is float:
+        low = meta.ge if meta.gt is None else meta.gt
+        return st.floats(low, meta.le, exclude_min=meta.gt is not None)
+    if kind is str and meta.pattern:
+        return st.from_regex(meta.pattern).filter(lambda x: len(x) <= (meta.max_length or 999))
+    if kind is str:
+        return st.text(min_size=meta.min_length or 0, max_size=8)
+    return values_of(kind)
 
 
 @st.composite

@@ -1,6 +1,6 @@
 """What was received since the last tick, and the rings it goes to; the fleet state keeps it."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 from msgspec.structs import replace
@@ -59,16 +59,24 @@ class Intake:
                 self._rings[metric].put(rows, values[:, column], stamps)
 
     def close_column(
-        self, row_of: Mapping[str, int], hello: Sequence[Hello]
+        self,
+        row_of: Mapping[str, int],
+        hello: Sequence[Hello],
+        may_begin: Callable[[int, int], bool],
     ) -> tuple[Newest, list[str]]:
         """Write what is pending and end the column.
+
+        Parameters
+        ----------
+        may_begin : callable
+            ``(row, incarnation)``: whether that life may take the place of the known one.
 
         Returns
         -------
         newest : dict of int to (Telemetry, int)
             The last batch of every known worker that sent one.
         strangers : list of str
-            Workers, or lives of workers, that nobody introduced.
+            Workers that nobody introduced, or of which a life may begin that said no hello.
         """
         strangers: dict[str, None] = {}
         newest: Newest = {}
@@ -77,7 +85,7 @@ class Intake:
         for batch, ts_ns in self._pending:
             row = row_of.get(batch.worker, -1)
             if row < 0 or hello[row].incarnation != batch.incarnation:
-                if row < 0 or hello[row].incarnation < batch.incarnation:
+                if row < 0 or may_begin(row, batch.incarnation):
                     strangers[batch.worker] = None
                 continue
             newest[row] = (batch, ts_ns)

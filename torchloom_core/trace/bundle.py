@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 import pyarrow as pa
 
+from torchloom_core.codec import UNREADABLE
 from torchloom_core.errors import TraceError
 from torchloom_core.trace.checksums import sha256_of
 from torchloom_core.trace.lines import read_rows
@@ -213,7 +214,7 @@ def read_manifest(path: Path) -> Manifest:
         raise TraceError(f"{path}: need a file {MANIFEST}, was none") from None
     except OSError as error:
         raise TraceError(f"{place}: cannot be read: {error.strerror}") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise TraceError(f"{place}: need a JSON object: {error}") from None
     schema = table.get("schema", SCHEMA_VERSION)
     if schema != SCHEMA_VERSION:

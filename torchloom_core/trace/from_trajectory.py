@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from torchloom_core.codec import encode
+from torchloom_core.codec import UNREADABLE, encode
 from torchloom_core.decisions import Output
 from torchloom_core.errors import TraceError
 from torchloom_core.messages import Telemetry
@@ -81,13 +81,20 @@ def from_trajectory(
             if isinstance(message, Telemetry):
                 samples.take(message, rows.component_of(message.worker), ts_ns)
             else:
-                rows.take(message, ts_ns, map(_output.decode, outputs))
+                rows.take(message, ts_ns, [_read(output, life, seq) for output in outputs])
             if samples.values >= _VALUES_AT_ONCE:
                 writer.telemetry(samples.table())
         if samples.values:
             writer.telemetry(samples.table())
         for row in rows.rows():
             writer.add(row)
+
+
+def _read(output: bytes, life: Life, seq: int) -> Output:
+    try:
+        return _output.decode(output)
+    except UNREADABLE as error:
+        raise TraceError(f"{life.folder}: an output of input {seq}: {error}") from None
 
 
 def _chosen(root: Path, epoch: int | None) -> Life:

@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
+from torchloom_core.codec import UNREADABLE
 from torchloom_core.errors import TraceError
 from torchloom_core.trace.schema import ROW_OF, Row
 
@@ -49,7 +50,7 @@ def decode_row(line: bytes, kind: type[_Row]) -> _Row:
     """
     try:
         columns = _object_decoder.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise TraceError(f"need a JSON object, was {_short(line)} ({error})") from None
     return convert_row(columns, kind)
 

@@ -7,11 +7,12 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from torchloom_core.codec import decode_telemetry, encode_telemetry
+from torchloom_core.codec import UNREADABLE, decode_telemetry, encode_telemetry
 from torchloom_core.config import Config
 from torchloom_core.decisions import Input
 from torchloom_core.errors import MessageError, TraceError
-from torchloom_core.messages import Int64, Telemetry
+from torchloom_core.limits import Int64
+from torchloom_core.messages import Telemetry
 from torchloom_core.trace.bundle import Bundle
 from torchloom_core.trace.schema import INPUTS
 
@@ -79,7 +80,7 @@ def recorded_life(bundle: Bundle) -> RecordedLife:
     try:
         life = _life.decode(line)
         return RecordedLife(msgspec.convert(life.config, Config), list(life.overruns))
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise TraceError(f"{place}: {error}") from None
 
 
@@ -98,7 +99,7 @@ def recorded_inputs(bundle: Bundle) -> Iterator[tuple[int, Telemetry | Input]]:
             line = _input.decode(text)
             packed = base64.b64decode(line.telemetry, validate=True)
             message = decode_telemetry(packed) if packed else line.body
-        except (msgspec.DecodeError, MessageError, binascii.Error) as error:
+        except (*UNREADABLE, MessageError, binascii.Error) as error:
             raise TraceError(f"{place}: {error}") from None
         if line.seq != number or message is None:
             raise TraceError(f"{place}: need input {number}, was {line.seq}")

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from torchloom_core.actions import Action, kind_of
 from torchloom_core.config import Costs
-from torchloom_core.decisions import Input, NodeFault, Outcome, Output, Verdict
+from torchloom_core.decisions import Input, NodeFault, Notice, Outcome, Output, Verdict
 from torchloom_core.messages import Exit, Hello, Note
 from torchloom_core.trace.schema import ActionTaken, Component, Event, Job, Placement, Row
 
@@ -48,8 +48,9 @@ class RecordedRows:
 
     def take(self, message: Input, ts_ns: int, outputs: Iterable[Output]) -> None:
         """Take one input other than telemetry and what it led to."""
+        outputs = tuple(outputs)
         match message:
-            case Hello():
+            case Hello() if any(isinstance(o, Notice) and o.kind == "hello" for o in outputs):
                 self._take_hello(message, ts_ns)
             case Exit():
                 self._take_exit(message, ts_ns)
@@ -120,8 +121,8 @@ class RecordedRows:
 
     def _take_hello(self, hello: Hello, ts_ns: int) -> None:
         known = self._hello.get(hello.worker)
-        if known is not None and hello.incarnation <= known.incarnation:
-            return
+        if known is not None and hello.incarnation == known.incarnation:
+            return  # a restarted Weaver heard it for the first time
         self._unplace(hello.worker, ts_ns)
         self._hello[hello.worker] = hello
         name = self.component_of(hello.worker)

@@ -69,7 +69,7 @@ def opened(path: Path) -> Iterator[pq.ParquetFile]:
         names_as_codes = ["component", "metric"]
         with pq.ParquetFile(path, read_dictionary=names_as_codes, pre_buffer=False) as file:
             yield file
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, UnicodeDecodeError, pa.ArrowException) as error:
         reason = str(error).partition("\n")[0]
         raise TraceError(f"{path}: need a whole Parquet file: {reason}") from None
 

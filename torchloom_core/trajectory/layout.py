@@ -20,6 +20,7 @@ import msgspec
 import pyarrow as pa
 
 from torchloom_core.errors import StateError
+from torchloom_core.limits import Count, Int64
 
 FORMAT = 1
 """Version of all that this module describes; it rises when an old reader would misread."""
@@ -61,12 +62,12 @@ class Meta(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     run: str
-    epoch: int
-    started_ns: int
+    epoch: Count
+    started_ns: Int64
     torchloom: str
     config: dict[str, Any]
     plugins: dict[str, str]
-    v: int = FORMAT
+    v: Count = FORMAT
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,10 +92,10 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
         The message as JSON.
     """
 
-    seq: int
-    n: int
-    outputs: int
-    ts_ns: int
+    seq: Count
+    n: Count
+    outputs: Count
+    ts_ns: Int64
     io: Literal["in", "out"]
     kind: str
     id: str
@@ -111,6 +112,12 @@ def run_folder(state: Path, run: str) -> Path:
 def life_folder(root: Path, epoch: int) -> Path:
     """Return the folder of one life."""
     return root / f"epoch-{epoch:06d}"
+
+
+def newest_epoch(root: Path) -> int:
+    """Return the highest epoch that has a folder, 0 if none has."""
+    numbers = (path.name.partition("-")[2] for path in root.glob("epoch-*"))
+    return max((int(number) for number in numbers if number.isdecimal()), default=0)
 
 
 def part_path(folder: Path, kind: PartKind, number: int) -> Path:

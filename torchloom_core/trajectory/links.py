@@ -22,6 +22,7 @@ knob_desired                                                                   i
 issue                 the command         what the command was issued for      its worker
 recall                                    the command                          its worker
 forecast_wanted       its own
+input_failed
 reply                                     the request
 ====================  ==================  ===================================  ==================
 

@@ -134,7 +134,7 @@ def _message_at(source: Any, start: int) -> str | None:
     source.seek(start)
     try:
         return str(pa.ipc.read_message(source).type)
-    except (EOFError, OSError, pa.ArrowInvalid):
+    except (EOFError, OSError, ValueError, pa.ArrowException):
         return None
 
 

@@ -2,7 +2,8 @@
 
 import itertools
 import re
-from collections.abc import Iterator
+import stat
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -10,6 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 import pyarrow as pa
 
+from torchloom_core.codec import UNREADABLE
 from torchloom_core.config import Config
 from torchloom_core.decisions import Input, PolicyFailed
 from torchloom_core.errors import StateError
@@ -19,6 +21,7 @@ from torchloom_core.trajectory.columns import decode
 from torchloom_core.trajectory.layout import (
     FORMAT,
     META,
+    TELEMETRY_SCHEMA,
     Line,
     Meta,
     part_paths,
@@ -107,6 +110,12 @@ class Life:
         for _, line in self._placed_lines():
             yield line
 
+    def events_after(self, seq: int) -> Iterator[Recorded]:
+        """Yield every whole input but telemetry whose number is above ``seq``."""
+        for recorded in self._groups(self._parts_after(seq)):
+            if recorded.seq > seq:
+                yield recorded
+
     def record_batches(self) -> Iterator[Any]:
         """Return the telemetry as ``pyarrow.RecordBatch``, columns as in ``TELEMETRY_SCHEMA``.
 
@@ -115,8 +124,19 @@ class Life:
         sizes = [(path, path.stat().st_size) for path in part_paths(self.folder, "telemetry")]
         return _record_batches(sizes)
 
-    def _placed_lines(self) -> Iterator[tuple[str, Line]]:
+    def _parts_after(self, seq: int) -> list[Path]:
+        """Return the parts of the events file from the one on in which ``seq`` is."""
         paths = part_paths(self.folder, "events")
+        first = 0
+        for number, path in enumerate(paths):
+            with path.open("rb") as file:
+                head = file.readline()
+            if head.endswith(b"\n") and _decode(_line_decoder, head, f"{path}:1").seq <= seq:
+                first = number
+        return paths[first:]
+
+    def _placed_lines(self, paths: Sequence[Path] = ()) -> Iterator[tuple[str, Line]]:
+        paths = paths or part_paths(self.folder, "events")
         for path in paths:
             data = _read(path)
             end, _ = whole_bytes(data, "events")
@@ -124,12 +144,14 @@ class Life:
                 raise StateError(f"{path}: the last line is cut off, and a later part exists")
             for number, text in enumerate(data[:end].splitlines(), start=1):
                 place = f"{path}:{number}"
-                yield place, _decode(_line_decoder, text, place)
+                line = _decode(_line_decoder, text, place)
+                _check_text(line.body, place)
+                yield place, line
 
-    def _groups(self) -> Iterator[Recorded]:
+    def _groups(self, paths: Sequence[Path] = ()) -> Iterator[Recorded]:
         """Yield every input that has a line, once the lines of all its outputs are there."""
         seq = 0
-        lines = self._placed_lines()
+        lines = self._placed_lines(paths)
         for place, line in lines:
             if line.n != 0 or line.seq <= seq:
                 raise StateError(f"{place}: need an input after {seq}, was {line.seq}.{line.n}")
@@ -154,8 +176,12 @@ def lives(root: Path) -> list[Life]:
     StateError
         If there is no such folder, or a ``meta.json`` in it cannot be read.
     """
-    if not root.is_dir():
-        raise StateError(f"{root}: need a trajectory's folder, there is none")
+    try:
+        there = stat.S_ISDIR(root.stat().st_mode)
+    except (OSError, ValueError):
+        there = False
+    if not there:
+        raise StateError(f"{root!s:.300}: need a trajectory's folder, there is none")
     folders = [path for path in root.iterdir() if _EPOCH.fullmatch(path.name)]
     # Killed before its meta.json was there, a Weaver has recorded nothing.
     found = [Life(folder) for folder in folders if (folder / META).exists()]
@@ -168,14 +194,15 @@ def _record_batches(sizes: list[tuple[Path, int]]) -> Iterator[Any]:
         end, torn = whole_bytes(data, "telemetry")
         rows = 0
         if end:
-            stream = pa.ipc.open_stream(data[:end])
+            stream = None
             while True:
                 try:
+                    stream = stream or _stream(data[:end])
                     batch = stream.read_next_batch()
                     batch.validate(full=True)
                 except StopIteration:
                     break
-                except (OSError, ValueError) as error:
+                except (OSError, ValueError, pa.ArrowException) as error:
                     raise StateError(f"{path}: row {rows}: {error}") from None
                 yield batch
                 rows += batch.num_rows
@@ -183,10 +210,25 @@ def _record_batches(sizes: list[tuple[Path, int]]) -> Iterator[Any]:
             raise StateError(f"{path}: row {rows}: no record batch, and more comes after it")
 
 
+def _stream(data: bytes) -> Any:
+    stream = pa.ipc.open_stream(data)
+    if not stream.schema.equals(TELEMETRY_SCHEMA):
+        raise ValueError("need the columns of telemetry, were others")
+    return stream
+
+
 def _decode(decoder: msgspec.json.Decoder[_T], data: bytes | msgspec.Raw, place: str) -> _T:
     try:
         return decoder.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE as error:
+        raise StateError(f"{place}: {error}") from None
+
+
+def _check_text(body: msgspec.Raw, place: str) -> None:
+    # The line's decoder does not look into the body.
+    try:
+        str(body, "utf-8")
+    except UnicodeDecodeError as error:
         raise StateError(f"{place}: {error}") from None
 
 

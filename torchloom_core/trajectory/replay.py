@@ -57,6 +57,8 @@ def replay(life: Life, make_kernel: Callable[[Life], KernelLike]) -> ReplayRepor
     inputs = telemetry = outputs = verdicts = 0
     difference = None
     for seq, ts_recv_ns, message, recorded in life.inputs():
+        if any(map(_is_failure, recorded)):
+            break  # the Weaver's own code failed here, and the life ended
         replayed = kernel.step(message, ts_recv_ns)
         inputs += 1
         telemetry += isinstance(message, Telemetry)
@@ -78,3 +80,7 @@ def replay(life: Life, make_kernel: Callable[[Life], KernelLike]) -> ReplayRepor
         verdicts=verdicts,
         difference=difference,
     )
+
+
+def _is_failure(output: bytes) -> bool:
+    return output.startswith(b'{"type":"input_failed"')

@@ -5,14 +5,12 @@ it, its value the name in the table; a table
 that uses the bundle's own names, or the short ones of ``SHORT``, needs no mapping.
 """
 
-import tomllib
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
-from torchloom_core.config import convert
-from torchloom_core.errors import ConfigError
+from torchloom_core.config import convert, read_text, read_toml
 
 SHORT = {
     "t_event": "time",
@@ -90,11 +88,6 @@ class Mapping(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 def load_mapping(path: Path) -> Mapping:
     """Return the mapping in a TOML file; ConfigError if it is wrong, with file and line."""
-    try:
-        text = path.read_text()
-        table = tomllib.loads(text)
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: need TOML: {error}") from None
+    text = read_text(path)
+    table = read_toml(text, str(path))
     return convert(table, Mapping, str(path), text=text)

@@ -1,0 +1,33 @@
+"""What goes wrong is told once a minute a key, and not of more keys than anyone reads."""
+
+import logging
+
+from torchloom_core.telling import Complaints, plain_line
+
+LOG = logging.getLogger("test")
+MINUTE_NS = 60 * 10**9
+
+
+def test_a_key_is_told_of_once_a_minute_and_counted_each_time(caplog):
+    now = [0]
+    complaints = Complaints(LOG, lambda: now[0])
+    for now[0] in (0, 1, MINUTE_NS - 1, MINUTE_NS, MINUTE_NS + 1):
+        complaints.add("a", "no")
+    assert complaints.count == 5
+    assert [r.getMessage() for r in caplog.records] == ["no (1 so far)", "no (4 so far)"]
+
+
+def test_ever_new_keys_do_not_fill_the_log(caplog):
+    now = [0]
+    complaints = Complaints(LOG, lambda: now[0])
+    for number in range(10_000):
+        complaints.add(f"key {number}", "no")
+    assert len(caplog.records) == 64
+    now[0] = MINUTE_NS
+    complaints.add("another", "no")
+    assert len(caplog.records) == 65
+    assert complaints.count == 10_001
+
+
+def test_a_line_is_one_line_of_plain_characters():
+    assert plain_line("a\n\tb\x1b[2J\u202e" + "c" * 999) == "a b\\x1b[2J\\u202e" + "c" * 292

@@ -1,0 +1,61 @@
+"""Say in a log what comes in wrong, at a bounded rate; the Weaver and the Threadlet do."""
+
+import logging
+import time
+from collections.abc import Callable
+
+_EVERY_NS = 60_000_000_000
+_MOST_KEYS = 64
+_MOST_CHARACTERS = 300
+
+
+class Complaints:
+    """Counts what is complained of, and logs it once a minute a key, of at most 64 keys.
+
+    Parameters
+    ----------
+    log : logging.Logger
+        Where to complain, as a warning.
+    now_ns : callable, optional
+        Clock; absent: the monotonic one.
+
+    Attributes
+    ----------
+    count : int
+        Complaints so far, logged or not.
+    """
+
+    def __init__(self, log: logging.Logger, now_ns: Callable[[], int] = time.monotonic_ns) -> None:
+        self._log = log
+        self._now_ns = now_ns
+        self._again_ns: dict[str, int] = {}
+        self.count = 0
+
+    def add(self, key: str, text: str) -> None:
+        """Count one, and log ``text`` as one line unless its key was logged just now."""
+        self.count += 1
+        now_ns = self._now_ns()
+        if now_ns < self._again_ns.get(key, now_ns):
+            return
+        if len(self._again_ns) >= _MOST_KEYS:
+            self._again_ns = {k: at for k, at in self._again_ns.items() if at > now_ns}
+            if len(self._again_ns) >= _MOST_KEYS:
+                return
+        self._again_ns[key] = now_ns + _EVERY_NS
+        self._log.warning("%s (%d so far)", plain_line(text), self.count)
+
+
+def plain_line(text: str, most: int = _MOST_CHARACTERS) -> str:
+    r"""Return ``text`` as one line that no terminal takes for more than text.
+
+    Examples
+    --------
+    >>> plain_line("a\n b \x1b[31m")
+    'a b \\x1b[31m'
+    """
+    line = " ".join(text[: 4 * most].split())[:most]
+    return line if line.isprintable() else "".join(map(_printable, line))
+
+
+def _printable(character: str) -> str:
+    return character if character.isprintable() else repr(character)[1:-1]
