@@ -3,6 +3,7 @@
 Each function names the first rule that is broken, in one line.
 """
 
+import difflib
 import inspect
 from collections.abc import Sequence
 from typing import Any, Literal, TypeGuard
@@ -13,6 +14,14 @@ from torchloom_core.arbiter import PERSON
 from torchloom_core.fleet.view import Need
 
 Kind = Literal["policy", "predictor"]
+
+_OPTIONAL: dict[Kind, frozenset[str]] = {
+    "policy": frozenset({"fault_memory_s", "needs_skill", "predictors"}),
+    "predictor": frozenset({"card", "fault_memory_s"}),
+}
+"""Attributes that a plugin may have or not: one that is misspelt would be missed by nobody."""
+
+_ALL_BUT_EQUAL = 0.85
 
 MODEL = "model"
 """The key of ``[predictors.<name>]`` that is the host's: a fitted model to use."""
@@ -45,7 +54,21 @@ def contract_problem(kind: Kind, cls: Any) -> str:
     if kind == "predictor" and MODEL in options.__struct_encode_fields__:
         return f"need Options without a field called {MODEL}, which names a fitted model"
     method = "on_tick" if kind == "policy" else "forecast"
-    return _signature_problem(cls, method) or _signature_problem(cls, "__init__")
+    return (
+        _signature_problem(cls, method)
+        or _signature_problem(cls, "__init__")
+        or misspelt_problem(kind, cls)
+    )
+
+
+def misspelt_problem(kind: Kind, plugin: Any) -> str:
+    """Return which attribute has all but the name of an optional one, or nothing."""
+    names = {name for name in dir(plugin) if not name.startswith("_")}
+    for name in sorted(names):
+        close = difflib.get_close_matches(name, _OPTIONAL[kind] - names, 1, _ALL_BUT_EQUAL)
+        if close and name not in _OPTIONAL[kind]:
+            return f"need another name than {name}, or the attribute {close[0]} if that is meant"
+    return ""
 
 
 def _signature_problem(cls: type[Any], method: str) -> str:

@@ -26,6 +26,7 @@ from torchloom_core.plugin_contract import (
     MODEL,
     Kind,
     contract_problem,
+    misspelt_problem,
     needs_problem,
     pace_problem,
 )
@@ -265,7 +266,7 @@ def _build(
                 dict(settings), info.cls.Options, place.source, f"{section}.{name}", place.text
             )
             plugin = info.cls(options)
-        problem = needs_problem(plugin.needs, tick_s)
+        problem = needs_problem(plugin.needs, tick_s) or misspelt_problem(kind, plugin)
         if kind == "predictor":
             problem = problem or pace_problem(plugin)
     except (ConfigError, ModelError, KeyboardInterrupt):
@@ -280,11 +281,24 @@ def _build(
 
 def one_line(error: BaseException) -> str:
     """Return type and text of a foreign error, whose text may itself raise."""
+    text = " ".join(told(error).split()) or "no message"
+    return told(f"{type(error).__name__}: {text:.500}")
+
+
+def told(value: object) -> str:
+    """Return the text of a foreign object, as it can be encoded."""
     try:
-        text = " ".join(str(error).split()) or "no message"
+        return str(value).encode(errors="backslashreplace").decode()
     except Exception:  # noqa: BLE001 - foreign code
-        text = "its message cannot be had"
-    return f"{type(error).__name__}: {text:.500}"
+        return "its message cannot be had"
+
+
+def shown(value: object) -> str:
+    """Return the beginning of what a foreign object looks like in code."""
+    try:
+        return told(f"{value!r:.60}")
+    except Exception:  # noqa: BLE001 - foreign code
+        return "without a text"
 
 
 def _type_name(annotation: Any) -> str:

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import msgspec
 import numpy as np
 
+from torchloom_core.codec import encode
 from torchloom_core.decisions import (
     Forecast,
     PolicyFailed,
@@ -24,8 +25,10 @@ from torchloom_core.decisions import (
 )
 from torchloom_core.errors import PluginError
 from torchloom_core.fleet.view import FleetView
+from torchloom_core.limits import MAX_TEXT
 from torchloom_core.plugin import Hazard, Predictor
-from torchloom_core.plugins import ActivePolicy, one_line
+from torchloom_core.plugin_contract import pace_problem
+from torchloom_core.plugins import ActivePolicy, one_line, shown, told
 
 MAX_PROPOSALS = 10_000
 OVERRAN = "overran"
@@ -140,7 +143,7 @@ def _collect(result: Any) -> list[Proposal]:
     if result is None:
         return []
     if not isinstance(result, Iterable):
-        raise GarbageError(f"need proposals, was {type(result).__name__} {result!r:.60}")
+        raise GarbageError(f"need proposals, was {type(result).__name__} {shown(result)}")
     wanted: list[Proposal] = []
     for proposal in result:
         if len(wanted) == MAX_PROPOSALS:
@@ -152,12 +155,13 @@ def _collect(result: Any) -> list[Proposal]:
 def _checked(proposal: Any) -> Proposal:
     """Return a copy of ``proposal`` in its declared types, which its policy cannot reach."""
     if not isinstance(proposal, Proposal):
-        raise GarbageError(f"need a Proposal, was {type(proposal).__name__} {proposal!r:.60}")
+        raise GarbageError(f"need a Proposal, was {type(proposal).__name__} {shown(proposal)}")
     try:
         plain = msgspec.to_builtins(proposal, enc_hook=_plain)
         checked = msgspec.convert(plain, Proposal)
-    except (msgspec.ValidationError, TypeError) as error:
-        raise GarbageError(f"need a Proposal of the declared types: {error}") from None
+        encode(checked)  # what goes on file is encoded: half a character cannot be
+    except (ValueError, TypeError, RecursionError, OverflowError) as error:
+        raise GarbageError(f"need a Proposal of the declared types: {told(error)}") from None
     for name in ("gain_gpu_s", "cost_gpu_s", "expires_s"):
         value = getattr(checked, name)
         if not math.isfinite(value) or value < 0:
@@ -170,7 +174,7 @@ def _checked(proposal: Any) -> Proposal:
 def _plain(value: Any) -> Any:
     if isinstance(value, np.generic):
         return value.item()
-    raise TypeError(f"need plain values, was {type(value).__name__} {value!r:.60}")
+    raise TypeError(f"need plain values, was {type(value).__name__} {shown(value)}")
 
 
 def proposal_problem(proposal: Any) -> str:
@@ -191,7 +195,7 @@ def run_predictor(
 ) -> Forecast | PredictorFailed:
     """Run one predictor on one view and check what it returns."""
     try:
-        hazard = _judged(predictor.forecast(view), view)
+        hazard = _judged(predictor, view)
     except KeyboardInterrupt:
         raise
     except GarbageError as error:
@@ -210,10 +214,13 @@ def run_predictor(
     )
 
 
-def _judged(hazard: Any, view: FleetView) -> Hazard:
-    """Return a checked copy whose probabilities are by worker."""
+def _judged(predictor: Predictor, view: FleetView) -> Hazard:
+    """Return a checked copy of what the predictor says, with probabilities by worker."""
+    hazard: Any = predictor.forecast(view)
+    if problem := pace_problem(predictor):
+        raise GarbageError(problem)
     if not isinstance(hazard, Hazard):
-        raise GarbageError(f"need a Hazard, was {type(hazard).__name__} {hazard!r:.60}")
+        raise GarbageError(f"need a Hazard, was {type(hazard).__name__} {shown(hazard)}")
     probability = np.asarray(hazard.probability)
     if probability.shape != (len(view),) or probability.dtype.kind != "f":
         raise GarbageError(
@@ -226,12 +233,19 @@ def _judged(hazard: Any, view: FleetView) -> Hazard:
         raise GarbageError(f"need probabilities in [0, 1], was {float(worst)!r}")
     if not isinstance(hazard.why, Mapping):
         raise GarbageError(f"need why as a dict, was {type(hazard.why).__name__}")
-    why = {int(row): str(text) for row, text in hazard.why.items()}
+    why = {int(row): _sentence(text) for row, text in hazard.why.items()}
     strange = [row for row in why if not 0 <= row < len(view)]
     if strange:
         raise GarbageError(f"need rows below {len(view)} in why, was {strange[0]}")
     rows: list[int] = np.flatnonzero(judged).tolist()
     return Hazard(probability={view.workers[row]: float(probability[row]) for row in rows}, why=why)
+
+
+def _sentence(text: Any) -> str:
+    sentence = str(text)
+    if len(sentence) > MAX_TEXT or (not sentence.isascii() and told(sentence) != sentence):
+        raise GarbageError(f"need texts of at most {MAX_TEXT} characters, was {told(sentence):.60}")
+    return sentence
 
 
 def _describe(error: BaseException, plugin: object, method: str) -> str:

@@ -145,3 +145,16 @@ def test_a_predictor_without_a_pace_is_quarantined(name, value):
 
 def test_a_predictor_with_a_pace_is_active():
     assert list(start(plugin(horizon_s=60, every_s=5.0), "predictor").predictors) == ["mine"]
+
+
+def test_an_attribute_misspelt_in_the_constructor_is_told_before_the_plugin_runs():
+    class Mine(plugin()):
+        def __init__(self, options: Any) -> None:
+            super().__init__(options)
+            self.fault_memory = 7.0
+
+    (failed,) = start(Mine, kind="predictor", name="mine").failed
+    assert failed.detail == (
+        "predictor mine: need another name than fault_memory, or the attribute fault_memory_s if "
+        "that is meant"
+    )

@@ -55,6 +55,8 @@ def test_a_hazard_becomes_a_forecast_of_those_that_were_judged():
         (Hazard(probability=np.zeros(3), why=None), "need why as a dict, was NoneType"),
         (Hazard(probability=np.zeros(3), why={3: "x"}), "need rows below 3 in why, was 3"),
         (Hazard(probability=np.zeros(3), why={-1: "x"}), "need rows below 3 in why, was -1"),
+        (Hazard(probability=np.zeros(3), why={0: "\ud800"}), "need texts of at most 2000 char"),
+        (Hazard(probability=np.zeros(3), why={0: "x" * 2001}), "need texts of at most 2000 char"),
     ],
 )
 def test_garbage_is_named(answer, problem):
@@ -72,6 +74,14 @@ def test_a_predictor_that_raises_is_named_with_its_line(error):
     assert failed.rule == "raised"
     assert failed.detail.startswith(f"{type(error).__name__}: ")
     assert "(test_run_predictor.py:" in failed.detail
+
+
+def test_a_horizon_that_is_none_any_more_is_garbage():
+    predictor = Predictor(Hazard(probability=np.zeros(3)))
+    for horizon_s in (math.nan, math.inf, -1.0, "long"):
+        predictor.horizon_s = horizon_s
+        failed = run_predictor("f1", "mine", predictor, view_of(workers=3), lambda: 0.25)
+        assert isinstance(failed, PredictorFailed)
 
 
 @pytest.mark.parametrize("probability", [[[1.0], [1.0, 2.0]], "often"])
