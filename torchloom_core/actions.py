@@ -8,33 +8,34 @@ from typing import Annotated
 
 import msgspec
 
+from torchloom_core.limits import KnobName, Target, Text
 from torchloom_core.messages import KnobValue
 
 
 class Migrate(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="migrate"):
     """A warm stand-by joins, then ``group`` drains: make before break."""
 
-    group: str
+    group: Target
 
 
 class DrainGroup(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="drain"):
     """``group`` leaves at a step boundary, without a replacement."""
 
-    group: str
+    group: Target
 
 
 class ChangeKnob(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="knob"):
     """Set a knob of one worker, or of all workers that have it when ``worker`` is None."""
 
-    knob: str
+    knob: KnobName
     value: KnobValue
-    worker: str | None = None
+    worker: Target | None = None
 
 
 class SaveCheckpoint(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="checkpoint"):
     """Save a checkpoint now, in one group or, when ``group`` is None, in all."""
 
-    group: str | None = None
+    group: Target | None = None
 
 
 class PauseRun(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="pause"):
@@ -48,14 +49,14 @@ class ResumeRun(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag
 class CollectDump(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="dump"):
     """Collect stacks and the Flight Recorder's dump of one worker."""
 
-    worker: str
+    worker: Target
 
 
 class Alert(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="alert"):
     """Tell people about ``worker``; nothing is changed."""
 
-    worker: str
-    text: str
+    worker: Target
+    text: Text
 
 
 class CordonNode(
@@ -63,14 +64,14 @@ class CordonNode(
 ):
     """Put nobody new on ``node``, for ``lasts_s`` or until it is uncordoned; who trains stays."""
 
-    node: str
+    node: Target
     lasts_s: Annotated[float, msgspec.Meta(gt=0, le=1e9)] | None = None
 
 
 class UncordonNode(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="uncordon"):
     """Let workers be put on ``node`` again."""
 
-    node: str
+    node: Target
 
 
 Action = (
@@ -104,8 +105,10 @@ def target_of(action: Action) -> str:
             return f"knob:{knob}"
         case SaveCheckpoint():
             return "checkpoint"
-        case PauseRun() | ResumeRun():
+        case PauseRun():
             return "run"
+        case ResumeRun():
+            return "pause"
         case CollectDump(worker=worker):
             return f"dump:{worker}"
         case Alert(worker=worker):

@@ -2,41 +2,70 @@
 
 Every verb is a NATS request on ``tl.ctl.<run>.<verb>`` with a JSON body; the command line and
 a plain ``nats req`` send the same ones. ``status`` and ``knobs`` only read; the others become
-a :class:`~torchloom_core.requests.Request` to the kernel and are on the record.
+a :class:`~torchloom_core.requests.Request` to the kernel and are on the record. Bodies of
+``knob.*``, ``propose`` and ``approve`` may carry an ``"id"`` (:data:`RequestId`): a request that is
+sent again under the same one is answered as it was, and not done again.
 
 ==================  =======================================  ==========================
 verb                body                                     answer
 ==================  =======================================  ==========================
-``status``          empty                                    :class:`Status`
-``knobs``           empty                                    :class:`KnobTable`
+``status``          empty or :class:`Page`                   :class:`Status`
+``knobs``           empty or :class:`Page`                   :class:`KnobTable`
 ``knob.set``        :class:`KnobSet`                         :class:`Answer`
 ``knob.unset``      :class:`KnobUnset`                       :class:`Answer`
-``propose``         ``{"action": {"kind": ..., ...}}``       :class:`Answer`
+``propose``         ``{"action": {"kind": ..., ...}}``,      :class:`Answer`
+                    ``"sure"`` as of :class:`KnobSet`
 ``approve``         ``{"proposal": id}``                     :class:`Answer`
 ``actions.stop``    empty                                    :class:`Answer`
 ``actions.resume``  empty                                    :class:`Answer`
 ==================  =======================================  ==========================
 """
 
+from typing import Annotated
+
 import msgspec
 
 from torchloom_core.decisions import KnobDesired
+from torchloom_core.limits import KnobName, Name, RackName
 from torchloom_core.messages import KnobSpec, KnobValue
 
+RequestId = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_-]{1,64}\Z")]
+"""What a sender calls a request, so that it may be sent again: a fresh one for each request."""
 
-class KnobSet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Set a knob on one worker, or on all that have it when ``worker`` is absent."""
 
-    knob: str
+class Page(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Of an answer that has an entry for each worker, what comes after the worker ``after``.
+
+    A message has an end: where an answer says that there is ``more``, the rest is asked for with
+    the last worker that it has.
+    """
+
+    after: RackName = ""
+
+
+class KnobSet(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
+    """Set a knob on one worker, or on all that have it when ``worker`` is absent.
+
+    A value that is far from those in use is refused unless the person is ``sure``.
+    """
+
+    knob: KnobName
     value: KnobValue
-    worker: str | None = None
+    worker: Name | None = None
+    sure: bool = False
+    id: RequestId = ""
 
 
-class KnobUnset(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class KnobUnset(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
     """Want no value of a knob any more, of one worker or, when ``worker`` is absent, of any."""
 
-    knob: str
-    worker: str | None = None
+    knob: KnobName
+    worker: Name | None = None
+    id: RequestId = ""
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,7 +123,10 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
-    """The run at one moment."""
+    """The run at one moment; a later :class:`Page` has the next ``workers`` and no lists else.
+
+    Of ``flights`` and ``waiting`` only the first thousand are there.
+    """
 
     run: str
     epoch: int
@@ -104,7 +136,9 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     ticks: int
     malformed: int
     workers: tuple[WorkerStatus, ...] = ()
+    more: bool = False
     flights: tuple[FlightStatus, ...] = ()
+    flights_in_all: int = 0
     plugins: tuple[PluginStatus, ...] = ()
     waiting: tuple[Waiting, ...] = ()
     cordoned: tuple[str, ...] = ()
@@ -113,8 +147,12 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KnobTable(msgspec.Struct, frozen=True, kw_only=True):
-    """Every knob of the run: what it is, what it should be, and what it is where."""
+    """Every knob of the run: what it is, what it should be, and what it is where.
+
+    A later :class:`Page` has the next ``values`` alone.
+    """
 
     specs: tuple[KnobSpec, ...] = ()
     desired: tuple[KnobDesired, ...] = ()
     values: dict[str, dict[str, KnobValue]] = {}
+    more: bool = False

@@ -6,15 +6,19 @@ Inputs: worker events and acks (:mod:`torchloom_core.messages`), people's reques
 Outputs: the union :data:`Output`. Both are written to the trajectory as they pass.
 """
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
 from torchloom_core.actions import Action
 from torchloom_core.fleet.fault_log import Fault
+from torchloom_core.limits import Text
 from torchloom_core.messages import Ack, AckStatus, Command, Exit, Hello, KnobValue, Note
 from torchloom_core.plans import Flight, Granted, Plan
 from torchloom_core.requests import Request
+
+Reason = Annotated[str, msgspec.Meta(max_length=10_000)]
+"""Holds a predictor's whole sentence, and what a policy has to add."""
 
 # --- proposals and verdicts -----------------------------------------------------------------
 
@@ -38,11 +42,11 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     action: Action
-    reason: str
+    reason: Reason
     gain_gpu_s: float = 0.0
     cost_gpu_s: float = 0.0
     confidence: float = 1.0
-    cause: tuple[str, ...] = ()
+    cause: Annotated[tuple[Text, ...], msgspec.Meta(max_length=1024)] = ()
     expires_s: float = 300.0
 
     @property
@@ -125,7 +129,7 @@ class CordonOver(msgspec.Struct, frozen=True, kw_only=True, tag="cordon_over"):
 
 
 class KnobDesired(msgspec.Struct, frozen=True, kw_only=True, tag="knob_desired"):
-    """From now on ``knob`` should have ``value``, on one worker or on all (``worker`` None).
+    """Since ``since_ns`` ``knob`` should have ``value``, on one worker or on all (``worker`` None).
 
     The value None takes a wish back: each worker keeps what it has.
     """
@@ -133,6 +137,7 @@ class KnobDesired(msgspec.Struct, frozen=True, kw_only=True, tag="knob_desired")
     knob: str
     value: KnobValue | None
     worker: str | None = None
+    since_ns: int = 0
 
 
 class Issue(msgspec.Struct, frozen=True, kw_only=True, tag="issue"):
@@ -148,11 +153,28 @@ class Recall(msgspec.Struct, frozen=True, kw_only=True, tag="recall"):
     worker: str
 
 
+class PauseHeld(msgspec.Struct, frozen=True, kw_only=True, tag="pause_held"):
+    """From now on the pause of ``verdict`` is in force.
+
+    Empty: none is, after that of ``over`` has ended or came to nothing.
+    """
+
+    verdict: str
+    over: str = ""
+
+
 class ForecastWanted(msgspec.Struct, frozen=True, kw_only=True, tag="forecast_wanted"):
     """Run a predictor, off the loop, on the view of this tick."""
 
     id: str
     predictor: str
+
+
+class InputFailed(msgspec.Struct, frozen=True, kw_only=True, tag="input_failed"):
+    """The Weaver's own code failed at this input, and the Weaver ended; ``trace`` is where."""
+
+    error: str
+    trace: str
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True, tag="reply"):
@@ -218,14 +240,19 @@ class NodeFault(msgspec.Struct, frozen=True, kw_only=True, tag="node_fault"):
 
 # --- what survives a restart ----------------------------------------------------------------
 
-FAULTS_KEPT = 1000
-"""How many faults a Weaver leaves to the next: all of it is one message on the bus."""
+
+class Answered(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to a request that its sender gave the id ``sent_as``; ``number`` orders them."""
+
+    sent_as: str
+    number: int
+    reply: Reply
 
 
 class Control(msgspec.Struct, frozen=True, kw_only=True):
     """Everything of the kernel that must outlive the Weaver's process.
 
-    ``faults`` are the newest :data:`FAULTS_KEPT` that are remembered. A node of ``cordoned``
+    ``faults`` are the newest that are remembered. A node of ``cordoned``
     that has no entry in ``cordoned_until_ns`` is so until somebody uncordons it.
     """
 
@@ -237,13 +264,20 @@ class Control(msgspec.Struct, frozen=True, kw_only=True):
     cordoned: tuple[str, ...] = ()
     cordoned_until_ns: dict[str, int] = {}
     faults: tuple[Fault, ...] = ()
+    answers: tuple[Answered, ...] = ()
 
 
 class Recovered(msgspec.Struct, frozen=True, kw_only=True, tag="recovered"):
-    """The Weaver (re)started under a new epoch, with what the last one left behind."""
+    """The Weaver (re)started under a new epoch, with what the last one left behind.
+
+    ``unsent`` are commands that the last one had on record as issued, and ``unstarted`` verdicts
+    that it had on record as granted, when it died before it could store and send them.
+    """
 
     epoch: int
     control: Control = Control()
+    unsent: tuple[Command, ...] = ()
+    unstarted: tuple[Verdict, ...] = ()
 
 
 Input = (
@@ -262,7 +296,9 @@ Output = (
     | KnobDesired
     | Issue
     | Recall
+    | PauseHeld
     | ForecastWanted
+    | InputFailed
     | Reply
 )
 """Everything the kernel gives out."""

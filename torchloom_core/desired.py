@@ -4,51 +4,98 @@ from collections.abc import Iterable, Mapping
 
 from torchloom_core.actions import ChangeKnob
 from torchloom_core.decisions import KnobDesired
-from torchloom_core.messages import Hello, KnobValue, SetKnob
+from torchloom_core.kept import KeptTable
+from torchloom_core.knobs import agrees
+from torchloom_core.messages import Hello, KnobSpec, KnobValue, SetKnob
 
 
 class DesiredKnobs:
-    """Desired values by worker and knob; the worker None stands for all that have none."""
+    """Desired values by worker and knob; the worker None stands for all that have none.
+
+    Attributes
+    ----------
+    wishes : KeptTable of KnobDesired
+        By ``all.<knob>`` and ``of.<worker>.<knob>``.
+    """
 
     def __init__(self) -> None:
-        self.values: dict[tuple[str | None, str], KnobValue] = {}
+        self.wishes: KeptTable[KnobDesired] = KeptTable("knob")
 
     def restore(self, desired: Iterable[KnobDesired]) -> None:
         """Take over what an earlier Weaver left."""
-        self.values = {(d.worker, d.knob): d.value for d in desired if d.value is not None}
+        self.wishes.update((_key(d.worker, d.knob), d) for d in desired)
 
     def snapshot(self) -> tuple[KnobDesired, ...]:
         """Return everything that is desired."""
-        return tuple(
-            KnobDesired(knob=knob, value=value, worker=worker)
-            for (worker, knob), value in self.values.items()
-        )
+        return tuple(self.wishes.values())
 
-    def add(self, action: ChangeKnob) -> KnobDesired:
+    def values(self, knob: str) -> list[KnobValue]:
+        """Return what the knob should be, on whichever worker."""
+        return [w.value for w in self.wishes.values() if w.knob == knob and w.value is not None]
+
+    def of(self, worker: str, knob: str) -> KnobDesired | None:
+        """Return what is desired of a worker's knob: of it alone, or else of all."""
+        return self.wishes.get(_key(worker, knob), self.wishes.get(_key(None, knob)))
+
+    def add(self, action: ChangeKnob, now_ns: int) -> KnobDesired:
         """Keep what a knob should be; a value for all replaces the values for single workers."""
         if action.worker is None:
-            self.values = {k: v for k, v in self.values.items() if k[1] != action.knob}
-        self.values[action.worker, action.knob] = action.value
-        return KnobDesired(knob=action.knob, value=action.value, worker=action.worker)
+            self._drop(action.knob, None)
+        wish = KnobDesired(
+            knob=action.knob, value=action.value, worker=action.worker, since_ns=now_ns
+        )
+        self.wishes[_key(action.worker, action.knob)] = wish
+        return wish
 
     def withdraw(self, action: ChangeKnob) -> list[KnobDesired]:
         """Take back a change that no worker has applied, unless another came after it."""
-        if self.values.get((action.worker, action.knob)) != action.value:
+        if self._value(action.worker, action.knob) != action.value:
             return []
-        return self.forget(action.knob, action.worker)
+        del self.wishes[_key(action.worker, action.knob)]
+        return [KnobDesired(knob=action.knob, value=None, worker=action.worker)]
 
     def forget(self, knob: str, worker: str | None) -> list[KnobDesired]:
         """Want nothing any more, of one worker or, with ``worker`` None, of any."""
-        over = [key for key in self.values if key[1] == knob and worker in (None, key[0])]
-        for key in over:
-            del self.values[key]
-        return [KnobDesired(knob=knob, value=None, worker=owner) for owner, _ in over]
+        return [
+            KnobDesired(knob=knob, value=None, worker=wish.worker)
+            for wish in self._drop(knob, worker)
+        ]
 
-    def missing(self, hello: Hello, present: Mapping[str, KnobValue]) -> list[SetKnob]:
-        """Return what a worker must be told so that its knobs are as desired."""
+    def missing(
+        self,
+        hello: Hello,
+        present: Mapping[str, KnobValue],
+        specs: Mapping[str, KnobSpec],
+    ) -> list[SetKnob]:
+        """Return what a worker must be told so that its knobs are as desired.
+
+        What is desired of all is not of a worker that declares the knob otherwise than ``specs``.
+        """
+        if not self.wishes:
+            return []
         wanted: list[SetKnob] = []
-        for name in dict.fromkeys(spec.name for spec in hello.knobs):
-            value = self.values.get((hello.worker, name), self.values.get((None, name)))
+        for name, spec in {spec.name: spec for spec in hello.knobs}.items():
+            value = self._value(hello.worker, name)
+            if value is None and agrees((spec,), specs.get(name, spec)):
+                value = self._value(None, name)
             if value is not None and value != present.get(name):
                 wanted.append(SetKnob(knob=name, value=value))
         return wanted
+
+    def _value(self, worker: str | None, knob: str) -> KnobValue | None:
+        wish = self.wishes.get(_key(worker, knob))
+        return None if wish is None else wish.value
+
+    def _drop(self, knob: str, worker: str | None) -> list[KnobDesired]:
+        over = [
+            wish
+            for wish in self.wishes.values()
+            if wish.knob == knob and worker in (None, wish.worker)
+        ]
+        for wish in over:
+            del self.wishes[_key(wish.worker, knob)]
+        return over
+
+
+def _key(worker: str | None, knob: str) -> str:
+    return f"all.{knob}" if worker is None else f"of.{worker}.{knob}"

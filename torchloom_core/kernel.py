@@ -5,14 +5,17 @@ same order give the same outputs to the bit. Time is the ``ts_ns`` that comes wi
 """
 
 from collections.abc import Iterable, Sequence
+from operator import attrgetter
+
+import msgspec
 
 from torchloom_core import notices
 from torchloom_core.actions import Action, ChangeKnob
+from torchloom_core.answers import Answers
 from torchloom_core.arbiter import PERSON, Arbiter
 from torchloom_core.arbiter.arbiter import Candidate
 from torchloom_core.config import Config
 from torchloom_core.decisions import (
-    FAULTS_KEPT,
     Control,
     CordonOver,
     Forecast,
@@ -34,17 +37,22 @@ from torchloom_core.fleet.state import FleetState
 from torchloom_core.fleet.table import SampleTable
 from torchloom_core.fleet.view import FleetView, Need
 from torchloom_core.forecasts import Forecasts
+from torchloom_core.kept import Changes
 from torchloom_core.ledger import Ledger
 from torchloom_core.messages import (
     Ack,
     AckStatus,
+    Command,
     Drain,
     Exit,
     Hello,
     Note,
+    Pause,
+    SetKnob,
     Telemetry,
 )
-from torchloom_core.operations import Operations
+from torchloom_core.operations import RECONCILE, Operations
+from torchloom_core.pause_hold import PauseHold
 from torchloom_core.plugins import ActivePlugins
 from torchloom_core.policy_host import Guard, PolicyHost
 from torchloom_core.requests import (
@@ -55,7 +63,10 @@ from torchloom_core.requests import (
     ResumeActions,
     StopActions,
 )
+from torchloom_core.run_end import RunEnd
 from torchloom_core.staging import Staging
+
+_UNSENT = "the Weaver ended before it was sent"
 
 
 class Kernel:
@@ -86,13 +97,27 @@ class Kernel:
         )
         self.ledger = Ledger(config.run.name, settings.command_deadline_s)
         self._staging = Staging(self.fleet, settings.stale_after_s)
+        self.pauses = PauseHold(self.fleet, settings.stale_after_s)
         self.operations = Operations(
-            self.fleet, self.ledger, self._staging, settings.command_deadline_s
+            self.fleet, self.ledger, self._staging, self.pauses, settings.command_deadline_s
         )
         self.arbiter = Arbiter(config.arbiter)
         self.host = PolicyHost(plugins.policies, guard)
         self.desired = DesiredKnobs()
         self.forecasts = Forecasts(plugins.predictors)
+        self.answers = Answers()
+        self._run_end = RunEnd(self.fleet, self.ledger, self.operations, self.desired, config)
+        # In the order in which they are stored: a plan before its commands.
+        self._kept = (
+            self.operations.switch,
+            self.operations.plans,
+            self.ledger.flights,
+            self.arbiter.grants,
+            self.desired.wishes,
+            self.fleet.cordons.cordons,
+            self.fleet.fault_log.kept,
+            self.answers.kept,
+        )
         self.seq = 0
         self.ticks = 0
 
@@ -117,7 +142,8 @@ class Kernel:
                 return self._exit(message)
             case Note():
                 fault = self.fleet.note(message, ts_ns)
-                return [notices.of_fault(fault)] if fault else ()
+                told: list[Output] = [notices.of_fault(fault)] if fault else []
+                return told + self._hear_of_pause(message)
             case NodeFault():
                 fault = self.fleet.note_fault(message)
                 return [notices.of_fault(fault)] if fault else ()
@@ -140,7 +166,9 @@ class Kernel:
         outputs += [CordonOver(node=node) for node in over]
         for command_id in self.ledger.overdue(self._now_ns):
             outputs += self._settle(command_id, "nothing was heard of it until its deadline")
-        outputs += self._advance()
+        outputs += self.pauses.check(self._now_ns)
+        outputs += self._note_failures(self.operations.advance_all(self._now_ns))
+        outputs += self._run_end.close(self._now_ns)
         view = self.fleet.view(self._now_ns, self.forecasts.newest)
         wanted, failures = self.host.propose(view, self.seq)
         outputs += failures
@@ -164,22 +192,30 @@ class Kernel:
             outputs.append(notices.of_hello(hello))
         for command_id in self.ledger.of_other_lives(hello.worker, hello.incarnation):
             outputs += self._settle(command_id, "the worker has started another life")
-        return (
-            outputs
-            + self.operations.reconcile([hello], self.desired, self._now_ns)
-            + self._advance()
-        )
+        outputs += self.operations.reconcile([hello], self.desired, self._now_ns)
+        outputs += self.pauses.check(self._now_ns) + self.pauses.stray(hello)
+        return outputs + self._advance("")
 
     def _exit(self, message: Exit) -> list[Output]:
         if not self.fleet.end(message, self._now_ns):
-            return []
-        outputs: list[Output] = [notices.of_exit(message)]
+            # A Weaver that has just taken over may hear the end of a life before its hello.
+            return self._end_commands(message, message.incarnation) + self._advance("")
+        self._run_end.note(message)
+        outputs: list[Output] = [notices.of_exit(message), *self._end_commands(message, None)]
+        return outputs + self._hear_of_pause(message) + self._advance("")
+
+    def _end_commands(self, message: Exit, incarnation: int | None) -> list[Output]:
+        """End the commands to the worker that has ended, of one life or, with None, of any."""
+        outputs: list[Output] = []
         for command_id in self.ledger.of_other_lives(message.worker, None):
-            drains = isinstance(self.ledger.flights[command_id].command.do, Drain)
+            command = self.ledger.flights[command_id].command
+            if incarnation not in (None, command.incarnation):
+                continue
+            drains = isinstance(command.do, Drain)
             # The last ack and the exit travel apart: a worker that left was drained.
             status: AckStatus = "applied" if drains and message.expected else "expired"
             outputs += self._settle(command_id, "the worker has ended", status)
-        return outputs + self._advance()
+        return outputs
 
     def _ack(self, ack: Ack) -> list[Output]:
         flight = self.ledger.flights.get(ack.command)
@@ -188,19 +224,43 @@ class Kernel:
             return outputs
         if ack.status == "applied" and self.fleet.knows(ack.worker, ack.incarnation):
             self.fleet.apply(ack.worker, flight.command.do)
-        self.operations.settled(ack.command, ack.status, ack.detail)
-        return outputs + self._advance()
+            match flight.command.do:
+                case SetKnob() as deed:
+                    outputs += self._after_knob(flight.command, deed)
+                case Pause():
+                    cause = flight.command.cause
+                    self.pauses.applied(cause, ack.worker, ack.incarnation, ack.step, self._now_ns)
+        self.operations.settled(flight.command, ack.status, ack.detail)
+        return outputs + self._advance(flight.command.cause)
+
+    def _after_knob(self, command: Command, deed: SetKnob) -> list[Output]:
+        """Tell of a value that was wanted before, and put right one that is wanted no more."""
+        wish = self.desired.of(command.worker, deed.knob)
+        if wish is not None and wish.value == deed.value:
+            return [notices.of_wanted(wish, command.worker)] if command.cause == RECONCILE else []
+        hello = self.fleet.hello[self.fleet.row_of[command.worker]]
+        return self.operations.reconcile([hello], self.desired, self._now_ns)
 
     def _request(self, request: Request) -> list[Output]:
+        again = self.answers.again(request)
+        if again is not None:
+            return [again]
+        outputs = self._grant(request)
+        for output in outputs:
+            if isinstance(output, Reply):
+                self.answers.keep(request, output)
+        return outputs
+
+    def _grant(self, request: Request) -> list[Output]:
         match request.want:
             case StopActions():
-                self.operations.stopped = True
+                self.operations.stop()
                 outputs = self.operations.abandon_all("actions were stopped", self._now_ns)
                 ended = sum(isinstance(output, Outcome) for output in outputs)
                 text = f"actions are stopped; {ended} under way were called off"
                 return [*outputs, Reply(request=request.id, ok=True, text=text)]
             case ResumeActions():
-                self.operations.stopped = False
+                self.operations.resume()
                 reply = Reply(request=request.id, ok=True, text="actions are resumed")
                 told = self.operations.reconcile(self.fleet.hello, self.desired, self._now_ns)
                 return [*told, reply]
@@ -208,7 +268,9 @@ class Kernel:
                 if proposal_id not in self.arbiter.waiting:
                     text = f"no proposal {proposal_id!r} waits for approval"
                     return [Reply(request=request.id, ok=False, text=text)]
-                verdict = self.arbiter.approve(proposal_id, self.operations, self._now_ns)
+                verdict = self.arbiter.approve(
+                    proposal_id, request.by, self.operations, self._now_ns
+                )
                 return self._answer(request, [verdict, *self._carry_out(verdict)])
             case ForgetKnob(knob=knob, worker=worker):
                 forgotten = self.desired.forget(knob, worker)
@@ -216,14 +278,23 @@ class Kernel:
                 if not forgotten:
                     text = f"no value of {knob} was wanted{f' of {worker}' if worker else ''}"
                 return [*forgotten, Reply(request=request.id, ok=bool(forgotten), text=text)]
-            case Propose(action=action):
-                proposed = self._from_person(action)
+            case Propose(action=action, sure=sure):
+                if not sure and (doubt := self._doubt(action)):
+                    return [Reply(request=request.id, ok=False, text=doubt)]
+                proposed = self._from_person(action, request.by)
                 candidate = Candidate(proposed, "act", self._now_ns)
                 return self._answer(request, [proposed, *self._decide([candidate])])
 
-    def _from_person(self, action: Action) -> Proposed:
-        proposal = Proposal(action=action, reason="a person asked for it")
+    def _from_person(self, action: Action, by: str) -> Proposed:
+        proposal = Proposal(action=action, reason=f"{by} asked for it")
         return Proposed(id=self._number("p"), policy=PERSON, proposal=proposal)
+
+    def _doubt(self, action: Action) -> str:
+        """Return what to ask a person before a proposal is made of an action, or nothing."""
+        if not isinstance(action, ChangeKnob) or self.operations.obstacle(action):
+            return ""
+        doubt = self._staging.unusual(action, self.desired.values(action.knob))
+        return f'{doubt}; --yes ("sure": true) sets it' if doubt else ""
 
     def _answer(self, request: Request, outputs: list[Output]) -> list[Output]:
         verdict = next(o for o in outputs if isinstance(o, Verdict))
@@ -233,14 +304,23 @@ class Kernel:
 
     def _recover(self, message: Recovered) -> list[Output]:
         control = message.control
-        self.operations.stopped = control.stopped
-        self.operations.restore(control.plans)
+        commands = [*(flight.command for flight in control.flights), *message.unsent]
+        self.operations.restore(control.plans, commands, control.stopped)
         self.arbiter.restore(control.grants)
         self.desired.restore(control.desired)
         self.fleet.cordons.restore(control.cordoned, control.cordoned_until_ns)
+        self.answers.restore(control.answers)
         for fault in control.faults:
             self.fleet.fault_log.add(fault)
-        return self.ledger.recover(message.epoch, control.flights)
+        outputs = self.ledger.recover(message.epoch, control.flights)
+        for command in message.unsent:
+            outputs.append(self.ledger.never_sent(command, _UNSENT))
+            self.operations.settled(command, "expired", _UNSENT)
+        for verdict in message.unstarted:
+            outputs += self._note_failures(
+                [self.operations.never_started(verdict, _UNSENT, self._now_ns)]
+            )
+        return outputs
 
     # --- what they share ---
 
@@ -256,16 +336,21 @@ class Kernel:
             return []
         outputs: list[Output] = []
         if isinstance(verdict.action, ChangeKnob):
-            outputs.append(self.desired.add(verdict.action))
+            outputs += self._note_failures(self.operations.supersede(verdict, self._now_ns))
+            outputs.append(self.desired.add(verdict.action, self._now_ns))
         return outputs + self._note_failures(self.operations.start(verdict, self._now_ns))
 
-    def _settle(self, command_id: str, why: str, status: AckStatus = "expired") -> list[Output]:
-        outputs = self.ledger.settle(command_id, status, why)
-        self.operations.settled(command_id, status, why)
-        return outputs
+    def _hear_of_pause(self, message: Exit | Note) -> list[Output]:
+        return self.pauses.heard(message) + self._advance(self.pauses.making)
 
-    def _advance(self) -> list[Output]:
-        return self._note_failures(self.operations.advance(self._now_ns))
+    def _settle(self, command_id: str, why: str, status: AckStatus = "expired") -> list[Output]:
+        command = self.ledger.flights[command_id].command
+        outputs = self.ledger.settle(command_id, status, why)
+        self.operations.settled(command, status, why)
+        return outputs + self._advance(command.cause)
+
+    def _advance(self, verdict: str) -> list[Output]:
+        return self._note_failures(self.operations.advance(verdict, self._now_ns))
 
     def _note_failures(self, outputs: list[Output]) -> list[Output]:
         withdrawn: list[Output] = []
@@ -292,9 +377,17 @@ class Kernel:
             stopped=self.operations.stopped,
             flights=tuple(self.ledger.flights.values()),
             plans=tuple(self.operations.plans.values()),
-            grants=tuple(self.arbiter.past),
+            grants=tuple(self.arbiter.grants.values()),
             desired=self.desired.snapshot(),
             cordoned=tuple(sorted(self.fleet.cordons.nodes)),
             cordoned_until_ns=dict(sorted(self.fleet.cordons.until_ns.items())),
-            faults=self.fleet.fault_log.newest(FAULTS_KEPT),
+            faults=tuple(sorted(self.fleet.fault_log.kept.values(), key=attrgetter("ts_ns"))),
+            answers=tuple(self.answers.kept.values()),
         )
+
+    def changes(self) -> Changes:
+        """Return what of :meth:`control` is new since the last call, each entry by its key."""
+        changes: dict[str, msgspec.Struct | None] = {}
+        for table in self._kept:
+            changes |= table.take_changes()
+        return changes

@@ -5,14 +5,15 @@ from collections.abc import Iterable
 import msgspec
 
 from torchloom_core.clock import SECOND_NS
-from torchloom_core.decisions import CommandLife, Issue, Output
+from torchloom_core.decisions import CommandLife, Issue, Output, Recall
+from torchloom_core.kept import KeptTable
 from torchloom_core.messages import FINAL_STATUSES, Ack, AckStatus, Command, Deed, SetKnob
-from torchloom_core.plans import Flight
+from torchloom_core.plans import RECALLED, Flight
 
 _GRACE_NS = 5 * SECOND_NS
 """A worker judges the deadline by its own clock, and its ack takes a moment."""
 
-_ORDER = {"issued": 0, "delivered": 1, "accepted": 2}
+_ORDER = {RECALLED: 0, "issued": 0, "delivered": 1, "accepted": 2}
 
 
 class Ledger:
@@ -22,8 +23,9 @@ class Ledger:
         self._run = run
         self._deadline_ns = round(deadline_s * SECOND_NS)
         self._issued = 0
+        self._of_worker: dict[str, dict[str, None]] = {}
         self.epoch = 0
-        self.flights: dict[str, Flight] = {}
+        self.flights: KeptTable[Flight] = KeptTable("flight")
 
     def issue(
         self, worker: str, incarnation: int, deed: Deed, cause: str, now_ns: int
@@ -41,17 +43,40 @@ class Ledger:
             do=deed,
             cause=cause,
         )
-        self.flights[command.id] = Flight(command=command, status="issued")
+        self._enter(Flight(command=command, status="issued"))
         return command.id, [_life(command, "issued"), Issue(command=command)]
 
     def recover(self, epoch: int, flights: Iterable[Flight]) -> list[Output]:
-        """Take over what an earlier epoch left in flight and send it again under this one."""
+        """Take over what an earlier epoch left in flight and send it again under this one.
+
+        What was taken back stays so: the earlier Weaver may have died before it could say it.
+        That is said first, since it takes all copies of an earlier epoch off file.
+        """
         self.epoch = epoch
-        outputs: list[Output] = []
+        recalls: list[Output] = []
+        issues: list[Output] = []
         for flight in flights:
             command = msgspec.structs.replace(flight.command, epoch=epoch)
-            self.flights[command.id] = Flight(command=command, status=flight.status)
-            outputs.append(Issue(command=command))
+            self._enter(Flight(command=command, status=flight.status))
+            if flight.status == RECALLED:
+                recalls.append(Recall(command=command.id, worker=command.worker))
+            else:
+                issues.append(Issue(command=command))
+        return recalls + issues
+
+    def recall_unreached(self, command_ids: Iterable[str]) -> list[Output]:
+        """Take back those commands of which no worker has been heard.
+
+        They stay in flight: one that has reached its worker after all is told by its ack, and
+        the others end at their deadline.
+        """
+        outputs: list[Output] = []
+        for command_id in command_ids:
+            flight = self.flights[command_id]
+            if flight.status == "issued":
+                command = flight.command
+                self.flights[command.id] = Flight(command=command, status=RECALLED)
+                outputs.append(Recall(command=command.id, worker=command.worker))
         return outputs
 
     def acknowledge(self, ack: Ack) -> list[Output]:
@@ -75,8 +100,17 @@ class Ledger:
         self, command_id: str, status: AckStatus, detail: str, step: int = -1
     ) -> list[Output]:
         """End a command's life."""
-        flight = self.flights.pop(command_id)
-        return [_life(flight.command, status, detail, step)]
+        command = self.flights.pop(command_id).command
+        of_worker = self._of_worker[command.worker]
+        del of_worker[command_id]
+        if not of_worker:
+            del self._of_worker[command.worker]
+        return [_life(command, status, detail, step)]
+
+    @staticmethod
+    def never_sent(command: Command, why: str) -> Output:
+        """Return the end of a command that an earlier Weaver issued and never sent."""
+        return _life(command, "expired", why)
 
     def overdue(self, now_ns: int) -> list[str]:
         """Return the commands whose deadline is well past and of which nothing was heard."""
@@ -86,21 +120,41 @@ class Ledger:
             if now_ns > flight.command.deadline_ns + _GRACE_NS
         ]
 
-    def knobs_in_flight(self) -> set[tuple[str, str]]:
-        """Return worker and knob of every knob that is on its way."""
-        return {
-            (flight.command.worker, flight.command.do.knob)
-            for flight in self.flights.values()
-            if isinstance(flight.command.do, SetKnob)
-        }
+    def knobs_on_the_way(self, worker: str) -> set[str]:
+        """Return the knobs that the worker is being told."""
+        return {knob for knob, _ in self._knobs_told(worker)}
+
+    def telling(self, workers: Iterable[str], knob: str) -> list[Command]:
+        """Return the commands under way that tell one of the workers a value of the knob."""
+        return [
+            command
+            for worker in workers
+            for name, command in self._knobs_told(worker)
+            if name == knob
+        ]
+
+    def _knobs_told(self, worker: str) -> list[tuple[str, Command]]:
+        return [
+            (flight.command.do.knob, flight.command)
+            for flight in self._flights_of(worker)
+            if isinstance(flight.command.do, SetKnob) and flight.status != RECALLED
+        ]
 
     def of_other_lives(self, worker: str, incarnation: int | None) -> list[str]:
         """Return the worker's commands that were meant for another life than this one."""
         return [
-            command_id
-            for command_id, flight in self.flights.items()
-            if flight.command.worker == worker and flight.command.incarnation != incarnation
+            flight.command.id
+            for flight in self._flights_of(worker)
+            if flight.command.incarnation != incarnation
         ]
+
+    def _flights_of(self, worker: str) -> list[Flight]:
+        return [self.flights[command_id] for command_id in self._of_worker.get(worker, ())]
+
+    def _enter(self, flight: Flight) -> None:
+        command = flight.command
+        self.flights[command.id] = flight
+        self._of_worker.setdefault(command.worker, {})[command.id] = None
 
 
 def _life(command: Command, status: str, detail: str = "", step: int = -1) -> CommandLife:

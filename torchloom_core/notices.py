@@ -1,8 +1,14 @@
 """What the kernel tells people beside its decisions, in words."""
 
-from torchloom_core.decisions import Notice
+from collections.abc import Sequence
+
+from torchloom_core.clock import SECOND_NS
+from torchloom_core.decisions import KnobDesired, Notice
+from torchloom_core.endings import in_words
 from torchloom_core.fleet.fault_log import Fault
 from torchloom_core.messages import Exit, Hello
+from torchloom_core.moments import moment_text
+from torchloom_core.naming import listed
 
 
 def of_stranger(worker: str) -> Notice:
@@ -18,12 +24,29 @@ def of_hello(hello: Hello) -> Notice:
 
 def of_exit(message: Exit) -> Notice:
     """Tell of the end of a worker's process; an unexpected one is a fault."""
-    how = "as expected" if message.expected else f"unexpectedly, status {message.status}"
-    text = f"{message.worker} ended {how} at step {message.step}"
-    if message.error:
-        text = f"{text}: {message.error}"
+    how = in_words(
+        message.status, expected=message.expected, step=message.step, error=message.error
+    )
     kind = "exit" if message.expected else "fault"
-    return Notice(kind=kind, text=text, worker=message.worker)
+    return Notice(kind=kind, text=f"{message.worker} {how}", worker=message.worker)
+
+
+def of_wanted(wish: KnobDesired, worker: str) -> Notice:
+    """Tell that a worker was given a value that was wanted before it came."""
+    since = moment_text(wish.since_ns // SECOND_NS * SECOND_NS)
+    text = f"{wish.knob} = {wish.value!r}, wanted since {since}, set on {worker}"
+    return Notice(kind="wanted", text=text, worker=worker)
+
+
+def of_run_end(dismissed: Sequence[str], wishes: Sequence[KnobDesired]) -> Notice:
+    """Tell that the run is over, who is sent home, and what is wanted no more."""
+    parts = ["the run is over: its last workers ended of their own"]
+    if dismissed:
+        parts.append(f"dismissed: {listed(dismissed)}")
+    if wishes:
+        values = [f"{w.knob} = {w.value!r}{f' of {w.worker}' if w.worker else ''}" for w in wishes]
+        parts.append(f"wanted no more: {listed(values)}")
+    return Notice(kind="run_over", text="; ".join(parts))
 
 
 def of_fault(fault: Fault) -> Notice:

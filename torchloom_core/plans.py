@@ -5,6 +5,9 @@ import msgspec
 from torchloom_core.actions import Action
 from torchloom_core.messages import Command, Deed
 
+RECALLED = "recalled"
+"""The status of a command that was taken back, until it is known whether its worker had it."""
+
 
 class Flight(msgspec.Struct, frozen=True, kw_only=True):
     """One command on its way, and the last that was heard of it."""
@@ -13,19 +16,34 @@ class Flight(msgspec.Struct, frozen=True, kw_only=True):
     status: str
 
 
+class Stage(msgspec.Struct, frozen=True, kw_only=True):
+    """One deed for several workers; ``lives`` are worker and incarnation."""
+
+    deed: Deed
+    lives: tuple[tuple[str, int], ...]
+
+
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """A granted action being carried out, in stages of commands.
 
+    What has become of the commands of the present stage is not in here: the plan would have to
+    be stored again with each ack. Those that are not in flight any more and not among the
+    missed were applied.
+
     Attributes
     ----------
-    stages : tuple of tuple of (worker, incarnation, deed)
-        What is still to be issued, stage by stage; the next stage waits for the present one.
-    pending : tuple of str
-        Commands of the present stage that have not ended.
-    settled : dict of str to str
-        Commands that have ended, with their final status and, where one failed, why.
+    stages : tuple of Stage
+        What is still to be issued; the next stage waits for the present one.
     await_training : tuple of str
         Workers that must be seen training after the first stage, before the next.
+    commands : tuple of str
+        Ids of the present stage.
+    applied : int
+        How many commands of the stages before were applied.
+    missed : dict of str to str
+        The first commands that ended otherwise, each with its final status and why.
+    missed_count : int
+        How many did in all.
     """
 
     verdict: str
@@ -33,10 +51,12 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     action: Action
     started_ns: int
     deadline_ns: int
-    stages: tuple[tuple[tuple[str, int, Deed], ...], ...]
-    pending: tuple[str, ...] = ()
-    settled: dict[str, str] = {}
+    stages: tuple[Stage, ...]
     await_training: tuple[str, ...] = ()
+    commands: tuple[str, ...] = ()
+    applied: int = 0
+    missed: dict[str, str] = {}
+    missed_count: int = 0
 
 
 class Granted(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,12 +3,14 @@
 import msgspec
 
 from torchloom_core.actions import Action
+from torchloom_core.limits import Id, KnobName, ShortText, Target
 
 
 class Propose(msgspec.Struct, frozen=True, kw_only=True, tag_field="want", tag="propose"):
-    """A person wants an action."""
+    """A person wants an action, and is ``sure`` of a value that is far from those in use."""
 
     action: Action
+    sure: bool = False
 
 
 class StopActions(msgspec.Struct, frozen=True, kw_only=True, tag_field="want", tag="stop_actions"):
@@ -24,7 +26,7 @@ class ResumeActions(
 class Approve(msgspec.Struct, frozen=True, kw_only=True, tag_field="want", tag="approve"):
     """A person approves a proposal that waits for it."""
 
-    proposal: str
+    proposal: Id
 
 
 class ForgetKnob(msgspec.Struct, frozen=True, kw_only=True, tag_field="want", tag="forget_knob"):
@@ -34,16 +36,22 @@ class ForgetKnob(msgspec.Struct, frozen=True, kw_only=True, tag_field="want", ta
     while actions are stopped.
     """
 
-    knob: str
-    worker: str | None = None
+    knob: KnobName
+    worker: Target | None = None
 
 
 Want = ForgetKnob | Propose | StopActions | ResumeActions | Approve
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, tag="request"):
-    """A person's request to the Weaver, by command line, web page or plain ``nats req``."""
+    """A person's request to the Weaver, by command line, web page or plain ``nats req``.
 
-    id: str
+    ``by`` is the person's name, as their credentials say it. ``sent_as`` is that and the id
+    which they gave the request, if any: sent again under the same one it is answered as before,
+    and not done again.
+    """
+
+    id: Id
     want: Want
-    by: str = ""
+    sent_as: ShortText = ""
+    by: ShortText = "a person"

@@ -21,7 +21,7 @@ from torchloom_core.actions import (
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.errors import KnobError
 from torchloom_core.fleet.state import FleetState
-from torchloom_core.knobs import check_value, find_spec
+from torchloom_core.knobs import agrees, check_value, find_spec, takes, unusual
 from torchloom_core.messages import (
     Checkpoint,
     Deed,
@@ -29,14 +29,17 @@ from torchloom_core.messages import (
     Dump,
     Join,
     KnobSpec,
+    KnobValue,
     Pause,
     Resume,
     SetKnob,
 )
 from torchloom_core.moments import moment_text
-from torchloom_core.naming import nearest
+from torchloom_core.naming import listed, nearest
+from torchloom_core.plans import Stage
 
-Stage = tuple[tuple[str, int, Deed], ...]
+_LEAVING = frozenset({"gone", "left", "draining"})
+_NAMED = 3
 
 
 class Staging:
@@ -60,14 +63,16 @@ class Staging:
                 stages = (self._stage(standby, Join()), self._stage(self._members(group), Drain()))
                 return stages, tuple(self._fleet.hello[row].worker for row in standby)
             case DrainGroup(group=group):
-                return (self._stage(self._members(group), Drain()),), ()
+                rows = self._members(group) or self._standby_members(group)
+                return (self._stage(rows, Drain()),), ()
             case ChangeKnob(knob=knob, value=value, worker=worker):
                 deed = SetKnob(knob=knob, value=check_value(self._spec(knob, worker), value))
                 return (self._stage(self._with_knob(knob, worker), deed),), ()
             case SaveCheckpoint(group=wanted):
                 return (self._stage(self._savers(wanted), Checkpoint()),), ()
             case PauseRun():
-                return (self._stage(self._in("training"), Pause()),), ()
+                # Also those that were let go just now: their telemetry says so a moment later.
+                return (self._stage(self._in("training", "paused"), Pause()),), ()
             case ResumeRun():
                 return (self._stage(self._in("paused"), Resume()),), ()
             case CollectDump(worker=worker):
@@ -83,7 +88,7 @@ class Staging:
                     "" if self._standby_for(group, reserved) else self._no_standby(group)
                 )
             case DrainGroup(group=group):
-                return self._not_training(group)
+                return self._drain_obstacle(group, reserved)
             case ChangeKnob():
                 return self._knob_obstacle(action)
             case SaveCheckpoint(group=group):
@@ -91,9 +96,10 @@ class Staging:
                     return self._not_training(group)
                 whose = "" if group is None else f" of {group}"
                 saves = self._savers(group)
-                return "" if saves else f"no training worker{whose} has a checkpoint actuator"
+                need = "has registered a function to save by loom.on_checkpoint"
+                return "" if saves else f"no training worker{whose} {need}"
             case PauseRun():
-                return "" if self._in("training") else "no worker is training"
+                return "" if self._in("training", "paused") else "no worker is training"
             case ResumeRun():
                 return "" if self._in("paused") else "no worker is paused"
             case CollectDump(worker=worker) | Alert(worker=worker):
@@ -121,14 +127,34 @@ class Staging:
     def _members(self, group: str) -> list[int]:
         return self._fleet.groups("training", "paused").get(group, [])
 
+    def _standby_members(self, group: str) -> list[int]:
+        return self._fleet.groups("standby").get(group, [])
+
     def _with_knob(self, knob: str, worker: str | None) -> list[int]:
+        """Return the rows whose knob is changed: of one worker, or of all that agree on it."""
+        way = takes(self._spec(knob, worker))
         return [
             row
             for row, hello in enumerate(self._fleet.hello)
-            if self._fleet.state[row] not in {"gone", "left", "draining"}
+            if self._fleet.state[row] not in _LEAVING
             and worker in (None, hello.worker)
-            and any(spec.name == knob for spec in hello.knobs)
+            and any(spec.name == knob and takes(spec) == way for spec in hello.knobs)
         ]
+
+    def left_out(self, action: ChangeKnob) -> str:
+        """Return a clause that names the workers which declare the knob otherwise, or nothing."""
+        spec = self._fleet.knob_specs.get(action.knob)
+        if action.worker is not None or spec is None:
+            return ""
+        names = [
+            hello.worker
+            for row, hello in enumerate(self._fleet.hello)
+            if self._fleet.state[row] not in _LEAVING and not agrees(hello.knobs, spec)
+        ]
+        if not names:
+            return ""
+        whose = "declares" if len(names) == 1 else "declare"
+        return f"not on {listed(names, _NAMED)}, which {whose} it otherwise"
 
     def _standby_for(self, group: str, reserved: Set[str]) -> list[int]:
         """Return the rows of the best stand-by group: as large, fresh, on other nodes."""
@@ -147,7 +173,21 @@ class Staging:
 
     def _stage(self, rows: Iterable[int], deed: Deed) -> Stage:
         hello = self._fleet.hello
-        return tuple((hello[row].worker, hello[row].incarnation, deed) for row in rows)
+        return Stage(
+            deed=deed, lives=tuple((hello[row].worker, hello[row].incarnation) for row in rows)
+        )
+
+    def unusual(self, action: ChangeKnob, wanted: Iterable[KnobValue]) -> str:
+        """Return why a change that is possible may be a slip of the finger, or nothing.
+
+        ``wanted`` are the values that the knob should have already.
+        """
+        present = [
+            values[action.knob]
+            for row, values in enumerate(self._fleet.knobs)
+            if self._fleet.state[row] != "gone" and action.knob in values
+        ]
+        return unusual(self._spec(action.knob, action.worker), action.value, [*present, *wanted])
 
     # --- what stands in the way ---
 
@@ -159,6 +199,13 @@ class Staging:
         if group in known:
             return f"group {group} is not training"
         return f"no group is called {group!r}{nearest(group, training)}"
+
+    def _drain_obstacle(self, group: str, reserved: Set[str]) -> str:
+        """Refuse to drain who neither trains nor stands by, or is about to join."""
+        standby = self._standby_members(group)
+        if any(self._fleet.hello[row].worker in reserved for row in standby):
+            return f"stand-by {group} is about to join"
+        return "" if standby else self._not_training(group)
 
     def _no_standby(self, group: str) -> str:
         standby = self._fleet.groups("standby")
@@ -194,7 +241,7 @@ class Staging:
 
     def _spec(self, knob: str, worker: str | None) -> KnobSpec:
         if worker is None:
-            return find_spec(knob, self._fleet.knob_specs().values())
+            return find_spec(knob, self._fleet.knob_specs.values())
         return find_spec(knob, self._fleet.hello[self._fleet.row_of[worker]].knobs)
 
     def _knob_obstacle(self, action: ChangeKnob) -> str:
@@ -204,7 +251,8 @@ class Staging:
             spec = self._spec(action.knob, action.worker)
             check_value(spec, action.value)
         except KnobError as error:
-            return str(error)
+            left_out = self.left_out(action)
+            return f"{error}; {left_out}" if left_out else str(error)
         if spec.fence == "run":
             return f"knob {spec.name} is run-fenced, which this version cannot switch"
         if not self._with_knob(action.knob, action.worker):

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from torchloom_core.endings import in_words
+
 _LONGEST_FIELD = 80
 
 
@@ -38,8 +40,12 @@ def _hello(body: Mapping[str, Any]) -> str:
 
 
 def _exit(body: Mapping[str, Any]) -> str:
-    how = "as expected" if body["expected"] else "unexpectedly"
-    return f"ended {how}, status {body['status']}, after step {body.get('step', -1)}"
+    return in_words(
+        body["status"],
+        expected=body["expected"],
+        step=body.get("step", -1),
+        error=body.get("error", ""),
+    )
 
 
 def _note(body: Mapping[str, Any]) -> str:
@@ -101,12 +107,12 @@ def _forecast(body: Mapping[str, Any]) -> str:
 
 
 def _request(body: Mapping[str, Any]) -> str:
-    want = body["want"]
+    who, want = f"{body['id']} {body['by']}", body["want"]
     if want["want"] == "propose":
-        return f"{body['id']} wants {describe_action(want['action'])}"
+        return f"{who} wants {describe_action(want['action'])}"
     if want["want"] == "forget_knob":
-        return f"{body['id']} wants no value of {want['knob']}{_on(want.get('worker'))}"
-    return " ".join(filter(None, [body["id"], want["want"], want.get("proposal", "")]))
+        return f"{who} wants no value of {want['knob']}{_on(want.get('worker'))}"
+    return " ".join(filter(None, [f"{who}:", want["want"], want.get("proposal", "")]))
 
 
 def _reply(body: Mapping[str, Any]) -> str:
@@ -117,6 +123,12 @@ def _desired(body: Mapping[str, Any]) -> str:
     if body["value"] is None:
         return f"{body['knob']}{_on(body.get('worker'))} is wanted no more"
     return f"{body['knob']} = {body['value']}{_on(body.get('worker'))}"
+
+
+def _pause_held(body: Mapping[str, Any]) -> str:
+    if body["verdict"]:
+        return f"the pause of {body['verdict']} is in force"
+    return f"the pause of {body['over']} is over"
 
 
 _TEXTS: dict[str, Callable[[Mapping[str, Any]], str]] = {
@@ -130,6 +142,7 @@ _TEXTS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "outcome": _outcome,
     "policy_failed": _failed,
     "predictor_failed": _failed,
+    "input_failed": lambda body: f"the Weaver failed at this input: {body['error']}",
     "forecast": _forecast,
     "forecast_wanted": lambda body: f"{body['id']} from {body['predictor']}",
     "node_fault": lambda body: f"{body['id']} {body['kind']} of node {body['node']}",
@@ -139,6 +152,7 @@ _TEXTS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "knob_desired": _desired,
     "notice": lambda body: str(body["text"]),
     "issue": lambda body: f"{body['command']['id']} {body['command']['do']['verb']}",
+    "pause_held": _pause_held,
     "recall": lambda body: str(body["command"]),
     "recovered": lambda body: f"epoch {body['epoch']}",
 }

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 from torchloom_core.actions import Action, DrainGroup, Migrate, kind_of, target_of
@@ -86,11 +87,14 @@ def decide(
     return verdicts
 
 
+_numbers = count(1)
+
+
 def granted(
     action: Action, ago_s: float = 1.0, *, cost_gpu_s: float = 0.0, failed: bool = False
 ) -> Granted:
     return Granted(
-        verdict="p0.1",
+        verdict=f"p0.{next(_numbers)}",
         target=target_of(action),
         action=kind_of(action),
         ts_ns=NOW_NS - round(ago_s * SECOND_NS),

@@ -4,6 +4,7 @@ import random
 from collections import Counter
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,10 +18,12 @@ from torchloom_core.actions import (
     kind_of,
     target_of,
 )
+from torchloom_core.arbiter import PERSON
 from torchloom_core.arbiter.arbiter import Candidate
 from torchloom_core.clock import SECOND_NS
 
 MIGRATE = Migrate(group="g0")
+DRAIN = DrainGroup(group="g0")
 APPROVAL = "[arbiter.actions.migrate]\napproval = true"
 
 actions: st.SearchStrategy[Any] = st.one_of(
@@ -33,10 +36,17 @@ offers = st.lists(
     st.tuples(
         actions,
         st.sampled_from([0.0, 1.0, 5.0, 9.0]),
+        st.sampled_from([0.0, 0.5, 4.0]),
+        st.sampled_from([1.0, 0.5]),
         st.sampled_from(["act", "act", "dry_run", "shadow"]),
     ),
     max_size=12,
-).map(lambda rows: [candidate(a, n, gain_gpu_s=g, mode=m) for n, (a, g, m) in enumerate(rows)])
+).map(
+    lambda rows: [
+        candidate(action, n, gain_gpu_s=gain, cost_gpu_s=cost, confidence=sure, mode=mode)
+        for n, (action, gain, cost, sure, mode) in enumerate(rows)
+    ]
+)
 
 
 @given(offers=offers)
@@ -55,7 +65,8 @@ def test_one_grant_a_target_never_too_many_in_motion_and_every_verdict_names_a_r
     verdicts = decide(rails, offers, standing)
     targets = Counter(target_of(v.action) for v in verdicts if v.granted)
     assert set(targets.values()) <= {1}
-    assert len(standing.groups_in_motion()) <= max(1, int(share * groups + 1e-9))
+    moving = standing.groups_in_motion() & standing.training_groups()
+    assert len(moving) <= max(1, int(share * groups + 1e-9))
     assert sorted(v.proposal for v in verdicts) == sorted(o.proposed.id for o in offers)
     assert all(verdict.rule and verdict.reason for verdict in verdicts)
 
@@ -99,9 +110,15 @@ def test_shadow_and_dry_run_send_nothing_and_shadow_influences_nobody(offers):
 @given(offers=offers)
 def test_in_dry_run_nothing_is_sent_and_the_same_ones_would_win(offers):
     acting = [offer for offer in offers if offer.mode == "act"]
-    verdicts = decide(arbiter("dry_run = true"), acting)
+    # More win than could be begun at once, and the breaker counts them all.
+    breaker = "[arbiter.breaker]\nmax_moved_share = 1.0"
+    verdicts = decide(arbiter(f"dry_run = true\n{breaker}"), acting)
     assert not any(verdict.granted for verdict in verdicts)
-    assert all(v.reason.startswith("would be granted") for v in verdicts if v.rule == "dry_run")
+    granted = [v.proposal for v in decide(arbiter(breaker), acting) if v.granted]
+    would = [v for v in verdicts if v.reason.startswith("would be granted")]
+    assert {v.rule for v in would} <= {"dry_run"}
+    # What is not begun is in nobody's way: as many would win, or more.
+    assert set(granted) <= {v.proposal for v in would}
 
 
 def test_the_higher_net_gain_wins_and_ids_break_ties():
@@ -111,6 +128,15 @@ def test_the_higher_net_gain_wins_and_ids_break_ties():
     assert (second.rule, second.reason) == ("outbid", "p1.2 is worth more")
     first, _ = decide(arbiter(), [candidate(MIGRATE, 2), candidate(MIGRATE, 1)])
     assert first.proposal == "p1.1"
+
+
+@pytest.mark.parametrize("price", [{"cost_gpu_s": 150.0}, {"confidence": 0.2}])
+def test_what_promises_more_and_is_worth_less_is_outbid(price):
+    promising = candidate(MIGRATE, 1, gain_gpu_s=200.0, **price)
+    worthy = candidate(DrainGroup(group="g0"), 2, gain_gpu_s=100.0)
+    first, second = decide(arbiter(), [promising, worthy])
+    assert (first.proposal, first.granted) == ("p1.2", True)
+    assert (second.rule, second.reason) == ("outbid", "p1.2 is worth more")
 
 
 def test_a_better_proposal_that_a_rail_stops_leaves_the_target_to_the_next():
@@ -144,6 +170,7 @@ def test_the_target_of_a_no_op_goes_to_nobody_else():
     rails = arbiter("holdout = 1.0")
     first, second = decide(rails, [candidate(MIGRATE, 1), candidate(MIGRATE, 2, gain_gpu_s=1.0)])
     assert (first.rule, first.propensity, second.rule) == ("holdout", 1.0, "outbid")
+    assert (first.reason, second.propensity) == ("the no-op was drawn", 1.0)
 
 
 # --- a person's word ---
@@ -158,14 +185,30 @@ def wait_for_a_person(text: str = APPROVAL, **changes: Any) -> Any:
 
 def test_what_needs_approval_waits_and_is_granted_when_a_person_says_so():
     rails = wait_for_a_person()
-    verdict = rails.approve("p1.1", Standing(), NOW_NS + SECOND_NS)
+    verdict = rails.approve("p1.1", "alice", Standing(), NOW_NS + SECOND_NS)
     assert (verdict.granted, verdict.rule, verdict.propensity) == (True, "person", 1.0)
+    assert verdict.reason.endswith("; alice approved it")
     assert rails.waiting == {}
 
 
 def test_no_lot_is_drawn_against_a_persons_word():
     rails = wait_for_a_person(f"holdout = 1.0\n{APPROVAL}")
-    assert rails.approve("p1.1", Standing(), NOW_NS).granted
+    assert rails.approve("p1.1", "alice", Standing(), NOW_NS).granted
+
+
+def test_a_persons_own_request_waits_for_nobody():
+    (verdict,) = decide(arbiter(APPROVAL), [candidate(MIGRATE, policy=PERSON)])
+    assert (verdict.granted, verdict.rule) == (True, "person")
+
+
+def test_a_person_comes_before_any_policy_and_a_shadow_after_all():
+    shadow = candidate(MIGRATE, 1, mode="shadow", gain_gpu_s=300.0)
+    policy = candidate(DrainGroup(group="g0"), 2, gain_gpu_s=200.0)
+    person = candidate(MIGRATE, 3, policy=PERSON, gain_gpu_s=0.0)
+    first, second, third = decide(arbiter(), [shadow, policy, person])
+    assert (first.proposal, first.rule) == ("p1.3", "person")
+    assert (second.proposal, second.rule) == ("p1.2", "outbid")
+    assert third.reason == "would be denied by in_progress: group:g0 is being acted on by p1.3"
 
 
 def test_what_nobody_approves_expires_with_a_verdict():
@@ -173,20 +216,35 @@ def test_what_nobody_approves_expires_with_a_verdict():
     assert rails.expired(NOW_NS + 5 * SECOND_NS) == []
     (verdict,) = rails.expired(NOW_NS + 5 * SECOND_NS + 1)
     assert (verdict.proposal, verdict.granted, verdict.rule) == ("p1.1", False, "expiry")
+    assert verdict.reason == "nobody approved it in time"
     assert rails.expired(NOW_NS + 99 * SECOND_NS) == []
 
 
 def test_an_approval_meets_the_rails_of_its_own_moment():
     rails = wait_for_a_person()
-    verdict = rails.approve("p1.1", Standing(stopped=True), NOW_NS)
+    verdict = rails.approve("p1.1", "alice", Standing(stopped=True), NOW_NS)
     assert (verdict.granted, verdict.rule) == (False, "kill_switch")
 
 
 def test_only_one_proposal_a_target_waits():
     rails = wait_for_a_person()
     (verdict,) = decide(rails, [candidate(MIGRATE, 2)])
-    assert verdict.reason == "p1.1 waits for a person already"
+    assert (verdict.rule, verdict.reason) == ("approval", "p1.1 waits for a person already")
     assert list(rails.waiting) == ["p1.1"]
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "rule"), [(APPROVAL, "act", "approval"), ("", "dry_run", "dry_run")]
+)
+def test_what_waits_or_is_only_tried_outbids_as_what_is_granted_does(text, mode, rule):
+    better, worse = candidate(MIGRATE, 1, mode=mode), candidate(DRAIN, 2, gain_gpu_s=1.0)
+    assert [v.rule for v in decide(arbiter(text), [better, worse])] == [rule, "outbid"]
+
+
+def test_proposals_for_two_targets_both_wait():
+    rails = wait_for_a_person()
+    decide(rails, [candidate(Migrate(group="g1"), 2)])
+    assert list(rails.waiting) == ["p1.1", "p1.2"]
 
 
 def test_a_shadow_never_waits():

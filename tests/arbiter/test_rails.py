@@ -104,7 +104,11 @@ TRIALS = [
         candidate(SAVE, cost_gpu_s=41.0),
         "need at most 100 GPU-s of checkpoint an hour, would be 101",
         "[arbiter.actions.checkpoint]\nbudget_gpu_s_per_hour = 100",
-        past=(granted(SAVE, 100.0, cost_gpu_s=60.0), granted(SAVE, 3600.0, cost_gpu_s=9.0)),
+        past=(
+            granted(SAVE, 100.0, cost_gpu_s=60.0),
+            granted(SAVE, 3600.0, cost_gpu_s=9.0),
+            granted(MIGRATE, 100.0, cost_gpu_s=90.0),
+        ),
     ),
     Trial(
         "breaker",
@@ -178,6 +182,26 @@ def test_the_kill_switch_refuses_everything_and_everyone():
         for action in (MIGRATE, SAVE, Alert(worker="w", text="x"), CollectDump(worker="w")):
             (verdict,) = decide(arbiter(), [candidate(action, policy=policy)], stopped)
             assert (verdict.granted, verdict.rule) == (False, "kill_switch")
+            assert verdict.reason == "actions are stopped; resume them first"
+
+
+def test_a_stopped_run_is_the_reason_whatever_else_is_in_the_way():
+    stopped = Standing(stopped=True, obstacles={"group:g0": "no stand-by is left"})
+    for policy in ("p", PERSON):
+        (verdict,) = decide(arbiter(), [candidate(MIGRATE, policy=policy, ts_ns=0)], stopped)
+        assert verdict.rule == "kill_switch"
+
+
+@pytest.mark.parametrize("rule", ["limit_per_hour = 1", "budget_gpu_s_per_hour = 10"])
+def test_rates_and_budgets_are_of_one_hour_however_long_grants_are_remembered(rule):
+    text = (
+        f"cooldown_s = 0\n[arbiter.breaker]\nwindow_s = 7_200\n[arbiter.actions.checkpoint]\n{rule}"
+    )
+    for ago_s, fits in ((3_600.0, True), (3_599.0, False)):
+        rails = arbiter(text)
+        rails.restore([granted(SAVE, ago_s, cost_gpu_s=6.0)])
+        (verdict,) = decide(rails, [candidate(SAVE, cost_gpu_s=6.0)])
+        assert verdict.granted == fits
 
 
 def test_every_rail_of_a_policy_is_tried_here():
@@ -198,6 +222,43 @@ def test_a_person_is_held_by_what_would_break_the_run_and_by_nothing_else(trial)
     verdict = judge(trial, mine)
     assert verdict.granted == (trial.rule not in PERSONS)
     assert verdict.rule == (trial.rule if trial.rule in PERSONS else "person")
+
+
+def test_what_a_policy_may_not_trigger_is_one_kind_of_action():
+    rails = arbiter('forbidden = [{policy = "rough", action = "migrate"}]')
+    (verdict,) = decide(rails, [candidate(DRAIN, policy="rough")])
+    assert verdict.granted
+
+
+def test_a_cooldown_is_of_one_action_on_its_target():
+    rails = arbiter()
+    rails.restore([granted(MIGRATE, 1.0)])
+    assert decide(rails, [candidate(DRAIN)])[0].granted
+
+
+def test_failures_of_actions_that_move_nothing_do_not_open_the_breaker():
+    rails = arbiter()
+    rails.restore([granted(SAVE, 100.0 + number, failed=True) for number in range(3)])
+    assert decide(rails, [candidate(MIGRATE)])[0].granted
+
+
+def test_only_groups_count_as_moved():
+    rails = arbiter()
+    rails.restore([granted(PauseRun(), 100.0), granted(MIGRATE, 100.0)])
+    assert decide(rails, [candidate(Migrate(group="g1"))])[0].granted
+
+
+def test_where_no_group_trains_no_share_of_them_has_moved():
+    rails = arbiter()
+    rails.restore([granted(MIGRATE, 100.0)])
+    assert decide(rails, [candidate(Migrate(group="g1"))], Standing(groups=0))[0].granted
+
+
+def test_the_first_node_may_always_be_cordoned_however_small_the_share():
+    for marked, fits in ((frozenset(), True), (frozenset({"n1"}), False)):
+        wanted = [candidate(CordonNode(node="n0"))]
+        (verdict,) = decide(arbiter("max_cordoned_share = 0"), wanted, Standing(marked=marked))
+        assert verdict.granted == fits
 
 
 def test_an_alert_needs_no_gain():
@@ -224,11 +285,25 @@ def test_a_cooldown_of_more_than_a_day_is_kept():
     assert verdict.rule == "cooldown"
 
 
+def test_a_cooldown_of_more_than_an_hour_for_all_actions_is_kept():
+    rails = arbiter("cooldown_s = 7_200")
+    rails.restore([granted(MIGRATE, 7_199.0)])
+    (verdict,) = decide(rails, [candidate(MIGRATE)])
+    assert verdict.rule == "cooldown"
+
+
+def test_a_breaker_looks_back_over_more_than_an_hour_where_its_window_is_longer():
+    rails = arbiter("[arbiter.breaker]\nfailures = 1\nwindow_s = 7_200")
+    rails.restore([granted(MIGRATE, 7_199.0, failed=True)])
+    (verdict,) = decide(rails, [candidate(Migrate(group="g1"))])
+    assert verdict.rule == "breaker"
+
+
 def test_what_no_rail_asks_for_any_more_is_forgotten():
     rails = arbiter()
     rails.restore([granted(MIGRATE, 3601.0), granted(SAVE, 3599.0)])
     decide(rails, [])
-    assert [grant.action for grant in rails.past] == ["checkpoint"]
+    assert [grant.action for grant in rails.grants.values()] == ["checkpoint"]
 
 
 def test_a_knob_and_a_group_do_not_hinder_each_other():

@@ -47,6 +47,8 @@ class Row:
     """One worker's life, kept the plain way: a column a tick, and the newest valid value."""
 
     life: int
+    heard_ns: int
+    former: set[int] = field(default_factory=set)
     columns: dict[str, list[float]] = field(default_factory=lambda: {"heat": [], "loss": []})
     newest: dict[str, tuple[float, int]] = field(default_factory=dict)
 
@@ -59,24 +61,31 @@ class Reference:
         self.ticks = 0
         self._pending: list[tuple[Telemetry, int]] = []
 
-    def register(self, worker: str, life: int) -> None:
+    def register(self, worker: str, life: int, now_ns: int) -> None:
         row = self.rows.get(worker)
-        if row is None or life > row.life:
-            self.rows[worker] = Row(life)
+        if row is None or self.may_begin(row, life, now_ns):
+            former = {row.life, *row.former} if row else set()
+            self.rows[worker] = Row(life, now_ns, former)
             for column in self.rows[worker].columns.values():
                 column += [NAN] * self.ticks
+        elif life == row.life:
+            row.heard_ns = now_ns
+
+    def may_begin(self, row: Row, life: int, now_ns: int) -> bool:
+        silent = row.heard_ns < now_ns - round(STALE_S * SECOND_NS)
+        return life != row.life and (silent or (life > row.life and life not in row.former))
 
     def receive(self, batch: Telemetry, ts_ns: int) -> None:
         self._pending.append((batch, ts_ns))
 
-    def close_tick(self) -> set[str]:
+    def close_tick(self, now_ns: int) -> set[str]:
         strangers: set[str] = set()
         for row in self.rows.values():
             for column in row.columns.values():
                 column.append(NAN)
         for got, ts_ns in self._pending:
             known = self.rows.get(got.worker)
-            if known is None or got.incarnation > known.life:
+            if known is None or self.may_begin(known, got.incarnation, now_ns):
                 strangers.add(got.worker)
             elif got.incarnation == known.life and got.ts_ns:
                 last = np.frombuffer(got.values).reshape(-1, len(got.metrics))[-1]
@@ -85,6 +94,10 @@ class Reference:
                         known.columns[metric][-1] = value
                         if not math.isnan(value):
                             known.newest[metric] = value, ts_ns
+        for got, ts_ns in self._pending:
+            known = self.rows.get(got.worker)
+            if known is not None and got.incarnation == known.life:
+                known.heard_ns = ts_ns
         self._pending.clear()
         self.ticks += 1
         return strangers
@@ -128,7 +141,7 @@ def test_columns_are_what_plain_bookkeeping_says(script):
         match event:
             case "hello", worker, life:
                 fleet.register(hello(worker, incarnation=life), now_ns)
-                reference.register(worker, life)
+                reference.register(worker, life, now_ns)
             case "batch", worker, life, metrics, drawn:
                 width = len(metrics)
                 rows = [drawn[:width], drawn[3 : 3 + width]] if width else []
@@ -138,7 +151,7 @@ def test_columns_are_what_plain_bookkeeping_says(script):
                 now_ns += seconds * SECOND_NS
                 strangers = fleet.close_tick(now_ns)
                 assert len(set(strangers)) == len(strangers)
-                assert set(strangers) == reference.close_tick()
+                assert set(strangers) == reference.close_tick(now_ns)
                 view = fleet.view(now_ns, {})
                 assert view.workers == tuple(reference.rows)
                 for metric, samples in (("heat", 4), ("heat", 2), ("loss", 1)):

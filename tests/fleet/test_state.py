@@ -2,11 +2,11 @@
 
 import pytest
 
-from tests.kernel.runs import START_NS, hello, telemetry
+from tests.kernel.runs import LR, START_NS, hello, telemetry
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.config import Costs
 from torchloom_core.fleet.state import FleetState
-from torchloom_core.messages import Drain, Exit, Note, SetKnob
+from torchloom_core.messages import Drain, Exit, Hello, KnobSpec, Note, SetKnob
 
 DAY_NS = 86_400 * SECOND_NS
 
@@ -19,8 +19,8 @@ def fleet() -> FleetState:
     return fleet
 
 
-def gone(worker: str, expected: bool = False) -> Exit:
-    return Exit(run="run", worker=worker, incarnation=1, status=-9, expected=expected)
+def gone(worker: str, expected: bool = False, incarnation: int = 1) -> Exit:
+    return Exit(run="run", worker=worker, incarnation=incarnation, status=-9, expected=expected)
 
 
 def hear(fleet: FleetState, worker: str, **changes: object) -> None:
@@ -81,7 +81,95 @@ def test_an_applied_knob_is_seen_and_other_deeds_change_nothing(fleet):
 
 
 def test_the_knobs_of_those_that_ended_are_no_knobs(fleet):
-    assert set(fleet.knob_specs()) == {"lr"}
+    assert set(fleet.knob_specs) == {"lr"}
     for worker in ("a-0", "a-1", "b-0"):
         fleet.end(gone(worker), START_NS)
-    assert fleet.knob_specs() == {}
+    assert fleet.knob_specs == {}
+
+
+def declaring(worker: str, *knobs: KnobSpec, **changes: object) -> Hello:
+    return hello(worker, knobs=knobs, **changes)
+
+
+def test_a_knob_is_for_all_what_most_workers_present_declare_it_to_be(fleet):
+    odd = KnobSpec(name="lr", kind="choice", choices=("low", "high"))
+    fleet.register(declaring("b-0", odd), START_NS)
+    assert fleet.knob_specs == {"lr": LR}
+    fleet.end(gone("a-0"), START_NS)
+    assert fleet.knob_specs == {"lr": LR}
+    fleet.end(gone("a-1"), START_NS)
+    assert fleet.knob_specs == {"lr": odd}
+    fleet.register(hello("a-0", incarnation=2), START_NS)
+    fleet.register(hello("a-1", incarnation=2), START_NS)
+    assert fleet.knob_specs == {"lr": LR}
+
+
+def test_of_as_many_declarations_of_a_knob_the_first_one_counts():
+    fleet = FleetState((), tick_s=1.0, stale_after_s=10.0, costs=Costs())
+    wide = KnobSpec(name="lr", kind="float", low=0.0, high=100.0)
+    fleet.register(declaring("a-0", LR), START_NS)
+    fleet.register(declaring("b-0", wide), START_NS)
+    assert fleet.knob_specs == {"lr": LR}
+    fleet.register(declaring("b-0", wide), START_NS)
+    assert fleet.knob_specs == {"lr": LR}
+    fleet.register(declaring("c-0", wide), START_NS)
+    assert fleet.knob_specs == {"lr": wide}
+
+
+def test_a_view_and_its_reader_cannot_spoil_what_knobs_there_are(fleet):
+    fleet.view_copy(START_NS, ()).knob_specs.clear()
+    assert fleet.knob_specs == {"lr": LR}
+
+
+def is_here(fleet: FleetState, worker: str, incarnation: int, after_s: float = 0.0) -> bool:
+    """Say hello, and return whether this life of the worker is the one that is known then."""
+    when_ns = START_NS + round(after_s * SECOND_NS)
+    fleet.register(hello(worker, incarnation=incarnation), when_ns)
+    return fleet.knows(worker, incarnation) and not fleet.is_over(fleet.row_of[worker])
+
+
+def test_a_worker_that_comes_back_by_a_clock_an_hour_back_is_there_again(fleet):
+    assert is_here(fleet, "a-0", 7_200_000)
+    fleet.end(gone("a-0", incarnation=7_200_000), START_NS)
+    assert is_here(fleet, "a-0", 3_600_000)
+    assert not is_here(fleet, "a-0", 7_200_000)
+    assert fleet.knows("a-0", 3_600_000)
+
+
+def test_a_smaller_incarnation_takes_over_from_one_that_fell_silent_and_not_before(fleet):
+    assert is_here(fleet, "a-0", 9)
+    assert not is_here(fleet, "a-0", 3, after_s=10.0)
+    assert is_here(fleet, "a-0", 3, after_s=10.5)
+    assert not is_here(fleet, "a-0", 9, after_s=10.6)
+
+
+def test_the_greatest_incarnation_there_can_be_does_not_burn_a_name(fleet):
+    assert is_here(fleet, "a-0", 2**63 - 1)
+    assert not is_here(fleet, "a-0", 1, after_s=5.0)
+    assert is_here(fleet, "a-0", 1, after_s=10.5)
+
+
+def test_a_life_that_was_seen_to_end_does_not_come_back_however_late_its_hello(fleet):
+    fleet.end(gone("a-0"), START_NS)
+    assert is_here(fleet, "a-0", 5)
+    assert not is_here(fleet, "a-0", 1, after_s=60.0)
+    fleet.end(gone("b-0", incarnation=8), START_NS)
+    assert not is_here(fleet, "b-0", 8, after_s=60.0)
+
+
+def test_a_silent_workers_other_life_is_a_stranger_and_one_that_ended_is_not(fleet):
+    def strangers(incarnation: int, after_s: float) -> list[str]:
+        when_ns = START_NS + round(after_s * SECOND_NS)
+        fleet.receive(telemetry("a-0", incarnation=incarnation), when_ns)
+        return fleet.close_tick(when_ns)
+
+    assert strangers(-5, after_s=1.0) == []
+    assert strangers(-5, after_s=11.0) == ["a-0"]
+    fleet.end(gone("a-0", incarnation=-5), START_NS)
+    assert strangers(-5, after_s=12.0) == []
+
+
+def test_only_so_many_lives_of_a_worker_are_remembered(fleet):
+    for incarnation in range(2, 1000):
+        assert is_here(fleet, "a-0", incarnation)
+    assert sum(map(len, fleet._lives._past.values())) <= 16

@@ -41,13 +41,15 @@ KNOBS = (
 
 workers = st.sampled_from([*WORKERS, "stranger"])
 groups = st.sampled_from(["a", "b", "c", "s", "nowhere"])
-nodes = st.sampled_from(["n1", "n2", "n3", "node-a", "node-s", ""])
+nodes = st.sampled_from(["n1", "n2", "n3", "node-a", "node-s", "nowhere"])
 lives = st.integers(1, 3)
 states = st.sampled_from(get_args(WorkerState))
 floats = st.floats(width=64)
 int64 = st.integers(-(2**63), 2**63 - 1)
+finite = st.floats(allow_nan=False, allow_infinity=False)
+steps = st.integers(-1, 2**53)
 values: st.SearchStrategy[Any] = st.one_of(
-    st.booleans(), int64, floats.filter(lambda x: x == x), st.sampled_from(["bf16", ""])
+    st.booleans(), int64, finite, st.sampled_from(["bf16", ""])
 )
 
 hellos = st.builds(
@@ -77,7 +79,7 @@ def batches(draw: st.DrawFn, worker: st.SearchStrategy[str] = workers) -> Teleme
         incarnation=draw(lives),
         seq=draw(st.integers(0, 9)),
         state=draw(states),
-        step=draw(int64),
+        step=draw(steps),
         progress_age_s=draw(st.floats(-1e9, 1e9)),
         metrics=metrics,
         ts_ns=bytes(8 * samples),
@@ -90,7 +92,7 @@ exits = st.builds(
     run=st.just("run"),
     worker=workers,
     incarnation=lives,
-    status=st.none() | int64,
+    status=st.none() | st.integers(-64, 255),
     expected=st.booleans(),
 )
 notes = st.builds(
@@ -98,7 +100,7 @@ notes = st.builds(
     run=st.just("run"),
     worker=workers,
     incarnation=lives,
-    kind=st.sampled_from(["fault", "hang", "quorum", ""]),
+    kind=st.sampled_from(["fault", "hang", "quorum", "of_my_own"]),
 )
 acks = st.builds(
     Ack,

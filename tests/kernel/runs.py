@@ -8,6 +8,7 @@ import msgspec
 
 from torchloom_core.actions import Action
 from torchloom_core.clock import SECOND_NS
+from torchloom_core.codec import encode
 from torchloom_core.config import Config, parse
 from torchloom_core.decisions import Input, Issue, Output, Proposal, Recovered, Reply, Tick
 from torchloom_core.fleet.view import FleetView, Need
@@ -127,22 +128,28 @@ class Run:
         self.kernel = kernel
         self.now_ns = now_ns
         self.outputs: list[Output] = []
+        self.stored: dict[str, bytes] = {}
         self.feed(Recovered(epoch=epoch))
 
     def feed(self, message: Telemetry | Input, after_s: float = 0.0) -> list[Output]:
         self.now_ns += round(after_s * SECOND_NS)
         outputs = list(self.kernel.step(message, self.now_ns))
         self.outputs += outputs
+        for key, entry in self.kernel.changes().items():
+            if entry is None:
+                del self.stored[key]
+            else:
+                self.stored[key] = encode(entry)
         return outputs
 
     def tick(self, after_s: float = 1.0) -> list[Output]:
         return self.feed(Tick(), after_s)
 
-    def ask(self, action: Action) -> list[Output]:
-        return self.feed(Request(id="r", want=Propose(action=action)))
+    def ask(self, action: Action, sure: bool = True) -> list[Output]:
+        return self.feed(Request(id="r", want=Propose(action=action, sure=sure)))
 
-    def want(self, want: Any) -> Reply:
-        return only(Reply, self.feed(Request(id="r", want=want)))
+    def want(self, want: Any, sent_as: str = "") -> Reply:
+        return only(Reply, self.feed(Request(id="r", want=want, sent_as=sent_as)))
 
     def hear(self, worker: str, **changes: Any) -> list[Output]:
         """Take telemetry and let a tick write it."""

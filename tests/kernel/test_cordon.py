@@ -40,7 +40,6 @@ from torchloom_core.summaries import summarise
 from torchloom_core.trajectory.reader import lives
 from torchloom_core.trajectory.replay import replay
 from torchloom_core.trajectory.writer import TrajectoryWriter
-from torchloom_core.weaver.outbox import may_change_control
 from torchloom_core.weaver.status import describe
 
 CORDON = CordonNode(node="node-s")
@@ -139,12 +138,13 @@ def test_a_cordon_is_over_at_the_first_tick_at_or_after_its_end():
     assert not of(CordonOver, run.tick(89.9))
     assert only(Verdict, run.ask(Migrate(group="a"))).rule == "impossible"
     run.feed(telemetry("s-0", state="standby"))
+    assert "cordon.node-s" in run.stored
     over = run.tick(0.1)
+    assert "cordon.node-s" not in run.stored
     assert only(CordonOver, over) == CordonOver(node="node-s")
     assert summarise("cordon_over", msgspec.to_builtins(only(CordonOver, over))) == (
         "node node-s may be used again: its cordon is over"
     )
-    assert any(map(may_change_control, of(CordonOver, over)))
     assert only(Issue, run.ask(Migrate(group="a"))).command.worker == "s-0"
     assert not of(CordonOver, run.tick(1000.0))
 
@@ -268,3 +268,9 @@ def test_a_trajectory_with_a_cordon_that_ended_is_decided_again_to_the_bit(tmp_p
     (life,) = lives(tmp_path)
     assert any(b"cordon_over" in output for *_, said in life.inputs() for output in said)
     assert replay(life, lambda _: make_kernel()).difference is None
+
+
+def test_a_worker_that_does_not_say_where_it_sits_makes_no_node_of_no_name():
+    run = Run(make_kernel())
+    run.feed(hello("a-0", node=""))
+    assert only(Verdict, run.ask(CordonNode(node=""))).rule == "impossible"

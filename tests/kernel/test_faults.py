@@ -14,19 +14,26 @@ from tests.kernel.runs import (
     only,
     proposal,
 )
-from torchloom_core.actions import CordonNode
+from torchloom_core.actions import CollectDump, CordonNode
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.codec import encode
 from torchloom_core.config import Config
-from torchloom_core.decisions import FAULTS_KEPT, Control, NodeFault, Notice, Recovered, Tick
-from torchloom_core.fleet.fault_log import Fault
+from torchloom_core.decisions import (
+    Control,
+    Issue,
+    NodeFault,
+    Notice,
+    Outcome,
+    Recovered,
+    Tick,
+)
+from torchloom_core.fleet.fault_log import FAULTS_KEPT, Fault
 from torchloom_core.kernel import Kernel
 from torchloom_core.messages import Note
 from torchloom_core.trajectory.links import links_of
 from torchloom_core.trajectory.reader import lives
 from torchloom_core.trajectory.replay import replay
 from torchloom_core.trajectory.writer import TrajectoryWriter
-from torchloom_core.weaver.outbox import may_change_control
 
 DAY_S = 86_400
 
@@ -142,9 +149,20 @@ def test_what_is_left_to_a_successor_has_an_end():
 def test_a_fault_is_put_on_file_for_the_successor_at_once():
     run, _ = remembering()
     run.feed(hello("a-0"))
-    assert not any(map(may_change_control, run.outputs))
-    assert any(map(may_change_control, run.feed(fault(1))))
-    assert any(map(may_change_control, run.exit("a-0")))
+    assert not run.stored
+    run.feed(fault(1))
+    assert list(run.stored) == ["fault.1"]
+    run.exit("a-0")
+    assert list(run.stored) == ["fault.1", "fault.2"]
+
+
+def test_a_fault_older_than_all_that_are_kept_takes_no_place():
+    run, _ = remembering()
+    for number in range(FAULTS_KEPT + 5):
+        run.feed(fault(number, 100.0))
+    before = dict(run.stored)
+    run.feed(fault(-1, 200.0))
+    assert run.stored == before
 
 
 def cordons_what_failed(view):
@@ -175,3 +193,13 @@ def test_a_trajectory_with_faults_and_cordons_is_decided_again_to_the_bit(tmp_pa
     assert report.difference is None
     assert report.verdicts == 2
     assert links_of(fault(1)).id == "e1"
+
+
+def test_a_dump_says_where_it_lies():
+    run = Run(make_kernel())
+    run.feed(hello("a-0"))
+    dump = only(Issue, run.ask(CollectDump(worker="a-0"))).command
+    assert only(Outcome, run.ack(dump)).detail == (
+        "the dump of a-0 is a note in the trajectory: "
+        "torchloom trajectory show --kind note --worker a-0 --json"
+    )

@@ -1,8 +1,33 @@
 """Who is heard, who is a stranger, and when predictors are asked."""
 
-from tests.kernel.runs import Run, hello, make_kernel, of, only, telemetry, three_groups
-from torchloom_core.actions import PauseRun, ResumeRun
-from torchloom_core.decisions import Forecast, ForecastWanted, Notice, PredictorFailed, Reply
+import numpy as np
+import pytest
+
+from tests.kernel.runs import (
+    Calls,
+    Run,
+    Says,
+    active,
+    hello,
+    make_kernel,
+    of,
+    only,
+    proposal,
+    telemetry,
+    three_groups,
+)
+from torchloom_core.actions import ChangeKnob, CollectDump, PauseRun, ResumeRun, SaveCheckpoint
+from torchloom_core.decisions import (
+    CommandLife,
+    Forecast,
+    ForecastWanted,
+    Notice,
+    PredictorFailed,
+    Proposed,
+    Reply,
+)
+from torchloom_core.fleet.table import SampleTable
+from torchloom_core.fleet.view import Need
 
 
 class Oracle:
@@ -10,6 +35,10 @@ class Oracle:
     needs = ()
     horizon_s = 60.0
     every_s = 3.0
+
+
+class Needy(Oracle):
+    needs = (Need("heat"),)
 
 
 def forecasting() -> Run:
@@ -40,9 +69,66 @@ def test_telemetry_of_an_unknown_later_life_is_a_strangers_and_of_an_earlier_one
 
 def test_a_hello_of_an_earlier_life_is_ignored():
     run = Run(make_kernel())
+    run.feed(hello("a-0", incarnation=4))
     run.feed(hello("a-0", incarnation=5))
     assert run.feed(hello("a-0", incarnation=4, node="elsewhere")) == []
     assert run.kernel.fleet.hello[0].node == "node-a"
+
+
+def test_a_hello_of_an_earlier_life_neither_ends_nor_sends_a_command():
+    run = Run(make_kernel())
+    run.feed(hello("a-0", incarnation=4))
+    run.feed(hello("a-0", incarnation=5))
+    run.ask(ChangeKnob(knob="lr", value=0.5))
+    assert run.feed(hello("a-0", incarnation=4)) == []
+    (command,) = run.commands()
+    assert run.kernel.ledger.flights[command.id].status == "issued"
+
+
+def test_a_new_life_is_told_and_ends_all_commands_for_the_one_before():
+    run = three_groups(make_kernel())
+    run.ask(SaveCheckpoint(group="a"))
+    run.ask(CollectDump(worker="a-0"))
+    outputs = run.feed(hello("a-0", incarnation=2))
+    assert only(Notice, outputs).kind == "hello"
+    assert [(life.status, life.detail) for life in of(CommandLife, outputs)] == [
+        ("expired", "the worker has started another life")
+    ] * 2
+
+
+def test_inputs_are_counted_from_one_as_in_the_trajectory_and_ticks_too():
+    run = Run(make_kernel())
+    assert (run.kernel.seq, run.kernel.ticks) == (1, 0)
+    run.tick()
+    run.tick()
+    assert (run.kernel.seq, run.kernel.ticks) == (3, 2)
+
+
+def test_a_sample_of_many_workers_is_taken_like_their_telemetry():
+    seen = []
+    policy = Calls(lambda view: seen.append(view.latest("heat").tolist()) or (), [Need("heat")])
+    run = Run(make_kernel([active("calls", policy)]))
+    run.feed(hello("a-0"))
+    run.feed(hello("b-0"))
+    table = SampleTable(("a-0", "b-0"), ("heat",), np.array([[7.0], [9.0]]))
+    assert run.kernel.step(table, run.now_ns) == ()
+    run.tick()
+    assert seen == [[7.0, 9.0]]
+
+
+def test_what_is_no_input_is_refused_with_what_it_was():
+    with pytest.raises(TypeError, match=r"^need a kernel input, was str$"):
+        make_kernel().step("tick", 0)
+
+
+def test_proposals_and_questions_are_named_by_what_they_are_and_by_the_weavers_epoch():
+    says = Says()
+    kernel = make_kernel([active("says", says)], predictors={"oracle": Oracle()})
+    run = Run(kernel, epoch=3)
+    says.next = [proposal(PauseRun())]
+    outputs = run.tick()
+    assert only(Proposed, outputs).id == "p3.1"
+    assert only(ForecastWanted, outputs).id == "f3.2"
 
 
 def test_a_predictor_is_asked_at_its_own_pace_and_one_question_at_a_time():
@@ -54,6 +140,18 @@ def test_a_predictor_is_asked_at_its_own_pace_and_one_question_at_a_time():
     run.feed(answer(wanted))
     assert run.tick(1.0) == []
     assert len(run.tick(2.0)) == 1
+
+
+def test_a_predictor_sees_the_fleet_as_it_was_when_it_was_asked():
+    run = Run(make_kernel(predictors={"oracle": Needy()}))
+    run.feed(hello("a-0"))
+    run.hear("a-0", metrics={"heat": 7.0})
+    view = run.kernel.predictor_view("oracle")
+    then_ns = run.now_ns
+    run.hear("a-0", metrics={"heat": 9.0})
+    run.feed(hello("b-0"))
+    assert view.now_ns == then_ns
+    assert view.latest("heat").tolist() == [7.0]
 
 
 def test_a_predictor_that_failed_is_named_once_and_asked_no_more():

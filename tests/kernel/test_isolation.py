@@ -115,6 +115,14 @@ BAD = {
     "odd_group": one(action=Migrate(group=["a"])),
     "odd_knob": one(action=ChangeKnob(knob=None, value=object())),
     "odd_cause": one(cause=3),
+    "half_a_character": one(reason="\ud800"),
+    "half_an_alert": one(action=Alert(worker="a-0", text="\ud800")),
+    "half_an_error": raising(ValueError("\ud800")),
+    "essay": one(reason="r" * 10_001),
+    "nan_knob": one(action=ChangeKnob(knob="lr", value=math.nan)),
+    "huge_knob": one(action=ChangeKnob(knob="lr", value=2**64)),
+    "odd_knob_name": one(action=ChangeKnob(knob="a knob", value=1)),
+    "long_group": one(action=Migrate(group="g" * 257)),
     "scribble": scribble,
     "scribble_on_window": scribble_on_window,
     "scribble_on_step": scribble_on_step,
@@ -194,6 +202,7 @@ def test_each_failure_says_where(name):
     failure = only(PolicyFailed, drive([(0, name)], [[1.0, 1.0, 1.0]]))
     assert failure.rule in {"raised", "garbage"}
     assert ".py:" in failure.detail
+    encode(failure)
 
 
 def failing(policy: Any) -> PolicyFailed:
@@ -285,6 +294,7 @@ def test_a_policy_that_hangs_is_interrupted_and_the_others_are_heard(policy):
     assert (failure.policy, failure.rule) == ("bad", "overran")
     assert failure.detail.startswith("took more than 0.05 s (")
     assert ".py:" in failure.detail
+    encode(failure)
     assert only(Proposed, outputs).policy == "good"
     assert of(PolicyFailed, run.tick()) == []
 

@@ -3,8 +3,8 @@
 import pytest
 
 from tests.kernel.runs import LR, Run, hello, make_kernel, of, only, three_groups
-from torchloom_core.actions import ChangeKnob
-from torchloom_core.decisions import Issue, KnobDesired, Verdict
+from torchloom_core.actions import ChangeKnob, SaveCheckpoint
+from torchloom_core.decisions import Issue, KnobDesired, Notice, Outcome, Recall, Recovered, Verdict
 from torchloom_core.messages import KnobSpec, SetKnob
 from torchloom_core.requests import ForgetKnob, ResumeActions, StopActions
 
@@ -83,6 +83,17 @@ def test_the_kill_switch_holds_knobs_back_until_actions_are_resumed(run):
     assert (command.worker, command.do) == ("a-0", SetKnob(knob="lr", value=0.5))
 
 
+def test_one_that_has_ended_does_not_keep_the_others_from_being_told(run):
+    set_knob(run, 0.5)
+    run.want(StopActions())
+    run.exit("a-0")
+    run.feed(hello("b-0", incarnation=2))
+    before = len(run.commands())
+    run.want(ResumeActions())
+    (command,) = run.commands()[before:]
+    assert (command.worker, command.cause) == ("b-0", "reconcile")
+
+
 def test_a_refused_value_is_not_desired(run):
     outputs = run.ask(ChangeKnob(knob="lr", value=2.0))
     assert only(Verdict, outputs).reason == "knob lr: need at most 1, was 2.0"
@@ -119,8 +130,8 @@ def test_a_run_fenced_knob_is_refused():
 
 
 def test_a_knob_whose_workers_are_all_leaving_is_refused(run):
-    for worker in ("a-0", "b-0"):
-        run.hear(worker, state="draining")
+    run.hear("a-0", state="draining")
+    run.hear("b-0", state="left")
     verdict = only(Verdict, run.ask(ChangeKnob(knob="lr", value=0.5)))
     assert verdict.reason == "knob lr: every worker that has it is leaving"
 
@@ -159,3 +170,257 @@ def test_a_wish_can_be_taken_back_with_no_worker_there_and_while_stopped():
     issued = len(run.commands())
     run.feed(hello("a-0", incarnation=2))
     assert len(run.commands()) == issued
+
+
+ODD = KnobSpec(name="lr", kind="choice", choices=("low", "high"))
+
+
+def test_a_worker_that_declares_a_knob_otherwise_is_left_out_of_a_change_for_all_and_named(run):
+    run.feed(hello("c-0", knobs=(ODD,), values={"lr": "low"}))
+    issued = of(Issue, run.ask(ChangeKnob(knob="lr", value=0.5)))
+    assert [issue.command.worker for issue in issued] == ["a-0", "b-0"]
+    for issue in issued:
+        run.ack(issue.command)
+    outcome = run.all(Outcome)[-1]
+    assert outcome.detail == "lr = 0.5 on 2 workers, not on c-0, which declares it otherwise"
+    assert told(run, "c-0", knobs=(ODD,), values={"lr": "low"}) == []
+
+
+def test_a_value_that_the_others_refuse_is_refused_with_who_declares_the_knob_otherwise(run):
+    for worker in ("c-0", "d-0", "e-0", "f-0"):
+        run.feed(hello(worker, knobs=(LR, KnobSpec(name="mine", kind="bool"))))
+    run.feed(hello("x-0", knobs=(ODD,), values={"lr": "low"}))
+    verdict = only(Verdict, run.ask(ChangeKnob(knob="lr", value="low")))
+    assert verdict.reason == (
+        "knob lr: need a number, was 'low'; not on x-0, which declares it otherwise"
+    )
+
+
+def test_a_knob_declared_otherwise_can_still_be_set_on_its_own_worker(run):
+    run.feed(hello("c-0", knobs=(ODD,), values={"lr": "low"}))
+    (issue,) = of(Issue, run.ask(ChangeKnob(knob="lr", value="high", worker="c-0")))
+    assert issue.command.do == SetKnob(knob="lr", value="high")
+
+
+def lr(value: float, worker: str | None = None) -> ChangeKnob:
+    return ChangeKnob(knob="lr", value=value, worker=worker)
+
+
+def test_a_newer_value_takes_the_place_of_one_on_its_way_which_is_recalled_first(run):
+    first, second = of(Issue, run.ask(lr(0.5)))
+    run.ack(first.command)
+    outputs = run.ask(lr(0.6))
+    assert only(Verdict, outputs).granted
+    assert only(Recall, outputs).command == second.command.id
+    assert [type(o) for o in outputs if isinstance(o, Recall | Issue)] == [Recall, Issue, Issue]
+    ended = only(Outcome, outputs)
+    assert (ended.verdict, ended.result) == ("p1.1", "partial")
+    assert ended.detail == f"{second.command.id} superseded by p1.2"
+    assert run.kernel.desired.values("lr") == [0.6]
+
+
+def test_however_often_a_knob_is_set_while_a_sidecar_is_dead_nobody_is_refused(run):
+    for number in range(14):
+        issued = of(Issue, run.ask(lr(0.2 + 0.01 * number)))
+        assert [issue.command.worker for issue in issued] == ["a-0", "b-0"]
+        run.ack(issued[0].command)
+    run.ack(issued[1].command)
+    assert run.all(Outcome)[-1].result == "done"
+    assert len(run.kernel.operations.plans) == 0
+
+
+def test_a_value_that_was_superseded_before_anyone_had_it_does_not_take_the_newer_back(run):
+    run.ask(lr(0.5))
+    run.ask(lr(0.5))
+    assert [outcome.result for outcome in run.all(Outcome)] == ["undone"]
+    assert run.kernel.desired.values("lr") == [0.5]
+
+
+def test_an_old_value_that_is_applied_late_is_put_right(run):
+    old, _ = of(Issue, run.ask(lr(0.5)))
+    new, _ = of(Issue, run.ask(lr(0.6)))
+    run.ack(new.command)
+    (issue,) = of(Issue, run.ack(old.command))
+    assert (issue.command.worker, issue.command.do) == ("a-0", SetKnob(knob="lr", value=0.6))
+    assert of(Issue, run.ack(issue.command)) == []
+
+
+def test_a_value_for_one_worker_supersedes_the_one_for_all_on_that_worker_alone(run):
+    _, for_b = of(Issue, run.ask(lr(0.5)))
+    outputs = run.ask(lr(0.6, worker="a-0"))
+    assert [issue.command.worker for issue in of(Issue, outputs)] == ["a-0"]
+    assert of(Outcome, outputs) == []
+    ended = only(Outcome, run.ack(for_b.command))
+    assert (ended.result, ended.detail) == ("partial", "c1.1 superseded by p1.2")
+    assert run.kernel.desired.values("lr") == [0.5, 0.6]
+    (for_a,) = of(Issue, outputs)
+    assert only(Outcome, run.ack(for_a.command)).verdict == "p1.2"
+
+
+def test_a_value_that_a_worker_refused_is_not_pressed_on_it_whenever_it_does_something_else(run):
+    for_a, for_b = of(Issue, run.ask(lr(0.5)))
+    run.ack(for_a.command, "rejected")
+    run.ack(for_b.command)
+    for issue in of(Issue, run.ask(SaveCheckpoint())):
+        assert of(Issue, run.ack(issue.command)) == []
+
+
+def test_another_knob_is_not_touched_by_a_newer_value(run):
+    other = KnobSpec(name="wd", kind="float", low=0.0, high=1.0)
+    for worker in ("a-0", "b-0"):
+        run.feed(hello(worker, knobs=(LR, other), values={"lr": 0.1, "wd": 0.1}))
+    run.ask(ChangeKnob(knob="wd", value=0.5))
+    assert of(Recall, run.ask(lr(0.5))) == []
+
+
+def test_what_is_superseded_stays_so_under_the_next_weaver(run):
+    run.ask(lr(0.5))
+    run.ask(lr(0.6, worker="a-0"))
+    control = run.kernel.control()
+    again = Run(make_kernel(), epoch=2)
+    outputs = again.feed(Recovered(epoch=2, control=control))
+    assert [o.worker for o in outputs if isinstance(o, Recall)] == ["a-0"]
+    assert isinstance(outputs[0], Recall)
+    for_b = next(o.command for o in of(Issue, outputs) if o.command.worker == "b-0")
+    for worker in ("a-0", "b-0"):
+        again.feed(hello(worker))
+    ended = only(Outcome, again.ack(for_b))
+    assert ended.detail == "c1.1 superseded by p1.2"
+
+
+TWO = (LR, KnobSpec(name="wd", kind="float", low=0.0, high=1.0))
+
+
+def wishes(run: Run) -> list[tuple[str, object, str | None]]:
+    return [(wish.knob, wish.value, wish.worker) for wish in run.kernel.control().desired]
+
+
+@pytest.fixture
+def two_knobs(run: Run) -> Run:
+    """A run with a wish for all and for one worker, of each of two knobs."""
+    for worker in ("a-0", "b-0"):
+        run.feed(hello(worker, knobs=TWO, values={"lr": 0.1, "wd": 0.1}))
+    for knob in ("lr", "wd"):
+        for worker in (None, "a-0", "b-0"):
+            for issue in of(Issue, run.ask(ChangeKnob(knob=knob, value=0.5, worker=worker))):
+                run.ack(issue.command)
+    return run
+
+
+def test_to_forget_one_workers_value_leaves_all_other_wishes(two_knobs):
+    assert two_knobs.want(ForgetKnob(knob="lr", worker="a-0")).ok
+    assert two_knobs.all(KnobDesired)[-1] == KnobDesired(knob="lr", value=None, worker="a-0")
+    assert wishes(two_knobs) == [
+        ("lr", 0.5, None),
+        ("lr", 0.5, "b-0"),
+        ("wd", 0.5, None),
+        ("wd", 0.5, "a-0"),
+        ("wd", 0.5, "b-0"),
+    ]
+
+
+def test_to_forget_a_knob_takes_back_every_wish_for_it_each_by_its_worker(two_knobs):
+    assert two_knobs.want(ForgetKnob(knob="lr")).ok
+    assert [(d.knob, d.worker) for d in two_knobs.all(KnobDesired) if d.value is None] == [
+        ("lr", None),
+        ("lr", "a-0"),
+        ("lr", "b-0"),
+    ]
+    assert {knob for knob, *_ in wishes(two_knobs)} == {"wd"}
+
+
+def test_a_value_for_all_of_one_knob_leaves_the_wishes_for_another(two_knobs):
+    set_knob(two_knobs, 0.7)
+    assert ("wd", 0.5, "a-0") in wishes(two_knobs)
+    assert ("lr", 0.5, "a-0") not in wishes(two_knobs)
+
+
+def test_a_value_that_its_one_worker_did_not_apply_is_wanted_no_more_of_it_alone(run):
+    set_knob(run, 0.5)
+    (issue,) = of(Issue, run.ask(ChangeKnob(knob="lr", value=0.7, worker="a-0")))
+    run.ack(issue.command, "failed")
+    assert run.all(KnobDesired)[-1] == KnobDesired(knob="lr", value=None, worker="a-0")
+    assert wishes(run) == [("lr", 0.5, None)]
+    assert [key for key in run.stored if key.startswith("knob.")] == ["knob.all.lr"]
+
+
+def test_a_wish_that_was_forgotten_while_it_was_on_its_way_is_taken_back_once(run):
+    issued = of(Issue, run.ask(ChangeKnob(knob="lr", value=0.5)))
+    assert run.want(ForgetKnob(knob="lr")).ok
+    for issue in issued:
+        run.ack(issue.command, "failed")
+    assert run.all(Outcome)[-1].result == "undone"
+    assert [wish.value for wish in run.all(KnobDesired)] == [0.5, None]
+
+
+def test_a_successor_wants_a_single_workers_value_of_that_worker_alone(run):
+    set_knob(run, 0.7, worker="a-0")
+    assert "knob.of.a-0.lr" in run.stored
+    again = Run(make_kernel(), epoch=2)
+    again.feed(Recovered(epoch=2, control=run.kernel.control()))
+    assert told(again, "b-0") == []
+    assert told(again, "a-0") == [SetKnob(knob="lr", value=0.7)]
+
+
+def test_a_worker_that_has_another_knob_of_the_same_range_is_not_told(run):
+    run.feed(hello("c-0", knobs=(TWO[1],), values={"wd": 0.1}))
+    issued = of(Issue, run.ask(lr(0.5)))
+    assert [issue.command.worker for issue in issued] == ["a-0", "b-0"]
+
+
+@pytest.mark.parametrize(("odd", "more"), [(3, ""), (5, " and 2 more")])
+def test_of_many_that_declare_a_knob_otherwise_the_first_three_are_named(odd, more):
+    run = Run(make_kernel())
+    for number in range(odd + 1):
+        run.feed(hello(f"a-{number}"))
+    for number in range(odd):
+        run.feed(hello(f"x-{number}", knobs=(ODD,), values={"lr": "low"}))
+    verdict = only(Verdict, run.ask(ChangeKnob(knob="lr", value="low")))
+    named = ", ".join(f"x-{number}" for number in range(3))
+    assert verdict.reason.endswith(f"; not on {named}{more}, which declare it otherwise")
+
+
+def test_who_leaves_is_not_named_for_declaring_a_knob_otherwise(run):
+    run.feed(hello("c-0", knobs=(ODD,), values={"lr": "low"}))
+    run.exit("c-0")
+    for issue in of(Issue, run.ask(lr(0.5))):
+        run.ack(issue.command)
+    assert run.all(Outcome)[-1].detail == "lr = 0.5 on 2 workers"
+
+
+def test_a_knob_of_one_worker_that_is_leaving_is_refused_though_others_have_it(run):
+    run.hear("a-0", state="draining")
+    verdict = only(Verdict, run.ask(lr(0.5, worker="a-0")))
+    assert verdict.reason == "knob lr: a-0 is leaving"
+
+
+@pytest.mark.parametrize("status", ["rejected", "failed", "expired"])
+def test_a_value_that_a_worker_did_not_apply_is_not_taken_for_what_it_has(run, status):
+    issue, _ = of(Issue, run.ask(lr(0.5)))
+    run.ack(issue.command, status)
+    assert run.kernel.fleet.knobs[0]["lr"] == 0.1
+
+
+def test_who_asked_to_forget_a_knob_is_told_what_came_of_it(run):
+    set_knob(run, 0.5)
+    reply = run.want(ForgetKnob(knob="lr"))
+    assert reply.text == "lr is wanted no more; workers keep what they have"
+    reply = run.want(ForgetKnob(knob="lr"))
+    assert (reply.ok, reply.text) == (False, "no value of lr was wanted")
+    reply = run.want(ForgetKnob(knob="lr", worker="a-0"))
+    assert (reply.ok, reply.text) == (False, "no value of lr was wanted of a-0")
+
+
+def test_a_value_that_is_told_again_is_noticed_and_one_that_was_just_set_is_not(run):
+    set_knob(run, 0.5)
+    set_knob(run, 0.7, worker="a-0")
+    before = len(run.all(Notice))
+    for worker in ("a-0", "b-0"):
+        for issue in of(Issue, run.feed(hello(worker, incarnation=2))):
+            run.ack(issue.command)
+    again = run.all(Notice)[before:]
+    assert [(n.kind, n.worker) for n in again if n.kind != "hello"] == [
+        ("wanted", "a-0"),
+        ("wanted", "b-0"),
+    ]
+    assert not [notice for notice in run.all(Notice)[:before] if notice.kind == "wanted"]

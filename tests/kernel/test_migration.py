@@ -16,7 +16,16 @@ from tests.kernel.runs import (
     telemetry,
     three_groups,
 )
-from torchloom_core.actions import ChangeKnob, DrainGroup, Migrate, PauseRun, SaveCheckpoint
+from torchloom_core.actions import (
+    ChangeKnob,
+    CollectDump,
+    DrainGroup,
+    Migrate,
+    PauseRun,
+    ResumeRun,
+    SaveCheckpoint,
+)
+from torchloom_core.clock import SECOND_NS
 from torchloom_core.decisions import CommandLife, Issue, Notice, Outcome, Recall, Verdict
 from torchloom_core.messages import Drain, Join, Pause, SetKnob
 from torchloom_core.requests import Approve, ResumeActions, StopActions
@@ -46,8 +55,10 @@ def test_a_migration_joins_first_and_drains_once_the_standby_trains(run):
     assert of(Issue, run.tick()) == []
     drain = only(Issue, run.hear("s-0")).command
     assert (drain.worker, drain.do) == ("a-0", Drain())
+    run.now_ns += 3 * SECOND_NS
     outcome = only(Outcome, run.ack(drain))
     assert (outcome.result, outcome.detail) == ("done", "s-0 joined, then a drained")
+    assert outcome.took_s == 5.0
 
 
 @pytest.mark.parametrize("status", ["rejected", "failed", "expired"])
@@ -107,6 +118,33 @@ def test_a_group_at_risk_that_starts_another_life_meanwhile_is_not_drained(run):
 def test_a_group_at_risk_that_dies_during_its_drain_ends_the_migration_partly(run):
     reach_drain(run)
     assert only(Outcome, run.exit("a-0")).result == "partial"
+
+
+def test_a_migration_that_ended_partly_counts_as_failed_for_the_breaker():
+    says = Says()
+    config = """
+        [arbiter]
+        max_in_motion_share = 1
+        [arbiter.breaker]
+        failures = 1
+        max_moved_share = 1
+    """
+    run = three_groups(make_kernel([active("says", says)], config))
+    run.feed(hello("t-0", state="standby"))
+    assert only(Outcome, run.ack(reach_drain(run).command, "failed")).result == "partial"
+    says.next = [proposal(Migrate(group="b"))]
+    verdict = only(Verdict, run.tick())
+    assert verdict.reason == "need fewer than 1 failed actions in 300 s, was 1"
+
+
+def test_a_migration_that_is_done_counts_as_no_failure():
+    says = Says()
+    config = "[arbiter.breaker]\nfailures = 1\nmax_moved_share = 1"
+    run = three_groups(make_kernel([active("says", says)], config))
+    run.feed(hello("t-0", state="standby"))
+    assert only(Outcome, run.ack(reach_drain(run).command)).result == "done"
+    says.next = [proposal(Migrate(group="b"))]
+    assert only(Verdict, run.tick()).granted
 
 
 def test_an_exit_that_overtakes_the_last_ack_of_a_drain_counts_as_drained(run):
@@ -176,7 +214,9 @@ def test_a_checkpoint_of_a_group_that_cannot_save_is_refused():
     run.feed(hello("a-0", actuators=()))
     run.feed(hello("b-0"))
     verdict = only(Verdict, run.ask(SaveCheckpoint(group="a")))
-    assert verdict.reason == "no training worker of a has a checkpoint actuator"
+    assert verdict.reason == (
+        "no training worker of a has registered a function to save by loom.on_checkpoint"
+    )
     assert len(of(Issue, run.ask(SaveCheckpoint()))) == 1
 
 
@@ -187,7 +227,7 @@ def test_a_pause_is_one_command_a_training_worker(run):
 
 
 def test_a_plan_ends_partly_when_some_workers_did_not_apply(run):
-    first, *rest = of(Issue, run.ask(PauseRun()))
+    first, *rest = of(Issue, run.ask(SaveCheckpoint()))
     for issue in rest:
         run.ack(issue.command)
     outcome = only(Outcome, run.ack(first.command, "failed"))
@@ -265,3 +305,153 @@ def test_a_policys_grant_says_it_was_worth_it():
     policy.next = [proposal(Migrate(group="a"))]
     verdict = only(Verdict, run.tick())
     assert (verdict.rule, verdict.net_gpu_s) == ("net_gain", 100.0)
+
+
+def test_a_paused_run_can_be_drained_and_counts_as_training():
+    run = three_groups(make_kernel(config="[arbiter]\nmin_groups = 2"), standby=False)
+    for worker in ("a-0", "b-0", "c-0"):
+        run.hear(worker, state="paused")
+    outputs = run.ask(DrainGroup(group="a"))
+    assert only(Verdict, outputs).granted
+    assert only(Issue, outputs).command.worker == "a-0"
+    verdict = only(Verdict, run.ask(DrainGroup(group="b")))
+    assert verdict.reason == "need at least 2 groups left training, would be 1"
+
+
+def test_no_dump_is_asked_of_a_worker_that_has_ended(run):
+    run.exit("a-0")
+    verdict = only(Verdict, run.ask(CollectDump(worker="a-0")))
+    assert (verdict.rule, verdict.reason) == ("impossible", "worker a-0 has ended")
+    assert only(Issue, run.ask(CollectDump(worker="b-0"))).command.worker == "b-0"
+
+
+def test_all_commands_of_a_worker_that_ended_end_with_it_and_none_but_a_drain_was_done(run):
+    run.ask(ChangeKnob(knob="lr", value=0.5))
+    run.ask(SaveCheckpoint())
+    outputs = run.exit("a-0", expected=True)
+    assert only(Notice, outputs).worker == "a-0"
+    assert [(life.verb, life.status, life.detail) for life in of(CommandLife, outputs)] == [
+        ("set_knob", "expired", "the worker has ended"),
+        ("checkpoint", "expired", "the worker has ended"),
+    ]
+
+
+def test_an_outcome_names_the_first_twenty_that_did_not_apply_and_counts_the_others():
+    run = Run(make_kernel())
+    for number in range(22):
+        run.feed(hello(f"a-{number}"))
+    run.ask(ChangeKnob(knob="lr", value=0.5))
+    commands = run.commands()
+    for command in commands:
+        run.ack(command, "rejected", detail="no")
+    named = ", ".join(f"{command.id} rejected: no" for command in commands[:20])
+    assert only(Outcome, run.outputs).detail == f"{named} and 2 more"
+
+
+def test_an_outcome_says_why_a_command_that_nobody_answered_ended(run):
+    join = migrate(run).command
+    outcome = only(Outcome, run.tick(66.0))
+    why = "nothing was heard of it until its deadline"
+    assert outcome.detail == f"{join.id} expired: {why}"
+
+
+def test_each_step_of_a_commands_life_says_at_which_step_of_the_run_it_was(run):
+    outputs = run.ask(Migrate(group="a"))
+    issued = only(CommandLife, outputs)
+    assert (issued.status, issued.verb, issued.step, issued.detail) == ("issued", "join", -1, "")
+    join = only(Issue, outputs).command
+    life = only(CommandLife, run.ack(join, "accepted", step=7, detail="soon"))
+    assert (life.status, life.step, life.detail) == ("accepted", 7, "soon")
+    life = only(CommandLife, run.ack(join, "applied", step=8))
+    assert (life.status, life.step) == ("applied", 8)
+
+
+@pytest.mark.parametrize(
+    ("action", "detail"),
+    [
+        (DrainGroup(group="a"), "a drained"),
+        (ChangeKnob(knob="lr", value=0.5, worker="a-0"), "lr = 0.5 on 1 worker"),
+        (ChangeKnob(knob="lr", value=0.5), "lr = 0.5 on 4 workers"),
+        (SaveCheckpoint(group="a"), "saved by 1 worker"),
+        (SaveCheckpoint(), "saved by 3 workers"),
+    ],
+)
+def test_an_outcome_says_what_was_done_and_by_how_many(run, action, detail):
+    for issue in of(Issue, run.ask(action)):
+        run.ack(issue.command)
+    outcome = only(Outcome, run.outputs)
+    assert (outcome.result, outcome.detail) == ("done", detail)
+
+
+@pytest.fixture
+def pairs() -> Run:
+    """A migration of group a to the stand-bys s, of two workers each, who have been told to join.
+
+    Both have joined and do not train yet.
+    """
+    run = Run(make_kernel())
+    for worker in ("a-0", "a-1", "b-0", "b-1"):
+        run.feed(hello(worker))
+    for worker in ("s-0", "s-1"):
+        run.feed(hello(worker, state="standby"))
+    for issue in of(Issue, run.ask(Migrate(group="a"))):
+        run.ack(issue.command)
+    return run
+
+
+def train(run: Run) -> list[Issue]:
+    run.feed(telemetry("s-0"))
+    return of(Issue, run.hear("s-1"))
+
+
+def test_a_migration_of_two_workers_drains_both_once_both_stand_bys_train(pairs):
+    pairs.feed(telemetry("s-0"))
+    assert of(Issue, pairs.tick()) == []
+    drains = of(Issue, pairs.hear("s-1"))
+    assert [drain.command.worker for drain in drains] == ["a-0", "a-1"]
+    for drain in drains:
+        pairs.ack(drain.command)
+    assert only(Outcome, pairs.outputs).detail == "s-0, s-1 joined, then a drained"
+
+
+def test_a_migration_names_all_stand_bys_that_did_not_train(pairs):
+    pairs.tick(121.0)
+    detail = only(Outcome, pairs.outputs).detail
+    assert detail == "stand-by s-0, s-1 did not train in time"
+
+
+def test_a_migration_names_all_of_the_group_that_ended_before_their_turn(pairs):
+    for worker in ("a-0", "a-1"):
+        pairs.exit(worker)
+    assert not of(Outcome, pairs.outputs)
+    train(pairs)
+    assert only(Outcome, pairs.outputs).detail == "a-0, a-1 ended before its turn"
+
+
+def test_an_outcome_cuts_a_long_reason_short(run):
+    run.ack(migrate(run).command, "failed", detail="x" * 1_000)
+    detail = only(Outcome, run.outputs).detail
+    assert detail == f"c1.1 failed: {'x' * 292}"
+
+
+def test_only_who_is_paused_is_resumed(run):
+    run.hear("b-0", state="paused")
+    assert only(Issue, run.ask(ResumeRun())).command.worker == "b-0"
+
+
+def test_where_nobody_can_do_it_the_refusal_says_so():
+    run = Run(make_kernel())
+    run.feed(hello("a-0", actuators=(), state="starting"))
+    for action, reason in (
+        (PauseRun(), "no worker is training"),
+        (ResumeRun(), "no worker is paused"),
+        (SaveCheckpoint(group="b"), "no group is called 'b'"),
+        (SaveCheckpoint(group="a"), "group a is not training"),
+        (SaveCheckpoint(), "no training worker has "),
+    ):
+        verdict = only(Verdict, run.ask(action))
+        assert verdict.rule == "impossible"
+        assert verdict.reason.startswith(reason)
+    run.hear("a-0")
+    reason = only(Verdict, run.ask(SaveCheckpoint(group="a"))).reason
+    assert reason.startswith("no training worker of a has ")

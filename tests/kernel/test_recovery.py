@@ -3,100 +3,54 @@
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from tests.kernel.inputs import ROSTER, actions
-from tests.kernel.runs import Run, make_kernel, of, only, telemetry, three_groups
-from torchloom_core.actions import ChangeKnob, Migrate
-from torchloom_core.codec import encode
-from torchloom_core.decisions import Control, Issue, KnobDesired, Outcome, Recovered, Reply, Verdict
-from torchloom_core.messages import Command, Drain, Hello, Join, Pause, Resume, SetKnob
-from torchloom_core.requests import ResumeActions, StopActions
-
-CONFIG = "[arbiter]\nmin_groups = 0\nmax_in_motion_share = 1.0"
-
-AFTER = {Join: "training", Drain: "left", Pause: "paused", Resume: "training"}
-
-
-class World:
-    """The workers, as they really are; each does a command once, whatever it is sent."""
-
-    def __init__(self) -> None:
-        self.hello: dict[str, Hello] = {hello.worker: hello for hello in ROSTER}
-        self.done: list[str] = []
-
-    def obey(self, command: Command) -> None:
-        hello = self.hello[command.worker]
-        if command.id in self.done or command.incarnation != hello.incarnation:
-            return
-        self.done.append(command.id)
-        values = dict(hello.values)
-        if isinstance(command.do, SetKnob):
-            values[command.do.knob] = command.do.value
-        state = AFTER.get(type(command.do), hello.state)
-        self.hello[command.worker] = msgspec.structs.replace(hello, state=state, values=values)
-
-
-def start() -> tuple[Run, World]:
-    run, world = Run(make_kernel(config=CONFIG)), World()
-    for hello in world.hello.values():
-        run.feed(hello)
-    return run, world
-
-
-def settle(run: Run, world: World) -> None:
-    """Let every worker do what it is told until nothing is under way."""
-    for _ in range(8):
-        for flight in list(run.kernel.ledger.flights.values()):
-            world.obey(flight.command)
-            run.ack(flight.command)
-        for hello in world.hello.values():
-            if hello.state != "left":
-                run.feed(telemetry(hello.worker, state=hello.state))
-        run.tick()
-
-
-def succeed(run: Run) -> tuple[Run, list[Any], Control]:
-    """Return the run under a kernel that has only what the last one had stored."""
-    control = msgspec.json.decode(encode(run.kernel.control()), type=Control)
-    epoch = run.kernel.ledger.epoch + 1
-    successor = Run.__new__(Run)
-    successor.kernel = make_kernel(config=CONFIG)
-    successor.now_ns, successor.outputs = run.now_ns, []
-    return successor, successor.feed(Recovered(epoch=epoch, control=control)), control
-
-
-wants = st.one_of(
-    actions.map(lambda action: ("ask", action)),
-    st.just(("ask", Migrate(group="a"))),
-    st.tuples(st.just("ack"), st.sampled_from(["delivered", "accepted", "applied", "failed"])),
-    st.tuples(st.just("hear"), st.sampled_from(sorted(h.worker for h in ROSTER))),
-    st.just(("stop", None)),
-    st.just(("resume", None)),
+from tests.kernel.inputs import ROSTER
+from tests.kernel.runs import (
+    Run,
+    Says,
+    active,
+    hello,
+    make_kernel,
+    of,
+    only,
+    proposal,
+    three_groups,
 )
+from tests.kernel.worlds import CONFIG, World, do, settle, start, steps
+from torchloom_core.actions import ChangeKnob, Migrate, PauseRun, SaveCheckpoint
+from torchloom_core.decisions import (
+    CommandLife,
+    Control,
+    Issue,
+    KnobDesired,
+    Outcome,
+    Reply,
+    Verdict,
+)
+from torchloom_core.kernel import Kernel
+from torchloom_core.messages import SetKnob
+from torchloom_core.plans import RECALLED
+from torchloom_core.requests import StopActions
+from torchloom_core.weaver.recovery import Inheritance
 
 
-def do(run: Run, world: World, want: tuple[str, Any], pick: int) -> None:
-    match want:
-        case "ask", action:
-            run.ask(action)
-        case "ack", status:
-            flights = list(run.kernel.ledger.flights.values())
-            if flights:
-                command = flights[pick % len(flights)].command
-                if status == "applied":
-                    world.obey(command)
-                run.ack(command, status)
-        case "hear", worker:
-            run.hear(worker, state=world.hello[worker].state)
-        case "stop", _:
-            run.want(StopActions())
-        case _:
-            run.want(ResumeActions())
+def succeed(run: Run, kernel: Kernel | None = None) -> tuple[Run, list[Any], Control]:
+    """Return the run under a kernel that has only what the last one had stored."""
+    recovered = Inheritance(run.stored, "bucket").recovered(run.kernel.ledger.epoch + 1)
+    successor = Run.__new__(Run)
+    successor.kernel = kernel or make_kernel(config=CONFIG)
+    successor.now_ns, successor.outputs, successor.stored = run.now_ns, [], {}
+    return successor, successor.feed(recovered), recovered.control
 
 
-steps = st.lists(st.tuples(wants, st.integers(0, 9)), max_size=25)
+def contents(control: Control) -> Any:
+    """Return the control with what has no order in a set's order."""
+    return {
+        name: sorted(map(repr, value)) if isinstance(value, tuple) else value
+        for name, value in msgspec.structs.asdict(control).items()
+    }
 
 
 @settings(max_examples=150)
@@ -105,21 +59,26 @@ def test_a_successor_sends_what_was_in_flight_again_and_goes_on_to_the_same_end(
     run, world = start()
     for want, pick in before:
         do(run, world, want, pick)
-    under_way = set(run.kernel.operations.plans)
+    plans = run.kernel.operations.plans.values()
+    # A pause is not taken over: its workers have gone on by themselves.
+    under_way = {plan.verdict for plan in plans if not isinstance(plan.action, PauseRun)}
     successor, first, control = succeed(run)
 
-    assert all(isinstance(output, Issue) for output in first)
-    sent, again = [f.command for f in control.flights], [i.command for i in of(Issue, first)]
+    assert contents(control) == contents(run.kernel.control())
+    sent = [f.command for f in control.flights if f.status != RECALLED]
+    again = [i.command for i in of(Issue, first)]
     assert again == [msgspec.structs.replace(c, epoch=run.kernel.ledger.epoch + 1) for c in sent]
+    assert len(first) == len(control.flights)
     kept = successor.kernel.control()
     assert kept == msgspec.structs.replace(control, flights=kept.flights)
     assert [f.status for f in kept.flights] == [f.status for f in control.flights]
+    assert Inheritance(successor.stored, "bucket").recovered(1).control == kept
 
     twin = World()
     twin.hello, twin.done = dict(world.hello), list(world.done)
-    for hello in twin.hello.values():
-        if hello.state != "left":
-            successor.feed(hello)
+    for worker in twin.hello.values():
+        if worker.state != "left":
+            successor.feed(worker)
     settle(run, world)
     settle(successor, twin)
     ends = {o.verdict: (o.result, o.detail) for o in run.all(Outcome) if o.verdict in under_way}
@@ -161,7 +120,88 @@ def test_a_successor_tells_a_worker_that_missed_a_knob():
     assert issue.command.id == "c2.1"
 
 
+RESTS = {
+    "cooldown": "[arbiter]\ncooldown_s = 1_000",
+    "rate_limit": "[arbiter]\ncooldown_s = 0\n[arbiter.actions.checkpoint]\nlimit_per_hour = 1",
+    "budget": (
+        "[arbiter]\ncooldown_s = 0\n[arbiter.actions.checkpoint]\nbudget_gpu_s_per_hour = 10"
+    ),
+}
+
+
+@pytest.mark.parametrize("rule", RESTS)
+def test_a_successor_holds_to_what_was_granted_before_it(rule):
+    says = Says()
+    run = three_groups(make_kernel([active("says", says)], RESTS[rule]))
+    save = proposal(SaveCheckpoint(), cost_gpu_s=6.0)
+    says.next = [save]
+    assert only(Verdict, run.tick()).granted
+    for command in run.commands():
+        run.ack(command)
+    assert only(Outcome, run.outputs).result == "done"
+
+    again = Says()
+    successor, _, _ = succeed(run, make_kernel([active("says", again)], RESTS[rule]))
+    successor.feed(ROSTER[0])
+    again.next = [save]
+    assert only(Verdict, successor.tick()).rule == rule
+    again.next = [save]
+    assert only(Verdict, successor.tick(3_600.0)).granted
+
+
+def test_a_successors_breaker_counts_what_failed_before_it():
+    text = "[arbiter.breaker]\nfailures = 1\nmax_moved_share = 1"
+    run = three_groups(make_kernel(config=text))
+    (join,) = of(Issue, run.ask(Migrate(group="a")))
+    run.ack(join.command, "failed")
+
+    says = Says()
+    successor, _, _ = succeed(run, make_kernel([active("says", says)], text))
+    for group in "abcs":
+        successor.feed(hello(f"{group}-0", state="standby" if group == "s" else "training"))
+    says.next = [proposal(Migrate(group="b"))]
+    assert only(Verdict, successor.tick()).rule == "breaker"
+
+
+def test_a_successor_waits_for_all_commands_of_a_plan():
+    run = three_groups(make_kernel(config=CONFIG), standby=False)
+    run.ask(ChangeKnob(knob="lr", value=0.5))
+    first, second, third = run.commands()
+    successor, _, _ = succeed(run)
+    successor.ack(first)
+    successor.ack(second, "failed")
+    successor.tick()
+    assert not successor.all(Outcome)
+    successor.ack(third)
+    assert only(Outcome, successor.outputs).result == "partial"
+
+
 def test_a_reply_still_comes_after_a_recovery():
     run, _ = start()
     successor, _, _ = succeed(run)
     assert only(Reply, successor.ask(Migrate(group="a"))).text.startswith("denied by impossible")
+
+
+def test_a_successor_waits_for_a_standby_that_has_not_said_hello_to_it_yet():
+    run = three_groups(make_kernel(config=CONFIG))
+    run.ack(only(Issue, run.ask(Migrate(group="a"))).command)
+    successor, _, _ = succeed(run)
+    assert successor.tick() == []
+    successor.feed(hello("a-0"))
+    (drain,) = of(Issue, successor.feed(hello("s-0")))
+    assert drain.command.worker == "a-0"
+
+
+def test_an_end_that_a_successor_hears_before_the_hello_ends_the_commands_of_that_life():
+    run = three_groups(make_kernel(config=CONFIG), standby=False)
+    run.ask(SaveCheckpoint())
+    first, *others = run.commands()
+    for command in others:
+        run.ack(command)
+    successor, _, _ = succeed(run)
+    assert successor.exit(first.worker, incarnation=first.incarnation + 1) == []
+    outputs = successor.exit(first.worker, incarnation=first.incarnation)
+    assert [(life.command, life.status) for life in of(CommandLife, outputs)] == [
+        (first.id, "expired")
+    ]
+    assert not successor.kernel.ledger.flights

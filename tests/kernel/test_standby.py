@@ -84,3 +84,15 @@ def test_without_a_standby_or_a_group_the_refusal_says_so():
     assert refusal(run, "aa") == "no group is called 'aa'; did you mean a?"
     run.hear("a-0", state="draining")
     assert refusal(run) == "group a is not training"
+
+
+def test_a_standby_whose_rack_is_not_known_is_in_nobodys_rack():
+    run = run_with(("a-0", {}), ("s-0", STANDBY), ("t-0", {**STANDBY, "rack": "r1"}))
+    assert joined(run) == ["s-0"]
+
+
+def test_a_standby_that_was_heard_of_just_in_time_is_taken():
+    run = run_with(("s-0", STANDBY))
+    run.tick(10.0)
+    run.feed(hello("a-0"))
+    assert joined(run) == ["s-0"]

@@ -176,6 +176,15 @@ def test_the_run_takes_nodes_from_a_standby_that_is_not_ready(recovery):
     assert {one.node for one in model.workers() if one.state == "training"} == {"n0", "n2"}
 
 
+@BOTH
+def test_a_node_that_is_away_at_the_end_is_booked_as_repaired_until_then(recovery):
+    job = plain_job(groups=1, spares=2, durable=DURABLE, recovery=recovery)
+    model = fleet(job, [lost_node(60, "n1", repair_s=1000), lost_node(90, "n2")], 100)
+    buckets = gpu_s(model.finish())
+    assert buckets["repair"] == (40 + 10) * GPUS
+    assert buckets["spare"] == (60 + 90) * GPUS
+
+
 def test_a_spare_that_is_struck_is_repaired_and_fails_nobody():
     model = fleet(spared("restart"), [lost_node(10, "n3", repair_s=90)], 1000)
     result = model.finish()

@@ -1,15 +1,18 @@
 """Grant proposals by net gain, subject to the rails; the kernel calls it at every tick."""
 
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 from torchloom_core import config
 from torchloom_core.actions import kind_of, target_of
 from torchloom_core.arbiter.rails import PERSON_RAILS, POLICY_RAILS, Case, Situation
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.decisions import Proposed, Verdict
+from torchloom_core.kept import KeptTable
 from torchloom_core.plans import Granted
 
 PERSON = "person"
@@ -35,7 +38,7 @@ class Arbiter:
     def __init__(self, rails: config.Arbiter) -> None:
         self._rails = rails
         self._memory_ns = round(_memory_s(rails) * SECOND_NS)
-        self.past: list[Granted] = []
+        self.grants: KeptTable[Granted] = KeptTable("grant")
         self.waiting: dict[str, Candidate] = {}
 
     def decide(
@@ -46,7 +49,9 @@ class Arbiter:
         The caller starts what is granted before it asks for the next verdict, so that each
         proposal meets the situation the former ones have made.
         """
-        self.past = [grant for grant in self.past if grant.ts_ns > now_ns - self._memory_ns]
+        for grant in list(self.grants.values()):
+            if grant.ts_ns <= now_ns - self._memory_ns:
+                del self.grants[grant.verdict]
         winners: dict[str, str] = {}
         for candidate in sorted(candidates, key=_rank):
             proposal = candidate.proposed
@@ -70,8 +75,8 @@ class Arbiter:
             del self.waiting[waiting.proposed.id]
         return [self._deny(waiting, "expiry", "nobody approved it in time") for waiting in late]
 
-    def approve(self, proposal_id: str, situation: Situation, now_ns: int) -> Verdict:
-        """Decide a waiting proposal that a person has approved.
+    def approve(self, proposal_id: str, by: str, situation: Situation, now_ns: int) -> Verdict:
+        """Decide a waiting proposal that the person ``by`` has approved.
 
         Raises
         ------
@@ -79,24 +84,16 @@ class Arbiter:
             If no such proposal waits.
         """
         candidate = self.waiting.pop(proposal_id)
-        return self._judge(candidate, situation, now_ns, approved=True)
+        return self._judge(candidate, situation, now_ns, approved_by=by)
 
     def failed(self, verdict_id: str) -> None:
         """Count a granted action as failed, for the circuit breaker."""
-        self.past = [
-            Granted(
-                verdict=grant.verdict,
-                target=grant.target,
-                action=grant.action,
-                ts_ns=grant.ts_ns,
-                cost_gpu_s=grant.cost_gpu_s,
-                failed=grant.failed or grant.verdict == verdict_id,
-            )
-            for grant in self.past
-        ]
+        grant = self.grants.get(verdict_id)
+        if grant is not None:
+            self.grants[verdict_id] = msgspec.structs.replace(grant, failed=True)
 
     def _judge(
-        self, candidate: Candidate, situation: Situation, now_ns: int, *, approved: bool = False
+        self, candidate: Candidate, situation: Situation, now_ns: int, *, approved_by: str = ""
     ) -> Verdict:
         proposed, proposal = candidate.proposed, candidate.proposed.proposal
         case = Case(
@@ -105,7 +102,7 @@ class Arbiter:
             proposed_ns=candidate.ts_ns,
             now_ns=now_ns,
             rails=self._rails,
-            past=self.past,
+            past=self.grants.values(),
             situation=situation,
         )
         person = proposed.policy == PERSON
@@ -118,9 +115,9 @@ class Arbiter:
                 return self._deny(candidate, rail.__name__, objection)
         if candidate.mode == "shadow":
             return self._deny(candidate, "shadow", f"would be granted: {proposal.reason}")
-        if case.rule.approval and not (person or approved):
+        if case.rule.approval and not (person or approved_by):
             return self._hold(candidate)
-        return self._draw(candidate, now_ns, person=person or approved)
+        return self._draw(candidate, now_ns, person=person, approved_by=approved_by)
 
     def _hold(self, candidate: Candidate) -> Verdict:
         """Keep the proposal until a person approves it, unless its like waits already."""
@@ -134,30 +131,32 @@ class Arbiter:
         text = f"waits {proposal.expires_s:g} s for a person: {proposal.reason}"
         return self._deny(candidate, "approval", text)
 
-    def _draw(self, candidate: Candidate, now_ns: int, *, person: bool) -> Verdict:
+    def _draw(
+        self, candidate: Candidate, now_ns: int, *, person: bool, approved_by: str
+    ) -> Verdict:
         """Take the action's arm or, with the holdout's probability, the no-op's."""
         proposed, proposal = candidate.proposed, candidate.proposed.proposal
-        holdout = 0.0 if person else self._rails.holdout
+        by_person = person or bool(approved_by)
+        holdout = 0.0 if by_person else self._rails.holdout
         if random.Random(f"{self._rails.seed}/{proposed.id}").random() < holdout:
             return self._deny(candidate, "holdout", "the no-op was drawn", propensity=holdout)
-        self.past.append(
-            Granted(
-                verdict=proposed.id,
-                target=target_of(proposal.action),
-                action=kind_of(proposal.action),
-                ts_ns=now_ns,
-                cost_gpu_s=proposal.cost_gpu_s,
-            )
+        self.grants[proposed.id] = Granted(
+            verdict=proposed.id,
+            target=target_of(proposal.action),
+            action=kind_of(proposal.action),
+            ts_ns=now_ns,
+            cost_gpu_s=proposal.cost_gpu_s,
         )
         if self._rails.dry_run or candidate.mode == "dry_run":
             return self._deny(candidate, "dry_run", f"would be granted: {proposal.reason}")
+        approval = f"; {approved_by} approved it" if approved_by else ""
         return Verdict(
             proposal=proposed.id,
             policy=proposed.policy,
             action=proposal.action,
             granted=True,
-            rule="person" if person else "net_gain",
-            reason=proposal.reason,
+            rule="person" if by_person else "net_gain",
+            reason=f"{proposal.reason}{approval}",
             net_gpu_s=proposal.net_gpu_s,
             propensity=1.0 - holdout,
         )
@@ -176,9 +175,9 @@ class Arbiter:
             propensity=propensity,
         )
 
-    def restore(self, past: Sequence[Granted]) -> None:
+    def restore(self, grants: Iterable[Granted]) -> None:
         """Take over what an earlier Weaver granted."""
-        self.past = list(past)
+        self.grants.update((grant.verdict, grant) for grant in grants)
 
 
 def _memory_s(rails: config.Arbiter) -> float:

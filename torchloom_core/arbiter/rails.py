@@ -4,7 +4,7 @@
 verdict's rule.
 """
 
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Collection, Set
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -12,6 +12,7 @@ from torchloom_core import config
 from torchloom_core.actions import (
     HIGH_IMPACT,
     Action,
+    ChangeKnob,
     CordonNode,
     DrainGroup,
     Migrate,
@@ -63,7 +64,7 @@ class Case:
     proposed_ns: int
     now_ns: int
     rails: config.Arbiter
-    past: Sequence[Granted]
+    past: Collection[Granted]
     situation: Situation
 
     @property
@@ -116,7 +117,12 @@ def low_confidence(case: Case) -> str:
 
 
 def in_progress(case: Case) -> str:
-    """Refuse a second action on a target while one is going on."""
+    """Refuse a second action on a target while one is going on.
+
+    A newer value of a knob is none: it takes the place of the one that is on its way.
+    """
+    if isinstance(case.proposal.action, ChangeKnob):
+        return ""
     verdict = case.situation.in_progress(target_of(case.proposal.action))
     return f"{target_of(case.proposal.action)} is being acted on by {verdict}" if verdict else ""
 
@@ -180,22 +186,29 @@ def breaker(case: Case) -> str:
 
 
 def quorum_minimum(case: Case) -> str:
-    """Refuse a drain that leaves too few groups to train."""
-    if not isinstance(case.proposal.action, DrainGroup):
+    """Refuse a drain that leaves too few groups to train; a stand-by is none of them."""
+    action = case.proposal.action
+    if not isinstance(action, DrainGroup):
         return ""
-    moving = case.situation.groups_in_motion() | {case.proposal.action.group}
-    left = len(case.situation.training_groups() - moving)
+    training = case.situation.training_groups()
+    if action.group not in training:
+        return ""
+    left = len(training - case.situation.groups_in_motion() - {action.group})
     if left >= case.rails.min_groups:
         return ""
     return f"need at least {case.rails.min_groups} groups left training, would be {left}"
 
 
 def in_motion_share(case: Case) -> str:
-    """Refuse to set more than a share of the run in motion at once."""
-    if not isinstance(case.proposal.action, DrainGroup | Migrate):
+    """Refuse to set more than a share of the run in motion at once; a stand-by is no part."""
+    action = case.proposal.action
+    if not isinstance(action, DrainGroup | Migrate):
         return ""
-    moving = case.situation.groups_in_motion() | {case.proposal.action.group}
-    groups = len(case.situation.training_groups())
+    training = case.situation.training_groups()
+    if isinstance(action, DrainGroup) and action.group not in training:
+        return ""
+    moving = case.situation.groups_in_motion() | {action.group}
+    groups = len(training)
     limit = case.rails.max_in_motion_share
     if len(moving) <= max(1, int(limit * groups + _ROUNDING)):
         return ""

@@ -2,7 +2,17 @@
 
 from collections.abc import Iterable, Mapping
 
+import msgspec
+
 from torchloom_core.clock import SECOND_NS
+from torchloom_core.kept import KeptTable
+
+
+class Cordon(msgspec.Struct, frozen=True, kw_only=True):
+    """One cordoned node, until a moment (Unix epoch) or until somebody uncordons it."""
+
+    node: str
+    until_ns: int | None = None
 
 
 class Cordons:
@@ -10,35 +20,39 @@ class Cordons:
 
     Attributes
     ----------
+    cordons : KeptTable of Cordon
+        By node.
     nodes : frozenset of str
         What is cordoned.
-    until_ns : dict of str to int
-        The end of each cordon that has one, nanoseconds since the Unix epoch.
     """
 
     def __init__(self) -> None:
+        self.cordons: KeptTable[Cordon] = KeptTable("cordon")
         self.nodes: frozenset[str] = frozenset()
-        self.until_ns: dict[str, int] = {}
+
+    @property
+    def until_ns(self) -> dict[str, int]:
+        """The end of each cordon that has one, nanoseconds since the Unix epoch."""
+        return {c.node: c.until_ns for c in self.cordons.values() if c.until_ns is not None}
 
     def add(self, node: str, lasts_s: float | None, now_ns: int) -> None:
         """Cordon a node, for a time or until it is uncordoned."""
+        until_ns = None if lasts_s is None else _end_ns(lasts_s, now_ns)
+        self.cordons[node] = Cordon(node=node, until_ns=until_ns)
         self.nodes |= {node}
-        if lasts_s is None:
-            self.until_ns.pop(node, None)
-        else:
-            self.until_ns[node] = _end_ns(lasts_s, now_ns)
 
     def lasts(self, node: str, for_s: float | None, now_ns: int) -> bool:
         """Say whether the node is cordoned for at least so long already."""
-        if node not in self.nodes:
+        cordon = self.cordons.get(node)
+        if cordon is None:
             return False
-        end_ns = self.until_ns.get(node)
+        end_ns = cordon.until_ns
         return end_ns is None or (for_s is not None and end_ns >= _end_ns(for_s, now_ns))
 
     def lift(self, node: str) -> None:
         """Uncordon a node at once."""
+        self.cordons.pop(node, None)
         self.nodes -= {node}
-        self.until_ns.pop(node, None)
 
     def lift_over(self, now_ns: int) -> list[str]:
         """Uncordon the nodes whose time is over, and return them."""
@@ -49,7 +63,9 @@ class Cordons:
 
     def restore(self, nodes: Iterable[str], until_ns: Mapping[str, int]) -> None:
         """Take over what an earlier Weaver left."""
-        self.nodes, self.until_ns = frozenset(nodes), dict(until_ns)
+        for node in nodes:
+            self.cordons[node] = Cordon(node=node, until_ns=until_ns.get(node))
+        self.nodes = frozenset(self.cordons)
 
 
 def _end_ns(lasts_s: float, now_ns: int) -> int:

@@ -6,6 +6,10 @@ from collections.abc import Sequence
 import msgspec
 
 from torchloom_core.clock import SECOND_NS
+from torchloom_core.kept import KeptTable
+
+FAULTS_KEPT = 1000
+"""How many faults outlive the process."""
 
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,6 +48,11 @@ class FaultLog:
 
     What it tells is the same tuple until something happens; what it tells of a place, until
     something happens there.
+
+    Attributes
+    ----------
+    kept : KeptTable of Fault
+        The newest :data:`FAULTS_KEPT`, by a number each.
     """
 
     def __init__(self, memory_s: float) -> None:
@@ -52,6 +61,9 @@ class FaultLog:
         self._ids: set[str] = set()
         self._of: dict[str, tuple[Fault, ...]] = {}
         self._told: tuple[Fault, ...] | None = ()
+        self._numbered = 0
+        self._key_of: dict[str, str] = {}
+        self.kept: KeptTable[Fault] = KeptTable("fault")
 
     def add(self, fault: Fault) -> bool:
         """Remember a fault; return False for one that is known."""
@@ -63,13 +75,32 @@ class FaultLog:
         at = bisect.bisect(there, fault.ts_ns, key=_when)
         self._of[fault.place] = (*there[:at], fault, *there[at:])
         self._told = None
+        self._keep(fault)
         return True
+
+    def _keep(self, fault: Fault) -> None:
+        if len(self._faults) > FAULTS_KEPT and fault.ts_ns < self._faults[-FAULTS_KEPT].ts_ns:
+            return
+        self._numbered += 1
+        key = self._key_of[fault.id] = str(self._numbered)
+        self.kept[key] = fault
+        if len(self.kept) > FAULTS_KEPT:
+            oldest = self._faults[-FAULTS_KEPT - 1]
+            if oldest.id not in self._key_of:
+                oldest = min(self.kept.values(), key=_when)
+            self._let_go(oldest)
+
+    def _let_go(self, fault: Fault) -> None:
+        key = self._key_of.pop(fault.id, None)
+        if key is not None:
+            del self.kept[key]
 
     def forget_old(self, now_ns: int) -> None:
         """Drop what happened longer ago than the memory lasts."""
         old = bisect.bisect_left(self._faults, now_ns - self._memory_ns, key=_when)
         for fault in self._faults[:old]:
             self._ids.remove(fault.id)
+            self._let_go(fault)
             there = self._of[fault.place][1:]
             if there:
                 self._of[fault.place] = there
@@ -90,10 +121,6 @@ class FaultLog:
     def faults_of(self) -> dict[str, tuple[Fault, ...]]:
         """The same by place, in a dict of the caller's own; only places that had one are in it."""
         return self._of.copy()
-
-    def newest(self, count: int) -> tuple[Fault, ...]:
-        """Return the last ``count`` that are remembered, oldest first."""
-        return tuple(self._faults[-count:])
 
 
 def added(before: Sequence[Fault], now: Sequence[Fault]) -> list[Fault]:

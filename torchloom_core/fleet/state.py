@@ -10,8 +10,10 @@ from torchloom_core.config import Costs
 from torchloom_core.decisions import Forecast, NodeFault
 from torchloom_core.fleet.columns import Ints, frozen
 from torchloom_core.fleet.cordons import Cordons
+from torchloom_core.fleet.declared_knobs import DeclaredKnobs
 from torchloom_core.fleet.fault_log import Fault, FaultLog, fault_of_worker
 from torchloom_core.fleet.intake import Intake, Newest
+from torchloom_core.fleet.lives import Lives
 from torchloom_core.fleet.rings import Rings
 from torchloom_core.fleet.table import SampleTable
 from torchloom_core.fleet.view import FleetView, Need
@@ -70,6 +72,8 @@ class FleetState:
         self._step: Ints = np.zeros(0, dtype=np.int64)
         self._table_rows: tuple[tuple[str, ...], NDArray[np.intp]] = ((), np.zeros(0, np.intp))
         self._where: tuple[tuple[str, ...], ...] | None = None
+        self._lives = Lives()
+        self._declared = DeclaredKnobs()
         self.row_of: dict[str, int] = {}
         self.hello: list[Hello] = []
         self.state: list[str] = []
@@ -78,42 +82,58 @@ class FleetState:
         self.fault_log = FaultLog(fault_memory_s)
 
     def register(self, hello: Hello, ts_ns: int) -> bool:
-        """Enter a worker, or its next life; return False for a hello of a life already known.
+        """Enter a worker, or another life of it; return whether a life begins with this hello.
 
-        A hello of an older life than the known one is ignored.
+        A hello of a life that may not follow the known one is ignored.
         """
         row = self.row_of.get(hello.worker)
+        begins = row is None or self._may_begin(row, hello.incarnation, ts_ns)
         if row is None:
-            row = len(self.hello)
-            self._grow(row + 1)
-            self.row_of[hello.worker] = row
-            self._where = None
-            self.hello.append(hello)
-            self.state.append(hello.state)
-            self.knobs.append(dict(hello.values))
-        else:
-            known = self.hello[row].incarnation
-            if hello.incarnation < known:
-                return False
-            self.hello[row] = hello
-            self.knobs[row] = dict(hello.values)
-            self._where = None
-            if hello.incarnation == known:
-                self._heard_ns[row] = ts_ns
-                return False
-            self.state[row] = hello.state
+            row = self._add_row(hello)
+        elif begins:
+            self._lives.note(row, self.hello[row].incarnation, ended=self.is_over(row))
             self._intake.forget(row)
-        self._heard_ns[row] = self._progress_ns[row] = ts_ns
-        self._step[row] = -1
-        return True
+        elif self.hello[row].incarnation != hello.incarnation:
+            return False
+        if self.state[row] != "gone":
+            self._declared.remove(self.hello[row].knobs)
+        self.hello[row] = hello
+        self.knobs[row] = dict(hello.values)
+        self._where = None
+        self._heard_ns[row] = ts_ns
+        if begins:
+            self.state[row] = hello.state
+            self._progress_ns[row] = ts_ns
+            self._step[row] = -1
+        if self.state[row] != "gone":
+            self._declared.add(hello.knobs)
+        return begins
+
+    def _add_row(self, hello: Hello) -> int:
+        row = self.row_of[hello.worker] = len(self.hello)
+        self._grow(row + 1)
+        self.hello.append(hello)
+        self.state.append("gone")
+        self.knobs.append({})
+        return row
+
+    def _may_begin(self, row: int, incarnation: int, ts_ns: int) -> bool:
+        """Say whether a life of the worker in ``row`` may take the place of the known one."""
+        vacant = self.is_over(row) or self._heard_ns[row] < ts_ns - self._stale_ns
+        present = self.hello[row].incarnation
+        return self._lives.may_follow(row, incarnation, present, vacant=bool(vacant))
 
     def end(self, message: Exit, ts_ns: int) -> bool:
         """Mark a worker's process as ended; return False if that life is not the known one."""
-        if not self.knows(message.worker, message.incarnation):
+        row = self.row_of.get(message.worker)
+        if row is None:
             return False
-        row = self.row_of[message.worker]
+        if not self.knows(message.worker, message.incarnation):
+            self._lives.note(row, message.incarnation, ended=True)
+            return False
         if self.state[row] == "gone":
             return False
+        self._declared.remove(self.hello[row].knobs)
         self.state[row] = "gone"
         self._heard_ns[row] = ts_ns
         if not message.expected:
@@ -190,7 +210,9 @@ class FleetState:
 
     def close_tick(self, now_ns: int) -> list[str]:
         """Write what was received into the columns; return workers nobody introduced."""
-        newest, strangers = self._intake.close_column(self.row_of, self.hello)
+        newest, strangers = self._intake.close_column(
+            self.row_of, self.hello, lambda row, life: self._may_begin(row, life, now_ns)
+        )
         self._hear(newest)
         self.fault_log.forget_old(now_ns)
         return strangers
@@ -244,7 +266,7 @@ class FleetState:
             heartbeat_age_s=frozen((now_ns - self._heard_ns[:workers]) / SECOND_NS),
             progress_age_s=frozen((now_ns - self._progress_ns[:workers]) / SECOND_NS),
             metrics=metrics,
-            knob_specs=self.knob_specs(),
+            knob_specs=self.knob_specs,
             knob_values=knobs,
             forecasts=forecasts,
             faults=self.fault_log.faults,
@@ -253,14 +275,10 @@ class FleetState:
             cordoned=self.cordons.nodes,
         )
 
+    @property
     def knob_specs(self) -> dict[str, KnobSpec]:
-        """Return every knob that some present worker has."""
-        return {
-            spec.name: spec
-            for hello, state in zip(self.hello, self.state, strict=True)
-            if state != "gone"
-            for spec in hello.knobs
-        }
+        """Every knob that some present worker has, as most of them declare it."""
+        return self._declared.specs
 
     def groups(self, *states: str) -> dict[str, list[int]]:
         """Return the rows of every replica group whose workers are all in ``states``."""

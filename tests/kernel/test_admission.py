@@ -1,0 +1,46 @@
+"""Who is wanted back on a cordoned node."""
+
+import pytest
+
+from tests.kernel.runs import Run, make_kernel, three_groups
+from torchloom_core.actions import CordonNode
+from torchloom_core.admission import unwanted
+from torchloom_core.messages import JoinRequest
+
+KEY = "U"
+
+
+def asks(run: Run, worker: str, node: str, min_groups: int = 1, incarnation: int = 2) -> str:
+    request = JoinRequest(
+        run="run", worker=worker, incarnation=incarnation, public_key=KEY, node=node
+    )
+    kernel = run.kernel
+    alive = kernel.fleet.alive(worker, run.now_ns)
+    return unwanted(request, alive, kernel.fleet, kernel.operations.training_groups(), min_groups)
+
+
+@pytest.fixture
+def run():
+    run = three_groups(make_kernel())
+    run.ask(CordonNode(node="node-a"))
+    return run
+
+
+def test_a_restart_on_a_cordoned_node_is_not_wanted_while_others_train(run):
+    run.exit("a-0")
+    assert asks(run, "a-0", "node-a") == "node node-a is cordoned and 2 other groups train"
+    assert asks(run, "a-0", "node-b") == ""
+
+
+def test_whoever_is_needed_is_wanted_anywhere(run):
+    run.exit("a-0")
+    assert asks(run, "a-0", "node-a", min_groups=3) == ""
+    run.exit("b-0")
+    assert asks(run, "a-0", "node-a", min_groups=0).endswith("1 other group trains")
+    run.exit("c-0")
+    assert asks(run, "a-0", "node-a", min_groups=0) == ""
+
+
+def test_a_life_that_trains_on_a_node_cordoned_meanwhile_stays(run):
+    assert asks(run, "a-0", "node-a", incarnation=1) == ""
+    assert asks(run, "a-0", "node-a", incarnation=2) != ""

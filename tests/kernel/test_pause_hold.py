@@ -1,0 +1,368 @@
+"""A pause is in force for all, or for none: what ends it, and what people are told."""
+
+import pytest
+
+from tests.kernel.runs import Run, hello, make_kernel, of, only, telemetry
+from torchloom_core.actions import ChangeKnob, DrainGroup, PauseRun, ResumeRun
+from torchloom_core.decisions import Issue, Notice, Outcome, PauseHeld, Recall, Recovered, Reply
+from torchloom_core.messages import Note, Pause, Resume
+from torchloom_core.requests import StopActions
+
+
+@pytest.fixture
+def run():
+    run = Run(make_kernel(config="[arbiter]\nmin_groups = 0\nmax_in_motion_share = 1.0"))
+    for group in ("g0", "g1"):
+        run.feed(hello(f"{group}-0", framework="torchft"))
+    return run
+
+
+def pauses(run):
+    return [issue.command for issue in of(Issue, run.ask(PauseRun()))]
+
+
+def held(run):
+    """Pause all at step 10 and return the verdict that is in force."""
+    for command in pauses(run):
+        outputs = run.ack(command, step=10)
+    (put,) = of(PauseHeld, outputs)
+    assert only(Outcome, outputs).result == "done"
+    return put.verdict
+
+
+def is_over(outputs, verdict, why=""):
+    assert of(PauseHeld, outputs) == [PauseHeld(verdict="", over=verdict)]
+    notices = [notice.text for notice in of(Notice, outputs) if notice.kind == "pause_over"]
+    assert notices == ([f"the pause is over for all: {why}"] if why else [])
+
+
+def note(worker, why="no Weaver held it", incarnation=1):
+    return Note(
+        run="run", worker=worker, incarnation=incarnation, kind="pause_over", fields={"why": why}
+    )
+
+
+def undone(outputs, why):
+    outcome = only(Outcome, outputs)
+    assert (outcome.result, outcome.detail) == ("undone", why)
+    assert only(PauseHeld, outputs) == PauseHeld(verdict="", over=outcome.verdict)
+
+
+def test_a_pause_at_one_step_is_in_force_and_says_how_long(run):
+    first, second = pauses(run)
+    assert of(PauseHeld, run.ack(first, step=10)) == []
+    outputs = run.ack(second, step=10)
+    assert only(PauseHeld, outputs).verdict == first.cause == run.kernel.pauses.verdict
+    assert only(Outcome, outputs).detail == (
+        "2 workers paused at step 10, until torchloom resume; they go on by themselves once they "
+        "hear nothing of this Weaver for 3 s"
+    )
+
+
+def test_groups_that_paused_at_different_steps_go_on(run):
+    first, second = pauses(run)
+    run.ack(first, step=10)
+    outputs = run.ack(second, step=11)
+    undone(outputs, "g0 paused at step 10, g1 paused at step 11: undone, all go on")
+    assert run.kernel.pauses.verdict == ""
+
+
+def test_whoever_was_let_go_just_now_is_paused_again_with_the_others(run):
+    first, second = pauses(run)
+    run.ack(first, step=10)
+    run.ack(second, "failed")
+    assert [command.worker for command in pauses(run)] == ["g0-0", "g1-0"]
+
+
+def test_a_group_that_does_not_pause_within_a_second_frees_the_other(run):
+    first, second = pauses(run)
+    run.ack(first, step=10)
+    run.ack(second, "accepted")
+    assert of(Outcome, run.tick(0.9)) == []
+    undone(run.tick(0.2), "g0 paused at step 10, g1 is still at it: undone, all go on")
+    late = run.ack(second, step=11)
+    assert not of(PauseHeld, late)
+    assert not of(Outcome, late)
+
+
+def test_a_pause_that_comes_too_late_counts_for_nothing_whatever_the_tick(run):
+    first, second = pauses(run)
+    run.ack(first, step=10)
+    run.now_ns += 1_400_000_000
+    outputs = run.ack(second, step=10)
+    undone(outputs, "g0 paused at step 10, g1 paused at step 10, 1.4 s later: undone, all go on")
+
+
+def test_a_pause_that_has_not_reached_its_worker_is_taken_back(run):
+    first, second = pauses(run)
+    run.ack(first, step=10)
+    assert only(Recall, run.tick(1.1)).command == second.id
+
+
+def test_a_worker_that_cannot_pause_frees_the_others_at_once(run):
+    first, second = pauses(run)
+    run.ack(first, step=10)
+    undone(run.ack(second, "failed", detail="no"), f"{second.id} failed: no")
+
+
+def test_so_does_one_that_says_late_that_it_cannot(run):
+    first, second = pauses(run)
+    run.ack(first, step=10)
+    run.now_ns += 1_400_000_000
+    undone(run.ack(second, "failed", detail="no"), f"{second.id} failed: no")
+
+
+def test_a_worker_that_went_on_by_itself_before_all_had_paused_frees_the_others(run):
+    first, _ = pauses(run)
+    run.ack(first, step=10)
+    undone(run.feed(note("g0-0")), "g0 paused at step 10, g1 is still at it: undone, all go on")
+
+
+def test_workers_that_are_not_torchfts_need_not_count_alike():
+    run = Run(make_kernel())
+    for group in ("g0", "g1"):
+        run.feed(hello(f"{group}-0"))
+    first, second = pauses(run)
+    run.ack(first, step=10)
+    outputs = run.ack(second, step=700)
+    assert only(Outcome, outputs).result == "done"
+    assert only(PauseHeld, outputs).verdict == first.cause
+
+
+def test_many_groups_are_named_in_a_few_words():
+    run = Run(make_kernel())
+    for number in range(10):
+        run.feed(hello(f"g{number}-0", framework="torchft"))
+    commands = pauses(run)
+    for command in commands[:5]:
+        run.ack(command, step=10)
+    undone(
+        run.tick(1.5),
+        "g0, g1, g2 and 2 more paused at step 10, g5, g6, g7 and 2 more are still at it: "
+        "undone, all go on",
+    )
+
+
+def test_a_resume_ends_the_pause_for_all_at_once(run):
+    verdict = held(run)
+    outputs = run.ask(ResumeRun())
+    is_over(outputs, verdict)
+    assert {type(issue.command.do) for issue in of(Issue, outputs)} == {Resume}
+
+
+def test_a_resume_calls_off_a_pause_that_not_all_have_obeyed(run):
+    first, second = pauses(run)
+    run.ack(first, step=10)
+    run.ack(second, "accepted")
+    outputs = run.ask(ResumeRun())
+    assert only(Reply, outputs).ok
+    assert [o.detail for o in of(Outcome, outputs)] == ["resumed before all had paused"]
+    is_over(outputs, first.cause)
+
+
+def test_the_kill_switch_ends_the_pause_for_all(run):
+    verdict = held(run)
+    run.want(StopActions())
+    (over,) = run.all(PauseHeld)[1:]
+    assert over == PauseHeld(verdict="", over=verdict)
+    assert run.all(Notice)[-1].text == "the pause is over for all: actions were stopped"
+
+
+def test_a_paused_run_is_not_paused_again(run):
+    held(run)
+    assert only(Reply, run.ask(PauseRun())).text == (
+        "denied by impossible: the run is paused already; resume it first"
+    )
+
+
+@pytest.mark.parametrize(
+    ("happens", "why"),
+    [
+        (lambda run: run.exit("g1-0"), "g1-0 has ended"),
+        (lambda run: run.feed(hello("g1-0", incarnation=2)), "g1-0 has ended"),
+        (lambda run: run.hear("g1-0", step=11), "g1-0 trains again"),
+        (
+            lambda run: run.feed(note("g1-0", "a pause may last no longer here")),
+            "g1-0 went on by itself, a pause may last no longer here",
+        ),
+        (
+            lambda run: (run.tick(5.0), run.feed(telemetry("g0-0", state="paused")), run.tick(6.0))[
+                2
+            ],
+            "nothing was heard of g1-0 for 11 s",
+        ),
+    ],
+)
+def test_whoever_no_longer_pauses_ends_the_pause_for_all(run, happens, why):
+    verdict = held(run)
+    run.now_ns += 10**9 if "heard" not in why else 0
+    is_over(happens(run), verdict, why)
+
+
+def test_telemetry_from_before_the_pause_does_not_end_it(run):
+    verdict = held(run)
+    run.feed(telemetry("g0-0", step=10))
+    assert of(PauseHeld, run.tick(0.1)) == []
+    run.hear("g0-0", state="paused")
+    run.hear("g1-0", state="paused")
+    assert run.kernel.pauses.verdict == verdict
+
+
+def test_a_note_of_another_life_does_not_end_it(run):
+    verdict = held(run)
+    assert run.feed(note("g1-0", incarnation=7)) == []
+    assert run.kernel.pauses.verdict == verdict
+
+
+def test_a_group_that_is_drained_in_a_pause_leaves_the_others_paused(run):
+    verdict = held(run)
+    drain = only(Issue, run.ask(DrainGroup(group="g1"))).command
+    run.ack(drain)
+    run.exit("g1-0", expected=True)
+    run.hear("g0-0", state="paused")
+    assert run.kernel.pauses.verdict == verdict
+    is_over(run.exit("g0-0"), verdict, "g0-0 has ended")
+
+
+def test_a_successor_takes_no_pause_over_and_has_one_in_the_making_undone(run):
+    first, second = pauses(run)
+    run.ack(first, step=10)
+    control = run.kernel.control()
+    after = Run(make_kernel(), epoch=2, now_ns=run.now_ns)
+    after.feed(Recovered(epoch=3, control=control))
+    after.feed(hello("g0-0", framework="torchft", state="paused"))
+    after.feed(hello("g1-0", framework="torchft"))
+    undone(after.tick(), "the Weaver was started again before all had paused")
+    assert isinstance(second.do, Pause)
+    assert after.kernel.pauses.verdict == ""
+
+
+def test_a_worker_still_paused_by_an_earlier_weaver_is_told_of_once():
+    run = Run(make_kernel())
+    for group in ("g0", "g1"):
+        run.feed(hello(f"{group}-0", state="paused"))
+    told = [notice.text for notice in run.all(Notice) if notice.kind == "pause_over"]
+    assert told == ["g0-0 is still paused by a pause that is over: it goes on by itself"]
+
+
+def test_a_pause_that_nobody_has_obeyed_yet_is_not_undone(run):
+    first, second = pauses(run)
+    assert of(Outcome, run.tick(2.0)) == []
+    run.ack(first, step=10)
+    assert only(Outcome, run.ack(second, step=10)).result == "done"
+
+
+def test_a_pause_that_comes_a_second_after_the_first_is_in_time(run):
+    first, second = pauses(run)
+    run.ack(first, step=10)
+    assert of(Outcome, run.tick(1.0)) == []
+    assert only(Outcome, run.ack(second, step=10)).result == "done"
+
+
+def test_one_that_comes_in_time_at_another_step_is_not_called_late(run):
+    first, second = pauses(run)
+    run.ack(first, step=10)
+    run.now_ns += 10**9
+    outputs = run.ack(second, step=11)
+    undone(outputs, "g0 paused at step 10, g1 paused at step 11: undone, all go on")
+
+
+def test_an_ack_of_a_pause_that_was_undone_does_not_count_for_the_next(run):
+    first, old = pauses(run)
+    run.ack(first, step=10)
+    run.ack(old, "accepted")
+    run.tick(1.1)
+    again, new = pauses(run)
+    run.ack(again, step=20)
+    assert of(Outcome, run.ack(old, step=11)) == []
+    assert only(Outcome, run.ack(new, step=20)).result == "done"
+
+
+def test_what_else_a_paused_worker_notes_does_not_end_the_pause(run):
+    verdict = held(run)
+    run.feed(Note(run="run", worker="g1-0", incarnation=1, kind="fault"))
+    assert run.kernel.pauses.verdict == verdict
+
+
+def test_a_note_without_a_reason_ends_it_too(run):
+    verdict = held(run)
+    message = Note(run="run", worker="g1-0", incarnation=1, kind="pause_over")
+    is_over(run.feed(message), verdict, "g1-0 went on by itself, ")
+
+
+@pytest.mark.parametrize("state", ["draining", "left"])
+def test_whoever_leaves_in_a_pause_is_not_waited_for(run, state):
+    verdict = held(run)
+    run.now_ns += 10**9
+    run.feed(telemetry("g0-0", state="paused"))
+    run.hear("g1-0", state=state)
+    run.tick(9.0)
+    assert run.kernel.pauses.verdict == verdict
+
+
+def test_telemetry_and_silence_end_a_pause_only_once_they_are_over_their_time(run):
+    verdict = held(run)
+    run.now_ns += 5 * 10**8
+    run.hear("g0-0", step=10)
+    assert run.kernel.pauses.verdict == verdict
+    run.feed(telemetry("g0-0", state="paused"))
+    run.tick(8.5)
+    assert run.kernel.pauses.verdict == verdict
+    is_over(run.tick(0.1), verdict, "nothing was heard of g1-0 for 10 s")
+
+
+def test_what_is_over_leaves_nothing_to_resume(run):
+    first, second = pauses(run)
+    run.ack(first, step=10)
+    run.ack(second, step=11)
+    assert not run.kernel.pauses.going_on
+    for group in ("g0", "g1"):
+        run.hear(f"{group}-0", step=12)
+    assert "no worker is paused" in only(Reply, run.ask(ResumeRun())).text
+    held(run)
+    for issue in of(Issue, run.ask(ResumeRun())):
+        outputs = run.ack(issue.command)
+    assert only(Outcome, outputs).detail == "2 workers resumed"
+    assert not run.kernel.pauses.going_on
+
+
+def test_the_kill_switch_calls_off_a_pause_that_is_being_made(run):
+    run.ack(pauses(run)[0], step=10)
+    run.want(StopActions())
+    assert only(Outcome, run.outputs).detail == "actions were stopped"
+
+
+def test_where_steps_differ_by_nature_none_is_told():
+    run = Run(make_kernel())
+    for group in ("g0", "g1"):
+        run.feed(hello(f"{group}-0"))
+    for step, command in enumerate(pauses(run)):
+        outputs = run.ack(command, step=step)
+    detail = only(Outcome, outputs).detail
+    assert detail.startswith("2 workers paused, until torchloom resume; ")
+
+
+def test_three_groups_are_all_named():
+    run = Run(make_kernel())
+    for number in range(4):
+        run.feed(hello(f"g{number}-0", framework="torchft"))
+    for step, command in zip((10, 10, 10, 11), pauses(run), strict=True):
+        outputs = run.ack(command, step=step)
+    undone(outputs, "g0, g1, g2 paused at step 10, g3 paused at step 11: undone, all go on")
+
+
+def test_a_resume_before_anybody_has_paused_calls_the_pause_off(run):
+    pauses(run)
+    run.ask(ResumeRun())
+    run.tick()
+    assert [outcome.detail for outcome in run.all(Outcome)] == [
+        "resumed before all had paused",
+        "the pause was called off",
+    ]
+
+
+def test_a_successor_takes_no_other_plan_for_a_pause(run):
+    run.ask(ChangeKnob(knob="lr", value=0.5))
+    after = Run(make_kernel(), epoch=2, now_ns=run.now_ns)
+    after.feed(Recovered(epoch=3, control=run.kernel.control()))
+    assert not after.kernel.pauses.going_on

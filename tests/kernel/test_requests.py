@@ -1,0 +1,198 @@
+"""What people ask: a slip of the finger is asked back, and the same request is done once."""
+
+import msgspec
+import pytest
+
+from tests.kernel.runs import (
+    Run,
+    Says,
+    active,
+    hello,
+    make_kernel,
+    of,
+    only,
+    proposal,
+    three_groups,
+)
+from torchloom_core.actions import ChangeKnob, PauseRun
+from torchloom_core.answers import Answers
+from torchloom_core.decisions import Control, Issue, Proposed, Recovered, Reply, Verdict
+from torchloom_core.messages import KnobSpec
+from torchloom_core.requests import (
+    Approve,
+    ForgetKnob,
+    Propose,
+    Request,
+    ResumeActions,
+    StopActions,
+)
+
+WIDE = KnobSpec(name="lr", kind="float", low=0.0, high=100.0)
+NO_REST = "[arbiter]\ncooldown_s = 0"
+
+
+def run_at(*rates: float, kind: str = "float") -> Run:
+    run = Run(make_kernel(config=NO_REST))
+    spec = msgspec.structs.replace(WIDE, kind=kind)
+    for number, rate in enumerate(rates):
+        run.feed(hello(f"g{number}-0", knobs=(spec,), values={"lr": rate}))
+    return run
+
+
+def set_lr(value: float, worker: str | None = None, *, sure: bool = False) -> Propose:
+    return Propose(action=ChangeKnob(knob="lr", value=value, worker=worker), sure=sure)
+
+
+@pytest.mark.parametrize("value", [1.01, 20.0, 0.00099, 0.0])
+def test_a_value_far_from_those_in_use_is_asked_back_in_one_line(value):
+    run = run_at(0.01, 0.1)
+    reply = run.want(set_lr(value))
+    assert (reply.ok, reply.text) == (
+        False,
+        "knob lr: need a value within 10 times of those in use (0.01 to 0.1), "
+        f'was {value}; --yes ("sure": true) sets it',
+    )
+    assert not run.all(Proposed)
+    assert run.want(set_lr(value, sure=True)).ok
+
+
+@pytest.mark.parametrize("value", [1.0, 0.001, 0.05])
+def test_a_value_within_ten_times_of_those_in_use_is_set(value):
+    assert run_at(0.01, 0.1).want(set_lr(value)).ok
+
+
+def test_what_was_wanted_counts_as_in_use_and_those_that_ended_do_not():
+    run = run_at(0.01, 0.1)
+    run.want(set_lr(50.0, sure=True))
+    for command in run.commands():
+        run.ack(command, "failed" if command.worker == "g0-0" else "applied")
+    run.feed(hello("g1-0", knobs=(WIDE,), values={"lr": 0.1}))
+    assert run.want(set_lr(60.0)).ok
+    run = run_at(0.01, 50.0)
+    run.exit("g1-0")
+    assert not run.want(set_lr(60.0)).ok
+
+
+def test_where_nothing_but_zero_is_in_use_any_value_is_set():
+    assert run_at(0.0).want(set_lr(3.0)).ok
+
+
+def test_a_knob_that_counts_is_set_as_far_away_as_its_range_allows():
+    assert run_at(1, kind="int").want(set_lr(64)).ok
+
+
+def test_what_is_wanted_of_another_knob_is_not_in_use_for_this_one():
+    run = Run(make_kernel(config=NO_REST))
+    other = msgspec.structs.replace(WIDE, name="wd")
+    run.feed(hello("a-0", knobs=(WIDE, other), values={"lr": 0.1, "wd": 50.0}))
+    run.want(Propose(action=ChangeKnob(knob="wd", value=60.0), sure=True))
+    assert not run.want(set_lr(60.0)).ok
+
+
+def test_a_knob_of_one_worker_is_judged_by_what_that_worker_declares():
+    run = run_at(0.01, 0.1)
+    counts = msgspec.structs.replace(WIDE, kind="int")
+    run.feed(hello("x-0", knobs=(counts,), values={"lr": 1}))
+    assert run.want(set_lr(64, worker="x-0")).ok
+
+
+def test_a_worker_that_has_no_such_knob_does_not_matter():
+    run = run_at(0.01, 0.1)
+    run.feed(hello("x-0", knobs=(), values={}))
+    assert run.want(set_lr(0.05)).ok
+
+
+def test_what_is_impossible_is_refused_as_such_and_not_asked_back():
+    assert "denied by impossible" in run_at(0.1).want(set_lr(101.0)).text
+
+
+def test_a_policy_is_not_asked_back():
+    says = Says()
+    run = Run(make_kernel([active("says", says)], NO_REST))
+    run.feed(hello("g0-0", knobs=(WIDE,)))
+    says.next = [proposal(ChangeKnob(knob="lr", value=50.0))]
+    assert only(Verdict, run.tick()).granted
+
+
+def test_a_request_that_is_sent_again_is_answered_again_and_not_done_again():
+    run = three_groups(make_kernel(config=NO_REST))
+    first = run.want(set_lr(0.2), sent_as="abc")
+    outputs = len(run.outputs)
+    assert run.want(set_lr(0.2), sent_as="abc") == first
+    assert len(run.outputs) == outputs + 1
+    assert run.want(set_lr(0.2), sent_as="abd").ids != first.ids
+
+
+def test_so_is_one_that_was_refused_or_took_a_wish_back():
+    run = three_groups(make_kernel(config=NO_REST))
+    refused = run.want(Approve(proposal="p1.9"), sent_as="a")
+    run.want(set_lr(0.2))
+    forgotten = run.want(ForgetKnob(knob="lr"), sent_as="b")
+    assert (refused.ok, forgotten.ok) == (False, True)
+    assert run.want(Approve(proposal="p1.9"), sent_as="a") == refused
+    assert run.want(ForgetKnob(knob="lr"), sent_as="b") == forgotten
+
+
+def restarted(run: Run) -> Run:
+    """Return the run under the next Weaver, which finds what was stored."""
+    control = msgspec.json.decode(msgspec.json.encode(run.kernel.control()), type=Control)
+    again = Run(make_kernel(config=NO_REST), epoch=2)
+    again.feed(Recovered(epoch=2, control=control))
+    for group in "abc":
+        again.feed(hello(f"{group}-0"))
+    return again
+
+
+def test_an_answer_outlives_the_weaver():
+    run = three_groups(make_kernel(config=NO_REST))
+    first = run.want(Propose(action=PauseRun()), sent_as="abc")
+    assert "answer.abc" in run.stored
+    again = restarted(run)
+    outputs = again.outputs[:]
+    assert again.want(Propose(action=PauseRun()), sent_as="abc") == first
+    assert not of(Issue, again.outputs[len(outputs) :])
+
+
+def test_the_last_256_answers_are_kept_over_a_restart_too():
+    run = three_groups(make_kernel(config=NO_REST))
+    for number in range(200):
+        run.want(Approve(proposal=str(number)), sent_as=f"n{number}")
+    run = restarted(run)
+    for number in range(200, 300):
+        run.want(Approve(proposal=str(number)), sent_as=f"n{number}")
+    kept = list(run.kernel.answers.kept)
+    assert kept == [f"n{number}" for number in range(44, 300)]
+
+
+def test_the_kill_switch_never_takes_a_request_for_an_old_one():
+    run = three_groups(make_kernel())
+    for _ in range(2):
+        run.want(StopActions(), sent_as="stop")
+        assert run.kernel.operations.stopped
+        run.want(ResumeActions(), sent_as="resume")
+        assert not run.kernel.operations.stopped
+    assert len(run.all(Reply)) == 4
+
+
+def test_an_answer_that_is_given_again_goes_to_who_asks_now():
+    run = three_groups(make_kernel(config=NO_REST))
+    wants = [Request(id=f"r{n}", want=set_lr(0.2), sent_as="abc") for n in (1, 2)]
+    replies = [only(Reply, run.feed(request)) for request in wants]
+    assert [reply.request for reply in replies] == ["r1", "r2"]
+    assert replies[0].ids == replies[1].ids
+
+
+def test_answers_that_are_found_in_any_order_are_forgotten_the_oldest_first():
+    before = Answers()
+    for name in "abc":
+        request = Request(id="r1", want=StopActions(), sent_as=name)
+        before.keep(request, Reply(request="r1", ok=True, text=""))
+    after = Answers()
+    after.restore(reversed(list(before.kept.values())))
+    assert list(after.kept) == ["a", "b", "c"]
+
+
+def test_a_verdict_says_that_a_person_asked():
+    run = three_groups(make_kernel())
+    verdict = only(Verdict, run.ask(PauseRun()))
+    assert (verdict.policy, verdict.reason) == ("person", "a person asked for it")

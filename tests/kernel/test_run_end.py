@@ -1,0 +1,175 @@
+"""When the last workers end of their own the stand-bys go home, and nothing is wanted any more."""
+
+import pytest
+
+from tests.kernel.runs import Run, hello, make_kernel, of, only, three_groups
+from torchloom_core.actions import ChangeKnob, DrainGroup, Migrate
+from torchloom_core.decisions import Issue, Notice, Outcome, Reply, Verdict
+from torchloom_core.messages import Drain, Exit, SetKnob
+from torchloom_core.requests import ResumeActions, StopActions
+
+NO_REST = "[arbiter]\ncooldown_s = 0\nmax_in_motion_share = 1"
+
+
+@pytest.fixture
+def run() -> Run:
+    return three_groups(make_kernel(config=NO_REST))
+
+
+def end(run: Run, worker: str, status: int | None = 0, *, expected: bool = True) -> None:
+    run.feed(
+        Exit(run="run", worker=worker, incarnation=1, status=status, expected=expected, step=9)
+    )
+
+
+def dismissed(run: Run) -> list[str]:
+    """Return who is sent home at the next tick."""
+    return [i.command.worker for i in of(Issue, run.tick()) if i.command.do == Drain()]
+
+
+def test_a_stand_by_can_be_drained_whatever_the_quorum_needs(run):
+    for group in "bc":
+        end(run, f"{group}-0", -9, expected=False)
+    outputs = run.ask(DrainGroup(group="s"))
+    assert only(Verdict, outputs).granted
+    (issue,) = of(Issue, outputs)
+    assert (issue.command.worker, issue.command.do) == ("s-0", Drain())
+    assert only(Outcome, run.ack(issue.command)).detail == "s drained"
+    assert "denied by quorum_minimum" in only(Reply, run.ask(DrainGroup(group="a"))).text
+
+
+def test_a_stand_by_can_be_drained_where_fewer_groups_train_than_must():
+    run = three_groups(make_kernel(config="[arbiter]\nmin_groups = 4"))
+    assert only(Verdict, run.ask(DrainGroup(group="a"))).rule == "quorum_minimum"
+    assert only(Issue, run.ask(DrainGroup(group="s"))).command.worker == "s-0"
+
+
+def test_a_stand_by_can_be_drained_while_as_much_of_the_run_moves_as_may():
+    run = three_groups(make_kernel())
+    run.feed(hello("t-0", state="standby"))
+    run.ask(Migrate(group="a"))
+    assert only(Verdict, run.ask(DrainGroup(group="b"))).rule == "in_motion_share"
+    assert only(Issue, run.ask(DrainGroup(group="t"))).command.worker == "t-0"
+
+
+@pytest.mark.parametrize("taken_back", [False, True])
+def test_a_stand_by_that_is_being_drained_is_not_taken_for_a_migration(run, taken_back):
+    run.ask(DrainGroup(group="s"))
+    if taken_back:  # it may have reached its worker all the same
+        run.want(StopActions())
+        run.want(ResumeActions())
+    verdict = only(Verdict, run.ask(Migrate(group="a")))
+    assert verdict.rule == "impossible"
+    assert verdict.reason.startswith("no stand-by fits a: ")
+    run.feed(hello("t-0", state="standby"))
+    assert only(Issue, run.ask(Migrate(group="a"))).command.worker == "t-0"
+
+
+def test_only_a_group_that_trains_or_stands_by_can_be_drained(run):
+    run.hear("a-0", state="draining")
+    for group, reason in (("a", "group a is not training"), ("x", "no group is called 'x'")):
+        verdict = only(Verdict, run.ask(DrainGroup(group=group)))
+        assert verdict.rule == "impossible"
+        assert verdict.reason.startswith(reason)
+
+
+def test_a_stand_by_that_is_about_to_join_is_not_drained(run):
+    run.ask(Migrate(group="a"))
+    assert only(Verdict, run.ask(DrainGroup(group="s"))).reason == "stand-by s is about to join"
+
+
+@pytest.mark.parametrize("status", [0, None, -2, 130])
+def test_stand_bys_are_dismissed_once_the_last_group_has_finished_or_was_interrupted(run, status):
+    for group in "ab":
+        end(run, f"{group}-0", status)
+        assert dismissed(run) == []
+    end(run, "c-0", status)
+    assert dismissed(run) == ["s-0"]
+    assert run.all(Notice)[-1].text == (
+        "the run is over: its last workers ended of their own; dismissed: s-0"
+    )
+    assert dismissed(run) == []
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"), [(-9, False), (1, False), (-15, True), (143, True)]
+)
+def test_stand_bys_stay_where_the_last_group_crashed_or_was_terminated(run, status, expected):
+    for group in "ab":
+        end(run, f"{group}-0")
+    run.tick()
+    end(run, "c-0", status, expected=expected)
+    assert dismissed(run) == []
+
+
+def test_a_crash_in_the_last_moment_counts_as_one(run):
+    end(run, "a-0")
+    end(run, "b-0", 1, expected=False)
+    end(run, "c-0")
+    assert dismissed(run) == []
+
+
+def test_who_joins_or_pauses_is_still_at_work(run):
+    run.feed(hello("s-0", state="joining"))
+    run.hear("s-0", state="joining")
+    for group in "abc":
+        end(run, f"{group}-0")
+    assert not [notice for notice in of(Notice, run.tick()) if notice.kind == "run_over"]
+
+
+def test_a_worker_whose_node_went_silent_holds_nobody_back(run):
+    for worker in ("b-0", "c-0"):
+        end(run, worker)
+    run.tick(10.5)
+    run.feed(hello("d-0"))
+    end(run, "d-0")
+    assert dismissed(run) == ["s-0"]
+
+
+def test_a_stand_by_that_ends_while_nobody_trains_yet_ends_no_run():
+    run = Run(make_kernel())
+    for worker in ("s-0", "t-0"):
+        run.feed(hello(worker, state="standby"))
+    run.exit("s-0", expected=True)
+    assert dismissed(run) == []
+
+
+@pytest.mark.parametrize("text", ["[arbiter]\ndry_run = true", NO_REST])
+def test_nothing_is_sent_in_a_dry_run_or_while_actions_are_stopped(text):
+    run = three_groups(make_kernel(config=text))
+    if "dry_run" not in text:
+        run.want(StopActions())
+    for group in "abc":
+        end(run, f"{group}-0")
+    assert dismissed(run) == []
+
+
+def wanting(run: Run, value: float) -> Run:
+    for issue in of(Issue, run.ask(ChangeKnob(knob="lr", value=value))):
+        run.ack(issue.command)
+    return run
+
+
+def test_the_next_job_is_not_steered_by_what_was_wanted_of_one_that_finished(run):
+    wanting(run, 0.02)
+    for group in "abc":
+        end(run, f"{group}-0")
+    notice = only(Notice, run.tick())
+    assert notice.text.endswith("; dismissed: s-0; wanted no more: lr = 0.02")
+    assert run.kernel.control().desired == ()
+    assert not any("knob" in key for key in run.stored)
+    assert of(Issue, run.feed(hello("a-0", incarnation=2))) == []
+
+
+def test_after_a_crash_a_wanted_value_is_set_again_and_told(run):
+    wanting(run, 0.02)
+    for group in "abc":
+        end(run, f"{group}-0", -9, expected=False)
+    run.tick()
+    (issue,) = of(Issue, run.feed(hello("a-0", incarnation=2)))
+    assert issue.command.do == SetKnob(knob="lr", value=0.02)
+    notice = only(Notice, run.ack(issue.command))
+    assert (notice.kind, notice.text) == (
+        "wanted",
+        "lr = 0.02, wanted since 2023-11-14T22:13:20Z, set on a-0",
+    )

@@ -1,0 +1,54 @@
+"""Which ends of a process were meant, and how they are told."""
+
+import pytest
+
+from torchloom_core.endings import in_words, is_meant, is_of_its_own
+from torchloom_core.messages import Exit
+from torchloom_core.notices import of_exit
+
+
+@pytest.mark.parametrize("status", [0, -2, -15, 130, 143])
+def test_a_loop_that_is_over_and_a_signal_that_asks_for_the_end_are_meant(status):
+    assert is_meant(status, parted=False, error="")
+    assert not is_meant(status, parted=True, error="ValueError: the loss is gone")
+
+
+@pytest.mark.parametrize("status", [1, 2, -9, -6, -11, 137, 139])
+def test_a_crash_and_a_kill_are_not(status):
+    assert not is_meant(status, parted=True, error="")
+
+
+def test_of_an_end_that_nobody_saw_the_trainers_own_word_counts():
+    assert is_meant(None, parted=True, error="")
+    assert not is_meant(None, parted=False, error="")
+
+
+def test_a_run_ends_of_its_own_by_its_loop_or_ctrl_c_and_not_by_what_may_start_it_again():
+    assert [s for s in (0, None, -2, 130, -15, 143) if is_of_its_own(s, expected=True)] == [
+        0, None, -2, 130,
+    ]  # fmt: skip
+    assert not is_of_its_own(None, expected=False)
+
+
+@pytest.mark.parametrize(
+    ("status", "expected", "words"),
+    [
+        (0, True, "finished"),
+        (0, False, "ended with status 0"),
+        (None, True, "finished"),
+        (None, False, "ended, nobody knows how (whoever started it took its exit status),"),
+        (-2, True, "was interrupted"),
+        (143, True, "was ended by SIGTERM"),
+        (-9, False, "was killed by SIGKILL"),
+        (-99, False, "was killed by signal 99"),
+        (3, False, "ended with status 3"),
+    ],
+)
+def test_how_a_worker_ended_is_told_in_words(status, expected, words):
+    assert in_words(status, expected=expected, step=7) == f"{words} after step 7"
+
+
+def test_a_notice_of_an_exit_names_the_worker_the_step_and_the_error():
+    end = Exit(run="run", worker="g0-0", incarnation=1, status=1, expected=False, error="E: no")
+    assert of_exit(end).text == "g0-0 ended with status 1 before its first step: E: no"
+    assert of_exit(end).kind == "fault"

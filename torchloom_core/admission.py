@@ -1,0 +1,30 @@
+"""Whether a run wants a worker back: what the Weaver looks at before it gives credentials."""
+
+from collections.abc import Set
+
+from torchloom_core.fleet.state import FleetState
+from torchloom_core.messages import JoinRequest
+
+
+def unwanted(
+    request: JoinRequest, alive: int | None, fleet: FleetState, training: Set[str], min_groups: int
+) -> str:
+    """Return why nobody wants the worker where it sits, or nothing.
+
+    A process that torchrun starts again lands on the node that its group was moved off, or died
+    on. It is only wanted there where too few train without it.
+
+    Parameters
+    ----------
+    alive : int, optional
+        Incarnation of the life of this name that is heard of now.
+    training : set of str
+        The replica groups that train.
+    """
+    if request.node not in fleet.cordons.nodes or alive == request.incarnation:
+        return ""
+    others = len(training - {request.worker.rpartition("-")[0]})
+    if others < max(1, min_groups):
+        return ""
+    groups = "1 other group trains" if others == 1 else f"{others} other groups train"
+    return f"node {request.node} is cordoned and {groups}"

@@ -1,0 +1,52 @@
+"""What people's requests were answered, so that one that is sent again is not done again."""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from torchloom_core.decisions import Answered, Reply
+from torchloom_core.kept import KeptTable
+from torchloom_core.requests import Request, ResumeActions, StopActions
+
+_KEPT = 256
+
+
+class Answers:
+    """The last answers to requests that carry an id of their sender's.
+
+    Attributes
+    ----------
+    kept : KeptTable of Answered
+        By the sender's id.
+    """
+
+    def __init__(self) -> None:
+        self._numbered = 0
+        self.kept: KeptTable[Answered] = KeptTable("answer")
+
+    def again(self, request: Request) -> Reply | None:
+        """Return the answer that the request was given when it came first, or nothing.
+
+        The kill switch is thrown, and released, as often as somebody says so.
+        """
+        answered = self.kept.get(request.sent_as)
+        if answered is None or isinstance(request.want, StopActions | ResumeActions):
+            return None
+        return msgspec.structs.replace(answered.reply, request=request.id)
+
+    def keep(self, request: Request, reply: Reply) -> None:
+        """Remember an answer; the oldest of too many is forgotten."""
+        if not request.sent_as:
+            return
+        self._numbered += 1
+        self.kept[request.sent_as] = Answered(
+            sent_as=request.sent_as, number=self._numbered, reply=reply
+        )
+        if len(self.kept) > _KEPT:
+            del self.kept[next(iter(self.kept))]
+
+    def restore(self, answers: Iterable[Answered]) -> None:
+        """Take over what an earlier Weaver answered."""
+        for answered in sorted(answers, key=lambda answered: answered.number):
+            self.kept[answered.sent_as] = answered
+            self._numbered = answered.number

@@ -1,0 +1,46 @@
+"""What each knob is for all workers at once; the fleet state keeps it."""
+
+from collections.abc import Iterable
+
+from torchloom_core.knobs import takes
+from torchloom_core.messages import KnobSpec
+
+
+class DeclaredKnobs:
+    """Counts how many workers declare each knob how.
+
+    A knob is for all what most of them declare it to be, of as many the one declared first.
+    """
+
+    def __init__(self) -> None:
+        self._declared: dict[str, dict[tuple[object, ...], tuple[int, KnobSpec]]] = {}
+        self._specs: dict[str, KnobSpec] | None = None
+
+    def add(self, knobs: Iterable[KnobSpec]) -> None:
+        """Count what a worker declares."""
+        self._count(knobs, 1)
+
+    def remove(self, knobs: Iterable[KnobSpec]) -> None:
+        """Count no more what a worker declared."""
+        self._count(knobs, -1)
+
+    @property
+    def specs(self) -> dict[str, KnobSpec]:
+        """Every knob by its name, in a dict of the caller's own."""
+        if self._specs is None:
+            self._specs = {
+                name: max(ways.values(), key=lambda way: way[0])[1]
+                for name, ways in self._declared.items()
+            }
+        return self._specs.copy()
+
+    def _count(self, knobs: Iterable[KnobSpec], more: int) -> None:
+        self._specs = None
+        for spec in {spec.name: spec for spec in knobs}.values():
+            ways, way = self._declared.setdefault(spec.name, {}), takes(spec)
+            count, first = ways.get(way, (0, spec))
+            ways[way] = count + more, first
+            if not count + more:
+                del ways[way]
+            if not ways:
+                del self._declared[spec.name]
