@@ -1,42 +1,41 @@
-"""Who may do what on the embedded broker: keys, the server's trust, and everyone's credentials.
+"""Keys and credentials of everyone on the embedded broker, and whom its server trusts.
 
-The server runs in operator mode: it trusts one operator, which vouches for three accounts: the
-system's, the run's (Weaver and people; all streams and the key-value bucket lie there), and the
-workers'. Two accounts keep apart what subject permissions cannot: a publisher may name any
-reply subject, and in one account the server's own PubAck would land there, be it a key of the
-bucket or a control verb. Between the accounts only what is listed here passes, and answers go
-back to the workers' account alone.
-
-Rights of a Threadlet are not in its own JWT but in the scope of the key that signed it, so a
-worker's JWT can only say its name.
-
-================  =======================================  =====================================
-identity          may publish                              may subscribe
-================  =======================================  =====================================
-Weaver            everything                               everything
-person (CLI)      ``tl.ctl.<run>.>``, ``$SRV.>``,          what is said on the run, ``_INBOX.>``
-                  reads of the key-value bucket
-worker            its own telemetry, events, acks; pulls   ``tl.roll.<run>``, its own inbox
-                  and acknowledges its own commands
-joiner            ``tl.join.<run>``                        ``_INBOX_JOIN_<run>.>``
-================  =======================================  =====================================
+The server runs in operator mode: it trusts one operator, which vouches for four accounts, the
+system's and the three of :mod:`torchloom_core.rights`, where it stands who may do what. The
+rights of a worker, and of a person, are not in their own JWT but in the scope of the key that
+signed it, so that the JWT can only say a name.
 """
 
 import os
 import time
+from collections.abc import Iterable
+from itertools import chain
 from pathlib import Path
+from typing import Literal
 
 import msgspec
+import nkeys
 
-from torchloom_core import nats_jwt, subjects
+from torchloom_core import nats_jwt, rights, subjects
+from torchloom_core.codec import UNREADABLE
 from torchloom_core.errors import StateError
+from torchloom_core.limits import Count
+from torchloom_core.nats_jwt import Claims
+from torchloom_core.rights import Rights
+
+_LATER = ("people", "operators")
+"""Keys that an older state folder lacks."""
 
 _PRIVATE_FILE = 0o600
 _PRIVATE_FOLDER = 0o700
 
 
 class Keys(msgspec.Struct, frozen=True, kw_only=True):
-    """Seeds of every identity the Weaver keeps, made once per state folder."""
+    """Seeds of every identity the Weaver keeps, made once per state folder.
+
+    ``threadlets`` and ``operators`` sign the JWTs of workers and of people. A folder of before
+    people had an account of their own lacks ``people`` and ``operators``.
+    """
 
     operator: str
     system: str
@@ -46,7 +45,9 @@ class Keys(msgspec.Struct, frozen=True, kw_only=True):
     weaver: str
     person: str
     joiner: str
-    made_s: int
+    made_s: Count
+    people: str = ""
+    operators: str = ""
 
 
 class Credentials:
@@ -55,7 +56,8 @@ class Credentials:
     Attributes
     ----------
     weaver_creds, operator_creds : Path
-        Credentials files of the Weaver and of people at the command line.
+        Credentials files of the Weaver, and of the person at the command line who has none of
+        their own.
     join_creds_text : str
         Text of the credentials with which a worker may ask for its own.
     """
@@ -65,10 +67,11 @@ class Credentials:
         self._keys = keys
         self._account = nats_jwt.public_key(keys.account)
         self._workers = nats_jwt.public_key(keys.workers)
+        self._people = nats_jwt.public_key(keys.people)
         self.weaver_creds = folder / "weaver.creds"
         self.operator_creds = folder / "operator.creds"
         self.join_creds_text = self._creds(
-            "joiner", keys.joiner, keys.workers, *_joiner_rights(run)
+            "joiner", keys.joiner, keys.workers, rights.of_joiner(run)
         )
 
     @classmethod
@@ -80,36 +83,70 @@ class Credentials:
         StateError
             If the folder cannot be read or written, or the keys in it are damaged.
         """
-        folder = private_folder(state_dir / "broker" / "keys")
-        credentials = cls(folder, run, _keys(folder / "keys.json"))
+        folder = private_folder(_folder(state_dir))
+        path = folder / "keys.json"
+        found = _read_keys(path)
+        keys = _complete(found)
+        if keys != found:
+            write_private(path, msgspec.json.encode(keys).decode())
+        credentials = cls(folder, run, keys)
         credentials._write_files()
         return credentials
 
+    @classmethod
+    def find(cls, state_dir: Path, run: str) -> "Credentials":
+        """Read the keys of a Weaver that has been started in this state folder.
+
+        Raises
+        ------
+        StateError
+            If there are none, they cannot be read, or they are of before people had their own.
+        """
+        folder = _folder(state_dir)
+        path = folder / "keys.json"
+        keys = _read_keys(path)
+        if keys is None or keys != _complete(keys):
+            have = "was nothing" if keys is None else "was one of an earlier version"
+            raise StateError(
+                f"{path}: need the keys of a Weaver with its own broker, {have}; "
+                "start torchloom weaver once"
+            )
+        return cls(folder, run, keys)
+
     def server_config(self) -> str:
         """Return the lines of the server's config that say whom to trust."""
+        run = self._run
         system = nats_jwt.public_key(self._keys.system)
         operator = nats_jwt.public_key(self._keys.operator)
-        shares = [nats_jwt.share("service", s, self._account) for s in _asked_by_workers(self._run)]
-        pull = f"$JS.API.CONSUMER.MSG.NEXT.{subjects.command_stream(self._run)}.*"
-        shares.append(nats_jwt.share("service", pull, self._account, many_replies=True))
-        shares.append(nats_jwt.share("stream", subjects.roll_call(self._run), self._account))
-        heard = [nats_jwt.share("stream", s, self._workers) for s in _heard_of_workers(self._run)]
-        scope = nats_jwt.scope(
-            nats_jwt.public_key(self._keys.threadlets),
-            "threadlet",
-            *worker_rights(self._run, "{{name()}}"),
-        )
+        services = nats_jwt.export("service", rights.SERVICES, many_replies=True)
+        to_weaver, to_workers = rights.told_to_weaver(run), rights.told_to_workers(run)
+        by_weaver, by_workers = rights.told_to_people(run)
+        bucket, bucket_asked = rights.about_bucket(run), rights.about_bucket_asked(run)
         accounts = {
             self._account: nats_jwt.account_claims(
                 jetstream=True,
-                exports=[export for export, _ in shares],
-                imports=[taken for _, taken in heard],
+                exports=[services, *_streams(by_weaver, to_workers)],
+                imports=_imports("stream", to_weaver, self._workers),
             ),
             self._workers: nats_jwt.account_claims(
                 jetstream=False,
-                scopes=[scope],
-                exports=[export for export, _ in heard],
-                imports=[taken for _, taken in shares],
+                scopes=[_scope(self._keys.threadlets, "threadlet", rights.of_worker(run))],
+                exports=_streams(by_workers, to_weaver),
+                imports=[
+                    *_imports("service", rights.asked_by_workers(run), self._account),
+                    *_imports("stream", to_workers, self._account),
+                ],
+            ),
+            self._people: nats_jwt.account_claims(
+                jetstream=False,
+                scopes=[_scope(self._keys.operators, "person", rights.of_person(run))],
+                imports=[
+                    *_imports("service", rights.asked_by_people(run), self._account),
+                    *_imports("stream", by_weaver, self._account),
+                    *_imports("stream", by_workers, self._workers),
+                    nats_jwt.import_from(self._account, "service", bucket, called=bucket_asked),
+                ],
+                mapped={bucket: bucket_asked},
             ),
             system: nats_jwt.account_claims(jetstream=False),
         }
@@ -128,42 +165,27 @@ class Credentials:
         claims = nats_jwt.scoped_user_claims(self._workers)
         return nats_jwt.sign(self._keys.threadlets, public_key, worker, claims, self._keys.made_s)
 
+    def person_creds_text(self, name: str, seed: str) -> str:
+        """Return the credentials with which the owner of ``seed`` acts as the person ``name``."""
+        claims = nats_jwt.scoped_user_claims(self._people)
+        key = nats_jwt.public_key(seed)
+        jwt = nats_jwt.sign(self._keys.operators, key, name, claims, self._keys.made_s)
+        return nats_jwt.creds_text(jwt, seed)
+
     def _write_files(self) -> None:
-        weaver = self._creds("weaver", self._keys.weaver, self._keys.account, [">"], [">"])
-        person = self._creds(
-            "operator", self._keys.person, self._keys.account, *_person_rights(self._run)
-        )
+        weaver = self._creds("weaver", self._keys.weaver, self._keys.account, rights.WEAVER)
+        person = self.person_creds_text(subjects.DEFAULT_PERSON, self._keys.person)
         write_private(self.weaver_creds, weaver)
         write_private(self.operator_creds, person)
 
-    def _creds(
-        self, name: str, seed: str, account: str, publish: list[str], subscribe: list[str]
-    ) -> str:
-        key, claims = nats_jwt.public_key(seed), nats_jwt.user_claims(publish, subscribe)
+    def _creds(self, name: str, seed: str, account: str, allowed: Rights) -> str:
+        key, claims = nats_jwt.public_key(seed), nats_jwt.user_claims(*allowed)
         return nats_jwt.creds_text(
             nats_jwt.sign(account, key, name, claims, self._keys.made_s), seed
         )
 
-    def _vouch(self, key: str, name: str, claims: nats_jwt.Claims) -> str:
+    def _vouch(self, key: str, name: str, claims: Claims) -> str:
         return nats_jwt.sign(self._keys.operator, key, name, claims, self._keys.made_s)
-
-
-def worker_rights(run: str, worker: str) -> tuple[list[str], list[str]]:
-    """Return the subjects a worker may publish and those it may subscribe."""
-    stream = subjects.command_stream(run)
-    publish = [
-        subjects.telemetry(run, worker),
-        subjects.event(run, worker),
-        subjects.ack(run, worker),
-        f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{worker}",
-        f"$JS.ACK.{stream}.{worker}.>",
-    ]
-    return publish, [subjects.roll_call(run), f"{subjects.inbox_prefix(run, worker)}.>"]
-
-
-def join_inbox(run: str) -> str:
-    """Return the prefix of the subjects on which a joiner is answered."""
-    return f"_INBOX_JOIN_{run}"
 
 
 def private_folder(path: Path) -> Path:
@@ -203,64 +225,58 @@ def write_private(path: Path, text: str) -> None:
         raise StateError(f"{path}: cannot be written: {error.strerror}") from None
 
 
-def _asked_by_workers(run: str) -> list[str]:
-    """Subjects on which the run's account serves the workers' account."""
-    return [
-        subjects.ack(run),
-        subjects.event(run),
-        subjects.join(run),
-        f"$JS.ACK.{subjects.command_stream(run)}.*.>",
-    ]
+def _folder(state_dir: Path) -> Path:
+    return state_dir / "broker" / "keys"
 
 
-def _heard_of_workers(run: str) -> list[str]:
-    """Subjects on which the run's account hears the workers' account."""
-    return [subjects.telemetry(run)]
+def _scope(seed: str, role: str, allowed: Rights) -> Claims:
+    return nats_jwt.scope(nats_jwt.public_key(seed), role, *allowed)
 
 
-def _joiner_rights(run: str) -> tuple[list[str], list[str]]:
-    return [subjects.join(run)], [f"{join_inbox(run)}.>"]
+def _streams(*told: Iterable[str]) -> list[Claims]:
+    return [nats_jwt.export("stream", subject) for subject in dict.fromkeys(chain(*told))]
 
 
-def _person_rights(run: str) -> tuple[list[str], list[str]]:
-    """Rights for the command line and for a plain ``nats req``, ``nats sub``, ``nats kv get``."""
-    kv = f"KV_{subjects.bucket(run)}"
-    publish = [
-        subjects.control(run, ">"),
-        "$SRV.>",
-        f"$JS.API.STREAM.INFO.{kv}",
-        f"$JS.API.DIRECT.GET.{kv}.>",
-    ]
-    heard = [
-        subjects.telemetry(run),
-        subjects.event(run),
-        subjects.command(run),
-        subjects.ack(run),
-        subjects.roll_call(run),
-        subjects.out(run),
-    ]
-    return publish, [*heard, "_INBOX.>"]
+def _imports(kind: Literal["stream", "service"], heard: Iterable[str], owner: str) -> list[Claims]:
+    return [nats_jwt.import_from(owner, kind, subject) for subject in heard]
 
 
-def _keys(path: Path) -> Keys:
+def _checked(keys: Keys) -> Keys:
+    """Return the keys if each that is there is one; else nkeys says what it is not."""
+    for name in keys.__struct_fields__:
+        if name != "made_s" and (name not in _LATER or getattr(keys, name)):
+            nats_jwt.public_key(getattr(keys, name))
+    return keys
+
+
+def _read_keys(path: Path) -> Keys | None:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Keys)
+        return _checked(msgspec.json.decode(path.read_bytes(), type=Keys))
     except FileNotFoundError:
-        pass
+        return None
     except OSError as error:
         raise StateError(f"{path}: cannot be read: {error.strerror}") from None
-    except msgspec.DecodeError as error:
+    except (*UNREADABLE, nkeys.NkeysError, ValueError) as error:
         raise StateError(f"{path}: the keys are damaged: {error}") from None
-    keys = Keys(
-        operator=nats_jwt.new_seed("operator"),
-        system=nats_jwt.new_seed("account"),
-        account=nats_jwt.new_seed("account"),
-        workers=nats_jwt.new_seed("account"),
-        threadlets=nats_jwt.new_seed("account"),
-        weaver=nats_jwt.new_seed("user"),
-        person=nats_jwt.new_seed("user"),
-        joiner=nats_jwt.new_seed("user"),
-        made_s=int(time.time()),
+
+
+def _complete(keys: Keys | None) -> Keys:
+    """Return keys in which nothing is missing; none that was there is made anew."""
+    new_seed = nats_jwt.new_seed
+    if keys is None:
+        keys = Keys(
+            operator=new_seed("operator"),
+            system=new_seed("account"),
+            account=new_seed("account"),
+            workers=new_seed("account"),
+            threadlets=new_seed("account"),
+            weaver=new_seed("user"),
+            person=new_seed("user"),
+            joiner=new_seed("user"),
+            made_s=int(time.time()),
+        )
+    return msgspec.structs.replace(
+        keys,
+        people=keys.people or new_seed("account"),
+        operators=keys.operators or new_seed("account"),
     )
-    write_private(path, msgspec.json.encode(keys).decode())
-    return keys

@@ -1,14 +1,18 @@
 """Who may have which worker name: the Weaver's answer to a worker that asks for credentials."""
 
-import re
+import logging
 from collections.abc import Callable
 
 import msgspec
 
+from torchloom_core import subjects
 from torchloom_core.messages import JoinReply, JoinRequest
 from torchloom_core.nats_jwt import is_user_key
+from torchloom_core.telling import Complaints
 
-_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_log = logging.getLogger(__name__)
+
+_SHOWN = 80
 
 
 class _Holder(msgspec.Struct, frozen=True):
@@ -31,6 +35,27 @@ class Enrolment:
         self._run = run
         self._mint = mint
         self._holders: dict[str, _Holder] = {}
+        self._complaints = Complaints(_log)
+
+    def admit(self, request: JoinRequest, alive: int | None, unwanted: str = "") -> JoinReply:
+        """Answer a worker that asks, and say in the log, now and then, if it gets nothing.
+
+        Parameters
+        ----------
+        alive : int, optional
+            The incarnation of that name which is alive, if one is.
+        unwanted : str
+            Why nobody is wanted where the worker sits, if so.
+        """
+        if alive is None:
+            self.release(request.worker)
+        else:
+            self.seen(request.worker, alive)
+        reply = JoinReply(error=unwanted, unwanted=True) if unwanted else self.grant(request)
+        if reply.error:
+            worker = request.worker[:_SHOWN]
+            self._complaints.add(worker, f"{worker!r} may not join: {reply.error}")
+        return reply
 
     def grant(self, request: JoinRequest) -> JoinReply:
         """Return the worker's JWT, or one line on why it gets none.
@@ -55,13 +80,13 @@ class Enrolment:
 
     def _fault(self, request: JoinRequest) -> str:
         if request.run != self._run:
-            return f"need run {self._run}, was {request.run!r}"
-        if not _NAME.fullmatch(request.worker):
-            return f"need a worker name of 1 to 64 of A-Z a-z 0-9 _ -, was {request.worker[:80]!r}"
+            return f"need run {self._run}, was {request.run[:_SHOWN]!r}"
+        if not subjects.is_name(request.worker):
+            return f"need a worker name of {subjects.NAME_RULE}, was {request.worker[:_SHOWN]!r}"
         if not is_user_key(request.public_key):
             return (
                 f"worker {request.worker}: need the public key of a NATS user (U...), "
-                f"was {request.public_key[:80]!r}"
+                f"was {request.public_key[:_SHOWN]!r}"
             )
         holder = self._holders.get(request.worker)
         if holder is not None and holder.public_key != request.public_key:

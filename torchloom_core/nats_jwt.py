@@ -7,7 +7,8 @@ import base64
 import binascii
 import hashlib
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -26,12 +27,20 @@ _KEY_BYTES = 32
 _CRC_BYTES = 2
 _NO_LIMIT = -1
 
+_JWT_IN_CREDS = re.compile(r"NATS USER JWT-+\s+[\w-]+\.([\w-]+)\.[\w-]+")
+
 UNLIMITED_USER: Claims = {
     "subs": _NO_LIMIT,
     "data": _NO_LIMIT,
     "payload": _NO_LIMIT,
 }
 """Limits every user and every scope has to state."""
+
+
+class _Named(msgspec.Struct):
+    """The part of a JWT that says whose it is."""
+
+    name: str = ""
 
 
 def new_seed(kind: Kind) -> str:
@@ -85,8 +94,12 @@ def account_claims(
     scopes: Sequence[Claims] = (),
     exports: Sequence[Claims] = (),
     imports: Sequence[Claims] = (),
+    mapped: Mapping[str, str] = {},
 ) -> Claims:
-    """Return the claims of an account: its scoped keys, what it shows others and takes in."""
+    """Return the claims of an account: its scoped keys, what it shows others and takes in.
+
+    What is published on a key of ``mapped`` goes to its value.
+    """
     storage = _NO_LIMIT if jetstream else 0
     limits = {
         **UNLIMITED_USER,
@@ -106,21 +119,31 @@ def account_claims(
         "signing_keys": scopes,
         "exports": exports,
         "imports": imports,
+        "mappings": {here: [{"subject": there}] for here, there in mapped.items()},
     }
 
 
-def share(
-    kind: Literal["stream", "service"], subject: str, owner: str, *, many_replies: bool = False
-) -> tuple[Claims, Claims]:
-    """Return the export that account ``owner`` declares for ``subject``, and the matching import.
+def export(
+    kind: Literal["stream", "service"], subject: str, *, many_replies: bool = False
+) -> Claims:
+    """Return what an account says that lets others have ``subject``.
 
     A ``stream`` is heard by the importing account; a ``service`` is asked by it, and answers
     go back to that account only, wherever the reply subject may point.
     """
-    export = {"name": subject, "subject": subject, "type": kind}
-    if many_replies:
-        export["response_type"] = "Stream"
-    return export, {"name": subject, "subject": subject, "account": owner, "type": kind}
+    claims = {"name": subject, "subject": subject, "type": kind}
+    return {**claims, "response_type": "Stream"} if many_replies else claims
+
+
+def import_from(
+    owner: str, kind: Literal["stream", "service"], subject: str, *, called: str = ""
+) -> Claims:
+    """Return what an account says that takes ``subject``, which account ``owner`` exports.
+
+    ``called`` is the subject by which it is known in the importing account, if another.
+    """
+    claims = {"name": subject, "subject": subject, "account": owner, "type": kind}
+    return {**claims, "local_subject": called} if called else claims
 
 
 def scope(key: str, role: str, publish: list[str], subscribe: list[str]) -> Claims:
@@ -149,6 +172,19 @@ def creds_text(jwt: str, seed: str) -> str:
         f"-----BEGIN NATS USER JWT-----\n{jwt}\n------END NATS USER JWT------\n\n"
         f"-----BEGIN USER NKEY SEED-----\n{seed}\n------END USER NKEY SEED------\n"
     )
+
+
+def user_name(creds: str) -> str:
+    """Return the name in the user JWT of a NATS credentials file, "" if it has none."""
+    found = _JWT_IN_CREDS.search(creds)
+    if found is None:
+        return ""
+    body = found[1]
+    try:
+        raw = base64.urlsafe_b64decode(body + "=" * (-len(body) % 4))
+        return msgspec.json.decode(raw, type=_Named).name
+    except (binascii.Error, ValueError, RecursionError):
+        return ""
 
 
 def _rights(publish: list[str], subscribe: list[str]) -> Claims:

@@ -8,7 +8,8 @@ subject                            encoding  what
 ``tl.cmd.<run>.<worker>``          JSON      ``Command``, in stream ``TL_CMD_<run>``
 ``tl.ack.<run>.<worker>``          JSON      ``Ack``, in stream ``TL_REPORT_<run>``
 ``tl.roll.<run>``                  JSON      ``RollCall``
-``tl.ctl.<run>.<verb>``            JSON      a person's request to the Weaver, with a reply
+``tl.hold.<run>``                  JSON      ``Hold``
+``tl.ctl.<run>.<person>.<verb>``   JSON      a person's request to the Weaver, with a reply
 ``tl.out.<run>.<kind>``            JSON      what the Weaver decides and sees, as it happens
 ``tl.join.<run>``                  JSON      a new worker asks for credentials
 ``$KV.TL_<run>.<key>``             JSON      the Weaver's own state, and every knob's desired value
@@ -17,7 +18,31 @@ subject                            encoding  what
 
 import re
 
+DEFAULT_PERSON = "operator"
+"""Who asks, where nobody has said a name."""
+
 _NOT_TOKEN = re.compile(r"[^A-Za-z0-9_-]")
+_LONGEST_NAME = 64
+_NAME = re.compile(rf"[A-Za-z0-9_-]{{1,{_LONGEST_NAME}}}")
+
+NAME_RULE = f"1 to {_LONGEST_NAME} of A-Z a-z 0-9 _ -"
+"""What the name of a worker, or of a person, is made of."""
+
+
+def is_name(text: str) -> bool:
+    """Return whether ``text`` may be the name of a worker or of a person."""
+    return _NAME.fullmatch(text) is not None
+
+
+def as_name(text: str) -> str:
+    """Return the name nearest to ``text``, which may be empty or have any characters.
+
+    Examples
+    --------
+    >>> as_name("Ann Lee"), as_name("")
+    ('Ann_Lee', 'operator')
+    """
+    return token(text)[:_LONGEST_NAME] if text else DEFAULT_PERSON
 
 
 def token(name: str) -> str:
@@ -63,9 +88,19 @@ def roll_call(run: str) -> str:
     return f"tl.roll.{run}"
 
 
-def control(run: str, verb: str = "*") -> str:
-    """Return the subject of a person's request to the Weaver."""
-    return f"tl.ctl.{run}.{verb}"
+def hold(run: str) -> str:
+    """Return the subject on which the Weaver says which pause it holds."""
+    return f"tl.hold.{run}"
+
+
+def control(run: str, person: str = "*", verb: str = "*") -> str:
+    """Return the subject of a person's request to the Weaver; a verb may have several tokens."""
+    return f"tl.ctl.{run}.{person}.{verb}"
+
+
+def person_of(control_subject: str) -> str:
+    """Return whose request came on this subject."""
+    return control_subject.split(".", 4)[3]
 
 
 def out(run: str, kind: str = ">") -> str:
@@ -96,3 +131,8 @@ def bucket(run: str) -> str:
 def inbox_prefix(run: str, worker: str) -> str:
     """Return the prefix of a worker's own reply subjects, which nobody else may read."""
     return f"_INBOX_{run}_{worker}"
+
+
+def join_inbox(run: str) -> str:
+    """Return the prefix of the subjects on which a joiner is answered."""
+    return f"_INBOX_JOIN_{run}"

@@ -6,7 +6,9 @@ import time
 import msgspec
 import nats
 import pytest
+from nats.aio.client import RawCredentials
 
+from tests.settled import settle
 from torchloom_core import nats_jwt, subjects
 from torchloom_core.bus import NatsBus
 from torchloom_core.messages import Ack, Command, Hello, Pause, Telemetry
@@ -26,6 +28,7 @@ class Arrivals:
         assert ts_recv_ns > 0
         self.messages.append(message)
         self._changed.set()
+        return True
 
     def reject(self, subject, reason):
         self.malformed.append((subject, reason))
@@ -38,14 +41,8 @@ class Arrivals:
                 await self._changed.wait()
 
 
-async def settle(client):
-    """Wait until the server has handled what was sent; a PING overtakes the client's buffer."""
-    await client.flush(DEADLINE_S)
-    await client.flush(DEADLINE_S)
-
-
-class Worker:
-    """A bare client that holds a worker's own credentials."""
+class Member:
+    """A bare client that holds somebody's own credentials: a worker's, a person's, a joiner's."""
 
     def __init__(self, name):
         self.name = name
@@ -63,6 +60,7 @@ class Worker:
         return any("permissions violation" in denial for denial in self.denials)
 
     async def pull(self):
+        """Return the next command of the worker that this is."""
         consumer = await self.client.jetstream().pull_subscribe_bind(
             self.name, stream=subjects.command_stream("run")
         )
@@ -98,29 +96,55 @@ async def bus(connect_bus, arrivals):
 
 
 @pytest.fixture
-async def connect_worker(broker, tmp_path):
+async def connect(broker):
+    """Return a function that connects with the text of somebody's credentials."""
     opened = []
 
-    async def connect(name):
-        worker = Worker(name)
-        seed = nats_jwt.new_seed("user")
-        jwt = broker.credentials.worker_jwt(name, nats_jwt.public_key(seed))
-        creds = tmp_path / f"{name}.creds"
-        creds.write_text(nats_jwt.creds_text(jwt, seed))
-        worker.client = await nats.connect(
+    async def connect(name, creds, inbox_prefix="_INBOX"):
+        member = Member(name)
+        member.client = await nats.connect(
             broker.url,
-            user_credentials=str(creds),
-            inbox_prefix=subjects.inbox_prefix("run", name),
-            error_cb=worker.note,
+            user_credentials=RawCredentials(creds),
+            inbox_prefix=inbox_prefix,
+            error_cb=member.note,
             max_reconnect_attempts=-1,
             reconnect_time_wait=0.1,
         )
-        opened.append(worker)
-        return worker
+        opened.append(member)
+        return member
 
     yield connect
-    for worker in opened:
-        await worker.client.close()
+    for member in opened:
+        await member.client.close()
+
+
+@pytest.fixture
+def connect_worker(broker, connect):
+    async def connect_worker(name):
+        seed = nats_jwt.new_seed("user")
+        jwt = broker.credentials.worker_jwt(name, nats_jwt.public_key(seed))
+        inbox = subjects.inbox_prefix("run", name)
+        return await connect(name, nats_jwt.creds_text(jwt, seed), inbox)
+
+    return connect_worker
+
+
+@pytest.fixture
+def connect_person(broker, connect):
+    async def connect_person(name):
+        seed = nats_jwt.new_seed("user")
+        return await connect(name, broker.credentials.person_creds_text(name, seed))
+
+    return connect_person
+
+
+@pytest.fixture
+def connect_joiner(broker, connect):
+    async def connect_joiner():
+        creds = broker.credentials.join_creds_text
+        return await connect("joiner", creds, subjects.join_inbox("run"))
+
+    return connect_joiner
 
 
 @pytest.fixture
@@ -192,8 +216,3 @@ def make():
             return msgspec.structs.replace(command, **changes)
 
     return Make
-
-
-@pytest.fixture(name="settle")
-def settle_fixture():
-    return settle

@@ -10,11 +10,16 @@ import stat
 import subprocess
 import sys
 
+import msgspec
 import pytest
 
-from torchloom_core.broker import EmbeddedBroker
+from torchloom_core.broker import EmbeddedBroker, process
 from torchloom_core.broker.binary import find_server
+from torchloom_core.bus import NatsBus
+from torchloom_core.config import parse
 from torchloom_core.errors import BrokerError, StateError
+from torchloom_core.messages import JoinFile
+from torchloom_core.weaver.join_file import write_join_file
 
 DEADLINE_S = 60
 
@@ -172,3 +177,47 @@ def test_something_else_than_a_server_is_refused():
 
 def test_the_wheels_server_is_found():
     assert os.access(find_server({}), os.X_OK)
+
+
+def ipv6_problem():
+    """Return why this machine has no IPv6 loopback, or nothing."""
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError as error:
+        return f"no IPv6 loopback here: {error.strerror}"
+    return ""
+
+
+@pytest.mark.skipif(bool(ipv6_problem()), reason=ipv6_problem())
+@pytest.mark.parametrize(("host", "reached_at"), [("::1", "[::1]"), ("::", "[::1]")])
+async def test_a_server_on_an_ipv6_address_is_reached_adopted_and_handed_on(
+    tmp_path, host, reached_at
+):
+    broker = EmbeddedBroker(tmp_path / "state", "run", host=host)
+    await broker.start()
+    try:
+        assert broker.url == f"nats://{reached_at}:{broker.port}"
+        again = EmbeddedBroker(tmp_path / "state", "run", host=host)
+        await again.start()
+        assert (again.pid, again.url) == (broker.pid, broker.url)
+        bus = await NatsBus.connect(broker.url, "run", broker.credentials.weaver_creds)
+        await bus.close()
+        config = parse(f"[broker]\nhost = {host!r}")
+        write_join_file(tmp_path, config, broker.url, broker)
+        join = msgspec.json.decode((tmp_path / "join.json").read_bytes(), type=JoinFile)
+        name = socket.gethostname()
+        assert join.url == (broker.url if host == "::1" else f"nats://{name}:{broker.port}")
+        other = EmbeddedBroker(tmp_path / "other", "run", host="::1", port=broker.port)
+        with pytest.raises(BrokerError, match=r"cannot listen on \[::1\]:\d+: Address already"):
+            await other.start()
+    finally:
+        await broker.stop()
+
+
+def test_a_process_that_ends_while_it_is_asked_to_is_no_error(monkeypatch):
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    child.wait()
+    found = iter([True, False])
+    monkeypatch.setattr(process, "is_running", lambda pid, argument: next(found, False))
+    process.end(child.pid, "argument", 1.0)

@@ -8,12 +8,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.settled import settle
 from torchloom_core import codec, subjects
 from torchloom_core.broker.binary import find_server
 from torchloom_core.bus import NatsBus
 from torchloom_core.bus.inlet import Inlet
 from torchloom_core.clock import ManualClock
-from torchloom_core.errors import BrokerError
+from torchloom_core.errors import BrokerError, RefusedByBrokerError
 from torchloom_core.messages import Exit, JoinReply, JoinRequest, Telemetry
 
 
@@ -44,7 +45,7 @@ async def test_what_is_malformed_is_counted_and_the_rest_goes_on(
     assert all("\n" not in reason for _, reason in arrivals.malformed)
 
 
-async def test_a_malformed_ack_does_not_come_again(bus, arrivals, weaver_client, settle):
+async def test_a_malformed_ack_does_not_come_again(bus, arrivals, weaver_client):
     await weaver_client.publish(subjects.ack("run", "g0-0"), b"{}")
     await arrivals.until(lambda a: a.malformed)
     await bus._link.settle()
@@ -90,7 +91,7 @@ async def test_a_receiver_that_raises_gets_an_ack_again_at_the_next_weaver(
 
 
 async def test_a_death_while_the_weaver_was_away_is_told_to_the_next(
-    connect_bus, arrivals, connect_worker, settle
+    connect_bus, arrivals, connect_worker
 ):
     first = await connect_bus(arrivals)
     await first.close()
@@ -134,27 +135,51 @@ async def test_an_ack_that_was_received_does_not_come_again(
 
 async def test_a_command_sent_twice_is_kept_once(bus, make):
     for _ in range(3):
-        await bus.send(make.command())
-    await bus.send(make.command(epoch=2))
+        await bus.send([make.command()])
+    await bus.send([make.command(epoch=2)])
     stream = await bus._store._js.stream_info("TL_CMD_run")
     assert stream.state.messages == 2
 
 
 async def test_recalled_commands_never_reach_their_worker(bus, make, connect_worker):
     mine, other = await connect_worker("g0-0"), await connect_worker("g1-0")
-    await bus.add_worker("g0-0")
-    await bus.add_worker("g1-0")
-    await bus.send(make.command(id="c1", worker="g0-0"))
-    await bus.send(make.command(id="c2", worker="g1-0"))
-    await bus.recall("g0-0")
-    await bus.send(make.command(id="c3", worker="g0-0"))
-    assert codec.decode_command((await mine.pull()).data).id == "c3"
-    assert codec.decode_command((await other.pull()).data).id == "c2"
+    await bus.add_workers(["g0-0"])
+    await bus.add_workers(["g1-0"])
+    epoch = await bus.claim_epoch()
+    for number in range(4):
+        await bus.send([make.command(id=f"c{number}", worker="g0-0", epoch=epoch)])
+    await bus.send([make.command(id="c4", worker="g1-0", epoch=epoch)])
+    await bus.recall("g0-0", ["c1", "c2"])
+    await bus.send([make.command(id="c5", worker="g0-0", epoch=epoch)])
+    pulled = [codec.decode_command((await mine.pull()).data).id for _ in range(3)]
+    assert pulled == ["c0", "c3", "c5"]
+    assert codec.decode_command((await other.pull()).data).id == "c4"
+
+
+async def test_what_is_on_file_no_more_is_recalled_all_the_same(bus, make):
+    epoch = await bus.claim_epoch()
+    await bus.send([make.command(id="c1", worker="g0-0", epoch=epoch)])
+    await bus._store._js.purge_stream("TL_CMD_run")
+    await bus.recall("g0-0", ["c1"])
+
+
+async def test_what_an_earlier_weaver_sent_is_recalled_with_all_that_it_sent_to_the_worker(
+    connect_bus, make, connect_worker
+):
+    worker = await connect_worker("g0-0")
+    for ids in (["c1", "c2"], ["c3"]):
+        bus = await connect_bus()
+        epoch = await bus.claim_epoch()
+        await bus.add_workers(["g0-0"])
+        await bus.send([make.command(id=i, worker="g0-0", epoch=epoch) for i in ids])
+    await bus.recall("g0-0", ["c1"])
+    await bus.recall("g0-0", ["c1"])
+    assert codec.decode_command((await worker.pull()).data).id == "c3"
 
 
 async def test_a_command_too_large_for_the_server_is_refused_at_once(bus, make):
-    with pytest.raises(BrokerError, match=r"send command c1: .*maximum payload"):
-        await bus.send(make.command(cause="x" * codec.MAX_MESSAGE_BYTES))
+    with pytest.raises(RefusedByBrokerError, match=r"send commands: .*maximum payload"):
+        await bus.send([make.command(cause="x" * codec.MAX_MESSAGE_BYTES)])
 
 
 async def test_opening_again_and_adding_a_worker_again_change_nothing(
@@ -162,27 +187,11 @@ async def test_opening_again_and_adding_a_worker_again_change_nothing(
 ):
     for _ in range(2):
         bus = await connect_bus(arrivals)
-        await bus.add_worker("g0-0")
-        await bus.add_worker("g0-0")
-    await bus.send(make.command())
+        await bus.add_workers(["g0-0"])
+        await bus.add_workers(["g0-0"])
+    await bus.send([make.command()])
     worker = await connect_worker("g0-0")
     assert codec.decode_command((await worker.pull()).data).id == "c1"
-
-
-async def test_keys_are_put_got_and_listed(bus):
-    assert await bus.get("control") is None
-    await bus.put("control", b"{}")
-    await bus.put("knob.lr", b"1")
-    await bus.put("knob.lr", b"2")
-    await bus.put("knob.g0-0.lr", b"3")
-    assert await bus.get("control") == b"{}"
-    assert await bus.items("knob") == {"knob.lr": b"2", "knob.g0-0.lr": b"3"}
-    assert await bus.items("nothing") == {}
-
-
-async def test_of_many_puts_at_once_the_last_one_stays(bus):
-    await asyncio.gather(*(bus.put("control", str(number).encode()) for number in range(50)))
-    assert await bus.get("control") == b"49"
 
 
 async def test_a_weaver_learns_that_it_was_superseded(connect_bus, arrivals):
@@ -200,12 +209,6 @@ async def test_no_two_weavers_claim_one_epoch(connect_bus, arrivals):
     buses = [await connect_bus(arrivals) for _ in range(4)]
     claimed = await asyncio.gather(*(bus.claim_epoch() for bus in buses for _ in range(5)))
     assert sorted(claimed) == list(range(min(claimed), min(claimed) + 20))
-
-
-async def test_an_epoch_that_is_no_number_is_one_clear_line(bus):
-    await bus.put("epoch", b"soon")
-    with pytest.raises(BrokerError, match="key epoch: need a whole number, was b'soon'"):
-        await bus.claim_epoch()
 
 
 async def test_a_worker_that_asks_to_join_is_answered(bus, broker, tmp_path):
@@ -329,3 +332,9 @@ def test_no_bytes_make_the_inlet_raise(data):
         inlet.take_report(Incoming(subject, data))
     assert len(got) + len(dropped) == 3
     assert not any(isinstance(message, Telemetry) for message in got)
+
+
+async def test_more_workers_than_the_server_allows_a_stream_by_itself_have_a_consumer_each(bus):
+    await bus.add_workers([f"g{number}-0" for number in range(1_001)])
+    state = await bus._store._js.stream_info("TL_CMD_run")
+    assert state.state.consumer_count == 1_001

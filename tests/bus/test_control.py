@@ -6,8 +6,10 @@ import json
 import nats
 import pytest
 
+from tests.settled import settle
 from torchloom_core.bus import ControlClient
 from torchloom_core.errors import BrokerError, KnobError, RequestError
+from torchloom_core.nats_jwt import new_seed
 
 
 @pytest.fixture
@@ -17,7 +19,7 @@ async def person(broker):
     await client.close()
 
 
-async def echo(body):
+async def echo(body, by):
     return b"you said " + body
 
 
@@ -27,8 +29,36 @@ async def test_a_verb_is_answered(bus, person):
     assert await person.ask("actions.stop", b"now") == b"you said now"
 
 
+async def test_the_handler_is_told_who_asks(bus, broker, tmp_path):
+    asked = []
+
+    async def note(body, by):
+        asked.append(by)
+        return b""
+
+    await bus.serve({"status": note})
+    creds = tmp_path / "alice.creds"
+    creds.write_text(broker.credentials.person_creds_text("alice", new_seed("user")))
+    for path in (creds, broker.credentials.operator_creds, broker.credentials.weaver_creds):
+        client = await ControlClient.connect(broker.url, "run", path)
+        await client.ask("status")
+        await client.close()
+    assert asked == ["alice", "operator", "weaver"]
+
+
+async def test_a_name_that_is_none_is_refused_in_one_line(bus, weaver_client):
+    await bus.serve({"status": echo})
+    for name in ("x" * 65, "a\u00f6"):
+        subject = f"tl.ctl.run.{name}.status"
+        answer = json.loads((await weaver_client.request(subject, timeout=30)).data)
+        assert not answer["ok"]
+        assert answer["text"].startswith(
+            "status: need a person's name of 1 to 64 of A-Z a-z 0-9 _ -, was "
+        )
+
+
 async def test_a_mistake_is_answered_in_one_line(bus, person):
-    async def refuse(body):
+    async def refuse(body, by):
         raise KnobError("knob lr: need at most 1, was 9.0")
 
     await bus.serve({"knob.set": refuse})
@@ -40,7 +70,7 @@ async def test_a_mistake_is_answered_in_one_line(bus, person):
 
 
 async def test_a_bug_is_answered_and_logged(bus, person, caplog):
-    async def fail(body):
+    async def fail(body, by):
         raise ZeroDivisionError("by zero")
 
     await bus.serve({"status": fail})
@@ -50,7 +80,16 @@ async def test_a_bug_is_answered_and_logged(bus, person, caplog):
         answer["text"]
         == "status: the Weaver failed (ZeroDivisionError: by zero); its log says more"
     )
-    assert "request status failed" in caplog.text
+    assert "request status of operator failed" in caplog.text
+
+
+async def test_an_answer_that_no_broker_takes_is_answered_with_its_size(bus, person):
+    async def talk(body, by):
+        return b" " * 2_000_000
+
+    await bus.serve({"status": talk})
+    answer = json.loads(await person.ask("status"))
+    assert answer["text"] == "status: need an answer of at most 1048576 bytes, was 2000000"
 
 
 async def test_the_weavers_absence_is_one_clear_line(broker, person):
@@ -61,10 +100,24 @@ async def test_the_weavers_absence_is_one_clear_line(broker, person):
     )
 
 
+@pytest.mark.parametrize("url", ["", "nats://", "nats://a:b", "nats://[::1", "nats://a\0b"])
+async def test_a_url_that_is_none_is_one_clear_line(url):
+    with pytest.raises(BrokerError, match="no NATS server can be reached"):
+        await ControlClient.connect(url, "run")
+
+
+async def test_credentials_without_their_marks_are_refused_before_anyone_looks_for_them(tmp_path):
+    """nats-py would read such a file for ever."""
+    creds = tmp_path / "odd.creds"
+    creds.write_text("----END NATS USER JWT----\nx\n----END USER NKEY SEED----\nx\n")
+    with pytest.raises(BrokerError, match="need a NATS credentials file"):
+        await ControlClient.connect("nats://127.0.0.1:1", "run", creds)
+
+
 async def test_a_weaver_that_hangs_is_one_clear_line(bus, broker, person):
     release = asyncio.Event()
 
-    async def hang(body):
+    async def hang(body, by):
         await release.wait()
         return b""
 
@@ -74,25 +127,43 @@ async def test_a_weaver_that_hangs_is_one_clear_line(bus, broker, person):
     release.set()
 
 
+async def test_a_request_that_is_not_answered_in_time_is_asked_again_as_it_was(broker, person):
+    asked = []
+
+    async def answer_the_second(message):
+        asked.append(message.data)
+        if len(asked) == 2:
+            await message.respond(b"at last")
+
+    client = await nats.connect(broker.url, user_credentials=str(broker.credentials.weaver_creds))
+    await client.subscribe("tl.ctl.run.operator.propose", cb=answer_the_second)
+    await settle(client)
+    assert await person.ask("propose", b"{}", timeout_s=0.5, tries=2) == b"at last"
+    assert asked == [b"{}"] * 2
+    await client.close()
+
+
 async def test_a_plain_nats_client_finds_and_asks_the_service(bus, broker):
     await bus.serve({"status": echo})
     client = await nats.connect(broker.url, user_credentials=str(broker.credentials.operator_creds))
     info = json.loads((await client.request("$SRV.INFO.torchloom", b"", timeout=30)).data)
-    assert [endpoint["subject"] for endpoint in info["endpoints"]] == ["tl.ctl.run.status"]
-    assert (await client.request("tl.ctl.run.status", b"hi", timeout=30)).data == b"you said hi"
+    assert [endpoint["subject"] for endpoint in info["endpoints"]] == ["tl.ctl.run.*.status"]
+    assert (
+        await client.request("tl.ctl.run.operator.status", b"hi", timeout=30)
+    ).data == b"you said hi"
     await client.close()
 
 
 async def test_a_request_without_reply_is_carried_out(bus, broker):
     asked = asyncio.Queue()
 
-    async def stop(body):
+    async def stop(body, by):
         asked.put_nowait(body)
         return b""
 
     await bus.serve({"actions.stop": stop})
     client = await nats.connect(broker.url, user_credentials=str(broker.credentials.operator_creds))
-    await client.publish("tl.ctl.run.actions.stop", b"")
+    await client.publish("tl.ctl.run.operator.actions.stop", b"")
     assert await asyncio.wait_for(asked.get(), 60) == b""
     await client.close()
 

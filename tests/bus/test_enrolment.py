@@ -45,9 +45,38 @@ def test_a_released_name_is_granted_to_another_key(enrolment):
     assert enrolment.grant(ask(incarnation=2, key=OTHER_KEY)).jwt == f"g0-0:{OTHER_KEY}"
 
 
+def test_a_name_that_nobody_holds_may_be_released(enrolment):
+    enrolment.release("g0-0")
+    assert enrolment.grant(ask()).jwt
+
+
 def test_a_worker_that_an_earlier_weaver_enrolled_keeps_its_name(enrolment):
     enrolment.seen("g0-0", 5)
     assert "held by incarnation 5" in enrolment.grant(ask(key=OTHER_KEY)).error
+
+
+def test_the_name_of_a_worker_that_is_alive_is_kept_and_that_of_one_that_is_not_is_free(enrolment):
+    assert "held by incarnation 5" in enrolment.admit(ask(), 5).error
+    assert enrolment.admit(ask(), None).jwt
+    assert enrolment.admit(ask(incarnation=2, key=OTHER_KEY), None).jwt
+
+
+def test_refusals_are_logged_in_one_short_line_a_name_and_a_minute(enrolment, caplog):
+    for _ in range(100):
+        enrolment.admit(ask(worker="evil\n\x1b[2J" + "x" * 100_000), None)
+        enrolment.admit(ask(run="r\n" * 100_000), None)
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == 2
+    assert all(line.isprintable() and len(line) < 400 for line in lines)
+    for number in range(10_000):
+        enrolment.admit(ask(worker=f"g{number}.0"), None)
+    assert len(caplog.records) <= 64
+
+
+def test_a_refusal_is_short_whatever_was_asked(enrolment):
+    odd = "\x00" * 100_000
+    for request in (ask(worker=odd), ask(run=odd), ask(key=odd)):
+        assert len(enrolment.admit(request, None).error) < 1000
 
 
 def test_being_seen_does_not_take_the_key_from_a_holder(enrolment):

@@ -6,7 +6,9 @@ import nats.js.errors
 import pytest
 from nats.aio.client import RawCredentials
 
+from tests.settled import settle
 from torchloom_core import codec, nats_jwt, subjects
+from torchloom_core.messages import Hold, JoinReply, JoinRequest, RollCall
 
 MINE = "g0-0"
 OTHER = "g1-0"
@@ -14,8 +16,8 @@ OTHER = "g1-0"
 
 @pytest.fixture
 async def threadlet(bus, connect_worker):
-    await bus.add_worker(MINE)
-    await bus.add_worker(OTHER)
+    await bus.add_workers([MINE])
+    await bus.add_workers([OTHER])
     return await connect_worker(MINE)
 
 
@@ -35,19 +37,27 @@ async def test_a_threadlet_sends_its_own_telemetry_events_and_acks(threadlet, ar
 
 
 async def test_a_threadlet_pulls_and_acknowledges_its_own_commands(threadlet, bus, make):
-    await bus.send(make.command())
+    await bus.send([make.command()])
     message = await threadlet.pull()
     await message.ack_sync()
     assert codec.decode_command(message.data).id == "c1"
     assert not threadlet.denials
 
 
-async def test_a_threadlet_hears_the_roll_call(threadlet, bus, settle):
+async def test_a_threadlet_hears_the_roll_call(threadlet, bus):
     calls = await threadlet.client.subscribe(subjects.roll_call("run"))
     await settle(threadlet.client)
     await bus.roll_call(4)
     message = await calls.next_msg(timeout=30)
     assert codec.decode_roll_call(message.data).epoch == 4
+
+
+async def test_a_threadlet_hears_which_pause_is_held(threadlet, bus):
+    said = await threadlet.client.subscribe(subjects.hold("run"))
+    await settle(threadlet.client)
+    bus.hold(Hold(run="run", epoch=4, hold="p4.1"))
+    message = await said.next_msg(timeout=30)
+    assert codec.decode_hold(message.data).hold == "p4.1"
 
 
 @pytest.mark.parametrize(
@@ -59,7 +69,8 @@ async def test_a_threadlet_hears_the_roll_call(threadlet, bus, settle):
         subjects.command("run", OTHER),
         subjects.command("run", MINE),
         subjects.roll_call("run"),
-        subjects.control("run", "actions.stop"),
+        subjects.hold("run"),
+        subjects.control("run", "operator", "actions.stop"),
         subjects.out("run", "verdict"),
         subjects.join("run"),
         f"$JS.API.CONSUMER.MSG.NEXT.TL_CMD_run.{OTHER}",
@@ -96,7 +107,7 @@ async def test_a_threadlet_may_not_publish(threadlet, subject):
         subjects.telemetry("run", OTHER),
         subjects.ack("run", "*"),
         subjects.out("run"),
-        subjects.control("run", ">"),
+        subjects.control("run", "*", ">"),
         subjects.join("run"),
         f"{subjects.inbox_prefix('run', OTHER)}.>",
         "_INBOX_JOIN_run.>",
@@ -107,33 +118,139 @@ async def test_a_threadlet_may_not_subscribe(threadlet, subject):
     assert await threadlet.is_denied(threadlet.client.subscribe(subject))
 
 
-async def test_a_threadlet_cannot_have_the_server_write_for_it(threadlet, bus, make):
-    # The PubAck of an ack goes to whatever reply subject the publisher names.
+@pytest.fixture
+async def heard(bus):
+    """What people and joiners ask, and the epoch that nobody may touch."""
     heard = []
 
-    async def stop(body):
-        heard.append(body)
-        return b"{}"
+    def note(verb):
+        async def answer(body, by):
+            heard.append((verb, by))
+            return b"{}"
 
-    await bus.serve({"actions.stop": stop})
-    await bus.put("epoch", b"7")
-    ack = codec.encode(make.ack())
-    for aim in ("$KV.TL_run.epoch", subjects.control("run", "actions.stop"), "tl.cmd.run.g1-0"):
-        await threadlet.client.publish(subjects.ack("run", MINE), ack, reply=aim)
-    await threadlet.client.jetstream().publish(subjects.ack("run", MINE), ack)
-    assert await bus.get("epoch") == b"7"
-    assert not heard
+        return answer
+
+    async def join(request):
+        heard.append(("join", request.worker))
+        return JoinReply(error="no")
+
+    await bus.serve({verb: note(verb) for verb in ("status", "actions.stop")})
+    await bus.serve_join(join)
+    await bus._store._bucket.put("epoch", b"7")
+    return heard
+
+
+# What somebody may aim an answer at by the reply subject of a question of their own.
+AIMS = [
+    "$KV.TL_run.epoch",
+    subjects.control("run", "bob", "actions.stop"),
+    subjects.command("run", OTHER),
+    subjects.event("run", OTHER),
+    subjects.ack("run", OTHER),
+    subjects.telemetry("run", OTHER),
+    subjects.join("run"),
+    "_INBOX_WEAVER_run.reports",
+]
+
+PULL = f"$JS.API.CONSUMER.MSG.NEXT.TL_CMD_run.{MINE}"
+
+
+async def test_no_answer_to_a_threadlet_is_anybodys_question(threadlet, bus, arrivals, make, heard):
+    client, ack = threadlet.client, codec.encode(make.ack())
+    for aim in AIMS:
+        await client.publish(subjects.ack("run", MINE), ack, reply=aim)
+        await client.publish(PULL, b'{"batch": 1, "no_wait": true}', reply=aim)
+        beats = b'{"batch": 1, "expires": 1000000000, "idle_heartbeat": 100000000}'
+        await client.publish(PULL, beats, reply=aim)
+    # The same once more with an answer: by then the others have been answered, too.
+    await client.jetstream().publish(subjects.ack("run", MINE), ack)
+    await client.request(PULL, b'{"batch": 1, "expires": 200000000, "no_wait": true}', timeout=30)
+    await settle(client)
+    await arrivals.until(lambda a: len(a.messages) == len(AIMS) + 1)
+    await nothing_was_written(bus, heard)
+    assert not arrivals.malformed
+    assert {type(message).__name__ for message in arrivals.messages} == {"Ack"}
+
+
+async def test_no_answer_to_a_joiner_is_anybodys_question(connect_joiner, bus, arrivals, heard):
+    joiner = await connect_joiner()
+    request = codec.encode(
+        JoinRequest(run="run", worker="g7-0", incarnation=1, public_key="U" * 56)
+    )
+    for aim in AIMS:
+        await joiner.client.publish(subjects.join("run"), request, reply=aim)
+    await joiner.client.request(subjects.join("run"), request, timeout=30)
+    await bus._link.settle()
+    assert heard == [("join", "g7-0")] * (len(AIMS) + 1)
+    heard.clear()
+    await nothing_was_written(bus, heard)
+    assert not arrivals.malformed + arrivals.messages
+
+
+async def test_no_answer_to_a_person_is_anybodys_question(connect_person, bus, arrivals, heard):
+    alice = await connect_person("alice")
+    questions = [
+        subjects.control("run", "alice", "status"),
+        "$SRV.PING",
+        "$JS.API.STREAM.INFO.KV_TL_run",
+        "$JS.API.DIRECT.GET.KV_TL_run.$KV.TL_run.epoch",
+        "$JS.API.DIRECT.GET.KV_TL_run.$KV.TL_run.missing",
+    ]
+    for question in questions:
+        for aim in AIMS:
+            await alice.client.publish(question, b"", reply=aim)
+        await alice.client.request(question, b"", timeout=30)
+    await bus._link.settle()
+    assert heard == [("status", "alice")] * (len(AIMS) + 1)
+    heard.clear()
+    await nothing_was_written(bus, heard)
+    assert not alice.denials
+    assert not arrivals.malformed + arrivals.messages
+
+
+async def nothing_was_written(bus, heard):
+    assert await bus._store.get("epoch") == b"7"
     stream = await bus._store._js.stream_info("TL_CMD_run")
     assert stream.state.messages == 0
+    assert not heard
 
 
-async def test_a_threadlet_cannot_divert_its_commands_to_another(threadlet, bus, make, settle):
+async def test_nobody_acknowledges_for_another(
+    threadlet, connect_worker, connect_person, bus, make
+):
+    await bus.send([make.command(worker=OTHER)])
+    other, alice = await connect_worker(OTHER), await connect_person("alice")
+    theirs = (await other.pull()).reply
+    missing = "$JS.API.DIRECT.GET.KV_TL_run.$KV.TL_run.missing"  # answered without a body
+    pull = b'{"batch": 1, "no_wait": true}'
+    assert await threadlet.is_denied(threadlet.client.publish(PULL, pull, reply=theirs))
+    assert await alice.is_denied(alice.client.publish(missing, b"", reply=theirs))
+    consumer = await bus._store._js.consumer_info("TL_CMD_run", OTHER)
+    assert consumer.num_ack_pending == 1
+
+
+async def test_nobody_has_the_server_tell_another_how_a_message_went(
+    threadlet, connect_person, make
+):
+    alice = await connect_person("alice")
+    mine = {
+        alice: subjects.control("run", "alice", "status"),
+        threadlet: subjects.event("run", MINE),
+    }
+    for member, subject in mine.items():
+        for aim in [*AIMS, subjects.roll_call("run"), subjects.hold("run")]:
+            traced = {"Nats-Trace-Dest": aim}
+            hello = codec.encode(make.hello())
+            assert await member.is_denied(member.client.publish(subject, hello, headers=traced))
+
+
+async def test_a_threadlet_cannot_divert_its_commands_to_another(threadlet, bus, make):
     await threadlet.client.publish(
         f"$JS.API.CONSUMER.MSG.NEXT.TL_CMD_run.{MINE}", b"1", reply=subjects.command("run", OTHER)
     )
     await settle(threadlet.client)
-    await bus.send(make.command())
-    await bus.send(make.command(id="c2"))
+    await bus.send([make.command()])
+    await bus.send([make.command(id="c2")])
     assert codec.decode_command((await threadlet.pull()).data).worker == MINE
     stream = await bus._store._js.stream_info("TL_CMD_run")
     assert stream.state.messages == 2
@@ -160,65 +277,140 @@ async def test_a_worker_that_signs_for_itself_is_refused(broker):
         )
 
 
-async def test_the_join_identity_can_only_ask_to_join(broker, bus, settle):
-    denials = []
-
-    async def note(error):
-        denials.append(str(error))
-
-    client = await nats.connect(
-        broker.url,
-        user_credentials=RawCredentials(broker.credentials.join_creds_text),
-        inbox_prefix="_INBOX_JOIN_run",
-        error_cb=note,
-    )
+async def test_the_join_identity_can_only_ask_to_join(connect_joiner, bus):
+    joiner = await connect_joiner()
     with pytest.raises(nats.errors.NoRespondersError):
-        await client.request(subjects.join("run"), b"{}", timeout=30)
-    assert not denials
-    tried = [
-        client.publish(subjects.telemetry("run", MINE), b""),
-        client.publish(subjects.control("run", "status"), b""),
-        client.publish(subjects.command("run", MINE), b""),
-        client.publish("$JS.API.STREAM.NAMES", b""),
-        client.subscribe(">"),
-        client.subscribe(subjects.roll_call("run")),
-        client.subscribe(subjects.join("run")),
-    ]
-    for act in tried:
-        await act
-    await settle(client)
-    assert len(denials) == len(tried), denials
-    await client.close()
+        await joiner.client.request(subjects.join("run"), b"{}", timeout=30)
+    assert not joiner.denials
 
 
-async def test_a_person_can_ask_and_listen_but_not_act_for_others(broker, bus, settle):
-    denials = []
+@pytest.mark.parametrize(
+    "subject",
+    [
+        subjects.telemetry("run", MINE),
+        subjects.event("run", MINE),  # a forged exit
+        subjects.ack("run", MINE),
+        subjects.command("run", MINE),
+        subjects.roll_call("run"),
+        subjects.hold("run"),
+        subjects.control("run", "operator", "status"),
+        f"$JS.API.CONSUMER.MSG.NEXT.TL_CMD_run.{MINE}",
+        "$JS.API.STREAM.NAMES",
+        "$SRV.PING",
+        "$KV.TL_run.epoch",
+    ],
+)
+async def test_a_joiner_may_not_publish(connect_joiner, subject):
+    joiner = await connect_joiner()
+    assert await joiner.is_denied(joiner.client.publish(subject, b"{}"))
 
-    async def note(error):
-        denials.append(str(error))
 
-    client = await nats.connect(
-        broker.url, user_credentials=str(broker.credentials.operator_creds), error_cb=note
-    )
-    await bus.put("knob.lr", b"0.1")
-    key_value = await client.jetstream().key_value("TL_run")
+@pytest.mark.parametrize(
+    "subject",
+    [
+        ">",
+        subjects.roll_call("run"),
+        subjects.hold("run"),
+        subjects.join("run"),
+        subjects.event("run"),
+    ],
+)
+async def test_a_joiner_may_not_subscribe(connect_joiner, subject):
+    joiner = await connect_joiner()
+    assert await joiner.is_denied(joiner.client.subscribe(subject))
+
+
+async def test_a_person_asks_in_their_own_name(connect_person, bus):
+    asked = []
+
+    async def status(body, by):
+        asked.append(by)
+        return b"fine"
+
+    await bus.serve({"status": status})
+    alice, bob = await connect_person("alice"), await connect_person("bob")
+    for person in (alice, bob):
+        subject = subjects.control("run", person.name, "status")
+        assert (await person.client.request(subject, timeout=30)).data == b"fine"
+    assert asked == ["alice", "bob"]
+    assert not alice.denials + bob.denials
+
+
+async def test_a_person_hears_what_is_said_on_the_run(connect_person, connect_worker, bus, make):
+    alice, worker = await connect_person("alice"), await connect_worker(MINE)
+    said = {
+        subjects.telemetry("run", MINE): codec.encode_telemetry(make.telemetry()),
+        subjects.event("run", MINE): codec.encode(make.hello()),
+        subjects.ack("run", MINE): codec.encode(make.ack()),
+        subjects.command("run", MINE): codec.encode(make.command()),
+        subjects.out("run", "notice"): codec.encode(make.hello()),
+        subjects.roll_call("run"): codec.encode(RollCall(run="run", epoch=4)),
+        subjects.hold("run"): codec.encode(Hold(run="run", epoch=4)),
+    }
+    ears = [await alice.client.subscribe(subject) for subject in said]
+    await settle(alice.client)
+    for subject in (subjects.telemetry, subjects.event, subjects.ack):
+        await worker.client.publish(subject("run", MINE), said[subject("run", MINE)])
+    await bus.send([codec.decode_command(said[subjects.command("run", MINE)])])
+    bus.tell("notice", make.hello())
+    await bus.roll_call(4)
+    bus.hold(Hold(run="run", epoch=4))
+    assert [(await ear.next_msg(30)).data for ear in ears] == list(said.values())
+    assert not alice.denials
+
+
+async def test_a_person_reads_keys_as_a_plain_client_does(connect_person, bus):
+    await bus._store._bucket.put("knob.lr", b"0.1")
+    alice = await connect_person("alice")
+    key_value = await alice.client.jetstream().key_value("TL_run")
     assert (await key_value.get("knob.lr")).value == b"0.1"
-    await client.subscribe(subjects.out("run"))
-    await settle(client)
-    assert not denials
-    tried = [
-        client.publish("$KV.TL_run.knob.lr", b"9"),
-        client.publish(subjects.command("run", MINE), b""),
-        client.publish(subjects.telemetry("run", MINE), b""),
-        client.publish("$JS.API.STREAM.DELETE.TL_CMD_run", b""),
-        client.subscribe("_INBOX_WEAVER_run.>"),
-        client.subscribe(subjects.control("run", ">")),
-    ]
-    for act in tried:
-        await act
-    await settle(client)
-    assert len(denials) == len(tried), denials
-    await client.close()
+    # Every answer there is: a plain client takes the first one for the only one.
+    answers = await alice.client.subscribe("_INBOX.about")
+    await alice.client.publish("$JS.API.STREAM.INFO.KV_TL_run", reply="_INBOX.about")
+    assert b'"config"' in (await answers.next_msg(30)).data
+    await alice.client.request("$JS.API.STREAM.INFO.KV_TL_run", timeout=30)
+    assert answers.pending_msgs == 0
+    assert not alice.denials
+
+
+@pytest.mark.parametrize(
+    "subject",
+    [
+        subjects.control("run", "bob", "actions.stop"),
+        subjects.control("run", "*", "actions.stop"),
+        "tl.ctl.run.>",
+        "tl.ctl.run.actions.stop",
+        "tl.ctl.other.alice.actions.stop",
+        subjects.command("run", MINE),
+        subjects.telemetry("run", MINE),
+        subjects.event("run", MINE),
+        subjects.ack("run", MINE),
+        subjects.roll_call("run"),
+        subjects.hold("run"),
+        subjects.out("run", "verdict"),
+        subjects.join("run"),
+        "$KV.TL_run.knob.lr",
+        "$JS.API.STREAM.DELETE.TL_CMD_run",
+        "$JS.API.STREAM.PURGE.KV_TL_run",
+        "$JS.API.STREAM.MSG.GET.TL_CMD_run",
+        f"$JS.API.CONSUMER.MSG.NEXT.TL_CMD_run.{MINE}",
+        f"$JS.ACK.TL_CMD_run.{MINE}.1.1.1.1.0",
+        "_INBOX_WEAVER_run.reports",
+        "_INBOX.somebody",
+    ],
+)
+async def test_a_person_may_not_publish(connect_person, subject):
+    alice = await connect_person("alice")
+    assert await alice.is_denied(alice.client.publish(subject, b"{}"))
+
+
+@pytest.mark.parametrize(
+    "subject",
+    [">", "_INBOX_WEAVER_run.>", "_R_.>", subjects.control("run", "*", ">"), "$KV.TL_run.>"],
+)
+async def test_a_person_may_not_subscribe(connect_person, subject):
+    alice = await connect_person("alice")
+    assert await alice.is_denied(alice.client.subscribe(subject))
 
 
 async def test_secrets_can_be_read_by_their_owner_only(broker, tmp_path):

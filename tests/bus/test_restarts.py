@@ -22,18 +22,39 @@ async def restart(broker, kill_broker, bus):
 async def test_commands_acks_and_keys_survive_the_kill_of_the_broker(
     bus, restart, connect_worker, arrivals, make
 ):
-    await bus.add_worker("g0-0")
+    await bus.add_workers(["g0-0"])
     worker = await connect_worker("g0-0")
-    await bus.send(make.command())
-    await bus.put("control", b"before")
+    await bus.send([make.command()])
+    await bus.store({"plan.p1": b"before"})
     await restart()
-    assert await bus.get("control") == b"before"
+    assert await bus._store.items("0") == {"plan.p1": b"before"}
     message = await worker.pull()
     assert codec.decode_command(message.data).id == "c1"
     await message.ack_sync()
     await worker.client.jetstream().publish(subjects.ack("run", "g0-0"), codec.encode(make.ack()))
     await arrivals.until(lambda a: a.messages)
     assert arrivals.messages == [make.ack()]
+
+
+async def test_the_state_is_read_whole_though_the_servers_answers_overtake_it(bus, monkeypatch):
+    entries = {f"plan.p{number}": b"1" for number in range(5)}
+    await bus.store({**entries, "plan.gone": b"1"})
+    await bus.store({"plan.gone": None})
+    client = bus._link.client
+    process = client._process_msg
+
+    async def late(sid, subject, *rest):
+        if not subject.startswith(b"$KV."):
+            return await process(sid, subject, *rest)
+        asyncio.get_running_loop().call_later(
+            0.1, lambda: asyncio.ensure_future(process(sid, subject, *rest))
+        )
+
+    monkeypatch.setattr(client, "_process_msg", late)
+    assert await bus._store.items("0") == entries
+    assert {key for key in await bus._store._keys() if key.startswith("0.")} == {
+        f"0.{key}" for key in [*entries, "plan.gone"]
+    }
 
 
 async def test_telemetry_and_events_flow_again(bus, restart, connect_worker, arrivals, make):
@@ -52,17 +73,16 @@ async def test_telemetry_and_events_flow_again(bus, restart, connect_worker, arr
 async def test_writes_begun_while_the_broker_is_away_land_once(bus, broker, kill_broker, make):
     await kill_broker()
     writes = [
-        asyncio.create_task(bus.send(make.command())),
-        asyncio.create_task(bus.put("control", b"1")),
-        asyncio.create_task(bus.put("control", b"2")),
-        asyncio.create_task(bus.claim_epoch()),
+        asyncio.create_task(bus.send([make.command()])),
+        asyncio.create_task(bus.store({"plan.p1": b"1", "plan.p2": b"2"})),
+        asyncio.create_task(bus._store.claim_epoch()),
     ]
     await asyncio.sleep(0)
     await broker.start()
     await asyncio.gather(*writes)
     stream = await bus._store._js.stream_info("TL_CMD_run")
     assert stream.state.messages == 1
-    assert await bus.get("control") == b"2"
+    assert await bus._store.items("0") == {"plan.p1": b"1", "plan.p2": b"2"}
 
 
 async def test_an_ack_sent_while_the_weaver_reconnects_is_received(
@@ -92,8 +112,8 @@ async def test_a_superseded_weaver_learns_it_over_a_restart(connect_bus, restart
 async def test_a_graceful_stop_of_the_broker_is_survived_too(bus, broker):
     await broker.stop()
     await broker.start()
-    await bus.put("control", b"after")
-    assert await bus.get("control") == b"after"
+    await bus.store({"plan.p1": b"after"})
+    assert await bus._store.items("0") == {"plan.p1": b"after"}
 
 
 async def test_a_broker_that_stays_away_is_one_clear_line(
@@ -102,9 +122,9 @@ async def test_a_broker_that_stays_away_is_one_clear_line(
     monkeypatch.setattr(link, "RETRY_S", 0.2)
     await kill_broker()
     with pytest.raises(BrokerError) as caught:
-        await bus.send(make.command())
+        await bus.send([make.command()])
     assert str(caught.value).startswith(
-        f"{broker.url}: send command c1: need an answer within 0.2 s, was "
+        f"{broker.url}: send commands: need an answer within 0.2 s, was "
     )
 
 
@@ -126,4 +146,4 @@ async def test_a_long_absence_of_the_broker_is_survived(bus, broker, kill_broker
             await asyncio.sleep(0.01)
     assert not client.is_closed
     await broker.start()
-    await bus.put("control", b"after")
+    await bus.store({"plan.p1": b"after"})

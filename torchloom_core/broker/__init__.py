@@ -1,5 +1,5 @@
 """The nats-server that the Weaver starts when no URL is given."""
 
-from torchloom_core.broker.embedded import EmbeddedBroker
+from torchloom_core.broker.embedded import EmbeddedBroker, nats_url
 
-__all__ = ["EmbeddedBroker"]
+__all__ = ["EmbeddedBroker", "nats_url"]

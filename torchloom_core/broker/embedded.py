@@ -14,12 +14,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
 from torchloom_core.broker.binary import find_server
 from torchloom_core.broker.process import end, has_ended, is_running, start_detached
-from torchloom_core.codec import MAX_MESSAGE_BYTES
+from torchloom_core.codec import MAX_MESSAGE_BYTES, UNREADABLE
 from torchloom_core.credentials import Credentials, private_folder, write_private
 from torchloom_core.errors import BrokerError, StateError, TorchloomError
 
@@ -33,14 +34,26 @@ _WATCH_S = 0.1
 _RETRY_S = 1.0
 _FATAL = "[FTL]"
 _GREETING = b"INFO "
-_ANY_ADDRESS = "0.0.0.0"
+_LOOPBACK_OF = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+"""Where this host reaches a server that listens on every address."""
+
+
+def nats_url(host: str, port: int) -> str:
+    """Return where clients connect; an IPv6 address stands in brackets.
+
+    Examples
+    --------
+    >>> nats_url("127.0.0.1", 4222), nats_url("::1", 4222)
+    ('nats://127.0.0.1:4222', 'nats://[::1]:4222')
+    """
+    return f"nats://[{host}]:{port}" if ":" in host else f"nats://{host}:{port}"
 
 
 class _Record(msgspec.Struct, frozen=True, kw_only=True):
     """``broker.json``: the server that was started last."""
 
-    pid: int
-    port: int
+    pid: Annotated[int, msgspec.Meta(gt=0, le=2**31 - 1)]
+    port: Annotated[int, msgspec.Meta(ge=1, le=65_535)]
     url: str
     monitor_url: str
 
@@ -67,6 +80,8 @@ class EmbeddedBroker:
         Where clients connect, and where ``/varz`` is served; known after :meth:`start`.
     pid, port : int
         Of the running server; known after :meth:`start`.
+    launched : bool
+        Whether a server was started here, and not only adopted.
     """
 
     def __init__(
@@ -81,6 +96,7 @@ class EmbeddedBroker:
         self._wanted_port = port
         self._record: _Record | None = None
         self._credentials: Credentials | None = None
+        self.launched = False
 
     @property
     def credentials(self) -> Credentials:
@@ -182,13 +198,13 @@ class EmbeddedBroker:
         write_private(self._config_path, self._config(port))
         output = self._folder / "startup.log"
         pid = start_detached([str(program), "-c", str(self._config_path)], output)
+        self.launched = True
         ports = self._await_ports(pid, output)
         actual = int(ports["nats"][0].rpartition(":")[2])
-        host = "127.0.0.1" if self._host == _ANY_ADDRESS else self._host
         record = _Record(
             pid=pid,
             port=actual,
-            url=f"nats://{host}:{actual}",
+            url=nats_url(_LOOPBACK_OF.get(self._host, self._host), actual),
             monitor_url=ports["monitoring"][0],
         )
         write_private(self._config_path, self._config(actual))
@@ -222,7 +238,8 @@ class EmbeddedBroker:
         )
 
     def _check_free(self, port: int) -> None:
-        with socket.socket() as probe:
+        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
+        with socket.socket(family) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind((self._host, port))
@@ -232,15 +249,16 @@ class EmbeddedBroker:
                     if self._wanted_port
                     else f"Threadlets know it; free it, or delete {self._record_path}"
                 )
+                place = nats_url(self._host, port).removeprefix("nats://")
                 raise BrokerError(
-                    f"broker: cannot listen on {self._host}:{port}: {error.strerror}; {remedy}"
+                    f"broker: cannot listen on {place}: {error.strerror}; {remedy}"
                 ) from None
 
     def _await_ports(self, pid: int, output: Path) -> dict[str, list[str]]:
         ports_file = self._folder / f"nats-server_{pid}.ports"
         deadline = time.monotonic() + _START_TIMEOUT_S
         while time.monotonic() < deadline:
-            with suppress(FileNotFoundError, msgspec.DecodeError):
+            with suppress(FileNotFoundError, *UNREADABLE):
                 return msgspec.json.decode(ports_file.read_bytes(), type=dict[str, list[str]])
             if has_ended(pid):
                 raise BrokerError(f"nats-server ended at once: {self._last_words(output)}")
@@ -260,7 +278,7 @@ class EmbeddedBroker:
             return msgspec.json.decode(self._record_path.read_bytes(), type=_Record)
         except FileNotFoundError:
             return None
-        except (OSError, msgspec.DecodeError) as error:
+        except (OSError, *UNREADABLE) as error:
             raise StateError(f"{self._record_path}: cannot be read: {error}") from None
 
     @contextmanager
@@ -273,7 +291,7 @@ class EmbeddedBroker:
 
 def _answers(server: _Record) -> bool:
     """Return whether something greets a client as a nats-server does."""
-    host = server.url.removeprefix("nats://").rpartition(":")[0]
+    host = server.url.removeprefix("nats://").rpartition(":")[0].strip("[]")
     try:
         with socket.create_connection((host, server.port), timeout=_PROBE_TIMEOUT_S) as probe:
             return probe.recv(len(_GREETING)) == _GREETING

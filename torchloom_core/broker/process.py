@@ -59,7 +59,8 @@ def end(pid: int, argument: str, patience_s: float) -> None:
     for request in (signal.SIGTERM, signal.SIGKILL):
         if not is_running(pid, argument):
             return
-        os.kill(pid, request)
+        with suppress(ProcessLookupError):  # it has ended since we looked
+            os.kill(pid, request)
         deadline = time.monotonic() + patience_s
         while is_running(pid, argument) and time.monotonic() < deadline:
             time.sleep(_POLL_S)

@@ -1,47 +1,55 @@
 """People's requests: served by the Weaver as a NATS micro service, sent by the command line."""
 
+import getpass
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import nats.errors
-import nats.micro
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.micro.request import Request
-from nats.micro.service import Service
+from nats.micro.service import Service, ServiceConfig
 
 from torchloom_core import subjects
 from torchloom_core.bus.link import Link
-from torchloom_core.codec import encode
+from torchloom_core.codec import MAX_MESSAGE_BYTES, encode
 from torchloom_core.control import Answer
-from torchloom_core.errors import RequestError, TorchloomError
+from torchloom_core.errors import MessageError, RequestError, TorchloomError
 from torchloom_core.messages import SCHEMA_VERSION
+from torchloom_core.nats_jwt import user_name
 
 _log = logging.getLogger(__name__)
 
 SERVICE = "torchloom"
 
-Handler = Callable[[bytes], Awaitable[bytes]]
+_LONGEST_TEXT = 2000
+_SHOWN = 80
+
+Handler = Callable[[bytes, str], Awaitable[bytes]]
+"""Answers the body of a request; the second argument is the person who asks."""
 
 
 async def serve(client: Client, run: str, handlers: Mapping[str, Handler]) -> Service:
-    """Answer each verb on its subject; ``nats micro ls`` shows the service ``torchloom``.
+    """Answer each verb, whoever asks; ``nats micro ls`` shows the service ``torchloom``.
 
     Whatever a handler raises is answered with an :class:`~torchloom_core.control.Answer`
     that is not ok.
     """
-    service = await nats.micro.add_service(
-        client,
+    config = ServiceConfig(
         name=SERVICE,
         version=f"{SCHEMA_VERSION}.0.0",
         description="Controls a distributed training run.",
         metadata={"run": run},
     )
+    service = Service(client, config)
+    with suppress(nats.errors.TimeoutError):  # it is subscribed; the caller waits for the server
+        await service.start()
     for verb, handler in handlers.items():
         await service.add_endpoint(
             name=subjects.token(verb),
-            subject=subjects.control(run, verb),
+            subject=subjects.control(run, verb=verb),
             handler=_answering(verb, handler),
         )
     return service
@@ -49,31 +57,50 @@ async def serve(client: Client, run: str, handlers: Mapping[str, Handler]) -> Se
 
 def _answering(verb: str, handler: Handler) -> Callable[[Request], Awaitable[None]]:
     async def answer(request: Request) -> None:
+        person = subjects.person_of(request.subject)
         try:
-            reply = await handler(request.data)
+            _check_name(verb, person)
+            reply = await handler(request.data, person)
         except TorchloomError as error:
-            reply = encode(Answer(ok=False, text=str(error)))
+            reply = _refusal(str(error))
         except Exception as error:  # noqa: BLE001  (a person is owed an answer)
-            _log.exception("request %s failed", verb)
-            text = f"{verb}: the Weaver failed ({type(error).__name__}: {error}); its log says more"
-            reply = encode(Answer(ok=False, text=text))
+            _log.exception("request %s of %s failed", verb, person)
+            failure = f"the Weaver failed ({type(error).__name__}: {error})"
+            reply = _refusal(f"{verb}: {failure}"[:_LONGEST_TEXT] + "; its log says more")
+        if len(reply) > MAX_MESSAGE_BYTES:
+            need = f"need an answer of at most {MAX_MESSAGE_BYTES} bytes"
+            reply = _refusal(f"{verb}: {need}, was {len(reply)}")
         if request._msg.reply:  # a plain `nats pub` wants no answer
             await request.respond(reply)
 
     return answer
 
 
+def _check_name(verb: str, person: str) -> None:
+    """Raise MessageError unless it is a name; a server without our rights lets anything through."""
+    if not subjects.is_name(person):
+        rule = f"need a person's name of {subjects.NAME_RULE}"
+        raise MessageError(f"{verb}: {rule}, was {person[:_SHOWN]!r}")
+
+
+def _refusal(text: str) -> bytes:
+    return encode(Answer(ok=False, text=text[:_LONGEST_TEXT]))
+
+
 class ControlClient:
     """A person's side: asks the Weaver, and listens to what it tells."""
 
-    def __init__(self, link: Link, url: str, run: str) -> None:
+    def __init__(self, link: Link, url: str, run: str, person: str) -> None:
         self._link = link
         self._url = url
         self._run = run
+        self._person = person
 
     @classmethod
     async def connect(cls, url: str, run: str, creds: Path | None = None) -> "ControlClient":
-        """Connect to the run's broker.
+        """Connect to the run's broker, as the person whom the credentials name.
+
+        Without credentials it is the one who is logged in.
 
         Raises
         ------
@@ -82,10 +109,14 @@ class ControlClient:
         """
         # People's credentials allow the inbox that plain NATS tools use.
         link = await Link.open(url, creds=creds, name=f"torchloom-cli-{run}", inbox_prefix="_INBOX")
-        return cls(link, url, run)
+        return cls(link, url, run, _person(creds))
 
-    async def ask(self, verb: str, body: bytes = b"", timeout_s: float = 5.0) -> bytes:
+    async def ask(
+        self, verb: str, body: bytes = b"", timeout_s: float = 5.0, tries: int = 1
+    ) -> bytes:
         """Return the Weaver's answer to ``verb``.
+
+        Where none comes in time the same is asked again, ``tries`` times in all.
 
         Raises
         ------
@@ -93,9 +124,8 @@ class ControlClient:
             If nobody answers.
         """
         try:
-            reply: Msg = await self._link.client.request(
-                subjects.control(self._run, verb), body, timeout=timeout_s
-            )
+            subject = subjects.control(self._run, self._person, verb)
+            reply = await self._ask(subject, body, timeout_s, tries)
         except nats.errors.NoRespondersError:
             raise RequestError(
                 f"{self._url}: no Weaver of run {self._run} answers {verb!r}; is it running?"
@@ -103,11 +133,17 @@ class ControlClient:
         except nats.errors.TimeoutError:
             raise RequestError(
                 f"{self._url}: need an answer to {verb!r} from the Weaver of run {self._run} "
-                f"within {timeout_s:g} s, was silence"
+                f"within {tries * timeout_s:g} s, was silence"
             ) from None
         except nats.errors.Error as error:
             raise RequestError(f"{self._url}: {verb!r} could not be asked: {error}") from None
         return bytes(reply.data)
+
+    async def _ask(self, subject: str, body: bytes, timeout_s: float, tries: int) -> Msg:
+        for _ in range(tries - 1):
+            with suppress(nats.errors.TimeoutError):
+                return await self._link.client.request(subject, body, timeout=timeout_s)
+        return await self._link.client.request(subject, body, timeout=timeout_s)
 
     async def listen(self, callback: Callable[[str, bytes], None]) -> None:
         """Call ``callback(kind, data)`` for everything the Weaver tells from now on."""
@@ -122,3 +158,13 @@ class ControlClient:
     async def close(self) -> None:
         """Disconnect."""
         await self._link.close()
+
+
+def _person(creds: Path | None) -> str:
+    """Return who asks; what is no name becomes the one nearest to it."""
+    if creds is not None:
+        return subjects.as_name(user_name(creds.read_text(encoding="utf-8")))
+    try:
+        return subjects.as_name(getpass.getuser())
+    except (KeyError, OSError, ImportError):  # nobody: a user id without an entry
+        return subjects.DEFAULT_PERSON

@@ -2,16 +2,19 @@
 
 import asyncio
 import logging
+import re
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
 import nats.errors
 import nats.js.errors
-from nats.aio.client import Client
 
 from torchloom_core.broker.binary import check_version
-from torchloom_core.errors import BrokerError
+from torchloom_core.errors import BrokerError, RefusedByBrokerError
+from torchloom_core.limits import CREDS
+from torchloom_core.nats_client import NatsClient
 
 _log = logging.getLogger(__name__)
 
@@ -20,7 +23,7 @@ _T = TypeVar("_T")
 _CONNECT_TIMEOUT_S = 5
 _RECONNECT_WAIT_S = 0.2
 _PING_INTERVAL_S = 10
-_FLUSH_TIMEOUT_S = 5
+_CLOSE_S = 5.0
 _FOREVER = -1
 
 RETRY_S = 20.0
@@ -48,11 +51,13 @@ class Link:
         self._closing = False
         self._last_error: Exception | None = None
         self._on_reconnect: list[Callable[[], Awaitable[None]]] = []
-        self.client = Client()
+        self.client = NatsClient()
 
     @classmethod
-    async def open(cls, url: str, *, creds: Path | None, name: str, inbox_prefix: str) -> "Link":
-        """Connect to the server at ``url``.
+    async def open(
+        cls, url: str, *, creds: Path | None, name: str, inbox_prefix: str, patience_s: float = 0.0
+    ) -> "Link":
+        """Connect to the server at ``url``; for ``patience_s`` that it cannot be is no error.
 
         Raises
         ------
@@ -61,14 +66,20 @@ class Link:
         """
         if creds is not None:
             _check_creds(creds)
-        link = cls(url, name)
-        try:
-            await link._connect(creds, inbox_prefix)
-            check_version(str(link.client._server_info.get("version", "none")), url)
-        except BrokerError:
-            await link.close()
-            raise
-        return link
+        clock = asyncio.get_running_loop()
+        deadline = clock.time() + patience_s
+        while True:
+            link = cls(url, name)
+            try:
+                await link._connect(creds, inbox_prefix)
+                check_version(str(link.client._server_info.get("version", "none")), url)
+            except BrokerError:
+                await link.close()
+                if clock.time() >= deadline:
+                    raise
+                await asyncio.sleep(_RETRY_WAIT_S)
+            else:
+                return link
 
     @property
     def is_connected(self) -> bool:
@@ -87,7 +98,9 @@ class Link:
         Raises
         ------
         BrokerError
-            If it has not succeeded after ``RETRY_S``, or never can.
+            If it has not succeeded after ``RETRY_S``.
+        RefusedByBrokerError
+            If it never can.
         """
         clock = asyncio.get_running_loop()
         deadline = clock.time() + RETRY_S
@@ -98,7 +111,8 @@ class Link:
                     await self._connected.wait()
                 return await call()
             except _FINAL_ERRORS as error:
-                raise BrokerError(f"{self._url}: {what}: {_one_line(error)}") from None
+                line = f"{self._url}: {what}: {_one_line(error)}"
+                raise RefusedByBrokerError(line) from None
             except (nats.errors.Error, TimeoutError) as error:
                 reason = error if isinstance(error, nats.errors.Error) else reason
                 await asyncio.sleep(_RETRY_WAIT_S)
@@ -107,20 +121,34 @@ class Link:
         )
 
     async def settle(self) -> None:
-        """Return once the server has handled all that was published and subscribed so far."""
-        # The client's PING overtakes what it still buffers; the second one cannot.
-        await self.client.flush(_FLUSH_TIMEOUT_S)
-        await self.client.flush(_FLUSH_TIMEOUT_S)
+        """Return once the server has handled all that was published and subscribed so far.
+
+        What was subscribed is subscribed again after a reconnect.
+
+        Raises
+        ------
+        BrokerError
+            If the server has not answered after ``RETRY_S``.
+        """
+        await self.persist("wait for the server", self._flush)
 
     async def close(self) -> None:
         """Send what is buffered, if the server is there to take it, and disconnect."""
         self._closing = True
-        if self.is_connected:
-            try:
-                await self.settle()
-            except nats.errors.Error as error:
-                _log.warning("%s: lost what was being sent: %s", self._url, _one_line(error))
-        await self.client.close()
+        # nats-py asserts that a client it closes has seen a server, which a malformed URL has not.
+        try:
+            async with asyncio.timeout(_CLOSE_S):
+                if self.is_connected:
+                    await self._flush()
+                with suppress(AssertionError):
+                    await self.client.close()
+        except (nats.errors.Error, OSError, TimeoutError) as error:
+            _log.warning("%s: lost what was being sent: %s", self._url, _one_line(error))
+
+    async def _flush(self) -> None:
+        # The client's PING overtakes what it still buffers; the second one cannot.
+        await self.client.flush()
+        await self.client.flush()
 
     async def _connect(self, creds: Path | None, inbox_prefix: str) -> None:
         try:
@@ -158,7 +186,7 @@ class Link:
         self._last_error = error
         if self._closing or not self._connected.is_set():
             _log.debug("%s: %s", self._url, _one_line(error))
-        elif isinstance(error, nats.errors.Error):
+        elif isinstance(error, nats.errors.Error | OSError):
             _log.warning("%s: %s", self._url, _one_line(error))
         else:
             _log.error("%s: a message could not be handled", self._url, exc_info=error)
@@ -188,7 +216,7 @@ def _check_creds(path: Path) -> None:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise BrokerError(f"{path}: the credentials cannot be read: {reason}") from None
-    if "NATS USER JWT" not in text or "USER NKEY SEED" not in text:
+    if not text or not re.search(CREDS, text):
         raise BrokerError(f"{path}: need a NATS credentials file, with a user JWT and its seed")
 
 

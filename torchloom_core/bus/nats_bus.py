@@ -1,13 +1,13 @@
 """The bus as the Weaver sees it: what comes in, what goes out, and what must not be lost.
 
-Calls that write (:meth:`NatsBus.send`, :meth:`NatsBus.put`, ...) return once the broker has
+Calls that write (:meth:`NatsBus.send`, :meth:`NatsBus.store`, ...) return once the broker has
 the write on file, wait out a restart of the broker, and raise
 :class:`~torchloom_core.errors.BrokerError` when it stays away longer.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,17 +20,21 @@ from torchloom_core import subjects
 from torchloom_core.bus import control
 from torchloom_core.bus.inlet import Inlet, Malformed, Receive
 from torchloom_core.bus.link import Link
-from torchloom_core.bus.store import EPOCH_KEY, Store
+from torchloom_core.bus.store import EPOCH_KEY, Left, Store
 from torchloom_core.clock import Clock, SystemClock
 from torchloom_core.codec import decode_join_request, encode
 from torchloom_core.errors import BrokerError, MessageError
-from torchloom_core.messages import Command, JoinReply, JoinRequest, RollCall
+from torchloom_core.messages import Command, Hold, JoinReply, JoinRequest, RollCall
+from torchloom_core.telling import plain_line
 
 _log = logging.getLogger(__name__)
 
 _PENDING_MESSAGES = 1 << 20
 _PENDING_BYTES = 1 << 29
 _OUTBOX_MESSAGES = 4096
+_AT_ONCE = 100
+_CLOSE_S = 5.0
+_EPOCH_LOOKS_S = (0.0, 0.05, 0.5)
 
 
 class NatsBus:
@@ -51,9 +55,16 @@ class NatsBus:
 
     @classmethod
     async def connect(
-        cls, url: str, run: str, creds: Path | None = None, clock: Clock | None = None
+        cls,
+        url: str,
+        run: str,
+        creds: Path | None = None,
+        clock: Clock | None = None,
+        patience_s: float = 0.0,
     ) -> "NatsBus":
         """Connect to the broker, and from then on reconnect for ever; make streams and bucket.
+
+        A broker that cannot be reached is no error before ``patience_s`` have passed.
 
         Raises
         ------
@@ -61,7 +72,11 @@ class NatsBus:
             If it cannot be reached, refuses the credentials, is too old, or has JetStream off.
         """
         link = await Link.open(
-            url, creds=creds, name=f"torchloom-weaver-{run}", inbox_prefix=_inbox(run)
+            url,
+            creds=creds,
+            name=f"torchloom-weaver-{run}",
+            inbox_prefix=_inbox(run),
+            patience_s=patience_s,
         )
         store = Store(link, run)
         try:
@@ -90,7 +105,7 @@ class NatsBus:
         receive : callable
             ``(message, ts_recv_ns)`` for every telemetry batch, event and ack. It must not
             block. An ack or event comes again, now or to the next Weaver, until ``receive``
-            returned from it once: a repeated one has to be harmless.
+            returned True from it once: a repeated one has to be harmless.
         malformed : callable
             ``(subject, reason)`` for every message that was dropped.
         """
@@ -99,26 +114,33 @@ class NatsBus:
         await self._hear(subjects.telemetry(self._run), inlet.take_telemetry)
         await self._link.settle()
 
-    async def add_worker(self, worker: str) -> None:
-        """Make the durable consumer from which ``worker`` pulls its commands; repeatable."""
-        await self._store.add_worker(worker)
+    async def add_workers(self, workers: Sequence[str]) -> None:
+        """Make the durable consumers from which workers pull their commands; repeatable."""
+        for start in range(0, len(workers), _AT_ONCE):
+            at_once = map(self._store.add_worker, workers[start : start + _AT_ONCE])
+            for error in await asyncio.gather(*at_once, return_exceptions=True):
+                if error is not None:
+                    raise error
 
-    async def send(self, command: Command) -> None:
-        """Put a command on file for its worker; one that is sent again is there only once."""
-        await self._store.publish(
-            f"send command {command.id}",
-            subjects.command(self._run, command.worker),
-            encode(command),
-            f"{command.id}:{command.epoch}",
+    async def send(self, commands: Sequence[Command]) -> None:
+        """Put commands on file for their workers; one sent again is there only once."""
+        await self._store.send(
+            [
+                (subjects.command(self._run, c.worker), encode(c), f"{c.id}:{c.epoch}")
+                for c in commands
+            ]
         )
 
-    async def recall(self, worker: str) -> None:
-        """Take the worker's commands off file; those that it has pulled already stay with it."""
-        await self._store.recall(worker)
+    async def recall(self, worker: str, commands: Iterable[str]) -> None:
+        """Take commands off file, by their ids; one that was pulled already stays with its worker.
 
-    async def roll_call(self, epoch: int) -> None:
-        """Ask every worker to say hello."""
-        data = encode(RollCall(run=self._run, epoch=epoch))
+        For one that an earlier Weaver sent, all that was sent to the worker before goes.
+        """
+        await self._store.recall(worker, [f"{command}:{self._epoch}" for command in commands])
+
+    async def roll_call(self, epoch: int, workers: Sequence[str] = ()) -> None:
+        """Ask these workers to say hello, or every one."""
+        data = encode(RollCall(run=self._run, epoch=epoch, workers=tuple(workers)))
 
         async def call() -> None:
             await self._link.client.publish(subjects.roll_call(self._run), data)
@@ -128,26 +150,33 @@ class NatsBus:
 
     def tell(self, kind: str, message: msgspec.Struct) -> None:
         """Publish for whoever listens; lost, and counted in ``untold``, if the broker is away."""
+        self._publish(subjects.out(self._run, kind), message)
+
+    def hold(self, message: Hold) -> None:
+        """Say which pause is in force; where that is lost, workers go on by themselves."""
+        self._publish(subjects.hold(self._run), message)
+
+    def _publish(self, subject: str, message: msgspec.Struct) -> None:
         try:
-            self._outbox.put_nowait((subjects.out(self._run, kind), encode(message)))
+            self._outbox.put_nowait((subject, encode(message)))
         except asyncio.QueueFull:
             self.untold += 1
 
-    async def put(self, key: str, data: bytes) -> None:
-        """Set a key of the run's bucket; puts land in the order in which they were called."""
-        await self._store.put(key, data)
+    async def left(self) -> Left:
+        """Return the state that the last Weaver left."""
+        return await self._store.left()
 
-    async def get(self, key: str) -> bytes | None:
-        """Return a key's value, None where there is none."""
-        return await self._store.get(key)
+    async def store(self, entries: Mapping[str, bytes | None]) -> None:
+        """Store entries of this epoch's state, in order; None takes one away."""
+        await self._store.write(self._epoch, entries)
 
-    async def items(self, prefix: str) -> dict[str, bytes]:
-        """Return ``{key: value}`` of all keys ``<prefix>.<...>``."""
-        return await self._store.items(prefix)
+    async def take_over(self) -> None:
+        """Say that this epoch's entries are all of the state; StateError if another's are."""
+        await self._store.take_over(self._epoch)
 
-    async def claim_epoch(self) -> int:
-        """Become the run's Weaver: raise the epoch by one and return it."""
-        self._epoch = await self._store.claim_epoch()
+    async def claim_epoch(self, above: int = 0) -> int:
+        """Become the run's Weaver: raise the epoch, past ``above`` at least, and return it."""
+        self._epoch = await self._store.claim_epoch(above)
         return self._epoch
 
     async def on_epoch(self, callback: Callable[[int], None]) -> None:
@@ -170,7 +199,7 @@ class NatsBus:
             try:
                 reply = await handler(decode_join_request(msg.data))
             except MessageError as error:
-                reply = JoinReply(error=str(error))
+                reply = JoinReply(error=plain_line(str(error)))
                 if self._inlet:
                     self._inlet.reject(msg.subject, str(error))
             if msg.reply:
@@ -179,12 +208,18 @@ class NatsBus:
         await self._hear(subjects.join(self._run), answer)
         await self._link.settle()
 
+    def shut(self) -> None:
+        """Take nothing in any more: what is not acknowledged yet is the next Weaver's."""
+        self._inlet = None
+
     async def close(self) -> None:
-        """Stop taking anything in, send what is waiting, and disconnect."""
-        if self.is_connected and self._service is not None:
-            await self._service.stop()
-        if self.is_connected:
-            await self._outbox.join()
+        """Stop taking anything in, send what is waiting if the broker takes it, and disconnect."""
+        with suppress(nats.errors.Error, TimeoutError):
+            async with asyncio.timeout(_CLOSE_S):
+                if self.is_connected and self._service is not None:
+                    await self._service.stop()
+                if self.is_connected:
+                    await self._outbox.join()
         self._posting.cancel()
         with suppress(asyncio.CancelledError):
             await self._posting
@@ -201,8 +236,7 @@ class NatsBus:
     async def _take_report(self, msg: Msg) -> None:
         if self._inlet is None:
             return
-        self._inlet.take_report(msg)
-        if self.is_connected:
+        if self._inlet.take_report(msg) and self.is_connected:
             await msg.ack()
 
     async def _post(self) -> None:
@@ -218,8 +252,13 @@ class NatsBus:
                 self._outbox.task_done()
 
     async def _epoch_moved(self, _: Msg) -> None:
-        # A claim that lost its race is published too, so the bucket has the last word.
-        await self._look_at_epoch()
+        # A claim that lost its race is published too, so the bucket has the last word; and one
+        # may be heard before the bucket has it, so a look that finds nothing is repeated.
+        for wait_s in _EPOCH_LOOKS_S:
+            await asyncio.sleep(wait_s)
+            await self._look_at_epoch()
+            if self._superseded is None:
+                return
 
     async def _look_at_epoch(self) -> None:
         if self._superseded is None or not self._epoch:

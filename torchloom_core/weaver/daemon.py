@@ -1,21 +1,20 @@
-"""The Weaver's life: start the broker, take the epoch, recover, run the loop, stop.
+"""One life of the Weaver: inputs to the kernel, to the record, and out; and the tick.
 
-``torchloom weaver`` calls :func:`run`; the demo and the tests start it as its own process.
+:mod:`torchloom_core.weaver.startup` makes it and ends it.
 """
 
 import asyncio
 import logging
-import signal
-from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack
+import traceback
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from torchloom_core import subjects
 from torchloom_core.actions import Alert
-from torchloom_core.broker import EmbeddedBroker
+from torchloom_core.admission import unwanted
 from torchloom_core.bus import NatsBus
 from torchloom_core.clock import SystemClock
 from torchloom_core.config import Config
@@ -25,9 +24,11 @@ from torchloom_core.decisions import (
     CordonOver,
     ForecastWanted,
     Input,
+    InputFailed,
     Notice,
     Outcome,
     Output,
+    PauseHeld,
     PolicyFailed,
     Recovered,
     Reply,
@@ -35,24 +36,27 @@ from torchloom_core.decisions import (
     Verdict,
 )
 from torchloom_core.enrolment import Enrolment
-from torchloom_core.errors import StateError
+from torchloom_core.errors import KernelFailure, StateError, SupersededError, TorchloomError
 from torchloom_core.kernel import Kernel
-from torchloom_core.messages import JoinReply, JoinRequest, Telemetry
+from torchloom_core.messages import Hold, JoinReply, JoinRequest, Telemetry
 from torchloom_core.plugins import ActivePlugins
 from torchloom_core.policy_host import DeadlineGuard
 from torchloom_core.summaries import summarise
-from torchloom_core.trajectory.layout import run_folder
+from torchloom_core.trajectory.reader import Recorded
 from torchloom_core.trajectory.writer import TrajectoryWriter
 from torchloom_core.weaver.desk import Desk
 from torchloom_core.weaver.forecasting import forecast
-from torchloom_core.weaver.join_file import write_join_file
-from torchloom_core.weaver.outbox import CONTROL_KEY, Outbox, may_change_control
+from torchloom_core.weaver.outbox import Outbox
+from torchloom_core.weaver.recovery import same_input
 from torchloom_core.weaver.status import describe, describe_knobs
 
 log = logging.getLogger(__name__)
 
 _PREDICTOR_PATIENCE_S = 60.0
 _GOODBYE_S = 5.0
+
+_HOLD_S = 1.0
+"""How often workers hear that their pause is held; they go on after 3 s of silence."""
 
 
 class Weaver:
@@ -75,43 +79,81 @@ class Weaver:
         self._trajectory = trajectory
         self._kernel = Kernel(config, plugins, DeadlineGuard(config.weaver.policy_budget_s))
         self._outbox = Outbox(bus, clock, epoch)
+        self._poison: Recorded | None = None
         self._forecasts: set[asyncio.Task[None]] = set()
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.desk = Desk(epoch, self.enter, self.status, lambda: describe_knobs(self._kernel))
+        self.desk = Desk(epoch, self.enter, self.status, partial(describe_knobs, self._kernel))
 
     # --- inputs ---
 
-    def receive(self, message: Telemetry | Input, ts_ns: int) -> None:
-        """Feed one input to the kernel, record it, and post what it led to."""
+    def receive(self, message: Telemetry | Input, ts_ns: int) -> bool:
+        """Feed one input to the kernel, record it, and post what it led to.
+
+        Return whether it was dealt with: False once this life is over.
+        """
+        if self._over.done():
+            return False
         try:
             if isinstance(message, Telemetry):
                 self._trajectory.telemetry(message, ts_ns)
                 self._kernel.step(message, ts_ns)
-                return
+                return True
+            if self._poison is not None and same_input(message, self._poison):
+                log.warning("passed over the input at which the last Weaver failed: %s", message)
+                return True
             outputs = self._kernel.step(message, ts_ns)
             self._trajectory.event(message, ts_ns, outputs)
             if outputs:
                 self._post(outputs)
-        except StateError as error:
+        except TorchloomError as error:
             self._end(error)
+            return False
+        except Exception as error:  # noqa: BLE001 - the kernel is half changed: nothing goes on
+            self._fail(message, ts_ns, error)
+        return True
 
     def enter(self, message: Input) -> None:
         """Feed an input that the Weaver itself makes, stamped now."""
         self.receive(message, self._clock.now_ns())
 
+    def _fail(self, message: Telemetry | Input, ts_ns: int, error: Exception) -> None:
+        """End this life: what it has in memory is not to be trusted, what is on file is."""
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        said = f"{type(error).__name__}: {error}"
+        kind = type(message).__name__
+        if not isinstance(message, Telemetry):
+            failed = InputFailed(error=said, trace="".join(traceback.format_exception(error)))
+            try:
+                self._trajectory.event(message, ts_ns, [failed])
+                self._trajectory.flush()
+            except StateError as unrecorded:
+                log.warning("%s", unrecorded)
+        whose = f" of {message.worker}" if hasattr(message, "worker") else ""
+        self._end(
+            KernelFailure(
+                f"{self._trajectory.folder}: input {self._kernel.seq}, {kind}{whose}: {said} "
+                f"({Path(place.filename).name}:{place.lineno}); the next Weaver passes over it"
+            )
+        )
+
     def _post(self, outputs: Sequence[Output]) -> None:
         # On file before anyone is told: what was done is never missing from the trajectory.
         self._trajectory.flush()
-        changed = any(map(may_change_control, outputs))
-        self._outbox.post(outputs, self._kernel.control() if changed else None)
+        self._outbox.post(outputs, self._kernel.changes(), self._kernel.seq)
         for output in outputs:
             _log(output)
             if isinstance(output, Reply):
                 self.desk.reply(output)
+            elif isinstance(output, PauseHeld):
+                self._say_hold(output.over)
             elif isinstance(output, ForecastWanted):
                 task = asyncio.create_task(self._forecast(output))
                 self._forecasts.add(task)
                 task.add_done_callback(self._forecasts.discard)
+
+    def _say_hold(self, over: str = "") -> None:
+        verdict, run = self._kernel.pauses.verdict, self._config.run.name
+        self._bus.hold(Hold(run=run, epoch=self._epoch, hold=verdict, over=over))
 
     async def _forecast(self, wanted: ForecastWanted) -> None:
         predictor = self._plugins.predictors[wanted.predictor]
@@ -121,32 +163,46 @@ class Weaver:
 
     # --- the loop ---
 
-    async def start(self, control: Control) -> None:
-        """Take over what the last Weaver left, then open the doors."""
-        self.enter(Recovered(epoch=self._epoch, control=control))
+    async def start(self, recovered: Recovered, poison: Recorded | None = None) -> None:
+        """Take over what the last Weaver left, then open the doors.
+
+        Parameters
+        ----------
+        poison : Recorded, optional
+            The input at which the last Weaver failed; it is passed over if it comes again.
+
+        Raises
+        ------
+        TorchloomError
+            If what was left cannot be taken over, or the broker stays away.
+        """
+        self._poison = poison
+        self.enter(recovered)
+        control = recovered.control
         if control != Control():
             text = "epoch %d, after an earlier Weaver that left %d commands in flight"
             log.info(text, self._epoch, len(control.flights))
         for failure in self._plugins.failed:
             log.warning("quarantined: %s", failure.detail)
+        if self._over.done():
+            self._over.result()
+        await self._outbox.store()
+        await self._bus.take_over()
         await self._bus.open(self.receive, lambda subject, reason: None)
         await self._bus.serve(self.desk.verbs)
         await self._bus.on_epoch(self._superseded)
         await self._bus.roll_call(self._epoch)
+        self._say_hold()  # none: whoever is still paused by an earlier Weaver goes on
 
     async def admit_workers(self, enrolment: Enrolment) -> None:
         """Give credentials to workers that ask with the join credentials."""
 
         async def handle(request: JoinRequest) -> JoinReply:
-            alive = self._kernel.fleet.alive(request.worker, self._clock.now_ns())
-            if alive is None:
-                enrolment.release(request.worker)
-            else:
-                enrolment.seen(request.worker, alive)
-            reply = enrolment.grant(request)
-            if reply.error:
-                log.warning("%s may not join: %s", request.worker, reply.error)
-            return reply
+            kernel = self._kernel
+            alive = kernel.fleet.alive(request.worker, self._clock.now_ns())
+            training, need = kernel.operations.training_groups(), self._config.arbiter.min_groups
+            error = unwanted(request, alive, kernel.fleet, training, need)
+            return enrolment.admit(request, alive, unwanted=error)
 
         await self._bus.serve_join(handle)
 
@@ -155,25 +211,28 @@ class Weaver:
 
         Raises
         ------
-        StateError
-            If the trajectory cannot be written, or another Weaver took over the run.
+        TorchloomError
+            If the trajectory cannot be written, the broker will never take the state, another
+            Weaver took over the run, or the kernel failed at an input.
         """
         sending = asyncio.create_task(self._outbox.run())
         ticking = asyncio.create_task(self._tick_forever())
+        holding = asyncio.create_task(self._hold_forever())
         stopping = asyncio.create_task(stop.wait())
         try:
-            ends: set[asyncio.Future[Any]] = {sending, ticking, stopping, self._over}
+            ends: set[asyncio.Future[Any]] = {sending, ticking, holding, stopping, self._over}
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            for end in (self._over, ticking, sending):
+            for end in (self._over, ticking, holding, sending):
                 if end.done():
                     end.result()
             await asyncio.wait({asyncio.create_task(self._outbox.drained())}, timeout=_GOODBYE_S)
         finally:
-            tasks = {sending, ticking, stopping, *self._forecasts}
+            tasks = {sending, ticking, holding, stopping, *self._forecasts}
             for pending in tasks:
                 pending.cancel()
+            self._kernel.pauses.end()
+            self._say_hold()
             await asyncio.gather(*tasks, return_exceptions=True)
-            self._trajectory.close()
 
     async def _tick_forever(self) -> None:
         loop = asyncio.get_running_loop()
@@ -185,17 +244,24 @@ class Weaver:
             self._trajectory.flush()
             due = max(due + tick_s, loop.time())
 
+    async def _hold_forever(self) -> None:
+        while True:
+            await asyncio.sleep(_HOLD_S)
+            if self._kernel.pauses.verdict:
+                self._say_hold()
+
     def _superseded(self, epoch: int) -> None:
         if epoch > self._epoch:
             run = self._config.run.name
-            self._end(StateError(f"another Weaver took over run {run} under epoch {epoch}"))
+            self._end(SupersededError(f"another Weaver took over run {run} under epoch {epoch}"))
 
-    def _end(self, error: StateError) -> None:
+    def _end(self, error: TorchloomError) -> None:
+        self._bus.shut()
         if not self._over.done():
             self._over.set_exception(error)
 
-    def status(self) -> Status:
-        """Describe the run at this moment."""
+    def status(self, after: str) -> Status:
+        """Describe the run at this moment, from the worker after ``after`` on."""
         return describe(
             self._kernel,
             self._config,
@@ -203,12 +269,13 @@ class Weaver:
             now_ns=self._clock.now_ns(),
             malformed=self._bus.malformed,
             log=str(self._trajectory.folder),
+            after=after,
         )
 
 
 def _log(output: Output) -> None:
     match output:
-        case Notice(kind="hello" | "exit") | CordonOver() | Verdict():
+        case Notice(kind="hello" | "exit" | "wanted" | "run_over") | CordonOver() | Verdict():
             level = logging.INFO
         case Outcome(action=Alert()) | Notice() | PolicyFailed():
             level = logging.WARNING
@@ -218,62 +285,3 @@ def _log(output: Output) -> None:
             return
     kind = str(output.__struct_config__.tag)
     log.log(level, "%s: %s", kind, summarise(kind, msgspec.to_builtins(output)))
-
-
-async def run(
-    config: Config, plugins: ActivePlugins, ready: Callable[[str], None] = lambda url: None
-) -> None:
-    """Run a Weaver until SIGINT or SIGTERM; ``ready`` is called with the broker's URL.
-
-    Raises
-    ------
-    TorchloomError
-        If the broker, the state folder or the run cannot be had; one line each.
-    """
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for signum in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(signum, stop.set)
-    state_dir = Path(config.weaver.state_dir)
-    clock = SystemClock()
-    async with AsyncExitStack() as stack:
-        broker = None
-        url, creds = config.broker.url, Path(config.broker.creds) if config.broker.creds else None
-        if not url:
-            broker = EmbeddedBroker(
-                state_dir, config.run.name, host=config.broker.host, port=config.broker.port
-            )
-            await broker.start()
-            supervising = asyncio.create_task(broker.supervise())
-            stack.callback(supervising.cancel)
-            url, creds = broker.url, broker.credentials.weaver_creds
-        bus = await NatsBus.connect(url, config.run.name, creds=creds, clock=clock)
-        stack.push_async_callback(bus.close)
-        epoch = await bus.claim_epoch()
-        control = _read_control(await bus.get(CONTROL_KEY), config.run.name)
-        trajectory = TrajectoryWriter(
-            run_folder(state_dir, config.run.name),
-            config.run.name,
-            epoch,
-            config,
-            plugins.versions,
-            clock.now_ns(),
-        )
-        weaver = Weaver(config, plugins, bus, clock, epoch, trajectory)
-        await weaver.start(control)
-        if broker is not None:
-            await weaver.admit_workers(Enrolment(config.run.name, broker.credentials.worker_jwt))
-        write_join_file(state_dir, config, url, broker)
-        ready(url)
-        await weaver.run(stop)
-    if broker is not None:
-        await broker.stop()
-
-
-def _read_control(left: bytes | None, run: str) -> Control:
-    """Return what the last Weaver left in the run's bucket."""
-    try:
-        return msgspec.json.decode(left, type=Control) if left else Control()
-    except msgspec.DecodeError as error:
-        place = f"bucket {subjects.bucket(run)}, key {CONTROL_KEY}"
-        raise StateError(f"{place}: the state left there cannot be read: {error}") from None

@@ -4,17 +4,17 @@ See :mod:`torchloom_core.control` for the verbs.
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from itertools import count
-from typing import TypeVar
 
 import msgspec
 
 from torchloom_core import codec
 from torchloom_core.actions import Action, ChangeKnob
-from torchloom_core.control import Answer, KnobSet, KnobTable, KnobUnset, Status
+from torchloom_core.control import Answer, KnobSet, KnobTable, KnobUnset, Page, RequestId, Status
 from torchloom_core.decisions import Reply
-from torchloom_core.errors import MessageError
+from torchloom_core.limits import Id
 from torchloom_core.requests import (
     Approve,
     ForgetKnob,
@@ -24,18 +24,22 @@ from torchloom_core.requests import (
     StopActions,
     Want,
 )
+from torchloom_core.summaries import summarise
+
+_log = logging.getLogger(__name__)
 
 _PATIENCE_S = 10.0
-
-_T = TypeVar("_T")
 
 
 class _Proposal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     action: Action
+    sure: bool = False
+    id: RequestId = ""
 
 
 class _Approval(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    proposal: str
+    proposal: Id
+    id: RequestId = ""
 
 
 class Desk:
@@ -55,8 +59,8 @@ class Desk:
         self,
         epoch: int,
         enter: Callable[[Request], None],
-        status: Callable[[], Status],
-        knobs: Callable[[], KnobTable],
+        status: Callable[[str], Status],
+        knobs: Callable[[str], KnobTable],
     ) -> None:
         self._epoch = epoch
         self._enter = enter
@@ -66,7 +70,7 @@ class Desk:
         self._open: dict[str, asyncio.Future[Reply]] = {}
 
     @property
-    def verbs(self) -> dict[str, Callable[[bytes], Awaitable[bytes]]]:
+    def verbs(self) -> dict[str, Callable[[bytes, str], Awaitable[bytes]]]:
         """The handlers, by verb."""
         return {
             "status": self._on_status,
@@ -85,43 +89,46 @@ class Desk:
         if waiting is not None and not waiting.done():
             waiting.set_result(reply)
 
-    async def _on_status(self, _: bytes) -> bytes:
-        return codec.encode(self._status())
+    async def _on_status(self, body: bytes, by: str) -> bytes:
+        return codec.encode(self._status(_after(body, "status")))
 
-    async def _on_knobs(self, _: bytes) -> bytes:
-        return codec.encode(self._knobs())
+    async def _on_knobs(self, body: bytes, by: str) -> bytes:
+        return codec.encode(self._knobs(_after(body, "knobs")))
 
-    async def _on_knob_set(self, body: bytes) -> bytes:
-        wish = _decode(body, KnobSet, "knob.set")
+    async def _on_knob_set(self, body: bytes, by: str) -> bytes:
+        wish = codec.decode_json(KnobSet, body, "knob.set")
         action = ChangeKnob(knob=wish.knob, value=wish.value, worker=wish.worker)
-        return await self._ask(Propose(action=action))
+        return await self._ask(Propose(action=action, sure=wish.sure), by, wish.id)
 
-    async def _on_knob_unset(self, body: bytes) -> bytes:
-        wish = _decode(body, KnobUnset, "knob.unset")
-        return await self._ask(ForgetKnob(knob=wish.knob, worker=wish.worker))
+    async def _on_knob_unset(self, body: bytes, by: str) -> bytes:
+        wish = codec.decode_json(KnobUnset, body, "knob.unset")
+        return await self._ask(ForgetKnob(knob=wish.knob, worker=wish.worker), by, wish.id)
 
-    async def _on_propose(self, body: bytes) -> bytes:
-        return await self._ask(Propose(action=_decode(body, _Proposal, "propose").action))
+    async def _on_propose(self, body: bytes, by: str) -> bytes:
+        wish = codec.decode_json(_Proposal, body, "propose")
+        return await self._ask(Propose(action=wish.action, sure=wish.sure), by, wish.id)
 
-    async def _on_approve(self, body: bytes) -> bytes:
-        return await self._ask(Approve(proposal=_decode(body, _Approval, "approve").proposal))
+    async def _on_approve(self, body: bytes, by: str) -> bytes:
+        wish = codec.decode_json(_Approval, body, "approve")
+        return await self._ask(Approve(proposal=wish.proposal), by, wish.id)
 
-    async def _on_stop(self, _: bytes) -> bytes:
-        return await self._ask(StopActions())
+    async def _on_stop(self, _: bytes, by: str) -> bytes:
+        return await self._ask(StopActions(), by)
 
-    async def _on_resume(self, _: bytes) -> bytes:
-        return await self._ask(ResumeActions())
+    async def _on_resume(self, _: bytes, by: str) -> bytes:
+        return await self._ask(ResumeActions(), by)
 
-    async def _ask(self, want: Want) -> bytes:
-        request = Request(id=f"r{self._epoch}.{next(self._numbers)}", want=want)
+    async def _ask(self, want: Want, by: str, called: str = "") -> bytes:
+        number = f"r{self._epoch}.{next(self._numbers)}"
+        # Each person's ids are their own: one may call a request as another did.
+        sent_as = f"{by}.{called}" if called else ""
+        request = Request(id=number, want=want, by=by, sent_as=sent_as)
+        _log.info("request: %s", summarise("request", msgspec.to_builtins(request)))
         answer = self._open[request.id] = asyncio.get_running_loop().create_future()
         self._enter(request)
         reply = await asyncio.wait_for(answer, _PATIENCE_S)
         return codec.encode(Answer(ok=reply.ok, text=reply.text, ids=reply.ids))
 
 
-def _decode(body: bytes, cls: type[_T], verb: str) -> _T:
-    try:
-        return msgspec.json.decode(body, type=cls)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise MessageError(f"{verb}: {error}") from None
+def _after(body: bytes, verb: str) -> str:
+    return codec.decode_json(Page, body, verb).after if body else ""

@@ -4,7 +4,7 @@ import socket
 from pathlib import Path
 
 from torchloom_core import codec
-from torchloom_core.broker import EmbeddedBroker
+from torchloom_core.broker import EmbeddedBroker, nats_url
 from torchloom_core.config import Config
 from torchloom_core.credentials import write_private
 from torchloom_core.errors import StateError
@@ -36,7 +36,7 @@ def write_join_file(
         if broker is not None:
             text = broker.credentials.join_creds_text
             if settings.host in _ANY_ADDRESS:
-                url = f"nats://{socket.gethostname()}:{broker.port}"
+                url = nats_url(socket.gethostname(), broker.port)
         else:
             text = Path(creds).read_text(encoding="utf-8") if creds else ""
         state_dir.mkdir(parents=True, exist_ok=True)

@@ -1,142 +1,217 @@
 """Send what the kernel gives out, in order, and state before commands.
 
-For every batch of outputs the new state is put into the run's bucket first and the commands
-follow: a Weaver that dies in between leaves behind either nothing or a command that its
-successor sends again.
+Of each entry of the state only the newest value is stored, and the commands of the same moment
+follow: a Weaver that dies in between leaves behind what its successor finds in the trajectory
+(:mod:`torchloom_core.weaver.recovery`).
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Sequence
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
+import msgspec
+
 from torchloom_core import codec
-from torchloom_core.clock import Clock
-from torchloom_core.decisions import (
-    CommandLife,
-    Control,
-    CordonOver,
-    Issue,
-    KnobDesired,
-    Notice,
-    Outcome,
-    Output,
-    Recall,
-    Reply,
-    Verdict,
-)
-from torchloom_core.errors import BrokerError
-from torchloom_core.messages import Command
+from torchloom_core.clock import SECOND_NS, Clock
+from torchloom_core.decisions import Issue, Notice, Output, Recall
+from torchloom_core.errors import BrokerError, RefusedByBrokerError
+from torchloom_core.kept import Changes
+from torchloom_core.messages import CALLED_AT_ONCE, Command
 
 log = logging.getLogger(__name__)
 
-CONTROL_KEY = "control"
+AT_KEY = "at"
+
+_PAUSE_S = 1.0
+_TELLS = 50_000
+_CALL_EVERY_NS = 5 * SECOND_NS
+_TELLS_AT_ONCE = 500
+_AT_ONCE = 500
 
 
-def may_change_control(output: Output) -> bool:
-    """Say whether the kernel's state may differ after this output."""
-    fault = isinstance(output, Notice) and output.kind == "fault"
-    return fault or isinstance(
-        output, CommandLife | CordonOver | KnobDesired | Outcome | Reply | Verdict
-    )
+class At(msgspec.Struct, frozen=True, kw_only=True):
+    """How far in the trajectory the stored state is: to which input of the epoch."""
+
+    seq: int
 
 
 class Bus(Protocol):
     """The part of the NATS bus that the outbox uses."""
 
-    async def put(self, key: str, data: bytes) -> None:
-        """Store a value in the run's bucket."""
+    async def store(self, entries: Mapping[str, bytes | None]) -> None:
+        """Store entries of this epoch's state, in order; None takes one away."""
 
-    async def send(self, command: Command) -> None:
-        """Store a command until its worker has acknowledged it."""
+    async def send(self, commands: Sequence[Command]) -> None:
+        """Store commands until their workers have acknowledged them."""
 
-    async def recall(self, worker: str) -> None:
-        """Drop the commands that have not reached the worker."""
+    async def recall(self, worker: str, commands: Sequence[str]) -> None:
+        """Drop commands that have not reached the worker."""
 
-    async def add_worker(self, worker: str) -> None:
-        """Make the consumer through which the worker gets its commands."""
+    async def add_workers(self, workers: Sequence[str]) -> None:
+        """Make the consumers through which the workers get their commands."""
 
-    async def roll_call(self, epoch: int) -> None:
-        """Ask every worker to say hello."""
+    async def roll_call(self, epoch: int, workers: Sequence[str] = ()) -> None:
+        """Ask these workers to say hello, or every one."""
 
     def tell(self, kind: str, message: Output) -> None:
         """Publish a message for whoever watches."""
 
 
 class Outbox:
-    """A queue of kernel outputs and the task that sends them."""
+    """What is still to be stored, sent and told, and the task that does it.
+
+    While the broker is away the state waits as one value an entry, commands until their
+    deadline, and of what is only told the newest.
+    """
 
     def __init__(self, bus: Bus, clock: Clock, epoch: int) -> None:
         self._bus = bus
         self._clock = clock
         self._epoch = epoch
-        self._queue: asyncio.Queue[tuple[Sequence[Output], bytes | None]] = asyncio.Queue()
-        self._last_control = b""
+        self._entries: dict[str, bytes | None] = {}
+        self._errands: deque[Issue | Recall] = deque()
+        self._newcomers: dict[str, None] = {}
+        self._strangers: dict[str, None] = {}
+        self._call_ns = 0
+        self._tells: deque[Output] = deque(maxlen=_TELLS)
+        self._some = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
 
-    def post(self, outputs: Sequence[Output], control: Control | None) -> None:
-        """Queue outputs, and the state after them where it may have changed."""
-        encoded = codec.encode(control) if control is not None else None
-        if encoded == self._last_control:
-            encoded = None
-        elif encoded is not None:
-            self._last_control = encoded
-        self._queue.put_nowait((outputs, encoded))
-
-    async def run(self) -> None:
-        """Send for ever; a broker that is away is waited for."""
-        while True:
-            outputs, control = await self._queue.get()
-            try:
-                await self._send(outputs, control)
-            finally:
-                self._queue.task_done()
-
-    async def drained(self) -> None:
-        """Wait until everything queued so far was sent."""
-        await self._queue.join()
-
-    async def _send(self, outputs: Sequence[Output], control: bytes | None) -> None:
-        for output in outputs:
-            if isinstance(output, KnobDesired):
-                key = f"knob.{output.worker or 'all'}.{output.knob}"
-                await self._put(key, codec.encode(output))
-        if control is not None:
-            await self._put(CONTROL_KEY, control)
-        strangers = False
+    def post(self, outputs: Sequence[Output], changes: Changes, seq: int) -> None:
+        """Take what input ``seq`` led to: outputs, and what changed in the state."""
+        if not outputs and not changes:
+            return
+        for key, entry in changes.items():
+            self._entries[key] = None if entry is None else codec.encode(entry)
+        self._entries.pop(AT_KEY, None)  # it goes last
+        self._entries[AT_KEY] = codec.encode(At(seq=seq))
         for output in outputs:
             match output:
-                case Issue(command=command):
-                    await self._command(command)
-                case Recall(worker=worker):
-                    await self._once(self._bus.recall(worker))
+                case Issue() | Recall():
+                    self._errands.append(output)
                 case Notice(kind="hello", worker=worker):
-                    await self._once(self._bus.add_worker(worker))
-                case Notice(kind="stranger"):
-                    strangers = True
-                case _:
-                    pass
-            self._bus.tell(str(output.__struct_config__.tag), output)
-        if strangers:
-            await self._once(self._bus.roll_call(self._epoch))
+                    self._newcomers[worker] = None
+                case Notice(kind="stranger", worker=worker):
+                    self._strangers[worker] = None
+        self._tells.extend(outputs)
+        self._idle.clear()
+        self._some.set()
 
-    async def _put(self, key: str, data: bytes) -> None:
+    async def run(self) -> None:
+        """Send for ever; a broker that is away is waited for.
+
+        Raises
+        ------
+        RefusedByBrokerError
+            If the broker will never take what is to be stored.
+        """
         while True:
-            try:
-                return await self._bus.put(key, data)
-            except BrokerError as error:
-                log.warning("state %s is not stored yet: %s", key, error)
+            await self._some.wait()
+            self._some.clear()
+            # What is posted while this is stored is not sent before its own state is stored.
+            errands, self._errands = self._errands, deque()
+            await self.store()
+            await self._add_newcomers()
+            await self._carry_out(self._in_time(errands))
+            await self._tell()
+            if not self._some.is_set():
+                self._idle.set()
 
-    async def _command(self, command: Command) -> None:
-        while self._clock.now_ns() <= command.deadline_ns:
-            try:
-                return await self._bus.send(command)
-            except BrokerError as error:
-                log.warning("command %s to %s waits: %s", command.id, command.worker, error)
-        log.warning("command %s to %s passed its deadline unsent", command.id, command.worker)
-        return None
+    async def drained(self) -> None:
+        """Wait until everything posted so far was sent."""
+        await self._idle.wait()
 
-    async def _once(self, call: Awaitable[None]) -> None:
+    async def store(self) -> None:
+        """Store what has changed, however long that takes; raises as :meth:`run` does."""
+        entries, self._entries = self._entries, {}
+        while entries:
+            try:
+                return await self._bus.store(entries)
+            except RefusedByBrokerError:
+                raise
+            except BrokerError as error:
+                log.warning("the state is not stored yet: %s", error)
+                self._errands = self._in_time(self._errands)
+                await asyncio.sleep(_PAUSE_S)
+                newer, self._entries = self._entries, {}
+                entries = {key: data for key, data in entries.items() if key not in newer} | newer
+
+    async def _add_newcomers(self) -> None:
+        newcomers, self._newcomers = list(self._newcomers), {}
         try:
-            await call
+            await self._bus.add_workers(newcomers)
+        except RefusedByBrokerError as error:
+            log.warning("%s", error)
         except BrokerError as error:
             log.warning("%s", error)
+            self._newcomers = dict.fromkeys(newcomers) | self._newcomers
+        await self._call_strangers()
+
+    async def _call_strangers(self) -> None:
+        """Ask who reports without a hello for one; who still does is named again at each tick."""
+        strangers, self._strangers = list(self._strangers), {}
+        now_ns = self._clock.now_ns()
+        if not strangers or now_ns < self._call_ns:
+            return
+        self._call_ns = now_ns + _CALL_EVERY_NS
+        try:
+            await self._bus.roll_call(
+                self._epoch, strangers if len(strangers) <= CALLED_AT_ONCE else ()
+            )
+        except BrokerError as error:
+            log.warning("%s", error)
+
+    async def _carry_out(self, errands: deque[Issue | Recall]) -> None:
+        while errands:
+            commands: list[Command] = []
+            recalled: dict[str, list[str]] = {}
+            while errands and len(commands) + len(recalled) < _AT_ONCE:
+                match errands[0]:
+                    case Issue(command=command) if not recalled:
+                        commands.append(command)
+                    case Recall(worker=worker, command=command_id):
+                        recalled.setdefault(worker, []).append(command_id)
+                    case _:
+                        break  # what was taken out so far goes first
+                errands.popleft()
+            await self._send(commands)
+            await asyncio.gather(*(self._recall(*worker) for worker in recalled.items()))
+
+    async def _send(self, commands: Sequence[Command]) -> None:
+        while commands:
+            try:
+                return await self._bus.send(commands)
+            except RefusedByBrokerError:
+                raise
+            except BrokerError as error:
+                text = "%d commands wait, the first is %s to %s: %s"
+                log.warning(text, len(commands), commands[0].id, commands[0].worker, error)
+                await asyncio.sleep(_PAUSE_S)
+                commands = [c for c in commands if not self._is_late(c)]
+        return None
+
+    async def _recall(self, worker: str, command_ids: Sequence[str]) -> None:
+        try:
+            await self._bus.recall(worker, command_ids)
+        except BrokerError as error:
+            log.warning("%s", error)
+
+    async def _tell(self) -> None:
+        while self._tells:
+            for _ in range(min(_TELLS_AT_ONCE, len(self._tells))):
+                output = self._tells.popleft()
+                self._bus.tell(str(output.__struct_config__.tag), output)
+            await asyncio.sleep(0)  # whoever publishes them has its turn
+
+    def _in_time(self, errands: Iterable[Issue | Recall]) -> deque[Issue | Recall]:
+        return deque(
+            errand
+            for errand in errands
+            if isinstance(errand, Recall) or not self._is_late(errand.command)
+        )
+
+    def _is_late(self, command: Command) -> bool:
+        return self._clock.now_ns() > command.deadline_ns

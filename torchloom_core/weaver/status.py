@@ -1,6 +1,11 @@
 """Describe a running kernel for people: the live table and the knobs."""
 
 import math
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import NamedTuple, TypeVar
+
+import msgspec
 
 from torchloom_core.actions import kind_of, target_of
 from torchloom_core.clock import SECOND_NS
@@ -15,16 +20,33 @@ from torchloom_core.control import (
 )
 from torchloom_core.decisions import PolicyFailed, PredictorFailed
 from torchloom_core.kernel import Kernel
+from torchloom_core.messages import KnobValue
 from torchloom_core.plugins import ActivePlugins
 
 _SHOW_GONE_S = 600.0
+_LISTED = 1000
+_REASON_CHARACTERS = 300
+
+_PAGE_BYTES = 500_000
+"""Half of a message: the other half is for what is not told of each worker."""
 
 
 def describe(
-    kernel: Kernel, config: Config, plugins: ActivePlugins, *, now_ns: int, malformed: int, log: str
+    kernel: Kernel,
+    config: Config,
+    plugins: ActivePlugins,
+    *,
+    now_ns: int,
+    malformed: int,
+    log: str,
+    after: str = "",
 ) -> Status:
-    """Return the run at this moment; ``log`` is where the trajectory lies."""
-    return Status(
+    """Return the run at this moment, from the worker after ``after`` on as far as a message goes.
+
+    ``log`` is where the trajectory lies.
+    """
+    workers, more = _page(_workers(kernel, config, plugins, now_ns, _row_after(kernel, after)))
+    status = Status(
         run=config.run.name,
         epoch=kernel.ledger.epoch,
         ts_ns=now_ns,
@@ -32,7 +54,15 @@ def describe(
         dry_run=config.arbiter.dry_run,
         ticks=kernel.ticks,
         malformed=malformed,
-        workers=tuple(_workers(kernel, config, plugins, now_ns)),
+        workers=tuple(workers),
+        more=more,
+        flights_in_all=len(kernel.ledger.flights),
+        trajectory=log,
+    )
+    if after:
+        return status
+    return msgspec.structs.replace(
+        status,
         flights=tuple(
             FlightStatus(
                 id=command_id,
@@ -41,7 +71,7 @@ def describe(
                 status=flight.status,
                 age_s=(now_ns - flight.command.issued_ns) / SECOND_NS,
             )
-            for command_id, flight in kernel.ledger.flights.items()
+            for command_id, flight in islice(kernel.ledger.flights.items(), _LISTED)
         ),
         plugins=tuple(_plugins(kernel, plugins)),
         waiting=tuple(
@@ -50,40 +80,74 @@ def describe(
                 policy=candidate.proposed.policy,
                 action=kind_of(candidate.proposed.proposal.action),
                 target=target_of(candidate.proposed.proposal.action),
-                reason=candidate.proposed.proposal.reason,
+                reason=candidate.proposed.proposal.reason[:_REASON_CHARACTERS],
             )
-            for proposal_id, candidate in kernel.arbiter.waiting.items()
+            for proposal_id, candidate in islice(kernel.arbiter.waiting.items(), _LISTED)
         ),
         cordoned=tuple(sorted(kernel.fleet.cordons.nodes)),
         cordoned_until_ns=dict(sorted(kernel.fleet.cordons.until_ns.items())),
-        trajectory=log,
     )
 
 
-def describe_knobs(kernel: Kernel) -> KnobTable:
-    """Return every knob: what it is, what it should be, and what it is where."""
+def describe_knobs(kernel: Kernel, after: str = "") -> KnobTable:
+    """Return every knob: what it is, what it should be, and what it is where.
+
+    From the worker after ``after`` on, as far as a message goes.
+    """
     fleet = kernel.fleet
-    return KnobTable(
-        specs=tuple(fleet.knob_specs().values()),
-        desired=kernel.control().desired,
-        values={
-            hello.worker: fleet.knobs[row]
-            for row, hello in enumerate(fleet.hello)
-            if fleet.state[row] != "gone"
-        },
+    own = (
+        _Own(hello.worker, fleet.knobs[row])
+        for row, hello in enumerate(fleet.hello)
+        if row >= _row_after(kernel, after) and fleet.state[row] != "gone"
     )
+    page, more = _page(own)
+    values = {worker: knobs for worker, knobs in page}
+    if after:
+        return KnobTable(values=values, more=more)
+    return KnobTable(
+        specs=tuple(fleet.knob_specs.values()),
+        desired=kernel.desired.snapshot(),
+        values=values,
+        more=more,
+    )
+
+
+class _Own(NamedTuple):
+    worker: str
+    knobs: dict[str, KnobValue]
+
+
+_T = TypeVar("_T")
+
+
+def _row_after(kernel: Kernel, worker: str) -> int:
+    return kernel.fleet.row_of.get(worker, -1) + 1
+
+
+def _page(rows: Iterable[_T]) -> tuple[list[_T], bool]:
+    """Return the rows that fit a message, and whether there are more."""
+    page: list[_T] = []
+    size = 0
+    for row in rows:
+        size += len(msgspec.json.encode(row))
+        if page and size > _PAGE_BYTES:
+            return page, True
+        page.append(row)
+    return page, False
 
 
 def _workers(
-    kernel: Kernel, config: Config, plugins: ActivePlugins, now_ns: int
-) -> list[WorkerStatus]:
+    kernel: Kernel, config: Config, plugins: ActivePlugins, now_ns: int, first: int
+) -> Iterator[WorkerStatus]:
     forecasts = kernel.forecasts.newest
     view = kernel.fleet.view(now_ns, forecasts)
     kept = sorted({need.metric for need in plugins.needs}.union(config.weaver.show))
     metrics = {name: view.latest(name) for name in kept}
     hazards = {name: view.hazard(name) for name in forecasts}
-    return [
-        WorkerStatus(
+    for row, worker in islice(enumerate(view.workers), first, None):
+        if view.state[row] == "gone" and view.heartbeat_age_s[row] >= _SHOW_GONE_S:
+            continue
+        yield WorkerStatus(
             worker=worker,
             group=view.group[row],
             node=view.node[row],
@@ -94,12 +158,9 @@ def _workers(
             heartbeat_age_s=float(view.heartbeat_age_s[row]),
             progress_age_s=float(view.progress_age_s[row]),
             knobs=kernel.fleet.knobs[row],
-            metrics={n: float(v[row]) for n, v in metrics.items() if not math.isnan(v[row])},
+            metrics={n: float(v[row]) for n, v in metrics.items() if math.isfinite(v[row])},
             hazards={n: float(h[row]) for n, h in hazards.items() if not math.isnan(h[row])},
         )
-        for row, worker in enumerate(view.workers)
-        if view.state[row] != "gone" or view.heartbeat_age_s[row] < _SHOW_GONE_S
-    ]
 
 
 def _plugins(kernel: Kernel, plugins: ActivePlugins) -> list[PluginStatus]:

@@ -1,0 +1,132 @@
+"""What makes a worker say hello: the Weaver's roll call, and nothing else on its subject."""
+
+import asyncio
+
+import pytest
+
+from tests.settled import settle
+from torchloom_core import subjects
+from torchloom_core.codec import encode
+from torchloom_core.messages import JoinReply, JoinRequest, RollCall
+from torchloom_threadlet.roll import Roll
+
+MINE = "g0-0"
+OTHER = "g1-0"
+ROLL = subjects.roll_call("run")
+PULL = f"$JS.API.CONSUMER.MSG.NEXT.TL_CMD_run.{OTHER}"
+
+
+class Heard:
+    """A worker that hears the roll, and counts its hellos."""
+
+    def __init__(self, every_s=0.0):
+        self.hellos = 0
+        self.messages = []
+        self._news = asyncio.Event()
+        self.roll = Roll("run", MINE, self.say, every_s)
+
+    def say(self):
+        self.hellos += 1
+        self._news.set()
+
+    async def hear(self, client):
+        async def take(message):
+            self.messages.append(message)
+            await self.roll.take(message)
+            self._news.set()
+
+        await client.subscribe(ROLL, cb=take)
+        await settle(client)
+
+    async def until(self, condition):
+        async with asyncio.timeout(60):
+            while not condition():
+                self._news.clear()
+                await self._news.wait()
+
+
+@pytest.fixture
+async def heard(bus, connect_worker):
+    await bus.add_workers([MINE, OTHER])
+    heard = Heard()
+    await heard.hear((await connect_worker(MINE)).client)
+    return heard
+
+
+async def test_a_roll_call_of_the_weaver_is_answered(heard, bus):
+    await bus.roll_call(4)
+    await heard.until(lambda: heard.hellos == 1)
+    await bus.roll_call(4, [OTHER])
+    await bus.roll_call(4, [OTHER, MINE])
+    await heard.until(lambda: len(heard.messages) == 3)
+    await heard.until(lambda: heard.hellos == 2)
+
+
+async def test_an_answer_of_the_servers_is_no_roll_call(heard, bus, connect_worker, make):
+    attacker = (await connect_worker(OTHER)).client
+    ack = encode(make.ack(worker=OTHER))
+    await attacker.publish(subjects.ack("run", OTHER), ack, reply=ROLL)
+    await attacker.publish(subjects.event("run", OTHER), encode(make.hello()), reply=ROLL)
+    await attacker.publish(PULL, b'{"batch": 1, "no_wait": true}', reply=ROLL)
+    beats = b'{"batch": 1, "expires": 700000000, "idle_heartbeat": 100000000}'
+    await attacker.publish(PULL, beats, reply=ROLL)
+    await heard.until(lambda: len(heard.messages) >= 6)  # PubAcks, statuses, heartbeats
+    await bus.send([make.command(worker=OTHER)])
+    await attacker.publish(PULL, b"1", reply=ROLL)
+    await heard.until(lambda: any(b'"command"' in message.data for message in heard.messages))
+    assert heard.hellos == 0
+    await bus.roll_call(4)
+    await heard.until(lambda: heard.hellos == 1)
+
+
+async def test_an_answer_to_a_joiner_is_no_roll_call(heard, bus, connect_joiner):
+    async def refuse(request):
+        return JoinReply(error='{"type": "roll_call", "run": "run", "epoch": 9}')
+
+    await bus.serve_join(refuse)
+    joiner = await connect_joiner()
+    request = JoinRequest(run="run", worker="g7-0", incarnation=1, public_key="U")
+    for body in (encode(request), b"", b'{"type": "roll_call", "run": "run", "epoch": 9}'):
+        await joiner.client.publish(subjects.join("run"), body, reply=ROLL)
+    await heard.until(lambda: len(heard.messages) == 3)
+    assert heard.hellos == 0
+
+
+class Message:
+    def __init__(self, data):
+        self.data = data
+
+
+async def takes(roll, call):
+    await roll.take(Message(call if isinstance(call, bytes) else encode(call)))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+
+
+async def test_another_runs_call_one_of_the_past_and_garbage_are_not_answered():
+    heard = Heard()
+    heard.roll.saw(5)
+    garbage = (b"", b"\xff", b"{}", b"[" * 100_000, b'{"type":"roll_call","run":"run"}')
+    past = RollCall(run="run", epoch=4)
+    others = RollCall(run="other", epoch=9)
+    named = RollCall(run="run", epoch=6, workers=(OTHER,))
+    for call in (*garbage, past, others, named, RollCall(run="run", epoch=5)):
+        await takes(heard.roll, call)
+    assert heard.hellos == 0  # the call of others was of a newer Weaver
+    await takes(heard.roll, RollCall(run="run", epoch=6))
+    await heard.until(lambda: heard.hellos == 1)
+
+
+async def test_of_many_calls_the_first_is_answered_and_the_last_at_the_windows_end():
+    heard = Heard(every_s=1.0)
+    loop = asyncio.get_running_loop()
+    call = Message(encode(RollCall(run="run", epoch=1)))
+    await heard.roll.take(call)
+    await heard.until(lambda: heard.hellos == 1)
+    answered_s = loop.time()
+    for _ in range(1000):
+        await heard.roll.take(call)
+    assert heard.hellos == 1
+    await heard.until(lambda: heard.hellos == 2)
+    assert loop.time() - answered_s > 0.9
+    assert heard.roll._waiting is None

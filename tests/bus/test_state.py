@@ -1,0 +1,95 @@
+"""The Weaver's state in the bucket: one key an entry, and one Weaver's at a time."""
+
+import pytest
+
+from torchloom_core.codec import MAX_MESSAGE_BYTES
+from torchloom_core.errors import RefusedByBrokerError, StateError
+
+
+@pytest.fixture
+def weavers(connect_bus):
+    """Return a function that connects one more Weaver, which has claimed an epoch."""
+
+    async def weaver():
+        bus = await connect_bus()
+        return bus, await bus.claim_epoch()
+
+    return weaver
+
+
+async def test_a_first_weaver_finds_nothing(weavers):
+    bus, _ = await weavers()
+    assert await bus.left() == (0, {})
+
+
+async def test_a_successor_finds_what_was_stored_and_not_what_was_taken_away(weavers):
+    first, epoch = await weavers()
+    await first.left()
+    await first.take_over()
+    await first.store({"plan.p1": b"1", "flight.c1.1": b"2", "knob.of.g0-0.lr": b"3"})
+    await first.store({"plan.p1": b"11", "flight.c1.1": None})
+    second, _ = await weavers()
+    assert await second.left() == (epoch, {"plan.p1": b"11", "knob.of.g0-0.lr": b"3"})
+
+
+async def test_thousands_of_entries_are_stored_in_one_go(weavers):
+    first, epoch = await weavers()
+    await first.left()
+    await first.take_over()
+    entries = {f"flight.c1.{number}": b"x" * 200 for number in range(10_000)}
+    await first.store(entries)
+    second, _ = await weavers()
+    assert await second.left() == (epoch, entries)
+
+
+async def test_a_superseded_weaver_cannot_overwrite_its_successors_state(weavers):
+    first, _ = await weavers()
+    await first.left()
+    await first.take_over()
+    await first.store({"plan.p1": b"old"})
+    second, epoch = await weavers()
+    _, entries = await second.left()
+    await second.store({**entries, "plan.p2": b"new"})
+    await second.take_over()
+    await first.store({"plan.p1": None, "plan.p2": b"late", "plan.p3": b"late"})
+    third, _ = await weavers()
+    assert await third.left() == (epoch, {"plan.p1": b"old", "plan.p2": b"new"})
+
+
+async def test_a_take_over_cut_short_leaves_the_state_of_the_weaver_before(weavers):
+    first, epoch = await weavers()
+    await first.left()
+    await first.store({"plan.p1": b"1"})
+    await first.take_over()
+    second, _ = await weavers()
+    await second.left()
+    await second.store({"plan.p1": b"half"})  # and dies here
+    third, newest = await weavers()
+    assert await third.left() == (epoch, {"plan.p1": b"1"})
+    await third.store({"plan.p1": b"1"})
+    await third.take_over()
+    assert sorted(await third._store._keys()) == [f"{newest}.plan.p1", "epoch", "whole"]
+
+
+async def test_of_two_that_take_over_at_once_one_is_told(weavers):
+    first, _ = await weavers()
+    second, _ = await weavers()
+    await first.left()
+    await second.left()
+    await second.take_over()
+    with pytest.raises(StateError, match="another Weaver took over run run"):
+        await first.take_over()
+
+
+async def test_to_take_over_twice_changes_nothing(weavers):
+    bus, _ = await weavers()
+    await bus.left()
+    await bus.take_over()
+    bus._store._whole_revision = 0  # as if the answer to the first had been lost
+    await bus.take_over()
+
+
+async def test_an_entry_that_the_server_will_never_take_is_one_clear_line(weavers):
+    bus, _ = await weavers()
+    with pytest.raises(RefusedByBrokerError, match=r"store the state: .*maximum payload"):
+        await bus.store({"plan.p1": b"x" * (MAX_MESSAGE_BYTES + 1)})

@@ -1,0 +1,65 @@
+"""A name that is in use stays its worker's, whichever Weaver gave it."""
+
+import asyncio
+import os
+import signal
+
+import nats
+import pytest
+from nats.aio.client import RawCredentials
+
+from tests.settled import settle
+from torchloom_core import codec, nats_jwt, subjects
+from torchloom_core.config import parse
+from torchloom_core.credentials import Credentials
+from torchloom_core.messages import Hello, JoinRequest
+from torchloom_core.plugins import ActivePlugins
+from torchloom_core.weaver import run
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+async def url(tmp_path):
+    """Where a Weaver listens that has enrolled nobody yet."""
+    config = parse(f"[weaver]\nstate_dir = '{tmp_path}'")
+    ready = asyncio.get_running_loop().create_future()
+    running = asyncio.create_task(run(config, ActivePlugins((), {}), ready.set_result))
+    async with asyncio.timeout(60):
+        await asyncio.wait({running, ready}, return_when=asyncio.FIRST_COMPLETED)
+        yield await ready
+    os.kill(os.getpid(), signal.SIGTERM)
+    await running
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().remove_signal_handler(number)
+
+
+async def test_the_name_of_a_worker_that_an_earlier_weaver_enrolled_is_refused_to_another_key(
+    url, tmp_path
+):
+    credentials = Credentials.find(tmp_path, "run")
+    seed = nats_jwt.new_seed("user")
+    jwt = credentials.worker_jwt("g0-0", nats_jwt.public_key(seed))
+    worker = await nats.connect(
+        url, user_credentials=RawCredentials(nats_jwt.creds_text(jwt, seed))
+    )
+    person = await nats.connect(url, user_credentials=str(credentials.operator_creds))
+    joiner = await nats.connect(
+        url,
+        user_credentials=RawCredentials(credentials.join_creds_text),
+        inbox_prefix=subjects.join_inbox("run"),
+    )
+    noticed = await person.subscribe(subjects.out("run", "notice"))
+    await settle(person)
+    hello = Hello(run="run", worker="g0-0", incarnation=7, group="g0", rank=0, node="n0")
+    await worker.publish(subjects.event("run", "g0-0"), codec.encode(hello))
+    await noticed.next_msg(60)
+    for name, error in (("g0-0", "worker g0-0 is held by incarnation 7"), ("g1-0", "")):
+        key = nats_jwt.public_key(nats_jwt.new_seed("user"))
+        request = JoinRequest(run="run", worker=name, incarnation=8, public_key=key)
+        answer = await joiner.request(subjects.join("run"), codec.encode(request), timeout=30)
+        reply = codec.decode_join_reply(answer.data)
+        assert reply.error.startswith(error)
+        assert bool(reply.jwt) is not bool(error)
+    for client in (worker, person, joiner):
+        await client.close()

@@ -1,0 +1,156 @@
+"""People's requests at the desk: who asks, and what they call it."""
+
+import asyncio
+import logging
+
+import msgspec
+import pytest
+
+from torchloom_core.actions import ChangeKnob, PauseRun
+from torchloom_core.control import Answer, KnobTable
+from torchloom_core.decisions import Reply
+from torchloom_core.errors import MessageError
+from torchloom_core.requests import (
+    Approve,
+    ForgetKnob,
+    Propose,
+    ResumeActions,
+    StopActions,
+)
+from torchloom_core.weaver import desk as desk_module
+from torchloom_core.weaver.desk import Desk
+
+
+@pytest.fixture
+def asked():
+    return []
+
+
+@pytest.fixture
+def desk(asked):
+    """A desk whose kernel agrees to everything."""
+
+    def enter(request):
+        asked.append(request)
+        made.reply(Reply(request=request.id, ok=True, text=""))
+
+    made = Desk(1, enter, *2 * [None])
+    return made
+
+
+async def test_a_request_says_who_asked_and_so_does_the_log(desk, asked, caplog):
+    caplog.set_level(logging.INFO)
+    await desk.verbs["actions.stop"](b"", "alice")
+    await desk.verbs["propose"](b'{"action": {"kind": "drain", "group": "g1"}}', "bob")
+    assert [request.by for request in asked] == ["alice", "bob"]
+    assert [record.getMessage() for record in caplog.records] == [
+        "request: r1.1 alice: stop_actions",
+        "request: r1.2 bob wants drain group g1",
+    ]
+
+
+async def test_two_people_may_call_their_requests_alike(desk, asked):
+    for person in ("alice", "bob", "bob"):
+        await desk.verbs["approve"](b'{"proposal": "p1.1", "id": "1"}', person)
+    alices, bobs, again = (request.sent_as for request in asked)
+    assert alices != bobs
+    assert bobs == again
+    await desk.verbs["approve"](b'{"proposal": "p1.1"}', "bob")
+    assert asked[-1].sent_as == ""
+
+
+PAUSE = '"action": {"kind": "pause"}'
+
+
+@pytest.mark.parametrize(
+    ("verb", "body", "want", "called"),
+    [
+        (
+            "knob.set",
+            '{"knob": "lr", "value": 0.1, "worker": "a-0", "sure": true, "id": "x"}',
+            Propose(action=ChangeKnob(knob="lr", value=0.1, worker="a-0"), sure=True),
+            "x",
+        ),
+        (
+            "knob.set",
+            '{"knob": "lr", "value": 0.1}',
+            Propose(action=ChangeKnob(knob="lr", value=0.1)),
+            "",
+        ),
+        (
+            "knob.unset",
+            '{"knob": "lr", "worker": "a-0", "id": "x"}',
+            ForgetKnob(knob="lr", worker="a-0"),
+            "x",
+        ),
+        (
+            "propose",
+            f'{{{PAUSE}, "sure": true, "id": "x"}}',
+            Propose(action=PauseRun(), sure=True),
+            "x",
+        ),
+        ("propose", f"{{{PAUSE}}}", Propose(action=PauseRun()), ""),
+        ("approve", '{"proposal": "p1.1", "id": "x"}', Approve(proposal="p1.1"), "x"),
+        ("actions.stop", "", StopActions(), ""),
+        ("actions.resume", "", ResumeActions(), ""),
+    ],
+)
+async def test_each_verb_asks_the_kernel_for_one_thing(desk, asked, verb, body, want, called):
+    await desk.verbs[verb](body.encode(), "alice")
+    (request,) = asked
+    assert (request.id, request.want, request.by) == ("r1.1", want, "alice")
+    assert bool(request.sent_as) == bool(called)
+    assert request.sent_as.endswith(called)
+
+
+@pytest.mark.parametrize(
+    "verb", ["status", "knobs", "knob.set", "knob.unset", "propose", "approve"]
+)
+@pytest.mark.parametrize("body", [b"{", b"7", b'{"knob": "\xff"}'])
+async def test_a_request_that_cannot_be_read_is_one_line_that_names_its_verb(
+    desk, asked, verb, body
+):
+    with pytest.raises(MessageError, match=f"^{verb}: .") as raised:
+        await desk.verbs[verb](body, "alice")
+    assert "\n" not in str(raised.value)
+    assert not asked
+
+
+async def test_the_kernels_answer_goes_to_who_asked_and_once():
+    asked = []
+    desk = Desk(1, asked.append, *2 * [None])
+    answers = [asyncio.create_task(desk.verbs["actions.stop"](b"", name)) for name in "ab"]
+    await asyncio.sleep(0)  # both have asked
+    first, second = asked
+    desk.reply(Reply(request=second.id, ok=False, text="no", ids=("c1.1",)))
+    desk.reply(Reply(request=first.id, ok=True, text="yes"))
+    desk.reply(Reply(request=first.id, ok=False, text="twice"))
+    desk.reply(Reply(request="r9.9", ok=False, text="nobody asked"))
+    said = [msgspec.json.decode(await answer, type=Answer) for answer in answers]
+    assert said == [
+        Answer(ok=True, text="yes", ids=()),
+        Answer(ok=False, text="no", ids=("c1.1",)),
+    ]
+
+
+async def test_who_gets_no_answer_is_not_kept_waiting_for_ever(monkeypatch):
+    monkeypatch.setattr(desk_module, "_PATIENCE_S", 0.01)
+    asked = []
+    desk = Desk(1, asked.append, *2 * [None])
+    with pytest.raises(TimeoutError):
+        await desk.verbs["actions.stop"](b"", "alice")
+    desk.reply(Reply(request=asked[0].id, ok=True, text="too late"))
+
+
+async def test_what_only_reads_is_asked_for_page_by_page():
+    pages = []
+
+    def page(after):
+        pages.append(after)
+        return KnobTable(specs=(), desired=(), values={})
+
+    desk = Desk(1, lambda request: None, page, page)
+    for verb in ("status", "knobs"):
+        await desk.verbs[verb](b"", "alice")
+        await desk.verbs[verb](b'{"after": "a-0"}', "alice")
+    assert pages == ["", "a-0", "", "a-0"]

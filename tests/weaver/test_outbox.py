@@ -1,0 +1,460 @@
+"""State before commands, one value a key, and no attempt without a pause after a failed one."""
+
+import asyncio
+import contextlib
+
+import pytest
+
+from tests.kernel.runs import START_NS
+from torchloom_core.clock import SECOND_NS, ManualClock
+from torchloom_core.decisions import Issue, KnobDesired, Notice, Recall
+from torchloom_core.errors import BrokerError, RefusedByBrokerError
+from torchloom_core.messages import Command, Pause
+from torchloom_core.plans import Granted
+from torchloom_core.weaver import outbox as outbox_module
+from torchloom_core.weaver.outbox import AT_KEY, Outbox
+
+
+class Bus:
+    """Writes down what the outbox asks of it, and fails as often as it is told."""
+
+    def __init__(self):
+        self.done = []
+        self.told = []
+        self.failures = []
+        self.attempts = 0
+        self._news = asyncio.Event()
+
+    async def _do(self, what):
+        self.attempts += 1
+        self._news.set()
+        if self.failures:
+            raise self.failures.pop(0)
+        self.done.append(what)
+
+    async def until(self, condition):
+        async with asyncio.timeout(30):
+            while not condition():
+                self._news.clear()
+                await self._news.wait()
+
+    async def store(self, entries):
+        await self._do(("store", dict(entries)))
+
+    async def send(self, commands):
+        await self._do(("send", [command.id for command in commands]))
+
+    async def recall(self, worker, commands):
+        await self._do(("recall", worker, list(commands)))
+
+    async def add_workers(self, workers):
+        if workers:
+            await self._do(("add", list(workers)))
+
+    async def roll_call(self, epoch, workers):
+        await self._do(("roll", epoch, list(workers)))
+
+    def tell(self, kind, message):
+        self.told.append(kind)
+
+
+@pytest.fixture
+def bus():
+    return Bus()
+
+
+@pytest.fixture
+def clock():
+    return ManualClock(START_NS)
+
+
+@pytest.fixture
+def outbox(bus, clock):
+    return Outbox(bus, clock, epoch=7)
+
+
+@pytest.fixture
+def pause(monkeypatch):
+    """Return a function that sets how long the outbox pauses after a failure."""
+    return lambda seconds: monkeypatch.setattr(outbox_module, "_PAUSE_S", seconds)
+
+
+@contextlib.asynccontextmanager
+async def running(outbox):
+    task = asyncio.create_task(outbox.run())
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def issue(number, after_s=60):
+    return Issue(
+        command=Command(
+            id=f"c{number}",
+            run="run",
+            worker=f"w{number}",
+            incarnation=1,
+            epoch=7,
+            issued_ns=START_NS,
+            deadline_ns=START_NS + after_s * SECOND_NS,
+            do=Pause(),
+        )
+    )
+
+
+def grant(cost):
+    return Granted(verdict="p1", target="run", action="pause", ts_ns=0, cost_gpu_s=cost)
+
+
+async def test_the_state_is_stored_before_the_commands_of_its_moment(outbox, bus):
+    outbox.post([issue(1), issue(2)], {"grant.p1": grant(1.0), "plan.p0": None}, seq=5)
+    async with running(outbox):
+        await outbox.drained()
+    (what, entries), sent = bus.done
+    assert (what, list(entries)) == ("store", ["grant.p1", "plan.p0", AT_KEY])
+    assert entries["plan.p0"] is None
+    assert entries[AT_KEY] == b'{"seq":5}'
+    assert sent == ("send", ["c1", "c2"])
+    assert bus.told == ["issue", "issue"]
+
+
+async def test_a_command_posted_while_something_is_stored_waits_for_its_own_state(
+    outbox, bus, monkeypatch
+):
+    gate = asyncio.Event()
+    store = bus.store
+
+    async def slowly(entries):
+        await store(entries)
+        await gate.wait()
+
+    monkeypatch.setattr(bus, "store", slowly)
+    outbox.post([issue(1)], {"flight.c1": grant(1.0)}, seq=1)
+    async with running(outbox):
+        await bus.until(lambda: bus.done)
+        outbox.post([issue(2)], {"flight.c2": grant(2.0)}, seq=2)
+        gate.set()
+        await outbox.drained()
+    first, sent, second, also_sent = bus.done
+    assert list(first[1]) == ["flight.c1", AT_KEY]
+    assert sent == ("send", ["c1"])
+    assert list(second[1]) == ["flight.c2", AT_KEY]
+    assert also_sent == ("send", ["c2"])
+
+
+async def test_what_is_taken_back_and_what_is_sent_keep_their_order(outbox, bus):
+    outbox.post([issue(1), Recall(command="c1", worker="w1"), issue(2), issue(3)], {}, seq=1)
+    async with running(outbox):
+        await outbox.drained()
+    assert bus.done[1:] == [("send", ["c1"]), ("recall", "w1", ["c1"]), ("send", ["c2", "c3"])]
+
+
+async def test_while_the_broker_is_away_only_the_newest_value_of_a_key_waits(outbox, bus, pause):
+    pause(0.01)
+    bus.failures = [BrokerError("away")] * 3
+    outbox.post([KnobDesired(knob="lr", value=0.1)], {"grant.p1": grant(1.0)}, seq=1)
+    async with running(outbox):
+        await bus.until(lambda: bus.attempts == 2)
+        for seq in range(2, 200):
+            outbox.post([], {"grant.p1": grant(float(seq))}, seq=seq)
+        await outbox.drained()
+    stores = [entries for what, entries in bus.done if what == "store"]
+    assert len(stores) == 1
+    assert b'"cost_gpu_s":199.0' in stores[0]["grant.p1"]
+    assert stores[0][AT_KEY] == b'{"seq":199}'
+
+
+async def test_a_broker_that_fails_at_once_is_not_asked_again_without_a_pause(outbox, bus, pause):
+    pause(3600.0)
+    bus.failures = [BrokerError("away")] * 1_000
+    outbox.post([issue(1)], {"grant.p1": grant(1.0)}, seq=1)
+    async with running(outbox):
+        await bus.until(lambda: bus.attempts)
+        for _ in range(1_000):
+            await asyncio.sleep(0)
+        assert bus.attempts == 1
+
+
+async def test_what_the_broker_will_never_take_ends_the_outbox(outbox, bus):
+    bus.failures = [RefusedByBrokerError("too large")]
+    outbox.post([], {"grant.p1": grant(1.0)}, seq=1)
+    async with running(outbox) as task:
+        with pytest.raises(RefusedByBrokerError, match="too large"):
+            await asyncio.wait_for(task, 30)
+
+
+async def test_a_command_that_passes_its_deadline_waiting_is_sent_no_more(
+    outbox, bus, clock, pause
+):
+    pause(0.01)
+    bus.failures = [BrokerError("away")]
+    outbox.post([issue(1, after_s=1), issue(2)], {"grant.p1": grant(1.0)}, seq=1)
+    clock.advance_s(2)
+    async with running(outbox):
+        await outbox.drained()
+    assert bus.done[1:] == [("send", ["c2"])]
+
+
+async def test_newcomers_get_their_consumers_before_their_commands(outbox, bus):
+    hello = Notice(kind="hello", text="", worker="w1")
+    outbox.post([hello, hello, issue(1)], {}, seq=1)
+    async with running(outbox):
+        await outbox.drained()
+    assert bus.done[1:] == [("add", ["w1"]), ("send", ["c1"])]
+
+
+async def test_newcomers_that_could_not_be_added_hold_up_nothing_and_come_with_the_next(
+    outbox, bus, monkeypatch
+):
+    async def refuse(workers):
+        raise BrokerError("away")
+
+    with monkeypatch.context() as away:
+        away.setattr(bus, "add_workers", refuse)
+        outbox.post([Notice(kind="hello", text="", worker="w1"), issue(1)], {}, seq=1)
+        async with running(outbox):
+            await outbox.drained()
+    assert bus.done[1:] == [("send", ["c1"])]
+    outbox.post([Notice(kind="hello", text="", worker="w2")], {}, seq=2)
+    async with running(outbox):
+        await outbox.drained()
+    assert bus.done[-1] == ("add", ["w1", "w2"])
+
+
+def stranger(worker):
+    return Notice(kind="stranger", text="", worker=worker)
+
+
+async def test_a_stranger_is_asked_for_a_hello_alone_and_not_at_every_tick(outbox, bus, clock):
+    async with running(outbox):
+        outbox.post([stranger("g0-0"), stranger("g1-0")], {}, 1)
+        await outbox.drained()
+        for seq in range(2, 10):
+            clock.advance_s(0.5)
+            outbox.post([stranger("g2-0")], {}, seq)
+            await outbox.drained()
+        clock.advance_s(1.0)
+        outbox.post([stranger("g2-0")], {}, 10)
+        await outbox.drained()
+    calls = [done for done in bus.done if done[0] == "roll"]
+    assert calls == [("roll", 7, ["g0-0", "g1-0"]), ("roll", 7, ["g2-0"])]
+
+
+async def test_of_too_many_strangers_none_is_named(outbox, bus):
+    async with running(outbox):
+        outbox.post([stranger(f"g{number}-0") for number in range(1001)], {}, 1)
+        await outbox.drained()
+    assert [done for done in bus.done if done[0] == "roll"] == [("roll", 7, [])]
+
+
+async def test_as_many_strangers_as_one_message_names_are_named(outbox, bus):
+    names = [f"g{number}-0" for number in range(1000)]
+    async with running(outbox):
+        outbox.post([stranger(name) for name in names], {}, 1)
+        await outbox.drained()
+    assert [done for done in bus.done if done[0] == "roll"] == [("roll", 7, names)]
+
+
+async def test_strangers_are_asked_to_say_hello_once_however_many_there_are(outbox, bus):
+    outbox.post([stranger("x-0"), stranger("x-1"), issue(1)], {}, seq=1)
+    async with running(outbox):
+        await outbox.drained()
+        outbox.post([issue(2)], {}, seq=2)
+        await outbox.drained()
+    assert [what for what in bus.done if what[0] != "store"] == [
+        ("roll", 7, ["x-0", "x-1"]),
+        ("send", ["c1"]),
+        ("send", ["c2"]),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("deed", "output"),
+    [
+        ("roll_call", stranger("x-0")),
+        ("recall", Recall(command="c0", worker="w0")),
+        ("add_workers", Notice(kind="hello", text="", worker="w0")),
+    ],
+)
+async def test_what_the_broker_does_not_do_is_one_line_in_the_log_and_holds_up_nothing(
+    outbox, bus, monkeypatch, caplog, deed, output
+):
+    async def refuse(*_):
+        raise RefusedByBrokerError("not now")
+
+    monkeypatch.setattr(bus, deed, refuse)
+    outbox.post([output, issue(1)], {}, seq=1)
+    async with running(outbox):
+        await outbox.drained()
+    assert bus.done[-1] == ("send", ["c1"])
+    assert [record.getMessage() for record in caplog.records] == ["not now"]
+
+
+async def test_newcomers_that_the_broker_refuses_for_good_are_not_offered_again(
+    outbox, bus, monkeypatch
+):
+    async def refuse(workers):
+        raise RefusedByBrokerError("no such name")
+
+    with monkeypatch.context() as refusing:
+        refusing.setattr(bus, "add_workers", refuse)
+        outbox.post([Notice(kind="hello", text="", worker="w 1")], {}, seq=1)
+        async with running(outbox):
+            await outbox.drained()
+    outbox.post([Notice(kind="hello", text="", worker="w2")], {}, seq=2)
+    async with running(outbox):
+        await outbox.drained()
+    assert bus.done[-1] == ("add", ["w2"])
+
+
+async def test_commands_that_could_not_be_sent_are_sent_later_but_not_past_their_deadline(
+    outbox, bus, clock, pause, caplog, monkeypatch
+):
+    pause(0.01)
+    failing = [BrokerError("away"), BrokerError("still away")]
+    send = bus.send
+
+    async def fail(commands):
+        if failing:
+            clock.advance_s(1)
+            raise failing.pop(0)
+        await send(commands)
+
+    monkeypatch.setattr(bus, "send", fail)
+    outbox.post([issue(1, after_s=1), issue(2, after_s=2), issue(3)], {}, seq=1)
+    async with running(outbox):
+        await outbox.drained()
+    assert bus.done[-1] == ("send", ["c2", "c3"])
+    assert [record.getMessage() for record in caplog.records] == [
+        "3 commands wait, the first is c1 to w1: away",
+        "3 commands wait, the first is c1 to w1: still away",
+    ]
+
+
+async def test_commands_are_not_offered_again_without_a_pause(outbox, bus, pause, monkeypatch):
+    pause(3600.0)
+    offered = asyncio.Event()
+    attempts = []
+
+    async def fail(commands):
+        attempts.append(len(commands))
+        offered.set()
+        raise BrokerError("away")
+
+    monkeypatch.setattr(bus, "send", fail)
+    outbox.post([issue(1), issue(2)], {}, seq=1)
+    async with running(outbox):
+        await asyncio.wait_for(offered.wait(), 30)
+        for _ in range(1_000):
+            await asyncio.sleep(0)
+    assert attempts == [2]
+
+
+async def test_a_command_that_the_broker_will_never_take_ends_the_outbox(outbox, bus, monkeypatch):
+    async def refuse(commands):
+        raise RefusedByBrokerError("too large")
+
+    monkeypatch.setattr(bus, "send", refuse)
+    outbox.post([issue(1)], {}, seq=1)
+    async with running(outbox) as task:
+        with pytest.raises(RefusedByBrokerError, match="too large"):
+            await asyncio.wait_for(task, 30)
+
+
+async def test_of_what_is_only_told_the_newest_waits(bus, clock, monkeypatch):
+    monkeypatch.setattr(outbox_module, "_TELLS", 3)
+    outbox = Outbox(bus, clock, epoch=7)
+    outbox.post([issue(1), issue(2)], {}, seq=1)
+    outbox.post([Recall(command="c1", worker="w1"), *[stranger("x-0")] * 2], {}, seq=2)
+    async with running(outbox):
+        await outbox.drained()
+    assert bus.told == ["recall", "notice", "notice"]
+
+
+async def test_an_input_that_led_to_nothing_is_not_stored_and_waited_for_by_nobody(outbox, bus):
+    outbox.post([], {}, seq=9)
+    async with running(outbox):
+        await asyncio.wait_for(outbox.drained(), 30)
+        outbox.post([issue(1)], {}, seq=10)
+        await outbox.drained()
+    assert bus.done == [("store", {AT_KEY: b'{"seq":10}'}), ("send", ["c1"])]
+
+
+async def test_how_far_the_state_is_goes_on_file_after_all_of_it(outbox, bus):
+    outbox.post([], {"grant.p1": grant(1.0)}, seq=1)
+    outbox.post([], {"grant.p2": grant(2.0)}, seq=2)
+    async with running(outbox):
+        await outbox.drained()
+    (_, entries), *_ = bus.done
+    assert list(entries) == ["grant.p1", "grant.p2", AT_KEY]
+
+
+async def test_so_it_does_when_the_broker_was_away_in_between(outbox, bus, pause):
+    pause(0.01)
+    bus.failures = [BrokerError("away")]
+    outbox.post([], {"grant.p1": grant(1.0)}, seq=1)
+    async with running(outbox):
+        await bus.until(lambda: bus.attempts)
+        outbox.post([], {"grant.p2": grant(2.0)}, seq=2)
+        await outbox.drained()
+    (_, entries), *_ = bus.done
+    assert list(entries) == ["grant.p1", "grant.p2", AT_KEY]
+
+
+async def test_what_is_posted_while_the_rest_is_sent_is_waited_for_too(outbox, bus, monkeypatch):
+    send, store = bus.send, bus.store
+
+    async def send_and_post(commands):
+        await send(commands)
+        outbox.post([stranger("x-0")], {}, seq=2)
+
+    async def store_in_a_while(entries):
+        for _ in range(9):
+            await asyncio.sleep(0)
+        await store(entries)
+
+    monkeypatch.setattr(bus, "send", send_and_post)
+    monkeypatch.setattr(bus, "store", store_in_a_while)
+    outbox.post([issue(1)], {}, seq=1)
+    async with running(outbox):
+        await outbox.drained()
+    assert bus.done[-2:] == [("store", {AT_KEY: b'{"seq":2}'}), ("roll", 7, ["x-0"])]
+
+
+async def test_commands_and_recalls_go_out_a_number_at_a_time(outbox, bus, monkeypatch):
+    monkeypatch.setattr(outbox_module, "_AT_ONCE", 2)
+    at_work, most = set(), []
+
+    async def recall(worker, commands):
+        at_work.add(worker)
+        await asyncio.sleep(0)
+        most.append(len(at_work))
+        at_work.discard(worker)
+
+    monkeypatch.setattr(bus, "recall", recall)
+    recalls = [Recall(command=f"c{n}", worker=f"w{n}") for n in range(5)]
+    outbox.post([*recalls, *map(issue, range(5))], {}, seq=1)
+    async with running(outbox):
+        await outbox.drained()
+    assert max(most) == 2
+    assert len(most) == 5
+    assert bus.done[1:] == [("send", ["c0", "c1"]), ("send", ["c2", "c3"]), ("send", ["c4"])]
+
+
+async def test_while_much_is_told_others_have_their_turn(outbox, bus, monkeypatch):
+    monkeypatch.setattr(outbox_module, "_TELLS_AT_ONCE", 2)
+
+    async def others():
+        while True:
+            bus.told.append("turn")
+            await asyncio.sleep(0)
+
+    outbox.post([stranger("x-0")] * 6, {}, seq=1)
+    async with running(outbox):
+        task = asyncio.create_task(others())
+        await outbox.drained()
+        task.cancel()
+    between = "".join("." if told == "turn" else "n" for told in bus.told).strip(".")
+    assert max(map(len, between.split("."))) == 2

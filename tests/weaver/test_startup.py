@@ -1,0 +1,212 @@
+"""A broker that dies or stalls while the Weaver starts is waited for; nothing is left behind."""
+
+import asyncio
+import os
+import signal
+import time
+
+import psutil
+import pytest
+
+from torchloom_core.broker import EmbeddedBroker
+from torchloom_core.bus import NatsBus, link
+from torchloom_core.bus.store import Store
+from torchloom_core.config import parse
+from torchloom_core.errors import BrokerError, KernelFailure, StateError, SupersededError
+from torchloom_core.kernel import Kernel
+from torchloom_core.plugins import ActivePlugins
+from torchloom_core.trajectory.layout import run_folder
+from torchloom_core.trajectory.reader import lives
+from torchloom_core.weaver import run, startup
+
+pytestmark = pytest.mark.integration
+
+STEPS = [
+    (NatsBus, "connect"),
+    (Store, "check"),
+    (Store, "make"),
+    (NatsBus, "claim_epoch"),
+    (NatsBus, "left"),
+    (NatsBus, "store"),
+    (NatsBus, "take_over"),
+    (NatsBus, "open"),
+    (NatsBus, "serve"),
+    (NatsBus, "on_epoch"),
+    (NatsBus, "roll_call"),
+    (NatsBus, "serve_join"),
+]
+
+
+class Start:
+    """One Weaver in this process, with its broker in a process of its own."""
+
+    def __init__(self, folder):
+        self.state = folder / "state"
+        self.config = parse(f"[weaver]\nstate_dir = '{self.state}'")
+        self.brokers = []
+        self.was_ready = False
+
+    async def run(self):
+        """Run a Weaver that is told to end as soon as it is ready."""
+
+        def ready(url):
+            self.was_ready = True
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        async with asyncio.timeout(90):
+            await run(self.config, ActivePlugins((), {}), ready)
+
+    @property
+    def server(self):
+        """The nats-server that runs on this state folder, or None."""
+        for process in psutil.process_iter(["cmdline"]):
+            if str(self.state / "broker" / "nats.conf") in (process.info["cmdline"] or ()):
+                return process
+        return None
+
+
+@pytest.fixture
+async def start(tmp_path):
+    begun = Start(tmp_path)
+    yield begun
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.remove_signal_handler(number)
+    if begun.server is not None:
+        begun.server.kill()
+
+
+def plant(monkeypatch, cls, name, strike):
+    """Have ``strike()`` called once, when the step begins."""
+    original = getattr(cls, name)
+    struck = []
+
+    if name == "connect":
+
+        async def connect(*arguments, **options):
+            if not struck:
+                struck.append(strike())
+            return await original(*arguments, **options)
+
+        monkeypatch.setattr(cls, name, connect)
+        return
+
+    async def step(self, *arguments, **options):
+        if not struck:
+            struck.append(strike())
+        return await original(self, *arguments, **options)
+
+    monkeypatch.setattr(cls, name, step)
+
+
+@pytest.mark.parametrize(("cls", "name"), STEPS, ids=[name for _, name in STEPS])
+async def test_a_broker_that_is_killed_at_any_step_of_a_start_is_waited_for(
+    start, monkeypatch, cls, name
+):
+    plant(monkeypatch, cls, name, lambda: start.server.kill())
+    await start.run()
+    assert start.was_ready
+    assert start.server is None
+
+
+@pytest.mark.parametrize("name", ["left", "take_over", "open", "on_epoch"])
+async def test_a_broker_that_stalls_at_a_step_of_a_start_is_waited_for(start, monkeypatch, name):
+    def stall():
+        server = start.server
+        server.suspend()
+        asyncio.get_running_loop().call_later(1.0, server.resume)
+
+    plant(monkeypatch, NatsBus, name, stall)
+    await start.run()
+    assert start.was_ready
+
+
+async def test_a_broker_that_stays_away_ends_the_start_with_one_line(start, monkeypatch):
+    monkeypatch.setattr(link, "RETRY_S", 0.3)
+
+    async def gone(self):
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(EmbeddedBroker, "supervise", gone)
+    plant(monkeypatch, NatsBus, "open", lambda: start.server.kill())
+    with pytest.raises(BrokerError, match=r"need an answer within 0\.3 s"):
+        await start.run()
+    assert not start.was_ready
+
+
+async def test_a_start_that_fails_leaves_no_server_that_it_launched(start, monkeypatch):
+    async def fail(self):
+        raise StateError("no")
+
+    monkeypatch.setattr(NatsBus, "left", fail)
+    with pytest.raises(StateError, match="no"):
+        await start.run()
+    assert start.server is None
+
+
+async def test_a_start_that_fails_leaves_the_server_that_was_there(start, monkeypatch):
+    broker = EmbeddedBroker(start.state, "run")
+    await broker.start()
+
+    async def fail(self):
+        raise StateError("no")
+
+    monkeypatch.setattr(NatsBus, "left", fail)
+    with pytest.raises(StateError, match="no"):
+        await start.run()
+    assert broker.is_alive()
+
+
+async def test_a_start_that_is_superseded_leaves_the_server_to_its_successor(start, monkeypatch):
+    async def overtaken(self):
+        raise SupersededError("another Weaver took over run run")
+
+    monkeypatch.setattr(NatsBus, "take_over", overtaken)
+    with pytest.raises(SupersededError):
+        await start.run()
+    assert start.server is not None
+
+
+async def test_a_start_that_hangs_is_ended_by_sigterm(start, monkeypatch):
+    begun = asyncio.Event()
+
+    async def hang(self):
+        begun.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(NatsBus, "left", hang)
+    running = asyncio.create_task(start.run())
+    await begun.wait()
+    os.kill(os.getpid(), signal.SIGTERM)
+    before = time.monotonic()
+    await running
+    assert not start.was_ready
+    assert start.server is None
+    assert time.monotonic() - before < startup._EMBEDDED_PATIENCE_S
+
+
+async def test_a_kernel_that_fails_ends_the_weaver_with_one_line_and_the_input_on_record(
+    start, monkeypatch
+):
+    step = Kernel.step
+
+    def fails(self, message, ts_ns):
+        if type(message).__name__ == "Tick":
+            raise ZeroDivisionError("a fault of ours")
+        return step(self, message, ts_ns)
+
+    monkeypatch.setattr(Kernel, "step", fails)
+
+    async with asyncio.timeout(60):
+        with pytest.raises(KernelFailure) as caught:
+            await run(start.config, ActivePlugins((), {}))
+    (life,) = lives(run_folder(start.state, "run"))
+    assert str(caught.value).startswith(f"{life.folder}: input ")
+    assert "Tick: ZeroDivisionError: a fault of ours (test_startup.py:" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    last = list(life.lines())[-2:]
+    assert [line.kind for line in last] == ["tick", "input_failed"]
+    assert b"Traceback" in bytes(last[1].body)
+    monkeypatch.setattr(Kernel, "step", step)
+    await start.run()  # the next life starts clean
+    assert start.was_ready

@@ -1,0 +1,67 @@
+"""What people are told of a run fits a message, however many workers there are."""
+
+import msgspec
+
+from tests.kernel.runs import Run, hello, make_kernel
+from torchloom_core.actions import ChangeKnob
+from torchloom_core.codec import MAX_MESSAGE_BYTES, encode
+from torchloom_core.config import Config
+from torchloom_core.plugins import ActivePlugins
+from torchloom_core.weaver.status import describe, describe_knobs
+
+
+def run_of(count: int) -> Run:
+    run = Run(make_kernel())
+    for number in range(count):
+        run.feed(hello(f"g{number}-0"))
+    run.ask(ChangeKnob(knob="lr", value=0.5))
+    return run
+
+
+def status(run, after=""):
+    return describe(
+        run.kernel,
+        Config(),
+        ActivePlugins((), {}),
+        now_ns=run.now_ns,
+        malformed=0,
+        log="",
+        after=after,
+    )
+
+
+def test_ten_thousand_workers_come_in_pages_each_of_which_fits_a_message():
+    run = run_of(10_000)
+    page = status(run)
+    assert (len(page.flights), page.flights_in_all) == (1_000, 10_000)
+    workers = []
+    while True:
+        assert len(encode(page)) < MAX_MESSAGE_BYTES
+        workers += [row.worker for row in page.workers]
+        if not page.more:
+            break
+        page = status(run, workers[-1])
+        assert not page.flights
+    assert workers == [f"g{number}-0" for number in range(10_000)]
+    table = describe_knobs(run.kernel)
+    values = {}
+    while True:
+        assert len(encode(table)) < MAX_MESSAGE_BYTES
+        values |= table.values
+        if not table.more:
+            break
+        table = describe_knobs(run.kernel, list(values)[-1])
+    assert list(values) == workers
+
+
+def test_a_small_run_comes_in_one_page():
+    page = status(run_of(3))
+    assert not page.more
+    assert len(page.workers) == len(page.flights) == page.flights_in_all == 3
+    assert not describe_knobs(run_of(3).kernel).more
+
+
+def test_a_page_after_a_worker_that_nobody_knows_begins_at_the_start():
+    run = run_of(3)
+    assert status(run, "nobody").workers == status(run).workers
+    assert msgspec.structs.asdict(describe_knobs(run.kernel, "nobody"))["values"]

@@ -1,0 +1,134 @@
+"""Who may say and hear what on the embedded broker, and what passes between its accounts.
+
+There are three accounts beside the system's: the run's, which is the Weaver's alone (streams
+and bucket lie there), the workers', and the people's. Accounts keep apart what subject
+permissions cannot: a publisher may name any reply subject, and in one account the answer would
+land there, be it a key of the bucket or another's control verb. Between the accounts only what
+is listed here passes, and an answer goes back to the account that asked.
+
+================  =====================================  =======================================
+identity          may publish                            may subscribe
+================  =====================================  =======================================
+Weaver            everything in the run's account        everything in the run's account
+person NAME       ``tl.ctl.<run>.NAME.>``, ``$SRV.*``,   what is said on the run, ``_INBOX.>``
+                  reads of the key-value bucket
+worker NAME       its own telemetry, events, acks;       ``tl.roll.<run>``, ``tl.hold.<run>``,
+                  pulls and acknowledges its own         its own inbox
+                  commands
+joiner            ``tl.join.<run>``                      ``_INBOX_JOIN_<run>.>``
+================  =====================================  =======================================
+
+What an answer may still reach is what others of the same account subscribe to: the roll among
+workers, the ears of people. Whoever listens there believes only what it can decode.
+"""
+
+from typing import NamedTuple
+
+from torchloom_core import subjects
+
+OWN_NAME = "{{name()}}"
+"""What a nats-server replaces by the name in a user's JWT, in the rights of a signing key."""
+
+SERVICES = ">"
+"""The one export by which the run's account serves the others.
+
+It is one for all that may be asked, since the server drops what would pass the same export a
+second time: an answer whose reply subject is itself a question (another's verb, event or ack)
+goes nowhere. What may be asked is in the imports.
+"""
+
+
+class Rights(NamedTuple):
+    """The subjects that an identity may publish and those it may subscribe to."""
+
+    publish: list[str]
+    subscribe: list[str]
+
+
+WEAVER = Rights([">"], [">"])
+
+
+def of_worker(run: str, worker: str = OWN_NAME) -> Rights:
+    """Return what a worker may do."""
+    stream = subjects.command_stream(run)
+    publish = [
+        subjects.telemetry(run, worker),
+        subjects.event(run, worker),
+        subjects.ack(run, worker),
+        f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{worker}",
+        f"$JS.ACK.{stream}.{worker}.>",
+    ]
+    return Rights(publish, [*told_to_workers(run), f"{subjects.inbox_prefix(run, worker)}.>"])
+
+
+def of_joiner(run: str) -> Rights:
+    """Return what somebody may do who holds the run's join file."""
+    return Rights([subjects.join(run)], [f"{subjects.join_inbox(run)}.>"])
+
+
+def of_person(run: str, name: str = OWN_NAME) -> Rights:
+    """Return what a person may do: ``torchloom``, or a plain ``nats req``, ``sub``, ``kv get``."""
+    publish = [subjects.control(run, name, ">"), *_read_by_people(run)]
+    publish.append(about_bucket_asked(run))  # a server looks at what a subject is mapped to
+    by_weaver, by_workers = told_to_people(run)
+    return Rights(publish, [*by_weaver, *by_workers, "_INBOX.>"])
+
+
+def asked_by_workers(run: str) -> list[str]:
+    """Return the services of the run's account that the workers' account imports."""
+    stream = subjects.command_stream(run)
+    return [
+        subjects.ack(run),
+        subjects.event(run),
+        subjects.join(run),
+        f"$JS.ACK.{stream}.*.>",
+        f"$JS.API.CONSUMER.MSG.NEXT.{stream}.*",
+    ]
+
+
+def asked_by_people(run: str) -> list[str]:
+    """Return the services of the run's account that the people's account imports."""
+    return [subjects.control(run, "*", ">"), *_read_by_people(run)]
+
+
+def told_to_weaver(run: str) -> list[str]:
+    """Return the streams of the workers' account that the run's account imports."""
+    return [subjects.telemetry(run)]
+
+
+def told_to_workers(run: str) -> list[str]:
+    """Return the streams of the run's account that the workers' account imports."""
+    return [subjects.roll_call(run), subjects.hold(run)]
+
+
+def told_to_people(run: str) -> tuple[list[str], list[str]]:
+    """Return the streams that the people's account imports: of the run's, of the workers'.
+
+    What workers ask of the run's account is no stream there: a server lets no service's
+    message through to a third account.
+    """
+    by_weaver = [subjects.command(run), *told_to_workers(run), subjects.out(run)]
+    return by_weaver, [subjects.telemetry(run), subjects.event(run), subjects.ack(run)]
+
+
+def about_bucket(run: str) -> str:
+    """Return the question about the bucket with which every key-value client begins.
+
+    In an account without streams of its own JetStream answers it, too, and says that it is
+    off: there it has to be mapped to :func:`about_bucket_asked`, and imported as that.
+    """
+    return f"$JS.API.STREAM.INFO.{_stream_of_bucket(run)}"
+
+
+def about_bucket_asked(run: str) -> str:
+    """Return what :func:`about_bucket` is called in the people's account."""
+    return f"tl.bucket.{run}"
+
+
+def _read_by_people(run: str) -> list[str]:
+    found = [f"$SRV.{verb}{end}" for verb in ("PING", "INFO", "STATS") for end in ("", ".>")]
+    return [*found, f"$JS.API.DIRECT.GET.{_stream_of_bucket(run)}.>"]
+
+
+def _stream_of_bucket(run: str) -> str:
+    return f"KV_{subjects.bucket(run)}"

@@ -1,0 +1,204 @@
+"""What the last Weaver left: its stored state, brought up to the end of its trajectory.
+
+The trajectory is written before the state is stored, and the state before anything is sent. So
+a Weaver that dies in between has on record what its state does not know, and has sent nothing
+of it; the daemon asks here when it starts.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from torchloom_core.actions import CordonNode, UncordonNode
+from torchloom_core.clock import SECOND_NS
+from torchloom_core.codec import UNREADABLE, encode
+from torchloom_core.decisions import (
+    Answered,
+    CommandLife,
+    Control,
+    CordonOver,
+    InputFailed,
+    Issue,
+    KnobDesired,
+    Outcome,
+    Output,
+    Recall,
+    Recovered,
+    Verdict,
+)
+from torchloom_core.errors import StateError
+from torchloom_core.fleet.cordons import Cordon
+from torchloom_core.fleet.fault_log import Fault
+from torchloom_core.messages import FINAL_STATUSES, Command
+from torchloom_core.plans import RECALLED, Flight, Granted, Plan
+from torchloom_core.requests import Request, ResumeActions, StopActions
+from torchloom_core.trajectory.layout import META, life_folder
+from torchloom_core.trajectory.reader import Life, Recorded
+from torchloom_core.weaver.outbox import AT_KEY, At
+
+_T = TypeVar("_T", bound=msgspec.Struct)
+
+_output_decoder: msgspec.json.Decoder[Output] = msgspec.json.Decoder(Output)
+
+
+class Inheritance:
+    """The state of the last Weaver, and what its trajectory says beyond it.
+
+    Parameters
+    ----------
+    entries : mapping of str to bytes
+        The stored entries, by key.
+    place : str
+        Where they lie, for errors.
+
+    Raises
+    ------
+    StateError
+        If an entry cannot be read.
+    """
+
+    def __init__(self, entries: Mapping[str, bytes], place: str) -> None:
+        self._entries = entries
+        self._place = place
+        self._plans = self._table("plan", Plan, "verdict")
+        self._flights = {f.command.id: f for f in self._entries_of("flight", Flight)}
+        self._desired = {(d.worker, d.knob): d for d in self._entries_of("knob", KnobDesired)}
+        self._cordons = self._table("cordon", Cordon, "node")
+        self._stopped = "actions.stopped" in entries
+        self._issued: dict[str, Command] = {}
+        self._granted: dict[str, Verdict] = {}
+        self._missed: dict[str, CommandLife] = {}
+        self._last: Recorded | None = None
+
+    def follow(self, root: Path, epoch: int) -> None:
+        """Take in what the trajectory of ``epoch`` under ``root`` says after the stored state.
+
+        Raises
+        ------
+        StateError
+            If its files are damaged.
+        """
+        folder = life_folder(root, epoch)
+        if not (folder / META).exists():
+            return
+        at = self._entries.get(AT_KEY)
+        seq = 0 if at is None else self._decode(at, AT_KEY, At).seq
+        for recorded in Life(folder).events_after(seq):
+            self._take(recorded)
+
+    def recovered(self, epoch: int) -> Recovered:
+        """Return what the kernel of ``epoch`` begins with."""
+        unsent = [command for command in self._issued.values() if command.id not in self._flights]
+        return Recovered(
+            epoch=epoch,
+            control=Control(
+                stopped=self._stopped,
+                flights=tuple(self._flights.values()),
+                plans=tuple(map(self._with_missed, self._plans.values())),
+                grants=tuple(self._entries_of("grant", Granted)),
+                desired=tuple(d for d in self._desired.values() if d.value is not None),
+                cordoned=tuple(sorted(self._cordons)),
+                cordoned_until_ns={
+                    node: c.until_ns
+                    for node, c in sorted(self._cordons.items())
+                    if c.until_ns is not None
+                },
+                faults=tuple(self._entries_of("fault", Fault)),
+                # None of the trajectory: nothing was sent, so they may be asked again.
+                answers=tuple(self._entries_of("answer", Answered)),
+            ),
+            unsent=tuple(unsent),
+            unstarted=tuple(v for v in self._granted.values() if v.proposal not in self._plans),
+        )
+
+    @property
+    def poison(self) -> Recorded | None:
+        """The input at which the last Weaver's own code failed, if it ended so."""
+        if self._last is None or not self._last.outputs:
+            return None
+        failed = isinstance(_output_decoder.decode(self._last.outputs[-1]), InputFailed)
+        return self._last if failed else None
+
+    def _take(self, recorded: Recorded) -> None:
+        self._last = recorded
+        match recorded.message:
+            case Request(want=StopActions()):
+                self._stopped = True
+            case Request(want=ResumeActions()):
+                self._stopped = False
+        for body in recorded.outputs:
+            match _output_decoder.decode(body):
+                case Issue(command=command):
+                    self._issued[command.id] = command
+                case CommandLife() as life:
+                    self._take_life(life)
+                case Recall(command=command_id) if command_id in self._flights:
+                    self._set_status(command_id, RECALLED)
+                case Verdict(granted=True) as verdict:
+                    self._granted[verdict.proposal] = verdict
+                case Outcome() as outcome:
+                    self._plans.pop(outcome.verdict, None)
+                    self._granted.pop(outcome.verdict, None)
+                    self._take_cordon(outcome, recorded.ts_recv_ns)
+                case KnobDesired() as wish:
+                    self._desired[wish.worker, wish.knob] = wish
+                case CordonOver(node=node):
+                    self._cordons.pop(node, None)
+
+    def _take_life(self, life: CommandLife) -> None:
+        if life.status in FINAL_STATUSES:
+            self._issued.pop(life.command, None)
+            if self._flights.pop(life.command, None) is not None and life.status != "applied":
+                self._missed[life.command] = life
+        elif life.command in self._flights:
+            self._set_status(life.command, life.status)
+
+    def _set_status(self, command_id: str, status: str) -> None:
+        flight = self._flights[command_id]
+        self._flights[command_id] = msgspec.structs.replace(flight, status=status)
+
+    def _take_cordon(self, outcome: Outcome, ts_ns: int) -> None:
+        if outcome.result != "done":
+            return
+        match outcome.action:
+            case CordonNode(node=node, lasts_s=lasts_s):
+                until_ns = None if lasts_s is None else ts_ns + round(lasts_s * SECOND_NS)
+                self._cordons[node] = Cordon(node=node, until_ns=until_ns)
+            case UncordonNode(node=node):
+                self._cordons.pop(node, None)
+
+    def _with_missed(self, plan: Plan) -> Plan:
+        """Return the plan with the commands that the stored one did not know to have failed."""
+        news = {
+            command_id: f"{life.status}: {life.detail}" if life.detail else life.status
+            for command_id, life in self._missed.items()
+            if life.cause == plan.verdict and command_id not in plan.missed
+        }
+        if not news:
+            return plan
+        return msgspec.structs.replace(
+            plan, missed={**plan.missed, **news}, missed_count=plan.missed_count + len(news)
+        )
+
+    def _table(self, name: str, cls: type[_T], key: str) -> dict[str, _T]:
+        return {getattr(entry, key): entry for entry in self._entries_of(name, cls)}
+
+    def _entries_of(self, name: str, cls: type[_T]) -> list[_T]:
+        return [
+            self._decode(data, key, cls)
+            for key, data in self._entries.items()
+            if key.startswith(f"{name}.")
+        ]
+
+    def _decode(self, data: bytes, key: str, cls: type[_T]) -> _T:
+        try:
+            return msgspec.json.decode(data, type=cls)
+        except UNREADABLE as error:
+            raise StateError(f"{self._place}, key {key}: cannot be read: {error}") from None
+
+
+def same_input(message: Any, poison: Recorded) -> bool:
+    """Say whether the message is the one at which the last Weaver failed, come again."""
+    return type(message) is type(poison.message) and encode(message) == encode(poison.message)

@@ -1,0 +1,121 @@
+"""A Weaver from its start to its end: broker, epoch, recovery, loop, and all of it back again.
+
+``torchloom weaver`` calls :func:`run`; the demo and the tests start it as its own process.
+"""
+
+import asyncio
+import signal
+from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+from torchloom_core import subjects
+from torchloom_core.broker import EmbeddedBroker
+from torchloom_core.bus import NatsBus
+from torchloom_core.clock import SystemClock
+from torchloom_core.config import Config
+from torchloom_core.enrolment import Enrolment
+from torchloom_core.errors import SupersededError
+from torchloom_core.plugins import ActivePlugins
+from torchloom_core.trajectory.layout import newest_epoch, run_folder
+from torchloom_core.trajectory.writer import TrajectoryWriter
+from torchloom_core.weaver.daemon import Weaver
+from torchloom_core.weaver.join_file import write_join_file
+from torchloom_core.weaver.recovery import Inheritance
+
+_EMBEDDED_PATIENCE_S = 20.0
+"""How long the first connect waits for a server that we have started ourselves."""
+
+
+async def run(
+    config: Config, plugins: ActivePlugins, ready: Callable[[str], None] = lambda url: None
+) -> None:
+    """Run a Weaver until SIGINT or SIGTERM; ``ready`` is called with the broker's URL.
+
+    Raises
+    ------
+    TorchloomError
+        If the broker, the state folder or the run cannot be had; one line each.
+    """
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(signum, stop.set)
+    broker = None if config.broker.url else _embedded(config)
+    serving = False
+    try:
+        async with AsyncExitStack() as stack:
+            weaver = await _unless(stop, _start(config, plugins, broker, stack, ready))
+            if weaver is not None:
+                serving = True
+                await weaver.run(stop)
+    except SupersededError:
+        raise
+    except BaseException:
+        # The server outlives a Weaver that fails, for the next one to adopt; but one that was
+        # launched for nothing goes with us.
+        if broker is not None and broker.launched and not serving:
+            await broker.stop()
+        raise
+    if broker is not None:
+        await broker.stop()
+
+
+def _embedded(config: Config) -> EmbeddedBroker:
+    return EmbeddedBroker(
+        Path(config.weaver.state_dir),
+        config.run.name,
+        host=config.broker.host,
+        port=config.broker.port,
+    )
+
+
+async def _start(
+    config: Config,
+    plugins: ActivePlugins,
+    broker: EmbeddedBroker | None,
+    stack: AsyncExitStack,
+    ready: Callable[[str], None],
+) -> Weaver:
+    """Return a Weaver that has taken over; ``stack`` takes what is to be undone at its end."""
+    settings = config.broker
+    url, creds = settings.url, Path(settings.creds) if settings.creds else None
+    if broker is not None:
+        await broker.start()
+        supervising = asyncio.create_task(broker.supervise())
+        stack.callback(supervising.cancel)
+        url, creds = broker.url, broker.credentials.weaver_creds
+    clock, name = SystemClock(), config.run.name
+    patience_s = 0.0 if broker is None else _EMBEDDED_PATIENCE_S
+    bus = await NatsBus.connect(url, name, creds=creds, clock=clock, patience_s=patience_s)
+    stack.push_async_callback(bus.close)
+    state_dir = Path(config.weaver.state_dir)
+    folder = run_folder(state_dir, name)
+    epoch = await bus.claim_epoch(above=newest_epoch(folder))
+    left = await bus.left()
+    inheritance = Inheritance(left.entries, f"bucket {subjects.bucket(name)}")
+    inheritance.follow(folder, left.epoch)
+    trajectory = TrajectoryWriter(folder, name, epoch, config, plugins.versions, clock.now_ns())
+    stack.callback(trajectory.close)
+    weaver = Weaver(config, plugins, bus, clock, epoch, trajectory)
+    await weaver.start(inheritance.recovered(epoch), inheritance.poison)
+    if broker is not None:
+        await weaver.admit_workers(Enrolment(name, broker.credentials.worker_jwt))
+    write_join_file(state_dir, config, url, broker)
+    ready(url)
+    return weaver
+
+
+async def _unless(stop: asyncio.Event, starting: Coroutine[Any, Any, Weaver]) -> Weaver | None:
+    """Return what was started, or None if ``stop`` was set first."""
+    task, stopping = asyncio.create_task(starting), asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait({task, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        return None
+    finally:
+        for pending in (task, stopping):
+            pending.cancel()
+        await asyncio.gather(task, stopping, return_exceptions=True)
