@@ -162,7 +162,9 @@ class Run:
     def ask(self, verb, body=None):
         """Send a plain NATS request with a person's credentials, as ``nats req`` does."""
         data = json.dumps(body).encode() if body is not None else b""
-        return json.loads(asyncio.run(self._ask(subjects.control(self.name, verb), data)))
+        return json.loads(
+            asyncio.run(self._ask(subjects.control(self.name, "operator", verb), data))
+        )
 
     async def _ask(self, subject, data):
         async with self.client() as client:

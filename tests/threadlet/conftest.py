@@ -13,6 +13,7 @@ import psutil
 import pytest
 from nats.js.api import AckPolicy, ConsumerConfig, StreamConfig
 
+from tests.settled import settle
 from torchloom_core import subjects
 from torchloom_core.codec import (
     decode_ack,
@@ -22,7 +23,15 @@ from torchloom_core.codec import (
     encode,
 )
 from torchloom_core.enrolment import Enrolment
-from torchloom_core.messages import FINAL_STATUSES, Command, Hello, JoinFile, RollCall
+from torchloom_core.messages import (
+    FINAL_STATUSES,
+    Command,
+    Hello,
+    Hold,
+    JoinFile,
+    JoinReply,
+    RollCall,
+)
 
 DEADLINE_S = 40.0
 RUN = "run"
@@ -37,6 +46,7 @@ class WeaversPart:
         self.acks = []
         self.events = []
         self.telemetry = []
+        self.unwanted = ""
         self._news = asyncio.Event()
 
     async def start(self):
@@ -56,14 +66,16 @@ class WeaversPart:
         self.enrolment = enrolment = Enrolment(RUN, self._broker.credentials.worker_jwt)
 
         async def join(message):
-            reply = enrolment.grant(decode_join_request(message.data))
+            request = decode_join_request(message.data)
+            reply = JoinReply(error=self.unwanted, unwanted=True)
+            reply = reply if self.unwanted else enrolment.grant(request)
             await message.respond(encode(reply))
 
         await self.client.subscribe(subjects.join(RUN), cb=join)
         await self._hear(subjects.ack(RUN), decode_ack, self.acks)
         await self._hear(subjects.event(RUN), decode_event, self.events)
         await self._hear(subjects.telemetry(RUN), decode_telemetry, self.telemetry)
-        await self.client.flush()
+        await settle(self.client)
 
     async def close(self):
         await self.client.close()
@@ -110,6 +122,11 @@ class WeaversPart:
             )
         )
 
+    async def heartbeats(self, count):
+        """Wait for so many more batches of telemetry."""
+        heard = len(self.telemetry)
+        await self.until(lambda: len(self.telemetry) >= heard + count)
+
     async def admit(self, worker="g0-0", ack_wait_s=2.0):
         """Wait for the worker's hello and make its consumer."""
         hello = await self.event(Hello, worker)
@@ -135,6 +152,7 @@ class WeaversPart:
             issued_ns=time.time_ns(),
             deadline_ns=time.time_ns() + round(ttl_s * 1e9),
             do=deed,
+            cause=fields.get("cause", ""),
         )
         await self.js.publish(subjects.command(RUN, hello.worker), encode(command))
 
@@ -166,6 +184,24 @@ class WeaversPart:
                     return
                 await asyncio.sleep(0.05)
 
+    async def say_hold(self, hold, over="", epoch=1, run=RUN):
+        """Say once which pause is in force."""
+        message = Hold(run=run, epoch=epoch, hold=hold, over=over)
+        await self.client.publish(subjects.hold(RUN), encode(message))
+
+    @contextlib.asynccontextmanager
+    async def holding(self, verdict):
+        """Say again and again that this pause is in force."""
+
+        async def hold():
+            while True:
+                await self.say_hold(verdict)
+                await asyncio.sleep(0.2)
+
+        saying = asyncio.create_task(hold())
+        yield
+        saying.cancel()
+
     async def call_the_roll(self):
         await self.client.publish(subjects.roll_call(RUN), encode(RollCall(run=RUN, epoch=1)))
 
@@ -175,11 +211,19 @@ class Trainer:
 
     def __init__(self, folder, name, arguments, environment):
         self.journal_path = folder / f"{name}.jsonl"
-        self.process = subprocess.Popen(
-            [sys.executable, HERE / "trainer.py", "--journal", self.journal_path, *arguments],
-            env=os.environ | environment,
-            cwd=folder,
-        )
+        self._errors_path = folder / f"{name}.err"
+        with self._errors_path.open("w") as errors:
+            self.process = subprocess.Popen(
+                [sys.executable, HERE / "trainer.py", "--journal", self.journal_path, *arguments],
+                env=os.environ | environment,
+                cwd=folder,
+                stderr=errors,
+            )
+
+    @property
+    def errors(self):
+        """What trainer and sidecar have printed so far."""
+        return self._errors_path.read_text()
 
     def journal(self, event=None):
         """Return the lines that the trainer has written so far."""

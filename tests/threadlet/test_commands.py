@@ -1,7 +1,11 @@
 """Commands through a real broker, a real sidecar and a real trainer."""
 
+import nats
 import pytest
+from nats.aio.client import RawCredentials
 
+from torchloom_core import nats_jwt, subjects
+from torchloom_core.codec import decode_ack
 from torchloom_core.messages import (
     Checkpoint,
     Drain,
@@ -42,6 +46,27 @@ async def test_a_knob_is_set_once_and_every_stage_is_acknowledged(weaver, start_
     assert ack.step >= 0
     assert [a.status for a in weaver.acks] == ["delivered", "accepted", "applied"]
     assert trainer.journal("set") == [{"event": "set", "value": 7.0}]
+
+
+async def test_nobody_can_have_anothers_final_ack_taken_for_a_repeated_one(
+    weaver, start_trainer, broker
+):
+    seed = nats_jwt.new_seed("user")
+    jwt = broker.credentials.worker_jwt("g9-0", nats_jwt.public_key(seed))
+    attacker = await nats.connect(
+        broker.url,
+        user_credentials=RawCredentials(nats_jwt.creds_text(jwt, seed)),
+        inbox_prefix=subjects.inbox_prefix("run", "g9-0"),
+    )
+    for name in ("c1:1:applied", "c1:1:applied:"):
+        headers = {"Nats-Msg-Id": name}
+        await attacker.jetstream().publish(subjects.ack("run", "g9-0"), b"{}", headers=headers)
+    await attacker.close()
+    start_trainer()
+    await weaver.ask(await weaver.admit(), SetKnob(knob="x", value=7))
+    await weaver.no_command_is_open()  # the sidecar has seen its ack stored
+    last = await weaver.js.get_last_msg("TL_REPORT_run", subjects.ack("run", "g0-0"))
+    assert decode_ack(last.data).status == "applied"
 
 
 @pytest.mark.parametrize(
@@ -101,11 +126,12 @@ async def test_a_paused_worker_waits_obeys_and_resumes(weaver, start_trainer):
     trainer = start_trainer()
     hello = await weaver.admit()
     await trainer.goes_on()
-    paused_at = (await weaver.ask(hello, Pause(), "pause")).step
-    await weaver.beat(lambda batch: batch.state == "paused")
-    assert (await weaver.ask(hello, SetKnob(knob="x", value=3.0), "set")).step == paused_at
-    assert len(trainer.journal("step")) == paused_at
-    await weaver.ask(hello, Resume(), "resume")
+    async with weaver.holding("p1.1"):
+        paused_at = (await weaver.ask(hello, Pause(), "pause", cause="p1.1")).step
+        await weaver.beat(lambda batch: batch.state == "paused")
+        assert (await weaver.ask(hello, SetKnob(knob="x", value=3.0), "set")).step == paused_at
+        assert len(trainer.journal("step")) == paused_at
+        await weaver.ask(hello, Resume(), "resume")
     await trainer.goes_on()
 
 
@@ -122,16 +148,40 @@ async def test_a_drained_worker_leaves_its_loop_and_ends_as_expected(weaver, sta
     assert (end.status, end.expected) == (0, True)
 
 
+async def test_a_loop_that_goes_on_after_a_drain_ends_with_status_0_and_one_line(
+    weaver, start_trainer
+):
+    trainer = start_trainer("--go-on")
+    hello = await weaver.admit()
+    await trainer.goes_on()
+    assert (await weaver.ask(hello, Drain())).status == "applied"
+    end = await weaver.event(Exit)
+    assert (end.status, end.expected) == (0, True)
+    assert await trainer.ended() == 0
+    line = "g0-0 was drained and its loop goes on: it ends here, with status 0"
+    assert trainer.errors.splitlines() == [line]
+
+
 async def test_a_stand_by_waits_until_it_is_told_to_join(weaver, start_trainer):
     trainer = start_trainer(TORCHLOOM_ROLE="standby")
     hello = await weaver.admit()
     assert (hello.state, "join" in hello.actuators) == ("standby", True)
-    refused = await weaver.ask(hello, Drain(), "drain")
+    refused = await weaver.ask(hello, Pause(), "pause")
     assert refused.detail == "the worker is standing by"
     assert trainer.journal("attached") == []
     assert (await weaver.ask(hello, Join(), "join")).status == "applied"
     await trainer.goes_on()
     await weaver.beat(lambda batch: batch.state == "training")
+
+
+async def test_a_stand_by_that_is_dismissed_ends_with_status_0(weaver, start_trainer):
+    trainer = start_trainer(TORCHLOOM_ROLE="standby")
+    hello = await weaver.admit()
+    assert (await weaver.ask(hello, Drain())).status == "applied"
+    assert await trainer.ended() == 0
+    assert trainer.journal("attached") == []
+    end = await weaver.event(Exit)
+    assert (end.status, end.expected) == (0, True)
 
 
 async def test_a_dump_brings_the_stacks_even_of_a_trainer_that_hangs(weaver, start_trainer):

@@ -3,7 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchloom_core.messages import FINAL_STATUSES, Checkpoint, Command, Drain
+from torchloom_core.messages import FINAL_STATUSES, Ack, Checkpoint, Command, Drain
+from torchloom_threadlet import inbox as inbox_module
 from torchloom_threadlet.inbox import Inbox
 
 INCARNATION = 7
@@ -128,3 +129,77 @@ def test_only_what_has_passed_its_deadline_is_forgotten():
     ack, do = inbox.receive(command("0"), now_ns)
     assert (ack.status, do) == ("expired", False)
     assert ack.status in FINAL_STATUSES
+
+
+def test_an_ack_says_whose_it_is_when_and_at_which_step_it_came_about():
+    inbox = Inbox(INCARNATION, able)
+    fields = {"command": "a", "run": "run", "worker": "g0-0", "incarnation": INCARNATION}
+    accepted, _ = inbox.receive(command("a"), 10, step=3)
+    assert accepted == Ack(**fields, epoch=1, status="accepted", step=3, ts_ns=10)
+    applied = inbox.settle("a", "applied", 20, step=4)
+    assert applied == Ack(**fields, epoch=1, status="applied", step=4, ts_ns=20)
+    again, _ = inbox.receive(command("a", epoch=2), 30, step=9)
+    assert again == Ack(**fields, epoch=2, status="applied", step=4, ts_ns=30)
+
+
+def test_a_command_for_another_life_is_rejected_with_the_lives():
+    ack, do = Inbox(INCARNATION, able).receive(command("a", incarnation=6), 10, step=3)
+    assert (ack.status, do) == ("rejected", False)
+    assert (ack.detail, ack.step, ack.ts_ns) == ("need incarnation 7, was 6", 3, 10)
+
+
+def test_what_cannot_be_done_is_rejected_on_arrival_once_and_for_all_with_the_reason():
+    reasons = ["no checkpoint actuator"]
+    inbox = Inbox(INCARNATION, lambda _: reasons[0] if reasons else None)
+    ack, do = inbox.receive(command("a"), 10, step=3)
+    assert (ack.status, ack.detail, do) == ("rejected", "no checkpoint actuator", False)
+    reasons.clear()
+    ack, do = inbox.receive(command("a", epoch=2), 20, step=4)
+    assert (ack.status, ack.detail, do) == ("rejected", "no checkpoint actuator", False)
+    assert ack.step == 3
+
+
+def test_at_its_deadline_a_command_may_still_be_done():
+    inbox = Inbox(INCARNATION, able)
+    inbox.receive(command("a"), 0)
+    assert inbox.begin("a", DEADLINE_NS) is None
+
+
+def test_a_command_that_expired_waiting_for_a_step_says_when_and_at_which():
+    inbox = Inbox(INCARNATION, able)
+    inbox.receive(command("a"), 0)
+    ack = inbox.begin("a", DEADLINE_NS + 5, step=8)
+    assert (ack.status, ack.ts_ns, ack.step, ack.detail) == ("expired", DEADLINE_NS + 5, 8, "")
+    ack, _ = inbox.receive(command("b"), DEADLINE_NS + 6, step=9)
+    assert (ack.status, ack.ts_ns, ack.step, ack.detail) == ("expired", DEADLINE_NS + 6, 9, "")
+
+
+def test_while_there_is_room_what_was_done_is_answered_so_past_its_deadline_too():
+    inbox = Inbox(INCARNATION, able)
+    for command_id in ("a", "b"):
+        inbox.receive(command(command_id), 0)
+    inbox.settle("a", "applied", 1)
+    inbox.settle("b", "applied", DEADLINE_NS + 1)
+    assert inbox.receive(command("a", epoch=2), DEADLINE_NS + 2)[0].status == "applied"
+
+
+def test_what_could_still_be_done_again_is_never_forgotten(monkeypatch):
+    monkeypatch.setattr(inbox_module, "_KEPT", 1)
+    inbox = Inbox(INCARNATION, able)
+    for command_id in ("a", "b"):
+        inbox.receive(command(command_id), 0)
+    inbox.settle("a", "applied", 1)
+    inbox.settle("b", "applied", DEADLINE_NS)
+    ack, do = inbox.receive(command("a", epoch=2), DEADLINE_NS)
+    assert (ack.status, do) == ("applied", False)
+
+
+def test_no_more_than_so_many_that_are_past_their_deadline_are_kept(monkeypatch):
+    monkeypatch.setattr(inbox_module, "_KEPT", 2)
+    inbox = Inbox(INCARNATION, able)
+    late_ns = DEADLINE_NS + 1
+    for command_id in ("a", "b", "c"):
+        inbox.receive(command(command_id), 0)
+    for command_id in ("a", "b", "c"):
+        inbox.settle(command_id, "applied", late_ns)
+    assert inbox.receive(command("a", epoch=2), late_ns)[0].status == "expired"

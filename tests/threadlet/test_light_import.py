@@ -29,5 +29,15 @@ def test_no_part_of_the_weaver_is_loaded():
     loaded = {name for name in result.stdout.split() if name.startswith("torchloom_core.")}
     assert loaded <= {
         f"torchloom_core.{name}"
-        for name in ("codec", "clock", "errors", "knobs", "messages", "naming", "subjects")
+        for name in (
+            "codec",
+            "clock",
+            "errors",
+            "knobs",
+            "limits",
+            "messages",
+            "naming",
+            "subjects",
+            "telling",
+        )
     }

@@ -1,6 +1,8 @@
 """Training goes on, and commands are done once, whatever dies."""
 
 import asyncio
+import os
+import signal
 
 import msgspec
 import psutil
@@ -122,7 +124,8 @@ async def test_a_trainer_that_cannot_start_a_sidecar_trains_on(start_trainer, tm
     broken = tmp_path / "broken"
     broken.mkdir()
     (broken / "nats.py").write_text("raise ImportError('no nats here')")
-    trainer = start_trainer("--steps", "100", PYTHONPATH=str(broken))
+    path = os.pathsep.join(filter(None, [str(broken), os.environ.get("PYTHONPATH")]))
+    trainer = start_trainer("--steps", "100", PYTHONPATH=path)
     assert await trainer.ended() == 0
     assert len(trainer.journal("step")) == 100
 
@@ -142,6 +145,18 @@ async def test_the_end_of_a_trainer_is_told_with_its_status(
     end = await weaver.event(Exit)
     assert (end.status, end.expected, end.error) == (status, expected, error)
     assert await trainer.ended() == status
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_trainer_that_is_asked_to_end_by_a_signal_has_ended_as_expected(
+    weaver, start_trainer, number
+):
+    trainer = start_trainer()
+    await weaver.admit()
+    await trainer.goes_on()
+    trainer.process.send_signal(number)
+    end = await weaver.event(Exit)
+    assert (end.status, end.expected, end.error) == (-number, True, "")
 
 
 async def test_a_sidecar_does_not_outlive_its_trainer(weaver, start_trainer):

@@ -1,5 +1,6 @@
 """A real torchft quorum: a stand-by joins, the group at risk drains, and no step fails."""
 
+import asyncio
 import json
 import logging
 import os
@@ -9,11 +10,13 @@ import sys
 import pytest
 from torchft.coordination import LighthouseServer
 
-from torchloom_core.messages import Checkpoint, Drain, Exit, Join, Note, SetKnob
+from tests.docs.attached import attached
+from torchloom_core.messages import Checkpoint, Drain, Exit, Hello, Join, Note, SetKnob
 from torchloom_threadlet.torchft import TorchftLoom, attach
 
 pytestmark = pytest.mark.integration
 STEPS = 150
+QUIET = {"RUST_LOG": "error", "OMP_NUM_THREADS": "1", "TORCHLOOM_HEARTBEAT_S": "0.2"}
 
 
 class Group:
@@ -25,11 +28,10 @@ class Group:
         arguments = ["--steps", STEPS, "--lighthouse", lighthouse, "--group", name]
         for option, ending in (("log", "jsonl"), ("result", "json"), ("checkpoint", "pt")):
             arguments += [f"--{option}", folder / f"{name}.{ending}"]
-        quiet = {"RUST_LOG": "error", "OMP_NUM_THREADS": "1", "TORCHLOOM_HEARTBEAT_S": "0.2"}
         with (folder / f"{name}.err").open("w") as errors:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "torchloom_threadlet.digits", *map(str, arguments)],
-                env=os.environ | quiet | environment,
+                env=os.environ | QUIET | environment,
                 stderr=errors,
             )
 
@@ -72,6 +74,28 @@ def start_group(tmp_path, join_file, lighthouse, end_with_sidecars):
     yield start
     for group in groups:
         end_with_sidecars(group.process)
+
+
+@pytest.fixture
+def start_torchrun(tmp_path, join_file, lighthouse, end_with_sidecars):
+    processes = []
+
+    def start(name, script):
+        (tmp_path / name).write_text(script)
+        own = {"TORCHLOOM_JOIN": str(join_file), "TORCHFT_LIGHTHOUSE": lighthouse}
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+        command = [*torchrun, "--max-restarts", "3", tmp_path / name]
+        printed = tmp_path / f"{name}.out"
+        with printed.open("w") as out:
+            environment = os.environ | QUIET | own
+            processes.append(
+                subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=out, stderr=out)
+            )
+        return processes[-1], printed
+
+    yield start
+    for process in processes:
+        end_with_sidecars(process)
 
 
 async def test_a_group_moves_to_a_stand_by_without_a_failed_step(weaver, start_group):
@@ -121,6 +145,24 @@ async def test_the_learning_rate_is_a_knob_through_the_wrapper(weaver, start_gro
     )
 
 
+@pytest.mark.parametrize("name", ["train_ddp.py", "train_diloco.py"])
+async def test_a_script_of_nested_loops_is_drained_and_torchrun_takes_it_for_done(
+    weaver, start_torchrun, name
+):
+    script, _ = attached(name)
+    torchrun, printed = start_torchrun(name, script)
+    hello = await weaver.admit()
+    await weaver.beat(lambda batch: batch.step > 0)
+    assert (await weaver.ask(hello, Drain())).status == "applied"
+    end = await weaver.event(Exit)
+    assert (end.status, end.expected) == (0, True)
+    assert await asyncio.to_thread(torchrun.wait, 40) == 0
+    line = "g0-0 was drained and its loop goes on: it ends here, with status 0"
+    assert printed.read_text().count(line) == 1
+    lives = {event.incarnation for event in weaver.events if isinstance(event, Hello)}
+    assert lives == {hello.incarnation}
+
+
 def test_what_torchft_logs_is_heard_and_no_more_of_it_printed_than_before(tmp_path, monkeypatch):
     class Manager:
         def shutdown(self):
@@ -130,16 +172,20 @@ def test_what_torchft_logs_is_heard_and_no_more_of_it_printed_than_before(tmp_pa
     printed = []
     handler = logging.Handler()
     handler.emit = printed.append
+    loom = attach()
+    assert isinstance(loom, TorchftLoom)
     logging.getLogger().addHandler(handler)
     try:
-        loom = attach()
-        assert isinstance(loom, TorchftLoom)
-        loom.manage(Manager())
         commits = logging.getLogger("torchft_commits")
+        listeners = len(commits.filters)
+        for _ in range(2):
+            loom.manage(Manager())
+        assert len(commits.filters) == listeners + 1
         for committed in (True, False, False):
             commits.info("", extra={"commit_result": committed, "step": 1, "quorum_id": 2})
         commits.warning("worth reading", extra={"commit_result": True})
     finally:
         logging.getLogger().removeHandler(handler)
     assert loom._failed_steps == 2
-    assert [record.getMessage() for record in printed] == ["worth reading"]
+    heard = [r.getMessage() for r in printed if r.name.startswith("torchft")]
+    assert heard == ["worth reading"]

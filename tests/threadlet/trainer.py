@@ -18,6 +18,7 @@ def main():
     parser.add_argument("--hang-at", type=int, default=-1)
     parser.add_argument("--crash-at", type=int, default=-1)
     parser.add_argument("--kill-at", type=int, default=-1)
+    parser.add_argument("--go-on", action="store_true", help="also when drained")
     options = parser.parse_args()
 
     with options.journal.open("a", buffering=1) as journal:
@@ -27,7 +28,8 @@ def main():
 
         write(event="attaching", pid=os.getpid())
         loom = torchloom_threadlet.attach(framework="test")
-        write(event="attached", inert=loom.inert)
+        answered = loom._worker._admission.is_set()
+        write(event="attached", inert=loom.inert, answered=answered)
         values = {"x": 1.0}
 
         def set_x(value):
@@ -48,7 +50,7 @@ def main():
                 raise ValueError("the loss is gone")
             if step == options.kill_at:
                 os.kill(os.getpid(), signal.SIGKILL)
-            if not loom.step(step, loss=1.0 / (step + 1)):
+            if not loom.step(step, loss=1.0 / (step + 1)) and not options.go_on:
                 break
             write(event="step", step=step)
         write(event="end", state=loom.state)

@@ -36,7 +36,8 @@ def attach(
     """Register this process as a worker and return its loom.
 
     A stand-by waits in here until it is told to join; without a Weaver there is nobody to tell
-    it, and it returns at once.
+    it, and it returns at once. One that is dismissed, as all are when the run is over, ends its
+    process here, with status 0.
 
     Parameters
     ----------
@@ -53,5 +54,6 @@ def attach(
     """
     identity = identify(group=group, rank=rank, node=node, rack=rack, standby=standby)
     loom = Loom(identity, find_join(join), framework)
+    loom.wait_until_admitted()
     loom.wait_to_join()
     return loom

@@ -7,10 +7,10 @@ import msgspec
 
 from torchloom_core.errors import KnobError
 from torchloom_core.knobs import check_value, find_spec
+from torchloom_core.limits import MAX_KNOBS
 from torchloom_core.messages import (
     Checkpoint,
     Deed,
-    Drain,
     Join,
     KnobSpec,
     KnobValue,
@@ -19,6 +19,7 @@ from torchloom_core.messages import (
     SetKnob,
     WorkerState,
 )
+from torchloom_threadlet.cleaning import knob_value
 
 
 class Knob(msgspec.Struct, frozen=True):
@@ -62,15 +63,35 @@ class Actuators:
         return tuple(names)
 
     def add_knob(self, knob: Knob) -> None:
-        """Register a knob; one of the same name takes the place of the former."""
-        self._values[knob.spec.name] = knob.get()
+        """Register a knob; one of the same name takes the place of the former.
+
+        Raises
+        ------
+        KnobError
+            If it could not be told to a Weaver.
+        """
+        try:
+            msgspec.convert(msgspec.to_builtins(knob.spec), KnobSpec)
+        except (msgspec.ValidationError, TypeError) as error:
+            raise KnobError(str(error)) from None
+        if len({*self._knobs, knob.spec.name}) > MAX_KNOBS:
+            raise KnobError(f"need at most {MAX_KNOBS} knobs, was one more")
+        self._read(knob)
         self._knobs[knob.spec.name] = knob
 
     def set_knob(self, name: str, value: KnobValue) -> None:
         """Call the user's function and read back what it made of the value."""
         knob = self._knobs[name]
         knob.set(check_value(knob.spec, value))
-        self._values[name] = knob.get()
+        self._read(knob)
+
+    def _read(self, knob: Knob) -> None:
+        name = knob.spec.name
+        value = knob_value(name, knob.get())
+        if value is None:
+            self._values.pop(name, None)
+        else:
+            self._values[name] = value
 
     def refusal(self, deed: Deed, state: WorkerState) -> str | None:
         """Return why ``deed`` cannot be done in ``state``, or None if it can."""
@@ -80,10 +101,10 @@ class Actuators:
             case SetKnob(knob=name, value=value):
                 return self._knob_refusal(name, value)
             case Checkpoint() if not self.checkpoint:
-                return "the trainer has registered no checkpoint function"
+                return "the trainer has registered no function to save by loom.on_checkpoint"
             case Join() if state != "standby":
                 return f"need a stand-by, the worker is {state}"
-            case Drain() | Pause() | Resume() if state == "standby":
+            case Pause() | Resume() if state == "standby":
                 return "the worker is standing by"
         return None
 

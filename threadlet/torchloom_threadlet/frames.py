@@ -7,16 +7,39 @@ of :mod:`torchloom_core.messages` where there is one, and those below where ther
 import socket
 import struct
 import threading
+from typing import Annotated
 
 import msgspec
 
+from torchloom_core.codec import UNREADABLE
 from torchloom_core.errors import MessageError
-from torchloom_core.messages import Ack, Command, Hello, JoinFile, Note, WorkerState
+from torchloom_core.limits import (
+    MAX_METRIC_NAME,
+    MAX_METRICS,
+    Count,
+    FileText,
+    Id,
+    LongText,
+    ShortText,
+    Stamp,
+    Step,
+    Text,
+)
+from torchloom_core.messages import Ack, Command, Hello, Hold, JoinFile, Note, WorkerState
 
 MAX_FRAME_BYTES = 4 << 20
 _LENGTH = struct.Struct(">I")
 _MAX_WAITING_BYTES = 1 << 20
 _RECEIVE_BYTES = 1 << 16
+_MAX_ROWS = 1 << 16
+_MAX_PATH_BYTES = 4096
+_SIGNALS = 64
+
+_Metrics = Annotated[
+    dict[Annotated[str, msgspec.Meta(max_length=MAX_METRIC_NAME)], float],
+    msgspec.Meta(max_length=MAX_METRICS),
+]
+"""The heartbeat looks at the names: once a batch, not once a row."""
 
 
 class Keys(msgspec.Struct, frozen=True, kw_only=True, tag="keys"):
@@ -26,31 +49,31 @@ class Keys(msgspec.Struct, frozen=True, kw_only=True, tag="keys"):
     is empty until the Weaver has answered.
     """
 
-    seed: str
-    jwt: str = ""
+    seed: ShortText
+    jwt: FileText = ""
 
 
 class Sent(msgspec.Struct, frozen=True, kw_only=True, tag="sent"):
     """How many telemetry batches left, and samples were dropped, in this incarnation."""
 
-    batches: int = 0
-    dropped: int = 0
+    batches: Count = 0
+    dropped: Count = 0
 
 
 class Attach(msgspec.Struct, frozen=True, kw_only=True, tag="attach"):
     """The first frame to a new sidecar: everything it has to know.
 
-    ``join_path`` is looked at again while the broker is away: a restarted Weaver may have
-    moved. ``stack_signal`` makes the trainer write its stacks to the descriptor that was
-    passed along; 0 where that is not possible.
+    ``join_path``, as the file system spells it, is looked at again while the broker is away: a
+    restarted Weaver may have moved. ``stack_signal`` makes the trainer write its stacks to the
+    descriptor that was passed along; 0 where that is not possible.
     """
 
     hello: Hello
     join: JoinFile
-    join_path: str
+    join_path: Annotated[bytes, msgspec.Meta(max_length=_MAX_PATH_BYTES)]
     keys: Keys | None = None
     sent: Sent = Sent()
-    stack_signal: int = 0
+    stack_signal: Annotated[int, msgspec.Meta(ge=0, le=_SIGNALS)] = 0
 
 
 class Samples(msgspec.Struct, frozen=True, kw_only=True, tag="samples"):
@@ -60,17 +83,26 @@ class Samples(msgspec.Struct, frozen=True, kw_only=True, tag="samples"):
     """
 
     state: WorkerState
-    step: int
-    progress_ns: int
-    dropped: int = 0
-    rows: list[tuple[int, dict[str, float]]] = []
+    step: Step
+    progress_ns: Stamp
+    dropped: Count = 0
+    rows: Annotated[list[tuple[Stamp, _Metrics]], msgspec.Meta(max_length=_MAX_ROWS)] = []
+
+
+class Admission(msgspec.Struct, frozen=True, kw_only=True, tag="admission"):
+    """How the first attempt to enrol ended: a trainer that was started again waits to hear it.
+
+    ``unwanted`` is why the Weaver wants nobody on this node, empty however else it ended.
+    """
+
+    unwanted: str = ""
 
 
 class Stored(msgspec.Struct, frozen=True, kw_only=True, tag="stored"):
     """The final ack of this copy of ``command`` is safe with the broker."""
 
-    command: str
-    epoch: int
+    command: Id
+    epoch: Count
 
 
 class FlightAsked(msgspec.Struct, frozen=True, kw_only=True, tag="flight_asked"):
@@ -80,17 +112,17 @@ class FlightAsked(msgspec.Struct, frozen=True, kw_only=True, tag="flight_asked")
 class Flight(msgspec.Struct, frozen=True, kw_only=True, tag="flight"):
     """The Flight Recorder's dump, empty where there is none."""
 
-    text: str
+    text: LongText
 
 
 class Goodbye(msgspec.Struct, frozen=True, kw_only=True, tag="goodbye"):
     """The trainer says that it ends: by itself, or because of ``error``."""
 
-    error: str = ""
+    error: Text = ""
 
 
 ToSidecar = Attach | Samples | Hello | Ack | Note | Flight | Goodbye
-ToLink = Command | Keys | Sent | Stored | FlightAsked
+ToLink = Command | Hold | Keys | Admission | Sent | Stored | FlightAsked
 
 _encoder = msgspec.msgpack.Encoder()
 _to_sidecar: msgspec.msgpack.Decoder[ToSidecar] = msgspec.msgpack.Decoder(ToSidecar)
@@ -98,8 +130,20 @@ _to_link: msgspec.msgpack.Decoder[ToLink] = msgspec.msgpack.Decoder(ToLink)
 
 
 def pack(frame: msgspec.Struct) -> bytes:
-    """Return a frame as bytes for the socket."""
-    body = _encoder.encode(frame)
+    """Return a frame as bytes for the socket.
+
+    Raises
+    ------
+    MessageError
+        If it holds what cannot be encoded, or too much.
+    """
+    try:
+        body = _encoder.encode(frame)
+    except (OverflowError, TypeError, ValueError, RecursionError) as error:
+        raise MessageError(f"{type(frame).__name__}: {error}") from None
+    if len(body) > MAX_FRAME_BYTES:
+        what = type(frame).__name__
+        raise MessageError(f"{what}: need at most {MAX_FRAME_BYTES} bytes, was {len(body)}")
     return _LENGTH.pack(len(body)) + body
 
 
@@ -135,7 +179,7 @@ def for_sidecar(body: bytes) -> ToSidecar:
     """Return the frame that the link sent, or raise MessageError."""
     try:
         return _to_sidecar.decode(body)
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise MessageError(f"frame from the trainer: {error}") from None
 
 
@@ -143,7 +187,7 @@ def for_link(body: bytes) -> ToLink:
     """Return the frame that the sidecar sent, or raise MessageError."""
     try:
         return _to_link.decode(body)
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise MessageError(f"frame from the sidecar: {error}") from None
 
 
@@ -172,10 +216,10 @@ class Wire:
         """Whether bytes wait for the socket to take them."""
         return bool(self._unsent)
 
-    def send(self, frame: msgspec.Struct) -> None:
+    def send(self, frame: bytes) -> None:
         """Send what the socket takes now and keep the rest; a dead peer is no error here."""
         with self._lock:
-            self._unsent += pack(frame)
+            self._unsent += frame
             self._push()
 
     def push(self) -> None:
@@ -183,15 +227,15 @@ class Wire:
         with self._lock:
             self._push()
 
-    def receive(self) -> list[ToLink]:
-        """Return the frames that have arrived.
+    def receive(self) -> list[bytes]:
+        """Return the bodies of the frames that have arrived.
 
         Raises
         ------
         EOFError
             If the sidecar has gone.
         MessageError
-            If it sent nonsense.
+            If a length cannot be one, so that nothing after it can be read.
         """
         try:
             data = self._socket.recv(_RECEIVE_BYTES)
@@ -201,7 +245,7 @@ class Wire:
             raise EOFError(str(error)) from None
         if not data:
             raise EOFError("closed by the sidecar")
-        return [for_link(body) for body in self._unpacker.feed(data)]
+        return self._unpacker.feed(data)
 
     def close(self) -> None:
         """Close the socket."""

@@ -5,11 +5,14 @@ import time
 from array import array
 from collections.abc import Mapping, Sequence
 
+from torchloom_core.limits import MAX_COUNT, MAX_METRICS
 from torchloom_core.messages import Hello, Telemetry
+from torchloom_threadlet.cleaning import sendable
 from torchloom_threadlet.frames import Samples, Sent
 
 MAX_BATCH_BYTES = 256 << 10
 _MAX_WAITING_ROWS = 20_000
+_LONGEST_AGE_S = 1e9
 
 Row = tuple[int, Mapping[str, float]]
 
@@ -17,9 +20,10 @@ Row = tuple[int, Mapping[str, float]]
 def columns(rows: Sequence[Row]) -> tuple[tuple[str, ...], bytes, bytes]:
     """Return metric names, ``(samples,)`` times and ``(samples, metrics)`` values of ``rows``.
 
-    Little-endian int64 and float64, NaN where a row lacks a metric.
+    Little-endian int64 and float64, NaN where a row lacks a metric. Of too many names the rest
+    is left out.
     """
-    names = tuple(sorted({name for _, row in rows for name in row}))
+    names = sendable({name for _, row in rows for name in row})
     values = array("d", (row.get(name, math.nan) for _, row in rows for name in names))
     return names, array("q", (ts_ns for ts_ns, _ in rows)).tobytes(), values.tobytes()
 
@@ -46,12 +50,12 @@ class Heartbeat:
     @property
     def sent(self) -> Sent:
         """How far this incarnation's telemetry has come."""
-        return Sent(batches=self._batches, dropped=self._dropped)
+        return Sent(batches=self._batches, dropped=min(self._dropped, MAX_COUNT))
 
     @property
     def progress_age_s(self) -> float:
         """Seconds since the trainer last finished a step or changed its state."""
-        return (time.monotonic_ns() - self.latest.progress_ns) / 1e9
+        return max(0.0, (time.monotonic_ns() - self.latest.progress_ns) / 1e9)
 
     def take(self, samples: Samples) -> bool:
         """Take in a report and return whether the trainer's state is a new one."""
@@ -74,7 +78,7 @@ class Heartbeat:
         last = closing_row(self._rows, gauges, time.time_ns())
         rows = [*self._rows[:-1], last] if last[1] else []
         self._rows.clear()
-        width = max((len(row) for _, row in rows), default=0)
+        width = min(max((len(row) for _, row in rows), default=0), MAX_METRICS)
         height = max(1, MAX_BATCH_BYTES // (8 + 8 * width))
         parts = [rows[start : start + height] for start in range(0, len(rows), height)] or [[]]
         return [self._batch(part) for part in parts]
@@ -88,11 +92,11 @@ class Heartbeat:
             seq=self._batches,
             state=self.latest.state,
             step=self.latest.step,
-            progress_age_s=self.progress_age_s,
-            dropped=self.latest.dropped + self._dropped,
+            progress_age_s=min(self.progress_age_s, _LONGEST_AGE_S),
+            dropped=min(self.latest.dropped + self._dropped, MAX_COUNT),
             metrics=metrics,
             ts_ns=ts_ns,
             values=values,
         )
-        self._batches += 1
+        self._batches = min(self._batches + 1, MAX_COUNT)
         return batch

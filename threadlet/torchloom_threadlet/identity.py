@@ -1,5 +1,6 @@
 """Which worker this process is, and where it finds its Weaver: arguments, then environment."""
 
+import functools
 import itertools
 import logging
 import os
@@ -10,12 +11,16 @@ from pathlib import Path
 
 import msgspec
 
+from torchloom_core.codec import MAX_MESSAGE_BYTES, decode_json
+from torchloom_core.errors import MessageError
+from torchloom_core.limits import MAX_NAME, MAX_RANK
 from torchloom_core.messages import JoinFile
-from torchloom_core.subjects import token
+from torchloom_threadlet.cleaning import name, whole
 
 DEFAULT_JOIN_PATH = Path(".torchloom/join.json")
 
 _logger = logging.getLogger(__name__)
+_RANK_DIGITS = 10
 _lives = itertools.count()
 
 
@@ -41,23 +46,29 @@ def identify(
     environment: Mapping[str, str] = os.environ,
 ) -> Identity:
     """Return who this process is; what is not given is taken from the environment."""
-    if group is None:
-        group = environment.get("TORCHLOOM_GROUP") or environment.get("REPLICA_GROUP_ID") or "g0"
+    group = (
+        group or environment.get("TORCHLOOM_GROUP") or environment.get("REPLICA_GROUP_ID") or "g0"
+    )
     if rank is None:
-        rank = _whole_number(environment, "TORCHLOOM_RANK", "RANK")
+        rank = _rank(environment, "TORCHLOOM_RANK", "RANK")
+    elif not 0 <= whole(rank) <= MAX_RANK:
+        _logger.warning("rank: need a number from 0 to %d, was %.80r; it is 0", MAX_RANK, rank)
+        rank = 0
     if standby is None:
         role = environment.get("TORCHLOOM_ROLE", "")
         standby = role == "standby"
         if role and not standby:
             _logger.warning("TORCHLOOM_ROLE: need standby or nothing, was %r; it trains", role)
-    group = token(group)
+    group = name(group, "group", MAX_NAME - len(f"-{whole(rank)}"))
+    node = node or environment.get("TORCHLOOM_NODE") or socket.gethostname() or "unknown"
+    rack = rack if rack is not None else environment.get("TORCHLOOM_RACK", "")
     return Identity(
-        worker=f"{group}-{rank}",
+        worker=f"{group}-{whole(rank)}",
         incarnation=_incarnation(),
         group=group,
-        rank=rank,
-        node=token(node or environment.get("TORCHLOOM_NODE") or socket.gethostname()),
-        rack=rack if rack is not None else environment.get("TORCHLOOM_RACK", ""),
+        rank=whole(rank),
+        node=name(node, "node"),
+        rack=name(rack, "rack") if rack else "",
         standby=standby,
     )
 
@@ -69,10 +80,7 @@ def find_join(
     named = path or environment.get("TORCHLOOM_JOIN")
     source = Path(named) if named else DEFAULT_JOIN_PATH
     if not named and not source.exists():
-        _logger.info(
-            "torchloom is inert: there is no %s here; set TORCHLOOM_JOIN to the Weaver's join.json",
-            source,
-        )
+        _say_inert(source.absolute())
         return None
     join = read_join(source)
     if join is None:
@@ -81,21 +89,32 @@ def find_join(
     return source.absolute(), join
 
 
+@functools.cache  # said once in a process, however often it attaches
+def _say_inert(source: Path) -> None:
+    _logger.warning(
+        "torchloom is inert: there is no %s; to be watched, set TORCHLOOM_JOIN to the Weaver's "
+        "join.json",
+        source,
+    )
+
+
 def read_join(source: Path) -> JoinFile | None:
     """Return the join file at ``source``, or None if it is not there or is none."""
     try:
-        return msgspec.json.decode(source.read_bytes(), type=JoinFile)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        with source.open("rb") as file:
+            return decode_json(JoinFile, file.read(MAX_MESSAGE_BYTES + 1), "join.json")
+    except (OSError, ValueError, MessageError):  # a ValueError: of a path with a null character
         return None
 
 
-def _whole_number(environment: Mapping[str, str], *names: str) -> int:
-    for name in names:
-        text = environment.get(name, "")
-        if text.isdecimal():
-            return int(text)
-        if text:
-            _logger.warning("%s: need a whole number, was %r", name, text)
+def _rank(environment: Mapping[str, str], *variables: str) -> int:
+    for variable in variables:
+        said = environment.get(variable, "")
+        if said.isdecimal() and len(said) <= _RANK_DIGITS and int(said) <= MAX_RANK:
+            return int(said)
+        if said:
+            need = f"need a whole number of at most {MAX_RANK}"
+            _logger.warning("%s: %s, was %.80r", variable, need, said)
     return 0
 
 

@@ -7,7 +7,9 @@ survives every sidecar, broker and Weaver.
 
 from collections.abc import Callable
 
-from torchloom_core.messages import Ack, AckStatus, Command, Deed
+from torchloom_core.limits import MAX_TEXT
+from torchloom_core.messages import Ack, AckStatus, Command
+from torchloom_threadlet.cleaning import text
 
 _KEPT = 4096
 
@@ -18,10 +20,10 @@ class Inbox:
     Parameters
     ----------
     refusal : callable
-        Returns why a deed cannot be done here and now, or None if it can.
+        Returns why a command cannot be done here and now, or None if it can.
     """
 
-    def __init__(self, incarnation: int, refusal: Callable[[Deed], str | None]) -> None:
+    def __init__(self, incarnation: int, refusal: Callable[[Command], str | None]) -> None:
         self._incarnation = incarnation
         self._refusal = refusal
         self._highest_epoch = 0
@@ -53,18 +55,23 @@ class Inbox:
             return _ack(command, "rejected", now_ns, step, detail), False
         if now_ns > command.deadline_ns:
             return self._end(command, "expired", now_ns, step), False
-        detail = self._refusal(command.do) or ""
+        detail = self._refusal(command) or ""
         if detail:
             return self._end(command, "rejected", now_ns, step, detail), False
         self._pending[command.id] = command
         return _ack(command, "accepted", now_ns, step), True
+
+    def believes(self, epoch: int) -> bool:
+        """Say whether what was said under ``epoch`` counts, and remember the highest."""
+        self._highest_epoch = max(self._highest_epoch, epoch)
+        return epoch == self._highest_epoch
 
     def begin(self, command_id: str, now_ns: int, step: int = -1) -> Ack | None:
         """Return None if the command may be done now, or the ack that says why it may not."""
         command = self._pending[command_id]
         if now_ns > command.deadline_ns:
             return self.settle(command_id, "expired", now_ns, step)
-        detail = self._refusal(command.do)
+        detail = self._refusal(command)
         return self.settle(command_id, "rejected", now_ns, step, detail) if detail else None
 
     def settle(
@@ -100,6 +107,6 @@ def _ack(command: Command, status: AckStatus, now_ns: int, step: int, detail: st
         epoch=command.epoch,
         status=status,
         step=step,
-        detail=detail,
+        detail=text(detail, MAX_TEXT),
         ts_ns=now_ns,
     )

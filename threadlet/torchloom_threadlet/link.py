@@ -19,8 +19,10 @@ from typing import Protocol
 import msgspec
 
 from torchloom_core.errors import MessageError
-from torchloom_core.messages import FINAL_STATUSES, Ack, Command, Hello, JoinFile, Note
+from torchloom_core.messages import FINAL_STATUSES, Ack, Command, Hello, Hold, JoinFile, Note
+from torchloom_core.telling import Complaints
 from torchloom_threadlet.frames import (
+    Admission,
     Attach,
     Flight,
     FlightAsked,
@@ -30,6 +32,8 @@ from torchloom_threadlet.frames import (
     Stored,
     ToLink,
     Wire,
+    for_link,
+    pack,
 )
 from torchloom_threadlet.stacks import StackFile, flight_recorder
 
@@ -54,6 +58,12 @@ class Trainer(Protocol):
     def deliver(self, command: Command) -> None:
         """Take a command that has arrived."""
 
+    def hear(self, hold: Hold) -> None:
+        """Take what the Weaver says of the pause in force."""
+
+    def admitted(self, unwanted: str) -> None:
+        """Hear how enrolling ended."""
+
 
 class Link:
     """Keeps one sidecar attached to ``trainer`` until stopped."""
@@ -67,6 +77,7 @@ class Link:
         self._sent = Sent()
         self._unstored: dict[tuple[str, int], Ack] = {}
         self._notes: deque[Note] = deque(maxlen=_KEPT_NOTES)
+        self._complaints = Complaints(_logger)
         self._wire: Wire | None = None
         # Reentrant: a signal handler of the user's may close the loom in the midst of a send.
         self._lock = threading.RLock()
@@ -89,7 +100,7 @@ class Link:
             if isinstance(frame, Ack) and frame.status in FINAL_STATUSES:
                 self._unstored[frame.command, frame.epoch] = frame
             if self._wire is not None:
-                self._wire.send(frame)
+                self._put(frame, self._wire)
             elif isinstance(frame, Note):
                 self._notes.append(frame)
 
@@ -123,10 +134,10 @@ class Link:
                 poll.register(wire, select.POLLIN | (select.POLLOUT if wire.waiting else 0))
                 if poll.poll(_FLUSH_S * 1000):
                     wire.push()
-                    for frame in wire.receive():
-                        self._take(frame, wire)
+                    for body in wire.receive():
+                        self._take(body, wire)
                 if not wire.congested and (report := self._trainer.report()) is not None:
-                    wire.send(report)
+                    self._put(report, wire)
             self._say_the_rest(wire)
         finally:
             with self._lock:
@@ -159,37 +170,52 @@ class Link:
         attach = Attach(
             hello=self._trainer.hello(),
             join=self._join,
-            join_path=str(self._join_path),
+            join_path=os.fsencode(self._join_path),
             keys=self._keys,
             sent=self._sent,
             stack_signal=self._stack_file.signal,
         )
         with self._lock:
-            wire.send(attach)
+            wire.send(pack(attach))
             for ack in self._unstored.values():
-                wire.send(ack)
+                self._put(ack, wire)
             while self._notes:
-                wire.send(self._notes.popleft())
+                self._put(self._notes.popleft(), wire)
             self._wire = wire
 
-    def _take(self, frame: ToLink, wire: Wire) -> None:
+    def _put(self, frame: msgspec.Struct, wire: Wire) -> None:
+        try:
+            wire.send(pack(frame))
+        except MessageError as error:
+            self._complaints.add("out", f"not sent to the sidecar: {error}")
+
+    def _take(self, body: bytes, wire: Wire) -> None:
+        try:
+            frame: ToLink = for_link(body)
+        except MessageError as error:
+            self._complaints.add("in", f"dropped a {error}")
+            return
         match frame:
             case Command():
                 self._trainer.deliver(frame)
+            case Hold():
+                self._trainer.hear(frame)
             case Keys():
                 self._keys = frame
+            case Admission(unwanted=unwanted):
+                self._trainer.admitted(unwanted)
             case Sent():
                 self._sent = frame
             case Stored():
                 with self._lock:
                     self._unstored.pop((frame.command, frame.epoch), None)
             case FlightAsked():
-                wire.send(Flight(text=flight_recorder()))
+                self._put(Flight(text=flight_recorder()), wire)
 
     def _say_the_rest(self, wire: Wire) -> None:
         """Send what is still unsent, for at most a second: the process is about to end."""
         if (report := self._trainer.report()) is not None:
-            wire.send(report)
+            self._put(report, wire)
         deadline = time.monotonic() + 1.0
         poll = select.poll()
         poll.register(wire, select.POLLOUT)

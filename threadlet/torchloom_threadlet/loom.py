@@ -1,28 +1,35 @@
 """The loom: what the training loop holds. It measures, and obeys at step boundaries.
 
 Nothing here raises into the training loop or waits, except in a pause or a stand-by, where
-waiting is what was asked for.
+waiting is what was asked for, and in a loop that goes on after a drain, which ends there.
 """
 
 import atexit
 import logging
+import math
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
-from torchloom_core.messages import JoinFile, KnobSpec, KnobValue, WorkerState
+from torchloom_core.limits import MAX_LONG_TEXT, MAX_SHORT_TEXT, MAX_TEXT
+from torchloom_core.messages import JoinFile, KnobSpec, WorkerState
 from torchloom_threadlet.actuators import Knob
+from torchloom_threadlet.cleaning import text
 from torchloom_threadlet.frames import Goodbye
 from torchloom_threadlet.identity import Identity
 from torchloom_threadlet.worker import Worker, says
 
 _logger = logging.getLogger(__name__)
 _monotonic_ns = time.monotonic_ns
+_thread = threading.get_ident
 
+_SEVERAL = -1
+_ADMISSION_S = 5.0
 _HIGHEST_LR = 100.0
 """Above any learning rate that trains; a slip of the finger is refused instead of tried."""
 
@@ -42,6 +49,11 @@ class Loom:
         self._worker = Worker(identity, join, framework)
         self._append = self._worker.samples.waiting.append
         self._serial = 0
+        # Reentrant: a signal handler of the user's may step in the midst of a step.
+        self._counting = threading.RLock()
+        self._obeying = threading.Lock()
+        self._stepper = 0
+        self._dismissed: set[int] = set()
         self._complained = False
         self._pid = os.getpid()
         self._parted = not self._worker.linked
@@ -86,26 +98,86 @@ class Loom:
         -------
         bool
             False once the worker has been drained: leave the loop.
+
+        Raises
+        ------
+        SystemExit
+            With status 0, in a loop that goes on after it was told to leave.
         """
         worker = self._worker
         try:
-            worker.step = worker.step + 1 if step is None else step
             for name, value in metrics.items():
                 if type(value) is not float and hasattr(value, "detach"):
                     metrics[name] = value.detach()
-            self._serial += 1
-            self._append((self._serial, _monotonic_ns(), metrics))
-            if worker.attention:
-                worker.attend()
+            with self._counting:
+                worker.step = worker.step + 1 if step is None else step
+                self._serial += 1
+                self._append((self._serial, _monotonic_ns(), metrics))
+            if _thread() != self._stepper:
+                self._look_at_thread()
+            # Whoever comes while another thread obeys goes on: nobody waits for a lock.
+            if worker.attention and self._obeying.acquire(blocking=False):
+                try:
+                    worker.attend()
+                finally:
+                    self._obeying.release()
         except Exception:
             if not self._complained:
                 self._complained = True
                 _logger.exception("torchloom failed at a step; training goes on")
-        return worker.going
+        return worker.going or self._dismiss()
+
+    def _look_at_thread(self) -> None:
+        """Take the first thread that steps for the trainer's; of a second one tell once."""
+        if not self._stepper:
+            self._stepper = _thread()
+        elif self._stepper != _SEVERAL:
+            self._stepper = _SEVERAL
+            _logger.warning(
+                "loom.step is called from more than one thread: one of them obeys at a time, "
+                "and a pause holds only that one"
+            )
+
+    def _dismiss(self) -> bool:
+        """Return False to each thread once, and end the one that comes again."""
+        if _thread() in self._dismissed:
+            end_drained(self.worker)
+        self._dismissed.add(_thread())
+        return False
+
+    def wait_until_admitted(self) -> None:
+        """Wait, where torchrun has started this process again, to hear whether it is wanted.
+
+        For at most five seconds, and only until there is an answer or nobody to give one.
+
+        Raises
+        ------
+        SystemExit
+            With status 0, so that torchrun does not try again, if the worker's node is cordoned
+            and the run can do without it.
+        """
+        if self.inert or os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") in ("", "0"):
+            return
+        unwanted = self._worker.wait_until_admitted(_ADMISSION_S)
+        if unwanted:
+            self.close()
+            _logger.warning(
+                "%s is not wanted back: %s; it ends here, with status 0", self.worker, unwanted
+            )
+            raise SystemExit(0)
 
     def wait_to_join(self) -> None:
-        """Wait until a stand-by is told to join; return at once if this is none."""
+        """Wait until a stand-by is told to join; return at once if this is none.
+
+        Raises
+        ------
+        SystemExit
+            With status 0, if it is dismissed instead.
+        """
         self._worker.wait_to_join()
+        if not self._worker.going:
+            _logger.warning("stand-by %s is dismissed: it ends here, with status 0", self.worker)
+            raise SystemExit(0)
 
     def knob(
         self,
@@ -125,20 +197,20 @@ class Loom:
 
         A knob whose ``get`` raises is not registered, which one log line says.
         """
-        spec = KnobSpec(
-            name=name,
-            kind=kind,
-            fence=fence,
-            low=low,
-            high=high,
-            choices=tuple(choices),
-            unit=unit,
-            doc=doc,
-        )
         try:
+            spec = KnobSpec(
+                name=name,
+                kind=kind,
+                fence=fence,
+                low=_bound(low),
+                high=_bound(high),
+                choices=tuple(text(choice, MAX_LONG_TEXT) for choice in choices),
+                unit=text(unit, MAX_SHORT_TEXT),
+                doc=text(doc, MAX_TEXT),
+            )
             self._worker.actuators.add_knob(Knob(spec, get, set))
         except Exception as error:  # noqa: BLE001 - the user's function
-            _logger.warning("knob %s is not registered: %s", name, says(error))
+            _logger.warning("knob %r is not registered: %s", name, says(error))
             return
         self._worker.send(self._worker.hello())
 
@@ -167,8 +239,8 @@ class Loom:
         """Have ``leave()`` called, between steps, before :meth:`step` returns False."""
         self._worker.actuators.drain.append(leave)
 
-    def note(self, kind: str, **fields: KnobValue | None) -> None:
-        """Tell the Weaver that something happened."""
+    def note(self, kind: str, /, **fields: Any) -> None:
+        """Tell the Weaver that something happened; what is no number goes as its text."""
         self._worker.note(kind, fields)
 
     def close(self) -> None:
@@ -180,7 +252,7 @@ class Loom:
     def _on_exception(
         self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
     ) -> None:
-        if os.getpid() == self._pid:
+        if os.getpid() == self._pid and not issubclass(kind, KeyboardInterrupt):
             self._worker.send(Goodbye(error=says(error)))
         self._previous_hook(kind, error, trace)
 
@@ -190,4 +262,31 @@ class Loom:
             return
         self._parted = True
         atexit.unregister(self._part)
+        if sys.excepthook == self._on_exception:
+            sys.excepthook = self._previous_hook
         self._worker.part()
+
+
+def _bound(limit: Any) -> float | None:
+    """Return a knob's limit as a message can say it: none where it is infinite."""
+    return None if limit is None or math.isinf(limit) else float(limit)
+
+
+def end_drained(worker: str) -> NoReturn:
+    """End the process of a loop that goes on though it was drained: it has left the quorum."""
+    _logger.warning("%s was drained and its loop goes on: it ends here, with status 0", worker)
+    _stop_profiler()
+    raise SystemExit(0)
+
+
+def _stop_profiler() -> None:
+    """End torch's profiler if it runs: an interpreter that ends under it dies of SIGSEGV."""
+    if "torch.autograd" not in sys.modules:
+        return
+    try:
+        from torch._C import _autograd
+
+        if _autograd._profiler_enabled():
+            _autograd._disable_profiler()
+    except Exception:
+        _logger.debug("torch's profiler cannot be stopped", exc_info=True)

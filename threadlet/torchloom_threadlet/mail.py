@@ -13,7 +13,7 @@ from torchloom_core.codec import encode
 from torchloom_core.messages import FINAL_STATUSES, Ack, Exit, Hello, Note
 from torchloom_threadlet.uplink import BROKER_ERRORS, Uplink
 
-_KEPT_EVENTS = 1000
+_KEPT_NOTES = 1000
 _TRY_S = 2.0
 _WAITS_S = (0.1, 2.0)
 
@@ -25,21 +25,26 @@ class Mail:
         self._uplink = uplink
         self._event_subject = subjects.event(run, worker)
         self._ack_subject = subjects.ack(run, worker)
-        self._events: deque[Hello | Exit | Note] = deque(maxlen=_KEPT_EVENTS)
+        self._hello: Hello | None = None
+        self._notes: deque[Note] = deque(maxlen=_KEPT_NOTES)
+        self._exit: Exit | None = None
         self._some = asyncio.Event()
         self._empty = asyncio.Event()
         self._empty.set()
         self._storing: dict[tuple[str, int], asyncio.Task[None]] = {}
 
     def event(self, message: Hello | Exit | Note) -> None:
-        """Have an event sent; of too many that wait the oldest is forgotten."""
-        self._events.append(message)
-        self._empty.clear()
-        self._some.set()
+        """Have an event sent: the newest hello first, the exit last, and notes between.
 
-    def hello(self, message: Hello) -> None:
-        """Have a hello sent before anything else that waits."""
-        self._events.appendleft(message)
+        Of too many notes that wait the oldest is forgotten.
+        """
+        match message:
+            case Hello():
+                self._hello = message
+            case Exit():
+                self._exit = message
+            case Note():
+                self._notes.append(message)
         self._empty.clear()
         self._some.set()
 
@@ -54,21 +59,19 @@ class Mail:
         elif (client := self._uplink.client) is not None:
             # Not worth keeping: the final ack says more.
             with contextlib.suppress(*BROKER_ERRORS):
-                await client.publish(self._ack_subject, encode(ack), headers=_message_id(ack))
+                await client.publish(self._ack_subject, encode(ack), headers=self._message_id(ack))
 
     async def run(self) -> None:
         """Send events for ever, in order."""
         while True:
             await self._some.wait()
             client = await self._uplink.connected()
-            batch = list(self._events)
+            batch = self._waiting()
             if await self._send(client, batch):
-                sent = set(map(id, batch))
-                kept = [event for event in self._events if id(event) not in sent]
-                self._events = deque(kept, maxlen=_KEPT_EVENTS)
+                self._forget(batch)
             else:
                 await asyncio.sleep(_WAITS_S[0])
-            if not self._events:
+            if not self._waiting():
                 self._some.clear()
                 self._empty.set()
 
@@ -77,6 +80,15 @@ class Mail:
         await self._empty.wait()
         while self._storing:
             await asyncio.wait(self._storing.values())
+
+    def _waiting(self) -> list[Hello | Exit | Note]:
+        return [e for e in (self._hello, *self._notes, self._exit) if e is not None]
+
+    def _forget(self, sent: list[Hello | Exit | Note]) -> None:
+        over = set(map(id, sent))
+        self._hello = None if id(self._hello) in over else self._hello
+        self._exit = None if id(self._exit) in over else self._exit
+        self._notes = deque((n for n in self._notes if id(n) not in over), maxlen=_KEPT_NOTES)
 
     async def _send(self, client: Client, batch: list[Hello | Exit | Note]) -> bool:
         """Publish and return whether the broker has taken all in."""
@@ -91,7 +103,7 @@ class Mail:
         return client.is_connected and bool(client.stats["reconnects"] == connections)
 
     async def _store(self, ack: Ack) -> None:
-        data, headers = encode(ack), _message_id(ack)
+        data, headers = encode(ack), self._message_id(ack)
         for attempt in itertools.count():
             client = await self._uplink.connected()
             try:
@@ -114,6 +126,5 @@ class Mail:
         if not task.cancelled() and on_stored is not None:
             on_stored(ack)
 
-
-def _message_id(ack: Ack) -> dict[str, str]:
-    return {"Nats-Msg-Id": f"{ack.command}:{ack.epoch}:{ack.status}"}
+    def _message_id(self, ack: Ack) -> dict[str, str]:
+        return {"Nats-Msg-Id": f"{ack.command}:{ack.epoch}:{ack.status}:{self._uplink.mark}"}

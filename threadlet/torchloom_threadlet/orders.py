@@ -16,6 +16,7 @@ from torchloom_core import subjects
 from torchloom_core.codec import decode_command
 from torchloom_core.errors import MessageError
 from torchloom_core.messages import Ack, Command
+from torchloom_core.telling import Complaints
 from torchloom_threadlet.uplink import BROKER_ERRORS
 
 _POLL_S = 30.0
@@ -39,7 +40,8 @@ class Orders:
         self._run = run
         self._worker = worker
         self._on_command = on_command
-        self._open: dict[tuple[str, int], list[Msg]] = {}
+        self._complaints = Complaints(_logger)
+        self._open: dict[tuple[str, int], Msg] = {}
 
     async def pull(self, client: Client) -> None:
         """Pull for ever, over one connection.
@@ -72,20 +74,20 @@ class Orders:
                     await self._take(message)
 
     async def settled(self, ack: Ack) -> None:
-        """Release the copies of a command that a final ack answers."""
+        """Release the copies of a command that a final ack answers, one an epoch."""
         answered = [key for key in self._open if key[0] == ack.command and key[1] <= ack.epoch]
         for key in answered:
-            for message in self._open.pop(key):
-                with contextlib.suppress(*BROKER_ERRORS):
-                    await message.ack()
+            with contextlib.suppress(*BROKER_ERRORS):
+                await self._open.pop(key).ack()
 
     async def _take(self, message: Msg) -> None:
         try:
             command = decode_command(message.data)
         except MessageError as error:
-            _logger.warning("dropped what was no command: %s", error)
+            self._complaints.add("command", f"dropped what was no command: {error}")
             with contextlib.suppress(*BROKER_ERRORS):
                 await message.term()
             return
-        self._open.setdefault((command.id, command.epoch), []).append(message)
+        # In place of an earlier delivery: the broker repeats what a hung trainer does not answer.
+        self._open[command.id, command.epoch] = message
         await self._on_command(command)

@@ -1,14 +1,17 @@
 """What the training thread leaves behind at each step, and how the link's thread picks it up."""
 
-import logging
+import itertools
 import math
-import time
 from collections import deque
 from typing import Any
 
-_CAPACITY = 4096
-_logger = logging.getLogger(__name__)
+from torchloom_core.clock import SystemClock
+from torchloom_core.limits import MAX_METRICS
+from torchloom_threadlet.cleaning import MetricNames, text, warn_once
 
+_CAPACITY = 4096
+_TAKEN_BYTES = 1 << 20
+_NUMBER_BYTES = 16
 Sample = tuple[int, int, dict[str, Any]]
 """Serial number, monotonic time in ns, metrics."""
 
@@ -21,46 +24,51 @@ class Samples:
         self.dropped = 0
         self.newest_ns = 0
         self._serial = 0
-        self._unix_offset_ns = time.time_ns() - time.monotonic_ns()
-        self._complained: set[str] = set()
+        self._clock = SystemClock()
+        self._names = MetricNames()
 
     def take(self, entered_ns: int) -> list[tuple[int, dict[str, float]]]:
-        """Return ``(Unix time in ns, metrics)`` of each waiting sample, with ``step_time_s``.
+        """Return ``(Unix time in ns, metrics)`` of waiting samples, with ``step_time_s``.
 
-        A step that began before ``entered_ns``, the time of the last change of state, took
-        in a pause or a wait, so its duration says nothing and is left out.
+        They are as many as fit a frame; call again for more. A step that began before
+        ``entered_ns``, the time of the last change of state, took in a pause or a wait, so its
+        duration says nothing and is left out.
         """
         rows = []
+        self._clock.now_ns()  # looks at the wall clock
+        size = 0
         for _ in range(len(self.waiting)):
+            if size > _TAKEN_BYTES:
+                break
             serial, at_ns, metrics = self.waiting.popleft()
             self.dropped += serial - self._serial - 1
             follows = serial == self._serial + 1 and self.newest_ns > entered_ns
             self._serial = serial
-            row = {}
-            for name, value in metrics.items():
-                number = self._number(name, value)
-                if number is not None:
-                    row[name] = number
+            row = self._row(metrics)
             if follows:
                 row["step_time_s"] = (at_ns - self.newest_ns) / 1e9
             self.newest_ns = at_ns
-            rows.append((at_ns + self._unix_offset_ns, row))
+            rows.append((max(0, self._clock.at_ns(at_ns)), row))
+            size += _NUMBER_BYTES + sum(_NUMBER_BYTES + len(name) for name in row)
         return rows
 
-    def _number(self, name: str, value: Any) -> float | None:
-        try:
-            number = float(value)
-        except Exception as error:  # noqa: BLE001 - a tensor of the user's may raise anything
-            if name not in self._complained:
-                self._complained.add(name)
-                _logger.warning("metric %s: need a number, was %.80r (%s)", name, value, error)
-            return None
-        return None if math.isnan(number) else number
+    def _row(self, metrics: dict[str, Any]) -> dict[str, float]:
+        row: dict[str, float] = {}
+        if len(metrics) >= MAX_METRICS:
+            warn_once("metrics", f"need fewer than {MAX_METRICS} at a step, were {len(metrics)}")
+        for said, value in itertools.islice(metrics.items(), MAX_METRICS - 1):
+            name = self._names.clean(said)
+            number = _number(name, value)
+            if number is not None:
+                row[name] = number
+        return row
 
 
-def whole(step: Any) -> int:
-    """Return the user's step as an int, -1 where it is none."""
+def _number(name: str, value: Any) -> float | None:
     try:
-        return int(step)
-    except Exception:  # noqa: BLE001 - whatever the user passed, a step must not raise
-        return -1
+        number = float(value)
+    except Exception as error:  # noqa: BLE001 - a tensor of the user's may raise anything
+        why = text(error, 200)
+        warn_once(f"metric {name}", f"need a number, was {text(value, 80)} ({why})")
+        return None
+    return None if math.isnan(number) else number

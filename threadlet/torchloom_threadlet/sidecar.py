@@ -19,15 +19,19 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from torchloom_core import subjects
-from torchloom_core.codec import encode_telemetry
+from torchloom_core.codec import decode_hold, encode_telemetry
+from torchloom_core.endings import is_meant
 from torchloom_core.errors import MessageError
 from torchloom_core.messages import Ack, Command, Exit, Hello, Note
+from torchloom_core.telling import Complaints, plain_line
 from torchloom_threadlet import frames
+from torchloom_threadlet.cleaning import fitting
 from torchloom_threadlet.collectors import Collection
 from torchloom_threadlet.deathwatch import wait_for_death
 from torchloom_threadlet.heartbeat import Heartbeat
 from torchloom_threadlet.mail import Mail
 from torchloom_threadlet.orders import Orders
+from torchloom_threadlet.roll import Roll
 from torchloom_threadlet.stacks import stacks_of
 from torchloom_threadlet.uplink import BROKER_ERRORS, Uplink
 
@@ -60,12 +64,20 @@ class Sidecar:
         self._tasks: set[asyncio.Task[None]] = set()
         self._pulling: asyncio.Task[None] | None = None
         self._roll_heard_by: Client | None = None
+        self._complaints = Complaints(_logger)
         self._heartbeat = Heartbeat(hello, attach.sent)
         self._collection = Collection(pid, hello.node, self._interval_s)
         self._uplink = Uplink(
-            hello, attach.join, Path(attach.join_path), attach.keys, self._on_up, self._to_link
+            hello,
+            attach.join,
+            Path(os.fsdecode(attach.join_path)),
+            attach.keys,
+            on_up=self._on_up,
+            on_keys=self._to_link,
+            on_admission=lambda why: self._to_link(frames.Admission(unwanted=why)),
         )
         self._mail = Mail(self._uplink, hello.run, hello.worker)
+        self._roll = Roll(hello.run, hello.worker, self._say_hello)
         self._orders = Orders(hello.run, hello.worker, self._on_command)
 
     async def run(self, reader: asyncio.StreamReader, unpacker: frames.Unpacker) -> None:
@@ -75,6 +87,8 @@ class Sidecar:
             self._spawn(part())
         status = await wait_for_death(self._pid)
         _let_go_of_stderr()
+        if self._uplink.unwanted:
+            return
         await asyncio.wait({listening}, timeout=_LINK_END_S)
         left = self._heartbeat.latest.state == "left"
         self._mail.event(
@@ -83,7 +97,7 @@ class Sidecar:
                 worker=self._hello.worker,
                 incarnation=self._hello.incarnation,
                 status=status,
-                expected=left or (self._parted and not self._error and status in (0, None)),
+                expected=left or is_meant(status, parted=self._parted, error=self._error),
                 step=self._heartbeat.latest.step,
                 error=self._error,
                 ts_ns=time.time_ns(),
@@ -103,23 +117,36 @@ class Sidecar:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             # A part that breaks would leave half a sidecar: end, and the link starts another.
-            _logger.error("the sidecar ends because of a fault of its own", exc_info=error)
-            os._exit(1)
+            _give_up(error)
 
     # --- the trainer's side -----------------------------------------------------------------
 
     def _to_link(self, frame: msgspec.Struct) -> None:
-        if not self._writer.is_closing():
+        if self._writer.is_closing():
+            return
+        try:
             self._writer.write(frames.pack(frame))
+        except MessageError as error:
+            self._complaints.add("out", f"not sent to the trainer: {error}")
 
     async def _listen(self, reader: asyncio.StreamReader, unpacker: frames.Unpacker) -> None:
         with contextlib.suppress(ConnectionError):
             while data := await reader.read(1 << 16):
                 for body in unpacker.feed(data):
-                    await self.take(frames.for_sidecar(body))
+                    await self.take(body)
 
-    async def take(self, frame: frames.ToSidecar) -> None:
-        """Do what one frame from the trainer asks for."""
+    async def take(self, body: bytes) -> None:
+        """Do what one frame from the trainer asks for; one that is none is dropped."""
+        try:
+            await self._obey(frames.for_sidecar(body))
+        except MessageError as error:
+            self._complaints.add("in", f"dropped a {error}")
+
+    async def _obey(self, frame: frames.ToSidecar) -> None:
+        if isinstance(frame, Ack | Note | Hello) and _sender(frame) != _sender(self._hello):
+            raise MessageError(
+                f"frame from the trainer: need one of {self._hello.worker}, was of {frame.worker}"
+            )
         match frame:
             case frames.Samples():
                 if self._heartbeat.take(frame):
@@ -128,7 +155,7 @@ class Sidecar:
             case Ack():
                 await self._mail.ack(frame, self._on_stored)
             case Note():
-                self._mail.event(frame)
+                self._tell(frame)
             case Hello():
                 grown = (frame.knobs, frame.actuators) != (self._hello.knobs, self._hello.actuators)
                 self._hello = frame
@@ -141,25 +168,36 @@ class Sidecar:
                 self._parted = True
                 self._error = self._error or frame.error
 
+    def _tell(self, note: Note) -> None:
+        cut = fitting(note)
+        if cut is None:
+            raise MessageError("note: need one that the broker takes, was longer")
+        self._mail.event(cut)
+
     # --- the Weaver's side ------------------------------------------------------------------
 
     async def _on_up(self, client: Client) -> None:
         """Start afresh on a connection: say hello, hear the roll, pull commands."""
         if client is not self._roll_heard_by:
             self._roll_heard_by = client
-            await client.subscribe(subjects.roll_call(self._hello.run), cb=self._on_roll_call)
+            await client.subscribe(subjects.roll_call(self._hello.run), cb=self._roll.take)
+            await client.subscribe(subjects.hold(self._hello.run), cb=self._on_hold)
         if self._pulling is not None:
             # A long poll that began before the broker went away would wait for its timeout.
             self._pulling.cancel()
         self._pulling = self._spawn(self._orders.pull(client))
-        self._mail.hello(self._hello_now())
+        self._say_hello()
+
+    def _say_hello(self) -> None:
+        self._mail.event(self._hello_now())
         self._urgent.set()
 
-    async def _on_roll_call(self, _message: Msg) -> None:
-        self._mail.hello(self._hello_now())
-        self._urgent.set()
+    async def _on_hold(self, message: Msg) -> None:
+        with contextlib.suppress(MessageError):
+            self._to_link(decode_hold(message.data))
 
     async def _on_command(self, command: Command) -> None:
+        self._roll.saw(command.epoch)
         await self._mail.ack(
             Ack(
                 command=command.id,
@@ -217,7 +255,7 @@ class Sidecar:
         flight = ""
         with contextlib.suppress(asyncio.TimeoutError):
             flight = await asyncio.wait_for(self._flight, _FLIGHT_WAIT_S)
-        self._mail.event(
+        self._tell(
             Note(
                 run=self._hello.run,
                 worker=self._hello.worker,
@@ -245,7 +283,7 @@ async def serve(descriptor: int, pid: int, stacks_fd: int) -> None:
         raise MessageError(f"need an attach frame first, was {type(attach).__name__}")
     sidecar = Sidecar(attach, writer, pid, stacks_fd)
     for body in first[1:]:
-        await sidecar.take(frames.for_sidecar(body))
+        await sidecar.take(body)
     await sidecar.run(reader, unpacker)
 
 
@@ -265,11 +303,22 @@ def main() -> None:
 async def _serve_and_exit(descriptor: int, pid: int, stacks_fd: int) -> None:
     try:
         await serve(descriptor, pid, stacks_fd)
-    except Exception:
-        _logger.exception("the sidecar ends because of a fault of its own")
-        os._exit(1)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the link starts another
+        _give_up(error)
     # A collector may hang in a driver's call; waiting for its thread would never end.
     os._exit(0)
+
+
+def _give_up(error: BaseException) -> None:
+    if isinstance(error, MessageError):
+        _logger.error("the sidecar ends: %s", plain_line(str(error)))
+    else:
+        _logger.error("the sidecar ends because of a fault of its own", exc_info=error)
+    os._exit(1)
+
+
+def _sender(message: Ack | Note | Hello) -> tuple[str, str]:
+    return message.run, message.worker
 
 
 def _let_go_of_stderr() -> None:

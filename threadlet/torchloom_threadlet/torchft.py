@@ -17,13 +17,15 @@ import logging
 import os
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
-from torchloom_core.messages import KnobValue
 from torchloom_threadlet.identity import find_join, identify
-from torchloom_threadlet.loom import Loom
+from torchloom_threadlet.loom import Loom, end_drained
 
 _LINGER_S = 2.0
+_QUORUM_TIMEOUT_S = 60.0
+_PAUSE_SHARE = 0.8
 _FIELDS = ("replica_id", "rank", "quorum_id", "step", "commit_result", "error")
 
 
@@ -43,6 +45,7 @@ def attach(
     """
     identity = identify(group=group, rank=rank, node=node, rack=rack, standby=standby)
     loom = TorchftLoom(identity, find_join(join), "torchft")
+    loom.wait_until_admitted()
     loom.wait_to_join()
     return loom
 
@@ -60,18 +63,14 @@ class TorchftLoom(Loom):
 
         ``optimizer`` may be torchft's wrapper or the one within; none registers no knob.
         """
+        if self._manager is None:
+            self.on_drain(self._leave_quorum)
+            self._listen()
         self._manager = manager
+        self._worker.agreed_step = lambda: manager.current_step()
+        self._worker.lease.longest_s = _longest_pause_s(manager)
         if optimizer is not None:
             self.optimizer(optimizer)
-        # There is no call to leave a quorum: shutting down between steps is how it is done. The
-        # others wait until our last heartbeat is old; to wait for threads would only add to that.
-        self.on_drain(lambda: manager.shutdown(wait=False))
-        for name, hear in (
-            ("torchft_quorums", self._on_quorum),
-            ("torchft_commits", self._on_commit),
-            ("torchft_errors", self._on_error),
-        ):
-            _listen(logging.getLogger(name), hear)
 
     def step(self, step: int | None = None, **metrics: Any) -> bool:
         """Say that a step is finished, committed or not; return False once drained.
@@ -94,6 +93,21 @@ class TorchftLoom(Loom):
             time.sleep(_LINGER_S)
         return going
 
+    def _leave_quorum(self) -> None:
+        # There is no call to leave a quorum: shutting down between steps is how it is done. The
+        # others wait until our last heartbeat is old; to wait for threads would only add to that.
+        self._manager.shutdown(wait=False)
+        # torchft's own scripts loop in a loop, and `break` leaves only the inner one.
+        self._manager.start_quorum = lambda *_, **__: end_drained(self.worker)
+
+    def _listen(self) -> None:
+        for name, hear in (
+            ("torchft_quorums", self._on_quorum),
+            ("torchft_commits", self._on_commit),
+            ("torchft_errors", self._on_error),
+        ):
+            _overhear(logging.getLogger(name), hear)
+
     def _on_quorum(self, record: logging.LogRecord) -> None:
         self._quorum_id = int(record.__dict__["quorum_id"])
         self.note("quorum", **_fields(record))
@@ -107,15 +121,20 @@ class TorchftLoom(Loom):
         self.note("error", **_fields(record))
 
 
-def _fields(record: logging.LogRecord) -> dict[str, KnobValue | None]:
-    found = {name: record.__dict__[name] for name in _FIELDS if name in record.__dict__}
-    return {
-        name: value if isinstance(value, bool | int | float | str | None) else str(value)
-        for name, value in found.items()
-    }
+def _longest_pause_s(manager: Any) -> float:
+    """Return how long a group may be paused before another that waits for it gives up."""
+    quorum_timeout = getattr(manager, "_quorum_timeout", None)
+    timeout_s = _QUORUM_TIMEOUT_S
+    if isinstance(quorum_timeout, timedelta) and quorum_timeout > timedelta(0):
+        timeout_s = quorum_timeout.total_seconds()
+    return _PAUSE_SHARE * timeout_s
 
 
-def _listen(logger: logging.Logger, hear: Callable[[logging.LogRecord], None]) -> None:
+def _fields(record: logging.LogRecord) -> dict[str, Any]:
+    return {name: record.__dict__[name] for name in _FIELDS if name in record.__dict__}
+
+
+def _overhear(logger: logging.Logger, hear: Callable[[logging.LogRecord], None]) -> None:
     """Hear every record of ``logger``, and print no more of them than before.
 
     torchft logs these at INFO with an empty text. A handler would need the logger's level
@@ -124,7 +143,7 @@ def _listen(logger: logging.Logger, hear: Callable[[logging.LogRecord], None]) -
     """
     threshold = logger.getEffectiveLevel()
 
-    def overhear(record: logging.LogRecord) -> bool:
+    def listen(record: logging.LogRecord) -> bool:
         try:
             hear(record)
         except Exception:
@@ -132,4 +151,4 @@ def _listen(logger: logging.Logger, hear: Callable[[logging.LogRecord], None]) -
         return record.levelno >= threshold
 
     logger.setLevel(min(threshold, logging.INFO))
-    logger.addFilter(overhear)
+    logger.addFilter(listen)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import hashlib
 import logging
 import os
 import random
@@ -16,6 +17,8 @@ from torchloom_core import subjects
 from torchloom_core.codec import decode_join_reply, encode
 from torchloom_core.errors import MessageError
 from torchloom_core.messages import Hello, JoinFile, JoinRequest
+from torchloom_core.nats_client import NatsClient
+from torchloom_core.telling import plain_line
 from torchloom_threadlet.frames import Keys
 from torchloom_threadlet.identity import read_join
 
@@ -28,6 +31,7 @@ _LOOK_S = 0.5
 _ENROL_WAIT_S = (0.2, 2.0)
 _REFUSED_WAIT_S = 5.0
 _REFUSALS = 3
+_MARK_BYTES = 12
 
 _CREDS = """-----BEGIN NATS USER JWT-----
 {jwt}
@@ -45,6 +49,10 @@ class RefusedError(Exception):
     """The Weaver gives this worker no credentials."""
 
 
+class UnwantedError(RefusedError):
+    """The Weaver wants nobody on this worker's node."""
+
+
 class Uplink:
     """One worker's way to the broker.
 
@@ -54,6 +62,14 @@ class Uplink:
         Called with the client after the first connect and after every reconnect.
     on_keys : callable
         Called with credentials just enrolled for.
+    on_admission : callable
+        Called whenever an attempt to enrol has ended, with why this worker is not wanted on its
+        node, empty if it is or nobody could say.
+
+    Attributes
+    ----------
+    unwanted : bool
+        Whether the last answer was that nobody is wanted on this worker's node.
     """
 
     def __init__(
@@ -64,6 +80,7 @@ class Uplink:
         keys: Keys | None,
         on_up: Callable[[Client], Awaitable[None]],
         on_keys: Callable[[Keys], None],
+        on_admission: Callable[[str], None],
     ) -> None:
         self._hello = hello
         self._join = join
@@ -71,7 +88,9 @@ class Uplink:
         self._keys = keys or Keys(seed="")
         self._on_up = on_up
         self._on_keys = on_keys
+        self._on_admission = on_admission
         self._refusals = 0
+        self.unwanted = False
         self._said = ""
         self._client: Client | None = None
         self._up = asyncio.Event()
@@ -81,6 +100,15 @@ class Uplink:
     def client(self) -> Client | None:
         """The client if it is connected now."""
         return self._client if self._client is not None and self._client.is_connected else None
+
+    @property
+    def mark(self) -> str:
+        """What nobody but this worker can write, the same over all its sidecars; "" without keys.
+
+        A stream takes a message for a repeated one by its id alone, whoever sent the first.
+        """
+        seed = self._keys.seed.encode()
+        return hashlib.blake2b(seed, digest_size=_MARK_BYTES).hexdigest() if seed else ""
 
     async def connected(self) -> Client:
         """Wait for the broker."""
@@ -96,12 +124,18 @@ class Uplink:
             try:
                 if self._join.enrol and not self._keys.jwt:
                     await self._enrol()
+                self.unwanted = False
+                self._on_admission("")
                 await self._hold()
             except RefusedError as error:
-                self._say("the Weaver refuses this worker: %s", error)
+                self.unwanted = isinstance(error, UnwantedError)
+                self._on_admission(str(error) if self.unwanted else "")
+                if not self.unwanted:  # of that the trainer speaks itself
+                    self._say("the Weaver refuses this worker: %s", error)
                 await asyncio.sleep(_REFUSED_WAIT_S)
-            except (*BROKER_ERRORS, MessageError, ValueError) as error:
-                # A ValueError is nats-py's or nkeys' word for a malformed URL or credentials.
+            except (*BROKER_ERRORS, MessageError, ValueError, nkeys.NkeysError) as error:
+                # A ValueError is nats-py's word for a malformed URL or credentials.
+                self._on_admission("")
                 self._say("cannot use the broker at %s: %s", self._join.url, error)
                 await asyncio.sleep(_jittered(_ENROL_WAIT_S[1]))
             self._look_for_a_new_weaver()
@@ -121,6 +155,7 @@ class Uplink:
             worker=self._hello.worker,
             incarnation=self._hello.incarnation,
             public_key=nkeys.from_seed(bytearray(self._keys.seed.encode())).public_key.decode(),
+            node=self._hello.node,
         )
         wait_s = _ENROL_WAIT_S[0]
         while True:
@@ -128,13 +163,15 @@ class Uplink:
                 answer = await self._ask(encode(request))
                 break
             except BROKER_ERRORS as error:
+                self._on_admission("")
                 self._say("waiting for the Weaver at %s: %s", self._join.url, error)
                 await asyncio.sleep(_jittered(wait_s))
                 wait_s = min(2 * wait_s, _ENROL_WAIT_S[1])
                 self._look_for_a_new_weaver()
         reply = decode_join_reply(answer)
         if not reply.jwt:
-            raise RefusedError(reply.error or "it gave no reason")
+            refusal = UnwantedError if reply.unwanted else RefusedError
+            raise refusal(reply.error or "it gave no reason")
         self._keep(Keys(seed=self._keys.seed, jwt=reply.jwt))
 
     def _keep(self, keys: Keys) -> None:
@@ -142,8 +179,8 @@ class Uplink:
         self._on_keys(keys)
 
     async def _ask(self, request: bytes) -> bytes:
-        client = Client()
-        inbox = f"_INBOX_JOIN_{self._hello.run}"
+        client = NatsClient()
+        inbox = subjects.join_inbox(self._hello.run)
         try:
             await self._connect(client, self._join.creds, inbox, reconnect=False)
             answer = await client.request(
@@ -159,7 +196,7 @@ class Uplink:
         creds = _CREDS.format(jwt=keys.jwt, seed=keys.seed) if keys.jwt else self._join.creds
         inbox = subjects.inbox_prefix(self._hello.run, self._hello.worker)
         self._refusals = 0
-        client = Client()
+        client = NatsClient()
         connecting = asyncio.create_task(self._connect(client, creds, inbox, reconnect=True))
         connecting.add_done_callback(lambda _: self._look.set())
         try:
@@ -234,11 +271,12 @@ class Uplink:
         line = text % values
         if line != self._said:
             self._said = line
-            _logger.warning("%s", line)
+            _logger.warning("%s", plain_line(line))
 
 
 async def _close(client: Client) -> None:
-    with contextlib.suppress(*BROKER_ERRORS):
+    # nats-py asserts that a client it closes has seen a server, which a malformed URL has not.
+    with contextlib.suppress(*BROKER_ERRORS, AssertionError):
         await client.close()
 
 

@@ -6,27 +6,29 @@ boundaries; the link's thread through :meth:`Worker.deliver`, :meth:`Worker.repo
 """
 
 import logging
+import math
 import os
 import queue
 import socket
 import threading
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from torchloom_core.limits import MAX_SHORT_TEXT, MAX_TEXT
 from torchloom_core.messages import (
     AckStatus,
     Checkpoint,
     Command,
-    Deed,
     Drain,
     Dump,
     Hello,
+    Hold,
     Join,
     JoinFile,
-    KnobValue,
     Note,
     Pause,
     Resume,
@@ -35,10 +37,12 @@ from torchloom_core.messages import (
 )
 from torchloom_threadlet import frames
 from torchloom_threadlet.actuators import Actuators
+from torchloom_threadlet.cleaning import field_name, fields, text, whole
 from torchloom_threadlet.identity import Identity
 from torchloom_threadlet.inbox import Inbox
+from torchloom_threadlet.lease import Lease
 from torchloom_threadlet.link import Link
-from torchloom_threadlet.samples import Samples, whole
+from torchloom_threadlet.samples import Samples
 from torchloom_threadlet.stacks import flight_recorder, own_stacks
 
 _logger = logging.getLogger(__name__)
@@ -55,6 +59,10 @@ class Worker:
         False once the worker has been drained.
     attention : bool
         Whether the training thread must call :meth:`attend` at its next step boundary.
+    lease : Lease
+        How long a pause lasts.
+    agreed_step : callable, optional
+        Returns the step that all groups count alike, where ``step`` may be another.
     """
 
     def __init__(
@@ -67,6 +75,8 @@ class Worker:
         self.attention = True
         self.samples = Samples()
         self.actuators = Actuators(standby=identity.standby)
+        self.lease = Lease()
+        self.agreed_step: Callable[[], object] | None = None
         self._run = join[1].run if join else ""
         self._framework = framework
         self._entered_ns = time.monotonic_ns()
@@ -74,6 +84,10 @@ class Worker:
         self._todo: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
         self._inbox = Inbox(identity.incarnation, self._refusal)
         self._inbox_lock = threading.Lock()
+        self._parted = False
+        self._unwanted = ""
+        self._asks = False
+        self._admission = threading.Event()
         self._link = Link(self, join[1], join[0]) if join else None
 
     @property
@@ -88,6 +102,7 @@ class Worker:
 
     def part(self) -> None:
         """Say goodbye and stop the link; nothing is obeyed any more."""
+        self._parted = True
         self._todo.put(None)
         self.send(frames.Goodbye())
         if self._link is not None:
@@ -98,16 +113,16 @@ class Worker:
         if self._link is not None:
             self._link.send(frame)
 
-    def note(self, kind: str, fields: dict[str, KnobValue | None]) -> None:
+    def note(self, kind: str, said: Mapping[str, Any]) -> None:
         """Tell the Weaver that something happened."""
         self.send(
             Note(
                 run=self._run,
                 worker=self.identity.worker,
                 incarnation=self.identity.incarnation,
-                kind=kind,
+                kind=field_name(kind),
                 step=whole(self.step),
-                fields=fields,
+                fields=fields(said),
                 ts_ns=time.time_ns(),
             )
         )
@@ -124,13 +139,13 @@ class Worker:
             rank=self.identity.rank,
             node=self.identity.node,
             rack=self.identity.rack,
-            host=socket.gethostname(),
+            host=text(socket.gethostname(), MAX_SHORT_TEXT),
             pid=os.getpid(),
             state=self.state,
             knobs=self.actuators.specs,
             values=self.actuators.values,
             actuators=self.actuators.names,
-            framework=self._framework,
+            framework=text(self._framework, MAX_SHORT_TEXT),
             ts_ns=time.time_ns(),
         )
 
@@ -156,7 +171,30 @@ class Worker:
             self._todo.put(command)
             self.attention = True
 
+    def hear(self, hold: Hold) -> None:
+        """Let a pause go on or end it, as the Weaver says."""
+        with self._inbox_lock:
+            if hold.run != self._run or not self._inbox.believes(hold.epoch):
+                return
+            self.lease.hear(hold, time.monotonic())
+        if self.state == "paused":
+            self._todo.put(None)  # so that the training thread looks again
+
+    def admitted(self, unwanted: str) -> None:
+        """Hear why this worker is not wanted on its node; empty if it is, or nobody can say."""
+        if unwanted not in ("", self._unwanted) and not self._asks:
+            _logger.warning("%s trains unwatched: %s", self.identity.worker, unwanted)
+        self._unwanted = unwanted
+        self._admission.set()
+
     # --- the training thread ----------------------------------------------------------------
+
+    def wait_until_admitted(self, timeout_s: float) -> str:
+        """Return why this worker is not wanted on its node, or nothing; wait to hear of it."""
+        self._asks = True
+        self._admission.wait(timeout_s)
+        self._asks = False
+        return self._unwanted
 
     def enter(self, state: WorkerState) -> None:
         """Change the state, and report it at once."""
@@ -165,9 +203,10 @@ class Worker:
         self.send(self._progress([]))
 
     def wait_to_join(self) -> None:
-        """Stand by: obey commands in the calling thread until one says to join."""
-        while self.state == "standby" and (command := self._todo.get()) is not None:
-            self._obey(command)
+        """Stand by: obey commands in the calling thread until one says to join, or to leave."""
+        while self.state == "standby" and not self._parted:
+            if (command := self._todo.get()) is not None:
+                self._obey(command)
 
     def attend(self) -> None:
         """Do what has been asked, at the step boundary this is called from."""
@@ -178,18 +217,39 @@ class Worker:
         while not self._todo.empty():
             if (command := self._todo.get()) is not None:
                 self._obey(command)
-        while self.state == "paused" and (command := self._todo.get()) is not None:
-            self._obey(command)
+        while self.state == "paused" and not self._parted:
+            self._wait_in_pause()
+
+    def _wait_in_pause(self) -> None:
+        """Wait for a command or for the pause's end, and obey the one or note the other."""
+        with self._inbox_lock:
+            now_s = time.monotonic()
+            left_s = self.lease.left_s(now_s)
+            why = self.lease.end(now_s) if left_s <= 0 else ""
+        if left_s > 0:
+            try:
+                command = self._todo.get(timeout=min(left_s, threading.TIMEOUT_MAX))
+            except queue.Empty:
+                return
+            if command is not None:
+                self._obey(command)
+            return
+        self.enter("training")
+        if why:
+            _logger.warning("%s goes on: its pause ended by itself, %s", self.identity.worker, why)
+            self.note("pause_over", {"why": why})
 
     def _obey(self, command: Command) -> None:
         step = whole(self.step)
+        if isinstance(command.do, Pause) and self.agreed_step is not None:
+            step = whole(self.agreed_step())
         with self._inbox_lock:
             ack = self._inbox.begin(command.id, time.time_ns(), step)
         if ack is None:
             status: AckStatus = "applied"
             detail = ""
             try:
-                self._do(command.do)
+                detail = self._do(command) or ""
             except Exception as error:  # noqa: BLE001 - the user's functions run in here
                 status, detail = "failed", says(error)
                 _logger.warning("command %s failed: %s", command.id, detail)
@@ -197,8 +257,9 @@ class Worker:
                 ack = self._inbox.settle(command.id, status, time.time_ns(), step, detail)
         self.send(ack)
 
-    def _do(self, deed: Deed) -> None:
-        match deed:
+    def _do(self, command: Command) -> str | None:
+        """Do what a command says; return what there is to say of it."""
+        match command.do:
             case SetKnob(knob=name, value=value):
                 self.actuators.set_knob(name, value)
                 self.send(self.hello())
@@ -210,11 +271,16 @@ class Worker:
             case Join():
                 self.enter("joining")
             case Pause():
+                with self._inbox_lock:
+                    self.lease.begin(command.cause, time.monotonic())
                 self.enter("paused")
+                if math.isfinite(self.lease.longest_s):
+                    return f"for at most {self.lease.longest_s:g} s"
             case Resume() if self.state == "paused":
                 self.enter("training")
             case Dump():
                 self.note("dump", {"stacks": own_stacks(), "flight_recorder": flight_recorder()})
+        return None
 
     def _leave(self) -> None:
         before = self.state
@@ -237,10 +303,12 @@ class Worker:
             rows=rows,
         )
 
-    def _refusal(self, deed: Deed) -> str | None:
-        return self.actuators.refusal(deed, self.state)
+    def _refusal(self, command: Command) -> str | None:
+        if isinstance(command.do, Pause) and self.lease.is_over(command.cause):
+            return "the pause was called off"
+        return self.actuators.refusal(command.do, self.state)
 
 
 def says(error: BaseException) -> str:
     """Return an exception as one line for an ack."""
-    return f"{type(error).__name__}: {error}"[:2000]
+    return text(f"{type(error).__name__}: {text(error, MAX_TEXT)}", MAX_TEXT)

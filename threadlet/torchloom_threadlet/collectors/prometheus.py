@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from torchloom_threadlet.cleaning import MetricNames
+
 _logger = logging.getLogger(__name__)
 
 
@@ -20,6 +22,7 @@ class TextfileCollector:
         self._parse = parse
         self._path = path
         self._node = node
+        self._names = MetricNames()
 
     @classmethod
     def find(
@@ -43,7 +46,7 @@ class TextfileCollector:
         except (OSError, ValueError):
             return {}
         return {
-            sample.name: float(sample.value)
+            self._names.clean(sample.name): float(sample.value)
             for family in families
             for sample in family.samples
             if sample.labels in ({}, {"node": self._node})

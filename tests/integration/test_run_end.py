@@ -1,0 +1,35 @@
+"""A run that ends of its own takes its stand-bys and its wanted knobs with it."""
+
+import pytest
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(200)]
+
+CONFIG = """
+[weaver]
+state_dir = "state"
+tick_s = 0.1
+
+[arbiter]
+cooldown_s = 0
+"""
+
+
+def test_stand_bys_and_wishes_end_with_the_loop_of_the_last_worker(start_run, until):
+    run = start_run(CONFIG)
+    run.start_weaver()
+    standby = run.start_light("s", TORCHLOOM_ROLE="standby")
+    spare = run.start_light("t", TORCHLOOM_ROLE="standby")
+    until(lambda: run.worker("s-0") and run.worker("t-0"))
+    trainer = run.start_light("g0", "--step-s", "0.02", "--steps", "100")
+    run.training("g0")
+    assert run.torchloom("drain", "t").stdout.endswith("done: t drained\n")
+    assert spare.process.wait(60) == 0
+    assert run.ask("knob.set", {"knob": "x", "value": 2.0})["ok"]
+    assert trainer.process.wait(60) == 0
+    assert standby.process.wait(60) == 0
+    assert run.ask("knobs")["desired"] == []
+    log = run.weaver.errors.read_text()
+    assert (
+        "notice: the run is over: its last workers ended of their own; dismissed: s-0; "
+        "wanted no more: x = 2.0\n"
+    ) in log

@@ -1,0 +1,47 @@
+"""A process that torchrun starts again asks whether it is wanted where it landed."""
+
+import pytest
+
+from torchloom_core.messages import Hello
+
+pytestmark = pytest.mark.integration
+AGAIN = {"TORCHELASTIC_RESTART_COUNT": "1", "TORCHLOOM_NODE": "n1"}
+
+
+async def test_a_restarted_worker_that_is_not_wanted_ends_with_status_0_and_one_line(
+    weaver, start_trainer
+):
+    weaver.unwanted = "node n1 is cordoned and 2 other groups train"
+    trainer = start_trainer(**AGAIN)
+    assert await trainer.ended() == 0
+    line = f"g0-0 is not wanted back: {weaver.unwanted}; it ends here, with status 0"
+    assert trainer.errors.splitlines() == [line]
+    assert trainer.journal("attached") == []
+
+
+async def test_a_worker_that_a_person_starts_where_none_is_wanted_trains_after_one_warning(
+    weaver, start_trainer
+):
+    weaver.unwanted = "node n1 is cordoned and 2 other groups train"
+    trainer = start_trainer(TORCHLOOM_NODE="n1")
+    await trainer.until(lambda: trainer.errors)
+    await trainer.goes_on()
+    assert trainer.errors.splitlines() == [f"g0-0 trains unwatched: {weaver.unwanted}"]
+    assert not [event for event in weaver.events if isinstance(event, Hello)]
+
+
+async def test_a_restarted_worker_that_is_wanted_trains_and_asks_with_its_node(
+    weaver, start_trainer
+):
+    trainer = start_trainer(**AGAIN)
+    assert (await weaver.admit()).node == "n1"
+    await trainer.goes_on()
+
+
+async def test_a_restarted_worker_does_not_wait_for_a_broker_that_is_away(
+    weaver, start_trainer, broker
+):
+    await broker.stop()
+    trainer = start_trainer(**AGAIN)
+    await trainer.goes_on()
+    assert trainer.journal("attached")[0]["answered"]  # by its sidecar: there is nobody to ask

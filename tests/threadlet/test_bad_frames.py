@@ -1,0 +1,225 @@
+"""A frame that is none is dropped and told; only a bad length ends the stream."""
+
+import contextlib
+import faulthandler
+import os
+import socket
+import struct
+import subprocess
+import sys
+import time
+
+import msgspec
+import pytest
+
+from torchloom_core.errors import MessageError
+from torchloom_core.messages import Ack, Hello, JoinFile, Note
+from torchloom_threadlet import frames
+from torchloom_threadlet.link import Link
+
+HELLO = Hello(run="run", worker="g0-0", incarnation=1, group="g0", rank=0, node="n1")
+BAD_BODIES = [
+    b"",
+    b"\xc1",
+    b"\x91" * 100_000,
+    b"\xdd\xff\xff\xff\xff",
+    b"\x82\xa4type\xa7goodbye\xa5error\xa1\xff",
+    msgspec.msgpack.encode(
+        {"type": "samples", "state": "training", "step": 2**60, "progress_ns": 0}
+    ),
+    msgspec.msgpack.encode(
+        Hello(run="run", worker="b-0", incarnation=1, group="b", rank=0, node="n")
+    ),
+    msgspec.msgpack.encode({"type": "note", "kind": "a b"}),
+]
+DEADLINE_S = 30.0
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        frames.Samples(state="training", step=2**70, progress_ns=0),
+        frames.Goodbye(error="\ud800"),
+        frames.Goodbye(error=object()),
+        frames.Flight(text="x" * (frames.MAX_FRAME_BYTES + 1)),
+    ],
+)
+def test_what_cannot_be_a_frame_is_a_message_error(frame):
+    with pytest.raises(MessageError):
+        frames.pack(frame)
+
+
+@pytest.mark.parametrize("body", BAD_BODIES)
+def test_what_is_no_frame_is_a_message_error(body):
+    with pytest.raises(MessageError, match="frame from the sidecar"):
+        frames.for_link(body)
+    if b"b-0" not in body:
+        with pytest.raises(MessageError, match="frame from the trainer"):
+            frames.for_sidecar(body)
+
+
+class RealSidecar:
+    """A sidecar whose trainer is the test, and whose broker nobody has started."""
+
+    def __init__(self, folder, attach=None):
+        self.socket, theirs = socket.socketpair()
+        self.socket.settimeout(DEADLINE_S)
+        self.log = folder / "log"
+        self.join_path = folder / "join.json"
+        with theirs, self.log.open("w") as log:
+            arguments = [str(theirs.fileno()), str(os.getpid())]
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "torchloom_threadlet.sidecar", *arguments],
+                pass_fds=[theirs.fileno()],
+                stderr=log,
+                env=os.environ | {"TORCHLOOM_HEARTBEAT_S": "0.05"},
+            )
+        join = JoinFile(url="nats://127.0.0.1:1", run="run", enrol=False)
+        path = os.fsencode(self.join_path)
+        self.send(attach or frames.pack(frames.Attach(hello=HELLO, join=join, join_path=path)))
+        self._unpacker = frames.Unpacker()
+
+    def send(self, data):
+        self.socket.sendall(data)
+
+    def beats(self, count=3):
+        """Wait until the sidecar has told so many times how far it is."""
+        while count > 0:
+            bodies = self._unpacker.feed(self.socket.recv(1 << 16))
+            count -= sum(isinstance(frames.for_link(body), frames.Sent) for body in bodies)
+
+    def ended(self):
+        return self.process.wait(DEADLINE_S)
+
+
+@pytest.fixture
+def start_sidecar(tmp_path):
+    with contextlib.ExitStack() as stack:
+
+        def start(attach=None):
+            sidecar = RealSidecar(tmp_path, attach)
+            stack.callback(sidecar.socket.close)
+            stack.callback(sidecar.process.wait)
+            stack.callback(sidecar.process.kill)
+            return sidecar
+
+        yield start
+
+
+def framed(body):
+    return struct.pack(">I", len(body)) + body
+
+
+@pytest.mark.integration
+def test_a_sidecar_drops_bad_frames_and_tells_once_until_a_length_is_bad(start_sidecar):
+    sidecar = start_sidecar()
+    sidecar.beats()
+    for body in BAD_BODIES * 5:
+        sidecar.send(framed(body))
+    sidecar.join_path.write_bytes(b"[" * 100_000)
+    sidecar.beats(25)
+    assert sidecar.process.poll() is None
+    sidecar.send(b"\xff\xff\xff\xff")
+    assert sidecar.ended() == 1
+    log = sidecar.log.read_text()
+    assert log.count("dropped a frame from the trainer") == 1
+    assert "the sidecar ends: frame: need at most 4194304 bytes, was 4294967295" in log
+    assert "Traceback" not in log
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("attach", [framed(b"\xc1"), framed(b"\x91" * 9999), b"\xff\xff\xff\xff"])
+def test_an_attach_that_is_none_ends_the_sidecar_with_one_line(start_sidecar, attach):
+    sidecar = start_sidecar(attach)
+    assert sidecar.ended() == 1
+    [line] = sidecar.log.read_text().splitlines()
+    assert line.startswith("torchloom sidecar: ERROR: the sidecar ends: frame")
+
+
+class Trainer:
+    """What a link needs, and a command that no frame holds."""
+
+    def __init__(self):
+        self.got = []
+
+    def hello(self):
+        return HELLO
+
+    def report(self):
+        return None
+
+    def deliver(self, command):
+        self.got.append(command)
+
+
+def test_a_link_sends_what_it_can_and_tells_once_of_the_rest(start_link, caplog):
+    """A trainer's call into the link never raises."""
+    link, peer = start_link()
+    note = Note(run="run", worker="g0-0", incarnation=1, kind="error")
+    for _ in range(3):
+        link.send(msgspec.structs.replace(note, fields={"error": "\ud800"}))
+        link.send(frames.Goodbye(error=object()))
+    link.send(note)
+    assert peer.next(Note) == note
+    for body in BAD_BODIES:
+        peer.send(framed(body))
+    peer.send(frames.pack(frames.Sent(batches=7)))
+    deadline = time.monotonic() + DEADLINE_S
+    while sum("dropped a frame" in record.message for record in caplog.records) < 1:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    told = [record.getMessage() for record in caplog.records]
+    assert sum("not sent to the sidecar" in line for line in told) == 1
+    assert sum("dropped a frame from the sidecar" in line for line in told) == 1
+    assert not [line for line in told if "the sidecar is gone" in line]
+
+
+class Peer:
+    """The sidecar's end of a link, held by the test."""
+
+    def __init__(self):
+        self.socket, self.theirs = socket.socketpair()
+        self.socket.settimeout(DEADLINE_S)
+        self._unpacker = frames.Unpacker()
+
+    def send(self, data):
+        self.socket.sendall(data)
+
+    def next(self, kind):
+        while True:
+            for body in self._unpacker.feed(self.socket.recv(1 << 16)):
+                frame = frames.for_sidecar(body)
+                if isinstance(frame, kind):
+                    return frame
+
+
+@pytest.fixture
+def start_link(tmp_path, monkeypatch):
+    """Return a function that starts a link whose sidecar is the test."""
+    peer = Peer()
+    sleeper = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    monkeypatch.setattr(Link, "_spawn", lambda self: (sleeper, frames.Wire(peer.theirs)))
+    join = JoinFile(url="nats://127.0.0.1:1", run="run")
+    link = Link(Trainer(), join, tmp_path / "join.json")
+
+    def start():
+        link.start()
+        peer.next(frames.Attach)
+        return link, peer
+
+    yield start
+    link.stop()
+    faulthandler.unregister(link._stack_file.signal)
+    link._stack_file._file.close()
+    sleeper.kill()
+    sleeper.wait()
+    sleeper.stdin.close()
+    peer.socket.close()
+
+
+def test_an_ack_that_could_not_be_sent_does_not_keep_the_link_from_serving(start_link):
+    link, peer = start_link()
+    ack = Ack(command="c1", run="run", worker="g0-0", incarnation=1, epoch=1, status="applied")
+    link.send(msgspec.structs.replace(ack, detail="\ud800"))
+    link.send(ack)
+    assert peer.next(Ack) == ack

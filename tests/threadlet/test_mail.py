@@ -1,0 +1,175 @@
+"""What the sidecar has to tell is told, however full its queue is and whatever the broker does."""
+
+import asyncio
+import os
+import signal
+
+import nats
+import psutil
+import pytest
+
+from tests.settled import settle
+from torchloom_core import subjects
+from torchloom_core.codec import decode_event
+from torchloom_core.messages import Exit, Hello, Note
+from torchloom_threadlet.mail import Mail
+
+DEADLINE_S = 40.0
+HELLO = Hello(run="run", worker="g0-0", incarnation=1, group="g0", rank=0, node="n1")
+EXIT = Exit(run="run", worker="g0-0", incarnation=1, status=-9, expected=False)
+
+
+def note(number):
+    return Note(run="run", worker="g0-0", incarnation=1, kind=str(number))
+
+
+class Line:
+    """Stands where the uplink does: hands out a client, and counts how often it was asked."""
+
+    def __init__(self, client):
+        self.client = client
+        self.asked = 0
+
+    async def connected(self):
+        self.asked += 1
+        return self.client
+
+
+@pytest.fixture
+async def connect(broker):
+    opened = []
+
+    async def connect():
+        client = await nats.connect(
+            broker.url,
+            user_credentials=str(broker.credentials.weaver_creds),
+            max_reconnect_attempts=-1,
+            reconnect_time_wait=0.05,
+            error_cb=_ignore,
+        )
+        opened.append(client)
+        return client
+
+    yield connect
+    for client in opened:
+        await client.close()
+
+
+async def _ignore(error):
+    pass
+
+
+@pytest.fixture
+async def heard(connect):
+    """Return the events that arrive, as they arrive."""
+    events = asyncio.Queue()
+
+    async def take(message):
+        events.put_nowait(decode_event(message.data))
+
+    client = await connect()
+    await client.subscribe(subjects.event("run"), cb=take)
+    await settle(client)
+    return events
+
+
+@pytest.fixture
+async def posting():
+    """Return a function that lets a mail send until the test ends."""
+    tasks = []
+
+    def start(mail):
+        tasks.append(asyncio.create_task(mail.run()))
+        return mail
+
+    yield start
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def until(what):
+    async with asyncio.timeout(DEADLINE_S):
+        while True:
+            if what():
+                return
+            await asyncio.sleep(0.01)
+
+
+async def kill(broker):
+    server = psutil.Process(broker.pid)
+    os.kill(server.pid, signal.SIGKILL)
+    await asyncio.to_thread(psutil.wait_procs, [server], 10)
+
+
+async def test_of_too_much_that_waits_notes_are_dropped_and_never_the_hello_or_the_exit(
+    connect, heard, posting
+):
+    mail = Mail(Line(await connect()), "run", "g0-0")
+    mail.event(HELLO)
+    mail.event(EXIT)
+    for number in range(5000):
+        mail.event(note(number))
+    posting(mail)
+    async with asyncio.timeout(DEADLINE_S):
+        events = [await heard.get() for _ in range(1002)]
+        await mail.finish()
+    assert heard.empty()
+    assert (events[0], events[-1]) == (HELLO, EXIT)
+    assert [event.kind for event in events[1:-1]] == [str(number) for number in range(4000, 5000)]
+
+
+async def test_what_went_to_a_broker_that_is_away_is_not_taken_for_sent(
+    connect, heard, posting, broker
+):
+    line = Line(await connect())
+    mail = Mail(line, "run", "g0-0")
+    await kill(broker)
+    await until(lambda: not line.client.is_connected)
+    mail.event(EXIT)
+    finishing = asyncio.create_task(mail.finish())
+    posting(mail)
+    await until(lambda: line.asked >= 2 or finishing.done())
+    assert not finishing.done()
+    await broker.start()
+    async with asyncio.timeout(DEADLINE_S):
+        await finishing
+        assert await heard.get() == EXIT
+
+
+class Cut:
+    """A client whose connection is cut, once, between what it sends and the proof of it."""
+
+    def __init__(self, client, broker):
+        self._client = client
+        self._broker = broker
+        self.sent = 0
+
+    def __getattr__(self, name):
+        return getattr(self._client, name)
+
+    async def publish(self, *what):
+        self.sent += 1
+        if self.sent > 1:  # the first one is lost with the connection
+            await self._client.publish(*what)
+
+    async def flush(self, timeout):
+        if self.sent == 1:
+            before = self._client.stats["reconnects"]
+            await kill(self._broker)
+            await self._broker.start()
+            await until(lambda: self._client.stats["reconnects"] > before)
+            await until(lambda: self._client.is_connected)
+        await self._client.flush(timeout)
+
+
+async def test_what_was_lost_with_a_connection_is_not_taken_for_sent_because_the_next_one_answers(
+    connect, heard, posting, broker
+):
+    client = Cut(await connect(), broker)
+    mail = posting(Mail(Line(client), "run", "g0-0"))
+    mail.event(EXIT)
+    async with asyncio.timeout(DEADLINE_S):
+        assert await heard.get() == EXIT
+        await mail.finish()
+    assert client.sent == 2

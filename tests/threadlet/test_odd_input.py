@@ -1,0 +1,151 @@
+"""Whatever a script says is made fit to be sent, or left out and said once; nothing raises."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from torchloom_core.codec import MAX_MESSAGE_BYTES, encode
+from torchloom_core.messages import Checkpoint, Drain, Hello, Note, SetKnob
+from torchloom_threadlet.cleaning import fitting, name, whole
+from torchloom_threadlet.identity import identify, read_join
+from torchloom_threadlet.samples import Samples
+
+HERE = Path(__file__).parent
+WORKER = f"{'g' * 53}-fcb3d80e-0"
+
+
+def start(errors, join_file):
+    environment = {"TORCHLOOM_JOIN": str(join_file), "TORCHLOOM_HEARTBEAT_S": "0.1"}
+    with errors.open("w") as stderr:
+        return subprocess.Popen(
+            [sys.executable, HERE / "odd_trainer.py"],
+            env=os.environ | environment,
+            stderr=stderr,
+        )
+
+
+@pytest.mark.integration
+async def test_what_a_script_should_not_say_reaches_the_weaver_as_far_as_it_can(
+    weaver, join_file, tmp_path, end_with_sidecars
+):
+    errors = tmp_path / "errors"
+    process = start(errors, join_file)
+    try:
+        hello = await weaver.event(Hello, (await weaver.until(lambda: weaver.events))[0].worker)
+        assert (len(hello.worker), hello.rack, hello.node) == (64, "r__ud800", "n_ud800_1")
+        hello = await weaver.admit(hello.worker)
+        full = await weaver.until(
+            lambda: next((e for e in weaver.events if isinstance(e, Hello) and e.actuators), None)
+        )
+        assert full.group == hello.group
+        note = await weaver.event(Note, hello.worker, kind="a_kind")
+        told = note.fields
+        assert told["step"] == str(2**70)
+        assert (told["nan"], told["scalar"], told["kind"], told["none"]) == ("nan", 3, 7, None)
+        assert told["odd"] == "a Odd, which has no text"
+        assert len(encode(note)) <= MAX_MESSAGE_BYTES
+        assert len((await weaver.event(Note, hello.worker, kind="many")).fields) == 64
+        batch = await weaver.beat(lambda batch: "train_loss" in batch.metrics, hello.worker)
+        assert "7up" not in batch.metrics
+        await weaver.beat(lambda batch: batch.step == -1, hello.worker)
+        await weaver.beat(lambda batch: batch.step > 1, hello.worker)
+        await weaver.beat(lambda batch: len(batch.metrics) > 1000, hello.worker)
+        # The value is infinite once it is set: the knob stays, its value is not told.
+        assert (await weaver.ask(hello, SetKnob(knob="x", value=2.0), "c1")).status == "applied"
+        failed = await weaver.ask(hello, Checkpoint(), "c2")
+        assert (failed.status, len(failed.detail)) == ("failed", 2000)
+        await weaver.call_the_roll()
+        newest = await weaver.event(Hello, hello.worker, values={"size": 2.0, "mode": r"\ud800"})
+        assert {spec.name for spec in newest.knobs} == {"x", "size", "mode", "far"}
+        assert (await weaver.ask(hello, Drain(), "c3")).status == "applied"
+        process.wait(20)
+    finally:
+        end_with_sidecars(process)
+    said = errors.read_text()
+    assert "Traceback" not in said
+    assert "the sidecar is gone" not in said
+    assert said.count("knob far: need true or false, a finite number") == 1
+
+
+def test_a_step_is_a_step_or_none_is():
+    assert [whole(step) for step in (7, 2**70, -(2**70), float("nan"), "x", None, -2, True)] == [
+        7,
+        -1,
+        -1,
+        -1,
+        -1,
+        -1,
+        -1,
+        1,
+    ]
+
+
+def test_names_that_are_too_long_stay_apart():
+    one, other = name("a" * 70 + "1", "x"), name("a" * 70 + "2", "x")
+    assert len(one) == len(other) == 64
+    assert one != other
+
+
+@pytest.mark.parametrize(
+    ("given", "rank"),
+    [
+        ({"RANK": "3"}, 3),
+        ({"RANK": "9" * 5000}, 0),
+        ({"RANK": "-1"}, 0),
+        ({"RANK": "2147483648"}, 0),
+    ],
+)
+def test_a_rank_that_cannot_be_is_0(given, rank):
+    assert identify(environment=given).rank == rank
+    assert identify(rank=2**40, environment={}).rank == 0
+
+
+def test_a_note_that_no_broker_takes_is_cut_at_its_longest_field():
+    note = Note(
+        run="run",
+        worker="a-0",
+        incarnation=1,
+        kind="dump",
+        fields={"stacks": '"' * 400_000, "flight_recorder": "\x00" * 300_000, "n": 3},
+    )
+    cut = fitting(note)
+    assert cut is not None
+    assert len(encode(cut)) <= MAX_MESSAGE_BYTES
+    assert cut.fields["n"] == 3
+
+
+def test_samples_that_fill_more_than_a_frame_are_taken_in_turns():
+    samples = Samples()
+    row = {f"metric_{n:050}": 1.0 for n in range(1000)}
+    for serial in range(1, 101):
+        samples.waiting.append((serial, serial, row))
+    taken = []
+    while rows := samples.take(0):
+        assert len(rows) < 50
+        taken += rows
+    assert len(taken) == 100
+    assert samples.dropped == 0
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"[" * 100_000,
+        b'{"url": 3, "run": "r"}',
+        b'{"url": "u", "run": "r r"}',
+        b'{"url": "u", "run": "r", "creds": "none"}',
+        b'{"url": "\\ud800", "run": "r"}',
+        b'{"url": "u", "run": "r", "x": "' + b"x" * 2_000_000 + b'"}',
+        b"\xff",
+        b"",
+    ],
+)
+def test_a_broken_join_file_is_none(tmp_path, data):
+    path = tmp_path / "join.json"
+    path.write_bytes(data)
+    assert read_join(path) is None
+    assert read_join(tmp_path) is None
+    assert read_join(Path("a\0b")) is None

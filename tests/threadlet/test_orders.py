@@ -1,0 +1,109 @@
+"""A command stays with the broker until its final ack is stored, whatever becomes of a sidecar."""
+
+import asyncio
+import contextlib
+import gc
+import time
+
+import nats
+import pytest
+from nats.aio.msg import Msg
+
+from torchloom_core import subjects
+from torchloom_core.bus import NatsBus
+from torchloom_core.messages import Ack, Checkpoint, Command
+from torchloom_threadlet.orders import Orders
+
+DEADLINE_S = 40.0
+NOW_NS = time.time_ns()
+COMMAND = Command(
+    id="c1", run="run", worker="g0-0", incarnation=1, epoch=1, issued_ns=NOW_NS,
+    deadline_ns=NOW_NS + 600 * 10**9, do=Checkpoint(),
+)  # fmt: skip
+APPLIED = Ack(command="c1", run="run", worker="g0-0", incarnation=1, epoch=1, status="applied")
+
+
+@pytest.fixture
+async def bus(broker):
+    bus = await NatsBus.connect(broker.url, "run", broker.credentials.weaver_creds)
+    await bus.add_workers(["g0-0"])
+    yield bus
+    await bus.close()
+
+
+class Sidecar:
+    """The part of a sidecar that pulls commands, on a connection of its own."""
+
+    def __init__(self, client):
+        self.client = client
+        self.pulled = asyncio.Queue()
+        self.orders = Orders("run", "g0-0", self.pulled.put)
+        self._pulling = asyncio.create_task(self.orders.pull(client))
+
+    @classmethod
+    async def start(cls, broker):
+        creds = str(broker.credentials.weaver_creds)
+        return cls(await nats.connect(broker.url, user_credentials=creds))
+
+    async def next(self):
+        async with asyncio.timeout(DEADLINE_S):
+            return await self.pulled.get()
+
+    async def die(self):
+        """End as by a kill: nothing more is sent, the connection is cut."""
+        self.client._transport._io_writer.transport.abort()
+        self._pulling.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._pulling
+        await self.client.close()
+
+
+async def consumer(client):
+    return await client.jetstream().consumer_info(subjects.command_stream("run"), "g0-0")
+
+
+async def no_command_is_open(client):
+    """Wait until the broker has every command's release."""
+    async with asyncio.timeout(DEADLINE_S):
+        while True:
+            if not (await consumer(client)).num_ack_pending:
+                return
+            await asyncio.sleep(0.02)
+
+
+async def test_a_command_is_delivered_again_until_its_final_ack_is_stored(bus, broker):
+    await bus.send([COMMAND])
+    for _ in range(2):  # killed between the pull and the hand-over to the trainer
+        killed = await Sidecar.start(broker)
+        assert await killed.next() == COMMAND
+        await killed.die()
+    sidecar = await Sidecar.start(broker)
+    assert await sidecar.next() == COMMAND
+    await sidecar.orders.settled(APPLIED)
+    await no_command_is_open(sidecar.client)
+    assert sidecar.pulled.empty()
+    await sidecar.die()
+
+
+async def test_a_sidecar_that_returns_does_not_wait_for_what_a_killed_one_has_pulled(bus, broker):
+    client = await nats.connect(broker.url, user_credentials=str(broker.credentials.weaver_creds))
+    waits_s = (await consumer(client)).config.backoff
+    await client.close()
+    assert waits_s[0] <= 1.0
+    assert waits_s == sorted(waits_s)
+    assert waits_s[-1] >= 60.0  # a hung trainer's command is not sent to and fro all day
+
+
+async def test_of_a_command_that_is_delivered_again_and_again_one_copy_is_kept(bus, broker):
+    sidecar = await Sidecar.start(broker)
+    await bus.send([COMMAND])
+    for _ in range(3):
+        assert await sidecar.next() == COMMAND
+    subject = subjects.command("run", "g0-0")
+    gc.collect()
+    # Not isinstance: torch has objects that warn when they are asked for their class.
+    kept = [m for m in gc.get_objects() if type(m) is Msg and m.subject == subject]
+    assert len(kept) < 3  # one, and perhaps the next that has just come
+    await sidecar.orders.settled(APPLIED)
+    await no_command_is_open(sidecar.client)
+    await sidecar.die()

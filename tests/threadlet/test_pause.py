@@ -1,0 +1,73 @@
+"""Nobody stays paused because of us: a pause lasts as long as a Weaver says that it holds it."""
+
+import pytest
+
+from torchloom_core.messages import Note, Pause, Resume
+
+CAUSE = "p1.1"
+UNHELD = "g0-0 goes on: its pause ended by itself, no Weaver held it"
+LAPSED = "g0-0 goes on: its pause ended by itself, no Weaver was heard of for 3 s"
+
+pytestmark = pytest.mark.integration
+
+
+async def pause(weaver, trainer):
+    hello = await weaver.admit()
+    await trainer.goes_on()
+    assert (await weaver.ask(hello, Pause(), "pause", cause=CAUSE)).status == "applied"
+    await weaver.beat(lambda batch: batch.state == "paused")
+    return hello
+
+
+async def test_a_pause_that_nobody_holds_ends_by_itself_and_is_told_of(weaver, start_trainer):
+    trainer = start_trainer()
+    await pause(weaver, trainer)
+    assert (await weaver.event(Note, kind="pause_over")).fields == {"why": "no Weaver held it"}
+    await trainer.goes_on()
+    assert trainer.errors.splitlines() == [UNHELD]
+
+
+async def test_a_pause_whose_weaver_falls_silent_ends_by_itself(weaver, start_trainer):
+    trainer = start_trainer()
+    async with weaver.holding(CAUSE):
+        await pause(weaver, trainer)
+        done = len(trainer.journal("step"))
+        await weaver.heartbeats(30)  # of 0.1 s: longer than it would wait for the first word
+        assert len(trainer.journal("step")) == done
+    await weaver.event(Note, kind="pause_over")
+    await trainer.goes_on()
+    assert trainer.errors.splitlines() == [LAPSED]
+
+
+async def test_a_pause_whose_sidecar_is_killed_ends_by_itself(weaver, start_trainer):
+    trainer = start_trainer()
+    async with weaver.holding(CAUSE):
+        await pause(weaver, trainer)
+    for sidecar in trainer.sidecars():
+        sidecar.kill()
+    await trainer.goes_on()
+
+
+async def test_a_word_that_another_pause_or_none_is_held_ends_it_at_once(weaver, start_trainer):
+    trainer = start_trainer()
+    async with weaver.holding(CAUSE):
+        await pause(weaver, trainer)
+    await weaver.say_hold("", over=CAUSE)
+    await trainer.goes_on()
+    assert trainer.errors == ""
+    late = await weaver.ask(weaver.events[0], Pause(), "late", cause=CAUSE)
+    assert (late.status, late.detail) == ("rejected", "the pause was called off")
+
+
+async def test_only_the_present_weaver_of_this_run_is_believed(weaver, start_trainer):
+    trainer = start_trainer()
+    async with weaver.holding(CAUSE):
+        hello = await pause(weaver, trainer)
+        await weaver.say_hold("", epoch=0)
+        await weaver.say_hold("", run="another")
+        await weaver.client.publish("tl.hold.run", b'{"stream": "TL_CMD_run", "seq": 1}')
+        done = len(trainer.journal("step"))
+        await weaver.heartbeats(5)
+        assert len(trainer.journal("step")) == done
+        await weaver.ask(hello, Resume(), "resume")
+    await trainer.goes_on()

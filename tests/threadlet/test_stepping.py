@@ -1,0 +1,109 @@
+"""``loom.step`` from wherever it is called, and what is left behind when the loom is closed."""
+
+import subprocess
+import sys
+import threading
+import time
+
+import msgspec
+import pytest
+
+from torchloom_core.messages import Command, Deed, Drain, JoinFile, Pause, Resume
+from torchloom_threadlet import attach
+
+SECOND_NS = 10**9
+
+
+@pytest.fixture
+def loom(tmp_path, monkeypatch):
+    """A loom without a Weaver, which takes commands by hand."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TORCHLOOM_JOIN", raising=False)
+    return attach()
+
+
+def deliver(loom, deed: Deed, command_id="c1"):
+    worker = loom._worker
+    worker.deliver(
+        Command(
+            id=command_id,
+            run="",
+            worker=loom.worker,
+            incarnation=worker.identity.incarnation,
+            epoch=1,
+            issued_ns=0,
+            deadline_ns=2**63 - 1,
+            do=deed,
+        )
+    )
+
+
+def until(what):
+    end = time.monotonic() + 20.0
+    while not what():
+        assert time.monotonic() < end
+
+
+def warnings(caplog):
+    return [message for message in caplog.messages if "more than one thread" in message]
+
+
+def test_steps_of_several_threads_are_all_counted_and_warned_of_once(loom, caplog):
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [
+            threading.Thread(target=lambda: [loom.step(loss=1.0) for _ in range(1000)])
+            for _ in range(4)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(before)
+    serials = [serial for serial, _, _ in loom._worker.samples.waiting]
+    assert serials == list(range(1, 4001))
+    assert loom._worker.step == 3999
+    assert len(warnings(caplog)) == 1
+
+
+def test_one_thread_is_paused_and_the_others_go_on(loom, caplog):
+    assert loom.step()
+    deliver(loom, Pause())
+    paused = threading.Thread(target=loom.step)
+    paused.start()
+    until(lambda: loom.state == "paused")
+    assert all(loom.step() for _ in range(100))
+    deliver(loom, Resume(), "c2")
+    until(lambda: loom.step() and not paused.is_alive())
+    assert loom.state == "training"
+    assert len(warnings(caplog)) == 1
+
+
+def test_every_thread_is_told_once_of_a_drain_and_ended_if_it_goes_on(loom, caplog):
+    deliver(loom, Drain())
+    assert not loom.step()
+    seen = []
+    other = threading.Thread(target=lambda: seen.append(loom.step()))
+    other.start()
+    other.join()
+    assert seen == [False]
+    with pytest.raises(SystemExit) as end:
+        loom.step()
+    assert end.value.code == 0
+    assert "g0-0 was drained and its loop goes on: it ends here, with status 0" in caplog.messages
+
+
+def test_a_closed_loom_gives_back_the_hook_for_exceptions(tmp_path):
+    path = tmp_path / "join.json"
+    path.write_bytes(msgspec.json.encode(JoinFile(url="nats://127.0.0.1:9", run="run")))
+    script = (
+        "import sys, torchloom_threadlet\n"
+        "before = sys.excepthook\n"
+        f"loom = torchloom_threadlet.attach({str(path)!r})\n"
+        "assert sys.excepthook is not before\n"
+        "loom.close()\n"
+        "assert sys.excepthook is before\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)

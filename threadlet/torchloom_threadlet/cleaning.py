@@ -1,0 +1,186 @@
+"""Make what a user's script says fit to be sent: cut, renamed or left out, and said once.
+
+Nothing here raises: a loss that is no number or a name with a blank must not end a trainer.
+"""
+
+import hashlib
+import logging
+import math
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from msgspec.structs import replace
+
+from torchloom_core.codec import MAX_MESSAGE_BYTES, encode
+from torchloom_core.limits import (
+    FIELD_NAME,
+    MAX_COUNT,
+    MAX_FIELDS,
+    MAX_LONG_TEXT,
+    MAX_METRIC_NAME,
+    MAX_METRICS,
+    MAX_NAME,
+    MAX_SHORT_TEXT,
+    METRIC_NAME,
+)
+from torchloom_core.messages import FieldValue, KnobValue, Note
+from torchloom_core.subjects import token
+from torchloom_core.telling import plain_line
+
+_MOST_WARNINGS = 1000
+_KEPT_NAMES = 10_000
+_HASH_CHARS = 8
+_LONGEST_NAME = 2000
+_is_field = re.compile(FIELD_NAME).search
+_is_metric = re.compile(METRIC_NAME).search
+_not_metric = re.compile(r"[^A-Za-z0-9_:.-]")
+_not_field = re.compile(r"[^A-Za-z0-9_.:-]")
+
+_logger = logging.getLogger(__name__)
+_warned: set[str] = set()
+
+
+def warn_once(subject: str, text: str) -> None:
+    """Log that something is not sent as it was said; of one subject only once."""
+    if subject not in _warned and len(_warned) < _MOST_WARNINGS:
+        _warned.add(subject)
+        _logger.warning("%s", plain_line(f"{subject}: {text}"))
+
+
+def text(value: Any, most: int) -> str:
+    """Return ``value`` as text that can be encoded, of at most ``most`` characters."""
+    try:
+        told = str(value)[:most]
+    except Exception:  # noqa: BLE001 - an object of the user's
+        return f"a {type(value).__name__}, which has no text"
+    return told.encode(errors="backslashreplace").decode()[:most]
+
+
+def name(value: Any, what: str, most: int = MAX_NAME) -> str:
+    """Return ``value``, which is not empty, as a token of at most ``most`` characters."""
+    told = text(value, _LONGEST_NAME)
+    clean = _cut(token(told), told, most)
+    if len(told) > most:
+        warn_once(what, f"need at most {most} characters, was {told!r}; it is called {clean}")
+    return clean
+
+
+def _cut(clean: str, told: str, most: int) -> str:
+    """Shorten a name; it gets a hash, so that two that begin alike differ."""
+    if len(clean) <= most:
+        return clean
+    digest = hashlib.sha256(told.encode()).hexdigest()[:_HASH_CHARS]
+    return f"{clean[: most - _HASH_CHARS - 1]}-{digest}"
+
+
+def whole(value: Any) -> int:
+    """Return a step as an int, -1 where it is none that could be."""
+    try:
+        number = int(value)
+    except Exception:  # noqa: BLE001 - whatever the user passed, a step must not raise
+        return -1
+    if not -1 <= number <= MAX_COUNT:
+        warn_once("step", f"need a number from -1 to 2**53, was one of {number.bit_length()} bits")
+        return -1
+    return number
+
+
+def knob_value(knob: str, value: Any) -> KnobValue | None:
+    """Return a knob's value as a message can say it, None where none can."""
+    plain = _plain(value)
+    if isinstance(plain, str) and len(plain) > MAX_SHORT_TEXT:
+        plain = None
+    if plain is None:
+        warn_once(
+            f"knob {knob}",
+            "need true or false, a finite number, or a text of at most "
+            f"{MAX_SHORT_TEXT} characters, was {text(value, 80)}",
+        )
+    return plain
+
+
+def fields(said: Mapping[str, Any]) -> dict[str, FieldValue]:
+    """Return the fields of a note with names and values that a message can have."""
+    if len(said) > MAX_FIELDS:
+        warn_once("note", f"need at most {MAX_FIELDS} fields, were {len(said)}")
+    clean: dict[str, FieldValue] = {}
+    for key, value in list(said.items())[:MAX_FIELDS]:
+        plain = None if value is None else _plain(value)
+        if plain is None and value is not None:
+            plain = text(value, MAX_LONG_TEXT)
+        clean[field_name(key)] = plain[:MAX_LONG_TEXT] if isinstance(plain, str) else plain
+    return clean
+
+
+def field_name(said: Any) -> str:
+    """Return the name of a field or a kind of note, its strange characters replaced."""
+    told = text(said, MAX_NAME)
+    return told if _is_field(told) else _not_field.sub("_", told) or "_"
+
+
+def fitting(note: Note) -> Note | None:
+    """Return ``note`` cut so that the broker takes it, None where that is not to be had."""
+    for _ in range(MAX_FIELDS):
+        size = len(encode(note))
+        if size <= MAX_MESSAGE_BYTES:
+            return note
+        longest = max(note.fields, key=lambda key: len(str(note.fields[key])), default="")
+        said = str(note.fields.get(longest, ""))
+        note = replace(note, fields={**note.fields, longest: said[: len(said) // 2]})
+    return None
+
+
+class MetricNames:
+    """Metric names as a message can have them; looked up once a name."""
+
+    def __init__(self) -> None:
+        self._clean: dict[str, str] = {}
+
+    def clean(self, said: str) -> str:
+        """Return the name, its strange characters replaced and cut where it is too long."""
+        known = self._clean.get(said)
+        if known is None:
+            if len(self._clean) >= _KEPT_NAMES:
+                self._clean.clear()
+            known = self._clean[said] = self._made(said)
+        return known
+
+    def _made(self, said: str) -> str:
+        told = text(said, _LONGEST_NAME)
+        if _is_metric(told):
+            return told
+        made = _not_metric.sub("_", told)
+        made = _cut(made if _is_metric(made[:1]) else f"_{made}", told, MAX_METRIC_NAME)
+        warn_once(f"metric {told!r:.80}", f"its name is sent as {made}")
+        return made
+
+
+def sendable(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the names, sorted, that one batch of telemetry may have."""
+    fit = tuple(sorted(filter(_is_metric, names)))
+    if len(fit) > MAX_METRICS:
+        warn_once("metrics", f"need at most {MAX_METRICS} names at a time, were {len(fit)}")
+    return fit[:MAX_METRICS]
+
+
+def _plain(value: Any) -> bool | int | float | str | None:
+    """Return ``value`` in one of the plain types, None where it is no such thing.
+
+    A subclass, as NumPy's and enums are, cannot be encoded.
+    """
+    try:
+        return _plain_of(value.item() if hasattr(value, "item") else value)
+    except Exception:  # noqa: BLE001 - an object of the user's, such as a tensor of many elements
+        return None
+
+
+def _plain_of(value: Any) -> bool | int | float | str | None:
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, int):
+        number = int(value)
+        return number if -(2**63) <= number < 2**63 else None
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    return text(value, MAX_LONG_TEXT) if isinstance(value, str) else None

@@ -1,0 +1,69 @@
+"""Roll calls, as the sidecar hears them: which are the Weaver's, and how often one is answered."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from nats.aio.msg import Msg
+
+from torchloom_core.codec import decode_roll_call
+from torchloom_core.errors import MessageError
+
+ANSWER_EVERY_S = 5.0
+
+_logger = logging.getLogger(__name__)
+
+
+class Roll:
+    """Answers the Weaver's calls, the last one always, and never more often than it has to.
+
+    Whatever a server answers to somebody can land on the subject of the roll, by the reply
+    subject of the question. So only a roll call of this run is one, and of no Weaver of the past.
+
+    Parameters
+    ----------
+    answer : callable
+        Says hello.
+    every_s : float
+        Calls within so many seconds of an answer are answered together at the end of them.
+    """
+
+    def __init__(
+        self,
+        run: str,
+        worker: str,
+        answer: Callable[[], None],
+        every_s: float = ANSWER_EVERY_S,
+    ) -> None:
+        self._run = run
+        self._worker = worker
+        self._answer = answer
+        self._every_s = every_s
+        self._epoch = 0
+        self._due_s = 0.0
+        self._waiting: asyncio.TimerHandle | None = None
+
+    def saw(self, epoch: int) -> None:
+        """Take note of a Weaver's epoch; those below it are of the past."""
+        self._epoch = max(self._epoch, epoch)
+
+    async def take(self, message: Msg) -> None:
+        """Answer what was heard, now or later, if it is a call for this worker."""
+        try:
+            call = decode_roll_call(message.data)
+        except MessageError as error:
+            _logger.debug("no roll call: %s", error)
+            return
+        if call.run != self._run or call.epoch < self._epoch:
+            return
+        self.saw(call.epoch)
+        if call.workers and self._worker not in call.workers:
+            return
+        if self._waiting is None:
+            loop = asyncio.get_running_loop()
+            self._waiting = loop.call_at(max(self._due_s, loop.time()), self._say)
+
+    def _say(self) -> None:
+        self._waiting = None
+        self._due_s = asyncio.get_running_loop().time() + self._every_s
+        self._answer()
