@@ -30,6 +30,7 @@ from torchloom_core.control import (
 from torchloom_core.decisions import CommandLife, KnobDesired, Outcome
 from torchloom_core.errors import RequestError
 from torchloom_core.messages import KnobSpec
+from tests.settled import settle
 
 RUN = "digits"
 
@@ -84,6 +85,8 @@ class PreparedWeaver:
         self._thread = threading.Thread(target=self._loop.run_until_complete, args=[self._run()])
         self.result = "done"
         self.asked: list[tuple[str, Any]] = []
+        self.ids: list[str | None] = []
+        self.askers: set[str] = set()
 
     def start(self) -> None:
         self._thread.start()
@@ -102,22 +105,25 @@ class PreparedWeaver:
         verbs = ("knob.set", "knob.unset", "propose", "approve", "actions.stop", "actions.resume")
         handlers = {verb: self._doer(verb) for verb in verbs}
         await serve(self._client, RUN, {**handlers, "status": self._status, "knobs": self._knobs})
-        await self._client.flush()
+        await settle(self._client)
         self._started.set()
         await self._over.wait()
         await self._client.close()
 
-    async def _status(self, _: bytes) -> bytes:
+    async def _status(self, _: bytes, by: str) -> bytes:
         if self.result == "broken":
             raise RequestError("the fleet is on fire")
         return encode(STATUS)
 
-    async def _knobs(self, _: bytes) -> bytes:
+    async def _knobs(self, _: bytes, by: str) -> bytes:
         return encode(KNOBS)
 
     def _doer(self, verb: str) -> Any:
-        async def do(body: bytes) -> bytes:
-            self.asked.append((verb, json.loads(body) if body else None))
+        async def do(body: bytes, by: str) -> bytes:
+            self.askers.add(by)
+            wish = json.loads(body) if body else None
+            self.ids.append(wish.pop("id") if wish else None)
+            self.asked.append((verb, wish))
             if self.result == "denied":
                 return encode(Answer(ok=False, text="denied by cooldown: 12 s to go"))
             if verb.startswith("actions.") or verb == "knob.unset":
@@ -129,6 +135,9 @@ class PreparedWeaver:
 
     async def _live(self) -> None:
         """Tell the whole life of one command, all before the answer goes out."""
+        # Another person may aim an answer of theirs there.
+        for kind in ("command_life", "outcome"):
+            await self._client.publish(subjects.out(RUN, kind), b'{"ok": true, "text": ""}')
         for status in ("issued", "applied"):
             life = CommandLife(
                 command="c3.1", worker="g0-0", status=status, verb="set_knob", cause="p3.1", step=41

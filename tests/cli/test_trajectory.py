@@ -53,12 +53,13 @@ def record_life(root: Path, *, epoch: int = 1, lose: int = 0) -> None:
     recorder.step(Telemetry(**who, seq=1, state="training", step=3, progress_age_s=0.1))
     recorder.step(Tick())
     outputs = recorder.step(
-        Request(id="r1", want=Propose(action=ChangeKnob(knob="lr", value=0.25))), lose=lose
+        Request(id="r1", want=Propose(action=ChangeKnob(knob="lr", value=0.25)), by="alice"),
+        lose=lose,
     )
     (command,) = [output.command for output in outputs if isinstance(output, Issue)]
     recorder.step(Ack(**who, command=command.id, epoch=epoch, status="applied", step=4))
     recorder.step(Request(id="r2", want=Propose(action=Migrate(group="g0"))))
-    recorder.step(Request(id="r3", want=StopActions()))
+    recorder.step(Request(id="r3", want=StopActions(), by="bob"))
     recorder.step(Note(**who, kind="hang", step=4))
     recorder.step(Exit(**who, status=-9, expected=False, step=4))
     recorder.writer.close()
@@ -76,14 +77,15 @@ def test_a_life_is_told_in_lines_for_people(recorded):
     assert result.returncode == 0, result.stderr
     for part in (
         "g0-0 of group g0 on node node7: training",
-        "r1 wants knob lr = 0.25 on all",
+        "r1 alice wants knob lr = 0.25 on all",
         "granted by",
         "set_knob to g0-0 applied at step 4",
         "knob lr = 0.25 on all done",
         "migrate group g0 denied by",
-        "r3 stop_actions",
+        "r3 bob: stop_actions",
+        "granted by person: alice asked for it",
         "hang at step 4",
-        "ended unexpectedly, status -9, after step 4",
+        "was killed by SIGKILL after step 4",
     ):
         assert part in result.stdout
     assert " tick " not in result.stdout

@@ -1,4 +1,5 @@
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -57,6 +58,23 @@ def test_watching_goes_on_until_interrupted(run, weaver):
     assert errors == b""
 
 
+def test_watching_for_machines_goes_on_while_the_weaver_is_away(run, weaver):
+    command = [Path(sys.executable).with_name("torchloom"), "status", "--watch", "--json"]
+    with subprocess.Popen(
+        [*command, "--every", "0.01"], cwd=run.path, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert json.loads(process.stdout.readline())["run"] == "digits"
+        weaver.result = "broken"
+        told = process.stderr.readline()
+        weaver.result = "done"
+        for _ in range(300):  # more than the pipe may hold from before
+            assert json.loads(process.stdout.readline())["run"] == "digits"
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=30)
+    assert told == b"warning: the fleet is on fire; trying again\n"
+    assert errors == b""
+
+
 def test_knobs_are_listed_with_range_and_values(run, weaver):
     shown = run.torchloom("knob", "list").stdout
     for part in ("lr", "float 0..1", "g0-0: 0.1", "g1-0: 0.2"):
@@ -95,6 +113,21 @@ def test_a_knob_is_set_to_what_json_makes_of_the_word(run, weaver, text, value):
     assert verb == "knob.set"
     assert body == {"knob": "lr", "value": value, "worker": "g0-0"}
     assert type(body["value"]) is type(value)
+
+
+def test_every_request_that_acts_carries_an_id_of_its_own(run, weaver):
+    for _ in range(2):
+        run.torchloom("knob", "set", "lr", "0.01", "--wait", "0")
+    run.torchloom("actions", "stop")
+    one, two, none = weaver.ids
+    assert len({one, two}) == 2
+    assert all(re.fullmatch("[0-9a-f]{32}", sent_as) for sent_as in (one, two))
+    assert none is None
+
+
+def test_a_person_who_is_sure_of_a_value_says_yes(run, weaver):
+    run.torchloom("knob", "set", "lr", "20", "--yes", "--wait", "0")
+    assert weaver.asked == [("knob.set", {"knob": "lr", "value": 20, "sure": True})]
 
 
 def test_setting_a_knob_tells_how_the_command_fares_and_ends_with_its_own_outcome(run, weaver):
@@ -159,6 +192,30 @@ def test_every_command_that_acts_sends_its_verb(run, weaver, words, verb, body):
     result = run.torchloom(*words.split())
     assert result.returncode == 0, result.stderr
     assert weaver.asked == [(verb, body)]
+
+
+def test_who_asks_is_who_the_credentials_say(run, weaver):
+    run.torchloom("actions", "stop")
+    assert weaver.askers == {"operator"}
+    written = run.torchloom("operator", "alice", "--out", "hers.creds")
+    assert written.stdout == "wrote hers.creds: alice names it by --creds or NATS_CREDS\n"
+    assert (run.path / "hers.creds").stat().st_mode & 0o777 == 0o600
+    assert run.torchloom("actions", "stop", "--creds", "hers.creds").returncode == 0
+    assert weaver.askers == {"operator", "alice"}
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "message"),
+    [
+        ("operator a.b", 2, "need a name of 1 to 64 of A-Z a-z 0-9 _ -, was 'a.b'"),
+        ("operator bob --out torchloom.toml", 4, "torchloom.toml: need a file that is not there"),
+        ("operator bob --out nowhere/bob", 4, "nowhere/bob: cannot be written: No such file"),
+    ],
+)
+def test_a_person_who_cannot_be_made_is_one_line(run, words, status, message):
+    result = run.torchloom(*words.split())
+    assert (result.returncode, result.stderr.count("\n")) == (status, 1)
+    assert result.stderr.startswith(f"torchloom: {message}")
 
 
 def test_a_broker_on_which_no_weaver_answers_is_one_line(run):

@@ -96,6 +96,16 @@ def test_credentials_that_are_not_there_are_one_line(folder):
     is_one_line(result, 3, "my.creds: the credentials cannot be read")
 
 
+def test_a_person_is_made_from_the_keys_of_a_weaver_only(folder):
+    is_one_line(
+        folder.torchloom("operator", "alice"),
+        4,
+        "broker/keys/keys.json: need the keys of a Weaver with its own broker, was nothing; "
+        "start torchloom weaver once",
+    )
+    assert not (folder.path / "alice.creds").exists()
+
+
 def test_a_trajectory_that_is_not_there_is_one_line(folder):
     for verb in (["show"], ["replay"], ["export", "out"]):
         is_one_line(folder.torchloom("trajectory", *verb), 4, "trajectory/run")

@@ -84,7 +84,13 @@ def checkpoint(
 
 
 def pause(*, wait: Wait = _WAIT_S, connection: Connection = _HERE) -> None:
-    """Pause every worker at its next step boundary."""
+    """Pause every worker at its next step boundary.
+
+    For a look at a run, or to turn a knob for all at once; not to keep GPUs idle for long. Groups
+    that stop at different steps would wait for each other, so such a pause is undone within two
+    seconds: ask again. It lasts until torchloom resume, torchloom actions stop or the end of the
+    Weaver, and under torchft for at most 0.8 of the Manager's quorum_timeout.
+    """
     _propose(PauseRun(), wait, connection)
 
 

@@ -35,6 +35,12 @@ app.command(
     help="List the policies and predictors that are installed.",
     group=_RUNNING,
 )
+app.command(
+    f"{_HERE}.operator_command:operator",
+    name="operator",
+    help="Write credentials for one more person.",
+    group=_RUNNING,
+)
 app.command(f"{_HERE}.status_command:status", name="status", help="Show the run.", group=_WATCHING)
 
 app.command(

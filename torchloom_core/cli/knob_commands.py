@@ -11,7 +11,8 @@ from rich.table import Table
 
 from torchloom_core.cli.options import AsJson, Connection, Wait
 from torchloom_core.cli.output import console, print_json
-from torchloom_core.cli.weaver_client import act, ask, open_client
+from torchloom_core.cli.weaver_client import act, ask_knobs, open_client
+from torchloom_core.codec import UNREADABLE
 from torchloom_core.control import KnobSet, KnobTable, KnobUnset
 from torchloom_core.errors import RequestError
 from torchloom_core.knobs import find_spec
@@ -87,6 +88,7 @@ def set_knob(
     /,
     *,
     worker: str | None = None,
+    yes: Annotated[bool, Parameter(negative="")] = False,
     wait: Wait = 60.0,
     connection: Connection = _HERE,
 ) -> None:
@@ -100,8 +102,10 @@ def set_knob(
         A number, true, false, or else a text.
     worker
         Only on this worker.
+    yes
+        Set it also to a number that is more than ten times off all those in use.
     """
-    wish = KnobSet(knob=name, value=parse_value(value), worker=worker)
+    wish = KnobSet(knob=name, value=parse_value(value), worker=worker, sure=yes)
     act(connection, "knob.set", wish, wait_s=wait)
 
 
@@ -130,13 +134,13 @@ def parse_value(text: str) -> KnobValue:
     """
     try:
         return _value_decoder.decode(text)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return text
 
 
 async def _knobs(connection: Connection) -> KnobTable:
     async with open_client(connection) as client:
-        return await ask(client, "knobs", KnobTable)
+        return await ask_knobs(client)
 
 
 def _values(table: KnobTable, knob: str) -> dict[str, KnobValue]:

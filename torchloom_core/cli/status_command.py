@@ -1,16 +1,20 @@
 """``torchloom status``: the run at this moment, or live."""
 
 import asyncio
-from typing import Annotated
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from torchloom_core.cli.options import AsJson, Connection
-from torchloom_core.cli.output import console, print_json
-from torchloom_core.cli.weaver_client import ask, open_client
+from torchloom_core.cli.output import console, print_json, warn
+from torchloom_core.cli.weaver_client import ask_status, open_client
 from torchloom_core.control import Status
 from torchloom_core.errors import RequestError
+
+if TYPE_CHECKING:
+    from torchloom_core.bus import ControlClient
 
 _HERE = Connection()
 
@@ -45,7 +49,7 @@ async def _show(
     from torchloom_core.cli.status_view import render
 
     async with open_client(connection) as client:
-        last = await ask(client, "status", Status)
+        last = await ask_status(client)
         if not watch:
             if json:
                 print_json(last)
@@ -53,15 +57,28 @@ async def _show(
                 console().print(render(last, metrics))
             return
         if json:
-            while True:
-                print_json(last)
-                await asyncio.sleep(every_s)
-                last = await ask(client, "status", Status)
+            print_json(last)
+            said = ""
+            async for now, trouble in _looks(client, every_s):
+                if now is not None:
+                    print_json(now)
+                elif not said:
+                    warn(f"{trouble}; trying again")
+                said = trouble
+            return
         with Live(render(last, metrics), console=console(), auto_refresh=False) as live:
-            while True:
-                await asyncio.sleep(every_s)
-                try:
-                    last, trouble = await ask(client, "status", Status), ""
-                except RequestError as error:
-                    trouble = str(error)
+            async for now, trouble in _looks(client, every_s):
+                last = now or last
                 live.update(render(last, metrics, trouble), refresh=True)
+
+
+async def _looks(
+    client: "ControlClient", every_s: float
+) -> AsyncIterator[tuple[Status | None, str]]:
+    """Yield the run's state now and again, or why there is none at the moment, for ever."""
+    while True:
+        await asyncio.sleep(every_s)
+        try:
+            yield await ask_status(client), ""
+        except RequestError as error:
+            yield None, str(error)

@@ -120,6 +120,9 @@ def _flights(status: Status) -> Table:
     for flight in status.flights:
         texts = (flight.id, flight.worker, flight.verb, flight.status)
         table.add_row(*map(escape, texts), span(flight.age_s))
+    more = status.flights_in_all - len(status.flights)
+    if more > 0:
+        table.add_row(f"and {more} more")
     return table
 
 

@@ -1,6 +1,5 @@
 """``torchloom trace synthesize|from-trajectory``."""
 
-import tomllib
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -8,8 +7,7 @@ from cyclopts import Parameter
 
 from torchloom_core.cli.options import AsJson
 from torchloom_core.cli.trace_view import tell
-from torchloom_core.config import convert
-from torchloom_core.errors import ConfigError
+from torchloom_core.config import convert, read_text, read_toml
 
 Force = Annotated[bool, Parameter(negative="", show_default=False)]
 
@@ -92,10 +90,5 @@ def from_trajectory(
 
 def _read(path: Path) -> tuple[dict[str, Any], str]:
     """Return the table in a TOML file, and its text."""
-    try:
-        text = path.read_text(encoding="utf-8")
-        return tomllib.loads(text), text
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ConfigError(f"{path}: not valid TOML: {error}") from None
+    text = read_text(path)
+    return read_toml(text, str(path)), text

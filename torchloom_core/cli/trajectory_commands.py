@@ -15,6 +15,7 @@ from rich.markup import escape
 from torchloom_core.cli.options import AsJson, ConfigPath
 from torchloom_core.cli.output import console, print_json
 from torchloom_core.clock import SECOND_NS
+from torchloom_core.codec import UNREADABLE
 from torchloom_core.config import load
 from torchloom_core.errors import ConfigError, StateError
 from torchloom_core.naming import nearest
@@ -190,8 +191,16 @@ def _new_lines(part: Path, read: dict[Path, int]) -> Iterable["Line"]:
     read[part] = read.get(part, 0) + len(whole) + len(newline)
     try:
         return [msgspec.json.decode(line, type=Line) for line in whole.splitlines()]
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise StateError(f"{part}: {error}") from None
+
+
+def _summary(line: "Line", place: _Place) -> str:
+    try:
+        return summarise(line.kind, msgspec.json.decode(line.body))
+    except (*UNREADABLE, AttributeError, KeyError, TypeError, ValueError) as error:
+        where = f"epoch {place.epoch}, record {place.seq}.{place.n}"
+        raise StateError(f"{where}: no {line.kind} as this version knows it: {error}") from None
 
 
 def _print(place: _Place, line: "Line", json: bool) -> None:
@@ -201,7 +210,7 @@ def _print(place: _Place, line: "Line", json: bool) -> None:
     when = datetime.fromtimestamp(line.ts_ns / SECOND_NS, UTC).astimezone()
     milliseconds = f"{when:%Y-%m-%d %H:%M:%S}.{when.microsecond // 1000:03}"
     arrow = "→" if line.io == "out" else "←"
-    text = summarise(line.kind, msgspec.json.decode(line.body))
+    text = _summary(line, place)
     console().print(
         f"[dim]{milliseconds}[/] {arrow} [bold]{line.kind:<14}[/] "
         f"{escape(line.worker or '-'):<8} {escape(text)}"

@@ -1,6 +1,7 @@
 """Ask a running Weaver, and watch what comes of it."""
 
 import asyncio
+import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -10,8 +11,9 @@ import msgspec
 
 from torchloom_core.cli.options import Connection
 from torchloom_core.cli.output import console
+from torchloom_core.codec import UNREADABLE
 from torchloom_core.config import Config
-from torchloom_core.control import Answer
+from torchloom_core.control import Answer, KnobTable, Page, Status
 from torchloom_core.decisions import CommandLife, Outcome
 from torchloom_core.errors import BrokerError, RequestError
 from torchloom_core.summaries import summarise
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from torchloom_core.bus import ControlClient
 
 _ANSWER_S = 5.0
+_TRIES = 2
 
 _T = TypeVar("_T")
 
@@ -57,7 +60,7 @@ def _embedded(config: Config, creds: Path | None) -> Address:
     path = folder / "broker.json"
     try:
         url = msgspec.json.decode(path.read_bytes(), type=_BrokerFile).url
-    except (OSError, msgspec.DecodeError):
+    except (OSError, *UNREADABLE):
         raise BrokerError(
             f"no Weaver is known here: need --url, NATS_URL or broker.url, or the {path} of a "
             "Weaver with its own broker"
@@ -78,8 +81,10 @@ async def open_client(connection: Connection) -> AsyncIterator["ControlClient"]:
         await client.close()
 
 
-async def ask(client: "ControlClient", verb: str, answer: type[_T], body: Any = None) -> _T:
-    """Send one request and return its answer.
+async def ask(
+    client: "ControlClient", verb: str, answer: type[_T], body: Any = None, tries: int = 1
+) -> _T:
+    """Send one request, again if it is not answered in time, and return its answer.
 
     Raises
     ------
@@ -87,13 +92,33 @@ async def ask(client: "ControlClient", verb: str, answer: type[_T], body: Any = 
         If nobody answers, the Weaver could not answer, or the answer is none.
     """
     data = msgspec.json.encode(body) if body is not None else b""
-    reply = await client.ask(verb, data, _ANSWER_S)
+    reply = await client.ask(verb, data, _ANSWER_S, tries)
     try:
         return msgspec.json.decode(reply, type=answer)
-    except msgspec.DecodeError as error:
-        with suppress(msgspec.DecodeError):
+    except UNREADABLE as error:
+        with suppress(*UNREADABLE):
             raise RequestError(msgspec.json.decode(reply, type=Answer).text) from None
         raise RequestError(f"{verb}: need a {answer.__name__} for an answer: {error}") from None
+
+
+async def ask_status(client: "ControlClient") -> Status:
+    """Return the whole status, asked for page by page; raises as :func:`ask` does."""
+    first = page = await ask(client, "status", Status)
+    workers = list(first.workers)
+    while page.more:
+        page = await ask(client, "status", Status, Page(after=workers[-1].worker))
+        workers += page.workers
+    return msgspec.structs.replace(first, workers=tuple(workers), more=False)
+
+
+async def ask_knobs(client: "ControlClient") -> KnobTable:
+    """Return the whole table of knobs, asked for page by page; raises as :func:`ask` does."""
+    first = page = await ask(client, "knobs", KnobTable)
+    values = dict(first.values)
+    while page.more:
+        page = await ask(client, "knobs", KnobTable, Page(after=list(values)[-1]))
+        values |= page.values
+    return msgspec.structs.replace(first, values=values, more=False)
 
 
 def act(connection: Connection, verb: str, body: Any = None, *, wait_s: float = 0.0) -> None:
@@ -113,7 +138,10 @@ async def _act(connection: Connection, verb: str, body: Any, wait_s: float) -> N
         if wait_s > 0:
             # Before asking, so that not even the first command's life is missed.
             await client.listen(lambda kind, data: heard.put_nowait((kind, data)))
-        answer = await ask(client, verb, Answer, body)
+        if body is not None:
+            # So that it is not done twice if only its answer was lost.
+            body = {**msgspec.to_builtins(body), "id": uuid.uuid4().hex}
+        answer = await ask(client, verb, Answer, body, _TRIES)
         if not answer.ok:
             raise RequestError(answer.text)
         console().print(": ".join(filter(None, [answer.text, ", ".join(answer.ids)])), markup=False)
@@ -134,13 +162,15 @@ async def _outcome(heard: asyncio.Queue[tuple[str, bytes]], ids: tuple[str, ...]
     cause = None
     while True:
         kind, data = await heard.get()
-        if kind == "command_life":
-            life = msgspec.json.decode(data, type=CommandLife)
-            if life.command in ids:
-                cause = life.cause
-            if life.cause == cause:
-                console().print(summarise(kind, msgspec.to_builtins(life)), markup=False)
-        elif kind == "outcome":
-            outcome = msgspec.json.decode(data, type=Outcome)
-            if outcome.verdict == cause:
-                return outcome
+        try:
+            told = msgspec.json.decode(data, type=CommandLife | Outcome)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            continue  # something else that is told; anybody's answer, for one
+        if isinstance(told, Outcome):
+            if told.verdict == cause:
+                return told
+            continue
+        if told.command in ids:
+            cause = told.cause
+        if told.cause == cause:
+            console().print(summarise(kind, msgspec.to_builtins(told)), markup=False)
