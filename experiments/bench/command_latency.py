@@ -29,7 +29,7 @@ class WeaversEnd(Arrivals):
         self.hello: Hello | None = None
         self.heard_ns: dict[tuple[str, str], int] = {}
 
-    def receive(self, message: object, ts_ns: int) -> None:
+    def receive(self, message: object, ts_ns: int) -> bool:
         """Take what the bus hands on."""
         del ts_ns
         if isinstance(message, Hello):
@@ -37,6 +37,7 @@ class WeaversEnd(Arrivals):
         elif isinstance(message, Ack):
             self.heard_ns[message.command, message.status] = time.perf_counter_ns()
         self.notify()
+        return True
 
     async def applied(self, command_id: str) -> None:
         """Wait until the command was applied."""
@@ -61,7 +62,7 @@ async def measure(repeats: int, *, tiny: bool) -> list[Figure]:
         await end.until(lambda: end.hello is not None and bool(end.hello.knobs))
         if end.hello is None:
             raise RuntimeError("the trainer said no hello")
-        await bus.add_worker(end.hello.worker)
+        await bus.add_workers([end.hello.worker])
         numbers = iter(range(10**9))
         await _turns(_WARM_UP, numbers, bus, client, end)
         rows = [await _turns(commands, numbers, bus, client, end) for _ in range(repeats)]
@@ -83,7 +84,7 @@ async def _turns(
         await client.request(_ECHO, data)
         request_us.append((time.perf_counter_ns() - started_ns) / 1000)
         started_ns = time.perf_counter_ns()
-        await bus.send(command)
+        await bus.send([command])
         stored_us.append((time.perf_counter_ns() - started_ns) / 1000)
         await end.applied(command.id)
         for stage in _STAGES:

@@ -81,11 +81,12 @@ class _Stages:
         for worker in workers:
             self._kernel.step(fleet.hello(worker), now_ns)
 
-    def receive(self, message: object, ts_ns: int) -> None:
+    def receive(self, message: object, ts_ns: int) -> bool:
         """Hand a batch to the parts that are there."""
         if isinstance(message, Telemetry):
             for take in self._takers:
                 take(message, ts_ns)
+        return True
 
     def tick(self) -> None:
         """Close a second."""

@@ -23,7 +23,7 @@ from torchloom_core import subjects
 from torchloom_core.bus import NatsBus
 from torchloom_core.clock import SystemClock
 from torchloom_core.codec import decode_telemetry
-from torchloom_core.decisions import Control, Notice, Proposal, Tick
+from torchloom_core.decisions import Notice, Proposal, Recovered, Tick
 from torchloom_core.fleet.view import FleetView, Need
 from torchloom_core.messages import Telemetry
 from torchloom_core.plugins import ActivePolicy
@@ -115,13 +115,12 @@ class WatchedWeaver(Weaver):
     witness: Witness
     bus: NatsBus
 
-    def receive(self, message: Any, ts_ns: int) -> None:
+    def receive(self, message: Any, ts_ns: int) -> bool:
         """Do what a Weaver does, and count."""
         if not isinstance(message, Telemetry):
-            super().receive(message, ts_ns)
-            return
+            return super().receive(message, ts_ns)
         last = self.watch.count()
-        super().receive(message, ts_ns)
+        taken = super().receive(message, ts_ns)
         if self.watch.messages % PROGRESS_EVERY == 0:
             self.bus.tell(PROGRESS, Notice(kind=PROGRESS, text=str(self.watch.messages)))
         if last:
@@ -129,6 +128,7 @@ class WatchedWeaver(Weaver):
             if not self.witness.saw_all:
                 sys.exit("the last tick did not show every sample of the last round")
             self.watch.stop()
+        return taken
 
 
 async def weaver(url: str, creds: Path, state_dir: Path, workers: int, rounds: int) -> None:
@@ -140,15 +140,17 @@ async def weaver(url: str, creds: Path, state_dir: Path, workers: int, rounds: i
     clock = SystemClock()
     bus = await NatsBus.connect(url, RUN, creds=creds, clock=clock)
     epoch = await bus.claim_epoch()
+    await bus.left()  # as a Weaver does before it takes over
     trajectory = TrajectoryWriter(
         run_folder(state_dir, RUN), RUN, epoch, settings, active.versions, clock.now_ns()
     )
     controller = WatchedWeaver(settings, active, bus, clock, epoch, trajectory)
     controller.watch, controller.witness = Stopwatch(workers * rounds), witness
     controller.bus = bus
-    await controller.start(Control())
+    await controller.start(Recovered(epoch=epoch))
     say(ready=True)
     await controller.run(controller.watch.over)
+    trajectory.close()
     await bus.close()
 
 

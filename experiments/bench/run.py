@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 
+import ack_cost
 import closed_loop
 import command_latency
 import failure_repair
@@ -24,6 +25,7 @@ BENCHMARKS: dict[str, Callable[..., Coroutine[None, None, list[Figure]]]] = {
     "step": step_cost.measure,
     "command": command_latency.measure,
     "tick": tick.measure,
+    "ack": ack_cost.measure,
     "events": failure_repair.measure,
     "watched": closed_loop.measure,
     "scale": long_trace.measure,

@@ -12,11 +12,12 @@ async def measure(repeats: int, *, tiny: bool) -> list[Figure]:
     arrivals = Arrivals()
     heard: set[int] = set()
 
-    def receive(message: object, ts_ns: int) -> None:
+    def receive(message: object, ts_ns: int) -> bool:
         del ts_ns
         if isinstance(message, Telemetry):
             heard.add(message.incarnation)
             arrivals.notify()
+        return True
 
     rows: list[dict[str, float]] = []
     async with running_broker() as (broker, folder), open_bus(broker, receive):

@@ -19,6 +19,7 @@ DEADLINE_S = 100
         ("step", ["step", "step_tail"]),
         ("command", ["command"]),
         ("tick", ["tick"]),
+        ("ack", ["ack"]),
         ("events", ["events"]),
         ("watched", ["watched"]),
         ("scale", ["memory", "linear"]),

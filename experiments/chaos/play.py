@@ -1,0 +1,310 @@
+"""Play a script on a live run: strike and ask, then let everything settle and end it."""
+
+import asyncio
+import contextlib
+import random
+import signal
+import time
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from experiments.chaos import record
+from experiments.chaos.person import Asker, Person
+from experiments.chaos.processes import (
+    DEADLINE_S,
+    POLL_S,
+    START_S,
+    Daemon,
+    Place,
+    Server,
+    Slot,
+    start_lighthouse,
+    strike,
+)
+from experiments.chaos.script import OVERTIME_S, Script, Strike
+from torchloom_core.cli.options import Connection
+from torchloom_core.errors import TorchloomError
+
+GROUPS = ("g0", "g1", "g2", "g3")
+TRAINING = 3
+CALM_S = 90.0
+LAST_WORDS_S = 45.0
+STOP_S = 30.0
+FINAL_VALUE = 999_999
+PROBE_EVERY_S = 0.4
+QUIET_S = 1.0
+"""No trainer is struck until all have stepped again so long after the last one was."""
+STRIKING, SETTLING, ENDING = "striking", "settling", "ending"
+
+
+class ChaosError(TorchloomError):
+    """The run did not even start."""
+
+
+class Play:
+    """One live run and what is done to it."""
+
+    def __init__(self, script: Script, seed: int, folder: Path) -> None:
+        self._script = script
+        self._place = Place(folder.absolute())
+        self._slots: dict[str, Slot] = {}
+        self._daemon = Daemon(self._place, random.Random(f"{seed} weaver"))
+        self._server = Server(self._place)
+        self._seed = seed
+        self._frozen: dict[int, asyncio.Task[None]] = {}
+        self._trainer_struck_at = 0.0
+        self._killed: set[int] = set()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._requests = record.Record(self._place.folder / record.REQUESTS)
+        self._due: list[Strike] = []
+        self._asker = self._make_asker("person")
+        self._asker.on_request = self._on_request
+        self._prober = self._make_asker("probe")
+        self._person = Person(self._asker, self._requests, GROUPS)
+        self.struck: dict[str, int] = {}
+        self.doing = "starting"
+
+    def _make_asker(self, name: str) -> Asker:
+        return Asker(Connection(config=self._place.config), self._requests, name)
+
+    @property
+    def asked(self) -> int:
+        """How many wishes were carried out."""
+        return self._person.done
+
+    async def run(self, show: Callable[["Play"], None]) -> None:
+        """Play from the first start to the last end; ``show`` is called ten times a second."""
+        lighthouse, url = start_lighthouse(self._place)
+        self._go(self._show(show))
+        try:
+            await self._start(url)
+            self._place.timeline.add("begun")
+            self.doing = STRIKING
+            probing, asking = self._go(self._probe()), self._go(self._ask_all())
+            await self._strike_all()
+            self.doing = SETTLING
+            await asyncio.gather(asking, *self._frozen.values())
+            await self._settle()
+            self.doing = ENDING
+            await probing
+            await self._end()
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            lighthouse.kill()
+            lighthouse.wait()
+            for line in self._place.left_over():
+                self._place.timeline.add("left_over", command=line)
+                strike(int(line.split()[1].rstrip(":")), signal.SIGKILL)
+
+    # --- the start ---
+
+    def _go(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.append(task)
+        return task
+
+    async def _start(self, lighthouse: str) -> None:
+        self._go(self._daemon.keep_up())
+        self._go(self._server.watch())
+        await self._until(lambda: self._daemon.ready, START_S, "a Weaver that is ready")
+        for group in GROUPS:
+            rng = random.Random(f"{self._seed} {group}")
+            slot = Slot(self._place, group, lighthouse, rng, self._wants_standby)
+            slot.standby = group == GROUPS[-1]
+            self._slots[group] = slot
+            self._go(slot.keep_up())
+        await self._until(self._trains, START_S, f"{TRAINING} groups that train")
+        await self._until(
+            lambda: self._slots[GROUPS[-1]].sidecar != 0, START_S, "a stand-by that is attached"
+        )
+
+    def _wants_standby(self) -> bool:
+        return not any(slot.stands_by for slot in self._slots.values())
+
+    def _trains_quietly(self) -> bool:
+        training = [slot for slot in self._slots.values() if slot.alive and not slot.stands_by]
+        return len(training) >= TRAINING and all(
+            slot.steps_at > self._trainer_struck_at + QUIET_S for slot in training
+        )
+
+    def _trains(self) -> bool:
+        return sum(slot.steps for slot in self._slots.values()) >= TRAINING
+
+    async def _until(self, what: Callable[[], bool], limit_s: float, name: str) -> None:
+        end = time.monotonic() + limit_s
+        while not what():
+            if time.monotonic() > end:
+                raise ChaosError(
+                    f"need {name} within {limit_s:g} s, was none; see {self._place.folder}"
+                )
+            await asyncio.sleep(POLL_S)
+
+    # --- striking and asking ---
+
+    async def _strike_all(self) -> None:
+        began = time.monotonic()
+        coming = list(self._script.strikes)
+        last_s = self._script.length_s + OVERTIME_S
+        while (coming or self._due) and time.monotonic() < began + last_s:
+            while coming and coming[0].at_s <= time.monotonic() - began:
+                self._due.append(coming.pop(0))
+            # One whose victim is not there just now waits, and lets the later ones pass.
+            self._due = [s for s in self._due if s.after_request_s is not None or not self._hit(s)]
+            await asyncio.sleep(POLL_S)
+        for left in [*self._due, *coming]:
+            self._place.timeline.add("omitted", target=left.target, kind=left.kind)
+        self._due.clear()
+
+    def _on_request(self) -> None:
+        """Let the first strike that waits for a request fall while its commands travel."""
+        for due in self._due:
+            if due.after_request_s is not None and self._victim(due)[0]:
+                self._due.remove(due)
+                loop = asyncio.get_running_loop()
+                loop.call_later(due.after_request_s, self._hit_or_wait, due)
+                return
+
+    def _hit_or_wait(self, due: Strike) -> None:
+        if not self._hit(due):
+            self._due.append(due)
+
+    def _hit(self, due: Strike) -> bool:
+        pid, slot = self._victim(due)
+        frozen = due.kind == "freeze" and pid in self._frozen
+        if pid == 0 or pid in self._killed or frozen:
+            return False
+        kill = due.kind == "kill"
+        if kill and due.target == "weaver":
+            self._daemon.struck = True
+        if due.target == "trainer" and slot is not None:
+            self._trainer_struck_at = time.time() + due.lasts_s
+            slot.struck = slot.struck or kill
+        self._place.timeline.add(
+            "strike",
+            target=due.target,
+            kind=due.kind,
+            group=slot.group if slot else "",
+            name=slot.name if slot else "",
+            stands_by=slot.stands_by if slot else False,
+            pid=pid,
+            due_s=due.at_s,
+            lasts_s=due.lasts_s,
+        )
+        if kill:
+            self._killed.add(pid)
+            strike(pid, signal.SIGKILL)
+        elif strike(pid, signal.SIGSTOP):
+            self._frozen[pid] = asyncio.create_task(self._thaw(pid, due))
+        what = f"{due.kind}s of {due.target}s"
+        self.struck[what] = self.struck.get(what, 0) + 1
+        return True
+
+    def _victim(self, due: Strike) -> tuple[int, Slot | None]:
+        """Return whom to strike, 0 if nobody can be struck just now."""
+        if due.target == "weaver":
+            process = self._daemon.process
+            return (process.pid if process and process.poll() is None else 0), None
+        if due.target == "broker":
+            return self._server.pid, None
+        slots = [slot for slot in self._slots.values() if slot.alive]
+        # One trainer at a time: without a quorum there is no run left to be disturbed.
+        if not slots or (due.target == "trainer" and not self._trains_quietly()):
+            return 0, None
+        slot = slots[int(due.pick * len(slots))]
+        trainer = slot.process.pid if slot.process else 0
+        return (slot.sidecar if due.target == "sidecar" else trainer), slot
+
+    async def _thaw(self, pid: int, due: Strike) -> None:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process = psutil.Process(pid)
+            await asyncio.sleep(due.lasts_s)
+            process.resume()
+        del self._frozen[pid]
+        self._place.timeline.add("thaw", target=due.target, pid=pid)
+
+    async def _ask_all(self) -> None:
+        # Told, not cancelled: nats-py may swallow a cancellation.
+        for wish in self._script.wishes:
+            await asyncio.sleep(wish.gap_s)
+            if self.doing != STRIKING:
+                return
+            await self._person.wish(wish)
+
+    async def _probe(self) -> None:
+        """Ask for the status all along."""
+        while self.doing != ENDING:
+            await self._prober.ask("status")
+            await asyncio.sleep(PROBE_EVERY_S)
+
+    # --- the end ---
+
+    async def _settle(self) -> None:
+        """Wait until nothing is held, everything has ended, and a last knob reaches everybody."""
+        began = time.monotonic()
+        calm = await self._within(CALM_S, self._is_calm)
+        reached = calm and await self._within(CALM_S, self._is_steered)
+        await self._within(DEADLINE_S + 10, self._has_no_flights)
+        self._place.timeline.add(
+            "settled", calm=calm, steered=reached, seconds=time.monotonic() - began
+        )
+
+    async def _is_calm(self) -> bool:
+        await self._person.make_calm()
+        return self._daemon.ready and self._trains() and await self._has_no_flights()
+
+    async def _is_steered(self) -> bool:
+        await self._asker.ask("knob.set", {"knob": "tally", "value": FINAL_VALUE})
+        await asyncio.sleep(1)
+        training = [s for s in self._slots.values() if s.alive and not s.stands_by]
+        told = [[row["value"] for row in slot.told("set_knob")][-1:] for slot in training]
+        return told == [[FINAL_VALUE]] * len(training)
+
+    async def _has_no_flights(self) -> bool:
+        status = await self._asker.ask("status")
+        return status is not None and not status["flights"]
+
+    async def _within(self, limit_s: float, what: Callable[[], Coroutine[Any, Any, bool]]) -> bool:
+        end = time.monotonic() + limit_s
+        while time.monotonic() < end:
+            if await what():
+                return True
+            await asyncio.sleep(0.3)
+        return False
+
+    async def _end(self) -> None:
+        """End the trainers, see their sidecars go, end the Weaver, see its server go."""
+        self._place.calm = True
+        self._place.timeline.add("ending")
+        for slot in self._slots.values():
+            if slot.process is not None:
+                slot.struck = True
+                slot.process.terminate()
+        await self._gone("sidecar", LAST_WORDS_S)
+        process = self._daemon.process
+        if process is not None and process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(STOP_S):
+                    while process.poll() is None:  # noqa: ASYNC110 - a process
+                        await asyncio.sleep(POLL_S)
+        self._place.timeline.add("stopped", status=process.poll() if process else None)
+        await self._gone("nats-server", 1.0)
+
+    async def _gone(self, what: str, limit_s: float) -> None:
+        end = time.monotonic() + limit_s
+        left = [line for line in self._place.left_over() if what in line]
+        while time.monotonic() < end and left:
+            await asyncio.sleep(0.2)
+            left = [line for line in self._place.left_over() if what in line]
+        for line in left:
+            self._place.timeline.add("orphan", what=what, command=line)
+
+    async def _show(self, show: Callable[["Play"], None]) -> None:
+        while True:
+            show(self)
+            await asyncio.sleep(0.1)

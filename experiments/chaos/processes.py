@@ -1,0 +1,311 @@
+"""The processes of one live run: who starts them, who starts them again, and how they are struck.
+
+A Weaver that ends is started again as systemd would, a trainer as a scheduler would. The
+lighthouse alone is left in peace.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import psutil
+
+from experiments.chaos import record
+
+HERE = Path(__file__).parent
+POLL_S = 0.05
+START_S = 90.0
+FRESH_S = 3.0
+LIGHTHOUSE = ("--min_replicas", "1", "--join_timeout_ms", "10000", "--quorum_tick_ms", "100")
+HEARTBEAT_TIMEOUT_MS = 1000
+MARK = "CHAOS_RUN"
+GREETING = b"INFO "
+
+CONFIG = """
+[run]
+name = "chaos"
+
+[weaver]
+state_dir = "{state}"
+tick_s = 0.25
+command_deadline_s = {deadline_s:g}
+
+[arbiter]
+cooldown_s = 0
+
+[policies.silence]
+
+[policies.straggler]
+mode = "shadow"
+"""
+DEADLINE_S = 20.0
+
+
+class Place:
+    """All that was started in one folder, and what is written down of it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.state = folder / "state"
+        self.config = folder / "torchloom.toml"
+        self.config.write_text(CONFIG.format(state=self.state, deadline_s=DEADLINE_S))
+        self.timeline = record.Record(folder / record.TIMELINE)
+        self.calm = False
+        """Whether the striking is over and nobody is started again."""
+
+    def spawn(
+        self, name: str, command: list[str], environment: Mapping[str, str]
+    ) -> subprocess.Popen[bytes]:
+        """Start a process with its output in ``<name>.out`` and ``<name>.err``."""
+        with (
+            (self.folder / f"{name}.out").open("ab") as out,
+            (self.folder / f"{name}.err").open("ab") as err,
+        ):
+            return subprocess.Popen(
+                command,
+                cwd=self.folder,
+                env={**os.environ, MARK: str(self.folder), **environment},
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
+            )
+
+    def left_over(self) -> list[str]:
+        """Return the command of every process of this run that is still there."""
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                ended = process.status() == psutil.STATUS_ZOMBIE
+                if not ended and process.environ().get(MARK) == str(self.folder):
+                    found.append(f"pid {process.pid}: {' '.join(process.cmdline())}")
+        return [line for line in found if str(os.getpid()) != line.split()[1].rstrip(":")]
+
+
+class Daemon:
+    """The Weaver, started again whenever it ends."""
+
+    def __init__(self, place: Place, rng: random.Random) -> None:
+        self._place = place
+        self._rng = rng
+        self._lives = 0
+        self.process: subprocess.Popen[bytes] | None = None
+        self.struck = False
+        self.ready = False
+
+    async def keep_up(self) -> None:
+        """Start it, and again after a moment, until the run is over."""
+        while not self._place.calm:
+            self._lives += 1
+            name = f"weaver-{self._lives}"
+            self.struck = self.ready = False
+            command = [sys.executable, "-m", "torchloom_core.cli", "weaver"]
+            command += ["--config", str(self._place.config)]
+            self.process = self._place.spawn(name, command, {})
+            self._place.timeline.add("start", what="weaver", name=name, pid=self.process.pid)
+            said = self._place.folder / f"{name}.out"
+            while self.process.poll() is None:
+                if not self.ready and "is ready" in said.read_text():
+                    self.ready = True
+                    self._place.timeline.add("ready", what="weaver", name=name)
+                await asyncio.sleep(POLL_S)
+            self._place.timeline.add(
+                "end",
+                what="weaver",
+                name=name,
+                status=self.process.returncode,
+                struck=self.struck,
+                last=last_line(self._place.folder / f"{name}.err"),
+            )
+            self.ready = False
+            await asyncio.sleep(self._rng.uniform(0.1, 1.5))
+
+
+class Server:
+    """The nats-server, which the Weaver starts and keeps up; here it is only watched."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._up = 0
+
+    @property
+    def pid(self) -> int:
+        """Its process id, 0 if there is none at this moment."""
+        with contextlib.suppress(OSError, ValueError, psutil.Error):
+            pid = int(self._read()["pid"])
+            process = psutil.Process(pid)
+            ours = str(self._place.state) in " ".join(process.cmdline())
+            if ours and process.status() != psutil.STATUS_ZOMBIE:
+                return pid
+        return 0
+
+    async def watch(self) -> None:
+        """Write down whenever a new server greets its clients."""
+        while True:
+            pid = self.pid
+            if pid not in (0, self._up) and await self._greets():
+                self._up = pid
+                self._place.timeline.add("ready", what="broker", pid=pid)
+            await asyncio.sleep(POLL_S)
+
+    async def _greets(self) -> bool:
+        with contextlib.suppress(OSError, ValueError, TimeoutError):
+            async with asyncio.timeout(1):
+                reader, writer = await asyncio.open_connection("127.0.0.1", self._read()["port"])
+                greeting = await reader.read(len(GREETING))
+                writer.close()
+                return greeting == GREETING
+        return False
+
+    def _read(self) -> record.Row:
+        row: record.Row = json.loads((self._place.state / "broker" / "broker.json").read_text())
+        return row
+
+
+class Slot:
+    """One replica group's place: its trainer is started again whenever it ends."""
+
+    def __init__(
+        self,
+        place: Place,
+        group: str,
+        lighthouse: str,
+        rng: random.Random,
+        wants_standby: Callable[[], bool],
+    ) -> None:
+        self._place = place
+        self._lighthouse = lighthouse
+        self._rng = rng
+        self._wants_standby = wants_standby
+        self._lives = 0
+        self.group = group
+        self.standby = False
+        self.process: subprocess.Popen[bytes] | None = None
+        self.struck = False
+
+    @property
+    def name(self) -> str:
+        """The present life's name, as its files are called."""
+        return f"{self.group}.{self._lives}"
+
+    @property
+    def alive(self) -> bool:
+        """Whether a trainer runs."""
+        return self.process is not None and self.process.poll() is None
+
+    @property
+    def stands_by(self) -> bool:
+        """Whether the trainer still waits to be told to join."""
+        return self.alive and self.standby and not self.told("join")
+
+    @property
+    def steps_at(self) -> float:
+        """When the trainer last wrote down a step, 0 if it has taken none in this life."""
+        log = self._place.folder / f"{self.name}.jsonl"
+        written = self.alive and log.exists() and log.stat().st_size > 0
+        return log.stat().st_mtime if written else 0.0
+
+    @property
+    def steps(self) -> bool:
+        """Whether the trainer has written down a step lately."""
+        return time.time() - self.steps_at < FRESH_S
+
+    @property
+    def sidecar(self) -> int:
+        """Process id of the trainer's sidecar, 0 if there is none at this moment."""
+        if self.process is None:
+            return 0
+        with contextlib.suppress(psutil.Error):
+            for child in psutil.Process(self.process.pid).children():
+                if "torchloom_threadlet.sidecar" in child.cmdline():
+                    return child.pid if child.status() != psutil.STATUS_ZOMBIE else 0
+        return 0
+
+    def told(self, event: str) -> list[record.Row]:
+        """Return the journal's lines of this event in the present life."""
+        journal = record.rows(self._place.folder / f"{self.name}.journal")
+        return [row for row in journal if row["event"] == event]
+
+    async def keep_up(self) -> None:
+        """Start a trainer, and again after a moment, until the run is over."""
+        while not self._place.calm:
+            self._start()
+            while self.alive:  # noqa: ASYNC110 - a process
+                await asyncio.sleep(POLL_S)
+            drained, stood_by = bool(self.told("drain")), self.standby and not self.told("join")
+            self._place.timeline.add(
+                "end",
+                what="trainer",
+                group=self.group,
+                name=self.name,
+                status=self.process.returncode if self.process else None,
+                struck=self.struck,
+                drained=drained,
+                last=last_line(self._place.folder / f"{self.name}.err"),
+            )
+            await asyncio.sleep(self._rng.uniform(0.3, 2.0))
+            self.standby = stood_by or (drained and self._wants_standby())
+
+    def _start(self) -> None:
+        self._lives += 1
+        self.struck = False
+        name = self.name
+        command = [sys.executable, str(HERE / "trainer.py"), "--lighthouse", self._lighthouse]
+        command += ["--steps", "1000000000", "--step-ms", "80", "--log", f"{name}.jsonl"]
+        command += ["--result", f"{name}.json", "--checkpoint", f"{self.group}.pt"]
+        self.process = self._place.spawn(
+            name,
+            command,
+            {
+                "TORCHLOOM_JOIN": str(self._place.state / "join.json"),
+                "TORCHLOOM_GROUP": self.group,
+                "TORCHLOOM_NODE": f"node-{self.group}",
+                "TORCHLOOM_ROLE": "standby" if self.standby else "",
+                "TORCHLOOM_HEARTBEAT_S": "0.5",
+                "CHAOS_JOURNAL": str(self._place.folder / f"{name}.journal"),
+                "OMP_NUM_THREADS": "1",
+                "RUST_LOG": "error",
+            },
+        )
+        self._place.timeline.add(
+            "start",
+            what="trainer",
+            group=self.group,
+            name=name,
+            pid=self.process.pid,
+            standby=self.standby,
+        )
+
+
+def start_lighthouse(place: Place) -> tuple[subprocess.Popen[bytes], str]:
+    """Start torchft's lighthouse; return it and its URL."""
+    with socket.socket(socket.AF_INET6) as probe:
+        probe.bind(("::", 0))
+        port = probe.getsockname()[1]
+    command = [str(Path(sys.executable).with_name("torchft_lighthouse")), "--bind", f"[::]:{port}"]
+    command += [*LIGHTHOUSE, "--heartbeat_timeout_ms", str(HEARTBEAT_TIMEOUT_MS)]
+    return place.spawn("lighthouse", command, {"RUST_LOG": "error"}), f"http://localhost:{port}"
+
+
+def strike(pid: int, number: signal.Signals) -> bool:
+    """Send a signal; return whether there was a process to take it."""
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def last_line(path: Path) -> str:
+    """Return the last line of a log, empty if there is none."""
+    lines = path.read_text(errors="replace").strip().splitlines() if path.exists() else []
+    return lines[-1] if lines else ""

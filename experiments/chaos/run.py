@@ -1,0 +1,91 @@
+"""Kill and freeze everything but the lighthouse on a live run, and count what is of our making.
+
+    python experiments/chaos/run.py --kills 300 --seed 7
+    python experiments/chaos/run.py --kills 60 --seed 8 --add    # one more portion
+
+The exit status is 1 if anything is of our making, 2 if the run did not even start.
+"""
+
+import argparse
+import asyncio
+import logging
+import shutil
+import sys
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from experiments.chaos import report, script
+from experiments.chaos.judge import judge
+from experiments.chaos.play import ChaosError, Play
+
+HERE = Path(__file__).parent
+
+
+def play(seed: int, kills: int, folder: Path, console: Console) -> None:
+    """Play one portion with a bar that shows how far it is."""
+    if folder.exists():
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True)
+    # The servers that die under the person's connection are no news on the screen.
+    logging.basicConfig(
+        level=logging.WARNING,
+        filename=folder / "person.err",
+        format="%(asctime)s %(name)s: %(message)s",
+        force=True,
+    )
+    written = script.write(seed, kills)
+    run = Play(written, seed, folder)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
+        bar = progress.add_task("starting", total=len(written.strikes))
+
+        def show(run: Play) -> None:
+            struck = ", ".join(f"{count} {what}" for what, count in sorted(run.struck.items()))
+            text = f"seed {seed}: {run.doing}; {run.asked} wishes; {struck}"
+            progress.update(bar, completed=sum(run.struck.values()), description=text)
+
+        asyncio.run(run.run(show))
+
+
+def main() -> int:
+    """Play, judge, add up, show, and write it all down."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kills", type=int, default=300, help="and a third as many freezes")
+    parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--add", action="store_true", help="keep the results of other seeds")
+    parser.add_argument(
+        "--out", type=Path, default=Path("build/chaos"), help="logs and trajectories"
+    )
+    parser.add_argument(
+        "--results", type=Path, default=HERE, help="where results.json and chaos.png go"
+    )
+    options = parser.parse_args()
+    if options.kills < 1:
+        parser.error(f"--kills: need at least 1, was {options.kills}")
+    console = Console(width=None if sys.stdout.isatty() else 110)
+    folder = (options.out / f"seed-{options.seed}").absolute()
+    try:
+        play(options.seed, options.kills, folder, console)
+    except ChaosError as error:
+        console.print(str(error), markup=False)
+        return 2
+    findings = judge(folder)
+    results = options.results / "results.json"
+    others = [p for p in report.read(results) if p["seed"] != options.seed] if options.add else []
+    portions = [*others, report.portion_of(options.seed, findings, folder)]
+    report.write(results, portions)
+    report.draw(options.results / "chaos.png", portions)
+    ours = report.show(portions, console)
+    console.print(
+        f"with seed {options.seed} {findings.counts['kills']} kills and "
+        f"{findings.counts['freezes']} freezes in {findings.seconds:.0f} s; "
+        f"{ours} of our making; logs in {folder}",
+        markup=False,
+    )
+    return int(ours > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,116 @@
+"""What is struck and what is asked, and when: the same for the same seed."""
+
+import itertools
+import random
+from dataclasses import dataclass
+
+KILLS = {"weaver": 0.25, "broker": 0.2, "sidecar": 0.4, "trainer": 0.15}
+FREEZES = {"weaver": 0.3, "broker": 0.25, "sidecar": 0.3, "trainer": 0.15}
+FREEZES_PER_KILL = 1 / 3
+SHORTEST_FREEZE_S, LONGEST_FREEZE_S = 0.2, 8.0
+STRIKE_EVERY_S = 1.5
+WITH_REQUEST = 0.5
+LATEST_S = 0.2
+ASK_EVERY_S = 0.8
+OVERTIME_S = 120.0
+"""How long strikes may be late: their victim may have to be started again first."""
+
+REQUESTS = {
+    "knob": 8,
+    "checkpoint": 5,
+    "pause": 2,
+    "migrate": 3,
+    "drain": 1,
+    "cordon": 2,
+    "stop": 2,
+}
+
+
+@dataclass(frozen=True)
+class Strike:
+    """One process is killed, or frozen for ``lasts_s``; ``pick`` in [0, 1) chooses among equals.
+
+    Half of the strikes wait for the next request from ``at_s`` on and fall ``after_request_s``
+    later, when its commands are on their way; for the others that is None.
+    """
+
+    at_s: float
+    target: str
+    kind: str
+    pick: float
+    lasts_s: float
+    after_request_s: float | None
+
+
+@dataclass(frozen=True)
+class Wish:
+    """Something a person asks for, ``gap_s`` after the last wish was carried out.
+
+    What is held (a pause, a stop, a cordon) is taken back after ``hold_s``.
+
+    ``value`` is never the same twice, so that a trainer's journal tells one wish from another.
+    """
+
+    gap_s: float
+    kind: str
+    pick: float
+    value: int
+    hold_s: float
+    to_one: bool
+
+
+@dataclass(frozen=True)
+class Script:
+    """All that happens to a run from outside."""
+
+    strikes: tuple[Strike, ...]
+    wishes: tuple[Wish, ...]
+
+    @property
+    def length_s(self) -> float:
+        """When the last strike is due, seconds."""
+        return self.strikes[-1].at_s
+
+
+def write(seed: int, kills: int) -> Script:
+    """Return so many kills, a third as many freezes, and requests all along."""
+    strikes = _strikes(random.Random(f"{seed} strikes"), kills)
+    wishes = _wishes(random.Random(f"{seed} wishes"), strikes[-1].at_s + OVERTIME_S)
+    return Script(strikes, wishes)
+
+
+def _strikes(rng: random.Random, kills: int) -> tuple[Strike, ...]:
+    kinds = ["kill"] * kills + ["freeze"] * round(kills * FREEZES_PER_KILL)
+    rng.shuffle(kinds)
+    due = itertools.accumulate(rng.expovariate(1 / STRIKE_EVERY_S) for _ in kinds)
+    return tuple(
+        Strike(
+            at_s=at_s,
+            target=_draw(rng, KILLS if kind == "kill" else FREEZES),
+            kind=kind,
+            pick=rng.random(),
+            lasts_s=0.0 if kind == "kill" else rng.uniform(SHORTEST_FREEZE_S, LONGEST_FREEZE_S),
+            after_request_s=rng.uniform(0, LATEST_S) if rng.random() < WITH_REQUEST else None,
+        )
+        for at_s, kind in zip(due, kinds, strict=True)
+    )
+
+
+def _wishes(rng: random.Random, until_s: float) -> tuple[Wish, ...]:
+    wishes: list[Wish] = []
+    while sum(wish.gap_s for wish in wishes) < until_s:
+        wishes.append(
+            Wish(
+                gap_s=rng.expovariate(1 / ASK_EVERY_S),
+                kind=_draw(rng, REQUESTS),
+                pick=rng.random(),
+                value=len(wishes) + 1,
+                hold_s=rng.uniform(0.3, 2.0),
+                to_one=rng.random() < 0.3,
+            )
+        )
+    return tuple(wishes)
+
+
+def _draw(rng: random.Random, weights: dict[str, float]) -> str:
+    return rng.choices(list(weights), list(weights.values()))[0]

@@ -1,0 +1,216 @@
+"""Mutated frames to a real sidecar, and to a real link in this process."""
+
+import faulthandler
+import os
+import socket
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from found import Found, Tell
+from mutation import Mutator, as_msgpack
+from templates import RUN, to_link, to_sidecar
+
+from torchloom_core.errors import MessageError
+from torchloom_core.messages import Command, Hello, Hold, JoinFile
+from torchloom_threadlet import frames
+from torchloom_threadlet.link import Link
+
+_PATIENCE_S = 15.0
+_LOOK_EVERY = 250
+_BAD_LENGTHS = 20
+WORKER = "g0-0"
+HELLO = Hello(run=RUN, worker=WORKER, incarnation=1, group="g0", rank=0, node="n1")
+
+
+class Sidecar:
+    """A sidecar whose trainer is this process, and whose broker nobody has started."""
+
+    def __init__(self, folder: Path, log: Path) -> None:
+        self.socket, theirs = socket.socketpair()
+        self.socket.settimeout(_PATIENCE_S)
+        with theirs, log.open("a") as out:
+            command = [sys.executable, "-m", "torchloom_threadlet.sidecar"]
+            self.process = subprocess.Popen(
+                [*command, str(theirs.fileno()), str(os.getpid())],
+                pass_fds=[theirs.fileno()],
+                stderr=out,
+                env=os.environ | {"TORCHLOOM_HEARTBEAT_S": "0.05"},
+            )
+        join = JoinFile(url="nats://127.0.0.1:1", run=RUN, enrol=False)
+        path = os.fsencode(folder / "join.json")
+        self.socket.sendall(frames.pack(frames.Attach(hello=HELLO, join=join, join_path=path)))
+        self._unpacker = frames.Unpacker()
+
+    def beats(self) -> None:
+        """Wait for two heartbeats after all that was sent; OSError or EOFError if none comes."""
+        count = 2
+        self._drain()
+        while count > 0:
+            data = self.socket.recv(1 << 16)
+            if not data:
+                raise EOFError("closed by the sidecar")
+            for body in self._unpacker.feed(data):
+                count -= isinstance(frames.for_link(body), frames.Sent)
+
+    def _drain(self) -> None:
+        self.socket.setblocking(False)
+        try:
+            while data := self.socket.recv(1 << 16):
+                self._unpacker.feed(data)
+        except BlockingIOError:
+            pass
+        finally:
+            self.socket.settimeout(_PATIENCE_S)
+
+    def close(self) -> None:
+        """End it."""
+        self.socket.close()
+        self.process.kill()
+        self.process.wait()
+
+
+def fuzz_sidecar(folder: Path, count: int, seed: int, tell: Tell) -> Found:
+    """Send mutated frames; one whose length is wrong has to end the sidecar, with one line."""
+    found = Found("sidecar")
+    mutator = Mutator(seed)
+    log = folder / "log"
+    sidecar = Sidecar(folder, log)
+    bad_length_every = max(_LOOK_EVERY, count // _BAD_LENGTHS)
+    for number in range(1, count + 1):
+        template = mutator.random.choice(to_sidecar(WORKER))
+        body = mutator.message(template, as_msgpack)[: frames.MAX_FRAME_BYTES]
+        found.sent += 1
+        try:
+            if number % bad_length_every == 0:
+                sidecar.socket.sendall(b"\xff\xff\xff\xff" + body[:1000])
+                if sidecar.process.wait(_PATIENCE_S) != 1:
+                    found.death(f"status {sidecar.process.returncode} at a bad length")
+                sidecar.close()
+                sidecar = Sidecar(folder, log)
+                continue
+            if mutator.random.random() < 0.01:
+                (folder / "join.json").write_bytes(
+                    mutator.bytes(b'{"url":"nats://a","run":"fuzz"}')
+                )
+            sidecar.socket.sendall(struct.pack(">I", len(body)) + body)
+            if number % _LOOK_EVERY == 0 or number == count:
+                sidecar.beats()
+                tell(number)
+        except TimeoutError:
+            found.hang(f"after {number} frames, the last {body[:200]!r}")
+            sidecar.close()
+            sidecar = Sidecar(folder, log)
+        except (OSError, EOFError, subprocess.TimeoutExpired) as error:
+            found.death(f"after {number} frames ({error}), the last {body[:200]!r}")
+            sidecar.close()
+            sidecar = Sidecar(folder, log)
+    sidecar.close()
+    text = log.read_text(errors="replace")
+    found.look_for_tracebacks(text)
+    found.numbers["log_lines"] = len(text.splitlines())
+    return found
+
+
+class Trainer:
+    """What a link needs of the loom."""
+
+    def __init__(self) -> None:
+        self.commands = 0
+
+    def hello(self) -> Hello:
+        """Return who this is."""
+        return HELLO
+
+    def report(self) -> None:
+        """Have nothing to report."""
+
+    def deliver(self, command: Command) -> None:
+        """Count a command."""
+        self.commands += 1
+
+    def hear(self, hold: Hold) -> None:
+        """Have nothing to pause."""
+
+    def admitted(self, unwanted: str) -> None:
+        """Be admitted whatever is said."""
+
+
+class HeldLink(Link):
+    """A link whose sidecar is this process: a socket, and a child that only sleeps."""
+
+    def _spawn(self) -> tuple[subprocess.Popen[bytes], frames.Wire]:
+        self.peer, theirs = socket.socketpair()
+        self.peer.settimeout(_PATIENCE_S)
+        # It ends with us, whatever becomes of us.
+        waits = [sys.executable, "-c", "input()"]
+        self.child = subprocess.Popen(
+            waits, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        return self.child, frames.Wire(theirs)
+
+
+def fuzz_link(folder: Path, count: int, seed: int, tell: Tell) -> Found:
+    """Send mutated frames to a link, and mutated values through it."""
+    found = Found("link")
+    mutator = Mutator(seed)
+    trainer = Trainer()
+    link = HeldLink(trainer, JoinFile(url="nats://127.0.0.1:1", run=RUN), folder / "join.json")
+    link.start()
+    unpacker = frames.Unpacker()
+    deadline = time.monotonic() + _PATIENCE_S
+    while not hasattr(link, "peer") and time.monotonic() < deadline:
+        time.sleep(0.01)
+    for number in range(1, count + 1):
+        template = mutator.random.choice(to_link(WORKER))
+        body = mutator.message(template, as_msgpack)[: frames.MAX_FRAME_BYTES]
+        found.sent += 1
+        try:
+            link.peer.sendall(struct.pack(">I", len(body)) + body)
+            link.send(_odd_frame(mutator))
+            if number % _LOOK_EVERY == 0 or number == count:
+                _answers(link, unpacker, f"look {number}")
+                tell(number)
+        except TimeoutError:
+            found.hang(f"after {number} frames, the last {body[:200]!r}")
+            break
+        except (OSError, EOFError) as error:
+            found.death(f"after {number} frames ({error}), the last {body[:200]!r}")
+            break
+        except Exception as error:  # noqa: BLE001 - nothing may be raised into a trainer
+            found.traceback(f"{type(error).__name__}: {error}")
+    if not link._thread.is_alive():
+        found.death("the link's thread has ended")
+    found.numbers["commands"] = trainer.commands
+    link.stop()
+    link.peer.close()
+    link.child.kill()
+    link.child.communicate()
+    faulthandler.unregister(link._stack_file.signal)
+    return found
+
+
+def _odd_frame(mutator: Mutator) -> frames.Goodbye:
+    """Return what a trainer would say if nobody had cleaned it."""
+    said = mutator.structure({"error": "boom"})
+    return frames.Goodbye(error=said.get("error", "") if isinstance(said, dict) else said)
+
+
+def _answers(link: HeldLink, unpacker: frames.Unpacker, mark: str) -> None:
+    """Wait until what is sent through the link now has come out of it, and it reads what comes."""
+    link.peer.sendall(frames.pack(frames.FlightAsked()))
+    link.send(frames.Goodbye(error=mark))
+    marked = flight = False
+    while not (marked and flight):
+        data = link.peer.recv(1 << 16)
+        if not data:
+            raise EOFError("closed by the link")
+        for body in unpacker.feed(data):
+            try:
+                frame = frames.for_sidecar(body)
+            except MessageError:
+                continue
+            marked |= isinstance(frame, frames.Goodbye) and frame.error == mark
+            flight |= isinstance(frame, frames.Flight)

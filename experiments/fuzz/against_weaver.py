@@ -1,0 +1,264 @@
+"""Mutated messages to a real Weaver through each party's own credentials."""
+
+import asyncio
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import nats.errors
+import psutil
+from found import Found, Tell
+from mutation import Mutator, as_json, as_msgpack
+from nats.aio.client import RawCredentials
+from templates import RUN, ack, bodies, events, join_request, telemetry
+
+from torchloom_core import nats_jwt, subjects
+from torchloom_core.codec import MAX_MESSAGE_BYTES, decode_join_reply
+from torchloom_core.control import Status
+from torchloom_core.messages import JoinFile
+from torchloom_core.nats_client import NatsClient
+
+HERE = Path(__file__).parent
+CONFIG = f"""
+[run]
+name = "{RUN}"
+[weaver]
+tick_s = 0.2
+state_dir = "state"
+[arbiter]
+cooldown_s = 0.0
+[policies.silence]
+[policies.straggler]
+[policies.lemon_nodes]
+[predictors.fault_history]
+"""
+WORKER = "w-0"
+PERSON = "operator"
+GROUPS = ("g0", "g1")
+_FLUSH_EVERY = 50
+_ASK_EVERY = 500
+_PATIENCE_S = 60.0
+_READY_S = 60.0
+_FRESH_S = 10.0
+
+
+class Scene:
+    """A Weaver, its broker and two trainers with sidecars, in a folder of their own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "torchloom.toml").write_text(CONFIG)
+        self.log = folder / "weaver.log"
+        self.trainer_log = folder / "trainers.log"
+        self._trainers: list[subprocess.Popen[bytes]] = []
+        self._out = folder / "weaver.out"
+        with self._out.open("w") as out, self.log.open("w") as log:
+            command = [sys.executable, "-m", "torchloom_core.cli", "weaver"]
+            self.weaver = subprocess.Popen(command, cwd=folder, stdout=out, stderr=log)
+
+    async def ready(self) -> None:
+        """Wait for the Weaver."""
+        deadline = time.monotonic() + _READY_S
+        while "is ready" not in self._out.read_text():
+            if self.weaver.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(self.log.read_text())
+            await asyncio.sleep(0.05)
+
+    def start_trainers(self) -> None:
+        """Start two, each with its sidecar."""
+        environment = {"TORCHLOOM_JOIN": str(self.folder / "state" / "join.json")}
+        with self.trainer_log.open("w") as log:
+            for group in GROUPS:
+                self._trainers.append(
+                    subprocess.Popen(
+                        [sys.executable, str(HERE / "trainer.py"), group],
+                        env=os.environ | environment,
+                        stderr=log,
+                    )
+                )
+
+    @property
+    def join(self) -> JoinFile:
+        """What trainers find the Weaver by."""
+        data = (self.folder / "state" / "join.json").read_bytes()
+        return msgspec.json.decode(data, type=JoinFile)
+
+    @property
+    def operator_creds(self) -> str:
+        """A person's credentials."""
+        return (self.folder / "state" / "broker" / "keys" / "operator.creds").read_text()
+
+    async def end(self, found: Found) -> None:
+        """Stop all; a Weaver that does not end when it is asked to is counted as a hang."""
+        self.weaver.terminate()
+        try:
+            status = await asyncio.to_thread(self.weaver.wait, _PATIENCE_S)
+            if status != 0:
+                found.death(f"the Weaver ended with status {status}")
+        except subprocess.TimeoutExpired:
+            found.hang("the Weaver did not end on SIGTERM")
+            self.weaver.kill()
+            self.weaver.wait()
+        for trainer in self._trainers:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                for child in psutil.Process(trainer.pid).children(recursive=True):
+                    child.kill()
+            trainer.kill()
+            trainer.wait()
+        with contextlib.suppress(OSError, ValueError, psutil.NoSuchProcess):
+            record = msgspec.json.decode((self.folder / "state/broker/broker.json").read_bytes())
+            broker = psutil.Process(record["pid"])
+            if str(self.folder) in " ".join(broker.cmdline()):
+                broker.kill()
+
+
+class Parties:
+    """A worker, a joiner and a person, each on a connection of its own."""
+
+    worker: NatsClient
+    joiner: NatsClient
+    person: NatsClient
+
+    async def connect(self, scene: Scene) -> None:
+        """Connect all three; the worker enrols as any other does."""
+        join = scene.join
+        inbox = f"_INBOX_JOIN_{RUN}"
+        self.joiner = await _connect(join.url, join.creds, inbox)
+        self.person = await _connect(join.url, scene.operator_creds, "_INBOX")
+        seed = nats_jwt.new_seed("user")
+        self._key = nats_jwt.public_key(seed)
+        request = as_json(join_request(WORKER, self._key))
+        answer = await self.joiner.request(subjects.join(RUN), request, timeout=_PATIENCE_S)
+        reply = decode_join_reply(answer.data)
+        creds = nats_jwt.creds_text(reply.jwt, seed)
+        prefix = subjects.inbox_prefix(RUN, WORKER)
+        self.worker = await _connect(join.url, creds, prefix)
+
+    async def send(self, mutator: Mutator, number: int) -> None:
+        """Send one mutated message of one party, in turns."""
+        choose = mutator.random.choice
+        incarnation = mutator.random.randrange(1, 4)
+        match number % 3:
+            case 0:
+                subject, template, encode = choose(self._of_worker(incarnation))
+                await _publish(self.worker, subject, mutator.message(template, encode))
+            case 1:
+                template = join_request(choose((WORKER, "w-1", "g0-0")), self._key)
+                data = mutator.message(template, as_json)
+                await _publish(self.joiner, subjects.join(RUN), data)
+            case _:
+                verb, body = choose(bodies())
+                data = mutator.message(body, as_json)
+                await _publish(self.person, subjects.control(RUN, PERSON, verb), data)
+
+    def _of_worker(self, incarnation: int) -> list[tuple[str, Any, Any]]:
+        batch = telemetry(WORKER, incarnation)
+        return [
+            *((subjects.telemetry(RUN, WORKER), batch, as_msgpack) for _ in range(4)),
+            *((subjects.event(RUN, WORKER), e, as_json) for e in events(WORKER, incarnation)),
+            *((subjects.ack(RUN, WORKER), ack(WORKER, incarnation), as_json) for _ in range(2)),
+        ]
+
+    async def flush(self) -> None:
+        """Wait until the broker has taken all in."""
+        for client in (self.worker, self.joiner, self.person):
+            await client.flush(timeout=_PATIENCE_S)
+
+    async def status(self) -> Status:
+        """Ask the Weaver how the run is."""
+        subject = subjects.control(RUN, PERSON, "status")
+        answer = await self.person.request(subject, b"", timeout=_PATIENCE_S)
+        return msgspec.json.decode(answer.data, type=Status)
+
+    async def close(self) -> None:
+        """Disconnect all."""
+        for client in (self.worker, self.joiner, self.person):
+            await client.close()
+
+
+async def fuzz_weaver(folder: Path, count: int, seed: int, tell: Tell) -> Found:
+    """Send ``count`` mutated messages, a third by each party, and see who is left."""
+    found = Found("weaver")
+    mutator = Mutator(seed)
+    scene = Scene(folder)
+    try:
+        await scene.ready()
+        scene.start_trainers()
+        parties = Parties()
+        await parties.connect(scene)
+        await _trains(parties, found)
+        slowest_s = 0.0
+        for number in range(count):
+            await parties.send(mutator, number)
+            found.sent += 1
+            if number % _FLUSH_EVERY == 0:
+                await parties.flush()
+                tell(found.sent)
+            if number % _ASK_EVERY == 0 or number == count - 1:
+                if scene.weaver.poll() is not None:
+                    found.death(f"the Weaver, after {number} messages")
+                    break
+                slowest_s = max(slowest_s, await _asked(parties, found, number))
+        found.numbers["slowest_status_s"] = round(slowest_s, 3)
+        await _trains(parties, found)
+        status = await parties.status()
+        found.numbers |= {"malformed": status.malformed, "ticks": status.ticks}
+        await parties.close()
+    except (TimeoutError, nats.errors.Error) as error:
+        found.hang(f"{type(error).__name__}: {error}")
+    finally:
+        await scene.end(found)
+    for log in (scene.log, scene.trainer_log):
+        found.look_for_tracebacks(log.read_text(errors="replace"))
+    found.numbers["log_kB"] = round(scene.log.stat().st_size / 1e3)
+    return found
+
+
+async def _asked(parties: Parties, found: Found, number: int) -> float:
+    began = time.monotonic()
+    try:
+        await parties.status()
+    except (TimeoutError, nats.errors.Error) as error:
+        found.hang(f"no status after {number} messages: {type(error).__name__} {error}")
+    except msgspec.DecodeError as error:
+        found.traceback(f"a status that is none after {number} messages: {error}")
+    return time.monotonic() - began
+
+
+async def _trains(parties: Parties, found: Found) -> None:
+    """Wait until both sidecars have been heard of just now."""
+    deadline = time.monotonic() + _READY_S
+    wanted = {f"{group}-0" for group in GROUPS}
+    while time.monotonic() < deadline:
+        status = await parties.status()
+        heard = {
+            row.worker
+            for row in status.workers
+            if row.heartbeat_age_s is not None and row.heartbeat_age_s < _FRESH_S
+        }
+        if wanted <= heard:
+            return
+        await asyncio.sleep(0.2)
+    found.hang(f"need heartbeats of {sorted(wanted)}, were of {sorted(heard)}")
+
+
+async def _publish(client: NatsClient, subject: str, data: bytes) -> None:
+    # The server hangs up on a longer one before anyone sees it.
+    await client.publish(subject, data[:MAX_MESSAGE_BYTES])
+
+
+async def _connect(url: str, creds: str, inbox: str) -> NatsClient:
+    client = NatsClient()
+    await client.connect(
+        url, user_credentials=RawCredentials(creds), inbox_prefix=inbox, error_cb=_ignore
+    )
+    return client
+
+
+async def _ignore(error: Exception) -> None:
+    pass

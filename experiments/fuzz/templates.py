@@ -1,0 +1,196 @@
+"""A whole message of every kind, as plain values; the worker's name is put in by who sends it."""
+
+import struct
+import time
+from typing import Any
+
+import msgspec
+
+from torchloom_core.actions import (
+    Alert,
+    ChangeKnob,
+    CollectDump,
+    CordonNode,
+    DrainGroup,
+    Migrate,
+    PauseRun,
+    ResumeRun,
+    SaveCheckpoint,
+    UncordonNode,
+)
+from torchloom_core.messages import (
+    Ack,
+    Checkpoint,
+    Command,
+    Exit,
+    Hello,
+    Hold,
+    JoinFile,
+    JoinReply,
+    JoinRequest,
+    KnobSpec,
+    Note,
+    RollCall,
+    SetKnob,
+    Telemetry,
+)
+from torchloom_threadlet import frames
+
+RUN = "fuzz"
+
+
+def telemetry(worker: str, incarnation: int = 1) -> dict[str, Any]:
+    """Return a batch of two samples of two metrics."""
+    batch = Telemetry(
+        run=RUN,
+        worker=worker,
+        incarnation=incarnation,
+        seq=3,
+        state="training",
+        step=7,
+        progress_age_s=0.5,
+        dropped=1,
+        metrics=("loss", "gpu_temp_celsius"),
+        ts_ns=struct.pack("<2q", 10**18, 10**18 + 1),
+        values=struct.pack("<4d", 1.0, 50.0, 0.9, 51.0),
+    )
+    return _plain(batch)
+
+
+def events(worker: str, incarnation: int = 1) -> list[dict[str, Any]]:
+    """Return a hello, an exit, and notes."""
+    who: dict[str, Any] = {"run": RUN, "worker": worker, "incarnation": incarnation}
+    now_ns = time.time_ns()
+    lr = KnobSpec(name="lr", kind="float", low=0.0, high=1.0, unit="1", doc="rate")
+    mode = KnobSpec(name="mode", kind="choice", choices=("bf16", "fp32"), fence="run")
+    hello = Hello(
+        **who,
+        group=worker.rpartition("-")[0] or worker,
+        rank=0,
+        node=f"node-{worker}",
+        rack="r1",
+        host="host",
+        pid=7,
+        knobs=(lr, mode),
+        values={"lr": 0.1, "mode": "bf16"},
+        actuators=("checkpoint", "set_knob"),
+        framework="fuzz",
+        ts_ns=now_ns,
+    )
+    note = Note(**who, kind="hang", step=3, fields={"age": 1.5, "stacks": "s"}, ts_ns=now_ns)
+    fault = Note(**who, kind="fault", step=3, fields={"xid": 79, "none": None}, ts_ns=now_ns)
+    ended = Exit(**who, status=-9, expected=False, step=4, error="boom", ts_ns=now_ns)
+    return [_plain(message) for message in (hello, hello, note, fault, ended)]
+
+
+def ack(worker: str, incarnation: int = 1) -> dict[str, Any]:
+    """Return an ack."""
+    return _plain(
+        Ack(
+            command="c1.1",
+            run=RUN,
+            worker=worker,
+            incarnation=incarnation,
+            epoch=1,
+            status="applied",
+            step=4,
+            detail="done",
+            ts_ns=1,
+        )
+    )
+
+
+def join_request(worker: str, public_key: str) -> dict[str, Any]:
+    """Return a request for credentials."""
+    return _plain(JoinRequest(run=RUN, worker=worker, incarnation=1, public_key=public_key))
+
+
+def bodies() -> list[tuple[str, Any]]:
+    """Return ``(verb, body)`` of every request that a person may make."""
+    actions = [
+        Migrate(group="g0"),
+        DrainGroup(group="w"),
+        ChangeKnob(knob="x", value=1.5, worker="g0-0"),
+        SaveCheckpoint(group="g0"),
+        CollectDump(worker="g0-0"),
+        Alert(worker="g0-0", text="look"),
+        CordonNode(node="node-w", lasts_s=60.0),
+        UncordonNode(node="node-w"),
+        PauseRun(),
+        ResumeRun(),
+        ResumeRun(),
+    ]
+    return [
+        ("status", {"after": "g0-0"}),
+        ("knobs", {}),
+        ("knob.set", {"knob": "x", "value": 2.5, "worker": "g0-0", "sure": True, "id": "a1"}),
+        ("knob.set", {"knob": "x", "value": 3.5}),
+        ("knob.unset", {"knob": "x", "worker": "g0-0"}),
+        ("approve", {"proposal": "p1.1"}),
+        ("actions.stop", {}),
+        ("actions.resume", {}),
+        *(("propose", {"action": _plain(action)}) for action in actions),
+    ]
+
+
+def command(worker: str) -> dict[str, Any]:
+    """Return a command to set a knob."""
+    now_ns = time.time_ns()
+    return _plain(
+        Command(
+            id="c1.1",
+            run=RUN,
+            worker=worker,
+            incarnation=1,
+            epoch=1,
+            issued_ns=now_ns,
+            deadline_ns=now_ns + 10**11,
+            do=SetKnob(knob="x", value=1.5),
+            cause="p1.1",
+        )
+    )
+
+
+def to_sidecar(worker: str) -> list[dict[str, Any]]:
+    """Return every frame that a trainer sends after its attach."""
+    hello, _, note, *_ = events(worker)
+    samples = frames.Samples(
+        state="training", step=4, progress_ns=time.monotonic_ns(), rows=[(10**18, {"loss": 1.0})]
+    )
+    final = ack(worker)
+    return [
+        *map(_plain, (samples, frames.Flight(text="{}"), frames.Goodbye(error="boom"))),
+        {**hello, "incarnation": 1},
+        note,
+        final,
+    ]
+
+
+def to_link(worker: str) -> list[dict[str, Any]]:
+    """Return every frame that a sidecar sends."""
+    told = (
+        frames.Keys(seed="SUAAA", jwt="eyJ"),
+        frames.Sent(batches=3, dropped=1),
+        frames.Stored(command="c1.1", epoch=1),
+        frames.FlightAsked(),
+        frames.Admission(unwanted="cordoned"),
+        Hold(run=RUN, epoch=1, hold="p1.1", over="p1.2"),
+    )
+    pause = {**command(worker), "do": _plain(Checkpoint())}
+    return [*map(_plain, told), command(worker), pause]
+
+
+def rest() -> list[tuple[str, dict[str, Any]]]:
+    """Return what is left: roll calls, replies to joiners, holds, join files."""
+    return [
+        ("roll call", _plain(RollCall(run=RUN, epoch=1))),
+        ("join reply", _plain(JoinReply(jwt="eyJ", error="no"))),
+        ("hold", _plain(Hold(run=RUN, epoch=1, hold="p1.1", over="p1.2"))),
+        ("join.json", _plain(JoinFile(url="nats://127.0.0.1:1", run=RUN))),
+    ]
+
+
+def _plain(message: msgspec.Struct) -> dict[str, Any]:
+    # By msgpack, which keeps bytes bytes and writes out what is left at its default.
+    table: dict[str, Any] = msgspec.msgpack.decode(msgspec.msgpack.encode(message))
+    return table

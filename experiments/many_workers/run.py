@@ -1,0 +1,290 @@
+"""Tell a knob to thousands of pretended workers by a real Weaver, and kill it half-way.
+
+``python experiments/many_workers/run.py --workers 10000 --kill``; the workers are one process that
+answers for all of them, so that what is measured is the Weaver and its broker.
+"""
+
+import argparse
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+import nats
+import nats.errors
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from rich.console import Console
+
+from torchloom_core import subjects
+from torchloom_core.codec import decode_command, encode, encode_telemetry
+from torchloom_core.decisions import CommandLife, Outcome
+from torchloom_core.messages import (
+    FINAL_STATUSES,
+    Ack,
+    AckStatus,
+    Command,
+    Hello,
+    KnobSpec,
+    KnobValue,
+    SetKnob,
+    Telemetry,
+)
+from torchloom_core.trajectory.layout import run_folder
+from torchloom_core.trajectory.reader import lives
+
+RUN = "run"
+PERSON = "operator"
+LR = KnobSpec(name="lr", kind="float", low=0.0, high=1.0)
+STAGES: tuple[AckStatus, ...] = ("delivered", "accepted", "applied")
+DEADLINE_S = 120.0
+BEAT_S = 2.0
+AT_ONCE = 500
+
+_T = TypeVar("_T", bound=msgspec.Struct)
+
+console = Console()
+
+
+class Weaver:
+    """A real Weaver in a folder of its own, started again where it was killed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.state = folder / "state"
+        self._folder = folder
+        self._process: subprocess.Popen[bytes] | None = None
+        (folder / "torchloom.toml").write_text("[weaver]\nstate_dir = 'state'\n")
+
+    async def start(self) -> float:
+        """Start it and return how long it took to be ready, in seconds."""
+        out, began = self._folder / "out", time.monotonic()
+        with out.open("w") as stdout, (self._folder / "err").open("a") as stderr:
+            self._process = subprocess.Popen(  # noqa: ASYNC220 - it takes a millisecond
+                [sys.executable, "-m", "torchloom_core.cli", "weaver"],
+                cwd=self._folder,
+                stdout=stdout,
+                stderr=stderr,
+            )
+        while "is ready" not in out.read_text():
+            if self._process.poll() is not None:
+                sys.exit((self._folder / "err").read_text()[-2000:])
+            await asyncio.sleep(0.05)
+        return time.monotonic() - began
+
+    def kill(self) -> None:
+        """Kill it with -9."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def end(self) -> int:
+        """End it as a person does, and return its exit status."""
+        if self._process is None:
+            return 0
+        self._process.send_signal(signal.SIGTERM)
+        return self._process.wait(60)
+
+    async def connect(self, name: str) -> Client:
+        """Connect with the credentials of this name."""
+        url = json.loads((self.state / "broker" / "broker.json").read_text())["url"]
+        creds = self.state / "broker" / "keys" / f"{name}.creds"
+
+        async def ignore(error: Exception) -> None:
+            del error
+
+        return await nats.connect(
+            url, user_credentials=str(creds), error_cb=ignore, max_reconnect_attempts=-1
+        )
+
+
+class Workers:
+    """Answers for every worker: its hello, a sign of life now and then, and each command once."""
+
+    def __init__(self, client: Client, count: int) -> None:
+        self._client = client
+        self._value: dict[str, KnobValue] = {f"g{n // 8}-{n % 8}": 0.1 for n in range(count)}
+        self._beats = 0
+        self.done: Counter[str] = Counter()
+
+    async def start(self) -> None:
+        """Hear the roll and the commands, and say hello."""
+        await self._client.subscribe(subjects.roll_call(RUN), cb=self._on_roll)
+        await self._client.subscribe(subjects.command(RUN), cb=self._on_command)
+        await self.say_hello()
+
+    async def say_hello(self) -> None:
+        """Say hello for all."""
+        for number, (worker, value) in enumerate(self._value.items()):
+            group, _, rank = worker.partition("-")
+            hello = Hello(
+                run=RUN,
+                worker=worker,
+                incarnation=1,
+                group=group,
+                rank=int(rank),
+                node=f"node-{group}",
+                knobs=(LR,),
+                values={"lr": value},
+            )
+            await self._client.publish(subjects.event(RUN, worker), encode(hello))
+            await self._breathe(number)
+
+    async def beat(self) -> None:
+        """Tell that all are alive, for ever."""
+        while True:
+            began = time.monotonic()
+            for number, worker in enumerate(self._value):
+                batch = Telemetry(
+                    run=RUN,
+                    worker=worker,
+                    incarnation=1,
+                    seq=self._beats,
+                    state="training",
+                    step=self._beats,
+                    progress_age_s=0.0,
+                )
+                subject = subjects.telemetry(RUN, worker)
+                await self._client.publish(subject, encode_telemetry(batch))
+                await self._breathe(number)
+            self._beats += 1
+            await asyncio.sleep(max(0.0, BEAT_S - (time.monotonic() - began)))
+
+    async def _on_roll(self, _: Msg) -> None:
+        await self.say_hello()
+
+    async def _on_command(self, message: Msg) -> None:
+        command = decode_command(message.data)
+        if isinstance(command.do, SetKnob):
+            if command.id not in self.done:
+                self._value[command.worker] = command.do.value
+            self.done[command.id] += 1
+            for status in STAGES:
+                await self._ack(command, status)
+
+    async def _ack(self, command: Command, status: AckStatus) -> None:
+        ack = Ack(
+            command=command.id,
+            run=RUN,
+            worker=command.worker,
+            incarnation=1,
+            epoch=command.epoch,
+            status=status,
+        )
+        await self._client.publish(subjects.ack(RUN, command.worker), encode(ack))
+
+    async def _breathe(self, number: int) -> None:
+        if number % AT_ONCE == 0:
+            await asyncio.sleep(0.01)
+
+
+class Person:
+    """Asks the Weaver, and keeps how long the kill switch took to answer at worst."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self.worst_s = 0.0
+
+    async def ask(self, verb: str, body: object = None) -> dict[str, object]:
+        """Send a request and return its answer."""
+        data = b"" if body is None else json.dumps(body).encode()
+        reply = await self._client.request(subjects.control(RUN, PERSON, verb), data, timeout=30)
+        answer: dict[str, object] = json.loads(reply.data)
+        return answer
+
+    async def workers(self) -> int:
+        """Return how many workers train."""
+        training, after = 0, ""
+        while True:
+            page = await self.ask("status", {"after": after})
+            rows: list[dict[str, str]] = page["workers"]  # type: ignore[assignment]
+            training += sum(row["state"] == "training" for row in rows)
+            if not page["more"]:
+                return training
+            after = rows[-1]["worker"]
+
+    async def press(self) -> None:
+        """Release the kill switch, which is not on, and take the time."""
+        began = time.monotonic()
+        with suppress(nats.errors.Error):
+            await self.ask("actions.resume")
+            self.worst_s = max(self.worst_s, time.monotonic() - began)
+
+
+async def play(folder: Path, count: int, *, kill: bool) -> None:
+    """Play one run and say what came of it."""
+    weaver = Weaver(folder)
+    console.print(f"the Weaver is ready after {await weaver.start():.1f} s")
+    everybody, person = await weaver.connect("weaver"), Person(await weaver.connect(PERSON))
+    workers = Workers(everybody, count)
+    await workers.start()
+    beating = asyncio.create_task(workers.beat())
+    with console.status("waiting until all train"):
+        began = time.monotonic()
+        while await person.workers() < count:
+            _give_up(began)
+            await asyncio.sleep(0.5)
+    console.print(f"{count:,} workers train after {time.monotonic() - began:.1f} s")
+    began = time.monotonic()
+    await person.ask("knob.set", {"knob": "lr", "value": 0.2})
+    with console.status("telling the knob"):
+        while len(workers.done) < count:
+            if kill and len(workers.done) > count // 4:
+                kill = False
+                weaver.kill()
+                console.print(f"the Weaver was killed when {len(workers.done):,} had been told")
+                console.print(f"its successor is ready after {await weaver.start():.1f} s")
+                person.worst_s = 0.0
+            await person.press()
+            _give_up(began)
+            await asyncio.sleep(0.1)
+        console.print(f"all were told after {time.monotonic() - began:.1f} s")
+        while not _of(weaver, Outcome):
+            _give_up(began)
+            await asyncio.sleep(0.5)
+    beating.cancel()
+    console.print(f"the kill switch answered within {person.worst_s:.2f} s, all along")
+    console.print(f"the Weaver ended with status {weaver.end()}")
+    ends = Counter(
+        life.command for life in _of(weaver, CommandLife) if life.status in FINAL_STATUSES
+    )
+    again = sum(number > 1 for number in ends.values())
+    console.print(f"commands with one end on record: {len(ends) - again:,}, with more: {again}")
+    for outcome in _of(weaver, Outcome):
+        console.print(f"{outcome.result}: {outcome.detail}")
+
+
+def _of(weaver: Weaver, cls: type[_T]) -> list[_T]:
+    kind = cls.__struct_config__.tag
+    return [
+        msgspec.json.decode(line.body, type=cls)
+        for life in lives(run_folder(weaver.state, RUN))
+        for line in life.lines()
+        if line.kind == kind
+    ]
+
+
+def _give_up(began: float) -> None:
+    if time.monotonic() - began > DEADLINE_S:
+        sys.exit(f"gave up after {DEADLINE_S:g} s")
+
+
+def main() -> None:
+    """Play it in a folder that goes away."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--workers", type=int, default=10_000, help="how many [10000]")
+    parser.add_argument("--kill", action="store_true", help="kill the Weaver half-way")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        asyncio.run(play(Path(folder), options.workers, kill=options.kill))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+"""Every field of every message is mutated: what comes out is a message or one MessageError."""
+
+from contextlib import suppress
+
+import pytest
+
+from experiments.fuzz import templates
+from experiments.fuzz.mutation import Mutator, as_json, as_msgpack, every_field
+from torchloom_core import codec
+from torchloom_core.actions import Action
+from torchloom_core.control import KnobSet, KnobUnset
+from torchloom_core.errors import MessageError
+from torchloom_core.messages import JoinFile
+from torchloom_core.trajectory.columns import TelemetryStream
+from torchloom_threadlet import frames
+
+SEED = 1
+ROUNDS = 300
+
+
+def to_json(decode):
+    """Return a check that what was decoded can be put on file and sent on."""
+    return lambda data: codec.encode(decode(data))
+
+
+def to_columns(data):
+    batch = codec.decode_telemetry(data)
+    TelemetryStream().encode([(1, 1, batch)])
+    codec.encode_telemetry(batch)
+
+
+def body_of(cls):
+    return to_json(lambda data: codec.decode_json(cls, data, "body"))
+
+
+CASES = [
+    ("telemetry", templates.telemetry("w-0"), as_msgpack, to_columns),
+    *(
+        (f"event {n}", event, as_json, to_json(codec.decode_event))
+        for n, event in enumerate(templates.events("w-0")[1:])
+    ),
+    ("ack", templates.ack("w-0"), as_json, to_json(codec.decode_ack)),
+    ("command", templates.command("w-0"), as_json, to_json(codec.decode_command)),
+    (
+        "join request",
+        templates.join_request("w-0", "U"),
+        as_json,
+        to_json(codec.decode_join_request),
+    ),
+    ("roll call", templates.rest()[0][1], as_json, to_json(codec.decode_roll_call)),
+    ("join reply", templates.rest()[1][1], as_json, to_json(codec.decode_join_reply)),
+    ("hold", templates.rest()[2][1], as_json, to_json(codec.decode_hold)),
+    ("join file", templates.rest()[3][1], as_json, body_of(JoinFile)),
+    ("knob set", {"knob": "x", "value": 2.5, "worker": "g"}, as_json, body_of(KnobSet)),
+    ("knob unset", {"knob": "x", "worker": "g"}, as_json, body_of(KnobUnset)),
+    *(
+        (f"propose {n}", body["action"], as_json, body_of(Action))
+        for n, (verb, body) in enumerate(templates.bodies())
+        if verb == "propose"
+    ),
+    *(
+        (
+            f"frame to the sidecar {n}",
+            frame,
+            as_msgpack,
+            lambda d: frames.pack(frames.for_sidecar(d)),
+        )
+        for n, frame in enumerate(templates.to_sidecar("w-0"))
+    ),
+    *(
+        (f"frame to the link {n}", frame, as_msgpack, lambda d: frames.pack(frames.for_link(d)))
+        for n, frame in enumerate(templates.to_link("w-0"))
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("template", "pack", "use"), [c[1:] for c in CASES], ids=[c[0] for c in CASES]
+)
+def test_a_mutated_message_is_a_message_or_a_message_error(template, pack, use):
+    use(pack(template))
+    for mutated in every_field(template):
+        with suppress(MessageError):
+            use(pack(mutated))
+    mutator = Mutator(SEED)
+    for _ in range(ROUNDS):
+        with suppress(MessageError):
+            use(mutator.message(template, pack))
