@@ -7,17 +7,19 @@ import sys
 import tomllib
 import types
 from collections.abc import Iterator
-from importlib.metadata import EntryPoint, metadata
+from importlib.metadata import EntryPoint
 
 import pytest
 from cyclopts import CycloptsError
 from cyclopts.exceptions import MissingArgumentError
 
+from tests.docs.attached import attached
 from tests.docs.pages import PAGES, ROOT, blocks, headings, manual, prose, spans
 from torchloom_core import errors, subjects
 from torchloom_core.arbiter.rails import PERSON_RAILS, POLICY_RAILS
 from torchloom_core.cli.app import app
 from torchloom_core.config import ACTION_KINDS, ActionRule, Arbiter, Breaker, Config, parse
+from torchloom_core.control import Answer
 from torchloom_core.decisions import Reply
 from torchloom_core.plugins import ENTRY_POINT_GROUP, activate, discover
 from torchloom_core.summaries import KINDS
@@ -136,19 +138,21 @@ def test_every_command_line_can_be_typed(page):
 
 def desk():
     """Return a desk whose kernel agrees to everything."""
-    made = Desk(
-        1, lambda request: made.reply(Reply(request=request.id, ok=True, text="")), *2 * [None]
-    )
+
+    def agree(request):
+        made.reply(Reply(request=request.id, ok=True, text=""))
+
+    made = Desk(1, agree, *2 * [lambda after: Answer(ok=True, text=after)])
     return made
 
 
 def test_every_control_verb_is_shown_with_a_request_that_the_weaver_takes():
     verbs = desk().verbs
-    shown = re.findall(r"nats (?:req|pub) tl\.ctl\.run\.(\S+) '(.*?)'", manual())
+    shown = re.findall(r"nats (?:req|pub) tl\.ctl\.run\.operator\.(\S+) '(.*?)'", manual())
     assert {verb for verb, _ in shown} == set(verbs)
     for verb, body in shown:
         if body:
-            assert b'"ok":true' in asyncio.run(verbs[verb](body.encode()))
+            assert b'"ok":true' in asyncio.run(verbs[verb](body.encode(), "alice"))
 
 
 def test_every_subject_is_told():
@@ -156,7 +160,7 @@ def test_every_subject_is_told():
     names = [
         function(**{name: f"<{name}>" for name in inspect.signature(function).parameters})
         for name, function in functions
-        if name not in ("token", "worker_of")
+        if name not in ("token", "is_name", "as_name", "person_of")
     ]
     assert len(names) > 10
     assert [name for name in names if name not in doc("weaver.md").read_text()] == []
@@ -260,11 +264,8 @@ def doc_index():
     return ROOT / "docs" / "README.md"
 
 
-def test_the_script_that_is_attached_is_torchfts_own_and_takes_five_lines():
-    (block,) = blocks(ROOT / "README.md", "diff")
-    lines = block.text.splitlines()
-    own = "\n".join(line[1:] for line in lines if not line.startswith("+")).replace(
-        "\n\n\n", "\n\n"
-    )
-    assert own.strip() in str(metadata("torchft-nightly").get_payload())
-    assert sum(line.startswith("+") for line in lines) <= 5
+@pytest.mark.parametrize("name", ["train_ddp.py", "train_diloco.py"])
+def test_the_scripts_that_are_attached_take_five_lines(name):
+    script, added = attached(name)
+    compile(script, name, "exec")
+    assert len(added) == 5
