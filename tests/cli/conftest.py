@@ -13,6 +13,7 @@ from typing import Any
 import nats
 import pytest
 
+from tests.settled import settle
 from torchloom_core import subjects
 from torchloom_core.actions import ChangeKnob
 from torchloom_core.broker.embedded import EmbeddedBroker
@@ -30,7 +31,6 @@ from torchloom_core.control import (
 from torchloom_core.decisions import CommandLife, KnobDesired, Outcome
 from torchloom_core.errors import RequestError
 from torchloom_core.messages import KnobSpec
-from tests.settled import settle
 
 RUN = "digits"
 
