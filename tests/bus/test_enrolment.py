@@ -93,7 +93,9 @@ def test_a_bad_name_is_one_clear_line(enrolment, worker):
 
 
 @pytest.mark.parametrize(
-    "key", ["", "U", KEY[:-1], KEY.lower(), public_key(new_seed("account")), "U" * 56]
+    "key",
+    ["", "U", KEY[:-1], KEY.lower(), public_key(new_seed("account")), "U" * 56],
+    ids=["empty", "short", "cut", "lower", "an account's", "no checksum"],
 )
 def test_a_bad_key_is_one_clear_line(enrolment, key):
     error = enrolment.grant(ask(key=key)).error

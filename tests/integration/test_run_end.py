@@ -19,7 +19,7 @@ def test_stand_bys_and_wishes_end_with_the_loop_of_the_last_worker(start_run, un
     run.start_weaver()
     standby = run.start_light("s", TORCHLOOM_ROLE="standby")
     spare = run.start_light("t", TORCHLOOM_ROLE="standby")
-    until(lambda: run.worker("s-0") and run.worker("t-0"))
+    until(lambda: all(_waits(run.worker(name)) for name in ("s-0", "t-0")))
     trainer = run.start_light("g0", "--step-s", "0.02", "--steps", "100")
     run.training("g0")
     assert run.torchloom("drain", "t").stdout.endswith("done: t drained\n")
@@ -33,3 +33,7 @@ def test_stand_bys_and_wishes_end_with_the_loop_of_the_last_worker(start_run, un
         "notice: the run is over: its last workers ended of their own; dismissed: s-0; "
         "wanted no more: x = 2.0\n"
     ) in log
+
+
+def _waits(worker):
+    return worker is not None and worker["state"] == "standby"
