@@ -23,7 +23,7 @@ demo: $(READY)
 	$(BIN)/torchloom demo
 
 test: $(READY)
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n auto --dist loadfile $(PYTEST_ARGS)
 
 bench: $(READY)
 	$(BIN)/python experiments/bench/run.py
