@@ -1,4 +1,5 @@
 import re
+from functools import cache
 from html.parser import HTMLParser
 
 from msgspec.structs import replace
@@ -7,6 +8,12 @@ from tests.evaluate.report.reports import interval, report, score, simulation
 from torchloom_core.evaluate.report import page_text
 from torchloom_core.evaluate.report.findings import flips
 from torchloom_core.evaluate.results import Interval, SensitivityPoint
+
+
+@cache
+def page():
+    """Return the page of the report as it stands, rendered once."""
+    return page_text(report())
 
 
 class Loads(HTMLParser):
@@ -25,13 +32,13 @@ class Loads(HTMLParser):
 
 def test_the_page_loads_and_runs_nothing():
     loads = Loads()
-    loads.feed(page_text(report()))
+    loads.feed(page())
     assert loads.found == []
-    assert "@import" not in page_text(report())
+    assert "@import" not in page()
 
 
 def test_the_same_report_gives_the_same_bytes():
-    assert page_text(report()) == page_text(report())
+    assert page_text(report()) == page()
 
 
 def test_foreign_text_is_shown_and_never_run():
@@ -42,7 +49,7 @@ def test_foreign_text_is_shown_and_never_run():
 
 
 def test_every_picture_is_there_for_a_simulation():
-    text = page_text(report())
+    text = page()
     for label in (
         "goodput: useful share",
         "% of all GPU-seconds",
@@ -65,7 +72,7 @@ def test_a_replay_has_no_goodput_and_a_simulation_without_forecasts_no_curves():
 
 
 def test_a_synthetic_trace_says_so():
-    assert "synthetic trace" in page_text(report())
+    assert "synthetic trace" in page()
     recorded = {**report().trace, "synthetic": False}
     assert "synthetic trace" not in page_text(report(trace=recorded))
 
@@ -109,7 +116,7 @@ def test_a_page_without_flips_says_that_there_are_none_or_that_nobody_can_know()
 
 
 def test_the_page_says_on_how_many_seeds_costs_were_varied():
-    assert "on all seeds: at 1 it is the gain" in page_text(report())
+    assert "on all seeds: at 1 it is the gain" in page()
     many = page_text(report(simulation=simulation(seeds=tuple(range(24)))))
     assert "on the first 10 seeds: at 1 it is not quite the gain of all 24" in many
 
@@ -124,7 +131,7 @@ def test_the_break_even_plot_shows_what_moves_came_to_and_not_what_prices_promis
 
 
 def test_the_page_tells_what_each_policy_did_and_why_not():
-    text = page_text(report())
+    text = page()
     assert "migrate 3, cordon 2" in text
     assert "cordoned_share: need at most 10 % of nodes cordoned" in text
     assert "n3 1, n4 0.5" in text
@@ -134,10 +141,10 @@ def test_the_page_tells_what_each_policy_did_and_why_not():
 def test_a_trace_without_a_failure_shows_nothing_and_says_so():
     text = page_text(report(trace={**report().trace, "failures": 0}))
     assert "The trace has no failure: nothing can be shown." in text
-    assert "The trace has no failure" not in page_text(report())
+    assert "The trace has no failure" not in page()
 
 
 def test_the_links_at_the_top_lead_somewhere():
-    text = page_text(report())
+    text = page()
     for anchor in re.findall(r'href="#(\w+)"', text.split("</nav>")[0]):
         assert f'id="{anchor}"' in text, anchor
