@@ -32,6 +32,18 @@ async def test_a_successor_finds_what_was_stored_and_not_what_was_taken_away(wea
     assert await second.left() == (epoch, {"plan.p1": b"11", "knob.of.g0-0.lr": b"3"})
 
 
+async def test_what_was_taken_away_is_so_for_good(weavers):
+    """A mark that expires gives the entry back to a server that is killed after it."""
+    bus, epoch = await weavers()
+    await bus.left()
+    await bus.take_over()
+    await bus.store({"flight.c1.1": b"1"})
+    await bus.store({"flight.c1.1": None})
+    js = bus._link.client.jetstream()
+    mark = await js.get_last_msg("KV_TL_run", f"$KV.TL_run.{epoch}.flight.c1.1")
+    assert mark.headers == {"KV-Operation": "DEL"}
+
+
 async def test_thousands_of_entries_are_stored_in_one_go(weavers):
     first, epoch = await weavers()
     await first.left()

@@ -59,8 +59,12 @@ _WEAVER = "weaver"
 _NAME_IN_USE = 10058
 _MESSAGE_ID = "Nats-Msg-Id"
 _GONE = {"KV-Operation": "DEL"}
-_GONE_S = 60.0
-"""How long the mark stays that takes an entry away."""
+"""Headers of the mark that takes an entry away.
+
+The mark stays until another epoch takes over. Were it to expire, or were the entry purged, a
+server that is killed would bring the entry back: it writes down which messages were deleted by
+a call, and not which a newer one of the same subject had replaced.
+"""
 
 _NOT_THERE = 10057
 _PLACES = 100_000
@@ -79,7 +83,6 @@ class _Message(NamedTuple):
     subject: str
     data: bytes
     headers: dict[str, str] | None = None
-    lasts_s: float | None = None
 
 
 class Left(NamedTuple):
@@ -178,7 +181,7 @@ class Store:
         yet writes beside its successor's. To write the same again changes nothing.
         """
         messages = (
-            _Message(self._subject(f"{epoch}.{key}"), b"", _GONE, _GONE_S)
+            _Message(self._subject(f"{epoch}.{key}"), b"", _GONE)
             if data is None
             else _Message(self._subject(f"{epoch}.{key}"), data)
             for key, data in entries.items()
@@ -301,11 +304,9 @@ class Store:
         answers: list[asyncio.Future[PubAck]] = []
         try:
             async with asyncio.timeout(_ANSWERED_S):
-                for to, data, headers, lasts_s in messages:
+                for to, data, headers in messages:
                     own = None if headers is None else dict(headers)
-                    answers.append(
-                        await self._js.publish_async(to, data, headers=own, msg_ttl=lasts_s)
-                    )
+                    answers.append(await self._js.publish_async(to, data, headers=own))
                 return [answer.seq for answer in await asyncio.gather(*answers)]
         finally:
             for answer in answers:
