@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import json
 import logging
 import os
@@ -13,7 +14,7 @@ import sys
 import msgspec
 import pytest
 
-from torchloom_core.broker import EmbeddedBroker, process
+from torchloom_core.broker import EmbeddedBroker, embedded, process
 from torchloom_core.broker.binary import find_server
 from torchloom_core.bus import NatsBus
 from torchloom_core.config import parse
@@ -22,6 +23,18 @@ from torchloom_core.messages import JoinFile
 from torchloom_core.weaver.join_file import write_join_file
 
 DEADLINE_S = 60
+
+
+@contextlib.asynccontextmanager
+async def supervised(broker):
+    """Keep the server up meanwhile."""
+    supervision = asyncio.create_task(broker.supervise())
+    try:
+        yield
+    finally:
+        supervision.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await supervision
 
 
 async def test_the_port_of_the_first_start_is_used_again(broker, tmp_path):
@@ -94,18 +107,67 @@ async def test_a_killed_server_is_restarted_on_its_port(broker, kill_broker, cap
     caplog.set_level(logging.WARNING)
     pid, port = broker.pid, broker.port
     await kill_broker()
-    supervision = asyncio.create_task(broker.supervise())
-    async with asyncio.timeout(DEADLINE_S):
-        while broker.pid == pid:  # noqa: ASYNC110  (a process, not a task)
+    async with supervised(broker), asyncio.timeout(DEADLINE_S):
+        while not caplog.records:  # noqa: ASYNC110  (a process, not a task)
             await asyncio.sleep(0.01)
-    supervision.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await supervision
     assert broker.is_alive()
     assert broker.port == port
     assert [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING] == [
         f"nats-server (pid {pid}) died; pid {broker.pid} took over on port {port}"
     ]
+
+
+async def test_a_server_is_restarted_once_there_are_descriptors_again(
+    broker, kill_broker, caplog, monkeypatch, tmp_path
+):
+    caplog.set_level(logging.WARNING)
+    pid = broker.pid
+    start_detached = embedded.start_detached
+
+    def without_descriptors(*arguments):
+        monkeypatch.setattr(embedded, "start_detached", start_detached)
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(embedded, "start_detached", without_descriptors)
+    await kill_broker()
+    async with supervised(broker), asyncio.timeout(DEADLINE_S):
+        while len(caplog.records) < 2:  # noqa: ASYNC110  (a process, not a task)
+            await asyncio.sleep(0.01)
+    assert [record.getMessage() for record in caplog.records] == [
+        f"nats-server (pid {pid}) died and cannot be restarted: {tmp_path / 'state' / 'broker'}: "
+        "the nats-server cannot be started: Too many open files",
+        f"nats-server (pid {pid}) died; pid {broker.pid} took over on port {broker.port}",
+    ]
+
+
+async def test_a_start_that_is_given_up_leaves_no_server(tmp_path):
+    broker = EmbeddedBroker(tmp_path / "state", "run")
+    starting = asyncio.create_task(broker.start())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    assert broker.is_alive()
+    await broker.stop()
+    assert not broker.is_alive()
+
+
+async def test_a_ports_file_that_is_none_is_left_alone(tmp_path):
+    odd = tmp_path / "state" / "broker" / "nats-server_odd.ports"
+    odd.parent.mkdir(parents=True)
+    odd.write_text("{}")
+    broker = EmbeddedBroker(tmp_path / "state", "run")
+    await broker.start()
+    await broker.stop()
+    assert odd.exists()
+
+
+async def test_a_lock_that_cannot_be_had_is_one_clear_line(tmp_path):
+    lock = tmp_path / "state" / "broker" / "lock"
+    lock.mkdir(parents=True)
+    with pytest.raises(StateError, match=r"lock: the nats-server cannot be started: Is a dir"):
+        await EmbeddedBroker(tmp_path / "state", "run").start()
 
 
 async def test_an_occupied_port_is_one_clear_line(tmp_path):

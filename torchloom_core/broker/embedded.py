@@ -139,7 +139,13 @@ class EmbeddedBroker:
         StateError
             If the state folder cannot be written.
         """
-        await asyncio.to_thread(self._start)
+        starting = asyncio.create_task(asyncio.to_thread(self._start))
+        try:
+            await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            # The thread goes on and may launch a server, which :meth:`stop` has to know.
+            await asyncio.wait({starting})
+            raise
 
     async def stop(self) -> None:
         """End the server; its store stays."""
@@ -154,7 +160,8 @@ class EmbeddedBroker:
             died = self.pid
             try:
                 await self.start()
-            except TorchloomError as error:
+            except (TorchloomError, RuntimeError, MemoryError) as error:
+                # A RuntimeError is Python's word for no more threads.
                 _log.warning("nats-server (pid %d) died and cannot be restarted: %s", died, error)
                 await asyncio.sleep(_RETRY_S)
             else:
@@ -175,6 +182,15 @@ class EmbeddedBroker:
         return is_running(pid, str(self._config_path))
 
     def _start(self) -> None:
+        try:
+            self._adopt_or_launch()
+        except OSError as error:
+            place = error.filename or self._folder
+            raise StateError(
+                f"{place}: the nats-server cannot be started: {error.strerror}"
+            ) from None
+
+    def _adopt_or_launch(self) -> None:
         private_folder(self._folder)
         with self._lock():
             self._credentials = Credentials.ensure(self._state_dir, self._run)
@@ -214,9 +230,10 @@ class EmbeddedBroker:
     def _end_leftovers(self) -> None:
         """End every server of ours, even one whose start was cut short before it was recorded."""
         for ports_file in self._folder.glob("nats-server_*.ports"):
-            pid = int(ports_file.stem.rpartition("_")[2])
-            end(pid, str(self._config_path), _STOP_PATIENCE_S)
-            ports_file.unlink(missing_ok=True)
+            pid = ports_file.stem.rpartition("_")[2]
+            if pid.isdecimal():
+                end(int(pid), str(self._config_path), _STOP_PATIENCE_S)
+                ports_file.unlink(missing_ok=True)
 
     def _config(self, port: int) -> str:
         # A server that is killed loses nothing; sync_interval is what a power cut may take.
