@@ -6,6 +6,7 @@ import errno
 import json
 import logging
 import os
+import resource
 import socket
 import stat
 import subprocess
@@ -138,6 +139,27 @@ async def test_a_server_is_restarted_once_there_are_descriptors_again(
         "the nats-server cannot be started: Too many open files",
         f"nats-server (pid {pid}) died; pid {broker.pid} took over on port {broker.port}",
     ]
+
+
+async def test_a_server_whose_streams_take_nothing_more_is_restarted(broker, caplog, monkeypatch):
+    """As on a full disk: the server refuses all writes after the first that failed."""
+    caplog.set_level(logging.WARNING)
+    monkeypatch.setattr(embedded, "_HEALTH_S", 0.1)
+    pid = broker.pid
+    bus = await NatsBus.connect(broker.url, "run", broker.credentials.weaver_creds)
+    await bus.claim_epoch()
+    _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (4096, hard))
+    storing = asyncio.create_task(bus.store({"plan.p1": b"x" * 8192}))
+    try:
+        async with supervised(broker), asyncio.timeout(DEADLINE_S):
+            await storing
+    finally:
+        await bus.close()
+    stuck = caplog.records[0].getMessage()
+    assert stuck.startswith(f"nats-server (pid {pid}) stores nothing more: ")
+    assert "file too large" in stuck
+    assert broker.pid != pid
 
 
 async def test_a_start_that_is_given_up_leaves_no_server(tmp_path):

@@ -19,6 +19,7 @@ from typing import Annotated
 import msgspec
 
 from torchloom_core.broker.binary import find_server
+from torchloom_core.broker.health import write_error
 from torchloom_core.broker.process import end, has_ended, is_running, start_detached
 from torchloom_core.codec import MAX_MESSAGE_BYTES, UNREADABLE
 from torchloom_core.credentials import Credentials, private_folder, write_private
@@ -32,6 +33,9 @@ _PROBE_TIMEOUT_S = 5.0
 _POLL_S = 0.01
 _WATCH_S = 0.1
 _RETRY_S = 1.0
+_HEALTH_S = 5.0
+_ROOM_BYTES = 1 << 20
+"""What the store has to have room for before a server that ran out of it is started again."""
 _FATAL = "[FTL]"
 _GREETING = b"INFO "
 _LOOPBACK_OF = {"0.0.0.0": "127.0.0.1", "::": "::1"}
@@ -96,6 +100,7 @@ class EmbeddedBroker:
         self._wanted_port = port
         self._record: _Record | None = None
         self._credentials: Credentials | None = None
+        self._stuck = ""
         self.launched = False
 
     @property
@@ -152,10 +157,17 @@ class EmbeddedBroker:
         await asyncio.to_thread(self._stop)
 
     async def supervise(self) -> None:
-        """Start the server again, on the same port, whenever it dies. Runs until cancelled."""
+        """Start the server again, on the same port, whenever it dies. Runs until cancelled.
+
+        One whose streams take nothing any more is ended first, once there is room again.
+        """
+        due = time.monotonic() + _HEALTH_S
         while True:
             await asyncio.sleep(_WATCH_S)
             if self.is_alive():
+                if time.monotonic() >= due:
+                    await asyncio.to_thread(self._end_if_stuck)
+                    due = time.monotonic() + _HEALTH_S
                 continue
             died = self.pid
             try:
@@ -207,6 +219,25 @@ class EmbeddedBroker:
     def _stop(self) -> None:
         if self._record is not None:
             end(self._record.pid, str(self._config_path), _STOP_PATIENCE_S)
+
+    def _end_if_stuck(self) -> None:
+        error = write_error(self.monitor_url)
+        if error and not self._stuck:
+            _log.warning("nats-server (pid %d) stores nothing more: %s", self.pid, error)
+        self._stuck = error
+        if error and self._has_room():
+            self._stop()
+
+    def _has_room(self) -> bool:
+        probe = self._folder / "jetstream" / "room"
+        try:
+            probe.write_bytes(bytes(_ROOM_BYTES))
+        except OSError:
+            return False
+        finally:
+            with suppress(OSError):
+                probe.unlink(missing_ok=True)
+        return True
 
     def _launch(self, port: int) -> _Record:
         program = find_server()

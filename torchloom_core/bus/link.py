@@ -114,7 +114,8 @@ class Link:
                 line = f"{self._url}: {what}: {_one_line(error)}"
                 raise RefusedByBrokerError(line) from None
             except (nats.errors.Error, TimeoutError) as error:
-                reason = error if isinstance(error, nats.errors.Error) else reason
+                if isinstance(error, nats.errors.Error) or self.is_connected:
+                    reason = error
                 await asyncio.sleep(_RETRY_WAIT_S)
         raise BrokerError(
             f"{self._url}: {what}: need an answer within {RETRY_S:g} s, was {_one_line(reason)}"
