@@ -216,6 +216,20 @@ def test_what_was_granted_and_never_stored_has_an_end_and_was_never_sent(recorde
     assert not successor.commands()
 
 
+def test_what_a_weaver_ended_that_never_took_over_is_not_ended_again(recorder):
+    run = three_groups(make_kernel(config=CONFIG))
+    files = recorder(run)
+    run.ask(Migrate(group="a"))
+    heard = files.inheritance().recovered(2)
+    cut_short = make_kernel(config=CONFIG)
+    with closing(TrajectoryWriter(files.root, "run", 2, Config(), {}, START_NS)) as writer:
+        outputs = cut_short.step(heard, run.now_ns)
+        writer.event(heard, run.now_ns, outputs)
+    assert of(Outcome, outputs)
+    recovered = files.inheritance().recovered(3)
+    assert (recovered.unsent, recovered.unstarted) == ((), ())
+
+
 def test_what_is_on_file_is_taken_over_whatever_kind_it_is_of(recorder):
     run = three_groups(make_kernel(config=CONFIG))
     files = recorder(run)

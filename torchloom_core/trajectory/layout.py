@@ -114,10 +114,15 @@ def life_folder(root: Path, epoch: int) -> Path:
     return root / f"epoch-{epoch:06d}"
 
 
+def epochs(root: Path) -> list[int]:
+    """Return the epochs that have a folder, lowest first."""
+    numbers = (path.name.partition("-")[2] for path in root.glob("epoch-*"))
+    return sorted(int(number) for number in numbers if number.isdecimal())
+
+
 def newest_epoch(root: Path) -> int:
     """Return the highest epoch that has a folder, 0 if none has."""
-    numbers = (path.name.partition("-")[2] for path in root.glob("epoch-*"))
-    return max((int(number) for number in numbers if number.isdecimal()), default=0)
+    return max(epochs(root), default=0)
 
 
 def part_path(folder: Path, kind: PartKind, number: int) -> Path:

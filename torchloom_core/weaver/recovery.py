@@ -34,7 +34,7 @@ from torchloom_core.fleet.fault_log import Fault
 from torchloom_core.messages import FINAL_STATUSES, Command
 from torchloom_core.plans import RECALLED, Flight, Granted, Plan
 from torchloom_core.requests import Request, ResumeActions, StopActions
-from torchloom_core.trajectory.layout import META, life_folder
+from torchloom_core.trajectory.layout import META, epochs, life_folder
 from torchloom_core.trajectory.reader import Life, Recorded
 from torchloom_core.weaver.outbox import AT_KEY, At
 
@@ -75,6 +75,9 @@ class Inheritance:
     def follow(self, root: Path, epoch: int) -> None:
         """Take in what the trajectory of ``epoch`` under ``root`` says after the stored state.
 
+        And then what Weavers have on record that ended before they had taken over: how they
+        would have gone on from that state. They sent nothing.
+
         Raises
         ------
         StateError
@@ -86,7 +89,12 @@ class Inheritance:
         at = self._entries.get(AT_KEY)
         seq = 0 if at is None else self._decode(at, AT_KEY, At).seq
         for recorded in Life(folder).events_after(seq):
+            self._last = recorded
             self._take(recorded)
+        for later in (life_folder(root, other) for other in epochs(root) if other > epoch):
+            if (later / META).exists():
+                for recorded in Life(later).events_after(0):
+                    self._take(recorded)
 
     def recovered(self, epoch: int) -> Recovered:
         """Return what the kernel of ``epoch`` begins with."""
@@ -122,7 +130,6 @@ class Inheritance:
         return self._last if failed else None
 
     def _take(self, recorded: Recorded) -> None:
-        self._last = recorded
         match recorded.message:
             case Request(want=StopActions()):
                 self._stopped = True
