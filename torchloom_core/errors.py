@@ -10,7 +10,8 @@
     ├── BrokerError          no usable nats-server, or it cannot be reached
     │   └── RefusedByBrokerError  the server will never take what was to be stored or sent
     ├── StateError           the state folder or a trajectory cannot be read or written
-    │   └── SupersededError  another Weaver has taken over the run
+    │   ├── SupersededError  another Weaver has taken over the run
+    │   └── OvertakenError   an earlier Weaver took over what this one had read just before
     ├── TraceError           a trace bundle, or what should become one, breaks a rule
     ├── ModelError           a fitted model cannot be read, or is not what is asked for
     ├── LeakError            a score would rest on what could not have been known
@@ -70,6 +71,10 @@ class StateError(TorchloomError):
 
 class SupersededError(StateError):
     """Another Weaver has taken over the run, and whatever belongs to it."""
+
+
+class OvertakenError(StateError):
+    """A Weaver of an earlier epoch took over meanwhile: the state is to be read again."""
 
 
 class TraceError(TorchloomError):

@@ -3,7 +3,7 @@
 import pytest
 
 from torchloom_core.codec import MAX_MESSAGE_BYTES
-from torchloom_core.errors import RefusedByBrokerError, StateError
+from torchloom_core.errors import OvertakenError, RefusedByBrokerError, StateError
 
 
 @pytest.fixture
@@ -91,6 +91,19 @@ async def test_of_two_that_take_over_at_once_one_is_told(weavers):
     await second.take_over()
     with pytest.raises(StateError, match="another Weaver took over run run"):
         await first.take_over()
+
+
+async def test_the_later_of_two_that_is_overtaken_is_told_to_read_again(weavers):
+    first, epoch = await weavers()
+    second, _ = await weavers()
+    await first.left()
+    await second.left()
+    await first.store({"plan.p1": b"1"})
+    await first.take_over()
+    with pytest.raises(OvertakenError):
+        await second.take_over()
+    assert await second.left() == (epoch, {"plan.p1": b"1"})
+    await second.take_over()
 
 
 async def test_to_take_over_twice_changes_nothing(weavers):

@@ -167,6 +167,22 @@ async def test_a_start_that_is_superseded_leaves_the_server_to_its_successor(sta
     assert start.server is not None
 
 
+async def test_of_two_that_start_at_once_the_later_goes_on(start, monkeypatch):
+    take_over, overtaken = NatsBus.take_over, []
+
+    async def late(self):
+        if not overtaken:
+            overtaken.append(self._epoch)
+            await self._store._bucket.put("whole", str(self._epoch - 1).encode())
+        await take_over(self)
+
+    monkeypatch.setattr(NatsBus, "take_over", late)
+    await start.run()
+    assert start.was_ready
+    begun = [life.meta.epoch for life in lives(run_folder(start.state, "run"))]
+    assert begun == [overtaken[0], overtaken[0] + 1]
+
+
 async def test_a_start_that_hangs_is_ended_by_sigterm(start, monkeypatch):
     begun = asyncio.Event()
 

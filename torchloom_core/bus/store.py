@@ -27,7 +27,7 @@ from nats.js.kv import KeyValue
 
 from torchloom_core import subjects
 from torchloom_core.bus.link import Link
-from torchloom_core.errors import BrokerError, SupersededError
+from torchloom_core.errors import BrokerError, OvertakenError, SupersededError
 
 _log = logging.getLogger(__name__)
 
@@ -202,7 +202,9 @@ class Store:
         Raises
         ------
         SupersededError
-            If another Weaver has taken over meanwhile.
+            If a Weaver of a later epoch has taken over meanwhile.
+        OvertakenError
+            If one of an earlier epoch has, which ends once it hears of this one.
         """
 
         async def say() -> None:
@@ -210,8 +212,10 @@ class Store:
                 await self._bucket.update(WHOLE_KEY, str(epoch).encode(), self._whole_revision)
             except nats.js.errors.KeyWrongLastSequenceError:
                 found, self._whole_revision = await self._entry(WHOLE_KEY)
-                if _whole_number(WHOLE_KEY, found) != epoch:  # else: our own, its answer was lost
-                    raise SupersededError(f"another Weaver took over run {self._run}") from None
+                whole = _whole_number(WHOLE_KEY, found)
+                if whole != epoch:  # else: our own, its answer was lost
+                    taken = SupersededError if whole > epoch else OvertakenError
+                    raise taken(f"another Weaver took over run {self._run}") from None
 
         await self._link.persist("take over the state", say)
         keys = await self._link.persist("list the keys", self._keys)

@@ -16,7 +16,7 @@ from torchloom_core.bus import NatsBus
 from torchloom_core.clock import SystemClock
 from torchloom_core.config import Config
 from torchloom_core.enrolment import Enrolment
-from torchloom_core.errors import SupersededError
+from torchloom_core.errors import OvertakenError, SupersededError
 from torchloom_core.plugins import ActivePlugins
 from torchloom_core.trajectory.layout import newest_epoch, run_folder
 from torchloom_core.trajectory.writer import TrajectoryWriter
@@ -90,20 +90,35 @@ async def _start(
     patience_s = 0.0 if broker is None else _EMBEDDED_PATIENCE_S
     bus = await NatsBus.connect(url, name, creds=creds, clock=clock, patience_s=patience_s)
     stack.push_async_callback(bus.close)
-    state_dir = Path(config.weaver.state_dir)
-    folder = run_folder(state_dir, name)
+    while (weaver := await _take_over(config, plugins, bus, clock, stack)) is None:
+        pass
+    if broker is not None:
+        await weaver.admit_workers(Enrolment(name, broker.credentials.worker_jwt))
+    write_join_file(Path(config.weaver.state_dir), config, url, broker)
+    ready(url)
+    return weaver
+
+
+async def _take_over(
+    config: Config, plugins: ActivePlugins, bus: NatsBus, clock: SystemClock, stack: AsyncExitStack
+) -> Weaver | None:
+    """Return a Weaver that has taken over what was left, or None if that is to be read again."""
+    name = config.run.name
+    folder = run_folder(Path(config.weaver.state_dir), name)
     epoch = await bus.claim_epoch(above=newest_epoch(folder))
     left = await bus.left()
     inheritance = Inheritance(left.entries, f"bucket {subjects.bucket(name)}")
     inheritance.follow(folder, left.epoch)
     trajectory = TrajectoryWriter(folder, name, epoch, config, plugins.versions, clock.now_ns())
-    stack.callback(trajectory.close)
-    weaver = Weaver(config, plugins, bus, clock, epoch, trajectory)
-    await weaver.start(inheritance.recovered(epoch), inheritance.poison)
-    if broker is not None:
-        await weaver.admit_workers(Enrolment(name, broker.credentials.worker_jwt))
-    write_join_file(state_dir, config, url, broker)
-    ready(url)
+    async with AsyncExitStack() as attempt:
+        attempt.callback(trajectory.close)
+        weaver = Weaver(config, plugins, bus, clock, epoch, trajectory)
+        try:
+            await weaver.start(inheritance.recovered(epoch), inheritance.poison)
+        except OvertakenError:
+            # Of two that start at once the first to claim took over first: it ends, we go on.
+            return None
+        stack.push_async_exit(attempt.pop_all())
     return weaver
 
 
