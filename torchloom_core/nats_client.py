@@ -1,4 +1,4 @@
-"""nats-py's client, less one trap; the Weaver and the sidecars connect with it."""
+"""nats-py's client, less two traps; the Weaver and the sidecars connect with it."""
 
 import asyncio
 
@@ -12,11 +12,14 @@ _LONGEST_S = 60
 
 
 class NatsClient(Client):  # type: ignore[misc]  # nats-py has no types
-    """A client on which a flush may be given up.
+    """A client on which a flush may be given up, and which can be closed at any moment.
 
     nats-py cancels the future of a flush that takes too long; the PONG that comes after all then
     ends the task that reads from the server, and nothing more is heard. Here the flush goes on
     behind the back of who has given it up.
+
+    It also cancels a reconnect that is under way when it is closed. Where that one waits for the
+    old connection to end, what both wait for is cancelled, and nobody had cancelled who closes.
     """
 
     def __init__(self) -> None:
@@ -41,9 +44,15 @@ class NatsClient(Client):  # type: ignore[misc]  # nats-py has no types
 
     async def close(self) -> None:
         """Close the connection."""
-        await super().close()
-        for flush in self._flushes:
-            flush.cancel()
+        closing = asyncio.current_task()
+        try:
+            await super().close()
+        except asyncio.CancelledError:
+            if closing is None or closing.cancelling():
+                raise
+        finally:
+            for flush in self._flushes:
+                flush.cancel()
 
     def _flushed(self, flush: asyncio.Task[None]) -> None:
         self._flushes.discard(flush)
