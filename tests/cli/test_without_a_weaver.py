@@ -1,6 +1,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -161,3 +162,11 @@ def test_the_demo_removes_nothing_but_an_earlier_demo(folder, tmp_path):
         "found 'chapter.tex'\n"
     )
     assert kept.read_text() == "years of work"
+
+
+def test_output_that_cannot_be_written_is_one_line():
+    command = [Path(sys.executable).with_name("torchloom"), "plugins"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 4
+    assert done.stderr == "torchloom: the output cannot be written: No space left on device\n"

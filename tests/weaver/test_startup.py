@@ -3,7 +3,10 @@
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import psutil
 import pytest
@@ -226,3 +229,19 @@ async def test_a_kernel_that_fails_ends_the_weaver_with_one_line_and_the_input_o
     monkeypatch.setattr(Kernel, "step", step)
     await start.run()  # the next life starts clean
     assert start.was_ready
+
+
+def test_a_weaver_whose_output_cannot_be_written_goes_on(tmp_path):
+    command = [sys.executable, "-m", "torchloom_core.cli", "weaver"]
+    with (
+        Path("/dev/full").open("w") as full,
+        subprocess.Popen(
+            command, cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True
+        ) as weaver,
+    ):
+        said = ""
+        while "standard output cannot be written: No space left" not in said:
+            said = weaver.stderr.readline()
+            assert said, "the Weaver has ended"
+        weaver.terminate()
+        assert weaver.wait(60) == 0

@@ -3,6 +3,7 @@
 Importing this loads neither cyclopts nor rich, so that a missing extra is one clear line.
 """
 
+import errno
 import logging
 import os
 import sys
@@ -10,6 +11,7 @@ import sys
 from torchloom_core.errors import TorchloomError
 
 _USAGE = 2
+_UNWRITTEN = 4
 _INTERRUPTED = 130
 _TERMINATED = 143
 _EXTRA_OF = {
@@ -35,10 +37,20 @@ def main() -> None:
         status = _run(sys.argv[1:])
         sys.stdout.flush()
     except BrokenPipeError:
-        # Whoever read us, `head` perhaps, has enough; Python would complain about it at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # Whoever read us, `head` perhaps, has enough.
+        _drop_output()
         status = 0
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        _drop_output()
+        status = _fail(f"the output cannot be written: {error.strerror}", _UNWRITTEN)
     sys.exit(status)
+
+
+def _drop_output() -> None:
+    """Send what is still to be printed nowhere; Python would complain about it at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _run(arguments: list[str]) -> int:
@@ -48,6 +60,8 @@ def _run(arguments: list[str]) -> int:
         from torchloom_core.cli.app import app
     except ModuleNotFoundError as error:
         return _missing(error)
+    except KeyboardInterrupt:
+        return _INTERRUPTED
     try:
         status = app(
             arguments, exit_on_error=False, print_error=False, result_action="return_value"

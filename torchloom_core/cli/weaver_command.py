@@ -2,11 +2,14 @@
 
 import asyncio
 import logging
+import os
 import sys
 from pathlib import Path
 
 from torchloom_core.cli.options import ConfigPath
 from torchloom_core.config import DEFAULT_PATH, load
+
+log = logging.getLogger(__name__)
 
 
 def weaver(*, config: ConfigPath = None) -> None:
@@ -33,10 +36,15 @@ def weaver(*, config: ConfigPath = None) -> None:
     join = Path(settings.weaver.state_dir) / "join.json"
 
     def ready(url: str) -> None:
-        sys.stdout.write(
-            f"Weaver of run {settings.run.name} is ready on {url}\n"
-            f"trainers find it by TORCHLOOM_JOIN={join.resolve()}\n"
-        )
-        sys.stdout.flush()
+        try:
+            sys.stdout.write(
+                f"Weaver of run {settings.run.name} is ready on {url}\n"
+                f"trainers find it by TORCHLOOM_JOIN={join.resolve()}\n"
+            )
+            sys.stdout.flush()
+        except OSError as error:
+            # Nobody reads it, or the disk is full: no reason to leave a run without its Weaver.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            log.warning("ready on %s; standard output cannot be written: %s", url, error.strerror)
 
     asyncio.run(run(settings, plugins, ready))
