@@ -7,6 +7,7 @@ survives every sidecar, broker and Weaver.
 
 from collections.abc import Callable
 
+from torchloom_core.clock import SECOND_NS
 from torchloom_core.limits import MAX_TEXT
 from torchloom_core.messages import Ack, AckStatus, Command
 from torchloom_threadlet.cleaning import text
@@ -54,7 +55,9 @@ class Inbox:
             detail = f"stale epoch {command.epoch}, the Weaver is at {self._highest_epoch}"
             return _ack(command, "rejected", now_ns, step, detail), False
         if now_ns > command.deadline_ns:
-            return self._end(command, "expired", now_ns, step), False
+            late_s = (now_ns - command.deadline_ns) / SECOND_NS
+            detail = f"it came {late_s:.1f} s after its deadline, by this host's clock"
+            return self._end(command, "expired", now_ns, step, detail), False
         detail = self._refusal(command) or ""
         if detail:
             return self._end(command, "rejected", now_ns, step, detail), False
