@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import resource
+import signal
 import socket
 import stat
 import subprocess
@@ -15,7 +16,7 @@ import sys
 import msgspec
 import pytest
 
-from torchloom_core.broker import EmbeddedBroker, embedded, process
+from torchloom_core.broker import EmbeddedBroker, embedded, health, process
 from torchloom_core.broker.binary import find_server
 from torchloom_core.bus import NatsBus
 from torchloom_core.config import parse
@@ -159,6 +160,20 @@ async def test_a_server_whose_streams_take_nothing_more_is_restarted(broker, cap
     stuck = caplog.records[0].getMessage()
     assert stuck.startswith(f"nats-server (pid {pid}) stores nothing more: ")
     assert "file too large" in stuck
+    assert broker.pid != pid
+
+
+async def test_a_server_that_hangs_is_restarted(broker, caplog, monkeypatch):
+    caplog.set_level(logging.WARNING)
+    monkeypatch.setattr(embedded, "_HEALTH_S", 0.1)
+    monkeypatch.setattr(embedded, "_STOP_PATIENCE_S", 0.1)
+    monkeypatch.setattr(health, "_ANSWER_S", 0.1)
+    pid = broker.pid
+    os.kill(pid, signal.SIGSTOP)
+    async with supervised(broker), asyncio.timeout(DEADLINE_S):
+        while len(caplog.records) < 2:  # noqa: ASYNC110  (a process, not a task)
+            await asyncio.sleep(0.01)
+    assert caplog.records[0].getMessage() == f"nats-server (pid {pid}) hangs: it is ended"
     assert broker.pid != pid
 
 

@@ -19,7 +19,7 @@ from typing import Annotated
 import msgspec
 
 from torchloom_core.broker.binary import find_server
-from torchloom_core.broker.health import write_error
+from torchloom_core.broker.health import Health, greets
 from torchloom_core.broker.process import end, has_ended, is_running, start_detached
 from torchloom_core.codec import MAX_MESSAGE_BYTES, UNREADABLE
 from torchloom_core.credentials import Credentials, private_folder, write_private
@@ -29,15 +29,11 @@ _log = logging.getLogger(__name__)
 
 _START_TIMEOUT_S = 30.0
 _STOP_PATIENCE_S = 10.0
-_PROBE_TIMEOUT_S = 5.0
 _POLL_S = 0.01
 _WATCH_S = 0.1
 _RETRY_S = 1.0
 _HEALTH_S = 5.0
-_ROOM_BYTES = 1 << 20
-"""What the store has to have room for before a server that ran out of it is started again."""
 _FATAL = "[FTL]"
-_GREETING = b"INFO "
 _LOOPBACK_OF = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 """Where this host reaches a server that listens on every address."""
 
@@ -100,7 +96,7 @@ class EmbeddedBroker:
         self._wanted_port = port
         self._record: _Record | None = None
         self._credentials: Credentials | None = None
-        self._stuck = ""
+        self._health = Health(self._folder / "jetstream")
         self.launched = False
 
     @property
@@ -159,14 +155,16 @@ class EmbeddedBroker:
     async def supervise(self) -> None:
         """Start the server again, on the same port, whenever it dies. Runs until cancelled.
 
-        One whose streams take nothing any more is ended first, once there is room again.
+        One that hangs is ended first, and, once there is room again, one whose streams take
+        nothing any more.
         """
         due = time.monotonic() + _HEALTH_S
         while True:
             await asyncio.sleep(_WATCH_S)
             if self.is_alive():
                 if time.monotonic() >= due:
-                    await asyncio.to_thread(self._end_if_stuck)
+                    with suppress(RuntimeError, MemoryError):
+                        await asyncio.to_thread(self._end_if_lost)
                     due = time.monotonic() + _HEALTH_S
                 continue
             died = self.pid
@@ -209,7 +207,7 @@ class EmbeddedBroker:
             last = self._last_record()
             port = self._wanted_port or (last.port if last else 0)
             if last and self._is_ours(last.pid):
-                if self._config_path.read_text() == self._config(port) and _answers(last):
+                if self._config_path.read_text() == self._config(port) and greets(last.url):
                     self._record = last
                     return
                 _log.warning("nats-server (pid %d) is not as configured: restarting it", last.pid)
@@ -220,24 +218,9 @@ class EmbeddedBroker:
         if self._record is not None:
             end(self._record.pid, str(self._config_path), _STOP_PATIENCE_S)
 
-    def _end_if_stuck(self) -> None:
-        error = write_error(self.monitor_url)
-        if error and not self._stuck:
-            _log.warning("nats-server (pid %d) stores nothing more: %s", self.pid, error)
-        self._stuck = error
-        if error and self._has_room():
+    def _end_if_lost(self) -> None:
+        if self._health.is_lost(self.pid, self.url, self.monitor_url):
             self._stop()
-
-    def _has_room(self) -> bool:
-        probe = self._folder / "jetstream" / "room"
-        try:
-            probe.write_bytes(bytes(_ROOM_BYTES))
-        except OSError:
-            return False
-        finally:
-            with suppress(OSError):
-                probe.unlink(missing_ok=True)
-        return True
 
     def _launch(self, port: int) -> _Record:
         program = find_server()
@@ -335,13 +318,3 @@ class EmbeddedBroker:
         with (self._folder / "lock").open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
-
-
-def _answers(server: _Record) -> bool:
-    """Return whether something greets a client as a nats-server does."""
-    host = server.url.removeprefix("nats://").rpartition(":")[0].strip("[]")
-    try:
-        with socket.create_connection((host, server.port), timeout=_PROBE_TIMEOUT_S) as probe:
-            return probe.recv(len(_GREETING)) == _GREETING
-    except OSError:
-        return False
