@@ -77,7 +77,13 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """One row of the live table; an age is null before the worker's first telemetry."""
+    """One row of the live table; an age is null before the worker's first telemetry.
+
+    ``ending`` is empty while the worker lives. Meant ends are ``drained``, ``finished``,
+    ``interrupted`` (Ctrl-C) and ``terminated`` (SIGTERM); ``killed`` (any other signal) and
+    ``failed`` (any other status) are faults, and so is ``gone``, an end of which nobody knows how.
+    ``silent``: the process may live, but was not heard of for ``weaver.stale_after_s``.
+    """
 
     worker: str
     group: str
@@ -91,6 +97,7 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     knobs: dict[str, KnobValue] = {}
     metrics: dict[str, float] = {}
     hazards: dict[str, float] = {}
+    ending: str = ""
 
 
 class FlightStatus(msgspec.Struct, frozen=True, kw_only=True):

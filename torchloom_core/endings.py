@@ -28,6 +28,25 @@ def is_of_its_own(status: int | None, *, expected: bool) -> bool:
     return expected and status in (0, None, *_INTERRUPTED)
 
 
+def in_a_word(status: int | None, *, expected: bool, error: str = "") -> str:
+    """Return how a process ended as one word of a table.
+
+    Examples
+    --------
+    >>> in_a_word(0, expected=True), in_a_word(-9, expected=False), in_a_word(1, expected=False)
+    ('finished', 'killed', 'failed')
+    """
+    if expected and status in (0, None):
+        return "finished"
+    if status is None and not error:
+        return "gone"
+    if status in _INTERRUPTED:
+        return "interrupted"
+    if status in _TERMINATED:
+        return "terminated"
+    return "killed" if status is not None and status < 0 else "failed"
+
+
 def in_words(status: int | None, *, expected: bool, step: int = -1, error: str = "") -> str:
     """Return what to say of a process after its name.
 

@@ -214,6 +214,8 @@ class Kernel:
             drains = isinstance(command.do, Drain)
             # The last ack and the exit travel apart: a worker that left was drained.
             status: AckStatus = "applied" if drains and message.expected else "expired"
+            if status == "applied" and incarnation is None:
+                self.fleet.apply(message.worker, command.do)
             outputs += self._settle(command_id, "the worker has ended", status)
         return outputs
 

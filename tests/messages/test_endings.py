@@ -2,7 +2,7 @@
 
 import pytest
 
-from torchloom_core.endings import in_words, is_meant, is_of_its_own
+from torchloom_core.endings import in_a_word, in_words, is_meant, is_of_its_own
 from torchloom_core.messages import Exit
 from torchloom_core.notices import of_exit
 
@@ -52,3 +52,25 @@ def test_a_notice_of_an_exit_names_the_worker_the_step_and_the_error():
     end = Exit(run="run", worker="g0-0", incarnation=1, status=1, expected=False, error="E: no")
     assert of_exit(end).text == "g0-0 ended with status 1 before its first step: E: no"
     assert of_exit(end).kind == "fault"
+
+
+@pytest.mark.parametrize(
+    ("status", "expected", "word"),
+    [
+        (0, True, "finished"),
+        (None, True, "finished"),
+        (None, False, "gone"),
+        (-2, True, "interrupted"),
+        (130, True, "interrupted"),
+        (143, True, "terminated"),
+        (-9, False, "killed"),
+        (1, False, "failed"),
+        (139, False, "failed"),
+    ],
+)
+def test_an_end_in_a_word(status, expected, word):
+    assert in_a_word(status, expected=expected) == word
+
+
+def test_an_end_by_an_exception_of_which_nobody_saw_the_status_is_a_failure():
+    assert in_a_word(None, expected=False, error="ValueError: the loss is gone") == "failed"

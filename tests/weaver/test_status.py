@@ -2,10 +2,11 @@
 
 import msgspec
 
-from tests.kernel.runs import Run, hello, make_kernel
-from torchloom_core.actions import ChangeKnob
+from tests.kernel.runs import Run, hello, make_kernel, three_groups
+from torchloom_core.actions import ChangeKnob, DrainGroup
 from torchloom_core.codec import MAX_MESSAGE_BYTES, encode
 from torchloom_core.config import Config
+from torchloom_core.messages import Exit
 from torchloom_core.plugins import ActivePlugins
 from torchloom_core.weaver.status import describe, describe_knobs
 
@@ -65,3 +66,38 @@ def test_a_page_after_a_worker_that_nobody_knows_begins_at_the_start():
     run = run_of(3)
     assert status(run, "nobody").workers == status(run).workers
     assert msgspec.structs.asdict(describe_knobs(run.kernel, "nobody"))["values"]
+
+
+def exit_of(worker: str, status: int, expected: bool) -> Exit:
+    return Exit(run="run", worker=worker, incarnation=1, status=status, expected=expected)
+
+
+def endings(run: Run) -> dict[str, str]:
+    return {row.worker: row.ending for row in status(run).workers}
+
+
+def test_how_a_worker_ended_is_told_and_a_drain_is_no_kill():
+    run = three_groups(make_kernel())
+    assert set(endings(run).values()) == {""}
+    run.ask(DrainGroup(group="a"))
+    run.ack(run.commands()[-1])
+    assert endings(run)["a-0"] == ""  # it has left, its process is there yet
+    for worker, exit_status in (("a-0", 0), ("b-0", -9), ("c-0", 0)):
+        run.feed(exit_of(worker, exit_status, expected=exit_status == 0))
+    assert endings(run) == {"a-0": "drained", "b-0": "killed", "c-0": "finished", "s-0": ""}
+    run.feed(hello("b-0", incarnation=2))
+    assert endings(run)["b-0"] == ""
+
+
+def test_a_drained_worker_whose_exit_came_before_its_ack_was_drained_too():
+    run = three_groups(make_kernel())
+    run.ask(DrainGroup(group="a"))
+    run.feed(exit_of("a-0", 0, expected=True))
+    assert endings(run)["a-0"] == "drained"
+
+
+def test_a_worker_that_nobody_hears_of_is_silent():
+    run = three_groups(make_kernel(), standby=False)
+    run.now_ns += 11 * 10**9
+    run.hear("b-0")
+    assert endings(run) == {"a-0": "silent", "b-0": "", "c-0": "silent"}

@@ -22,7 +22,14 @@ _STATE_STYLE = {
     "paused": "yellow",
     "draining": "yellow",
     "left": "dim",
+    "drained": "dim",
+    "finished": "dim",
+    "interrupted": "dim",
+    "terminated": "dim",
+    "killed": "red",
+    "failed": "red",
     "gone": "red",
+    "silent": "red",
 }
 
 
@@ -57,7 +64,7 @@ def _cordon(node: str, status: Status) -> str:
 
 
 def _headline(status: Status) -> Text:
-    training = sum(worker.state == "training" for worker in status.workers)
+    training = sum(_state(worker) == "training" for worker in status.workers)
     text = Text.assemble(
         (f"run {status.run}", "bold"),
         f"  epoch {status.epoch}  tick {status.ticks}  "
@@ -84,7 +91,7 @@ def _workers(workers: Sequence[WorkerStatus], wanted: Sequence[str]) -> Table:
             escape(worker.worker),
             escape(worker.group),
             escape(worker.node),
-            Text(worker.state, _STATE_STYLE.get(worker.state, "")),
+            Text(_state(worker), _STATE_STYLE.get(_state(worker), "")),
             str(worker.step) if worker.step >= 0 else "-",
             span(worker.progress_age_s),
             span(worker.heartbeat_age_s),
@@ -93,6 +100,11 @@ def _workers(workers: Sequence[WorkerStatus], wanted: Sequence[str]) -> Table:
             *(_number(worker.metrics.get(metric)) for metric in metrics),
         )
     return table
+
+
+def _state(worker: WorkerStatus) -> str:
+    """Return where the worker is in its life, or how that ended."""
+    return worker.ending or worker.state
 
 
 def _hazard(worker: WorkerStatus) -> Text:

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.config import Costs
 from torchloom_core.decisions import Forecast, NodeFault
+from torchloom_core.endings import in_a_word
 from torchloom_core.fleet.columns import Ints, frozen
 from torchloom_core.fleet.cordons import Cordons
 from torchloom_core.fleet.declared_knobs import DeclaredKnobs
@@ -47,6 +48,9 @@ class FleetState:
         Worker to its row.
     hello, state, knobs : list
         Of each row, what it last said of itself.
+    ending : list of str
+        Of each row, how its life ended: ``drained``, or the word of
+        :func:`~torchloom_core.endings.in_a_word`; empty before.
     cordons : Cordons
         Nodes on which nobody new is put.
     fault_log : FaultLog
@@ -77,6 +81,7 @@ class FleetState:
         self.row_of: dict[str, int] = {}
         self.hello: list[Hello] = []
         self.state: list[str] = []
+        self.ending: list[str] = []
         self.knobs: list[dict[str, KnobValue]] = []
         self.cordons = Cordons()
         self.fault_log = FaultLog(fault_memory_s)
@@ -103,6 +108,7 @@ class FleetState:
         self._heard_ns[row] = ts_ns
         if begins:
             self.state[row] = hello.state
+            self.ending[row] = ""
             self._progress_ns[row] = ts_ns
             self._step[row] = -1
         if self.state[row] != "gone":
@@ -114,6 +120,7 @@ class FleetState:
         self._grow(row + 1)
         self.hello.append(hello)
         self.state.append("gone")
+        self.ending.append("")
         self.knobs.append({})
         return row
 
@@ -135,6 +142,9 @@ class FleetState:
             return False
         self._declared.remove(self.hello[row].knobs)
         self.state[row] = "gone"
+        self.ending[row] = self.ending[row] or in_a_word(
+            message.status, expected=message.expected, error=message.error
+        )
         self._heard_ns[row] = ts_ns
         if not message.expected:
             self._add_fault(message.worker, "exit", ts_ns, f"exit:{message.incarnation}")
@@ -143,6 +153,8 @@ class FleetState:
     def apply(self, worker: str, deed: Deed) -> None:
         """Take note of what a worker has just done; its telemetry says the same only later."""
         row = self.row_of[worker]
+        if isinstance(deed, Drain):
+            self.ending[row] = "drained"
         if isinstance(deed, SetKnob):
             self.knobs[row][deed.knob] = deed.value
         elif self.state[row] != "gone":

@@ -144,6 +144,7 @@ def _workers(
     kept = sorted({need.metric for need in plugins.needs}.union(config.weaver.show))
     metrics = {name: view.latest(name) for name in kept}
     hazards = {name: view.hazard(name) for name in forecasts}
+    silent = view.heartbeat_age_s > config.weaver.stale_after_s
     for row, worker in islice(enumerate(view.workers), first, None):
         if view.state[row] == "gone" and view.heartbeat_age_s[row] >= _SHOW_GONE_S:
             continue
@@ -160,7 +161,14 @@ def _workers(
             knobs=kernel.fleet.knobs[row],
             metrics={n: float(v[row]) for n, v in metrics.items() if math.isfinite(v[row])},
             hazards={n: float(h[row]) for n, h in hazards.items() if not math.isnan(h[row])},
+            ending=_ending(kernel, view.state[row], row, silent=bool(silent[row])),
         )
+
+
+def _ending(kernel: Kernel, state: str, row: int, *, silent: bool) -> str:
+    if state == "gone":
+        return kernel.fleet.ending[row]
+    return "silent" if silent and state != "left" else ""
 
 
 def _plugins(kernel: Kernel, plugins: ActivePlugins) -> list[PluginStatus]:
