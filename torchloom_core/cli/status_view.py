@@ -80,26 +80,38 @@ def _headline(status: Status) -> Text:
 def _workers(workers: Sequence[WorkerStatus], wanted: Sequence[str]) -> Table:
     known = sorted({name for worker in workers for name in worker.metrics})
     metrics = list(wanted) or known[:_METRICS]
-    table = Table("worker", "group", "node", "state", box=None)
-    for column in ("step", "step age", "heard", "hazard"):
-        table.add_column(column, justify="right")
-    table.add_column("knobs")
+    hazards = any(worker.hazards for worker in workers)
+    knobs = any(worker.knobs for worker in workers)
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
+    table.add_column("worker", overflow="fold")
+    table.add_column("node", overflow="fold")
+    table.add_column("state", no_wrap=True)
+    table.add_column("step", justify="right", no_wrap=True)
+    table.add_column("step age", justify="right", overflow="fold")
+    table.add_column("heard", justify="right", no_wrap=True)
+    if hazards:
+        table.add_column("hazard", justify="right", overflow="fold")
+    if knobs:
+        table.add_column("knobs", overflow="fold")
     for metric in metrics:
-        table.add_column(escape(metric), justify="right")
+        table.add_column(escape(metric), justify="right", no_wrap=True)
     for worker in workers:
         table.add_row(
             escape(worker.worker),
-            escape(worker.group),
             escape(worker.node),
             Text(_state(worker), _STATE_STYLE.get(_state(worker), "")),
             str(worker.step) if worker.step >= 0 else "-",
             span(worker.progress_age_s),
             span(worker.heartbeat_age_s),
-            _hazard(worker),
-            escape(" ".join(f"{name}={value}" for name, value in worker.knobs.items())),
+            *([_hazard(worker)] if hazards else []),
+            *([escape(_values(worker))] if knobs else []),
             *(_number(worker.metrics.get(metric)) for metric in metrics),
         )
     return table
+
+
+def _values(worker: WorkerStatus) -> str:
+    return " ".join(f"{name}={value}" for name, value in worker.knobs.items())
 
 
 def _state(worker: WorkerStatus) -> str:

@@ -1,0 +1,78 @@
+"""What a person sees of a run on a terminal of 80 columns."""
+
+import io
+
+import msgspec
+import pytest
+from rich.console import Console
+
+from torchloom_core.cli.status_view import render
+from torchloom_core.control import Status, WorkerStatus
+
+WORKER = WorkerStatus(
+    worker="g0-0",
+    group="g0",
+    node="node-0",
+    rack="",
+    state="training",
+    step=12_345,
+    incarnation=1,
+    heartbeat_age_s=0.5,
+    progress_age_s=0.013,
+    knobs={"lr": 0.0009},
+    metrics={"loss": 0.02737, "step_time_s": 0.01266},
+)
+
+
+def shown(*workers: WorkerStatus, width: int = 80) -> list[str]:
+    """Return the lines of the table, its heading first."""
+    status = Status(
+        run="run",
+        epoch=1,
+        ts_ns=0,
+        stopped=False,
+        dry_run=False,
+        ticks=1,
+        malformed=0,
+        workers=workers,
+    )
+    out = io.StringIO()
+    Console(file=out, width=width).print(render(status))
+    return out.getvalue().splitlines()[1:]
+
+
+def changed(**changes: object) -> WorkerStatus:
+    return msgspec.structs.replace(WORKER, **changes)
+
+
+def test_80_columns_are_enough_for_all_that_one_looks_for():
+    heading, *rows = shown(WORKER, changed(worker="g1-0", node="node-1", ending="interrupted"))
+    wanted = "worker node state step step age heard knobs loss step_time_s"
+    assert " ".join(heading.split()) == wanted
+    ages = ["12345", "0.0s", "0.5s", "lr=0.0009", "0.02737", "0.01266"]
+    assert [row.split() for row in rows] == [
+        ["g0-0", "node-0", "training", *ages],
+        ["g1-0", "node-1", "interrupted", *ages],
+    ]
+
+
+def test_long_names_are_folded_and_nothing_is_cut():
+    node = "gpu-node-0123456789.rack7.cluster.example"
+    lines = shown(changed(node=node, hazards={"trend": 0.93}))
+    text = "".join(lines)
+    assert "\u2026" not in text
+    for part in ("training", "12345", "0.01266", "step_time_s"):
+        assert part in text
+    heading = next(line for line in lines if "node" in line)
+    column = slice(heading.index("node"), heading.index("state"))
+    rows = lines[lines.index(heading) + 1 :]
+    assert "".join(line[column].strip() for line in rows) == node
+
+
+@pytest.mark.parametrize(
+    ("what", "given"), [("hazard", {"hazards": {"trend": 0.2}}), ("knobs", {})]
+)
+def test_what_no_worker_has_gets_no_column(what, given):
+    without = changed(hazards={}, knobs={})
+    assert what not in shown(without)[0]
+    assert what in shown(without, changed(**given))[0]
