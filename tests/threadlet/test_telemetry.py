@@ -109,6 +109,16 @@ def test_without_a_weaver_the_loom_is_inert_and_everything_still_works(
     assert loom.step()
 
 
+def test_a_join_file_that_is_not_where_the_variable_says_is_told_from_a_broken_one(
+    tmp_path, monkeypatch, caplog
+):
+    for missing in (tmp_path / "jion.json", tmp_path / "join.json" / "join.json"):
+        (tmp_path / "join.json").write_text("{}")
+        monkeypatch.setenv("TORCHLOOM_JOIN", str(missing))
+        assert attach().inert
+        assert caplog.messages[-1].startswith(f"torchloom is inert: there is no {missing};")
+
+
 def test_a_join_file_that_is_none_makes_one_clear_line(tmp_path, caplog):
     broken = tmp_path / "join.json"
     broken.write_text("{}")

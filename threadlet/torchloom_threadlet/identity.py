@@ -79,7 +79,7 @@ def find_join(
     """Return ``join.json`` and where it lies, or None after one log line that says why not."""
     named = path or environment.get("TORCHLOOM_JOIN")
     source = Path(named) if named else DEFAULT_JOIN_PATH
-    if not named and not source.exists():
+    if _is_missing(source):
         _say_inert(source.absolute())
         return None
     join = read_join(source)
@@ -87,6 +87,16 @@ def find_join(
         _logger.warning("torchloom is inert: %s cannot be read as a join.json", source)
         return None
     return source.absolute(), join
+
+
+def _is_missing(source: Path) -> bool:
+    try:
+        source.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except (OSError, ValueError):  # a ValueError: of a path with a null character
+        return False
+    return False
 
 
 @functools.cache  # said once in a process, however often it attaches
