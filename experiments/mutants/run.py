@@ -33,15 +33,11 @@ MODULES = {
     f"{CORE}/weaver/recovery.py": ("weaver", "kernel"),
     f"{CORE}/weaver/desk.py": ("weaver",),
     f"{CORE}/enrolment.py": ("bus/test_enrolment.py",),
+    f"{CORE}/credentials.py": ("bus/test_rights.py",),
+    f"{CORE}/rights.py": ("bus/test_rights.py",),
     "torchloom_threadlet/inbox.py": ("threadlet/test_inbox.py",),
 }
 """Each module, and which tests are to notice what becomes of it."""
-
-WITH_A_BROKER = {
-    f"{CORE}/credentials.py": ("bus/test_permissions.py", "bus/test_enrolment.py"),
-    f"{CORE}/rights.py": ("bus/test_permissions.py", "bus/test_enrolment.py"),
-}
-"""The same for modules that only a real broker can try; they are run when they are named."""
 
 SLOW = ("tests/weaver/test_startup.py",)
 """What starts a broker."""
@@ -67,8 +63,7 @@ def lay_out(modules: Iterable[str]) -> None:
     shutil.copytree(ROOT / "tests", SCRATCH / "tests")
     shutil.copy(ROOT / "pyproject.toml", SCRATCH)
     (SCRATCH / "few_examples.py").write_text(PLUGIN)
-    tests_of = MODULES | WITH_A_BROKER
-    tests = dict.fromkeys(f"tests/{room}" for module in modules for room in tests_of[module])
+    tests = dict.fromkeys(f"tests/{room}" for module in modules for room in MODULES[module])
     lines = {
         "source_paths": [CORE, "torchloom_threadlet"],
         "only_mutate": list(modules),
@@ -116,7 +111,7 @@ def report(results: dict[str, Any], known: str) -> Iterator[str]:
 def main() -> None:
     """Run mutmut over the modules that were asked for, and say what survives."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("module", nargs="*", help="default: all but those that need a broker")
+    parser.add_argument("module", nargs="*", help="default: all")
     asked = parser.parse_args()
     lay_out(asked.module or list(MODULES))
     mutate = [sys.executable, HERE / "mutate.py"]

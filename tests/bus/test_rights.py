@@ -1,0 +1,345 @@
+"""What the JWTs of the embedded broker grant, read as its server reads them."""
+
+import base64
+import json
+import os
+import re
+import stat
+import time
+from typing import Any
+
+import msgspec
+import nkeys
+import pytest
+
+from torchloom_core import nats_jwt, rights
+from torchloom_core.credentials import Credentials, Keys, private_folder, write_private
+from torchloom_core.errors import StateError
+
+OWN_COMMANDS = [
+    "$JS.API.CONSUMER.MSG.NEXT.TL_CMD_run.{name}",
+    "$JS.ACK.TL_CMD_run.{name}.>",
+]
+SAID_BY_WORKERS = ["tl.telemetry.run.{name}", "tl.evt.run.{name}", "tl.ack.run.{name}"]
+READ_BY_PEOPLE = [
+    *("$SRV.PING", "$SRV.PING.>", "$SRV.INFO", "$SRV.INFO.>", "$SRV.STATS", "$SRV.STATS.>"),
+    "$JS.API.DIRECT.GET.KV_TL_run.>",
+]
+BUCKET = "$JS.API.STREAM.INFO.KV_TL_run"
+UNLIMITED = {"subs": -1, "data": -1, "payload": -1}
+
+
+@pytest.fixture
+def credentials(tmp_path):
+    return Credentials.ensure(tmp_path, "run")
+
+
+@pytest.fixture
+def keys(credentials, tmp_path):
+    return msgspec.json.decode(keys_file(tmp_path).read_bytes(), type=Keys)
+
+
+def keys_file(state):
+    return state / "broker" / "keys" / "keys.json"
+
+
+def own(*subjects_of):
+    return [s.replace("{name}", "{{name()}}") for group in subjects_of for s in group]
+
+
+def of_any(*subjects_of):
+    return [s.replace("{name}", "*") for group in subjects_of for s in group]
+
+
+def permitted(publish, subscribe):
+    return {"pub": {"allow": publish}, "sub": {"allow": subscribe}, **UNLIMITED}
+
+
+def names(keys):
+    """Return the field of each seed by its public key."""
+    fields = msgspec.structs.asdict(keys)
+    return {nats_jwt.public_key(seed): name for name, seed in fields.items() if name != "made_s"}
+
+
+def claims_in(jwt: str, keys: Keys) -> dict[str, Any]:
+    """Return what a JWT claims, with the names of keys for keys, once its signature was seen."""
+    signed, _, signature = jwt.rpartition(".")
+    body = json.loads(decoded(signed.partition(".")[2]))
+    issuer = names(keys)[body["iss"]]
+    assert nkeys.from_seed(getattr(keys, issuer).encode()).verify(
+        signed.encode(), decoded(signature)
+    )
+    assert body["iat"] == keys.made_s
+    named = json.dumps(body)
+    for key, name in names(keys).items():
+        named = named.replace(key, name)
+    return json.loads(named)
+
+
+def decoded(part):
+    return base64.urlsafe_b64decode(part + "=" * (-len(part) % 4))
+
+
+def user(creds, keys):
+    """Return whose a credentials file is, who says so, and what it may do."""
+    jwt, seed = re.findall(r"^[\w.-]{40,}$", creds, re.MULTILINE)
+    claims = claims_in(jwt, keys)
+    assert claims["sub"] == names(keys).get(nats_jwt.public_key(seed), nats_jwt.public_key(seed))
+    rest = {k: v for k, v in claims["nats"].items() if k not in {"type", "version"}}
+    return claims["name"], claims["iss"], rest
+
+
+def trusted(credentials, keys):
+    """Return the claims of each account, by the name of its key."""
+    text = credentials.server_config()
+    preload = re.search(r"^resolver_preload \{\n(.*)^\}\n\Z", text, re.DOTALL | re.MULTILINE)
+    pairs = re.findall(r"^  (\w+): (\S+)$", preload[1], re.MULTILINE)
+    assert len(pairs) == preload[1].count("\n")
+    accounts = {}
+    for key, jwt in pairs:
+        claims = claims_in(jwt, keys)
+        assert (claims["name"], claims["iss"]) == ("account", "operator")
+        assert claims["sub"] == names(keys)[key]
+        accounts[claims["sub"]] = claims["nats"]
+    return accounts
+
+
+def passes(account, way):
+    """Return what an account shows others, or takes in of whom under which name."""
+    return [
+        (
+            claim["type"],
+            *([claim["account"]] if way == "imports" else []),
+            claim["subject"],
+            *([claim["local_subject"]] if "local_subject" in claim else []),
+        )
+        for claim in account[way]
+    ]
+
+
+def test_the_server_trusts_one_operator_and_four_accounts(credentials, keys):
+    lines = credentials.server_config().splitlines()
+    operator = claims_in(lines[0].removeprefix("operator: "), keys)
+    assert (operator["name"], operator["iss"], operator["sub"]) == ("torchloom", *2 * ["operator"])
+    assert operator["nats"] == {"type": "operator", "version": 2, "system_account": "system"}
+    assert lines[1] == f"system_account: {nats_jwt.public_key(keys.system)}"
+    assert lines[2] == "resolver: MEMORY"
+    assert set(trusted(credentials, keys)) == {"account", "workers", "people", "system"}
+
+
+def test_only_the_runs_account_keeps_streams(credentials, keys):
+    for name, account in trusted(credentials, keys).items():
+        limits = account["limits"]
+        stored = {limits[key] for key in ("mem_storage", "disk_storage", "streams", "consumer")}
+        assert stored == ({-1} if name == "account" else {0}), name
+
+
+def test_what_passes_between_the_accounts_is_listed(credentials, keys):
+    accounts = trusted(credentials, keys)
+    told = ["tl.roll.run", "tl.hold.run"]
+    heard = ["tl.cmd.run.*", *told, "tl.out.run.>"]
+    said = ["tl.telemetry.run.*", "tl.evt.run.*", "tl.ack.run.*"]
+    assert passes(accounts["account"], "exports") == [
+        ("service", ">"),
+        *[("stream", subject) for subject in heard],
+    ]
+    assert accounts["account"]["exports"][0]["response_type"] == "Stream"
+    assert passes(accounts["account"], "imports") == [("stream", "workers", "tl.telemetry.run.*")]
+    assert passes(accounts["workers"], "exports") == [("stream", subject) for subject in said]
+    asked = [
+        *("tl.ack.run.*", "tl.evt.run.*", "tl.join.run"),
+        *("$JS.ACK.TL_CMD_run.*.>", "$JS.API.CONSUMER.MSG.NEXT.TL_CMD_run.*"),
+    ]
+    assert passes(accounts["workers"], "imports") == [
+        *[("service", "account", subject) for subject in asked],
+        *[("stream", "account", subject) for subject in told],
+    ]
+    assert passes(accounts["people"], "exports") == []
+    assert passes(accounts["people"], "imports") == [
+        *[("service", "account", subject) for subject in ["tl.ctl.run.*.>", *READ_BY_PEOPLE]],
+        *[("stream", "account", subject) for subject in heard],
+        *[("stream", "workers", subject) for subject in said],
+        ("service", "account", BUCKET, "tl.bucket.run"),
+    ]
+    assert accounts["people"]["mappings"] == {BUCKET: [{"subject": "tl.bucket.run"}]}
+    for name in ("account", "workers", "system"):
+        assert accounts[name]["mappings"] == {}
+    assert passes(accounts["system"], "imports") + passes(accounts["system"], "exports") == []
+
+
+def test_what_is_imported_is_exported(credentials, keys):
+    accounts = trusted(credentials, keys)
+    for account in accounts.values():
+        for claim in account["imports"]:
+            shown = {(c["type"], c["subject"]) for c in accounts[claim["account"]]["exports"]}
+            everything = (claim["type"], rights.SERVICES)
+            assert shown & {(claim["type"], claim["subject"]), everything}
+
+
+def test_a_signing_key_gives_each_worker_its_own_name_only(credentials, keys):
+    accounts = trusted(credentials, keys)
+    (scope,) = accounts["workers"]["signing_keys"]
+    assert (scope["kind"], scope["key"], scope["role"]) == ("user_scope", "threadlets", "threadlet")
+    assert scope["template"] == permitted(
+        own(SAID_BY_WORKERS, OWN_COMMANDS),
+        ["tl.roll.run", "tl.hold.run", "_INBOX_run_{{name()}}.>"],
+    )
+
+
+def test_a_signing_key_gives_each_person_their_own_name_only(credentials, keys):
+    accounts = trusted(credentials, keys)
+    (scope,) = accounts["people"]["signing_keys"]
+    assert (scope["kind"], scope["key"], scope["role"]) == ("user_scope", "operators", "person")
+    assert scope["template"] == permitted(
+        ["tl.ctl.run.{{name()}}.>", *READ_BY_PEOPLE, "tl.bucket.run"],
+        [
+            *("tl.cmd.run.*", "tl.roll.run", "tl.hold.run", "tl.out.run.>"),
+            *of_any(SAID_BY_WORKERS),
+            "_INBOX.>",
+        ],
+    )
+
+
+def test_nobody_signs_for_the_runs_account_or_the_systems_but_they_themselves(credentials, keys):
+    accounts = trusted(credentials, keys)
+    assert accounts["account"]["signing_keys"] == accounts["system"]["signing_keys"] == []
+
+
+def test_the_rights_of_a_named_worker_and_person_are_those_of_the_scope():
+    worker, person = rights.of_worker("run", "g0-0"), rights.of_person("run", "alice")
+    assert worker.publish == [
+        s.replace("{name}", "g0-0") for s in [*SAID_BY_WORKERS, *OWN_COMMANDS]
+    ]
+    assert worker.subscribe[-1] == "_INBOX_run_g0-0.>"
+    assert person.publish[0] == "tl.ctl.run.alice.>"
+
+
+def test_the_weaver_may_do_all_in_the_runs_account(credentials, keys):
+    name, issuer, may = user(credentials.weaver_creds.read_text(), keys)
+    assert (name, issuer, may) == ("weaver", "account", permitted([">"], [">"]))
+
+
+def test_a_joiner_may_ask_and_hear_the_answer(credentials, keys):
+    name, issuer, may = user(credentials.join_creds_text, keys)
+    allowed = permitted(["tl.join.run"], ["_INBOX_JOIN_run.>"])
+    assert (name, issuer, may) == ("joiner", "workers", allowed)
+
+
+def test_a_persons_credentials_only_say_the_name(credentials, keys):
+    scoped = {"issuer_account": "people"}
+    assert user(credentials.operator_creds.read_text(), keys) == ("operator", "operators", scoped)
+    alice = credentials.person_creds_text("alice", nats_jwt.new_seed("user"))
+    assert user(alice, keys) == ("alice", "operators", scoped)
+
+
+def test_a_workers_jwt_only_says_the_name(credentials, keys):
+    key = nats_jwt.public_key(nats_jwt.new_seed("user"))
+    claims = claims_in(credentials.worker_jwt("g0-0", key), keys)
+    assert (claims["name"], claims["iss"], claims["sub"]) == ("g0-0", "threadlets", key)
+    assert claims["nats"] == {"type": "user", "version": 2, "issuer_account": "workers"}
+
+
+# --- how keys are kept ---
+
+
+def test_each_key_is_of_its_kind_and_there_is_no_second_of_it(keys):
+    fields = msgspec.structs.asdict(keys)
+    assert abs(time.time() - fields.pop("made_s")) < 60
+    users = {"weaver", "person", "joiner"}
+    kinds = {name: "SU" if name in users else "SA" for name in fields} | {"operator": "SO"}
+    assert {name: seed[:2] for name, seed in fields.items()} == kinds
+    assert len(set(fields.values())) == len(fields)
+
+
+def test_the_same_keys_are_found_again_and_say_the_same(credentials, tmp_path):
+    written = keys_file(tmp_path).stat()
+    config = credentials.server_config()
+    for again in (Credentials.ensure(tmp_path, "run"), Credentials.find(tmp_path, "run")):
+        assert again.server_config() == config
+        assert again.weaver_creds == credentials.weaver_creds
+    assert keys_file(tmp_path).stat() == written
+
+
+def test_credentials_that_were_lost_are_written_again(credentials, tmp_path):
+    files = (credentials.weaver_creds, credentials.operator_creds)
+    assert [path.name for path in files] == ["weaver.creds", "operator.creds"]
+    before = [path.read_text() for path in files]
+    for path in files:
+        path.unlink()
+    Credentials.ensure(tmp_path, "run")
+    assert [path.read_text() for path in files] == before
+
+
+def test_where_no_weaver_was_started_nothing_is_made(tmp_path):
+    with pytest.raises(StateError) as caught:
+        Credentials.find(tmp_path, "run")
+    assert str(caught.value) == (
+        f"{keys_file(tmp_path)}: need the keys of a Weaver with its own broker, was nothing; "
+        "start torchloom weaver once"
+    )
+    assert not list(tmp_path.iterdir())
+
+
+def test_keys_that_cannot_be_read_are_one_clear_line(tmp_path):
+    keys_file(tmp_path).mkdir(parents=True)
+    with pytest.raises(StateError) as caught:
+        Credentials.find(tmp_path, "run")
+    assert str(caught.value) == f"{keys_file(tmp_path)}: cannot be read: Is a directory"
+
+
+@pytest.mark.parametrize("name", [*Keys.__struct_fields__])
+def test_a_damaged_key_is_one_clear_line_whichever_it_is(credentials, tmp_path, name):
+    found = json.loads(keys_file(tmp_path).read_text())
+    keys_file(tmp_path).write_text(json.dumps({**found, name: "no key"}))
+    with pytest.raises(StateError, match=r"keys\.json: the keys are damaged: .") as caught:
+        Credentials.find(tmp_path, "run")
+    assert str(caught.value).startswith(str(keys_file(tmp_path)))
+
+
+def test_no_secret_can_be_read_by_others_not_even_for_a_moment(tmp_path, monkeypatch):
+    modes = []
+    replace = type(tmp_path).replace
+
+    def seen(fresh, path):
+        modes.append(stat.S_IMODE(fresh.stat().st_mode))
+        return replace(fresh, path)
+
+    monkeypatch.setattr(type(tmp_path), "replace", seen)
+    path = tmp_path / "secret"
+    (tmp_path / "secret.new").touch(0o644)  # a Weaver died while it wrote
+    before = os.umask(0)
+    try:
+        write_private(path, "sé")
+        folder = private_folder(tmp_path / "a" / "b")
+        assert private_folder(folder) == folder
+    finally:
+        os.umask(before)
+    assert modes == [0o600]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert path.read_bytes() == "sé".encode()
+    assert sorted(os.listdir(tmp_path)) == ["a", "secret"]
+
+
+def test_a_secret_is_on_disk_before_it_takes_the_name(tmp_path, monkeypatch):
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda handle: synced.append(os.fstat(handle).st_size))
+    write_private(tmp_path / "secret", "new")
+    assert synced == [3]
+
+
+def test_a_secret_that_cannot_be_written_is_one_clear_line(tmp_path):
+    with pytest.raises(StateError) as caught:
+        write_private(tmp_path / "missing" / "secret", "")
+    assert str(caught.value) == (
+        f"{tmp_path / 'missing' / 'secret'}: cannot be written: No such file or directory"
+    )
+
+
+def test_a_folder_that_cannot_be_made_is_one_clear_line(tmp_path):
+    (tmp_path / "a").touch()
+    with pytest.raises(StateError) as caught:
+        private_folder(tmp_path / "a" / "b")
+    assert str(caught.value) == (
+        f"state folder {tmp_path / 'a' / 'b'}: cannot be written: Not a directory"
+    )
