@@ -194,6 +194,17 @@ async def test_opening_again_and_adding_a_worker_again_change_nothing(
     assert codec.decode_command((await worker.pull()).data).id == "c1"
 
 
+async def test_a_bus_knows_whether_another_weaver_was_there_when_it_connected(
+    connect_bus, arrivals
+):
+    first = await connect_bus(arrivals)
+    assert not first.others_there
+    second = await connect_bus()
+    assert second.others_there
+    await first.close()
+    assert not (await connect_bus()).others_there
+
+
 async def test_a_weaver_learns_that_it_was_superseded(connect_bus, arrivals):
     first, second = await connect_bus(arrivals), await connect_bus(arrivals)
     told = asyncio.Queue()

@@ -182,3 +182,6 @@ def test_a_second_weaver_takes_over_and_the_first_ends_with_one_line(start_run, 
     ticks = run.ask("status")["ticks"]
     until(lambda: run.ask("status")["ticks"] > ticks)
     assert second.poll() is None
+    there = "another Weaver of this run was there"
+    assert there in second.errors.read_text()
+    assert there not in first.errors.read_text()

@@ -93,6 +93,11 @@ class NatsBus:
         return self._link.is_connected
 
     @property
+    def others_there(self) -> bool:
+        """Whether another Weaver of the run was there when this one connected."""
+        return self._store.others_there
+
+    @property
     def malformed(self) -> int:
         """Messages dropped so far because they were none."""
         return self._inlet.malformed if self._inlet else 0

@@ -93,13 +93,20 @@ class Left(NamedTuple):
 
 
 class Store:
-    """What JetStream keeps for one run."""
+    """What JetStream keeps for one run.
+
+    Attributes
+    ----------
+    others_there : bool
+        Whether another Weaver was being sent the reports at :meth:`make`.
+    """
 
     def __init__(self, link: Link, run: str) -> None:
         self._link = link
         self._run = run
         self._js: JetStreamContext = link.client.jetstream(timeout=_REQUEST_TIMEOUT_S)
         self._kv: KeyValue | None = None
+        self.others_there = False
         self._whole_revision = 0
         self._places: dict[str, int] = {}
         self._first_place: int | None = None
@@ -130,10 +137,11 @@ class Store:
             ack_wait=_ACK_WAIT_S,
             max_ack_pending=_REPORTS_IN_FLIGHT,
         )
-        await self._link.persist(
+        consumer = await self._link.persist(
             "make the Weaver's consumer",
             lambda: self._js.add_consumer(subjects.report_stream(run), reports),
         )
+        self.others_there = bool(consumer.push_bound)
 
     async def add_worker(self, worker: str) -> None:
         """Make the durable consumer from which ``worker`` pulls its commands."""

@@ -182,6 +182,8 @@ class Weaver:
         if control != Control():
             text = "epoch %d, after an earlier Weaver that left %d commands in flight"
             log.info(text, self._epoch, len(control.flights))
+        if self._bus.others_there:
+            log.warning("another Weaver of this run was there: this one takes over, that one ends")
         for failure in self._plugins.failed:
             log.warning("quarantined: %s", failure.detail)
         if self._over.done():
