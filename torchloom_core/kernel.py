@@ -40,6 +40,7 @@ from torchloom_core.forecasts import Forecasts
 from torchloom_core.kept import Changes
 from torchloom_core.ledger import Ledger
 from torchloom_core.messages import (
+    RECONCILE,
     Ack,
     AckStatus,
     Command,
@@ -51,7 +52,7 @@ from torchloom_core.messages import (
     SetKnob,
     Telemetry,
 )
-from torchloom_core.operations import RECONCILE, Operations
+from torchloom_core.operations import Operations
 from torchloom_core.pause_hold import PauseHold
 from torchloom_core.plugins import ActivePlugins
 from torchloom_core.policy_host import Guard, PolicyHost

@@ -210,6 +210,10 @@ class Dump(msgspec.Struct, frozen=True, kw_only=True, tag_field="verb", tag="dum
 Deed = SetKnob | Checkpoint | Drain | Join | Pause | Resume | Dump
 
 
+RECONCILE = "reconcile"
+"""The cause of commands that tell a worker what is wanted since before."""
+
+
 class Command(msgspec.Struct, frozen=True, kw_only=True, tag="command", omit_defaults=True):
     """One deed for one life of one worker, to be done exactly once.
 

@@ -28,7 +28,7 @@ from torchloom_core.desired import DesiredKnobs
 from torchloom_core.fleet.state import FleetState
 from torchloom_core.kept import KeptTable
 from torchloom_core.ledger import Ledger
-from torchloom_core.messages import Command, Drain, Hello
+from torchloom_core.messages import RECONCILE, Command, Drain, Hello
 from torchloom_core.pause_hold import PauseHold
 from torchloom_core.plans import Plan
 from torchloom_core.staging import Staging
@@ -37,9 +37,6 @@ _NAMED = 20
 """How many commands that were not applied an outcome names."""
 
 _WHY_CHARACTERS = 300
-
-RECONCILE = "reconcile"
-"""The cause of commands that tell a worker what is wanted since before."""
 
 _PAUSE_LASTS = "they go on by themselves once they hear nothing of this Weaver for 3 s"
 

@@ -8,7 +8,7 @@ import time
 import msgspec
 import pytest
 
-from torchloom_core.messages import Command, Deed, Drain, JoinFile, Pause, Resume
+from torchloom_core.messages import Command, Deed, Drain, JoinFile, Pause, Resume, SetKnob
 from torchloom_threadlet import attach
 
 SECOND_NS = 10**9
@@ -22,7 +22,7 @@ def loom(tmp_path, monkeypatch):
     return attach()
 
 
-def deliver(loom, deed: Deed, command_id="c1"):
+def deliver(loom, deed: Deed, command_id="c1", cause=""):
     worker = loom._worker
     worker.deliver(
         Command(
@@ -34,6 +34,7 @@ def deliver(loom, deed: Deed, command_id="c1"):
             issued_ns=0,
             deadline_ns=2**63 - 1,
             do=deed,
+            cause=cause,
         )
     )
 
@@ -42,6 +43,18 @@ def until(what):
     end = time.monotonic() + 20.0
     while not what():
         assert time.monotonic() < end
+
+
+def test_a_value_that_was_wanted_before_the_trainer_came_is_told_in_its_own_log(loom, caplog):
+    rate = {"lr": 0.001}
+    loom.knob("lr", lambda: rate["lr"], lambda value: rate.update(lr=value))
+    deliver(loom, SetKnob(knob="lr", value=0.002), cause="p1.1")
+    assert loom.step()
+    assert caplog.messages == []
+    deliver(loom, SetKnob(knob="lr", value=0.0009), "c2", cause="reconcile")
+    assert loom.step()
+    assert rate == {"lr": 0.0009}
+    assert caplog.messages == ["g0-0: lr is set to 0.0009, wanted since before"]
 
 
 def warnings(caplog):

@@ -20,6 +20,7 @@ import msgspec
 
 from torchloom_core.limits import MAX_SHORT_TEXT, MAX_TEXT
 from torchloom_core.messages import (
+    RECONCILE,
     AckStatus,
     Checkpoint,
     Command,
@@ -262,6 +263,9 @@ class Worker:
         match command.do:
             case SetKnob(knob=name, value=value):
                 self.actuators.set_knob(name, value)
+                if command.cause == RECONCILE:
+                    who, now = self.identity.worker, self.actuators.values.get(name, value)
+                    _logger.warning("%s: %s is set to %r, wanted since before", who, name, now)
                 self.send(self.hello())
             case Checkpoint():
                 for save in self.actuators.checkpoint:
