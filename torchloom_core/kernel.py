@@ -258,9 +258,10 @@ class Kernel:
         match request.want:
             case StopActions():
                 self.operations.stop()
+                paused = "; the pause is over for all" if self.pauses.verdict else ""
                 outputs = self.operations.abandon_all("actions were stopped", self._now_ns)
                 ended = sum(isinstance(output, Outcome) for output in outputs)
-                text = f"actions are stopped; {ended} under way were called off"
+                text = f"actions are stopped; {ended} under way were called off{paused}"
                 return [*outputs, Reply(request=request.id, ok=True, text=text)]
             case ResumeActions():
                 self.operations.resume()

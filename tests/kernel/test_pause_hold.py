@@ -162,7 +162,9 @@ def test_a_resume_calls_off_a_pause_that_not_all_have_obeyed(run):
 
 def test_the_kill_switch_ends_the_pause_for_all(run):
     verdict = held(run)
-    run.want(StopActions())
+    said = "actions are stopped; 0 under way were called off"
+    assert run.want(StopActions()).text == f"{said}; the pause is over for all"
+    assert run.want(StopActions()).text == said
     (over,) = run.all(PauseHeld)[1:]
     assert over == PauseHeld(verdict="", over=verdict)
     assert run.all(Notice)[-1].text == "the pause is over for all: actions were stopped"
