@@ -2,6 +2,7 @@
 
 import pytest
 
+import torchloom_threadlet
 from torchloom_core.messages import Hello
 
 pytestmark = pytest.mark.integration
@@ -45,3 +46,14 @@ async def test_a_restarted_worker_does_not_wait_for_a_broker_that_is_away(
     trainer = start_trainer(**AGAIN)
     await trainer.goes_on()
     assert trainer.journal("attached")[0]["answered"]  # by its sidecar: there is nobody to ask
+
+
+def test_one_warning_is_enough_however_many_others_train(caplog):
+    worker = torchloom_threadlet.attach("/nowhere/join.json")._worker
+    caplog.clear()
+    for others in (2, 3, 2):
+        worker.admitted(f"node n1 is cordoned and {others} other groups train")
+    assert len(caplog.messages) == 1
+    worker.admitted("")
+    worker.admitted("node n1 is cordoned and 1 other group trains")
+    assert len(caplog.messages) == 2

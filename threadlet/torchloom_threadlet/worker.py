@@ -183,7 +183,8 @@ class Worker:
 
     def admitted(self, unwanted: str) -> None:
         """Hear why this worker is not wanted on its node; empty if it is, or nobody can say."""
-        if unwanted not in ("", self._unwanted) and not self._asks:
+        # Told once: how many others train is in the words, and changes.
+        if unwanted and not self._unwanted and not self._asks:
             _logger.warning("%s trains unwatched: %s", self.identity.worker, unwanted)
         self._unwanted = unwanted
         self._admission.set()
