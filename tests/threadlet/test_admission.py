@@ -48,6 +48,13 @@ async def test_a_restarted_worker_does_not_wait_for_a_broker_that_is_away(
     assert trainer.journal("attached")[0]["answered"]  # by its sidecar: there is nobody to ask
 
 
+async def test_who_waits_for_a_weaver_says_of_which_run_and_where(start_trainer, broker):
+    trainer = start_trainer()
+    await trainer.until(lambda: trainer.errors)
+    line = f"torchloom sidecar: WARNING: waiting for the Weaver of run run at {broker.url}: "
+    assert trainer.errors.startswith(line)
+
+
 def test_one_warning_is_enough_however_many_others_train(caplog):
     worker = torchloom_threadlet.attach("/nowhere/join.json")._worker
     caplog.clear()

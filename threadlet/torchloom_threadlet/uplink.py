@@ -164,7 +164,8 @@ class Uplink:
                 break
             except BROKER_ERRORS as error:
                 self._on_admission("")
-                self._say("waiting for the Weaver at %s: %s", self._join.url, error)
+                where = f"{self._hello.run} at {self._join.url}"
+                self._say("waiting for the Weaver of run %s: %s", where, error)
                 await asyncio.sleep(_jittered(wait_s))
                 wait_s = min(2 * wait_s, _ENROL_WAIT_S[1])
                 self._look_for_a_new_weaver()
