@@ -103,6 +103,13 @@ def test_a_rank_that_cannot_be_is_0(given, rank):
     assert identify(rank=2**40, environment={}).rank == 0
 
 
+@pytest.mark.parametrize(("given", "rank"), [({}, 0), ({"RANK": "3"}, 3)])
+def test_who_is_told_of_a_wrong_rank_is_told_which_one_is_taken(caplog, given, rank):
+    identify(environment={"TORCHLOOM_RANK": "x", **given})
+    need = "TORCHLOOM_RANK: need a whole number of at most 2147483647, was 'x'"
+    assert caplog.messages == [f"{need}; the rank is {rank}"]
+
+
 def test_a_note_that_no_broker_takes_is_cut_at_its_longest_field():
     note = Note(
         run="run",

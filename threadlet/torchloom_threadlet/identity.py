@@ -118,14 +118,19 @@ def read_join(source: Path) -> JoinFile | None:
 
 
 def _rank(environment: Mapping[str, str], *variables: str) -> int:
+    rank, wrong = 0, list[str]()
     for variable in variables:
         said = environment.get(variable, "")
         if said.isdecimal() and len(said) <= _RANK_DIGITS and int(said) <= MAX_RANK:
-            return int(said)
+            rank = int(said)
+            break
         if said:
-            need = f"need a whole number of at most {MAX_RANK}"
-            _logger.warning("%s: %s, was %.80r", variable, need, said)
-    return 0
+            wrong.append(variable)
+    for variable in wrong:
+        need = f"need a whole number of at most {MAX_RANK}"
+        said = environment[variable]
+        _logger.warning("%s: %s, was %.80r; the rank is %d", variable, need, said, rank)
+    return rank
 
 
 def _incarnation() -> int:
