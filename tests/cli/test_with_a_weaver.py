@@ -208,6 +208,7 @@ def test_who_asks_is_who_the_credentials_say(run, weaver):
     ("words", "status", "message"),
     [
         ("operator a.b", 2, "need a name of 1 to 64 of A-Z a-z 0-9 _ -, was 'a.b'"),
+        ("operator operator", 2, "need another name: who may read the state folder asks"),
         ("operator bob --out torchloom.toml", 4, "torchloom.toml: need a file that is not there"),
         ("operator bob --out nowhere/bob", 4, "nowhere/bob: cannot be written: No such file"),
     ],

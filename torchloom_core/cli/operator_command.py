@@ -8,7 +8,7 @@ from torchloom_core.config import load
 from torchloom_core.credentials import Credentials, write_private
 from torchloom_core.errors import ConfigError, StateError
 from torchloom_core.nats_jwt import new_seed
-from torchloom_core.subjects import NAME_RULE, is_name
+from torchloom_core.subjects import DEFAULT_PERSON, NAME_RULE, is_name
 
 
 def operator(name: str, /, *, out: Path | None = None, config: ConfigPath = None) -> None:
@@ -27,6 +27,8 @@ def operator(name: str, /, *, out: Path | None = None, config: ConfigPath = None
     """
     if not is_name(name):
         raise ConfigError(f"need a name of {NAME_RULE}, was {name!r}")
+    if name == DEFAULT_PERSON:
+        raise ConfigError(f"need another name: who may read the state folder asks as {name}")
     settings = load(config)
     credentials = Credentials.find(Path(settings.weaver.state_dir), settings.run.name)
     path = out or Path(f"{name}.creds")
