@@ -192,13 +192,14 @@ class Staging:
     # --- what stands in the way ---
 
     def _not_training(self, group: str) -> str:
-        training = self._fleet.groups("training", "paused")
-        if group in training:
+        if group in self._fleet.groups("training", "paused"):
             return ""
-        known = {hello.group for hello in self._fleet.hello}
-        if group in known:
-            return f"group {group} is not training"
-        return f"no group is called {group!r}{nearest(group, training)}"
+        rows = [row for row, hello in enumerate(self._fleet.hello) if hello.group == group]
+        if not rows:
+            known = {hello.group for hello in self._fleet.hello}
+            return f"no group is called {group!r}{nearest(group, known)}"
+        ended = all(map(self._fleet.is_over, rows))
+        return f"group {group} {'has ended' if ended else 'is not training'}"
 
     def _drain_obstacle(self, group: str, reserved: Set[str]) -> str:
         """Refuse to drain who neither trains nor stands by, or is about to join."""

@@ -73,6 +73,20 @@ def test_only_a_group_that_trains_or_stands_by_can_be_drained(run):
         assert verdict.reason.startswith(reason)
 
 
+def test_a_group_that_is_gone_is_known_and_said_to_have_ended(run):
+    end(run, "b-0", -9, expected=False)
+    assert only(Verdict, run.ask(DrainGroup(group="b"))).reason == "group b has ended"
+    reason = only(Verdict, run.ask(DrainGroup(group="b-0"))).reason
+    assert reason == "no group is called 'b-0'; there are a, b, c, s"
+
+
+def test_the_last_group_is_not_drained(run):
+    for group in "bc":
+        end(run, f"{group}-0", -9, expected=False)
+    verdict = only(Verdict, run.ask(DrainGroup(group="a")))
+    assert verdict.reason == "need at least 1 group left training, would be 0"
+
+
 def test_a_stand_by_that_is_about_to_join_is_not_drained(run):
     run.ask(Migrate(group="a"))
     assert only(Verdict, run.ask(DrainGroup(group="s"))).reason == "stand-by s is about to join"

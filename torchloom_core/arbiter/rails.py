@@ -196,7 +196,8 @@ def quorum_minimum(case: Case) -> str:
     left = len(training - case.situation.groups_in_motion() - {action.group})
     if left >= case.rails.min_groups:
         return ""
-    return f"need at least {case.rails.min_groups} groups left training, would be {left}"
+    groups = "1 group" if case.rails.min_groups == 1 else f"{case.rails.min_groups} groups"
+    return f"need at least {groups} left training, would be {left}"
 
 
 def in_motion_share(case: Case) -> str:
