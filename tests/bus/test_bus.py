@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 
 import nats
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.settled import settle
-from torchloom_core import codec, subjects
+from torchloom_core import codec, nats_jwt, subjects
 from torchloom_core.broker.binary import find_server
 from torchloom_core.bus import NatsBus
 from torchloom_core.bus.inlet import Inlet
@@ -246,6 +247,18 @@ async def test_an_unreachable_broker_is_one_clear_line():
         await NatsBus.connect("nats://127.0.0.1:1", "run")
     assert str(caught.value).startswith("nats://127.0.0.1:1: no NATS server can be reached: ")
     assert "\n" not in str(caught.value)
+
+
+async def test_a_weaver_with_the_rights_of_a_person_ends_at_once_and_with_one_line(
+    broker, tmp_path, caplog
+):
+    creds = tmp_path / "alice.creds"
+    creds.write_text(broker.credentials.person_creds_text("alice", nats_jwt.new_seed("user")))
+    need = f"{broker.url}: need credentials with a Weaver's rights, those given lack them: nats: "
+    async with asyncio.timeout(10):
+        with pytest.raises(BrokerError, match=re.escape(need)):
+            await NatsBus.connect(broker.url, "run", creds)
+    assert not [r for r in caplog.records if r.levelname in ("WARNING", "ERROR")]
 
 
 async def test_refused_credentials_are_one_clear_line(broker, tmp_path):

@@ -30,6 +30,7 @@ RETRY_S = 20.0
 """How long a request is repeated over a restart of the broker."""
 
 _RETRY_WAIT_S = 0.1
+_DENIAL = "permissions violation"
 _FINAL_ERRORS = (
     nats.errors.BadSubjectError,
     nats.errors.ConnectionClosedError,
@@ -50,6 +51,7 @@ class Link:
         self._connected = asyncio.Event()
         self._closing = False
         self._last_error: Exception | None = None
+        self._denied: asyncio.Event | None = None
         self._on_reconnect: list[Callable[[], Awaitable[None]]] = []
         self.client = NatsClient()
 
@@ -121,6 +123,29 @@ class Link:
             f"{self._url}: {what}: need an answer within {RETRY_S:g} s, was {_one_line(reason)}"
         )
 
+    async def persist_if_allowed(self, what: str, call: Callable[[], Awaitable[_T]]) -> _T:
+        """Do the same, but give up at once if the server says that we may not.
+
+        Raises
+        ------
+        BrokerError
+            If the credentials lack a right, or it has not succeeded after ``RETRY_S``.
+        """
+        self._denied = asyncio.Event()
+        asking = asyncio.create_task(self.persist(what, call))
+        denied = asyncio.create_task(self._denied.wait())
+        try:
+            await asyncio.wait({asking, denied}, return_when=asyncio.FIRST_COMPLETED)
+            if asking.done():
+                return asking.result()
+            need = "need credentials with a Weaver's rights, those given lack them"
+            raise BrokerError(f"{self._url}: {need}: {_one_line(self._last_error or Exception())}")
+        finally:
+            asking.cancel()
+            denied.cancel()
+            await asyncio.gather(asking, denied, return_exceptions=True)
+            self._denied = None
+
     async def settle(self) -> None:
         """Return once the server has handled all that was published and subscribed so far.
 
@@ -185,7 +210,9 @@ class Link:
 
     async def _note_error(self, error: Exception) -> None:
         self._last_error = error
-        if self._closing or not self._connected.is_set():
+        if self._denied is not None and _DENIAL in str(error).lower():
+            self._denied.set()
+        elif self._closing or not self._connected.is_set():
             _log.debug("%s: %s", self._url, _one_line(error))
         elif isinstance(error, nats.errors.Error | OSError):
             _log.warning("%s: %s", self._url, _one_line(error))

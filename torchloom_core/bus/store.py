@@ -112,7 +112,7 @@ class Store:
         self._first_place: int | None = None
 
     async def check(self, url: str) -> None:
-        """Raise BrokerError unless the server has JetStream on for us."""
+        """Raise BrokerError unless the server has JetStream on for us, and we may ask."""
 
         async def look() -> None:
             try:
@@ -120,7 +120,7 @@ class Store:
             except nats.js.errors.Error as error:
                 raise BrokerError(f"{url}: need a server with JetStream on: {error}") from None
 
-        await self._link.persist("look for JetStream", look)
+        await self._link.persist_if_allowed("look for JetStream", look)
 
     async def make(self, reports_to: str) -> None:
         """Make streams and bucket, or bring them up to date; reports go to ``reports_to``."""
