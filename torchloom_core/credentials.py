@@ -9,7 +9,6 @@ signed it, so that the JWT can only say a name.
 import os
 import time
 from collections.abc import Iterable
-from itertools import chain
 from pathlib import Path
 from typing import Literal
 
@@ -105,7 +104,7 @@ class Credentials:
         folder = _folder(state_dir)
         path = folder / "keys.json"
         keys = _read_keys(path)
-        if keys is None or keys != _complete(keys):
+        if keys != _complete(keys):
             have = "was nothing" if keys is None else "was one of an earlier version"
             raise StateError(
                 f"{path}: need the keys of a Weaver with its own broker, {have}; "
@@ -125,13 +124,13 @@ class Credentials:
         accounts = {
             self._account: nats_jwt.account_claims(
                 jetstream=True,
-                exports=[services, *_streams(by_weaver, to_workers)],
+                exports=[services, *_streams(by_weaver)],
                 imports=_imports("stream", to_weaver, self._workers),
             ),
             self._workers: nats_jwt.account_claims(
                 jetstream=False,
                 scopes=[_scope(self._keys.threadlets, "threadlet", rights.of_worker(run))],
-                exports=_streams(by_workers, to_weaver),
+                exports=_streams(by_workers),
                 imports=[
                     *_imports("service", rights.asked_by_workers(run), self._account),
                     *_imports("stream", to_workers, self._account),
@@ -216,8 +215,8 @@ def write_private(path: Path, text: str) -> None:
     try:
         fresh.unlink(missing_ok=True)
         handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _PRIVATE_FILE)
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            file.write(text.encode())
             file.flush()
             os.fsync(file.fileno())
         fresh.replace(path)
@@ -233,8 +232,8 @@ def _scope(seed: str, role: str, allowed: Rights) -> Claims:
     return nats_jwt.scope(nats_jwt.public_key(seed), role, *allowed)
 
 
-def _streams(*told: Iterable[str]) -> list[Claims]:
-    return [nats_jwt.export("stream", subject) for subject in dict.fromkeys(chain(*told))]
+def _streams(told: Iterable[str]) -> list[Claims]:
+    return [nats_jwt.export("stream", subject) for subject in told]
 
 
 def _imports(kind: Literal["stream", "service"], heard: Iterable[str], owner: str) -> list[Claims]:

@@ -104,6 +104,7 @@ def told_to_workers(run: str) -> list[str]:
 def told_to_people(run: str) -> tuple[list[str], list[str]]:
     """Return the streams that the people's account imports: of the run's, of the workers'.
 
+    They are all that the two accounts export: people hear what the Weaver and the workers hear.
     What workers ask of the run's account is no stream there: a server lets no service's
     message through to a third account.
     """

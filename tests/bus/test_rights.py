@@ -296,6 +296,32 @@ def test_a_damaged_key_is_one_clear_line_whichever_it_is(credentials, tmp_path, 
     assert str(caught.value).startswith(str(keys_file(tmp_path)))
 
 
+@pytest.mark.parametrize("name", [*Keys.__struct_fields__[:8]])
+def test_an_empty_key_is_damaged_where_every_version_had_one(credentials, tmp_path, name):
+    found = json.loads(keys_file(tmp_path).read_text())
+    keys_file(tmp_path).write_text(json.dumps({**found, name: ""}))
+    with pytest.raises(StateError, match=r"keys\.json: the keys are damaged: "):
+        Credentials.find(tmp_path, "run")
+
+
+@pytest.mark.parametrize("lacks", [("people",), ("operators",), ("people", "operators")])
+def test_keys_of_an_earlier_version_are_not_taken_but_completed(keys, tmp_path, lacks):
+    all_keys = msgspec.structs.asdict(keys)
+    old = {name: key for name, key in all_keys.items() if name not in lacks}
+    keys_file(tmp_path).write_text(json.dumps(old))
+    with pytest.raises(StateError) as caught:
+        Credentials.find(tmp_path, "run")
+    assert str(caught.value).endswith(
+        ", was one of an earlier version; start torchloom weaver once"
+    )
+    assert json.loads(keys_file(tmp_path).read_text()) == old
+    Credentials.ensure(tmp_path, "run")
+    completed = json.loads(keys_file(tmp_path).read_text())
+    assert {name: completed[name] for name in old} == old
+    assert {completed[name][:2] for name in lacks} == {"SA"}
+    Credentials.find(tmp_path, "run")
+
+
 def test_no_secret_can_be_read_by_others_not_even_for_a_moment(tmp_path, monkeypatch):
     modes = []
     replace = type(tmp_path).replace
