@@ -61,6 +61,21 @@ def test_the_name_of_a_worker_that_is_alive_is_kept_and_that_of_one_that_is_not_
     assert enrolment.admit(ask(incarnation=2, key=OTHER_KEY), None).jwt
 
 
+def test_who_is_not_wanted_is_told_so_and_leaves_the_name_free(enrolment, caplog):
+    reply = enrolment.admit(ask(), None, "node n1 is cordoned")
+    assert (reply.jwt, reply.error, reply.unwanted) == ("", "node n1 is cordoned", True)
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line == "'g0-0' may not join: node n1 is cordoned (1 so far)"
+    assert enrolment.grant(ask(key=OTHER_KEY)).jwt
+
+
+def test_who_is_admitted_is_no_complaint(enrolment, caplog):
+    reply = enrolment.admit(ask(), None)
+    assert reply.jwt
+    assert not reply.unwanted
+    assert not caplog.records
+
+
 def test_refusals_are_logged_in_one_short_line_a_name_and_a_minute(enrolment, caplog):
     for _ in range(100):
         enrolment.admit(ask(worker="evil\n\x1b[2J" + "x" * 100_000), None)
