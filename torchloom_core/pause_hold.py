@@ -53,7 +53,6 @@ class PauseHold:
         self.making = ""
         self._broken = ""
         self._told = False
-        self._late = False
         self._first_ns = 0
         self._expected: set[str] = set()
         self._paused: dict[str, _Paused] = {}
@@ -68,20 +67,18 @@ class PauseHold:
 
     def make(self, verdict: str, workers: Iterable[str]) -> None:
         """Begin to pause these workers."""
-        self._clear()
         self.making = verdict
         self._expected = set(workers)
 
     def give_up(self, why: str) -> None:
         """Have the pause that is being made undone."""
-        self._broken = self._broken or why
+        self._broken = why
 
     def applied(self, verdict: str, worker: str, incarnation: int, step: int, now_ns: int) -> None:
         """Take note that a worker has paused."""
-        if verdict != self.making or worker not in self._expected:
+        if verdict != self.making:
             return
         self._first_ns = self._first_ns or now_ns
-        self._late = self._late or now_ns - self._first_ns > _TOGETHER_NS
         self._paused[worker] = _Paused(incarnation, step, now_ns)
         if self._fleet.hello[self._fleet.row_of[worker]].framework == _LOCKSTEP:
             self._steps.add(step)
@@ -90,15 +87,14 @@ class PauseHold:
         """Return why the pause that is being made must be undone, or nothing."""
         if self._broken:
             return self._broken
-        waits = len(self._paused) < len(self._expected)
-        waited = bool(self._first_ns) and now_ns - self._first_ns > _TOGETHER_NS
-        split = len(self._steps) > 1 or self._late or (waits and waited)
-        return self._undone() if split else ""
+        # Whoever was the last to pause has just done so: else the pause is being made no more.
+        late = bool(self._first_ns) and now_ns - self._first_ns > _TOGETHER_NS
+        return self._undone() if late or len(self._steps) > 1 else ""
 
     def settle(self, trouble: str) -> list[Output]:
         """Put the pause in force that all have obeyed, or call it off for ``trouble``."""
         if trouble:
-            over, self.making = self.making, ""
+            over = self.making
             self._clear()
             return [PauseHeld(verdict="", over=over)]
         self.verdict, self.making = self.making, ""
@@ -111,7 +107,7 @@ class PauseHold:
         steps = {paused.step for paused in self._paused.values()}
         return f" at step {steps.pop()}" if len(steps) == 1 else ""
 
-    def end(self, why: str = "") -> list[Output]:
+    def end(self, why: str) -> list[Output]:
         """End the pause in force for all, and tell people why if nobody asked for it."""
         if not self.verdict:
             return []
@@ -166,7 +162,7 @@ class PauseHold:
         if state in ("draining", "left"):
             del self._paused[worker]
             return ""
-        if state == "gone" or self._fleet.hello[row].incarnation != paused.incarnation:
+        if self._fleet.hello[row].incarnation != paused.incarnation:
             return f"{worker} has ended"
         if state != "paused" and heard_ns > paused.at_ns + _SETTLED_NS:
             return f"{worker} trains again"
@@ -177,7 +173,6 @@ class PauseHold:
     def _clear(self) -> None:
         self.making = ""
         self._broken = ""
-        self._late = False
         self._first_ns = 0
         self._expected = set()
         self._paused = {}

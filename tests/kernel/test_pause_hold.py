@@ -53,6 +53,7 @@ def test_a_pause_at_one_step_is_in_force_and_says_how_long(run):
     assert of(PauseHeld, run.ack(first, step=10)) == []
     outputs = run.ack(second, step=10)
     assert only(PauseHeld, outputs).verdict == first.cause == run.kernel.pauses.verdict
+    assert run.kernel.pauses.making == ""
     assert only(Outcome, outputs).detail == (
         "2 workers paused at step 10, until torchloom resume; they go on by themselves once they "
         "hear nothing of this Weaver for 3 s"
@@ -243,8 +244,43 @@ def test_a_worker_still_paused_by_an_earlier_weaver_is_told_of_once():
     run = Run(make_kernel())
     for group in ("g0", "g1"):
         run.feed(hello(f"{group}-0", state="paused"))
-    told = [notice.text for notice in run.all(Notice) if notice.kind == "pause_over"]
-    assert told == ["g0-0 is still paused by a pause that is over: it goes on by itself"]
+    (told,) = [notice for notice in run.all(Notice) if notice.kind == "pause_over"]
+    assert told.worker == "g0-0"
+    assert told.text == "g0-0 is still paused by a pause that is over: it goes on by itself"
+
+
+def test_a_worker_that_is_paused_by_this_weaver_is_not_told_of_as_a_stray(run):
+    held(run)
+    outputs = run.feed(hello("g0-0", framework="torchft", state="paused"))
+    assert of(Notice, outputs) == []
+
+
+def test_a_run_that_was_resumed_is_paused_again_as_at_first(run):
+    held(run)
+    for issue in of(Issue, run.ask(ResumeRun())):
+        run.ack(issue.command)
+    run.now_ns += 60 * 10**9
+    for group in ("g0", "g1"):
+        run.hear(f"{group}-0", step=11)
+    for command in pauses(run):
+        outputs = run.ack(command, step=20)
+    assert only(Outcome, outputs).detail.startswith("2 workers paused at step 20, ")
+
+
+def test_whoever_left_on_purpose_while_a_pause_was_made_is_not_named(run):
+    first, second = pauses(run)
+    run.ack(first, step=10)
+    run.ack(second, "accepted")
+    assert not of(Outcome, run.exit("g0-0", expected=True))
+    undone(run.tick(1.1), "g1 is still at it: undone, all go on")
+
+
+def test_where_a_group_paused_is_told_of_one_that_is_leaving_too(run):
+    first, second = pauses(run)
+    run.ack(first, step=10)
+    run.ack(second, "accepted")
+    run.hear("g0-0", state="draining")
+    undone(run.tick(0.1), "g0 paused at step 10, g1 is still at it: undone, all go on")
 
 
 def test_a_pause_that_nobody_has_obeyed_yet_is_not_undone(run):

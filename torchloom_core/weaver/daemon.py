@@ -232,7 +232,7 @@ class Weaver:
             tasks = {sending, ticking, holding, stopping, *self._forecasts}
             for pending in tasks:
                 pending.cancel()
-            self._kernel.pauses.end()
+            self._kernel.pauses.end("the Weaver ended")
             self._say_hold()
             await asyncio.gather(*tasks, return_exceptions=True)
 
