@@ -39,7 +39,7 @@ MODULES = {
 }
 """Each module, and which tests are to notice what becomes of it."""
 
-SLOW = ("tests/weaver/test_startup.py",)
+SLOW = ("tests/weaver/test_startup.py", "tests/weaver/test_admission.py")
 """What starts a broker."""
 
 TYPES = [
