@@ -1,18 +1,50 @@
-"""nats-py's client, less two traps; the Weaver and the sidecars connect with it."""
+"""nats-py's client, less its traps; the Weaver and the sidecars connect with it."""
 
 import asyncio
+import re
 
 import nats.errors
 from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.protocol import parser
+
+# A server takes a vertical tab or a form feed for a part of a name, nats-py for the end of it: it
+# then finds no message in the line, and hangs up.
+_TO = rb"[ \t]+([^ \t\r\n]+)[ \t]+(\d+)[ \t]+(([^ \t\r\n]+)[ \t]+)?(\d+)"
+parser.MSG_RE = re.compile(rb"\AMSG" + _TO + rb"\r\n")
+parser.HMSG_RE = re.compile(rb"\AHMSG" + _TO + rb"[ \t]+(\d+)\r\n")
 
 _FLUSH_S = 2.0
+
+_LONGEST_MESSAGE_BYTES = 4 << 20
+_LONGEST_LINE_BYTES = 1 << 17
+"""Four times what a server passes on, and many times what it says of itself."""
 
 _LONGEST_S = 60
 """By then the client's own pings have found a silent connection dead, and made another."""
 
 
+class _Parser(parser.Parser):  # type: ignore[misc]
+    """nats-py's parser, which does not keep for ever what a server sends without an end."""
+
+    async def parse(self, data: bytes = b"") -> None:
+        """Take in what came from the server.
+
+        Raises
+        ------
+        nats.errors.ProtocolError
+            If it is no message, or has no end.
+        """
+        await super().parse(data)
+        longest = len(self.buf)
+        if self.state == parser.AWAITING_CONTROL_LINE:
+            longest = _LONGEST_LINE_BYTES
+        if len(self.buf) > longest or self.needed > _LONGEST_MESSAGE_BYTES:
+            raise nats.errors.ProtocolError
+
+
 class NatsClient(Client):  # type: ignore[misc]  # nats-py has no types
-    """A client on which a flush may be given up, and which can be closed at any moment.
+    """A client that no message deafens, that can be closed at any moment, a flush given up.
 
     nats-py cancels the future of a flush that takes too long; the PONG that comes after all then
     ends the task that reads from the server, and nothing more is heard. Here the flush goes on
@@ -20,10 +52,14 @@ class NatsClient(Client):  # type: ignore[misc]  # nats-py has no types
 
     It also cancels a reconnect that is under way when it is closed. Where that one waits for the
     old connection to end, what both wait for is cancelled, and nobody had cancelled who closes.
+
+    What reads from the server ends over a reply subject or a status that is no UTF-8, which whoever may
+    publish at all may send. Here such a status is none, and such a subject has other characters.
     """
 
     def __init__(self) -> None:
         super().__init__()
+        self._ps = _Parser(self)
         self._flushes: set[asyncio.Task[None]] = set()
 
     async def flush(self, timeout: float = _FLUSH_S) -> None:
@@ -54,7 +90,22 @@ class NatsClient(Client):  # type: ignore[misc]  # nats-py has no types
             for flush in self._flushes:
                 flush.cancel()
 
+    async def _process_headers(self, headers: bytes) -> dict[str, str] | None:
+        try:
+            return await super()._process_headers(headers)  # type: ignore[no-any-return]
+        except (IndexError, UnicodeDecodeError):
+            return None
+
+    def _build_message(
+        self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: dict[str, str] | None
+    ) -> Msg:
+        return super()._build_message(sid, _readable(subject), _readable(reply), data, headers)
+
     def _flushed(self, flush: asyncio.Task[None]) -> None:
         self._flushes.discard(flush)
         if not flush.cancelled():
             flush.exception()  # whoever still waited for it has it; else nobody wants it
+
+
+def _readable(name: bytes) -> bytes:
+    return name if name.isascii() else name.decode(errors="replace").encode()

@@ -1,11 +1,14 @@
 """The client survives what nats-py's does not: a late answer, and a close at a bad moment."""
 
 import asyncio
+import contextlib
 
 import nats.errors
 import psutil
 import pytest
 
+from tests.settled import settle
+from torchloom_core import codec, subjects
 from torchloom_core.nats_client import NatsClient
 
 
@@ -57,3 +60,64 @@ async def test_a_client_that_reconnects_from_a_server_that_hangs_can_be_closed(b
         publishing.cancel()
         await asyncio.wait({publishing})
     assert client.is_closed
+
+
+# What nobody can read: a status, a header, a reply subject.
+UNREADABLE = {
+    "status": (b"", b"NATS/1.0 503 \xff\xfe\r\n\r\n"),
+    "description": (b"", b"NATS/1.0 100 \xff\r\na: b\r\n\r\n"),
+    "header": (b"", b"NATS/1.0\r\na: \xff\r\n\xfe: b\r\n\r\n"),
+    "no header": (b"", b"NATS/1.0\r\n\r\n"),
+    "reply": (b" \xff\xfe", b""),
+    "vertical tab": (b" a\x0bb", b""),
+    "form feed": (b" 7\x0c5", b""),
+}
+
+
+@pytest.mark.parametrize(("reply", "header"), UNREADABLE.values(), ids=UNREADABLE)
+async def test_a_message_that_nobody_can_read_does_not_deafen_the_weaver(
+    bus, arrivals, connect_worker, connect_joiner, make, reply, header
+):
+    worker, joiner = await connect_worker("g0-0"), await connect_joiner()
+    mine = subjects.telemetry("run", "g0-0")
+    batch = codec.encode_telemetry(make.telemetry())
+    await _send(worker.client, mine.encode() + reply, header, batch)
+    await _send(joiner.client, subjects.join("run").encode() + reply, header, b"{}")
+    await worker.client.publish(mine, batch)
+    await arrivals.until(lambda a: len(a.messages) == 2)
+    assert bus._link.client.stats["reconnects"] == 0
+
+
+async def _send(client, subjects_on_the_wire, header, data):
+    """Publish what nats-py would not."""
+    sizes = b"%d %d" % (len(header), len(header) + len(data)) if header else b"%d" % len(data)
+    verb = b"HPUB" if header else b"PUB"
+    line = b" ".join((verb, subjects_on_the_wire, sizes))
+    await client._send_command(line + b"\r\n" + header + data + b"\r\n")
+    await settle(client)
+
+
+@pytest.mark.parametrize("opening", [b"MSG a 1 99999999999\r\n", b"", b"INFO "])
+async def test_a_server_that_never_ends_a_message_is_left(opening):
+    ended = asyncio.Event()
+
+    async def serve(reader, writer):
+        writer.write(b'INFO {"version": "2.15.1", "max_payload": 1048576}\r\n')
+        await reader.readuntil(b"PING\r\n")
+        writer.write(b"PONG\r\n" + opening)
+        with contextlib.suppress(ConnectionError):
+            while not ended.is_set():
+                writer.write(b"A" * 65536)
+                await writer.drain()
+        writer.close()
+
+    async def note_end():
+        ended.set()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    client = NatsClient()
+    port = server.sockets[0].getsockname()[1]
+    url = f"nats://127.0.0.1:{port}"
+    await client.connect(url, allow_reconnect=False, closed_cb=note_end)
+    await asyncio.wait_for(ended.wait(), 30)
+    server.close()
