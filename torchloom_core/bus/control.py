@@ -2,6 +2,7 @@
 
 import getpass
 import logging
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -14,15 +15,20 @@ from nats.micro.service import Service, ServiceConfig
 
 from torchloom_core import subjects
 from torchloom_core.bus.link import Link
+from torchloom_core.bus.quota import Quota, Turns
 from torchloom_core.codec import MAX_MESSAGE_BYTES, encode
 from torchloom_core.control import Answer
 from torchloom_core.errors import MessageError, RequestError, TorchloomError
 from torchloom_core.messages import SCHEMA_VERSION
 from torchloom_core.nats_jwt import user_name
+from torchloom_core.telling import Complaints
 
 _log = logging.getLogger(__name__)
 
 SERVICE = "torchloom"
+
+_REQUESTS_PER_S = 50.0
+_REQUESTS_AT_ONCE = 500
 
 _LONGEST_TEXT = 2000
 _SHOWN = 80
@@ -31,12 +37,24 @@ Handler = Callable[[bytes, str], Awaitable[bytes]]
 """Answers the body of a request; the second argument is the person who asks."""
 
 
-async def serve(client: Client, run: str, handlers: Mapping[str, Handler]) -> Service:
+def quota(now_ns: Callable[[], int]) -> Quota:
+    """Return how much each person may ask: more than people, or their scripts, do."""
+    return Quota(_REQUESTS_PER_S, _REQUESTS_AT_ONCE, now_ns)
+
+
+async def serve(
+    client: Client,
+    run: str,
+    handlers: Mapping[str, Handler],
+    allowed: Quota | None = None,
+    turns: Turns | None = None,
+) -> Service:
     """Answer each verb, whoever asks; ``nats micro ls`` shows the service ``torchloom``.
 
     Whatever a handler raises is answered with an :class:`~torchloom_core.control.Answer`
-    that is not ok.
+    that is not ok. What somebody asks beyond ``allowed`` is not answered.
     """
+    allowed, turns = allowed or quota(time.monotonic_ns), turns or Turns()
     config = ServiceConfig(
         name=SERVICE,
         version=f"{SCHEMA_VERSION}.0.0",
@@ -50,14 +68,22 @@ async def serve(client: Client, run: str, handlers: Mapping[str, Handler]) -> Se
         await service.add_endpoint(
             name=subjects.token(verb),
             subject=subjects.control(run, verb=verb),
-            handler=_answering(verb, handler),
+            handler=_answering(verb, handler, allowed, turns),
         )
     return service
 
 
-def _answering(verb: str, handler: Handler) -> Callable[[Request], Awaitable[None]]:
+def _answering(
+    verb: str, handler: Handler, allowed: Quota, turns: Turns
+) -> Callable[[Request], Awaitable[None]]:
+    complaints = Complaints(_log)
+
     async def answer(request: Request) -> None:
+        await turns.give()
         person = subjects.person_of(request.subject)
+        if not allowed.takes(person):
+            complaints.add(person, f"{person[:_SHOWN]} asks {verb} too often and is not answered")
+            return
         try:
             _check_name(verb, person)
             reply = await handler(request.data, person)

@@ -7,6 +7,7 @@ from typing import Protocol, TypeVar
 from nats.aio.msg import Msg
 
 from torchloom_core import subjects
+from torchloom_core.bus.quota import Quota
 from torchloom_core.clock import Clock
 from torchloom_core.codec import MAX_MESSAGE_BYTES, decode_ack, decode_event, decode_telemetry
 from torchloom_core.errors import MessageError
@@ -14,6 +15,13 @@ from torchloom_core.messages import Ack, Telemetry, WorkerEvent
 from torchloom_core.telling import Complaints, plain_line
 
 _log = logging.getLogger(__name__)
+
+_BATCHES = (100.0, 1000)
+_BATCH_BYTES = (4e6, 64e6)
+_REPORTS = (100.0, 5000)
+_REPORT_BYTES = (1e6, 128e6)
+"""What a worker may send a second, and at once after a rest. A sidecar sends a batch or two, and
+when the broker has been away a thousand notes, which may be dumps."""
 
 Receive = Callable[[Telemetry | WorkerEvent | Ack, int], bool]
 Malformed = Callable[[str, str], None]
@@ -41,6 +49,8 @@ class Inlet:
         self._telemetry = subjects.telemetry(run, "")
         self._event = subjects.event(run, "")
         self._ack = subjects.ack(run, "")
+        self._batches = _quota(*_BATCHES, *_BATCH_BYTES, clock)
+        self._reports = _quota(*_REPORTS, *_REPORT_BYTES, clock)
 
     @property
     def malformed(self) -> int:
@@ -49,21 +59,24 @@ class Inlet:
 
     async def take_telemetry(self, msg: Msg) -> None:
         """Take one telemetry batch."""
-        self._take(msg, self._telemetry, decode_telemetry)
+        self._take(msg, self._telemetry, decode_telemetry, self._batches)
 
     def take_report(self, msg: Msg) -> bool:
         """Take one ack, hello, exit or note; return False if it is to come again."""
         if msg.subject.startswith(self._ack):
-            return self._take(msg, self._ack, decode_ack)
-        return self._take(msg, self._event, decode_event)
+            return self._take(msg, self._ack, decode_ack, self._reports)
+        return self._take(msg, self._event, decode_event, self._reports)
 
     def reject(self, subject: str, reason: str) -> None:
         """Count a message that is none, and log it unless its subject was logged just now."""
         self._complaints.add(subject, f"dropped a message on {subject}: {reason}")
         self._tell_malformed(subject, plain_line(reason))
 
-    def _take(self, msg: Msg, prefix: str, decode: Callable[[bytes], _M]) -> bool:
+    def _take(self, msg: Msg, prefix: str, decode: Callable[[bytes], _M], allowed: Quota) -> bool:
         ts_recv_ns = self._clock.now_ns()
+        if not allowed.takes(msg.subject, len(msg.data)):
+            self.reject(msg.subject, "its sender sends more than it may")
+            return True
         if len(msg.data) > MAX_MESSAGE_BYTES:
             self.reject(msg.subject, f"need at most {MAX_MESSAGE_BYTES} bytes, was {len(msg.data)}")
             return True
@@ -79,3 +92,9 @@ class Inlet:
             )
             return True
         return self._receive(message, ts_recv_ns)  # type: ignore[arg-type]
+
+
+def _quota(
+    per_s: float, at_once: float, bytes_per_s: float, bytes_at_once: float, clock: Clock
+) -> Quota:
+    return Quota(per_s, at_once, clock.now_ns, bytes_per_s=bytes_per_s, bytes_at_once=bytes_at_once)

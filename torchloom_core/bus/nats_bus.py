@@ -3,12 +3,16 @@
 Calls that write (:meth:`NatsBus.send`, :meth:`NatsBus.store`, ...) return once the broker has
 the write on file, wait out a restart of the broker, and raise
 :class:`~torchloom_core.errors.BrokerError` when it stays away longer.
+
+People, the kill switch and joiners have a connection each beside the workers': a server sends
+what it has for a connection in order, and cuts one off that falls behind.
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -20,6 +24,7 @@ from torchloom_core import subjects
 from torchloom_core.bus import control
 from torchloom_core.bus.inlet import Inlet, Malformed, Receive
 from torchloom_core.bus.link import Link
+from torchloom_core.bus.quota import Quota, Turns
 from torchloom_core.bus.store import EPOCH_KEY, Left, Store
 from torchloom_core.clock import Clock, SystemClock
 from torchloom_core.codec import decode_join_request, encode
@@ -36,17 +41,33 @@ _AT_ONCE = 100
 _CLOSE_S = 5.0
 _EPOCH_LOOKS_S = (0.0, 0.05, 0.5)
 
+_KILL_SWITCH = frozenset({"actions.stop", "actions.resume"})
+
+_JOINS_PER_S = 500.0
+_JOINS_AT_ONCE = 20_000
+"""What a joiner asks for costs a signature; who is not answered asks again."""
+
 
 class NatsBus:
     """The Weaver's connection to one run; made by :meth:`connect`."""
 
-    def __init__(self, link: Link, store: Store, run: str, clock: Clock) -> None:
+    def __init__(
+        self,
+        link: Link,
+        another: Callable[[], Awaitable[Link]],
+        store: Store,
+        run: str,
+        clock: Clock,
+    ) -> None:
         self._link = link
+        self._another = another
+        self._doors: list[Link] = []
+        self._services: list[Service] = []
+        self._turns = Turns()
         self._store = store
         self._run = run
         self._clock = clock
         self._inlet: Inlet | None = None
-        self._service: Service | None = None
         self._epoch = 0
         self._superseded: Callable[[int], None] | None = None
         self._outbox: asyncio.Queue[tuple[str, bytes]] = asyncio.Queue(_OUTBOX_MESSAGES)
@@ -71,13 +92,15 @@ class NatsBus:
         BrokerError
             If it cannot be reached, refuses the credentials, is too old, or has JetStream off.
         """
-        link = await Link.open(
+        another = partial(
+            Link.open,
             url,
             creds=creds,
             name=f"torchloom-weaver-{run}",
             inbox_prefix=_inbox(run),
             patience_s=patience_s,
         )
+        link = await another()
         store = Store(link, run)
         try:
             await store.check(url)
@@ -85,7 +108,7 @@ class NatsBus:
         except BrokerError:
             await link.close()
             raise
-        return cls(link, store, run, clock or SystemClock())
+        return cls(link, another, store, run, clock or SystemClock())
 
     @property
     def is_connected(self) -> bool:
@@ -194,13 +217,23 @@ class NatsBus:
 
     async def serve(self, handlers: Mapping[str, control.Handler]) -> None:
         """Answer people's requests, each verb with its handler."""
-        self._service = await control.serve(self._link.client, self._run, handlers)
-        await self._link.settle()
+        for verbs in (handlers.keys() & _KILL_SWITCH, handlers.keys() - _KILL_SWITCH):
+            if verbs:
+                chosen = {verb: handlers[verb] for verb in handlers if verb in verbs}
+                door = await self._door()
+                # One each: whoever has asked too much may still throw the switch.
+                quota = control.quota(self._clock.now_ns)
+                service = await control.serve(door.client, self._run, chosen, quota, self._turns)
+                self._services.append(service)
+                await door.settle()
 
     async def serve_join(self, handler: Callable[[JoinRequest], Awaitable[JoinReply]]) -> None:
         """Answer workers that ask for credentials."""
+        quota = Quota(_JOINS_PER_S, _JOINS_AT_ONCE, self._clock.now_ns)
 
         async def answer(msg: Msg) -> None:
+            if not quota.takes(msg.subject):
+                return
             try:
                 reply = await handler(decode_join_request(msg.data))
             except MessageError as error:
@@ -210,8 +243,9 @@ class NatsBus:
             if msg.reply:
                 await msg.respond(encode(reply))
 
-        await self._hear(subjects.join(self._run), answer)
-        await self._link.settle()
+        door = await self._door()
+        await self._hear(subjects.join(self._run), answer, door)
+        await door.settle()
 
     def shut(self) -> None:
         """Take nothing in any more: what is not acknowledged yet is the next Weaver's."""
@@ -219,21 +253,35 @@ class NatsBus:
 
     async def close(self) -> None:
         """Stop taking anything in, send what is waiting if the broker takes it, and disconnect."""
+        self.shut()
         with suppress(nats.errors.Error, TimeoutError):
             async with asyncio.timeout(_CLOSE_S):
-                if self.is_connected and self._service is not None:
-                    await self._service.stop()
+                for service in self._services:
+                    if self.is_connected:
+                        await service.stop()
                 if self.is_connected:
                     await self._outbox.join()
         self._posting.cancel()
         with suppress(asyncio.CancelledError):
             await self._posting
-        await self._link.close()
+        for link in (*self._doors, self._link):
+            await link.close()
 
-    async def _hear(self, subject: str, callback: Callable[[Msg], Awaitable[None]]) -> None:
-        await self._link.client.subscribe(
+    async def _door(self) -> Link:
+        door = await self._another()
+        self._doors.append(door)
+        return door
+
+    async def _hear(
+        self, subject: str, callback: Callable[[Msg], Awaitable[None]], door: Link | None = None
+    ) -> None:
+        async def take(msg: Msg) -> None:
+            await callback(msg)
+            await self._turns.give()
+
+        await (door or self._link).client.subscribe(
             subject,
-            cb=callback,
+            cb=take,
             pending_msgs_limit=_PENDING_MESSAGES,
             pending_bytes_limit=_PENDING_BYTES,
         )

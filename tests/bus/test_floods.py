@@ -1,0 +1,151 @@
+"""What one sender can take from the others by sending much: nothing that matters."""
+
+import asyncio
+import json
+import urllib.request
+
+import pytest
+
+from tests.settled import settle
+from torchloom_core import codec, subjects
+from torchloom_core.bus import NatsBus
+from torchloom_core.bus.inlet import Inlet
+from torchloom_core.bus.quota import Quota, Turns
+from torchloom_core.clock import SECOND_NS, ManualClock
+from torchloom_core.messages import JoinReply
+
+NOW_NS = 1_000 * SECOND_NS
+
+
+class Incoming:
+    def __init__(self, subject, data):
+        self.subject = subject
+        self.data = data
+
+
+def test_a_sender_has_so_much_at_once_and_more_after_a_rest():
+    clock = ManualClock(NOW_NS)
+    quota = Quota(2, 3, clock.now_ns)
+    assert [quota.takes("a") for _ in range(5)] == [True, True, True, False, False]
+    assert quota.takes("b")
+    clock.advance_s(1)
+    assert [quota.takes("a") for _ in range(3)] == [True, True, False]
+    clock.advance_s(1000)
+    assert [quota.takes("a") for _ in range(4)] == [True, True, True, False]
+
+
+def test_bytes_count_too_and_a_clock_that_goes_back_takes_nothing():
+    now_ns = [NOW_NS]
+    quota = Quota(1e9, 1e9, lambda: now_ns[0], bytes_per_s=10, bytes_at_once=100)
+    assert quota.takes("a", 90)
+    assert not quota.takes("a", 20)
+    assert quota.takes("a", 10)
+    now_ns[0] -= 100 * SECOND_NS
+    assert not quota.takes("a", 10)
+    now_ns[0] += SECOND_NS
+    assert quota.takes("a", 10)
+
+
+async def test_work_that_never_waits_gives_the_others_their_turn():
+    turns, ran = Turns(), 0
+
+    def run():
+        nonlocal ran
+        ran += 1
+
+    for expected in (1, 2):
+        asyncio.get_running_loop().call_soon(run)
+        for _ in range(10_000_000):
+            if ran == expected:
+                break
+            await turns.give()
+        assert ran == expected
+
+
+@pytest.mark.parametrize("kind", ["telemetry", "event", "ack"])
+async def test_of_what_a_worker_sends_too_fast_the_rest_is_dropped_and_told(make, kind):
+    got, dropped = [], []
+
+    def take(message, ts_ns):
+        got.append(message.worker)
+        return True
+
+    inlet = Inlet("run", ManualClock(NOW_NS), take, lambda *pair: dropped.append(pair))
+    encode = codec.encode_telemetry if kind == "telemetry" else codec.encode
+    body = {"telemetry": make.telemetry, "event": make.hello, "ack": make.ack}[kind]
+    for worker, count in (("g0-0", 10_000), ("g1-0", 1)):
+        subject = getattr(subjects, kind)("run", worker)
+        message = Incoming(subject, encode(body(worker=worker)))
+        for _ in range(count):
+            if kind == "telemetry":
+                await inlet.take_telemetry(message)
+            else:
+                assert inlet.take_report(message)  # or it would come again
+    assert got[-1] == "g1-0"
+    assert 1000 <= got.count("g0-0") <= 5000
+    assert len(got) + len(dropped) == 10_001
+    assert {reason for _, reason in dropped} == {"its sender sends more than it may"}
+
+
+@pytest.fixture
+async def still_bus(broker, arrivals):
+    """A bus for which no time passes."""
+    bus = await NatsBus.connect(
+        broker.url, "run", broker.credentials.weaver_creds, ManualClock(NOW_NS)
+    )
+    await bus.open(arrivals.receive, arrivals.reject)
+    yield bus
+    await bus.close()
+
+
+async def test_a_person_who_asks_too_much_is_not_answered_and_may_still_stop_all(
+    still_bus, connect_person, caplog
+):
+    asked = []
+
+    def noting(verb):
+        async def note(body, by):
+            asked.append((verb, by))
+            return b"{}"
+
+        return note
+
+    await still_bus.serve({verb: noting(verb) for verb in ("status", "actions.stop")})
+    mallory, bob = await connect_person("mallory"), await connect_person("bob")
+    for _ in range(2000):
+        await mallory.client.publish(subjects.control("run", "mallory", "status"), b"")
+    await settle(mallory.client)
+    for person in (mallory, bob):
+        stop = subjects.control("run", person.name, "actions.stop")
+        await person.client.request(stop, b"", timeout=60)
+    await bob.client.request(subjects.control("run", "bob", "status"), b"", timeout=60)
+    assert asked.count(("status", "mallory")) == 500
+    assert asked.count(("actions.stop", "mallory")) == 1
+    assert {("actions.stop", "bob"), ("status", "bob")} <= set(asked)
+    told = [r.getMessage() for r in caplog.records if "mallory" in r.getMessage()]
+    assert told == ["mallory asks status too often and is not answered (1 so far)"]
+
+
+async def test_a_flood_of_one_kind_is_not_in_the_way_of_another(bus, broker):
+    async def echo(body, by):
+        return body
+
+    async def refuse(request):
+        return JoinReply(error="no")
+
+    await bus.serve({"status": echo, "actions.stop": echo})
+    await bus.serve_join(refuse)
+    wanted = ["tl.telemetry.run.*", "tl.ctl.run.*.actions.stop", "tl.ctl.run.*.status"]
+    wanted.append("tl.join.run")
+    table = await asyncio.to_thread(_connections, broker.monitor_url)
+    carried_by = [
+        {connection["cid"] for connection in table if subject in connection["subscriptions_list"]}
+        for subject in wanted
+    ]
+    assert [len(cids) for cids in carried_by] == [1] * 4
+    assert len(set.union(*carried_by)) == 4
+
+
+def _connections(monitor_url):
+    with urllib.request.urlopen(f"{monitor_url}/connz?subs=1", timeout=30) as answer:
+        return [c for c in json.load(answer)["connections"] if "subscriptions_list" in c]
