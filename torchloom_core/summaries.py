@@ -4,14 +4,19 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from torchloom_core.endings import in_words
+from torchloom_core.telling import plain_line
 
 _LONGEST_FIELD = 80
 
 
 def summarise(kind: str, body: Mapping[str, Any]) -> str:
-    """Return one line on a message of this kind, given as plain dicts and lists."""
-    text = _TEXTS.get(kind)
-    return text(body) if text else ""
+    """Return one line on a message of this kind, given as plain dicts and lists.
+
+    What it quotes may have been written by anyone, and to look like another line.
+    """
+    text_of = _TEXTS.get(kind)
+    text = text_of(body) if text_of else ""
+    return plain_line(text, len(text))
 
 
 def describe_action(action: Mapping[str, Any]) -> str:

@@ -54,7 +54,12 @@ def plain_line(text: str, most: int = _MOST_CHARACTERS) -> str:
     'a b \\x1b[31m'
     """
     line = " ".join(text[: 4 * most].split())[:most]
-    return line if line.isprintable() else "".join(map(_printable, line))
+    return printable(line)
+
+
+def printable(text: str) -> str:
+    """Return ``text`` with what moves a terminal's cursor, or ends a line, spelt out."""
+    return text if text.isprintable() else "".join(map(_printable, text))
 
 
 def _printable(character: str) -> str:

@@ -2,6 +2,7 @@
 
 import logging
 
+from torchloom_core.summaries import summarise
 from torchloom_core.telling import Complaints, plain_line
 
 LOG = logging.getLogger("test")
@@ -31,3 +32,14 @@ def test_ever_new_keys_do_not_fill_the_log(caplog):
 
 def test_a_line_is_one_line_of_plain_characters():
     assert plain_line("a\n\tb\x1b[2J\u202e" + "c" * 999) == "a b\\x1b[2J\\u202e" + "c" * 292
+
+
+def test_what_a_summary_quotes_is_no_line_of_its_own_and_moves_no_cursor():
+    error = "x\n2026-01-01 00:00:00,000 WARNING verdict: p1.1\x1b[2J\x07 granted"
+    ended = {"status": 1, "expected": False, "step": -1, "error": error}
+    assert summarise("exit", ended) == (
+        "ended with status 1 before its first step: "
+        "x 2026-01-01 00:00:00,000 WARNING verdict: p1.1\\x1b[2J\\x07 granted"
+    )
+    long = {"text": "y" * 5000}
+    assert summarise("notice", long) == long["text"]

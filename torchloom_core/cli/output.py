@@ -9,6 +9,8 @@ from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderHook,
 from rich.control import Control
 from rich.segment import Segment
 
+from torchloom_core.telling import printable
+
 _PIPE_WIDTH = 200
 
 
@@ -22,7 +24,10 @@ def console() -> Console:
 
 
 class _Trimming(RenderHook):
-    """Has no line end in the blanks with which a table fills its last column."""
+    """Has no line end in the blanks with which a table fills its last column.
+
+    Nor does it pass on what is for terminals.
+    """
 
     def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
         return [one if isinstance(one, Control) else _Trimmed(one) for one in renderables]
@@ -36,10 +41,16 @@ class _Trimmed:
         for line in Segment.split_lines(console.render(self._renderable, options)):
             while line and not line[-1].text.rstrip():
                 line.pop()
-            yield from line[:-1]
+            yield from map(_plain, line[:-1])
             for text, style, control in line[-1:]:
-                yield Segment(text.rstrip(), style, control)
+                yield _plain(Segment(text.rstrip(), style, control))
             yield Segment.line()
+
+
+def _plain(segment: Segment) -> Segment:
+    """Return the segment without what its text, which anyone may have written, tells a terminal."""
+    text, style, control = segment
+    return segment if control else Segment(printable(text), style)
 
 
 def warn(text: str) -> None:
