@@ -156,10 +156,12 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
 class KnobTable(msgspec.Struct, frozen=True, kw_only=True):
     """Every knob of the run: what it is, what it should be, and what it is where.
 
-    A later :class:`Page` has the next ``values`` alone.
+    A later :class:`Page` has the next ``values`` alone. Of more specs than fit half a message
+    those declared last are ``left_out``: how many.
     """
 
     specs: tuple[KnobSpec, ...] = ()
     desired: tuple[KnobDesired, ...] = ()
     values: dict[str, dict[str, KnobValue]] = {}
     more: bool = False
+    left_out: int = 0

@@ -53,8 +53,9 @@ class NatsClient(Client):  # type: ignore[misc]  # nats-py has no types
     It also cancels a reconnect that is under way when it is closed. Where that one waits for the
     old connection to end, what both wait for is cancelled, and nobody had cancelled who closes.
 
-    What reads from the server ends over a reply subject or a status that is no UTF-8, which whoever may
-    publish at all may send. Here such a status is none, and such a subject has other characters.
+    What reads from the server ends over a reply subject or a status that is no UTF-8, which
+    whoever may publish at all may send. Here such a status is none, and such a subject has other
+    characters.
     """
 
     def __init__(self) -> None:

@@ -116,6 +116,8 @@ class PreparedWeaver:
         return encode(STATUS)
 
     async def _knobs(self, _: bytes, by: str) -> bytes:
+        if self.result == "broken":
+            raise RequestError("the fleet is on fire")
         return encode(KNOBS)
 
     def _doer(self, verb: str) -> Any:

@@ -226,8 +226,9 @@ def test_a_broker_on_which_no_weaver_answers_is_one_line(run):
     assert "no Weaver of run digits answers" in result.stderr
 
 
-def test_a_weaver_that_cannot_answer_is_one_line(run, weaver):
+@pytest.mark.parametrize("words", [["status"], ["knob", "list"], ["knob", "get", "lr"]])
+def test_a_weaver_that_cannot_answer_is_one_line(run, weaver, words):
     weaver.result = "broken"
-    result = run.torchloom("status")
+    result = run.torchloom(*words)
     assert result.returncode == 5
     assert result.stderr == "torchloom: the fleet is on fire\n"

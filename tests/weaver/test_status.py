@@ -6,7 +6,8 @@ from tests.kernel.runs import Run, hello, make_kernel, three_groups
 from torchloom_core.actions import ChangeKnob, DrainGroup
 from torchloom_core.codec import MAX_MESSAGE_BYTES, encode
 from torchloom_core.config import Config
-from torchloom_core.messages import Exit
+from torchloom_core.limits import MAX_CHOICES, MAX_KNOBS
+from torchloom_core.messages import Exit, KnobSpec
 from torchloom_core.plugins import ActivePlugins
 from torchloom_core.weaver.status import describe, describe_knobs
 
@@ -101,3 +102,17 @@ def test_a_worker_that_nobody_hears_of_is_silent():
     run.now_ns += 11 * 10**9
     run.hear("b-0")
     assert endings(run) == {"a-0": "silent", "b-0": "", "c-0": "silent"}
+
+
+def test_knobs_that_fill_an_answer_do_not_keep_the_others_from_being_told():
+    run = run_of(1)
+    choices = tuple(f"{number}{'x' * 40}" for number in range(MAX_CHOICES))
+    for worker in ("g1", "g2"):
+        specs = (
+            KnobSpec(name=f"{worker}.{n}", kind="choice", choices=choices) for n in range(MAX_KNOBS)
+        )
+        run.feed(hello(f"{worker}-0", knobs=tuple(specs), values={}))
+    table = describe_knobs(run.kernel)
+    assert len(encode(table)) < MAX_MESSAGE_BYTES
+    assert table.specs[0].name == "lr"
+    assert len(table.specs) + table.left_out == 1 + 2 * MAX_KNOBS

@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from torchloom_core.cli.options import AsJson, Connection, Wait
-from torchloom_core.cli.output import console, print_json
+from torchloom_core.cli.output import console, print_json, warn
 from torchloom_core.cli.weaver_client import act, ask_knobs, open_client
 from torchloom_core.codec import UNREADABLE
 from torchloom_core.control import KnobSet, KnobTable, KnobUnset
@@ -46,6 +46,8 @@ def list_knobs(*, json: AsJson = False, connection: Connection = _HERE) -> None:
             escape(name), "", "", escape(_wanted(table, name)), "-", "no worker has it now"
         )
     console().print(rows)
+    if table.left_out:
+        warn(f"{table.left_out} more knobs are not listed: they do not fit an answer")
 
 
 def get_knob(

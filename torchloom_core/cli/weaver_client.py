@@ -94,10 +94,11 @@ async def ask(
     data = msgspec.json.encode(body) if body is not None else b""
     reply = await client.ask(verb, data, _ANSWER_S, tries)
     try:
+        if answer is not Answer:  # a refusal would pass for an answer in which nothing is set
+            with suppress(*UNREADABLE):
+                raise RequestError(msgspec.json.decode(reply, type=Answer).text)
         return msgspec.json.decode(reply, type=answer)
     except UNREADABLE as error:
-        with suppress(*UNREADABLE):
-            raise RequestError(msgspec.json.decode(reply, type=Answer).text) from None
         raise RequestError(f"{verb}: need a {answer.__name__} for an answer: {error}") from None
 
 

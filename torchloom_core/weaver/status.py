@@ -30,6 +30,8 @@ _REASON_CHARACTERS = 300
 _PAGE_BYTES = 500_000
 """Half of a message: the other half is for what is not told of each worker."""
 
+_SPECS_BYTES = 400_000
+
 
 def describe(
     kernel: Kernel,
@@ -104,8 +106,11 @@ def describe_knobs(kernel: Kernel, after: str = "") -> KnobTable:
     values = {worker: knobs for worker, knobs in page}
     if after:
         return KnobTable(values=values, more=more)
+    known = fleet.knob_specs
+    specs, _ = _page(known.values(), _SPECS_BYTES)
     return KnobTable(
-        specs=tuple(fleet.knob_specs.values()),
+        specs=tuple(specs),
+        left_out=len(known) - len(specs),
         desired=kernel.desired.snapshot(),
         values=values,
         more=more,
@@ -124,13 +129,13 @@ def _row_after(kernel: Kernel, worker: str) -> int:
     return kernel.fleet.row_of.get(worker, -1) + 1
 
 
-def _page(rows: Iterable[_T]) -> tuple[list[_T], bool]:
+def _page(rows: Iterable[_T], most_bytes: int = _PAGE_BYTES) -> tuple[list[_T], bool]:
     """Return the rows that fit a message, and whether there are more."""
     page: list[_T] = []
     size = 0
     for row in rows:
         size += len(msgspec.json.encode(row))
-        if page and size > _PAGE_BYTES:
+        if page and size > most_bytes:
             return page, True
         page.append(row)
     return page, False
