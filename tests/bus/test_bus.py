@@ -323,6 +323,21 @@ async def test_a_server_without_jetstream_is_one_clear_line(own_server):
         await NatsBus.connect(url, "run")
 
 
+async def test_a_worker_that_says_to_be_of_anothers_group_is_not_believed(
+    bus, arrivals, connect_worker, make
+):
+    worker = await connect_worker("g0-0")
+    mine = subjects.event("run", "g0-0")
+    for changes in ({"group": "g1"}, {"rank": 1}, {}):
+        await worker.client.publish(mine, codec.encode(make.hello(**changes)))
+    await arrivals.until(lambda a: a.messages)
+    assert arrivals.messages == [make.hello()]
+    assert arrivals.malformed == [
+        (mine, "need worker <group>-<rank>, g1-0, was g0-0"),
+        (mine, "need worker <group>-<rank>, g0-1, was g0-0"),
+    ]
+
+
 async def test_an_oversized_message_is_malformed(own_server, arrivals, tmp_path, make):
     url = await own_server(f'max_payload: 4MB\njetstream {{ store_dir: "{tmp_path}/js" }}\n')
     bus = await NatsBus.connect(url, "run")

@@ -75,7 +75,8 @@ async def test_of_what_a_worker_sends_too_fast_the_rest_is_dropped_and_told(make
     body = {"telemetry": make.telemetry, "event": make.hello, "ack": make.ack}[kind]
     for worker, count in (("g0-0", 10_000), ("g1-0", 1)):
         subject = getattr(subjects, kind)("run", worker)
-        message = Incoming(subject, encode(body(worker=worker)))
+        group = {"group": worker[:2]} if kind == "event" else {}
+        message = Incoming(subject, encode(body(worker=worker, **group)))
         for _ in range(count):
             if kind == "telemetry":
                 await inlet.take_telemetry(message)

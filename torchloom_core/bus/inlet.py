@@ -11,7 +11,7 @@ from torchloom_core.bus.quota import Quota
 from torchloom_core.clock import Clock
 from torchloom_core.codec import MAX_MESSAGE_BYTES, decode_ack, decode_event, decode_telemetry
 from torchloom_core.errors import MessageError
-from torchloom_core.messages import Ack, Telemetry, WorkerEvent
+from torchloom_core.messages import Ack, Hello, Telemetry, WorkerEvent
 from torchloom_core.telling import Complaints, plain_line
 
 _log = logging.getLogger(__name__)
@@ -90,6 +90,11 @@ class Inlet:
                 msg.subject,
                 f"need the run and worker of the subject, was {message.run!r}, {message.worker!r}",
             )
+            return True
+        if isinstance(message, Hello) and message.worker != f"{message.group}-{message.rank}":
+            # The server vouches for the name alone: nobody may say to be of another's group.
+            named = f"{message.group}-{message.rank}"
+            self.reject(msg.subject, f"need worker <group>-<rank>, {named}, was {message.worker}")
             return True
         return self._receive(message, ts_recv_ns)  # type: ignore[arg-type]
 
