@@ -1,6 +1,7 @@
 """A name that is in use stays its worker's, whichever Weaver gave it."""
 
 import asyncio
+import logging
 import os
 import signal
 
@@ -12,7 +13,7 @@ from tests.settled import settle
 from torchloom_core import codec, nats_jwt, subjects
 from torchloom_core.config import parse
 from torchloom_core.credentials import Credentials
-from torchloom_core.messages import Hello, JoinRequest
+from torchloom_core.messages import Hello, JoinRequest, Telemetry
 from torchloom_core.plugins import ActivePlugins
 from torchloom_core.weaver import run
 
@@ -38,11 +39,7 @@ async def test_the_name_of_a_worker_that_an_earlier_weaver_enrolled_is_refused_t
     url, tmp_path
 ):
     credentials = Credentials.find(tmp_path, "run")
-    seed = nats_jwt.new_seed("user")
-    jwt = credentials.worker_jwt("g0-0", nats_jwt.public_key(seed))
-    worker = await nats.connect(
-        url, user_credentials=RawCredentials(nats_jwt.creds_text(jwt, seed))
-    )
+    worker = await _worker(url, credentials, "g0-0")
     person = await nats.connect(url, user_credentials=str(credentials.operator_creds))
     joiner = await nats.connect(
         url,
@@ -63,3 +60,30 @@ async def test_the_name_of_a_worker_that_an_earlier_weaver_enrolled_is_refused_t
         assert bool(reply.jwt) is not bool(error)
     for client in (worker, person, joiner):
         await client.close()
+
+
+async def test_a_worker_that_never_says_hello_is_logged_once_and_told_at_each_tick(
+    url, tmp_path, caplog
+):
+    caplog.set_level(logging.WARNING)
+    credentials = Credentials.find(tmp_path, "run")
+    weaver = await nats.connect(url, user_credentials=str(credentials.weaver_creds))
+    noticed = await weaver.subscribe(subjects.out("run", "notice"))
+    await settle(weaver)
+    batch = Telemetry(
+        run="run", worker="g0-0", incarnation=1, seq=0, state="training", step=1, progress_age_s=0
+    )
+    worker = await _worker(url, credentials, "g0-0")
+    for _ in range(3):
+        await worker.publish(subjects.telemetry("run", "g0-0"), codec.encode_telemetry(batch))
+        await noticed.next_msg(60)
+    logged = [r.getMessage() for r in caplog.records if "never said hello" in r.getMessage()]
+    assert logged == ["notice: g0-0 reports but never said hello (1 so far)"]
+    for client in (worker, weaver):
+        await client.close()
+
+
+async def _worker(url, credentials, name):
+    seed = nats_jwt.new_seed("user")
+    jwt = credentials.worker_jwt(name, nats_jwt.public_key(seed))
+    return await nats.connect(url, user_credentials=RawCredentials(nats_jwt.creds_text(jwt, seed)))

@@ -42,6 +42,7 @@ from torchloom_core.messages import Hold, JoinReply, JoinRequest, Telemetry
 from torchloom_core.plugins import ActivePlugins
 from torchloom_core.policy_host import DeadlineGuard
 from torchloom_core.summaries import summarise
+from torchloom_core.telling import Complaints
 from torchloom_core.trajectory.reader import Recorded
 from torchloom_core.trajectory.writer import TrajectoryWriter
 from torchloom_core.weaver.desk import Desk
@@ -81,6 +82,7 @@ class Weaver:
         self._outbox = Outbox(bus, clock, epoch)
         self._poison: Recorded | None = None
         self._forecasts: set[asyncio.Task[None]] = set()
+        self._complaints = Complaints(log, clock.now_ns)
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.desk = Desk(epoch, self.enter, self.status, partial(describe_knobs, self._kernel))
 
@@ -141,7 +143,7 @@ class Weaver:
         self._trajectory.flush()
         self._outbox.post(outputs, self._kernel.changes(), self._kernel.seq)
         for output in outputs:
-            _log(output)
+            self._log(output)
             if isinstance(output, Reply):
                 self.desk.reply(output)
             elif isinstance(output, PauseHeld):
@@ -274,16 +276,18 @@ class Weaver:
             after=after,
         )
 
-
-def _log(output: Output) -> None:
-    match output:
-        case Notice(kind="hello" | "exit" | "wanted" | "run_over") | CordonOver() | Verdict():
-            level = logging.INFO
-        case Outcome(action=Alert()) | Notice() | PolicyFailed():
-            level = logging.WARNING
-        case Outcome(result=result):
-            level = logging.INFO if result == "done" else logging.WARNING
-        case _:
-            return
-    kind = str(output.__struct_config__.tag)
-    log.log(level, "%s: %s", kind, summarise(kind, msgspec.to_builtins(output)))
+    def _log(self, output: Output) -> None:
+        match output:
+            case Notice(kind="stranger", worker=worker, text=text):
+                self._complaints.add(worker, f"notice: {text}")  # it is one at each tick
+                return
+            case Notice(kind="hello" | "exit" | "wanted" | "run_over") | CordonOver() | Verdict():
+                level = logging.INFO
+            case Outcome(action=Alert()) | Notice() | PolicyFailed():
+                level = logging.WARNING
+            case Outcome(result=result):
+                level = logging.INFO if result == "done" else logging.WARNING
+            case _:
+                return
+        kind = str(output.__struct_config__.tag)
+        log.log(level, "%s: %s", kind, summarise(kind, msgspec.to_builtins(output)))
