@@ -8,7 +8,7 @@ import pytest
 
 from tests.settled import settle
 from torchloom_core import codec, subjects
-from torchloom_core.bus import NatsBus
+from torchloom_core.bus import NatsBus, store
 from torchloom_core.bus.inlet import Inlet
 from torchloom_core.bus.quota import Quota, Turns
 from torchloom_core.clock import SECOND_NS, ManualClock
@@ -145,6 +145,20 @@ async def test_a_flood_of_one_kind_is_not_in_the_way_of_another(bus, broker):
     ]
     assert [len(cids) for cids in carried_by] == [1] * 4
     assert len(set.union(*carried_by)) == 4
+
+
+async def test_of_one_workers_reports_the_oldest_go_and_anothers_stay(
+    broker, connect_bus, connect_worker, make, monkeypatch
+):
+    monkeypatch.setattr(store, "_REPORTS_KEPT", 5)
+    bus = await connect_bus()
+    for name, count in (("g0-0", 9), ("g1-0", 2)):
+        worker = await connect_worker(name)
+        for _ in range(count):
+            hello = codec.encode(make.hello())
+            await worker.client.jetstream().publish(subjects.event("run", name), hello)
+    info = await bus._store._js.stream_info("TL_REPORT_run", subjects_filter=">")
+    assert info.state.subjects == {"tl.evt.run.g0-0": 5, "tl.evt.run.g1-0": 2}
 
 
 def _connections(monitor_url):

@@ -52,6 +52,8 @@ pulled; the later ones are for trainers that take long over a step, or hang.
 """
 
 _REPORTS_IN_FLIGHT = 4096
+_REPORTS_KEPT = 20_000
+"""Of one worker's events, and of its acks: of more the oldest go."""
 _MAX_WORKERS = 100_000
 """Each has a consumer of its own; what the server sets by itself is 1,000."""
 
@@ -126,7 +128,8 @@ class Store:
         """Make streams and bucket, or bring them up to date; reports go to ``reports_to``."""
         run = self._run
         await self._make_stream(subjects.command_stream(run), subjects.command(run))
-        await self._make_stream(subjects.report_stream(run), subjects.ack(run), subjects.event(run))
+        heard = subjects.ack(run), subjects.event(run)
+        await self._make_stream(subjects.report_stream(run), *heard, each=_REPORTS_KEPT)
         self._kv = await self._link.persist("make the key-value bucket", self._make_bucket)
         # A push consumer with a fixed subject: the quickest, nothing to poll, and a new Weaver
         # takes over at once from one that hangs.
@@ -260,13 +263,14 @@ class Store:
             raise BrokerError("the bus is not open")
         return self._kv
 
-    async def _make_stream(self, name: str, *heard: str) -> None:
+    async def _make_stream(self, name: str, *heard: str, each: int = -1) -> None:
         config = StreamConfig(
             name=name,
             subjects=list(heard),
             retention=RetentionPolicy.LIMITS,
             storage=StorageType.FILE,
             max_age=_KEPT_S,
+            max_msgs_per_subject=each,
             duplicate_window=_DUPLICATES_S,
             max_consumers=_MAX_WORKERS,
         )
