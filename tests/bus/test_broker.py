@@ -248,6 +248,23 @@ async def test_a_state_folder_that_cannot_be_written_is_one_clear_line(tmp_path)
     )
 
 
+@pytest.mark.parametrize("name", ["lock", "startup.log", "nats.log"])
+async def test_a_folder_in_the_place_of_a_file_is_one_clear_line(tmp_path, name):
+    folder = tmp_path / "state" / "broker"
+    (folder / name).mkdir(parents=True)
+    with pytest.raises((StateError, BrokerError)) as caught:
+        await EmbeddedBroker(tmp_path / "state", "run").start()
+    assert "\n" not in str(caught.value)
+
+
+async def test_a_ports_file_of_no_process_is_passed_over(broker, tmp_path):
+    await broker.stop()
+    for name in ("abc", "99999999999999999999999", "-1", "0"):
+        (tmp_path / "state" / "broker" / f"nats-server_{name}.ports").write_text("{}")
+    await broker.start()
+    assert broker.is_alive()
+
+
 async def test_damaged_keys_are_one_clear_line(broker, tmp_path):
     keys = tmp_path / "state" / "broker" / "keys" / "keys.json"
     keys.write_text("{}")

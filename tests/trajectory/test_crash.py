@@ -17,8 +17,9 @@ import pytest
 from torchloom_core.config import Config
 from torchloom_core.decisions import Notice, Tick
 from torchloom_core.errors import StateError
+from torchloom_core.limits import MAX_COUNT
 from torchloom_core.messages import Telemetry
-from torchloom_core.trajectory.layout import PartKind, part_paths
+from torchloom_core.trajectory.layout import PartKind, newest_epoch, part_paths
 from torchloom_core.trajectory.reader import Recorded, lives
 from torchloom_core.trajectory.writer import TrajectoryWriter
 
@@ -308,3 +309,18 @@ def test_a_full_disk_is_one_line_and_leaves_whole_records(kind: PartKind, tmp_pa
     with pytest.raises(StateError, match=r"File too large"):
         writer.close()
     assert len(read(tmp_path)) == flushed
+
+
+def test_a_folder_in_the_place_of_a_part_is_one_clear_line(tmp_path):
+    write_life(tmp_path)
+    part = only_part(tmp_path, "events")
+    part.unlink()
+    part.mkdir()
+    with pytest.raises(StateError, match=r"events-000001\.jsonl: cannot be read: Is a directory"):
+        list(lives(tmp_path)[0].events_after(0))
+
+
+def test_a_folder_of_an_epoch_that_cannot_be_is_no_epochs(tmp_path):
+    for name in ("epoch-000007", f"epoch-{MAX_COUNT}", "epoch-99999999999999999999", "epoch-x"):
+        (tmp_path / name).mkdir()
+    assert newest_epoch(tmp_path) == 7

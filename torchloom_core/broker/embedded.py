@@ -9,6 +9,7 @@ import asyncio
 import fcntl
 import json
 import logging
+import re
 import socket
 import time
 from collections.abc import Iterator
@@ -34,6 +35,7 @@ _WATCH_S = 0.1
 _RETRY_S = 1.0
 _HEALTH_S = 5.0
 _FATAL = "[FTL]"
+_PID = re.compile("[1-9][0-9]{0,8}")
 _LOOPBACK_OF = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 """Where this host reaches a server that listens on every address."""
 
@@ -245,9 +247,9 @@ class EmbeddedBroker:
         """End every server of ours, even one whose start was cut short before it was recorded."""
         for ports_file in self._folder.glob("nats-server_*.ports"):
             pid = ports_file.stem.rpartition("_")[2]
-            if pid.isdecimal():
+            if _PID.fullmatch(pid):
                 end(int(pid), str(self._config_path), _STOP_PATIENCE_S)
-                ports_file.unlink(missing_ok=True)
+            ports_file.unlink(missing_ok=True)
 
     def _config(self, port: int) -> str:
         # A server that is killed loses nothing; sync_interval is what a power cut may take.

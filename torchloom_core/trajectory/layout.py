@@ -20,7 +20,7 @@ import msgspec
 import pyarrow as pa
 
 from torchloom_core.errors import StateError
-from torchloom_core.limits import Count, Int64
+from torchloom_core.limits import MAX_COUNT, Count, Int64
 
 FORMAT = 1
 """Version of all that this module describes; it rises when an old reader would misread."""
@@ -115,9 +115,13 @@ def life_folder(root: Path, epoch: int) -> Path:
 
 
 def epochs(root: Path) -> list[int]:
-    """Return the epochs that have a folder, lowest first."""
-    numbers = (path.name.partition("-")[2] for path in root.glob("epoch-*"))
-    return sorted(int(number) for number in numbers if number.isdecimal())
+    """Return the epochs that have a folder, lowest first.
+
+    A number after which there is none that a message can carry is no epoch's.
+    """
+    names = (path.name.partition("-")[2] for path in root.glob("epoch-*"))
+    numbers = (int(name) for name in names if name.isdecimal())
+    return sorted(number for number in numbers if number < MAX_COUNT)
 
 
 def newest_epoch(root: Path) -> int:

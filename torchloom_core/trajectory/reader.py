@@ -129,8 +129,11 @@ class Life:
         paths = part_paths(self.folder, "events")
         first = 0
         for number, path in enumerate(paths):
-            with path.open("rb") as file:
-                head = file.readline()
+            try:
+                with path.open("rb") as file:
+                    head = file.readline()
+            except OSError as error:
+                raise state_error(path, "cannot be read", error) from None
             if head.endswith(b"\n") and _decode(_line_decoder, head, f"{path}:1").seq <= seq:
                 first = number
         return paths[first:]
