@@ -1,6 +1,7 @@
 """Training goes on, and commands are done once, whatever dies."""
 
 import asyncio
+import contextlib
 import os
 import signal
 
@@ -178,3 +179,29 @@ async def test_a_hang_is_told_once_with_the_stacks(weaver, start_trainer):
     await weaver.beat(lambda batch: batch.progress_age_s > age_s + 1.0)
     assert len([e for e in weaver.events if isinstance(e, Note) and e.kind == "hang"]) == 1
     assert trainer.process.poll() is None
+
+
+@pytest.mark.parametrize("greeting", [b'{"version": 7, "max_payload": "x"}', b"[]", b"{}", b"null"])
+async def test_a_server_that_greets_with_nonsense_ends_no_sidecar(
+    start_trainer, join_file, greeting
+):
+    async def serve(reader, writer):
+        writer.write(b"INFO " + greeting + b"\r\n")
+        greeted.set()
+        with contextlib.suppress(ConnectionError):
+            await reader.read()
+        writer.close()
+
+    greeted = asyncio.Event()
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    join = JoinFile(url=f"nats://127.0.0.1:{port}", run="run", creds="")
+    join_file.write_bytes(msgspec.json.encode(join))
+    trainer = start_trainer()
+    await trainer.goes_on()
+    await asyncio.wait_for(greeted.wait(), 60)
+    await trainer.until(lambda: trainer.errors)
+    assert "Traceback" not in trainer.errors
+    assert "fault of its own" not in trainer.errors
+    assert "the sidecar is gone" not in trainer.errors
+    server.close()

@@ -226,6 +226,15 @@ class Uplink:
     async def _connect(
         self, client: Client, creds: str, inbox_prefix: str, *, reconnect: bool
     ) -> None:
+        try:
+            await self._connect_to(client, creds, inbox_prefix, reconnect=reconnect)
+        except (AttributeError, KeyError, TypeError) as error:
+            # What nats-py makes of a greeting in which something is of another type.
+            raise nats.errors.Error(f"it is no NATS server: {error}") from None
+
+    async def _connect_to(
+        self, client: Client, creds: str, inbox_prefix: str, *, reconnect: bool
+    ) -> None:
         await client.connect(
             self._join.url,
             user_credentials=RawCredentials(creds) if creds else None,
