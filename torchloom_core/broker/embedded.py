@@ -249,7 +249,7 @@ class EmbeddedBroker:
             pid = ports_file.stem.rpartition("_")[2]
             if _PID.fullmatch(pid):
                 end(int(pid), str(self._config_path), _STOP_PATIENCE_S)
-            ports_file.unlink(missing_ok=True)
+                ports_file.unlink(missing_ok=True)
 
     def _config(self, port: int) -> str:
         # A server that is killed loses nothing; sync_interval is what a power cut may take.
