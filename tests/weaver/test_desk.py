@@ -116,6 +116,24 @@ async def test_a_request_that_cannot_be_read_is_one_line_that_names_its_verb(
     assert not asked
 
 
+@pytest.mark.parametrize(
+    ("verb", "body"),
+    [
+        ("knob.set", '{"knob": "lr", "value": 0.1, "workers": "a-0"}'),
+        ("knob.unset", '{"knob": "lr", "workers": "a-0"}'),
+        ("propose", f'{{{PAUSE}, "shure": true}}'),
+        ("approve", '{"proposal": "p1.1", "sure": true}'),
+        ("status", '{"behind": "a-0"}'),
+    ],
+)
+async def test_a_field_that_a_verb_does_not_have_is_refused_and_not_passed_over(
+    desk, asked, verb, body
+):
+    with pytest.raises(MessageError, match=f"^{verb}: Object contains unknown field "):
+        await desk.verbs[verb](body.encode(), "alice")
+    assert not asked
+
+
 async def test_the_kernels_answer_goes_to_who_asked_and_once():
     asked = []
     desk = Desk(1, asked.append, *2 * [None])
