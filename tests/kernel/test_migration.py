@@ -26,7 +26,15 @@ from torchloom_core.actions import (
     SaveCheckpoint,
 )
 from torchloom_core.clock import SECOND_NS
-from torchloom_core.decisions import CommandLife, Issue, Notice, Outcome, Recall, Verdict
+from torchloom_core.decisions import (
+    CommandLife,
+    Issue,
+    Notice,
+    Outcome,
+    Recall,
+    Recovered,
+    Verdict,
+)
 from torchloom_core.messages import Drain, Join, Pause, SetKnob
 from torchloom_core.requests import Approve, ResumeActions, StopActions
 
@@ -153,6 +161,20 @@ def test_an_exit_that_overtakes_the_last_ack_of_a_drain_counts_as_drained(run):
     assert only(CommandLife, outputs).status == "applied"
     assert only(Outcome, outputs).result == "done"
     assert run.ack(drain) == []
+
+
+def test_a_worker_that_was_killed_during_its_drain_was_not_drained(run):
+    run.ask(DrainGroup(group="a"))
+    run.exit("a-0")
+    assert run.kernel.fleet.ending[run.kernel.fleet.row_of["a-0"]] == "killed"
+
+
+def test_a_successor_that_hears_the_exit_of_a_drained_worker_before_its_hello_ends_the_drain(run):
+    run.ask(DrainGroup(group="a"))
+    after = Run(make_kernel(), now_ns=run.now_ns)
+    after.feed(Recovered(epoch=2, control=run.kernel.control()))
+    assert only(CommandLife, after.exit("a-0", expected=True)).status == "applied"
+    assert only(Outcome, after.outputs).result == "done"
 
 
 def test_commands_nobody_answers_expire_and_end_the_plan(run):

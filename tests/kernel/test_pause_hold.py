@@ -178,6 +178,14 @@ def test_a_paused_run_is_not_paused_again(run):
     )
 
 
+def test_a_run_that_is_being_resumed_is_not_paused_meanwhile(run):
+    held(run)
+    run.ask(ResumeRun())
+    assert only(Reply, run.ask(PauseRun())).text == (
+        "denied by impossible: the run is just being resumed"
+    )
+
+
 @pytest.mark.parametrize(
     ("happens", "why"),
     [

@@ -2,9 +2,10 @@
 
 from typing import Any
 
-from tests.kernel.runs import Run, Says, active, hello, make_kernel, of, only, proposal
-from torchloom_core.actions import Migrate
+from tests.kernel.runs import Run, Says, active, hello, make_kernel, of, only, proposal, telemetry
+from torchloom_core.actions import ChangeKnob, DrainGroup, Migrate
 from torchloom_core.decisions import Issue, Verdict
+from torchloom_core.requests import ResumeActions, StopActions
 
 CONFIG = "[arbiter]\nmax_in_motion_share = 1\n[arbiter.breaker]\nmax_moved_share = 1"
 
@@ -96,3 +97,30 @@ def test_a_standby_that_was_heard_of_just_in_time_is_taken():
     run.tick(10.0)
     run.feed(hello("a-0"))
     assert joined(run) == ["s-0"]
+
+
+def test_a_standby_that_is_told_a_knob_is_taken_all_the_same():
+    run = run_with(("a-0", {}), ("s-0", STANDBY))
+    told = of(Issue, run.ask(ChangeKnob(knob="lr", value=0.5)))
+    assert [issue.command.worker for issue in told] == ["a-0", "s-0"]
+    assert joined(run) == ["s-0"]
+
+
+def test_a_standby_whose_drain_was_taken_back_is_not_taken_but_may_be_drained_again():
+    run = run_with(("a-0", {}), ("s-0", STANDBY))
+    run.ask(DrainGroup(group="s"))
+    run.want(StopActions())
+    run.want(ResumeActions())
+    assert refusal(run).startswith("no stand-by fits a")
+    assert only(Verdict, run.ask(DrainGroup(group="s"))).granted
+
+
+def test_two_migrations_go_on_in_one_tick():
+    run = run_with(("a-0", {}), ("b-0", {}), ("s-0", STANDBY), ("t-0", STANDBY))
+    for group in "ab":
+        for issue in of(Issue, run.ask(Migrate(group=group))):
+            run.ack(issue.command)
+    run.feed(telemetry("s-0"))
+    run.feed(telemetry("t-0"))
+    drains = of(Issue, run.tick())
+    assert [issue.command.worker for issue in drains] == ["a-0", "b-0"]
