@@ -255,7 +255,7 @@ async def test_a_weaver_with_the_rights_of_a_person_ends_at_once_and_with_one_li
     creds = tmp_path / "alice.creds"
     creds.write_text(broker.credentials.person_creds_text("alice", nats_jwt.new_seed("user")))
     need = f"{broker.url}: need credentials with a Weaver's rights, those given lack them: nats: "
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         with pytest.raises(BrokerError, match=re.escape(need)):
             await NatsBus.connect(broker.url, "run", creds)
     assert not [r for r in caplog.records if r.levelname in ("WARNING", "ERROR")]

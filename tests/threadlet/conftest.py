@@ -33,7 +33,7 @@ from torchloom_core.messages import (
     RollCall,
 )
 
-DEADLINE_S = 40.0
+DEADLINE_S = 90.0
 RUN = "run"
 HERE = Path(__file__).parent
 

@@ -14,7 +14,7 @@ from torchloom_core.codec import decode_event
 from torchloom_core.messages import Exit, Hello, Note
 from torchloom_threadlet.mail import Mail
 
-DEADLINE_S = 40.0
+DEADLINE_S = 90.0
 HELLO = Hello(run="run", worker="g0-0", incarnation=1, group="g0", rank=0, node="n1")
 EXIT = Exit(run="run", worker="g0-0", incarnation=1, status=-9, expected=False)
 

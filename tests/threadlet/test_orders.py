@@ -14,7 +14,7 @@ from torchloom_core.bus import NatsBus
 from torchloom_core.messages import Ack, Checkpoint, Command
 from torchloom_threadlet.orders import Orders
 
-DEADLINE_S = 40.0
+DEADLINE_S = 90.0
 NOW_NS = time.time_ns()
 COMMAND = Command(
     id="c1", run="run", worker="g0-0", incarnation=1, epoch=1, issued_ns=NOW_NS,

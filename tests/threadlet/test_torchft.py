@@ -14,7 +14,7 @@ from tests.docs.attached import attached
 from torchloom_core.messages import Checkpoint, Drain, Exit, Hello, Join, Note, SetKnob
 from torchloom_threadlet.torchft import TorchftLoom, attach
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 STEPS = 150
 QUIET = {"RUST_LOG": "error", "OMP_NUM_THREADS": "1", "TORCHLOOM_HEARTBEAT_S": "0.2"}
 
@@ -109,13 +109,11 @@ async def test_a_group_moves_to_a_stand_by_without_a_failed_step(weaver, start_g
     assert (await weaver.ask(hellos["g2"], Join(), "join")).status == "applied"
     joined = await weaver.beat(lambda batch: batch.state == "training", "g2-0")
     assert (await weaver.ask(hellos["g0"], Drain(), "drain")).status == "applied"
-    end = await weaver.event(Exit, "g0-0")
-    assert (end.status, end.expected) == (0, True)
     assert joined.step < STEPS
 
     assert (await weaver.ask(hellos["g1"], Checkpoint(), "save")).status == "applied"
     assert started[1].saved
-    for name in ("g1", "g2"):
+    for name in ("g0", "g1", "g2"):
         end = await weaver.event(Exit, f"{name}-0")
         assert (end.status, end.expected) == (0, True)
 
@@ -156,7 +154,7 @@ async def test_a_script_of_nested_loops_is_drained_and_torchrun_takes_it_for_don
     assert (await weaver.ask(hello, Drain())).status == "applied"
     end = await weaver.event(Exit)
     assert (end.status, end.expected) == (0, True)
-    assert await asyncio.to_thread(torchrun.wait, 40) == 0
+    assert await asyncio.to_thread(torchrun.wait, 90) == 0
     line = "g0-0 was drained and its loop goes on: it ends here, with status 0"
     assert printed.read_text().count(line) == 1
     lives = {event.incarnation for event in weaver.events if isinstance(event, Hello)}
