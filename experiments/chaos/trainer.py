@@ -25,8 +25,12 @@ class WatchedLoom(torchft.TorchftLoom):
     """Journals each deed at the moment it is done in the training thread."""
 
     def wait_to_join(self) -> None:
-        """Stand by, and write down that it is over."""
-        super().wait_to_join()
+        """Stand by, and write down how that ended."""
+        try:
+            super().wait_to_join()
+        except SystemExit:
+            note("drain")
+            raise
         note("join")
 
     def manage(self, manager: Any, optimizer: Any = None) -> None:
