@@ -61,6 +61,8 @@ class Workforce(msgspec.Struct, frozen=True, kw_only=True):
         if self.backend == "loky":
             # One that has grown ends between two runs, and another takes its place.
             warnings.filterwarnings("ignore", "A worker stopped while some jobs", UserWarning)
+            # Whoever interrupts is told by us what is kept.
+            warnings.filterwarnings("ignore", r"\d+ tasks (have been|which were)", UserWarning)
             work = joblib.Parallel(
                 n_jobs=self.jobs, return_as="generator_unordered", initializer=_leave_interrupts
             )
