@@ -199,7 +199,7 @@ class NatsBus:
         await self._store.write(self._epoch, entries)
 
     async def take_over(self) -> None:
-        """Say that this epoch's entries are all of the state; StateError if another's are now."""
+        """Say that this epoch's entries are all of the state; raises as :meth:`Store.take_over`."""
         await self._store.take_over(self._epoch)
 
     async def claim_epoch(self, above: int = 0) -> int:
