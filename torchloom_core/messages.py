@@ -73,7 +73,7 @@ KnobSpecs = Annotated[tuple[KnobSpec, ...], msgspec.Meta(max_length=MAX_KNOBS)]
 KnobValues = Annotated[dict[KnobName, KnobValue], msgspec.Meta(max_length=MAX_KNOBS)]
 
 
-class Telemetry(msgspec.Struct, frozen=True, kw_only=True):
+class Telemetry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One batch of one worker's samples, and its heartbeat.
 
     Sent at least once per heartbeat interval, with ``metrics`` empty if there is nothing to

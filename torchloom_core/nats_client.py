@@ -92,6 +92,8 @@ class NatsClient(Client):  # type: ignore[misc]  # nats-py has no types
                 flush.cancel()
 
     async def _process_headers(self, headers: bytes) -> dict[str, str] | None:
+        if not headers:  # asked first, since nearly no message has any
+            return None
         try:
             return await super()._process_headers(headers)  # type: ignore[no-any-return]
         except (IndexError, UnicodeDecodeError):
@@ -100,7 +102,10 @@ class NatsClient(Client):  # type: ignore[misc]  # nats-py has no types
     def _build_message(
         self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: dict[str, str] | None
     ) -> Msg:
-        return super()._build_message(sid, _readable(subject), _readable(reply), data, headers)
+        try:
+            return super()._build_message(sid, subject, reply, data, headers)
+        except UnicodeDecodeError:
+            return super()._build_message(sid, _readable(subject), _readable(reply), data, headers)
 
     def _flushed(self, flush: asyncio.Task[None]) -> None:
         self._flushes.discard(flush)
@@ -109,4 +114,4 @@ class NatsClient(Client):  # type: ignore[misc]  # nats-py has no types
 
 
 def _readable(name: bytes) -> bytes:
-    return name if name.isascii() else name.decode(errors="replace").encode()
+    return name.decode(errors="replace").encode()

@@ -17,12 +17,13 @@ from nats.aio.msg import Msg
 from torchloom_core import subjects
 from torchloom_core.codec import encode, encode_telemetry
 
+_LOOK_S = 0.1
 _AHEAD = 4000
 """Messages on the way at once: enough to keep the subscriber busy, less than the server cuts."""
 
 
 async def introduce(client: Client, workers: list[str]) -> None:
-    """Say hello for every worker and wait until the Weaver has admitted them all."""
+    """Say hello for every worker and wait until the Weaver has done all that it does for them."""
     admitted = asyncio.Semaphore(0)
 
     async def take(msg: Msg) -> None:
@@ -35,6 +36,11 @@ async def introduce(client: Client, workers: list[str]) -> None:
         await client.publish(subjects.event(fleet.RUN, worker), encode(fleet.hello(worker)))
     for _ in workers:
         await admitted.acquire()
+    commands = subjects.command_stream(fleet.RUN)
+    info = await client.jetstream().stream_info(commands)
+    while info.state.consumer_count < len(workers):
+        await asyncio.sleep(_LOOK_S)
+        info = await client.jetstream().stream_info(commands)
 
 
 async def publish(client: Client, workers: list[str], rounds: int, samples: int) -> None:

@@ -5,6 +5,7 @@ of JSON when it is ready, and one when every sample of the last round has been s
 """
 
 import asyncio
+import gc
 import sys
 import time
 from collections.abc import Iterable
@@ -148,6 +149,7 @@ async def weaver(url: str, creds: Path, state_dir: Path, workers: int, rounds: i
     controller.watch, controller.witness = Stopwatch(workers * rounds), witness
     controller.bus = bus
     await controller.start(Recovered(epoch=epoch))
+    gc.freeze()  # as a Weaver does before it serves
     say(ready=True)
     await controller.run(controller.watch.over)
     trajectory.close()

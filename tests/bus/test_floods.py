@@ -9,6 +9,7 @@ import pytest
 from tests.settled import settle
 from torchloom_core import codec, subjects
 from torchloom_core.bus import NatsBus, store
+from torchloom_core.bus import quota as quota_module
 from torchloom_core.bus.inlet import Inlet
 from torchloom_core.bus.quota import Quota, Turns
 from torchloom_core.clock import SECOND_NS, ManualClock
@@ -24,26 +25,32 @@ class Incoming:
 
 
 def test_a_sender_has_so_much_at_once_and_more_after_a_rest():
-    clock = ManualClock(NOW_NS)
-    quota = Quota(2, 3, clock.now_ns)
-    assert [quota.takes("a") for _ in range(5)] == [True, True, True, False, False]
-    assert quota.takes("b")
-    clock.advance_s(1)
-    assert [quota.takes("a") for _ in range(3)] == [True, True, False]
-    clock.advance_s(1000)
-    assert [quota.takes("a") for _ in range(4)] == [True, True, True, False]
+    quota = Quota(per_s=2, rest_s=1.5)
+    assert [quota.takes("a", NOW_NS) for _ in range(5)] == [True, True, True, False, False]
+    assert quota.takes("b", NOW_NS)
+    later_ns = NOW_NS + SECOND_NS
+    assert [quota.takes("a", later_ns) for _ in range(3)] == [True, True, False]
+    later_ns += 1000 * SECOND_NS
+    assert [quota.takes("a", later_ns) for _ in range(4)] == [True, True, True, False]
 
 
-def test_bytes_count_too_and_a_clock_that_goes_back_takes_nothing():
-    now_ns = [NOW_NS]
-    quota = Quota(1e9, 1e9, lambda: now_ns[0], bytes_per_s=10, bytes_at_once=100)
-    assert quota.takes("a", 90)
-    assert not quota.takes("a", 20)
-    assert quota.takes("a", 10)
-    now_ns[0] -= 100 * SECOND_NS
-    assert not quota.takes("a", 10)
-    now_ns[0] += SECOND_NS
-    assert quota.takes("a", 10)
+def test_bytes_count_too_and_what_is_refused_costs_nothing():
+    quota = Quota(per_s=1e9, rest_s=10, bytes_per_s=10)
+    assert quota.takes("a", NOW_NS, 90)
+    assert not quota.takes("a", NOW_NS, 20)
+    assert quota.takes("a", NOW_NS, 9)
+    assert not quota.takes("a", NOW_NS, 10)
+    assert quota.takes("a", NOW_NS + SECOND_NS, 10)
+
+
+def test_of_too_many_senders_all_begin_anew(monkeypatch):
+    monkeypatch.setattr(quota_module, "_KNOWN", 3)
+    quota = Quota(per_s=1, rest_s=1)
+    for name in "abc":
+        assert quota.takes(name, NOW_NS)
+    assert not quota.takes("a", NOW_NS)
+    assert quota.takes("d", NOW_NS)
+    assert quota.takes("a", NOW_NS)
 
 
 async def test_work_that_never_waits_gives_the_others_their_turn():
@@ -79,7 +86,7 @@ async def test_of_what_a_worker_sends_too_fast_the_rest_is_dropped_and_told(make
         message = Incoming(subject, encode(body(worker=worker, **group)))
         for _ in range(count):
             if kind == "telemetry":
-                await inlet.take_telemetry(message)
+                inlet.take_telemetry(message)
             else:
                 assert inlet.take_report(message)  # or it would come again
     assert got[-1] == "g1-0"

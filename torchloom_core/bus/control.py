@@ -27,8 +27,8 @@ _log = logging.getLogger(__name__)
 
 SERVICE = "torchloom"
 
-_REQUESTS_PER_S = 50.0
-_REQUESTS_AT_ONCE = 500
+_REQUESTS = {"per_s": 50.0, "rest_s": 10.0}
+"""What each person may ask: more than people, or their scripts, do."""
 
 _LONGEST_TEXT = 2000
 _SHOWN = 80
@@ -37,24 +37,19 @@ Handler = Callable[[bytes, str], Awaitable[bytes]]
 """Answers the body of a request; the second argument is the person who asks."""
 
 
-def quota(now_ns: Callable[[], int]) -> Quota:
-    """Return how much each person may ask: more than people, or their scripts, do."""
-    return Quota(_REQUESTS_PER_S, _REQUESTS_AT_ONCE, now_ns)
-
-
 async def serve(
     client: Client,
     run: str,
     handlers: Mapping[str, Handler],
-    allowed: Quota | None = None,
     turns: Turns | None = None,
+    now_ns: Callable[[], int] = time.monotonic_ns,
 ) -> Service:
     """Answer each verb, whoever asks; ``nats micro ls`` shows the service ``torchloom``.
 
     Whatever a handler raises is answered with an :class:`~torchloom_core.control.Answer`
-    that is not ok. What somebody asks beyond ``allowed`` is not answered.
+    that is not ok. What somebody asks beyond their quota is not answered.
     """
-    allowed, turns = allowed or quota(time.monotonic_ns), turns or Turns()
+    allowed, turns = Quota(**_REQUESTS), turns or Turns()
     config = ServiceConfig(
         name=SERVICE,
         version=f"{SCHEMA_VERSION}.0.0",
@@ -68,20 +63,20 @@ async def serve(
         await service.add_endpoint(
             name=subjects.token(verb),
             subject=subjects.control(run, verb=verb),
-            handler=_answering(verb, handler, allowed, turns),
+            handler=_answering(verb, handler, allowed, turns, now_ns),
         )
     return service
 
 
 def _answering(
-    verb: str, handler: Handler, allowed: Quota, turns: Turns
+    verb: str, handler: Handler, allowed: Quota, turns: Turns, now_ns: Callable[[], int]
 ) -> Callable[[Request], Awaitable[None]]:
     complaints = Complaints(_log)
 
     async def answer(request: Request) -> None:
         await turns.give()
         person = subjects.person_of(request.subject)
-        if not allowed.takes(person):
+        if not allowed.takes(person, now_ns()):
             complaints.add(person, f"{person[:_SHOWN]} asks {verb} too often and is not answered")
             return
         try:

@@ -16,12 +16,10 @@ from torchloom_core.telling import Complaints, plain_line
 
 _log = logging.getLogger(__name__)
 
-_BATCHES = (100.0, 1000)
-_BATCH_BYTES = (4e6, 64e6)
-_REPORTS = (100.0, 5000)
-_REPORT_BYTES = (1e6, 128e6)
-"""What a worker may send a second, and at once after a rest. A sidecar sends a batch or two, and
-when the broker has been away a thousand notes, which may be dumps."""
+_BATCHES = {"per_s": 100.0, "bytes_per_s": 4e6, "rest_s": 16.0}
+_REPORTS = {"per_s": 40.0, "bytes_per_s": 1e6, "rest_s": 125.0}
+"""What a worker may send. A sidecar sends a batch or two a second, and when the broker has been
+away a thousand notes, which may be dumps."""
 
 Receive = Callable[[Telemetry | WorkerEvent | Ack, int], bool]
 Malformed = Callable[[str, str], None]
@@ -49,15 +47,15 @@ class Inlet:
         self._telemetry = subjects.telemetry(run, "")
         self._event = subjects.event(run, "")
         self._ack = subjects.ack(run, "")
-        self._batches = _quota(*_BATCHES, *_BATCH_BYTES, clock)
-        self._reports = _quota(*_REPORTS, *_REPORT_BYTES, clock)
+        self._batches = Quota(**_BATCHES)
+        self._reports = Quota(**_REPORTS)
 
     @property
     def malformed(self) -> int:
         """Messages that were dropped so far."""
         return self._complaints.count
 
-    async def take_telemetry(self, msg: Msg) -> None:
+    def take_telemetry(self, msg: Msg) -> None:
         """Take one telemetry batch."""
         self._take(msg, self._telemetry, decode_telemetry, self._batches)
 
@@ -74,7 +72,7 @@ class Inlet:
 
     def _take(self, msg: Msg, prefix: str, decode: Callable[[bytes], _M], allowed: Quota) -> bool:
         ts_recv_ns = self._clock.now_ns()
-        if not allowed.takes(msg.subject, len(msg.data)):
+        if not allowed.takes(msg.subject, ts_recv_ns, len(msg.data)):
             self.reject(msg.subject, "its sender sends more than it may")
             return True
         if len(msg.data) > MAX_MESSAGE_BYTES:
@@ -97,9 +95,3 @@ class Inlet:
             self.reject(msg.subject, f"need worker <group>-<rank>, {named}, was {message.worker}")
             return True
         return self._receive(message, ts_recv_ns)  # type: ignore[arg-type]
-
-
-def _quota(
-    per_s: float, at_once: float, bytes_per_s: float, bytes_at_once: float, clock: Clock
-) -> Quota:
-    return Quota(per_s, at_once, clock.now_ns, bytes_per_s=bytes_per_s, bytes_at_once=bytes_at_once)

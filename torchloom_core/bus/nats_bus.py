@@ -43,8 +43,7 @@ _EPOCH_LOOKS_S = (0.0, 0.05, 0.5)
 
 _KILL_SWITCH = frozenset({"actions.stop", "actions.resume"})
 
-_JOINS_PER_S = 500.0
-_JOINS_AT_ONCE = 20_000
+_JOINS = {"per_s": 500.0, "rest_s": 40.0}
 """What a joiner asks for costs a signature; who is not answered asks again."""
 
 
@@ -137,9 +136,9 @@ class NatsBus:
         malformed : callable
             ``(subject, reason)`` for every message that was dropped.
         """
-        self._inlet = inlet = Inlet(self._run, self._clock, receive, malformed)
+        self._inlet = Inlet(self._run, self._clock, receive, malformed)
         await self._hear(_reports(self._run), self._take_report)
-        await self._hear(subjects.telemetry(self._run), inlet.take_telemetry)
+        await self._hear(subjects.telemetry(self._run), self._take_telemetry)
         await self._link.settle()
 
     async def add_workers(self, workers: Sequence[str]) -> None:
@@ -222,17 +221,19 @@ class NatsBus:
                 chosen = {verb: handlers[verb] for verb in handlers if verb in verbs}
                 door = await self._door()
                 # One each: whoever has asked too much may still throw the switch.
-                quota = control.quota(self._clock.now_ns)
-                service = await control.serve(door.client, self._run, chosen, quota, self._turns)
+                service = await control.serve(
+                    door.client, self._run, chosen, self._turns, self._clock.now_ns
+                )
                 self._services.append(service)
                 await door.settle()
 
     async def serve_join(self, handler: Callable[[JoinRequest], Awaitable[JoinReply]]) -> None:
         """Answer workers that ask for credentials."""
-        quota = Quota(_JOINS_PER_S, _JOINS_AT_ONCE, self._clock.now_ns)
+        quota = Quota(**_JOINS)
 
         async def answer(msg: Msg) -> None:
-            if not quota.takes(msg.subject):
+            await self._turns.give()
+            if not quota.takes(msg.subject, self._clock.now_ns()):
                 return
             try:
                 reply = await handler(decode_join_request(msg.data))
@@ -275,18 +276,21 @@ class NatsBus:
     async def _hear(
         self, subject: str, callback: Callable[[Msg], Awaitable[None]], door: Link | None = None
     ) -> None:
-        async def take(msg: Msg) -> None:
-            await callback(msg)
-            await self._turns.give()
-
         await (door or self._link).client.subscribe(
             subject,
-            cb=take,
+            cb=callback,
             pending_msgs_limit=_PENDING_MESSAGES,
             pending_bytes_limit=_PENDING_BYTES,
         )
 
+    async def _take_telemetry(self, msg: Msg) -> None:
+        if self._inlet is not None:
+            self._inlet.take_telemetry(msg)
+        if self._turns.are_due():  # asked here, where tens of thousands come in a second
+            await self._turns.give()
+
     async def _take_report(self, msg: Msg) -> None:
+        await self._turns.give()
         if self._inlet is None:
             return
         if self._inlet.take_report(msg) and self.is_connected:

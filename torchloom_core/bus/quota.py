@@ -1,7 +1,7 @@
 """How much each sender may say, and turns for those who say little; the bus asks."""
 
 import asyncio
-from collections.abc import Callable
+import time
 
 from torchloom_core.clock import SECOND_NS
 
@@ -12,46 +12,39 @@ _TURN_S = 0.005
 
 
 class Quota:
-    """So many messages, and bytes, a second from each sender, and more at once after a rest.
+    """So many messages, or bytes, a second from each sender, and more at once after a rest.
+
+    What a sender has said is a time after which its quota is whole again (the generic cell rate
+    algorithm): every message and every byte puts it off, by ``rest_s`` beyond now at the most.
 
     Parameters
     ----------
-    per_s, at_once : float
-        Messages a second, and how many may come at once.
-    bytes_per_s, bytes_at_once : float
-        The same of their bytes.
-    now_ns : callable
-        Clock.
+    per_s, bytes_per_s : float
+        Messages a second without bytes, and bytes a second without messages.
+    rest_s : float
+        How many seconds' worth may come at once.
     """
 
-    def __init__(
-        self,
-        per_s: float,
-        at_once: float,
-        now_ns: Callable[[], int],
-        *,
-        bytes_per_s: float = float("inf"),
-        bytes_at_once: float = float("inf"),
-    ) -> None:
-        self._per_s = per_s
-        self._at_once = at_once
-        self._bytes_per_s = bytes_per_s
-        self._bytes_at_once = bytes_at_once
-        self._now_ns = now_ns
-        self._left: dict[str, tuple[int, float, float]] = {}
+    def __init__(self, per_s: float, rest_s: float, bytes_per_s: float = float("inf")) -> None:
+        self._message_ns = SECOND_NS / per_s
+        self._byte_ns = SECOND_NS / bytes_per_s
+        self._rest_ns = rest_s * SECOND_NS
+        self._whole_ns: dict[str, float] = {}
 
-    def takes(self, sender: str, size: int = 0) -> bool:
+    def takes(self, sender: str, now_ns: int, size: int = 0) -> bool:
         """Say whether a message of ``size`` bytes is within it; one that is not costs nothing."""
-        now_ns = self._now_ns()
-        then_ns, count, room = self._left.get(sender, (now_ns, self._at_once, self._bytes_at_once))
-        passed_s = max(0, now_ns - then_ns) / SECOND_NS
-        count = min(self._at_once, count + self._per_s * passed_s)
-        room = min(self._bytes_at_once, room + self._bytes_per_s * passed_s)
-        taken = count >= 1 and room >= size
-        if len(self._left) >= _KNOWN and sender not in self._left:
-            self._left.clear()
-        self._left[sender] = (now_ns, count - 1, room - size) if taken else (now_ns, count, room)
-        return taken
+        whole_ns = self._whole_ns.get(sender)
+        if whole_ns is None:
+            if len(self._whole_ns) >= _KNOWN:
+                self._whole_ns.clear()
+            whole_ns = now_ns
+        elif whole_ns < now_ns:
+            whole_ns = now_ns
+        whole_ns += self._message_ns + size * self._byte_ns
+        if whole_ns - now_ns > self._rest_ns:
+            return False
+        self._whole_ns[sender] = whole_ns
+        return True
 
 
 class Turns:
@@ -64,9 +57,12 @@ class Turns:
     def __init__(self) -> None:
         self._due_s = 0.0
 
+    def are_due(self) -> bool:
+        """Say whether it is time to :meth:`give` them."""
+        return time.monotonic() >= self._due_s
+
     async def give(self) -> None:
         """Let the others run if it is time."""
-        loop = asyncio.get_running_loop()
-        if loop.time() >= self._due_s:
+        if self.are_due():
             await asyncio.sleep(0)
-            self._due_s = loop.time() + _TURN_S
+            self._due_s = time.monotonic() + _TURN_S
