@@ -2,8 +2,9 @@
 
 import pytest
 
+from torchloom_core.bus.store import WHOLE_KEY
 from torchloom_core.codec import MAX_MESSAGE_BYTES
-from torchloom_core.errors import OvertakenError, RefusedByBrokerError, StateError
+from torchloom_core.errors import BrokerError, OvertakenError, RefusedByBrokerError, StateError
 
 
 @pytest.fixture
@@ -118,3 +119,11 @@ async def test_an_entry_that_the_server_will_never_take_is_one_clear_line(weaver
     bus, _ = await weavers()
     with pytest.raises(RefusedByBrokerError, match=r"store the state: .*maximum payload"):
         await bus.store({"plan.p1": b"x" * (MAX_MESSAGE_BYTES + 1)})
+
+
+async def test_a_garbled_name_of_the_whole_state_is_one_clear_line(weavers):
+    bus, _ = await weavers()
+    await bus._store._bucket.put(WHOLE_KEY, b"\xff" * 1000)
+    with pytest.raises(BrokerError, match=r"key whole: need a whole number, was b'\\xff") as said:
+        await bus.left()
+    assert len(str(said.value)) < 200

@@ -98,7 +98,9 @@ class EmbeddedBroker:
         self._wanted_port = port
         self._record: _Record | None = None
         self._credentials: Credentials | None = None
-        self._health = Health(self._folder / "jetstream")
+        self._store = self._folder / "jetstream"
+        self._log = self._folder / "nats.log"
+        self._health = Health(self._store)
         self.launched = False
 
     @property
@@ -127,6 +129,11 @@ class EmbeddedBroker:
     def port(self) -> int:
         """Port on which clients connect."""
         return self._running.port
+
+    @property
+    def remedy(self) -> str:
+        """Where to look, and what to do, when the server runs and yet does not serve."""
+        return f"its log is {self._log}; without its store, {self._store}, a run begins anew"
 
     def is_alive(self) -> bool:
         """Return whether the server's process runs."""
@@ -260,11 +267,11 @@ class EmbeddedBroker:
             'http: "127.0.0.1:-1"\n'
             f"ports_file_dir: {json.dumps(str(self._folder))}\n"
             f"max_payload: {MAX_MESSAGE_BYTES}\n"
-            f"log_file: {json.dumps(str(self._folder / 'nats.log'))}\n"
+            f"log_file: {json.dumps(str(self._log))}\n"
             "logfile_size_limit: 16MB\n"
             "logfile_max_num: 2\n"
             "jetstream {\n"
-            f"  store_dir: {json.dumps(str(self._folder / 'jetstream'))}\n"
+            f"  store_dir: {json.dumps(str(self._store))}\n"
             '  sync_interval: "1s"\n'
             "}\n"
             f"{self.credentials.server_config()}"
@@ -300,8 +307,7 @@ class EmbeddedBroker:
         raise BrokerError(f"nats-server was not ready after {_START_TIMEOUT_S:g} s: see {output}")
 
     def _last_words(self, output: Path) -> str:
-        log = self._folder / "nats.log"
-        text = output.read_text() + (log.read_text() if log.exists() else "")
+        text = output.read_text() + (self._log.read_text() if self._log.exists() else "")
         lines = [line for line in text.splitlines() if line.strip()]
         fatal = [line.partition(_FATAL)[2].strip() for line in lines if _FATAL in line]
         return (fatal or lines or [f"see {output}"])[-1]

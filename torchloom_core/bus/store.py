@@ -414,4 +414,4 @@ def _whole_number(key: str, data: bytes | None) -> int:
     try:
         return int(data or b"0")
     except ValueError:
-        raise BrokerError(f"key {key}: need a whole number, was {data!r}") from None
+        raise BrokerError(f"key {key}: need a whole number, was {data!r:.80}") from None

@@ -6,8 +6,8 @@
 import asyncio
 import gc
 import signal
-from collections.abc import Callable, Coroutine
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from torchloom_core.bus import NatsBus
 from torchloom_core.clock import SystemClock
 from torchloom_core.config import Config
 from torchloom_core.enrolment import Enrolment
-from torchloom_core.errors import OvertakenError, SupersededError
+from torchloom_core.errors import BrokerError, OvertakenError, SupersededError
 from torchloom_core.plugins import ActivePlugins
 from torchloom_core.trajectory.layout import newest_epoch, run_folder
 from torchloom_core.trajectory.writer import TrajectoryWriter
@@ -90,15 +90,26 @@ async def _start(
         url, creds = broker.url, broker.credentials.weaver_creds
     clock, name = SystemClock(), config.run.name
     patience_s = 0.0 if broker is None else _EMBEDDED_PATIENCE_S
-    bus = await NatsBus.connect(url, name, creds=creds, clock=clock, patience_s=patience_s)
-    stack.push_async_callback(bus.close)
-    while (weaver := await _take_over(config, plugins, bus, clock, stack)) is None:
-        pass
-    if broker is not None:
-        await weaver.admit_workers(Enrolment(name, broker.credentials.worker_jwt))
+    with _saying_what_to_do(broker):
+        bus = await NatsBus.connect(url, name, creds=creds, clock=clock, patience_s=patience_s)
+        stack.push_async_callback(bus.close)
+        while (weaver := await _take_over(config, plugins, bus, clock, stack)) is None:
+            pass
+        if broker is not None:
+            await weaver.admit_workers(Enrolment(name, broker.credentials.worker_jwt))
     write_join_file(Path(config.weaver.state_dir), config, url, broker)
     ready(url)
     return weaver
+
+
+@contextmanager
+def _saying_what_to_do(broker: EmbeddedBroker | None) -> Iterator[None]:
+    try:
+        yield
+    except BrokerError as error:
+        if broker is None:
+            raise
+        raise type(error)(f"{error}; {broker.remedy}") from None
 
 
 async def _take_over(
