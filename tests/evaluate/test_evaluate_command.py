@@ -184,6 +184,19 @@ def test_days_of_the_config_are_as_many_as_there_are_and_it_is_said(folder, capl
     ]
 
 
+def test_metrics_that_a_policy_reads_and_the_trace_has_not_are_named_once(folder, caplog):
+    rules = "[[policies.thresholds.rules]]\nmetric = 'no_such_celsius'\nlevel = 1.0\n"
+    silent = "[policies.silence]\nmetrics = ['no_such_total', 'gpu_temp_celsius']\n"
+    (folder / "blind.toml").write_text("[evaluate]\ngroups = 4\n" + rules + silent)
+    words = ("--config", "blind.toml", "--seeds", "1", "--days", "1", "--no-sweep")
+    assert evaluate("small.tltrace", *words) == 0
+    said = "{} reads what the trace has not: it sees no {}"
+    assert [line for line in caplog.messages if "has not" in line] == [
+        said.format("policy thresholds", "no_such_celsius"),
+        said.format("policy silence", "gpu_temp_celsius, no_such_total"),
+    ]
+
+
 def test_less_of_the_trace_than_a_tick_is_refused(folder):
     assert problem("small.tltrace", "--until", "5.99999d") == (
         "small.tltrace: need a tick, 600 s, of the trace after --until, was 0.864 s"

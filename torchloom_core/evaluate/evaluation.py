@@ -19,11 +19,13 @@ from torchloom_core.evaluate.job import of_trace
 from torchloom_core.evaluate.labels import Task
 from torchloom_core.evaluate.leaks import refuse_foreknown, refuse_trained
 from torchloom_core.evaluate.preflight import (
+    built,
     check_days,
     check_until,
     horizons_s,
     refuse_short,
     refuse_unread,
+    say_unmeasured,
 )
 from torchloom_core.evaluate.replay import replay_policies
 from torchloom_core.evaluate.results import ForecastScore, ReplayedPolicy, Report
@@ -103,7 +105,9 @@ def evaluate(wanted: Wanted, store: Path, progress: Progress) -> Report:
     if wanted.mode == "simulate":
         refuse_unread(asked, config, arms)
     source = str(asked.config_path or (DEFAULT_PATH if DEFAULT_PATH.exists() else "command line"))
-    ahead_s = horizons_s(arms, config, source)
+    plugins = built(arms, config, source)
+    say_unmeasured(plugins, bundle)
+    ahead_s = horizons_s(plugins)
     if wanted.mode == "simulate":
         refuse_short(ahead_s, config.evaluate.tick_s)
     longest_s = max((horizon_s for _, horizon_s in ahead_s), default=_DAY_S)

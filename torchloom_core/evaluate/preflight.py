@@ -14,7 +14,8 @@ from torchloom_core.evaluate.job import ticking
 from torchloom_core.evaluate.runs import Setting, installed
 from torchloom_core.evaluate.scene import DAY_NS, span_ns
 from torchloom_core.moments import moment_text
-from torchloom_core.plugins import activate
+from torchloom_core.outlook import UNSAVED_WORK
+from torchloom_core.plugins import ActivePlugins, activate
 from torchloom_core.trace.bundle import Bundle
 
 _log = logging.getLogger(__name__)
@@ -50,18 +51,36 @@ def refuse_unread(asked: Asked, config: Config, arms: list[Arm]) -> None:
             )
 
 
-def horizons_s(arms: list[Arm], config: Config, source: str) -> list[tuple[str, float]]:
-    """Build every arm once, so that a mistake is told before an hour has passed.
+def built(arms: list[Arm], config: Config, source: str) -> list[ActivePlugins]:
+    """Build every arm once, so that a mistake is told before an hour has passed."""
+    every = (
+        replace(ticking(config), policies=arm.policies, predictors=arm.predictors) for arm in arms
+    )
+    return [activate(own, installed(), source) for own in every]
 
-    Returns the name of each arm's predictors, and how far it looks ahead: models of one
-    predictor may differ in that.
+
+def say_unmeasured(plugins: list[ActivePlugins], bundle: Bundle) -> None:
+    """Say which metrics a plugin reads that the trace has not: there it sees nothing."""
+    known = {*bundle.metrics, UNSAVED_WORK}  # this one the job itself tells
+    missing: dict[str, set[str]] = {}
+    for active in plugins:
+        readers = [(f"policy {one.name}", one.policy.needs) for one in active.policies]
+        readers += [(f"predictor {name}", one.needs) for name, one in active.predictors.items()]
+        for reader, needs in readers:
+            missing.setdefault(reader, set()).update({need.metric for need in needs} - known)
+    for reader, metrics in missing.items():
+        if metrics:
+            names = ", ".join(sorted(metrics))
+            _log.warning("%s reads what the trace has not: it sees no %s", reader, names)
+
+
+def horizons_s(plugins: list[ActivePlugins]) -> list[tuple[str, float]]:
+    """Return the name of each arm's predictors, and how far it looks ahead.
+
+    Models of one predictor may differ in that.
     """
-    horizons = []
-    for arm in arms:
-        own = replace(ticking(config), policies=arm.policies, predictors=arm.predictors)
-        active = activate(own, installed(), source).predictors
-        horizons += [(name, float(predictor.horizon_s)) for name, predictor in active.items()]
-    return horizons
+    predictors = [item for active in plugins for item in active.predictors.items()]
+    return [(name, float(predictor.horizon_s)) for name, predictor in predictors]
 
 
 def refuse_short(horizons_s: list[tuple[str, float]], tick_s: float) -> None:
