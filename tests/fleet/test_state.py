@@ -61,6 +61,7 @@ def test_faults_are_remembered_for_a_day(fleet):
     fleet.note(note, START_NS)
     fleet.note(Note(run="run", worker="a-0", incarnation=1, kind="quorum"), START_NS)
     fleet.note(Note(run="run", worker="nobody", incarnation=1, kind="hang"), START_NS)
+    fleet.note(Note(run="run", worker="a-0", incarnation=2, kind="hang", ts_ns=1), START_NS)
     fleet.close_tick(START_NS + DAY_NS)
     assert len(fleet.view(START_NS, {}).faults) == 1
     fleet.close_tick(START_NS + DAY_NS + 1)

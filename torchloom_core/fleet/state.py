@@ -161,8 +161,8 @@ class FleetState:
             self.state[row] = _STATE_AFTER.get(type(deed), self.state[row])
 
     def note(self, note: Note, ts_ns: int) -> Fault | None:
-        """Remember a note that tells of a fault; return the fault if it is news."""
-        if note.kind not in _FAULT_NOTES or note.worker not in self.row_of:
+        """Remember a fault that a note of a known life tells of; return it if it is news."""
+        if note.kind not in _FAULT_NOTES or not self.knows(note.worker, note.incarnation):
             return None
         return self._add_fault(note.worker, note.kind, ts_ns, f"{note.kind}:{note.ts_ns}")
 
