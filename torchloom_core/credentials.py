@@ -3,7 +3,7 @@
 The server runs in operator mode: it trusts one operator, which vouches for four accounts, the
 system's and the three of :mod:`torchloom_core.rights`, where it stands who may do what. The
 rights of a worker, and of a person, are not in their own JWT but in the scope of the key that
-signed it, so that the JWT can only say a name.
+signed it, so that the JWT can only say a name, and a worker's which life of it.
 """
 
 import os
@@ -159,9 +159,9 @@ class Credentials:
             f"resolver_preload {{\n{trusted}}}\n"
         )
 
-    def worker_jwt(self, worker: str, public_key: str) -> str:
-        """Return the JWT that lets the owner of ``public_key`` act as ``worker``, and only so."""
-        claims = nats_jwt.scoped_user_claims(self._workers)
+    def worker_jwt(self, worker: str, incarnation: int, public_key: str) -> str:
+        """Return the JWT that lets the owner of ``public_key`` act as this life of ``worker``."""
+        claims = nats_jwt.scoped_user_claims(self._workers, [f"life:{incarnation}"])
         return nats_jwt.sign(self._keys.threadlets, public_key, worker, claims, self._keys.made_s)
 
     def person_creds_text(self, name: str, seed: str) -> str:

@@ -14,6 +14,9 @@ _log = logging.getLogger(__name__)
 
 _SHOWN = 80
 
+_GRANTS_KEPT = 200_000
+"""Of how many lives it is known which key they were given to; of more the oldest are forgotten."""
+
 
 class _Holder(msgspec.Struct, frozen=True):
     incarnation: int
@@ -21,20 +24,21 @@ class _Holder(msgspec.Struct, frozen=True):
 
 
 class Enrolment:
-    """Grants a worker's name to one key at a time.
+    """Grants a worker's name to one key at a time, and each of its lives to one key for good.
 
     Parameters
     ----------
     run : str
         The run whose workers are enrolled.
     mint : callable
-        ``(worker, public_key) -> jwt``, such as ``Credentials.worker_jwt``.
+        ``(worker, incarnation, public_key) -> jwt``, such as ``Credentials.worker_jwt``.
     """
 
-    def __init__(self, run: str, mint: Callable[[str, str], str]) -> None:
+    def __init__(self, run: str, mint: Callable[[str, int, str], str]) -> None:
         self._run = run
         self._mint = mint
         self._holders: dict[str, _Holder] = {}
+        self._granted: dict[tuple[str, int], str] = {}
         self._complaints = Complaints(_log)
 
     def admit(self, request: JoinRequest, alive: int | None, unwanted: str = "") -> JoinReply:
@@ -61,13 +65,17 @@ class Enrolment:
         """Return the worker's JWT, or one line on why it gets none.
 
         The holder of a name may ask again; another key gets the name only after
-        :meth:`release`.
+        :meth:`release`, and for a life of its own.
         """
         error = self._fault(request)
         if error:
             return JoinReply(error=error)
-        jwt = self._mint(request.worker, request.public_key)
+        life = request.worker, request.incarnation
+        jwt = self._mint(*life, request.public_key)
         self._holders[request.worker] = _Holder(request.incarnation, request.public_key)
+        self._granted[life] = request.public_key
+        if len(self._granted) > _GRANTS_KEPT:
+            del self._granted[next(iter(self._granted))]
         return JoinReply(jwt=jwt)
 
     def seen(self, worker: str, incarnation: int) -> None:
@@ -93,5 +101,11 @@ class Enrolment:
             return (
                 f"worker {request.worker} is held by incarnation {holder.incarnation}, "
                 "which is still alive; another group needs another TORCHLOOM_GROUP"
+            )
+        life = request.worker, request.incarnation
+        if self._granted.get(life, request.public_key) != request.public_key:
+            return (
+                f"worker {request.worker}: incarnation {request.incarnation} was given to another "
+                "key; each life needs a number of its own"
             )
         return ""

@@ -161,9 +161,13 @@ def user_claims(publish: list[str], subscribe: list[str]) -> Claims:
     return {"type": "user", **_rights(publish, subscribe), **UNLIMITED_USER}
 
 
-def scoped_user_claims(account: str) -> Claims:
-    """Return the claims of a user whose rights are those of the scope that signs."""
-    return {"type": "user", "issuer_account": account}
+def scoped_user_claims(account: str, tags: Sequence[str] = ()) -> Claims:
+    """Return the claims of a user whose rights are those of the scope that signs.
+
+    The scope may ask for what follows the ``name:`` of one of the ``tags``.
+    """
+    claims = {"type": "user", "issuer_account": account}
+    return {**claims, "tags": tags} if tags else claims
 
 
 def creds_text(jwt: str, seed: str) -> str:

@@ -12,8 +12,8 @@ identity          may publish                            may subscribe
 Weaver            everything in the run's account        everything in the run's account
 person NAME       ``tl.ctl.<run>.NAME.>``, ``$SRV.*``,   what is said on the run, ``_INBOX.>``
                   reads of the key-value bucket
-worker NAME       its own telemetry, events, acks;       ``tl.roll.<run>``, ``tl.hold.<run>``,
-                  pulls and acknowledges its own         its own inbox
+worker NAME,      its own telemetry, events, acks;       ``tl.roll.<run>``, ``tl.hold.<run>``,
+one life of it    pulls and acknowledges its own         its own inbox
                   commands
 joiner            ``tl.join.<run>``                      ``_INBOX_JOIN_<run>.>``
 ================  =====================================  =======================================
@@ -28,6 +28,9 @@ from torchloom_core import subjects
 
 OWN_NAME = "{{name()}}"
 """What a nats-server replaces by the name in a user's JWT, in the rights of a signing key."""
+
+OWN_LIFE = "{{tag(life)}}"
+"""The same of the user's tag ``life:<incarnation>``; whoever has none gets no such right."""
 
 SERVICES = ">"
 """The one export by which the run's account serves the others.
@@ -48,17 +51,18 @@ class Rights(NamedTuple):
 WEAVER = Rights([">"], [">"])
 
 
-def of_worker(run: str, worker: str = OWN_NAME) -> Rights:
-    """Return what a worker may do."""
-    stream = subjects.command_stream(run)
+def of_worker(run: str, worker: str = OWN_NAME, incarnation: int | str = OWN_LIFE) -> Rights:
+    """Return what a worker may do in one life: nobody takes its credentials back after it."""
+    life = worker, incarnation
+    own_commands = f"{subjects.command_stream(run)}.{subjects.command_consumer(*life)}"
     publish = [
-        subjects.telemetry(run, worker),
-        subjects.event(run, worker),
-        subjects.ack(run, worker),
-        f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{worker}",
-        f"$JS.ACK.{stream}.{worker}.>",
+        subjects.telemetry(run, *life),
+        subjects.event(run, *life),
+        subjects.ack(run, *life),
+        f"$JS.API.CONSUMER.MSG.NEXT.{own_commands}",
+        f"$JS.ACK.{own_commands}.>",
     ]
-    return Rights(publish, [*told_to_workers(run), f"{subjects.inbox_prefix(run, worker)}.>"])
+    return Rights(publish, [*told_to_workers(run), f"{subjects.inbox_prefix(run, *life)}.>"])
 
 
 def of_joiner(run: str) -> Rights:

@@ -3,10 +3,10 @@
 =================================  ========  ====================================================
 subject                            encoding  what
 =================================  ========  ====================================================
-``tl.telemetry.<run>.<worker>``    msgpack   :class:`~torchloom_core.messages.Telemetry`
-``tl.evt.<run>.<worker>``          JSON      ``Hello``, ``Exit``, ``Note``, in ``TL_REPORT_<run>``
-``tl.cmd.<run>.<worker>``          JSON      ``Command``, in stream ``TL_CMD_<run>``
-``tl.ack.<run>.<worker>``          JSON      ``Ack``, in stream ``TL_REPORT_<run>``
+``tl.telemetry.<run>.<life>``      msgpack   :class:`~torchloom_core.messages.Telemetry`
+``tl.evt.<run>.<life>``            JSON      ``Hello``, ``Exit``, ``Note``, in ``TL_REPORT_<run>``
+``tl.cmd.<run>.<life>``            JSON      ``Command``, in stream ``TL_CMD_<run>``
+``tl.ack.<run>.<life>``            JSON      ``Ack``, in stream ``TL_REPORT_<run>``
 ``tl.roll.<run>``                  JSON      ``RollCall``
 ``tl.hold.<run>``                  JSON      ``Hold``
 ``tl.ctl.<run>.<person>.<verb>``   JSON      a person's request to the Weaver, with a reply
@@ -14,6 +14,8 @@ subject                            encoding  what
 ``tl.join.<run>``                  JSON      a new worker asks for credentials
 ``$KV.TL_<run>.<key>``             JSON      the Weaver's own state, and every knob's desired value
 =================================  ========  ====================================================
+
+A ``<life>`` is ``<worker>.<incarnation>``: one life of one worker.
 """
 
 import re
@@ -63,24 +65,24 @@ def token(name: str) -> str:
     return _NOT_TOKEN.sub("_", name)
 
 
-def telemetry(run: str, worker: str = "*") -> str:
-    """Return the subject of a worker's telemetry."""
-    return f"tl.telemetry.{run}.{worker}"
+def telemetry(run: str, worker: str = "*", incarnation: int | str = "*") -> str:
+    """Return the subject of the telemetry of a worker's life."""
+    return f"tl.telemetry.{run}.{worker}.{incarnation}"
 
 
-def event(run: str, worker: str = "*") -> str:
-    """Return the subject of a worker's events."""
-    return f"tl.evt.{run}.{worker}"
+def event(run: str, worker: str = "*", incarnation: int | str = "*") -> str:
+    """Return the subject of the events of a worker's life."""
+    return f"tl.evt.{run}.{worker}.{incarnation}"
 
 
-def command(run: str, worker: str = "*") -> str:
-    """Return the subject of commands to a worker."""
-    return f"tl.cmd.{run}.{worker}"
+def command(run: str, worker: str = "*", incarnation: int | str = "*") -> str:
+    """Return the subject of commands to a worker's life."""
+    return f"tl.cmd.{run}.{worker}.{incarnation}"
 
 
-def ack(run: str, worker: str = "*") -> str:
-    """Return the subject of a worker's acks."""
-    return f"tl.ack.{run}.{worker}"
+def ack(run: str, worker: str = "*", incarnation: int | str = "*") -> str:
+    """Return the subject of the acks of a worker's life."""
+    return f"tl.ack.{run}.{worker}.{incarnation}"
 
 
 def roll_call(run: str) -> str:
@@ -123,14 +125,19 @@ def report_stream(run: str) -> str:
     return f"TL_REPORT_{run}"
 
 
+def command_consumer(worker: str, incarnation: int | str) -> str:
+    """Return the name of the consumer from which a worker's life pulls its commands."""
+    return f"{worker}_{incarnation}"
+
+
 def bucket(run: str) -> str:
     """Return the name of the run's key-value bucket."""
     return f"TL_{run}"
 
 
-def inbox_prefix(run: str, worker: str) -> str:
-    """Return the prefix of a worker's own reply subjects, which nobody else may read."""
-    return f"_INBOX_{run}_{worker}"
+def inbox_prefix(run: str, worker: str, incarnation: int | str) -> str:
+    """Return the prefix of a worker's own reply subjects, which no other life may read."""
+    return f"_INBOX_{run}_{worker}_{incarnation}"
 
 
 def join_inbox(run: str) -> str:

@@ -46,7 +46,7 @@ METRICS = (
     "optimizer_s",
     "checkpoint_age_s",
 )
-_INCARNATION = 1
+INCARNATION = 1
 _GROUP_SIZE = 8
 _SPREAD = 0.02
 _HIGH = 1 + 4.5 * _SPREAD
@@ -85,7 +85,7 @@ def hello(worker: str) -> Hello:
     return Hello(
         run=RUN,
         worker=worker,
-        incarnation=_INCARNATION,
+        incarnation=INCARNATION,
         group=group,
         rank=int(rank),
         node=f"n{group}",
@@ -106,7 +106,7 @@ def batch(worker: str, table: Floats) -> Telemetry:
     return Telemetry(
         run=RUN,
         worker=worker,
-        incarnation=_INCARNATION,
+        incarnation=INCARNATION,
         seq=int(table[0, METRICS.index(ROUND)]),
         state="training",
         step=1000,

@@ -42,7 +42,7 @@ async def _cost_us(
     rng = np.random.default_rng(0)
     encoded = [
         (
-            subjects.telemetry(fleet.RUN, worker),
+            subjects.telemetry(fleet.RUN, worker, fleet.INCARNATION),
             encode_telemetry(fleet.batch(worker, fleet.values(rng, samples, 0))),
         )
         for worker in workers

@@ -33,7 +33,8 @@ async def introduce(client: Client, workers: list[str]) -> None:
     await client.subscribe(subjects.out(fleet.RUN, "notice"), cb=take)
     await client.flush()
     for worker in workers:
-        await client.publish(subjects.event(fleet.RUN, worker), encode(fleet.hello(worker)))
+        subject = subjects.event(fleet.RUN, worker, fleet.INCARNATION)
+        await client.publish(subject, encode(fleet.hello(worker)))
     for _ in workers:
         await admitted.acquire()
     commands = subjects.command_stream(fleet.RUN)
@@ -49,7 +50,7 @@ async def publish(client: Client, workers: list[str], rounds: int, samples: int)
     ordinary, last = (
         [
             (
-                subjects.telemetry(fleet.RUN, worker),
+                subjects.telemetry(fleet.RUN, worker, fleet.INCARNATION),
                 encode_telemetry(fleet.batch(worker, fleet.values(rng, samples, number))),
             )
             for worker in workers

@@ -39,6 +39,7 @@ cooldown_s = 0.0
 """
 WORKER = "w-0"
 PERSON = "operator"
+LIVES = (1, 2, 3)
 GROUPS = ("g0", "g1")
 _FLUSH_EVERY = 50
 _ASK_EVERY = 500
@@ -118,35 +119,36 @@ class Scene:
 
 
 class Parties:
-    """A worker, a joiner and a person, each on a connection of its own."""
+    """Each life of a worker, a joiner and a person, each on a connection of its own."""
 
-    worker: NatsClient
+    lives: dict[int, NatsClient]
     joiner: NatsClient
     person: NatsClient
 
     async def connect(self, scene: Scene) -> None:
-        """Connect all three; the worker enrols as any other does."""
+        """Connect all; the worker enrols as any other does, for each life."""
         join = scene.join
         inbox = f"_INBOX_JOIN_{RUN}"
         self.joiner = await _connect(join.url, join.creds, inbox)
         self.person = await _connect(join.url, scene.operator_creds, "_INBOX")
         seed = nats_jwt.new_seed("user")
         self._key = nats_jwt.public_key(seed)
-        request = as_json(join_request(WORKER, self._key))
-        answer = await self.joiner.request(subjects.join(RUN), request, timeout=_PATIENCE_S)
-        reply = decode_join_reply(answer.data)
-        creds = nats_jwt.creds_text(reply.jwt, seed)
-        prefix = subjects.inbox_prefix(RUN, WORKER)
-        self.worker = await _connect(join.url, creds, prefix)
+        self.lives = {}
+        for life in LIVES:
+            request = as_json(join_request(WORKER, self._key, life))
+            answer = await self.joiner.request(subjects.join(RUN), request, timeout=_PATIENCE_S)
+            creds = nats_jwt.creds_text(decode_join_reply(answer.data).jwt, seed)
+            prefix = subjects.inbox_prefix(RUN, WORKER, life)
+            self.lives[life] = await _connect(join.url, creds, prefix)
 
     async def send(self, mutator: Mutator, number: int) -> None:
         """Send one mutated message of one party, in turns."""
         choose = mutator.random.choice
-        incarnation = mutator.random.randrange(1, 4)
+        life = choose(LIVES)
         match number % 3:
             case 0:
-                subject, template, encode = choose(self._of_worker(incarnation))
-                await _publish(self.worker, subject, mutator.message(template, encode))
+                subject, template, encode = choose(self._of_worker(life))
+                await _publish(self.lives[life], subject, mutator.message(template, encode))
             case 1:
                 template = join_request(choose((WORKER, "w-1", "g0-0")), self._key)
                 data = mutator.message(template, as_json)
@@ -156,17 +158,18 @@ class Parties:
                 data = mutator.message(body, as_json)
                 await _publish(self.person, subjects.control(RUN, PERSON, verb), data)
 
-    def _of_worker(self, incarnation: int) -> list[tuple[str, Any, Any]]:
-        batch = telemetry(WORKER, incarnation)
+    def _of_worker(self, life: int) -> list[tuple[str, Any, Any]]:
+        own = RUN, WORKER, life
+        batch = telemetry(WORKER, life)
         return [
-            *((subjects.telemetry(RUN, WORKER), batch, as_msgpack) for _ in range(4)),
-            *((subjects.event(RUN, WORKER), e, as_json) for e in events(WORKER, incarnation)),
-            *((subjects.ack(RUN, WORKER), ack(WORKER, incarnation), as_json) for _ in range(2)),
+            *((subjects.telemetry(*own), batch, as_msgpack) for _ in range(4)),
+            *((subjects.event(*own), e, as_json) for e in events(WORKER, life)),
+            *((subjects.ack(*own), ack(WORKER, life), as_json) for _ in range(2)),
         ]
 
     async def flush(self) -> None:
         """Wait until the broker has taken all in."""
-        for client in (self.worker, self.joiner, self.person):
+        for client in (*self.lives.values(), self.joiner, self.person):
             await client.flush(timeout=_PATIENCE_S)
 
     async def status(self) -> Status:
@@ -177,7 +180,7 @@ class Parties:
 
     async def close(self) -> None:
         """Disconnect all."""
-        for client in (self.worker, self.joiner, self.person):
+        for client in (*self.lives.values(), self.joiner, self.person):
             await client.close()
 
 

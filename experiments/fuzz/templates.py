@@ -100,9 +100,11 @@ def ack(worker: str, incarnation: int = 1) -> dict[str, Any]:
     )
 
 
-def join_request(worker: str, public_key: str) -> dict[str, Any]:
+def join_request(worker: str, public_key: str, incarnation: int = 1) -> dict[str, Any]:
     """Return a request for credentials."""
-    return _plain(JoinRequest(run=RUN, worker=worker, incarnation=1, public_key=public_key))
+    return _plain(
+        JoinRequest(run=RUN, worker=worker, incarnation=incarnation, public_key=public_key)
+    )
 
 
 def bodies() -> list[tuple[str, Any]]:

@@ -42,6 +42,7 @@ from torchloom_core.trajectory.layout import run_folder
 from torchloom_core.trajectory.reader import lives
 
 RUN = "run"
+LIFE = 1
 PERSON = "operator"
 LR = KnobSpec(name="lr", kind="float", low=0.0, high=1.0)
 STAGES: tuple[AckStatus, ...] = ("delivered", "accepted", "applied")
@@ -127,14 +128,14 @@ class Workers:
             hello = Hello(
                 run=RUN,
                 worker=worker,
-                incarnation=1,
+                incarnation=LIFE,
                 group=group,
                 rank=int(rank),
                 node=f"node-{group}",
                 knobs=(LR,),
                 values={"lr": value},
             )
-            await self._client.publish(subjects.event(RUN, worker), encode(hello))
+            await self._client.publish(subjects.event(RUN, worker, LIFE), encode(hello))
             await self._breathe(number)
 
     async def beat(self) -> None:
@@ -145,13 +146,13 @@ class Workers:
                 batch = Telemetry(
                     run=RUN,
                     worker=worker,
-                    incarnation=1,
+                    incarnation=LIFE,
                     seq=self._beats,
                     state="training",
                     step=self._beats,
                     progress_age_s=0.0,
                 )
-                subject = subjects.telemetry(RUN, worker)
+                subject = subjects.telemetry(RUN, worker, LIFE)
                 await self._client.publish(subject, encode_telemetry(batch))
                 await self._breathe(number)
             self._beats += 1
@@ -174,11 +175,11 @@ class Workers:
             command=command.id,
             run=RUN,
             worker=command.worker,
-            incarnation=1,
+            incarnation=LIFE,
             epoch=command.epoch,
             status=status,
         )
-        await self._client.publish(subjects.ack(RUN, command.worker), encode(ack))
+        await self._client.publish(subjects.ack(RUN, command.worker, LIFE), encode(ack))
 
     async def _breathe(self, number: int) -> None:
         if number % AT_ONCE == 0:

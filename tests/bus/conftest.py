@@ -44,8 +44,9 @@ class Arrivals:
 class Member:
     """A bare client that holds somebody's own credentials: a worker's, a person's, a joiner's."""
 
-    def __init__(self, name):
+    def __init__(self, name, incarnation=0):
         self.name = name
+        self.incarnation = incarnation
         self.client = None
         self.denials = []
 
@@ -62,7 +63,8 @@ class Member:
     async def pull(self):
         """Return the next command of the worker that this is."""
         consumer = await self.client.jetstream().pull_subscribe_bind(
-            self.name, stream=subjects.command_stream("run")
+            subjects.command_consumer(self.name, self.incarnation),
+            stream=subjects.command_stream("run"),
         )
         message = (await consumer.fetch(1, timeout=DEADLINE_S))[0]
         await consumer.unsubscribe()
@@ -100,8 +102,8 @@ async def connect(broker):
     """Return a function that connects with the text of somebody's credentials."""
     opened = []
 
-    async def connect(name, creds, inbox_prefix="_INBOX"):
-        member = Member(name)
+    async def connect(name, creds, inbox_prefix="_INBOX", incarnation=0):
+        member = Member(name, incarnation)
         member.client = await nats.connect(
             broker.url,
             user_credentials=RawCredentials(creds),
@@ -120,11 +122,11 @@ async def connect(broker):
 
 @pytest.fixture
 def connect_worker(broker, connect):
-    async def connect_worker(name):
+    async def connect_worker(name, incarnation=1):
         seed = nats_jwt.new_seed("user")
-        jwt = broker.credentials.worker_jwt(name, nats_jwt.public_key(seed))
-        inbox = subjects.inbox_prefix("run", name)
-        return await connect(name, nats_jwt.creds_text(jwt, seed), inbox)
+        jwt = broker.credentials.worker_jwt(name, incarnation, nats_jwt.public_key(seed))
+        inbox = subjects.inbox_prefix("run", name, incarnation)
+        return await connect(name, nats_jwt.creds_text(jwt, seed), inbox, incarnation)
 
     return connect_worker
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.settled import settle
 from torchloom_core import codec, nats_jwt, subjects
 from torchloom_core.broker.binary import find_server
-from torchloom_core.bus import NatsBus
+from torchloom_core.bus import NatsBus, store
 from torchloom_core.bus.inlet import Inlet
 from torchloom_core.clock import ManualClock
 from torchloom_core.errors import BrokerError, RefusedByBrokerError
@@ -24,30 +24,31 @@ async def test_what_is_malformed_is_counted_and_the_rest_goes_on(
 ):
     caplog.set_level(logging.WARNING)
     good = codec.encode_telemetry(make.telemetry())
-    mine = subjects.telemetry("run", "g0-0")
+    mine = subjects.telemetry("run", "g0-0", 1)
     await weaver_client.publish(mine, b"\xff")
     await weaver_client.publish(mine, b"")
     await weaver_client.publish(mine, codec.encode_telemetry(make.telemetry(values=b"odd")))
-    await weaver_client.publish(subjects.telemetry("run", "g1-0"), good)
+    await weaver_client.publish(subjects.telemetry("run", "g1-0", 1), good)
     await weaver_client.publish(mine, codec.encode_telemetry(make.telemetry(run="other")))
-    await weaver_client.publish(subjects.event("run", "g0-0"), b'{"type":"no such"}')
-    await weaver_client.publish(subjects.ack("run", "g0-0"), b"[" * 100_000)
+    await weaver_client.publish(mine, codec.encode_telemetry(make.telemetry(incarnation=2)))
+    await weaver_client.publish(subjects.event("run", "g0-0", 1), b'{"type":"no such"}')
+    await weaver_client.publish(subjects.ack("run", "g0-0", 1), b"[" * 100_000)
     await weaver_client.publish(mine, good)
-    await arrivals.until(lambda a: len(a.malformed) == 7 and a.messages)
+    await arrivals.until(lambda a: len(a.malformed) == 8 and a.messages)
     assert arrivals.messages == [make.telemetry()]
-    assert bus.malformed == 7
+    assert bus.malformed == 8
     by_subject = [record.getMessage().split(": ")[0] for record in caplog.records]
     assert sorted(by_subject) == [
-        "dropped a message on tl.ack.run.g0-0",
-        "dropped a message on tl.evt.run.g0-0",
-        "dropped a message on tl.telemetry.run.g0-0",
-        "dropped a message on tl.telemetry.run.g1-0",
+        "dropped a message on tl.ack.run.g0-0.1",
+        "dropped a message on tl.evt.run.g0-0.1",
+        "dropped a message on tl.telemetry.run.g0-0.1",
+        "dropped a message on tl.telemetry.run.g1-0.1",
     ]
     assert all("\n" not in reason for _, reason in arrivals.malformed)
 
 
 async def test_a_malformed_ack_does_not_come_again(bus, arrivals, weaver_client):
-    await weaver_client.publish(subjects.ack("run", "g0-0"), b"{}")
+    await weaver_client.publish(subjects.ack("run", "g0-0", 1), b"{}")
     await arrivals.until(lambda a: a.malformed)
     await bus._link.settle()
     state = await bus._store._js.consumer_info("TL_REPORT_run", "weaver")
@@ -65,7 +66,7 @@ async def test_messages_are_stamped_with_the_bus_clock(broker, make, arrivals, w
         arrivals.receive(message, ts_recv_ns)
 
     await bus.open(receive, arrivals.reject)
-    await weaver_client.publish(subjects.event("run", "g0-0"), codec.encode(make.hello()))
+    await weaver_client.publish(subjects.event("run", "g0-0", 1), codec.encode(make.hello()))
     await arrivals.until(lambda a: a.messages)
     assert stamps == [42]
     await bus.close()
@@ -85,7 +86,9 @@ async def test_a_receiver_that_raises_gets_an_ack_again_at_the_next_weaver(
             raise AssertionError(reason)
 
     bus = await connect_bus(Failing())
-    await weaver_client.jetstream().publish(subjects.ack("run", "g0-0"), codec.encode(make.ack()))
+    await weaver_client.jetstream().publish(
+        subjects.ack("run", "g0-0", 1), codec.encode(make.ack())
+    )
     await asyncio.wait_for(tried.wait(), 60)
     state = await bus._store._js.consumer_info("TL_REPORT_run", "weaver")
     assert state.num_ack_pending == 1
@@ -98,7 +101,7 @@ async def test_a_death_while_the_weaver_was_away_is_told_to_the_next(
     await first.close()
     worker = await connect_worker("g0-0")
     death = Exit(run="run", worker="g0-0", incarnation=1, status=-9, expected=False)
-    await worker.client.publish(subjects.event("run", "g0-0"), codec.encode(death))
+    await worker.client.publish(subjects.event("run", "g0-0", 1), codec.encode(death))
     await settle(worker.client)
     await connect_bus(arrivals)
     await arrivals.until(lambda a: a.messages)
@@ -113,7 +116,7 @@ async def test_acks_sent_while_the_weaver_was_away_are_received_after(
     worker = await connect_worker("g0-0")
     for number in range(5):
         await worker.client.jetstream().publish(
-            subjects.ack("run", "g0-0"), codec.encode(make.ack(command=f"c{number}"))
+            subjects.ack("run", "g0-0", 1), codec.encode(make.ack(command=f"c{number}"))
         )
     await connect_bus(arrivals)
     await arrivals.until(lambda a: len(a.messages) == 5)
@@ -125,11 +128,11 @@ async def test_an_ack_that_was_received_does_not_come_again(
 ):
     first = await connect_bus(arrivals)
     js = weaver_client.jetstream()
-    await js.publish(subjects.ack("run", "g0-0"), codec.encode(make.ack()))
+    await js.publish(subjects.ack("run", "g0-0", 1), codec.encode(make.ack()))
     await arrivals.until(lambda a: a.messages)
     await first.close()
     await connect_bus(arrivals)
-    await js.publish(subjects.ack("run", "g0-0"), codec.encode(make.ack(command="c2")))
+    await js.publish(subjects.ack("run", "g0-0", 1), codec.encode(make.ack(command="c2")))
     await arrivals.until(lambda a: a.messages[-1].command == "c2")
     assert [ack.command for ack in arrivals.messages] == ["c1", "c2"]
 
@@ -144,8 +147,8 @@ async def test_a_command_sent_twice_is_kept_once(bus, make):
 
 async def test_recalled_commands_never_reach_their_worker(bus, make, connect_worker):
     mine, other = await connect_worker("g0-0"), await connect_worker("g1-0")
-    await bus.add_workers(["g0-0"])
-    await bus.add_workers(["g1-0"])
+    await bus.add_workers([("g0-0", 1)])
+    await bus.add_workers([("g1-0", 1)])
     epoch = await bus.claim_epoch()
     for number in range(4):
         await bus.send([make.command(id=f"c{number}", worker="g0-0", epoch=epoch)])
@@ -171,7 +174,7 @@ async def test_what_an_earlier_weaver_sent_is_recalled_with_all_that_it_sent_to_
     for ids in (["c1", "c2"], ["c3"]):
         bus = await connect_bus()
         epoch = await bus.claim_epoch()
-        await bus.add_workers(["g0-0"])
+        await bus.add_workers([("g0-0", 1)])
         await bus.send([make.command(id=i, worker="g0-0", epoch=epoch) for i in ids])
     await bus.recall("g0-0", ["c1"])
     await bus.recall("g0-0", ["c1"])
@@ -188,11 +191,52 @@ async def test_opening_again_and_adding_a_worker_again_change_nothing(
 ):
     for _ in range(2):
         bus = await connect_bus(arrivals)
-        await bus.add_workers(["g0-0"])
-        await bus.add_workers(["g0-0"])
+        await bus.add_workers([("g0-0", 1)])
+        await bus.add_workers([("g0-0", 1)])
     await bus.send([make.command()])
     worker = await connect_worker("g0-0")
     assert codec.decode_command((await worker.pull()).data).id == "c1"
+
+
+async def test_commands_go_to_one_life_and_the_consumer_of_the_life_before_goes(
+    bus, make, connect_worker
+):
+    await bus.add_workers([("g0-0", 9)])
+    await bus.send([make.command(id="c1", incarnation=9), make.command(id="c2", incarnation=4)])
+    await bus.add_workers([("g0-0", 4), ("g1-0", 9)])
+    assert await consumers(bus) == {"g0-0_4", "g1-0_9"}
+    assert codec.decode_command((await (await connect_worker("g0-0", 4)).pull()).data).id == "c2"
+
+
+async def test_what_is_left_of_a_consumer_that_cannot_be_deleted_goes_by_itself(bus):
+    await bus.add_workers([("g0-0", 1)])
+    await bus._store._js.delete_consumer("TL_CMD_run", "g0-0_1")
+    await bus.add_workers([("g0-0", 2)])
+    (info,) = await bus._store._js.consumers_info("TL_CMD_run")
+    assert (info.name, info.config.inactive_threshold) == ("g0-0_2", 3600)
+
+
+async def test_a_consumer_that_nobody_asked_for_long_is_made_again_when_its_worker_returns(
+    bus, monkeypatch
+):
+    monkeypatch.setattr(store, "_CONSUMER_IDLE_S", 0.2)
+    await bus.add_workers([("g0-0", 1)])
+    async with asyncio.timeout(60):
+        while await consumers(bus):  # noqa: ASYNC110  (the server's own clock)
+            await asyncio.sleep(0.05)
+    monkeypatch.setattr(store, "_CONSUMER_SURE_S", 0.0)
+    await bus.add_workers([("g0-0", 1)])
+    assert await consumers(bus) == {"g0-0_1"}
+
+
+async def test_the_server_is_not_asked_at_each_hello(bus, monkeypatch):
+    await bus.add_workers([("g0-0", 1)])
+    monkeypatch.setattr(bus._store, "_js", None)
+    await bus.add_workers([("g0-0", 1)])
+
+
+async def consumers(bus):
+    return {info.name for info in await bus._store._js.consumers_info("TL_CMD_run")}
 
 
 async def test_a_bus_knows_whether_another_weaver_was_there_when_it_connected(
@@ -327,7 +371,7 @@ async def test_a_worker_that_says_to_be_of_anothers_group_is_not_believed(
     bus, arrivals, connect_worker, make
 ):
     worker = await connect_worker("g0-0")
-    mine = subjects.event("run", "g0-0")
+    mine = subjects.event("run", "g0-0", 1)
     for changes in ({"group": "g1"}, {"rank": 1}, {}):
         await worker.client.publish(mine, codec.encode(make.hello(**changes)))
     await arrivals.until(lambda a: a.messages)
@@ -343,7 +387,7 @@ async def test_an_oversized_message_is_malformed(own_server, arrivals, tmp_path,
     bus = await NatsBus.connect(url, "run")
     await bus.open(arrivals.receive, arrivals.reject)
     client = await nats.connect(url)
-    subject = subjects.telemetry("run", "g0-0")
+    subject = subjects.telemetry("run", "g0-0", 1)
     await client.publish(subject, b"x" * (codec.MAX_MESSAGE_BYTES + 1))
     await client.publish(subject, codec.encode_telemetry(make.telemetry()))
     await arrivals.until(lambda a: a.messages)
@@ -365,14 +409,14 @@ def test_no_bytes_make_the_inlet_raise(data):
     inlet = Inlet(
         "run", ManualClock(), lambda m, _: got.append(m), lambda *pair: dropped.append(pair)
     )
-    inlet.take_telemetry(Incoming("tl.telemetry.run.g0-0", data))
-    for subject in ("tl.ack.run.g0-0", "tl.evt.run.g0-0"):
+    inlet.take_telemetry(Incoming("tl.telemetry.run.g0-0.1", data))
+    for subject in ("tl.ack.run.g0-0.1", "tl.evt.run.g0-0.1"):
         inlet.take_report(Incoming(subject, data))
     assert len(got) + len(dropped) == 3
     assert not any(isinstance(message, Telemetry) for message in got)
 
 
 async def test_more_workers_than_the_server_allows_a_stream_by_itself_have_a_consumer_each(bus):
-    await bus.add_workers([f"g{number}-0" for number in range(1_001)])
+    await bus.add_workers([(f"g{number}-0", 1) for number in range(1_001)])
     state = await bus._store._js.stream_info("TL_CMD_run")
     assert state.state.consumer_count == 1_001

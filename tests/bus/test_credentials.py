@@ -39,7 +39,7 @@ async def connects(broker, creds):
 async def test_keys_of_before_people_had_an_account_are_kept_and_completed(broker, tmp_path):
     state = tmp_path / "state"
     seed = nats_jwt.new_seed("user")
-    jwt = broker.credentials.worker_jwt("g0-0", nats_jwt.public_key(seed))
+    jwt = broker.credentials.worker_jwt("g0-0", 1, nats_jwt.public_key(seed))
     worker = nats_jwt.creds_text(jwt, seed)
     old = {name: key for name, key in keys_of(state).items() if name not in {"people", "operators"}}
     write_keys(state, old)

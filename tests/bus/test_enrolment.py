@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from torchloom_core import enrolment as enrolment_module
 from torchloom_core.enrolment import Enrolment
 from torchloom_core.messages import JoinRequest
 from torchloom_core.nats_jwt import is_user_key, new_seed, public_key
@@ -17,11 +18,11 @@ def ask(worker="g0-0", incarnation=1, key=KEY, run="run"):
 
 @pytest.fixture
 def enrolment():
-    return Enrolment("run", lambda worker, key: f"{worker}:{key}")
+    return Enrolment("run", lambda worker, life, key: f"{worker}:{life}:{key}")
 
 
 def test_a_free_name_is_granted(enrolment):
-    assert enrolment.grant(ask()).jwt == f"g0-0:{KEY}"
+    assert enrolment.grant(ask()).jwt == f"g0-0:1:{KEY}"
 
 
 def test_the_holder_may_ask_again(enrolment):
@@ -42,7 +43,7 @@ def test_the_name_of_a_live_worker_is_refused_to_another_key(enrolment):
 def test_a_released_name_is_granted_to_another_key(enrolment):
     enrolment.grant(ask())
     enrolment.release("g0-0")
-    assert enrolment.grant(ask(incarnation=2, key=OTHER_KEY)).jwt == f"g0-0:{OTHER_KEY}"
+    assert enrolment.grant(ask(incarnation=2, key=OTHER_KEY)).jwt == f"g0-0:2:{OTHER_KEY}"
 
 
 def test_a_name_that_nobody_holds_may_be_released(enrolment):
@@ -98,6 +99,31 @@ def test_being_seen_does_not_take_the_key_from_a_holder(enrolment):
     enrolment.grant(ask())
     enrolment.seen("g0-0", 1)
     assert enrolment.grant(ask()).jwt
+
+
+def test_a_life_is_given_to_one_key_even_when_it_is_over(enrolment):
+    enrolment.grant(ask())
+    enrolment.release("g0-0")
+    assert enrolment.grant(ask(key=OTHER_KEY)).error == (
+        "worker g0-0: incarnation 1 was given to another key; each life needs a number of its own"
+    )
+    assert enrolment.grant(ask()).jwt == f"g0-0:1:{KEY}"
+    enrolment.release("g0-0")
+    assert enrolment.grant(ask(worker="g1-0", key=OTHER_KEY)).jwt
+    assert enrolment.grant(ask(incarnation=2, key=OTHER_KEY)).jwt
+    enrolment.release("g0-0")
+    assert "was given to another key" in enrolment.grant(ask(incarnation=2)).error
+
+
+def test_of_too_many_lives_the_oldest_grants_are_forgotten(enrolment, monkeypatch):
+    monkeypatch.setattr(enrolment_module, "_GRANTS_KEPT", 3)
+    for incarnation in range(5):
+        assert enrolment.admit(ask(incarnation=incarnation), None).jwt
+    errors = [
+        enrolment.admit(ask(incarnation=life, key=OTHER_KEY), None).error for life in (4, 3, 2, 1)
+    ]
+    assert [bool(error) for error in errors] == [True, True, True, False]
+    assert len(enrolment._granted) == 3
 
 
 @pytest.mark.parametrize("worker", ["", "g0.0", "*", ">", "g 0", "x" * 65, "g0\n", "{{name()}}"])

@@ -81,7 +81,7 @@ async def test_of_what_a_worker_sends_too_fast_the_rest_is_dropped_and_told(make
     encode = codec.encode_telemetry if kind == "telemetry" else codec.encode
     body = {"telemetry": make.telemetry, "event": make.hello, "ack": make.ack}[kind]
     for worker, count in (("g0-0", 10_000), ("g1-0", 1)):
-        subject = getattr(subjects, kind)("run", worker)
+        subject = getattr(subjects, kind)("run", worker, 1)
         group = {"group": worker[:2]} if kind == "event" else {}
         message = Incoming(subject, encode(body(worker=worker, **group)))
         for _ in range(count):
@@ -143,7 +143,7 @@ async def test_a_flood_of_one_kind_is_not_in_the_way_of_another(bus, broker):
 
     await bus.serve({"status": echo, "actions.stop": echo})
     await bus.serve_join(refuse)
-    wanted = ["tl.telemetry.run.*", "tl.ctl.run.*.actions.stop", "tl.ctl.run.*.status"]
+    wanted = ["tl.telemetry.run.*.*", "tl.ctl.run.*.actions.stop", "tl.ctl.run.*.status"]
     wanted.append("tl.join.run")
     table = await asyncio.to_thread(_connections, broker.monitor_url)
     carried_by = [
@@ -163,9 +163,9 @@ async def test_of_one_workers_reports_the_oldest_go_and_anothers_stay(
         worker = await connect_worker(name)
         for _ in range(count):
             hello = codec.encode(make.hello())
-            await worker.client.jetstream().publish(subjects.event("run", name), hello)
+            await worker.client.jetstream().publish(subjects.event("run", name, 1), hello)
     info = await bus._store._js.stream_info("TL_REPORT_run", subjects_filter=">")
-    assert info.state.subjects == {"tl.evt.run.g0-0": 5, "tl.evt.run.g1-0": 2}
+    assert info.state.subjects == {"tl.evt.run.g0-0.1": 5, "tl.evt.run.g1-0.1": 2}
 
 
 def _connections(monitor_url):

@@ -79,7 +79,7 @@ async def test_a_message_that_nobody_can_read_does_not_deafen_the_weaver(
     bus, arrivals, connect_worker, connect_joiner, make, reply, header
 ):
     worker, joiner = await connect_worker("g0-0"), await connect_joiner()
-    mine = subjects.telemetry("run", "g0-0")
+    mine = subjects.telemetry("run", "g0-0", 1)
     batch = codec.encode_telemetry(make.telemetry())
     await _send(worker.client, mine.encode() + reply, header, batch)
     await _send(joiner.client, subjects.join("run").encode() + reply, header, b"{}")

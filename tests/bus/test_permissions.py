@@ -1,5 +1,6 @@
 """What each identity can and cannot do, tried on the running server."""
 
+import msgspec
 import nats
 import nats.errors
 import nats.js.errors
@@ -7,7 +8,8 @@ import pytest
 from nats.aio.client import RawCredentials
 
 from tests.settled import settle
-from torchloom_core import codec, nats_jwt, subjects
+from torchloom_core import codec, nats_jwt, rights, subjects
+from torchloom_core.credentials import Keys
 from torchloom_core.messages import Hold, JoinReply, JoinRequest, RollCall
 
 MINE = "g0-0"
@@ -16,16 +18,18 @@ OTHER = "g1-0"
 
 @pytest.fixture
 async def threadlet(bus, connect_worker):
-    await bus.add_workers([MINE])
-    await bus.add_workers([OTHER])
+    await bus.add_workers([(MINE, 1)])
+    await bus.add_workers([(OTHER, 1)])
     return await connect_worker(MINE)
 
 
 async def test_a_threadlet_sends_its_own_telemetry_events_and_acks(threadlet, arrivals, make):
     client = threadlet.client
-    await client.publish(subjects.telemetry("run", MINE), codec.encode_telemetry(make.telemetry()))
-    await client.publish(subjects.event("run", MINE), codec.encode(make.hello()))
-    put = await client.jetstream().publish(subjects.ack("run", MINE), codec.encode(make.ack()))
+    await client.publish(
+        subjects.telemetry("run", MINE, 1), codec.encode_telemetry(make.telemetry())
+    )
+    await client.publish(subjects.event("run", MINE, 1), codec.encode(make.hello()))
+    put = await client.jetstream().publish(subjects.ack("run", MINE, 1), codec.encode(make.ack()))
     await arrivals.until(lambda a: len(a.messages) == 3)
     assert put.stream == "TL_REPORT_run"
     assert not threadlet.denials
@@ -63,30 +67,36 @@ async def test_a_threadlet_hears_which_pause_is_held(threadlet, bus):
 @pytest.mark.parametrize(
     "subject",
     [
-        subjects.telemetry("run", OTHER),
-        subjects.event("run", OTHER),
-        subjects.ack("run", OTHER),
-        subjects.command("run", OTHER),
-        subjects.command("run", MINE),
+        subjects.telemetry("run", OTHER, 1),
+        subjects.event("run", OTHER, 1),
+        subjects.ack("run", OTHER, 1),
+        subjects.command("run", OTHER, 1),
+        subjects.command("run", MINE, 1),
+        subjects.telemetry("run", MINE, 2),
+        subjects.event("run", MINE, 2),
+        subjects.ack("run", MINE, 2),
         subjects.roll_call("run"),
         subjects.hold("run"),
         subjects.control("run", "operator", "actions.stop"),
         subjects.out("run", "verdict"),
         subjects.join("run"),
-        f"$JS.API.CONSUMER.MSG.NEXT.TL_CMD_run.{OTHER}",
-        f"$JS.ACK.TL_CMD_run.{OTHER}.1.1.1.1.0",
+        f"$JS.API.CONSUMER.MSG.NEXT.TL_CMD_run.{OTHER}_1",
+        f"$JS.ACK.TL_CMD_run.{OTHER}_1.1.1.1.1.0",
+        f"$JS.API.CONSUMER.MSG.NEXT.TL_CMD_run.{MINE}_2",
+        f"$JS.ACK.TL_CMD_run.{MINE}_2.1.1.1.1.0",
         "$JS.API.STREAM.CREATE.MINE",
         "$JS.API.STREAM.DELETE.TL_CMD_run",
         "$JS.API.STREAM.PURGE.TL_CMD_run",
         "$JS.API.STREAM.MSG.GET.TL_CMD_run",
-        f"$JS.API.CONSUMER.DELETE.TL_CMD_run.{MINE}",
-        f"$JS.API.CONSUMER.DURABLE.CREATE.TL_CMD_run.{MINE}",
+        f"$JS.API.CONSUMER.DELETE.TL_CMD_run.{MINE}_1",
+        f"$JS.API.CONSUMER.DURABLE.CREATE.TL_CMD_run.{MINE}_1",
         "$JS.API.CONSUMER.CREATE.TL_CMD_run.spy",
         "$JS.API.DIRECT.GET.KV_TL_run",
         "$JS.API.STREAM.MSG.GET.KV_TL_run",
         "$KV.TL_run.epoch",
         "_INBOX_WEAVER_run.acks",
-        f"{subjects.inbox_prefix('run', OTHER)}.x",
+        f"{subjects.inbox_prefix('run', OTHER, 1)}.x",
+        f"{subjects.inbox_prefix('run', MINE, 2)}.x",
         "$SYS.REQ.SERVER.PING",
     ],
 )
@@ -102,20 +112,40 @@ async def test_a_threadlet_may_not_publish(threadlet, subject):
         "_INBOX.>",
         "_INBOX_WEAVER_run.>",
         "_R_.>",
-        subjects.command("run", OTHER),
-        subjects.command("run", MINE),
-        subjects.telemetry("run", OTHER),
+        subjects.command("run", OTHER, 1),
+        subjects.command("run", MINE, 1),
+        subjects.telemetry("run", OTHER, 1),
         subjects.ack("run", "*"),
         subjects.out("run"),
         subjects.control("run", "*", ">"),
         subjects.join("run"),
-        f"{subjects.inbox_prefix('run', OTHER)}.>",
+        f"{subjects.inbox_prefix('run', OTHER, 1)}.>",
+        f"{subjects.inbox_prefix('run', MINE, 2)}.>",
         "_INBOX_JOIN_run.>",
         "$KV.TL_run.>",
     ],
 )
 async def test_a_threadlet_may_not_subscribe(threadlet, subject):
     assert await threadlet.is_denied(threadlet.client.subscribe(subject))
+
+
+async def test_credentials_that_say_no_life_give_no_right_of_a_workers(broker, keys, connect):
+    seed = nats_jwt.new_seed("user")
+    claims = nats_jwt.scoped_user_claims(nats_jwt.public_key(keys.workers))
+    jwt = nats_jwt.sign(keys.threadlets, nats_jwt.public_key(seed), MINE, claims, keys.made_s)
+    worker = await connect(MINE, nats_jwt.creds_text(jwt, seed))
+    for life in (1, "", "{{tag(life)}}"):
+        own = rights.of_worker("run", MINE, life)
+        for subject in own.publish:
+            publish = worker.client.publish(subject.replace(">", "1"), b"")
+            assert await worker.is_denied(publish), subject
+        assert await worker.is_denied(worker.client.subscribe(own.subscribe[-1]))
+
+
+@pytest.fixture
+def keys(broker):
+    file = broker.credentials.weaver_creds.with_name("keys.json")
+    return msgspec.json.decode(file.read_bytes(), type=Keys)
 
 
 @pytest.fixture
@@ -144,26 +174,26 @@ async def heard(bus):
 AIMS = [
     "$KV.TL_run.epoch",
     subjects.control("run", "bob", "actions.stop"),
-    subjects.command("run", OTHER),
-    subjects.event("run", OTHER),
-    subjects.ack("run", OTHER),
-    subjects.telemetry("run", OTHER),
+    subjects.command("run", OTHER, 1),
+    subjects.event("run", OTHER, 1),
+    subjects.ack("run", OTHER, 1),
+    subjects.telemetry("run", OTHER, 1),
     subjects.join("run"),
     "_INBOX_WEAVER_run.reports",
 ]
 
-PULL = f"$JS.API.CONSUMER.MSG.NEXT.TL_CMD_run.{MINE}"
+PULL = f"$JS.API.CONSUMER.MSG.NEXT.TL_CMD_run.{MINE}_1"
 
 
 async def test_no_answer_to_a_threadlet_is_anybodys_question(threadlet, bus, arrivals, make, heard):
     client, ack = threadlet.client, codec.encode(make.ack())
     for aim in AIMS:
-        await client.publish(subjects.ack("run", MINE), ack, reply=aim)
+        await client.publish(subjects.ack("run", MINE, 1), ack, reply=aim)
         await client.publish(PULL, b'{"batch": 1, "no_wait": true}', reply=aim)
         beats = b'{"batch": 1, "expires": 1000000000, "idle_heartbeat": 100000000}'
         await client.publish(PULL, beats, reply=aim)
     # The same once more with an answer: by then the others have been answered, too.
-    await client.jetstream().publish(subjects.ack("run", MINE), ack)
+    await client.jetstream().publish(subjects.ack("run", MINE, 1), ack)
     await client.request(PULL, b'{"batch": 1, "expires": 200000000, "no_wait": true}', timeout=30)
     await settle(client)
     await arrivals.until(lambda a: len(a.messages) == len(AIMS) + 1)
@@ -225,7 +255,7 @@ async def test_nobody_acknowledges_for_another(
     pull = b'{"batch": 1, "no_wait": true}'
     assert await threadlet.is_denied(threadlet.client.publish(PULL, pull, reply=theirs))
     assert await alice.is_denied(alice.client.publish(missing, b"", reply=theirs))
-    consumer = await bus._store._js.consumer_info("TL_CMD_run", OTHER)
+    consumer = await bus._store._js.consumer_info("TL_CMD_run", f"{OTHER}_1")
     assert consumer.num_ack_pending == 1
 
 
@@ -235,7 +265,7 @@ async def test_nobody_has_the_server_tell_another_how_a_message_went(
     alice = await connect_person("alice")
     mine = {
         alice: subjects.control("run", "alice", "status"),
-        threadlet: subjects.event("run", MINE),
+        threadlet: subjects.event("run", MINE, 1),
     }
     for member, subject in mine.items():
         for aim in [*AIMS, subjects.roll_call("run"), subjects.hold("run")]:
@@ -246,7 +276,9 @@ async def test_nobody_has_the_server_tell_another_how_a_message_went(
 
 async def test_a_threadlet_cannot_divert_its_commands_to_another(threadlet, bus, make):
     await threadlet.client.publish(
-        f"$JS.API.CONSUMER.MSG.NEXT.TL_CMD_run.{MINE}", b"1", reply=subjects.command("run", OTHER)
+        f"$JS.API.CONSUMER.MSG.NEXT.TL_CMD_run.{MINE}_1",
+        b"1",
+        reply=subjects.command("run", OTHER, 1),
     )
     await settle(threadlet.client)
     await bus.send([make.command()])
@@ -287,14 +319,14 @@ async def test_the_join_identity_can_only_ask_to_join(connect_joiner, bus):
 @pytest.mark.parametrize(
     "subject",
     [
-        subjects.telemetry("run", MINE),
-        subjects.event("run", MINE),  # a forged exit
-        subjects.ack("run", MINE),
-        subjects.command("run", MINE),
+        subjects.telemetry("run", MINE, 1),
+        subjects.event("run", MINE, 1),  # a forged exit
+        subjects.ack("run", MINE, 1),
+        subjects.command("run", MINE, 1),
         subjects.roll_call("run"),
         subjects.hold("run"),
         subjects.control("run", "operator", "status"),
-        f"$JS.API.CONSUMER.MSG.NEXT.TL_CMD_run.{MINE}",
+        f"$JS.API.CONSUMER.MSG.NEXT.TL_CMD_run.{MINE}_1",
         "$JS.API.STREAM.NAMES",
         "$SRV.PING",
         "$KV.TL_run.epoch",
@@ -339,10 +371,10 @@ async def test_a_person_asks_in_their_own_name(connect_person, bus):
 async def test_a_person_hears_what_is_said_on_the_run(connect_person, connect_worker, bus, make):
     alice, worker = await connect_person("alice"), await connect_worker(MINE)
     said = {
-        subjects.telemetry("run", MINE): codec.encode_telemetry(make.telemetry()),
-        subjects.event("run", MINE): codec.encode(make.hello()),
-        subjects.ack("run", MINE): codec.encode(make.ack()),
-        subjects.command("run", MINE): codec.encode(make.command()),
+        subjects.telemetry("run", MINE, 1): codec.encode_telemetry(make.telemetry()),
+        subjects.event("run", MINE, 1): codec.encode(make.hello()),
+        subjects.ack("run", MINE, 1): codec.encode(make.ack()),
+        subjects.command("run", MINE, 1): codec.encode(make.command()),
         subjects.out("run", "notice"): codec.encode(make.hello()),
         subjects.roll_call("run"): codec.encode(RollCall(run="run", epoch=4)),
         subjects.hold("run"): codec.encode(Hold(run="run", epoch=4)),
@@ -350,8 +382,8 @@ async def test_a_person_hears_what_is_said_on_the_run(connect_person, connect_wo
     ears = [await alice.client.subscribe(subject) for subject in said]
     await settle(alice.client)
     for subject in (subjects.telemetry, subjects.event, subjects.ack):
-        await worker.client.publish(subject("run", MINE), said[subject("run", MINE)])
-    await bus.send([codec.decode_command(said[subjects.command("run", MINE)])])
+        await worker.client.publish(subject("run", MINE, 1), said[subject("run", MINE, 1)])
+    await bus.send([codec.decode_command(said[subjects.command("run", MINE, 1)])])
     bus.tell("notice", make.hello())
     await bus.roll_call(4)
     bus.hold(Hold(run="run", epoch=4))
@@ -381,10 +413,10 @@ async def test_a_person_reads_keys_as_a_plain_client_does(connect_person, bus):
         "tl.ctl.run.>",
         "tl.ctl.run.actions.stop",
         "tl.ctl.other.alice.actions.stop",
-        subjects.command("run", MINE),
-        subjects.telemetry("run", MINE),
-        subjects.event("run", MINE),
-        subjects.ack("run", MINE),
+        subjects.command("run", MINE, 1),
+        subjects.telemetry("run", MINE, 1),
+        subjects.event("run", MINE, 1),
+        subjects.ack("run", MINE, 1),
         subjects.roll_call("run"),
         subjects.hold("run"),
         subjects.out("run", "verdict"),
@@ -393,8 +425,8 @@ async def test_a_person_reads_keys_as_a_plain_client_does(connect_person, bus):
         "$JS.API.STREAM.DELETE.TL_CMD_run",
         "$JS.API.STREAM.PURGE.KV_TL_run",
         "$JS.API.STREAM.MSG.GET.TL_CMD_run",
-        f"$JS.API.CONSUMER.MSG.NEXT.TL_CMD_run.{MINE}",
-        f"$JS.ACK.TL_CMD_run.{MINE}.1.1.1.1.0",
+        f"$JS.API.CONSUMER.MSG.NEXT.TL_CMD_run.{MINE}_1",
+        f"$JS.ACK.TL_CMD_run.{MINE}_1.1.1.1.1.0",
         "_INBOX_WEAVER_run.reports",
         "_INBOX.somebody",
     ],

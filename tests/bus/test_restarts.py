@@ -22,7 +22,7 @@ async def restart(broker, kill_broker, bus):
 async def test_commands_acks_and_keys_survive_the_kill_of_the_broker(
     bus, restart, connect_worker, arrivals, make
 ):
-    await bus.add_workers(["g0-0"])
+    await bus.add_workers([("g0-0", 1)])
     worker = await connect_worker("g0-0")
     await bus.send([make.command()])
     await bus.store({"plan.p1": b"before"})
@@ -31,7 +31,9 @@ async def test_commands_acks_and_keys_survive_the_kill_of_the_broker(
     message = await worker.pull()
     assert codec.decode_command(message.data).id == "c1"
     await message.ack_sync()
-    await worker.client.jetstream().publish(subjects.ack("run", "g0-0"), codec.encode(make.ack()))
+    await worker.client.jetstream().publish(
+        subjects.ack("run", "g0-0", 1), codec.encode(make.ack())
+    )
     await arrivals.until(lambda a: a.messages)
     assert arrivals.messages == [make.ack()]
 
@@ -64,9 +66,11 @@ async def test_telemetry_and_events_flow_again(bus, restart, connect_worker, arr
     async with asyncio.timeout(60):
         while len({type(message) for message in arrivals.messages}) < 2:
             await worker.client.publish(
-                subjects.telemetry("run", "g0-0"), codec.encode_telemetry(make.telemetry())
+                subjects.telemetry("run", "g0-0", 1), codec.encode_telemetry(make.telemetry())
             )
-            await worker.client.publish(subjects.event("run", "g0-0"), codec.encode(make.hello()))
+            await worker.client.publish(
+                subjects.event("run", "g0-0", 1), codec.encode(make.hello())
+            )
             await asyncio.sleep(0.05)
 
 
@@ -94,7 +98,7 @@ async def test_an_ack_sent_while_the_weaver_reconnects_is_received(
     while put is None:
         with contextlib.suppress(Exception):
             put = await worker.client.jetstream(timeout=1).publish(
-                subjects.ack("run", "g0-0"), codec.encode(make.ack())
+                subjects.ack("run", "g0-0", 1), codec.encode(make.ack())
             )
     await arrivals.until(lambda a: a.messages)
 

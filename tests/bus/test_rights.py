@@ -17,10 +17,13 @@ from torchloom_core.credentials import Credentials, Keys, private_folder, write_
 from torchloom_core.errors import StateError
 
 OWN_COMMANDS = [
-    "$JS.API.CONSUMER.MSG.NEXT.TL_CMD_run.{name}",
-    "$JS.ACK.TL_CMD_run.{name}.>",
+    "$JS.API.CONSUMER.MSG.NEXT.TL_CMD_run.{name}_{life}",
+    "$JS.ACK.TL_CMD_run.{name}_{life}.>",
 ]
-SAID_BY_WORKERS = ["tl.telemetry.run.{name}", "tl.evt.run.{name}", "tl.ack.run.{name}"]
+SAID_BY_WORKERS = [
+    *("tl.telemetry.run.{name}.{life}", "tl.evt.run.{name}.{life}"),
+    "tl.ack.run.{name}.{life}",
+]
 READ_BY_PEOPLE = [
     *("$SRV.PING", "$SRV.PING.>", "$SRV.INFO", "$SRV.INFO.>", "$SRV.STATS", "$SRV.STATS.>"),
     "$JS.API.DIRECT.GET.KV_TL_run.>",
@@ -43,12 +46,18 @@ def keys_file(state):
     return state / "broker" / "keys" / "keys.json"
 
 
+def said_of(name, life, *subjects_of):
+    return [
+        s.replace("{name}", name).replace("{life}", life) for group in subjects_of for s in group
+    ]
+
+
 def own(*subjects_of):
-    return [s.replace("{name}", "{{name()}}") for group in subjects_of for s in group]
+    return said_of("{{name()}}", "{{tag(life)}}", *subjects_of)
 
 
 def of_any(*subjects_of):
-    return [s.replace("{name}", "*") for group in subjects_of for s in group]
+    return said_of("*", "*", *subjects_of)
 
 
 def permitted(publish, subscribe):
@@ -137,17 +146,17 @@ def test_only_the_runs_account_keeps_streams(credentials, keys):
 def test_what_passes_between_the_accounts_is_listed(credentials, keys):
     accounts = trusted(credentials, keys)
     told = ["tl.roll.run", "tl.hold.run"]
-    heard = ["tl.cmd.run.*", *told, "tl.out.run.>"]
-    said = ["tl.telemetry.run.*", "tl.evt.run.*", "tl.ack.run.*"]
+    heard = ["tl.cmd.run.*.*", *told, "tl.out.run.>"]
+    said = ["tl.telemetry.run.*.*", "tl.evt.run.*.*", "tl.ack.run.*.*"]
     assert passes(accounts["account"], "exports") == [
         ("service", ">"),
         *[("stream", subject) for subject in heard],
     ]
     assert accounts["account"]["exports"][0]["response_type"] == "Stream"
-    assert passes(accounts["account"], "imports") == [("stream", "workers", "tl.telemetry.run.*")]
+    assert passes(accounts["account"], "imports") == [("stream", "workers", "tl.telemetry.run.*.*")]
     assert passes(accounts["workers"], "exports") == [("stream", subject) for subject in said]
     asked = [
-        *("tl.ack.run.*", "tl.evt.run.*", "tl.join.run"),
+        *("tl.ack.run.*.*", "tl.evt.run.*.*", "tl.join.run"),
         *("$JS.ACK.TL_CMD_run.*.>", "$JS.API.CONSUMER.MSG.NEXT.TL_CMD_run.*"),
     ]
     assert passes(accounts["workers"], "imports") == [
@@ -176,13 +185,13 @@ def test_what_is_imported_is_exported(credentials, keys):
             assert shown & {(claim["type"], claim["subject"]), everything}
 
 
-def test_a_signing_key_gives_each_worker_its_own_name_only(credentials, keys):
+def test_a_signing_key_gives_each_worker_its_own_name_and_life_only(credentials, keys):
     accounts = trusted(credentials, keys)
     (scope,) = accounts["workers"]["signing_keys"]
     assert (scope["kind"], scope["key"], scope["role"]) == ("user_scope", "threadlets", "threadlet")
     assert scope["template"] == permitted(
         own(SAID_BY_WORKERS, OWN_COMMANDS),
-        ["tl.roll.run", "tl.hold.run", "_INBOX_run_{{name()}}.>"],
+        ["tl.roll.run", "tl.hold.run", "_INBOX_run_{{name()}}_{{tag(life)}}.>"],
     )
 
 
@@ -193,7 +202,7 @@ def test_a_signing_key_gives_each_person_their_own_name_only(credentials, keys):
     assert scope["template"] == permitted(
         ["tl.ctl.run.{{name()}}.>", *READ_BY_PEOPLE, "tl.bucket.run"],
         [
-            *("tl.cmd.run.*", "tl.roll.run", "tl.hold.run", "tl.out.run.>"),
+            *("tl.cmd.run.*.*", "tl.roll.run", "tl.hold.run", "tl.out.run.>"),
             *of_any(SAID_BY_WORKERS),
             "_INBOX.>",
         ],
@@ -206,11 +215,9 @@ def test_nobody_signs_for_the_runs_account_or_the_systems_but_they_themselves(cr
 
 
 def test_the_rights_of_a_named_worker_and_person_are_those_of_the_scope():
-    worker, person = rights.of_worker("run", "g0-0"), rights.of_person("run", "alice")
-    assert worker.publish == [
-        s.replace("{name}", "g0-0") for s in [*SAID_BY_WORKERS, *OWN_COMMANDS]
-    ]
-    assert worker.subscribe[-1] == "_INBOX_run_g0-0.>"
+    worker, person = rights.of_worker("run", "g0-0", 7), rights.of_person("run", "alice")
+    assert worker.publish == said_of("g0-0", "7", SAID_BY_WORKERS, OWN_COMMANDS)
+    assert worker.subscribe[-1] == "_INBOX_run_g0-0_7.>"
     assert person.publish[0] == "tl.ctl.run.alice.>"
 
 
@@ -232,11 +239,12 @@ def test_a_persons_credentials_only_say_the_name(credentials, keys):
     assert user(alice, keys) == ("alice", "operators", scoped)
 
 
-def test_a_workers_jwt_only_says_the_name(credentials, keys):
+def test_a_workers_jwt_only_says_the_name_and_the_life(credentials, keys):
     key = nats_jwt.public_key(nats_jwt.new_seed("user"))
-    claims = claims_in(credentials.worker_jwt("g0-0", key), keys)
+    claims = claims_in(credentials.worker_jwt("g0-0", 7, key), keys)
     assert (claims["name"], claims["iss"], claims["sub"]) == ("g0-0", "threadlets", key)
-    assert claims["nats"] == {"type": "user", "version": 2, "issuer_account": "workers"}
+    scoped = {"type": "user", "version": 2, "issuer_account": "workers"}
+    assert claims["nats"] == {**scoped, "tags": ["life:7"]}
 
 
 # --- how keys are kept ---

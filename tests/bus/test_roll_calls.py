@@ -13,7 +13,7 @@ from torchloom_threadlet.roll import Roll
 MINE = "g0-0"
 OTHER = "g1-0"
 ROLL = subjects.roll_call("run")
-PULL = f"$JS.API.CONSUMER.MSG.NEXT.TL_CMD_run.{OTHER}"
+PULL = f"$JS.API.CONSUMER.MSG.NEXT.TL_CMD_run.{OTHER}_1"
 
 
 class Heard:
@@ -47,7 +47,7 @@ class Heard:
 
 @pytest.fixture
 async def heard(bus, connect_worker):
-    await bus.add_workers([MINE, OTHER])
+    await bus.add_workers([(MINE, 1), (OTHER, 1)])
     heard = Heard()
     await heard.hear((await connect_worker(MINE)).client)
     return heard
@@ -65,8 +65,8 @@ async def test_a_roll_call_of_the_weaver_is_answered(heard, bus):
 async def test_an_answer_of_the_servers_is_no_roll_call(heard, bus, connect_worker, make):
     attacker = (await connect_worker(OTHER)).client
     ack = encode(make.ack(worker=OTHER))
-    await attacker.publish(subjects.ack("run", OTHER), ack, reply=ROLL)
-    await attacker.publish(subjects.event("run", OTHER), encode(make.hello()), reply=ROLL)
+    await attacker.publish(subjects.ack("run", OTHER, 1), ack, reply=ROLL)
+    await attacker.publish(subjects.event("run", OTHER, 1), encode(make.hello()), reply=ROLL)
     await attacker.publish(PULL, b'{"batch": 1, "no_wait": true}', reply=ROLL)
     beats = b'{"batch": 1, "expires": 700000000, "idle_heartbeat": 100000000}'
     await attacker.publish(PULL, beats, reply=ROLL)

@@ -192,17 +192,17 @@ async def test_malformed_and_oversized_messages_are_counted_and_kill_nothing(run
     before = json.loads(await run._ask(subjects.control(run.name, "operator", "status"), b""))
     credentials = Credentials.ensure(run.state, run.name)
     seed = nats_jwt.new_seed("user")
-    jwt = credentials.worker_jwt("evil-0", nats_jwt.public_key(seed))
+    jwt = credentials.worker_jwt("evil-0", 1, nats_jwt.public_key(seed))
     creds = tmp_path / "evil.creds"
     creds.write_text(nats_jwt.creds_text(jwt, seed))
     client = await nats.connect(
         run.broker["url"],
         user_credentials=str(creds),
-        inbox_prefix=subjects.inbox_prefix(run.name, "evil-0"),
+        inbox_prefix=subjects.inbox_prefix(run.name, "evil-0", 1),
         allow_reconnect=False,
         error_cb=ignore,
     )
-    name = (run.name, "evil-0")
+    name = (run.name, "evil-0", 1)
     garbage = (
         b"",
         b"\xff" * 1000,

@@ -127,14 +127,14 @@ class WeaversPart:
         heard = len(self.telemetry)
         await self.until(lambda: len(self.telemetry) >= heard + count)
 
-    async def admit(self, worker="g0-0", ack_wait_s=2.0):
-        """Wait for the worker's hello and make its consumer."""
-        hello = await self.event(Hello, worker)
+    async def admit(self, worker="g0-0", ack_wait_s=2.0, **fields):
+        """Wait for the worker's hello and make the consumer of that life."""
+        hello = await self.event(Hello, worker, **fields)
         await self.js.add_consumer(
             subjects.command_stream(RUN),
             ConsumerConfig(
-                durable_name=worker,
-                filter_subject=subjects.command(RUN, worker),
+                durable_name=subjects.command_consumer(worker, hello.incarnation),
+                filter_subject=subjects.command(RUN, worker, hello.incarnation),
                 ack_policy=AckPolicy.EXPLICIT,
                 ack_wait=ack_wait_s,
             ),
@@ -154,7 +154,8 @@ class WeaversPart:
             do=deed,
             cause=fields.get("cause", ""),
         )
-        await self.js.publish(subjects.command(RUN, hello.worker), encode(command))
+        subject = subjects.command(RUN, hello.worker, hello.incarnation)
+        await self.js.publish(subject, encode(command))
 
     async def final(self, command_id="c1", epoch=1):
         """Wait for a command's final ack."""
@@ -177,9 +178,11 @@ class WeaversPart:
 
     async def no_command_is_open(self, worker="g0-0"):
         """Wait until the broker holds no command of the worker's that is not acknowledged."""
+        hello = await self.event(Hello, worker)
+        consumer = subjects.command_consumer(worker, hello.incarnation)
         async with asyncio.timeout(DEADLINE_S):
             while True:
-                info = await self.js.consumer_info(subjects.command_stream(RUN), worker)
+                info = await self.js.consumer_info(subjects.command_stream(RUN), consumer)
                 if not info.num_pending and not info.num_ack_pending:
                     return
                 await asyncio.sleep(0.05)

@@ -52,15 +52,15 @@ async def test_nobody_can_have_anothers_final_ack_taken_for_a_repeated_one(
     weaver, start_trainer, broker
 ):
     seed = nats_jwt.new_seed("user")
-    jwt = broker.credentials.worker_jwt("g9-0", nats_jwt.public_key(seed))
+    jwt = broker.credentials.worker_jwt("g9-0", 1, nats_jwt.public_key(seed))
     attacker = await nats.connect(
         broker.url,
         user_credentials=RawCredentials(nats_jwt.creds_text(jwt, seed)),
-        inbox_prefix=subjects.inbox_prefix("run", "g9-0"),
+        inbox_prefix=subjects.inbox_prefix("run", "g9-0", 1),
     )
     for name in ("c1:1:applied", "c1:1:applied:"):
         headers = {"Nats-Msg-Id": name}
-        await attacker.jetstream().publish(subjects.ack("run", "g9-0"), b"{}", headers=headers)
+        await attacker.jetstream().publish(subjects.ack("run", "g9-0", 1), b"{}", headers=headers)
     await attacker.close()
     start_trainer()
     await weaver.ask(await weaver.admit(), SetKnob(knob="x", value=7))
@@ -213,5 +213,31 @@ async def test_a_worker_that_starts_again_registers_and_takes_its_knobs_again(
         )
     )
     await second.goes_on()
+    await weaver.admit(incarnation=after.incarnation)
     assert (await weaver.ask(after, SetKnob(knob="x", value=9.0))).status == "applied"
     assert second.journal("set") == [{"event": "set", "value": 9.0}]
+
+
+async def test_a_consumer_that_comes_back_brings_all_commands_again_and_none_is_done_twice(
+    weaver, start_trainer
+):
+    trainer = start_trainer()
+    hello = await weaver.admit()
+    await trainer.goes_on()
+    values = {"c1": 7.0, "c2": 8.0}
+    for command_id, value in values.items():
+        await weaver.ask(hello, SetKnob(knob="x", value=value), command_id)
+    await weaver.no_command_is_open()
+    before = len(weaver.acks)
+    stream, consumer = (
+        subjects.command_stream("run"),
+        subjects.command_consumer(hello.worker, hello.incarnation),
+    )
+    await weaver.js.delete_consumer(stream, consumer)  # as the server does after an hour
+    await weaver.admit()
+    repeated = await weaver.until(
+        lambda: [ack for ack in weaver.acks[before:] if ack.status == "applied"][1:]
+    )
+    assert repeated[0].command == "c2"
+    await weaver.no_command_is_open()
+    assert [line["value"] for line in trainer.journal("set")] == [7.0, 8.0]

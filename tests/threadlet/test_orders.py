@@ -26,7 +26,7 @@ APPLIED = Ack(command="c1", run="run", worker="g0-0", incarnation=1, epoch=1, st
 @pytest.fixture
 async def bus(broker):
     bus = await NatsBus.connect(broker.url, "run", broker.credentials.weaver_creds)
-    await bus.add_workers(["g0-0"])
+    await bus.add_workers([("g0-0", 1)])
     yield bus
     await bus.close()
 
@@ -37,7 +37,7 @@ class Sidecar:
     def __init__(self, client):
         self.client = client
         self.pulled = asyncio.Queue()
-        self.orders = Orders("run", "g0-0", self.pulled.put)
+        self.orders = Orders("run", "g0-0", 1, self.pulled.put)
         self._pulling = asyncio.create_task(self.orders.pull(client))
 
     @classmethod
@@ -59,7 +59,7 @@ class Sidecar:
 
 
 async def consumer(client):
-    return await client.jetstream().consumer_info(subjects.command_stream("run"), "g0-0")
+    return await client.jetstream().consumer_info(subjects.command_stream("run"), "g0-0_1")
 
 
 async def no_command_is_open(client):
@@ -99,7 +99,7 @@ async def test_of_a_command_that_is_delivered_again_and_again_one_copy_is_kept(b
     await bus.send([COMMAND])
     for _ in range(3):
         assert await sidecar.next() == COMMAND
-    subject = subjects.command("run", "g0-0")
+    subject = subjects.command("run", "g0-0", 1)
     gc.collect()
     # Not isinstance: torch has objects that warn when they are asked for their class.
     kept = [m for m in gc.get_objects() if type(m) is Msg and m.subject == subject]

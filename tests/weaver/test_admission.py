@@ -1,9 +1,6 @@
 """A name that is in use stays its worker's, whichever Weaver gave it."""
 
-import asyncio
 import logging
-import os
-import signal
 
 import nats
 import pytest
@@ -11,35 +8,22 @@ from nats.aio.client import RawCredentials
 
 from tests.settled import settle
 from torchloom_core import codec, nats_jwt, subjects
-from torchloom_core.config import parse
 from torchloom_core.credentials import Credentials
 from torchloom_core.messages import Hello, JoinRequest, Telemetry
-from torchloom_core.plugins import ActivePlugins
-from torchloom_core.weaver import run
 
 pytestmark = pytest.mark.integration
 
 
 @pytest.fixture
-async def url(tmp_path):
-    """Where a Weaver listens that has enrolled nobody yet."""
-    config = parse(f"[weaver]\nstate_dir = '{tmp_path}'")
-    ready = asyncio.get_running_loop().create_future()
-    running = asyncio.create_task(run(config, ActivePlugins((), {}), ready.set_result))
-    async with asyncio.timeout(60):
-        await asyncio.wait({running, ready}, return_when=asyncio.FIRST_COMPLETED)
-        yield await ready
-    os.kill(os.getpid(), signal.SIGTERM)
-    await running
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().remove_signal_handler(number)
+async def url(start_weaver):
+    return await start_weaver()
 
 
 async def test_the_name_of_a_worker_that_an_earlier_weaver_enrolled_is_refused_to_another_key(
     url, tmp_path
 ):
     credentials = Credentials.find(tmp_path, "run")
-    worker = await _worker(url, credentials, "g0-0")
+    worker = await _worker(url, credentials, "g0-0", 7)
     person = await nats.connect(url, user_credentials=str(credentials.operator_creds))
     joiner = await nats.connect(
         url,
@@ -49,7 +33,7 @@ async def test_the_name_of_a_worker_that_an_earlier_weaver_enrolled_is_refused_t
     noticed = await person.subscribe(subjects.out("run", "notice"))
     await settle(person)
     hello = Hello(run="run", worker="g0-0", incarnation=7, group="g0", rank=0, node="n0")
-    await worker.publish(subjects.event("run", "g0-0"), codec.encode(hello))
+    await worker.publish(subjects.event("run", "g0-0", 7), codec.encode(hello))
     await noticed.next_msg(60)
     for name, error in (("g0-0", "worker g0-0 is held by incarnation 7"), ("g1-0", "")):
         key = nats_jwt.public_key(nats_jwt.new_seed("user"))
@@ -73,9 +57,9 @@ async def test_a_worker_that_never_says_hello_is_logged_once_and_told_at_each_ti
     batch = Telemetry(
         run="run", worker="g0-0", incarnation=1, seq=0, state="training", step=1, progress_age_s=0
     )
-    worker = await _worker(url, credentials, "g0-0")
+    worker = await _worker(url, credentials, "g0-0", 1)
     for _ in range(3):
-        await worker.publish(subjects.telemetry("run", "g0-0"), codec.encode_telemetry(batch))
+        await worker.publish(subjects.telemetry("run", "g0-0", 1), codec.encode_telemetry(batch))
         await noticed.next_msg(60)
     logged = [r.getMessage() for r in caplog.records if "never said hello" in r.getMessage()]
     assert logged == ["notice: g0-0 reports but never said hello (1 so far)"]
@@ -83,7 +67,7 @@ async def test_a_worker_that_never_says_hello_is_logged_once_and_told_at_each_ti
         await client.close()
 
 
-async def _worker(url, credentials, name):
+async def _worker(url, credentials, name, incarnation):
     seed = nats_jwt.new_seed("user")
-    jwt = credentials.worker_jwt(name, nats_jwt.public_key(seed))
+    jwt = credentials.worker_jwt(name, incarnation, nats_jwt.public_key(seed))
     return await nats.connect(url, user_credentials=RawCredentials(nats_jwt.creds_text(jwt, seed)))

@@ -47,9 +47,9 @@ class Bus:
     async def recall(self, worker, commands):
         await self._do(("recall", worker, list(commands)))
 
-    async def add_workers(self, workers):
-        if workers:
-            await self._do(("add", list(workers)))
+    async def add_workers(self, lives):
+        if lives:
+            await self._do(("add", list(lives)))
 
     async def roll_call(self, epoch, workers):
         await self._do(("roll", epoch, list(workers)))
@@ -198,11 +198,12 @@ async def test_a_command_that_passes_its_deadline_waiting_is_sent_no_more(
 
 
 async def test_newcomers_get_their_consumers_before_their_commands(outbox, bus):
-    hello = Notice(kind="hello", text="", worker="w1")
-    outbox.post([hello, hello, issue(1)], {}, seq=1)
+    for incarnation in (1, 2):
+        outbox.welcome("w1", incarnation)
+    outbox.post([issue(1)], {}, seq=1)
     async with running(outbox):
         await outbox.drained()
-    assert bus.done[1:] == [("add", ["w1"]), ("send", ["c1"])]
+    assert bus.done[1:] == [("add", [("w1", 2)]), ("send", ["c1"])]
 
 
 async def test_newcomers_that_could_not_be_added_hold_up_nothing_and_come_with_the_next(
@@ -213,14 +214,15 @@ async def test_newcomers_that_could_not_be_added_hold_up_nothing_and_come_with_t
 
     with monkeypatch.context() as away:
         away.setattr(bus, "add_workers", refuse)
-        outbox.post([Notice(kind="hello", text="", worker="w1"), issue(1)], {}, seq=1)
+        outbox.welcome("w1", 1)
+        outbox.post([issue(1)], {}, seq=1)
         async with running(outbox):
             await outbox.drained()
     assert bus.done[1:] == [("send", ["c1"])]
-    outbox.post([Notice(kind="hello", text="", worker="w2")], {}, seq=2)
+    outbox.welcome("w2", 1)
     async with running(outbox):
         await outbox.drained()
-    assert bus.done[-1] == ("add", ["w1", "w2"])
+    assert bus.done[-1] == ("add", [("w1", 1), ("w2", 1)])
 
 
 def stranger(worker):
@@ -275,7 +277,7 @@ async def test_strangers_are_asked_to_say_hello_once_however_many_there_are(outb
     [
         ("roll_call", stranger("x-0")),
         ("recall", Recall(command="c0", worker="w0")),
-        ("add_workers", Notice(kind="hello", text="", worker="w0")),
+        ("add_workers", None),
     ],
 )
 async def test_what_the_broker_does_not_do_is_one_line_in_the_log_and_holds_up_nothing(
@@ -285,7 +287,8 @@ async def test_what_the_broker_does_not_do_is_one_line_in_the_log_and_holds_up_n
         raise RefusedByBrokerError("not now")
 
     monkeypatch.setattr(bus, deed, refuse)
-    outbox.post([output, issue(1)], {}, seq=1)
+    outbox.welcome("w0", 1)
+    outbox.post([issue(1)] if output is None else [output, issue(1)], {}, seq=1)
     async with running(outbox):
         await outbox.drained()
     assert bus.done[-1] == ("send", ["c1"])
@@ -300,13 +303,13 @@ async def test_newcomers_that_the_broker_refuses_for_good_are_not_offered_again(
 
     with monkeypatch.context() as refusing:
         refusing.setattr(bus, "add_workers", refuse)
-        outbox.post([Notice(kind="hello", text="", worker="w 1")], {}, seq=1)
+        outbox.welcome("w 1", 1)
         async with running(outbox):
             await outbox.drained()
-    outbox.post([Notice(kind="hello", text="", worker="w2")], {}, seq=2)
+    outbox.welcome("w2", 1)
     async with running(outbox):
         await outbox.drained()
-    assert bus.done[-1] == ("add", ["w2"])
+    assert bus.done[-1] == ("add", [("w2", 1)])
 
 
 async def test_commands_that_could_not_be_sent_are_sent_later_but_not_past_their_deadline(

@@ -19,12 +19,12 @@ _WAITS_S = (0.1, 2.0)
 
 
 class Mail:
-    """Sends one worker's events and acks."""
+    """Sends the events and acks of one life of a worker."""
 
-    def __init__(self, uplink: Uplink, run: str, worker: str) -> None:
+    def __init__(self, uplink: Uplink, run: str, worker: str, incarnation: int) -> None:
         self._uplink = uplink
-        self._event_subject = subjects.event(run, worker)
-        self._ack_subject = subjects.ack(run, worker)
+        self._event_subject = subjects.event(run, worker, incarnation)
+        self._ack_subject = subjects.ack(run, worker, incarnation)
         self._hello: Hello | None = None
         self._notes: deque[Note] = deque(maxlen=_KEPT_NOTES)
         self._exit: Exit | None = None

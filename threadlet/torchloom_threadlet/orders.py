@@ -26,7 +26,9 @@ _logger = logging.getLogger(__name__)
 
 
 class Orders:
-    """Pulls one worker's commands and hands them on; JetStream delivers again what is not acked.
+    """Pulls the commands to one life of a worker and hands them on.
+
+    JetStream delivers again what is not acked.
 
     Parameters
     ----------
@@ -35,10 +37,14 @@ class Orders:
     """
 
     def __init__(
-        self, run: str, worker: str, on_command: Callable[[Command], Awaitable[None]]
+        self,
+        run: str,
+        worker: str,
+        incarnation: int,
+        on_command: Callable[[Command], Awaitable[None]],
     ) -> None:
-        self._run = run
-        self._worker = worker
+        self._stream = subjects.command_stream(run)
+        self._consumer = subjects.command_consumer(worker, incarnation)
         self._on_command = on_command
         self._complaints = Complaints(_logger)
         self._open: dict[tuple[str, int], Msg] = {}
@@ -51,7 +57,7 @@ class Orders:
         """
         with contextlib.suppress(*BROKER_ERRORS):
             subscription = await client.jetstream().pull_subscribe_bind(
-                consumer=self._worker, stream=subjects.command_stream(self._run)
+                consumer=self._consumer, stream=self._stream
             )
             try:
                 await self._poll(subscription)

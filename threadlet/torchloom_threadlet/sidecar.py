@@ -76,9 +76,10 @@ class Sidecar:
             on_keys=self._to_link,
             on_admission=lambda why: self._to_link(frames.Admission(unwanted=why)),
         )
-        self._mail = Mail(self._uplink, hello.run, hello.worker)
+        life = hello.run, hello.worker, hello.incarnation
+        self._mail = Mail(self._uplink, *life)
         self._roll = Roll(hello.run, hello.worker, self._say_hello)
-        self._orders = Orders(hello.run, hello.worker, self._on_command)
+        self._orders = Orders(*life, self._on_command)
 
     async def run(self, reader: asyncio.StreamReader, unpacker: frames.Unpacker) -> None:
         """Serve until the trainer dies, then tell how."""
@@ -222,7 +223,8 @@ class Sidecar:
     # --- the heart --------------------------------------------------------------------------
 
     async def _beat(self) -> None:
-        subject = subjects.telemetry(self._hello.run, self._hello.worker)
+        hello = self._hello
+        subject = subjects.telemetry(hello.run, hello.worker, hello.incarnation)
         while True:
             self._urgent.clear()
             client = self._uplink.client

@@ -195,7 +195,8 @@ class Uplink:
         """Stay connected until the credentials are refused or the Weaver has moved."""
         keys = self._keys
         creds = _CREDS.format(jwt=keys.jwt, seed=keys.seed) if keys.jwt else self._join.creds
-        inbox = subjects.inbox_prefix(self._hello.run, self._hello.worker)
+        hello = self._hello
+        inbox = subjects.inbox_prefix(hello.run, hello.worker, hello.incarnation)
         self._refusals = 0
         client = NatsClient()
         connecting = asyncio.create_task(self._connect(client, creds, inbox, reconnect=True))

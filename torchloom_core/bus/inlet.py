@@ -30,6 +30,8 @@ class _FromWorker(Protocol):
     def run(self) -> str: ...
     @property
     def worker(self) -> str: ...
+    @property
+    def incarnation(self) -> int: ...
 
 
 _M = TypeVar("_M", bound=_FromWorker)
@@ -44,9 +46,10 @@ class Inlet:
         self._receive = receive
         self._tell_malformed = malformed
         self._complaints = Complaints(_log, clock.now_ns)
-        self._telemetry = subjects.telemetry(run, "")
-        self._event = subjects.event(run, "")
-        self._ack = subjects.ack(run, "")
+        self._telemetry, self._event, self._ack = (
+            of_life(run, "", "").removesuffix(".")
+            for of_life in (subjects.telemetry, subjects.event, subjects.ack)
+        )
         self._batches = Quota(**_BATCHES)
         self._reports = Quota(**_REPORTS)
 
@@ -83,11 +86,13 @@ class Inlet:
         except MessageError as error:
             self.reject(msg.subject, str(error))
             return True
-        if message.run != self._run or prefix + message.worker != msg.subject:
-            self.reject(
-                msg.subject,
-                f"need the run and worker of the subject, was {message.run!r}, {message.worker!r}",
-            )
+        if (
+            message.run != self._run
+            or f"{prefix}{message.worker}.{message.incarnation}" != msg.subject
+        ):
+            was = f"{message.run!r}, {message.worker!r}, {message.incarnation}"
+            need = "need the run, worker and incarnation of the subject"
+            self.reject(msg.subject, f"{need}, was {was}")
             return True
         if isinstance(message, Hello) and message.worker != f"{message.group}-{message.rank}":
             # The server vouches for the name alone: nobody may say to be of another's group.

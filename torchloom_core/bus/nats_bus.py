@@ -9,6 +9,7 @@ what it has for a connection in order, and cuts one off that falls behind.
 """
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -141,10 +142,13 @@ class NatsBus:
         await self._hear(subjects.telemetry(self._run), self._take_telemetry)
         await self._link.settle()
 
-    async def add_workers(self, workers: Sequence[str]) -> None:
-        """Make the durable consumers from which workers pull their commands; repeatable."""
-        for start in range(0, len(workers), _AT_ONCE):
-            at_once = map(self._store.add_worker, workers[start : start + _AT_ONCE])
+    async def add_workers(self, lives: Sequence[tuple[str, int]]) -> None:
+        """Make the durable consumers from which workers pull their commands; repeatable.
+
+        ``lives`` are pairs of worker and incarnation.
+        """
+        for start in range(0, len(lives), _AT_ONCE):
+            at_once = itertools.starmap(self._store.add_worker, lives[start : start + _AT_ONCE])
             for error in await asyncio.gather(*at_once, return_exceptions=True):
                 if error is not None:
                     raise error
@@ -153,7 +157,11 @@ class NatsBus:
         """Put commands on file for their workers; one sent again is there only once."""
         await self._store.send(
             [
-                (subjects.command(self._run, c.worker), encode(c), f"{c.id}:{c.epoch}")
+                (
+                    subjects.command(self._run, c.worker, c.incarnation),
+                    encode(c),
+                    f"{c.id}:{c.epoch}",
+                )
                 for c in commands
             ]
         )

@@ -3,9 +3,11 @@
 import asyncio
 import itertools
 import logging
+import math
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
@@ -50,6 +52,10 @@ _COMMAND_WAITS_S = (1.0, 2.0, 5.0, 15.0, 60.0)
 The first is how long the sidecar that takes a killed one's place waits for what that one had
 pulled; the later ones are for trainers that take long over a step, or hang.
 """
+
+_CONSUMER_IDLE_S = 3600.0
+_CONSUMER_SURE_S = _CONSUMER_IDLE_S / 2
+"""How long a consumer that was made here is taken to be there still."""
 
 _REPORTS_IN_FLIGHT = 4096
 _REPORTS_KEPT = 20_000
@@ -112,6 +118,7 @@ class Store:
         self._whole_revision = 0
         self._places: dict[str, int] = {}
         self._first_place: int | None = None
+        self._lives: dict[str, tuple[int, float]] = {}
 
     async def check(self, url: str) -> None:
         """Raise BrokerError unless the server has JetStream on for us, and we may ask."""
@@ -146,19 +153,32 @@ class Store:
         )
         self.others_there = bool(consumer.push_bound)
 
-    async def add_worker(self, worker: str) -> None:
-        """Make the durable consumer from which ``worker`` pulls its commands."""
+    async def add_worker(self, worker: str, incarnation: int) -> None:
+        """Make the durable consumer from which a life of ``worker`` pulls its commands.
+
+        That of the life before goes. One that nobody pulls from for an hour goes by itself, and
+        comes back, and with it all commands of that life, when the worker does.
+        """
+        before, made_s = self._lives.get(worker, (incarnation, -math.inf))
+        now_s = time.monotonic()
+        if before == incarnation and now_s - made_s < _CONSUMER_SURE_S:
+            return
         consumer = ConsumerConfig(
-            durable_name=worker,
-            filter_subject=subjects.command(self._run, worker),
+            durable_name=subjects.command_consumer(worker, incarnation),
+            filter_subject=subjects.command(self._run, worker, incarnation),
             ack_policy=AckPolicy.EXPLICIT,
             ack_wait=_COMMAND_WAITS_S[0],
             backoff=list(_COMMAND_WAITS_S),
+            inactive_threshold=_CONSUMER_IDLE_S,
         )
+        stream = subjects.command_stream(self._run)
         await self._link.persist(
-            f"make the consumer of {worker}",
-            lambda: self._js.add_consumer(subjects.command_stream(self._run), consumer),
+            f"make the consumer of {worker}", lambda: self._js.add_consumer(stream, consumer)
         )
+        self._lives[worker] = incarnation, now_s
+        if before != incarnation:
+            with suppress(nats.errors.Error):  # else it goes by itself
+                await self._js.delete_consumer(stream, subjects.command_consumer(worker, before))
 
     async def recall(self, worker: str, names: Iterable[str]) -> None:
         """Take commands to ``worker`` off file, by the ids under which they were sent.

@@ -38,7 +38,7 @@ from torchloom_core.decisions import (
 from torchloom_core.enrolment import Enrolment
 from torchloom_core.errors import KernelFailure, StateError, SupersededError, TorchloomError
 from torchloom_core.kernel import Kernel
-from torchloom_core.messages import Hold, JoinReply, JoinRequest, Telemetry
+from torchloom_core.messages import Hello, Hold, JoinReply, JoinRequest, Telemetry
 from torchloom_core.plugins import ActivePlugins
 from torchloom_core.policy_host import DeadlineGuard
 from torchloom_core.summaries import summarise
@@ -105,6 +105,8 @@ class Weaver:
                 return True
             outputs = self._kernel.step(message, ts_ns)
             self._trajectory.event(message, ts_ns, outputs)
+            if isinstance(message, Hello):
+                self._welcome(message)
             if outputs:
                 self._post(outputs)
         except TorchloomError as error:
@@ -113,6 +115,11 @@ class Weaver:
         except Exception as error:  # noqa: BLE001 - the kernel is half changed: nothing goes on
             self._fail(message, ts_ns, error)
         return True
+
+    def _welcome(self, hello: Hello) -> None:
+        # At each hello: a consumer that was not used for long is gone.
+        if self._kernel.fleet.knows(hello.worker, hello.incarnation):
+            self._outbox.welcome(hello.worker, hello.incarnation)
 
     def enter(self, message: Input) -> None:
         """Feed an input that the Weaver itself makes, stamped now."""

@@ -49,8 +49,8 @@ class Bus(Protocol):
     async def recall(self, worker: str, commands: Sequence[str]) -> None:
         """Drop commands that have not reached the worker."""
 
-    async def add_workers(self, workers: Sequence[str]) -> None:
-        """Make the consumers through which the workers get their commands."""
+    async def add_workers(self, lives: Sequence[tuple[str, int]]) -> None:
+        """Make the consumers through which these lives of workers get their commands."""
 
     async def roll_call(self, epoch: int, workers: Sequence[str] = ()) -> None:
         """Ask these workers to say hello, or every one."""
@@ -72,7 +72,7 @@ class Outbox:
         self._epoch = epoch
         self._entries: dict[str, bytes | None] = {}
         self._errands: deque[Issue | Recall] = deque()
-        self._newcomers: dict[str, None] = {}
+        self._newcomers: dict[str, int] = {}
         self._strangers: dict[str, None] = {}
         self._call_ns = 0
         self._tells: deque[Output] = deque(maxlen=_TELLS)
@@ -92,11 +92,15 @@ class Outbox:
             match output:
                 case Issue() | Recall():
                     self._errands.append(output)
-                case Notice(kind="hello", worker=worker):
-                    self._newcomers[worker] = None
                 case Notice(kind="stranger", worker=worker):
                     self._strangers[worker] = None
         self._tells.extend(outputs)
+        self._idle.clear()
+        self._some.set()
+
+    def welcome(self, worker: str, incarnation: int) -> None:
+        """Have the worker get the commands to its present life, before any that are sent now."""
+        self._newcomers[worker] = incarnation
         self._idle.clear()
         self._some.set()
 
@@ -140,14 +144,14 @@ class Outbox:
                 entries = {key: data for key, data in entries.items() if key not in newer} | newer
 
     async def _add_newcomers(self) -> None:
-        newcomers, self._newcomers = list(self._newcomers), {}
+        newcomers, self._newcomers = self._newcomers, {}
         try:
-            await self._bus.add_workers(newcomers)
+            await self._bus.add_workers(list(newcomers.items()))
         except RefusedByBrokerError as error:
             log.warning("%s", error)
         except BrokerError as error:
             log.warning("%s", error)
-            self._newcomers = dict.fromkeys(newcomers) | self._newcomers
+            self._newcomers = newcomers | self._newcomers
         await self._call_strangers()
 
     async def _call_strangers(self) -> None:

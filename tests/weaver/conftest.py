@@ -1,0 +1,29 @@
+import asyncio
+import os
+import signal
+
+import pytest
+
+from torchloom_core.config import parse
+from torchloom_core.plugins import ActivePlugins
+from torchloom_core.weaver import run
+
+
+@pytest.fixture
+async def start_weaver(tmp_path):
+    """Return a function that starts a Weaver that has enrolled nobody yet, and tells where."""
+    running = []
+
+    async def start(settings=""):
+        config = parse(f"[weaver]\nstate_dir = '{tmp_path}'\n{settings}")
+        ready = asyncio.get_running_loop().create_future()
+        running.append(asyncio.create_task(run(config, ActivePlugins((), {}), ready.set_result)))
+        async with asyncio.timeout(60):
+            await asyncio.wait({*running, ready}, return_when=asyncio.FIRST_COMPLETED)
+            return await ready
+
+    yield start
+    os.kill(os.getpid(), signal.SIGTERM)
+    await asyncio.gather(*running)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().remove_signal_handler(number)

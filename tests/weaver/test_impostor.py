@@ -1,0 +1,233 @@
+"""Whoever had a worker's name before, and has its credentials still, does nothing in its name."""
+
+import asyncio
+import contextlib
+
+import msgspec
+import nats
+import nats.errors
+import pytest
+from nats.aio.client import RawCredentials
+
+from tests.settled import settle
+from torchloom_core import codec, nats_jwt, subjects
+from torchloom_core.control import Status
+from torchloom_core.credentials import Credentials
+from torchloom_core.messages import Ack, Exit, Hello, JoinRequest, Note, Telemetry
+
+pytestmark = pytest.mark.integration
+
+WORKER = "g0-0"
+STALE_S = 2.0
+PULL = b'{"batch": 1, "no_wait": true}'
+
+
+class Worker:
+    """One life of the worker, on credentials that it enrolled for."""
+
+    def __init__(self, incarnation):
+        self.incarnation = incarnation
+        self.denials = []
+        self._who = {"run": "run", "worker": WORKER, "incarnation": incarnation}
+        self.own = ("run", WORKER, incarnation)
+        self.inbox = subjects.inbox_prefix(*self.own)
+        self.consumer = subjects.command_consumer(WORKER, incarnation)
+        self.pull_subject = f"$JS.API.CONSUMER.MSG.NEXT.TL_CMD_run.{self.consumer}"
+        self.seed = nats_jwt.new_seed("user")
+
+    async def enrol(self, joiner):
+        """Ask for credentials until there are some: the name may be held."""
+        key = nats_jwt.public_key(self.seed)
+        request = codec.encode(JoinRequest(**self._who, public_key=key))
+        async with asyncio.timeout(60):
+            while True:
+                answer = await joiner.request(subjects.join("run"), request, timeout=30)
+                reply = codec.decode_join_reply(answer.data)
+                if reply.jwt:
+                    return nats_jwt.creds_text(reply.jwt, self.seed)
+                await asyncio.sleep(0.1)
+
+    async def connect(self, url, creds):
+        self.client = await nats.connect(
+            url,
+            user_credentials=RawCredentials(creds),
+            inbox_prefix=self.inbox,
+            error_cb=self._note,
+        )
+
+    async def _note(self, error):
+        self.denials.append(str(error))
+
+    async def is_denied(self, act):
+        self.denials.clear()
+        await act
+        await settle(self.client)
+        return any("permissions violation" in denial for denial in self.denials)
+
+    async def pull(self):
+        js = self.client.jetstream()
+        consumer = await js.pull_subscribe_bind(self.consumer, stream="TL_CMD_run")
+        return (await consumer.fetch(1, timeout=30))[0]
+
+    async def say(self, message, as_life=None):
+        """Send a message on its own subject, or on that of the life given."""
+        subject, encode = {
+            Telemetry: (subjects.telemetry, codec.encode_telemetry),
+            Ack: (subjects.ack, codec.encode),
+        }.get(type(message), (subjects.event, codec.encode))
+        own = self.own if as_life is None else as_life.own
+        await self.client.publish(subject(*own), encode(message))
+
+    def hello(self):
+        return Hello(**self._who, group="g0", rank=0, node="n0", state="training")
+
+    def exit(self):
+        return Exit(**self._who, status=-9, expected=False)
+
+    def hang(self):
+        return Note(**self._who, kind="hang", ts_ns=1)
+
+    def telemetry(self, step=1):
+        return Telemetry(**self._who, seq=0, state="training", step=step, progress_age_s=0.0)
+
+    def ack(self, command, status="applied"):
+        return Ack(**self._who, command=command.id, epoch=command.epoch, status=status)
+
+    async def beat(self):
+        while True:
+            await self.say(self.telemetry())
+            await asyncio.sleep(STALE_S / 20)
+
+
+class Person:
+    """Asks the Weaver, and keeps what it tells."""
+
+    def __init__(self, client):
+        self._client = client
+        self.told = []
+        self._news = asyncio.Event()
+
+    async def listen(self):
+        async def take(message):
+            kind = message.subject.removeprefix(subjects.out("run", ""))
+            self.told.append((kind, msgspec.json.decode(message.data)))
+            self._news.set()
+
+        await self._client.subscribe(subjects.out("run"), cb=take)
+        await settle(self._client)
+
+    async def ask(self, verb, body=b""):
+        subject = subjects.control("run", "operator", verb)
+        return (await self._client.request(subject, body, timeout=30)).data
+
+    async def status(self):
+        return msgspec.json.decode(await self.ask("status"), type=Status)
+
+    def all_told(self, kind):
+        return [body for told, body in self.told if told == kind]
+
+    async def until(self, condition):
+        async with asyncio.timeout(60):
+            while not condition():
+                self._news.clear()
+                await self._news.wait()
+
+    async def until_status(self, condition):
+        async with asyncio.timeout(60):
+            while not condition(status := await self.status()):  # noqa: ASYNC110  (it is polled)
+                await asyncio.sleep(0.05)
+        return status
+
+
+@pytest.fixture
+async def scene(start_weaver, tmp_path):
+    """A Weaver's URL, a person, a joiner."""
+    url = await start_weaver(f"tick_s = 0.1\nstale_after_s = {STALE_S}\n")
+    credentials = Credentials.find(tmp_path, "run")
+    person = await nats.connect(url, user_credentials=str(credentials.operator_creds))
+    creds, inbox = credentials.join_creds_text, subjects.join_inbox("run")
+    joiner = await nats.connect(url, user_credentials=RawCredentials(creds), inbox_prefix=inbox)
+    yield url, Person(person), joiner
+    for client in (person, joiner):
+        await client.close()
+
+
+@pytest.mark.parametrize(("earlier", "present"), [(1000, 2000), (2000, 1000)])
+async def test_an_earlier_holder_of_a_name_does_nothing_to_its_present_life(
+    scene, earlier, present
+):
+    url, person, joiner = scene
+    await person.listen()
+    impostor, real = Worker(earlier), Worker(present)
+    for number, worker in enumerate((impostor, real)):
+        await worker.connect(url, await worker.enrol(joiner))
+        await worker.say(worker.hello())
+        await person.until(lambda number=number: len(person.all_told("notice")) > number)
+    beating = asyncio.create_task(real.beat())
+
+    dump = b'{"action": {"kind": "dump", "worker": "g0-0"}}'
+    assert msgspec.json.decode(await person.ask("propose", dump))["ok"]
+    pulled = await real.pull()
+    command = codec.decode_command(pulled.data)
+
+    # What the server refuses: to hear, pull, acknowledge or say anything in the present life.
+    client = impostor.client
+    assert await impostor.is_denied(client.subscribe(f"{real.inbox}.>"))
+    aim = f"{impostor.inbox}.x"
+    assert await impostor.is_denied(client.publish(real.pull_subject, PULL, reply=aim))
+    assert await impostor.is_denied(client.publish(pulled.reply, b"+ACK"))
+    for forged in (real.exit(), real.telemetry(99), real.ack(command, "failed"), real.hang()):
+        assert await impostor.is_denied(impostor.say(forged, as_life=real))
+    # Its own consumer is gone, and never had the command.
+    with pytest.raises(nats.errors.NoRespondersError):
+        await client.request(impostor.pull_subject, PULL, timeout=30)
+    # What the Weaver drops or the kernel passes over, in its own life.
+    for late in (impostor.hello(), impostor.exit(), impostor.hang(), impostor.telemetry(99)):
+        await impostor.say(late)
+    await impostor.say(impostor.ack(command, "failed"))
+    await impostor.say(impostor.hello())
+    for forged in (real.telemetry(99), real.exit(), real.ack(command, "failed"), real.hello()):
+        await impostor.say(forged)
+    status = await person.until_status(
+        lambda status: status.malformed == 4 and status.workers[0].step >= 0
+    )
+    (row,) = status.workers
+    assert (row.incarnation, row.state, row.step) == (present, "training", 1)
+    assert [flight.status for flight in status.flights] == ["issued"]
+
+    await real.say(real.ack(command))
+    await person.until(lambda: person.all_told("outcome"))
+    (outcome,) = person.all_told("outcome")
+    assert outcome["result"] == "done"
+    assert [notice["kind"] for notice in person.all_told("notice")] == ["hello", "hello"]
+    beating.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await beating
+    for worker in (impostor, real):
+        await worker.client.close()
+
+
+async def test_a_worker_whose_consumer_is_gone_gets_it_back_with_its_next_hello(
+    scene, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("torchloom_core.bus.store._CONSUMER_SURE_S", 0.0)
+    url, person, joiner = scene
+    await person.listen()
+    worker = Worker(1000)
+    await worker.connect(url, await worker.enrol(joiner))
+    weaver = await nats.connect(
+        url, user_credentials=str(Credentials.find(tmp_path, "run").weaver_creds)
+    )
+    for _ in range(2):
+        await worker.say(worker.hello())
+        async with asyncio.timeout(60):
+            while await consumers(weaver) != ["g0-0_1000"]:  # noqa: ASYNC110  (the server's)
+                await asyncio.sleep(0.05)
+        await weaver.jetstream().delete_consumer("TL_CMD_run", "g0-0_1000")
+    assert len(person.all_told("notice")) <= 1
+    for client in (weaver, worker.client):
+        await client.close()
+
+
+async def consumers(client):
+    return [info.name for info in await client.jetstream().consumers_info("TL_CMD_run")]
