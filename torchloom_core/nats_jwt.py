@@ -29,13 +29,6 @@ _NO_LIMIT = -1
 
 _JWT_IN_CREDS = re.compile(r"NATS USER JWT-+\s+[\w-]+\.([\w-]+)\.[\w-]+")
 
-UNLIMITED_USER: Claims = {
-    "subs": _NO_LIMIT,
-    "data": _NO_LIMIT,
-    "payload": _NO_LIMIT,
-}
-"""Limits every user and every scope has to state."""
-
 
 class _Named(msgspec.Struct):
     """The part of a JWT that says whose it is."""
@@ -102,7 +95,7 @@ def account_claims(
     """
     storage = _NO_LIMIT if jetstream else 0
     limits = {
-        **UNLIMITED_USER,
+        **_user_limits(_NO_LIMIT),
         "imports": _NO_LIMIT,
         "exports": _NO_LIMIT,
         "wildcards": True,
@@ -146,19 +139,27 @@ def import_from(
     return {**claims, "local_subject": called} if called else claims
 
 
-def scope(key: str, role: str, publish: list[str], subscribe: list[str]) -> Claims:
-    """Return a signing key whose users have exactly these rights, whatever they claim."""
+def scope(
+    key: str, role: str, publish: list[str], subscribe: list[str], subscriptions: int
+) -> Claims:
+    """Return a signing key whose users have exactly these rights, whatever they claim.
+
+    A connection may hold so many ``subscriptions``, or any number where that is -1.
+    """
     return {
         "kind": "user_scope",
         "key": key,
         "role": role,
-        "template": {**_rights(publish, subscribe), **UNLIMITED_USER},
+        "template": {**_rights(publish, subscribe), **_user_limits(subscriptions)},
     }
 
 
-def user_claims(publish: list[str], subscribe: list[str]) -> Claims:
-    """Return the claims of a user who may publish and subscribe only to these subjects."""
-    return {"type": "user", **_rights(publish, subscribe), **UNLIMITED_USER}
+def user_claims(publish: list[str], subscribe: list[str], subscriptions: int) -> Claims:
+    """Return the claims of a user who may publish and subscribe only to these subjects.
+
+    A connection may hold so many ``subscriptions``, or any number where that is -1.
+    """
+    return {"type": "user", **_rights(publish, subscribe), **_user_limits(subscriptions)}
 
 
 def scoped_user_claims(account: str, tags: Sequence[str] = ()) -> Claims:
@@ -189,6 +190,11 @@ def user_name(creds: str) -> str:
         return msgspec.json.decode(raw, type=_Named).name
     except (binascii.Error, ValueError, RecursionError):
         return ""
+
+
+def _user_limits(subscriptions: int) -> Claims:
+    """Return the limits every user and every scope has to state."""
+    return {"subs": subscriptions, "data": _NO_LIMIT, "payload": _NO_LIMIT}
 
 
 def _rights(publish: list[str], subscribe: list[str]) -> Claims:

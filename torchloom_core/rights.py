@@ -42,13 +42,24 @@ goes nowhere. What may be asked is in the imports.
 
 
 class Rights(NamedTuple):
-    """The subjects that an identity may publish and those it may subscribe to."""
+    """The subjects that an identity may publish and those it may subscribe to.
+
+    ``subscriptions`` is how many of these a connection may hold at once, each of which costs the
+    server memory; -1 is any number.
+    """
 
     publish: list[str]
     subscribe: list[str]
+    subscriptions: int
 
 
-WEAVER = Rights([">"], [">"])
+WEAVER = Rights([">"], [">"], -1)
+
+_OF_WORKER = 64
+_OF_JOINER = 8
+_OF_PERSON = 256
+"""Subscriptions of a connection. A sidecar holds four, a joiner one, ``torchloom`` two; somebody
+with a client of their own may listen to many workers one by one."""
 
 
 def of_worker(run: str, worker: str = OWN_NAME, incarnation: int | str = OWN_LIFE) -> Rights:
@@ -62,12 +73,13 @@ def of_worker(run: str, worker: str = OWN_NAME, incarnation: int | str = OWN_LIF
         f"$JS.API.CONSUMER.MSG.NEXT.{own_commands}",
         f"$JS.ACK.{own_commands}.>",
     ]
-    return Rights(publish, [*told_to_workers(run), f"{subjects.inbox_prefix(run, *life)}.>"])
+    heard = [*told_to_workers(run), f"{subjects.inbox_prefix(run, *life)}.>"]
+    return Rights(publish, heard, _OF_WORKER)
 
 
 def of_joiner(run: str) -> Rights:
     """Return what somebody may do who holds the run's join file."""
-    return Rights([subjects.join(run)], [f"{subjects.join_inbox(run)}.>"])
+    return Rights([subjects.join(run)], [f"{subjects.join_inbox(run)}.>"], _OF_JOINER)
 
 
 def of_person(run: str, name: str = OWN_NAME) -> Rights:
@@ -75,7 +87,7 @@ def of_person(run: str, name: str = OWN_NAME) -> Rights:
     publish = [subjects.control(run, name, ">"), *_read_by_people(run)]
     publish.append(about_bucket_asked(run))  # a server looks at what a subject is mapped to
     by_weaver, by_workers = told_to_people(run)
-    return Rights(publish, [*by_weaver, *by_workers, "_INBOX.>"])
+    return Rights(publish, [*by_weaver, *by_workers, "_INBOX.>"], _OF_PERSON)
 
 
 def asked_by_workers(run: str) -> list[str]:

@@ -1,5 +1,7 @@
 """What each identity can and cannot do, tried on the running server."""
 
+import contextlib
+
 import msgspec
 import nats
 import nats.errors
@@ -297,7 +299,7 @@ async def test_the_anonymous_are_refused(broker):
 
 async def test_a_worker_that_signs_for_itself_is_refused(broker):
     seed = nats_jwt.new_seed("user")
-    claims = nats_jwt.user_claims([">"], [">"])
+    claims = nats_jwt.user_claims([">"], [">"], -1)
     jwt = nats_jwt.sign(nats_jwt.new_seed("account"), nats_jwt.public_key(seed), MINE, claims, 1)
     with pytest.raises(nats.errors.NoServersError):
         await nats.connect(
@@ -443,6 +445,25 @@ async def test_a_person_may_not_publish(connect_person, subject):
 async def test_a_person_may_not_subscribe(connect_person, subject):
     alice = await connect_person("alice")
     assert await alice.is_denied(alice.client.subscribe(subject))
+
+
+async def test_a_connection_holds_so_many_subscriptions_and_no_more(
+    connect_worker, connect_joiner, connect_person
+):
+    worker, joiner = await connect_worker(MINE), await connect_joiner()
+    for member, inbox, most in (
+        (worker, subjects.inbox_prefix("run", MINE, 1), 64),
+        (joiner, subjects.join_inbox("run"), 8),
+        (await connect_person("alice"), "_INBOX", 256),
+    ):
+        for number in range(most):
+            await member.client.subscribe(f"{inbox}.{number}")
+        await settle(member.client)
+        assert not member.denials
+        await member.client.subscribe(f"{inbox}.more")
+        with contextlib.suppress(nats.errors.Error):  # nats-py closes when it is told
+            await settle(member.client)
+        assert "maximum subscriptions exceeded" in str(member.client.last_error)
 
 
 async def test_secrets_can_be_read_by_their_owner_only(broker, tmp_path):

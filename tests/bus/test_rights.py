@@ -29,7 +29,6 @@ READ_BY_PEOPLE = [
     "$JS.API.DIRECT.GET.KV_TL_run.>",
 ]
 BUCKET = "$JS.API.STREAM.INFO.KV_TL_run"
-UNLIMITED = {"subs": -1, "data": -1, "payload": -1}
 
 
 @pytest.fixture
@@ -60,8 +59,9 @@ def of_any(*subjects_of):
     return said_of("*", "*", *subjects_of)
 
 
-def permitted(publish, subscribe):
-    return {"pub": {"allow": publish}, "sub": {"allow": subscribe}, **UNLIMITED}
+def permitted(publish, subscribe, subscriptions=-1):
+    limits = {"subs": subscriptions, "data": -1, "payload": -1}
+    return {"pub": {"allow": publish}, "sub": {"allow": subscribe}, **limits}
 
 
 def names(keys):
@@ -192,6 +192,7 @@ def test_a_signing_key_gives_each_worker_its_own_name_and_life_only(credentials,
     assert scope["template"] == permitted(
         own(SAID_BY_WORKERS, OWN_COMMANDS),
         ["tl.roll.run", "tl.hold.run", "_INBOX_run_{{name()}}_{{tag(life)}}.>"],
+        64,
     )
 
 
@@ -206,6 +207,7 @@ def test_a_signing_key_gives_each_person_their_own_name_only(credentials, keys):
             *of_any(SAID_BY_WORKERS),
             "_INBOX.>",
         ],
+        256,
     )
 
 
@@ -228,7 +230,7 @@ def test_the_weaver_may_do_all_in_the_runs_account(credentials, keys):
 
 def test_a_joiner_may_ask_and_hear_the_answer(credentials, keys):
     name, issuer, may = user(credentials.join_creds_text, keys)
-    allowed = permitted(["tl.join.run"], ["_INBOX_JOIN_run.>"])
+    allowed = permitted(["tl.join.run"], ["_INBOX_JOIN_run.>"], 8)
     assert (name, issuer, may) == ("joiner", "workers", allowed)
 
 
