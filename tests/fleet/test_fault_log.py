@@ -91,3 +91,16 @@ def test_nothing_older_than_the_news_is_looked_at():
     before = Counting(faults)
     assert added(before, (*faults, fault(1000))) == [fault(1000)]
     assert Counting.looked_at < 20
+
+
+def test_what_is_told_of_a_place_is_copied_when_it_is_asked_and_only_where_something_happened():
+    log = FaultLog(memory_s=1000.0)
+    for number in range(5):
+        log.add(fault(number))
+        log.add(fault(number, f"x{number}", node="n2"))
+    before = log.faults_of
+    log.add(fault(9))
+    assert log._told_of["n1"] is before["n1"]
+    now = log.faults_of
+    assert now["n2"] is before["n2"]
+    assert [f.id for f in now["n1"]] == ["e0", "e1", "e2", "e3", "e4", "e9"]

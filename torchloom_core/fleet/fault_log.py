@@ -1,6 +1,7 @@
 """The faults of the last while, in the order in which they happened; the fleet state keeps it."""
 
 import bisect
+from collections import Counter
 from collections.abc import Sequence
 
 import msgspec
@@ -59,7 +60,9 @@ class FaultLog:
         self._memory_ns = round(memory_s * SECOND_NS)
         self._faults: list[Fault] = []
         self._ids: set[str] = set()
-        self._of: dict[str, tuple[Fault, ...]] = {}
+        self._of: dict[str, list[Fault]] = {}
+        self._told_of: dict[str, tuple[Fault, ...]] = {}
+        self._changed: set[str] = set()
         self._told: tuple[Fault, ...] | None = ()
         self._numbered = 0
         self._key_of: dict[str, str] = {}
@@ -71,9 +74,8 @@ class FaultLog:
             return False
         self._ids.add(fault.id)
         bisect.insort(self._faults, fault, key=_when)
-        there = self._of.get(fault.place, ())
-        at = bisect.bisect(there, fault.ts_ns, key=_when)
-        self._of[fault.place] = (*there[:at], fault, *there[at:])
+        bisect.insort(self._of.setdefault(fault.place, []), fault, key=_when)
+        self._changed.add(fault.place)
         self._told = None
         self._keep(fault)
         return True
@@ -101,11 +103,9 @@ class FaultLog:
         for fault in self._faults[:old]:
             self._ids.remove(fault.id)
             self._let_go(fault)
-            there = self._of[fault.place][1:]
-            if there:
-                self._of[fault.place] = there
-            else:
-                del self._of[fault.place]
+        for place, count in Counter(fault.place for fault in self._faults[:old]).items():
+            del self._of[place][:count]
+            self._changed.add(place)
         if old:
             del self._faults[:old]
             self._told = None
@@ -120,7 +120,15 @@ class FaultLog:
     @property
     def faults_of(self) -> dict[str, tuple[Fault, ...]]:
         """The same by place, in a dict of the caller's own; only places that had one are in it."""
-        return self._of.copy()
+        for place in self._changed:
+            there = self._of[place]
+            if there:
+                self._told_of[place] = tuple(there)
+            else:
+                del self._of[place]
+                self._told_of.pop(place, None)
+        self._changed.clear()
+        return self._told_of.copy()
 
 
 def added(before: Sequence[Fault], now: Sequence[Fault]) -> list[Fault]:
