@@ -338,10 +338,17 @@ async def test_a_server_that_is_too_old_is_one_clear_line():
 
 @pytest.fixture
 async def own_server(tmp_path):
-    """Start a server of the user's own, without credentials."""
+    """Start a server of the user's own, without credentials, in place of the one before."""
     started = []
 
+    async def end():
+        while started:
+            process = started.pop()
+            process.terminate()
+            await process.wait()
+
     async def start(extra=""):
+        await end()
         config = tmp_path / "own.conf"
         config.write_text(f'host: 127.0.0.1\nport: -1\nports_file_dir: "{tmp_path}"\n{extra}')
         process = await asyncio.create_subprocess_exec(
@@ -356,15 +363,39 @@ async def own_server(tmp_path):
         return ports.read_text().split('"nats"')[1].split('"')[1]
 
     yield start
-    for process in started:
-        process.terminate()
-        await process.wait()
+    await end()
 
 
 async def test_a_server_without_jetstream_is_one_clear_line(own_server):
     url = await own_server()
     with pytest.raises(BrokerError, match=f"{url}: need a server with JetStream on"):
         await NatsBus.connect(url, "run")
+
+
+@pytest.mark.parametrize(
+    ("room", "most_bytes"), [("2GB", 1 << 30), ("100MB", 1 << 26), ("1MB", -1)]
+)
+async def test_reports_are_bounded_by_the_bytes_there_is_room_for(
+    own_server, tmp_path, room, most_bytes
+):
+    url = await own_server(f'jetstream {{ store_dir: "{tmp_path}/js", max_file_store: {room} }}\n')
+    for _ in range(2):
+        bus = await NatsBus.connect(url, "run")
+        made = (await bus._store._js.stream_info("TL_REPORT_run")).config
+        assert (made.max_bytes, made.discard) == (most_bytes, "old")
+        await bus.close()
+
+
+async def test_a_server_that_has_less_room_than_before_is_taken_as_it_is(
+    own_server, tmp_path, make
+):
+    for room in ("2GB", "100MB"):
+        config = f'jetstream {{ store_dir: "{tmp_path}/js", max_file_store: {room} }}\n'
+        bus = await NatsBus.connect(await own_server(config), "run")
+        await bus.send([make.command()])
+        info = await bus._store._js.stream_info("TL_REPORT_run")
+        assert info.config.max_bytes == 1 << 30
+        await bus.close()
 
 
 async def test_a_worker_that_says_to_be_of_anothers_group_is_not_believed(

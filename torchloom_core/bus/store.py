@@ -60,11 +60,15 @@ _CONSUMER_SURE_S = _CONSUMER_IDLE_S / 2
 _REPORTS_IN_FLIGHT = 4096
 _REPORTS_KEPT = 20_000
 """Of one worker's events, and of its acks: of more the oldest go."""
+_REPORT_BYTES = (1 << 30, 1 << 28, 1 << 26, 1 << 24, -1)
+"""Of all reports: of more the oldest go. A server sets the room aside, and has less on a disk that
+is nearly full; it always makes a stream that is not bounded, which then ends with the disk."""
+_NO_ROOM = frozenset({10002, 10047, 10122})
+"""An account's limit, the server's, and the account's for one stream."""
 _MAX_WORKERS = 100_000
 """Each has a consumer of its own; what the server sets by itself is 1,000."""
 
 _WEAVER = "weaver"
-_NAME_IN_USE = 10058
 _MESSAGE_ID = "Nats-Msg-Id"
 _GONE = {"KV-Operation": "DEL"}
 """Headers of the mark that takes an entry away.
@@ -136,7 +140,9 @@ class Store:
         run = self._run
         await self._make_stream(subjects.command_stream(run), subjects.command(run))
         heard = subjects.ack(run), subjects.event(run)
-        await self._make_stream(subjects.report_stream(run), *heard, each=_REPORTS_KEPT)
+        await self._make_stream(
+            subjects.report_stream(run), *heard, each=_REPORTS_KEPT, in_all_bytes=_REPORT_BYTES
+        )
         self._kv = await self._link.persist("make the key-value bucket", self._make_bucket)
         # A push consumer with a fixed subject: the quickest, nothing to poll, and a new Weaver
         # takes over at once from one that hangs.
@@ -283,7 +289,11 @@ class Store:
             raise BrokerError("the bus is not open")
         return self._kv
 
-    async def _make_stream(self, name: str, *heard: str, each: int = -1) -> None:
+    async def _make_stream(
+        self, name: str, *heard: str, each: int = -1, in_all_bytes: Sequence[int] = (-1,)
+    ) -> None:
+        """Make a stream of the first of the sizes for which the server has room."""
+        most_bytes, *less = in_all_bytes
         config = StreamConfig(
             name=name,
             subjects=list(heard),
@@ -291,30 +301,38 @@ class Store:
             storage=StorageType.FILE,
             max_age=_KEPT_S,
             max_msgs_per_subject=each,
+            max_bytes=most_bytes,
             duplicate_window=_DUPLICATES_S,
             max_consumers=_MAX_WORKERS,
         )
 
-        async def make() -> None:
+        async def make() -> bool:
+            there = True
             try:
-                await self._js.add_stream(config)
-            except nats.js.errors.BadRequestError as error:
-                if error.err_code != _NAME_IN_USE:
+                try:
+                    # First, since one that is there counts twice where it is to be made.
+                    await self._js.update_stream(config)
+                except nats.js.errors.NotFoundError:
+                    there = False
+                    await self._js.add_stream(config)
+            except nats.js.errors.APIError as error:
+                if error.err_code not in _NO_ROOM or not (there or less):
                     raise
-                await self._js.update_stream(config)
+                return False
+            return True
 
-        await self._link.persist(f"make stream {name}", make)
+        # One that is there stays as it is where the server has set aside more than it has.
+        if not await self._link.persist(f"make stream {name}", make) and less:
+            await self._make_stream(name, *heard, each=each, in_all_bytes=less)
 
     async def _make_bucket(self) -> KeyValue:
         name = subjects.bucket(self._run)
         try:
+            return await self._js.key_value(name)
+        except nats.js.errors.NotFoundError:
             return await self._js.create_key_value(
                 KeyValueConfig(bucket=name, history=1, storage=StorageType.FILE, direct=True)
             )
-        except nats.js.errors.BadRequestError as error:
-            if error.err_code != _NAME_IN_USE:
-                raise
-            return await self._js.key_value(name)
 
     def _subject(self, key: str) -> str:
         return f"$KV.{subjects.bucket(self._run)}.{key}"
