@@ -14,6 +14,7 @@ from torchloom_core.actions import Action, ChangeKnob
 from torchloom_core.answers import Answers
 from torchloom_core.arbiter import PERSON, Arbiter
 from torchloom_core.arbiter.arbiter import Candidate
+from torchloom_core.clock import SECOND_NS
 from torchloom_core.config import Config
 from torchloom_core.decisions import (
     Control,
@@ -67,6 +68,9 @@ from torchloom_core.requests import (
 from torchloom_core.run_end import RunEnd
 from torchloom_core.staging import Staging
 
+_FULL_EVERY_NS = 60 * SECOND_NS
+"""How often it is told that one more worker may not enter."""
+
 _UNSENT = "the Weaver ended before it was sent"
 
 
@@ -119,6 +123,7 @@ class Kernel:
             self.fleet.fault_log.kept,
             self.answers.kept,
         )
+        self._full_told_ns = -_FULL_EVERY_NS
         self.seq = 0
         self.ticks = 0
 
@@ -186,7 +191,7 @@ class Kernel:
     def _hello(self, hello: Hello) -> list[Output]:
         new_life = self.fleet.register(hello, self._now_ns)
         if not self.fleet.knows(hello.worker, hello.incarnation):
-            return []
+            return self._refuse(hello)
         self.forecasts.settle(hello.worker, hello.node)
         outputs: list[Output] = []
         if new_life:
@@ -196,6 +201,12 @@ class Kernel:
         outputs += self.operations.reconcile([hello], self.desired, self._now_ns)
         outputs += self.pauses.check(self._now_ns) + self.pauses.stray(hello)
         return outputs + self._advance("")
+
+    def _refuse(self, hello: Hello) -> list[Output]:
+        if hello.worker in self.fleet.row_of or self._now_ns < self._full_told_ns + _FULL_EVERY_NS:
+            return []
+        self._full_told_ns = self._now_ns
+        return [notices.of_refused(hello)]
 
     def _exit(self, message: Exit) -> list[Output]:
         if not self.fleet.end(message, self._now_ns):

@@ -21,6 +21,9 @@ MAX_TEXT = 2000
 MAX_LONG_TEXT = 500_000
 """Stacks and the Flight Recorder's dump travel in a note."""
 
+MAX_WORKERS = 100_000
+"""That a run may ever have: each costs a row, and a consumer on the broker."""
+
 MAX_RANK = 2**31 - 1
 MAX_COUNT = 2**53
 """Whole numbers up to here are exact as floats, too."""

@@ -6,6 +6,7 @@ from torchloom_core.clock import SECOND_NS
 from torchloom_core.decisions import KnobDesired, Notice
 from torchloom_core.endings import in_words
 from torchloom_core.fleet.fault_log import Fault
+from torchloom_core.limits import MAX_WORKERS
 from torchloom_core.messages import Exit, Hello
 from torchloom_core.moments import moment_text
 from torchloom_core.naming import listed
@@ -20,6 +21,12 @@ def of_hello(hello: Hello) -> Notice:
     """Tell of a worker's new life."""
     text = f"{hello.worker} registered on {hello.node}, {hello.state}"
     return Notice(kind="hello", text=text, worker=hello.worker)
+
+
+def of_refused(hello: Hello) -> Notice:
+    """Tell of a worker that may not enter, since too many have."""
+    text = f"{hello.worker} may not enter: need at most {MAX_WORKERS} workers in all of a run"
+    return Notice(kind="full", text=text, worker=hello.worker)
 
 
 def of_exit(message: Exit) -> Notice:

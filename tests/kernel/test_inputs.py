@@ -67,6 +67,25 @@ def test_telemetry_of_an_unknown_later_life_is_a_strangers_and_of_an_earlier_one
     assert only(Notice, run.tick()).kind == "stranger"
 
 
+def test_one_worker_more_than_a_run_may_have_is_told_of_once_a_minute_and_costs_nothing(
+    monkeypatch,
+):
+    monkeypatch.setattr("torchloom_core.fleet.state.MAX_WORKERS", 2)
+    run = Run(make_kernel())
+    for worker in ("a-0", "b-0"):
+        assert only(Notice, run.feed(hello(worker))).kind == "hello"
+    notice = only(Notice, run.feed(hello("c-0")))
+    assert (notice.kind, notice.worker) == ("full", "c-0")
+    for worker in ("c-0", "d-0"):
+        assert run.feed(hello(worker)) == []
+        run.feed(telemetry(worker))
+    assert run.tick() == []
+    assert list(run.kernel.fleet.row_of) == ["a-0", "b-0"]
+    assert only(Notice, run.feed(hello("d-0"), after_s=60.0)).kind == "full"
+    run.exit("a-0")
+    assert only(Notice, run.feed(hello("a-0", incarnation=2))).kind == "hello"
+
+
 def test_a_hello_of_an_earlier_life_is_ignored():
     run = Run(make_kernel())
     run.feed(hello("a-0", incarnation=4))

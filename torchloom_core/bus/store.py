@@ -30,6 +30,7 @@ from nats.js.kv import KeyValue
 from torchloom_core import subjects
 from torchloom_core.bus.link import Link
 from torchloom_core.errors import BrokerError, OvertakenError, SupersededError
+from torchloom_core.limits import MAX_WORKERS
 
 _log = logging.getLogger(__name__)
 
@@ -65,9 +66,6 @@ _REPORT_BYTES = (1 << 30, 1 << 28, 1 << 26, 1 << 24, -1)
 is nearly full; it always makes a stream that is not bounded, which then ends with the disk."""
 _NO_ROOM = frozenset({10002, 10047, 10122})
 """An account's limit, the server's, and the account's for one stream."""
-_MAX_WORKERS = 100_000
-"""Each has a consumer of its own; what the server sets by itself is 1,000."""
-
 _WEAVER = "weaver"
 _MESSAGE_ID = "Nats-Msg-Id"
 _GONE = {"KV-Operation": "DEL"}
@@ -303,7 +301,7 @@ class Store:
             max_msgs_per_subject=each,
             max_bytes=most_bytes,
             duplicate_window=_DUPLICATES_S,
-            max_consumers=_MAX_WORKERS,
+            max_consumers=MAX_WORKERS,  # the server sets 1,000 by itself
         )
 
         async def make() -> bool:

@@ -18,6 +18,7 @@ from torchloom_core.fleet.lives import Lives
 from torchloom_core.fleet.rings import Rings
 from torchloom_core.fleet.table import SampleTable
 from torchloom_core.fleet.view import FleetView, Need
+from torchloom_core.limits import MAX_WORKERS
 from torchloom_core.messages import (
     Deed,
     Drain,
@@ -89,9 +90,12 @@ class FleetState:
     def register(self, hello: Hello, ts_ns: int) -> bool:
         """Enter a worker, or another life of it; return whether a life begins with this hello.
 
-        A hello of a life that may not follow the known one is ignored.
+        A hello of a life that may not follow the known one is ignored, and so is one of a new
+        worker where there are as many as there may be.
         """
         row = self.row_of.get(hello.worker)
+        if row is None and self.is_full:
+            return False
         begins = row is None or self._may_begin(row, hello.incarnation, ts_ns)
         if row is None:
             row = self._add_row(hello)
@@ -114,6 +118,11 @@ class FleetState:
         if self.state[row] != "gone":
             self._declared.add(hello.knobs)
         return begins
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the run has had as many workers as it may ever have."""
+        return len(self.hello) >= MAX_WORKERS
 
     def _add_row(self, hello: Hello) -> int:
         row = self.row_of[hello.worker] = len(self.hello)
@@ -227,7 +236,8 @@ class FleetState:
         )
         self._hear(newest)
         self.fault_log.forget_old(now_ns)
-        return strangers
+        # Whoever may not enter is not asked to say hello.
+        return [w for w in strangers if w in self.row_of] if self.is_full else strangers
 
     def _hear(self, newest: Newest) -> None:
         for row, (batch, ts_ns) in newest.items():
