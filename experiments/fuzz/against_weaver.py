@@ -20,6 +20,7 @@ from templates import RUN, ack, bodies, events, join_request, telemetry
 from torchloom_core import nats_jwt, subjects
 from torchloom_core.codec import MAX_MESSAGE_BYTES, decode_join_reply
 from torchloom_core.control import Status
+from torchloom_core.credentials import Credentials
 from torchloom_core.messages import JoinFile
 from torchloom_core.nats_client import NatsClient
 
@@ -38,9 +39,11 @@ cooldown_s = 0.0
 [predictors.fault_history]
 """
 WORKER = "w-0"
-PERSON = "operator"
 LIVES = (1, 2, 3)
+PEOPLE = tuple(f"person{number}" for number in range(16))
+"""So many, since the Weaver drops what one sender says beyond its quota unread."""
 GROUPS = ("g0", "g1")
+_OBSERVER = "observer"
 _FLUSH_EVERY = 50
 _ASK_EVERY = 500
 _PATIENCE_S = 60.0
@@ -89,10 +92,10 @@ class Scene:
         data = (self.folder / "state" / "join.json").read_bytes()
         return msgspec.json.decode(data, type=JoinFile)
 
-    @property
-    def operator_creds(self) -> str:
-        """A person's credentials."""
-        return (self.folder / "state" / "broker" / "keys" / "operator.creds").read_text()
+    def person_creds(self, name: str) -> str:
+        """Return the credentials of a person."""
+        credentials = Credentials.find(self.folder / "state", RUN)
+        return credentials.person_creds_text(name, nats_jwt.new_seed("user"))
 
     async def end(self, found: Found) -> None:
         """Stop all; a Weaver that does not end when it is asked to is counted as a hang."""
@@ -119,18 +122,25 @@ class Scene:
 
 
 class Parties:
-    """Each life of a worker, a joiner and a person, each on a connection of its own."""
+    """Each life of a worker, a joiner and people, each on a connection of its own.
+
+    Who asks for the status is one who sends nothing else.
+    """
 
     lives: dict[int, NatsClient]
     joiner: NatsClient
-    person: NatsClient
+    people: dict[str, NatsClient]
+    observer: NatsClient
 
     async def connect(self, scene: Scene) -> None:
         """Connect all; the worker enrols as any other does, for each life."""
         join = scene.join
         inbox = f"_INBOX_JOIN_{RUN}"
         self.joiner = await _connect(join.url, join.creds, inbox)
-        self.person = await _connect(join.url, scene.operator_creds, "_INBOX")
+        self.people = {
+            name: await _connect(join.url, scene.person_creds(name), "_INBOX") for name in PEOPLE
+        }
+        self.observer = await _connect(join.url, scene.person_creds(_OBSERVER), "_INBOX")
         seed = nats_jwt.new_seed("user")
         self._key = nats_jwt.public_key(seed)
         self.lives = {}
@@ -156,7 +166,8 @@ class Parties:
             case _:
                 verb, body = choose(bodies())
                 data = mutator.message(body, as_json)
-                await _publish(self.person, subjects.control(RUN, PERSON, verb), data)
+                name = choose(PEOPLE)
+                await _publish(self.people[name], subjects.control(RUN, name, verb), data)
 
     def _of_worker(self, life: int) -> list[tuple[str, Any, Any]]:
         own = RUN, WORKER, life
@@ -169,19 +180,22 @@ class Parties:
 
     async def flush(self) -> None:
         """Wait until the broker has taken all in."""
-        for client in (*self.lives.values(), self.joiner, self.person):
+        for client in self._clients():
             await client.flush(timeout=_PATIENCE_S)
 
     async def status(self) -> Status:
         """Ask the Weaver how the run is."""
-        subject = subjects.control(RUN, PERSON, "status")
-        answer = await self.person.request(subject, b"", timeout=_PATIENCE_S)
+        subject = subjects.control(RUN, _OBSERVER, "status")
+        answer = await self.observer.request(subject, b"", timeout=_PATIENCE_S)
         return msgspec.json.decode(answer.data, type=Status)
 
     async def close(self) -> None:
         """Disconnect all."""
-        for client in (*self.lives.values(), self.joiner, self.person):
+        for client in self._clients():
             await client.close()
+
+    def _clients(self) -> list[NatsClient]:
+        return [*self.lives.values(), self.joiner, *self.people.values(), self.observer]
 
 
 async def fuzz_weaver(folder: Path, count: int, seed: int, tell: Tell) -> Found:
