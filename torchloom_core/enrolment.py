@@ -78,6 +78,11 @@ class Enrolment:
             del self._granted[next(iter(self._granted))]
         return JoinReply(jwt=jwt)
 
+    def may_begin(self, worker: str, incarnation: int) -> bool:
+        """Say whether the name was not given to another life since this one had it."""
+        holder = self._holders.get(worker)
+        return holder is None or holder.incarnation == incarnation
+
     def seen(self, worker: str, incarnation: int) -> None:
         """Hold the name of a worker that an earlier Weaver enrolled and that is still heard."""
         self._holders.setdefault(worker, _Holder(incarnation, None))

@@ -207,6 +207,23 @@ async def test_an_earlier_holder_of_a_name_does_nothing_to_its_present_life(
         await worker.client.close()
 
 
+async def test_a_life_that_was_given_the_name_and_never_began_cannot_take_it_from_the_next(scene):
+    url, person, joiner = scene
+    await person.listen()
+    impostor, real = Worker(2000), Worker(1000)
+    for worker in (impostor, real):
+        await worker.connect(url, await worker.enrol(joiner))
+    await real.say(real.hello())
+    await person.until(lambda: person.all_told("notice"))
+    await impostor.say(impostor.hello())
+    await settle(impostor.client)
+    await real.say(real.telemetry(5))
+    status = await person.until_status(lambda status: status.workers[0].step == 5)
+    assert [row.incarnation for row in status.workers] == [real.incarnation]
+    for worker in (impostor, real):
+        await worker.client.close()
+
+
 async def test_a_worker_whose_consumer_is_gone_gets_it_back_with_its_next_hello(
     scene, tmp_path, monkeypatch
 ):

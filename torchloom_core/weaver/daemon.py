@@ -80,6 +80,7 @@ class Weaver:
         self._trajectory = trajectory
         self._kernel = Kernel(config, plugins, DeadlineGuard(config.weaver.policy_budget_s))
         self._outbox = Outbox(bus, clock, epoch)
+        self._enrolment: Enrolment | None = None
         self._poison: Recorded | None = None
         self._forecasts: set[asyncio.Task[None]] = set()
         self._complaints = Complaints(log, clock.now_ns)
@@ -103,6 +104,8 @@ class Weaver:
             if self._poison is not None and same_input(message, self._poison):
                 log.warning("passed over the input at which the last Weaver failed: %s", message)
                 return True
+            if isinstance(message, Hello) and not self._expects(message):
+                return True
             outputs = self._kernel.step(message, ts_ns)
             self._trajectory.event(message, ts_ns, outputs)
             if isinstance(message, Hello):
@@ -115,6 +118,14 @@ class Weaver:
         except Exception as error:  # noqa: BLE001 - the kernel is half changed: nothing goes on
             self._fail(message, ts_ns, error)
         return True
+
+    def _expects(self, hello: Hello) -> bool:
+        # Credentials of a life that never began stay good: another has been given its name.
+        if self._enrolment is None or self._enrolment.may_begin(hello.worker, hello.incarnation):
+            return True
+        text = "hello of %s dropped: its name was given to another life after incarnation %d"
+        self._complaints.add(hello.worker, text % (hello.worker, hello.incarnation))
+        return False
 
     def _welcome(self, hello: Hello) -> None:
         # At each hello: a consumer that was not used for long is gone.
@@ -207,6 +218,7 @@ class Weaver:
 
     async def admit_workers(self, enrolment: Enrolment) -> None:
         """Give credentials to workers that ask with the join credentials."""
+        self._enrolment = enrolment
 
         async def handle(request: JoinRequest) -> JoinReply:
             kernel = self._kernel
