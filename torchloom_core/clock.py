@@ -13,32 +13,36 @@ class Clock(Protocol):
         """Return the time in nanoseconds since the Unix epoch, UTC."""
 
 
-class SystemClock:
-    """The machine's clock, never running backwards within one process.
+# It goes on while the machine is suspended, which the monotonic clock of Linux does not.
+_BOOT = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+_SUSPENDED_NS = SECOND_NS // 1000
 
-    Wall time is advanced by the monotonic clock, so that a step of the wall clock back (NTP)
-    cannot reorder the events of a run. Where the wall clock is more than a second ahead, after a
-    suspend say, in which the monotonic clock stands still, it is followed.
+
+class SystemClock:
+    """The wall clock as it was when this was made, and from then on the time since.
+
+    It neither runs back nor leaps when the wall clock is set: a step of it would reorder the
+    events of a run, or make all that is waited for late at once.
     """
 
     def __init__(self) -> None:
-        self._offset_ns = time.time_ns() - time.monotonic_ns()
+        self._boot_ns = time.time_ns() - time.clock_gettime_ns(_BOOT)
+        self._monotonic_ns = time.time_ns() - time.monotonic_ns()
 
     def now_ns(self) -> int:
         """Return the time in nanoseconds since the Unix epoch, UTC."""
-        now_ns = self._offset_ns + time.monotonic_ns()
-        ahead_ns = time.time_ns() - now_ns
-        if ahead_ns > SECOND_NS:
-            self._offset_ns += ahead_ns
-            return now_ns + ahead_ns
-        return now_ns
+        return self._boot_ns + time.clock_gettime_ns(_BOOT)
 
     def at_ns(self, monotonic_ns: int) -> int:
-        """Return the time at which the monotonic clock showed ``monotonic_ns``.
+        """Return the time at which the monotonic clock showed ``monotonic_ns``."""
+        zero_ns = self.now_ns() - time.monotonic_ns()
+        if zero_ns > self._monotonic_ns + _SUSPENDED_NS:
+            self._monotonic_ns = zero_ns
+        return self._monotonic_ns + monotonic_ns
 
-        By what :meth:`now_ns` made of the wall clock when it was last asked.
-        """
-        return self._offset_ns + monotonic_ns
+    def wall_ahead_s(self) -> float:
+        """Return by how many seconds the wall clock was set since, ahead (> 0) or back."""
+        return (time.time_ns() - self.now_ns()) / SECOND_NS
 
 
 class ManualClock:

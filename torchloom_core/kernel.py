@@ -320,14 +320,14 @@ class Kernel:
     def _recover(self, message: Recovered) -> list[Output]:
         control = message.control
         commands = [*(flight.command for flight in control.flights), *message.unsent]
-        self.operations.restore(control.plans, commands, control.stopped)
-        self.arbiter.restore(control.grants)
+        self.operations.restore(control.plans, commands, control.stopped, self._now_ns)
+        self.arbiter.restore(control.grants, self._now_ns)
         self.desired.restore(control.desired)
         self.fleet.cordons.restore(control.cordoned, control.cordoned_until_ns)
         self.answers.restore(control.answers)
         for fault in control.faults:
             self.fleet.fault_log.add(fault)
-        outputs = self.ledger.recover(message.epoch, control.flights)
+        outputs = self.ledger.recover(message.epoch, control.flights, self._now_ns)
         for command in message.unsent:
             outputs.append(self.ledger.never_sent(command, _UNSENT))
             self.operations.settled(command, "expired", _UNSENT)

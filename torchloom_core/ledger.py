@@ -46,17 +46,24 @@ class Ledger:
         self._enter(Flight(command=command, status="issued"))
         return command.id, [_life(command, "issued"), Issue(command=command)]
 
-    def recover(self, epoch: int, flights: Iterable[Flight]) -> list[Output]:
+    def recover(self, epoch: int, flights: Iterable[Flight], now_ns: int) -> list[Output]:
         """Take over what an earlier epoch left in flight and send it again under this one.
 
         What was taken back stays so: the earlier Weaver may have died before it could say it.
-        That is said first, since it takes all copies of an earlier epoch off file.
+        That is said first, since it takes all copies of an earlier epoch off file. What was issued
+        by a clock that was ahead has as long from now on as it would have had.
         """
         self.epoch = epoch
         recalls: list[Output] = []
         issues: list[Output] = []
         for flight in flights:
-            command = msgspec.structs.replace(flight.command, epoch=epoch)
+            ahead_ns = max(0, flight.command.issued_ns - now_ns)
+            command = msgspec.structs.replace(
+                flight.command,
+                epoch=epoch,
+                issued_ns=flight.command.issued_ns - ahead_ns,
+                deadline_ns=flight.command.deadline_ns - ahead_ns,
+            )
             self._enter(Flight(command=command, status=flight.status))
             if flight.status == RECALLED:
                 recalls.append(Recall(command=command.id, worker=command.worker))

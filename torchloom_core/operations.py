@@ -324,14 +324,24 @@ class Operations:
                     )[1]
         return outputs
 
-    def restore(self, plans: Iterable[Plan], commands: Iterable[Command], stopped: bool) -> None:
+    def restore(
+        self, plans: Iterable[Plan], commands: Iterable[Command], stopped: bool, now_ns: int
+    ) -> None:
         """Take over the plans that an earlier Weaver left, and the kill switch.
 
-        ``commands`` are those whose end is still to be told, whether or not they were sent.
+        ``commands`` are those whose end is still to be told, whether or not they were sent. What
+        was begun by a clock that was ahead has as long from now on as it would have had.
         """
         stages: dict[str, set[str]] = {}
         for plan in plans:
-            self._enter(plan)
+            ahead_ns = max(0, plan.started_ns - now_ns)
+            self._enter(
+                msgspec.structs.replace(
+                    plan,
+                    started_ns=plan.started_ns - ahead_ns,
+                    deadline_ns=plan.deadline_ns - ahead_ns,
+                )
+            )
             stages[plan.verdict] = set(plan.commands).difference(plan.missed)
             if isinstance(plan.action, PauseRun):
                 self._pauses.make(plan.verdict, ())

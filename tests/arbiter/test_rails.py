@@ -156,7 +156,7 @@ TRIALS = [
 
 def judge(trial: Trial, proposed: Candidate) -> Verdict:
     rails = arbiter(trial.config)
-    rails.restore(trial.past)
+    rails.restore(trial.past, NOW_NS)
     before = dict(trial.standing.under_way)
     (verdict,) = decide(rails, [proposed], trial.standing)
     trial.standing.under_way = before
@@ -199,7 +199,7 @@ def test_rates_and_budgets_are_of_one_hour_however_long_grants_are_remembered(ru
     )
     for ago_s, fits in ((3_600.0, True), (3_599.0, False)):
         rails = arbiter(text)
-        rails.restore([granted(SAVE, ago_s, cost_gpu_s=6.0)])
+        rails.restore([granted(SAVE, ago_s, cost_gpu_s=6.0)], NOW_NS)
         (verdict,) = decide(rails, [candidate(SAVE, cost_gpu_s=6.0)])
         assert verdict.granted == fits
 
@@ -232,25 +232,25 @@ def test_what_a_policy_may_not_trigger_is_one_kind_of_action():
 
 def test_a_cooldown_is_of_one_action_on_its_target():
     rails = arbiter()
-    rails.restore([granted(MIGRATE, 1.0)])
+    rails.restore([granted(MIGRATE, 1.0)], NOW_NS)
     assert decide(rails, [candidate(DRAIN)])[0].granted
 
 
 def test_failures_of_actions_that_move_nothing_do_not_open_the_breaker():
     rails = arbiter()
-    rails.restore([granted(SAVE, 100.0 + number, failed=True) for number in range(3)])
+    rails.restore([granted(SAVE, 100.0 + number, failed=True) for number in range(3)], NOW_NS)
     assert decide(rails, [candidate(MIGRATE)])[0].granted
 
 
 def test_only_groups_count_as_moved():
     rails = arbiter()
-    rails.restore([granted(PauseRun(), 100.0), granted(MIGRATE, 100.0)])
+    rails.restore([granted(PauseRun(), 100.0), granted(MIGRATE, 100.0)], NOW_NS)
     assert decide(rails, [candidate(Migrate(group="g1"))])[0].granted
 
 
 def test_where_no_group_trains_no_share_of_them_has_moved():
     rails = arbiter()
-    rails.restore([granted(MIGRATE, 100.0)])
+    rails.restore([granted(MIGRATE, 100.0)], NOW_NS)
     assert decide(rails, [candidate(Migrate(group="g1"))], Standing(groups=0))[0].granted
 
 
@@ -280,28 +280,28 @@ def test_a_share_is_counted_in_whole_groups_without_float_noise():
 
 def test_a_cooldown_of_more_than_a_day_is_kept():
     rails = arbiter("[arbiter.actions.migrate]\ncooldown_s = 200_000")
-    rails.restore([granted(MIGRATE, 199_999.0)])
+    rails.restore([granted(MIGRATE, 199_999.0)], NOW_NS)
     (verdict,) = decide(rails, [candidate(MIGRATE)])
     assert verdict.rule == "cooldown"
 
 
 def test_a_cooldown_of_more_than_an_hour_for_all_actions_is_kept():
     rails = arbiter("cooldown_s = 7_200")
-    rails.restore([granted(MIGRATE, 7_199.0)])
+    rails.restore([granted(MIGRATE, 7_199.0)], NOW_NS)
     (verdict,) = decide(rails, [candidate(MIGRATE)])
     assert verdict.rule == "cooldown"
 
 
 def test_a_breaker_looks_back_over_more_than_an_hour_where_its_window_is_longer():
     rails = arbiter("[arbiter.breaker]\nfailures = 1\nwindow_s = 7_200")
-    rails.restore([granted(MIGRATE, 7_199.0, failed=True)])
+    rails.restore([granted(MIGRATE, 7_199.0, failed=True)], NOW_NS)
     (verdict,) = decide(rails, [candidate(Migrate(group="g1"))])
     assert verdict.rule == "breaker"
 
 
 def test_what_no_rail_asks_for_any_more_is_forgotten():
     rails = arbiter()
-    rails.restore([granted(MIGRATE, 3601.0), granted(SAVE, 3599.0)])
+    rails.restore([granted(MIGRATE, 3601.0), granted(SAVE, 3599.0)], NOW_NS)
     decide(rails, [])
     assert [grant.action for grant in rails.grants.values()] == ["checkpoint"]
 

@@ -1,4 +1,4 @@
-"""The machine's clock as a run sees it: never back, and not left behind by a suspend."""
+"""The machine's clock as a run sees it: it neither runs back nor leaps, and counts a suspend."""
 
 import time
 
@@ -11,61 +11,73 @@ START_NS = 1_700_000_000 * SECOND_NS
 
 
 class Clocks:
-    """The wall clock and the monotonic one, set by hand."""
+    """The wall clock, the time since boot and the monotonic clock, set by hand."""
 
     def __init__(self) -> None:
-        self.wall_ns, self.monotonic_ns = START_NS, 5 * SECOND_NS
+        self.wall_ns, self.boot_ns, self.monotonic_ns = START_NS, 9 * SECOND_NS, 5 * SECOND_NS
 
-    def advance(self, seconds: float, wall_s: float | None = None) -> None:
+    def pass_s(self, seconds: float) -> None:
+        self.suspend_s(seconds)
         self.monotonic_ns += round(seconds * SECOND_NS)
-        self.wall_ns += round((seconds if wall_s is None else wall_s) * SECOND_NS)
+
+    def suspend_s(self, seconds: float) -> None:
+        self.boot_ns += round(seconds * SECOND_NS)
+        self.set_s(seconds)
+
+    def set_s(self, seconds: float) -> None:
+        self.wall_ns += round(seconds * SECOND_NS)
 
 
 @pytest.fixture
 def clocks(monkeypatch):
     clocks = Clocks()
     monkeypatch.setattr(time, "time_ns", lambda: clocks.wall_ns)
+    monkeypatch.setattr(time, "clock_gettime_ns", lambda _: clocks.boot_ns)
     monkeypatch.setattr(time, "monotonic_ns", lambda: clocks.monotonic_ns)
     return clocks
 
 
 def test_after_a_suspend_it_is_the_time_of_the_wall_clock_again(clocks):
     clock = SystemClock()
-    clocks.advance(0.0, wall_s=8 * 3600.0)
+    clocks.suspend_s(8 * 3600.0)
     assert clock.now_ns() == clocks.wall_ns
-    clocks.advance(2.0)
+    clocks.pass_s(2.0)
     assert clock.now_ns() == clocks.wall_ns
 
 
-def test_it_does_not_run_backwards_when_the_wall_clock_does(clocks):
+@pytest.mark.parametrize("step_s", [-30 * 86_400.0, -3600.0, 2.0, 3600.0, 30 * 86_400.0])
+def test_it_goes_on_by_itself_when_the_wall_clock_is_set(clocks, step_s):
     clock = SystemClock()
     before = clock.now_ns()
-    clocks.advance(1.0, wall_s=-3600.0)
+    clocks.set_s(step_s)
+    assert clock.wall_ahead_s() == step_s
+    assert clock.now_ns() == before
+    clocks.pass_s(1.0)
     assert clock.now_ns() == before + SECOND_NS
-    clocks.advance(1.0)
-    assert clock.now_ns() == before + 2 * SECOND_NS
-
-
-def test_the_small_steps_of_a_wall_clock_that_is_kept_right_do_not_show(clocks):
-    clock = SystemClock()
-    for _ in range(100):
-        before = clock.now_ns()
-        clocks.advance(1.0, wall_s=1.009)
-        assert clock.now_ns() == before + SECOND_NS
+    clocks.set_s(-step_s)
+    assert (clock.now_ns(), clock.wall_ahead_s()) == (clocks.wall_ns, 0.0)
 
 
 def test_samples_are_stamped_with_the_wall_clocks_time_after_a_suspend(clocks):
     samples = Samples()
-    clocks.advance(0.0, wall_s=8 * 3600.0)
+    clocks.suspend_s(8 * 3600.0)
     samples.waiting.append((1, clocks.monotonic_ns, {}))
     [(stamp_ns, _)] = samples.take(0)
     assert stamp_ns == clocks.wall_ns
+
+
+def test_samples_are_not_stamped_by_a_wall_clock_that_was_set(clocks):
+    samples = Samples()
+    clocks.set_s(3600.0)
+    samples.waiting.append((1, clocks.monotonic_ns, {}))
+    [(stamp_ns, _)] = samples.take(0)
+    assert stamp_ns == START_NS
 
 
 def test_a_sample_that_waited_long_is_stamped_with_when_it_was_taken(clocks):
     samples = Samples()
     samples.waiting.append((1, clocks.monotonic_ns, {}))
     taken_ns = clocks.wall_ns
-    clocks.advance(30.0)
+    clocks.pass_s(30.0)
     [(stamp_ns, _)] = samples.take(0)
     assert stamp_ns == taken_ns

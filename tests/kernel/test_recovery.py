@@ -36,13 +36,15 @@ from torchloom_core.requests import StopActions
 from torchloom_core.weaver.recovery import Inheritance
 
 
-def succeed(run: Run, kernel: Kernel | None = None) -> tuple[Run, list[Any], Control]:
+def succeed(
+    run: Run, kernel: Kernel | None = None, later_s: float = 0.0
+) -> tuple[Run, list[Any], Control]:
     """Return the run under a kernel that has only what the last one had stored."""
     recovered = Inheritance(run.stored, "bucket").recovered(run.kernel.ledger.epoch + 1)
     successor = Run.__new__(Run)
     successor.kernel = kernel or make_kernel(config=CONFIG)
     successor.now_ns, successor.outputs, successor.stored = run.now_ns, [], {}
-    return successor, successor.feed(recovered), recovered.control
+    return successor, successor.feed(recovered, later_s), recovered.control
 
 
 def contents(control: Control) -> Any:
@@ -120,6 +122,36 @@ def test_a_successor_tells_a_worker_that_missed_a_knob():
     assert issue.command.id == "c2.1"
 
 
+def test_what_was_in_flight_has_no_longer_by_a_clock_that_is_behind():
+    run = three_groups(make_kernel(config=CONFIG))
+    run.ask(SaveCheckpoint())
+    (was, *_) = run.commands()
+    successor, _, _ = succeed(run, later_s=-3600.0)
+    command = next(c for c in successor.commands() if c.id == was.id)
+    assert (command.issued_ns, command.deadline_ns - command.issued_ns) == (
+        successor.now_ns,
+        was.deadline_ns - was.issued_ns,
+    )
+    for row in ROSTER:
+        successor.feed(row)
+    told = [output for _ in range(140) for output in successor.tick()]
+    assert [outcome.action for outcome in of(Outcome, told)] == [SaveCheckpoint()]
+    assert not successor.kernel.ledger.flights
+    assert not successor.kernel.operations.plans
+
+
+def test_a_plan_ends_in_its_time_by_a_clock_that_is_behind():
+    run = three_groups(make_kernel(config=CONFIG))
+    outputs = run.ask(Migrate(group="a"))
+    run.ack(only(Issue, outputs).command)  # and the stand-by never trains
+    successor, _, _ = succeed(run, later_s=-3600.0)
+    for row in ROSTER:
+        successor.feed(row)
+    told = [output for _ in range(140) for output in successor.tick()]
+    (outcome,) = of(Outcome, told)
+    assert 0 < outcome.took_s < 140
+
+
 RESTS = {
     "cooldown": "[arbiter]\ncooldown_s = 1_000",
     "rate_limit": "[arbiter]\ncooldown_s = 0\n[arbiter.actions.checkpoint]\nlimit_per_hour = 1",
@@ -129,8 +161,9 @@ RESTS = {
 }
 
 
+@pytest.mark.parametrize("later_s", [0.0, -86_400.0])
 @pytest.mark.parametrize("rule", RESTS)
-def test_a_successor_holds_to_what_was_granted_before_it(rule):
+def test_a_successor_holds_to_what_was_granted_before_it_and_no_longer(rule, later_s):
     says = Says()
     run = three_groups(make_kernel([active("says", says)], RESTS[rule]))
     save = proposal(SaveCheckpoint(), cost_gpu_s=6.0)
@@ -141,7 +174,7 @@ def test_a_successor_holds_to_what_was_granted_before_it(rule):
     assert only(Outcome, run.outputs).result == "done"
 
     again = Says()
-    successor, _, _ = succeed(run, make_kernel([active("says", again)], RESTS[rule]))
+    successor, _, _ = succeed(run, make_kernel([active("says", again)], RESTS[rule]), later_s)
     successor.feed(ROSTER[0])
     again.next = [save]
     assert only(Verdict, successor.tick()).rule == rule

@@ -35,7 +35,6 @@ class Samples:
         duration says nothing and is left out.
         """
         rows = []
-        self._clock.now_ns()  # looks at the wall clock
         size = 0
         for _ in range(len(self.waiting)):
             if size > _TAKEN_BYTES:

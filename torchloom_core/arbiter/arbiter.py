@@ -175,9 +175,12 @@ class Arbiter:
             propensity=propensity,
         )
 
-    def restore(self, grants: Iterable[Granted]) -> None:
-        """Take over what an earlier Weaver granted."""
-        self.grants.update((grant.verdict, grant) for grant in grants)
+    def restore(self, grants: Iterable[Granted], now_ns: int) -> None:
+        """Take over what an earlier Weaver granted, by a clock that may have been ahead."""
+        for grant in grants:
+            self.grants[grant.verdict] = msgspec.structs.replace(
+                grant, ts_ns=min(grant.ts_ns, now_ns)
+            )
 
 
 def _memory_s(rails: config.Arbiter) -> float:

@@ -433,7 +433,10 @@ def _first_epoch() -> int:
 
     Workers that obeyed the lost Weaver would take a smaller one for a Weaver of the past.
     """
-    return int(time.time()) - _EPOCH_ZERO_S
+    epoch = int(time.time()) - _EPOCH_ZERO_S
+    if epoch <= 0:
+        _log.warning("this host's clock is before 2026: set it, or no later Weaver is believed")
+    return epoch
 
 
 def _epoch(data: bytes | None) -> int | None:

@@ -11,6 +11,8 @@ from unittest import mock
 _FUNCTIONS = (
     "time",
     "time_ns",
+    "clock_gettime",
+    "clock_gettime_ns",
     "monotonic",
     "monotonic_ns",
     "perf_counter",

@@ -55,6 +55,8 @@ log = logging.getLogger(__name__)
 
 _PREDICTOR_PATIENCE_S = 60.0
 _GOODBYE_S = 5.0
+_CLOCK_S = 5.0
+"""How far the clocks of a run may be apart."""
 
 _HOLD_S = 1.0
 """How often workers hear that their pause is held; they go on after 3 s of silence."""
@@ -265,7 +267,17 @@ class Weaver:
             await asyncio.sleep(max(0.0, due - loop.time()))
             self.enter(Tick())
             self._trajectory.flush()
+            self._look_at_the_clock()
             due = max(due + tick_s, loop.time())
+
+    def _look_at_the_clock(self) -> None:
+        ahead_s = self._clock.wall_ahead_s()
+        if abs(ahead_s) > _CLOCK_S:
+            self._complaints.add(
+                "clock",
+                f"the wall clock was set by {ahead_s:+.0f} s since this Weaver started, which goes "
+                "on by its own; workers judge deadlines by theirs: start the Weaver again",
+            )
 
     async def _hold_forever(self) -> None:
         while True:
