@@ -66,6 +66,7 @@ def main() -> int:
         parser.error(f"--kills: need at least 1, was {options.kills}")
     console = Console(width=None if sys.stdout.isatty() else 110)
     folder = (options.out / f"seed-{options.seed}").absolute()
+    options.results.mkdir(parents=True, exist_ok=True)
     try:
         play(options.seed, options.kills, folder, console)
     except ChaosError as error:
