@@ -79,9 +79,13 @@ class Enrolment:
         return JoinReply(jwt=jwt)
 
     def may_begin(self, worker: str, incarnation: int) -> bool:
-        """Say whether the name was not given to another life since this one had it."""
+        """Say whether the name was not given to another life since it was given to this one.
+
+        Of what an earlier Weaver gave nothing is known.
+        """
         holder = self._holders.get(worker)
-        return holder is None or holder.incarnation == incarnation
+        superseded = holder is not None and holder.incarnation != incarnation
+        return not superseded or (worker, incarnation) not in self._granted
 
     def seen(self, worker: str, incarnation: int) -> None:
         """Hold the name of a worker that an earlier Weaver enrolled and that is still heard."""

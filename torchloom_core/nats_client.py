@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from collections.abc import Callable
 
 import nats.errors
 from nats.aio.client import Client
@@ -111,6 +112,26 @@ class NatsClient(Client):  # type: ignore[misc]  # nats-py has no types
         self._flushes.discard(flush)
         if not flush.cancelled():
             flush.exception()  # whoever still waited for it has it; else nobody wants it
+
+
+class GuardedClient(NatsClient):
+    """A client that drops what is not admitted as it is read, before it waits behind anything.
+
+    Parameters
+    ----------
+    admits : callable
+        ``(subject, bytes)``: whether a message of that size is let in.
+    """
+
+    def __init__(self, admits: Callable[[str, int], bool]) -> None:
+        super().__init__()
+        self._admits = admits
+
+    async def _process_msg(
+        self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes
+    ) -> None:
+        if self._admits(subject.decode(errors="replace"), len(data)):
+            await super()._process_msg(sid, subject, reply, data, headers)
 
 
 def _readable(name: bytes) -> bytes:

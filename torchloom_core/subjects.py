@@ -100,9 +100,11 @@ def control(run: str, person: str = "*", verb: str = "*") -> str:
     return f"tl.ctl.{run}.{person}.{verb}"
 
 
-def person_of(control_subject: str) -> str:
-    """Return whose request came on this subject."""
-    return control_subject.split(".", 4)[3]
+def asked(subject: str) -> tuple[str, str]:
+    """Return who asked what on a subject of :func:`control`; of any other who is ``""``."""
+    tokens = subject.split(".", 4)
+    is_request = len(tokens) > 4 and tokens[:2] == ["tl", "ctl"]
+    return (tokens[3], tokens[4]) if is_request else ("", subject)
 
 
 def out(run: str, kind: str = ">") -> str:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.settled import settle
 from torchloom_core import codec, subjects
-from torchloom_core.nats_client import NatsClient
+from torchloom_core.nats_client import GuardedClient, NatsClient
 
 
 async def test_a_late_answer_to_a_flush_does_not_deafen_the_client(broker):
@@ -95,6 +95,25 @@ async def _send(client, subjects_on_the_wire, header, data):
     line = b" ".join((verb, subjects_on_the_wire, sizes))
     await client._send_command(line + b"\r\n" + header + data + b"\r\n")
     await settle(client)
+
+
+async def test_what_is_not_admitted_waits_in_nobodys_way(broker):
+    asked = []
+
+    def admits(subject, size):
+        asked.append((subject, size))
+        return subject == "tl.ctl.run.bob.status"
+
+    client = GuardedClient(admits)
+    await client.connect(broker.url, user_credentials=str(broker.credentials.weaver_creds))
+    heard = await client.subscribe("tl.ctl.run.*.status")
+    for name in ("mallory", "mallory", "bob"):
+        await client.publish(f"tl.ctl.run.{name}.status", b"xx")
+    message = await heard.next_msg(30)
+    assert message.subject == "tl.ctl.run.bob.status"
+    assert (heard._received, heard.pending_msgs) == (1, 0)
+    assert asked == [(f"tl.ctl.run.{name}.status", 2) for name in ("mallory", "mallory", "bob")]
+    await client.close()
 
 
 @pytest.mark.parametrize("opening", [b"MSG a 1 99999999999\r\n", b"", b"INFO "])

@@ -2,7 +2,6 @@
 
 import getpass
 import logging
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -27,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 SERVICE = "torchloom"
 
-_REQUESTS = {"per_s": 50.0, "rest_s": 10.0}
+_REQUESTS = {"per_s": 50.0, "bytes_per_s": 1e6, "rest_s": 10.0}
 """What each person may ask: more than people, or their scripts, do."""
 
 _LONGEST_TEXT = 2000
@@ -37,19 +36,30 @@ Handler = Callable[[bytes, str], Awaitable[bytes]]
 """Answers the body of a request; the second argument is the person who asks."""
 
 
-async def serve(
-    client: Client,
-    run: str,
-    handlers: Mapping[str, Handler],
-    turns: Turns | None = None,
-    now_ns: Callable[[], int] = time.monotonic_ns,
-) -> Service:
+class Gate:
+    """Lets in what each person may ask, and says who asks more; that is not answered."""
+
+    def __init__(self, now_ns: Callable[[], int]) -> None:
+        self._now_ns = now_ns
+        self._quota = Quota(**_REQUESTS)
+        self._complaints = Complaints(_log)
+
+    def admits(self, subject: str, size: int) -> bool:
+        """Say whether a request of ``size`` bytes, or a question about the service, is let in."""
+        person, verb = subjects.asked(subject)
+        if self._quota.takes(person, self._now_ns(), size):
+            return True
+        text = f"{person[:_SHOWN]} asks {verb[:_SHOWN]} too often and is not answered"
+        self._complaints.add(person, text)
+        return False
+
+
+async def serve(client: Client, run: str, handlers: Mapping[str, Handler], turns: Turns) -> Service:
     """Answer each verb, whoever asks; ``nats micro ls`` shows the service ``torchloom``.
 
     Whatever a handler raises is answered with an :class:`~torchloom_core.control.Answer`
-    that is not ok. What somebody asks beyond their quota is not answered.
+    that is not ok.
     """
-    allowed, turns = Quota(**_REQUESTS), turns or Turns()
     config = ServiceConfig(
         name=SERVICE,
         version=f"{SCHEMA_VERSION}.0.0",
@@ -63,22 +73,15 @@ async def serve(
         await service.add_endpoint(
             name=subjects.token(verb),
             subject=subjects.control(run, verb=verb),
-            handler=_answering(verb, handler, allowed, turns, now_ns),
+            handler=_answering(verb, handler, turns),
         )
     return service
 
 
-def _answering(
-    verb: str, handler: Handler, allowed: Quota, turns: Turns, now_ns: Callable[[], int]
-) -> Callable[[Request], Awaitable[None]]:
-    complaints = Complaints(_log)
-
+def _answering(verb: str, handler: Handler, turns: Turns) -> Callable[[Request], Awaitable[None]]:
     async def answer(request: Request) -> None:
         await turns.give()
-        person = subjects.person_of(request.subject)
-        if not allowed.takes(person, now_ns()):
-            complaints.add(person, f"{person[:_SHOWN]} asks {verb} too often and is not answered")
-            return
+        person, _ = subjects.asked(request.subject)
         try:
             _check_name(verb, person)
             reply = await handler(request.data, person)

@@ -14,11 +14,12 @@ import nats.js.errors
 from torchloom_core.broker.binary import check_version
 from torchloom_core.errors import BrokerError, RefusedByBrokerError
 from torchloom_core.limits import CREDS
-from torchloom_core.nats_client import NatsClient
+from torchloom_core.nats_client import GuardedClient, NatsClient
 
 _log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
+Admits = Callable[[str, int], bool]
 
 _CONNECT_TIMEOUT_S = 5
 _RECONNECT_WAIT_S = 0.2
@@ -45,7 +46,7 @@ _FINAL_ERRORS = (
 class Link:
     """A connected client; made by :meth:`open`."""
 
-    def __init__(self, url: str, name: str) -> None:
+    def __init__(self, url: str, name: str, admits: Admits | None) -> None:
         self._url = url
         self._name = name
         self._connected = asyncio.Event()
@@ -53,13 +54,25 @@ class Link:
         self._last_error: Exception | None = None
         self._denied: asyncio.Event | None = None
         self._on_reconnect: list[Callable[[], Awaitable[None]]] = []
-        self.client = NatsClient()
+        self.client = NatsClient() if admits is None else GuardedClient(admits)
 
     @classmethod
     async def open(
-        cls, url: str, *, creds: Path | None, name: str, inbox_prefix: str, patience_s: float = 0.0
+        cls,
+        url: str,
+        *,
+        creds: Path | None,
+        name: str,
+        inbox_prefix: str,
+        patience_s: float = 0.0,
+        admits: Admits | None = None,
     ) -> "Link":
         """Connect to the server at ``url``; for ``patience_s`` that it cannot be is no error.
+
+        Parameters
+        ----------
+        admits : callable, optional
+            ``(subject, bytes)``: whether a message of that size is let in.
 
         Raises
         ------
@@ -71,7 +84,7 @@ class Link:
         clock = asyncio.get_running_loop()
         deadline = clock.time() + patience_s
         while True:
-            link = cls(url, name)
+            link = cls(url, name, admits)
             try:
                 await link._connect(creds, inbox_prefix)
                 check_version(str(link.client._server_info.get("version", "none")), url)

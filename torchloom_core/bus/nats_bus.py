@@ -24,7 +24,7 @@ from nats.micro.service import Service
 from torchloom_core import subjects
 from torchloom_core.bus import control
 from torchloom_core.bus.inlet import Inlet, Malformed, Receive
-from torchloom_core.bus.link import Link
+from torchloom_core.bus.link import Admits, Link
 from torchloom_core.bus.quota import Quota, Turns
 from torchloom_core.bus.store import EPOCH_KEY, Left, Store
 from torchloom_core.clock import Clock, SystemClock
@@ -44,7 +44,7 @@ _EPOCH_LOOKS_S = (0.0, 0.05, 0.5)
 
 _KILL_SWITCH = frozenset({"actions.stop", "actions.resume"})
 
-_JOINS = {"per_s": 500.0, "rest_s": 40.0}
+_JOINS = {"per_s": 500.0, "bytes_per_s": 1e6, "rest_s": 40.0}
 """What a joiner asks for costs a signature; who is not answered asks again."""
 
 
@@ -54,7 +54,7 @@ class NatsBus:
     def __init__(
         self,
         link: Link,
-        another: Callable[[], Awaitable[Link]],
+        another: Callable[..., Awaitable[Link]],
         store: Store,
         run: str,
         clock: Clock,
@@ -227,11 +227,9 @@ class NatsBus:
         for verbs in (handlers.keys() & _KILL_SWITCH, handlers.keys() - _KILL_SWITCH):
             if verbs:
                 chosen = {verb: handlers[verb] for verb in handlers if verb in verbs}
-                door = await self._door()
                 # One each: whoever has asked too much may still throw the switch.
-                service = await control.serve(
-                    door.client, self._run, chosen, self._turns, self._clock.now_ns
-                )
+                door = await self._door(control.Gate(self._clock.now_ns).admits)
+                service = await control.serve(door.client, self._run, chosen, self._turns)
                 self._services.append(service)
                 await door.settle()
 
@@ -241,8 +239,6 @@ class NatsBus:
 
         async def answer(msg: Msg) -> None:
             await self._turns.give()
-            if not quota.takes(msg.subject, self._clock.now_ns()):
-                return
             try:
                 reply = await handler(decode_join_request(msg.data))
             except MessageError as error:
@@ -252,7 +248,9 @@ class NatsBus:
             if msg.reply:
                 await msg.respond(encode(reply))
 
-        door = await self._door()
+        door = await self._door(
+            lambda subject, size: quota.takes(subject, self._clock.now_ns(), size)
+        )
         await self._hear(subjects.join(self._run), answer, door)
         await door.settle()
 
@@ -276,8 +274,8 @@ class NatsBus:
         for link in (*self._doors, self._link):
             await link.close()
 
-    async def _door(self) -> Link:
-        door = await self._another()
+    async def _door(self, admits: Admits) -> Link:
+        door = await self._another(admits=admits)
         self._doors.append(door)
         return door
 
