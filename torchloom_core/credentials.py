@@ -57,6 +57,8 @@ class Credentials:
     weaver_creds, operator_creds : Path
         Credentials files of the Weaver, and of the person at the command line who has none of
         their own.
+    grants_path : Path
+        Where it stands which key each life of a worker was given to.
     join_creds_text : str
         Text of the credentials with which a worker may ask for its own.
     """
@@ -69,6 +71,7 @@ class Credentials:
         self._people = nats_jwt.public_key(keys.people)
         self.weaver_creds = folder / "weaver.creds"
         self.operator_creds = folder / "operator.creds"
+        self.grants_path = folder / "granted.jsonl"
         self.join_creds_text = self._creds(
             "joiner", keys.joiner, keys.workers, rights.of_joiner(run)
         )

@@ -2,10 +2,12 @@
 
 import logging
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
 from torchloom_core import subjects
+from torchloom_core.grants import Grants, Life
 from torchloom_core.messages import JoinReply, JoinRequest
 from torchloom_core.nats_jwt import is_user_key
 from torchloom_core.telling import Complaints
@@ -14,8 +16,8 @@ _log = logging.getLogger(__name__)
 
 _SHOWN = 80
 
-_GRANTS_KEPT = 200_000
-"""Of how many lives it is known which key they were given to; of more the oldest are forgotten."""
+_NAMES_KEPT = 200_000
+"""Of how many names, and lives, it is known what became of them; the oldest are forgotten."""
 
 
 class _Holder(msgspec.Struct, frozen=True):
@@ -32,13 +34,17 @@ class Enrolment:
         The run whose workers are enrolled.
     mint : callable
         ``(worker, incarnation, public_key) -> jwt``, such as ``Credentials.worker_jwt``.
+    grants : Grants
+        What was given so far.
     """
 
-    def __init__(self, run: str, mint: Callable[[str, int, str], str]) -> None:
+    def __init__(self, run: str, mint: Callable[[str, int, str], str], grants: Grants) -> None:
         self._run = run
         self._mint = mint
+        self._grants = grants
         self._holders: dict[str, _Holder] = {}
-        self._granted: dict[tuple[str, int], str] = {}
+        self._newest: dict[str, int] = {}
+        self._passed: dict[Life, None] = {}
         self._complaints = Complaints(_log)
 
     def admit(self, request: JoinRequest, alive: int | None, unwanted: str = "") -> JoinReply:
@@ -73,9 +79,8 @@ class Enrolment:
         life = request.worker, request.incarnation
         jwt = self._mint(*life, request.public_key)
         self._holders[request.worker] = _Holder(request.incarnation, request.public_key)
-        self._granted[life] = request.public_key
-        if len(self._granted) > _GRANTS_KEPT:
-            del self._granted[next(iter(self._granted))]
+        self._grants.add(life, request.public_key)
+        self._pass_on(life)
         return JoinReply(jwt=jwt)
 
     def may_begin(self, worker: str, incarnation: int) -> bool:
@@ -83,9 +88,7 @@ class Enrolment:
 
         Of what an earlier Weaver gave nothing is known.
         """
-        holder = self._holders.get(worker)
-        superseded = holder is not None and holder.incarnation != incarnation
-        return not superseded or (worker, incarnation) not in self._granted
+        return (worker, incarnation) not in self._passed
 
     def seen(self, worker: str, incarnation: int) -> None:
         """Hold the name of a worker that an earlier Weaver enrolled and that is still heard."""
@@ -94,6 +97,19 @@ class Enrolment:
     def release(self, worker: str) -> None:
         """Free a name: its worker exited, or is silent."""
         self._holders.pop(worker, None)
+
+    def _pass_on(self, life: Life) -> None:
+        """Note that the name is this life's now, and no more that of the one before."""
+        worker, incarnation = life
+        before = self._newest.get(worker, incarnation)
+        self._newest[worker] = incarnation
+        self._passed.pop(life, None)
+        if before != incarnation:
+            self._passed[worker, before] = None
+        tables: tuple[dict[Any, Any], ...] = (self._newest, self._passed, self._holders)
+        for table in tables:
+            if len(table) > _NAMES_KEPT:
+                del table[next(iter(table))]
 
     def _fault(self, request: JoinRequest) -> str:
         if request.run != self._run:
@@ -112,7 +128,7 @@ class Enrolment:
                 "which is still alive; another group needs another TORCHLOOM_GROUP"
             )
         life = request.worker, request.incarnation
-        if self._granted.get(life, request.public_key) != request.public_key:
+        if self._grants.key_of(life) not in (None, request.public_key):
             return (
                 f"worker {request.worker}: incarnation {request.incarnation} was given to another "
                 "key; each life needs a number of its own"

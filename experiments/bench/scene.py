@@ -17,6 +17,7 @@ from torchloom_core.bus import NatsBus
 from torchloom_core.bus.inlet import Receive
 from torchloom_core.codec import encode
 from torchloom_core.enrolment import Enrolment
+from torchloom_core.grants import Grants
 from torchloom_core.messages import JoinFile, JoinReply, JoinRequest
 
 HERE = Path(__file__).parent
@@ -39,7 +40,7 @@ async def running_broker() -> AsyncIterator[tuple[EmbeddedBroker, Path]]:
 async def open_bus(broker: EmbeddedBroker, receive: Receive) -> AsyncIterator[NatsBus]:
     """Yield a bus as the Weaver opens it, which lets every worker join."""
     bus = await NatsBus.connect(broker.url, RUN, creds=broker.credentials.weaver_creds)
-    enrolment = Enrolment(RUN, broker.credentials.worker_jwt)
+    enrolment = Enrolment(RUN, broker.credentials.worker_jwt, Grants())
 
     async def admit(request: JoinRequest) -> JoinReply:
         return enrolment.grant(request)

@@ -4,8 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchloom_core import enrolment as enrolment_module
+from torchloom_core import grants as grants_module
 from torchloom_core.enrolment import Enrolment
+from torchloom_core.errors import StateError
+from torchloom_core.grants import Grants
 from torchloom_core.messages import JoinRequest
 from torchloom_core.nats_jwt import is_user_key, new_seed, public_key
 
@@ -18,7 +20,11 @@ def ask(worker="g0-0", incarnation=1, key=KEY, run="run"):
 
 @pytest.fixture
 def enrolment():
-    return Enrolment("run", lambda worker, life, key: f"{worker}:{life}:{key}")
+    return enrolment_of(Grants())
+
+
+def enrolment_of(grants):
+    return Enrolment("run", lambda worker, life, key: f"{worker}:{life}:{key}", grants)
 
 
 def test_a_free_name_is_granted(enrolment):
@@ -115,15 +121,62 @@ def test_a_life_is_given_to_one_key_even_when_it_is_over(enrolment):
     assert "was given to another key" in enrolment.grant(ask(incarnation=2)).error
 
 
-def test_of_too_many_lives_the_oldest_grants_are_forgotten(enrolment, monkeypatch):
-    monkeypatch.setattr(enrolment_module, "_GRANTS_KEPT", 3)
+def test_a_life_that_an_earlier_weaver_gave_to_a_key_is_refused_to_another(tmp_path):
+    path = tmp_path / "granted.jsonl"
+    assert enrolment_of(Grants(path)).grant(ask()).jwt
+    assert path.stat().st_mode & 0o777 == 0o600
+    with path.open("ab") as file:
+        file.write(b'["g1-0",1,"U')  # and the disk was full
+    for _ in range(2):
+        later = enrolment_of(Grants(path))
+        assert "was given to another key" in later.grant(ask(key=OTHER_KEY)).error
+        assert later.grant(ask()).jwt
+        later.release("g0-0")
+    assert len(path.read_text().splitlines()) == 1
+
+
+def test_what_is_no_file_of_grants_is_one_clear_line(tmp_path):
+    with pytest.raises(StateError, match=r"granted\.jsonl: cannot be read: Is a directory"):
+        Grants(folder(tmp_path / "granted.jsonl"))
+
+
+def test_a_grant_that_cannot_be_written_holds_while_the_weaver_runs(tmp_path, caplog):
+    enrolment = enrolment_of(Grants(tmp_path / "granted.jsonl"))
+    folder(tmp_path / "granted.jsonl")
+    assert enrolment.grant(ask()).jwt
+    assert "granted.jsonl: cannot be written: Is a directory" in caplog.text
+    enrolment.release("g0-0")
+    assert "was given to another key" in enrolment.grant(ask(key=OTHER_KEY)).error
+
+
+def folder(path):
+    path.mkdir()
+    return path
+
+
+def test_of_too_many_lives_the_oldest_grants_are_forgotten(monkeypatch, tmp_path):
+    monkeypatch.setattr(grants_module, "_KEPT", 3)
+    enrolment = enrolment_of(Grants(tmp_path / "granted.jsonl"))
     for incarnation in range(5):
         assert enrolment.admit(ask(incarnation=incarnation), None).jwt
     errors = [
         enrolment.admit(ask(incarnation=life, key=OTHER_KEY), None).error for life in (4, 3, 2, 1)
     ]
     assert [bool(error) for error in errors] == [True, True, True, False]
-    assert len(enrolment._granted) == 3
+    enrolment_of(Grants(tmp_path / "granted.jsonl"))
+    assert len((tmp_path / "granted.jsonl").read_text().splitlines()) == 3
+
+
+def test_only_the_last_life_that_a_name_was_given_to_may_begin(enrolment):
+    enrolment.grant(ask(incarnation=9))
+    enrolment.release("g0-0")
+    enrolment.grant(ask(incarnation=5, key=OTHER_KEY))
+    assert not enrolment.may_begin("g0-0", 9)
+    assert enrolment.may_begin("g0-0", 5)
+    assert enrolment.may_begin("g0-0", 7)  # which an earlier Weaver may have enrolled
+    enrolment.release("g0-0")
+    enrolment.grant(ask(incarnation=9))
+    assert enrolment.may_begin("g0-0", 9)
 
 
 @pytest.mark.parametrize("worker", ["", "g0.0", "*", ">", "g 0", "x" * 65, "g0\n", "{{name()}}"])

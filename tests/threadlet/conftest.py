@@ -23,6 +23,7 @@ from torchloom_core.codec import (
     encode,
 )
 from torchloom_core.enrolment import Enrolment
+from torchloom_core.grants import Grants
 from torchloom_core.messages import (
     FINAL_STATUSES,
     Command,
@@ -63,7 +64,7 @@ class WeaversPart:
             (subjects.report_stream(RUN), subjects.ack(RUN)),
         ):
             await self.js.add_stream(StreamConfig(name=name, subjects=[subject]))
-        self.enrolment = enrolment = Enrolment(RUN, self._broker.credentials.worker_jwt)
+        self.enrolment = enrolment = Enrolment(RUN, self._broker.credentials.worker_jwt, Grants())
 
         async def join(message):
             request = decode_join_request(message.data)

@@ -18,6 +18,7 @@ from torchloom_core.clock import SystemClock
 from torchloom_core.config import Config
 from torchloom_core.enrolment import Enrolment
 from torchloom_core.errors import BrokerError, OvertakenError, SupersededError
+from torchloom_core.grants import Grants
 from torchloom_core.plugins import ActivePlugins
 from torchloom_core.trajectory.layout import newest_epoch, run_folder
 from torchloom_core.trajectory.writer import TrajectoryWriter
@@ -96,7 +97,9 @@ async def _start(
         while (weaver := await _take_over(config, plugins, bus, clock, stack)) is None:
             pass
         if broker is not None:
-            await weaver.admit_workers(Enrolment(name, broker.credentials.worker_jwt))
+            credentials = broker.credentials
+            grants = Grants(credentials.grants_path)
+            await weaver.admit_workers(Enrolment(name, credentials.worker_jwt, grants))
     write_join_file(Path(config.weaver.state_dir), config, url, broker)
     ready(url)
     return weaver

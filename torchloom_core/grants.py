@@ -1,0 +1,84 @@
+"""Which key each life of a worker was given to; on file, since credentials are never taken back."""
+
+import logging
+import os
+from pathlib import Path
+
+import msgspec
+
+from torchloom_core.codec import UNREADABLE
+from torchloom_core.credentials import write_private
+from torchloom_core.errors import StateError
+
+_log = logging.getLogger(__name__)
+
+_KEPT = 200_000
+"""Of more lives the oldest are forgotten."""
+
+Life = tuple[str, int]
+"""Worker and incarnation."""
+
+_lines = msgspec.json.Decoder(tuple[str, int, str])
+
+
+class Grants:
+    """The newest grants, and with a path those of earlier Weavers, a line of JSON each.
+
+    Raises
+    ------
+    StateError
+        If the file is there and cannot be read.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path
+        self._key_of: dict[Life, str] = {}
+        if path is not None:
+            self._read(path)
+
+    def key_of(self, life: Life) -> str | None:
+        """Return the key that the life was given to, if any."""
+        return self._key_of.get(life)
+
+    def add(self, life: Life, public_key: str) -> None:
+        """Note that the life was given to the key; what cannot be written is told and held."""
+        if self._key_of.get(life) == public_key:
+            return
+        self._key_of[life] = public_key
+        if len(self._key_of) > _KEPT:
+            del self._key_of[next(iter(self._key_of))]
+        if self._path is None:
+            return
+        try:
+            with open(self._path, "ab", opener=_private) as file:
+                file.write(_line(life, public_key))
+        except OSError as error:
+            _log.warning("%s: cannot be written: %s", self._path, error.strerror)
+
+    def _read(self, path: Path) -> None:
+        try:
+            lines = path.read_bytes().splitlines()
+        except FileNotFoundError:
+            lines = []
+        except OSError as error:
+            raise StateError(f"{path}: cannot be read: {error.strerror}") from None
+        for line in lines[-_KEPT:]:
+            try:
+                worker, incarnation, public_key = _lines.decode(line)
+            except UNREADABLE:  # cut short by a full disk, or by the end of the Weaver
+                continue
+            self._key_of[worker, incarnation] = public_key
+        if len(lines) != len(self._key_of):
+            text = b"".join(_line(life, key) for life, key in self._key_of.items())
+            try:
+                write_private(path, text.decode())
+            except StateError as error:
+                _log.warning("%s", error)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def _line(life: Life, public_key: str) -> bytes:
+    return msgspec.json.encode((*life, public_key)) + b"\n"
