@@ -109,12 +109,13 @@ class Loom:
             for name, value in metrics.items():
                 if type(value) is not float and hasattr(value, "detach"):
                     metrics[name] = value.detach()
-            with self._counting:
-                worker.step = worker.step + 1 if step is None else step
-                self._serial += 1
-                self._append((self._serial, _monotonic_ns(), metrics))
             if _thread() != self._stepper:
                 self._look_at_thread()
+            if self._stepper != _SEVERAL:  # a lock costs as much as all the rest
+                self._count(step, metrics)
+            else:
+                with self._counting:
+                    self._count(step, metrics)
             # Whoever comes while another thread obeys goes on: nobody waits for a lock.
             if worker.attention and self._obeying.acquire(blocking=False):
                 try:
@@ -126,6 +127,12 @@ class Loom:
                 self._complained = True
                 _logger.exception("torchloom failed at a step; training goes on")
         return worker.going or self._dismiss()
+
+    def _count(self, step: int | None, metrics: dict[str, Any]) -> None:
+        worker = self._worker
+        worker.step = worker.step + 1 if step is None else step
+        self._serial += 1
+        self._append((self._serial, _monotonic_ns(), metrics))
 
     def _look_at_thread(self) -> None:
         """Take the first thread that steps for the trainer's; of a second one tell once."""

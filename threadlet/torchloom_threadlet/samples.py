@@ -40,7 +40,8 @@ class Samples:
             if size > _TAKEN_BYTES:
                 break
             serial, at_ns, metrics = self.waiting.popleft()
-            self.dropped += serial - self._serial - 1
+            # Two threads that begin to step at once may get the same number.
+            self.dropped = max(0, self.dropped + serial - self._serial - 1)
             follows = serial == self._serial + 1 and self.newest_ns > entered_ns
             self._serial = serial
             row = self._row(metrics)
