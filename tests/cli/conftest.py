@@ -18,6 +18,7 @@ from torchloom_core import subjects
 from torchloom_core.actions import ChangeKnob
 from torchloom_core.broker.embedded import EmbeddedBroker
 from torchloom_core.bus.control import serve
+from torchloom_core.bus.quota import Turns
 from torchloom_core.codec import encode
 from torchloom_core.control import (
     Answer,
@@ -104,7 +105,8 @@ class PreparedWeaver:
         )
         verbs = ("knob.set", "knob.unset", "propose", "approve", "actions.stop", "actions.resume")
         handlers = {verb: self._doer(verb) for verb in verbs}
-        await serve(self._client, RUN, {**handlers, "status": self._status, "knobs": self._knobs})
+        handlers |= {"status": self._status, "knobs": self._knobs}
+        await serve(self._client, RUN, handlers, Turns())
         await settle(self._client)
         self._started.set()
         await self._over.wait()
