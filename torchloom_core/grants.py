@@ -9,11 +9,12 @@ import msgspec
 from torchloom_core.codec import UNREADABLE
 from torchloom_core.credentials import write_private
 from torchloom_core.errors import StateError
+from torchloom_core.telling import Complaints
 
 _log = logging.getLogger(__name__)
 
 _KEPT = 200_000
-"""Of more lives the oldest are forgotten."""
+"""Of more lives the oldest are forgotten; the file is made shorter at twice as many."""
 
 Life = tuple[str, int]
 """Worker and incarnation."""
@@ -33,6 +34,8 @@ class Grants:
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
         self._key_of: dict[Life, str] = {}
+        self._on_file = 0
+        self._complaints = Complaints(_log)
         if path is not None:
             self._read(path)
 
@@ -53,7 +56,10 @@ class Grants:
             with open(self._path, "ab", opener=_private) as file:
                 file.write(_line(life, public_key))
         except OSError as error:
-            _log.warning("%s: cannot be written: %s", self._path, error.strerror)
+            self._complaints.add("", f"{self._path}: cannot be written: {error.strerror}")
+        self._on_file += 1
+        if self._on_file > 2 * _KEPT:
+            self._write(self._path)
 
     def _read(self, path: Path) -> None:
         try:
@@ -68,12 +74,18 @@ class Grants:
             except UNREADABLE:  # cut short by a full disk, or by the end of the Weaver
                 continue
             self._key_of[worker, incarnation] = public_key
+        self._on_file = len(lines)
         if len(lines) != len(self._key_of):
-            text = b"".join(_line(life, key) for life, key in self._key_of.items())
-            try:
-                write_private(path, text.decode())
-            except StateError as error:
-                _log.warning("%s", error)
+            self._write(path)
+
+    def _write(self, path: Path) -> None:
+        """Write the file anew with what is kept."""
+        text = b"".join(_line(life, key) for life, key in self._key_of.items())
+        try:
+            write_private(path, text.decode())
+        except StateError as error:
+            self._complaints.add("", str(error))
+        self._on_file = len(self._key_of)
 
 
 def _private(path: str, flags: int) -> int:

@@ -167,6 +167,19 @@ def test_of_too_many_lives_the_oldest_grants_are_forgotten(monkeypatch, tmp_path
     assert len((tmp_path / "granted.jsonl").read_text().splitlines()) == 3
 
 
+def test_the_file_of_grants_does_not_grow_without_end(monkeypatch, tmp_path):
+    monkeypatch.setattr(grants_module, "_KEPT", 3)
+    path = tmp_path / "granted.jsonl"
+    enrolment = enrolment_of(Grants(path))
+    for incarnation in range(50):
+        assert enrolment.admit(ask(incarnation=incarnation), None).jwt
+        assert len(path.read_text().splitlines()) <= 6
+    assert (
+        "was given to another key"
+        in enrolment_of(Grants(path)).grant(ask(incarnation=49, key=OTHER_KEY)).error
+    )
+
+
 def test_only_the_last_life_that_a_name_was_given_to_may_begin(enrolment):
     enrolment.grant(ask(incarnation=9))
     enrolment.release("g0-0")
