@@ -1,6 +1,7 @@
-"""Where time comes from: the system live, a hand-set clock in replay and simulation."""
+"""Where time comes from: the system live, a hand-set clock elsewhere; and a moment in words."""
 
 import time
+from datetime import UTC, datetime
 from typing import Protocol
 
 SECOND_NS = 1_000_000_000
@@ -70,3 +71,23 @@ class ManualClock:
     def advance_s(self, seconds: float) -> None:
         """Move forward by ``seconds``."""
         self.set_ns(self._now_ns + round(seconds * SECOND_NS))
+
+
+def moment_text(ts_ns: int) -> str:
+    """Return a moment as ISO 8601, UTC, no finer than it is.
+
+    Examples
+    --------
+    >>> moment_text(1_767_225_637_000_000_000), moment_text(1_767_225_600_000_000_000)
+    ('2026-01-01T00:00:37Z', '2026-01-01')
+    """
+    seconds, rest_ns = divmod(ts_ns, SECOND_NS)
+    when = datetime.fromtimestamp(seconds, UTC)
+    if rest_ns:
+        digits = 3 if rest_ns % 1_000_000 == 0 else 6 if rest_ns % 1000 == 0 else 9
+        return f"{when:%Y-%m-%dT%H:%M:%S}.{f'{rest_ns:09}'[:digits]}Z"
+    if when.second:
+        return f"{when:%Y-%m-%dT%H:%M:%SZ}"
+    if when.hour or when.minute:
+        return f"{when:%Y-%m-%dT%H:%MZ}"
+    return f"{when:%Y-%m-%d}"

@@ -13,7 +13,7 @@ from torchloom_core.actions import Action
 from torchloom_core.config_faults import Fault, find_fault, place, unplain
 from torchloom_core.errors import ConfigError
 from torchloom_core.limits import Name
-from torchloom_core.naming import nearest
+from torchloom_core.suggest import nearest
 
 DEFAULT_PATH = Path("torchloom.toml")
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_ori
 
 import msgspec
 
-from torchloom_core.naming import nearest
+from torchloom_core.suggest import nearest
 
 Path = tuple[str | int, ...]
 """The way to a value: keys of tables, positions in lists."""

@@ -6,7 +6,6 @@ rights of a worker, and of a person, are not in their own JWT but in the scope o
 signed it, so that the JWT can only say a name, and a worker's which life of it.
 """
 
-import os
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -18,15 +17,13 @@ import nkeys
 from torchloom_core import nats_jwt, rights, subjects
 from torchloom_core.codec import UNREADABLE
 from torchloom_core.errors import StateError
+from torchloom_core.files import private_folder, write_private
 from torchloom_core.limits import Count
 from torchloom_core.nats_jwt import Claims
 from torchloom_core.rights import Rights
 
 _LATER = ("people", "operators")
 """Keys that an older state folder lacks."""
-
-_PRIVATE_FILE = 0o600
-_PRIVATE_FOLDER = 0o700
 
 
 class Keys(msgspec.Struct, frozen=True, kw_only=True):
@@ -188,43 +185,6 @@ class Credentials:
 
     def _vouch(self, key: str, name: str, claims: Claims) -> str:
         return nats_jwt.sign(self._keys.operator, key, name, claims, self._keys.made_s)
-
-
-def private_folder(path: Path) -> Path:
-    """Make a folder only its owner can enter, and return it.
-
-    Raises
-    ------
-    StateError
-        If it cannot be made.
-    """
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        path.chmod(_PRIVATE_FOLDER)
-    except OSError as error:
-        raise StateError(f"state folder {path}: cannot be written: {error.strerror}") from None
-    return path
-
-
-def write_private(path: Path, text: str) -> None:
-    """Replace a file in one step; only its owner can read it.
-
-    Raises
-    ------
-    StateError
-        If it cannot be written.
-    """
-    fresh = path.with_name(f"{path.name}.new")
-    try:
-        fresh.unlink(missing_ok=True)
-        handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _PRIVATE_FILE)
-        with os.fdopen(handle, "wb") as file:
-            file.write(text.encode())
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(path)
-    except OSError as error:
-        raise StateError(f"{path}: cannot be written: {error.strerror}") from None
 
 
 def _folder(state_dir: Path) -> Path:

@@ -10,7 +10,7 @@ from torchloom_core import subjects
 from torchloom_core.grants import Grants, Life
 from torchloom_core.messages import JoinReply, JoinRequest
 from torchloom_core.nats_jwt import is_user_key
-from torchloom_core.telling import Complaints
+from torchloom_core.plain_text import Complaints
 
 _log = logging.getLogger(__name__)
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import msgspec
 
 from torchloom_core.codec import UNREADABLE
-from torchloom_core.credentials import write_private
 from torchloom_core.errors import StateError
-from torchloom_core.telling import Complaints
+from torchloom_core.files import write_private
+from torchloom_core.plain_text import Complaints
 
 _log = logging.getLogger(__name__)
 

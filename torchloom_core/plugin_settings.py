@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 from torchloom_core import config_faults
 from torchloom_core.config import Config, ModelSwitch, convert
 from torchloom_core.errors import ConfigError
-from torchloom_core.naming import nearest
 from torchloom_core.plugin import Policy, Predictor
 from torchloom_core.plugin_contract import MODEL
+from torchloom_core.suggest import nearest
 
 
 class Place(NamedTuple):

@@ -20,7 +20,6 @@ from torchloom_core.config import Config, PolicySwitch, convert
 from torchloom_core.decisions import PolicyFailed, PredictorFailed
 from torchloom_core.errors import ConfigError, ModelError, PluginError
 from torchloom_core.fleet.view import Need
-from torchloom_core.naming import nearest
 from torchloom_core.plugin import PROJECT, Hooks, Policy, Predictor
 from torchloom_core.plugin_contract import (
     MODEL,
@@ -31,6 +30,7 @@ from torchloom_core.plugin_contract import (
     pace_problem,
 )
 from torchloom_core.plugin_settings import Place, check_predictors, check_skill, fitted
+from torchloom_core.suggest import nearest
 
 log = logging.getLogger(__name__)
 

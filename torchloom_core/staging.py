@@ -18,7 +18,7 @@ from torchloom_core.actions import (
     SaveCheckpoint,
     UncordonNode,
 )
-from torchloom_core.clock import SECOND_NS
+from torchloom_core.clock import SECOND_NS, moment_text
 from torchloom_core.errors import KnobError
 from torchloom_core.fleet.state import FleetState
 from torchloom_core.knobs import agrees, check_value, find_spec, takes, unusual
@@ -34,9 +34,8 @@ from torchloom_core.messages import (
     Resume,
     SetKnob,
 )
-from torchloom_core.moments import moment_text
-from torchloom_core.naming import listed, nearest
 from torchloom_core.plans import Stage
+from torchloom_core.suggest import listed, nearest
 
 _LEAVING = frozenset({"gone", "left", "draining"})
 _NAMED = 3

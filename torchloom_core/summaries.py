@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from torchloom_core.endings import in_words
-from torchloom_core.telling import plain_line
+from torchloom_core.plain_text import plain_line
 
 _LONGEST_FIELD = 80
 

@@ -13,8 +13,9 @@ import nkeys
 import pytest
 
 from torchloom_core import nats_jwt, rights
-from torchloom_core.credentials import Credentials, Keys, private_folder, write_private
+from torchloom_core.credentials import Credentials, Keys
 from torchloom_core.errors import StateError
+from torchloom_core.files import private_folder, write_private
 
 OWN_COMMANDS = [
     "$JS.API.CONSUMER.MSG.NEXT.TL_CMD_run.{name}_{life}",

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from tests.evaluate.scenes import TORCHLOOM_TOML, some_events, write
-from torchloom_core.evaluate.store import write_whole
+from torchloom_core.files import write_whole
 
 WORDS = "evaluate small.tltrace --policy failure_forecast --predictor fault_history --seeds 20"
 

@@ -19,7 +19,7 @@ from tests.kernel.runs import (
     three_groups,
 )
 from torchloom_core.actions import CordonNode, Migrate, UncordonNode
-from torchloom_core.clock import SECOND_NS
+from torchloom_core.clock import SECOND_NS, moment_text
 from torchloom_core.codec import encode
 from torchloom_core.config import Config
 from torchloom_core.decisions import (
@@ -33,7 +33,6 @@ from torchloom_core.decisions import (
     Tick,
     Verdict,
 )
-from torchloom_core.moments import moment_text
 from torchloom_core.plugins import ActivePlugins
 from torchloom_core.requests import Propose, Request, StopActions
 from torchloom_core.summaries import summarise

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.trace.small import NODES, START_NS, at, bundle, fault, table
-from torchloom_core.moments import moment_text
+from torchloom_core.clock import moment_text
 from torchloom_core.trace.schema import (
     ACTIONS,
     EVENTS,

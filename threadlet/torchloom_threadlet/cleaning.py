@@ -25,8 +25,8 @@ from torchloom_core.limits import (
     METRIC_NAME,
 )
 from torchloom_core.messages import FieldValue, KnobValue, Note
+from torchloom_core.plain_text import plain_line
 from torchloom_core.subjects import token
-from torchloom_core.telling import plain_line
 
 _MOST_WARNINGS = 1000
 _KEPT_NAMES = 10_000

@@ -20,7 +20,7 @@ import msgspec
 
 from torchloom_core.errors import MessageError
 from torchloom_core.messages import FINAL_STATUSES, Ack, Command, Hello, Hold, JoinFile, Note
-from torchloom_core.telling import Complaints
+from torchloom_core.plain_text import Complaints
 from torchloom_threadlet.frames import (
     Admission,
     Attach,

@@ -16,7 +16,7 @@ from torchloom_core import subjects
 from torchloom_core.codec import decode_command
 from torchloom_core.errors import MessageError
 from torchloom_core.messages import Ack, Command
-from torchloom_core.telling import Complaints
+from torchloom_core.plain_text import Complaints
 from torchloom_threadlet.uplink import BROKER_ERRORS
 
 _POLL_S = 30.0

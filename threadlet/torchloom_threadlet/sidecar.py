@@ -23,7 +23,7 @@ from torchloom_core.codec import decode_hold, encode_telemetry
 from torchloom_core.endings import is_meant
 from torchloom_core.errors import MessageError
 from torchloom_core.messages import Ack, Command, Exit, Hello, Note
-from torchloom_core.telling import Complaints, plain_line
+from torchloom_core.plain_text import Complaints, plain_line
 from torchloom_threadlet import frames
 from torchloom_threadlet.cleaning import fitting
 from torchloom_threadlet.collectors import Collection

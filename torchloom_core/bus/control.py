@@ -20,7 +20,7 @@ from torchloom_core.control import Answer
 from torchloom_core.errors import MessageError, RequestError, TorchloomError
 from torchloom_core.messages import SCHEMA_VERSION
 from torchloom_core.nats_jwt import user_name
-from torchloom_core.telling import Complaints
+from torchloom_core.plain_text import Complaints
 
 _log = logging.getLogger(__name__)
 

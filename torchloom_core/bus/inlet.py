@@ -12,7 +12,7 @@ from torchloom_core.clock import Clock
 from torchloom_core.codec import MAX_MESSAGE_BYTES, decode_ack, decode_event, decode_telemetry
 from torchloom_core.errors import MessageError
 from torchloom_core.messages import Ack, Hello, Telemetry, WorkerEvent
-from torchloom_core.telling import Complaints, plain_line
+from torchloom_core.plain_text import Complaints, plain_line
 
 _log = logging.getLogger(__name__)
 

@@ -31,7 +31,7 @@ from torchloom_core.clock import Clock, SystemClock
 from torchloom_core.codec import decode_join_request, encode
 from torchloom_core.errors import BrokerError, MessageError
 from torchloom_core.messages import Command, Hold, JoinReply, JoinRequest, RollCall
-from torchloom_core.telling import plain_line
+from torchloom_core.plain_text import plain_line
 
 _log = logging.getLogger(__name__)
 

@@ -187,7 +187,7 @@ def _write(report: "Report", text: str, folder: Path) -> Path:
     """Write the report and its page, and return where the page is."""
     import msgspec
 
-    from torchloom_core.evaluate.store import write_whole
+    from torchloom_core.files import write_whole
 
     data = msgspec.json.format(msgspec.json.encode(report), indent=1)
     write_whole(folder / "report.json", data + b"\n")

@@ -13,7 +13,7 @@ from torchloom_core.cli.options import AsJson, ConfigPath
 from torchloom_core.cli.output import console, print_json
 from torchloom_core.config import Config, load
 from torchloom_core.errors import ConfigError
-from torchloom_core.naming import nearest
+from torchloom_core.suggest import nearest
 
 # What fits and scores is heavy, and `torchloom --help` should not wait for it.
 if TYPE_CHECKING:

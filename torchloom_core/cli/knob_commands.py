@@ -17,7 +17,7 @@ from torchloom_core.control import KnobSet, KnobTable, KnobUnset
 from torchloom_core.errors import RequestError
 from torchloom_core.knobs import find_spec
 from torchloom_core.messages import KnobSpec, KnobValue
-from torchloom_core.naming import nearest
+from torchloom_core.suggest import nearest
 
 _HERE = Connection()
 

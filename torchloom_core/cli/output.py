@@ -9,7 +9,7 @@ from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderHook,
 from rich.control import Control
 from rich.segment import Segment
 
-from torchloom_core.telling import printable
+from torchloom_core.plain_text import printable
 
 _PIPE_WIDTH = 200
 

@@ -18,7 +18,7 @@ from torchloom_core.clock import SECOND_NS
 from torchloom_core.codec import UNREADABLE
 from torchloom_core.config import load
 from torchloom_core.errors import ConfigError, StateError
-from torchloom_core.naming import nearest
+from torchloom_core.suggest import nearest
 from torchloom_core.summaries import KINDS, summarise
 
 # The reader brings pyarrow, which `torchloom --help` should not wait for.

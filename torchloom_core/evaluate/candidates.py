@@ -11,7 +11,7 @@ from torchloom_core.config import Config
 from torchloom_core.errors import ConfigError
 from torchloom_core.evaluate.arms import INTERVAL_POLICY, Arm
 from torchloom_core.models.model import SUFFIX
-from torchloom_core.naming import nearest
+from torchloom_core.suggest import nearest
 
 _OPTION = "predictor"
 """The option by which a policy says whose forecasts it reads."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from torchloom_core.clock import SECOND_NS
+from torchloom_core.clock import SECOND_NS, moment_text
 from torchloom_core.errors import LeakError, TraceError
 from torchloom_core.evaluate.alarms import Bools, Judged, threshold_for
 from torchloom_core.evaluate.forecast_scores import score
@@ -21,8 +21,7 @@ from torchloom_core.evaluate.leaks import FUTURE_FEATURE, Part, flags_of, refuse
 from torchloom_core.evaluate.results import ForecastScore
 from torchloom_core.evaluate.skill import with_skill
 from torchloom_core.fleet.columns import Floats, Ints
-from torchloom_core.moments import moment_text
-from torchloom_core.naming import nearest
+from torchloom_core.suggest import nearest
 from torchloom_core.trace.bundle import Bundle
 from torchloom_core.trace.watched import Watched, watch
 

@@ -9,14 +9,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from torchloom_core.clock import SECOND_NS
+from torchloom_core.clock import SECOND_NS, moment_text
 from torchloom_core.errors import LeakError
 from torchloom_core.evaluate.alarms import Bools, Judged, due_moments
 from torchloom_core.evaluate.hindcasts import Hindcasts
 from torchloom_core.evaluate.other_future import OtherFuture
 from torchloom_core.evaluate.results import Interval
 from torchloom_core.fleet.columns import Floats, Ints
-from torchloom_core.moments import moment_text
 from torchloom_core.trace.bundle import Bundle
 from torchloom_core.trace.schema import ACTIONS, EVENTS
 

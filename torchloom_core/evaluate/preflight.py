@@ -5,7 +5,7 @@ import math
 
 from msgspec.structs import replace
 
-from torchloom_core.clock import SECOND_NS
+from torchloom_core.clock import SECOND_NS, moment_text
 from torchloom_core.config import Config
 from torchloom_core.errors import ConfigError
 from torchloom_core.evaluate.arms import Arm
@@ -13,7 +13,6 @@ from torchloom_core.evaluate.candidates import Asked, forecasters
 from torchloom_core.evaluate.job import ticking
 from torchloom_core.evaluate.runs import Setting, installed
 from torchloom_core.evaluate.scene import DAY_NS, span_ns
-from torchloom_core.moments import moment_text
 from torchloom_core.outlook import UNSAVED_WORK
 from torchloom_core.plugins import ActivePlugins, activate
 from torchloom_core.trace.bundle import Bundle

@@ -2,9 +2,7 @@
 
 import hashlib
 import inspect
-import os
 from collections.abc import Iterable
-from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -12,11 +10,11 @@ from typing import Any
 import msgspec
 
 import torchloom_core
-from torchloom_core.errors import StateError
 from torchloom_core.evaluate.arms import Arm
 from torchloom_core.evaluate.results import RunResult
 from torchloom_core.evaluate.runs import Setting, installed
 from torchloom_core.evaluate.scene import opened
+from torchloom_core.files import write_whole
 
 
 class Store:
@@ -39,26 +37,6 @@ class Store:
 
     def _path(self, key: str) -> Path:
         return self._folder / f"{key}.json"
-
-
-def write_whole(path: Path, data: bytes) -> None:
-    """Write a file, and its folder if need be, so that nobody ever sees half of it.
-
-    Raises
-    ------
-    StateError
-        If it cannot be written.
-    """
-    part = path.with_name(f".{path.name}.part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_bytes(data)
-        os.replace(part, path)
-    except OSError as error:
-        raise StateError(f"{path}: cannot be written: {error.strerror}") from None
-    finally:
-        with suppress(OSError):
-            part.unlink()
 
 
 def key_of(setting: Setting, arm: Arm, seed: int) -> str:

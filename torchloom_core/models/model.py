@@ -24,7 +24,7 @@ import msgspec
 
 from torchloom_core.codec import UNREADABLE
 from torchloom_core.errors import ModelError
-from torchloom_core.folders import put_in_place
+from torchloom_core.files import put_in_place
 from torchloom_core.limits import Int64
 from torchloom_core.models.calibration import Calibration
 from torchloom_core.models.card import Card, to_markdown

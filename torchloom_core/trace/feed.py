@@ -9,12 +9,11 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from torchloom_core.clock import SECOND_NS
+from torchloom_core.clock import SECOND_NS, moment_text
 from torchloom_core.decisions import NodeFault, Tick
 from torchloom_core.errors import TraceError
 from torchloom_core.fleet.table import SampleTable
 from torchloom_core.messages import Exit, Hello
-from torchloom_core.moments import moment_text
 from torchloom_core.trace.bundle import Bundle
 from torchloom_core.trace.roster import roster
 from torchloom_core.trace.scrapes import Scrapes

@@ -6,7 +6,7 @@ A fault is one line, "need ..., was ...", without the place, which the caller kn
 from collections.abc import Iterable, Iterator, Set
 from graphlib import CycleError, TopologicalSorter
 
-from torchloom_core.moments import moment_text
+from torchloom_core.clock import moment_text
 from torchloom_core.trace.schema import (
     ActionTaken,
     Component,

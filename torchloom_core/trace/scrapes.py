@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from torchloom_core.clock import moment_text
 from torchloom_core.errors import TraceError
 from torchloom_core.fleet.columns import Floats, Ints
-from torchloom_core.moments import moment_text
 from torchloom_core.trace.bundle import Bundle
 from torchloom_core.trace.schema import TELEMETRY
 from torchloom_core.trace.watched import Watched

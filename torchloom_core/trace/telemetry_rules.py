@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from torchloom_core.clock import moment_text
 from torchloom_core.errors import TraceError
-from torchloom_core.moments import moment_text
 from torchloom_core.trace.schema import TELEMETRY_COLUMNS
 from torchloom_core.trace.telemetry import PART_ROWS, conform, opened
 

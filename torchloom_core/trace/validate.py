@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
+from torchloom_core.clock import moment_text
 from torchloom_core.errors import TraceError
-from torchloom_core.moments import moment_text
 from torchloom_core.trace.bundle import Bundle
 from torchloom_core.trace.checksums import changed
 from torchloom_core.trace.lines import decode_row, numbered_lines

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.errors import TraceError
-from torchloom_core.folders import put_in_place
+from torchloom_core.files import put_in_place
 from torchloom_core.trace.checksums import sha256_of
 from torchloom_core.trace.lines import encode_row
 from torchloom_core.trace.schema import (

@@ -39,10 +39,10 @@ from torchloom_core.enrolment import Enrolment
 from torchloom_core.errors import KernelFailure, StateError, SupersededError, TorchloomError
 from torchloom_core.kernel import Kernel
 from torchloom_core.messages import Hello, Hold, JoinReply, JoinRequest, Telemetry
+from torchloom_core.plain_text import Complaints
 from torchloom_core.plugins import ActivePlugins
 from torchloom_core.policy_host import DeadlineGuard
 from torchloom_core.summaries import summarise
-from torchloom_core.telling import Complaints
 from torchloom_core.trajectory.reader import Recorded
 from torchloom_core.trajectory.writer import TrajectoryWriter
 from torchloom_core.weaver.desk import Desk

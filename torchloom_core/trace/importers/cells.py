@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.errors import ConfigError, TraceError
-from torchloom_core.naming import mistyped, nearest
+from torchloom_core.suggest import mistyped, nearest
 from torchloom_core.trace.importers.faults import Faults
 from torchloom_core.trace.importers.mapping import SHORT, Times
 

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import pandas as pd
 
+from torchloom_core.clock import moment_text
 from torchloom_core.errors import TraceError
-from torchloom_core.moments import moment_text
 from torchloom_core.trace.importers.cells import (
     FIRST_ROW,
     moment_ns,

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from torchloom_core.clock import SECOND_NS, SystemClock
+from torchloom_core.clock import SECOND_NS, SystemClock, moment_text
 from torchloom_threadlet.samples import Samples
 
 START_NS = 1_700_000_000 * SECOND_NS
@@ -81,3 +81,18 @@ def test_a_sample_that_waited_long_is_stamped_with_when_it_was_taken(clocks):
     clocks.pass_s(30.0)
     [(stamp_ns, _)] = samples.take(0)
     assert stamp_ns == taken_ns
+
+
+@pytest.mark.parametrize(
+    ("after_ns", "text"),
+    [
+        (0, "2026-01-01"),
+        (3600 * SECOND_NS, "2026-01-01T01:00Z"),
+        (37 * SECOND_NS, "2026-01-01T00:00:37Z"),
+        (1_000_000, "2026-01-01T00:00:00.001Z"),
+        (1_000, "2026-01-01T00:00:00.000001Z"),
+        (1, "2026-01-01T00:00:00.000000001Z"),
+    ],
+)
+def test_a_moment_is_told_no_finer_than_it_is(after_ns, text):
+    assert moment_text(1_767_225_600 * SECOND_NS + after_ns) == text

@@ -2,8 +2,8 @@
 
 import logging
 
+from torchloom_core.plain_text import Complaints, plain_line
 from torchloom_core.summaries import summarise
-from torchloom_core.telling import Complaints, plain_line
 
 LOG = logging.getLogger("test")
 MINUTE_NS = 60 * 10**9

@@ -1,0 +1,87 @@
+"""Write files and folders whole or not at all, and those with secrets for their owner alone."""
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from torchloom_core.errors import StateError
+
+_PRIVATE_FILE = 0o600
+_PRIVATE_FOLDER = 0o700
+
+
+def put_in_place(draft: Path, path: Path) -> None:
+    """Move a finished folder to ``path``; an old one goes only once the new one is whole.
+
+    Raises
+    ------
+    OSError
+        If it cannot be moved; then ``path`` is as it was.
+    """
+    if not path.exists():
+        draft.rename(path)
+        return
+    replaced = draft.with_name("replaced")
+    path.rename(replaced)
+    try:
+        draft.rename(path)
+    except OSError:
+        replaced.rename(path)
+        raise
+
+
+def private_folder(path: Path) -> Path:
+    """Make a folder only its owner can enter, and return it.
+
+    Raises
+    ------
+    StateError
+        If it cannot be made.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        path.chmod(_PRIVATE_FOLDER)
+    except OSError as error:
+        raise StateError(f"state folder {path}: cannot be written: {error.strerror}") from None
+    return path
+
+
+def write_private(path: Path, text: str) -> None:
+    """Replace a file in one step; only its owner can read it.
+
+    Raises
+    ------
+    StateError
+        If it cannot be written.
+    """
+    fresh = path.with_name(f"{path.name}.new")
+    try:
+        fresh.unlink(missing_ok=True)
+        handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _PRIVATE_FILE)
+        with os.fdopen(handle, "wb") as file:
+            file.write(text.encode())
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(path)
+    except OSError as error:
+        raise StateError(f"{path}: cannot be written: {error.strerror}") from None
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file, and its folder if need be, so that nobody ever sees half of it.
+
+    Raises
+    ------
+    StateError
+        If it cannot be written.
+    """
+    part = path.with_name(f".{path.name}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part.write_bytes(data)
+        os.replace(part, path)
+    except OSError as error:
+        raise StateError(f"{path}: cannot be written: {error.strerror}") from None
+    finally:
+        with suppress(OSError):
+            part.unlink()
