@@ -3,7 +3,7 @@
 from collections.abc import Set
 
 from torchloom_core.fleet.state import FleetState
-from torchloom_core.messages import JoinRequest
+from torchloom_core.wire.messages import JoinRequest
 
 
 def unwanted(

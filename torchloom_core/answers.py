@@ -4,9 +4,9 @@ from collections.abc import Iterable
 
 import msgspec
 
-from torchloom_core.decisions import Answered, Reply
 from torchloom_core.kept import KeptTable
-from torchloom_core.requests import Request, ResumeActions, StopActions
+from torchloom_core.wire.events import Answered, Reply
+from torchloom_core.wire.requests import Request, ResumeActions, StopActions
 
 _KEPT = 256
 

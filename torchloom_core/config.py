@@ -9,11 +9,11 @@ from typing import Annotated, Any, Literal, TypeVar, get_args
 
 import msgspec
 
-from torchloom_core.actions import Action
 from torchloom_core.config_faults import Fault, find_fault, place, unplain
 from torchloom_core.errors import ConfigError
-from torchloom_core.limits import Name
 from torchloom_core.suggest import nearest
+from torchloom_core.wire.actions import Action
+from torchloom_core.wire.limits import Name
 
 DEFAULT_PATH = Path("torchloom.toml")
 

@@ -14,13 +14,14 @@ from typing import Literal
 import msgspec
 import nkeys
 
-from torchloom_core import nats_jwt, rights, subjects
-from torchloom_core.codec import UNREADABLE
+from torchloom_core import nats_jwt, rights
 from torchloom_core.errors import StateError
 from torchloom_core.files import private_folder, write_private
-from torchloom_core.limits import Count
 from torchloom_core.nats_jwt import Claims
 from torchloom_core.rights import Rights
+from torchloom_core.wire import subjects
+from torchloom_core.wire.codec import UNREADABLE
+from torchloom_core.wire.limits import Count
 
 _LATER = ("people", "operators")
 """Keys that an older state folder lacks."""

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable, Mapping
 
-from torchloom_core.actions import ChangeKnob
-from torchloom_core.decisions import KnobDesired
 from torchloom_core.kept import KeptTable
-from torchloom_core.knobs import agrees
-from torchloom_core.messages import Hello, KnobSpec, KnobValue, SetKnob
+from torchloom_core.wire.actions import ChangeKnob
+from torchloom_core.wire.events import KnobDesired
+from torchloom_core.wire.knobs import agrees
+from torchloom_core.wire.messages import Hello, KnobSpec, KnobValue, SetKnob
 
 
 class DesiredKnobs:

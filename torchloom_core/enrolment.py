@@ -6,11 +6,11 @@ from typing import Any
 
 import msgspec
 
-from torchloom_core import subjects
 from torchloom_core.grants import Grants, Life
-from torchloom_core.messages import JoinReply, JoinRequest
 from torchloom_core.nats_jwt import is_user_key
 from torchloom_core.plain_text import Complaints
+from torchloom_core.wire import subjects
+from torchloom_core.wire.messages import JoinReply, JoinRequest
 
 _log = logging.getLogger(__name__)
 

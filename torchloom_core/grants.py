@@ -6,10 +6,10 @@ from pathlib import Path
 
 import msgspec
 
-from torchloom_core.codec import UNREADABLE
 from torchloom_core.errors import StateError
 from torchloom_core.files import write_private
 from torchloom_core.plain_text import Complaints
+from torchloom_core.wire.codec import UNREADABLE
 
 _log = logging.getLogger(__name__)
 

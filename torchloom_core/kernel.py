@@ -10,13 +10,26 @@ from operator import attrgetter
 import msgspec
 
 from torchloom_core import notices
-from torchloom_core.actions import Action, ChangeKnob
 from torchloom_core.answers import Answers
-from torchloom_core.arbiter import PERSON, Arbiter
+from torchloom_core.arbiter import Arbiter
 from torchloom_core.arbiter.arbiter import Candidate
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.config import Config
-from torchloom_core.decisions import (
+from torchloom_core.desired import DesiredKnobs
+from torchloom_core.fleet.state import FleetState
+from torchloom_core.fleet.table import SampleTable
+from torchloom_core.fleet.view import FleetView, Need
+from torchloom_core.forecasts import Forecasts
+from torchloom_core.kept import Changes
+from torchloom_core.ledger import Ledger
+from torchloom_core.operations import Operations
+from torchloom_core.pause_hold import PauseHold
+from torchloom_core.plugins import ActivePlugins
+from torchloom_core.policy_host import Guard, PolicyHost
+from torchloom_core.run_end import RunEnd
+from torchloom_core.staging import Staging
+from torchloom_core.wire.actions import Action, ChangeKnob
+from torchloom_core.wire.events import (
     Control,
     CordonOver,
     Forecast,
@@ -33,14 +46,7 @@ from torchloom_core.decisions import (
     Tick,
     Verdict,
 )
-from torchloom_core.desired import DesiredKnobs
-from torchloom_core.fleet.state import FleetState
-from torchloom_core.fleet.table import SampleTable
-from torchloom_core.fleet.view import FleetView, Need
-from torchloom_core.forecasts import Forecasts
-from torchloom_core.kept import Changes
-from torchloom_core.ledger import Ledger
-from torchloom_core.messages import (
+from torchloom_core.wire.messages import (
     RECONCILE,
     Ack,
     AckStatus,
@@ -53,11 +59,8 @@ from torchloom_core.messages import (
     SetKnob,
     Telemetry,
 )
-from torchloom_core.operations import Operations
-from torchloom_core.pause_hold import PauseHold
-from torchloom_core.plugins import ActivePlugins
-from torchloom_core.policy_host import Guard, PolicyHost
-from torchloom_core.requests import (
+from torchloom_core.wire.requests import (
+    PERSON,
     Approve,
     ForgetKnob,
     Propose,
@@ -65,8 +68,6 @@ from torchloom_core.requests import (
     ResumeActions,
     StopActions,
 )
-from torchloom_core.run_end import RunEnd
-from torchloom_core.staging import Staging
 
 _FULL_EVERY_NS = 60 * SECOND_NS
 """How often it is told that one more worker may not enter."""

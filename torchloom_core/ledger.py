@@ -5,10 +5,10 @@ from collections.abc import Iterable
 import msgspec
 
 from torchloom_core.clock import SECOND_NS
-from torchloom_core.decisions import CommandLife, Issue, Output, Recall
 from torchloom_core.kept import KeptTable
-from torchloom_core.messages import FINAL_STATUSES, Ack, AckStatus, Command, Deed, SetKnob
-from torchloom_core.plans import RECALLED, Flight
+from torchloom_core.wire.events import CommandLife, Issue, Output, Recall
+from torchloom_core.wire.messages import FINAL_STATUSES, Ack, AckStatus, Command, Deed, SetKnob
+from torchloom_core.wire.plans import RECALLED, Flight
 
 _GRACE_NS = 5 * SECOND_NS
 """A worker judges the deadline by its own clock, and its ack takes a moment."""

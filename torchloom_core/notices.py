@@ -3,12 +3,11 @@
 from collections.abc import Sequence
 
 from torchloom_core.clock import SECOND_NS, moment_text
-from torchloom_core.decisions import KnobDesired, Notice
-from torchloom_core.endings import in_words
-from torchloom_core.fleet.fault_log import Fault
-from torchloom_core.limits import MAX_WORKERS
-from torchloom_core.messages import Exit, Hello
 from torchloom_core.suggest import listed
+from torchloom_core.wire.endings import in_words
+from torchloom_core.wire.events import Fault, KnobDesired, Notice
+from torchloom_core.wire.limits import MAX_WORKERS
+from torchloom_core.wire.messages import Exit, Hello
 
 
 def of_stranger(worker: str) -> Notice:

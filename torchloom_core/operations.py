@@ -8,7 +8,14 @@ from collections.abc import Iterable, Set
 
 import msgspec
 
-from torchloom_core.actions import (
+from torchloom_core.clock import SECOND_NS
+from torchloom_core.desired import DesiredKnobs
+from torchloom_core.fleet.state import FleetState
+from torchloom_core.kept import KeptTable
+from torchloom_core.ledger import Ledger
+from torchloom_core.pause_hold import PauseHold
+from torchloom_core.staging import Staging
+from torchloom_core.wire.actions import (
     Action,
     Alert,
     ChangeKnob,
@@ -22,16 +29,9 @@ from torchloom_core.actions import (
     UncordonNode,
     target_of,
 )
-from torchloom_core.clock import SECOND_NS
-from torchloom_core.decisions import Outcome, Output, Verdict
-from torchloom_core.desired import DesiredKnobs
-from torchloom_core.fleet.state import FleetState
-from torchloom_core.kept import KeptTable
-from torchloom_core.ledger import Ledger
-from torchloom_core.messages import RECONCILE, Command, Drain, Hello
-from torchloom_core.pause_hold import PauseHold
-from torchloom_core.plans import Plan
-from torchloom_core.staging import Staging
+from torchloom_core.wire.events import Outcome, Output, Verdict
+from torchloom_core.wire.messages import RECONCILE, Command, Drain, Hello
+from torchloom_core.wire.plans import Plan
 
 _NAMED = 20
 """How many commands that were not applied an outcome names."""

@@ -4,7 +4,7 @@ A worker obeys a pause at its own step boundary, so that groups may stop at diff
 waits at its boundary, the other in the quorum for it. Such a split is seen here and undone.
 :mod:`torchloom_core.operations` asks while a pause is made, the kernel while it is in force; the
 workers go on by themselves where they do not hear that it is
-(:class:`~torchloom_core.messages.Hold`).
+(:class:`~torchloom_core.wire.messages.Hold`).
 """
 
 from collections.abc import Iterable
@@ -12,9 +12,9 @@ from collections.abc import Iterable
 import msgspec
 
 from torchloom_core.clock import SECOND_NS
-from torchloom_core.decisions import Notice, Output, PauseHeld
 from torchloom_core.fleet.state import FleetState
-from torchloom_core.messages import Exit, Hello, Note
+from torchloom_core.wire.events import Notice, Output, PauseHeld
+from torchloom_core.wire.messages import Exit, Hello, Note
 
 PAUSE_OVER = "pause_over"
 """Kind of the note by which a worker says that its pause ended by itself."""

@@ -31,7 +31,10 @@ from typing import Any, Protocol, runtime_checkable
 import msgspec
 import pluggy
 
-from torchloom_core.actions import (
+from torchloom_core.config import Costs, NotNegative, Positive, Share
+from torchloom_core.fleet.columns import Floats
+from torchloom_core.fleet.view import Fault, FleetView, Need, grow
+from torchloom_core.wire.actions import (
     Action,
     Alert,
     ChangeKnob,
@@ -44,10 +47,7 @@ from torchloom_core.actions import (
     SaveCheckpoint,
     UncordonNode,
 )
-from torchloom_core.config import Costs, NotNegative, Positive, Share
-from torchloom_core.decisions import Forecast, Proposal
-from torchloom_core.fleet.columns import Floats
-from torchloom_core.fleet.view import Fault, FleetView, Need, grow
+from torchloom_core.wire.events import Forecast, Proposal
 
 PROJECT = "torchloom"
 hookspec = pluggy.HookspecMarker(PROJECT)

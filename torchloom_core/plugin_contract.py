@@ -10,8 +10,8 @@ from typing import Any, Literal, TypeGuard
 
 import msgspec
 
-from torchloom_core.arbiter import PERSON
 from torchloom_core.fleet.view import Need
+from torchloom_core.wire.requests import PERSON
 
 Kind = Literal["policy", "predictor"]
 

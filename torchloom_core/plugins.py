@@ -17,7 +17,6 @@ import pluggy
 
 from torchloom_core import config_faults
 from torchloom_core.config import Config, PolicySwitch, convert
-from torchloom_core.decisions import PolicyFailed, PredictorFailed
 from torchloom_core.errors import ConfigError, ModelError, PluginError
 from torchloom_core.fleet.view import Need
 from torchloom_core.plugin import PROJECT, Hooks, Policy, Predictor
@@ -31,6 +30,7 @@ from torchloom_core.plugin_contract import (
 )
 from torchloom_core.plugin_settings import Place, check_predictors, check_skill, fitted
 from torchloom_core.suggest import nearest
+from torchloom_core.wire.events import PolicyFailed, PredictorFailed
 
 log = logging.getLogger(__name__)
 

@@ -16,19 +16,14 @@ from typing import Any, Protocol
 import msgspec
 import numpy as np
 
-from torchloom_core.codec import encode
-from torchloom_core.decisions import (
-    Forecast,
-    PolicyFailed,
-    PredictorFailed,
-    Proposal,
-)
 from torchloom_core.errors import PluginError
 from torchloom_core.fleet.view import FleetView
-from torchloom_core.limits import MAX_TEXT
 from torchloom_core.plugin import Hazard, Predictor
 from torchloom_core.plugin_contract import pace_problem
 from torchloom_core.plugins import ActivePolicy, one_line, shown, told
+from torchloom_core.wire.codec import encode
+from torchloom_core.wire.events import Forecast, PolicyFailed, PredictorFailed, Proposal
+from torchloom_core.wire.limits import MAX_TEXT
 
 MAX_PROPOSALS = 10_000
 OVERRAN = "overran"

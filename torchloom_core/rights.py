@@ -24,7 +24,7 @@ workers, the ears of people. Whoever listens there believes only what it can dec
 
 from typing import NamedTuple
 
-from torchloom_core import subjects
+from torchloom_core.wire import subjects
 
 OWN_NAME = "{{name()}}"
 """What a nats-server replaces by the name in a user's JWT, in the rights of a signing key."""

@@ -3,13 +3,13 @@
 from torchloom_core import notices
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.config import Config
-from torchloom_core.decisions import Output
 from torchloom_core.desired import DesiredKnobs
-from torchloom_core.endings import is_of_its_own
 from torchloom_core.fleet.state import FleetState
 from torchloom_core.ledger import Ledger
-from torchloom_core.messages import Drain, Exit
 from torchloom_core.operations import Operations
+from torchloom_core.wire.endings import is_of_its_own
+from torchloom_core.wire.events import Output
+from torchloom_core.wire.messages import Drain, Exit
 
 _AT_WORK = frozenset({"joining", "training", "paused", "draining"})
 _CAUSE = "run_over"

@@ -9,8 +9,9 @@ import numpy as np
 
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.config import Costs
-from torchloom_core.fleet.fault_log import Fault, added
+from torchloom_core.fleet.fault_log import added
 from torchloom_core.fleet.view import FleetView
+from torchloom_core.wire.events import Fault
 
 
 class RunFailures:

@@ -5,7 +5,11 @@
 
 from collections.abc import Iterable, Set
 
-from torchloom_core.actions import (
+from torchloom_core.clock import SECOND_NS, moment_text
+from torchloom_core.errors import KnobError
+from torchloom_core.fleet.state import FleetState
+from torchloom_core.suggest import listed, nearest
+from torchloom_core.wire.actions import (
     Action,
     Alert,
     ChangeKnob,
@@ -18,11 +22,8 @@ from torchloom_core.actions import (
     SaveCheckpoint,
     UncordonNode,
 )
-from torchloom_core.clock import SECOND_NS, moment_text
-from torchloom_core.errors import KnobError
-from torchloom_core.fleet.state import FleetState
-from torchloom_core.knobs import agrees, check_value, find_spec, takes, unusual
-from torchloom_core.messages import (
+from torchloom_core.wire.knobs import agrees, check_value, find_spec, takes, unusual
+from torchloom_core.wire.messages import (
     Checkpoint,
     Deed,
     Drain,
@@ -34,8 +35,7 @@ from torchloom_core.messages import (
     Resume,
     SetKnob,
 )
-from torchloom_core.plans import Stage
-from torchloom_core.suggest import listed, nearest
+from torchloom_core.wire.plans import Stage
 
 _LEAVING = frozenset({"gone", "left", "draining"})
 _NAMED = 3

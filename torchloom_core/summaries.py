@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from torchloom_core.endings import in_words
 from torchloom_core.plain_text import plain_line
+from torchloom_core.wire.endings import in_words
 
 _LONGEST_FIELD = 80
 

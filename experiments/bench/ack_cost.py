@@ -7,14 +7,14 @@ import fleet
 from figure import Figure, medians
 from msgspec.structs import replace
 
-from torchloom_core.actions import ChangeKnob
 from torchloom_core.clock import SECOND_NS, ManualClock
-from torchloom_core.decisions import Issue, Output, Recovered
 from torchloom_core.kernel import Kernel
-from torchloom_core.messages import Ack, Command, KnobSpec
 from torchloom_core.policy_host import DeadlineGuard
-from torchloom_core.requests import Propose, Request
 from torchloom_core.weaver.outbox import Outbox
+from torchloom_core.wire.actions import ChangeKnob
+from torchloom_core.wire.events import Issue, Output, Recovered
+from torchloom_core.wire.messages import Ack, Command, KnobSpec
+from torchloom_core.wire.requests import Propose, Request
 
 _ACKS_A_REPEAT = 300
 _NO_LIMIT_S = 3600.0

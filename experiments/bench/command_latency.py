@@ -13,8 +13,8 @@ from scene import Arrivals, actor, open_bus, running_broker, write_join_file
 
 from torchloom_core.bus import NatsBus
 from torchloom_core.clock import SECOND_NS
-from torchloom_core.codec import encode
-from torchloom_core.messages import Ack, Command, Hello, SetKnob
+from torchloom_core.wire.codec import encode
+from torchloom_core.wire.messages import Ack, Command, Hello, SetKnob
 
 _ECHO = "bench.echo"
 _WARM_UP = 20

@@ -7,8 +7,8 @@ import numpy as np
 
 from torchloom_core.config import Config, convert
 from torchloom_core.fleet.columns import Floats
-from torchloom_core.messages import Hello, Telemetry
 from torchloom_core.plugins import ActivePlugins, activate, discover
+from torchloom_core.wire.messages import Hello, Telemetry
 
 RUN = "bench"
 ROUND = "round_total"

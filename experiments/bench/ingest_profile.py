@@ -9,15 +9,15 @@ import fleet
 import numpy as np
 from nats.aio.msg import Msg
 
-from torchloom_core import subjects
 from torchloom_core.bus.inlet import Inlet
 from torchloom_core.clock import SystemClock
-from torchloom_core.codec import encode_telemetry
-from torchloom_core.decisions import Tick
 from torchloom_core.kernel import Kernel
-from torchloom_core.messages import Telemetry
 from torchloom_core.policy_host import DeadlineGuard
 from torchloom_core.trajectory.writer import TrajectoryWriter
+from torchloom_core.wire import subjects
+from torchloom_core.wire.codec import encode_telemetry
+from torchloom_core.wire.events import Tick
+from torchloom_core.wire.messages import Telemetry
 
 _NO_LIMIT_S = 3600.0
 _ROUNDS_A_TICK = 20

@@ -14,8 +14,8 @@ from ingest_subscriber import PROGRESS
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from torchloom_core import subjects
-from torchloom_core.codec import encode, encode_telemetry
+from torchloom_core.wire import subjects
+from torchloom_core.wire.codec import encode, encode_telemetry
 
 _LOOK_S = 0.1
 _AHEAD = 4000

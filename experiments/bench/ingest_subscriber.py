@@ -20,17 +20,17 @@ from fleet import ROUND, RUN, config, plugins
 from nats.aio.msg import Msg
 from scene import say
 
-from torchloom_core import subjects
 from torchloom_core.bus import NatsBus
 from torchloom_core.clock import SystemClock
-from torchloom_core.codec import decode_telemetry
-from torchloom_core.decisions import Notice, Proposal, Recovered, Tick
 from torchloom_core.fleet.view import FleetView, Need
-from torchloom_core.messages import Telemetry
 from torchloom_core.plugins import ActivePolicy
 from torchloom_core.trajectory.layout import run_folder
 from torchloom_core.trajectory.writer import TrajectoryWriter
 from torchloom_core.weaver import Weaver
+from torchloom_core.wire import subjects
+from torchloom_core.wire.codec import decode_telemetry
+from torchloom_core.wire.events import Notice, Proposal, Recovered, Tick
+from torchloom_core.wire.messages import Telemetry
 
 PROGRESS = "bench"
 PROGRESS_EVERY = 500

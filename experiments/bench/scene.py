@@ -15,10 +15,10 @@ from fleet import RUN
 from torchloom_core.broker import EmbeddedBroker
 from torchloom_core.bus import NatsBus
 from torchloom_core.bus.inlet import Receive
-from torchloom_core.codec import encode
 from torchloom_core.enrolment import Enrolment
 from torchloom_core.grants import Grants
-from torchloom_core.messages import JoinFile, JoinReply, JoinRequest
+from torchloom_core.wire.codec import encode
+from torchloom_core.wire.messages import JoinFile, JoinReply, JoinRequest
 
 HERE = Path(__file__).parent
 PATIENCE_S = 120.0

@@ -3,7 +3,7 @@
 from figure import Figure, medians
 from scene import Arrivals, actor, open_bus, running_broker, write_join_file
 
-from torchloom_core.messages import Telemetry
+from torchloom_core.wire.messages import Telemetry
 
 
 async def measure(repeats: int, *, tiny: bool) -> list[Figure]:

@@ -10,12 +10,12 @@ import numpy as np
 from figure import Figure, medians
 
 from torchloom_core.clock import SECOND_NS, SystemClock
-from torchloom_core.codec import decode_telemetry, encode_telemetry
-from torchloom_core.decisions import Forecast, Proposed, Tick
 from torchloom_core.fleet.columns import Floats
 from torchloom_core.kernel import Kernel
-from torchloom_core.messages import Telemetry
 from torchloom_core.policy_host import DeadlineGuard
+from torchloom_core.wire.codec import decode_telemetry, encode_telemetry
+from torchloom_core.wire.events import Forecast, Proposed, Tick
+from torchloom_core.wire.messages import Telemetry
 
 _TICKS_A_REPEAT = 5
 _NO_LIMIT_S = 3600.0

@@ -11,8 +11,8 @@ import msgspec
 from experiments.chaos.moments import Span, overlap_s
 from experiments.chaos.record import Row
 from torchloom_core.clock import SECOND_NS
-from torchloom_core.messages import FINAL_STATUSES
 from torchloom_core.trajectory.reader import lives
+from torchloom_core.wire.messages import FINAL_STATUSES
 
 GRACE_S = 5.0
 SLACK_S = 2.0

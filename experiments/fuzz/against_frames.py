@@ -14,7 +14,7 @@ from mutation import Mutator, as_msgpack
 from templates import RUN, to_link, to_sidecar
 
 from torchloom_core.errors import MessageError
-from torchloom_core.messages import Command, Hello, Hold, JoinFile
+from torchloom_core.wire.messages import Command, Hello, Hold, JoinFile
 from torchloom_threadlet import frames
 from torchloom_threadlet.link import Link
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from torchloom_core.actions import (
+from torchloom_core.wire.actions import (
     Alert,
     ChangeKnob,
     CollectDump,
@@ -18,7 +18,7 @@ from torchloom_core.actions import (
     SaveCheckpoint,
     UncordonNode,
 )
-from torchloom_core.messages import (
+from torchloom_core.wire.messages import (
     Ack,
     Checkpoint,
     Command,

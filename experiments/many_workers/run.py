@@ -24,10 +24,12 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from rich.console import Console
 
-from torchloom_core import subjects
-from torchloom_core.codec import decode_command, encode, encode_telemetry
-from torchloom_core.decisions import CommandLife, Outcome
-from torchloom_core.messages import (
+from torchloom_core.trajectory.layout import run_folder
+from torchloom_core.trajectory.reader import lives
+from torchloom_core.wire import subjects
+from torchloom_core.wire.codec import decode_command, encode, encode_telemetry
+from torchloom_core.wire.events import CommandLife, Outcome
+from torchloom_core.wire.messages import (
     FINAL_STATUSES,
     Ack,
     AckStatus,
@@ -38,8 +40,6 @@ from torchloom_core.messages import (
     SetKnob,
     Telemetry,
 )
-from torchloom_core.trajectory.layout import run_folder
-from torchloom_core.trajectory.reader import lives
 
 RUN = "run"
 LIFE = 1

@@ -11,12 +11,12 @@ from pathlib import Path
 
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.config import Config, convert
-from torchloom_core.decisions import Proposed, Tick
 from torchloom_core.kernel import Kernel
 from torchloom_core.plugins import ActivePlugins, activate, discover
 from torchloom_core.policy_host import RecordedGuard
 from torchloom_core.trace.bundle import Bundle
 from torchloom_core.trace.feed import Feed
+from torchloom_core.wire.events import Proposed, Tick
 
 DAY_S = 86_400.0
 _LEVELS = {

@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
-from torchloom_core.actions import Action, DrainGroup, Migrate, kind_of, target_of
 from torchloom_core.arbiter.arbiter import Arbiter, Candidate, Mode
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.config import parse
-from torchloom_core.decisions import Proposal, Proposed, Verdict
-from torchloom_core.plans import Granted
+from torchloom_core.wire.actions import Action, DrainGroup, Migrate, kind_of, target_of
+from torchloom_core.wire.events import Proposal, Proposed, Verdict
+from torchloom_core.wire.plans import Granted
 
 NOW_NS = 1_700_000_000 * SECOND_NS
 

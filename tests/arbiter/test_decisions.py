@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.arbiter.situations import NOW_NS, Standing, arbiter, candidate, decide
-from torchloom_core.actions import (
+from torchloom_core.arbiter.arbiter import Candidate
+from torchloom_core.clock import SECOND_NS
+from torchloom_core.wire.actions import (
     HIGH_IMPACT,
     DrainGroup,
     Migrate,
@@ -18,9 +20,7 @@ from torchloom_core.actions import (
     kind_of,
     target_of,
 )
-from torchloom_core.arbiter import PERSON
-from torchloom_core.arbiter.arbiter import Candidate
-from torchloom_core.clock import SECOND_NS
+from torchloom_core.wire.requests import PERSON
 
 MIGRATE = Migrate(group="g0")
 DRAIN = DrainGroup(group="g0")

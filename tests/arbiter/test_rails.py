@@ -5,7 +5,10 @@ from dataclasses import dataclass, field
 import pytest
 
 from tests.arbiter.situations import NOW_NS, Standing, arbiter, candidate, decide, granted
-from torchloom_core.actions import (
+from torchloom_core.arbiter.arbiter import Candidate
+from torchloom_core.arbiter.rails import POLICY_RAILS
+from torchloom_core.clock import SECOND_NS
+from torchloom_core.wire.actions import (
     Alert,
     ChangeKnob,
     CollectDump,
@@ -15,12 +18,9 @@ from torchloom_core.actions import (
     PauseRun,
     SaveCheckpoint,
 )
-from torchloom_core.arbiter import PERSON
-from torchloom_core.arbiter.arbiter import Candidate
-from torchloom_core.arbiter.rails import POLICY_RAILS
-from torchloom_core.clock import SECOND_NS
-from torchloom_core.decisions import Verdict
-from torchloom_core.plans import Granted
+from torchloom_core.wire.events import Verdict
+from torchloom_core.wire.plans import Granted
+from torchloom_core.wire.requests import PERSON
 
 MIGRATE = Migrate(group="g0")
 DRAIN = DrainGroup(group="g0")

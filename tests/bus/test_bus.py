@@ -10,13 +10,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.settled import settle
-from torchloom_core import codec, nats_jwt, subjects
+from torchloom_core import nats_jwt
 from torchloom_core.broker.binary import find_server
 from torchloom_core.bus import NatsBus, store
 from torchloom_core.bus.inlet import Inlet
 from torchloom_core.clock import ManualClock
 from torchloom_core.errors import BrokerError, RefusedByBrokerError
-from torchloom_core.messages import Exit, JoinReply, JoinRequest, Telemetry
+from torchloom_core.wire import codec, subjects
+from torchloom_core.wire.messages import Exit, JoinReply, JoinRequest, Telemetry
 
 
 async def test_what_is_malformed_is_counted_and_the_rest_goes_on(

@@ -7,13 +7,13 @@ import urllib.request
 import pytest
 
 from tests.settled import settle
-from torchloom_core import codec, subjects
 from torchloom_core.bus import NatsBus, store
 from torchloom_core.bus import quota as quota_module
 from torchloom_core.bus.inlet import Inlet
 from torchloom_core.bus.quota import Quota, Turns
 from torchloom_core.clock import SECOND_NS, ManualClock
-from torchloom_core.messages import JoinReply
+from torchloom_core.wire import codec, subjects
+from torchloom_core.wire.messages import JoinReply
 
 NOW_NS = 1_000 * SECOND_NS
 

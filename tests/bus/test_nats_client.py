@@ -8,8 +8,8 @@ import psutil
 import pytest
 
 from tests.settled import settle
-from torchloom_core import codec, subjects
 from torchloom_core.nats_client import GuardedClient, NatsClient
+from torchloom_core.wire import codec, subjects
 
 
 async def test_a_late_answer_to_a_flush_does_not_deafen_the_client(broker):

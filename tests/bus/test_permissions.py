@@ -10,9 +10,10 @@ import pytest
 from nats.aio.client import RawCredentials
 
 from tests.settled import settle
-from torchloom_core import codec, nats_jwt, rights, subjects
+from torchloom_core import nats_jwt, rights
 from torchloom_core.credentials import Keys
-from torchloom_core.messages import Hold, JoinReply, JoinRequest, RollCall
+from torchloom_core.wire import codec, subjects
+from torchloom_core.wire.messages import Hold, JoinReply, JoinRequest, RollCall
 
 MINE = "g0-0"
 OTHER = "g1-0"

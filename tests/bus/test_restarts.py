@@ -5,9 +5,9 @@ import contextlib
 
 import pytest
 
-from torchloom_core import codec, subjects
 from torchloom_core.bus import link
 from torchloom_core.errors import BrokerError
+from torchloom_core.wire import codec, subjects
 
 
 @pytest.fixture

@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from tests.settled import settle
-from torchloom_core import subjects
-from torchloom_core.codec import encode
-from torchloom_core.messages import JoinReply, JoinRequest, RollCall
+from torchloom_core.wire import subjects
+from torchloom_core.wire.codec import encode
+from torchloom_core.wire.messages import JoinReply, JoinRequest, RollCall
 from torchloom_threadlet.roll import Roll
 
 MINE = "g0-0"

@@ -14,13 +14,16 @@ import nats
 import pytest
 
 from tests.settled import settle
-from torchloom_core import subjects
-from torchloom_core.actions import ChangeKnob
 from torchloom_core.broker.embedded import EmbeddedBroker
 from torchloom_core.bus.control import serve
 from torchloom_core.bus.quota import Turns
-from torchloom_core.codec import encode
-from torchloom_core.control import (
+from torchloom_core.errors import RequestError
+from torchloom_core.wire import subjects
+from torchloom_core.wire.actions import ChangeKnob
+from torchloom_core.wire.codec import encode
+from torchloom_core.wire.events import CommandLife, KnobDesired, Outcome
+from torchloom_core.wire.messages import KnobSpec
+from torchloom_core.wire.operator import (
     Answer,
     FlightStatus,
     KnobTable,
@@ -29,9 +32,6 @@ from torchloom_core.control import (
     Waiting,
     WorkerStatus,
 )
-from torchloom_core.decisions import CommandLife, KnobDesired, Outcome
-from torchloom_core.errors import RequestError
-from torchloom_core.messages import KnobSpec
 
 RUN = "digits"
 

@@ -8,18 +8,18 @@ from typing import get_args
 import pandas as pd
 import pytest
 
-from torchloom_core.actions import ChangeKnob, Migrate
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.config import Config
-from torchloom_core.decisions import Input, Issue, Output, Recovered, Tick
 from torchloom_core.kernel import Kernel
-from torchloom_core.messages import Ack, Exit, Hello, KnobSpec, Note, Telemetry
 from torchloom_core.plugins import ActivePlugins
 from torchloom_core.policy_host import RecordedGuard
-from torchloom_core.requests import Propose, Request, StopActions
 from torchloom_core.summaries import KINDS, summarise
 from torchloom_core.trajectory.layout import run_folder
 from torchloom_core.trajectory.writer import TrajectoryWriter
+from torchloom_core.wire.actions import ChangeKnob, Migrate
+from torchloom_core.wire.events import Input, Issue, Output, Recovered, Tick
+from torchloom_core.wire.messages import Ack, Exit, Hello, KnobSpec, Note, Telemetry
+from torchloom_core.wire.requests import Propose, Request, StopActions
 
 START_NS = 1_700_000_000 * SECOND_NS
 

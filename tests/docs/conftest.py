@@ -2,16 +2,16 @@ import sys
 
 import pytest
 
-from torchloom_core.actions import ChangeKnob
 from torchloom_core.config import Config
-from torchloom_core.decisions import Tick
 from torchloom_core.kernel import Kernel
-from torchloom_core.messages import Ack, Hello, KnobSpec, Telemetry
 from torchloom_core.plugins import ActivePlugins
 from torchloom_core.policy_host import RecordedGuard
-from torchloom_core.requests import Propose, Request
 from torchloom_core.trajectory.layout import run_folder
 from torchloom_core.trajectory.writer import TrajectoryWriter
+from torchloom_core.wire.actions import ChangeKnob
+from torchloom_core.wire.events import Tick
+from torchloom_core.wire.messages import Ack, Hello, KnobSpec, Telemetry
+from torchloom_core.wire.requests import Propose, Request
 
 WHO = {"run": "run", "worker": "g0-0", "incarnation": 1}
 SECOND_NS = 10**9

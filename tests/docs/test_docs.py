@@ -15,16 +15,17 @@ from cyclopts.exceptions import MissingArgumentError
 
 from tests.docs.attached import attached
 from tests.docs.pages import PAGES, ROOT, blocks, headings, manual, prose, spans
-from torchloom_core import errors, subjects
+from torchloom_core import errors
 from torchloom_core.arbiter.rails import PERSON_RAILS, POLICY_RAILS
 from torchloom_core.cli.app import app
 from torchloom_core.config import ACTION_KINDS, ActionRule, Arbiter, Breaker, Config, parse
-from torchloom_core.control import Answer
-from torchloom_core.decisions import Reply
 from torchloom_core.plugins import ENTRY_POINT_GROUP, activate, discover
 from torchloom_core.summaries import KINDS
 from torchloom_core.testing import PolicyContract, PredictorContract
 from torchloom_core.weaver.desk import Desk
+from torchloom_core.wire import subjects
+from torchloom_core.wire.events import Reply
+from torchloom_core.wire.operator import Answer
 
 PACKAGES = ("torchloom_core", "threadlet", "policies", "predictors")
 FILE_SUFFIXES = ("json", "creds")

@@ -2,10 +2,10 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchloom_core.actions import Alert, CordonNode, Migrate
-from torchloom_core.decisions import Verdict
 from torchloom_core.evaluate.deeds import Ledger, mean_deeds
 from torchloom_core.evaluate.results import Deeds
+from torchloom_core.wire.actions import Alert, CordonNode, Migrate
+from torchloom_core.wire.events import Verdict
 
 NODE = st.sampled_from(("n0", "n1", "n2"))
 ACTION = st.one_of(

@@ -23,15 +23,7 @@ from tests.evaluate.scenes import (
     some_events,
     write,
 )
-from torchloom_core.actions import (
-    Alert,
-    CordonNode,
-    Migrate,
-    SaveCheckpoint,
-    UncordonNode,
-)
 from torchloom_core.clock import SECOND_NS
-from torchloom_core.decisions import Proposal
 from torchloom_core.evaluate.arms import Arm, baselines, random_alarms
 from torchloom_core.evaluate.driver import Driver
 from torchloom_core.evaluate.job import job_spec, kernel_config
@@ -41,6 +33,8 @@ from torchloom_core.fleet.view import Need
 from torchloom_core.plugins import ActivePlugins, ActivePolicy
 from torchloom_core.simulate.model import FleetModel
 from torchloom_core.simulate.scenario import Hit
+from torchloom_core.wire.actions import Alert, CordonNode, Migrate, SaveCheckpoint, UncordonNode
+from torchloom_core.wire.events import Proposal
 
 METRICS = ("ecc_total", "gpu_temp_celsius")
 TREND = {

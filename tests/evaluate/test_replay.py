@@ -18,7 +18,6 @@ from tests.evaluate.scenes import (
 from tests.kernel.runs import hello, telemetry
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.config import parse
-from torchloom_core.decisions import Recovered, Tick, Verdict
 from torchloom_core.errors import LeakError, PluginError, TraceError
 from torchloom_core.evaluate.arms import Arm
 from torchloom_core.evaluate.candidates import Forecaster
@@ -26,7 +25,6 @@ from torchloom_core.evaluate.labels import Task
 from torchloom_core.evaluate.replay import recorded_verdicts, replay_policies
 from torchloom_core.evaluate.scored import Scoring, score_predictors, split_ns
 from torchloom_core.kernel import Kernel
-from torchloom_core.messages import Telemetry
 from torchloom_core.models.calibration import Calibration
 from torchloom_core.models.model import Model
 from torchloom_core.plugins import activate, discover
@@ -35,6 +33,8 @@ from torchloom_core.trace.bundle import Bundle
 from torchloom_core.trace.from_trajectory import from_trajectory
 from torchloom_core.trace.recorded import recorded_life
 from torchloom_core.trajectory.writer import TrajectoryWriter
+from torchloom_core.wire.events import Recovered, Tick, Verdict
+from torchloom_core.wire.messages import Telemetry
 
 TASK = Task(horizon_s=21_600.0, merge_s=0.0)
 HOT = """

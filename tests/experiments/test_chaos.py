@@ -7,8 +7,8 @@ import pytest
 
 from experiments.chaos import commands, judge, record, script
 from experiments.chaos.moments import Span, disturbances, down, overlap_s
-from torchloom_core.decisions import CommandLife, Issue
-from torchloom_core.messages import Command, SetKnob
+from torchloom_core.wire.events import CommandLife, Issue
+from torchloom_core.wire.messages import Command, SetKnob
 
 SECOND_NS = 1_000_000_000
 DEADLINE_S = 20.0

@@ -14,7 +14,7 @@ from torchloom_core.clock import SECOND_NS
 from torchloom_core.config import Costs
 from torchloom_core.fleet.state import FleetState
 from torchloom_core.fleet.view import Need
-from torchloom_core.messages import Telemetry
+from torchloom_core.wire.messages import Telemetry
 
 TICK_S, STALE_S = 1.0, 3.0
 NEEDS = (Need("heat", 4.0), Need("heat"), Need("loss", 1.0))

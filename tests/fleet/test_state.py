@@ -6,7 +6,7 @@ from tests.kernel.runs import LR, START_NS, hello, telemetry
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.config import Costs
 from torchloom_core.fleet.state import FleetState
-from torchloom_core.messages import Drain, Exit, Hello, KnobSpec, Note, SetKnob
+from torchloom_core.wire.messages import Drain, Exit, Hello, KnobSpec, Note, SetKnob
 
 DAY_NS = 86_400 * SECOND_NS
 

@@ -6,12 +6,12 @@ import pytest
 
 from experiments.fuzz import templates
 from experiments.fuzz.mutation import Mutator, as_json, as_msgpack, every_field
-from torchloom_core import codec
-from torchloom_core.actions import Action
-from torchloom_core.control import KnobSet, KnobUnset
 from torchloom_core.errors import MessageError
-from torchloom_core.messages import JoinFile
 from torchloom_core.trajectory.columns import TelemetryStream
+from torchloom_core.wire import codec
+from torchloom_core.wire.actions import Action
+from torchloom_core.wire.messages import JoinFile
+from torchloom_core.wire.operator import KnobSet, KnobUnset
 from torchloom_threadlet import frames
 
 SEED = 1

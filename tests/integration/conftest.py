@@ -16,9 +16,9 @@ import nats
 import psutil
 import pytest
 
-from torchloom_core import subjects
 from torchloom_core.trajectory.layout import run_folder
 from torchloom_core.trajectory.reader import lives
+from torchloom_core.wire import subjects
 
 HERE = Path(__file__).parent
 DEADLINE_S = 90.0

@@ -5,8 +5,8 @@ import signal
 
 import pytest
 
-from torchloom_core.messages import FINAL_STATUSES
 from torchloom_core.trajectory.reader import lives
+from torchloom_core.wire.messages import FINAL_STATUSES
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 

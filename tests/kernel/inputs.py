@@ -5,7 +5,7 @@ from typing import Any, get_args
 
 from hypothesis import strategies as st
 
-from torchloom_core.actions import (
+from torchloom_core.wire.actions import (
     Action,
     Alert,
     ChangeKnob,
@@ -18,8 +18,8 @@ from torchloom_core.actions import (
     SaveCheckpoint,
     UncordonNode,
 )
-from torchloom_core.decisions import Forecast, NodeFault, PredictorFailed, Recovered, Tick
-from torchloom_core.messages import (
+from torchloom_core.wire.events import Forecast, NodeFault, PredictorFailed, Recovered, Tick
+from torchloom_core.wire.messages import (
     Ack,
     AckStatus,
     Exit,
@@ -29,7 +29,7 @@ from torchloom_core.messages import (
     Telemetry,
     WorkerState,
 )
-from torchloom_core.requests import Approve, Propose, Request, ResumeActions, StopActions
+from torchloom_core.wire.requests import Approve, Propose, Request, ResumeActions, StopActions
 
 WORKERS = ("a-0", "a-1", "b-0", "b-1", "c-0", "s-0", "s-1")
 METRICS = ("heat", "loss", "nobody_wants_it")

@@ -6,17 +6,17 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from torchloom_core.actions import Action
 from torchloom_core.clock import SECOND_NS
-from torchloom_core.codec import encode
 from torchloom_core.config import Config, parse
-from torchloom_core.decisions import Input, Issue, Output, Proposal, Recovered, Reply, Tick
 from torchloom_core.fleet.view import FleetView, Need
 from torchloom_core.kernel import Kernel
-from torchloom_core.messages import Ack, Command, Exit, Hello, KnobSpec, Telemetry
 from torchloom_core.plugins import ActivePlugins, ActivePolicy
 from torchloom_core.policy_host import Guard, RecordedGuard
-from torchloom_core.requests import Propose, Request
+from torchloom_core.wire.actions import Action
+from torchloom_core.wire.codec import encode
+from torchloom_core.wire.events import Input, Issue, Output, Proposal, Recovered, Reply, Tick
+from torchloom_core.wire.messages import Ack, Command, Exit, Hello, KnobSpec, Telemetry
+from torchloom_core.wire.requests import Propose, Request
 
 START_NS = 1_700_000_000 * SECOND_NS
 LR = KnobSpec(name="lr", kind="float", low=0.0, high=1.0)

@@ -3,9 +3,9 @@
 import pytest
 
 from tests.kernel.runs import Run, make_kernel, three_groups
-from torchloom_core.actions import CordonNode
 from torchloom_core.admission import unwanted
-from torchloom_core.messages import JoinRequest
+from torchloom_core.wire.actions import CordonNode
+from torchloom_core.wire.messages import JoinRequest
 
 KEY = "U"
 

@@ -18,11 +18,17 @@ from tests.kernel.runs import (
     telemetry,
     three_groups,
 )
-from torchloom_core.actions import CordonNode, Migrate, UncordonNode
 from torchloom_core.clock import SECOND_NS, moment_text
-from torchloom_core.codec import encode
 from torchloom_core.config import Config
-from torchloom_core.decisions import (
+from torchloom_core.plugins import ActivePlugins
+from torchloom_core.summaries import summarise
+from torchloom_core.trajectory.reader import lives
+from torchloom_core.trajectory.replay import replay
+from torchloom_core.trajectory.writer import TrajectoryWriter
+from torchloom_core.weaver.status import describe
+from torchloom_core.wire.actions import CordonNode, Migrate, UncordonNode
+from torchloom_core.wire.codec import encode
+from torchloom_core.wire.events import (
     Control,
     CordonOver,
     Issue,
@@ -33,13 +39,7 @@ from torchloom_core.decisions import (
     Tick,
     Verdict,
 )
-from torchloom_core.plugins import ActivePlugins
-from torchloom_core.requests import Propose, Request, StopActions
-from torchloom_core.summaries import summarise
-from torchloom_core.trajectory.reader import lives
-from torchloom_core.trajectory.replay import replay
-from torchloom_core.trajectory.writer import TrajectoryWriter
-from torchloom_core.weaver.status import describe
+from torchloom_core.wire.requests import Propose, Request, StopActions
 
 CORDON = CordonNode(node="node-s")
 UNCORDON = UncordonNode(node="node-s")

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from tests.kernel.inputs import acks, scripts
 from tests.kernel.runs import START_NS, Calls, active, make_kernel, proposal
-from torchloom_core.actions import ChangeKnob, DrainGroup, Migrate, SaveCheckpoint
-from torchloom_core.codec import encode
-from torchloom_core.decisions import Recovered, Tick
 from torchloom_core.fleet.view import FleetView, Need
 from torchloom_core.kernel import Kernel
-from torchloom_core.messages import FINAL_STATUSES, Ack
 from torchloom_core.policy_host import OVERRAN, RecordedGuard
+from torchloom_core.wire.actions import ChangeKnob, DrainGroup, Migrate, SaveCheckpoint
+from torchloom_core.wire.codec import encode
+from torchloom_core.wire.events import Recovered, Tick
+from torchloom_core.wire.messages import FINAL_STATUSES, Ack
 
 NEEDS = [Need("heat", 3.0), Need("loss")]
 

@@ -14,12 +14,19 @@ from tests.kernel.runs import (
     only,
     proposal,
 )
-from torchloom_core.actions import CollectDump, CordonNode
 from torchloom_core.clock import SECOND_NS
-from torchloom_core.codec import encode
 from torchloom_core.config import Config
-from torchloom_core.decisions import (
+from torchloom_core.fleet.fault_log import FAULTS_KEPT
+from torchloom_core.kernel import Kernel
+from torchloom_core.trajectory.links import links_of
+from torchloom_core.trajectory.reader import lives
+from torchloom_core.trajectory.replay import replay
+from torchloom_core.trajectory.writer import TrajectoryWriter
+from torchloom_core.wire.actions import CollectDump, CordonNode
+from torchloom_core.wire.codec import encode
+from torchloom_core.wire.events import (
     Control,
+    Fault,
     Issue,
     NodeFault,
     Notice,
@@ -27,13 +34,7 @@ from torchloom_core.decisions import (
     Recovered,
     Tick,
 )
-from torchloom_core.fleet.fault_log import FAULTS_KEPT, Fault
-from torchloom_core.kernel import Kernel
-from torchloom_core.messages import Note
-from torchloom_core.trajectory.links import links_of
-from torchloom_core.trajectory.reader import lives
-from torchloom_core.trajectory.replay import replay
-from torchloom_core.trajectory.writer import TrajectoryWriter
+from torchloom_core.wire.messages import Note
 
 DAY_S = 86_400
 

@@ -16,8 +16,10 @@ from tests.kernel.runs import (
     telemetry,
     three_groups,
 )
-from torchloom_core.actions import ChangeKnob, CollectDump, PauseRun, ResumeRun, SaveCheckpoint
-from torchloom_core.decisions import (
+from torchloom_core.fleet.table import SampleTable
+from torchloom_core.fleet.view import Need
+from torchloom_core.wire.actions import ChangeKnob, CollectDump, PauseRun, ResumeRun, SaveCheckpoint
+from torchloom_core.wire.events import (
     CommandLife,
     Forecast,
     ForecastWanted,
@@ -26,8 +28,6 @@ from torchloom_core.decisions import (
     Proposed,
     Reply,
 )
-from torchloom_core.fleet.table import SampleTable
-from torchloom_core.fleet.view import Need
 
 
 class Oracle:

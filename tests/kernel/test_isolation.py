@@ -23,11 +23,11 @@ from tests.kernel.runs import (
     proposal,
     telemetry,
 )
-from torchloom_core.actions import Alert, ChangeKnob, DrainGroup, Migrate
-from torchloom_core.codec import encode
-from torchloom_core.decisions import Forecast, Output, PolicyFailed, Proposal, Proposed
 from torchloom_core.fleet.view import FleetView, Need
 from torchloom_core.policy_host import MAX_PROPOSALS, DeadlineGuard
+from torchloom_core.wire.actions import Alert, ChangeKnob, DrainGroup, Migrate
+from torchloom_core.wire.codec import encode
+from torchloom_core.wire.events import Forecast, Output, PolicyFailed, Proposal, Proposed
 
 CONFIG = "[arbiter]\nmin_groups = 0\nmax_in_motion_share = 1.0\ncooldown_s = 2"
 NEEDS = (Need("heat", 3.0),)

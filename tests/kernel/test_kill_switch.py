@@ -1,12 +1,12 @@
 """Actions are stopped: what was taken back stays open until it is known what became of it."""
 
 from tests.kernel.runs import Run, make_kernel, of, only, three_groups
-from torchloom_core.actions import ChangeKnob, Migrate
-from torchloom_core.decisions import CommandLife, Issue, Outcome, Recall
-from torchloom_core.messages import SetKnob
-from torchloom_core.plans import RECALLED
-from torchloom_core.requests import ResumeActions, StopActions
 from torchloom_core.weaver.recovery import Inheritance
+from torchloom_core.wire.actions import ChangeKnob, Migrate
+from torchloom_core.wire.events import CommandLife, Issue, Outcome, Recall
+from torchloom_core.wire.messages import SetKnob
+from torchloom_core.wire.plans import RECALLED
+from torchloom_core.wire.requests import ResumeActions, StopActions
 
 
 def set_lr() -> Run:

@@ -3,10 +3,18 @@
 import pytest
 
 from tests.kernel.runs import LR, Run, hello, make_kernel, of, only, three_groups
-from torchloom_core.actions import ChangeKnob, SaveCheckpoint
-from torchloom_core.decisions import Issue, KnobDesired, Notice, Outcome, Recall, Recovered, Verdict
-from torchloom_core.messages import KnobSpec, SetKnob
-from torchloom_core.requests import ForgetKnob, ResumeActions, StopActions
+from torchloom_core.wire.actions import ChangeKnob, SaveCheckpoint
+from torchloom_core.wire.events import (
+    Issue,
+    KnobDesired,
+    Notice,
+    Outcome,
+    Recall,
+    Recovered,
+    Verdict,
+)
+from torchloom_core.wire.messages import KnobSpec, SetKnob
+from torchloom_core.wire.requests import ForgetKnob, ResumeActions, StopActions
 
 
 @pytest.fixture

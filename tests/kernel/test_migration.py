@@ -16,7 +16,8 @@ from tests.kernel.runs import (
     telemetry,
     three_groups,
 )
-from torchloom_core.actions import (
+from torchloom_core.clock import SECOND_NS
+from torchloom_core.wire.actions import (
     ChangeKnob,
     CollectDump,
     DrainGroup,
@@ -25,8 +26,7 @@ from torchloom_core.actions import (
     ResumeRun,
     SaveCheckpoint,
 )
-from torchloom_core.clock import SECOND_NS
-from torchloom_core.decisions import (
+from torchloom_core.wire.events import (
     CommandLife,
     Issue,
     Notice,
@@ -35,8 +35,8 @@ from torchloom_core.decisions import (
     Recovered,
     Verdict,
 )
-from torchloom_core.messages import Drain, Join, Pause, SetKnob
-from torchloom_core.requests import Approve, ResumeActions, StopActions
+from torchloom_core.wire.messages import Drain, Join, Pause, SetKnob
+from torchloom_core.wire.requests import Approve, ResumeActions, StopActions
 
 
 @pytest.fixture

@@ -3,10 +3,10 @@
 import pytest
 
 from tests.kernel.runs import Run, hello, make_kernel, of, only, telemetry
-from torchloom_core.actions import ChangeKnob, DrainGroup, PauseRun, ResumeRun
-from torchloom_core.decisions import Issue, Notice, Outcome, PauseHeld, Recall, Recovered, Reply
-from torchloom_core.messages import Note, Pause, Resume
-from torchloom_core.requests import StopActions
+from torchloom_core.wire.actions import ChangeKnob, DrainGroup, PauseRun, ResumeRun
+from torchloom_core.wire.events import Issue, Notice, Outcome, PauseHeld, Recall, Recovered, Reply
+from torchloom_core.wire.messages import Note, Pause, Resume
+from torchloom_core.wire.requests import StopActions
 
 
 @pytest.fixture

@@ -19,8 +19,10 @@ from tests.kernel.runs import (
     three_groups,
 )
 from tests.kernel.worlds import CONFIG, World, do, settle, start, steps
-from torchloom_core.actions import ChangeKnob, Migrate, PauseRun, SaveCheckpoint
-from torchloom_core.decisions import (
+from torchloom_core.kernel import Kernel
+from torchloom_core.weaver.recovery import Inheritance
+from torchloom_core.wire.actions import ChangeKnob, Migrate, PauseRun, SaveCheckpoint
+from torchloom_core.wire.events import (
     CommandLife,
     Control,
     Issue,
@@ -29,11 +31,9 @@ from torchloom_core.decisions import (
     Reply,
     Verdict,
 )
-from torchloom_core.kernel import Kernel
-from torchloom_core.messages import SetKnob
-from torchloom_core.plans import RECALLED
-from torchloom_core.requests import StopActions
-from torchloom_core.weaver.recovery import Inheritance
+from torchloom_core.wire.messages import SetKnob
+from torchloom_core.wire.plans import RECALLED
+from torchloom_core.wire.requests import StopActions
 
 
 def succeed(

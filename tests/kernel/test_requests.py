@@ -14,11 +14,11 @@ from tests.kernel.runs import (
     proposal,
     three_groups,
 )
-from torchloom_core.actions import ChangeKnob, PauseRun
 from torchloom_core.answers import Answers
-from torchloom_core.decisions import Control, Issue, Proposed, Recovered, Reply, Verdict
-from torchloom_core.messages import KnobSpec
-from torchloom_core.requests import (
+from torchloom_core.wire.actions import ChangeKnob, PauseRun
+from torchloom_core.wire.events import Control, Issue, Proposed, Recovered, Reply, Verdict
+from torchloom_core.wire.messages import KnobSpec
+from torchloom_core.wire.requests import (
     Approve,
     ForgetKnob,
     Propose,

@@ -3,10 +3,10 @@
 import pytest
 
 from tests.kernel.runs import Run, hello, make_kernel, of, only, three_groups
-from torchloom_core.actions import ChangeKnob, DrainGroup, Migrate
-from torchloom_core.decisions import Issue, Notice, Outcome, Reply, Verdict
-from torchloom_core.messages import Drain, Exit, SetKnob
-from torchloom_core.requests import ResumeActions, StopActions
+from torchloom_core.wire.actions import ChangeKnob, DrainGroup, Migrate
+from torchloom_core.wire.events import Issue, Notice, Outcome, Reply, Verdict
+from torchloom_core.wire.messages import Drain, Exit, SetKnob
+from torchloom_core.wire.requests import ResumeActions, StopActions
 
 NO_REST = "[arbiter]\ncooldown_s = 0\nmax_in_motion_share = 1"
 

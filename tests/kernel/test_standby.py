@@ -3,9 +3,9 @@
 from typing import Any
 
 from tests.kernel.runs import Run, Says, active, hello, make_kernel, of, only, proposal, telemetry
-from torchloom_core.actions import ChangeKnob, DrainGroup, Migrate
-from torchloom_core.decisions import Issue, Verdict
-from torchloom_core.requests import ResumeActions, StopActions
+from torchloom_core.wire.actions import ChangeKnob, DrainGroup, Migrate
+from torchloom_core.wire.events import Issue, Verdict
+from torchloom_core.wire.requests import ResumeActions, StopActions
 
 CONFIG = "[arbiter]\nmax_in_motion_share = 1\n[arbiter.breaker]\nmax_moved_share = 1"
 

@@ -7,10 +7,10 @@ import msgspec
 import pytest
 
 from torchloom_core.config import Config
-from torchloom_core.decisions import PolicyFailed, PredictorFailed
 from torchloom_core.errors import ConfigError
 from torchloom_core.fleet.view import Need
 from torchloom_core.plugins import ActivePlugins, PluginInfo, activate
+from torchloom_core.wire.events import PolicyFailed, PredictorFailed
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

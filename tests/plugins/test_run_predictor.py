@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from torchloom_core.decisions import Forecast, PredictorFailed
 from torchloom_core.plugin import FleetView, Hazard
 from torchloom_core.policy_host import run_predictor
 from torchloom_core.testing import view_of
+from torchloom_core.wire.events import Forecast, PredictorFailed
 
 
 class Predictor:

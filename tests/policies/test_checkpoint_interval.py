@@ -6,11 +6,11 @@ import pytest
 from tests.kernel.runs import Run, active, hello, make_kernel, of, only
 from torchloom_core.checkpointing import daly_s, ettr
 from torchloom_core.config import Costs
-from torchloom_core.decisions import KnobDesired, NodeFault, Proposed, Verdict
-from torchloom_core.messages import Checkpoint, KnobSpec, SetKnob
 from torchloom_core.plugin import ChangeKnob, Fault, Forecast, SaveCheckpoint
 from torchloom_core.testing import view_of
 from torchloom_core.testing.views import EPOCH_S
+from torchloom_core.wire.events import KnobDesired, NodeFault, Proposed, Verdict
+from torchloom_core.wire.messages import Checkpoint, KnobSpec, SetKnob
 from torchloom_policies.checkpoint_interval import CheckpointIntervalPolicy
 
 HOUR_S, DAY_S = 3600.0, 86_400.0

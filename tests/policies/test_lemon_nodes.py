@@ -8,11 +8,11 @@ from scipy.stats import gamma
 
 from tests.kernel.runs import Run, active, hello, make_kernel, of, only
 from torchloom_core.config import Costs
-from torchloom_core.decisions import Issue, NodeFault, Outcome, Proposed, Verdict
 from torchloom_core.fleet.state import FleetState
 from torchloom_core.plugin import CordonNode, Fault, Migrate
 from torchloom_core.testing import view_of
 from torchloom_core.testing.views import EPOCH_S
+from torchloom_core.wire.events import Issue, NodeFault, Outcome, Proposed, Verdict
 from torchloom_policies.lemon_nodes import LemonNodesPolicy
 
 DAY_S = 86_400.0

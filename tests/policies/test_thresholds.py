@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchloom_core.messages import KnobSpec
 from torchloom_core.plugin import (
     Alert,
     ChangeKnob,
@@ -15,6 +14,7 @@ from torchloom_core.plugin import (
     SaveCheckpoint,
 )
 from torchloom_core.testing import view_of
+from torchloom_core.wire.messages import KnobSpec
 from torchloom_policies.thresholds import REPORTED_ONE_BY_ONE, ThresholdsPolicy
 
 NAN = float("nan")

@@ -14,17 +14,17 @@ import pytest
 from nats.js.api import AckPolicy, ConsumerConfig, StreamConfig
 
 from tests.settled import settle
-from torchloom_core import subjects
-from torchloom_core.codec import (
+from torchloom_core.enrolment import Enrolment
+from torchloom_core.grants import Grants
+from torchloom_core.wire import subjects
+from torchloom_core.wire.codec import (
     decode_ack,
     decode_event,
     decode_join_request,
     decode_telemetry,
     encode,
 )
-from torchloom_core.enrolment import Enrolment
-from torchloom_core.grants import Grants
-from torchloom_core.messages import (
+from torchloom_core.wire.messages import (
     FINAL_STATUSES,
     Command,
     Hello,

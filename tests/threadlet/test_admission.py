@@ -3,7 +3,7 @@
 import pytest
 
 import torchloom_threadlet
-from torchloom_core.messages import Hello
+from torchloom_core.wire.messages import Hello
 
 pytestmark = pytest.mark.integration
 AGAIN = {"TORCHELASTIC_RESTART_COUNT": "1", "TORCHLOOM_NODE": "n1"}

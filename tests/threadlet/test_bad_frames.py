@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from torchloom_core.errors import MessageError
-from torchloom_core.messages import Ack, Hello, JoinFile, Note
+from torchloom_core.wire.messages import Ack, Hello, JoinFile, Note
 from torchloom_threadlet import frames
 from torchloom_threadlet.link import Link
 

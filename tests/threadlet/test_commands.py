@@ -4,9 +4,10 @@ import nats
 import pytest
 from nats.aio.client import RawCredentials
 
-from torchloom_core import nats_jwt, subjects
-from torchloom_core.codec import decode_ack
-from torchloom_core.messages import (
+from torchloom_core import nats_jwt
+from torchloom_core.wire import subjects
+from torchloom_core.wire.codec import decode_ack
+from torchloom_core.wire.messages import (
     Checkpoint,
     Drain,
     Dump,

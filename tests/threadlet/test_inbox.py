@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchloom_core.messages import FINAL_STATUSES, Ack, Checkpoint, Command, Drain
+from torchloom_core.wire.messages import FINAL_STATUSES, Ack, Checkpoint, Command, Drain
 from torchloom_threadlet import inbox as inbox_module
 from torchloom_threadlet.inbox import Inbox
 

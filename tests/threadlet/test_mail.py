@@ -9,9 +9,9 @@ import psutil
 import pytest
 
 from tests.settled import settle
-from torchloom_core import subjects
-from torchloom_core.codec import decode_event
-from torchloom_core.messages import Exit, Hello, Note
+from torchloom_core.wire import subjects
+from torchloom_core.wire.codec import decode_event
+from torchloom_core.wire.messages import Exit, Hello, Note
 from torchloom_threadlet.mail import Mail
 
 DEADLINE_S = 90.0

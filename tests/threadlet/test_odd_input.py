@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from torchloom_core.codec import MAX_MESSAGE_BYTES, encode
-from torchloom_core.messages import Checkpoint, Drain, Hello, Note, SetKnob
+from torchloom_core.wire.codec import MAX_MESSAGE_BYTES, encode
+from torchloom_core.wire.messages import Checkpoint, Drain, Hello, Note, SetKnob
 from torchloom_threadlet.cleaning import fitting, name, whole
 from torchloom_threadlet.identity import identify, read_join
 from torchloom_threadlet.samples import Samples

@@ -9,9 +9,9 @@ import nats
 import pytest
 from nats.aio.msg import Msg
 
-from torchloom_core import subjects
 from torchloom_core.bus import NatsBus
-from torchloom_core.messages import Ack, Checkpoint, Command
+from torchloom_core.wire import subjects
+from torchloom_core.wire.messages import Ack, Checkpoint, Command
 from torchloom_threadlet.orders import Orders
 
 DEADLINE_S = 90.0

@@ -2,7 +2,7 @@
 
 import pytest
 
-from torchloom_core.messages import Note, Pause, Resume
+from torchloom_core.wire.messages import Note, Pause, Resume
 
 CAUSE = "p1.1"
 UNHELD = "g0-0 goes on: its pause ended by itself, no Weaver held it"

@@ -8,7 +8,7 @@ import time
 import msgspec
 import pytest
 
-from torchloom_core.messages import Command, Deed, Drain, JoinFile, Pause, Resume, SetKnob
+from torchloom_core.wire.messages import Command, Deed, Drain, JoinFile, Pause, Resume, SetKnob
 from torchloom_threadlet import attach
 
 SECOND_NS = 10**9

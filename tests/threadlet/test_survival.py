@@ -9,7 +9,16 @@ import msgspec
 import psutil
 import pytest
 
-from torchloom_core.messages import Checkpoint, Exit, Hello, JoinFile, Note, Pause, Resume, SetKnob
+from torchloom_core.wire.messages import (
+    Checkpoint,
+    Exit,
+    Hello,
+    JoinFile,
+    Note,
+    Pause,
+    Resume,
+    SetKnob,
+)
 
 pytestmark = pytest.mark.integration
 

@@ -8,8 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchloom_core.codec import MAX_MESSAGE_BYTES, decode_telemetry, encode_telemetry
-from torchloom_core.messages import Hello
+from torchloom_core.wire.codec import MAX_MESSAGE_BYTES, decode_telemetry, encode_telemetry
+from torchloom_core.wire.messages import Hello
 from torchloom_threadlet import attach, frames
 from torchloom_threadlet.heartbeat import Heartbeat
 from torchloom_threadlet.identity import identify

@@ -11,7 +11,7 @@ import pytest
 from torchft.coordination import LighthouseServer
 
 from tests.docs.attached import attached
-from torchloom_core.messages import Checkpoint, Drain, Exit, Hello, Join, Note, SetKnob
+from torchloom_core.wire.messages import Checkpoint, Drain, Exit, Hello, Join, Note, SetKnob
 from torchloom_threadlet.torchft import TorchftLoom, attach
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]

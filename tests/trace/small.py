@@ -7,13 +7,13 @@ from typing import Any
 import pyarrow as pa
 
 from torchloom_core.clock import SECOND_NS
-from torchloom_core.decisions import NodeFault, Tick
 from torchloom_core.fleet.table import SampleTable
-from torchloom_core.messages import Exit, Hello
 from torchloom_core.trace.bundle import Bundle
 from torchloom_core.trace.feed import Feed
 from torchloom_core.trace.schema import Component, Event, Row
 from torchloom_core.trace.writer import BundleWriter
+from torchloom_core.wire.events import NodeFault, Tick
+from torchloom_core.wire.messages import Exit, Hello
 
 START_NS = 1_700_000_000 * SECOND_NS
 

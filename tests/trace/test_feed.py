@@ -25,13 +25,13 @@ from tests.trace.small import (
     ticks,
     told,
 )
-from torchloom_core.decisions import NodeFault, Tick
 from torchloom_core.errors import TraceError
 from torchloom_core.fleet.table import SampleTable
-from torchloom_core.messages import Hello
 from torchloom_core.trace.bundle import Bundle
 from torchloom_core.trace.feed import Feed
 from torchloom_core.trace.schema import Component, Event, Placement
+from torchloom_core.wire.events import NodeFault, Tick
+from torchloom_core.wire.messages import Hello
 
 NAN = math.nan
 

@@ -13,25 +13,12 @@ from hypothesis import strategies as st
 
 from tests.kernel.inputs import scripts
 from tests.kernel.runs import START_NS, Calls, active, hello, proposal, telemetry
-from torchloom_core.actions import Alert, ChangeKnob, DrainGroup
 from torchloom_core.cli.trace_make_commands import from_trajectory as command
 from torchloom_core.clock import SECOND_NS
-from torchloom_core.codec import encode
 from torchloom_core.config import Config, parse
-from torchloom_core.decisions import (
-    Input,
-    NodeFault,
-    Output,
-    PolicyFailed,
-    Proposal,
-    Recovered,
-    Tick,
-    Verdict,
-)
 from torchloom_core.errors import StateError, TraceError
 from torchloom_core.fleet.view import FleetView, Need
 from torchloom_core.kernel import Kernel
-from torchloom_core.messages import Exit, Note, Telemetry
 from torchloom_core.plugins import ActivePlugins
 from torchloom_core.policy_host import RecordedGuard
 from torchloom_core.trace.bundle import Bundle
@@ -41,6 +28,19 @@ from torchloom_core.trace.recorded import recorded_inputs, recorded_life
 from torchloom_core.trace.validate import validate
 from torchloom_core.trajectory.reader import lives
 from torchloom_core.trajectory.writer import TrajectoryWriter
+from torchloom_core.wire.actions import Alert, ChangeKnob, DrainGroup
+from torchloom_core.wire.codec import encode
+from torchloom_core.wire.events import (
+    Input,
+    NodeFault,
+    Output,
+    PolicyFailed,
+    Proposal,
+    Recovered,
+    Tick,
+    Verdict,
+)
+from torchloom_core.wire.messages import Exit, Note, Telemetry
 
 CONFIG = parse("[arbiter]\ncooldown_s = 1.0\nmin_groups = 0\nmax_in_motion_share = 1.0\n")
 

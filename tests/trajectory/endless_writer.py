@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 
 from torchloom_core.config import Config
-from torchloom_core.decisions import Notice, Tick
-from torchloom_core.messages import Telemetry
 from torchloom_core.trajectory.writer import TrajectoryWriter
+from torchloom_core.wire.events import Notice, Tick
+from torchloom_core.wire.messages import Telemetry
 
 writer = TrajectoryWriter(Path(sys.argv[1]), "demo", 1, Config(), {}, 5, part_bytes=1 << 20)
 seq = 0

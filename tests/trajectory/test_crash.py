@@ -15,13 +15,13 @@ import pyarrow as pa
 import pytest
 
 from torchloom_core.config import Config
-from torchloom_core.decisions import Notice, Tick
 from torchloom_core.errors import StateError
-from torchloom_core.limits import MAX_COUNT
-from torchloom_core.messages import Telemetry
 from torchloom_core.trajectory.layout import PartKind, newest_epoch, part_paths
 from torchloom_core.trajectory.reader import Recorded, lives
 from torchloom_core.trajectory.writer import TrajectoryWriter
+from torchloom_core.wire.events import Notice, Tick
+from torchloom_core.wire.limits import MAX_COUNT
+from torchloom_core.wire.messages import Telemetry
 
 NOTICES = [Notice(kind="note", text="one"), Notice(kind="note", text="two")]
 

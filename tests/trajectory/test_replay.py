@@ -3,16 +3,16 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from torchloom_core.actions import Alert
 from torchloom_core.config import Config
-from torchloom_core.decisions import Input, Notice, Output, Tick, Verdict
 from torchloom_core.kernel import Kernel
-from torchloom_core.messages import Hello, Telemetry
 from torchloom_core.plugins import ActivePlugins
 from torchloom_core.policy_host import RecordedGuard
 from torchloom_core.trajectory.reader import Life, lives
 from torchloom_core.trajectory.replay import Difference, ReplayReport, replay
 from torchloom_core.trajectory.writer import TrajectoryWriter
+from torchloom_core.wire.actions import Alert
+from torchloom_core.wire.events import Input, Notice, Output, Tick, Verdict
+from torchloom_core.wire.messages import Hello, Telemetry
 
 BATCH = Telemetry(
     run="demo",

@@ -13,14 +13,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from torchloom_core.codec import encode, encode_telemetry
 from torchloom_core.config import Config, parse
-from torchloom_core.decisions import Input, Output, PolicyFailed, Tick
 from torchloom_core.errors import StateError
-from torchloom_core.messages import Telemetry, WorkerState
 from torchloom_core.trajectory.layout import part_paths, run_folder
 from torchloom_core.trajectory.reader import lives
 from torchloom_core.trajectory.writer import HELD_BYTES, TrajectoryWriter
+from torchloom_core.wire.codec import encode, encode_telemetry
+from torchloom_core.wire.events import Input, Output, PolicyFailed, Tick
+from torchloom_core.wire.messages import Telemetry, WorkerState
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 FLOAT = st.floats(allow_nan=False, allow_infinity=False)

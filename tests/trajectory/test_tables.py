@@ -7,9 +7,15 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from torchloom_core.actions import Alert
 from torchloom_core.config import Config, Costs
-from torchloom_core.decisions import (
+from torchloom_core.errors import StateError
+from torchloom_core.fleet.state import FleetState
+from torchloom_core.trajectory.layout import part_paths
+from torchloom_core.trajectory.links import links_of
+from torchloom_core.trajectory.tables import events, telemetry, to_tables
+from torchloom_core.trajectory.writer import TrajectoryWriter
+from torchloom_core.wire.actions import Alert
+from torchloom_core.wire.events import (
     CommandLife,
     Forecast,
     Issue,
@@ -19,13 +25,7 @@ from torchloom_core.decisions import (
     Tick,
     Verdict,
 )
-from torchloom_core.errors import StateError
-from torchloom_core.fleet.state import FleetState
-from torchloom_core.messages import Ack, Command, Drain, Exit, Hello, Note, Telemetry
-from torchloom_core.trajectory.layout import part_paths
-from torchloom_core.trajectory.links import links_of
-from torchloom_core.trajectory.tables import events, telemetry, to_tables
-from torchloom_core.trajectory.writer import TrajectoryWriter
+from torchloom_core.wire.messages import Ack, Command, Drain, Exit, Hello, Note, Telemetry
 
 BASE_NS = 1_700_000_000_123_456_789
 ALERT = Alert(worker="g0-0", text="look")

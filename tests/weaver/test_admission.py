@@ -7,9 +7,10 @@ import pytest
 from nats.aio.client import RawCredentials
 
 from tests.settled import settle
-from torchloom_core import codec, nats_jwt, subjects
+from torchloom_core import nats_jwt
 from torchloom_core.credentials import Credentials
-from torchloom_core.messages import Hello, JoinRequest, Telemetry
+from torchloom_core.wire import codec, subjects
+from torchloom_core.wire.messages import Hello, JoinRequest, Telemetry
 
 pytestmark = pytest.mark.integration
 

@@ -6,19 +6,13 @@ import logging
 import msgspec
 import pytest
 
-from torchloom_core.actions import ChangeKnob, PauseRun
-from torchloom_core.control import Answer, KnobTable
-from torchloom_core.decisions import Reply
 from torchloom_core.errors import MessageError
-from torchloom_core.requests import (
-    Approve,
-    ForgetKnob,
-    Propose,
-    ResumeActions,
-    StopActions,
-)
 from torchloom_core.weaver import desk as desk_module
 from torchloom_core.weaver.desk import Desk
+from torchloom_core.wire.actions import ChangeKnob, PauseRun
+from torchloom_core.wire.events import Reply
+from torchloom_core.wire.operator import Answer, KnobTable
+from torchloom_core.wire.requests import Approve, ForgetKnob, Propose, ResumeActions, StopActions
 
 
 @pytest.fixture

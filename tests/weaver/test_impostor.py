@@ -10,10 +10,11 @@ import pytest
 from nats.aio.client import RawCredentials
 
 from tests.settled import settle
-from torchloom_core import codec, nats_jwt, subjects
-from torchloom_core.control import Status
+from torchloom_core import nats_jwt
 from torchloom_core.credentials import Credentials
-from torchloom_core.messages import Ack, Exit, Hello, JoinRequest, Note, Telemetry
+from torchloom_core.wire import codec, subjects
+from torchloom_core.wire.messages import Ack, Exit, Hello, JoinRequest, Note, Telemetry
+from torchloom_core.wire.operator import Status
 
 pytestmark = pytest.mark.integration
 

@@ -7,12 +7,12 @@ import pytest
 
 from tests.kernel.runs import START_NS
 from torchloom_core.clock import SECOND_NS, ManualClock
-from torchloom_core.decisions import Issue, KnobDesired, Notice, Recall
 from torchloom_core.errors import BrokerError, RefusedByBrokerError
-from torchloom_core.messages import Command, Pause
-from torchloom_core.plans import Granted
 from torchloom_core.weaver import outbox as outbox_module
 from torchloom_core.weaver.outbox import AT_KEY, Outbox
+from torchloom_core.wire.events import Issue, KnobDesired, Notice, Recall
+from torchloom_core.wire.messages import Command, Pause
+from torchloom_core.wire.plans import Granted
 
 
 class Bus:

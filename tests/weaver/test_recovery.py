@@ -12,16 +12,20 @@ from hypothesis import strategies as st
 
 from tests.kernel.runs import START_NS, Run, hello, make_kernel, of, only, three_groups
 from tests.kernel.worlds import CONFIG, World, do, settle, start, steps
-from torchloom_core.actions import (
+from torchloom_core.config import Config
+from torchloom_core.errors import StateError
+from torchloom_core.trajectory.writer import TrajectoryWriter
+from torchloom_core.weaver.outbox import AT_KEY, At
+from torchloom_core.weaver.recovery import Inheritance, same_input
+from torchloom_core.wire.actions import (
     ChangeKnob,
     CordonNode,
     Migrate,
     SaveCheckpoint,
     UncordonNode,
 )
-from torchloom_core.codec import encode
-from torchloom_core.config import Config
-from torchloom_core.decisions import (
+from torchloom_core.wire.codec import encode
+from torchloom_core.wire.events import (
     CommandLife,
     InputFailed,
     Issue,
@@ -31,10 +35,9 @@ from torchloom_core.decisions import (
     Recovered,
     Verdict,
 )
-from torchloom_core.errors import StateError
-from torchloom_core.messages import FINAL_STATUSES, Telemetry
-from torchloom_core.plans import RECALLED
-from torchloom_core.requests import (
+from torchloom_core.wire.messages import FINAL_STATUSES, Telemetry
+from torchloom_core.wire.plans import RECALLED
+from torchloom_core.wire.requests import (
     Approve,
     ForgetKnob,
     Propose,
@@ -42,9 +45,6 @@ from torchloom_core.requests import (
     ResumeActions,
     StopActions,
 )
-from torchloom_core.trajectory.writer import TrajectoryWriter
-from torchloom_core.weaver.outbox import AT_KEY, At
-from torchloom_core.weaver.recovery import Inheritance, same_input
 
 
 class Recorder:

@@ -3,13 +3,13 @@
 import msgspec
 
 from tests.kernel.runs import Run, hello, make_kernel, three_groups
-from torchloom_core.actions import ChangeKnob, DrainGroup
-from torchloom_core.codec import MAX_MESSAGE_BYTES, encode
 from torchloom_core.config import Config
-from torchloom_core.limits import MAX_CHOICES, MAX_KNOBS
-from torchloom_core.messages import Exit, KnobSpec
 from torchloom_core.plugins import ActivePlugins
 from torchloom_core.weaver.status import describe, describe_knobs
+from torchloom_core.wire.actions import ChangeKnob, DrainGroup
+from torchloom_core.wire.codec import MAX_MESSAGE_BYTES, encode
+from torchloom_core.wire.limits import MAX_CHOICES, MAX_KNOBS
+from torchloom_core.wire.messages import Exit, KnobSpec
 
 
 def run_of(count: int) -> Run:

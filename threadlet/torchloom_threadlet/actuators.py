@@ -6,9 +6,9 @@ from typing import Any
 import msgspec
 
 from torchloom_core.errors import KnobError
-from torchloom_core.knobs import check_value, find_spec
-from torchloom_core.limits import MAX_KNOBS
-from torchloom_core.messages import (
+from torchloom_core.wire.knobs import check_value, find_spec
+from torchloom_core.wire.limits import MAX_KNOBS
+from torchloom_core.wire.messages import (
     Checkpoint,
     Deed,
     Join,

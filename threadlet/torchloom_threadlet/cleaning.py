@@ -12,8 +12,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from torchloom_core.codec import MAX_MESSAGE_BYTES, encode
-from torchloom_core.limits import (
+from torchloom_core.plain_text import plain_line
+from torchloom_core.wire.codec import MAX_MESSAGE_BYTES, encode
+from torchloom_core.wire.limits import (
     FIELD_NAME,
     MAX_COUNT,
     MAX_FIELDS,
@@ -24,9 +25,8 @@ from torchloom_core.limits import (
     MAX_SHORT_TEXT,
     METRIC_NAME,
 )
-from torchloom_core.messages import FieldValue, KnobValue, Note
-from torchloom_core.plain_text import plain_line
-from torchloom_core.subjects import token
+from torchloom_core.wire.messages import FieldValue, KnobValue, Note
+from torchloom_core.wire.subjects import token
 
 _MOST_WARNINGS = 1000
 _KEPT_NAMES = 10_000

@@ -1,7 +1,7 @@
 """What the link in the trainer and its sidecar say to each other, and the socket they use.
 
 A frame is four bytes of length, big-endian, and one msgpack message. The messages are those
-of :mod:`torchloom_core.messages` where there is one, and those below where there is not.
+of :mod:`torchloom_core.wire.messages` where there is one, and those below where there is not.
 """
 
 import socket
@@ -11,9 +11,9 @@ from typing import Annotated
 
 import msgspec
 
-from torchloom_core.codec import UNREADABLE
 from torchloom_core.errors import MessageError
-from torchloom_core.limits import (
+from torchloom_core.wire.codec import UNREADABLE
+from torchloom_core.wire.limits import (
     MAX_METRIC_NAME,
     MAX_METRICS,
     Count,
@@ -25,7 +25,7 @@ from torchloom_core.limits import (
     Step,
     Text,
 )
-from torchloom_core.messages import Ack, Command, Hello, Hold, JoinFile, Note, WorkerState
+from torchloom_core.wire.messages import Ack, Command, Hello, Hold, JoinFile, Note, WorkerState
 
 MAX_FRAME_BYTES = 4 << 20
 _LENGTH = struct.Struct(">I")

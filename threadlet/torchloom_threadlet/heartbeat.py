@@ -5,8 +5,8 @@ import time
 from array import array
 from collections.abc import Mapping, Sequence
 
-from torchloom_core.limits import MAX_COUNT, MAX_METRICS
-from torchloom_core.messages import Hello, Telemetry
+from torchloom_core.wire.limits import MAX_COUNT, MAX_METRICS
+from torchloom_core.wire.messages import Hello, Telemetry
 from torchloom_threadlet.cleaning import sendable
 from torchloom_threadlet.frames import Samples, Sent
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import msgspec
 
-from torchloom_core.codec import MAX_MESSAGE_BYTES, decode_json
 from torchloom_core.errors import MessageError
-from torchloom_core.limits import MAX_NAME, MAX_RANK
-from torchloom_core.messages import JoinFile
+from torchloom_core.wire.codec import MAX_MESSAGE_BYTES, decode_json
+from torchloom_core.wire.limits import MAX_NAME, MAX_RANK
+from torchloom_core.wire.messages import JoinFile
 from torchloom_threadlet.cleaning import name, whole
 
 DEFAULT_JOIN_PATH = Path(".torchloom/join.json")

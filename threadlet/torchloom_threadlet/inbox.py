@@ -8,8 +8,8 @@ survives every sidecar, broker and Weaver.
 from collections.abc import Callable
 
 from torchloom_core.clock import SECOND_NS
-from torchloom_core.limits import MAX_TEXT
-from torchloom_core.messages import Ack, AckStatus, Command
+from torchloom_core.wire.limits import MAX_TEXT
+from torchloom_core.wire.messages import Ack, AckStatus, Command
 from torchloom_threadlet.cleaning import text
 
 _KEPT = 4096

@@ -8,7 +8,7 @@ thread calls :meth:`Lease.hear`, the training thread the rest; the caller holds 
 import math
 from collections import deque
 
-from torchloom_core.messages import Hold
+from torchloom_core.wire.messages import Hold
 
 PROVISIONAL_S = 1.5
 """How long a worker waits to hear that its pause is held."""

@@ -19,8 +19,8 @@ from typing import Protocol
 import msgspec
 
 from torchloom_core.errors import MessageError
-from torchloom_core.messages import FINAL_STATUSES, Ack, Command, Hello, Hold, JoinFile, Note
 from torchloom_core.plain_text import Complaints
+from torchloom_core.wire.messages import FINAL_STATUSES, Ack, Command, Hello, Hold, JoinFile, Note
 from torchloom_threadlet.frames import (
     Admission,
     Attach,

@@ -16,8 +16,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, NoReturn
 
-from torchloom_core.limits import MAX_LONG_TEXT, MAX_SHORT_TEXT, MAX_TEXT
-from torchloom_core.messages import JoinFile, KnobSpec, WorkerState
+from torchloom_core.wire.limits import MAX_LONG_TEXT, MAX_SHORT_TEXT, MAX_TEXT
+from torchloom_core.wire.messages import JoinFile, KnobSpec, WorkerState
 from torchloom_threadlet.actuators import Knob
 from torchloom_threadlet.cleaning import text
 from torchloom_threadlet.frames import Goodbye

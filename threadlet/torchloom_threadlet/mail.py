@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 from nats.aio.client import Client
 
-from torchloom_core import subjects
-from torchloom_core.codec import encode
-from torchloom_core.messages import FINAL_STATUSES, Ack, Exit, Hello, Note
+from torchloom_core.wire import subjects
+from torchloom_core.wire.codec import encode
+from torchloom_core.wire.messages import FINAL_STATUSES, Ack, Exit, Hello, Note
 from torchloom_threadlet.uplink import BROKER_ERRORS, Uplink
 
 _KEPT_NOTES = 1000

@@ -12,11 +12,11 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.js import JetStreamContext
 
-from torchloom_core import subjects
-from torchloom_core.codec import decode_command
 from torchloom_core.errors import MessageError
-from torchloom_core.messages import Ack, Command
 from torchloom_core.plain_text import Complaints
+from torchloom_core.wire import subjects
+from torchloom_core.wire.codec import decode_command
+from torchloom_core.wire.messages import Ack, Command
 from torchloom_threadlet.uplink import BROKER_ERRORS
 
 _POLL_S = 30.0

@@ -6,7 +6,7 @@ from collections import deque
 from typing import Any
 
 from torchloom_core.clock import SystemClock
-from torchloom_core.limits import MAX_METRICS
+from torchloom_core.wire.limits import MAX_METRICS
 from torchloom_threadlet.cleaning import MetricNames, text, warn_once
 
 _CAPACITY = 4096

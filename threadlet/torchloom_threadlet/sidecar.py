@@ -18,12 +18,12 @@ import msgspec
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from torchloom_core import subjects
-from torchloom_core.codec import decode_hold, encode_telemetry
-from torchloom_core.endings import is_meant
 from torchloom_core.errors import MessageError
-from torchloom_core.messages import Ack, Command, Exit, Hello, Note
 from torchloom_core.plain_text import Complaints, plain_line
+from torchloom_core.wire import subjects
+from torchloom_core.wire.codec import decode_hold, encode_telemetry
+from torchloom_core.wire.endings import is_meant
+from torchloom_core.wire.messages import Ack, Command, Exit, Hello, Note
 from torchloom_threadlet import frames
 from torchloom_threadlet.cleaning import fitting
 from torchloom_threadlet.collectors import Collection

@@ -13,12 +13,12 @@ import nats.errors
 import nkeys
 from nats.aio.client import Client, RawCredentials
 
-from torchloom_core import subjects
-from torchloom_core.codec import decode_join_reply, encode
 from torchloom_core.errors import MessageError
-from torchloom_core.messages import Hello, JoinFile, JoinRequest
 from torchloom_core.nats_client import NatsClient
 from torchloom_core.plain_text import plain_line
+from torchloom_core.wire import subjects
+from torchloom_core.wire.codec import decode_join_reply, encode
+from torchloom_core.wire.messages import Hello, JoinFile, JoinRequest
 from torchloom_threadlet.frames import Keys
 from torchloom_threadlet.identity import read_join
 

@@ -18,8 +18,8 @@ from typing import Any
 
 import msgspec
 
-from torchloom_core.limits import MAX_SHORT_TEXT, MAX_TEXT
-from torchloom_core.messages import (
+from torchloom_core.wire.limits import MAX_SHORT_TEXT, MAX_TEXT
+from torchloom_core.wire.messages import (
     RECONCILE,
     AckStatus,
     Checkpoint,

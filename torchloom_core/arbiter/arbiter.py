@@ -8,15 +8,13 @@ from typing import Literal
 import msgspec
 
 from torchloom_core import config
-from torchloom_core.actions import kind_of, target_of
 from torchloom_core.arbiter.rails import PERSON_RAILS, POLICY_RAILS, Case, Situation
 from torchloom_core.clock import SECOND_NS
-from torchloom_core.decisions import Proposed, Verdict
 from torchloom_core.kept import KeptTable
-from torchloom_core.plans import Granted
-
-PERSON = "person"
-"""The policy name under which a person's own requests are recorded."""
+from torchloom_core.wire.actions import kind_of, target_of
+from torchloom_core.wire.events import Proposed, Verdict
+from torchloom_core.wire.plans import Granted
+from torchloom_core.wire.requests import PERSON
 
 _HOUR_S = 3600.0
 

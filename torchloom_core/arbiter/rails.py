@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from torchloom_core import config
-from torchloom_core.actions import (
+from torchloom_core.clock import SECOND_NS
+from torchloom_core.wire.actions import (
     HIGH_IMPACT,
     Action,
     ChangeKnob,
@@ -19,9 +20,8 @@ from torchloom_core.actions import (
     kind_of,
     target_of,
 )
-from torchloom_core.clock import SECOND_NS
-from torchloom_core.decisions import Proposal
-from torchloom_core.plans import Granted
+from torchloom_core.wire.events import Proposal
+from torchloom_core.wire.plans import Granted
 
 _HOUR_NS = 3600 * SECOND_NS
 

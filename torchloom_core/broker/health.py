@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from torchloom_core.codec import UNREADABLE
+from torchloom_core.wire.codec import UNREADABLE
 
 _log = logging.getLogger(__name__)
 

@@ -12,15 +12,15 @@ from nats.aio.msg import Msg
 from nats.micro.request import Request
 from nats.micro.service import Service, ServiceConfig
 
-from torchloom_core import subjects
 from torchloom_core.bus.link import Link
 from torchloom_core.bus.quota import Quota, Turns
-from torchloom_core.codec import MAX_MESSAGE_BYTES, encode
-from torchloom_core.control import Answer
 from torchloom_core.errors import MessageError, RequestError, TorchloomError
-from torchloom_core.messages import SCHEMA_VERSION
 from torchloom_core.nats_jwt import user_name
 from torchloom_core.plain_text import Complaints
+from torchloom_core.wire import subjects
+from torchloom_core.wire.codec import MAX_MESSAGE_BYTES, encode
+from torchloom_core.wire.messages import SCHEMA_VERSION
+from torchloom_core.wire.operator import Answer
 
 _log = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ class Gate:
 async def serve(client: Client, run: str, handlers: Mapping[str, Handler], turns: Turns) -> Service:
     """Answer each verb, whoever asks; ``nats micro ls`` shows the service ``torchloom``.
 
-    Whatever a handler raises is answered with an :class:`~torchloom_core.control.Answer`
+    Whatever a handler raises is answered with an :class:`~torchloom_core.wire.operator.Answer`
     that is not ok.
     """
     config = ServiceConfig(

@@ -13,8 +13,8 @@ import nats.js.errors
 
 from torchloom_core.broker.binary import check_version
 from torchloom_core.errors import BrokerError, RefusedByBrokerError
-from torchloom_core.limits import CREDS
 from torchloom_core.nats_client import GuardedClient, NatsClient
+from torchloom_core.wire.limits import CREDS
 
 _log = logging.getLogger(__name__)
 

@@ -21,17 +21,17 @@ import nats.errors
 from nats.aio.msg import Msg
 from nats.micro.service import Service
 
-from torchloom_core import subjects
 from torchloom_core.bus import control
 from torchloom_core.bus.inlet import Inlet, Malformed, Receive
 from torchloom_core.bus.link import Admits, Link
 from torchloom_core.bus.quota import Quota, Turns
 from torchloom_core.bus.store import EPOCH_KEY, Left, Store
 from torchloom_core.clock import Clock, SystemClock
-from torchloom_core.codec import decode_join_request, encode
 from torchloom_core.errors import BrokerError, MessageError
-from torchloom_core.messages import Command, Hold, JoinReply, JoinRequest, RollCall
 from torchloom_core.plain_text import plain_line
+from torchloom_core.wire import subjects
+from torchloom_core.wire.codec import decode_join_request, encode
+from torchloom_core.wire.messages import Command, Hold, JoinReply, JoinRequest, RollCall
 
 _log = logging.getLogger(__name__)
 

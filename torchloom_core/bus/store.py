@@ -27,10 +27,10 @@ from nats.js.api import (
 )
 from nats.js.kv import KeyValue
 
-from torchloom_core import subjects
 from torchloom_core.bus.link import Link
 from torchloom_core.errors import BrokerError, OvertakenError, SupersededError
-from torchloom_core.limits import MAX_WORKERS
+from torchloom_core.wire import subjects
+from torchloom_core.wire.limits import MAX_WORKERS
 
 _log = logging.getLogger(__name__)
 

@@ -7,7 +7,10 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from torchloom_core.actions import (
+from torchloom_core.cli.durations import duration_s
+from torchloom_core.cli.options import Connection, Wait
+from torchloom_core.cli.weaver_client import act
+from torchloom_core.wire.actions import (
     Action,
     CollectDump,
     CordonNode,
@@ -18,9 +21,6 @@ from torchloom_core.actions import (
     SaveCheckpoint,
     UncordonNode,
 )
-from torchloom_core.cli.durations import duration_s
-from torchloom_core.cli.options import Connection, Wait
-from torchloom_core.cli.weaver_client import act
 
 _HERE = Connection()
 _WAIT_S = 60.0

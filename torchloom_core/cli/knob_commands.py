@@ -12,12 +12,12 @@ from rich.table import Table
 from torchloom_core.cli.options import AsJson, Connection, Wait
 from torchloom_core.cli.output import console, print_json, warn
 from torchloom_core.cli.weaver_client import act, ask_knobs, open_client
-from torchloom_core.codec import UNREADABLE
-from torchloom_core.control import KnobSet, KnobTable, KnobUnset
 from torchloom_core.errors import RequestError
-from torchloom_core.knobs import find_spec
-from torchloom_core.messages import KnobSpec, KnobValue
 from torchloom_core.suggest import nearest
+from torchloom_core.wire.codec import UNREADABLE
+from torchloom_core.wire.knobs import find_spec
+from torchloom_core.wire.messages import KnobSpec, KnobValue
+from torchloom_core.wire.operator import KnobSet, KnobTable, KnobUnset
 
 _HERE = Connection()
 

@@ -9,7 +9,7 @@ from torchloom_core.credentials import Credentials
 from torchloom_core.errors import ConfigError, StateError
 from torchloom_core.files import write_private
 from torchloom_core.nats_jwt import new_seed
-from torchloom_core.subjects import DEFAULT_PERSON, NAME_RULE, is_name
+from torchloom_core.wire.subjects import DEFAULT_PERSON, NAME_RULE, is_name
 
 
 def operator(name: str, /, *, out: Path | None = None, config: ConfigPath = None) -> None:

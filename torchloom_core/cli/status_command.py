@@ -10,8 +10,8 @@ from cyclopts.validators import Number
 from torchloom_core.cli.options import AsJson, Connection
 from torchloom_core.cli.output import console, print_json, warn
 from torchloom_core.cli.weaver_client import ask_status, open_client
-from torchloom_core.control import Status
 from torchloom_core.errors import RequestError
+from torchloom_core.wire.operator import Status
 
 if TYPE_CHECKING:
     from torchloom_core.bus import ControlClient

@@ -15,11 +15,11 @@ from rich.markup import escape
 from torchloom_core.cli.options import AsJson, ConfigPath
 from torchloom_core.cli.output import console, print_json
 from torchloom_core.clock import SECOND_NS
-from torchloom_core.codec import UNREADABLE
 from torchloom_core.config import load
 from torchloom_core.errors import ConfigError, StateError
 from torchloom_core.suggest import nearest
 from torchloom_core.summaries import KINDS, summarise
+from torchloom_core.wire.codec import UNREADABLE
 
 # The reader brings pyarrow, which `torchloom --help` should not wait for.
 if TYPE_CHECKING:

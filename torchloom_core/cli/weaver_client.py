@@ -11,12 +11,12 @@ import msgspec
 
 from torchloom_core.cli.options import Connection
 from torchloom_core.cli.output import console
-from torchloom_core.codec import UNREADABLE
 from torchloom_core.config import Config
-from torchloom_core.control import Answer, KnobTable, Page, Status
-from torchloom_core.decisions import CommandLife, Outcome
 from torchloom_core.errors import BrokerError, RequestError
 from torchloom_core.summaries import summarise
+from torchloom_core.wire.codec import UNREADABLE
+from torchloom_core.wire.events import CommandLife, Outcome
+from torchloom_core.wire.operator import Answer, KnobTable, Page, Status
 
 if TYPE_CHECKING:
     from torchloom_core.bus import ControlClient

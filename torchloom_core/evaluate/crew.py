@@ -12,7 +12,10 @@ from numpy.typing import NDArray
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.fleet.columns import Floats
 from torchloom_core.fleet.table import SampleTable
-from torchloom_core.messages import (
+from torchloom_core.simulate.model import FleetModel
+from torchloom_core.simulate.records import Happening, Member
+from torchloom_core.simulate.scenario import JobSpec
+from torchloom_core.wire.messages import (
     Ack,
     AckStatus,
     Checkpoint,
@@ -29,9 +32,6 @@ from torchloom_core.messages import (
     SetKnob,
     WorkerState,
 )
-from torchloom_core.simulate.model import FleetModel
-from torchloom_core.simulate.records import Happening, Member
-from torchloom_core.simulate.scenario import JobSpec
 
 INTERVAL_KNOB = KnobSpec(
     name="checkpoint_interval_s",

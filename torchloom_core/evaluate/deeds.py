@@ -3,9 +3,9 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from torchloom_core.actions import CordonNode, kind_of
-from torchloom_core.decisions import Verdict
 from torchloom_core.evaluate.results import Deeds
+from torchloom_core.wire.actions import CordonNode, kind_of
+from torchloom_core.wire.events import Verdict
 
 
 class Ledger:

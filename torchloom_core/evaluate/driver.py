@@ -12,7 +12,22 @@ from operator import attrgetter
 
 import numpy as np
 
-from torchloom_core.actions import (
+from torchloom_core.clock import SECOND_NS
+from torchloom_core.config import Config
+from torchloom_core.evaluate.crew import Crew
+from torchloom_core.evaluate.deeds import Ledger
+from torchloom_core.evaluate.results import TimelineEntry
+from torchloom_core.evaluate.scene import Scene
+from torchloom_core.evaluate.sensors import Sensors
+from torchloom_core.fleet.table import SampleTable
+from torchloom_core.kernel import Kernel
+from torchloom_core.outlook import UNSAVED_WORK
+from torchloom_core.plugins import ActivePlugins
+from torchloom_core.policy_host import RecordedGuard, run_predictor
+from torchloom_core.simulate.model import FleetModel
+from torchloom_core.simulate.records import Happening
+from torchloom_core.simulate.scenario import JobSpec
+from torchloom_core.wire.actions import (
     Action,
     Alert,
     CollectDump,
@@ -23,9 +38,7 @@ from torchloom_core.actions import (
     kind_of,
     target_of,
 )
-from torchloom_core.clock import SECOND_NS
-from torchloom_core.config import Config
-from torchloom_core.decisions import (
+from torchloom_core.wire.events import (
     CordonOver,
     Forecast,
     ForecastWanted,
@@ -38,20 +51,7 @@ from torchloom_core.decisions import (
     Tick,
     Verdict,
 )
-from torchloom_core.evaluate.crew import Crew
-from torchloom_core.evaluate.deeds import Ledger
-from torchloom_core.evaluate.results import TimelineEntry
-from torchloom_core.evaluate.scene import Scene
-from torchloom_core.evaluate.sensors import Sensors
-from torchloom_core.fleet.table import SampleTable
-from torchloom_core.kernel import Kernel
-from torchloom_core.messages import Command
-from torchloom_core.outlook import UNSAVED_WORK
-from torchloom_core.plugins import ActivePlugins
-from torchloom_core.policy_host import RecordedGuard, run_predictor
-from torchloom_core.simulate.model import FleetModel
-from torchloom_core.simulate.records import Happening
-from torchloom_core.simulate.scenario import JobSpec
+from torchloom_core.wire.messages import Command
 
 _Due = Input | Command
 _ORDER: dict[type, int] = {NodeFault: 0, Command: 1, Forecast: 2, PredictorFailed: 2, Tick: 3}

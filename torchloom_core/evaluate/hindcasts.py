@@ -7,7 +7,6 @@ import numpy as np
 
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.config import Costs
-from torchloom_core.decisions import PredictorFailed
 from torchloom_core.errors import PluginError
 from torchloom_core.evaluate.alarms import Judged
 from torchloom_core.evaluate.labels import Task, incidents, outcomes
@@ -17,6 +16,7 @@ from torchloom_core.policy_host import run_predictor
 from torchloom_core.trace.bundle import Bundle
 from torchloom_core.trace.views import views
 from torchloom_core.trace.watched import Watched, watch
+from torchloom_core.wire.events import PredictorFailed
 
 Progress = Callable[[float], None]
 """Told how much of a stretch of time is done, 0 to 1."""

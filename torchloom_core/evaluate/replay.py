@@ -12,24 +12,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from msgspec.structs import replace
 
-from torchloom_core.actions import (
-    Action,
-    Alert,
-    CollectDump,
-    CordonNode,
-    DrainGroup,
-    Migrate,
-)
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.config import Config
-from torchloom_core.decisions import (
-    Forecast,
-    ForecastWanted,
-    Output,
-    PredictorFailed,
-    Proposed,
-    Verdict,
-)
 from torchloom_core.evaluate.alarms import told
 from torchloom_core.evaluate.arms import Arm
 from torchloom_core.evaluate.hindcasts import Hindcasts, judge
@@ -46,6 +30,15 @@ from torchloom_core.trace.feed import Feed
 from torchloom_core.trace.recorded import recorded_inputs, recorded_life
 from torchloom_core.trace.schema import INPUTS
 from torchloom_core.trace.watched import watch
+from torchloom_core.wire.actions import Action, Alert, CollectDump, CordonNode, DrainGroup, Migrate
+from torchloom_core.wire.events import (
+    Forecast,
+    ForecastWanted,
+    Output,
+    PredictorFailed,
+    Proposed,
+    Verdict,
+)
 
 _MOMENTS = 24
 """In so many parts a horizon is divided to judge alarms."""

@@ -14,7 +14,6 @@ import numpy as np
 
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.config import Evaluate
-from torchloom_core.decisions import NodeFault
 from torchloom_core.errors import TraceError
 from torchloom_core.evaluate.job import paid_nodes
 from torchloom_core.simulate.hits import hits
@@ -22,6 +21,7 @@ from torchloom_core.simulate.scenario import Hit
 from torchloom_core.trace.bundle import Bundle
 from torchloom_core.trace.roster import roster
 from torchloom_core.trace.watched import Watched, watch
+from torchloom_core.wire.events import NodeFault
 
 DAY_NS = 86_400 * SECOND_NS
 

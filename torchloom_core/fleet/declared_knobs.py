@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from torchloom_core.knobs import takes
-from torchloom_core.messages import KnobSpec
+from torchloom_core.wire.knobs import takes
+from torchloom_core.wire.messages import KnobSpec
 
 
 class DeclaredKnobs:

@@ -4,32 +4,12 @@ import bisect
 from collections import Counter
 from collections.abc import Sequence
 
-import msgspec
-
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.kept import KeptTable
+from torchloom_core.wire.events import Fault
 
 FAULTS_KEPT = 1000
 """How many faults outlive the process."""
-
-
-class Fault(msgspec.Struct, frozen=True, kw_only=True):
-    """One fault that was seen: an unexpected exit, a hang, an XID.
-
-    ``fatal`` says that it ended, or held up, what ran there; an XID may be but a warning.
-    """
-
-    worker: str
-    node: str
-    kind: str
-    ts_ns: int
-    id: str
-    fatal: bool = True
-
-    @property
-    def place(self) -> str:
-        """What it counts against: the node, or the worker where its node is unknown."""
-        return self.node or self.worker
 
 
 def fault_of_worker(worker: str, node: str, kind: str, ts_ns: int, suffix: str) -> Fault:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torchloom_core.fleet.columns import Floats, Ints, Ring
 from torchloom_core.fleet.rings import Rings, samples_in
 from torchloom_core.fleet.view import Need
-from torchloom_core.messages import Hello, Telemetry
+from torchloom_core.wire.messages import Hello, Telemetry
 
 _INT64_BYTES = _FLOAT64_BYTES = 8
 _KNOWN_HEADERS = 1000

@@ -7,19 +7,19 @@ from numpy.typing import NDArray
 
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.config import Costs
-from torchloom_core.decisions import Forecast, NodeFault
-from torchloom_core.endings import in_a_word
 from torchloom_core.fleet.columns import Ints, frozen
 from torchloom_core.fleet.cordons import Cordons
 from torchloom_core.fleet.declared_knobs import DeclaredKnobs
-from torchloom_core.fleet.fault_log import Fault, FaultLog, fault_of_worker
+from torchloom_core.fleet.fault_log import FaultLog, fault_of_worker
 from torchloom_core.fleet.intake import Intake, Newest
 from torchloom_core.fleet.lives import Lives
 from torchloom_core.fleet.rings import Rings
 from torchloom_core.fleet.table import SampleTable
 from torchloom_core.fleet.view import FleetView, Need
-from torchloom_core.limits import MAX_WORKERS
-from torchloom_core.messages import (
+from torchloom_core.wire.endings import in_a_word
+from torchloom_core.wire.events import Fault, Forecast, NodeFault
+from torchloom_core.wire.limits import MAX_WORKERS
+from torchloom_core.wire.messages import (
     Deed,
     Drain,
     Exit,
@@ -51,7 +51,7 @@ class FleetState:
         Of each row, what it last said of itself.
     ending : list of str
         Of each row, how its life ended: ``drained``, or the word of
-        :func:`~torchloom_core.endings.in_a_word`; empty before.
+        :func:`~torchloom_core.wire.endings.in_a_word`; empty before.
     cordons : Cordons
         Nodes on which nobody new is put.
     fault_log : FaultLog

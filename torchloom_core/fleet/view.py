@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.config import Costs
-from torchloom_core.decisions import Forecast
 from torchloom_core.fleet.columns import AnyArray, Floats, Ints
-from torchloom_core.fleet.fault_log import Fault as Fault
-from torchloom_core.messages import KnobSpec, KnobValue
+from torchloom_core.wire.events import Fault as Fault
+from torchloom_core.wire.events import Forecast
+from torchloom_core.wire.messages import KnobSpec, KnobValue
 
 
 class Need(msgspec.Struct, frozen=True):

@@ -8,7 +8,7 @@ import msgspec
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.evaluate.results import ForecastScore, Interval
 from torchloom_core.evaluate.skill import has_skill, skill_sentence
-from torchloom_core.limits import Int64
+from torchloom_core.wire.limits import Int64
 
 
 class Card(msgspec.Struct, frozen=True, kw_only=True):

@@ -22,13 +22,13 @@ from typing import Any, Literal
 
 import msgspec
 
-from torchloom_core.codec import UNREADABLE
 from torchloom_core.errors import ModelError
 from torchloom_core.files import put_in_place
-from torchloom_core.limits import Int64
 from torchloom_core.models.calibration import Calibration
 from torchloom_core.models.card import Card, to_markdown
 from torchloom_core.trace.bundle import Bundle
+from torchloom_core.wire.codec import UNREADABLE
+from torchloom_core.wire.limits import Int64
 
 SCHEMA_VERSION = 1
 SUFFIX = ".tlmodel"

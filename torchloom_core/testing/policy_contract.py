@@ -3,13 +3,13 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from torchloom_core.decisions import Proposal
 from torchloom_core.fleet.view import FleetView
 from torchloom_core.plugin import Policy
 from torchloom_core.policy_host import proposal_problem
 from torchloom_core.testing import checks
 from torchloom_core.testing.clock_trap import clock_trap
 from torchloom_core.testing.story import TICKS, blank, story
+from torchloom_core.wire.events import Proposal
 
 _SEEDS = range(4)
 

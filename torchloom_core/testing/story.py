@@ -5,13 +5,13 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from torchloom_core.config import Costs
-from torchloom_core.decisions import Forecast
 from torchloom_core.fleet.columns import Floats
 from torchloom_core.fleet.rings import samples_in
 from torchloom_core.fleet.view import Fault, FleetView, Need
-from torchloom_core.messages import KnobSpec
 from torchloom_core.plugin import Example
 from torchloom_core.testing.views import EPOCH_S, view_of
+from torchloom_core.wire.events import Forecast
+from torchloom_core.wire.messages import KnobSpec
 
 TICKS = 24
 _WORKERS = 10

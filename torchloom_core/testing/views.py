@@ -7,11 +7,11 @@ from numpy.typing import ArrayLike
 
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.config import Costs
-from torchloom_core.decisions import Forecast
 from torchloom_core.fleet.columns import Floats, Ints, Ring
 from torchloom_core.fleet.rings import Rings
 from torchloom_core.fleet.view import Fault, FleetView
-from torchloom_core.messages import KnobSpec, KnobValue
+from torchloom_core.wire.events import Forecast
+from torchloom_core.wire.messages import KnobSpec, KnobValue
 
 EPOCH_S = 1_700_000_000.0
 """The time of a view whose time nobody gave: 14 November 2023, 22:13:20 UTC."""

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 import pyarrow as pa
 
-from torchloom_core.codec import UNREADABLE
 from torchloom_core.errors import TraceError
 from torchloom_core.trace.checksums import sha256_of
 from torchloom_core.trace.lines import read_rows
@@ -33,6 +32,7 @@ from torchloom_core.trace.schema import (
     Row,
 )
 from torchloom_core.trace.telemetry import names_in, parts
+from torchloom_core.wire.codec import UNREADABLE
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -10,14 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchloom_core.clock import SECOND_NS, moment_text
-from torchloom_core.decisions import NodeFault, Tick
 from torchloom_core.errors import TraceError
 from torchloom_core.fleet.table import SampleTable
-from torchloom_core.messages import Exit, Hello
 from torchloom_core.trace.bundle import Bundle
 from torchloom_core.trace.roster import roster
 from torchloom_core.trace.scrapes import Scrapes
 from torchloom_core.trace.watched import Watched, watch
+from torchloom_core.wire.events import NodeFault, Tick
+from torchloom_core.wire.messages import Exit, Hello
 
 FeedMessage = Hello | Exit | NodeFault | SampleTable | Tick
 """What a feed brings."""

@@ -14,14 +14,14 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from torchloom_core.codec import UNREADABLE, encode
-from torchloom_core.decisions import Output
 from torchloom_core.errors import TraceError
-from torchloom_core.messages import Telemetry
 from torchloom_core.trace.recorded import LifeLine, input_line
 from torchloom_core.trace.recorded_rows import RecordedRows
 from torchloom_core.trace.writer import BundleWriter
 from torchloom_core.trajectory.reader import Life, lives
+from torchloom_core.wire.codec import UNREADABLE, encode
+from torchloom_core.wire.events import Output
+from torchloom_core.wire.messages import Telemetry
 
 _VALUES_AT_ONCE = 1 << 20
 

@@ -7,9 +7,9 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from torchloom_core.codec import UNREADABLE
 from torchloom_core.errors import TraceError
 from torchloom_core.trace.schema import ROW_OF, Row
+from torchloom_core.wire.codec import UNREADABLE
 
 _Row = TypeVar("_Row", bound=Row)
 

@@ -7,14 +7,14 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from torchloom_core.codec import UNREADABLE, decode_telemetry, encode_telemetry
 from torchloom_core.config import Config
-from torchloom_core.decisions import Input
 from torchloom_core.errors import MessageError, TraceError
-from torchloom_core.limits import Int64
-from torchloom_core.messages import Telemetry
 from torchloom_core.trace.bundle import Bundle
 from torchloom_core.trace.schema import INPUTS
+from torchloom_core.wire.codec import UNREADABLE, decode_telemetry, encode_telemetry
+from torchloom_core.wire.events import Input
+from torchloom_core.wire.limits import Int64
+from torchloom_core.wire.messages import Telemetry
 
 
 class LifeLine(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator
 import msgspec
 from msgspec.structs import replace
 
-from torchloom_core.actions import Action, kind_of
 from torchloom_core.config import Costs
-from torchloom_core.decisions import Input, NodeFault, Notice, Outcome, Output, Verdict
-from torchloom_core.messages import Exit, Hello, Note
 from torchloom_core.trace.schema import ActionTaken, Component, Event, Job, Placement, Row
+from torchloom_core.wire.actions import Action, kind_of
+from torchloom_core.wire.events import Input, NodeFault, Notice, Outcome, Output, Verdict
+from torchloom_core.wire.messages import Exit, Hello, Note
 
 _NODE, _WORKER = "node", "worker"
 _FAULT_NOTES = frozenset({"fault", "hang"})

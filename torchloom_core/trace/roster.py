@@ -11,11 +11,11 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from torchloom_core.clock import SECOND_NS
-from torchloom_core.decisions import NodeFault
-from torchloom_core.messages import Exit, Hello
 from torchloom_core.trace.bundle import Bundle
 from torchloom_core.trace.schema import Event, Placement
 from torchloom_core.trace.watched import Watched
+from torchloom_core.wire.events import NodeFault
+from torchloom_core.wire.messages import Exit, Hello
 
 Message = NodeFault | Exit | Hello
 

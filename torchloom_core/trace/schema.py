@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from torchloom_core.limits import Int64
+from torchloom_core.wire.limits import Int64
 
 SCHEMA_VERSION = 1
 SUFFIX = ".tltrace"

@@ -4,15 +4,15 @@ from collections.abc import Iterator, Sequence
 
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.config import Costs
-from torchloom_core.decisions import NodeFault, Tick
 from torchloom_core.errors import PluginError
 from torchloom_core.fleet.state import FleetState
 from torchloom_core.fleet.table import SampleTable
 from torchloom_core.fleet.view import FleetView, Need
-from torchloom_core.messages import Exit, Hello
 from torchloom_core.plugin_contract import needs_problem
 from torchloom_core.trace.bundle import Bundle
 from torchloom_core.trace.feed import Feed
+from torchloom_core.wire.events import NodeFault, Tick
+from torchloom_core.wire.messages import Exit, Hello
 
 STALE_TICKS = 3
 """Ticks without a valid sample after which ``latest`` gives NaN."""

@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 from msgspec.structs import astuple
 
-from torchloom_core.messages import Telemetry, WorkerState
 from torchloom_core.trajectory.layout import TELEMETRY_SCHEMA
 from torchloom_core.trajectory.parts import Buffer
+from torchloom_core.wire.messages import Telemetry, WorkerState
 
 _CODE_BYTES = 4
 _NUMBER_BYTES = 8

@@ -20,7 +20,7 @@ import msgspec
 import pyarrow as pa
 
 from torchloom_core.errors import StateError
-from torchloom_core.limits import MAX_COUNT, Count, Int64
+from torchloom_core.wire.limits import MAX_COUNT, Count, Int64
 
 FORMAT = 1
 """Version of all that this module describes; it rises when an old reader would misread."""

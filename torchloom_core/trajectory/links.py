@@ -27,13 +27,13 @@ reply                                     the request
 ====================  ==================  ===================================  ==================
 
 An output also follows from the input with the same ``seq``. The ids of exits and notes are
-those of :class:`~torchloom_core.fleet.fault_log.Fault`, on which proposals rest.
+those of :class:`~torchloom_core.wire.events.Fault`, on which proposals rest.
 """
 
 from typing import NamedTuple
 
-from torchloom_core.actions import Action
-from torchloom_core.decisions import (
+from torchloom_core.wire.actions import Action
+from torchloom_core.wire.events import (
     CommandLife,
     Forecast,
     ForecastWanted,
@@ -49,8 +49,8 @@ from torchloom_core.decisions import (
     Reply,
     Verdict,
 )
-from torchloom_core.messages import Ack, Exit, Hello, Note
-from torchloom_core.requests import Approve, Propose, Request
+from torchloom_core.wire.messages import Ack, Exit, Hello, Note
+from torchloom_core.wire.requests import Approve, Propose, Request
 
 
 class Links(NamedTuple):

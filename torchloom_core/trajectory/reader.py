@@ -11,11 +11,8 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 import pyarrow as pa
 
-from torchloom_core.codec import UNREADABLE
 from torchloom_core.config import Config
-from torchloom_core.decisions import Input, PolicyFailed
 from torchloom_core.errors import StateError
-from torchloom_core.messages import Telemetry
 from torchloom_core.policy_host import OVERRAN
 from torchloom_core.trajectory.columns import decode
 from torchloom_core.trajectory.layout import (
@@ -28,6 +25,9 @@ from torchloom_core.trajectory.layout import (
     state_error,
 )
 from torchloom_core.trajectory.parts import whole_bytes
+from torchloom_core.wire.codec import UNREADABLE
+from torchloom_core.wire.events import Input, PolicyFailed
+from torchloom_core.wire.messages import Telemetry
 
 _line_decoder = msgspec.json.Decoder(Line)
 _input_decoder: msgspec.json.Decoder[Input] = msgspec.json.Decoder(Input)

@@ -6,10 +6,10 @@ from typing import Protocol
 
 import msgspec
 
-from torchloom_core.codec import encode
-from torchloom_core.decisions import Input, Output, Verdict
-from torchloom_core.messages import Telemetry
 from torchloom_core.trajectory.reader import Life
+from torchloom_core.wire.codec import encode
+from torchloom_core.wire.events import Input, Output, Verdict
+from torchloom_core.wire.messages import Telemetry
 
 
 class KernelLike(Protocol):

@@ -9,15 +9,15 @@ from pathlib import Path
 import msgspec
 
 from torchloom_core import __version__
-from torchloom_core.codec import encode
 from torchloom_core.config import Config
-from torchloom_core.decisions import Input, Output
 from torchloom_core.errors import StateError
-from torchloom_core.messages import Telemetry
 from torchloom_core.trajectory.columns import TelemetryStream
 from torchloom_core.trajectory.layout import META, Line, Meta, life_folder, state_error
 from torchloom_core.trajectory.links import links_of
 from torchloom_core.trajectory.parts import PartWriter, mend, sync_folder
+from torchloom_core.wire.codec import encode
+from torchloom_core.wire.events import Input, Output
+from torchloom_core.wire.messages import Telemetry
 
 PART_BYTES = 64 << 20
 HELD_BYTES = 32 << 20

@@ -13,13 +13,26 @@ from typing import Any
 
 import msgspec
 
-from torchloom_core.actions import Alert
 from torchloom_core.admission import unwanted
 from torchloom_core.bus import NatsBus
 from torchloom_core.clock import SystemClock
 from torchloom_core.config import Config
-from torchloom_core.control import Status
-from torchloom_core.decisions import (
+from torchloom_core.enrolment import Enrolment
+from torchloom_core.errors import KernelFailure, StateError, SupersededError, TorchloomError
+from torchloom_core.kernel import Kernel
+from torchloom_core.plain_text import Complaints
+from torchloom_core.plugins import ActivePlugins
+from torchloom_core.policy_host import DeadlineGuard
+from torchloom_core.summaries import summarise
+from torchloom_core.trajectory.reader import Recorded
+from torchloom_core.trajectory.writer import TrajectoryWriter
+from torchloom_core.weaver.desk import Desk
+from torchloom_core.weaver.forecasting import forecast
+from torchloom_core.weaver.outbox import Outbox
+from torchloom_core.weaver.recovery import same_input
+from torchloom_core.weaver.status import describe, describe_knobs
+from torchloom_core.wire.actions import Alert
+from torchloom_core.wire.events import (
     Control,
     CordonOver,
     ForecastWanted,
@@ -35,21 +48,8 @@ from torchloom_core.decisions import (
     Tick,
     Verdict,
 )
-from torchloom_core.enrolment import Enrolment
-from torchloom_core.errors import KernelFailure, StateError, SupersededError, TorchloomError
-from torchloom_core.kernel import Kernel
-from torchloom_core.messages import Hello, Hold, JoinReply, JoinRequest, Telemetry
-from torchloom_core.plain_text import Complaints
-from torchloom_core.plugins import ActivePlugins
-from torchloom_core.policy_host import DeadlineGuard
-from torchloom_core.summaries import summarise
-from torchloom_core.trajectory.reader import Recorded
-from torchloom_core.trajectory.writer import TrajectoryWriter
-from torchloom_core.weaver.desk import Desk
-from torchloom_core.weaver.forecasting import forecast
-from torchloom_core.weaver.outbox import Outbox
-from torchloom_core.weaver.recovery import same_input
-from torchloom_core.weaver.status import describe, describe_knobs
+from torchloom_core.wire.messages import Hello, Hold, JoinReply, JoinRequest, Telemetry
+from torchloom_core.wire.operator import Status
 
 log = logging.getLogger(__name__)
 

@@ -1,6 +1,6 @@
 """The desk where people's requests come in: NATS requests to kernel inputs and back.
 
-See :mod:`torchloom_core.control` for the verbs.
+See :mod:`torchloom_core.wire.operator` for the verbs.
 """
 
 import asyncio
@@ -10,12 +10,21 @@ from itertools import count
 
 import msgspec
 
-from torchloom_core import codec
-from torchloom_core.actions import Action, ChangeKnob
-from torchloom_core.control import Answer, KnobSet, KnobTable, KnobUnset, Page, RequestId, Status
-from torchloom_core.decisions import Reply
-from torchloom_core.limits import Id
-from torchloom_core.requests import (
+from torchloom_core.summaries import summarise
+from torchloom_core.wire import codec
+from torchloom_core.wire.actions import Action, ChangeKnob
+from torchloom_core.wire.events import Reply
+from torchloom_core.wire.limits import Id
+from torchloom_core.wire.operator import (
+    Answer,
+    KnobSet,
+    KnobTable,
+    KnobUnset,
+    Page,
+    RequestId,
+    Status,
+)
+from torchloom_core.wire.requests import (
     Approve,
     ForgetKnob,
     Propose,
@@ -24,7 +33,6 @@ from torchloom_core.requests import (
     StopActions,
     Want,
 )
-from torchloom_core.summaries import summarise
 
 _log = logging.getLogger(__name__)
 

@@ -5,10 +5,10 @@ import threading
 import time
 from contextlib import suppress
 
-from torchloom_core.decisions import Forecast, PredictorFailed
 from torchloom_core.fleet.view import FleetView
 from torchloom_core.plugin import Predictor
 from torchloom_core.policy_host import run_predictor
+from torchloom_core.wire.events import Forecast, PredictorFailed
 
 
 async def forecast(

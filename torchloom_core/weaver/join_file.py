@@ -3,12 +3,12 @@
 import socket
 from pathlib import Path
 
-from torchloom_core import codec
 from torchloom_core.broker import EmbeddedBroker, nats_url
 from torchloom_core.config import Config
 from torchloom_core.errors import StateError
 from torchloom_core.files import write_private
-from torchloom_core.messages import JoinFile
+from torchloom_core.wire import codec
+from torchloom_core.wire.messages import JoinFile
 
 _ANY_ADDRESS = ("0.0.0.0", "::")
 

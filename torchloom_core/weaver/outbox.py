@@ -13,12 +13,12 @@ from typing import Protocol
 
 import msgspec
 
-from torchloom_core import codec
 from torchloom_core.clock import SECOND_NS, Clock
-from torchloom_core.decisions import Issue, Notice, Output, Recall
 from torchloom_core.errors import BrokerError, RefusedByBrokerError
 from torchloom_core.kept import Changes
-from torchloom_core.messages import CALLED_AT_ONCE, Command
+from torchloom_core.wire import codec
+from torchloom_core.wire.events import Issue, Notice, Output, Recall
+from torchloom_core.wire.messages import CALLED_AT_ONCE, Command
 
 log = logging.getLogger(__name__)
 

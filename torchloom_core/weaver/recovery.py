@@ -11,14 +11,20 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from torchloom_core.actions import CordonNode, UncordonNode
 from torchloom_core.clock import SECOND_NS
-from torchloom_core.codec import UNREADABLE, encode
-from torchloom_core.decisions import (
+from torchloom_core.errors import StateError
+from torchloom_core.fleet.cordons import Cordon
+from torchloom_core.trajectory.layout import META, epochs, life_folder
+from torchloom_core.trajectory.reader import Life, Recorded
+from torchloom_core.weaver.outbox import AT_KEY, At
+from torchloom_core.wire.actions import CordonNode, UncordonNode
+from torchloom_core.wire.codec import UNREADABLE, encode
+from torchloom_core.wire.events import (
     Answered,
     CommandLife,
     Control,
     CordonOver,
+    Fault,
     InputFailed,
     Issue,
     KnobDesired,
@@ -28,15 +34,9 @@ from torchloom_core.decisions import (
     Recovered,
     Verdict,
 )
-from torchloom_core.errors import StateError
-from torchloom_core.fleet.cordons import Cordon
-from torchloom_core.fleet.fault_log import Fault
-from torchloom_core.messages import FINAL_STATUSES, Command
-from torchloom_core.plans import RECALLED, Flight, Granted, Plan
-from torchloom_core.requests import Request, ResumeActions, StopActions
-from torchloom_core.trajectory.layout import META, epochs, life_folder
-from torchloom_core.trajectory.reader import Life, Recorded
-from torchloom_core.weaver.outbox import AT_KEY, At
+from torchloom_core.wire.messages import FINAL_STATUSES, Command
+from torchloom_core.wire.plans import RECALLED, Flight, Granted, Plan
+from torchloom_core.wire.requests import Request, ResumeActions, StopActions
 
 _T = TypeVar("_T", bound=msgspec.Struct)
 

@@ -11,7 +11,6 @@ from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from torchloom_core import subjects
 from torchloom_core.broker import EmbeddedBroker
 from torchloom_core.bus import NatsBus
 from torchloom_core.clock import SystemClock
@@ -25,6 +24,7 @@ from torchloom_core.trajectory.writer import TrajectoryWriter
 from torchloom_core.weaver.daemon import Weaver
 from torchloom_core.weaver.join_file import write_join_file
 from torchloom_core.weaver.recovery import Inheritance
+from torchloom_core.wire import subjects
 
 _EMBEDDED_PATIENCE_S = 20.0
 """How long the first connect waits for a server that we have started ourselves."""

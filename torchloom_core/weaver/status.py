@@ -7,10 +7,14 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from torchloom_core.actions import kind_of, target_of
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.config import Config
-from torchloom_core.control import (
+from torchloom_core.kernel import Kernel
+from torchloom_core.plugins import ActivePlugins
+from torchloom_core.wire.actions import kind_of, target_of
+from torchloom_core.wire.events import PolicyFailed, PredictorFailed
+from torchloom_core.wire.messages import KnobValue
+from torchloom_core.wire.operator import (
     FlightStatus,
     KnobTable,
     PluginStatus,
@@ -18,10 +22,6 @@ from torchloom_core.control import (
     Waiting,
     WorkerStatus,
 )
-from torchloom_core.decisions import PolicyFailed, PredictorFailed
-from torchloom_core.kernel import Kernel
-from torchloom_core.messages import KnobValue
-from torchloom_core.plugins import ActivePlugins
 
 _SHOW_GONE_S = 600.0
 _LISTED = 1000

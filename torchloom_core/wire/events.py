@@ -1,7 +1,7 @@
 """What the kernel takes in beside telemetry, and everything it gives out.
 
-Inputs: worker events and acks (:mod:`torchloom_core.messages`), people's requests
-(:mod:`torchloom_core.requests`), :class:`Tick`, :class:`Forecast`, :class:`NodeFault`,
+Inputs: worker events and acks (:mod:`torchloom_core.wire.messages`), people's requests
+(:mod:`torchloom_core.wire.requests`), :class:`Tick`, :class:`Forecast`, :class:`NodeFault`,
 :class:`PredictorFailed`, :class:`Recovered`.
 Outputs: the union :data:`Output`. Both are written to the trajectory as they pass.
 """
@@ -10,12 +10,11 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from torchloom_core.actions import Action
-from torchloom_core.fleet.fault_log import Fault
-from torchloom_core.limits import Text
-from torchloom_core.messages import Ack, AckStatus, Command, Exit, Hello, KnobValue, Note
-from torchloom_core.plans import Flight, Granted, Plan
-from torchloom_core.requests import Request
+from torchloom_core.wire.actions import Action
+from torchloom_core.wire.limits import Text
+from torchloom_core.wire.messages import Ack, AckStatus, Command, Exit, Hello, KnobValue, Note
+from torchloom_core.wire.plans import Flight, Granted, Plan
+from torchloom_core.wire.requests import Request
 
 Reason = Annotated[str, msgspec.Meta(max_length=10_000)]
 """Holds a predictor's whole sentence, and what a policy has to add."""
@@ -222,6 +221,25 @@ class PredictorFailed(msgspec.Struct, frozen=True, kw_only=True, tag="predictor_
     predictor: str
     rule: str
     detail: str
+
+
+class Fault(msgspec.Struct, frozen=True, kw_only=True):
+    """One fault that was seen: an unexpected exit, a hang, an XID.
+
+    ``fatal`` says that it ended, or held up, what ran there; an XID may be but a warning.
+    """
+
+    worker: str
+    node: str
+    kind: str
+    ts_ns: int
+    id: str
+    fatal: bool = True
+
+    @property
+    def place(self) -> str:
+        """What it counts against: the node, or the worker where its node is unknown."""
+        return self.node or self.worker
 
 
 class NodeFault(msgspec.Struct, frozen=True, kw_only=True, tag="node_fault"):

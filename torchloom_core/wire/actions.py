@@ -8,8 +8,8 @@ from typing import Annotated
 
 import msgspec
 
-from torchloom_core.limits import KnobName, Target, Text
-from torchloom_core.messages import KnobValue
+from torchloom_core.wire.limits import KnobName, Target, Text
+from torchloom_core.wire.messages import KnobValue
 
 
 class Migrate(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="migrate"):

@@ -2,14 +2,14 @@
 
 Telemetry is msgpack; everything else is JSON. Messages are immutable, carry their schema
 version, and ignore fields they do not know, so an old reader survives a newer writer.
-Decisions, which stay inside the Weaver, are in :mod:`torchloom_core.decisions`.
+Decisions, which stay inside the Weaver, are in :mod:`torchloom_core.wire.events`.
 """
 
 from typing import Annotated, Literal
 
 import msgspec
 
-from torchloom_core.limits import (
+from torchloom_core.wire.limits import (
     MAX_CHOICES,
     MAX_FIELDS,
     MAX_KNOBS,

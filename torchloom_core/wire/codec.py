@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from torchloom_core.errors import MessageError
-from torchloom_core.messages import (
+from torchloom_core.wire.messages import (
     Ack,
     Command,
     Hold,

@@ -2,9 +2,9 @@
 
 import pytest
 
-from torchloom_core.endings import in_a_word, in_words, is_meant, is_of_its_own
-from torchloom_core.messages import Exit
 from torchloom_core.notices import of_exit
+from torchloom_core.wire.endings import in_a_word, in_words, is_meant, is_of_its_own
+from torchloom_core.wire.messages import Exit
 
 
 @pytest.mark.parametrize("status", [0, -2, -15, 130, 143])

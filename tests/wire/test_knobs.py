@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchloom_core.errors import KnobError
-from torchloom_core.knobs import check_value, find_spec
-from torchloom_core.messages import KnobSpec
 from torchloom_core.suggest import nearest
+from torchloom_core.wire.knobs import check_value, find_spec
+from torchloom_core.wire.messages import KnobSpec
 
 LR = KnobSpec(name="lr", kind="float", low=0.0, high=1.0)
 EVERY = KnobSpec(name="every", kind="int", low=1, high=10)

@@ -2,8 +2,11 @@
 
 import msgspec
 
-from torchloom_core.actions import Action
-from torchloom_core.limits import Id, KnobName, ShortText, Target
+from torchloom_core.wire.actions import Action
+from torchloom_core.wire.limits import Id, KnobName, ShortText, Target
+
+PERSON = "person"
+"""The policy name under which a person's own requests are recorded."""
 
 
 class Propose(msgspec.Struct, frozen=True, kw_only=True, tag_field="want", tag="propose"):

@@ -12,9 +12,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.kernel.inputs import acks, batches, exits, hellos, notes
-from torchloom_core import codec, limits
 from torchloom_core.errors import MessageError
-from torchloom_core.messages import (
+from torchloom_core.trajectory.columns import TelemetryStream
+from torchloom_core.wire import codec, limits
+from torchloom_core.wire.messages import (
     Command,
     Deed,
     Hello,
@@ -26,7 +27,6 @@ from torchloom_core.messages import (
     SetKnob,
     Telemetry,
 )
-from torchloom_core.trajectory.columns import TelemetryStream
 
 int64 = st.integers(-(2**63), 2**63 - 1)
 counts = st.integers(0, 2**53)

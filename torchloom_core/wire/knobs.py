@@ -4,8 +4,8 @@ import math
 from collections.abc import Iterable
 
 from torchloom_core.errors import KnobError
-from torchloom_core.messages import KnobSpec, KnobValue
 from torchloom_core.suggest import nearest
+from torchloom_core.wire.messages import KnobSpec, KnobValue
 
 _FAR = 10.0
 _ROUNDING = 1.0 + 1e-9

@@ -2,7 +2,7 @@
 
 Every verb is a NATS request on ``tl.ctl.<run>.<verb>`` with a JSON body; the command line and
 a plain ``nats req`` send the same ones. ``status`` and ``knobs`` only read; the others become
-a :class:`~torchloom_core.requests.Request` to the kernel and are on the record. Bodies of
+a :class:`~torchloom_core.wire.requests.Request` to the kernel and are on the record. Bodies of
 ``knob.*``, ``propose`` and ``approve`` may carry an ``"id"`` (:data:`RequestId`): a request that is
 sent again under the same one is answered as it was, and not done again.
 
@@ -25,9 +25,9 @@ from typing import Annotated
 
 import msgspec
 
-from torchloom_core.decisions import KnobDesired
-from torchloom_core.limits import KnobName, Name, RackName
-from torchloom_core.messages import KnobSpec, KnobValue
+from torchloom_core.wire.events import KnobDesired
+from torchloom_core.wire.limits import KnobName, Name, RackName
+from torchloom_core.wire.messages import KnobSpec, KnobValue
 
 RequestId = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_-]{1,64}\Z")]
 """What a sender calls a request, so that it may be sent again: a fresh one for each request."""

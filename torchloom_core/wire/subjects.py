@@ -3,7 +3,7 @@
 =================================  ========  ====================================================
 subject                            encoding  what
 =================================  ========  ====================================================
-``tl.telemetry.<run>.<life>``      msgpack   :class:`~torchloom_core.messages.Telemetry`
+``tl.telemetry.<run>.<life>``      msgpack   :class:`~torchloom_core.wire.messages.Telemetry`
 ``tl.evt.<run>.<life>``            JSON      ``Hello``, ``Exit``, ``Note``, in ``TL_REPORT_<run>``
 ``tl.cmd.<run>.<life>``            JSON      ``Command``, in stream ``TL_CMD_<run>``
 ``tl.ack.<run>.<life>``            JSON      ``Ack``, in stream ``TL_REPORT_<run>``

@@ -2,8 +2,8 @@
 
 import msgspec
 
-from torchloom_core.actions import Action
-from torchloom_core.messages import Command, Deed
+from torchloom_core.wire.actions import Action
+from torchloom_core.wire.messages import Command, Deed
 
 RECALLED = "recalled"
 """The status of a command that was taken back, until it is known whether its worker had it."""
