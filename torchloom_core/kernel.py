@@ -14,7 +14,7 @@ from torchloom_core.answers import Answers
 from torchloom_core.arbiter import Arbiter
 from torchloom_core.arbiter.arbiter import Candidate
 from torchloom_core.clock import SECOND_NS
-from torchloom_core.config import Config
+from torchloom_core.config.schema import Config
 from torchloom_core.desired import DesiredKnobs
 from torchloom_core.fleet.state import FleetState
 from torchloom_core.fleet.table import SampleTable

@@ -31,7 +31,7 @@ from typing import Any, Protocol, runtime_checkable
 import msgspec
 import pluggy
 
-from torchloom_core.config import Costs, NotNegative, Positive, Share
+from torchloom_core.config.schema import Costs, NotNegative, Positive, Share
 from torchloom_core.fleet.columns import Floats
 from torchloom_core.fleet.view import Fault, FleetView, Need, grow
 from torchloom_core.wire.actions import (

@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from torchloom_core import config_faults
-from torchloom_core.config import Config, ModelSwitch, convert
+from torchloom_core.config import faults
+from torchloom_core.config.loading import convert
+from torchloom_core.config.schema import Config, ModelSwitch
 from torchloom_core.errors import ConfigError
 from torchloom_core.plugin import Policy, Predictor
 from torchloom_core.plugin_contract import MODEL
@@ -20,7 +21,7 @@ class Place(NamedTuple):
 
     def of(self, *path: str | int) -> str:
         """Return file, line and dotted key."""
-        return config_faults.place(self.source, self.text, path)
+        return faults.place(self.source, self.text, path)
 
 
 def check_predictors(policy: Policy, name: str, config: Config, place: Place) -> None:

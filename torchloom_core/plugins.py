@@ -15,8 +15,9 @@ from typing import Any, Literal
 import msgspec
 import pluggy
 
-from torchloom_core import config_faults
-from torchloom_core.config import Config, PolicySwitch, convert
+from torchloom_core.config import faults
+from torchloom_core.config.loading import convert
+from torchloom_core.config.schema import Config, PolicySwitch
 from torchloom_core.errors import ConfigError, ModelError, PluginError
 from torchloom_core.fleet.view import Need
 from torchloom_core.plugin import PROJECT, Hooks, Policy, Predictor
@@ -302,7 +303,7 @@ def shown(value: object) -> str:
 
 
 def _type_name(annotation: Any) -> str:
-    return config_faults.wanted(annotation) or str(annotation).replace("typing.", "")
+    return faults.wanted(annotation) or str(annotation).replace("typing.", "")
 
 
 def _default_text(option: msgspec.structs.FieldInfo) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from torchloom_core.clock import SECOND_NS
-from torchloom_core.config import Costs
+from torchloom_core.config.schema import Costs
 from torchloom_core.fleet.fault_log import added
 from torchloom_core.fleet.view import FleetView
 from torchloom_core.wire.events import Fault

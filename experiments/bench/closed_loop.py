@@ -9,7 +9,8 @@ from typing import Any
 from figure import Figure, medians
 from msgspec.structs import replace
 
-from torchloom_core.config import Config, convert
+from torchloom_core.config.loading import convert
+from torchloom_core.config.schema import Config
 from torchloom_core.evaluate.arms import Arm
 from torchloom_core.evaluate.runs import Setting, simulate
 from torchloom_core.trace.synthesize import Parameters, synthesize

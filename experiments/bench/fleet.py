@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from torchloom_core.config import Config, convert
+from torchloom_core.config.loading import convert
+from torchloom_core.config.schema import Config
 from torchloom_core.fleet.columns import Floats
 from torchloom_core.plugins import ActivePlugins, activate, discover
 from torchloom_core.wire.messages import Hello, Telemetry

@@ -20,7 +20,7 @@ from templates import RUN, events, telemetry
 
 from torchloom_core import cli
 from torchloom_core.broker import EmbeddedBroker
-from torchloom_core.config import load
+from torchloom_core.config.loading import load
 from torchloom_core.credentials import Credentials
 from torchloom_core.errors import TorchloomError
 from torchloom_core.kernel import Kernel

@@ -10,7 +10,8 @@ import time
 from pathlib import Path
 
 from torchloom_core.clock import SECOND_NS
-from torchloom_core.config import Config, convert
+from torchloom_core.config.loading import convert
+from torchloom_core.config.schema import Config
 from torchloom_core.kernel import Kernel
 from torchloom_core.plugins import ActivePlugins, activate, discover
 from torchloom_core.policy_host import RecordedGuard

@@ -19,7 +19,7 @@ import pytest
 from torchloom_core.broker import EmbeddedBroker, embedded, health, process
 from torchloom_core.broker.binary import find_server
 from torchloom_core.bus import NatsBus
-from torchloom_core.config import parse
+from torchloom_core.config.loading import parse
 from torchloom_core.errors import BrokerError, StateError
 from torchloom_core.weaver.join_file import write_join_file
 from torchloom_core.wire.messages import JoinFile

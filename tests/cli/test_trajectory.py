@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from torchloom_core.clock import SECOND_NS
-from torchloom_core.config import Config
+from torchloom_core.config.schema import Config
 from torchloom_core.kernel import Kernel
 from torchloom_core.plugins import ActivePlugins
 from torchloom_core.policy_host import RecordedGuard

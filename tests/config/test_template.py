@@ -4,10 +4,11 @@ from typing import get_args
 import msgspec
 import pytest
 
-from torchloom_core.config import ACTION_KINDS, ActionRule, Config, PolicySwitch, parse
+from torchloom_core.config.loading import parse
+from torchloom_core.config.schema import ACTION_KINDS, ActionRule, Config, PolicySwitch
+from torchloom_core.config.template import template_text, write_template
 from torchloom_core.errors import ConfigError, StateError
 from torchloom_core.plugins import activate, discover
-from torchloom_core.template import template_text, write_template
 
 
 def tables(cls: type[msgspec.Struct], name: str = "") -> dict[str, list[str]]:

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from torchloom_core.clock import SECOND_NS
-from torchloom_core.config import Config, Costs, Evaluate
+from torchloom_core.config.schema import Config, Costs, Evaluate
 from torchloom_core.evaluate.arms import Arm
 from torchloom_core.evaluate.runs import Setting, installed
 from torchloom_core.evaluate.scene import Scene, draw

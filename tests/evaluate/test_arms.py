@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.evaluate.scenes import CONFIG, COSTS, JOB, policies, write
-from torchloom_core.config import Config, Costs, Evaluate
+from torchloom_core.config.schema import Config, Costs, Evaluate
 from torchloom_core.errors import ConfigError
 from torchloom_core.evaluate.arms import baselines, random_alarms
 from torchloom_core.evaluate.candidates import Asked, candidates

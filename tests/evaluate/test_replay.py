@@ -17,7 +17,7 @@ from tests.evaluate.scenes import (
 )
 from tests.kernel.runs import hello, telemetry
 from torchloom_core.clock import SECOND_NS
-from torchloom_core.config import parse
+from torchloom_core.config.loading import parse
 from torchloom_core.errors import LeakError, PluginError, TraceError
 from torchloom_core.evaluate.arms import Arm
 from torchloom_core.evaluate.candidates import Forecaster

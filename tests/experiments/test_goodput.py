@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from torchloom_core.config import load
+from torchloom_core.config.loading import load
 from torchloom_core.evaluate.job import paid_nodes
 from torchloom_core.evaluate.runs import installed
 from torchloom_core.plugins import activate

@@ -4,7 +4,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from torchloom_core.config import load
+from torchloom_core.config.loading import load
 from torchloom_core.evaluate.candidates import Asked, candidates
 from torchloom_core.evaluate.job import of_trace
 from torchloom_core.evaluate.runs import Setting, installed, simulate

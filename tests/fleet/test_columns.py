@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.kernel.runs import START_NS, hello
 from torchloom_core.clock import SECOND_NS
-from torchloom_core.config import Costs
+from torchloom_core.config.schema import Costs
 from torchloom_core.fleet.state import FleetState
 from torchloom_core.fleet.view import Need
 from torchloom_core.wire.messages import Telemetry

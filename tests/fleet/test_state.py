@@ -4,7 +4,7 @@ import pytest
 
 from tests.kernel.runs import LR, START_NS, hello, telemetry
 from torchloom_core.clock import SECOND_NS
-from torchloom_core.config import Costs
+from torchloom_core.config.schema import Costs
 from torchloom_core.fleet.state import FleetState
 from torchloom_core.wire.messages import Drain, Exit, Hello, KnobSpec, Note, SetKnob
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.kernel.runs import START_NS, hello, telemetry
 from torchloom_core.clock import SECOND_NS
-from torchloom_core.config import Costs
+from torchloom_core.config.schema import Costs
 from torchloom_core.fleet.state import FleetState
 from torchloom_core.fleet.table import SampleTable
 from torchloom_core.fleet.view import Need

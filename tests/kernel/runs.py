@@ -7,7 +7,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from torchloom_core.clock import SECOND_NS
-from torchloom_core.config import Config, parse
+from torchloom_core.config.loading import parse
+from torchloom_core.config.schema import Config
 from torchloom_core.fleet.view import FleetView, Need
 from torchloom_core.kernel import Kernel
 from torchloom_core.plugins import ActivePlugins, ActivePolicy

@@ -19,7 +19,7 @@ from tests.kernel.runs import (
     three_groups,
 )
 from torchloom_core.clock import SECOND_NS, moment_text
-from torchloom_core.config import Config
+from torchloom_core.config.schema import Config
 from torchloom_core.plugins import ActivePlugins
 from torchloom_core.summaries import summarise
 from torchloom_core.trajectory.reader import lives

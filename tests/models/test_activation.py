@@ -5,7 +5,8 @@ import pytest
 from msgspec.structs import replace
 
 from tests.models.plugins import Blind, Heat, info
-from torchloom_core.config import Config, parse
+from torchloom_core.config.loading import parse
+from torchloom_core.config.schema import Config
 from torchloom_core.errors import ConfigError, ModelError
 from torchloom_core.evaluate.intervals import exact_share
 from torchloom_core.models.fit import fit

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from torchloom_core.config import Config
+from torchloom_core.config.schema import Config
 from torchloom_core.errors import ConfigError
 from torchloom_core.fleet.view import Need
 from torchloom_core.plugins import ActivePlugins, PluginInfo, activate

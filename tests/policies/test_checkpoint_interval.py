@@ -5,7 +5,7 @@ import pytest
 
 from tests.kernel.runs import Run, active, hello, make_kernel, of, only
 from torchloom_core.checkpointing import daly_s, ettr
-from torchloom_core.config import Costs
+from torchloom_core.config.schema import Costs
 from torchloom_core.plugin import ChangeKnob, Fault, Forecast, SaveCheckpoint
 from torchloom_core.testing import view_of
 from torchloom_core.testing.views import EPOCH_S

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.kernel.runs import Run, active, hello, make_kernel, of, only
-from torchloom_core.config import Costs
+from torchloom_core.config.schema import Costs
 from torchloom_core.plugin import Alert, CordonNode, DrainGroup, Forecast, Migrate
 from torchloom_core.testing import view_of
 from torchloom_core.testing.views import EPOCH_S

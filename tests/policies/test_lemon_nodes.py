@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy.stats import gamma
 
 from tests.kernel.runs import Run, active, hello, make_kernel, of, only
-from torchloom_core.config import Costs
+from torchloom_core.config.schema import Costs
 from torchloom_core.fleet.state import FleetState
 from torchloom_core.plugin import CordonNode, Fault, Migrate
 from torchloom_core.testing import view_of

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.kernel.runs import Calls, Run, active, hello, make_kernel, telemetry
-from torchloom_core.config import Costs
+from torchloom_core.config.schema import Costs
 from torchloom_core.plugin import Fault
 from torchloom_core.run_failures import Rollbacks, RunFailures
 from torchloom_core.testing import view_of

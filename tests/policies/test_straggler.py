@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchloom_core.config import Costs
+from torchloom_core.config.schema import Costs
 from torchloom_core.plugin import Migrate
 from torchloom_core.testing import view_of
 from torchloom_policies.straggler import StragglerPolicy

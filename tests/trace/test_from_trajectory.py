@@ -15,7 +15,8 @@ from tests.kernel.inputs import scripts
 from tests.kernel.runs import START_NS, Calls, active, hello, proposal, telemetry
 from torchloom_core.cli.trace_make_commands import from_trajectory as command
 from torchloom_core.clock import SECOND_NS
-from torchloom_core.config import Config, parse
+from torchloom_core.config.loading import parse
+from torchloom_core.config.schema import Config
 from torchloom_core.errors import StateError, TraceError
 from torchloom_core.fleet.view import FleetView, Need
 from torchloom_core.kernel import Kernel

@@ -14,7 +14,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from torchloom_core.config import Config
+from torchloom_core.config.schema import Config
 from torchloom_core.errors import StateError
 from torchloom_core.trajectory.layout import PartKind, newest_epoch, part_paths
 from torchloom_core.trajectory.reader import Recorded, lives

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from torchloom_core.config import Config
+from torchloom_core.config.schema import Config
 from torchloom_core.kernel import Kernel
 from torchloom_core.plugins import ActivePlugins
 from torchloom_core.policy_host import RecordedGuard

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from torchloom_core.config import Config, parse
+from torchloom_core.config.loading import parse
+from torchloom_core.config.schema import Config
 from torchloom_core.errors import StateError
 from torchloom_core.trajectory.layout import part_paths, run_folder
 from torchloom_core.trajectory.reader import lives

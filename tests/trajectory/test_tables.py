@@ -7,7 +7,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from torchloom_core.config import Config, Costs
+from torchloom_core.config.schema import Config, Costs
 from torchloom_core.errors import StateError
 from torchloom_core.fleet.state import FleetState
 from torchloom_core.trajectory.layout import part_paths

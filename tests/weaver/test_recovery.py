@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.kernel.runs import START_NS, Run, hello, make_kernel, of, only, three_groups
 from tests.kernel.worlds import CONFIG, World, do, settle, start, steps
-from torchloom_core.config import Config
+from torchloom_core.config.schema import Config
 from torchloom_core.errors import StateError
 from torchloom_core.trajectory.writer import TrajectoryWriter
 from torchloom_core.weaver.outbox import AT_KEY, At

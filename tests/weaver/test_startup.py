@@ -14,7 +14,7 @@ import pytest
 from torchloom_core.broker import EmbeddedBroker
 from torchloom_core.bus import NatsBus, link
 from torchloom_core.bus.store import Store
-from torchloom_core.config import parse
+from torchloom_core.config.loading import parse
 from torchloom_core.errors import BrokerError, KernelFailure, StateError, SupersededError
 from torchloom_core.kernel import Kernel
 from torchloom_core.plugins import ActivePlugins

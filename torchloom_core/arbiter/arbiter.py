@@ -7,9 +7,9 @@ from typing import Literal
 
 import msgspec
 
-from torchloom_core import config
 from torchloom_core.arbiter.rails import PERSON_RAILS, POLICY_RAILS, Case, Situation
 from torchloom_core.clock import SECOND_NS
+from torchloom_core.config import schema
 from torchloom_core.kept import KeptTable
 from torchloom_core.wire.actions import kind_of, target_of
 from torchloom_core.wire.events import Proposed, Verdict
@@ -33,7 +33,7 @@ class Candidate:
 class Arbiter:
     """Remember what was granted, hold what waits for a person, and decide the rest."""
 
-    def __init__(self, rails: config.Arbiter) -> None:
+    def __init__(self, rails: schema.Arbiter) -> None:
         self._rails = rails
         self._memory_ns = round(_memory_s(rails) * SECOND_NS)
         self.grants: KeptTable[Granted] = KeptTable("grant")
@@ -181,7 +181,7 @@ class Arbiter:
             )
 
 
-def _memory_s(rails: config.Arbiter) -> float:
+def _memory_s(rails: schema.Arbiter) -> float:
     """Return how long past grants matter to some rail, seconds."""
     cooldowns = (rule.cooldown_s or 0.0 for rule in rails.actions.values())
     return max(_HOUR_S, rails.cooldown_s, rails.breaker.window_s, *cooldowns)

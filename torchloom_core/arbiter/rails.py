@@ -8,8 +8,8 @@ from collections.abc import Callable, Collection, Set
 from dataclasses import dataclass
 from typing import Protocol
 
-from torchloom_core import config
 from torchloom_core.clock import SECOND_NS
+from torchloom_core.config import schema
 from torchloom_core.wire.actions import (
     HIGH_IMPACT,
     Action,
@@ -63,7 +63,7 @@ class Case:
     policy: str
     proposed_ns: int
     now_ns: int
-    rails: config.Arbiter
+    rails: schema.Arbiter
     past: Collection[Granted]
     situation: Situation
 
@@ -73,9 +73,9 @@ class Case:
         return kind_of(self.proposal.action)
 
     @property
-    def rule(self) -> config.ActionRule:
+    def rule(self) -> schema.ActionRule:
         """What the config says of this kind of action."""
-        return self.rails.actions.get(self.kind, config.ActionRule())
+        return self.rails.actions.get(self.kind, schema.ActionRule())
 
     def within(self, window_ns: int) -> list[Granted]:
         """Return the grants of the last ``window_ns``."""

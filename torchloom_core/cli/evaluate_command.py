@@ -14,7 +14,7 @@ from torchloom_core.cli import Terminated
 from torchloom_core.cli.evaluate_progress import progress
 from torchloom_core.cli.options import AsJson
 from torchloom_core.cli.output import console
-from torchloom_core.config import load
+from torchloom_core.config.loading import load
 from torchloom_core.errors import ConfigError, WorkerLost
 
 # What simulates and scores is heavy, and `torchloom --help` should not wait for it.

@@ -11,7 +11,8 @@ from cyclopts.validators import Number
 
 from torchloom_core.cli.options import AsJson, ConfigPath
 from torchloom_core.cli.output import console, print_json
-from torchloom_core.config import Config, load
+from torchloom_core.config.loading import load
+from torchloom_core.config.schema import Config
 from torchloom_core.errors import ConfigError
 from torchloom_core.suggest import nearest
 

@@ -6,8 +6,8 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from torchloom_core.cli.output import console
-from torchloom_core.config import DEFAULT_PATH
-from torchloom_core.template import write_template
+from torchloom_core.config.loading import DEFAULT_PATH
+from torchloom_core.config.template import write_template
 
 
 def init(

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from torchloom_core.cli.options import ConfigPath
 from torchloom_core.cli.output import console
-from torchloom_core.config import load
+from torchloom_core.config.loading import load
 from torchloom_core.credentials import Credentials
 from torchloom_core.errors import ConfigError, StateError
 from torchloom_core.files import write_private

@@ -7,7 +7,8 @@ from typing import Annotated
 from cyclopts import Group, Parameter
 from cyclopts.validators import Number
 
-from torchloom_core.config import Config, load
+from torchloom_core.config.loading import load
+from torchloom_core.config.schema import Config
 
 _CONNECTION = Group("Which run", sort_key=10)
 

@@ -4,7 +4,8 @@ from typing import TYPE_CHECKING, Any
 
 from torchloom_core.cli.options import AsJson, ConfigPath
 from torchloom_core.cli.output import console, print_json
-from torchloom_core.config import Config, load
+from torchloom_core.config.loading import load
+from torchloom_core.config.schema import Config
 
 if TYPE_CHECKING:
     from torchloom_core.plugins import PluginInfo

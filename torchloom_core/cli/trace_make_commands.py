@@ -7,7 +7,7 @@ from cyclopts import Parameter
 
 from torchloom_core.cli.options import AsJson
 from torchloom_core.cli.trace_view import tell
-from torchloom_core.config import convert, read_text, read_toml
+from torchloom_core.config.loading import convert, read_text, read_toml
 
 Force = Annotated[bool, Parameter(negative="", show_default=False)]
 

@@ -15,7 +15,7 @@ from rich.markup import escape
 from torchloom_core.cli.options import AsJson, ConfigPath
 from torchloom_core.cli.output import console, print_json
 from torchloom_core.clock import SECOND_NS
-from torchloom_core.config import load
+from torchloom_core.config.loading import load
 from torchloom_core.errors import ConfigError, StateError
 from torchloom_core.suggest import nearest
 from torchloom_core.summaries import KINDS, summarise

@@ -11,7 +11,7 @@ import msgspec
 
 from torchloom_core.cli.options import Connection
 from torchloom_core.cli.output import console
-from torchloom_core.config import Config
+from torchloom_core.config.schema import Config
 from torchloom_core.errors import BrokerError, RequestError
 from torchloom_core.summaries import summarise
 from torchloom_core.wire.codec import UNREADABLE

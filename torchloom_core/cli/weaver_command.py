@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from torchloom_core.cli.options import ConfigPath
-from torchloom_core.config import DEFAULT_PATH, load
+from torchloom_core.config.loading import DEFAULT_PATH, load
 
 log = logging.getLogger(__name__)
 

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator
 
-from torchloom_core.config import Config
+from torchloom_core.config.schema import Config
 from torchloom_core.evaluate.job import FIRST_INTERVAL_S, INSURANCE_S
 from torchloom_core.evaluate.runs import Setting
 from torchloom_core.evaluate.scene import DAY_NS, span_ns

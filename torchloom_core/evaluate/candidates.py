@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from torchloom_core.config import Config
+from torchloom_core.config.schema import Config
 from torchloom_core.errors import ConfigError
 from torchloom_core.evaluate.arms import INTERVAL_POLICY, Arm
 from torchloom_core.models.model import SUFFIX

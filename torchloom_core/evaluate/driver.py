@@ -13,7 +13,7 @@ from operator import attrgetter
 import numpy as np
 
 from torchloom_core.clock import SECOND_NS
-from torchloom_core.config import Config
+from torchloom_core.config.schema import Config
 from torchloom_core.evaluate.crew import Crew
 from torchloom_core.evaluate.deeds import Ledger
 from torchloom_core.evaluate.results import TimelineEntry

@@ -9,7 +9,8 @@ from msgspec.structs import replace
 
 from torchloom_core import __version__
 from torchloom_core.clock import SECOND_NS
-from torchloom_core.config import DEFAULT_PATH, Config
+from torchloom_core.config.loading import DEFAULT_PATH
+from torchloom_core.config.schema import Config
 from torchloom_core.errors import ConfigError
 from torchloom_core.evaluate import assumptions
 from torchloom_core.evaluate.arms import FORECAST_POLICY, Arm

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from torchloom_core.clock import SECOND_NS
-from torchloom_core.config import Costs
+from torchloom_core.config.schema import Costs
 from torchloom_core.errors import PluginError
 from torchloom_core.evaluate.alarms import Judged
 from torchloom_core.evaluate.labels import Task, incidents, outcomes

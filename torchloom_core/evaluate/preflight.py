@@ -6,7 +6,7 @@ import math
 from msgspec.structs import replace
 
 from torchloom_core.clock import SECOND_NS, moment_text
-from torchloom_core.config import Config
+from torchloom_core.config.schema import Config
 from torchloom_core.errors import ConfigError
 from torchloom_core.evaluate.arms import Arm
 from torchloom_core.evaluate.candidates import Asked, forecasters

@@ -13,7 +13,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from torchloom_core.clock import SECOND_NS
-from torchloom_core.config import Config
+from torchloom_core.config.schema import Config
 from torchloom_core.evaluate.alarms import told
 from torchloom_core.evaluate.arms import Arm
 from torchloom_core.evaluate.hindcasts import Hindcasts, judge

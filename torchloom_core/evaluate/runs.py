@@ -12,7 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from torchloom_core.clock import SECOND_NS
-from torchloom_core.config import Config
+from torchloom_core.config.schema import Config
 from torchloom_core.evaluate.arms import Arm
 from torchloom_core.evaluate.driver import Driver, entry_of, is_told
 from torchloom_core.evaluate.foresight import FORETOLD_INFO, Foretold, know_it_all

@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 
 from torchloom_core.clock import SECOND_NS
-from torchloom_core.config import Evaluate
+from torchloom_core.config.schema import Evaluate
 from torchloom_core.errors import TraceError
 from torchloom_core.evaluate.job import paid_nodes
 from torchloom_core.simulate.hits import hits

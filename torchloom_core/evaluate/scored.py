@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from msgspec.structs import replace
 
-from torchloom_core.config import Config
+from torchloom_core.config.schema import Config
 from torchloom_core.errors import PluginError, TraceError
 from torchloom_core.evaluate.alarms import Judged, threshold_for
 from torchloom_core.evaluate.candidates import Forecaster

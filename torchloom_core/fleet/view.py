@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchloom_core.clock import SECOND_NS
-from torchloom_core.config import Costs
+from torchloom_core.config.schema import Costs
 from torchloom_core.fleet.columns import AnyArray, Floats, Ints
 from torchloom_core.wire.events import Fault as Fault
 from torchloom_core.wire.events import Forecast

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from torchloom_core.config import convert
+from torchloom_core.config.loading import convert
 from torchloom_core.errors import PluginError, TorchloomError
 from torchloom_core.plugin import Predictor
 from torchloom_core.plugin_contract import needs_problem, pace_problem

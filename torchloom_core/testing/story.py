@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from torchloom_core.config import Costs
+from torchloom_core.config.schema import Costs
 from torchloom_core.fleet.columns import Floats
 from torchloom_core.fleet.rings import samples_in
 from torchloom_core.fleet.view import Fault, FleetView, Need

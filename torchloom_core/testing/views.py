@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from torchloom_core.clock import SECOND_NS
-from torchloom_core.config import Costs
+from torchloom_core.config.schema import Costs
 from torchloom_core.fleet.columns import Floats, Ints, Ring
 from torchloom_core.fleet.rings import Rings
 from torchloom_core.fleet.view import Fault, FleetView

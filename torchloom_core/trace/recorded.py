@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from torchloom_core.config import Config
+from torchloom_core.config.schema import Config
 from torchloom_core.errors import MessageError, TraceError
 from torchloom_core.trace.bundle import Bundle
 from torchloom_core.trace.schema import INPUTS

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 import msgspec
 from msgspec.structs import replace
 
-from torchloom_core.config import Costs
+from torchloom_core.config.schema import Costs
 from torchloom_core.trace.schema import ActionTaken, Component, Event, Job, Placement, Row
 from torchloom_core.wire.actions import Action, kind_of
 from torchloom_core.wire.events import Input, NodeFault, Notice, Outcome, Output, Verdict

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from torchloom_core.clock import SECOND_NS
-from torchloom_core.config import Costs
+from torchloom_core.config.schema import Costs
 from torchloom_core.errors import PluginError
 from torchloom_core.fleet.state import FleetState
 from torchloom_core.fleet.table import SampleTable

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 import pyarrow as pa
 
-from torchloom_core.config import Config
+from torchloom_core.config.schema import Config
 from torchloom_core.errors import StateError
 from torchloom_core.policy_host import OVERRAN
 from torchloom_core.trajectory.columns import decode

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from torchloom_core import __version__
-from torchloom_core.config import Config
+from torchloom_core.config.schema import Config
 from torchloom_core.errors import StateError
 from torchloom_core.trajectory.columns import TelemetryStream
 from torchloom_core.trajectory.layout import META, Line, Meta, life_folder, state_error

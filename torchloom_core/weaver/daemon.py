@@ -16,7 +16,7 @@ import msgspec
 from torchloom_core.admission import unwanted
 from torchloom_core.bus import NatsBus
 from torchloom_core.clock import SystemClock
-from torchloom_core.config import Config
+from torchloom_core.config.schema import Config
 from torchloom_core.enrolment import Enrolment
 from torchloom_core.errors import KernelFailure, StateError, SupersededError, TorchloomError
 from torchloom_core.kernel import Kernel

@@ -14,7 +14,7 @@ from typing import Any
 from torchloom_core.broker import EmbeddedBroker
 from torchloom_core.bus import NatsBus
 from torchloom_core.clock import SystemClock
-from torchloom_core.config import Config
+from torchloom_core.config.schema import Config
 from torchloom_core.enrolment import Enrolment
 from torchloom_core.errors import BrokerError, OvertakenError, SupersededError
 from torchloom_core.grants import Grants

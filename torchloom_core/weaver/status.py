@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from torchloom_core.clock import SECOND_NS
-from torchloom_core.config import Config
+from torchloom_core.config.schema import Config
 from torchloom_core.kernel import Kernel
 from torchloom_core.plugins import ActivePlugins
 from torchloom_core.wire.actions import kind_of, target_of

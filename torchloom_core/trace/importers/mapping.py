@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from torchloom_core.config import convert, read_text, read_toml
+from torchloom_core.config.loading import convert, read_text, read_toml
 
 SHORT = {
     "t_event": "time",

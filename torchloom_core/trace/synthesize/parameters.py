@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 
 from torchloom_core.clock import SECOND_NS
-from torchloom_core.config import NotNegative, Positive, Share
+from torchloom_core.config.schema import NotNegative, Positive, Share
 
 START_NS = 1_767_225_600 * SECOND_NS
 """1 January 2026, 00:00 UTC: when every synthetic trace begins."""

@@ -8,7 +8,11 @@ from torchloom_core.errors import ConfigError, StateError
 
 def template_text() -> str:
     """Return a config file that holds every key with its default and what it means."""
-    return resources.files("torchloom_core").joinpath("template.toml").read_text(encoding="utf-8")
+    return (
+        resources.files("torchloom_core.config")
+        .joinpath("template.toml")
+        .read_text(encoding="utf-8")
+    )
 
 
 def write_template(path: Path, *, force: bool = False) -> None:

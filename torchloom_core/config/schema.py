@@ -1,21 +1,11 @@
-"""``torchloom.toml``: its shape, how it is read, and what a mistake in it is answered with."""
+"""The shape of ``torchloom.toml``: every table and key, its default and its range."""
 
-import os
-import re
-import tomllib
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 
-from torchloom_core.config_faults import Fault, find_fault, place, unplain
-from torchloom_core.errors import ConfigError
-from torchloom_core.suggest import nearest
 from torchloom_core.wire.actions import Action
 from torchloom_core.wire.limits import Name
-
-DEFAULT_PATH = Path("torchloom.toml")
 
 ACTION_KINDS = frozenset(str(cls.__struct_config__.tag) for cls in get_args(Action))
 """What may stand at ``arbiter.actions.<kind>`` and in ``arbiter.forbidden``."""
@@ -26,8 +16,6 @@ _MOST = 1e9
 Positive = Annotated[float, msgspec.Meta(gt=0, le=_MOST)]
 NotNegative = Annotated[float, msgspec.Meta(ge=0, le=_MOST)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
-
-_T = TypeVar("_T")
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -182,114 +170,3 @@ class ModelSwitch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     model: str
     every_s: Positive | None = None
-
-
-def load(path: Path | None = None, environment: Mapping[str, str] = os.environ) -> Config:
-    """Read the config file, or the defaults where there is none at the default path.
-
-    ``NATS_URL`` and ``NATS_CREDS`` override ``broker.url`` and ``broker.creds``.
-
-    Raises
-    ------
-    ConfigError
-        If the file is missing, is no TOML, or has a key or value that is not allowed.
-    """
-    source = path or DEFAULT_PATH
-    if path is None and not source.exists():
-        config = Config()
-    else:
-        config = parse(read_text(source), str(source))
-    broker = msgspec.structs.replace(
-        config.broker,
-        url=environment.get("NATS_URL", config.broker.url),
-        creds=environment.get("NATS_CREDS", config.broker.creds),
-    )
-    return msgspec.structs.replace(config, broker=broker)
-
-
-def read_text(path: Path) -> str:
-    """Return what a file says, or raise ConfigError."""
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise ConfigError(f"{path}: cannot be read: {reason}") from None
-
-
-def parse(text: str, source: str = "torchloom.toml") -> Config:
-    """Decode the text of a config file; ``source`` names it in errors.
-
-    Raises
-    ------
-    ConfigError
-        If the text is no TOML, or has a key or value that is not allowed.
-    """
-    table = read_toml(text, source)
-    config = convert(table, Config, source, text=text)
-    fault = unplain(table)
-    if fault:
-        raise ConfigError(f"{place(source, text, fault.path)}: {fault.rule}")
-    for name, settings in config.policies.items():
-        mode = {key: settings[key] for key in ("mode",) if key in settings}
-        convert(mode, PolicySwitch, source, f"policies.{name}", text)
-    for kind in config.arbiter.actions:
-        _check_kind(kind, source, text, ("arbiter", "actions", kind))
-    for index, pair in enumerate(config.arbiter.forbidden):
-        _check_kind(pair.action, source, text, ("arbiter", "forbidden", index, "action"))
-    return config
-
-
-def read_toml(text: str, source: str) -> dict[str, Any]:
-    """Return the table that ``text`` holds.
-
-    Raises
-    ------
-    ConfigError
-        If it is no TOML, or nested so deeply that it cannot be read.
-    """
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(_bad_toml(str(error), source, text)) from None
-    except ValueError as error:  # a number of more digits than Python cares to read
-        raise ConfigError(f"{source}: not valid TOML: {error}") from None
-    except RecursionError:
-        raise ConfigError(f"{source}: nested too deeply to be read") from None
-
-
-def convert(table: Any, cls: type[_T], source: str, prefix: str = "", text: str = "") -> _T:
-    """Turn a TOML table into a struct.
-
-    Parameters
-    ----------
-    source, prefix : str
-        The file, and the dotted key of the table in it.
-    text : str
-        What the file holds, to find the line of a fault in.
-
-    Raises
-    ------
-    ConfigError
-        Naming the file, the line where it is known, the key, and what is allowed there.
-    """
-    try:
-        return msgspec.convert(table, cls)
-    except RecursionError:
-        raise ConfigError(f"{source}: nested too deeply to be read") from None
-    except msgspec.ValidationError as error:
-        fault = find_fault(table, cls) or Fault((), str(error))
-        path = (*filter(None, prefix.split(".")), *fault.path)
-        raise ConfigError(f"{place(source, text, path)}: {fault.rule}") from None
-
-
-def _check_kind(kind: str, source: str, text: str, path: tuple[str | int, ...]) -> None:
-    if kind not in ACTION_KINDS:
-        where = place(source, text, path)
-        raise ConfigError(f"{where}: no action is called {kind!r}{nearest(kind, ACTION_KINDS)}")
-
-
-def _bad_toml(message: str, source: str, text: str) -> str:
-    """Move the line that tomllib names at the end to where an editor looks for it."""
-    what, _, at = message.rpartition(" (at ")
-    line = re.match(r"line (\d+)", at)
-    return f"{source}:{line[1] if line else len(text.splitlines())}: not valid TOML: {what}"

@@ -5,7 +5,8 @@ from typing import Annotated, Literal
 import msgspec
 import pytest
 
-from torchloom_core.config import ACTION_KINDS, Config, convert, load, parse
+from torchloom_core.config.loading import convert, load, parse
+from torchloom_core.config.schema import ACTION_KINDS, Config
 from torchloom_core.errors import ConfigError
 
 NO_ENVIRONMENT: dict[str, str] = {}
