@@ -1,7 +1,7 @@
 import pytest
 from hypothesis import HealthCheck, settings
 
-from torchloom_core.broker import EmbeddedBroker
+from torchloom_core.transport.broker import EmbeddedBroker
 
 # How fast the machine is decides no test.
 settings.register_profile(

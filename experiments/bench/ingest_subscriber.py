@@ -20,12 +20,12 @@ from fleet import ROUND, RUN, config, plugins
 from nats.aio.msg import Msg
 from scene import say
 
-from torchloom_core.bus import NatsBus
 from torchloom_core.clock import SystemClock
 from torchloom_core.fleet.view import FleetView, Need
 from torchloom_core.plugins import ActivePolicy
 from torchloom_core.trajectory.layout import run_folder
 from torchloom_core.trajectory.writer import TrajectoryWriter
+from torchloom_core.transport import NatsBus
 from torchloom_core.weaver import Weaver
 from torchloom_core.wire import subjects
 from torchloom_core.wire.codec import decode_telemetry

@@ -9,10 +9,10 @@ from typing import Any
 
 from experiments.chaos import record
 from experiments.chaos.script import Wish
-from torchloom_core.bus import ControlClient
 from torchloom_core.cli.options import Connection
 from torchloom_core.cli.weaver_client import find_weaver
 from torchloom_core.errors import TorchloomError
+from torchloom_core.transport import ControlClient
 
 ANSWER_S = 3.0
 TRIES = 4

@@ -19,9 +19,7 @@ from mutation import Mutator, as_json
 from templates import RUN, events, telemetry
 
 from torchloom_core import cli
-from torchloom_core.broker import EmbeddedBroker
 from torchloom_core.config.loading import load
-from torchloom_core.credentials import Credentials
 from torchloom_core.errors import TorchloomError
 from torchloom_core.kernel import Kernel
 from torchloom_core.models.fitted import load_fitted
@@ -29,6 +27,8 @@ from torchloom_core.plugins import activate, discover
 from torchloom_core.policy_host import DeadlineGuard
 from torchloom_core.trajectory.layout import run_folder
 from torchloom_core.trajectory.writer import TrajectoryWriter
+from torchloom_core.transport.broker import EmbeddedBroker
+from torchloom_core.transport.security.credentials import Credentials
 from torchloom_core.wire.actions import ChangeKnob
 from torchloom_core.wire.events import Recovered, Tick
 from torchloom_core.wire.messages import Hello, JoinFile, Telemetry

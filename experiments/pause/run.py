@@ -27,7 +27,7 @@ from typing import Any
 
 import psutil
 
-from torchloom_core.bus import ControlClient
+from torchloom_core.transport import ControlClient
 
 HERE = Path(__file__).parent
 GROUPS = ("g0", "g1")

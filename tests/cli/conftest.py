@@ -14,10 +14,10 @@ import nats
 import pytest
 
 from tests.settled import settle
-from torchloom_core.broker.embedded import EmbeddedBroker
-from torchloom_core.bus.control import serve
-from torchloom_core.bus.quota import Turns
 from torchloom_core.errors import RequestError
+from torchloom_core.transport.broker.embedded import EmbeddedBroker
+from torchloom_core.transport.operator import serve
+from torchloom_core.transport.quota import Turns
 from torchloom_core.wire import subjects
 from torchloom_core.wire.actions import ChangeKnob
 from torchloom_core.wire.codec import encode

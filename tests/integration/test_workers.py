@@ -12,8 +12,8 @@ import nats
 import pytest
 
 from tests.settled import settle
-from torchloom_core import nats_jwt
-from torchloom_core.credentials import Credentials
+from torchloom_core.transport.security import nats_jwt
+from torchloom_core.transport.security.credentials import Credentials
 from torchloom_core.wire import subjects
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(200)]

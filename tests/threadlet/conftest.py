@@ -14,8 +14,8 @@ import pytest
 from nats.js.api import AckPolicy, ConsumerConfig, StreamConfig
 
 from tests.settled import settle
-from torchloom_core.enrolment import Enrolment
-from torchloom_core.grants import Grants
+from torchloom_core.transport.security.enrolment import Enrolment
+from torchloom_core.transport.security.grants import Grants
 from torchloom_core.wire import subjects
 from torchloom_core.wire.codec import (
     decode_ack,

@@ -9,7 +9,7 @@ import nats
 import pytest
 from nats.aio.msg import Msg
 
-from torchloom_core.bus import NatsBus
+from torchloom_core.transport import NatsBus
 from torchloom_core.wire import subjects
 from torchloom_core.wire.messages import Ack, Checkpoint, Command
 from torchloom_threadlet.orders import Orders

@@ -7,8 +7,8 @@ import pytest
 from nats.aio.client import RawCredentials
 
 from tests.settled import settle
-from torchloom_core import nats_jwt
-from torchloom_core.credentials import Credentials
+from torchloom_core.transport.security import nats_jwt
+from torchloom_core.transport.security.credentials import Credentials
 from torchloom_core.wire import codec, subjects
 from torchloom_core.wire.messages import Hello, JoinRequest, Telemetry
 

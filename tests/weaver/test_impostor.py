@@ -10,8 +10,8 @@ import pytest
 from nats.aio.client import RawCredentials
 
 from tests.settled import settle
-from torchloom_core import nats_jwt
-from torchloom_core.credentials import Credentials
+from torchloom_core.transport.security import nats_jwt
+from torchloom_core.transport.security.credentials import Credentials
 from torchloom_core.wire import codec, subjects
 from torchloom_core.wire.messages import Ack, Exit, Hello, JoinRequest, Note, Telemetry
 from torchloom_core.wire.operator import Status
@@ -228,7 +228,7 @@ async def test_a_life_that_was_given_the_name_and_never_began_cannot_take_it_fro
 async def test_a_worker_whose_consumer_is_gone_gets_it_back_with_its_next_hello(
     scene, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("torchloom_core.bus.store._CONSUMER_SURE_S", 0.0)
+    monkeypatch.setattr("torchloom_core.transport.jetstream._CONSUMER_SURE_S", 0.0)
     url, person, joiner = scene
     await person.listen()
     worker = Worker(1000)

@@ -11,15 +11,15 @@ from pathlib import Path
 import psutil
 import pytest
 
-from torchloom_core.broker import EmbeddedBroker
-from torchloom_core.bus import NatsBus, link
-from torchloom_core.bus.store import Store
 from torchloom_core.config.loading import parse
 from torchloom_core.errors import BrokerError, KernelFailure, StateError, SupersededError
 from torchloom_core.kernel import Kernel
 from torchloom_core.plugins import ActivePlugins
 from torchloom_core.trajectory.layout import run_folder
 from torchloom_core.trajectory.reader import lives
+from torchloom_core.transport import NatsBus, connection
+from torchloom_core.transport.broker import EmbeddedBroker
+from torchloom_core.transport.jetstream import Store
 from torchloom_core.weaver import run, startup
 
 pytestmark = pytest.mark.integration
@@ -125,7 +125,7 @@ async def test_a_broker_that_stalls_at_a_step_of_a_start_is_waited_for(start, mo
 
 
 async def test_a_broker_that_stays_away_ends_the_start_with_one_line(start, monkeypatch):
-    monkeypatch.setattr(link, "RETRY_S", 0.3)
+    monkeypatch.setattr(connection, "RETRY_S", 0.3)
 
     async def gone(self):
         await asyncio.Event().wait()

@@ -14,7 +14,7 @@ from torchloom_core.errors import RequestError
 from torchloom_core.wire.operator import Status
 
 if TYPE_CHECKING:
-    from torchloom_core.bus import ControlClient
+    from torchloom_core.transport import ControlClient
 
 _HERE = Connection()
 

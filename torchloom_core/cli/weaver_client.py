@@ -19,7 +19,7 @@ from torchloom_core.wire.events import CommandLife, Outcome
 from torchloom_core.wire.operator import Answer, KnobTable, Page, Status
 
 if TYPE_CHECKING:
-    from torchloom_core.bus import ControlClient
+    from torchloom_core.transport import ControlClient
 
 _ANSWER_S = 5.0
 _TRIES = 2
@@ -71,7 +71,7 @@ def _embedded(config: Config, creds: Path | None) -> Address:
 @asynccontextmanager
 async def open_client(connection: Connection) -> AsyncIterator["ControlClient"]:
     """Connect to the run's broker; BrokerError if it cannot be reached."""
-    from torchloom_core.bus import ControlClient
+    from torchloom_core.transport import ControlClient
 
     address = find_weaver(connection)
     client = await ControlClient.connect(address.url, address.run, address.creds)

@@ -3,10 +3,10 @@
 import socket
 from pathlib import Path
 
-from torchloom_core.broker import EmbeddedBroker, nats_url
 from torchloom_core.config.schema import Config
 from torchloom_core.errors import StateError
 from torchloom_core.files import write_private
+from torchloom_core.transport.broker import EmbeddedBroker, nats_url
 from torchloom_core.wire import codec
 from torchloom_core.wire.messages import JoinFile
 

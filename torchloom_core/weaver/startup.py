@@ -11,16 +11,16 @@ from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from torchloom_core.broker import EmbeddedBroker
-from torchloom_core.bus import NatsBus
 from torchloom_core.clock import SystemClock
 from torchloom_core.config.schema import Config
-from torchloom_core.enrolment import Enrolment
 from torchloom_core.errors import BrokerError, OvertakenError, SupersededError
-from torchloom_core.grants import Grants
 from torchloom_core.plugins import ActivePlugins
 from torchloom_core.trajectory.layout import newest_epoch, run_folder
 from torchloom_core.trajectory.writer import TrajectoryWriter
+from torchloom_core.transport import NatsBus
+from torchloom_core.transport.broker import EmbeddedBroker
+from torchloom_core.transport.security.enrolment import Enrolment
+from torchloom_core.transport.security.grants import Grants
 from torchloom_core.weaver.daemon import Weaver
 from torchloom_core.weaver.join_file import write_join_file
 from torchloom_core.weaver.recovery import Inheritance

@@ -19,12 +19,12 @@ from typing import Annotated
 
 import msgspec
 
-from torchloom_core.broker.binary import find_server
-from torchloom_core.broker.health import Health, greets
-from torchloom_core.broker.process import end, has_ended, is_running, start_detached
-from torchloom_core.credentials import Credentials
 from torchloom_core.errors import BrokerError, StateError, TorchloomError
 from torchloom_core.files import private_folder, write_private
+from torchloom_core.transport.broker.binary import find_server
+from torchloom_core.transport.broker.health import Health, greets
+from torchloom_core.transport.broker.process import end, has_ended, is_running, start_detached
+from torchloom_core.transport.security.credentials import Credentials
 from torchloom_core.wire.codec import MAX_MESSAGE_BYTES, UNREADABLE
 
 _log = logging.getLogger(__name__)

@@ -6,10 +6,10 @@ from typing import Protocol, TypeVar
 
 from nats.aio.msg import Msg
 
-from torchloom_core.bus.quota import Quota
 from torchloom_core.clock import Clock
 from torchloom_core.errors import MessageError
 from torchloom_core.plain_text import Complaints, plain_line
+from torchloom_core.transport.quota import Quota
 from torchloom_core.wire import subjects
 from torchloom_core.wire.codec import MAX_MESSAGE_BYTES, decode_ack, decode_event, decode_telemetry
 from torchloom_core.wire.messages import Ack, Hello, Telemetry, WorkerEvent

@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 
-from torchloom_core.grants import Grants, Life
-from torchloom_core.nats_jwt import is_user_key
 from torchloom_core.plain_text import Complaints
+from torchloom_core.transport.security.grants import Grants, Life
+from torchloom_core.transport.security.nats_jwt import is_user_key
 from torchloom_core.wire import subjects
 from torchloom_core.wire.messages import JoinReply, JoinRequest
 

@@ -1,9 +1,9 @@
 """Keys and credentials of everyone on the embedded broker, and whom its server trusts.
 
 The server runs in operator mode: it trusts one operator, which vouches for four accounts, the
-system's and the three of :mod:`torchloom_core.rights`, where it stands who may do what. The
-rights of a worker, and of a person, are not in their own JWT but in the scope of the key that
-signed it, so that the JWT can only say a name, and a worker's which life of it.
+system's and the three of :mod:`torchloom_core.transport.security.rights`, where it stands who may
+do what. The rights of a worker, and of a person, are not in their own JWT but in the scope of the
+key that signed it, so that the JWT can only say a name, and a worker's which life of it.
 """
 
 import time
@@ -14,11 +14,11 @@ from typing import Literal
 import msgspec
 import nkeys
 
-from torchloom_core import nats_jwt, rights
 from torchloom_core.errors import StateError
 from torchloom_core.files import private_folder, write_private
-from torchloom_core.nats_jwt import Claims
-from torchloom_core.rights import Rights
+from torchloom_core.transport.security import nats_jwt, rights
+from torchloom_core.transport.security.nats_jwt import Claims
+from torchloom_core.transport.security.rights import Rights
 from torchloom_core.wire import subjects
 from torchloom_core.wire.codec import UNREADABLE
 from torchloom_core.wire.limits import Count

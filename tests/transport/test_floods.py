@@ -7,11 +7,11 @@ import urllib.request
 import pytest
 
 from tests.settled import settle
-from torchloom_core.bus import NatsBus, store
-from torchloom_core.bus import quota as quota_module
-from torchloom_core.bus.inlet import Inlet
-from torchloom_core.bus.quota import Quota, Turns
 from torchloom_core.clock import SECOND_NS, ManualClock
+from torchloom_core.transport import NatsBus, jetstream
+from torchloom_core.transport import quota as quota_module
+from torchloom_core.transport.inbound import Inlet
+from torchloom_core.transport.quota import Quota, Turns
 from torchloom_core.wire import codec, subjects
 from torchloom_core.wire.messages import JoinReply
 
@@ -157,7 +157,7 @@ async def test_a_flood_of_one_kind_is_not_in_the_way_of_another(bus, broker):
 async def test_of_one_workers_reports_the_oldest_go_and_anothers_stay(
     broker, connect_bus, connect_worker, make, monkeypatch
 ):
-    monkeypatch.setattr(store, "_REPORTS_KEPT", 5)
+    monkeypatch.setattr(jetstream, "_REPORTS_KEPT", 5)
     bus = await connect_bus()
     for name, count in (("g0-0", 9), ("g1-0", 2)):
         worker = await connect_worker(name)

@@ -12,11 +12,11 @@ from nats.aio.msg import Msg
 from nats.micro.request import Request
 from nats.micro.service import Service, ServiceConfig
 
-from torchloom_core.bus.link import Link
-from torchloom_core.bus.quota import Quota, Turns
 from torchloom_core.errors import MessageError, RequestError, TorchloomError
-from torchloom_core.nats_jwt import user_name
 from torchloom_core.plain_text import Complaints
+from torchloom_core.transport.connection import Link
+from torchloom_core.transport.quota import Quota, Turns
+from torchloom_core.transport.security.nats_jwt import user_name
 from torchloom_core.wire import subjects
 from torchloom_core.wire.codec import MAX_MESSAGE_BYTES, encode
 from torchloom_core.wire.messages import SCHEMA_VERSION

@@ -10,12 +10,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.settled import settle
-from torchloom_core import nats_jwt
-from torchloom_core.broker.binary import find_server
-from torchloom_core.bus import NatsBus, store
-from torchloom_core.bus.inlet import Inlet
 from torchloom_core.clock import ManualClock
 from torchloom_core.errors import BrokerError, RefusedByBrokerError
+from torchloom_core.transport import NatsBus, jetstream
+from torchloom_core.transport.broker.binary import find_server
+from torchloom_core.transport.inbound import Inlet
+from torchloom_core.transport.security import nats_jwt
 from torchloom_core.wire import codec, subjects
 from torchloom_core.wire.messages import Exit, JoinReply, JoinRequest, Telemetry
 
@@ -220,12 +220,12 @@ async def test_what_is_left_of_a_consumer_that_cannot_be_deleted_goes_by_itself(
 async def test_a_consumer_that_nobody_asked_for_long_is_made_again_when_its_worker_returns(
     bus, monkeypatch
 ):
-    monkeypatch.setattr(store, "_CONSUMER_IDLE_S", 0.2)
+    monkeypatch.setattr(jetstream, "_CONSUMER_IDLE_S", 0.2)
     await bus.add_workers([("g0-0", 1)])
     async with asyncio.timeout(60):
         while await consumers(bus):  # noqa: ASYNC110  (the server's own clock)
             await asyncio.sleep(0.05)
-    monkeypatch.setattr(store, "_CONSUMER_SURE_S", 0.0)
+    monkeypatch.setattr(jetstream, "_CONSUMER_SURE_S", 0.0)
     await bus.add_workers([("g0-0", 1)])
     assert await consumers(bus) == {"g0-0_1"}
 

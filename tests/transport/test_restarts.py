@@ -5,8 +5,8 @@ import contextlib
 
 import pytest
 
-from torchloom_core.bus import link
 from torchloom_core.errors import BrokerError
+from torchloom_core.transport import connection
 from torchloom_core.wire import codec, subjects
 
 
@@ -123,7 +123,7 @@ async def test_a_graceful_stop_of_the_broker_is_survived_too(bus, broker):
 async def test_a_broker_that_stays_away_is_one_clear_line(
     bus, broker, kill_broker, make, monkeypatch
 ):
-    monkeypatch.setattr(link, "RETRY_S", 0.2)
+    monkeypatch.setattr(connection, "RETRY_S", 0.2)
     await kill_broker()
     with pytest.raises(BrokerError) as caught:
         await bus.send([make.command()])

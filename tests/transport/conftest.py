@@ -9,8 +9,8 @@ import pytest
 from nats.aio.client import RawCredentials
 
 from tests.settled import settle
-from torchloom_core import nats_jwt
-from torchloom_core.bus import NatsBus
+from torchloom_core.transport import NatsBus
+from torchloom_core.transport.security import nats_jwt
 from torchloom_core.wire import subjects
 from torchloom_core.wire.messages import Ack, Command, Hello, Pause, Telemetry
 

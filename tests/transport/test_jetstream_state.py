@@ -2,8 +2,8 @@
 
 import pytest
 
-from torchloom_core.bus.store import WHOLE_KEY
 from torchloom_core.errors import BrokerError, OvertakenError, RefusedByBrokerError, StateError
+from torchloom_core.transport.jetstream import WHOLE_KEY
 from torchloom_core.wire.codec import MAX_MESSAGE_BYTES
 
 

@@ -10,8 +10,8 @@ import pytest
 from nats.aio.client import RawCredentials
 
 from tests.settled import settle
-from torchloom_core import nats_jwt, rights
-from torchloom_core.credentials import Keys
+from torchloom_core.transport.security import nats_jwt, rights
+from torchloom_core.transport.security.credentials import Keys
 from torchloom_core.wire import codec, subjects
 from torchloom_core.wire.messages import Hold, JoinReply, JoinRequest, RollCall
 

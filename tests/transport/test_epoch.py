@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from torchloom_core.bus import NatsBus, store
+from torchloom_core.transport import NatsBus, jetstream
 
 DEADLINE_S = 60
 
@@ -126,7 +126,7 @@ async def test_a_weaver_that_hears_of_an_epoch_that_is_none_goes_on(connect_bus,
 
 async def test_the_first_epoch_after_a_lost_state_is_above_every_one_of_it(bus, monkeypatch):
     now_s = 1_800_000_000.0
-    monkeypatch.setattr(store, "time", SimpleNamespace(time=lambda: now_s))
+    monkeypatch.setattr(jetstream, "time", SimpleNamespace(time=lambda: now_s))
     lost = [await bus.claim_epoch() for _ in range(5)]
     await bus._store._js.purge_stream("KV_TL_run")
     now_s += len(lost)  # a Weaver takes longer than a second to come and go

@@ -11,9 +11,9 @@ from typing import TypeVar
 import nats.errors
 import nats.js.errors
 
-from torchloom_core.broker.binary import check_version
 from torchloom_core.errors import BrokerError, RefusedByBrokerError
 from torchloom_core.nats_client import GuardedClient, NatsClient
+from torchloom_core.transport.broker.binary import check_version
 from torchloom_core.wire.limits import CREDS
 
 _log = logging.getLogger(__name__)

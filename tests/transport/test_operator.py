@@ -7,9 +7,9 @@ import nats
 import pytest
 
 from tests.settled import settle
-from torchloom_core.bus import ControlClient
 from torchloom_core.errors import BrokerError, KnobError, RequestError
-from torchloom_core.nats_jwt import new_seed
+from torchloom_core.transport import ControlClient
+from torchloom_core.transport.security.nats_jwt import new_seed
 
 
 @pytest.fixture

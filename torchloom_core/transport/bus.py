@@ -21,14 +21,14 @@ import nats.errors
 from nats.aio.msg import Msg
 from nats.micro.service import Service
 
-from torchloom_core.bus import control
-from torchloom_core.bus.inlet import Inlet, Malformed, Receive
-from torchloom_core.bus.link import Admits, Link
-from torchloom_core.bus.quota import Quota, Turns
-from torchloom_core.bus.store import EPOCH_KEY, Left, Store
 from torchloom_core.clock import Clock, SystemClock
 from torchloom_core.errors import BrokerError, MessageError
 from torchloom_core.plain_text import plain_line
+from torchloom_core.transport import operator
+from torchloom_core.transport.connection import Admits, Link
+from torchloom_core.transport.inbound import Inlet, Malformed, Receive
+from torchloom_core.transport.jetstream import EPOCH_KEY, Left, Store
+from torchloom_core.transport.quota import Quota, Turns
 from torchloom_core.wire import subjects
 from torchloom_core.wire.codec import decode_join_request, encode
 from torchloom_core.wire.messages import Command, Hold, JoinReply, JoinRequest, RollCall
@@ -222,14 +222,14 @@ class NatsBus:
         await self._link.settle()
         await self._look_at_epoch()
 
-    async def serve(self, handlers: Mapping[str, control.Handler]) -> None:
+    async def serve(self, handlers: Mapping[str, operator.Handler]) -> None:
         """Answer people's requests, each verb with its handler."""
         for verbs in (handlers.keys() & _KILL_SWITCH, handlers.keys() - _KILL_SWITCH):
             if verbs:
                 chosen = {verb: handlers[verb] for verb in handlers if verb in verbs}
                 # One each: whoever has asked too much may still throw the switch.
-                door = await self._door(control.Gate(self._clock.now_ns).admits)
-                service = await control.serve(door.client, self._run, chosen, self._turns)
+                door = await self._door(operator.Gate(self._clock.now_ns).admits)
+                service = await operator.serve(door.client, self._run, chosen, self._turns)
                 self._services.append(service)
                 await door.settle()
 

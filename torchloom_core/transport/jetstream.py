@@ -27,8 +27,8 @@ from nats.js.api import (
 )
 from nats.js.kv import KeyValue
 
-from torchloom_core.bus.link import Link
 from torchloom_core.errors import BrokerError, OvertakenError, SupersededError
+from torchloom_core.transport.connection import Link
 from torchloom_core.wire import subjects
 from torchloom_core.wire.limits import MAX_WORKERS
 

@@ -1,0 +1,1 @@
+"""Keys, credentials and rights of everyone on the broker."""
