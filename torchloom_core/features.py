@@ -4,8 +4,7 @@ A predictor builds one :class:`Features`, takes its ``needs`` and ``fault_memory
 own, and calls ``compute`` with every view, in ``fit`` and in ``forecast`` alike.
 """
 
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import NamedTuple
@@ -15,9 +14,9 @@ from numpy.typing import NDArray
 
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.errors import PluginError
-from torchloom_core.fleet.columns import Floats
-from torchloom_core.fleet.rings import samples_in
-from torchloom_core.fleet.view import Fault, FleetView, Need
+from torchloom_core.plugin.arrays import Floats, samples_in
+from torchloom_core.plugin.faults import incidents, places_of
+from torchloom_core.plugin.view import FleetView, Need
 from torchloom_core.window_sums import WindowSums
 
 MEMORY_HALF_LIVES = 5
@@ -187,32 +186,6 @@ class History(NamedTuple):
     since_s: Floats
     in_rack: Floats
     decayed: Floats
-
-
-def places_of(view: FleetView) -> list[str]:
-    """Return each worker's node, or the worker itself where its node is unknown."""
-    return [node or worker for node, worker in zip(view.node, view.workers, strict=True)]
-
-
-def incidents(faults: Iterable[Fault], incident_s: float) -> list[int]:
-    """Return when the incidents of one place began, ns since the epoch, oldest first.
-
-    Faults closer together than ``incident_s`` are one incident: a node that dies takes all its
-    workers along.
-
-    Parameters
-    ----------
-    faults : iterable of Fault
-        Those of the place, oldest first.
-    """
-    incident_ns = incident_s * SECOND_NS
-    began: list[int] = []
-    latest_ns = -math.inf
-    for fault in faults:
-        if fault.ts_ns - latest_ns > incident_ns:
-            began.append(fault.ts_ns)
-        latest_ns = fault.ts_ns
-    return began
 
 
 def in_words(seconds: float) -> str:

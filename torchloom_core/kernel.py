@@ -18,12 +18,12 @@ from torchloom_core.config.schema import Config
 from torchloom_core.desired import DesiredKnobs
 from torchloom_core.fleet.state import FleetState
 from torchloom_core.fleet.table import SampleTable
-from torchloom_core.fleet.view import FleetView, Need
 from torchloom_core.forecasts import Forecasts
 from torchloom_core.kept import Changes
 from torchloom_core.ledger import Ledger
 from torchloom_core.operations import Operations
 from torchloom_core.pause_hold import PauseHold
+from torchloom_core.plugin.view import FleetView, Need
 from torchloom_core.plugins import ActivePlugins
 from torchloom_core.policy_host import Guard, PolicyHost
 from torchloom_core.run_end import RunEnd

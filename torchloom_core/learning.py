@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.errors import ModelError, PluginError
-from torchloom_core.fleet.columns import Floats, Ints
+from torchloom_core.plugin.arrays import Floats, Ints
 
 _T = TypeVar("_T")
 

@@ -8,8 +8,8 @@ from torchloom_core.config import faults
 from torchloom_core.config.loading import convert
 from torchloom_core.config.schema import Config, ModelSwitch
 from torchloom_core.errors import ConfigError
-from torchloom_core.plugin import Policy, Predictor
-from torchloom_core.plugin_contract import MODEL
+from torchloom_core.plugin.api import Policy, Predictor
+from torchloom_core.plugin.contract import MODEL
 from torchloom_core.suggest import nearest
 
 

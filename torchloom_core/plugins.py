@@ -19,9 +19,8 @@ from torchloom_core.config import faults
 from torchloom_core.config.loading import convert
 from torchloom_core.config.schema import Config, PolicySwitch
 from torchloom_core.errors import ConfigError, ModelError, PluginError
-from torchloom_core.fleet.view import Need
-from torchloom_core.plugin import PROJECT, Hooks, Policy, Predictor
-from torchloom_core.plugin_contract import (
+from torchloom_core.plugin.api import PROJECT, Hooks, Policy, Predictor
+from torchloom_core.plugin.contract import (
     MODEL,
     Kind,
     contract_problem,
@@ -29,6 +28,8 @@ from torchloom_core.plugin_contract import (
     needs_problem,
     pace_problem,
 )
+from torchloom_core.plugin.foreign import one_line
+from torchloom_core.plugin.view import Need
 from torchloom_core.plugin_settings import Place, check_predictors, check_skill, fitted
 from torchloom_core.suggest import nearest
 from torchloom_core.wire.events import PolicyFailed, PredictorFailed
@@ -278,28 +279,6 @@ def _build(
         raise PluginError(f"{kind} {name}: {problem}")
     versions[name] = version
     return plugin
-
-
-def one_line(error: BaseException) -> str:
-    """Return type and text of a foreign error, whose text may itself raise."""
-    text = " ".join(told(error).split()) or "no message"
-    return told(f"{type(error).__name__}: {text:.500}")
-
-
-def told(value: object) -> str:
-    """Return the text of a foreign object, as it can be encoded."""
-    try:
-        return str(value).encode(errors="backslashreplace").decode()
-    except Exception:  # noqa: BLE001 - foreign code
-        return "its message cannot be had"
-
-
-def shown(value: object) -> str:
-    """Return the beginning of what a foreign object looks like in code."""
-    try:
-        return told(f"{value!r:.60}")
-    except Exception:  # noqa: BLE001 - foreign code
-        return "without a text"
 
 
 def _type_name(annotation: Any) -> str:

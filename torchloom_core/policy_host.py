@@ -3,7 +3,6 @@
 The kernel calls :class:`PolicyHost` once a tick; the Weaver calls :func:`run_predictor`.
 """
 
-import math
 import signal
 import threading
 import traceback
@@ -13,15 +12,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-import msgspec
 import numpy as np
 
-from torchloom_core.errors import PluginError
-from torchloom_core.fleet.view import FleetView
-from torchloom_core.plugin import Hazard, Predictor
-from torchloom_core.plugin_contract import pace_problem
-from torchloom_core.plugins import ActivePolicy, one_line, shown, told
-from torchloom_core.wire.codec import encode
+from torchloom_core.plugin.api import Hazard, Predictor
+from torchloom_core.plugin.contract import GarbageError, _checked, pace_problem
+from torchloom_core.plugin.foreign import one_line, shown, told
+from torchloom_core.plugin.view import FleetView
+from torchloom_core.plugins import ActivePolicy
 from torchloom_core.wire.events import Forecast, PolicyFailed, PredictorFailed, Proposal
 from torchloom_core.wire.limits import MAX_TEXT
 
@@ -130,10 +127,6 @@ class PolicyHost:
         return proposals, failures
 
 
-class GarbageError(PluginError):
-    """What a plugin returned breaks its contract."""
-
-
 def _collect(result: Any) -> list[Proposal]:
     if result is None:
         return []
@@ -145,40 +138,6 @@ def _collect(result: Any) -> list[Proposal]:
             raise GarbageError(f"need at most {MAX_PROPOSALS} proposals a tick, were more")
         wanted.append(_checked(proposal))
     return wanted
-
-
-def _checked(proposal: Any) -> Proposal:
-    """Return a copy of ``proposal`` in its declared types, which its policy cannot reach."""
-    if not isinstance(proposal, Proposal):
-        raise GarbageError(f"need a Proposal, was {type(proposal).__name__} {shown(proposal)}")
-    try:
-        plain = msgspec.to_builtins(proposal, enc_hook=_plain)
-        checked = msgspec.convert(plain, Proposal)
-        encode(checked)  # what goes on file is encoded: half a character cannot be
-    except (ValueError, TypeError, RecursionError, OverflowError) as error:
-        raise GarbageError(f"need a Proposal of the declared types: {told(error)}") from None
-    for name in ("gain_gpu_s", "cost_gpu_s", "expires_s"):
-        value = getattr(checked, name)
-        if not math.isfinite(value) or value < 0:
-            raise GarbageError(f"need a finite {name} >= 0, was {value!r}")
-    if not 0 <= checked.confidence <= 1:
-        raise GarbageError(f"need a confidence in [0, 1], was {checked.confidence!r}")
-    return checked
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, np.generic):
-        return value.item()
-    raise TypeError(f"need plain values, was {type(value).__name__} {shown(value)}")
-
-
-def proposal_problem(proposal: Any) -> str:
-    """Return the first rule that ``proposal`` breaks, or nothing."""
-    try:
-        _checked(proposal)
-    except GarbageError as error:
-        return str(error)
-    return ""
 
 
 def run_predictor(

@@ -10,10 +10,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from torchloom_core.config.schema import NotNegative, Positive
 from torchloom_core.errors import ModelError
 from torchloom_core.features import Features
-from torchloom_core.fleet.columns import Floats
-from torchloom_core.fleet.view import FleetView
 from torchloom_core.learning import (
     Rows,
     RowSample,
@@ -22,7 +21,9 @@ from torchloom_core.learning import (
     json_part,
     part_of,
 )
-from torchloom_core.plugin import Example, Hazard, NotNegative, Positive
+from torchloom_core.plugin.api import Example, Hazard
+from torchloom_core.plugin.arrays import Floats
+from torchloom_core.plugin.view import FleetView
 
 _EXPLAINED = 50
 """So many workers, those most at risk, are given a reason."""

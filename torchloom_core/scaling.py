@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from torchloom_core.fleet.columns import Floats
+from torchloom_core.plugin.arrays import Floats
 
 _LEAST_SPREAD = 1e-6
 """A spread of less than this share of the median is taken for rounding."""

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchloom_core.clock import SECOND_NS
-from torchloom_core.fleet.columns import Floats
+from torchloom_core.plugin.arrays import Floats
 
 _OWN_STEPS = 24
 """Steps a worker must have been seen for a level, spread and profile of its own."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from torchloom_core.fleet.columns import Floats
+from torchloom_core.plugin.arrays import Floats
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from experiments.infinitehbd_forecasts import run as infinitehbd
 from torchloom_core.evaluate.alarms import Judged
 from torchloom_core.evaluate.intervals import AveragePrecision, blocks_of, bootstrap
 from torchloom_core.evaluate.results import Interval
-from torchloom_core.fleet.columns import Floats, Ints
+from torchloom_core.plugin import Floats, Ints
 from torchloom_core.trace.bundle import Bundle
 from torchloom_core.trace.importers.backblaze import import_backblaze
 from torchloom_core.trace.importers.infinitehbd import import_infinitehbd

@@ -7,7 +7,7 @@ import numpy as np
 
 from torchloom_core.config.loading import convert
 from torchloom_core.config.schema import Config
-from torchloom_core.fleet.columns import Floats
+from torchloom_core.plugin import Floats
 from torchloom_core.plugins import ActivePlugins, activate, discover
 from torchloom_core.wire.messages import Hello, Telemetry
 

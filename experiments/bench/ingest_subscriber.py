@@ -21,7 +21,7 @@ from nats.aio.msg import Msg
 from scene import say
 
 from torchloom_core.clock import SystemClock
-from torchloom_core.fleet.view import FleetView, Need
+from torchloom_core.plugin import FleetView, Need
 from torchloom_core.plugins import ActivePolicy
 from torchloom_core.trajectory.layout import run_folder
 from torchloom_core.trajectory.writer import TrajectoryWriter

@@ -22,10 +22,9 @@ from torchloom_core.evaluate.intervals import AveragePrecision
 from torchloom_core.evaluate.labels import Task
 from torchloom_core.evaluate.results import ForecastScore, Interval
 from torchloom_core.evaluate.skill import RANDOM, with_skill
-from torchloom_core.fleet.columns import Floats
 from torchloom_core.models.examples import Examples
 from torchloom_core.models.fitted import FittedPredictor
-from torchloom_core.plugin import Learner, Predictor
+from torchloom_core.plugin import Floats, Learner, Predictor
 from torchloom_core.trace.bundle import Bundle
 
 DAY_S = 86_400.0

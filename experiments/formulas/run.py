@@ -15,7 +15,7 @@ from joblib import Parallel, delayed
 from rich.console import Console
 from rich.table import Table
 
-from torchloom_core.checkpointing import daly_s, ettr
+from torchloom_core.plugin import daly_s, ettr
 from torchloom_core.simulate import formulas, monte_carlo
 from torchloom_core.simulate.records import Result
 

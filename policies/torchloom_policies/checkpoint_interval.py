@@ -6,20 +6,24 @@ from collections.abc import Iterable, Iterator
 import msgspec
 import numpy as np
 
-from torchloom_core.checkpointing import daly_s, ettr
-from torchloom_core.outlook import UNSAVED_WORK, ActedOn, Outlook, unsaved_work_s
 from torchloom_core.plugin import (
+    UNSAVED_WORK,
+    ActedOn,
     ChangeKnob,
     FleetView,
     Need,
     NotNegative,
+    Outlook,
     Positive,
     Proposal,
     Registry,
+    RunFailures,
     SaveCheckpoint,
+    daly_s,
+    ettr,
     hookimpl,
+    unsaved_work_s,
 )
-from torchloom_core.run_failures import RunFailures
 
 _DAY_S = 86_400.0
 
@@ -33,14 +37,14 @@ class CheckpointIntervalPolicy:
     al., "Bayesian Data Analysis", 2.6). A checkpoint is of use only to failures that roll the run
     back: where the other groups go on, as with torchft, hardly any does. So their share is
     measured, (1 + rollbacks) / (1 + failures watched), the mean of a beta distribution that
-    begins as if one had been seen, and it did; see :class:`torchloom_core.run_failures.Rollbacks`.
+    begins as if one had been seen, and it did; see :class:`torchloom_core.plugin.RunFailures`.
     M is one over the rate, the share and the nodes that train now. A failure from which a local
     checkpoint recovers is a rollback too, so that with two tiers the interval is rather too
     short. The interval is Daly's higher-order optimum for M and ``costs.checkpoint_s``
-    (:func:`torchloom_core.checkpointing.daly_s`), within the knob's range; the gain is the
-    difference in :func:`~torchloom_core.checkpointing.ettr` over ``period_s``. It is proposed
-    if it differs by more than ``tolerance`` from what is set and from what was proposed within
-    the last ``period_s``: the optimum is flat.
+    (:func:`torchloom_core.plugin.daly_s`), within the knob's range; the gain is the
+    difference in :func:`~torchloom_core.plugin.ettr` over ``period_s``. It is proposed if it
+    differs by more than ``tolerance`` from what is set and from what was proposed within the last
+    ``period_s``: the optimum is flat.
 
     With a ``predictor``, a checkpoint is saved at once if
 

@@ -7,9 +7,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from torchloom_core.checkpointing import expected_unsaved_s
-from torchloom_core.outlook import UNSAVED_WORK, ActedOn, Outlook, Standbys, unsaved_work_s
 from torchloom_core.plugin import (
+    UNSAVED_WORK,
+    ActedOn,
     Action,
     Alert,
     CordonNode,
@@ -18,11 +18,15 @@ from torchloom_core.plugin import (
     Floats,
     Migrate,
     Need,
+    Outlook,
     Positive,
     Proposal,
     Registry,
     Share,
+    Standbys,
+    expected_unsaved_s,
     hookimpl,
+    unsaved_work_s,
 )
 
 

@@ -8,9 +8,8 @@ from typing import Annotated
 import msgspec
 import numpy as np
 
-from torchloom_core.features import incidents
-from torchloom_core.outlook import ActedOn, Standbys
 from torchloom_core.plugin import (
+    ActedOn,
     CordonNode,
     Fault,
     FleetView,
@@ -20,7 +19,9 @@ from torchloom_core.plugin import (
     Proposal,
     Registry,
     Share,
+    Standbys,
     hookimpl,
+    incidents,
 )
 
 _DAY_S = 86_400.0

@@ -19,15 +19,7 @@ from torchloom_core.learning import (
     json_part,
     part_of,
 )
-from torchloom_core.plugin import (
-    Example,
-    FleetView,
-    Floats,
-    Hazard,
-    Positive,
-    Registry,
-    hookimpl,
-)
+from torchloom_core.plugin import Example, FleetView, Floats, Hazard, Positive, Registry, hookimpl
 from torchloom_core.scaling import Scale
 
 _POWER = 8.0

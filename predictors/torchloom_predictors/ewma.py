@@ -5,15 +5,7 @@ from typing import Annotated
 import msgspec
 import numpy as np
 
-from torchloom_core.plugin import (
-    FleetView,
-    Floats,
-    Hazard,
-    Need,
-    Positive,
-    Registry,
-    hookimpl,
-)
+from torchloom_core.plugin import FleetView, Floats, Hazard, Need, Positive, Registry, hookimpl
 
 _HALF_LIVES = 5
 """How much of the past is looked at; what is older weighs less than 1/32."""

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from torchloom_core.errors import ModelError
-from torchloom_core.features import Features, History, faults_in_words, places_of
+from torchloom_core.features import Features, History, faults_in_words
 from torchloom_core.learning import Rows, RowSample, json_part
 from torchloom_core.plugin import (
     Example,
@@ -21,6 +21,7 @@ from torchloom_core.plugin import (
     Positive,
     Registry,
     hookimpl,
+    places_of,
 )
 
 _DAY_S = 86_400.0

@@ -9,15 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchloom_core.features import in_words
-from torchloom_core.plugin import (
-    FleetView,
-    Floats,
-    Hazard,
-    Need,
-    Positive,
-    Registry,
-    hookimpl,
-)
+from torchloom_core.plugin import FleetView, Floats, Hazard, Need, Positive, Registry, hookimpl
 
 _RISING_T = 3.0
 """A slope of fewer standard errors than this is no rise."""

@@ -4,8 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchloom_core.errors import PluginError
-from torchloom_core.features import Features, in_words, incidents
-from torchloom_core.plugin import Fault
+from torchloom_core.features import Features, in_words
+from torchloom_core.plugin import Fault, incidents
 from torchloom_core.testing import view_of
 
 NOW_S = 1_000_000.0

@@ -13,7 +13,7 @@ from tests.kernel.runs import START_NS, hello
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.schema import Costs
 from torchloom_core.fleet.state import FleetState
-from torchloom_core.fleet.view import Need
+from torchloom_core.plugin import Need
 from torchloom_core.wire.messages import Telemetry
 
 TICK_S, STALE_S = 1.0, 3.0

@@ -12,7 +12,7 @@ from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.schema import Costs
 from torchloom_core.fleet.state import FleetState
 from torchloom_core.fleet.table import SampleTable
-from torchloom_core.fleet.view import Need
+from torchloom_core.plugin import Need
 from torchloom_core.wire.messages import Exit
 
 WORKERS = ("a-0", "a-1", "b-0", "c-0")

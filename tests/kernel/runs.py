@@ -9,8 +9,8 @@ import msgspec
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.loading import parse
 from torchloom_core.config.schema import Config
-from torchloom_core.fleet.view import FleetView, Need
 from torchloom_core.kernel import Kernel
+from torchloom_core.plugin import FleetView, Need
 from torchloom_core.plugins import ActivePlugins, ActivePolicy
 from torchloom_core.policy_host import Guard, RecordedGuard
 from torchloom_core.wire.actions import Action

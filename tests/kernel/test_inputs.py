@@ -17,7 +17,7 @@ from tests.kernel.runs import (
     three_groups,
 )
 from torchloom_core.fleet.table import SampleTable
-from torchloom_core.fleet.view import Need
+from torchloom_core.plugin import Need
 from torchloom_core.wire.actions import ChangeKnob, CollectDump, PauseRun, ResumeRun, SaveCheckpoint
 from torchloom_core.wire.events import (
     CommandLife,

@@ -23,7 +23,7 @@ from tests.kernel.runs import (
     proposal,
     telemetry,
 )
-from torchloom_core.fleet.view import FleetView, Need
+from torchloom_core.plugin import FleetView, Need
 from torchloom_core.policy_host import MAX_PROPOSALS, DeadlineGuard
 from torchloom_core.wire.actions import Alert, ChangeKnob, DrainGroup, Migrate
 from torchloom_core.wire.codec import encode

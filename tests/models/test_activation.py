@@ -11,7 +11,7 @@ from torchloom_core.errors import ConfigError, ModelError
 from torchloom_core.evaluate.intervals import exact_share
 from torchloom_core.models.fit import fit
 from torchloom_core.models.model import Model
-from torchloom_core.plugin_contract import contract_problem
+from torchloom_core.plugin.contract import contract_problem
 from torchloom_core.plugins import PluginInfo, activate
 from torchloom_core.testing import view_of
 

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from tests.kernel.runs import Run, active, hello, make_kernel, of, only
-from torchloom_core.checkpointing import daly_s, ettr
 from torchloom_core.config.schema import Costs
-from torchloom_core.plugin import ChangeKnob, Fault, Forecast, SaveCheckpoint
+from torchloom_core.plugin import ChangeKnob, Fault, Forecast, SaveCheckpoint, daly_s, ettr
 from torchloom_core.testing import view_of
 from torchloom_core.testing.views import EPOCH_S
 from torchloom_core.wire.events import KnobDesired, NodeFault, Proposed, Verdict

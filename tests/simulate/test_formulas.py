@@ -15,7 +15,7 @@ from tests.simulate.rows import (
     TWO_LEVELS_ETTR,
     TWO_LEVELS_SAVES,
 )
-from torchloom_core.checkpointing import ettr
+from torchloom_core.plugin import ettr
 from torchloom_core.simulate import formulas
 
 PLACES = 6e-5

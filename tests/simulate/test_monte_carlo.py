@@ -12,7 +12,7 @@ from tests.simulate.rows import (
     TWO_LEVELS_ETTR,
     TWO_LEVELS_SAVES,
 )
-from torchloom_core.checkpointing import daly_s, ettr
+from torchloom_core.plugin import daly_s, ettr
 from torchloom_core.simulate import formulas, monte_carlo
 
 ERRORS = 3.5

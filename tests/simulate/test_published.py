@@ -3,7 +3,7 @@
 import pytest
 
 from tests.simulate.fleets import GPUS, S, gpu_s, job_fault
-from torchloom_core.checkpointing import daly_s, ettr
+from torchloom_core.plugin import daly_s, ettr
 from torchloom_core.simulate import formulas, monte_carlo
 from torchloom_core.simulate.monte_carlo import fleet, plain_job
 from torchloom_core.simulate.processes import periodic_hits

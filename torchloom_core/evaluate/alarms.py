@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.errors import TraceError
 from torchloom_core.evaluate.labels import Incidents, Task
-from torchloom_core.fleet.columns import Floats, Ints
+from torchloom_core.plugin.arrays import Floats, Ints
 
 Bools = NDArray[np.bool_]
 

@@ -10,7 +10,7 @@ from torchloom_core.evaluate.arms import Arm
 from torchloom_core.evaluate.deeds import mean_deeds
 from torchloom_core.evaluate.results import ArmSummary, Interval, RunResult
 from torchloom_core.evaluate.scene import rng
-from torchloom_core.fleet.columns import Floats
+from torchloom_core.plugin.arrays import Floats
 
 RESAMPLES = 10_000
 MIN_SEEDS = 6

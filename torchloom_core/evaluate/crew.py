@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchloom_core.clock import SECOND_NS
-from torchloom_core.fleet.columns import Floats
 from torchloom_core.fleet.table import SampleTable
+from torchloom_core.plugin.arrays import Floats
 from torchloom_core.simulate.model import FleetModel
 from torchloom_core.simulate.records import Happening, Member
 from torchloom_core.simulate.scenario import JobSpec

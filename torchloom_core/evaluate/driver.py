@@ -21,7 +21,7 @@ from torchloom_core.evaluate.scene import Scene
 from torchloom_core.evaluate.sensors import Sensors
 from torchloom_core.fleet.table import SampleTable
 from torchloom_core.kernel import Kernel
-from torchloom_core.outlook import UNSAVED_WORK
+from torchloom_core.plugin.outlook import UNSAVED_WORK
 from torchloom_core.plugins import ActivePlugins
 from torchloom_core.policy_host import RecordedGuard, run_predictor
 from torchloom_core.simulate.model import FleetModel

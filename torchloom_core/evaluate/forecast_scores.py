@@ -22,7 +22,7 @@ from torchloom_core.evaluate.intervals import (
 )
 from torchloom_core.evaluate.leaks import suspicious_score
 from torchloom_core.evaluate.results import CalibrationBin, ForecastScore, Interval, PrPoint
-from torchloom_core.fleet.columns import Floats, Ints
+from torchloom_core.plugin.arrays import Floats, Ints
 
 PARTLY_UNJUDGED = "partly_unjudged"
 NOT_A_PROBABILITY = "not_a_probability"

@@ -7,7 +7,7 @@ import numpy as np
 
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.evaluate.results import Interval
-from torchloom_core.fleet.columns import Floats, Ints
+from torchloom_core.plugin.arrays import Floats, Ints
 
 RESAMPLES = 2_000
 FEW = 20

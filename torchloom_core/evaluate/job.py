@@ -5,10 +5,10 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from torchloom_core.checkpointing import daly_s, young_s
 from torchloom_core.config.schema import Config, Costs, Evaluate
 from torchloom_core.errors import TraceError
 from torchloom_core.evaluate.arms import Arm
+from torchloom_core.plugin.checkpointing import daly_s, young_s
 from torchloom_core.simulate.scenario import JobSpec, Tier
 from torchloom_core.trace.bundle import Bundle
 from torchloom_core.trace.schema import Job

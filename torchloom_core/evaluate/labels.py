@@ -13,7 +13,7 @@ import numpy as np
 
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.errors import TraceError
-from torchloom_core.fleet.columns import Floats, Ints
+from torchloom_core.plugin.arrays import Floats, Ints
 from torchloom_core.trace.schema import ActionTaken, Component, Event
 from torchloom_core.trace.watched import Watched
 

@@ -15,7 +15,7 @@ from torchloom_core.evaluate.alarms import Bools, Judged, due_moments
 from torchloom_core.evaluate.hindcasts import Hindcasts
 from torchloom_core.evaluate.other_future import OtherFuture
 from torchloom_core.evaluate.results import Interval
-from torchloom_core.fleet.columns import Floats, Ints
+from torchloom_core.plugin.arrays import Floats, Ints
 from torchloom_core.trace.bundle import Bundle
 from torchloom_core.trace.schema import ACTIONS, EVENTS
 

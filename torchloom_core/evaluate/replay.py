@@ -21,8 +21,8 @@ from torchloom_core.evaluate.job import ticking
 from torchloom_core.evaluate.labels import Task
 from torchloom_core.evaluate.results import ReplayedPolicy
 from torchloom_core.evaluate.runs import installed
-from torchloom_core.fleet.columns import Ints
 from torchloom_core.kernel import Kernel
+from torchloom_core.plugin.arrays import Ints
 from torchloom_core.plugins import ActivePlugins, activate
 from torchloom_core.policy_host import RecordedGuard, run_predictor
 from torchloom_core.trace.bundle import Bundle

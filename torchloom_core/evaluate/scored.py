@@ -26,7 +26,7 @@ from torchloom_core.evaluate.results import ForecastScore
 from torchloom_core.evaluate.runs import installed
 from torchloom_core.evaluate.skill import RANDOM, with_skill
 from torchloom_core.models.model import Model
-from torchloom_core.plugin import Predictor
+from torchloom_core.plugin.api import Predictor
 from torchloom_core.plugins import activate
 from torchloom_core.trace.bundle import Bundle
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchloom_core.evaluate.scene import Scene
-from torchloom_core.fleet.columns import Floats, Ints
+from torchloom_core.plugin.arrays import Floats, Ints
 from torchloom_core.simulate.records import Member
 from torchloom_core.trace.scrapes import Scrapes
 

@@ -2,10 +2,10 @@
 
 import bisect
 from collections import Counter
-from collections.abc import Sequence
 
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.kept import KeptTable
+from torchloom_core.plugin.faults import _when
 from torchloom_core.wire.events import Fault
 
 FAULTS_KEPT = 1000
@@ -109,29 +109,3 @@ class FaultLog:
                 self._told_of.pop(place, None)
         self._changed.clear()
         return self._told_of.copy()
-
-
-def added(before: Sequence[Fault], now: Sequence[Fault]) -> list[Fault]:
-    """Return what a log tells ``now`` and did not tell ``before``, oldest first.
-
-    What it has forgotten since is no news. Nothing older than the news is looked at, so that it
-    costs little where the newest fault is the new one.
-    """
-    if not now:
-        return []
-    forgotten = bisect.bisect_left(before, now[0].ts_ns, key=_when)
-    count = len(now) - (len(before) - forgotten)
-    news: list[Fault] = []
-    row = len(before) - 1
-    for fault in reversed(now):
-        if len(news) == count:
-            break
-        if row >= 0 and before[row] == fault:
-            row -= 1
-        else:
-            news.append(fault)
-    return news[::-1]
-
-
-def _when(fault: Fault) -> int:
-    return fault.ts_ns

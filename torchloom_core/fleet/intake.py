@@ -6,9 +6,10 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from torchloom_core.fleet.columns import Floats, Ints, Ring
-from torchloom_core.fleet.rings import Rings, samples_in
-from torchloom_core.fleet.view import Need
+from torchloom_core.fleet.ring import Ring
+from torchloom_core.fleet.rings import Rings
+from torchloom_core.plugin.arrays import Floats, Ints, samples_in
+from torchloom_core.plugin.view import Need
 from torchloom_core.wire.messages import Hello, Telemetry
 
 _INT64_BYTES = _FLOAT64_BYTES = 8

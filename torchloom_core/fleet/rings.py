@@ -5,8 +5,9 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from torchloom_core.clock import SECOND_NS
-from torchloom_core.fleet.columns import Floats, Ring, frozen
-from torchloom_core.fleet.view import Need
+from torchloom_core.fleet.ring import Ring
+from torchloom_core.plugin.arrays import Floats, frozen, samples_in
+from torchloom_core.plugin.view import Need
 
 
 class Rings:
@@ -50,8 +51,3 @@ class Rings:
         copied = Rings(rings, self._tick_s, self._stale_ns / SECOND_NS)
         copied.now_ns, copied.workers = self.now_ns, self.workers
         return copied
-
-
-def samples_in(seconds: float, tick_s: float) -> int:
-    """Return how many columns a window of ``seconds`` has; at least one."""
-    return max(1, round(seconds / tick_s))

@@ -7,7 +7,6 @@ from numpy.typing import NDArray
 
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.schema import Costs
-from torchloom_core.fleet.columns import Ints, frozen
 from torchloom_core.fleet.cordons import Cordons
 from torchloom_core.fleet.declared_knobs import DeclaredKnobs
 from torchloom_core.fleet.fault_log import FaultLog, fault_of_worker
@@ -15,7 +14,8 @@ from torchloom_core.fleet.intake import Intake, Newest
 from torchloom_core.fleet.lives import Lives
 from torchloom_core.fleet.rings import Rings
 from torchloom_core.fleet.table import SampleTable
-from torchloom_core.fleet.view import FleetView, Need
+from torchloom_core.plugin.arrays import Ints, frozen
+from torchloom_core.plugin.view import FleetView, Need
 from torchloom_core.wire.endings import in_a_word
 from torchloom_core.wire.events import Fault, Forecast, NodeFault
 from torchloom_core.wire.limits import MAX_WORKERS

@@ -6,7 +6,7 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from torchloom_core.fleet.columns import Floats
+from torchloom_core.plugin.arrays import Floats
 
 MIN_FAILURES = 10
 """Positive moments below which a predictor's own probabilities are left as they are."""

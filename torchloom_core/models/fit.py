@@ -19,7 +19,7 @@ from torchloom_core.models.examples import Examples
 from torchloom_core.models.fitting import FitSettings, Fitting, Said
 from torchloom_core.models.model import Model, ModelInfo
 from torchloom_core.models.unfitted import build
-from torchloom_core.plugin import Learner, Predictor
+from torchloom_core.plugin.api import Learner, Predictor
 from torchloom_core.plugins import PluginInfo
 from torchloom_core.suggest import nearest
 from torchloom_core.trace.bundle import Bundle

@@ -8,11 +8,11 @@ import msgspec
 import numpy as np
 
 from torchloom_core.errors import ModelError
-from torchloom_core.fleet.view import FleetView, Need
 from torchloom_core.models.calibration import Calibration
 from torchloom_core.models.card import Card
 from torchloom_core.models.model import Model
-from torchloom_core.plugin import Hazard, Learner, Predictor
+from torchloom_core.plugin.api import Hazard, Learner, Predictor
+from torchloom_core.plugin.view import FleetView, Need
 
 
 class FittedPredictor:

@@ -29,8 +29,8 @@ from torchloom_core.models.calibration import Calibration, calibrate
 from torchloom_core.models.examples import Examples
 from torchloom_core.models.fitted import FittedPredictor
 from torchloom_core.models.split import split
-from torchloom_core.plugin import Learner, Predictor
-from torchloom_core.plugins import one_line
+from torchloom_core.plugin.api import Learner, Predictor
+from torchloom_core.plugin.foreign import one_line
 from torchloom_core.trace.bundle import Bundle
 from torchloom_core.trace.watched import watch
 

@@ -82,7 +82,7 @@ class Model:
     Attributes
     ----------
     parts : mapping of str to bytes
-        As :meth:`~torchloom_core.plugin.Learner.parts` gave them; empty if it does not learn.
+        As :meth:`~torchloom_core.plugin.api.Learner.parts` gave them; empty if it does not learn.
     """
 
     info: ModelInfo

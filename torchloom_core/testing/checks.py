@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from torchloom_core.fleet.view import FleetView, Need
+from torchloom_core.plugin.view import FleetView, Need
 
 
 def check_class(cls: type[Any]) -> None:

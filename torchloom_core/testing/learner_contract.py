@@ -7,9 +7,9 @@ import msgspec
 import numpy as np
 
 from torchloom_core.errors import ModelError, PluginError, TorchloomError
-from torchloom_core.fleet.columns import Floats, frozen
-from torchloom_core.fleet.view import FleetView, Metrics
-from torchloom_core.plugin import Example, Hazard, Learner
+from torchloom_core.plugin.api import Example, Hazard, Learner
+from torchloom_core.plugin.arrays import Floats, frozen
+from torchloom_core.plugin.view import FleetView, Metrics
 from torchloom_core.testing import checks, story
 from torchloom_core.testing.clock_trap import clock_trap
 from torchloom_core.testing.pickle_search import holds_pickle

@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from torchloom_core.fleet.view import FleetView
-from torchloom_core.plugin import Policy
-from torchloom_core.policy_host import proposal_problem
+from torchloom_core.plugin.api import Policy
+from torchloom_core.plugin.contract import proposal_problem
+from torchloom_core.plugin.view import FleetView
 from torchloom_core.testing import checks
 from torchloom_core.testing.clock_trap import clock_trap
 from torchloom_core.testing.story import TICKS, blank, story

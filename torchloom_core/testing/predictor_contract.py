@@ -6,8 +6,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from torchloom_core.fleet.view import FleetView
-from torchloom_core.plugin import Hazard, Predictor
+from torchloom_core.plugin.api import Hazard, Predictor
+from torchloom_core.plugin.view import FleetView
 from torchloom_core.testing import checks
 from torchloom_core.testing.clock_trap import clock_trap
 from torchloom_core.testing.story import blank, story

@@ -5,12 +5,11 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from torchloom_core.config.schema import Costs
-from torchloom_core.fleet.columns import Floats
-from torchloom_core.fleet.rings import samples_in
-from torchloom_core.fleet.view import Fault, FleetView, Need
-from torchloom_core.plugin import Example
+from torchloom_core.plugin.api import Example
+from torchloom_core.plugin.arrays import Floats, samples_in
+from torchloom_core.plugin.view import FleetView, Need
 from torchloom_core.testing.views import EPOCH_S, view_of
-from torchloom_core.wire.events import Forecast
+from torchloom_core.wire.events import Fault, Forecast
 from torchloom_core.wire.messages import KnobSpec
 
 TICKS = 24

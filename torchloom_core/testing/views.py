@@ -7,10 +7,11 @@ from numpy.typing import ArrayLike
 
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.schema import Costs
-from torchloom_core.fleet.columns import Floats, Ints, Ring
+from torchloom_core.fleet.ring import Ring
 from torchloom_core.fleet.rings import Rings
-from torchloom_core.fleet.view import Fault, FleetView
-from torchloom_core.wire.events import Forecast
+from torchloom_core.plugin.arrays import Floats, Ints
+from torchloom_core.plugin.view import FleetView
+from torchloom_core.wire.events import Fault, Forecast
 from torchloom_core.wire.messages import KnobSpec, KnobValue
 
 EPOCH_S = 1_700_000_000.0

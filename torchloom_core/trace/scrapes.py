@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from torchloom_core.clock import moment_text
 from torchloom_core.errors import TraceError
-from torchloom_core.fleet.columns import Floats, Ints
+from torchloom_core.plugin.arrays import Floats, Ints
 from torchloom_core.trace.bundle import Bundle
 from torchloom_core.trace.schema import TELEMETRY
 from torchloom_core.trace.watched import Watched

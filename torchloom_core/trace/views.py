@@ -7,8 +7,8 @@ from torchloom_core.config.schema import Costs
 from torchloom_core.errors import PluginError
 from torchloom_core.fleet.state import FleetState
 from torchloom_core.fleet.table import SampleTable
-from torchloom_core.fleet.view import FleetView, Need
-from torchloom_core.plugin_contract import needs_problem
+from torchloom_core.plugin.contract import needs_problem
+from torchloom_core.plugin.view import FleetView, Need
 from torchloom_core.trace.bundle import Bundle
 from torchloom_core.trace.feed import Feed
 from torchloom_core.wire.events import NodeFault, Tick

@@ -8,7 +8,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from torchloom_core.clock import SECOND_NS
-from torchloom_core.fleet.columns import Floats, Ints
+from torchloom_core.plugin.arrays import Floats, Ints
 from torchloom_core.trace.synthesize.faults import (
     ALL_NODES,
     ECC,

@@ -1,22 +1,9 @@
-"""Ring buffers of telemetry: one column a tick, one ring a metric.
-
-The fleet state writes a column at every tick; policies read windows without a copy.
-"""
-
-from typing import Any, TypeVar
+"""A ring buffer of one metric: a column a tick, written by the fleet state, read without a copy."""
 
 import numpy as np
 from numpy.typing import NDArray
 
-AnyArray = TypeVar("AnyArray", bound=np.ndarray[Any, Any])
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-
-
-def frozen(array: AnyArray) -> AnyArray:
-    """Return ``array``, from now on read-only."""
-    array.flags.writeable = False
-    return array
+from torchloom_core.plugin.arrays import Floats, Ints, frozen
 
 
 class Ring:

@@ -1,29 +1,4 @@
-"""Everything the author of a policy or a predictor imports.
-
-A plugin is a module, named by an entry point in the group ``torchloom``, that registers
-classes::
-
-    from torchloom_core.plugin import FleetView, Need, Proposal, Registry, hookimpl
-
-    class MyPolicy:
-        name = "my_policy"
-
-        class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-            ratio: float = 1.5
-
-        def __init__(self, options: Options) -> None:
-            self.needs = (Need("step_time_s", window_s=30),)
-
-        def on_tick(self, view: FleetView) -> Iterable[Proposal]:
-            ...
-
-    @hookimpl
-    def torchloom_register(registry: Registry) -> None:
-        registry.policy(MyPolicy)
-
-Policies and predictors use no clock, no I/O, no threads and no unseeded randomness: the same
-view must give the same answer, live and in a backtest.
-"""
+"""What a policy and a predictor are: the protocols, and the hook that registers them."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
@@ -31,23 +6,8 @@ from typing import Any, Protocol, runtime_checkable
 import msgspec
 import pluggy
 
-from torchloom_core.config.schema import Costs, NotNegative, Positive, Share
-from torchloom_core.fleet.columns import Floats
-from torchloom_core.fleet.view import Fault, FleetView, Need, grow
-from torchloom_core.wire.actions import (
-    Action,
-    Alert,
-    ChangeKnob,
-    CollectDump,
-    CordonNode,
-    DrainGroup,
-    Migrate,
-    PauseRun,
-    ResumeRun,
-    SaveCheckpoint,
-    UncordonNode,
-)
-from torchloom_core.wire.events import Forecast, Proposal
+from torchloom_core.plugin.view import FleetView, Need
+from torchloom_core.wire.events import Proposal
 
 PROJECT = "torchloom"
 hookspec = pluggy.HookspecMarker(PROJECT)
@@ -185,37 +145,3 @@ class Hooks:
     @hookspec
     def torchloom_register(self, registry: Registry) -> None:
         """Register the module's policies and predictors."""
-
-
-__all__ = [
-    "Action",
-    "Alert",
-    "ChangeKnob",
-    "CollectDump",
-    "CordonNode",
-    "Costs",
-    "DrainGroup",
-    "Example",
-    "Fault",
-    "FleetView",
-    "Floats",
-    "Forecast",
-    "Hazard",
-    "Hooks",
-    "Learner",
-    "Migrate",
-    "Need",
-    "NotNegative",
-    "PauseRun",
-    "Policy",
-    "Positive",
-    "Predictor",
-    "Proposal",
-    "Registry",
-    "ResumeRun",
-    "SaveCheckpoint",
-    "Share",
-    "UncordonNode",
-    "grow",
-    "hookimpl",
-]

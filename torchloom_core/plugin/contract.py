@@ -5,12 +5,18 @@ Each function names the first rule that is broken, in one line.
 
 import difflib
 import inspect
+import math
 from collections.abc import Sequence
 from typing import Any, Literal, TypeGuard
 
 import msgspec
+import numpy as np
 
-from torchloom_core.fleet.view import Need
+from torchloom_core.errors import PluginError
+from torchloom_core.plugin.foreign import shown, told
+from torchloom_core.plugin.view import Need
+from torchloom_core.wire.codec import encode
+from torchloom_core.wire.events import Proposal
 from torchloom_core.wire.requests import PERSON
 
 Kind = Literal["policy", "predictor"]
@@ -123,3 +129,41 @@ def pace_problem(predictor: Any) -> str:
 
 def _is_number(value: Any) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+class GarbageError(PluginError):
+    """What a plugin returned breaks its contract."""
+
+
+def _checked(proposal: Any) -> Proposal:
+    """Return a copy of ``proposal`` in its declared types, which its policy cannot reach."""
+    if not isinstance(proposal, Proposal):
+        raise GarbageError(f"need a Proposal, was {type(proposal).__name__} {shown(proposal)}")
+    try:
+        plain = msgspec.to_builtins(proposal, enc_hook=_plain)
+        checked = msgspec.convert(plain, Proposal)
+        encode(checked)  # what goes on file is encoded: half a character cannot be
+    except (ValueError, TypeError, RecursionError, OverflowError) as error:
+        raise GarbageError(f"need a Proposal of the declared types: {told(error)}") from None
+    for name in ("gain_gpu_s", "cost_gpu_s", "expires_s"):
+        value = getattr(checked, name)
+        if not math.isfinite(value) or value < 0:
+            raise GarbageError(f"need a finite {name} >= 0, was {value!r}")
+    if not 0 <= checked.confidence <= 1:
+        raise GarbageError(f"need a confidence in [0, 1], was {checked.confidence!r}")
+    return checked
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"need plain values, was {type(value).__name__} {shown(value)}")
+
+
+def proposal_problem(proposal: Any) -> str:
+    """Return the first rule that ``proposal`` breaks, or nothing."""
+    try:
+        _checked(proposal)
+    except GarbageError as error:
+        return str(error)
+    return ""

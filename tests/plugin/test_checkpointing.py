@@ -7,13 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.simulate.rows import DALY
-from torchloom_core.checkpointing import (
-    daly_s,
-    ettr,
-    exact_interval_s,
-    expected_unsaved_s,
-    young_s,
-)
+from torchloom_core.plugin import daly_s, ettr, expected_unsaved_s, young_s
+from torchloom_core.plugin.checkpointing import exact_interval_s
 
 
 @pytest.mark.parametrize("row", DALY, ids=str)

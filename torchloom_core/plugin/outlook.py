@@ -8,8 +8,8 @@ from collections.abc import Hashable, Iterable
 import numpy as np
 
 from torchloom_core.clock import SECOND_NS
-from torchloom_core.fleet.columns import Floats
-from torchloom_core.fleet.view import FleetView
+from torchloom_core.plugin.arrays import Floats
+from torchloom_core.plugin.view import FleetView
 
 UNSAVED_WORK = "unsaved_work_s"
 """The metric by which a trainer tells how much work its last checkpoint is behind, seconds."""

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.schema import Costs
-from torchloom_core.fleet.columns import AnyArray, Floats, Ints
+from torchloom_core.plugin.arrays import AnyArray, Floats, Ints
 from torchloom_core.wire.events import Fault as Fault
 from torchloom_core.wire.events import Forecast
 from torchloom_core.wire.messages import KnobSpec, KnobValue

@@ -1,0 +1,108 @@
+"""Everything the author of a policy or a predictor imports.
+
+A plugin is a module, named by an entry point in the group ``torchloom``, that registers
+classes::
+
+    from torchloom_core.plugin import FleetView, Need, Proposal, Registry, hookimpl
+
+    class MyPolicy:
+        name = "my_policy"
+
+        class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+            ratio: float = 1.5
+
+        def __init__(self, options: Options) -> None:
+            self.needs = (Need("step_time_s", window_s=30),)
+
+        def on_tick(self, view: FleetView) -> Iterable[Proposal]:
+            ...
+
+    @hookimpl
+    def torchloom_register(registry: Registry) -> None:
+        registry.policy(MyPolicy)
+
+Policies and predictors use no clock, no I/O, no threads and no unseeded randomness: the same
+view must give the same answer, live and in a backtest.
+"""
+
+from torchloom_core.clock import SECOND_NS
+from torchloom_core.config.schema import Costs, NotNegative, Positive, Share
+from torchloom_core.errors import ConfigError, ModelError, PluginError
+from torchloom_core.plugin.api import (
+    Example,
+    Hazard,
+    Learner,
+    Policy,
+    Predictor,
+    Registry,
+    hookimpl,
+)
+from torchloom_core.plugin.arrays import Floats, Ints
+from torchloom_core.plugin.checkpointing import daly_s, ettr, expected_unsaved_s, young_s
+from torchloom_core.plugin.faults import incidents, places_of
+from torchloom_core.plugin.outlook import UNSAVED_WORK, ActedOn, Outlook, Standbys, unsaved_work_s
+from torchloom_core.plugin.run_failures import RunFailures
+from torchloom_core.plugin.view import FleetView, Need, grow
+from torchloom_core.wire.actions import (
+    Action,
+    Alert,
+    ChangeKnob,
+    CollectDump,
+    CordonNode,
+    DrainGroup,
+    Migrate,
+    PauseRun,
+    ResumeRun,
+    SaveCheckpoint,
+    UncordonNode,
+)
+from torchloom_core.wire.events import Fault, Forecast, Proposal
+
+__all__ = [
+    "SECOND_NS",
+    "UNSAVED_WORK",
+    "ActedOn",
+    "Action",
+    "Alert",
+    "ChangeKnob",
+    "CollectDump",
+    "ConfigError",
+    "CordonNode",
+    "Costs",
+    "DrainGroup",
+    "Example",
+    "Fault",
+    "FleetView",
+    "Floats",
+    "Forecast",
+    "Hazard",
+    "Ints",
+    "Learner",
+    "Migrate",
+    "ModelError",
+    "Need",
+    "NotNegative",
+    "Outlook",
+    "PauseRun",
+    "PluginError",
+    "Policy",
+    "Positive",
+    "Predictor",
+    "Proposal",
+    "Registry",
+    "ResumeRun",
+    "RunFailures",
+    "SaveCheckpoint",
+    "Share",
+    "Standbys",
+    "UncordonNode",
+    "daly_s",
+    "ettr",
+    "expected_unsaved_s",
+    "grow",
+    "hookimpl",
+    "incidents",
+    "places_of",
+    "unsaved_work_s",
+    "young_s",
+]

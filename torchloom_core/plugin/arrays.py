@@ -1,0 +1,21 @@
+"""The arrays that telemetry is read in: a row a worker, and in a window a column a tick."""
+
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+AnyArray = TypeVar("AnyArray", bound=np.ndarray[Any, Any])
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+def frozen(array: AnyArray) -> AnyArray:
+    """Return ``array``, from now on read-only."""
+    array.flags.writeable = False
+    return array
+
+
+def samples_in(seconds: float, tick_s: float) -> int:
+    """Return how many columns a window of ``seconds`` has; at least one."""
+    return max(1, round(seconds / tick_s))

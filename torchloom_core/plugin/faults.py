@@ -1,0 +1,61 @@
+"""What the faults of a view say: where they struck, which are one incident, which are new."""
+
+import bisect
+import math
+from collections.abc import Iterable, Sequence
+
+from torchloom_core.clock import SECOND_NS
+from torchloom_core.plugin.view import FleetView
+from torchloom_core.wire.events import Fault
+
+
+def places_of(view: FleetView) -> list[str]:
+    """Return each worker's node, or the worker itself where its node is unknown."""
+    return [node or worker for node, worker in zip(view.node, view.workers, strict=True)]
+
+
+def incidents(faults: Iterable[Fault], incident_s: float) -> list[int]:
+    """Return when the incidents of one place began, ns since the epoch, oldest first.
+
+    Faults closer together than ``incident_s`` are one incident: a node that dies takes all its
+    workers along.
+
+    Parameters
+    ----------
+    faults : iterable of Fault
+        Those of the place, oldest first.
+    """
+    incident_ns = incident_s * SECOND_NS
+    began: list[int] = []
+    latest_ns = -math.inf
+    for fault in faults:
+        if fault.ts_ns - latest_ns > incident_ns:
+            began.append(fault.ts_ns)
+        latest_ns = fault.ts_ns
+    return began
+
+
+def added(before: Sequence[Fault], now: Sequence[Fault]) -> list[Fault]:
+    """Return what a log tells ``now`` and did not tell ``before``, oldest first.
+
+    What it has forgotten since is no news. Nothing older than the news is looked at, so that it
+    costs little where the newest fault is the new one.
+    """
+    if not now:
+        return []
+    forgotten = bisect.bisect_left(before, now[0].ts_ns, key=_when)
+    count = len(now) - (len(before) - forgotten)
+    news: list[Fault] = []
+    row = len(before) - 1
+    for fault in reversed(now):
+        if len(news) == count:
+            break
+        if row >= 0 and before[row] == fault:
+            row -= 1
+        else:
+            news.append(fault)
+    return news[::-1]
+
+
+def _when(fault: Fault) -> int:
+    return fault.ts_ns
