@@ -8,6 +8,7 @@ from torchloom_core.config import faults
 from torchloom_core.config.loading import convert
 from torchloom_core.config.schema import Config, ModelSwitch
 from torchloom_core.errors import ConfigError
+from torchloom_core.learning.fitted import load_fitted
 from torchloom_core.plugin.api import Policy, Predictor
 from torchloom_core.plugin.contract import MODEL
 from torchloom_core.suggest import nearest
@@ -74,9 +75,6 @@ def fitted(cls: type[Any], settings: Mapping[str, Any], place: Place) -> tuple[P
     ModelError
         If the model cannot be read, or is another predictor's.
     """
-    # It brings what scores models, which a Weaver without one should not wait for.
-    from torchloom_core.models.fitted import load_fitted
-
     name = f"predictors.{cls.name}"
     switch = convert(dict(settings), ModelSwitch, place.source, name, place.text)
     predictor, model = load_fitted(Path(switch.model), cls, every_s=switch.every_s)

@@ -20,7 +20,7 @@ from experiments.forecast_trial.trial import RESAMPLES, Candidate, Trial, judge_
 from experiments.infinitehbd_forecasts import run as infinitehbd
 from torchloom_core.evaluate.alarms import Judged
 from torchloom_core.evaluate.intervals import AveragePrecision, blocks_of, bootstrap
-from torchloom_core.evaluate.results import Interval
+from torchloom_core.learning.forecast_score import Interval
 from torchloom_core.plugin import Floats, Ints
 from torchloom_core.trace.bundle import Bundle
 from torchloom_core.trace.importers.backblaze import import_backblaze

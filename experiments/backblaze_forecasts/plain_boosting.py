@@ -2,9 +2,8 @@
 
 from typing import Any, ClassVar
 
-from torchloom_core.learning import Rows
+from torchloom_core.learning import RowLearner, RowOptions, Rows, with_something_known
 from torchloom_core.plugin import Floats
-from torchloom_core.row_learner import RowLearner, RowOptions, with_something_known
 
 
 class PlainBoosting(RowLearner):

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from experiments.forecast_trial.trial import Outcome
 from torchloom_core.clock import SECOND_NS
-from torchloom_core.evaluate.results import ForecastScore, Interval
+from torchloom_core.learning.forecast_score import ForecastScore, Interval
 
 _LEAST_RECALL = 0.03
 """Below this recall precision is that of a handful of moments, and not in the figure."""

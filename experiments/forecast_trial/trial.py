@@ -20,10 +20,10 @@ from torchloom_core.evaluate.forecast_scores import score
 from torchloom_core.evaluate.hindcasts import Hindcasts, hindcasts, judge, random_scores
 from torchloom_core.evaluate.intervals import AveragePrecision
 from torchloom_core.evaluate.labels import Task
-from torchloom_core.evaluate.results import ForecastScore, Interval
-from torchloom_core.evaluate.skill import RANDOM, with_skill
+from torchloom_core.learning.fitted import FittedPredictor
+from torchloom_core.learning.forecast_score import ForecastScore, Interval
+from torchloom_core.learning.skill import RANDOM, with_skill
 from torchloom_core.models.examples import Examples
-from torchloom_core.models.fitted import FittedPredictor
 from torchloom_core.plugin import Floats, Learner, Predictor
 from torchloom_core.trace.bundle import Bundle
 

@@ -22,7 +22,7 @@ from torchloom_core import cli
 from torchloom_core.config.loading import load
 from torchloom_core.errors import TorchloomError
 from torchloom_core.kernel import Kernel
-from torchloom_core.models.fitted import load_fitted
+from torchloom_core.learning.fitted import load_fitted
 from torchloom_core.plugins import activate, discover
 from torchloom_core.policy_host import DeadlineGuard
 from torchloom_core.trajectory.layout import run_folder

@@ -7,10 +7,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from torchloom_core.errors import ModelError
-from torchloom_core.features import Features
 from torchloom_core.learning import (
+    Features,
     RowSample,
+    Scale,
     arrays_bytes,
     arrays_part,
     check_forest,
@@ -19,8 +19,16 @@ from torchloom_core.learning import (
     json_part,
     part_of,
 )
-from torchloom_core.plugin import Example, FleetView, Floats, Hazard, Positive, Registry, hookimpl
-from torchloom_core.scaling import Scale
+from torchloom_core.plugin import (
+    Example,
+    FleetView,
+    Floats,
+    Hazard,
+    ModelError,
+    Positive,
+    Registry,
+    hookimpl,
+)
 
 _POWER = 8.0
 """The odds double where the score rises by a tenth."""

@@ -6,10 +6,8 @@ from typing import Annotated, Any, ClassVar, Literal
 import msgspec
 import numpy as np
 
-from torchloom_core.errors import ConfigError, ModelError
-from torchloom_core.learning import Rows
-from torchloom_core.plugin import Floats, NotNegative, Registry, hookimpl
-from torchloom_core.row_learner import RowLearner, RowOptions, with_something_known
+from torchloom_core.learning import RowLearner, RowOptions, Rows, with_something_known
+from torchloom_core.plugin import ConfigError, Floats, ModelError, NotNegative, Registry, hookimpl
 from torchloom_predictors.lightgbm_trees import LightGBMTrees
 
 _LATER = 0.2

@@ -9,14 +9,13 @@ from typing import Annotated
 import msgspec
 import numpy as np
 
-from torchloom_core.errors import ModelError
-from torchloom_core.features import Features, History, faults_in_words
-from torchloom_core.learning import Rows, RowSample, json_part
+from torchloom_core.learning import Features, History, Rows, RowSample, faults_in_words, json_part
 from torchloom_core.plugin import (
     Example,
     FleetView,
     Floats,
     Hazard,
+    ModelError,
     NotNegative,
     Positive,
     Registry,

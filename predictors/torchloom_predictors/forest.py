@@ -5,9 +5,8 @@ from typing import Annotated, Any, ClassVar
 import msgspec
 import numpy as np
 
-from torchloom_core.learning import Rows, check_forest
+from torchloom_core.learning import RowLearner, RowOptions, Rows, check_forest, with_something_known
 from torchloom_core.plugin import Floats, Registry, hookimpl
-from torchloom_core.row_learner import RowLearner, RowOptions, with_something_known
 
 
 class ForestPredictor(RowLearner):

@@ -11,10 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from torchloom_core.errors import ModelError
-from torchloom_core.learning import Rows
-from torchloom_core.plugin import Floats
-from torchloom_core.row_learner import with_something_known
+from torchloom_core.learning import Rows, with_something_known
+from torchloom_core.plugin import Floats, ModelError
 
 _Tree = Mapping[str, NDArray[Any]]
 """What LightGBM needs of a tree, under its own names; a child below 0 is the leaf ``~child``."""

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from torchloom_core.errors import ModelError
 from torchloom_core.learning import estimator_bytes, estimator_part
-from torchloom_core.plugin import Floats
+from torchloom_core.plugin import Floats, ModelError
 
 _TRUSTED = ("numpy.dtype",)
 

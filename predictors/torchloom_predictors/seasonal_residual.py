@@ -6,22 +6,27 @@ from typing import Annotated
 import msgspec
 import numpy as np
 
-from torchloom_core.clock import SECOND_NS
-from torchloom_core.errors import ModelError, PluginError
-from torchloom_core.learning import arrays_bytes, arrays_part, json_part
+from torchloom_core.learning import (
+    SeasonalProfiles,
+    arrays_bytes,
+    arrays_part,
+    json_part,
+    step_means,
+)
 from torchloom_core.plugin import (
+    SECOND_NS,
     Example,
     FleetView,
     Floats,
     Hazard,
+    ModelError,
     Need,
     NotNegative,
+    PluginError,
     Positive,
     Registry,
     hookimpl,
 )
-from torchloom_core.scaling import step_means
-from torchloom_core.seasonal_profiles import SeasonalProfiles
 
 _POWER = 8.0
 """The odds double where the score rises by a tenth."""
@@ -54,7 +59,7 @@ class SeasonalResidualPredictor:
     """Compare each metric with its level and seasonal profile, and add up what is unusual.
 
     Metrics are averaged over ``step_s``. With z how far that is from what
-    :class:`~torchloom_core.seasonal_profiles.SeasonalProfiles` call usual, in spreads,
+    :class:`~torchloom_core.learning.seasonal_profiles.SeasonalProfiles` call usual, in spreads,
 
         z = z now - median of z over the ``follow_s`` before
         score = sqrt(mean over metrics of min(|z|, cap)^2)

@@ -8,14 +8,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from torchloom_core.errors import ModelError
-from torchloom_core.features import Features, faults_in_words, in_words
-from torchloom_core.learning import RowSample, json_part
+from torchloom_core.learning import Features, RowSample, faults_in_words, in_words, json_part
 from torchloom_core.plugin import (
     Example,
     FleetView,
     Floats,
     Hazard,
+    ModelError,
     NotNegative,
     Positive,
     Registry,

@@ -9,21 +9,28 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 
-from torchloom_core.errors import ModelError
-from torchloom_core.features import in_words
-from torchloom_core.learning import Rows, RowSample, arrays_bytes, arrays_part, json_part
+from torchloom_core.learning import (
+    Rows,
+    RowSample,
+    Scale,
+    arrays_bytes,
+    arrays_part,
+    in_words,
+    json_part,
+    reasons,
+    step_means,
+)
 from torchloom_core.plugin import (
     Example,
     FleetView,
     Floats,
     Hazard,
+    ModelError,
     Need,
     Positive,
     Registry,
     hookimpl,
 )
-from torchloom_core.row_learner import reasons
-from torchloom_core.scaling import Scale, step_means
 
 _LATER = 0.2
 """The last share of the examples' time, on which the number of epochs is chosen."""

@@ -8,16 +8,16 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from torchloom_core.errors import ModelError, PluginError
-from torchloom_core.features import in_words
-from torchloom_core.learning import json_part
+from torchloom_core.learning import in_words, json_part
 from torchloom_core.plugin import (
     Example,
     FleetView,
     Floats,
     Hazard,
+    ModelError,
     Need,
     NotNegative,
+    PluginError,
     Positive,
     Registry,
     Share,

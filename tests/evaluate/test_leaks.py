@@ -16,7 +16,7 @@ from torchloom_core.evaluate.leaks import (
     suspicious_features,
     suspicious_score,
 )
-from torchloom_core.evaluate.results import Interval
+from torchloom_core.learning.forecast_score import Interval
 from torchloom_core.plugin import Hazard, Need
 
 DAY_NS = 24 * HOUR_NS

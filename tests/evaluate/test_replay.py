@@ -25,8 +25,8 @@ from torchloom_core.evaluate.labels import Task
 from torchloom_core.evaluate.replay import recorded_verdicts, replay_policies
 from torchloom_core.evaluate.scored import Scoring, score_predictors, split_ns
 from torchloom_core.kernel import Kernel
-from torchloom_core.models.calibration import Calibration
-from torchloom_core.models.model import Model
+from torchloom_core.learning.calibration import Calibration
+from torchloom_core.learning.model import Model
 from torchloom_core.plugins import activate, discover
 from torchloom_core.policy_host import RecordedGuard
 from torchloom_core.trace.bundle import Bundle

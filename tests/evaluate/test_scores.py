@@ -12,14 +12,14 @@ from torchloom_core.clock import SECOND_NS
 from torchloom_core.evaluate.alarms import leads_s, threshold_for, told
 from torchloom_core.evaluate.forecast_scores import score
 from torchloom_core.evaluate.intervals import (
-    FEW,
     AveragePrecision,
     blocks_of,
     bootstrap,
     exact_rate,
     exact_share,
 )
-from torchloom_core.evaluate.skill import has_skill
+from torchloom_core.learning.forecast_score import FEW
+from torchloom_core.learning.skill import has_skill
 
 NAN = float("nan")
 

@@ -7,7 +7,7 @@ from tests.evaluate.traces import HOUR_NS, write_bundle
 from tests.models.plugins import Blind, Heat, Quiet, info, saying, warm
 from torchloom_core.errors import ConfigError, PluginError, TraceError
 from torchloom_core.evaluate.other_future import OtherFuture
-from torchloom_core.models.card import to_markdown
+from torchloom_core.learning.card import to_markdown
 from torchloom_core.models.fit import fit
 from torchloom_core.models.fitting import FitSettings
 from torchloom_core.plugin import Hazard

@@ -8,9 +8,9 @@ import pytest
 
 from tests.models.plugins import Blind, Heat, info
 from torchloom_core.errors import ModelError
+from torchloom_core.learning.fitted import load_fitted
+from torchloom_core.learning.model import Model
 from torchloom_core.models.fit import fit
-from torchloom_core.models.fitted import load_fitted
-from torchloom_core.models.model import Model
 from torchloom_core.testing import view_of
 
 

@@ -7,9 +7,8 @@ import pytest
 from sklearn.metrics import average_precision_score
 
 from tests.predictors.warming_fleet import HORIZON, WORKERS, one_hot, warming
-from torchloom_core.errors import ModelError, PluginError
 from torchloom_core.learning import Rows, estimator_bytes
-from torchloom_core.plugin import Example
+from torchloom_core.plugin import Example, ModelError, PluginError
 from torchloom_core.testing import LearnerContract, view_of
 from torchloom_predictors.boosting import BoostingPredictor
 

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from tests.predictors.fault_bursts import grid
-from torchloom_core.errors import ModelError, PluginError
-from torchloom_core.plugin import Example, Fault
+from torchloom_core.plugin import Example, Fault, ModelError, PluginError
 from torchloom_core.testing import LearnerContract, view_of
 from torchloom_predictors.fault_history import FaultHistoryPredictor
 

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from torchloom_core.errors import ModelError
 from torchloom_core.learning import estimator_bytes
+from torchloom_core.plugin import ModelError
 from torchloom_predictors.regression import Regression
 
 COLUMNS = 6

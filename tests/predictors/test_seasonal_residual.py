@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import average_precision_score
 
-from torchloom_core.errors import ModelError
-from torchloom_core.plugin import Example
+from torchloom_core.plugin import Example, ModelError
 from torchloom_core.testing import LearnerContract, view_of
 from torchloom_predictors.seasonal_residual import SeasonalResidualPredictor
 

@@ -5,8 +5,7 @@ import pytest
 import torch
 from sklearn.metrics import average_precision_score
 
-from torchloom_core.errors import ModelError
-from torchloom_core.plugin import Example
+from torchloom_core.plugin import Example, ModelError
 from torchloom_core.testing import LearnerContract, view_of
 from torchloom_predictors.temporal_conv import TemporalConvPredictor
 

@@ -4,8 +4,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from torchloom_core.errors import ModelError, PluginError
-from torchloom_core.plugin import Example
+from torchloom_core.plugin import Example, ModelError, PluginError
 from torchloom_core.testing import LearnerContract, view_of
 from torchloom_predictors.threshold_rules import ThresholdRulesPredictor
 

@@ -17,8 +17,8 @@ def sound(tmp_path):
 
 
 def test_what_was_written_is_as_the_manifest_lists_it(sound):
-    assert list(changed(sound)) == []
-    refuse_changed(sound)
+    assert list(changed(sound.path, sound.manifest.files)) == []
+    refuse_changed(sound.path, sound.manifest.files)
 
 
 @pytest.mark.parametrize("file", [EVENTS, PARQUET])
@@ -28,9 +28,9 @@ def test_a_file_that_was_changed_is_refused_in_one_line(sound, file):
         changing.write(b"\n")
     was = sha256_of(sound.path / file)
     told = f"{sound.path / file}: need sha256 {before[:12]}..., was {was[:12]}..."
-    assert list(changed(sound)) == [told]
+    assert list(changed(sound.path, sound.manifest.files)) == [told]
     with pytest.raises(TraceError) as refused:
-        refuse_changed(sound)
+        refuse_changed(sound.path, sound.manifest.files)
     assert str(refused.value) == f"{told}; it is not what the bundle was written with"
 
 
@@ -38,7 +38,7 @@ def test_a_file_that_is_gone_or_cannot_be_read_is_a_fault(sound):
     (sound.path / EVENTS).unlink()
     (sound.path / PARQUET).unlink()
     (sound.path / PARQUET).mkdir()
-    assert list(changed(sound)) == [
+    assert list(changed(sound.path, sound.manifest.files)) == [
         f"{sound.path / EVENTS}: need the file that the manifest lists, was none",
         f"{sound.path / PARQUET}: cannot be read: Is a directory",
     ]

@@ -18,7 +18,7 @@ from torchloom_core.suggest import nearest
 
 # What fits and scores is heavy, and `torchloom --help` should not wait for it.
 if TYPE_CHECKING:
-    from torchloom_core.models.card import Card
+    from torchloom_core.learning.card import Card
     from torchloom_core.models.fit import Stages
 
 _DAY_S = 86_400.0
@@ -85,9 +85,9 @@ def fit(
         Config file; torchloom.toml in this folder unless given.
     """
     from torchloom_core.cli.moments import moment_ns
+    from torchloom_core.learning.model import SUFFIX, refuse_place
     from torchloom_core.models.fit import fit as fit_model
     from torchloom_core.models.fitting import FitSettings
-    from torchloom_core.models.model import SUFFIX, refuse_place
     from torchloom_core.plugins import discover
     from torchloom_core.trace.bundle import Bundle
 
@@ -165,7 +165,7 @@ def _show(card: "Card") -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from torchloom_core.models.card import SCORE_COLUMNS, facts, score_rows, versus_rows
+    from torchloom_core.learning.card import SCORE_COLUMNS, facts, score_rows, versus_rows
 
     out = console()
     about = Table(title=f"{card.predictor}, {card.package}", box=None, show_header=False)

@@ -58,7 +58,7 @@ def describe(bundle: Path, /, *, plot: Path | None = None, json: AsJson = False)
     from torchloom_core.trace.describe import describe as look
 
     opened = Bundle.open(bundle)
-    if fault := next(changed(opened), None):
+    if fault := next(changed(opened.path, opened.manifest.files), None):
         warn(f"{fault}; it is not what the bundle was written with")
     found = look(opened)
     if plot is not None:

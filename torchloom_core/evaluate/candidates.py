@@ -10,7 +10,7 @@ import msgspec
 from torchloom_core.config.schema import Config
 from torchloom_core.errors import ConfigError
 from torchloom_core.evaluate.arms import INTERVAL_POLICY, Arm
-from torchloom_core.models.model import SUFFIX
+from torchloom_core.learning.model import SUFFIX
 from torchloom_core.suggest import nearest
 
 _OPTION = "predictor"

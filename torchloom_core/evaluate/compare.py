@@ -8,8 +8,9 @@ from msgspec.structs import replace
 
 from torchloom_core.evaluate.arms import Arm
 from torchloom_core.evaluate.deeds import mean_deeds
-from torchloom_core.evaluate.results import ArmSummary, Interval, RunResult
+from torchloom_core.evaluate.results import ArmSummary, RunResult
 from torchloom_core.evaluate.scene import rng
+from torchloom_core.learning.forecast_score import Interval
 from torchloom_core.plugin.arrays import Floats
 
 RESAMPLES = 10_000

@@ -29,13 +29,14 @@ from torchloom_core.evaluate.preflight import (
     say_unmeasured,
 )
 from torchloom_core.evaluate.replay import replay_policies
-from torchloom_core.evaluate.results import ForecastScore, ReplayedPolicy, Report
+from torchloom_core.evaluate.results import ReplayedPolicy, Report
 from torchloom_core.evaluate.runs import Setting, installed
 from torchloom_core.evaluate.scored import Scoring, score_predictors, split_ns
 from torchloom_core.evaluate.store import Store
 from torchloom_core.evaluate.study import run_study
 from torchloom_core.evaluate.workforce import Workforce
-from torchloom_core.models.model import Model
+from torchloom_core.learning.forecast_score import ForecastScore
+from torchloom_core.learning.model import Model
 from torchloom_core.trace.bundle import Bundle
 from torchloom_core.trace.checksums import refuse_changed
 
@@ -91,7 +92,7 @@ def evaluate(wanted: Wanted, store: Path, progress: Progress) -> Report:
         If anything that was asked for cannot be had.
     """
     bundle = Bundle.open(wanted.trace)
-    refuse_changed(bundle)
+    refuse_changed(bundle.path, bundle.manifest.files)
     refuse_foreknown(bundle)
     check_until(bundle, wanted.scoring.until_ns)
     config = of_trace(wanted.config, bundle)
@@ -212,7 +213,7 @@ def _begin_ns(bundle: Bundle, arms: list[Arm], until_ns: int | None) -> int | No
     tables = [table for arm in arms for table in arm.predictors.values() if "model" in table]
     for path in dict.fromkeys(str(table["model"]) for table in tables):
         model = Model.load(Path(path))
-        if model.knows(bundle):
+        if model.knows(bundle.manifest.name, bundle.digest()):
             info = model.info
             if until_ns is not None:
                 refuse_trained(path, info.until_ns, until_ns)

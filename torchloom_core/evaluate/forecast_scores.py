@@ -11,7 +11,6 @@ import numpy as np
 
 from torchloom_core.evaluate.alarms import Bools, Judged, Told, leads_s, told
 from torchloom_core.evaluate.intervals import (
-    FEW,
     RESAMPLES,
     AveragePrecision,
     Blocks,
@@ -21,7 +20,13 @@ from torchloom_core.evaluate.intervals import (
     exact_share,
 )
 from torchloom_core.evaluate.leaks import suspicious_score
-from torchloom_core.evaluate.results import CalibrationBin, ForecastScore, Interval, PrPoint
+from torchloom_core.learning.forecast_score import (
+    FEW,
+    CalibrationBin,
+    ForecastScore,
+    Interval,
+    PrPoint,
+)
 from torchloom_core.plugin.arrays import Floats, Ints
 
 PARTLY_UNJUDGED = "partly_unjudged"

@@ -18,8 +18,8 @@ from torchloom_core.evaluate.hindcasts import Hindcasts, day_text, judge, random
 from torchloom_core.evaluate.intervals import RESAMPLES
 from torchloom_core.evaluate.labels import Task
 from torchloom_core.evaluate.leaks import FUTURE_FEATURE, Part, flags_of, refuse_split
-from torchloom_core.evaluate.results import ForecastScore
-from torchloom_core.evaluate.skill import with_skill
+from torchloom_core.learning.forecast_score import ForecastScore
+from torchloom_core.learning.skill import with_skill
 from torchloom_core.plugin.arrays import Floats, Ints
 from torchloom_core.suggest import nearest
 from torchloom_core.trace.bundle import Bundle

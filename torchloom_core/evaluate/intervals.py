@@ -6,12 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from torchloom_core.clock import SECOND_NS
-from torchloom_core.evaluate.results import Interval
+from torchloom_core.learning.forecast_score import Interval
 from torchloom_core.plugin.arrays import Floats, Ints
 
 RESAMPLES = 2_000
-FEW = 20
-"""With fewer incidents than this only exact intervals of counts are given."""
 
 _DAY_S = 86_400.0
 _LOW, _HIGH = 0.025, 0.975

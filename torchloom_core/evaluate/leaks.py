@@ -14,19 +14,21 @@ from torchloom_core.errors import LeakError
 from torchloom_core.evaluate.alarms import Bools, Judged, due_moments
 from torchloom_core.evaluate.hindcasts import Hindcasts
 from torchloom_core.evaluate.other_future import OtherFuture
-from torchloom_core.evaluate.results import Interval
+from torchloom_core.learning.forecast_score import (
+    POINT_ADJUSTED,
+    SUSPICIOUS_FEATURE,
+    SUSPICIOUS_SCORE,
+    TEST_TUNED_THRESHOLD,
+    Interval,
+)
 from torchloom_core.plugin.arrays import Floats, Ints
 from torchloom_core.trace.bundle import Bundle
 from torchloom_core.trace.schema import ACTIONS, EVENTS
 
 FUTURE_FEATURE = "future_feature"
-SUSPICIOUS_FEATURE = "suspicious_feature"
-SUSPICIOUS_SCORE = "suspicious_score"
 RANDOM_SPLIT = "random_split"
 MACHINE_SPLIT = "machine_split"
 NO_EMBARGO = "no_embargo"
-TEST_TUNED_THRESHOLD = "test_tuned_threshold"
-POINT_ADJUSTED = "point_adjusted"
 
 _TOO_GOOD = 0.95
 """An AUPRC from which on something has probably seen the outcome; docs/fitting.md says why."""

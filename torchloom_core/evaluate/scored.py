@@ -22,10 +22,10 @@ from torchloom_core.evaluate.hindcasts import (
 )
 from torchloom_core.evaluate.labels import Task
 from torchloom_core.evaluate.leaks import refuse_future, refuse_trained
-from torchloom_core.evaluate.results import ForecastScore
 from torchloom_core.evaluate.runs import installed
-from torchloom_core.evaluate.skill import RANDOM, with_skill
-from torchloom_core.models.model import Model
+from torchloom_core.learning.forecast_score import ForecastScore
+from torchloom_core.learning.model import Model
+from torchloom_core.learning.skill import RANDOM, with_skill
 from torchloom_core.plugin.api import Predictor
 from torchloom_core.plugins import activate
 from torchloom_core.trace.bundle import Bundle
@@ -122,7 +122,11 @@ def _own_from_ns(bundle: Bundle, model: Model | None) -> int:
     """Return from when on a predictor can be scored."""
     if model is None:
         return split_ns(bundle)
-    return model.info.until_ns if model.knows(bundle) else bundle.manifest.start_ns
+    return (
+        model.info.until_ns
+        if model.knows(bundle.manifest.name, bundle.digest())
+        else bundle.manifest.start_ns
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,7 +169,7 @@ class _Scorer:
     def of_model(self, one: Forecaster, model: Model) -> _Part:
         """Return the forecasts of a fitted predictor."""
         info, from_ns = model.info, self.from_ns
-        if model.knows(self.bundle):
+        if model.knows(self.bundle.manifest.name, self.bundle.digest()):
             refuse_trained(str(one.table["model"]), info.until_ns, from_ns)
         task = Task(
             horizon_s=info.horizon_s,

@@ -8,7 +8,7 @@ from torchloom_core.clock import SECOND_NS
 from torchloom_core.evaluate.hindcasts import Progress
 from torchloom_core.evaluate.labels import Task, outcomes
 from torchloom_core.evaluate.leaks import suspicious_features
-from torchloom_core.learning import RowSample
+from torchloom_core.learning.rows import RowSample
 from torchloom_core.plugin.api import Example, Predictor
 from torchloom_core.plugin.arrays import Floats
 from torchloom_core.plugin.view import FleetView

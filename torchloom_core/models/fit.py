@@ -10,14 +10,13 @@ from msgspec.structs import replace
 
 from torchloom_core.errors import PluginError, TraceError
 from torchloom_core.evaluate.hindcasts import Progress
-from torchloom_core.evaluate.intervals import FEW
 from torchloom_core.evaluate.leaks import refuse_foreknown
-from torchloom_core.evaluate.results import ForecastScore
-from torchloom_core.evaluate.skill import FAULT_HISTORY, RANDOM
-from torchloom_core.models.card import Card
+from torchloom_core.learning.card import Card
+from torchloom_core.learning.forecast_score import FEW, ForecastScore
+from torchloom_core.learning.model import Model, ModelInfo
+from torchloom_core.learning.skill import FAULT_HISTORY, RANDOM
 from torchloom_core.models.examples import Examples
 from torchloom_core.models.fitting import FitSettings, Fitting, Said
-from torchloom_core.models.model import Model, ModelInfo
 from torchloom_core.models.unfitted import build
 from torchloom_core.plugin.api import Learner, Predictor
 from torchloom_core.plugins import PluginInfo
@@ -62,7 +61,7 @@ def fit(
     LeakError
         If the trace knows something before it happens.
     """
-    refuse_changed(bundle)
+    refuse_changed(bundle.path, bundle.manifest.files)
     refuse_foreknown(bundle)
     _check_kinds(bundle, settings.kinds)
     plugin, told = build(bundle, info, options, tick_s=settings.tick_s, source=source)

@@ -23,11 +23,11 @@ from torchloom_core.evaluate.hindcasts import (
 )
 from torchloom_core.evaluate.intervals import RESAMPLES
 from torchloom_core.evaluate.labels import Task
-from torchloom_core.evaluate.results import ForecastScore
-from torchloom_core.evaluate.skill import with_skill
-from torchloom_core.models.calibration import Calibration, calibrate
+from torchloom_core.learning.calibration import Calibration, calibrate
+from torchloom_core.learning.fitted import FittedPredictor
+from torchloom_core.learning.forecast_score import ForecastScore
+from torchloom_core.learning.skill import with_skill
 from torchloom_core.models.examples import Examples
-from torchloom_core.models.fitted import FittedPredictor
 from torchloom_core.models.split import split
 from torchloom_core.plugin.api import Learner, Predictor
 from torchloom_core.plugin.foreign import one_line

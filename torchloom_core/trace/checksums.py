@@ -5,14 +5,11 @@ digest, or learns from the bundle, asks :func:`refuse_changed` first.
 """
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from torchloom_core.errors import TraceError
-
-if TYPE_CHECKING:
-    from torchloom_core.trace.bundle import Bundle
+from torchloom_core.trace.schema import FileEntry
 
 
 def sha256_of(path: Path) -> str:
@@ -21,10 +18,10 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def changed(bundle: "Bundle") -> Iterator[str]:
+def changed(folder: Path, files: Mapping[str, FileEntry]) -> Iterator[str]:
     """Yield a fault for each file that is not as the manifest lists it; reads all of them."""
-    for name, entry in sorted(bundle.manifest.files.items()):
-        path = bundle.path / name
+    for name, entry in sorted(files.items()):
+        path = folder / name
         try:
             was = sha256_of(path)
         except FileNotFoundError:
@@ -36,7 +33,7 @@ def changed(bundle: "Bundle") -> Iterator[str]:
                 yield f"{path}: need sha256 {entry.sha256[:12]}..., was {was[:12]}..."
 
 
-def refuse_changed(bundle: "Bundle") -> None:
+def refuse_changed(folder: Path, files: Mapping[str, FileEntry]) -> None:
     """Raise a TraceError for the first file that is not as the manifest lists it."""
-    for fault in changed(bundle):
+    for fault in changed(folder, files):
         raise TraceError(f"{fault}; it is not what the bundle was written with")

@@ -85,7 +85,7 @@ class _Validation:
         if not self._bundle.manifest.files:
             self._remarks.append(f"{self._path / MANIFEST}: has no checksums")
             return
-        self._faults += changed(self._bundle)
+        self._faults += changed(self._bundle.path, self._bundle.manifest.files)
         self._remarks += [
             f"{self._path / file}: is not listed in the manifest" for file in self._bundle.unlisted
         ]

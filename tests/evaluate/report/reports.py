@@ -6,11 +6,7 @@ from torchloom_core.clock import SECOND_NS
 from torchloom_core.evaluate.results import (
     ArmSummary,
     BreakEven,
-    CalibrationBin,
     Deeds,
-    ForecastScore,
-    Interval,
-    PrPoint,
     ReplayedPolicy,
     Report,
     RunResult,
@@ -18,6 +14,7 @@ from torchloom_core.evaluate.results import (
     Simulation,
     TimelineEntry,
 )
+from torchloom_core.learning.forecast_score import CalibrationBin, ForecastScore, Interval, PrPoint
 
 START_NS = 1_700_000_000 * SECOND_NS
 DAY_NS = 86_400 * SECOND_NS

@@ -7,7 +7,8 @@ from msgspec.structs import replace
 from tests.evaluate.report.reports import interval, report, score, simulation
 from torchloom_core.evaluate.report import page_text
 from torchloom_core.evaluate.report.findings import flips
-from torchloom_core.evaluate.results import Interval, SensitivityPoint
+from torchloom_core.evaluate.results import SensitivityPoint
+from torchloom_core.learning.forecast_score import Interval
 
 
 @cache

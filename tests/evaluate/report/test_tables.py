@@ -7,7 +7,8 @@ from tests.evaluate.report.reports import arm, interval, report, score, simulati
 from torchloom_core.evaluate.report import tables
 from torchloom_core.evaluate.report.findings import complaints, findings
 from torchloom_core.evaluate.report.wording import counts, duration, estimate, gain
-from torchloom_core.evaluate.results import Deeds, Interval
+from torchloom_core.evaluate.results import Deeds
+from torchloom_core.learning.forecast_score import Interval
 
 
 def printed(shown, width=160) -> str:

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator
 from torchloom_core.evaluate.report import wording
 from torchloom_core.evaluate.results import (
     ArmSummary,
-    ForecastScore,
     ReplayedPolicy,
     Report,
     SensitivityPoint,
     Simulation,
 )
+from torchloom_core.learning.forecast_score import ForecastScore
 
 _MOST_NODES = 3
 _AS_TOLD = 0.9

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from torchloom_core.evaluate.report.figure import SERIES, canvas
 from torchloom_core.evaluate.report.wording import estimate
-from torchloom_core.evaluate.results import ForecastScore
+from torchloom_core.learning.forecast_score import ForecastScore
 
 _HOUR_S = 3600.0
 

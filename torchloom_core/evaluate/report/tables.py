@@ -9,13 +9,8 @@ from rich.text import Text
 
 from torchloom_core.evaluate.report import wording
 from torchloom_core.evaluate.report.findings import complaints, findings, ranked, watched
-from torchloom_core.evaluate.results import (
-    ArmSummary,
-    ForecastScore,
-    ReplayedPolicy,
-    Report,
-    Simulation,
-)
+from torchloom_core.evaluate.results import ArmSummary, ReplayedPolicy, Report, Simulation
+from torchloom_core.learning.forecast_score import ForecastScore
 
 _STYLE_OF = {"bound": "dim", "baseline": "", "oracle": "green", "candidate": "bold cyan"}
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from torchloom_core.evaluate.results import Interval
+from torchloom_core.learning.forecast_score import Interval
 
 _MINUTE_S, _HOUR_S, _DAY_S = 60.0, 3600.0, 86_400.0
 POINTS = 100.0

@@ -3,9 +3,9 @@
 import pytest
 
 from tests.evaluate.report.reports import score
-from torchloom_core.evaluate.intervals import FEW, exact_share
-from torchloom_core.evaluate.results import Interval
-from torchloom_core.evaluate.skill import has_skill, skill_sentence
+from torchloom_core.evaluate.intervals import exact_share
+from torchloom_core.learning.forecast_score import FEW, Interval
+from torchloom_core.learning.skill import has_skill, skill_sentence
 
 CLEAR = Interval(value=0.02, low=0.006, high=0.05)
 HARDLY = Interval(value=0.02, low=0.0004, high=0.05)

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from torchloom_core.models.calibration import Calibration, calibrate
+from torchloom_core.learning.calibration import Calibration, calibrate
 
 
 def test_what_is_too_sure_of_itself_is_put_right():

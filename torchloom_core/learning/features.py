@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.errors import PluginError
+from torchloom_core.learning.window_sums import WindowSums
 from torchloom_core.plugin.arrays import Floats, samples_in
 from torchloom_core.plugin.faults import incidents, places_of
 from torchloom_core.plugin.view import FleetView, Need
-from torchloom_core.window_sums import WindowSums
 
 MEMORY_HALF_LIVES = 5
 """How many half lives of faults are remembered; what is older weighs less than 1/32."""

@@ -12,15 +12,9 @@ from numpy.typing import NDArray
 
 from torchloom_core.config.schema import NotNegative, Positive
 from torchloom_core.errors import ModelError
-from torchloom_core.features import Features
-from torchloom_core.learning import (
-    Rows,
-    RowSample,
-    estimator_bytes,
-    estimator_part,
-    json_part,
-    part_of,
-)
+from torchloom_core.learning.artifacts import estimator_bytes, estimator_part, json_part, part_of
+from torchloom_core.learning.features import Features
+from torchloom_core.learning.rows import Rows, RowSample
 from torchloom_core.plugin.api import Example, Hazard
 from torchloom_core.plugin.arrays import Floats
 from torchloom_core.plugin.view import FleetView

@@ -24,9 +24,8 @@ import msgspec
 
 from torchloom_core.errors import ModelError
 from torchloom_core.files import put_in_place
-from torchloom_core.models.calibration import Calibration
-from torchloom_core.models.card import Card, to_markdown
-from torchloom_core.trace.bundle import Bundle
+from torchloom_core.learning.calibration import Calibration
+from torchloom_core.learning.card import Card, to_markdown
 from torchloom_core.wire.codec import UNREADABLE
 from torchloom_core.wire.limits import Int64
 
@@ -94,10 +93,9 @@ class Model:
         """SHA-256 over everything but the card's page."""
         return _sha256(_encode(self._sealed))
 
-    def knows(self, bundle: Bundle) -> bool:
-        """Say whether it was fitted on this trace: one of its name, or of its bytes."""
-        card = self.card
-        return card.trace == bundle.manifest.name or card.trace_digest == bundle.digest()
+    def knows(self, name: str, digest: str) -> bool:
+        """Say whether it was fitted on the trace of this name, or of these bytes."""
+        return self.card.trace == name or self.card.trace_digest == digest
 
     @property
     def _sealed(self) -> ModelInfo:

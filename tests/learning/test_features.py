@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchloom_core.errors import PluginError
-from torchloom_core.features import Features, in_words
+from torchloom_core.learning import Features, in_words
 from torchloom_core.plugin import Fault, incidents
 from torchloom_core.testing import view_of
 

@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 import msgspec
 
 from torchloom_core.clock import SECOND_NS
-from torchloom_core.evaluate.results import ForecastScore, Interval
-from torchloom_core.evaluate.skill import has_skill, skill_sentence
+from torchloom_core.learning.forecast_score import ForecastScore, Interval
+from torchloom_core.learning.skill import has_skill, skill_sentence
 from torchloom_core.wire.limits import Int64
 
 

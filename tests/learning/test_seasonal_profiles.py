@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from torchloom_core.clock import SECOND_NS
-from torchloom_core.seasonal_profiles import SeasonalProfiles
+from torchloom_core.learning import SeasonalProfiles
 
 DAY_S, HOUR_S = 86_400.0, 3600.0
 START_NS = 1_700_006_400 * SECOND_NS  # midnight

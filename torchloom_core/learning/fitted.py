@@ -8,9 +8,9 @@ import msgspec
 import numpy as np
 
 from torchloom_core.errors import ModelError
-from torchloom_core.models.calibration import Calibration
-from torchloom_core.models.card import Card
-from torchloom_core.models.model import Model
+from torchloom_core.learning.calibration import Calibration
+from torchloom_core.learning.card import Card
+from torchloom_core.learning.model import Model
 from torchloom_core.plugin.api import Hazard, Learner, Predictor
 from torchloom_core.plugin.view import FleetView, Need
 

@@ -5,14 +5,15 @@ A model's card, the report of a replay and the refusal of a policy that wants sk
 
 from msgspec.structs import replace
 
-from torchloom_core.evaluate.intervals import FEW
-from torchloom_core.evaluate.leaks import (
+from torchloom_core.learning.forecast_score import (
+    FEW,
     POINT_ADJUSTED,
     SUSPICIOUS_FEATURE,
     SUSPICIOUS_SCORE,
     TEST_TUNED_THRESHOLD,
+    ForecastScore,
+    Interval,
 )
-from torchloom_core.evaluate.results import ForecastScore, Interval
 
 RANDOM = "random"
 FAULT_HISTORY = "fault_history"

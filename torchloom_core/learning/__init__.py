@@ -1,0 +1,48 @@
+"""What the author of a predictor that learns imports besides :mod:`torchloom_core.plugin`.
+
+Features and samples of them, predictors that learn from labelled rows, scales and seasons, and
+what was learned as bytes without a pickle.
+"""
+
+from torchloom_core.learning.artifacts import (
+    arrays_bytes,
+    arrays_part,
+    check_forest,
+    estimator_bytes,
+    estimator_part,
+    json_part,
+    part_of,
+)
+from torchloom_core.learning.features import Features, History, faults_in_words, in_words
+from torchloom_core.learning.row_learner import (
+    RowLearner,
+    RowOptions,
+    reasons,
+    with_something_known,
+)
+from torchloom_core.learning.rows import Rows, RowSample
+from torchloom_core.learning.scaling import Scale, step_means
+from torchloom_core.learning.seasonal_profiles import SeasonalProfiles
+
+__all__ = [
+    "Features",
+    "History",
+    "RowLearner",
+    "RowOptions",
+    "RowSample",
+    "Rows",
+    "Scale",
+    "SeasonalProfiles",
+    "arrays_bytes",
+    "arrays_part",
+    "check_forest",
+    "estimator_bytes",
+    "estimator_part",
+    "faults_in_words",
+    "in_words",
+    "json_part",
+    "part_of",
+    "reasons",
+    "step_means",
+    "with_something_known",
+]
