@@ -8,8 +8,8 @@ from figure import Figure, medians
 from msgspec.structs import replace
 
 from torchloom_core.clock import SECOND_NS, ManualClock
-from torchloom_core.kernel import Kernel
-from torchloom_core.policy_host import DeadlineGuard
+from torchloom_core.kernel.kernel import Kernel
+from torchloom_core.weaver.deadline_guard import DeadlineGuard
 from torchloom_core.weaver.outbox import Outbox
 from torchloom_core.wire.actions import ChangeKnob
 from torchloom_core.wire.events import Issue, Output, Recovered

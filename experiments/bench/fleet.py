@@ -7,8 +7,9 @@ import numpy as np
 
 from torchloom_core.config.loading import convert
 from torchloom_core.config.schema import Config
+from torchloom_core.kernel.plugins.activation import ActivePlugins, activate
+from torchloom_core.kernel.plugins.discovery import discover
 from torchloom_core.plugin import Floats
-from torchloom_core.plugins import ActivePlugins, activate, discover
 from torchloom_core.wire.messages import Hello, Telemetry
 
 RUN = "bench"

@@ -21,8 +21,8 @@ from nats.aio.msg import Msg
 from scene import say
 
 from torchloom_core.clock import SystemClock
+from torchloom_core.kernel.plugins.host import ActivePolicy
 from torchloom_core.plugin import FleetView, Need
-from torchloom_core.plugins import ActivePolicy
 from torchloom_core.trajectory.layout import run_folder
 from torchloom_core.trajectory.writer import TrajectoryWriter
 from torchloom_core.transport import NatsBus

@@ -10,9 +10,9 @@ import numpy as np
 from figure import Figure, medians
 
 from torchloom_core.clock import SECOND_NS, SystemClock
-from torchloom_core.kernel import Kernel
+from torchloom_core.kernel.kernel import Kernel
 from torchloom_core.plugin import Floats
-from torchloom_core.policy_host import DeadlineGuard
+from torchloom_core.weaver.deadline_guard import DeadlineGuard
 from torchloom_core.wire.codec import decode_telemetry, encode_telemetry
 from torchloom_core.wire.events import Forecast, Proposed, Tick
 from torchloom_core.wire.messages import Telemetry

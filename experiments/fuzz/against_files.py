@@ -21,14 +21,15 @@ from templates import RUN, events, telemetry
 from torchloom_core import cli
 from torchloom_core.config.loading import load
 from torchloom_core.errors import TorchloomError
-from torchloom_core.kernel import Kernel
+from torchloom_core.kernel.kernel import Kernel
+from torchloom_core.kernel.plugins.activation import activate
+from torchloom_core.kernel.plugins.discovery import discover
 from torchloom_core.learning.fitted import load_fitted
-from torchloom_core.plugins import activate, discover
-from torchloom_core.policy_host import DeadlineGuard
 from torchloom_core.trajectory.layout import run_folder
 from torchloom_core.trajectory.writer import TrajectoryWriter
 from torchloom_core.transport.broker import EmbeddedBroker
 from torchloom_core.transport.security.credentials import Credentials
+from torchloom_core.weaver.deadline_guard import DeadlineGuard
 from torchloom_core.wire.actions import ChangeKnob
 from torchloom_core.wire.events import Recovered, Tick
 from torchloom_core.wire.messages import Hello, JoinFile, Telemetry

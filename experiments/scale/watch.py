@@ -12,9 +12,10 @@ from pathlib import Path
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.loading import convert
 from torchloom_core.config.schema import Config
-from torchloom_core.kernel import Kernel
-from torchloom_core.plugins import ActivePlugins, activate, discover
-from torchloom_core.policy_host import RecordedGuard
+from torchloom_core.kernel.kernel import Kernel
+from torchloom_core.kernel.plugins.activation import ActivePlugins, activate
+from torchloom_core.kernel.plugins.discovery import discover
+from torchloom_core.kernel.plugins.guard import RecordedGuard
 from torchloom_core.trace.bundle import Bundle
 from torchloom_core.trace.feed import Feed
 from torchloom_core.wire.events import Proposed, Tick

@@ -8,7 +8,8 @@ from torchloom_core.config.loading import parse
 from torchloom_core.config.schema import ACTION_KINDS, ActionRule, Config, PolicySwitch
 from torchloom_core.config.template import template_text, write_template
 from torchloom_core.errors import ConfigError, StateError
-from torchloom_core.plugins import activate, discover
+from torchloom_core.kernel.plugins.activation import activate
+from torchloom_core.kernel.plugins.discovery import discover
 
 
 def tables(cls: type[msgspec.Struct], name: str = "") -> dict[str, list[str]]:

@@ -29,8 +29,9 @@ from torchloom_core.evaluate.driver import Driver
 from torchloom_core.evaluate.job import job_spec, kernel_config
 from torchloom_core.evaluate.other_future import OtherFuture
 from torchloom_core.evaluate.runs import play, plugins_of, simulate
+from torchloom_core.kernel.plugins.activation import ActivePlugins
+from torchloom_core.kernel.plugins.host import ActivePolicy
 from torchloom_core.plugin import Need
-from torchloom_core.plugins import ActivePlugins, ActivePolicy
 from torchloom_core.simulate.model import FleetModel
 from torchloom_core.simulate.scenario import Hit
 from torchloom_core.wire.actions import Alert, CordonNode, Migrate, SaveCheckpoint, UncordonNode

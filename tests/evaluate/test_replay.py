@@ -24,11 +24,12 @@ from torchloom_core.evaluate.candidates import Forecaster
 from torchloom_core.evaluate.labels import Task
 from torchloom_core.evaluate.replay import recorded_verdicts, replay_policies
 from torchloom_core.evaluate.scored import Scoring, score_predictors, split_ns
-from torchloom_core.kernel import Kernel
+from torchloom_core.kernel.kernel import Kernel
+from torchloom_core.kernel.plugins.activation import activate
+from torchloom_core.kernel.plugins.discovery import discover
+from torchloom_core.kernel.plugins.guard import RecordedGuard
 from torchloom_core.learning.calibration import Calibration
 from torchloom_core.learning.model import Model
-from torchloom_core.plugins import activate, discover
-from torchloom_core.policy_host import RecordedGuard
 from torchloom_core.trace.bundle import Bundle
 from torchloom_core.trace.from_trajectory import from_trajectory
 from torchloom_core.trace.recorded import recorded_life

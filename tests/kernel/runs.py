@@ -9,10 +9,11 @@ import msgspec
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.loading import parse
 from torchloom_core.config.schema import Config
-from torchloom_core.kernel import Kernel
+from torchloom_core.kernel.kernel import Kernel
+from torchloom_core.kernel.plugins.activation import ActivePlugins
+from torchloom_core.kernel.plugins.guard import Guard, RecordedGuard
+from torchloom_core.kernel.plugins.host import ActivePolicy
 from torchloom_core.plugin import FleetView, Need
-from torchloom_core.plugins import ActivePlugins, ActivePolicy
-from torchloom_core.policy_host import Guard, RecordedGuard
 from torchloom_core.wire.actions import Action
 from torchloom_core.wire.codec import encode
 from torchloom_core.wire.events import Input, Issue, Output, Proposal, Recovered, Reply, Tick

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from tests.kernel.inputs import acks, scripts
 from tests.kernel.runs import START_NS, Calls, active, make_kernel, proposal
-from torchloom_core.kernel import Kernel
+from torchloom_core.kernel.kernel import Kernel
+from torchloom_core.kernel.plugins.guard import OVERRAN, RecordedGuard
 from torchloom_core.plugin import FleetView, Need
-from torchloom_core.policy_host import OVERRAN, RecordedGuard
 from torchloom_core.wire.actions import ChangeKnob, DrainGroup, Migrate, SaveCheckpoint
 from torchloom_core.wire.codec import encode
 from torchloom_core.wire.events import Recovered, Tick

@@ -17,7 +17,7 @@ from tests.kernel.runs import (
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.schema import Config
 from torchloom_core.fleet.fault_log import FAULTS_KEPT
-from torchloom_core.kernel import Kernel
+from torchloom_core.kernel.kernel import Kernel
 from torchloom_core.trajectory.links import links_of
 from torchloom_core.trajectory.reader import lives
 from torchloom_core.trajectory.replay import replay

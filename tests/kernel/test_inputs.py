@@ -16,7 +16,7 @@ from tests.kernel.runs import (
     telemetry,
     three_groups,
 )
-from torchloom_core.fleet.table import SampleTable
+from torchloom_core.fleet.sample_table import SampleTable
 from torchloom_core.plugin import Need
 from torchloom_core.wire.actions import ChangeKnob, CollectDump, PauseRun, ResumeRun, SaveCheckpoint
 from torchloom_core.wire.events import (

@@ -3,8 +3,8 @@
 import msgspec
 import numpy as np
 
+from torchloom_core.kernel.plugins.discovery import PluginInfo
 from torchloom_core.plugin import Hazard, Need
-from torchloom_core.plugins import PluginInfo
 
 DAY_S = 86_400.0
 

@@ -9,10 +9,11 @@ from torchloom_core.config.loading import parse
 from torchloom_core.config.schema import Config
 from torchloom_core.errors import ConfigError, ModelError
 from torchloom_core.evaluate.intervals import exact_share
+from torchloom_core.kernel.plugins.activation import activate
+from torchloom_core.kernel.plugins.discovery import PluginInfo
 from torchloom_core.learning.model import Model
 from torchloom_core.models.fit import fit
 from torchloom_core.plugin.contract import contract_problem
-from torchloom_core.plugins import PluginInfo, activate
 from torchloom_core.testing import view_of
 
 

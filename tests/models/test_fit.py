@@ -7,11 +7,11 @@ from tests.evaluate.traces import HOUR_NS, write_bundle
 from tests.models.plugins import Blind, Heat, Quiet, info, saying, warm
 from torchloom_core.errors import ConfigError, PluginError, TraceError
 from torchloom_core.evaluate.other_future import OtherFuture
+from torchloom_core.kernel.plugins.discovery import discover
 from torchloom_core.learning.card import to_markdown
 from torchloom_core.models.fit import fit
 from torchloom_core.models.fitting import FitSettings
 from torchloom_core.plugin import Hazard
-from torchloom_core.plugins import discover
 
 DAY_NS = 24 * HOUR_NS
 

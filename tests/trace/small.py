@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from torchloom_core.clock import SECOND_NS
-from torchloom_core.fleet.table import SampleTable
+from torchloom_core.fleet.sample_table import SampleTable
 from torchloom_core.trace.bundle import Bundle
 from torchloom_core.trace.feed import Feed
 from torchloom_core.trace.schema import Component, Event, Row

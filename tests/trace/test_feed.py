@@ -26,7 +26,7 @@ from tests.trace.small import (
     told,
 )
 from torchloom_core.errors import TraceError
-from torchloom_core.fleet.table import SampleTable
+from torchloom_core.fleet.sample_table import SampleTable
 from torchloom_core.trace.bundle import Bundle
 from torchloom_core.trace.feed import Feed
 from torchloom_core.trace.schema import Component, Event, Placement

@@ -18,10 +18,10 @@ from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.loading import parse
 from torchloom_core.config.schema import Config
 from torchloom_core.errors import StateError, TraceError
-from torchloom_core.kernel import Kernel
+from torchloom_core.kernel.kernel import Kernel
+from torchloom_core.kernel.plugins.activation import ActivePlugins
+from torchloom_core.kernel.plugins.guard import RecordedGuard
 from torchloom_core.plugin import FleetView, Need
-from torchloom_core.plugins import ActivePlugins
-from torchloom_core.policy_host import RecordedGuard
 from torchloom_core.trace.bundle import Bundle
 from torchloom_core.trace.feed import Feed
 from torchloom_core.trace.from_trajectory import from_trajectory

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from torchloom_core.config.schema import Config
-from torchloom_core.kernel import Kernel
-from torchloom_core.plugins import ActivePlugins
-from torchloom_core.policy_host import RecordedGuard
+from torchloom_core.kernel.kernel import Kernel
+from torchloom_core.kernel.plugins.activation import ActivePlugins
+from torchloom_core.kernel.plugins.guard import RecordedGuard
 from torchloom_core.trajectory.reader import Life, lives
 from torchloom_core.trajectory.replay import Difference, ReplayReport, replay
 from torchloom_core.trajectory.writer import TrajectoryWriter

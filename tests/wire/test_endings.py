@@ -2,7 +2,7 @@
 
 import pytest
 
-from torchloom_core.notices import of_exit
+from torchloom_core.kernel.notices import of_exit
 from torchloom_core.wire.endings import in_a_word, in_words, is_meant, is_of_its_own
 from torchloom_core.wire.messages import Exit
 

@@ -85,10 +85,10 @@ def fit(
         Config file; torchloom.toml in this folder unless given.
     """
     from torchloom_core.cli.moments import moment_ns
+    from torchloom_core.kernel.plugins.discovery import discover
     from torchloom_core.learning.model import SUFFIX, refuse_place
     from torchloom_core.models.fit import fit as fit_model
     from torchloom_core.models.fitting import FitSettings
-    from torchloom_core.plugins import discover
     from torchloom_core.trace.bundle import Bundle
 
     settings = load(config)

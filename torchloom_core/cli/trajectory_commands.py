@@ -152,9 +152,10 @@ def _root(root: Path | None, config: Path | None) -> Path:
 
 
 def _make_kernel(life: "Life") -> Any:
-    from torchloom_core.kernel import Kernel
-    from torchloom_core.plugins import activate, discover
-    from torchloom_core.policy_host import RecordedGuard
+    from torchloom_core.kernel.kernel import Kernel
+    from torchloom_core.kernel.plugins.activation import activate
+    from torchloom_core.kernel.plugins.discovery import discover
+    from torchloom_core.kernel.plugins.guard import RecordedGuard
 
     plugins = activate(life.config, discover(), str(life.folder))
     return Kernel(life.config, plugins, RecordedGuard(life.overruns()))

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchloom_core.clock import SECOND_NS
-from torchloom_core.fleet.table import SampleTable
+from torchloom_core.fleet.sample_table import SampleTable
 from torchloom_core.plugin.arrays import Floats
 from torchloom_core.simulate.model import FleetModel
 from torchloom_core.simulate.records import Happening, Member

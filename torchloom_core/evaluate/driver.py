@@ -19,11 +19,12 @@ from torchloom_core.evaluate.deeds import Ledger
 from torchloom_core.evaluate.results import TimelineEntry
 from torchloom_core.evaluate.scene import Scene
 from torchloom_core.evaluate.sensors import Sensors
-from torchloom_core.fleet.table import SampleTable
-from torchloom_core.kernel import Kernel
+from torchloom_core.fleet.sample_table import SampleTable
+from torchloom_core.kernel.kernel import Kernel
+from torchloom_core.kernel.plugins.activation import ActivePlugins
+from torchloom_core.kernel.plugins.guard import RecordedGuard
+from torchloom_core.kernel.plugins.host import run_predictor
 from torchloom_core.plugin.outlook import UNSAVED_WORK
-from torchloom_core.plugins import ActivePlugins
-from torchloom_core.policy_host import RecordedGuard, run_predictor
 from torchloom_core.simulate.model import FleetModel
 from torchloom_core.simulate.records import Happening
 from torchloom_core.simulate.scenario import JobSpec

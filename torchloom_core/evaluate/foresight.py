@@ -14,9 +14,9 @@ import numpy as np
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.evaluate.arms import FORETOLD
 from torchloom_core.evaluate.scene import rng
+from torchloom_core.kernel.plugins.discovery import PluginInfo
 from torchloom_core.plugin.api import Hazard
 from torchloom_core.plugin.view import FleetView, Need
-from torchloom_core.plugins import PluginInfo
 from torchloom_core.simulate.model import FleetModel
 from torchloom_core.simulate.records import Happening
 from torchloom_core.simulate.scenario import Hit, JobSpec

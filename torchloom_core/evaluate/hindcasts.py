@@ -10,9 +10,9 @@ from torchloom_core.config.schema import Costs
 from torchloom_core.errors import PluginError
 from torchloom_core.evaluate.alarms import Judged
 from torchloom_core.evaluate.labels import Task, incidents, outcomes
+from torchloom_core.kernel.plugins.host import run_predictor
 from torchloom_core.plugin.api import Learner, Predictor
 from torchloom_core.plugin.arrays import Floats, Ints
-from torchloom_core.policy_host import run_predictor
 from torchloom_core.trace.bundle import Bundle
 from torchloom_core.trace.views import views
 from torchloom_core.trace.watched import Watched, watch

@@ -21,10 +21,11 @@ from torchloom_core.evaluate.job import ticking
 from torchloom_core.evaluate.labels import Task
 from torchloom_core.evaluate.results import ReplayedPolicy
 from torchloom_core.evaluate.runs import installed
-from torchloom_core.kernel import Kernel
+from torchloom_core.kernel.kernel import Kernel
+from torchloom_core.kernel.plugins.activation import ActivePlugins, activate
+from torchloom_core.kernel.plugins.guard import RecordedGuard
+from torchloom_core.kernel.plugins.host import run_predictor
 from torchloom_core.plugin.arrays import Ints
-from torchloom_core.plugins import ActivePlugins, activate
-from torchloom_core.policy_host import RecordedGuard, run_predictor
 from torchloom_core.trace.bundle import Bundle
 from torchloom_core.trace.feed import Feed
 from torchloom_core.trace.recorded import recorded_inputs, recorded_life

@@ -19,7 +19,8 @@ from torchloom_core.evaluate.foresight import FORETOLD_INFO, Foretold, know_it_a
 from torchloom_core.evaluate.job import job_spec, kernel_config
 from torchloom_core.evaluate.results import RunResult, TimelineEntry
 from torchloom_core.evaluate.scene import Scene, Unknown, scene
-from torchloom_core.plugins import ActivePlugins, PluginInfo, activate, discover
+from torchloom_core.kernel.plugins.activation import ActivePlugins, activate
+from torchloom_core.kernel.plugins.discovery import PluginInfo, discover
 from torchloom_core.simulate.model import FleetModel
 from torchloom_core.simulate.records import Result
 from torchloom_core.simulate.scenario import JobSpec

@@ -23,11 +23,11 @@ from torchloom_core.evaluate.hindcasts import (
 from torchloom_core.evaluate.labels import Task
 from torchloom_core.evaluate.leaks import refuse_future, refuse_trained
 from torchloom_core.evaluate.runs import installed
+from torchloom_core.kernel.plugins.activation import activate
 from torchloom_core.learning.forecast_score import ForecastScore
 from torchloom_core.learning.model import Model
 from torchloom_core.learning.skill import RANDOM, with_skill
 from torchloom_core.plugin.api import Predictor
-from torchloom_core.plugins import activate
 from torchloom_core.trace.bundle import Bundle
 
 UNTIL_SHARE = 0.6

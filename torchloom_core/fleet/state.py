@@ -13,7 +13,7 @@ from torchloom_core.fleet.fault_log import FaultLog, fault_of_worker
 from torchloom_core.fleet.intake import Intake, Newest
 from torchloom_core.fleet.lives import Lives
 from torchloom_core.fleet.rings import Rings
-from torchloom_core.fleet.table import SampleTable
+from torchloom_core.fleet.sample_table import SampleTable
 from torchloom_core.plugin.arrays import Ints, frozen
 from torchloom_core.plugin.view import FleetView, Need
 from torchloom_core.wire.endings import in_a_word

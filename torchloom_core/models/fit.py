@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from torchloom_core.errors import PluginError, TraceError
 from torchloom_core.evaluate.hindcasts import Progress
 from torchloom_core.evaluate.leaks import refuse_foreknown
+from torchloom_core.kernel.plugins.discovery import PluginInfo
 from torchloom_core.learning.card import Card
 from torchloom_core.learning.forecast_score import FEW, ForecastScore
 from torchloom_core.learning.model import Model, ModelInfo
@@ -19,7 +20,6 @@ from torchloom_core.models.examples import Examples
 from torchloom_core.models.fitting import FitSettings, Fitting, Said
 from torchloom_core.models.unfitted import build
 from torchloom_core.plugin.api import Learner, Predictor
-from torchloom_core.plugins import PluginInfo
 from torchloom_core.suggest import nearest
 from torchloom_core.trace.bundle import Bundle
 from torchloom_core.trace.checksums import refuse_changed

@@ -1,4 +1,4 @@
-"""What a plugin must be like to be taken in; :mod:`torchloom_core.plugins` asks.
+"""What a plugin must be like to be taken in; :mod:`torchloom_core.kernel.plugins.discovery` asks.
 
 Each function names the first rule that is broken, in one line.
 """
@@ -6,17 +6,19 @@ Each function names the first rule that is broken, in one line.
 import difflib
 import inspect
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeGuard
 
 import msgspec
 import numpy as np
 
 from torchloom_core.errors import PluginError
+from torchloom_core.plugin.api import Hazard, Predictor
 from torchloom_core.plugin.foreign import shown, told
-from torchloom_core.plugin.view import Need
+from torchloom_core.plugin.view import FleetView, Need
 from torchloom_core.wire.codec import encode
 from torchloom_core.wire.events import Proposal
+from torchloom_core.wire.limits import MAX_TEXT
 from torchloom_core.wire.requests import PERSON
 
 Kind = Literal["policy", "predictor"]
@@ -135,7 +137,7 @@ class GarbageError(PluginError):
     """What a plugin returned breaks its contract."""
 
 
-def _checked(proposal: Any) -> Proposal:
+def checked_proposal(proposal: Any) -> Proposal:
     """Return a copy of ``proposal`` in its declared types, which its policy cannot reach."""
     if not isinstance(proposal, Proposal):
         raise GarbageError(f"need a Proposal, was {type(proposal).__name__} {shown(proposal)}")
@@ -163,7 +165,41 @@ def _plain(value: Any) -> Any:
 def proposal_problem(proposal: Any) -> str:
     """Return the first rule that ``proposal`` breaks, or nothing."""
     try:
-        _checked(proposal)
+        checked_proposal(proposal)
     except GarbageError as error:
         return str(error)
     return ""
+
+
+def checked_hazard(predictor: Predictor, view: FleetView) -> Hazard:
+    """Return a checked copy of what the predictor says, with probabilities by worker."""
+    hazard: Any = predictor.forecast(view)
+    if problem := pace_problem(predictor):
+        raise GarbageError(problem)
+    if not isinstance(hazard, Hazard):
+        raise GarbageError(f"need a Hazard, was {type(hazard).__name__} {shown(hazard)}")
+    probability = np.asarray(hazard.probability)
+    if probability.shape != (len(view),) or probability.dtype.kind != "f":
+        raise GarbageError(
+            f"need float probabilities of shape ({len(view)},), was {probability.dtype} "
+            f"{probability.shape}"
+        )
+    judged = ~np.isnan(probability)
+    if np.any((probability[judged] < 0) | (probability[judged] > 1)):
+        worst = probability[judged][np.argmax(np.abs(probability[judged] - 0.5))]
+        raise GarbageError(f"need probabilities in [0, 1], was {float(worst)!r}")
+    if not isinstance(hazard.why, Mapping):
+        raise GarbageError(f"need why as a dict, was {type(hazard.why).__name__}")
+    why = {int(row): _sentence(text) for row, text in hazard.why.items()}
+    strange = [row for row in why if not 0 <= row < len(view)]
+    if strange:
+        raise GarbageError(f"need rows below {len(view)} in why, was {strange[0]}")
+    rows: list[int] = np.flatnonzero(judged).tolist()
+    return Hazard(probability={view.workers[row]: float(probability[row]) for row in rows}, why=why)
+
+
+def _sentence(text: Any) -> str:
+    sentence = str(text)
+    if len(sentence) > MAX_TEXT or (not sentence.isascii() and told(sentence) != sentence):
+        raise GarbageError(f"need texts of at most {MAX_TEXT} characters, was {told(sentence):.60}")
+    return sentence

@@ -1,5 +1,9 @@
 """Say in one line what foreign code raised or returned, whatever its own text does."""
 
+import traceback
+import types
+from pathlib import Path
+
 
 def one_line(error: BaseException) -> str:
     """Return type and text of a foreign error, whose text may itself raise."""
@@ -21,3 +25,28 @@ def shown(value: object) -> str:
         return told(f"{value!r:.60}")
     except Exception:  # noqa: BLE001 - foreign code
         return "without a text"
+
+
+def raised_in(error: BaseException, plugin: object, method: str) -> str:
+    """Return the error and the last line of the plugin's own that led to it, in one line."""
+    home = _code(plugin, method)
+    frames = list(traceback.walk_tb(error.__traceback__))
+    own = [(f, n) for f, n in frames if home and f.f_code.co_filename == home.co_filename]
+    frame, number = (own or frames)[-1]
+    return f"{one_line(error)} ({code_place(frame.f_code, number)})"
+
+
+def _code(plugin: object, method: str) -> types.CodeType | None:
+    code = getattr(getattr(type(plugin), method, None), "__code__", None)
+    return code if isinstance(code, types.CodeType) else None
+
+
+def home_of(plugin: object, method: str) -> str:
+    """Return where the plugin's method stands."""
+    code = _code(plugin, method)
+    return code_place(code, code.co_firstlineno) if code else type(plugin).__name__
+
+
+def code_place(code: types.CodeType, line: int) -> str:
+    """Return file and line, as ``slow.py:3``."""
+    return f"{Path(code.co_filename).name}:{line}"

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from torchloom_core.clock import SECOND_NS, moment_text
 from torchloom_core.errors import TraceError
-from torchloom_core.fleet.table import SampleTable
+from torchloom_core.fleet.sample_table import SampleTable
 from torchloom_core.trace.bundle import Bundle
 from torchloom_core.trace.roster import roster
 from torchloom_core.trace.scrapes import Scrapes

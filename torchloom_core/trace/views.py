@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.schema import Costs
 from torchloom_core.errors import PluginError
+from torchloom_core.fleet.sample_table import SampleTable
 from torchloom_core.fleet.state import FleetState
-from torchloom_core.fleet.table import SampleTable
 from torchloom_core.plugin.contract import needs_problem
 from torchloom_core.plugin.view import FleetView, Need
 from torchloom_core.trace.bundle import Bundle

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from torchloom_core.config.schema import Config
 from torchloom_core.errors import StateError
-from torchloom_core.policy_host import OVERRAN
+from torchloom_core.kernel.plugins.guard import OVERRAN
 from torchloom_core.trajectory.columns import decode
 from torchloom_core.trajectory.layout import (
     FORMAT,

@@ -9,8 +9,8 @@ import msgspec
 
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.schema import Config
-from torchloom_core.kernel import Kernel
-from torchloom_core.plugins import ActivePlugins
+from torchloom_core.kernel.kernel import Kernel
+from torchloom_core.kernel.plugins.activation import ActivePlugins
 from torchloom_core.wire.actions import kind_of, target_of
 from torchloom_core.wire.events import PolicyFailed, PredictorFailed
 from torchloom_core.wire.messages import KnobValue

@@ -1,7 +1,7 @@
 """What can be done to a run: the kinds of action, and what each acts on.
 
-A policy proposes one, the arbiter grants it, and :mod:`torchloom_core.staging` turns it into
-commands.
+A policy proposes one, the arbiter grants it, and
+:mod:`torchloom_core.kernel.dispatch.staging` turns it into commands.
 """
 
 from typing import Annotated

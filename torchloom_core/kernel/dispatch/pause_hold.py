@@ -2,8 +2,8 @@
 
 A worker obeys a pause at its own step boundary, so that groups may stop at different steps: one
 waits at its boundary, the other in the quorum for it. Such a split is seen here and undone.
-:mod:`torchloom_core.operations` asks while a pause is made, the kernel while it is in force; the
-workers go on by themselves where they do not hear that it is
+:mod:`~torchloom_core.kernel.dispatch.execution` asks while a pause is made, the kernel while it is
+in force; the workers go on by themselves where they do not hear that it is
 (:class:`~torchloom_core.wire.messages.Hold`).
 """
 

@@ -1,6 +1,6 @@
 """Turn an action into stages of commands, or say what stands in its way.
 
-:mod:`torchloom_core.operations` asks; nothing here changes anything.
+:mod:`torchloom_core.kernel.dispatch.execution` asks; nothing here changes anything.
 """
 
 from collections.abc import Iterable, Set

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
-from torchloom_core.arbiter.arbiter import Arbiter, Candidate, Mode
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.loading import parse
+from torchloom_core.kernel.arbiter.arbiter import Arbiter, Candidate, Mode
 from torchloom_core.wire.actions import Action, DrainGroup, Migrate, kind_of, target_of
 from torchloom_core.wire.events import Proposal, Proposed, Verdict
 from torchloom_core.wire.plans import Granted

@@ -1,5 +1,5 @@
 """Weigh what policies propose, within the rails, and say which rule decided."""
 
-from torchloom_core.arbiter.arbiter import Arbiter
+from torchloom_core.kernel.arbiter.arbiter import Arbiter
 
 __all__ = ["Arbiter"]

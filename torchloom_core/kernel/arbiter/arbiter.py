@@ -7,10 +7,10 @@ from typing import Literal
 
 import msgspec
 
-from torchloom_core.arbiter.rails import PERSON_RAILS, POLICY_RAILS, Case, Situation
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.config import schema
 from torchloom_core.kept import KeptTable
+from torchloom_core.kernel.arbiter.rails import PERSON_RAILS, POLICY_RAILS, Case, Situation
 from torchloom_core.wire.actions import kind_of, target_of
 from torchloom_core.wire.events import Proposed, Verdict
 from torchloom_core.wire.plans import Granted

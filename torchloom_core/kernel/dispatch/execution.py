@@ -1,7 +1,7 @@
 """Carry out what was granted: plans of commands, stage by stage, and how they end.
 
 The kernel starts a plan for each granted verdict and advances all of them at every tick and
-ack. It is also the :class:`~torchloom_core.arbiter.rails.Situation` that the rails look at.
+ack. It is also the :class:`~torchloom_core.kernel.arbiter.rails.Situation` that the rails look at.
 """
 
 from collections.abc import Iterable, Set
@@ -9,12 +9,12 @@ from collections.abc import Iterable, Set
 import msgspec
 
 from torchloom_core.clock import SECOND_NS
-from torchloom_core.desired import DesiredKnobs
 from torchloom_core.fleet.state import FleetState
 from torchloom_core.kept import KeptTable
-from torchloom_core.ledger import Ledger
-from torchloom_core.pause_hold import PauseHold
-from torchloom_core.staging import Staging
+from torchloom_core.kernel.dispatch.commands import Ledger
+from torchloom_core.kernel.dispatch.desired_knobs import DesiredKnobs
+from torchloom_core.kernel.dispatch.pause_hold import PauseHold
+from torchloom_core.kernel.dispatch.staging import Staging
 from torchloom_core.wire.actions import (
     Action,
     Alert,

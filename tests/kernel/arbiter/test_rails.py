@@ -4,10 +4,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from tests.arbiter.situations import NOW_NS, Standing, arbiter, candidate, decide, granted
-from torchloom_core.arbiter.arbiter import Candidate
-from torchloom_core.arbiter.rails import POLICY_RAILS
+from tests.kernel.arbiter.situations import NOW_NS, Standing, arbiter, candidate, decide, granted
 from torchloom_core.clock import SECOND_NS
+from torchloom_core.kernel.arbiter.arbiter import Candidate
+from torchloom_core.kernel.arbiter.rails import POLICY_RAILS
 from torchloom_core.wire.actions import (
     Alert,
     ChangeKnob,

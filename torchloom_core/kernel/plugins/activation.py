@@ -1,79 +1,32 @@
-"""Find plugins by entry point, check them as they register, and build the active ones.
+"""Build the plugins that the config names; what cannot be built is set aside with one line."""
 
-Entry points are loaded one at a time: a plugin that cannot be imported, breaks its contract or
-takes a name that is already taken is set aside with one line, and the others are unaffected.
-"""
-
-import dataclasses
-import importlib.metadata
-import inspect
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
-import msgspec
-import pluggy
-
-from torchloom_core.config import faults
 from torchloom_core.config.loading import convert
 from torchloom_core.config.schema import Config, PolicySwitch
 from torchloom_core.errors import ConfigError, ModelError, PluginError
-from torchloom_core.plugin.api import PROJECT, Hooks, Policy, Predictor
+from torchloom_core.kernel.plugins.discovery import PluginInfo
+from torchloom_core.kernel.plugins.host import ActivePolicy
+from torchloom_core.kernel.plugins.settings import Place, check_predictors, check_skill, fitted
+from torchloom_core.plugin.api import Predictor
 from torchloom_core.plugin.contract import (
     MODEL,
     Kind,
-    contract_problem,
     misspelt_problem,
     needs_problem,
     pace_problem,
 )
 from torchloom_core.plugin.foreign import one_line
 from torchloom_core.plugin.view import Need
-from torchloom_core.plugin_settings import Place, check_predictors, check_skill, fitted
 from torchloom_core.suggest import nearest
 from torchloom_core.wire.events import PolicyFailed, PredictorFailed
 
 log = logging.getLogger(__name__)
 
-ENTRY_POINT_GROUP = "torchloom"
 DAY_S = 86_400.0
-
-
-@dataclass(frozen=True)
-class PluginInfo:
-    """One policy or predictor that is installed, or an entry point that does not work.
-
-    ``problem`` is empty for a plugin that can be activated. ``kind`` is None where the module
-    could not be loaded, so that nobody knows what it would have brought.
-    """
-
-    name: str
-    kind: Kind | None
-    entry_point: str
-    package: str
-    version: str
-    problem: str = ""
-    cls: type[Any] | None = None
-
-    @property
-    def options(self) -> list[tuple[str, str, str]]:
-        """Name, type and default of every option, as text."""
-        if self.cls is None or self.problem:
-            return []
-        return [
-            (option.encode_name, _type_name(option.type), _default_text(option))
-            for option in msgspec.structs.fields(self.cls.Options)
-        ]
-
-
-@dataclass(frozen=True)
-class ActivePolicy:
-    """A policy that the config switched on."""
-
-    name: str
-    policy: Policy
-    mode: Literal["act", "dry_run", "shadow"] = "act"
 
 
 @dataclass(frozen=True)
@@ -96,83 +49,6 @@ class ActivePlugins:
         """How long faults must be remembered, seconds: a day, or what a plugin declared."""
         plugins = [*(active.policy for active in self.policies), *self.predictors.values()]
         return max([DAY_S, *(getattr(plugin, "fault_memory_s", 0.0) for plugin in plugins)])
-
-
-class _Collector:
-    """The registry that one plugin module is handed."""
-
-    def __init__(self) -> None:
-        self.offers: list[tuple[Kind, Any]] = []
-
-    def policy(self, cls: type[Policy]) -> None:
-        self.offers.append(("policy", cls))
-
-    def predictor(self, cls: type[Predictor]) -> None:
-        self.offers.append(("predictor", cls))
-
-
-def discover(
-    entry_points: Iterable[importlib.metadata.EntryPoint] | None = None,
-) -> list[PluginInfo]:
-    """Load every installed plugin and return what each brought, sorted by entry point.
-
-    Of two that share a name the one from the entry point that sorts first keeps it.
-    """
-    if entry_points is None:
-        entry_points = importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)
-    found: list[PluginInfo] = []
-    taken: dict[tuple[Kind, str], str] = {}
-    for entry_point in sorted(entry_points, key=lambda e: (e.name, e.value)):
-        for info in _load(entry_point):
-            key = (info.kind, info.name) if info.kind else None
-            if key is None or info.problem:
-                found.append(info)
-            elif key in taken:
-                problem = f"the name is taken by entry point {taken[key]}"
-                found.append(dataclasses.replace(info, problem=problem))
-            else:
-                taken[key] = f"{info.entry_point} ({info.package})"
-                found.append(info)
-    return found
-
-
-def _load(entry_point: importlib.metadata.EntryPoint) -> list[PluginInfo]:
-    package = entry_point.dist.name if entry_point.dist else "unknown"
-    version = entry_point.dist.version if entry_point.dist else ""
-
-    def broken(problem: str) -> list[PluginInfo]:
-        return [PluginInfo(entry_point.name, None, entry_point.name, package, version, problem)]
-
-    registrar = pluggy.PluginManager(PROJECT)
-    registrar.add_hookspecs(Hooks)
-    collector = _Collector()
-    try:
-        registrar.register(entry_point.load(), name=entry_point.name)
-        registrar.check_pending()
-        answers = registrar.hook.torchloom_register(registry=collector)
-        unawaited = [answer for answer in answers if inspect.iscoroutine(answer)]
-        for coroutine in unawaited:
-            coroutine.close()
-        if unawaited:
-            return broken("torchloom_register is async: need a plain function, nothing awaits it")
-        if not collector.offers:
-            return broken(f"{entry_point.value} registers nothing: need a torchloom_register hook")
-        return [
-            PluginInfo(
-                name=str(getattr(cls, "name", "") or getattr(cls, "__name__", entry_point.name)),
-                kind=kind,
-                entry_point=entry_point.name,
-                package=package,
-                version=version,
-                problem=contract_problem(kind, cls),
-                cls=cls,
-            )
-            for kind, cls in collector.offers
-        ]
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # noqa: BLE001 - foreign code, which may call sys.exit
-        return broken(f"cannot be loaded: {one_line(error)}")
 
 
 def activate(
@@ -279,15 +155,3 @@ def _build(
         raise PluginError(f"{kind} {name}: {problem}")
     versions[name] = version
     return plugin
-
-
-def _type_name(annotation: Any) -> str:
-    return faults.wanted(annotation) or str(annotation).replace("typing.", "")
-
-
-def _default_text(option: msgspec.structs.FieldInfo) -> str:
-    if option.default is not msgspec.NODEFAULT:
-        return repr(option.default)
-    if option.default_factory is not msgspec.NODEFAULT:
-        return repr(option.default_factory())
-    return "required"

@@ -1,12 +1,12 @@
 """Close the run once it is over as its people meant it; the kernel asks once a tick."""
 
-from torchloom_core import notices
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.schema import Config
-from torchloom_core.desired import DesiredKnobs
 from torchloom_core.fleet.state import FleetState
-from torchloom_core.ledger import Ledger
-from torchloom_core.operations import Operations
+from torchloom_core.kernel import notices
+from torchloom_core.kernel.dispatch.commands import Ledger
+from torchloom_core.kernel.dispatch.desired_knobs import DesiredKnobs
+from torchloom_core.kernel.dispatch.execution import Operations
 from torchloom_core.wire.endings import is_of_its_own
 from torchloom_core.wire.events import Output
 from torchloom_core.wire.messages import Drain, Exit

@@ -9,25 +9,26 @@ from operator import attrgetter
 
 import msgspec
 
-from torchloom_core import notices
-from torchloom_core.answers import Answers
-from torchloom_core.arbiter import Arbiter
-from torchloom_core.arbiter.arbiter import Candidate
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.schema import Config
-from torchloom_core.desired import DesiredKnobs
+from torchloom_core.fleet.sample_table import SampleTable
 from torchloom_core.fleet.state import FleetState
-from torchloom_core.fleet.table import SampleTable
-from torchloom_core.forecasts import Forecasts
 from torchloom_core.kept import Changes
-from torchloom_core.ledger import Ledger
-from torchloom_core.operations import Operations
-from torchloom_core.pause_hold import PauseHold
+from torchloom_core.kernel import notices
+from torchloom_core.kernel.answers import Answers
+from torchloom_core.kernel.arbiter import Arbiter
+from torchloom_core.kernel.arbiter.arbiter import Candidate
+from torchloom_core.kernel.dispatch.commands import Ledger
+from torchloom_core.kernel.dispatch.desired_knobs import DesiredKnobs
+from torchloom_core.kernel.dispatch.execution import Operations
+from torchloom_core.kernel.dispatch.pause_hold import PauseHold
+from torchloom_core.kernel.dispatch.staging import Staging
+from torchloom_core.kernel.forecasts import Forecasts
+from torchloom_core.kernel.plugins.activation import ActivePlugins
+from torchloom_core.kernel.plugins.guard import Guard
+from torchloom_core.kernel.plugins.host import PolicyHost
+from torchloom_core.kernel.run_end import RunEnd
 from torchloom_core.plugin.view import FleetView, Need
-from torchloom_core.plugins import ActivePlugins
-from torchloom_core.policy_host import Guard, PolicyHost
-from torchloom_core.run_end import RunEnd
-from torchloom_core.staging import Staging
 from torchloom_core.wire.actions import Action, ChangeKnob
 from torchloom_core.wire.events import (
     Control,

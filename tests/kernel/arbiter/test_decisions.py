@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.arbiter.situations import NOW_NS, Standing, arbiter, candidate, decide
-from torchloom_core.arbiter.arbiter import Candidate
+from tests.kernel.arbiter.situations import NOW_NS, Standing, arbiter, candidate, decide
 from torchloom_core.clock import SECOND_NS
+from torchloom_core.kernel.arbiter.arbiter import Candidate
 from torchloom_core.wire.actions import (
     HIGH_IMPACT,
     DrainGroup,

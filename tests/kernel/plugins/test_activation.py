@@ -8,8 +8,9 @@ import pytest
 
 from torchloom_core.config.schema import Config
 from torchloom_core.errors import ConfigError
+from torchloom_core.kernel.plugins.activation import ActivePlugins, activate
+from torchloom_core.kernel.plugins.discovery import PluginInfo
 from torchloom_core.plugin import Need
-from torchloom_core.plugins import ActivePlugins, PluginInfo, activate
 from torchloom_core.wire.events import PolicyFailed, PredictorFailed
 
 

@@ -1,6 +1,6 @@
 """The rails: each looks at one proposal and says why it may not pass, or nothing.
 
-:mod:`torchloom_core.arbiter.arbiter` asks them in order; the first that objects names the
+:mod:`torchloom_core.kernel.arbiter.arbiter` asks them in order; the first that objects names the
 verdict's rule.
 """
 

@@ -1,0 +1,1 @@
+"""What was granted becomes commands, and what comes back an outcome."""

@@ -1,0 +1,105 @@
+"""Call foreign policies and predictors so that none of them can harm the others.
+
+The kernel calls :class:`PolicyHost` once a tick; the Weaver calls :func:`run_predictor`.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from torchloom_core.kernel.plugins.guard import OVERRAN, Guard, PolicyOverran
+from torchloom_core.plugin.api import Policy, Predictor
+from torchloom_core.plugin.contract import GarbageError, checked_hazard, checked_proposal
+from torchloom_core.plugin.foreign import home_of, raised_in, shown
+from torchloom_core.plugin.view import FleetView
+from torchloom_core.wire.events import Forecast, PolicyFailed, PredictorFailed, Proposal
+
+MAX_PROPOSALS = 10_000
+
+
+@dataclass(frozen=True)
+class ActivePolicy:
+    """A policy that the config switched on."""
+
+    name: str
+    policy: Policy
+    mode: Literal["act", "dry_run", "shadow"] = "act"
+
+
+class PolicyHost:
+    """The active policies, and which of them are quarantined."""
+
+    def __init__(self, policies: Sequence[ActivePolicy], guard: Guard) -> None:
+        self._policies = list(policies)
+        self._guard = guard
+        self.quarantined: dict[str, PolicyFailed] = {}
+
+    def propose(
+        self, view: FleetView, seq: int
+    ) -> tuple[list[tuple[ActivePolicy, Proposal]], list[PolicyFailed]]:
+        """Ask every healthy policy; return the proposals and who failed just now."""
+        proposals: list[tuple[ActivePolicy, Proposal]] = []
+        failures: list[PolicyFailed] = []
+        for active in self._policies:
+            if active.name in self.quarantined:
+                continue
+            try:
+                with self._guard.limit(active.name, seq):
+                    wanted = _collect(active.policy.on_tick(view.twin()))
+            except KeyboardInterrupt:
+                raise  # a person's Ctrl-C, which may well arrive while a policy is at work
+            except PolicyOverran as error:
+                failure = PolicyFailed(policy=active.name, rule=OVERRAN, detail=str(error))
+            except GarbageError as error:
+                detail = f"{error} ({home_of(active.policy, 'on_tick')})"
+                failure = PolicyFailed(policy=active.name, rule="garbage", detail=detail)
+            except BaseException as error:  # noqa: BLE001 - foreign code, which may call sys.exit
+                detail = raised_in(error, active.policy, "on_tick")
+                failure = PolicyFailed(policy=active.name, rule="raised", detail=detail)
+            else:
+                proposals += [(active, proposal) for proposal in wanted]
+                continue
+            self.quarantined[active.name] = failure
+            failures.append(failure)
+        return proposals, failures
+
+
+def _collect(result: Any) -> list[Proposal]:
+    if result is None:
+        return []
+    if not isinstance(result, Iterable):
+        raise GarbageError(f"need proposals, was {type(result).__name__} {shown(result)}")
+    wanted: list[Proposal] = []
+    for proposal in result:
+        if len(wanted) == MAX_PROPOSALS:
+            raise GarbageError(f"need at most {MAX_PROPOSALS} proposals a tick, were more")
+        wanted.append(checked_proposal(proposal))
+    return wanted
+
+
+def run_predictor(
+    forecast_id: str,
+    name: str,
+    predictor: Predictor,
+    view: FleetView,
+    elapsed_s: Callable[[], float],
+) -> Forecast | PredictorFailed:
+    """Run one predictor on one view and check what it returns."""
+    try:
+        hazard = checked_hazard(predictor, view)
+    except KeyboardInterrupt:
+        raise
+    except GarbageError as error:
+        detail = f"{error} ({home_of(predictor, 'forecast')})"
+        return PredictorFailed(predictor=name, rule="garbage", detail=detail)
+    except BaseException as error:  # noqa: BLE001 - foreign code, which may call sys.exit
+        detail = raised_in(error, predictor, "forecast")
+        return PredictorFailed(predictor=name, rule="raised", detail=detail)
+    return Forecast(
+        id=forecast_id,
+        predictor=name,
+        horizon_s=float(predictor.horizon_s),
+        hazard=hazard.probability,
+        why={view.workers[row]: text for row, text in hazard.why.items()},
+        latency_s=elapsed_s(),
+    )
