@@ -3,7 +3,7 @@
 import logging
 
 from torchloom_core.plain_text import Complaints, plain_line
-from torchloom_core.summaries import summarise
+from torchloom_core.trajectory.summaries import summarise
 
 LOG = logging.getLogger("test")
 MINUTE_NS = 60 * 10**9

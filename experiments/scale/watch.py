@@ -16,8 +16,8 @@ from torchloom_core.kernel.kernel import Kernel
 from torchloom_core.kernel.plugins.activation import ActivePlugins, activate
 from torchloom_core.kernel.plugins.discovery import discover
 from torchloom_core.kernel.plugins.guard import RecordedGuard
-from torchloom_core.trace.bundle import Bundle
-from torchloom_core.trace.feed import Feed
+from torchloom_core.trace.bundle.bundle import Bundle
+from torchloom_core.trace.feed.feed import Feed
 from torchloom_core.wire.events import Proposed, Tick
 
 DAY_S = 86_400.0

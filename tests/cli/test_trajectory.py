@@ -13,8 +13,8 @@ from torchloom_core.config.schema import Config
 from torchloom_core.kernel.kernel import Kernel
 from torchloom_core.kernel.plugins.activation import ActivePlugins
 from torchloom_core.kernel.plugins.guard import RecordedGuard
-from torchloom_core.summaries import KINDS, summarise
 from torchloom_core.trajectory.layout import run_folder
+from torchloom_core.trajectory.summaries import KINDS, summarise
 from torchloom_core.trajectory.writer import TrajectoryWriter
 from torchloom_core.wire.actions import ChangeKnob, Migrate
 from torchloom_core.wire.events import Input, Issue, Output, Recovered, Tick

@@ -22,9 +22,9 @@ from torchloom_core.config.schema import ACTION_KINDS, ActionRule, Arbiter, Brea
 from torchloom_core.kernel.arbiter.rails import PERSON_RAILS, POLICY_RAILS
 from torchloom_core.kernel.plugins.activation import activate
 from torchloom_core.kernel.plugins.discovery import ENTRY_POINT_GROUP, discover
-from torchloom_core.summaries import KINDS
 from torchloom_core.testing import PolicyContract, PredictorContract
-from torchloom_core.weaver.desk import Desk
+from torchloom_core.trajectory.summaries import KINDS
+from torchloom_core.weaver.operator_service import Desk
 from torchloom_core.wire import subjects
 from torchloom_core.wire.events import Reply
 from torchloom_core.wire.operator import Answer

@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 
 from torchloom_core.plugin import Hazard, hookimpl
-from torchloom_core.trace.bundle import Bundle
+from torchloom_core.trace.bundle.bundle import Bundle
 
 
 class _Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -13,10 +13,10 @@ from torchloom_core.config.schema import Config, Costs, Evaluate
 from torchloom_core.evaluate.arms import Arm
 from torchloom_core.evaluate.runs import Setting, installed
 from torchloom_core.evaluate.scene import Scene, draw
-from torchloom_core.trace.bundle import Bundle
-from torchloom_core.trace.schema import Component, Event
-from torchloom_core.trace.watched import watch
-from torchloom_core.trace.writer import BundleWriter
+from torchloom_core.trace.bundle.bundle import Bundle
+from torchloom_core.trace.bundle.schema import Component, Event
+from torchloom_core.trace.bundle.writer import BundleWriter
+from torchloom_core.trace.feed.watched import watch
 
 START_NS = 1_700_000_000 * SECOND_NS
 HOUR_NS = 3600 * SECOND_NS

@@ -9,9 +9,9 @@ from torchloom_core.errors import ConfigError
 from torchloom_core.evaluate.arms import baselines, random_alarms
 from torchloom_core.evaluate.candidates import Asked, candidates
 from torchloom_core.evaluate.job import job_spec, kernel_config, of_trace, paid_nodes
-from torchloom_core.trace.bundle import Bundle
-from torchloom_core.trace.schema import Job
-from torchloom_core.trace.writer import BundleWriter
+from torchloom_core.trace.bundle.bundle import Bundle
+from torchloom_core.trace.bundle.schema import Job
+from torchloom_core.trace.bundle.writer import BundleWriter
 
 ARMS = {arm.name: arm for arm in baselines(policies(), standbys=1)}
 MTBF_S = 50_000.0

@@ -17,7 +17,7 @@ from torchloom_core.evaluate.hindcasts import random_scores
 from torchloom_core.evaluate.labels import incidents, outcomes
 from torchloom_core.learning.forecast_score import FEW
 from torchloom_core.learning.skill import has_skill, with_skill
-from torchloom_core.trace.schema import Component
+from torchloom_core.trace.bundle.schema import Component
 
 DAY_H = 24
 DAYS, CUT, NODES = 120, 72, 120

@@ -30,9 +30,9 @@ from torchloom_core.kernel.plugins.discovery import discover
 from torchloom_core.kernel.plugins.guard import RecordedGuard
 from torchloom_core.learning.calibration import Calibration
 from torchloom_core.learning.model import Model
-from torchloom_core.trace.bundle import Bundle
-from torchloom_core.trace.from_trajectory import from_trajectory
-from torchloom_core.trace.recorded import recorded_life
+from torchloom_core.trace.bundle.bundle import Bundle
+from torchloom_core.trace.recorded.from_trajectory import from_trajectory
+from torchloom_core.trace.recorded.recorded import recorded_life
 from torchloom_core.trajectory.writer import TrajectoryWriter
 from torchloom_core.wire.events import Recovered, Tick, Verdict
 from torchloom_core.wire.messages import Telemetry

@@ -6,10 +6,10 @@ import pyarrow as pa
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.evaluate.alarms import Judged
 from torchloom_core.evaluate.labels import Task, incidents, outcomes
-from torchloom_core.trace.bundle import Bundle
-from torchloom_core.trace.schema import ActionTaken, Component, Event
-from torchloom_core.trace.watched import Watched
-from torchloom_core.trace.writer import BundleWriter
+from torchloom_core.trace.bundle.bundle import Bundle
+from torchloom_core.trace.bundle.schema import ActionTaken, Component, Event
+from torchloom_core.trace.bundle.writer import BundleWriter
+from torchloom_core.trace.feed.watched import Watched
 
 HOUR_S = 3600.0
 HOUR_NS = 3600 * SECOND_NS

@@ -16,7 +16,7 @@ from experiments.backblaze_forecasts import run as backblaze
 from experiments.forecast_trial.trial import Fold, run
 from experiments.infinitehbd_forecasts import run as infinitehbd
 from torchloom_core.errors import TraceError
-from torchloom_core.trace.bundle import Bundle
+from torchloom_core.trace.bundle.bundle import Bundle
 from torchloom_core.trace.importers.backblaze import import_backblaze
 from torchloom_core.trace.importers.infinitehbd import import_infinitehbd
 

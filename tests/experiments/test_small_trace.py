@@ -8,7 +8,7 @@ from torchloom_core.config.loading import load
 from torchloom_core.evaluate.candidates import Asked, candidates
 from torchloom_core.evaluate.job import of_trace
 from torchloom_core.evaluate.runs import Setting, installed, simulate
-from torchloom_core.trace.bundle import Bundle
+from torchloom_core.trace.bundle.bundle import Bundle
 from torchloom_core.trace.synthesize import Parameters, synthesize
 
 HERE = Path(__file__).parents[2] / "experiments" / "small_trace"

@@ -9,7 +9,7 @@ from tests.trace.small import NODES, at, bundle, fault
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.simulate.hits import hits
 from torchloom_core.simulate.processes import periodic_hits, poisson_hits
-from torchloom_core.trace.schema import Component
+from torchloom_core.trace.bundle.schema import Component
 
 FLEET = (*NODES, Component(id="c", kind="node"))
 

@@ -12,12 +12,12 @@ from tests.shared_data import shared_data
 from tests.trace.small import NODES, START_NS, at, bundle, fault
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.errors import TraceError
-from torchloom_core.trace.bundle import Bundle
-from torchloom_core.trace.describe import describe, failure_rate
+from torchloom_core.trace.bundle.bundle import Bundle
+from torchloom_core.trace.bundle.schema import Component
+from torchloom_core.trace.describe.describe import describe, failure_rate
+from torchloom_core.trace.describe.plot import draw_faults
+from torchloom_core.trace.describe.spans import Span, common_ns, union, without
 from torchloom_core.trace.importers.infinitehbd import import_infinitehbd
-from torchloom_core.trace.plot import draw_faults
-from torchloom_core.trace.schema import Component
-from torchloom_core.trace.spans import Span, common_ns, union, without
 
 DAY_S = 86_400
 

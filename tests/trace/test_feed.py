@@ -27,9 +27,9 @@ from tests.trace.small import (
 )
 from torchloom_core.errors import TraceError
 from torchloom_core.fleet.sample_table import SampleTable
-from torchloom_core.trace.bundle import Bundle
-from torchloom_core.trace.feed import Feed
-from torchloom_core.trace.schema import Component, Event, Placement
+from torchloom_core.trace.bundle.bundle import Bundle
+from torchloom_core.trace.bundle.schema import Component, Event, Placement
+from torchloom_core.trace.feed.feed import Feed
 from torchloom_core.wire.events import NodeFault, Tick
 from torchloom_core.wire.messages import Hello
 

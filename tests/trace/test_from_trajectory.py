@@ -22,11 +22,11 @@ from torchloom_core.kernel.kernel import Kernel
 from torchloom_core.kernel.plugins.activation import ActivePlugins
 from torchloom_core.kernel.plugins.guard import RecordedGuard
 from torchloom_core.plugin import FleetView, Need
-from torchloom_core.trace.bundle import Bundle
-from torchloom_core.trace.feed import Feed
-from torchloom_core.trace.from_trajectory import from_trajectory
-from torchloom_core.trace.recorded import recorded_inputs, recorded_life
-from torchloom_core.trace.validate import validate
+from torchloom_core.trace.bundle.bundle import Bundle
+from torchloom_core.trace.feed.feed import Feed
+from torchloom_core.trace.recorded.from_trajectory import from_trajectory
+from torchloom_core.trace.recorded.recorded import recorded_inputs, recorded_life
+from torchloom_core.trace.validation.validate import validate
 from torchloom_core.trajectory.reader import lives
 from torchloom_core.trajectory.writer import TrajectoryWriter
 from torchloom_core.wire.actions import Alert, ChangeKnob, DrainGroup

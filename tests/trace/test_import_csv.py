@@ -7,10 +7,10 @@ import pytest
 
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.errors import ConfigError, TraceError
-from torchloom_core.trace.bundle import Bundle
+from torchloom_core.trace.bundle.bundle import Bundle
+from torchloom_core.trace.bundle.schema import Component
 from torchloom_core.trace.importers.csv_trace import import_csv
-from torchloom_core.trace.schema import Component
-from torchloom_core.trace.validate import validate
+from torchloom_core.trace.validation.validate import validate
 
 PLAIN = """\
 time,component,kind,resolved,slot

@@ -11,7 +11,7 @@ import pytest
 
 from tests.trace.small import NODES, START_NS, at, bundle, fault, table
 from torchloom_core.clock import moment_text
-from torchloom_core.trace.schema import (
+from torchloom_core.trace.bundle.schema import (
     ACTIONS,
     EVENTS,
     JOBS,
@@ -23,8 +23,8 @@ from torchloom_core.trace.schema import (
     Job,
     Placement,
 )
-from torchloom_core.trace.telemetry import PART_ROWS
-from torchloom_core.trace.validate import Findings, validate
+from torchloom_core.trace.bundle.telemetry import PART_ROWS
+from torchloom_core.trace.validation.validate import Findings, validate
 
 PARQUET = f"{TELEMETRY}/000000.parquet"
 SAMPLES = [(t_s, node, metric, 1.0) for t_s in (1, 2) for node in "ab" for metric in "xy"]

@@ -8,7 +8,7 @@ import pytest
 from tests.trace.small import NODES, at, bundle, fault
 from torchloom_core.errors import PluginError
 from torchloom_core.plugin import Need
-from torchloom_core.trace.views import views
+from torchloom_core.trace.feed.views import views
 
 NAN = math.nan
 TEMP = [(float(s), "a", "temp", float(s)) for s in range(60)]

@@ -1,6 +1,6 @@
 from tests.trace.small import NODES, bundle, fault
-from torchloom_core.trace.schema import Component
-from torchloom_core.trace.watched import watch
+from torchloom_core.trace.bundle.schema import Component
+from torchloom_core.trace.feed.watched import watch
 
 
 def test_nodes_are_watched_where_there_are_any(tmp_path):

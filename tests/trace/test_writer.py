@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from tests.trace.small import NODES, START_NS, at, bundle, fault, table
 from torchloom_core.errors import TraceError
-from torchloom_core.trace.bundle import Bundle
-from torchloom_core.trace.schema import INPUTS, Component, Exposure
-from torchloom_core.trace.telemetry_writer import TelemetryWriter
-from torchloom_core.trace.writer import BundleWriter
+from torchloom_core.trace.bundle.bundle import Bundle
+from torchloom_core.trace.bundle.schema import INPUTS, Component, Exposure
+from torchloom_core.trace.bundle.telemetry_writer import TelemetryWriter
+from torchloom_core.trace.bundle.writer import BundleWriter
 
 
 def writer(path: Path, *, end_s: float = 86_400, **changes: object) -> BundleWriter:

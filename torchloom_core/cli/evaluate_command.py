@@ -152,7 +152,7 @@ def _pair(option: str, text: str, *, need_value: bool = False) -> tuple[str, str
 
 def _until(trace: Path, text: str | None) -> int | None:
     from torchloom_core.cli.moments import moment_ns
-    from torchloom_core.trace.bundle import Bundle
+    from torchloom_core.trace.bundle.bundle import Bundle
 
     return None if text is None else moment_ns(text, Bundle.open(trace).manifest)
 

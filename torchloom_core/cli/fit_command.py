@@ -89,7 +89,7 @@ def fit(
     from torchloom_core.learning.model import SUFFIX, refuse_place
     from torchloom_core.models.fit import fit as fit_model
     from torchloom_core.models.fitting import FitSettings
-    from torchloom_core.trace.bundle import Bundle
+    from torchloom_core.trace.bundle.bundle import Bundle
 
     settings = load(config)
     known = {info.name: info for info in discover() if info.kind == "predictor"}

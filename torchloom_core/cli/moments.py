@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.errors import ConfigError
-from torchloom_core.trace.schema import Manifest
+from torchloom_core.trace.bundle.schema import Manifest
 
 _DAY_S = 86_400.0
 

@@ -26,7 +26,7 @@ def validate(bundle: Path, /, *, json: AsJson = False) -> int:
         The folder NAME.tltrace.
     """
     from torchloom_core.errors import TraceError
-    from torchloom_core.trace.validate import validate as find
+    from torchloom_core.trace.validation.validate import validate as find
 
     with reading() as heard:
         found = find(bundle, heard)
@@ -53,16 +53,16 @@ def describe(bundle: Path, /, *, plot: Path | None = None, json: AsJson = False)
     plot
         Draw the faults over time into this file, .png or .svg.
     """
-    from torchloom_core.trace.bundle import Bundle
-    from torchloom_core.trace.checksums import changed
-    from torchloom_core.trace.describe import describe as look
+    from torchloom_core.trace.bundle.bundle import Bundle
+    from torchloom_core.trace.bundle.checksums import changed
+    from torchloom_core.trace.describe.describe import describe as look
 
     opened = Bundle.open(bundle)
     if fault := next(changed(opened.path, opened.manifest.files), None):
         warn(f"{fault}; it is not what the bundle was written with")
     found = look(opened)
     if plot is not None:
-        from torchloom_core.trace.plot import draw_faults
+        from torchloom_core.trace.describe.plot import draw_faults
 
         draw_faults(opened, plot)
     if json:

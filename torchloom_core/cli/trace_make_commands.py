@@ -82,7 +82,7 @@ def from_trajectory(
     force
         Replace a bundle that is there already.
     """
-    from torchloom_core.trace.from_trajectory import from_trajectory as write
+    from torchloom_core.trace.recorded.from_trajectory import from_trajectory as write
 
     write(root, out, epoch=life, licence=licence, force=force)
     tell(out, json)

@@ -14,7 +14,7 @@ from torchloom_core.clock import SECOND_NS
 
 # scipy comes with it, which `torchloom --help` should not wait for.
 if TYPE_CHECKING:
-    from torchloom_core.trace.describe import Description
+    from torchloom_core.trace.describe.describe import Description
 
 _LISTED = 12
 
@@ -30,7 +30,7 @@ def tables(found: "Description") -> Iterator[RenderableType]:
 
 def tell(out: Path, json: bool) -> None:
     """Say what the bundle that was just written holds."""
-    from torchloom_core.trace.bundle import Bundle
+    from torchloom_core.trace.bundle.bundle import Bundle
 
     manifest = Bundle.open(out).manifest
     if json:

@@ -18,7 +18,7 @@ from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.loading import load
 from torchloom_core.errors import ConfigError, StateError
 from torchloom_core.suggest import nearest
-from torchloom_core.summaries import KINDS, summarise
+from torchloom_core.trajectory.summaries import KINDS, summarise
 from torchloom_core.wire.codec import UNREADABLE
 
 # The reader brings pyarrow, which `torchloom --help` should not wait for.

@@ -13,7 +13,7 @@ from torchloom_core.cli.options import Connection
 from torchloom_core.cli.output import console
 from torchloom_core.config.schema import Config
 from torchloom_core.errors import BrokerError, RequestError
-from torchloom_core.summaries import summarise
+from torchloom_core.trajectory.summaries import summarise
 from torchloom_core.wire.codec import UNREADABLE
 from torchloom_core.wire.events import CommandLife, Outcome
 from torchloom_core.wire.operator import Answer, KnobTable, Page, Status

@@ -14,9 +14,9 @@ from rich.table import Table
 from torchloom_core.demo.act import Act
 from torchloom_core.demo.scenario import symptoms
 from torchloom_core.demo.steplog import Measures, measure
-from torchloom_core.summaries import describe_action
 from torchloom_core.trajectory.layout import run_folder
 from torchloom_core.trajectory.reader import lives
+from torchloom_core.trajectory.summaries import describe_action
 
 _TOLD = ("verdict", "outcome", "notice", "policy_failed")
 

@@ -7,8 +7,8 @@ from torchloom_core.config.schema import Config
 from torchloom_core.evaluate.job import FIRST_INTERVAL_S, INSURANCE_S
 from torchloom_core.evaluate.runs import Setting
 from torchloom_core.evaluate.scene import DAY_NS, span_ns
-from torchloom_core.trace.bundle import Bundle
-from torchloom_core.trace.watched import watch
+from torchloom_core.trace.bundle.bundle import Bundle
+from torchloom_core.trace.feed.watched import watch
 
 
 def of_trace(bundle: Bundle) -> Iterator[str]:

@@ -37,8 +37,8 @@ from torchloom_core.evaluate.study import run_study
 from torchloom_core.evaluate.workforce import Workforce
 from torchloom_core.learning.forecast_score import ForecastScore
 from torchloom_core.learning.model import Model
-from torchloom_core.trace.bundle import Bundle
-from torchloom_core.trace.checksums import refuse_changed
+from torchloom_core.trace.bundle.bundle import Bundle
+from torchloom_core.trace.bundle.checksums import refuse_changed
 
 Mode = Literal["replay", "simulate"]
 

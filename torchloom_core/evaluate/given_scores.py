@@ -22,8 +22,8 @@ from torchloom_core.learning.forecast_score import ForecastScore
 from torchloom_core.learning.skill import with_skill
 from torchloom_core.plugin.arrays import Floats, Ints
 from torchloom_core.suggest import nearest
-from torchloom_core.trace.bundle import Bundle
-from torchloom_core.trace.watched import Watched, watch
+from torchloom_core.trace.bundle.bundle import Bundle
+from torchloom_core.trace.feed.watched import Watched, watch
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -13,9 +13,9 @@ from torchloom_core.evaluate.labels import Task, incidents, outcomes
 from torchloom_core.kernel.plugins.host import run_predictor
 from torchloom_core.plugin.api import Learner, Predictor
 from torchloom_core.plugin.arrays import Floats, Ints
-from torchloom_core.trace.bundle import Bundle
-from torchloom_core.trace.views import views
-from torchloom_core.trace.watched import Watched, watch
+from torchloom_core.trace.bundle.bundle import Bundle
+from torchloom_core.trace.feed.views import views
+from torchloom_core.trace.feed.watched import Watched, watch
 from torchloom_core.wire.events import PredictorFailed
 
 Progress = Callable[[float], None]

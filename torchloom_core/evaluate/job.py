@@ -10,8 +10,8 @@ from torchloom_core.errors import TraceError
 from torchloom_core.evaluate.arms import Arm
 from torchloom_core.plugin.checkpointing import daly_s, young_s
 from torchloom_core.simulate.scenario import JobSpec, Tier
-from torchloom_core.trace.bundle import Bundle
-from torchloom_core.trace.schema import Job
+from torchloom_core.trace.bundle.bundle import Bundle
+from torchloom_core.trace.bundle.schema import Job
 
 FIRST_INTERVAL_S = 3600.0
 """Between checkpoints, until a policy has measured how often the job fails."""

@@ -14,8 +14,8 @@ import numpy as np
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.errors import TraceError
 from torchloom_core.plugin.arrays import Floats, Ints
-from torchloom_core.trace.schema import ActionTaken, Component, Event
-from torchloom_core.trace.watched import Watched
+from torchloom_core.trace.bundle.schema import ActionTaken, Component, Event
+from torchloom_core.trace.feed.watched import Watched
 
 PREVENTS = ("drain", "migrate")
 """Actions after which nobody can say whether the component would have failed."""

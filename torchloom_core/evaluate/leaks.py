@@ -22,8 +22,8 @@ from torchloom_core.learning.forecast_score import (
     Interval,
 )
 from torchloom_core.plugin.arrays import Floats, Ints
-from torchloom_core.trace.bundle import Bundle
-from torchloom_core.trace.schema import ACTIONS, EVENTS
+from torchloom_core.trace.bundle.bundle import Bundle
+from torchloom_core.trace.bundle.schema import ACTIONS, EVENTS
 
 FUTURE_FEATURE = "future_feature"
 RANDOM_SPLIT = "random_split"

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from torchloom_core.clock import SECOND_NS
-from torchloom_core.trace.bundle import Bundle
-from torchloom_core.trace.schema import ActionTaken, Event
+from torchloom_core.trace.bundle.bundle import Bundle
+from torchloom_core.trace.bundle.schema import ActionTaken, Event
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -15,7 +15,7 @@ from torchloom_core.evaluate.runs import Setting, installed
 from torchloom_core.evaluate.scene import DAY_NS, span_ns
 from torchloom_core.kernel.plugins.activation import ActivePlugins, activate
 from torchloom_core.plugin.outlook import UNSAVED_WORK
-from torchloom_core.trace.bundle import Bundle
+from torchloom_core.trace.bundle.bundle import Bundle
 
 _log = logging.getLogger(__name__)
 

@@ -26,11 +26,11 @@ from torchloom_core.kernel.plugins.activation import ActivePlugins, activate
 from torchloom_core.kernel.plugins.guard import RecordedGuard
 from torchloom_core.kernel.plugins.host import run_predictor
 from torchloom_core.plugin.arrays import Ints
-from torchloom_core.trace.bundle import Bundle
-from torchloom_core.trace.feed import Feed
-from torchloom_core.trace.recorded import recorded_inputs, recorded_life
-from torchloom_core.trace.schema import INPUTS
-from torchloom_core.trace.watched import watch
+from torchloom_core.trace.bundle.bundle import Bundle
+from torchloom_core.trace.bundle.schema import INPUTS
+from torchloom_core.trace.feed.feed import Feed
+from torchloom_core.trace.feed.watched import watch
+from torchloom_core.trace.recorded.recorded import recorded_inputs, recorded_life
 from torchloom_core.wire.actions import Action, Alert, CollectDump, CordonNode, DrainGroup, Migrate
 from torchloom_core.wire.events import (
     Forecast,

@@ -18,9 +18,9 @@ from torchloom_core.errors import TraceError
 from torchloom_core.evaluate.job import paid_nodes
 from torchloom_core.simulate.hits import hits
 from torchloom_core.simulate.scenario import Hit
-from torchloom_core.trace.bundle import Bundle
-from torchloom_core.trace.roster import roster
-from torchloom_core.trace.watched import Watched, watch
+from torchloom_core.trace.bundle.bundle import Bundle
+from torchloom_core.trace.feed.roster import roster
+from torchloom_core.trace.feed.watched import Watched, watch
 from torchloom_core.wire.events import NodeFault
 
 DAY_NS = 86_400 * SECOND_NS

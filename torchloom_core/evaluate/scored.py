@@ -28,7 +28,7 @@ from torchloom_core.learning.forecast_score import ForecastScore
 from torchloom_core.learning.model import Model
 from torchloom_core.learning.skill import RANDOM, with_skill
 from torchloom_core.plugin.api import Predictor
-from torchloom_core.trace.bundle import Bundle
+from torchloom_core.trace.bundle.bundle import Bundle
 
 UNTIL_SHARE = 0.6
 """The part of a trace on which thresholds are set, unless it is said how long that is."""

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torchloom_core.evaluate.scene import Scene
 from torchloom_core.plugin.arrays import Floats, Ints
 from torchloom_core.simulate.records import Member
-from torchloom_core.trace.scrapes import Scrapes
+from torchloom_core.trace.feed.scrapes import Scrapes
 
 
 class Sensors:

@@ -12,9 +12,9 @@ from torchloom_core.learning.rows import RowSample
 from torchloom_core.plugin.api import Example, Predictor
 from torchloom_core.plugin.arrays import Floats
 from torchloom_core.plugin.view import FleetView
-from torchloom_core.trace.bundle import Bundle
-from torchloom_core.trace.views import views
-from torchloom_core.trace.watched import watch
+from torchloom_core.trace.bundle.bundle import Bundle
+from torchloom_core.trace.feed.views import views
+from torchloom_core.trace.feed.watched import watch
 
 _AT_ONCE = 256
 _MAX_HEALTHY = 50_000

@@ -21,8 +21,8 @@ from torchloom_core.models.fitting import FitSettings, Fitting, Said
 from torchloom_core.models.unfitted import build
 from torchloom_core.plugin.api import Learner, Predictor
 from torchloom_core.suggest import nearest
-from torchloom_core.trace.bundle import Bundle
-from torchloom_core.trace.checksums import refuse_changed
+from torchloom_core.trace.bundle.bundle import Bundle
+from torchloom_core.trace.bundle.checksums import refuse_changed
 
 Stages = Callable[[str], Progress]
 """Begins a named stage, and returns what is told how much of it is done."""

@@ -31,8 +31,8 @@ from torchloom_core.models.examples import Examples
 from torchloom_core.models.split import split
 from torchloom_core.plugin.api import Learner, Predictor
 from torchloom_core.plugin.foreign import one_line
-from torchloom_core.trace.bundle import Bundle
-from torchloom_core.trace.watched import watch
+from torchloom_core.trace.bundle.bundle import Bundle
+from torchloom_core.trace.feed.watched import watch
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.errors import TraceError
 from torchloom_core.evaluate.labels import Task
-from torchloom_core.trace.bundle import Bundle
+from torchloom_core.trace.bundle.bundle import Bundle
 
 _CALIBRATION_SHARE = 0.25
 _DAY_NS = 86_400 * SECOND_NS

@@ -11,7 +11,7 @@ from torchloom_core.kernel.plugins.discovery import PluginInfo
 from torchloom_core.plugin.api import Predictor
 from torchloom_core.plugin.contract import needs_problem, pace_problem
 from torchloom_core.plugin.foreign import one_line
-from torchloom_core.trace.bundle import Bundle
+from torchloom_core.trace.bundle.bundle import Bundle
 
 _METRICS = "metrics"
 

@@ -5,9 +5,9 @@ from typing import Literal
 
 from torchloom_core.simulate.engine import to_ns
 from torchloom_core.simulate.scenario import Hit
-from torchloom_core.trace.bundle import Bundle
-from torchloom_core.trace.schema import Event, Follows
-from torchloom_core.trace.watched import Watched, watch
+from torchloom_core.trace.bundle.bundle import Bundle
+from torchloom_core.trace.bundle.schema import Event, Follows
+from torchloom_core.trace.feed.watched import Watched, watch
 
 
 def hits(

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from torchloom_core.trace.schema import Follows
+from torchloom_core.trace.bundle.schema import Follows
 
 Bucket = Literal[
     "useful", "checkpoint", "lost", "restart", "detect", "migrate", "waiting", "spare", "repair"

@@ -13,22 +13,22 @@ from typing import Any
 
 import msgspec
 
-from torchloom_core.admission import unwanted
 from torchloom_core.clock import SystemClock
 from torchloom_core.config.schema import Config
 from torchloom_core.errors import KernelFailure, StateError, SupersededError, TorchloomError
 from torchloom_core.kernel.kernel import Kernel
 from torchloom_core.kernel.plugins.activation import ActivePlugins
 from torchloom_core.plain_text import Complaints
-from torchloom_core.summaries import summarise
 from torchloom_core.trajectory.reader import Recorded
+from torchloom_core.trajectory.summaries import summarise
 from torchloom_core.trajectory.writer import TrajectoryWriter
 from torchloom_core.transport import NatsBus
 from torchloom_core.transport.security.enrolment import Enrolment
+from torchloom_core.weaver.admission import unwanted
 from torchloom_core.weaver.deadline_guard import DeadlineGuard
-from torchloom_core.weaver.desk import Desk
-from torchloom_core.weaver.forecasting import forecast
+from torchloom_core.weaver.operator_service import Desk
 from torchloom_core.weaver.outbox import Outbox
+from torchloom_core.weaver.predictor_runner import forecast
 from torchloom_core.weaver.recovery import same_input
 from torchloom_core.weaver.status import describe, describe_knobs
 from torchloom_core.wire.actions import Alert

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from torchloom_core.errors import TraceError
-from torchloom_core.trace.schema import Component, Event
-from torchloom_core.trace.writer import DAY_NS, BundleWriter
+from torchloom_core.trace.bundle.schema import Component, Event
+from torchloom_core.trace.bundle.writer import DAY_NS, BundleWriter
 
 _RAW = re.compile(r"(smart_\d+)_raw")
 _COLUMNS = ("date", "serial_number", "model", "failure")

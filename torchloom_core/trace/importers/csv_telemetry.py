@@ -8,6 +8,8 @@ import pandas as pd
 import pyarrow as pa
 
 from torchloom_core.errors import TraceError
+from torchloom_core.trace.bundle.schema import TELEMETRY_COLUMNS
+from torchloom_core.trace.bundle.telemetry import conform
 from torchloom_core.trace.importers.cells import (
     FIRST_ROW,
     Ints,
@@ -21,9 +23,7 @@ from torchloom_core.trace.importers.cells import (
 )
 from torchloom_core.trace.importers.faults import TOLD, Faults
 from torchloom_core.trace.importers.mapping import Telemetry, Times
-from torchloom_core.trace.schema import TELEMETRY_COLUMNS
-from torchloom_core.trace.telemetry import conform
-from torchloom_core.trace.telemetry_rules import TelemetryRules
+from torchloom_core.trace.validation.telemetry_rules import TelemetryRules
 
 _WHERE = ("t_event", "t_avail", "component")
 

@@ -10,6 +10,9 @@ import pandas as pd
 
 from torchloom_core.clock import moment_text
 from torchloom_core.errors import TraceError
+from torchloom_core.trace.bundle.lines import convert_row
+from torchloom_core.trace.bundle.schema import Component, Event
+from torchloom_core.trace.bundle.writer import BundleWriter
 from torchloom_core.trace.importers.cells import (
     FIRST_ROW,
     moment_ns,
@@ -23,11 +26,8 @@ from torchloom_core.trace.importers.cells import (
 from torchloom_core.trace.importers.csv_telemetry import LongTable, read_telemetry
 from torchloom_core.trace.importers.faults import Faults
 from torchloom_core.trace.importers.mapping import Events, Mapping, Times, Topology, load_mapping
-from torchloom_core.trace.lines import convert_row
-from torchloom_core.trace.rules import Rules, parent_faults
-from torchloom_core.trace.schema import Component, Event
-from torchloom_core.trace.telemetry_rules import TelemetryRules
-from torchloom_core.trace.writer import BundleWriter
+from torchloom_core.trace.validation.rules import Rules, parent_faults
+from torchloom_core.trace.validation.telemetry_rules import TelemetryRules
 
 _Part = TypeVar("_Part", Component, Event)
 

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.errors import TraceError
-from torchloom_core.trace.schema import Component, Event
-from torchloom_core.trace.writer import DAY_NS, BundleWriter
+from torchloom_core.trace.bundle.schema import Component, Event
+from torchloom_core.trace.bundle.writer import DAY_NS, BundleWriter
 
 FILE = "fault_events.csv"
 NODES = 400

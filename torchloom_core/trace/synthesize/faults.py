@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
-from torchloom_core.trace.schema import Event, Follows
+from torchloom_core.trace.bundle.schema import Event, Follows
 from torchloom_core.trace.synthesize.fleet import (
     feed_name,
     gpu_name,

@@ -5,11 +5,11 @@ from pathlib import Path
 import msgspec
 
 from torchloom_core.errors import TraceError
+from torchloom_core.trace.bundle.writer import BundleWriter
 from torchloom_core.trace.synthesize.faults import draw_faults
 from torchloom_core.trace.synthesize.fleet import components, job_rows
 from torchloom_core.trace.synthesize.parameters import START_NS, Parameters
 from torchloom_core.trace.synthesize.telemetry import LOAD_DEPENDENT, tables
-from torchloom_core.trace.writer import BundleWriter
 
 
 def synthesize(out: Path, parameters: Parameters, *, force: bool = False) -> None:

@@ -8,8 +8,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from torchloom_core.errors import TraceError
-from torchloom_core.trace.schema import TELEMETRY_COLUMNS
-from torchloom_core.trace.telemetry import conform
+from torchloom_core.trace.bundle.schema import TELEMETRY_COLUMNS
+from torchloom_core.trace.bundle.telemetry import conform
 
 GROUP_ROWS, GROUPS_PER_FILE = 1 << 20, 32
 

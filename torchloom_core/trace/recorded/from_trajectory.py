@@ -15,9 +15,9 @@ import numpy as np
 import pyarrow as pa
 
 from torchloom_core.errors import TraceError
-from torchloom_core.trace.recorded import LifeLine, input_line
-from torchloom_core.trace.recorded_rows import RecordedRows
-from torchloom_core.trace.writer import BundleWriter
+from torchloom_core.trace.bundle.writer import BundleWriter
+from torchloom_core.trace.recorded.recorded import LifeLine, input_line
+from torchloom_core.trace.recorded.recorded_rows import RecordedRows
 from torchloom_core.trajectory.reader import Life, lives
 from torchloom_core.wire.codec import UNREADABLE, encode
 from torchloom_core.wire.events import Output

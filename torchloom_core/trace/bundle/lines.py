@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 import msgspec
 
 from torchloom_core.errors import TraceError
-from torchloom_core.trace.schema import ROW_OF, Row
+from torchloom_core.trace.bundle.schema import ROW_OF, Row
 from torchloom_core.wire.codec import UNREADABLE
 
 _Row = TypeVar("_Row", bound=Row)

@@ -1,6 +1,6 @@
 """The rows of a trace bundle that a life's inputs and verdicts amount to.
 
-:mod:`torchloom_core.trace.from_trajectory` feeds it every input once, in order.
+:mod:`torchloom_core.trace.recorded.from_trajectory` feeds it every input once, in order.
 """
 
 from collections.abc import Iterable, Iterator
@@ -9,7 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from torchloom_core.config.schema import Costs
-from torchloom_core.trace.schema import ActionTaken, Component, Event, Job, Placement, Row
+from torchloom_core.trace.bundle.schema import ActionTaken, Component, Event, Job, Placement, Row
 from torchloom_core.wire.actions import Action, kind_of
 from torchloom_core.wire.events import Input, NodeFault, Notice, Outcome, Output, Verdict
 from torchloom_core.wire.messages import Exit, Hello, Note

@@ -8,9 +8,9 @@ from matplotlib.figure import Figure
 
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.errors import TraceError
-from torchloom_core.trace.bundle import Bundle
-from torchloom_core.trace.schema import Event
-from torchloom_core.trace.watched import Watched, watch
+from torchloom_core.trace.bundle.bundle import Bundle
+from torchloom_core.trace.bundle.schema import Event
+from torchloom_core.trace.feed.watched import Watched, watch
 
 _DAY_NS = 86_400 * SECOND_NS
 _KINDS_SHOWN = 8

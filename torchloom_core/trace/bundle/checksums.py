@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from torchloom_core.errors import TraceError
-from torchloom_core.trace.schema import FileEntry
+from torchloom_core.trace.bundle.schema import FileEntry
 
 
 def sha256_of(path: Path) -> str:

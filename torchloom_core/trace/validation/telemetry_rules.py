@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from torchloom_core.clock import moment_text
 from torchloom_core.errors import TraceError
-from torchloom_core.trace.schema import TELEMETRY_COLUMNS
-from torchloom_core.trace.telemetry import PART_ROWS, conform, opened
+from torchloom_core.trace.bundle.schema import TELEMETRY_COLUMNS
+from torchloom_core.trace.bundle.telemetry import PART_ROWS, conform, opened
 
 Heard = Callable[[Path, int, int], None]
 """Told of a file, how many rows of it are done, and how many it has."""

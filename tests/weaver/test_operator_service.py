@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from torchloom_core.errors import MessageError
-from torchloom_core.weaver import desk as desk_module
-from torchloom_core.weaver.desk import Desk
+from torchloom_core.weaver import operator_service as desk_module
+from torchloom_core.weaver.operator_service import Desk
 from torchloom_core.wire.actions import ChangeKnob, PauseRun
 from torchloom_core.wire.events import Reply
 from torchloom_core.wire.operator import Answer, KnobTable

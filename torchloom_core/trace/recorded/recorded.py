@@ -9,8 +9,8 @@ import msgspec
 
 from torchloom_core.config.schema import Config
 from torchloom_core.errors import MessageError, TraceError
-from torchloom_core.trace.bundle import Bundle
-from torchloom_core.trace.schema import INPUTS
+from torchloom_core.trace.bundle.bundle import Bundle
+from torchloom_core.trace.bundle.schema import INPUTS
 from torchloom_core.wire.codec import UNREADABLE, decode_telemetry, encode_telemetry
 from torchloom_core.wire.events import Input
 from torchloom_core.wire.limits import Int64

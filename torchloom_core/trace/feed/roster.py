@@ -1,6 +1,6 @@
 """Who of a trace's components is there when, as the messages a live run would have brought.
 
-:class:`~torchloom_core.trace.feed.Feed` calls it. A watched component plays a worker: it says
+:class:`~torchloom_core.trace.feed.feed.Feed` calls it. A watched component plays a worker: it says
 hello when it appears, ends when a fatal fault of it is known, comes back as its next incarnation
 when that is resolved, and leaves when it vanishes.
 """
@@ -11,9 +11,9 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from torchloom_core.clock import SECOND_NS
-from torchloom_core.trace.bundle import Bundle
-from torchloom_core.trace.schema import Event, Placement
-from torchloom_core.trace.watched import Watched
+from torchloom_core.trace.bundle.bundle import Bundle
+from torchloom_core.trace.bundle.schema import Event, Placement
+from torchloom_core.trace.feed.watched import Watched
 from torchloom_core.wire.events import NodeFault
 from torchloom_core.wire.messages import Exit, Hello
 

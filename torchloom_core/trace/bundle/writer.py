@@ -14,9 +14,9 @@ import pyarrow as pa
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.errors import TraceError
 from torchloom_core.files import put_in_place
-from torchloom_core.trace.checksums import sha256_of
-from torchloom_core.trace.lines import encode_row
-from torchloom_core.trace.schema import (
+from torchloom_core.trace.bundle.checksums import sha256_of
+from torchloom_core.trace.bundle.lines import encode_row
+from torchloom_core.trace.bundle.schema import (
     EVENTS,
     INPUTS,
     MANIFEST,
@@ -31,7 +31,7 @@ from torchloom_core.trace.schema import (
     Placement,
     Row,
 )
-from torchloom_core.trace.telemetry_writer import TelemetryWriter
+from torchloom_core.trace.bundle.telemetry_writer import TelemetryWriter
 
 DAY_NS = 86_400 * SECOND_NS
 

@@ -10,9 +10,9 @@ import msgspec
 import pyarrow as pa
 
 from torchloom_core.errors import TraceError
-from torchloom_core.trace.checksums import sha256_of
-from torchloom_core.trace.lines import read_rows
-from torchloom_core.trace.schema import (
+from torchloom_core.trace.bundle.checksums import sha256_of
+from torchloom_core.trace.bundle.lines import read_rows
+from torchloom_core.trace.bundle.schema import (
     ACTIONS,
     EVENTS,
     INPUTS,
@@ -31,7 +31,7 @@ from torchloom_core.trace.schema import (
     Placement,
     Row,
 )
-from torchloom_core.trace.telemetry import names_in, parts
+from torchloom_core.trace.bundle.telemetry import names_in, parts
 from torchloom_core.wire.codec import UNREADABLE
 
 if TYPE_CHECKING:
@@ -41,11 +41,11 @@ _Row = TypeVar("_Row", bound=Row)
 
 
 class Bundle:
-    """A folder ``NAME.tltrace``, see :mod:`torchloom_core.trace.schema`.
+    """A folder ``NAME.tltrace``, see :mod:`torchloom_core.trace.bundle.schema`.
 
     What is read is read once. Checksums are the business of
-    :mod:`torchloom_core.trace.checksums`, what rows say of each other that of
-    :mod:`torchloom_core.trace.validate`.
+    :mod:`torchloom_core.trace.bundle.checksums`, what rows say of each other that of
+    :mod:`torchloom_core.trace.validation.validate`.
     """
 
     def __init__(self, path: Path, manifest: Manifest) -> None:
@@ -142,7 +142,7 @@ class Bundle:
         """Return the SHA-256 of the manifest, which has that of every file, and of the others.
 
         It stands for what is in the bundle unless
-        :func:`~torchloom_core.trace.checksums.changed` finds a fault.
+        :func:`~torchloom_core.trace.bundle.checksums.changed` finds a fault.
         """
         return self._digest
 

@@ -10,7 +10,7 @@ from itertools import count
 
 import msgspec
 
-from torchloom_core.summaries import summarise
+from torchloom_core.trajectory.summaries import summarise
 from torchloom_core.wire import codec
 from torchloom_core.wire.actions import Action, ChangeKnob
 from torchloom_core.wire.events import Reply

@@ -1,6 +1,6 @@
 """A trace's telemetry as one sample of all watched components a tick.
 
-:class:`~torchloom_core.trace.feed.Feed` calls it.
+:class:`~torchloom_core.trace.feed.feed.Feed` calls it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from torchloom_core.clock import moment_text
 from torchloom_core.errors import TraceError
 from torchloom_core.plugin.arrays import Floats, Ints
-from torchloom_core.trace.bundle import Bundle
-from torchloom_core.trace.schema import TELEMETRY
-from torchloom_core.trace.watched import Watched
+from torchloom_core.trace.bundle.bundle import Bundle
+from torchloom_core.trace.bundle.schema import TELEMETRY
+from torchloom_core.trace.feed.watched import Watched
 
 Codes = NDArray[np.intp]
 

@@ -9,8 +9,8 @@ from torchloom_core.fleet.sample_table import SampleTable
 from torchloom_core.fleet.state import FleetState
 from torchloom_core.plugin.contract import needs_problem
 from torchloom_core.plugin.view import FleetView, Need
-from torchloom_core.trace.bundle import Bundle
-from torchloom_core.trace.feed import Feed
+from torchloom_core.trace.bundle.bundle import Bundle
+from torchloom_core.trace.feed.feed import Feed
 from torchloom_core.wire.events import NodeFault, Tick
 from torchloom_core.wire.messages import Exit, Hello
 

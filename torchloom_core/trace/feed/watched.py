@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from torchloom_core.trace.bundle import Bundle
-from torchloom_core.trace.schema import Component
+from torchloom_core.trace.bundle.bundle import Bundle
+from torchloom_core.trace.bundle.schema import Component
 
 _NODE = "node"
 

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from torchloom_core.errors import TraceError
-from torchloom_core.trace.schema import TELEMETRY_COLUMNS
+from torchloom_core.trace.bundle.schema import TELEMETRY_COLUMNS
 
 PART_ROWS = 1 << 18
 """Rows that are read at a time, at most: fewer take longer and save no more memory."""

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from torchloom_core.clock import SECOND_NS, moment_text
 from torchloom_core.errors import TraceError
 from torchloom_core.fleet.sample_table import SampleTable
-from torchloom_core.trace.bundle import Bundle
-from torchloom_core.trace.roster import roster
-from torchloom_core.trace.scrapes import Scrapes
-from torchloom_core.trace.watched import Watched, watch
+from torchloom_core.trace.bundle.bundle import Bundle
+from torchloom_core.trace.feed.roster import roster
+from torchloom_core.trace.feed.scrapes import Scrapes
+from torchloom_core.trace.feed.watched import Watched, watch
 from torchloom_core.wire.events import NodeFault, Tick
 from torchloom_core.wire.messages import Exit, Hello
 

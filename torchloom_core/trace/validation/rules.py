@@ -7,14 +7,7 @@ from collections.abc import Iterable, Iterator, Set
 from graphlib import CycleError, TopologicalSorter
 
 from torchloom_core.clock import moment_text
-from torchloom_core.trace.schema import (
-    ActionTaken,
-    Component,
-    Event,
-    Job,
-    Placement,
-    Row,
-)
+from torchloom_core.trace.bundle.schema import ActionTaken, Component, Event, Job, Placement, Row
 
 
 class Rules:

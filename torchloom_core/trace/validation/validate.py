@@ -8,11 +8,10 @@ import msgspec
 
 from torchloom_core.clock import moment_text
 from torchloom_core.errors import TraceError
-from torchloom_core.trace.bundle import Bundle
-from torchloom_core.trace.checksums import changed
-from torchloom_core.trace.lines import decode_row, numbered_lines
-from torchloom_core.trace.rules import Rules, parent_faults
-from torchloom_core.trace.schema import (
+from torchloom_core.trace.bundle.bundle import Bundle
+from torchloom_core.trace.bundle.checksums import changed
+from torchloom_core.trace.bundle.lines import decode_row, numbered_lines
+from torchloom_core.trace.bundle.schema import (
     ACTIONS,
     EVENTS,
     JOBS,
@@ -23,7 +22,8 @@ from torchloom_core.trace.schema import (
     Event,
     Row,
 )
-from torchloom_core.trace.telemetry_rules import Heard, TelemetryRules
+from torchloom_core.trace.validation.rules import Rules, parent_faults
+from torchloom_core.trace.validation.telemetry_rules import Heard, TelemetryRules
 
 _Numbered = list[tuple[int, Any]]
 

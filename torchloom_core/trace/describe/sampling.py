@@ -9,7 +9,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from torchloom_core.clock import SECOND_NS
-from torchloom_core.trace.bundle import Bundle
+from torchloom_core.trace.bundle.bundle import Bundle
 
 _NEVER = np.iinfo(np.int64).min
 _DIGITS = 3

@@ -8,11 +8,11 @@ import numpy as np
 from scipy.stats import chi2
 
 from torchloom_core.clock import SECOND_NS
-from torchloom_core.trace.bundle import Bundle
-from torchloom_core.trace.sampling import Sampling, sampling
-from torchloom_core.trace.schema import Event, Exposure
-from torchloom_core.trace.spans import Span, common_ns, union, without
-from torchloom_core.trace.watched import Watched, watch
+from torchloom_core.trace.bundle.bundle import Bundle
+from torchloom_core.trace.bundle.schema import Event, Exposure
+from torchloom_core.trace.describe.sampling import Sampling, sampling
+from torchloom_core.trace.describe.spans import Span, common_ns, union, without
+from torchloom_core.trace.feed.watched import Watched, watch
 
 HOUR_S = 3600
 DAY_S = 86_400

@@ -1,0 +1,1 @@
+"""A bundle on disk: its rows, its telemetry, its checksums."""

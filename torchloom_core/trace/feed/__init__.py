@@ -1,0 +1,1 @@
+"""A bundle played to a kernel: who is where, what is measured, what fails."""

@@ -1,0 +1,1 @@
+"""A bundle made of a trajectory."""

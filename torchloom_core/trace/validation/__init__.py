@@ -1,0 +1,1 @@
+"""The rules of a bundle, and what breaks them."""
