@@ -12,7 +12,7 @@ from figure import Figure, medians
 
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.plugin import Floats
-from torchloom_core.simulate.engine import Engine
+from torchloom_core.simulate.event_queue import Engine
 from torchloom_core.simulate.model import FleetModel
 from torchloom_core.simulate.scenario import Hit, JobSpec, Tier
 

@@ -15,8 +15,8 @@ from joblib import Parallel, delayed
 from rich.console import Console
 from rich.table import Table
 
+from experiments.formulas import formulas, monte_carlo
 from torchloom_core.plugin import daly_s, ettr
-from torchloom_core.simulate import formulas, monte_carlo
 from torchloom_core.simulate.records import Result
 
 HERE = Path(__file__).parent

@@ -1,6 +1,6 @@
 """Small jobs and hits for the tests of the fleet model; times in whole seconds."""
 
-from torchloom_core.simulate.monte_carlo import NO_TIER, fleet, names, plain_job
+from experiments.formulas.monte_carlo import NO_TIER, fleet, names, plain_job
 from torchloom_core.simulate.scenario import Hit, Tier
 
 S = 10**9

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from experiments.formulas import formulas
 from tests.simulate.rows import (
     DALY,
     MIGRATION,
@@ -16,7 +17,6 @@ from tests.simulate.rows import (
     TWO_LEVELS_SAVES,
 )
 from torchloom_core.plugin import ettr
-from torchloom_core.simulate import formulas
 
 PLACES = 6e-5
 """Half of the last place that is published, and a little."""

@@ -2,6 +2,7 @@
 
 import pytest
 
+from experiments.formulas import formulas, monte_carlo
 from tests.simulate.rows import (
     DALY,
     MIGRATION,
@@ -13,7 +14,6 @@ from tests.simulate.rows import (
     TWO_LEVELS_SAVES,
 )
 from torchloom_core.plugin import daly_s, ettr
-from torchloom_core.simulate import formulas, monte_carlo
 
 ERRORS = 3.5
 """Standard errors that the mean of the runs may be off."""

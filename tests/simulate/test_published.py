@@ -2,11 +2,11 @@
 
 import pytest
 
+from experiments.formulas import formulas, monte_carlo
+from experiments.formulas.monte_carlo import fleet, plain_job
+from experiments.formulas.processes import periodic_hits
 from tests.simulate.fleets import GPUS, S, gpu_s, job_fault
 from torchloom_core.plugin import daly_s, ettr
-from torchloom_core.simulate import formulas, monte_carlo
-from torchloom_core.simulate.monte_carlo import fleet, plain_job
-from torchloom_core.simulate.processes import periodic_hits
 from torchloom_core.simulate.scenario import Tier
 
 DAY_S = 86_400

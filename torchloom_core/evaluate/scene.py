@@ -16,7 +16,7 @@ from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.schema import Evaluate
 from torchloom_core.errors import TraceError
 from torchloom_core.evaluate.job import paid_nodes
-from torchloom_core.simulate.hits import hits
+from torchloom_core.simulate.failures import hits
 from torchloom_core.simulate.scenario import Hit
 from torchloom_core.trace.bundle.bundle import Bundle
 from torchloom_core.trace.feed.roster import roster

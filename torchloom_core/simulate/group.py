@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Literal
 
-from torchloom_core.simulate.ledger import Account
+from torchloom_core.simulate.gpu_time import Account
 from torchloom_core.simulate.records import Member, MemberState
 
 Role = Literal["run", "joined", "warm", "warming", "cold"]

@@ -8,13 +8,13 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, dropwhile
 
-from torchloom_core.simulate.engine import Engine, to_ns
-from torchloom_core.simulate.ledger import Ledger
-from torchloom_core.simulate.pool import Pool
+from torchloom_core.simulate.event_queue import Engine, to_ns
+from torchloom_core.simulate.gpu_time import Ledger
+from torchloom_core.simulate.node_pool import Pool
+from torchloom_core.simulate.per_step_run import StepRun
 from torchloom_core.simulate.records import Happening, Member, Result
+from torchloom_core.simulate.restart_run import WholeRun
 from torchloom_core.simulate.scenario import Hit, JobSpec
-from torchloom_core.simulate.step_run import StepRun
-from torchloom_core.simulate.whole_run import WholeRun
 
 
 class FleetModel:

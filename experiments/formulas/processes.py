@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from torchloom_core.simulate.engine import to_ns
+from torchloom_core.simulate.event_queue import to_ns
 from torchloom_core.simulate.scenario import Hit
 from torchloom_core.trace.bundle.schema import Follows
 

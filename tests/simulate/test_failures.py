@@ -5,10 +5,10 @@ import itertools
 import numpy as np
 import pytest
 
+from experiments.formulas.processes import periodic_hits, poisson_hits
 from tests.trace.small import NODES, at, bundle, fault
 from torchloom_core.clock import SECOND_NS
-from torchloom_core.simulate.hits import hits
-from torchloom_core.simulate.processes import periodic_hits, poisson_hits
+from torchloom_core.simulate.failures import hits
 from torchloom_core.trace.bundle.schema import Component
 
 FLEET = (*NODES, Component(id="c", kind="node"))

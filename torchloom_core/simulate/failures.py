@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Literal
 
-from torchloom_core.simulate.engine import to_ns
+from torchloom_core.simulate.event_queue import to_ns
 from torchloom_core.simulate.scenario import Hit
 from torchloom_core.trace.bundle.bundle import Bundle
 from torchloom_core.trace.bundle.schema import Event, Follows

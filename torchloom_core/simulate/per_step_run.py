@@ -4,11 +4,11 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import ClassVar
 
-from torchloom_core.simulate.engine import NEVER_NS, Engine, to_ns
+from torchloom_core.simulate.event_queue import NEVER_NS, Engine, to_ns
+from torchloom_core.simulate.gpu_time import Ledger
 from torchloom_core.simulate.group import Group
-from torchloom_core.simulate.ledger import Ledger
-from torchloom_core.simulate.phases import PhasedRun
-from torchloom_core.simulate.pool import Pool
+from torchloom_core.simulate.node_pool import Pool
+from torchloom_core.simulate.phased_run import PhasedRun
 from torchloom_core.simulate.records import MemberState
 from torchloom_core.simulate.scenario import Bucket, JobSpec
 from torchloom_core.simulate.step_grid import StepGrid

@@ -1,6 +1,6 @@
 """Monte Carlo of the formulas' processes, on the fleet model itself.
 
-The tests compare it with :mod:`torchloom_core.simulate.formulas` in seconds, and
+The tests compare it with :mod:`experiments.formulas.formulas` in seconds, and
 ``experiments/formulas`` for longer. Every function plays one run and returns its result.
 """
 
@@ -11,9 +11,9 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from torchloom_core.simulate.engine import to_ns
+from experiments.formulas.processes import poisson_hits
+from torchloom_core.simulate.event_queue import to_ns
 from torchloom_core.simulate.model import FleetModel
-from torchloom_core.simulate.processes import poisson_hits
 from torchloom_core.simulate.records import Result
 from torchloom_core.simulate.scenario import Hit, JobSpec, Tier
 

@@ -3,9 +3,9 @@
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 
-from torchloom_core.simulate.engine import Engine, to_ns
+from torchloom_core.simulate.event_queue import Engine, to_ns
+from torchloom_core.simulate.gpu_time import Account, Ledger
 from torchloom_core.simulate.group import EMPTY, Group
-from torchloom_core.simulate.ledger import Account, Ledger
 from torchloom_core.simulate.scenario import Hit, JobSpec
 
 
