@@ -18,8 +18,8 @@ from experiments.backblaze_forecasts import run as backblaze
 from experiments.forecast_trial.command import DATA, ROOT
 from experiments.forecast_trial.trial import RESAMPLES, Candidate, Trial, judge_fold
 from experiments.infinitehbd_forecasts import run as infinitehbd
-from torchloom_core.evaluate.alarms import Judged
-from torchloom_core.evaluate.intervals import AveragePrecision, blocks_of, bootstrap
+from torchloom_core.evaluate.forecasts.alarms import Judged
+from torchloom_core.evaluate.forecasts.intervals import AveragePrecision, blocks_of, bootstrap
 from torchloom_core.learning.forecast_score import Interval
 from torchloom_core.plugin import Floats, Ints
 from torchloom_core.trace.bundle.bundle import Bundle

@@ -15,15 +15,15 @@ import numpy as np
 
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.errors import PluginError
-from torchloom_core.evaluate.alarms import Judged, threshold_for
-from torchloom_core.evaluate.forecast_scores import score
-from torchloom_core.evaluate.hindcasts import Hindcasts, hindcasts, judge, random_scores
-from torchloom_core.evaluate.intervals import AveragePrecision
-from torchloom_core.evaluate.labels import Task
+from torchloom_core.evaluate.forecasts.alarms import Judged, threshold_for
+from torchloom_core.evaluate.forecasts.hindcasts import Hindcasts, hindcasts, judge, random_scores
+from torchloom_core.evaluate.forecasts.intervals import AveragePrecision
+from torchloom_core.evaluate.forecasts.labels import Task
+from torchloom_core.evaluate.forecasts.scores import score
+from torchloom_core.fitting.examples import Examples
 from torchloom_core.learning.fitted import FittedPredictor
 from torchloom_core.learning.forecast_score import ForecastScore, Interval
 from torchloom_core.learning.skill import RANDOM, with_skill
-from torchloom_core.models.examples import Examples
 from torchloom_core.plugin import Floats, Learner, Predictor
 from torchloom_core.trace.bundle.bundle import Bundle
 

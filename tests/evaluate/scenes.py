@@ -10,9 +10,9 @@ import pyarrow as pa
 
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.schema import Config, Costs, Evaluate
-from torchloom_core.evaluate.arms import Arm
-from torchloom_core.evaluate.runs import Setting, installed
-from torchloom_core.evaluate.scene import Scene, draw
+from torchloom_core.evaluate.goodput.arms import Arm
+from torchloom_core.evaluate.goodput.episode import Scene, draw
+from torchloom_core.evaluate.goodput.run import Setting, installed
 from torchloom_core.trace.bundle.bundle import Bundle
 from torchloom_core.trace.bundle.schema import Component, Event
 from torchloom_core.trace.bundle.writer import BundleWriter

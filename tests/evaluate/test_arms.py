@@ -6,9 +6,9 @@ from msgspec.structs import replace
 from tests.evaluate.scenes import CONFIG, COSTS, JOB, policies, write
 from torchloom_core.config.schema import Config, Costs, Evaluate
 from torchloom_core.errors import ConfigError
-from torchloom_core.evaluate.arms import baselines, random_alarms
-from torchloom_core.evaluate.candidates import Asked, candidates
-from torchloom_core.evaluate.job import job_spec, kernel_config, of_trace, paid_nodes
+from torchloom_core.evaluate.goodput.arms import baselines, random_alarms
+from torchloom_core.evaluate.goodput.candidates import Asked, candidates
+from torchloom_core.evaluate.goodput.job import job_spec, kernel_config, of_trace, paid_nodes
 from torchloom_core.trace.bundle.bundle import Bundle
 from torchloom_core.trace.bundle.schema import Job
 from torchloom_core.trace.bundle.writer import BundleWriter

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from tests.evaluate.traces import FOREVER_NS, HOUR_NS, drain, event, hours, task, watched
-from torchloom_core.evaluate.alarms import Judged, threshold_for
-from torchloom_core.evaluate.forecast_scores import score
-from torchloom_core.evaluate.hindcasts import random_scores
-from torchloom_core.evaluate.labels import incidents, outcomes
+from torchloom_core.evaluate.forecasts.alarms import Judged, threshold_for
+from torchloom_core.evaluate.forecasts.hindcasts import random_scores
+from torchloom_core.evaluate.forecasts.labels import incidents, outcomes
+from torchloom_core.evaluate.forecasts.scores import score
 from torchloom_core.learning.forecast_score import FEW
 from torchloom_core.learning.skill import has_skill, with_skill
 from torchloom_core.trace.bundle.schema import Component

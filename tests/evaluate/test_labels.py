@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tests.evaluate.traces import FOREVER_NS, HOUR_NS, drain, event, hours, task, watched
 from torchloom_core.errors import TraceError
-from torchloom_core.evaluate.labels import Task, incidents, outcomes
+from torchloom_core.evaluate.forecasts.labels import Task, incidents, outcomes
 from torchloom_core.trace.bundle.schema import Component
 
 NAN = float("nan")

@@ -6,9 +6,9 @@ import pytest
 
 from tests.evaluate.traces import HOUR_NS, HOUR_S, event, judge, task, write_bundle
 from torchloom_core.errors import LeakError, TraceError
-from torchloom_core.evaluate.given_scores import score_given
-from torchloom_core.evaluate.hindcasts import hindcasts
-from torchloom_core.evaluate.leaks import (
+from torchloom_core.evaluate.forecasts.external_scores import score_given
+from torchloom_core.evaluate.forecasts.hindcasts import hindcasts
+from torchloom_core.evaluate.forecasts.leaks import (
     flags_of,
     is_point_adjusted,
     refuse_future,

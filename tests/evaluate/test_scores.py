@@ -9,15 +9,15 @@ from sklearn.metrics import average_precision_score
 
 from tests.evaluate.traces import HOUR_S, drain, event, hours, judge, task
 from torchloom_core.clock import SECOND_NS
-from torchloom_core.evaluate.alarms import leads_s, threshold_for, told
-from torchloom_core.evaluate.forecast_scores import score
-from torchloom_core.evaluate.intervals import (
+from torchloom_core.evaluate.forecasts.alarms import leads_s, threshold_for, told
+from torchloom_core.evaluate.forecasts.intervals import (
     AveragePrecision,
     blocks_of,
     bootstrap,
     exact_rate,
     exact_share,
 )
+from torchloom_core.evaluate.forecasts.scores import score
 from torchloom_core.learning.forecast_score import FEW
 from torchloom_core.learning.skill import has_skill
 

@@ -16,13 +16,13 @@ from tests.evaluate.scenes import (
     write,
 )
 from torchloom_core.errors import TraceError
-from torchloom_core.evaluate import compare, sensitivity
-from torchloom_core.evaluate.arms import baselines, without_policies
+from torchloom_core.evaluate.goodput import compare, sensitivity
+from torchloom_core.evaluate.goodput.arms import baselines, without_policies
+from torchloom_core.evaluate.goodput.parallel import Errand, Workforce
+from torchloom_core.evaluate.goodput.run import simulate
+from torchloom_core.evaluate.goodput.run_cache import Store, key_of
+from torchloom_core.evaluate.goodput.study import run_study
 from torchloom_core.evaluate.results import RunResult, Simulation
-from torchloom_core.evaluate.runs import simulate
-from torchloom_core.evaluate.store import Store, key_of
-from torchloom_core.evaluate.study import run_study
-from torchloom_core.evaluate.workforce import Errand, Workforce
 
 SEEDS = 2
 QUICK = replace(CONFIG, evaluate=replace(JOB, days=1.0))

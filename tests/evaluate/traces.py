@@ -4,8 +4,8 @@ import numpy as np
 import pyarrow as pa
 
 from torchloom_core.clock import SECOND_NS
-from torchloom_core.evaluate.alarms import Judged
-from torchloom_core.evaluate.labels import Task, incidents, outcomes
+from torchloom_core.evaluate.forecasts.alarms import Judged
+from torchloom_core.evaluate.forecasts.labels import Task, incidents, outcomes
 from torchloom_core.trace.bundle.bundle import Bundle
 from torchloom_core.trace.bundle.schema import ActionTaken, Component, Event
 from torchloom_core.trace.bundle.writer import BundleWriter

@@ -11,7 +11,7 @@ from rich.console import Console
 from experiments.forecast_trial import report
 from experiments.forecast_trial.trial import DAY_NS, DAY_S, Candidate, Fold, Trial, run, verdict_of
 from torchloom_core.errors import PluginError
-from torchloom_core.evaluate.labels import Task
+from torchloom_core.evaluate.forecasts.labels import Task
 from torchloom_core.learning.forecast_score import Interval
 from torchloom_core.plugin import Hazard
 from torchloom_core.trace.bundle.bundle import Bundle

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from torchloom_core.config.loading import load
-from torchloom_core.evaluate.job import paid_nodes
-from torchloom_core.evaluate.runs import installed
+from torchloom_core.evaluate.goodput.job import paid_nodes
+from torchloom_core.evaluate.goodput.run import installed
 from torchloom_core.kernel.plugins.activation import activate
 from torchloom_core.trace.importers.infinitehbd import NODES
 

@@ -11,8 +11,8 @@ from sklearn.metrics import average_precision_score
 from experiments.backblaze_forecasts import lightgbm_trial
 from experiments.backblaze_forecasts.lightgbm_trial import MeanAuprc, difference
 from experiments.forecast_trial.trial import DAY_NS, DAY_S, average_precision
-from torchloom_core.evaluate.alarms import Judged
-from torchloom_core.evaluate.labels import Incidents, Task
+from torchloom_core.evaluate.forecasts.alarms import Judged
+from torchloom_core.evaluate.forecasts.labels import Incidents, Task
 
 COMPONENTS = 40
 NONE = Incidents(*(np.zeros(0, dtype=np.int64) for _ in Incidents.__dataclass_fields__))

@@ -5,9 +5,9 @@ import msgspec
 import pytest
 
 from torchloom_core.config.loading import load
-from torchloom_core.evaluate.candidates import Asked, candidates
-from torchloom_core.evaluate.job import of_trace
-from torchloom_core.evaluate.runs import Setting, installed, simulate
+from torchloom_core.evaluate.goodput.candidates import Asked, candidates
+from torchloom_core.evaluate.goodput.job import of_trace
+from torchloom_core.evaluate.goodput.run import Setting, installed, simulate
 from torchloom_core.trace.bundle.bundle import Bundle
 from torchloom_core.trace.synthesize import Parameters, synthesize
 

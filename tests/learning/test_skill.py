@@ -3,7 +3,7 @@
 import pytest
 
 from tests.evaluate.report.reports import score
-from torchloom_core.evaluate.intervals import exact_share
+from torchloom_core.evaluate.forecasts.intervals import exact_share
 from torchloom_core.learning.forecast_score import FEW, Interval
 from torchloom_core.learning.skill import has_skill, skill_sentence
 

@@ -97,14 +97,14 @@ def evaluate(
         Show the page in a browser.
     """
     from torchloom_core.errors import StateError
-    from torchloom_core.evaluate.candidates import Asked
     from torchloom_core.evaluate.evaluation import Wanted
     from torchloom_core.evaluate.evaluation import evaluate as find_out
+    from torchloom_core.evaluate.forecasts.scoring import Scoring
+    from torchloom_core.evaluate.goodput.candidates import Asked
+    from torchloom_core.evaluate.goodput.parallel import Workforce
 
     # Not when it is needed: a missing package is told before the runs are played.
     from torchloom_core.evaluate.report import page_text
-    from torchloom_core.evaluate.scored import Scoring
-    from torchloom_core.evaluate.workforce import Workforce
 
     wanted = Wanted(
         trace=trace,

@@ -18,8 +18,8 @@ from torchloom_core.suggest import nearest
 
 # What fits and scores is heavy, and `torchloom --help` should not wait for it.
 if TYPE_CHECKING:
+    from torchloom_core.fitting.fit import Stages
     from torchloom_core.learning.card import Card
-    from torchloom_core.models.fit import Stages
 
 _DAY_S = 86_400.0
 
@@ -85,10 +85,10 @@ def fit(
         Config file; torchloom.toml in this folder unless given.
     """
     from torchloom_core.cli.moments import moment_ns
+    from torchloom_core.fitting.fit import fit as fit_model
+    from torchloom_core.fitting.stages import FitSettings
     from torchloom_core.kernel.plugins.discovery import discover
     from torchloom_core.learning.model import SUFFIX, refuse_place
-    from torchloom_core.models.fit import fit as fit_model
-    from torchloom_core.models.fitting import FitSettings
     from torchloom_core.trace.bundle.bundle import Bundle
 
     settings = load(config)

@@ -4,9 +4,9 @@ from collections import Counter
 from collections.abc import Iterator
 
 from torchloom_core.config.schema import Config
-from torchloom_core.evaluate.job import FIRST_INTERVAL_S, INSURANCE_S
-from torchloom_core.evaluate.runs import Setting
-from torchloom_core.evaluate.scene import DAY_NS, span_ns
+from torchloom_core.evaluate.goodput.episode import DAY_NS, span_ns
+from torchloom_core.evaluate.goodput.job import FIRST_INTERVAL_S, INSURANCE_S
+from torchloom_core.evaluate.goodput.run import Setting
 from torchloom_core.trace.bundle.bundle import Bundle
 from torchloom_core.trace.feed.watched import watch
 

@@ -13,12 +13,18 @@ from torchloom_core.config.loading import DEFAULT_PATH
 from torchloom_core.config.schema import Config
 from torchloom_core.errors import ConfigError
 from torchloom_core.evaluate import assumptions
-from torchloom_core.evaluate.arms import FORECAST_POLICY, Arm
-from torchloom_core.evaluate.candidates import Asked, candidates, forecasters, refuse_twice
-from torchloom_core.evaluate.given_scores import score_given
-from torchloom_core.evaluate.job import of_trace
-from torchloom_core.evaluate.labels import Task
-from torchloom_core.evaluate.leaks import refuse_foreknown, refuse_trained
+from torchloom_core.evaluate.forecasts.external_scores import score_given
+from torchloom_core.evaluate.forecasts.labels import Task
+from torchloom_core.evaluate.forecasts.leaks import refuse_foreknown, refuse_trained
+from torchloom_core.evaluate.forecasts.scoring import Scoring, score_predictors, split_ns
+from torchloom_core.evaluate.goodput.arms import FORECAST_POLICY, Arm
+from torchloom_core.evaluate.goodput.candidates import Asked, candidates, forecasters, refuse_twice
+from torchloom_core.evaluate.goodput.job import of_trace
+from torchloom_core.evaluate.goodput.parallel import Workforce
+from torchloom_core.evaluate.goodput.run import Setting, installed
+from torchloom_core.evaluate.goodput.run_cache import Store
+from torchloom_core.evaluate.goodput.study import run_study
+from torchloom_core.evaluate.open_loop import replay_policies
 from torchloom_core.evaluate.preflight import (
     built,
     check_days,
@@ -28,13 +34,7 @@ from torchloom_core.evaluate.preflight import (
     refuse_unread,
     say_unmeasured,
 )
-from torchloom_core.evaluate.replay import replay_policies
 from torchloom_core.evaluate.results import ReplayedPolicy, Report
-from torchloom_core.evaluate.runs import Setting, installed
-from torchloom_core.evaluate.scored import Scoring, score_predictors, split_ns
-from torchloom_core.evaluate.store import Store
-from torchloom_core.evaluate.study import run_study
-from torchloom_core.evaluate.workforce import Workforce
 from torchloom_core.learning.forecast_score import ForecastScore
 from torchloom_core.learning.model import Model
 from torchloom_core.trace.bundle.bundle import Bundle

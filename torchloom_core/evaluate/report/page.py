@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 
 from torchloom_core.clock import SECOND_NS
-from torchloom_core.evaluate.compare import MIN_SEEDS
+from torchloom_core.evaluate.goodput.compare import MIN_SEEDS
+from torchloom_core.evaluate.goodput.sensitivity import SEEDS
 from torchloom_core.evaluate.report import forecast_plots, goodput_plots, wording
 from torchloom_core.evaluate.report.findings import complaints, findings, flips, ranked, watched
 from torchloom_core.evaluate.results import Report, Simulation
-from torchloom_core.evaluate.sensitivity import SEEDS
 
 _DAY_NS = 86_400 * SECOND_NS
 

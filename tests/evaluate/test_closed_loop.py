@@ -1,0 +1,359 @@
+import dataclasses
+import re
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from tests.evaluate.scenes import (
+    CONFIG,
+    COSTS,
+    DAY_NS,
+    HOUR_NS,
+    JOB,
+    START_NS,
+    candidate,
+    event,
+    policies,
+    scene_of,
+    setting_of,
+    some_events,
+    write,
+)
+from torchloom_core.clock import SECOND_NS
+from torchloom_core.evaluate.forecasts.altered_future import OtherFuture
+from torchloom_core.evaluate.goodput.arms import Arm, baselines, random_alarms
+from torchloom_core.evaluate.goodput.closed_loop import Driver
+from torchloom_core.evaluate.goodput.job import job_spec, kernel_config
+from torchloom_core.evaluate.goodput.run import play, plugins_of, simulate
+from torchloom_core.kernel.plugins.activation import ActivePlugins
+from torchloom_core.kernel.plugins.host import ActivePolicy
+from torchloom_core.plugin import Need
+from torchloom_core.simulate.model import FleetModel
+from torchloom_core.simulate.scenario import Hit
+from torchloom_core.wire.actions import Alert, CordonNode, Migrate, SaveCheckpoint, UncordonNode
+from torchloom_core.wire.events import Proposal
+
+METRICS = ("ecc_total", "gpu_temp_celsius")
+TREND = {
+    "metric": "gpu_temp_celsius",
+    "level": 60.0,
+    "window_s": 7200.0,
+    "horizon_s": 21_600.0,
+    "every_s": 600.0,
+}
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory):
+    path = tmp_path_factory.mktemp("trace") / "small.tltrace"
+    return write(path, some_events(), metrics=METRICS, load_dependent=("gpu_temp_celsius",))
+
+
+class Scripted:
+    """A policy that proposes what a function of the view says."""
+
+    name = "scripted"
+
+    def __init__(self, wanted, needs=()):
+        self._wanted = wanted
+        self.needs = tuple(Need(metric) for metric in needs)
+
+    def on_tick(self, view):
+        return self._wanted(view)
+
+
+def drive(stage, plugins_or_policy, arm=None, config=CONFIG):
+    """Run a driver; return it and the model's result."""
+    arm = arm or candidate()
+    job = job_spec(arm, config, stage.mtbf_s)
+    model = FleetModel(job, stage.nodes, stage.hits, start_ns=stage.start_ns, end_ns=stage.end_ns)
+    plugins = plugins_or_policy
+    if isinstance(plugins, Scripted):
+        plugins = ActivePlugins((ActivePolicy("scripted", plugins),))
+    driver = Driver(stage, job, model, kernel_config(arm, config, job), plugins, 3600.0)
+    driver.run()
+    return driver, model.finish()
+
+
+def real(arm, stage, bundle, config=CONFIG):
+    """Build the plugins of an arm as a run does."""
+    job = job_spec(arm, config, stage.mtbf_s)
+    return plugins_of(arm, kernel_config(arm, config, job), setting_of(bundle), stage)
+
+
+def once(action, tick=3):
+    """Propose an action at one tick."""
+
+    def wanted(view):
+        age = round((view.now_ns - wanted.start_ns) / (600 * SECOND_NS))
+        return [Proposal(action=action, reason="told to", gain_gpu_s=1e9)] if age == tick else []
+
+    return wanted
+
+
+# --- nothing of the future reaches a decision ---
+
+
+@settings(
+    max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+)
+@given(
+    seed=st.integers(0, 50),
+    hours=st.floats(1, 24 * JOB.days - 1),
+    arm=st.sampled_from(
+        [
+            candidate(),
+            random_alarms(2.0),
+            *(a for a in baselines(policies(), standbys=1) if a.name == "daly_online"),
+            candidate(
+                policies={"failure_forecast": {"predictor": "trend", "min_probability": 0.0}},
+                predictors={"trend": TREND},
+            ),
+        ]
+    ),
+)
+def test_another_future_leaves_every_decision_before_it_the_same(bundle, seed, hours, arm):
+    stage = scene_of(bundle, seed=seed)
+    after_ns = stage.start_ns + round(hours * HOUR_NS)
+    other = scene_of(OtherFuture(bundle, after_ns), seed=seed)
+    assert other.nodes == stage.nodes
+    # An interval for the failures that came is one thing that the arm is told: the same here.
+    other = dataclasses.replace(other, failures=stage.failures)
+    was, _ = drive(stage, real(arm, stage, bundle), arm)
+    now, _ = drive(other, real(arm, other, bundle), arm)
+    assert _until(was.verdicts, after_ns) == _until(now.verdicts, after_ns)
+
+
+def test_what_is_told_the_future_decides_otherwise_in_another(bundle):
+    oracle = next(arm for arm in baselines(policies(), standbys=1) if arm.name == "oracle")
+    stage = scene_of(bundle)
+    after_ns = stage.hits[1].ts_ns - HOUR_NS
+    other = scene_of(OtherFuture(bundle, after_ns))
+    was, _ = drive(stage, real(oracle, stage, bundle), oracle)
+    now, _ = drive(other, real(oracle, other, bundle), oracle)
+    assert _until(was.verdicts, after_ns) != _until(now.verdicts, after_ns)
+
+
+def _until(verdicts, ns):
+    return [msgspec.json.encode(verdict) for ts_ns, verdict in verdicts if ts_ns <= ns]
+
+
+# --- books and repeatability ---
+
+
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    seed=st.integers(0, 1000),
+    arm=st.sampled_from([*baselines(policies(), standbys=1), random_alarms(1.0), candidate()]),
+    recovery=st.sampled_from(["restart", "per_step"]),
+)
+def test_the_buckets_add_up_and_the_same_seed_gives_the_same_bytes(bundle, seed, arm, recovery):
+    config = replace(CONFIG, evaluate=replace(JOB, recovery=recovery))
+    setting = setting_of(bundle, config)
+    run = simulate(setting, arm, seed)
+    assert sum(run.buckets.values()) == pytest.approx(run.wall_s * run.gpus, rel=1e-9)
+    assert not run.quarantined
+    again = play(setting, arm, scene_of(bundle, evaluate=config.evaluate, seed=seed))
+    assert msgspec.json.encode(again) == msgspec.json.encode(run)
+
+
+def test_all_arms_of_a_seed_meet_the_same_faults_on_the_same_nodes(bundle):
+    assert scene_of(bundle, seed=3) == scene_of(bundle, seed=3)
+    assert scene_of(bundle, seed=3).nodes != scene_of(bundle, seed=4).nodes
+
+
+# --- commands ---
+
+
+def test_a_migration_takes_as_long_as_its_commands_not_a_tick(tmp_path):
+    stage = scene_of(write(tmp_path / "quiet.tltrace", [event(0, 1.0, "n0", fatal=False)]))
+    wanted = once(Migrate(group="g0"))
+    wanted.start_ns = stage.start_ns
+    driver, result = drive(stage, Scripted(wanted))
+    assert result.migrations == 1
+    decided, migrated = (
+        next(entry.ts_ns for entry in driver.timeline if entry.kind == kind)
+        for kind in ("decided migrate", "migrated")
+    )
+    # One command for the stand-by to join, one for the group to leave, one second each.
+    assert migrated - decided == 2 * SECOND_NS
+    assert result.buckets["migrate"] == JOB.groups * 8 * COSTS.migrate_s * SECOND_NS
+
+
+@pytest.mark.parametrize(("after_s", "right"), [(60.0, 1), (3600.0, 1), (3601.0, 0)])
+def test_a_move_is_right_if_a_node_it_left_is_hit_within_the_horizon(tmp_path, after_s, right):
+    stage = scene_of(write(tmp_path / "quiet.tltrace", [event(0, 1.0, "n0", fatal=False)]))
+    struck_ns = stage.start_ns + round((3 * 600 + after_s) * SECOND_NS)
+    hit = Hit(id="h", ts_ns=struck_ns, nodes=stage.nodes[:1], follows="component", repair_ns=1)
+    wanted = once(Migrate(group="g0"))
+    wanted.start_ns = stage.start_ns
+    driver, _ = drive(dataclasses.replace(stage, hits=(hit,)), Scripted(wanted))
+    assert (driver.moves, driver.right_moves) == (1, right)
+
+
+def test_a_checkpoint_that_all_workers_are_told_to_save_is_saved_once(tmp_path):
+    stage = scene_of(write(tmp_path / "quiet.tltrace", [event(0, 1.0, "n0", fatal=False)]))
+    wanted = once(SaveCheckpoint())
+    wanted.start_ns = stage.start_ns
+    _, result = drive(stage, Scripted(wanted))
+    assert result.proactive_saves == 1
+
+
+def test_a_run_with_a_policy_that_does_nothing_goes_as_one_without(bundle):
+    stage = scene_of(bundle, seed=2)
+    _, watched = drive(stage, Scripted(lambda view: []))
+    arm = Arm(name="alone", kind="baseline", what="")
+    alone = play(setting_of(bundle), arm, stage)
+    assert {k: v / SECOND_NS for k, v in watched.buckets.items()} == alone.buckets
+
+
+def test_the_kernel_learns_of_a_lost_worker_and_of_the_one_that_takes_its_place(tmp_path):
+    nodes = scene_of(write(tmp_path / "a.tltrace", [])).nodes
+    start_h = (scene_of(write(tmp_path / "b.tltrace", [])).start_ns - START_NS) / HOUR_NS
+    stage = scene_of(write(tmp_path / "c.tltrace", [event(0, start_h + 5.0, nodes[1])]))
+    seen = []
+
+    def look(view):
+        seen.append((view.now_ns, dict(zip(view.node, view.state, strict=True)), view.faults))
+        return []
+
+    drive(stage, Scripted(look))
+    before, after = seen[28], seen[35]
+    assert before[1][nodes[1]] == "training"
+    assert before[1][nodes[4]] == "standby"
+    assert after[1][nodes[4]] == "training"
+    assert {fault.kind for fault in after[2]} == {"gpu", "exit"}
+    assert all(fault.ts_ns == stage.hits[0].ts_ns for fault in after[2])
+
+
+def test_a_cordoned_node_is_told_to_the_model(tmp_path):
+    stage = scene_of(write(tmp_path / "quiet.tltrace", [event(0, 1.0, "n0", fatal=False)]))
+    standby = stage.nodes[4]
+    proposals = (CordonNode(node=standby), Migrate(group="g0"))
+
+    def wanted(view):
+        age = round((view.now_ns - stage.start_ns) / (600 * SECOND_NS))
+        action = {3: proposals[0], 6: proposals[1]}.get(age)
+        return [Proposal(action=action, reason="told to", gain_gpu_s=1e9)] if action else []
+
+    driver, result = drive(stage, Scripted(wanted))
+    assert [verdict.granted for _, verdict in driver.verdicts] == [True, False]
+    assert result.migrations == 0
+
+
+@pytest.mark.parametrize(
+    ("lasts_s", "lifts", "taken"),
+    [(None, False, 5), (None, True, 4), (1200.0, False, 4)],
+    ids=["never", "by somebody", "by itself"],
+)
+def test_the_model_is_told_when_a_cordon_is_over(tmp_path, lasts_s, lifts, taken):
+    empty = scene_of(write(tmp_path / "empty.tltrace", []))
+    start_h = (empty.start_ns - START_NS) / HOUR_NS
+    lost = event(0, start_h + 5.0, empty.nodes[1])
+    stage = scene_of(write(tmp_path / "lost.tltrace", [lost]))
+    standby = stage.nodes[4]
+    trains = []
+
+    def wanted(view):
+        trains.append({n for n, s in zip(view.node, view.state, strict=True) if s == "training"})
+        age = round((view.now_ns - stage.start_ns) / (600 * SECOND_NS))
+        actions = {3: CordonNode(node=standby, lasts_s=lasts_s)}
+        if lifts:
+            actions[6] = UncordonNode(node=standby)
+        if age in actions:
+            yield Proposal(action=actions[age], reason="told to", gain_gpu_s=1e9)
+
+    drive(stage, Scripted(wanted))
+    assert trains[40] == {stage.nodes[row] for row in (0, 2, 3, taken)}
+
+
+def test_a_run_that_loses_only_a_step_is_saved_less_often_than_one_that_rolls_back(bundle):
+    saves = {}
+    for recovery in ("restart", "per_step"):
+        config = replace(CONFIG, evaluate=replace(JOB, recovery=recovery))
+        arm = next(a for a in baselines(policies(), standbys=1) if a.name == "daly_online")
+        stage = scene_of(bundle, evaluate=config.evaluate, seed=2)
+        driver, result = drive(stage, real(arm, stage, bundle, config), arm, config)
+        told = [verdict.reason for _, verdict in driver.verdicts][-1]
+        watched, back = map(int, re.search(r"of (\d+) watched (\d+) took", told).groups())
+        assert watched > 0
+        assert back == (watched if recovery == "restart" else 0)
+        saves[recovery] = result.saves
+    assert 1.3 * saves["per_step"] < saves["restart"]
+
+
+# --- what is not as it was recorded ---
+
+
+def test_a_decision_on_a_worker_that_sits_elsewhere_than_recorded_is_counted_as_invalid(bundle):
+    stage = dataclasses.replace(scene_of(bundle), hits=())
+    heat = []
+
+    def wanted(view):
+        heat.append(view.latest("gpu_temp_celsius"))
+        age = round((view.now_ns - stage.start_ns) / (600 * SECOND_NS))
+        group = {3: "g0", 30: "g4"}.get(age)
+        told = Proposal(action=Migrate(group=group or ""), reason="told to", gain_gpu_s=1e9)
+        return [told] if group else []
+
+    driver, result = drive(stage, Scripted(wanted, METRICS))
+    assert result.migrations == 2
+    assert driver.decisions == 2
+    # The second moves the former stand-by, whose node was not at work in the recording.
+    assert driver.invalid_decisions == 1
+    assert np.isfinite(heat[2][:4]).all()
+    assert np.isnan(heat[28][4])
+
+
+def test_a_metric_that_does_not_depend_on_the_load_goes_with_the_node(bundle):
+    stage = dataclasses.replace(scene_of(bundle), hits=())
+    counts = []
+
+    def wanted(view):
+        counts.append(view.latest("ecc_total"))
+        return []
+
+    driver, _ = drive(stage, Scripted(wanted, ["ecc_total"]))
+    assert driver.invalid_decisions == 0
+    assert np.isfinite(counts[5]).all()
+
+
+# --- plugins that fail ---
+
+
+def test_a_policy_that_raises_is_quarantined_and_the_run_goes_on(bundle):
+    stage = scene_of(bundle)
+    driver, result = drive(stage, Scripted(lambda view: 1 / 0))
+    assert "raised: ZeroDivisionError" in driver.quarantined["scripted"]
+    assert result.wall_s == pytest.approx(JOB.days * DAY_NS / SECOND_NS)
+
+
+def test_an_alert_is_no_decision(bundle):
+    stage = scene_of(bundle)
+
+    def wanted(view):
+        return [Proposal(action=Alert(worker=view.workers[0], text="hot"), reason="hot")]
+
+    driver, _ = drive(stage, Scripted(wanted))
+    assert any(verdict.granted for _, verdict in driver.verdicts)
+    assert driver.decisions == 0
+
+
+# --- those who know the future ---
+
+
+def test_the_oracle_avoids_what_can_be_avoided_and_the_clairvoyant_loses_next_to_nothing(bundle):
+    arms = {arm.name: arm for arm in baselines(policies(), standbys=1)}
+    runs = {
+        name: [simulate(setting_of(bundle), arms[name], seed) for seed in range(4)]
+        for name in ("no_failures", "daly", "oracle", "clairvoyant")
+    }
+    mean = {name: np.mean([run.goodput for run in of]) for name, of in runs.items()}
+    assert mean["no_failures"] > mean["clairvoyant"] > mean["oracle"] > mean["daly"]
+    told = sum(run.right_moves for run in runs["oracle"])
+    assert told == sum(run.moves for run in runs["oracle"])
+    assert sum(run.failures for run in runs["oracle"]) < sum(run.failures for run in runs["daly"])

@@ -1,0 +1,218 @@
+import struct
+
+import msgspec
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from tests.evaluate.scenes import (
+    CONFIG,
+    DAY_NS,
+    HOUR_NS,
+    START_NS,
+    candidate,
+    event,
+    some_events,
+    write,
+)
+from tests.kernel.runs import hello, telemetry
+from torchloom_core.clock import SECOND_NS
+from torchloom_core.config.loading import parse
+from torchloom_core.errors import LeakError, PluginError, TraceError
+from torchloom_core.evaluate.forecasts.labels import Task
+from torchloom_core.evaluate.forecasts.scoring import Scoring, score_predictors, split_ns
+from torchloom_core.evaluate.goodput.arms import Arm
+from torchloom_core.evaluate.goodput.candidates import Forecaster
+from torchloom_core.evaluate.open_loop import recorded_verdicts, replay_policies
+from torchloom_core.kernel.kernel import Kernel
+from torchloom_core.kernel.plugins.activation import activate
+from torchloom_core.kernel.plugins.discovery import discover
+from torchloom_core.kernel.plugins.guard import RecordedGuard
+from torchloom_core.learning.calibration import Calibration
+from torchloom_core.learning.model import Model
+from torchloom_core.trace.bundle.bundle import Bundle
+from torchloom_core.trace.recorded.from_trajectory import from_trajectory
+from torchloom_core.trace.recorded.recorded import recorded_life
+from torchloom_core.trajectory.writer import TrajectoryWriter
+from torchloom_core.wire.events import Recovered, Tick, Verdict
+from torchloom_core.wire.messages import Telemetry
+
+TASK = Task(horizon_s=21_600.0, merge_s=0.0)
+HOT = """
+[arbiter]
+cooldown_s = 3.0
+min_groups = 0
+max_in_motion_share = 1.0
+[[policies.thresholds.rules]]
+metric = "heat"
+level = 90.0
+[[policies.thresholds.rules]]
+metric = "heat"
+level = 95.0
+action = "drain"
+gain_gpu_s = 100.0
+"""
+HISTORY = {"every_s": 3600.0, "horizon_s": 21_600.0}
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory):
+    path = tmp_path_factory.mktemp("trace") / "small.tltrace"
+    return write(path, some_events(count=60), metrics=("heat",))
+
+
+# --- policies ---
+
+
+def live(folder, config):
+    """Let a kernel live through rising and falling heat, and record it."""
+    kernel = Kernel(config, activate(config, discover(), "test"), RecordedGuard())
+    writer = TrajectoryWriter(folder / "run", "run", 1, config, {}, START_NS)
+    said, now_ns = [], START_NS
+    script = [Recovered(epoch=1), hello("a-0"), hello("b-0")]
+    for number in range(40):
+        for worker, phase in (("a-0", 0.0), ("b-0", 2.0)):
+            heat = 90.0 + 8.0 * np.sin(number / 4 + phase)
+            stamps = struct.pack("<q", START_NS + number * SECOND_NS)
+            values = struct.pack("<d", heat)
+            script.append(telemetry(worker, {"heat": 0.0}, ts_ns=stamps, values=values))
+        script.append(Tick())
+    for message in script:
+        outputs = kernel.step(message, now_ns)
+        said += [output for output in outputs if isinstance(output, Verdict)]
+        if isinstance(message, Telemetry):
+            writer.telemetry(message, now_ns)
+        else:
+            writer.event(message, now_ns, outputs)
+        now_ns += isinstance(message, Tick) * SECOND_NS
+    writer.close()
+    from_trajectory(folder / "run", folder / "life.tltrace")
+    return said, Bundle.open(folder / "life.tltrace")
+
+
+def test_a_policy_says_in_replay_what_it_said_live(tmp_path):
+    config = parse(HOT)
+    said, recorded = live(tmp_path, config)
+    assert any(verdict.granted for verdict in said)
+    assert any(not verdict.granted for verdict in said)
+    life = recorded_life(recorded)
+    kernel = Kernel(
+        life.config, activate(life.config, discover(), "test"), RecordedGuard(life.overruns)
+    )
+    again = [v for step in recorded_verdicts(kernel, recorded) for v in step.verdicts]
+    assert list(map(msgspec.json.encode, again)) == list(map(msgspec.json.encode, said))
+
+    arm = Arm(name="hot", kind="candidate", what="", policies=config.policies)
+    replayed = replay_policies(recorded, arm, CONFIG, TASK)
+    assert replayed.granted == sum(verdict.granted for verdict in said)
+    assert sum(replayed.denied_by.values()) == sum(not verdict.granted for verdict in said)
+
+
+def test_proposals_count_as_alarms_of_the_nodes_they_are_about(tmp_path):
+    """``n3`` is hot for an hour before it fails, ``n5`` for nothing."""
+    path = tmp_path / "hot.tltrace"
+    write(path, [event(0, 60.0, "n3"), event(1, 100.0, "n6")], metrics=("heat",))
+    arm = candidate(
+        policies={"failure_forecast": {"predictor": "fault_history", "min_probability": 0.0}}
+    )
+    quiet = replay_policies(Bundle.open(path), arm, CONFIG, TASK, from_ns=START_NS + 90 * HOUR_NS)
+    assert quiet.incidents == 1
+    # What n3 had before the beginning is known: it is suspected, and wrongly.
+    assert quiet.proposals > 0
+    assert quiet.false_alarms_per_node_day > 0
+
+
+def test_a_migration_is_denied_where_the_trace_has_no_stand_by(bundle):
+    table = {"rules": [{"metric": "heat", "level": 1.0, "action": "migrate", "gain_gpu_s": 1.0}]}
+    arm = Arm(name="sure", kind="candidate", what="", policies={"thresholds": table})
+    replayed = replay_policies(bundle, arm, CONFIG, TASK)
+    assert replayed.granted == 0
+    assert set(replayed.denied_by) == {"impossible"}
+
+
+# --- forecasts ---
+
+
+def of(**tables):
+    """Return the predictors to test, by name, with their tables."""
+    return [Forecaster(label=name, name=name, table=table) for name, table in tables.items()]
+
+
+def test_only_the_time_after_the_split_is_scored(bundle):
+    scoring = Scoring(resamples=200)
+    (score,) = score_predictors(bundle, of(fault_history=HISTORY), CONFIG, scoring)
+    assert score.from_ns >= split_ns(bundle)
+    assert score.threshold_from == "before 3.6 d"
+    assert set(score.versus) == {"random"}
+    until_ns = START_NS + 4 * DAY_NS
+    later = Scoring(until_ns=until_ns, resamples=200)
+    (score,) = score_predictors(bundle, of(fault_history=HISTORY), CONFIG, later)
+    assert score.from_ns >= until_ns
+
+
+def test_predictors_that_are_asked_at_the_same_moments_are_held_against_each_other(bundle):
+    trend = {"metric": "heat", "window_s": 7200.0, "level": 70.0, **HISTORY}
+    tested = of(fault_history=HISTORY, trend=trend)
+    first, second = score_predictors(bundle, tested, CONFIG, Scoring(resamples=200))
+    assert set(first.versus) == {"random", "trend"}
+    assert second.versus["fault_history"].value == pytest.approx(-first.versus["trend"].value)
+
+
+def test_the_threshold_knows_nothing_of_what_was_told_after_the_split(tmp_path, bundle):
+    """The same trace, but for what came after the split, has the same threshold."""
+    until_ns = split_ns(bundle)
+    events = [
+        one if one.t_event < until_ns else replace(one, component="n7")
+        for one in some_events(count=60)
+    ]
+    other = write(tmp_path / "other.tltrace", events, metrics=("heat",))
+    tested = of(fault_history=HISTORY)
+    scoring = Scoring(resamples=200)
+    (was,) = score_predictors(bundle, tested, CONFIG, scoring)
+    (now,) = score_predictors(other, tested, CONFIG, scoring)
+    assert now.threshold == was.threshold
+    assert now.auprc != was.auprc
+
+
+def test_a_split_that_leaves_nothing_is_one_line(bundle):
+    late = Scoring(until_ns=START_NS + 50 * DAY_NS)
+    with pytest.raises(TraceError, match=r"need forecasts of fault_history .* and 0"):
+        score_predictors(bundle, of(fault_history=HISTORY), CONFIG, late)
+
+
+def test_a_predictor_that_cannot_be_built_is_one_line(bundle):
+    too_long = {"metric": "heat", "window_s": 1e9}
+    with pytest.raises(PluginError, match=r"trend.*need window_s"):
+        score_predictors(bundle, of(trend=too_long), CONFIG, Scoring())
+
+
+def test_a_model_is_not_scored_on_the_time_it_was_fitted_on(bundle, fitted):
+    tested = of(fault_history={"model": str(fitted)})
+    early = Scoring(until_ns=START_NS + 2 * DAY_NS, resamples=200)
+    with pytest.raises(LeakError, match="test_tuned_threshold"):
+        score_predictors(bundle, tested, CONFIG, early)
+    (score,) = score_predictors(bundle, tested, CONFIG, Scoring(resamples=200))
+    assert score.from_ns >= START_NS + 3 * DAY_NS
+
+
+def test_a_model_whose_calibration_ran_into_its_bound_is_flagged(bundle, fitted, tmp_path):
+    model = Model.load(fitted)
+    for log_slope, flags in ((-3.0, ("calibration_at_bound: lower",)), (0.5, ())):
+        fitted_so = replace(model.info, calibration=Calibration(slope=float(np.exp(log_slope))))
+        path = tmp_path / "m.tlmodel"
+        Model(fitted_so, model.parts, model.card).save(path, force=True)
+        tested = of(fault_history={"model": str(path)})
+        (score,) = score_predictors(bundle, tested, CONFIG, Scoring(resamples=200))
+        assert score.flags == flags
+
+
+@pytest.fixture(scope="module")
+def fitted(bundle, tmp_path_factory):
+    from torchloom_core.fitting.fit import FitSettings, fit
+
+    info = next(i for i in discover() if i.name == "fault_history")
+    until = FitSettings(until_ns=START_NS + 3 * DAY_NS, tick_s=3600.0, resamples=200)
+    model = fit(bundle, info, HISTORY, until)
+    path = tmp_path_factory.mktemp("model") / "history.tlmodel"
+    model.save(path)
+    return path

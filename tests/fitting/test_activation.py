@@ -1,0 +1,183 @@
+"""The config names a model instead of options, and a policy may want one with skill."""
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from tests.fitting.plugins import Blind, Heat, info
+from torchloom_core.config.loading import parse
+from torchloom_core.config.schema import Config
+from torchloom_core.errors import ConfigError, ModelError
+from torchloom_core.evaluate.forecasts.intervals import exact_share
+from torchloom_core.fitting.fit import fit
+from torchloom_core.kernel.plugins.activation import activate
+from torchloom_core.kernel.plugins.discovery import PluginInfo
+from torchloom_core.learning.model import Model
+from torchloom_core.plugin.contract import contract_problem
+from torchloom_core.testing import view_of
+
+
+class Trusting:
+    """A policy that reads heat and blind."""
+
+    name = "trusting"
+    predictors = ("heat", "blind")
+    needs = ()
+    needs_skill = False
+
+    class Options(Heat.Options):
+        pass
+
+    def __init__(self, options):
+        del options
+
+    def on_tick(self, view):
+        return ()
+
+
+class Wary(Trusting):
+    """One that wants skill."""
+
+    name = "wary"
+    needs_skill = True
+
+
+class Tolerant(Wary):
+    """One that wants skill unless it is told otherwise."""
+
+    name = "tolerant"
+
+    class Options(Heat.Options):
+        accept_unskilled: bool = False
+
+
+INFOS = [
+    info(Heat),
+    info(Blind),
+    *(
+        PluginInfo(p.name, "policy", p.name, "tests", "1.0", cls=p)
+        for p in (Trusting, Wary, Tolerant)
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def folder(bundle, settings, tmp_path_factory):
+    """Models of a predictor with skill and of one without."""
+    folder = tmp_path_factory.mktemp("models")
+    for cls in (Heat, Blind):
+        fit(bundle, info(cls), {}, settings).save(folder / f"{cls.name}.tlmodel")
+    return folder
+
+
+def start(text):
+    return activate(parse(text), INFOS, "torchloom.toml", text)
+
+
+def test_a_model_is_activated_with_what_it_learned_and_named_in_the_versions(folder):
+    active = start(f"[predictors.heat]\nmodel = '{folder}/heat.tlmodel'\n")
+    predictor = active.predictors["heat"]
+    assert predictor.card.skill
+    assert active.versions["heat"].startswith("tests 1.0, model ")
+    hazard = predictor.forecast(view_of({"heat": [0.0, 4.0]}))
+    assert 0 < hazard.probability[0] < hazard.probability[1] < 1
+    assert not np.array_equal(
+        hazard.probability, Heat(Heat.Options()).forecast(view_of({"heat": [0.0, 4.0]})).probability
+    )
+    assert [need.metric for need in active.needs] == ["heat"]
+
+
+def test_how_often_it_is_asked_may_be_said(folder):
+    text = f"[predictors.heat]\nmodel = '{folder}/heat.tlmodel'\nevery_s = 60.0\n"
+    assert start(text).predictors["heat"].every_s == 60.0
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("horizon_s = 60.0", "torchloom.toml:3: predictors.heat.horizon_s: unknown key"),
+        ("every_s = 0.0", "torchloom.toml:3: predictors.heat.every_s: "),
+    ],
+)
+def test_other_keys_beside_a_model_are_refused(folder, line, problem):
+    text = f"[predictors.heat]\nmodel = '{folder}/heat.tlmodel'\n{line}\n"
+    with pytest.raises(ConfigError) as error:
+        start(text)
+    assert str(error.value).startswith(problem)
+
+
+def test_a_model_that_is_not_there_is_refused(tmp_path):
+    with pytest.raises(ModelError) as error:
+        start(f"[predictors.heat]\nmodel = '{tmp_path}/none.tlmodel'\n")
+    assert str(error.value) == f"{tmp_path}/none.tlmodel: need a model, was nothing"
+
+
+def test_the_model_of_another_predictor_is_refused(folder):
+    with pytest.raises(ModelError, match="need a model of heat, was one of 'blind'"):
+        start(f"[predictors.heat]\nmodel = '{folder}/blind.tlmodel'\n")
+
+
+def models(folder, policy):
+    return (
+        f"[predictors.heat]\nmodel = '{folder}/heat.tlmodel'\n"
+        f"[predictors.blind]\nmodel = '{folder}/blind.tlmodel'\n[policies.{policy}]\n"
+    )
+
+
+def test_a_policy_that_wants_skill_refuses_a_model_whose_card_shows_none(folder):
+    with pytest.raises(ConfigError) as error:
+        start(models(folder, "wary"))
+    text = str(error.value)
+    assert "\n" not in text
+    assert text.startswith(
+        f"torchloom.toml:5: policies.wary: need a predictor with skill, was {folder}/blind.tlmodel:"
+        " No skill: AUPRC is not surely above that of a random score"
+    )
+
+
+def test_a_policy_that_can_be_told_to_take_it_says_how(folder):
+    with pytest.raises(ConfigError) as error:
+        start(models(folder, "tolerant"))
+    assert (
+        "torchloom.toml:5: policies.tolerant: need a predictor with skill, or accept_unskilled = "
+        "true under [policies.tolerant] in a config file that --config names, was "
+    ) in str(error.value)
+
+
+def test_without_a_config_file_no_table_of_one_is_named_as_the_place(folder):
+    config = parse(models(folder, "tolerant"))
+    with pytest.raises(ConfigError, match=r"^policy tolerant: need a predictor with skill"):
+        activate(config, INFOS, "command line")
+
+
+def test_an_older_card_is_held_to_the_rule_of_today(folder, tmp_path):
+    """It says of itself what the rule was when it was written."""
+    model = Model.load(folder / "heat.tlmodel")
+    none = replace(model.card.score, recall=exact_share(0, 50), leads_s=(), skill="Skill: much.")
+    old = Model(model.info, model.parts, replace(model.card, score=none))
+    old.save(tmp_path / "old.tlmodel")
+    text = f"[predictors.heat]\nmodel = '{tmp_path}/old.tlmodel'\n"
+    text += f"[predictors.blind]\nmodel = '{folder}/blind.tlmodel'\n[policies.wary]\n"
+    with pytest.raises(ConfigError, match=r"old\.tlmodel: No skill to act on: .* found none of"):
+        start(text)
+
+
+def test_a_policy_that_wants_none_takes_it(folder):
+    assert [p.name for p in start(models(folder, "trusting")).policies] == ["trusting"]
+
+
+def test_a_predictor_without_a_model_has_no_card_and_passes():
+    active = activate(
+        Config(predictors={"heat": {}, "blind": {}}, policies={"wary": {}}), INFOS, "t.toml"
+    )
+    assert [p.name for p in active.policies] == ["wary"]
+
+
+def test_a_predictor_may_have_no_option_called_model():
+    class Taken(Heat):
+        class Options(Heat.Options):
+            model: str = ""
+
+    assert contract_problem("predictor", Taken) == (
+        "need Options without a field called model, which names a fitted model"
+    )

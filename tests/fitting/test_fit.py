@@ -1,0 +1,274 @@
+"""Fitting learns from the past alone, measures on the time after, and says plainly what it is."""
+
+import numpy as np
+import pytest
+
+from tests.evaluate.traces import HOUR_NS, write_bundle
+from tests.fitting.plugins import Blind, Heat, Quiet, info, saying, warm
+from torchloom_core.errors import ConfigError, PluginError, TraceError
+from torchloom_core.evaluate.forecasts.altered_future import OtherFuture
+from torchloom_core.fitting.fit import fit
+from torchloom_core.fitting.stages import FitSettings
+from torchloom_core.kernel.plugins.discovery import discover
+from torchloom_core.learning.card import to_markdown
+from torchloom_core.plugin import Hazard
+
+DAY_NS = 24 * HOUR_NS
+
+
+@pytest.fixture(scope="module")
+def history():
+    (found,) = (plugin for plugin in discover() if plugin.name == "fault_history")
+    return found
+
+
+def one_line(error):
+    text = str(error.value)
+    assert "\n" not in text
+    return text
+
+
+def test_a_predictor_that_sees_something_has_skill_and_is_compared(bundle, settings, history):
+    card = fit(bundle, info(Heat), {}, settings, history=history).card
+    assert card.skill
+    assert card.sentence.startswith("Skill: AUPRC is above that of a random score by +")
+    assert sorted(card.score.versus) == ["fault_history", "random"]
+    assert [score.predictor for score in card.baselines] == ["random", "fault_history"]
+    assert card.score.incidents >= 20
+    assert card.score.auprc.low > card.baselines[0].auprc.value
+    assert {score.samples for score in (card.score, *card.baselines)} == {card.score.samples}
+
+
+def test_a_predictor_that_says_the_same_of_all_has_none_and_it_is_said(bundle, settings):
+    card = fit(bundle, info(Blind), {}, settings).card
+    assert not card.skill
+    assert card.sentence.startswith("No skill: AUPRC is not surely above that of a random score")
+
+
+def test_probabilities_that_say_nothing_are_told_in_flags_and_limits(bundle, settings):
+    class Guess(Quiet):
+        name = "guess"
+
+        def forecast(self, view):
+            seed = view.now_ns // DAY_NS
+            return Hazard(probability=np.random.default_rng(seed).random(len(view)))
+
+    card = fit(bundle, info(Guess), {}, settings).card
+    assert "slope 0.0498 (its lower bound)" in card.calibration
+    assert card.score.flags == ("calibration_at_bound: lower",)
+    (limit,) = (remark for remark in card.remarks if "The calibration ran" in remark)
+    page = to_markdown(card)
+    assert f"- {limit}" in page
+    assert "- leak or doubt: calibration_at_bound: lower" in page
+
+
+def test_with_few_failures_no_skill_is_shown(tmp_path, settings):
+    rare, _ = write_bundle(tmp_path / "r.tltrace", rate=0.005, metrics={"heat": warm()})
+    card = fit(rare, info(Heat), {}, settings).card
+    assert not card.skill
+    assert card.score.auprc.low is None
+    assert card.sentence == (
+        f"No skill shown: it takes 20 failures to tell, was {card.score.incidents} failures in the "
+        "scored time."
+    )
+
+
+def test_learning_calibration_and_score_are_a_horizon_apart(bundle, settings):
+    card = fit(bundle, info(Heat), {}, settings).card
+    days = [
+        stamp / DAY_NS
+        for stamp in (
+            card.fitted_from_ns,
+            card.fitted_until_ns,
+            card.calibrated_from_ns,
+            card.calibrated_until_ns,
+            card.score.from_ns,
+        )
+    ]
+    assert days == [0, 42, 44, 58, 60]
+
+
+def test_nothing_after_the_end_of_training_changes_what_was_learned(bundle, settings):
+    until_ns = settings.until_ns
+    was = fit(bundle, info(Heat), {}, settings)
+    now = fit(OtherFuture(bundle, until_ns), info(Heat), {}, settings)
+    assert now.parts == was.parts
+    assert now.info == was.info
+    assert now.card.score != was.card.score
+
+
+def test_a_failure_that_was_told_only_after_the_end_of_training_is_not_learned_from(
+    tmp_path, settings
+):
+    late, _ = write_bundle(
+        tmp_path / "d.tltrace", rate=0.05, metrics={"heat": warm()}, delay_h=24 * 20
+    )
+    was = fit(late, info(Heat), {}, settings)
+    now = fit(OtherFuture(late, settings.until_ns), info(Heat), {}, settings)
+    assert (now.parts, now.info) == (was.parts, was.info)
+
+
+def test_something_before_it_does(bundle, settings):
+    was = fit(bundle, info(Heat), {}, settings)
+    now = fit(OtherFuture(bundle, settings.until_ns // 2), info(Heat), {}, settings)
+    assert now.parts != was.parts
+    assert now.info.threshold != was.info.threshold
+
+
+def test_the_same_seed_gives_the_same_model_to_the_byte(bundle, settings, history, tmp_path):
+    for name in ("a", "b"):
+        fit(bundle, info(Heat), {}, settings, history=history).save(tmp_path / f"{name}.tlmodel")
+    for file in ("model.json", "card.json", "card.md", "parts/heat.json"):
+        one, two = (tmp_path / f"{name}.tlmodel" / file for name in ("a", "b"))
+        assert one.read_bytes() == two.read_bytes()
+
+
+def test_metrics_that_nobody_names_are_those_of_the_trace(bundle, settings):
+    assert fit(bundle, info(Quiet), {}, settings).info.options["metrics"] == ["heat"]
+    absent = fit(bundle, info(Blind), {"metrics": ["power"]}, settings)
+    assert absent.info.options["metrics"] == ["power"]
+
+
+def test_one_that_does_not_learn_is_calibrated_and_has_no_parts(bundle, settings):
+    model = fit(bundle, info(Quiet), {}, settings)
+    assert model.parts == {}
+    assert not model.info.calibration.is_identity
+    bins = model.card.score.calibration
+    assert abs(sum((b.forecast - b.observed) * b.samples for b in bins)) < 0.3 * sum(
+        b.observed * b.samples for b in bins
+    )
+
+
+def test_the_threshold_keeps_about_the_budget_on_the_time_after(bundle, settings):
+    for budget in (0.02, 0.2):
+        asked = FitSettings(
+            until_ns=settings.until_ns,
+            tick_s=settings.tick_s,
+            resamples=100,
+            false_alarms_per_node_day=budget,
+        )
+        found = fit(bundle, info(Heat), {}, asked).card.score.false_alarms_per_node_day
+        assert budget / 4 < found.value < budget * 2.5
+
+
+def test_a_column_that_knows_the_failures_is_named_in_the_card(tmp_path, settings):
+    def told(failed):
+        return 5.0 * (failed | np.vstack([failed[1:], failed[-1:]]))
+
+    leaky, _ = write_bundle(
+        tmp_path / "l.tltrace", rate=0.03, metrics={"heat": warm(), "hours_left": told}
+    )
+    card = fit(leaky, info(Heat), {}, settings).card
+    assert card.score.flags == ("suspicious_feature: hours_left",)
+    assert "Not to be trusted: suspicious_feature: hours_left." in card.sentence
+
+
+def test_a_predictor_that_reads_the_failures_elsewhere_is_doubted_in_its_card(bundle, settings):
+    def announced(view):
+        until_ns = view.now_ns + 2 * DAY_NS
+        soon = {e.component for e in bundle.events() if view.now_ns < e.t_event <= until_ns}
+        return np.array([float(worker in soon) for worker in view.workers])
+
+    card = fit(bundle, info(saying(announced)), {}, settings).card
+    doubt = "suspicious_score: AUPRC 1 is too good to be true until it is known why"
+    assert doubt in card.score.flags
+    assert card.sentence.endswith(f"Not to be trusted: {doubt}.")
+    assert card.skill
+
+
+def test_a_detection_is_fitted_too(tmp_path, settings):
+    trace, _ = write_bundle(tmp_path / "d.tltrace", rate=0.03, metrics={"heat": warm()})
+    asked = FitSettings(
+        until_ns=settings.until_ns, tick_s=settings.tick_s, task="detect", resamples=100
+    )
+    model = fit(trace, info(Quiet), {"every_s": 43_200.0}, asked)
+    assert (model.info.task, model.card.score.task) == ("detect", "detect")
+
+
+@pytest.mark.parametrize(
+    ("until_day", "problem"),
+    [
+        (0, "need an end of the training time in the trace's 120 days, was day 0"),
+        (120, "need an end of the training time in the trace's 120 days, was day 120"),
+        (-3, "need an end of the training time in the trace's 120 days, was day -3"),
+        (
+            7,
+            "need two horizons and four moments before the end of the training time, 8 days with a "
+            "horizon of 2, was 7: give --option horizon_s=129600 or less, or --until from 8d to "
+            "117d, or a longer trace",
+        ),
+        (
+            118,
+            "need a horizon and a moment after the end of the training time, 3 days with a horizon "
+            "of 2, was 2: give --option horizon_s=86400 or less, or --until from 8d to 117d, or a "
+            "longer trace",
+        ),
+    ],
+)
+def test_an_end_that_leaves_too_little_time_is_refused(bundle, until_day, problem):
+    asked = FitSettings(until_ns=until_day * DAY_NS, tick_s=43_200.0)
+    with pytest.raises(TraceError) as error:
+        fit(bundle, info(Heat), {}, asked)
+    assert problem in one_line(error)
+
+
+def test_an_empty_trace_is_refused(tmp_path, settings):
+    empty, _ = write_bundle(tmp_path / "e.tltrace", nodes=0)
+    with pytest.raises(TraceError, match="need a component to watch, was none"):
+        fit(empty, info(Blind), {}, settings)
+
+
+def test_no_failure_to_learn_from_is_the_learners_refusal(tmp_path, settings, history):
+    quiet, _ = write_bundle(tmp_path / "q.tltrace", rate=0.0, nodes=3)
+    (boosting,) = (plugin for plugin in discover() if plugin.name == "boosting")
+    with pytest.raises(PluginError) as error:
+        fit(quiet, boosting, {"horizon_s": 172_800.0}, settings, history=history)
+    assert "boosting: need a failure to learn from, was none in" in one_line(error)
+
+
+@pytest.mark.parametrize(
+    ("probability", "problem"),
+    [
+        (lambda view: np.full(len(view), np.nan), "need a probability of some worker at some time"),
+        (lambda view: np.zeros(len(view) + 1), "garbage: need float probabilities of shape (20,)"),
+        (lambda view: np.full(len(view), 1.5), "garbage: need probabilities in [0, 1], was 1.5"),
+        (lambda view: view.latest("none"), "raised: KeyError"),
+    ],
+)
+def test_a_predictor_that_breaks_its_contract_is_refused(bundle, settings, probability, problem):
+    with pytest.raises(PluginError) as error:
+        fit(bundle, info(saying(probability)), {}, settings)
+    assert one_line(error).startswith("predictor says: ")
+    assert problem in one_line(error)
+
+
+def test_a_metric_that_the_trace_does_not_have_is_remarked(bundle, settings):
+    def remarks(*metrics):
+        return fit(bundle, info(Heat), {"metrics": list(metrics)}, settings).card.remarks
+
+    remark = "It reads what the trace does not have: cold."
+    assert remark in remarks("heat", "cold")
+    assert remark not in remarks("heat")
+
+
+def test_a_learner_that_raises_is_refused(bundle, settings):
+    class Raises(Heat):
+        def fit(self, examples):
+            raise ValueError("singular\nmatrix")
+
+    with pytest.raises(PluginError) as error:
+        fit(bundle, info(Raises), {}, settings)
+    assert one_line(error) == "predictor heat: cannot fit: ValueError: singular matrix"
+
+
+def test_a_wrong_option_is_refused_with_its_name(bundle, settings):
+    with pytest.raises(ConfigError) as error:
+        fit(bundle, info(Heat), {"horizon": 1.0}, settings, source="--option")
+    assert one_line(error).startswith("--option: predictors.heat.horizon: ")
+
+
+def test_asking_too_often_for_memory_is_refused(bundle, settings):
+    asked = FitSettings(until_ns=settings.until_ns, tick_s=1.0, every_s=1.0)
+    with pytest.raises(PluginError) as error:
+        fit(bundle, info(saying(lambda view: np.zeros(len(view)))), {}, asked)
+    assert "ask less often, every_s was 1" in one_line(error)

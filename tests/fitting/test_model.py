@@ -1,0 +1,164 @@
+"""A model on disk is whole and what it was, or refused in one line."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.fitting.plugins import Blind, Heat, info
+from torchloom_core.errors import ModelError
+from torchloom_core.fitting.fit import fit
+from torchloom_core.learning.fitted import load_fitted
+from torchloom_core.learning.model import Model
+from torchloom_core.testing import view_of
+
+
+@pytest.fixture(scope="module")
+def model(bundle, settings):
+    return fit(bundle, info(Heat), {}, settings)
+
+
+@pytest.fixture
+def path(model, tmp_path):
+    path = tmp_path / "heat.tlmodel"
+    model.save(path)
+    return path
+
+
+def refused(path, cls=Heat):
+    with pytest.raises(ModelError) as caught:
+        load_fitted(path, cls)
+    text = str(caught.value)
+    assert "\n" not in text
+    assert text.startswith(str(path))
+    return text.removeprefix(str(path))
+
+
+def files(folder: Path):
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def test_what_was_written_is_read_back(model, path):
+    read = Model.load(path)
+    assert read == model
+    assert read.digest == model.digest
+
+
+def test_a_model_is_json_parts_and_a_card_and_no_pickle(path):
+    assert sorted(files(path)) == ["card.json", "card.md", "model.json", "parts/heat.json"]
+    assert json.loads(files(path)["model.json"])["options"] == {
+        "metrics": ["heat"],
+        "horizon_s": 172800.0,
+        "every_s": 86400.0,
+    }
+
+
+def test_the_predictor_that_is_loaded_says_what_the_fitted_one_said(model, path):
+    fitted, _ = load_fitted(path, Heat)
+    view = view_of({"heat": [0.0, 1.0, 5.0, np.nan]})
+    own = Heat(Heat.Options(metrics=("heat",)))
+    own.restore(model.parts)
+    wanted = model.info.calibration.apply(own.forecast(view).probability)
+    assert not model.info.calibration.is_identity
+    assert np.array_equal(fitted.forecast(view).probability, wanted, equal_nan=True)
+    assert (fitted.name, fitted.horizon_s, fitted.every_s) == ("heat", 172800.0, 86400.0)
+    assert [need.metric for need in fitted.needs] == ["heat"]
+    assert fitted.card == model.card
+
+
+def test_the_card_is_to_be_read(path):
+    page = (path / "card.md").read_text()
+    for text in (
+        "# heat (tests 1.0)",
+        "**Skill: AUPRC is above that of a random score",
+        "| scored on |",
+        "| random |",
+        "false alarms a node-day",
+        "## Limits",
+        "fault_history is not installed",
+    ):
+        assert text in page
+
+
+def test_a_model_of_another_schema_is_refused(path):
+    table = json.loads((path / "model.json").read_text())
+    (path / "model.json").write_text(json.dumps(table | {"schema": 2}))
+    assert refused(path) == "/model.json: need schema 1, was 2"
+
+
+def test_a_part_that_was_changed_is_refused(path):
+    (path / "parts" / "heat.json").write_bytes(b"0.5")
+    assert refused(path).startswith("/parts/heat.json: need SHA-256 ")
+
+
+def test_a_card_that_was_changed_is_refused(path):
+    card = (path / "card.json").read_text()
+    (path / "card.json").write_text(card.replace('"low"', '"lowest"', 1))
+    assert refused(path).startswith("/card.json: need SHA-256 ")
+
+
+def test_a_part_that_is_missing_is_refused(path):
+    (path / "parts" / "heat.json").unlink()
+    assert refused(path) == "/parts/heat.json: cannot be read: No such file or directory"
+
+
+def test_a_part_outside_of_the_folder_is_refused(path):
+    table = json.loads((path / "model.json").read_text())
+    table["files"]["parts/../../x"] = "0"
+    (path / "model.json").write_text(json.dumps(table))
+    assert refused(path) == ": need a plain name for a part, was 'parts/../../x'"
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("{", "/model.json: need a JSON object: "),
+        ("[]", "/model.json: need a JSON object: "),
+        ('{"schema": 1}', "/model.json: Object missing required field"),
+    ],
+)
+def test_a_model_that_is_no_json_is_refused(path, text, problem):
+    (path / "model.json").write_text(text)
+    assert refused(path).startswith(problem)
+
+
+def test_what_is_no_model_is_refused(tmp_path):
+    assert refused(tmp_path / "none") == ": need a model, was nothing"
+    (tmp_path / "file").touch()
+    assert refused(tmp_path / "file") == ": need a model, was a file"
+    assert refused(tmp_path) == ": need a file model.json, was none"
+
+
+def test_the_model_of_another_predictor_is_refused(path):
+    assert refused(path, Blind) == ": need a model of blind, was one of 'heat'"
+
+
+def test_a_model_that_the_installed_predictor_does_not_take_is_refused(path):
+    class Other(Heat):
+        def restore(self, parts):
+            raise KeyError("level")
+
+    assert refused(path, Other) == (
+        ": need a model that the installed heat takes (it was made by tests 1.0): 'level'"
+    )
+
+
+def test_a_model_is_replaced_only_if_that_is_wanted_and_it_is_one(model, path, tmp_path):
+    with pytest.raises(ModelError, match="need a new path, was there already"):
+        model.save(path)
+    model.save(path, force=True)
+    (tmp_path / "thesis.tlmodel").mkdir()
+    with pytest.raises(ModelError, match="need a model to replace, was something else"):
+        model.save(tmp_path / "thesis.tlmodel", force=True)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["heat.tlmodel", "thesis.tlmodel"]
+
+
+def test_a_model_that_cannot_be_written_leaves_nothing(model, tmp_path):
+    spoilt = Model(model.info, {"a/b": b""}, model.card)
+    with pytest.raises(ModelError, match="need a plain name for a part, was 'a/b'"):
+        spoilt.save(tmp_path / "m.tlmodel")
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "file").touch()
+    with pytest.raises(ModelError, match="cannot be written"):
+        model.save(tmp_path / "file" / "m.tlmodel")

@@ -1,0 +1,1 @@
+"""How good forecasts are: labels, scores, intervals, leaks."""

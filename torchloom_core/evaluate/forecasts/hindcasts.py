@@ -1,0 +1,164 @@
+"""What a predictor would have said of a trace, moment by moment, and what came of it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from torchloom_core.clock import SECOND_NS
+from torchloom_core.config.schema import Costs
+from torchloom_core.errors import PluginError
+from torchloom_core.evaluate.forecasts.alarms import Judged
+from torchloom_core.evaluate.forecasts.labels import Task, incidents, outcomes
+from torchloom_core.kernel.plugins.host import run_predictor
+from torchloom_core.plugin.api import Learner, Predictor
+from torchloom_core.plugin.arrays import Floats, Ints
+from torchloom_core.trace.bundle.bundle import Bundle
+from torchloom_core.trace.feed.views import views
+from torchloom_core.trace.feed.watched import Watched, watch
+from torchloom_core.wire.events import PredictorFailed
+
+Progress = Callable[[float], None]
+"""Told how much of a stretch of time is done, 0 to 1."""
+
+
+_MAX_CELLS = 100_000_000
+
+
+@dataclass(frozen=True, eq=False)
+class Hindcasts:
+    """A predictor's answers to all views of a stretch of time.
+
+    Attributes
+    ----------
+    watched : Watched
+        Whom the columns are of.
+    times_ns : (times,) int64
+    every_s : float
+        Seconds between them.
+    score : (times, components) float64
+        Probabilities, NaN where it did not judge.
+    """
+
+    watched: Watched
+    times_ns: Ints
+    every_s: float
+    score: Floats
+
+    def between(self, from_ns: int, until_ns: int) -> "Hindcasts":
+        """Return those with ``from_ns <= t <= until_ns``."""
+        i = int(np.searchsorted(self.times_ns, from_ns))
+        j = int(np.searchsorted(self.times_ns, until_ns, side="right"))
+        return Hindcasts(self.watched, self.times_ns[i:j], self.every_s, self.score[i:j])
+
+    def with_score(self, score: Floats) -> "Hindcasts":
+        """Return other scores at the same moments."""
+        return replace(self, score=score)
+
+
+def hindcasts(
+    bundle: Bundle,
+    predictor: Predictor,
+    *,
+    tick_s: float,
+    start_ns: int | None = None,
+    end_ns: int | None = None,
+    costs: Costs | None = None,
+    progress: Progress | None = None,
+) -> Hindcasts:
+    """Ask the predictor at every ``every_s`` of the span, with just what was known then.
+
+    Raises
+    ------
+    PluginError
+        If the predictor raises, returns garbage such as a wrong shape, or never judges.
+    TraceError
+        If the span is empty.
+    """
+    begin_ns = bundle.manifest.start_ns if start_ns is None else start_ns
+    until_ns = bundle.manifest.end_ns if end_ns is None else end_ns
+    watched = watch(bundle)
+    row_of = {name: row for row, name in enumerate(watched.ids)}
+    every_s = tick_s * max(1, round(predictor.every_s / tick_s))
+    refuse_too_many(predictor.name, until_ns - begin_ns, every_s, len(row_of))
+    times: list[int] = []
+    scores: list[Floats] = []
+    for view in views(
+        bundle,
+        needs=predictor.needs,
+        fault_memory_s=getattr(predictor, "fault_memory_s", 0.0),
+        tick_s=tick_s,
+        every_s=every_s,
+        start_ns=begin_ns,
+        end_ns=until_ns,
+        costs=costs,
+    ):
+        answer = run_predictor("", predictor.name, predictor, view, lambda: 0.0)
+        if isinstance(answer, PredictorFailed):
+            raise PluginError(f"predictor {predictor.name}: {answer.rule}: {answer.detail}")
+        score = np.full(len(row_of), np.nan)
+        rows = [row_of[worker] for worker in answer.hazard]
+        score[rows] = list(answer.hazard.values())
+        times.append(view.now_ns)
+        scores.append(score)
+        if progress is not None:
+            progress((view.now_ns - begin_ns) / (until_ns - begin_ns))
+    if not any((~np.isnan(score)).any() for score in scores):
+        raise PluginError(
+            f"predictor {predictor.name}: need a probability of some worker at some time, was "
+            f"none in {len(times)} views{_likely_cause(bundle, predictor, tick_s)}"
+        )
+    return Hindcasts(watched, np.array(times, dtype=np.int64), every_s, np.stack(scores))
+
+
+def _likely_cause(bundle: Bundle, predictor: Predictor, tick_s: float) -> str:
+    """Return what may keep a predictor from judging anybody, as a clause."""
+    missing = sorted({need.metric for need in predictor.needs} - {*bundle.metrics})
+    if missing:
+        return f"; the trace has no {', '.join(missing)}"
+    if isinstance(predictor, Learner):
+        return "; it may have to learn first, with `torchloom fit`"
+    window_s = max((need.window_s for need in predictor.needs), default=0.0)
+    if window_s:
+        return f"; its longest window is {window_s:g} s, and samples are {tick_s:g} s apart"
+    return ""
+
+
+def refuse_too_many(predictor: str, span_ns: int, every_s: float, components: int) -> None:
+    """Raise PluginError if more forecasts would have to be kept than memory should hold."""
+    moments = span_ns / SECOND_NS / every_s
+    if moments * components > _MAX_CELLS:
+        raise PluginError(
+            f"predictor {predictor}: need at most {_MAX_CELLS} forecasts of a component, was "
+            f"{moments:.0f} moments of {components}: ask less often, every_s was {every_s:g}"
+        )
+
+
+def judge(
+    bundle: Bundle, said: Hindcasts, task: Task, *, known_until_ns: int | None = None
+) -> Judged:
+    """Return what was said with what came of it, as it was known then (absent: at the end)."""
+    manifest = bundle.manifest
+    known_ns = manifest.end_ns if known_until_ns is None else known_until_ns
+    came = outcomes(
+        bundle.events(),
+        bundle.actions(),
+        said.watched,
+        said.times_ns,
+        task,
+        known_until_ns=known_ns,
+        span=(manifest.start_ns, manifest.end_ns),
+        topology=bundle.topology(),
+    )
+    found = incidents(bundle.events(), said.watched, task, known_until_ns=known_ns)
+    return Judged(task, said.times_ns, said.every_s, said.score, came, found)
+
+
+def random_scores(shape: tuple[int, ...], seed: int) -> Floats:
+    """Return as many numbers that know nothing, uniform in [0, 1), the same for a seed."""
+    return np.random.default_rng([seed, 0x7A6E]).random(shape)
+
+
+def day_text(bundle: Bundle, ts_ns: int) -> str:
+    """Return a moment as the days since the trace began, such as ``30 d``."""
+    return f"{(ts_ns - bundle.manifest.start_ns) / (86_400 * SECOND_NS):.4g} d"

@@ -1,0 +1,270 @@
+"""Find scores that rest on what could not have been known, and name the leak.
+
+What is a fact is refused with a :class:`LeakError`; what is only too good or too even to be
+true is a flag in ``ForecastScore.flags``.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from torchloom_core.clock import SECOND_NS, moment_text
+from torchloom_core.errors import LeakError
+from torchloom_core.evaluate.forecasts.alarms import Bools, Judged, due_moments
+from torchloom_core.evaluate.forecasts.altered_future import OtherFuture
+from torchloom_core.evaluate.forecasts.hindcasts import Hindcasts
+from torchloom_core.learning.forecast_score import (
+    POINT_ADJUSTED,
+    SUSPICIOUS_FEATURE,
+    SUSPICIOUS_SCORE,
+    TEST_TUNED_THRESHOLD,
+    Interval,
+)
+from torchloom_core.plugin.arrays import Floats, Ints
+from torchloom_core.trace.bundle.bundle import Bundle
+from torchloom_core.trace.bundle.schema import ACTIONS, EVENTS
+
+FUTURE_FEATURE = "future_feature"
+RANDOM_SPLIT = "random_split"
+MACHINE_SPLIT = "machine_split"
+NO_EMBARGO = "no_embargo"
+
+_TOO_GOOD = 0.95
+"""An AUPRC from which on something has probably seen the outcome; docs/fitting.md says why."""
+
+_MAX_PREVALENCE = 0.5
+"""Above it, a score that knows nothing is not far from too good."""
+
+_MIN_FAILURES = 10
+_MIN_LEVELS = 50
+_MIN_COVERED, _MIN_MOMENTS, _EXACT_SHARE = 3, 3, 0.5
+
+
+def refuse_future(
+    place: str,
+    said: Hindcasts,
+    bundle: Bundle,
+    again: Callable[[Bundle, int], Hindcasts],
+    *,
+    after_ns: int,
+) -> None:
+    """Refuse forecasts that are others where the trace differs only in what came later.
+
+    Parameters
+    ----------
+    place : str
+        Whose they are.
+    said : Hindcasts
+        What was forecast of the bundle.
+    again : callable
+        Makes the forecasts of a bundle from scratch, up to a moment.
+    after_ns : int
+        From here on the future is another one.
+
+    Raises
+    ------
+    LeakError
+        ``future_feature``, if one at or before ``after_ns`` is not the same to the bit.
+    """
+    was = said.between(bundle.manifest.start_ns, after_ns)
+    now = again(OtherFuture(bundle, after_ns), after_ns)
+    where = "the moments themselves"
+    if np.array_equal(was.times_ns, now.times_ns):
+        differs = (was.score != now.score) & ~(np.isnan(was.score) & np.isnan(now.score))
+        if not differs.any():
+            return
+        time, row = np.argwhere(differs)[0]
+        where = f"that of {was.watched.ids[row]} at {moment_text(int(was.times_ns[time]))}"
+    raise LeakError(
+        f"{place}: {FUTURE_FEATURE}: need forecasts up to {moment_text(after_ns)} that stay the "
+        f"same whatever comes later, was a change in {where}: it knows what came later, or keeps "
+        f"state outside itself"
+    )
+
+
+def refuse_foreknown(bundle: Bundle) -> None:
+    """Refuse a trace in which something is known before it happens.
+
+    Raises
+    ------
+    LeakError
+        ``future_feature``.
+    """
+    for file, rows in ((EVENTS, bundle.events()), (ACTIONS, bundle.actions())):
+        for row in rows:
+            if row.t_avail < row.t_event:
+                raise LeakError(
+                    f"{bundle.path / file}: {FUTURE_FEATURE}: need t_avail >= t_event "
+                    f"{moment_text(row.t_event)} of {row.id!r}, was {moment_text(row.t_avail)}"
+                )
+
+
+def suspicious_features(values: Floats, failed: Bools, names: Sequence[str]) -> tuple[str, ...]:
+    """Return a flag for each column that alone tells the failures apart too well to be true.
+
+    Parameters
+    ----------
+    values : (samples, features) float64
+        NaN where missing.
+    failed : (samples,) bool
+    """
+    from sklearn.metrics import average_precision_score
+
+    if failed.sum() < _MIN_FAILURES or failed.mean() > _MAX_PREVALENCE:
+        return ()
+    flags = []
+    for column, name in zip(values.T, names, strict=True):
+        missing = np.isnan(column)
+        if missing.all():
+            continue
+        ranks = (
+            np.where(missing, -np.inf, column),
+            np.where(missing, -np.inf, -column),
+            missing.astype(np.float64),
+        )
+        lowest = np.finfo(np.float64).min
+        best = max(average_precision_score(failed, np.maximum(rank, lowest)) for rank in ranks)
+        if best >= _TOO_GOOD:
+            flags.append(f"{SUSPICIOUS_FEATURE}: {name}")
+    return tuple(flags)
+
+
+def suspicious_score(auprc: Interval, prevalence: float) -> tuple[str, ...]:
+    """Return a flag if the AUPRC is too good to be true, whatever it was reached with.
+
+    All of its interval counts, or the value where failures are too few for one.
+    """
+    least = auprc.value if auprc.low is None else auprc.low
+    if least < _TOO_GOOD or prevalence > _MAX_PREVALENCE:
+        return ()
+    why = f"AUPRC {auprc.value:.3g} is too good to be true until it is known why"
+    return (f"{SUSPICIOUS_SCORE}: {why}",)
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """The rows of a table that a predictor was trained on, or is tested on.
+
+    Attributes
+    ----------
+    t_ns, component : (rows,) int64
+        When, and of which component.
+    line : (rows,) int64
+        Where each stands in the file.
+    """
+
+    t_ns: Ints
+    component: Ints
+    line: Ints
+
+
+def refuse_split(place: str, train: Part, test: Part, horizon_ns: int) -> None:
+    """Refuse a table whose test rows do not all lie a horizon after its training rows.
+
+    Raises
+    ------
+    LeakError
+        ``random_split`` if a component is tested before it was trained on, ``machine_split`` if
+        only other components are, ``no_embargo`` if outcomes of the training rows are decided in
+        the tested time.
+    """
+    if not len(train.t_ns) or not len(test.t_ns):
+        return
+    size = int(max(train.component.max(), test.component.max())) + 1
+    newest = np.full(size, np.iinfo(np.int64).min)
+    np.maximum.at(newest, train.component, train.t_ns)
+    early = np.flatnonzero(test.t_ns <= newest[test.component])
+    end_ns = int(train.t_ns.max())
+    first = int(np.argmin(test.t_ns))
+    if len(early):
+        raise LeakError(
+            f"{place}:{test.line[early[0]]}: {RANDOM_SPLIT}: need the test rows of a component "
+            f"after its training rows, was one at "
+            f"{moment_text(int(test.t_ns[early[0]]))} before one at "
+            f"{moment_text(int(newest[test.component[early[0]]]))}"
+        )
+    if test.t_ns[first] <= end_ns:
+        raise LeakError(
+            f"{place}:{test.line[first]}: {MACHINE_SPLIT}: need the test rows after all training "
+            f"rows, as incidents hit many components at once, was "
+            f"{moment_text(int(test.t_ns[first]))}, and training up to {moment_text(end_ns)}"
+        )
+    if test.t_ns[first] - end_ns < horizon_ns:
+        raise LeakError(
+            f"{place}:{test.line[first]}: {NO_EMBARGO}: need {horizon_ns / SECOND_NS:g} s, the "
+            f"horizon, between training and test rows, was "
+            f"{(test.t_ns[first] - end_ns) / SECOND_NS:g} s"
+        )
+
+
+def refuse_trained(place: str, fitted_until_ns: int, scored_from_ns: int) -> None:
+    """Refuse to score a model on time on which it was fitted and its threshold was set.
+
+    Raises
+    ------
+    LeakError
+        ``test_tuned_threshold``.
+    """
+    if scored_from_ns < fitted_until_ns:
+        raise LeakError(
+            f"{place}: {TEST_TUNED_THRESHOLD}: need scored time from "
+            f"{moment_text(fitted_until_ns)} on, where its fitting and threshold ended, was "
+            f"{moment_text(scored_from_ns)}"
+        )
+
+
+def flags_of(judged: Judged, alarms: Bools) -> tuple[str, ...]:
+    """Return the flags of alarms made elsewhere."""
+    tuned = (TEST_TUNED_THRESHOLD,) * is_tuned(judged, alarms)
+    return tuned + (POINT_ADJUSTED,) * is_point_adjusted(judged, alarms)
+
+
+def is_tuned(judged: Judged, alarms: Bools) -> bool:
+    """Say whether the alarms are those of just the threshold that is best on what is scored.
+
+    The best F1 is looked for over moments, and with point adjustment, as both are usual.
+    """
+    known = ~np.isnan(judged.outcome) & ~np.isnan(judged.score)
+    positive, alarm = judged.outcome[known] == 1.0, alarms[known]
+    if not alarm.any() or alarm.all() or not positive.any():
+        return False
+    adjusted = judged.score.copy()
+    for due, row in zip(due_moments(judged), judged.incidents.row, strict=True):
+        adjusted[due, row] = np.fmax.reduce(judged.score[due, row], initial=-np.inf)
+    said = judged.score[known]
+    highest_quiet, lowest_alarm = said[~alarm].max(), said[alarm].min()
+    if highest_quiet >= lowest_alarm or len(np.unique(said)) < _MIN_LEVELS:
+        return False
+    return any(
+        highest_quiet < _best_threshold(positive, ranked) <= lowest_alarm
+        for ranked in (said, adjusted[known])
+    )
+
+
+def _best_threshold(positive: Bools, score: Floats) -> float:
+    from sklearn.metrics import precision_recall_curve
+
+    precision, recall, threshold = precision_recall_curve(positive, score)
+    both = np.maximum(precision + recall, np.finfo(np.float64).tiny)
+    best: Floats = (precision * recall / both)[:-1]
+    return float(threshold[np.argmax(best)])
+
+
+def is_point_adjusted(judged: Judged, alarms: Bools) -> bool:
+    """Say whether every incident that was touched is covered wholly, and mostly just so.
+
+    Alarms know nothing of where an incident's label begins; those that begin with it in half of
+    all cases, and never stop within it, were made from it.
+    """
+    covered = exact = 0
+    for due, row in zip(due_moments(judged), judged.incidents.row, strict=True):
+        alarm = alarms[due, row]
+        if len(alarm) < _MIN_MOMENTS or not alarm.any():
+            continue
+        if not alarm.all():
+            return False
+        covered += 1
+        edges = [i for i in (due[0] - 1, due[-1] + 1) if 0 <= i < len(alarms)]
+        exact += not alarms[edges, row].any()
+    return covered >= _MIN_COVERED and exact >= _EXACT_SHARE * covered

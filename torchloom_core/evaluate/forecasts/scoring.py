@@ -1,0 +1,245 @@
+"""Score predictors on the part of a trace that nothing of theirs was taken from."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from msgspec.structs import replace
+
+from torchloom_core.config.schema import Config
+from torchloom_core.errors import PluginError, TraceError
+from torchloom_core.evaluate.forecasts.alarms import Judged, threshold_for
+from torchloom_core.evaluate.forecasts.hindcasts import (
+    Hindcasts,
+    Progress,
+    day_text,
+    hindcasts,
+    judge,
+    random_scores,
+)
+from torchloom_core.evaluate.forecasts.labels import Task
+from torchloom_core.evaluate.forecasts.leaks import refuse_future, refuse_trained
+from torchloom_core.evaluate.forecasts.scores import score
+from torchloom_core.evaluate.goodput.candidates import Forecaster
+from torchloom_core.evaluate.goodput.run import installed
+from torchloom_core.kernel.plugins.activation import activate
+from torchloom_core.learning.forecast_score import ForecastScore
+from torchloom_core.learning.model import Model
+from torchloom_core.learning.skill import RANDOM, with_skill
+from torchloom_core.plugin.api import Predictor
+from torchloom_core.trace.bundle.bundle import Bundle
+
+UNTIL_SHARE = 0.6
+"""The part of a trace on which thresholds are set, unless it is said how long that is."""
+
+_CHECKED = 20
+"""One in so many forecasts is made again from another future."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scoring:
+    """How predictors are scored.
+
+    Attributes
+    ----------
+    until_ns : int, optional
+        Time from here on is scored; absent: after what every model was fitted on, and after
+        the first 60 % of the trace if a predictor has no model.
+    false_alarms_per_node_day : float
+        The budget for the threshold of a predictor without a model.
+    resamples : int
+        How many for each bootstrap.
+    """
+
+    until_ns: int | None = None
+    false_alarms_per_node_day: float = 0.01
+    seed: int = 0
+    resamples: int = 2000
+
+
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """One predictor's forecasts on the scored time.
+
+    Attributes
+    ----------
+    flags : tuple of str
+        Doubts about its model.
+    """
+
+    name: str
+    judged: Judged
+    threshold: float
+    threshold_from: str
+    flags: tuple[str, ...] = ()
+
+
+def split_ns(bundle: Bundle) -> int:
+    """Return where the scored part begins if nobody says it."""
+    manifest = bundle.manifest
+    return manifest.start_ns + int(UNTIL_SHARE * (manifest.end_ns - manifest.start_ns))
+
+
+def score_predictors(
+    bundle: Bundle,
+    forecasters: Sequence[Forecaster],
+    config: Config,
+    scoring: Scoring,
+    *,
+    source: str = "torchloom.toml",
+    progress: Progress = lambda _: None,
+) -> tuple[ForecastScore, ...]:
+    """Return the score of every predictor, each against a random one and the others.
+
+    All are scored on the same time. Some of their forecasts are made again from another future.
+
+    Raises
+    ------
+    ConfigError, ModelError
+        If a table or a model is wrong.
+    LeakError
+        If time is to be scored on which a model was fitted, or a forecast rests on the future.
+    PluginError
+        If a predictor breaks its contract, or never judges.
+    """
+    models = {
+        one.label: Model.load(Path(one.table["model"]))
+        for one in forecasters
+        if "model" in one.table
+    }
+    own_ns = [_own_from_ns(bundle, models.get(one.label)) for one in forecasters]
+    from_ns = max(own_ns) if scoring.until_ns is None else scoring.until_ns
+    scorer = _Scorer(bundle, config, scoring, from_ns, source, progress)
+    parts = [
+        scorer.of_model(one, models[one.label]) if one.label in models else scorer.of_options(one)
+        for one in forecasters
+    ]
+    return tuple(_scored(part, parts, scoring) for part in parts)
+
+
+def _own_from_ns(bundle: Bundle, model: Model | None) -> int:
+    """Return from when on a predictor can be scored."""
+    if model is None:
+        return split_ns(bundle)
+    return (
+        model.info.until_ns
+        if model.knows(bundle.manifest.name, bundle.digest())
+        else bundle.manifest.start_ns
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Scorer:
+    """What the scores of all predictors have in common.
+
+    Attributes
+    ----------
+    from_ns : int
+        Time from here on is scored.
+    """
+
+    bundle: Bundle
+    config: Config
+    scoring: Scoring
+    from_ns: int
+    source: str
+    progress: Progress
+
+    def of_options(self, one: Forecaster) -> _Part:
+        """Return the forecasts of a predictor without a model, and its threshold."""
+        bundle, from_ns = self.bundle, self.from_ns
+        horizon_s = self._built(one).horizon_s
+        task = Task(horizon_s=horizon_s, repair_s=self.config.evaluate.repair_s)
+        said = self._said(one, tick_s=self.config.evaluate.tick_s, start_ns=None)
+        earlier = said.between(bundle.manifest.start_ns, from_ns - task.horizon_ns)
+        later = said.between(from_ns, bundle.manifest.end_ns)
+        day = day_text(bundle, from_ns)
+        if not len(earlier.times_ns) or not len(later.times_ns):
+            raise TraceError(
+                f"{bundle.path}: need forecasts of {one.label} a horizon before {day} and after "
+                f"it, was {len(earlier.times_ns)} and {len(later.times_ns)}"
+            )
+        threshold = threshold_for(
+            judge(bundle, earlier, task, known_until_ns=from_ns),
+            self.scoring.false_alarms_per_node_day,
+        )
+        return _Part(one.label, judge(bundle, later, task), threshold, f"before {day}")
+
+    def of_model(self, one: Forecaster, model: Model) -> _Part:
+        """Return the forecasts of a fitted predictor."""
+        info, from_ns = model.info, self.from_ns
+        if model.knows(self.bundle.manifest.name, self.bundle.digest()):
+            refuse_trained(str(one.table["model"]), info.until_ns, from_ns)
+        task = Task(
+            horizon_s=info.horizon_s,
+            kind=info.task,
+            lead_s=info.lead_s,
+            kinds=info.kinds,
+            repair_s=self.config.evaluate.repair_s,
+        )
+        said = self._said(one, tick_s=info.tick_s, start_ns=from_ns)
+        return _Part(
+            one.label,
+            judge(self.bundle, said, task),
+            info.threshold,
+            info.threshold_from,
+            info.calibration.flags,
+        )
+
+    def _said(self, one: Forecaster, *, tick_s: float, start_ns: int | None) -> Hindcasts:
+        def ask(bundle: Bundle, end_ns: int | None, progress: Progress) -> Hindcasts:
+            return hindcasts(
+                bundle,
+                self._built(one),
+                tick_s=tick_s,
+                start_ns=start_ns,
+                end_ns=end_ns,
+                costs=self.config.costs,
+                progress=progress,
+            )
+
+        said = ask(self.bundle, None, self.progress)
+        refuse_future(
+            f"predictor {one.label}",
+            said,
+            self.bundle,
+            lambda other, end_ns: ask(other, end_ns, lambda _: None),
+            after_ns=_checked_until_ns(said),
+        )
+        return said
+
+    def _built(self, one: Forecaster) -> Predictor:
+        weaver = replace(self.config.weaver, tick_s=self.config.evaluate.tick_s)
+        alone = replace(self.config, weaver=weaver, policies={}, predictors={one.name: one.table})
+        plugins = activate(alone, installed(), self.source)
+        if plugins.failed:
+            raise PluginError(plugins.failed[0].detail)
+        return plugins.predictors[one.name]
+
+
+def _checked_until_ns(said: Hindcasts) -> int:
+    """Return the end of the forecasts that are made again: a twentieth, from the first judged."""
+    first = int(np.argmax((~np.isnan(said.score)).any(axis=1)))
+    last = min(first + len(said.times_ns) // _CHECKED, len(said.times_ns) - 1)
+    return int(said.times_ns[last])
+
+
+def _scored(part: _Part, parts: Sequence[_Part], scoring: Scoring) -> ForecastScore:
+    others = {RANDOM: random_scores(part.judged.score.shape, scoring.seed)}
+    for other in parts:
+        alike = np.array_equal(other.judged.times_ns, part.judged.times_ns)
+        if other is not part and alike:
+            others[other.name] = other.judged.score
+    return with_skill(
+        score(
+            part.judged,
+            predictor=part.name,
+            threshold=part.threshold,
+            threshold_from=part.threshold_from,
+            others=others,
+            resamples=scoring.resamples,
+            seed=scoring.seed,
+            flags=part.flags,
+        )
+    )

@@ -1,0 +1,1 @@
+"""What policies are worth: arms played on the fleet model, and what came of them."""

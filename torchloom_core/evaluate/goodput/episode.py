@@ -1,0 +1,193 @@
+"""What one seed stands for: which nodes the job gets, when it runs, and what will hit it.
+
+All arms of a seed play in the same scene, so that they differ in nothing but what they do.
+"""
+
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from torchloom_core.clock import SECOND_NS
+from torchloom_core.config.schema import Evaluate
+from torchloom_core.errors import TraceError
+from torchloom_core.evaluate.goodput.job import paid_nodes
+from torchloom_core.simulate.failures import hits
+from torchloom_core.simulate.scenario import Hit
+from torchloom_core.trace.bundle.bundle import Bundle
+from torchloom_core.trace.feed.roster import roster
+from torchloom_core.trace.feed.watched import Watched, watch
+from torchloom_core.wire.events import NodeFault
+
+DAY_NS = 86_400 * SECOND_NS
+
+Unknown = Literal["component", "job"]
+"""How a failure is taken of which nobody knows what it follows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scene:
+    """The part of the trace that one seed plays in.
+
+    Attributes
+    ----------
+    nodes : tuple of str
+        Those of the job's groups, then of the stand-bys, then the spares.
+    job_size : int
+        How many of them are the job's.
+    hits : tuple of Hit
+        In time order, those that concern these nodes. A fault of the job is one of this job if
+        it was seen on the nodes that the job has at the start.
+    told : tuple of (int, NodeFault)
+        Every fault of the fleet when it could be known; what was known at the start comes first.
+    failures : int
+        Hits on the nodes that the job has at the start, and those of the job itself.
+    """
+
+    bundle: Bundle
+    watched: Watched
+    seed: int
+    start_ns: int
+    end_ns: int
+    nodes: tuple[str, ...]
+    job_size: int
+    racks: Mapping[str, str]
+    hits: tuple[Hit, ...]
+    told: tuple[tuple[int, NodeFault], ...]
+    failures: int
+
+    @property
+    def job_nodes(self) -> tuple[str, ...]:
+        """Those that the job has at the start."""
+        return self.nodes[: self.job_size]
+
+    @property
+    def wall_s(self) -> float:
+        """Length of the run, seconds."""
+        return (self.end_ns - self.start_ns) / SECOND_NS
+
+    @property
+    def mtbf_s(self) -> float:
+        """Mean time between the job's failures; the whole run if there was at most one."""
+        return self.wall_s / max(1, self.failures)
+
+
+def rng(seed: int, name: str) -> np.random.Generator:
+    """Return a generator of the seed's own for one purpose."""
+    return np.random.default_rng([seed, zlib.crc32(name.encode())])
+
+
+@lru_cache(maxsize=4)
+def opened(path: Path) -> tuple[Bundle, Watched]:
+    """Open a bundle once a process."""
+    bundle = Bundle.open(path)
+    return bundle, watch(bundle)
+
+
+def span_ns(bundle: Bundle, evaluate: Evaluate, from_ns: int | None) -> tuple[int, int, int]:
+    """Return from when on a run may be in the trace, until when, and how long it is.
+
+    A run lasts as long as ``[evaluate]`` says, or as there is trace.
+    """
+    manifest = bundle.manifest
+    first_ns = max(manifest.start_ns, from_ns or manifest.start_ns)
+    whole_ns = manifest.end_ns - first_ns
+    if whole_ns <= 0:
+        raise TraceError(
+            f"{bundle.path}: need time after the models' training, was none of "
+            f"{(manifest.end_ns - manifest.start_ns) / DAY_NS:.4g} days"
+        )
+    return first_ns, manifest.end_ns, min(whole_ns, round(evaluate.days * DAY_NS))
+
+
+@lru_cache(maxsize=8)
+def scene(
+    path: Path, evaluate: Evaluate, seed: int, *, unknown: Unknown, from_ns: int | None = None
+) -> Scene:
+    """Return the scene of a seed in the bundle at ``path``; see :func:`draw`."""
+    bundle, watched = opened(path)
+    return draw(bundle, watched, evaluate, seed, unknown=unknown, from_ns=from_ns)
+
+
+def draw(
+    bundle: Bundle,
+    watched: Watched,
+    evaluate: Evaluate,
+    seed: int,
+    *,
+    unknown: Unknown,
+    from_ns: int | None = None,
+) -> Scene:
+    """Return the scene of a seed: the same whatever the arm.
+
+    Parameters
+    ----------
+    from_ns : int, optional
+        Nothing before it is played: what the models were fitted on.
+
+    Raises
+    ------
+    TraceError
+        If the trace has too few nodes for the job.
+    """
+    first_ns, last_ns, length_ns = span_ns(bundle, evaluate, from_ns)
+    latest_ns = last_ns - length_ns
+    start_ns = first_ns + int(rng(seed, "window").integers(0, latest_ns - first_ns + 1))
+    end_ns = start_ns + length_ns
+    nodes = _allocate(bundle, watched, evaluate, seed, start_ns)
+    job_size = evaluate.groups * evaluate.nodes_per_group
+    paid, job_nodes = frozenset(nodes), frozenset(nodes[:job_size])
+    coming = hits(
+        bundle, unknown=unknown, start_ns=start_ns, end_ns=end_ns, repair_s=evaluate.repair_s
+    )
+    told = roster(bundle, watched, start_ns=start_ns, end_ns=end_ns, repair_s=evaluate.repair_s)
+    return Scene(
+        bundle=bundle,
+        watched=watched,
+        seed=seed,
+        start_ns=start_ns,
+        end_ns=end_ns,
+        nodes=nodes,
+        job_size=job_size,
+        racks=dict(zip(watched.node, watched.rack, strict=True)),
+        hits=tuple(hit for hit in coming if hit.strikes(paid if hit.nodes else job_nodes)),
+        told=tuple((ts_ns, m) for ts_ns, m in told if isinstance(m, NodeFault)),
+        failures=sum(hit.strikes(job_nodes) for hit in coming),
+    )
+
+
+def _allocate(
+    bundle: Bundle, watched: Watched, evaluate: Evaluate, seed: int, start_ns: int
+) -> tuple[str, ...]:
+    """Draw the nodes; those that are absent or under repair at the start come last."""
+    known = sorted(set(watched.node))
+    wanted = paid_nodes(evaluate)
+    if len(known) < wanted:
+        raise TraceError(
+            f"{bundle.path}: need {wanted} nodes for the job, its stand-bys and spares, was "
+            f"{len(known)}; see groups, standbys and spares in [evaluate]"
+        )
+    away = _away(bundle, watched, evaluate, start_ns)
+    drawn = [known[i] for i in rng(seed, "nodes").permutation(len(known)).tolist()]
+    return tuple(sorted(drawn, key=lambda node: node in away)[:wanted])
+
+
+def _away(bundle: Bundle, watched: Watched, evaluate: Evaluate, ts_ns: int) -> set[str]:
+    repair_ns = round(evaluate.repair_s * SECOND_NS)
+    away = {
+        watched.node[row]
+        for event in bundle.events()
+        if event.fatal
+        and event.t_event <= ts_ns
+        and ts_ns < (event.t_resolved or event.t_event + repair_ns)
+        for row in watched.rows_of(event.component)
+    }
+    for part in bundle.topology():
+        from_ns, until_ns = part.from_ns or ts_ns, part.until_ns or ts_ns + 1
+        if not from_ns <= ts_ns < until_ns:
+            away.update(watched.node[row] for row in watched.rows_of(part.id))
+    return away

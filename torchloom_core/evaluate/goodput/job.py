@@ -1,0 +1,164 @@
+"""The job of a backtest: what the fleet model and the kernel are given for one arm."""
+
+import math
+from typing import TypeVar
+
+from msgspec.structs import replace
+
+from torchloom_core.config.schema import Config, Costs, Evaluate
+from torchloom_core.errors import TraceError
+from torchloom_core.evaluate.goodput.arms import Arm
+from torchloom_core.plugin.checkpointing import daly_s, young_s
+from torchloom_core.simulate.scenario import JobSpec, Tier
+from torchloom_core.trace.bundle.bundle import Bundle
+from torchloom_core.trace.bundle.schema import Job
+
+FIRST_INTERVAL_S = 3600.0
+"""Between checkpoints, until a policy has measured how often the job fails."""
+
+INSURANCE_S = 10_800.0
+"""Between durable checkpoints where the groups recover from each other."""
+
+STALE_TICKS = 3
+"""Ticks without a word after which a worker or a metric is out of date."""
+
+
+_Section = TypeVar("_Section", Evaluate, Costs)
+
+
+def of_trace(config: Config, bundle: Bundle) -> Config:
+    """Return the config with the job of the trace, where ``[evaluate]`` asks for no other.
+
+    The largest job of ``jobs.jsonl`` counts. A key that does not have its default stays.
+    """
+    if not bundle.jobs():
+        return config
+    job = max(bundle.jobs(), key=lambda job: (_gpus(job), job.id))
+    shape = ("groups", "nodes_per_group", "gpus_per_node")
+    known = {key: getattr(job, key) for key in (*shape, "step_s") if getattr(job, key)}
+    if any(getattr(config.evaluate, key) != getattr(Evaluate(), key) for key in shape):
+        known = {key: value for key, value in known.items() if key not in shape}
+    evaluate = _filled(config.evaluate, Evaluate(), known)
+    costs = {"checkpoint_s": job.checkpoint_s, "restart_s": job.restart_s}
+    known_costs = {key: value for key, value in costs.items() if value > 0}
+    return replace(config, evaluate=evaluate, costs=_filled(config.costs, Costs(), known_costs))
+
+
+def _gpus(job: Job) -> int:
+    return job.groups * job.nodes_per_group * job.gpus_per_node
+
+
+def _filled(given: _Section, default: _Section, known: dict[str, float]) -> _Section:
+    return replace(
+        given, **{k: v for k, v in known.items() if getattr(given, k) == getattr(default, k)}
+    )
+
+
+def paid_nodes(evaluate: Evaluate) -> int:
+    """Return how many nodes every arm pays for."""
+    return (evaluate.groups + evaluate.standbys) * evaluate.nodes_per_group + evaluate.spares
+
+
+def job_spec(arm: Arm, config: Config, mtbf_s: float) -> JobSpec:
+    """Return the job as the arm runs it.
+
+    Parameters
+    ----------
+    mtbf_s : float
+        Mean time between the failures of this job.
+
+    Raises
+    ------
+    TraceError
+        If the arm has more stand-bys than nodes to make them of.
+    """
+    evaluate, costs = config.evaluate, config.costs
+    recovery = arm.recovery or evaluate.recovery
+    standbys = evaluate.standbys if arm.standbys is None else arm.standbys
+    spares = evaluate.spares + (evaluate.standbys - standbys) * evaluate.nodes_per_group
+    if spares < 0:
+        raise TraceError(
+            f"arm {arm.name}: need {standbys * evaluate.nodes_per_group} nodes to stand by, was "
+            f"{evaluate.standbys * evaluate.nodes_per_group + evaluate.spares}"
+        )
+    local = Tier(
+        save_s=evaluate.local_checkpoint_s,
+        restart_s=evaluate.local_restart_s,
+        interval_s=evaluate.local_interval_s,
+    )
+    return JobSpec(
+        groups=evaluate.groups,
+        nodes_per_group=evaluate.nodes_per_group,
+        gpus_per_node=evaluate.gpus_per_node,
+        standbys=standbys,
+        spares=spares,
+        recovery=recovery,
+        step_s=evaluate.step_s,
+        durable=Tier(
+            save_s=costs.checkpoint_s,
+            restart_s=costs.restart_s,
+            interval_s=_interval_s(arm, config, mtbf_s, recovery),
+        ),
+        local=local if evaluate.local_checkpoint_s > 0 else None,
+        proactive_save_s=evaluate.proactive_checkpoint_s,
+        detect_s=costs.detect_s,
+        migrate_s=costs.migrate_s,
+        rejoin_s=evaluate.rejoin_s,
+        provision_s=evaluate.provision_s,
+        warm_up_s=evaluate.warm_up_s,
+        inspect_s=evaluate.inspect_s,
+    )
+
+
+def _interval_s(arm: Arm, config: Config, mtbf_s: float, recovery: str) -> float:
+    save_s, given_s = config.costs.checkpoint_s, config.evaluate.checkpoint_interval_s
+    match arm.interval:
+        case "never":
+            return math.inf
+        case "first":
+            return given_s or FIRST_INTERVAL_S
+        case "base" if given_s > 0:
+            return given_s
+        case "base" if recovery == "per_step":
+            return INSURANCE_S
+        case "young":
+            wanted_s = young_s(save_s=save_s, mtbf_s=mtbf_s)
+        case "base" | "daly":
+            wanted_s = daly_s(save_s=save_s, mtbf_s=mtbf_s)
+        case seconds:
+            return float(seconds)
+    # Nobody saves after every step; a free checkpoint would be due all the time.
+    return max(wanted_s, config.evaluate.step_s)
+
+
+def kernel_config(arm: Arm, config: Config, spec: JobSpec) -> Config:
+    """Return the config that the kernel of an arm gets.
+
+    As in the file, but time is counted in the backtest's ticks, and the prices of a failure
+    follow from the job. Where it stops all, the work that is unsaved on average is half an
+    interval, and the lost group stays away as long as a spare takes to come. Where recovery is
+    per step, nobody waits, one step is lost, and the group stays away until it has rejoined.
+    """
+    costs = replace(config.costs, gpus_per_worker=float(spec.gpus_per_node))
+    if spec.recovery == "restart":
+        unsaved_s = spec.durable.interval_s / 2
+        costs = replace(costs, unsaved_s=unsaved_s, replace_s=spec.provision_s)
+    else:
+        costs = replace(
+            costs, detect_s=0.0, restart_s=0.0, unsaved_s=spec.step_s, replace_s=spec.rejoin_s
+        )
+    watching = ticking(config)
+    return replace(watching, costs=costs, policies=arm.policies, predictors=arm.predictors)
+
+
+def ticking(config: Config) -> Config:
+    """Return the config with the Weaver's time counted in the ticks of ``[evaluate]``."""
+    tick_s = config.evaluate.tick_s
+    weaver = replace(
+        config.weaver,
+        tick_s=tick_s,
+        stale_after_s=max(config.weaver.stale_after_s, STALE_TICKS * tick_s),
+        command_deadline_s=max(config.weaver.command_deadline_s, STALE_TICKS * tick_s),
+        show=(),
+    )
+    return replace(config, weaver=weaver)

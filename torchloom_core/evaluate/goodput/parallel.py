@@ -1,0 +1,104 @@
+"""Play many runs at once: on the cores of this machine, or on those of a Ray cluster."""
+
+import logging
+import signal
+import warnings
+from collections.abc import Iterator, Sequence
+from concurrent.futures.process import BrokenProcessPool
+from typing import Literal
+
+import msgspec
+
+from torchloom_core.errors import WorkerLost
+from torchloom_core.evaluate.goodput.arms import Arm
+from torchloom_core.evaluate.goodput.run import Setting, simulate
+from torchloom_core.evaluate.results import RunResult
+
+Backend = Literal["loky", "ray"]
+
+_ROUND = 4
+"""Runs a core in one round on Ray, whose joblib backend hands nothing out before the end."""
+
+
+class Errand(msgspec.Struct, frozen=True, kw_only=True):
+    """One run that is to be played."""
+
+    setting: Setting
+    arm: Arm
+    seed: int
+
+
+class Workforce(msgspec.Struct, frozen=True, kw_only=True):
+    """Who plays the runs.
+
+    Attributes
+    ----------
+    jobs : int
+        Processes at once; -1: one a core.
+    ray_address : str
+        Of a cluster that runs; "": one on this machine is started. The trace must be at the
+        same path everywhere.
+    """
+
+    jobs: int = 1
+    backend: Backend = "loky"
+    ray_address: str = ""
+
+    def play(self, errands: Sequence[Errand]) -> Iterator[tuple[Errand, RunResult]]:
+        """Yield every run as soon as it is over, in whatever order.
+
+        They go out seed by seed: a process draws a scene once for all arms, and after the first
+        seed every arm has shown how long it takes.
+
+        Raises
+        ------
+        WorkerLost
+            If a process of this machine dies.
+        """
+        import joblib
+
+        errands = sorted(errands, key=lambda errand: errand.seed)
+        if self.backend == "loky":
+            # One that has grown ends between two runs, and another takes its place.
+            warnings.filterwarnings("ignore", "A worker stopped while some jobs", UserWarning)
+            # Whoever interrupts is told by us what is kept.
+            warnings.filterwarnings("ignore", r"\d+ tasks (have been|which were)", UserWarning)
+            work = joblib.Parallel(
+                n_jobs=self.jobs, return_as="generator_unordered", initializer=_leave_interrupts
+            )
+            try:
+                yield from work(joblib.delayed(_play)(errand) for errand in errands)
+            except BrokenProcessPool:
+                raise WorkerLost("a worker process died: killed, or out of memory") from None
+            return
+        jobs = self._join_ray()
+        for start in range(0, len(errands), _ROUND * jobs):
+            with joblib.parallel_config(backend="ray", n_jobs=jobs):
+                work = joblib.Parallel()
+                part = errands[start : start + _ROUND * jobs]
+                yield from work(joblib.delayed(_play)(errand) for errand in part)
+
+    def _join_ray(self) -> int:
+        """Join the cluster, or start one; return how many processes to use."""
+        import ray
+        from ray.util.joblib import register_ray
+
+        if not ray.is_initialized():
+            ray.init(
+                address=self.ray_address or None,
+                num_cpus=self.jobs if self.jobs > 0 and not self.ray_address else None,
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level=logging.WARNING,
+            )
+        register_ray()
+        return self.jobs if self.jobs > 0 else int(ray.cluster_resources()["CPU"])
+
+
+def _leave_interrupts() -> None:
+    """Let whoever started this process end it: a terminal interrupts both."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _play(errand: Errand) -> tuple[Errand, RunResult]:
+    return errand, simulate(errand.setting, errand.arm, errand.seed)

@@ -1,0 +1,90 @@
+"""The trace's telemetry as the workers of a backtest would report it, wherever they sit.
+
+The driver calls it at every tick.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torchloom_core.evaluate.goodput.episode import Scene
+from torchloom_core.plugin.arrays import Floats, Ints
+from torchloom_core.simulate.records import Member
+from torchloom_core.trace.feed.scrapes import Scrapes
+
+
+class Sensors:
+    """What the nodes of a scene report.
+
+    A metric that depends on the load is valid only where the load is as it was recorded: the
+    worker trains on a node that was then at work, or stands by on one that was not. Without a
+    placement in the trace the nodes that the job has at the start count as having been at work.
+
+    Parameters
+    ----------
+    metrics : iterable of str
+        What the active plugins read.
+
+    Attributes
+    ----------
+    metrics : tuple of str
+        Those of them that the trace has.
+    masked : frozenset of str
+        Workers whose load-dependent metrics were left out at the last tick.
+    """
+
+    def __init__(self, scene: Scene, metrics: Iterable[str]) -> None:
+        bundle, watched = scene.bundle, scene.watched
+        self.metrics = tuple(sorted({*metrics} & {*bundle.metrics}))
+        self.masked: frozenset[str] = frozenset()
+        self._row_of = {node: row for row, node in enumerate(watched.node)}
+        self._load = [
+            column
+            for column, metric in enumerate(self.metrics)
+            if metric in bundle.manifest.load_dependent
+        ]
+        self._busy = _Busy(scene) if self._load else None
+        self._scrapes = None
+        if self.metrics:
+            self._scrapes = Scrapes(bundle, watched, self.metrics, start_ns=scene.start_ns)
+
+    def read(self, members: Sequence[Member], now_ns: int) -> Floats:
+        """Return ``(members, metrics)``: the newest values since the last call, NaN without."""
+        if self._scrapes is None:
+            return np.empty((len(members), 0))
+        values, _ = self._scrapes.until(now_ns)
+        rows = np.array([self._row_of[member.node] for member in members], dtype=np.intp)
+        seen = values[rows]
+        if self._busy is not None:
+            trains = np.array([m.state not in ("standby", "left", "gone") for m in members])
+            moved = trains != self._busy.at(now_ns)[rows]
+            seen[np.ix_(moved, self._load)] = np.nan
+            self.masked = frozenset(members[i].worker for i in np.flatnonzero(moved).tolist())
+        return seen
+
+
+class _Busy:
+    """Which watched nodes the recording says were at work, and when."""
+
+    def __init__(self, scene: Scene) -> None:
+        watched = scene.watched
+        self._always = np.zeros(len(watched.ids), dtype=np.bool_)
+        spans = [
+            (row, place.from_ns, place.until_ns)
+            for place in scene.bundle.placement()
+            for row in watched.rows_of(place.component)
+        ]
+        if not spans:
+            job = frozenset(scene.job_nodes)
+            self._always = np.array([node in job for node in watched.node])
+        self._rows: NDArray[np.intp] = np.array([row for row, _, _ in spans], dtype=np.intp)
+        self._from_ns: Ints = np.array([from_ns for _, from_ns, _ in spans], dtype=np.int64)
+        ends = [2**63 - 1 if until_ns is None else until_ns for _, _, until_ns in spans]
+        self._until_ns: Ints = np.array(ends, dtype=np.int64)
+
+    def at(self, now_ns: int) -> NDArray[np.bool_]:
+        """Return ``(watched,)``."""
+        busy = self._always.copy()
+        busy[self._rows[(self._from_ns <= now_ns) & (now_ns < self._until_ns)]] = True
+        return busy

@@ -1,0 +1,206 @@
+"""The closed loop over all arms and seeds: what simulate mode reports.
+
+Every run is looked up in the store first and put there once it is over, so a study that was
+interrupted goes on where it was.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
+
+from torchloom_core.evaluate.goodput import compare, sensitivity
+from torchloom_core.evaluate.goodput.arms import Arm, baselines, random_alarms, without_policies
+from torchloom_core.evaluate.goodput.compare import Runs
+from torchloom_core.evaluate.goodput.episode import Scene, opened, scene
+from torchloom_core.evaluate.goodput.job import job_spec, kernel_config, paid_nodes
+from torchloom_core.evaluate.goodput.parallel import Errand, Workforce
+from torchloom_core.evaluate.goodput.run import Setting, installed
+from torchloom_core.evaluate.goodput.run_cache import Store, key_of
+from torchloom_core.evaluate.results import BreakEven, RunResult, Simulation
+
+ORACLE = "oracle"
+CLAIRVOYANT = "clairvoyant"
+
+_DAY_S = 86_400.0
+
+Progress = Callable[[int, int], None]
+"""Told how many runs are over, and how many there will be."""
+
+
+class Study:
+    """Plays runs, and remembers how many are over.
+
+    Parameters
+    ----------
+    total : int
+        How many runs there will be.
+    """
+
+    def __init__(
+        self, store: Store, workforce: Workforce, seeds: int, total: int, progress: Progress
+    ) -> None:
+        self._store, self._workforce, self._progress = store, workforce, progress
+        self._over, self._total = 0, total
+        self.seeds = tuple(range(seeds))
+
+    def play(self, setting: Setting, arms: Sequence[Arm], most: int | None = None) -> Runs:
+        """Return the runs of every arm, by name, in the order of the seeds, the first ``most``."""
+        chosen = self.seeds[:most]
+        wanted = [Errand(setting=setting, arm=arm, seed=seed) for arm in arms for seed in chosen]
+        key = {(e.arm.name, e.seed): key_of(setting, e.arm, e.seed) for e in wanted}
+        found: dict[str, RunResult] = {}
+        missing: dict[str, Errand] = {}
+        for errand in wanted:
+            name = key[errand.arm.name, errand.seed]
+            run = self._store.find(name, errand.arm.name)
+            if run is None:
+                missing.setdefault(name, errand)
+            else:
+                found[name] = run
+        self._done(len(wanted) - len(missing))
+        for errand, run in self._workforce.play(list(missing.values())):
+            name = key[errand.arm.name, errand.seed]
+            self._store.keep(name, run)
+            found[name] = run
+            self._done(1)
+        return {
+            arm.name: [replace(found[key[arm.name, seed]], arm=arm.name) for seed in chosen]
+            for arm in arms
+        }
+
+    def _done(self, runs: int) -> None:
+        self._over += runs
+        self._progress(self._over, max(self._total, self._over))
+
+
+def run_study(
+    setting: Setting,
+    candidates: Sequence[Arm],
+    *,
+    seeds: int,
+    store: Store,
+    workforce: Workforce,
+    progress: Progress,
+    sweep: bool = True,
+) -> Simulation:
+    """Play everything and hold it against each other; ``sweep``: with other costs as well.
+
+    Raises
+    ------
+    ConfigError
+        If an arm's config is wrong.
+    TraceError
+        If the trace is too small for the job.
+    """
+    policies = {info.name: info.cls for info in installed() if info.kind == "policy" and info.cls}
+    arms = [*_affordable(setting, baselines(policies, standbys=setting.config.evaluate.standbys))]
+    arms += candidates
+    unknown = has_unknown(setting)
+    watched = 1 + sum(bool(arm.policies) for arm in arms)
+    total = (len(arms) + 1 + watched) * seeds + (len(candidates) + 2) * seeds * unknown
+    total += sensitivity.runs_of(len(candidates), seeds) * sweep
+    study = Study(store, workforce, seeds, total, progress)
+
+    runs = dict(study.play(setting, arms))
+    if ORACLE in runs:
+        cry = random_alarms(_alarm_rate(setting, candidates, runs))
+        arms.insert(arms.index(_named(arms, ORACLE)), cry)
+        runs |= study.play(setting, [cry])
+    reference = compare.reference_of(arms, runs, setting.config.evaluate.recovery)
+    oracle = ORACLE if ORACLE in runs else CLAIRVOYANT
+    without = study.play(setting, [without_policies(arm) for arm in arms if arm.policies])
+    summaries = compare.summarize(arms, runs, reference=reference, oracle=oracle, without=without)
+    both = {}
+    if unknown:
+        chosen = [_named(arms, name) for name in (reference, oracle)] + [*candidates]
+        other = study.play(replace(setting, unknown="job"), chosen)
+        both = {
+            way: compare.summarize(chosen, of, reference=reference, oracle=oracle, without={})
+            for way, of in (("component", runs), ("job", other))
+        }
+    points = sensitivity.sweep(study, setting, candidates) if sweep else ()
+    return Simulation(
+        job=_job(setting),
+        seeds=study.seeds,
+        reference=reference,
+        oracle=oracle,
+        horizon_s=setting.horizon_s,
+        arms=summaries,
+        runs=tuple(_without_timeline(run) for arm in arms for run in runs[arm.name]),
+        break_even=_break_even(setting, runs),
+        sensitivity=points,
+        unknown_follows=both,
+    )
+
+
+def has_unknown(setting: Setting) -> bool:
+    """Say whether the trace has failures of which nobody knows what they follow."""
+    bundle, _ = opened(Path(setting.trace))
+    return any(event.fatal and event.follows == "unknown" for event in bundle.events())
+
+
+def _affordable(setting: Setting, arms: Iterable[Arm]) -> Iterable[Arm]:
+    """Leave out arms that would need more nodes than are paid for."""
+    evaluate = setting.config.evaluate
+    nodes = evaluate.standbys * evaluate.nodes_per_group + evaluate.spares
+    return (arm for arm in arms if (arm.standbys or 0) * evaluate.nodes_per_group <= nodes)
+
+
+def _first_scene(setting: Setting) -> Scene:
+    evaluate = setting.config.evaluate
+    return scene(Path(setting.trace), evaluate, 0, unknown=setting.unknown, from_ns=setting.from_ns)
+
+
+def _named(arms: Iterable[Arm], name: str) -> Arm:
+    return next(arm for arm in arms if arm.name == name)
+
+
+def _alarm_rate(setting: Setting, candidates: Sequence[Arm], runs: Runs) -> float:
+    """Return how often the busiest candidate moves, else how often the job fails, a node-day."""
+    evaluate = setting.config.evaluate
+    nodes = evaluate.groups * evaluate.nodes_per_group
+    failures = [run.failures for run in runs["static_1h"]]
+    moves = [[run.moves for run in runs[arm.name]] for arm in candidates]
+    counts = max(moves, key=sum, default=failures)
+    node_days = sum(run.wall_s for run in runs["static_1h"]) / _DAY_S * nodes
+    return (sum(counts) or sum(failures)) / node_days
+
+
+def _break_even(setting: Setting, runs: Runs) -> BreakEven:
+    """Return from which precision on a move pays: ``p (D + R + unsaved) > G`` in GPU-seconds.
+
+    The rule of Aupy, Robert, Vivien and Zaidouni; the prices are those that the policies see.
+    """
+    stage = _first_scene(setting)
+    base = Arm(name="", kind="candidate", what="")
+    job = job_spec(base, setting.config, stage.mtbf_s)
+    costs = kernel_config(base, setting.config, job).costs
+    group_gpus = job.nodes_per_group * job.gpus_per_node
+    run_gpus = job.groups * group_gpus
+    stall_s = costs.detect_s + costs.restart_s + costs.unsaved_s
+    loss_gpu_s = stall_s * run_gpus + costs.replace_s * group_gpus
+    price_gpu_s = costs.migrate_s * run_gpus
+    moves = {name: sum(run.moves for run in of) for name, of in runs.items()}
+    return BreakEven(
+        precision=price_gpu_s / loss_gpu_s if loss_gpu_s > 0 else float("inf"),
+        loss_gpu_s=loss_gpu_s,
+        price_gpu_s=price_gpu_s,
+        measured={
+            name: sum(run.right_moves for run in runs[name]) / count
+            for name, count in moves.items()
+            if count
+        },
+    )
+
+
+def _job(setting: Setting) -> dict[str, object]:
+    evaluate, costs = setting.config.evaluate, setting.config.costs
+    job: dict[str, object] = msgspec.to_builtins(evaluate)
+    return {**job, "nodes_paid": paid_nodes(evaluate), "costs": msgspec.to_builtins(costs)}
+
+
+def _without_timeline(run: RunResult) -> RunResult:
+    """Keep the timeline of the first seed only: it is to look at."""
+    return run if run.seed == 0 else replace(run, timeline=())

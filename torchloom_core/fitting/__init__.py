@@ -1,0 +1,1 @@
+"""``torchloom fit``: a predictor learns from a trace, and is scored on the time after."""

@@ -1,0 +1,115 @@
+"""The moments of a trace as a predictor learns from them: what was to be seen, and what came."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from torchloom_core.clock import SECOND_NS
+from torchloom_core.evaluate.forecasts.hindcasts import Progress
+from torchloom_core.evaluate.forecasts.labels import Task, outcomes
+from torchloom_core.evaluate.forecasts.leaks import suspicious_features
+from torchloom_core.learning.rows import RowSample
+from torchloom_core.plugin.api import Example, Predictor
+from torchloom_core.plugin.arrays import Floats
+from torchloom_core.plugin.view import FleetView
+from torchloom_core.trace.bundle.bundle import Bundle
+from torchloom_core.trace.feed.views import views
+from torchloom_core.trace.feed.watched import watch
+
+_AT_ONCE = 256
+_MAX_HEALTHY = 50_000
+
+
+class Examples:
+    """Iterate once over the examples from the trace's start to ``until_ns``.
+
+    What passes is counted, and a sample of the newest values is kept to look for columns that
+    know too much.
+
+    Attributes
+    ----------
+    metrics : tuple of str
+        What the predictor reads.
+    moments, positives : int
+        Judged moments of workers so far, and those that an incident followed.
+    """
+
+    def __init__(
+        self,
+        bundle: Bundle,
+        predictor: Predictor,
+        task: Task,
+        *,
+        tick_s: float,
+        every_s: float,
+        until_ns: int,
+        known_until_ns: int,
+        progress: Progress,
+    ) -> None:
+        self._bundle = bundle
+        self._watched = watch(bundle)
+        self._predictor = predictor
+        self._task = task
+        self._tick_s = tick_s
+        self._every_s = every_s
+        self._until_ns = until_ns
+        self._known_until_ns = known_until_ns
+        self._progress = progress
+        self.metrics = tuple(dict.fromkeys(need.metric for need in predictor.needs))
+        self._sample = RowSample(_MAX_HEALTHY, seed=0)
+        self._known_from_ns = 0
+        self._known: Floats = np.zeros((0, 0))
+        self.moments = 0
+        self.positives = 0
+
+    def __iter__(self) -> Iterator[Example]:
+        start_ns = self._bundle.manifest.start_ns
+        row_of = {name: row for row, name in enumerate(self._watched.ids)}
+        rows = np.zeros(0, dtype=np.intp)
+        for view in views(
+            self._bundle,
+            needs=self._predictor.needs,
+            fault_memory_s=getattr(self._predictor, "fault_memory_s", 0.0),
+            tick_s=self._tick_s,
+            every_s=self._every_s,
+            end_ns=self._until_ns,
+        ):
+            if len(rows) < len(view):
+                rows = np.array([row_of[worker] for worker in view.workers], dtype=np.intp)
+            outcome = self._came(view.now_ns)[rows]
+            self._count(view, outcome)
+            yield Example(view=view, outcome=outcome)
+            self._progress((view.now_ns - start_ns) / (self._until_ns - start_ns))
+
+    def _came(self, now_ns: int) -> Floats:
+        """Return the outcomes at a moment, ``(watched,)``; those of many are made at once."""
+        every_ns = round(self._every_s * SECOND_NS)
+        at = (now_ns - self._known_from_ns) // every_ns
+        if at >= len(self._known):
+            self._known_from_ns, at = now_ns, 0
+            self._known = outcomes(
+                self._bundle.events(),
+                self._bundle.actions(),
+                self._watched,
+                now_ns + np.arange(_AT_ONCE, dtype=np.int64) * every_ns,
+                self._task,
+                known_until_ns=self._known_until_ns,
+                span=(self._bundle.manifest.start_ns, self._bundle.manifest.end_ns),
+                topology=self._bundle.topology(),
+            )
+        came: Floats = self._known[at]
+        return came
+
+    def _count(self, view: FleetView, outcome: Floats) -> None:
+        self.moments += int(np.count_nonzero(~np.isnan(outcome)))
+        self.positives += int(np.count_nonzero(outcome == 1.0))
+        if self.metrics:
+            newest = np.column_stack([view.latest(metric) for metric in self.metrics])
+            self._sample.add(view.now_ns, newest, outcome)
+
+    def flags(self) -> tuple[str, ...]:
+        """Return a flag for each metric whose newest value alone tells the failures apart."""
+        if not self.metrics or not 0 < self.positives < self.moments:
+            return ()
+        kept = self._sample.rows(self._predictor.name)
+        return suspicious_features(kept.features, kept.failed, self.metrics)

@@ -1,0 +1,187 @@
+"""Fit a predictor on the earlier part of a trace, and measure it on the rest.
+
+``torchloom fit`` calls it.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from msgspec.structs import replace
+
+from torchloom_core.errors import PluginError, TraceError
+from torchloom_core.evaluate.forecasts.hindcasts import Progress
+from torchloom_core.evaluate.forecasts.leaks import refuse_foreknown
+from torchloom_core.fitting.build import build
+from torchloom_core.fitting.examples import Examples
+from torchloom_core.fitting.stages import FitSettings, Fitting, Said
+from torchloom_core.kernel.plugins.discovery import PluginInfo
+from torchloom_core.learning.card import Card
+from torchloom_core.learning.forecast_score import FEW, ForecastScore
+from torchloom_core.learning.model import Model, ModelInfo
+from torchloom_core.learning.skill import FAULT_HISTORY, RANDOM
+from torchloom_core.plugin.api import Learner, Predictor
+from torchloom_core.suggest import nearest
+from torchloom_core.trace.bundle.bundle import Bundle
+from torchloom_core.trace.bundle.checksums import refuse_changed
+
+Stages = Callable[[str], Progress]
+"""Begins a named stage, and returns what is told how much of it is done."""
+
+
+def fit(
+    bundle: Bundle,
+    info: PluginInfo,
+    options: Mapping[str, Any],
+    settings: FitSettings,
+    *,
+    history: PluginInfo | None = None,
+    stages: Stages = lambda _: lambda _: None,
+    source: str = "options",
+) -> Model:
+    """Fit a predictor, calibrate it, and measure it on the time after ``until_ns``.
+
+    Parameters
+    ----------
+    options : mapping
+        As under ``[predictors.<name>]``.
+    history : PluginInfo, optional
+        The ``fault_history`` predictor, to compare with.
+    source : str
+        Where the options come from, for errors.
+
+    Raises
+    ------
+    ConfigError
+        If an option is wrong.
+    PluginError
+        If the predictor breaks its contract, cannot learn from the trace or never judges.
+    TraceError
+        If a file of the trace was changed, the trace is too short, ``until_ns`` outside of it,
+        or a kind is of no event.
+    LeakError
+        If the trace knows something before it happens.
+    """
+    refuse_changed(bundle.path, bundle.manifest.files)
+    refuse_foreknown(bundle)
+    _check_kinds(bundle, settings.kinds)
+    plugin, told = build(bundle, info, options, tick_s=settings.tick_s, source=source)
+    fitting = Fitting(bundle, settings, plugin)
+    examples = fitting.teach(plugin, stages(f"fit {info.name}"))
+    said = fitting.ask(plugin, stages(f"ask {info.name}"))
+    remarks: list[str] = []
+    others = {RANDOM: fitting.guess(said)}
+    if history is not None and info.name != FAULT_HISTORY:
+        others[FAULT_HISTORY] = _count_faults(fitting, history, stages, remarks)
+    elif history is None:
+        remarks.append(f"{FAULT_HISTORY} is not installed: there is no comparison with it.")
+    scored = fitting.score(info.name, said, others, examples.flags())
+    card = replace(
+        _card(fitting, info, said, scored),
+        baselines=tuple(fitting.score(name, other, {}) for name, other in others.items()),
+        remarks=(*_remarks(fitting, examples, said, scored), *remarks),
+    )
+    return Model(_info(fitting, info, told, said, scored), _parts(plugin), card)
+
+
+def _check_kinds(bundle: Bundle, kinds: Iterable[str]) -> None:
+    known = {event.kind for event in bundle.events()}
+    for kind in kinds:
+        if kind not in known:
+            raise TraceError(
+                f"{bundle.path}: need a kind that its events have, was {kind!r}"
+                f"{nearest(kind, known)}"
+            )
+
+
+def _count_faults(
+    fitting: Fitting, history: PluginInfo, stages: Stages, remarks: list[str]
+) -> Said:
+    """Return what the fault count says; a remark is added if it could not learn."""
+    plugin, _ = build(
+        fitting.bundle,
+        history,
+        {"horizon_s": fitting.task.horizon_s},
+        tick_s=fitting.settings.tick_s,
+        source=FAULT_HISTORY,
+    )
+    try:
+        fitting.teach(plugin, stages(f"fit {FAULT_HISTORY}"))
+    except PluginError as error:
+        remarks.append(f"The fault count it is compared with has learned nothing: {error}.")
+    return fitting.ask(plugin, stages(f"ask {FAULT_HISTORY}"))
+
+
+def _card(fitting: Fitting, info: PluginInfo, said: Said, scored: ForecastScore) -> Card:
+    manifest, split = fitting.bundle.manifest, fitting.split
+    return Card(
+        predictor=info.name,
+        package=f"{info.package} {info.version}",
+        trace=manifest.name,
+        trace_digest=fitting.bundle.digest(),
+        source=manifest.source,
+        licence=manifest.licence,
+        synthetic=manifest.synthetic,
+        fitted_from_ns=split.start_ns,
+        fitted_until_ns=split.fitted_until_ns,
+        calibrated_from_ns=split.calibrated_from_ns,
+        calibrated_until_ns=split.calibrated_until_ns,
+        until_ns=split.until_ns,
+        calibration=said.calibration.text,
+        score=scored,
+    )
+
+
+def _info(
+    fitting: Fitting,
+    info: PluginInfo,
+    options: dict[str, Any],
+    said: Said,
+    scored: ForecastScore,
+) -> ModelInfo:
+    settings, task = fitting.settings, fitting.task
+    return ModelInfo(
+        predictor=info.name,
+        package=info.package,
+        version=info.version,
+        options=options,
+        task=task.kind,
+        lead_s=task.lead_s,
+        kinds=task.kinds,
+        tick_s=settings.tick_s,
+        every_s=fitting.every_s,
+        horizon_s=task.horizon_s,
+        calibration=said.calibration,
+        threshold=scored.threshold,
+        threshold_from=scored.threshold_from,
+        false_alarms_per_node_day=settings.false_alarms_per_node_day,
+        until_ns=settings.until_ns,
+        seed=settings.seed,
+    )
+
+
+def _parts(plugin: Predictor) -> Mapping[str, bytes]:
+    return dict(plugin.parts()) if isinstance(plugin, Learner) else {}
+
+
+def _remarks(
+    fitting: Fitting, examples: Examples, said: Said, scored: ForecastScore
+) -> Iterator[str]:
+    """Yield the limits of what the card says, one sentence each."""
+    manifest = fitting.bundle.manifest
+    yield (
+        f"Fitted on {examples.moments} judged moments of workers, {examples.positives} of which "
+        f"were followed by a failure."
+    )
+    yield from said.calibration.remarks
+    yield "What it is worth on another fleet, or after the fleet has changed, nobody measured."
+    if manifest.synthetic:
+        yield "The trace is synthetic: the score says how well it learns what was made up."
+    missing = sorted({*examples.metrics} - {*fitting.bundle.metrics})
+    if missing:
+        yield f"It reads what the trace does not have: {', '.join(missing)}."
+    loaded = sorted(set(manifest.load_dependent).intersection(examples.metrics))
+    if loaded:
+        named = ", ".join(loaded)
+        yield f"Depends on what ran on a component, and means little once it moved: {named}."
+    if scored.incidents < FEW:
+        yield f"{scored.incidents} failures are too few for more than exact intervals of counts."

@@ -1,0 +1,175 @@
+"""One fit's trace, divided in time: teach, ask, calibrate, score, each on its own stretch.
+
+The predictor and what it is compared with go through the same steps, see
+:mod:`torchloom_core.fitting.time_split`.
+"""
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from torchloom_core.clock import SECOND_NS
+from torchloom_core.errors import PluginError, TorchloomError
+from torchloom_core.evaluate.forecasts.alarms import Judged, threshold_for
+from torchloom_core.evaluate.forecasts.hindcasts import (
+    Hindcasts,
+    Progress,
+    hindcasts,
+    judge,
+    random_scores,
+    refuse_too_many,
+)
+from torchloom_core.evaluate.forecasts.intervals import RESAMPLES
+from torchloom_core.evaluate.forecasts.labels import Task
+from torchloom_core.evaluate.forecasts.scores import score
+from torchloom_core.fitting.examples import Examples
+from torchloom_core.fitting.time_split import split
+from torchloom_core.learning.calibration import Calibration, calibrate
+from torchloom_core.learning.fitted import FittedPredictor
+from torchloom_core.learning.forecast_score import ForecastScore
+from torchloom_core.learning.skill import with_skill
+from torchloom_core.plugin.api import Learner, Predictor
+from torchloom_core.plugin.foreign import one_line
+from torchloom_core.trace.bundle.bundle import Bundle
+from torchloom_core.trace.feed.watched import watch
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitSettings:
+    """What a fit is told beside the predictor's own options.
+
+    Attributes
+    ----------
+    until_ns : int
+        Nothing that was known only after this is used; the time after it is scored.
+    tick_s : float
+        Spacing of the samples in windows, seconds.
+    every_s : float, optional
+        How often the predictor is asked; absent: as often as it says.
+    task : "forecast" or "detect"
+        What is to be told; the horizon is the predictor's.
+    lead_s, kinds
+        As in :class:`~torchloom_core.evaluate.forecasts.labels.Task`.
+    false_alarms_per_node_day : float
+        The budget that the threshold keeps.
+    """
+
+    until_ns: int
+    tick_s: float
+    every_s: float | None = None
+    task: Literal["forecast", "detect"] = "forecast"
+    lead_s: float = 0.0
+    kinds: tuple[str, ...] = ()
+    false_alarms_per_node_day: float = 0.01
+    seed: int = 0
+    resamples: int = RESAMPLES
+
+
+@dataclass(frozen=True, eq=False)
+class Said:
+    """What one predictor said, calibrated, from the start of the calibration on."""
+
+    hindcasts: Hindcasts
+    calibration: Calibration
+
+
+class Fitting:
+    """One trace, divided for one predictor; what it is compared with is treated alike."""
+
+    def __init__(self, bundle: Bundle, settings: FitSettings, plugin: Predictor) -> None:
+        self.bundle = bundle
+        self.settings = settings
+        self.task = Task(
+            horizon_s=plugin.horizon_s,
+            kind=settings.task,
+            lead_s=settings.lead_s,
+            kinds=settings.kinds,
+        )
+        every_s = plugin.every_s if settings.every_s is None else settings.every_s
+        self.every_s = settings.tick_s * max(1, round(every_s / settings.tick_s))
+        self.split = split(bundle, self.task, until_ns=settings.until_ns, every_s=self.every_s)
+        asked_ns = self.split.end_ns - self.split.calibrated_from_ns
+        refuse_too_many(plugin.name, asked_ns, self.every_s, len(watch(bundle).ids))
+
+    def teach(self, plugin: Predictor, progress: Progress) -> Examples:
+        """Show the examples to a predictor that learns; the others are only counted."""
+        examples = Examples(
+            self.bundle,
+            plugin,
+            self.task,
+            tick_s=self.settings.tick_s,
+            every_s=self.every_s,
+            until_ns=self.split.fitted_until_ns,
+            known_until_ns=self.split.calibrated_from_ns,
+            progress=progress,
+        )
+        if not isinstance(plugin, Learner):
+            deque(examples, maxlen=0)
+            return examples
+        try:
+            plugin.fit(examples)
+        except TorchloomError:
+            raise
+        except Exception as error:
+            raise PluginError(f"predictor {plugin.name}: cannot fit: {one_line(error)}") from error
+        return examples
+
+    def ask(self, plugin: Predictor, progress: Progress) -> Said:
+        """Let the predictor forecast from the calibration on, and calibrate it."""
+        said = hindcasts(
+            self.bundle,
+            FittedPredictor(plugin, every_s=self.every_s),
+            tick_s=self.settings.tick_s,
+            start_ns=self.split.calibrated_from_ns,
+            progress=progress,
+        )
+        earlier = self._earlier(said)
+        calibration = calibrate(earlier.score, earlier.outcome)
+        calibrated = said.with_score(calibration.apply(said.score))
+        return Said(calibrated, calibration)
+
+    def guess(self, said: Said) -> Said:
+        """Return numbers at the same moments that know nothing."""
+        values = random_scores(said.hindcasts.score.shape, self.settings.seed)
+        return Said(said.hindcasts.with_score(values), Calibration())
+
+    def score(
+        self,
+        name: str,
+        said: Said,
+        others: Mapping[str, Said],
+        flags: tuple[str, ...] = (),
+    ) -> ForecastScore:
+        """Set the threshold on the calibration's time, and score the time after it."""
+        settings, from_ns = self.settings, self.split.until_ns
+        later = said.hindcasts.between(from_ns, self.split.end_ns)
+        scored = score(
+            judge(self.bundle, later, self.task),
+            predictor=name,
+            threshold=threshold_for(
+                self._earlier(said.hindcasts), settings.false_alarms_per_node_day
+            ),
+            threshold_from=(
+                f"for {settings.false_alarms_per_node_day:g} false alarms a node-day on the "
+                f"{_days(self.split.until_ns - self.split.calibrated_from_ns)} days before"
+            ),
+            others={
+                rival: other.hindcasts.between(from_ns, self.split.end_ns).score
+                for rival, other in others.items()
+            },
+            resamples=settings.resamples,
+            seed=settings.seed,
+            flags=flags + said.calibration.flags,
+        )
+        return with_skill(scored)
+
+    def _earlier(self, said: Hindcasts) -> Judged:
+        """Return the calibration's time, judged by what was known at its end."""
+        split = self.split
+        part = said.between(split.calibrated_from_ns, split.calibrated_until_ns)
+        return judge(self.bundle, part, self.task, known_until_ns=split.until_ns)
+
+
+def _days(length_ns: int) -> str:
+    return f"{length_ns / (86_400 * SECOND_NS):.4g}"

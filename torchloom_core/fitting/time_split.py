@@ -1,0 +1,95 @@
+"""How a trace's time is divided between learning, calibration and the score."""
+
+import math
+from dataclasses import dataclass
+
+from torchloom_core.clock import SECOND_NS
+from torchloom_core.errors import TraceError
+from torchloom_core.evaluate.forecasts.labels import Task
+from torchloom_core.trace.bundle.bundle import Bundle
+
+_CALIBRATION_SHARE = 0.25
+_DAY_NS = 86_400 * SECOND_NS
+
+
+@dataclass(frozen=True, kw_only=True)
+class Split:
+    """Three stretches of time, a horizon apart: no outcome of one is decided in the next.
+
+    Attributes
+    ----------
+    start_ns, fitted_until_ns : int
+        The moments to learn from.
+    calibrated_from_ns, calibrated_until_ns : int
+        Those to set probabilities and threshold on: the last quarter of what the two horizons
+        before ``until_ns`` leave of the time.
+    until_ns, end_ns : int
+        Those to score.
+    """
+
+    start_ns: int
+    fitted_until_ns: int
+    calibrated_from_ns: int
+    calibrated_until_ns: int
+    until_ns: int
+    end_ns: int
+
+
+def split(bundle: Bundle, task: Task, *, until_ns: int, every_s: float) -> Split:
+    """Divide a trace at ``until_ns``.
+
+    Raises
+    ------
+    TraceError
+        If a part of the time is too short for a moment and a horizon.
+    """
+    start_ns, end_ns = bundle.manifest.start_ns, bundle.manifest.end_ns
+    if not start_ns < until_ns < end_ns:
+        raise TraceError(
+            f"{bundle.path}: need an end of the training time in the trace's "
+            f"{_days(end_ns - start_ns)} days, was day {_days(until_ns - start_ns)}"
+        )
+    every_ns = round(every_s * SECOND_NS)
+    _refuse_short(bundle, task.horizon_ns, every_ns, until_ns)
+    usable_ns = until_ns - start_ns - 2 * task.horizon_ns
+    cut_ns = until_ns - task.horizon_ns - round(_CALIBRATION_SHARE * usable_ns)
+    cut_ns -= (cut_ns - start_ns) % every_ns
+    return Split(
+        start_ns=start_ns,
+        fitted_until_ns=cut_ns - task.horizon_ns,
+        calibrated_from_ns=cut_ns,
+        calibrated_until_ns=until_ns - task.horizon_ns,
+        until_ns=until_ns,
+        end_ns=end_ns,
+    )
+
+
+def _refuse_short(bundle: Bundle, horizon_ns: int, every_ns: int, until_ns: int) -> None:
+    """Raise TraceError if the time on one side of ``until_ns`` is too short, and say what helps."""
+    start_ns, end_ns = bundle.manifest.start_ns, bundle.manifest.end_ns
+    before_ns, after_ns = 2 * horizon_ns + 4 * every_ns, horizon_ns + every_ns
+    was_before_ns, was_after_ns = until_ns - start_ns, end_ns - until_ns
+    if was_before_ns < before_ns:
+        what, need_ns, was_ns = "two horizons and four moments before", before_ns, was_before_ns
+    elif was_after_ns < after_ns:
+        what, need_ns, was_ns = "a horizon and a moment after", after_ns, was_after_ns
+    else:
+        return
+    helps = []
+    longest_ns = min((was_before_ns - 4 * every_ns) // 2, was_after_ns - every_ns)
+    if longest_ns >= SECOND_NS:
+        helps.append(f"--option horizon_s={longest_ns // SECOND_NS} or less")
+    first_ns, last_ns = before_ns, end_ns - start_ns - after_ns
+    if first_ns < last_ns:
+        first, last = math.ceil(100 * first_ns / _DAY_NS) / 100, 100 * last_ns // _DAY_NS / 100
+        helps.append(f"--until from {first:g}d to {last:g}d")
+    helps.append("a longer trace")
+    raise TraceError(
+        f"{bundle.path}: need {what} the end of the training time, {_days(need_ns)} days with a "
+        f"horizon of {_days(horizon_ns)}, was {_days(was_ns)}: give "
+        f"{', or '.join(helps)}"
+    )
+
+
+def _days(length_ns: int) -> str:
+    return f"{length_ns / _DAY_NS:.4g}"
