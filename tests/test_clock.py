@@ -5,7 +5,7 @@ import time
 import pytest
 
 from torchloom_core.clock import SECOND_NS, SystemClock, moment_text
-from torchloom_threadlet.samples import Samples
+from torchloom_threadlet.trainer.sample_buffer import Samples
 
 START_NS = 1_700_000_000 * SECOND_NS
 

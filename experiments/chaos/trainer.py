@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from torchloom_threadlet import digits, torchft
+from torchloom_threadlet import demo_trainer, torchft
 
 HELD_S = 0.25
 LARGEST_TALLY = 1_000_000
@@ -59,4 +59,4 @@ class WatchedLoom(torchft.TorchftLoom):
 torchft.TorchftLoom = WatchedLoom  # type: ignore[misc]
 
 if __name__ == "__main__":
-    digits.main()
+    demo_trainer.main()

@@ -15,8 +15,8 @@ from templates import RUN, to_link, to_sidecar
 
 from torchloom_core.errors import MessageError
 from torchloom_core.wire.messages import Command, Hello, Hold, JoinFile
-from torchloom_threadlet import frames
-from torchloom_threadlet.link import Link
+from torchloom_threadlet import ipc
+from torchloom_threadlet.trainer.sidecar_link import Link
 
 _PATIENCE_S = 15.0
 _LOOK_EVERY = 250
@@ -41,8 +41,8 @@ class Sidecar:
             )
         join = JoinFile(url="nats://127.0.0.1:1", run=RUN, enrol=False)
         path = os.fsencode(folder / "join.json")
-        self.socket.sendall(frames.pack(frames.Attach(hello=HELLO, join=join, join_path=path)))
-        self._unpacker = frames.Unpacker()
+        self.socket.sendall(ipc.pack(ipc.Attach(hello=HELLO, join=join, join_path=path)))
+        self._unpacker = ipc.Unpacker()
 
     def beats(self) -> None:
         """Wait for two heartbeats after all that was sent; OSError or EOFError if none comes."""
@@ -53,7 +53,7 @@ class Sidecar:
             if not data:
                 raise EOFError("closed by the sidecar")
             for body in self._unpacker.feed(data):
-                count -= isinstance(frames.for_link(body), frames.Sent)
+                count -= isinstance(ipc.for_link(body), ipc.Sent)
 
     def _drain(self) -> None:
         self.socket.setblocking(False)
@@ -81,7 +81,7 @@ def fuzz_sidecar(folder: Path, count: int, seed: int, tell: Tell) -> Found:
     bad_length_every = max(_LOOK_EVERY, count // _BAD_LENGTHS)
     for number in range(1, count + 1):
         template = mutator.random.choice(to_sidecar(WORKER))
-        body = mutator.message(template, as_msgpack)[: frames.MAX_FRAME_BYTES]
+        body = mutator.message(template, as_msgpack)[: ipc.MAX_FRAME_BYTES]
         found.sent += 1
         try:
             if number % bad_length_every == 0:
@@ -141,7 +141,7 @@ class Trainer:
 class HeldLink(Link):
     """A link whose sidecar is this process: a socket, and a child that only sleeps."""
 
-    def _spawn(self) -> tuple[subprocess.Popen[bytes], frames.Wire]:
+    def _spawn(self) -> tuple[subprocess.Popen[bytes], ipc.Wire]:
         self.peer, theirs = socket.socketpair()
         self.peer.settimeout(_PATIENCE_S)
         # It ends with us, whatever becomes of us.
@@ -149,7 +149,7 @@ class HeldLink(Link):
         self.child = subprocess.Popen(
             waits, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
-        return self.child, frames.Wire(theirs)
+        return self.child, ipc.Wire(theirs)
 
 
 def fuzz_link(folder: Path, count: int, seed: int, tell: Tell) -> Found:
@@ -159,13 +159,13 @@ def fuzz_link(folder: Path, count: int, seed: int, tell: Tell) -> Found:
     trainer = Trainer()
     link = HeldLink(trainer, JoinFile(url="nats://127.0.0.1:1", run=RUN), folder / "join.json")
     link.start()
-    unpacker = frames.Unpacker()
+    unpacker = ipc.Unpacker()
     deadline = time.monotonic() + _PATIENCE_S
     while not hasattr(link, "peer") and time.monotonic() < deadline:
         time.sleep(0.01)
     for number in range(1, count + 1):
         template = mutator.random.choice(to_link(WORKER))
-        body = mutator.message(template, as_msgpack)[: frames.MAX_FRAME_BYTES]
+        body = mutator.message(template, as_msgpack)[: ipc.MAX_FRAME_BYTES]
         found.sent += 1
         try:
             link.peer.sendall(struct.pack(">I", len(body)) + body)
@@ -192,16 +192,16 @@ def fuzz_link(folder: Path, count: int, seed: int, tell: Tell) -> Found:
     return found
 
 
-def _odd_frame(mutator: Mutator) -> frames.Goodbye:
+def _odd_frame(mutator: Mutator) -> ipc.Goodbye:
     """Return what a trainer would say if nobody had cleaned it."""
     said = mutator.structure({"error": "boom"})
-    return frames.Goodbye(error=said.get("error", "") if isinstance(said, dict) else said)
+    return ipc.Goodbye(error=said.get("error", "") if isinstance(said, dict) else said)
 
 
-def _answers(link: HeldLink, unpacker: frames.Unpacker, mark: str) -> None:
+def _answers(link: HeldLink, unpacker: ipc.Unpacker, mark: str) -> None:
     """Wait until what is sent through the link now has come out of it, and it reads what comes."""
-    link.peer.sendall(frames.pack(frames.FlightAsked()))
-    link.send(frames.Goodbye(error=mark))
+    link.peer.sendall(ipc.pack(ipc.FlightAsked()))
+    link.send(ipc.Goodbye(error=mark))
     marked = flight = False
     while not (marked and flight):
         data = link.peer.recv(1 << 16)
@@ -209,8 +209,8 @@ def _answers(link: HeldLink, unpacker: frames.Unpacker, mark: str) -> None:
             raise EOFError("closed by the link")
         for body in unpacker.feed(data):
             try:
-                frame = frames.for_sidecar(body)
+                frame = ipc.for_sidecar(body)
             except MessageError:
                 continue
-            marked |= isinstance(frame, frames.Goodbye) and frame.error == mark
-            flight |= isinstance(frame, frames.Flight)
+            marked |= isinstance(frame, ipc.Goodbye) and frame.error == mark
+            flight |= isinstance(frame, ipc.Flight)

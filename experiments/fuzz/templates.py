@@ -34,7 +34,7 @@ from torchloom_core.wire.messages import (
     SetKnob,
     Telemetry,
 )
-from torchloom_threadlet import frames
+from torchloom_threadlet import ipc
 
 RUN = "fuzz"
 
@@ -156,12 +156,12 @@ def command(worker: str) -> dict[str, Any]:
 def to_sidecar(worker: str) -> list[dict[str, Any]]:
     """Return every frame that a trainer sends after its attach."""
     hello, _, note, *_ = events(worker)
-    samples = frames.Samples(
+    samples = ipc.Samples(
         state="training", step=4, progress_ns=time.monotonic_ns(), rows=[(10**18, {"loss": 1.0})]
     )
     final = ack(worker)
     return [
-        *map(_plain, (samples, frames.Flight(text="{}"), frames.Goodbye(error="boom"))),
+        *map(_plain, (samples, ipc.Flight(text="{}"), ipc.Goodbye(error="boom"))),
         {**hello, "incarnation": 1},
         note,
         final,
@@ -171,11 +171,11 @@ def to_sidecar(worker: str) -> list[dict[str, Any]]:
 def to_link(worker: str) -> list[dict[str, Any]]:
     """Return every frame that a sidecar sends."""
     told = (
-        frames.Keys(seed="SUAAA", jwt="eyJ"),
-        frames.Sent(batches=3, dropped=1),
-        frames.Stored(command="c1.1", epoch=1),
-        frames.FlightAsked(),
-        frames.Admission(unwanted="cordoned"),
+        ipc.Keys(seed="SUAAA", jwt="eyJ"),
+        ipc.Sent(batches=3, dropped=1),
+        ipc.Stored(command="c1.1", epoch=1),
+        ipc.FlightAsked(),
+        ipc.Admission(unwanted="cordoned"),
         Hold(run=RUN, epoch=1, hold="p1.1", over="p1.2"),
     )
     pause = {**command(worker), "do": _plain(Checkpoint())}

@@ -35,7 +35,7 @@ MODULES = {
     f"{CORE}/enrolment.py": ("bus/test_enrolment.py",),
     f"{CORE}/credentials.py": ("bus/test_rights.py",),
     f"{CORE}/rights.py": ("bus/test_rights.py",),
-    "torchloom_threadlet/inbox.py": ("threadlet/test_inbox.py",),
+    "torchloom_threadlet/trainer/command_inbox.py": ("threadlet/test_inbox.py",),
 }
 """Each module, and which tests are to notice what becomes of it."""
 

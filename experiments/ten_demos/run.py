@@ -21,10 +21,10 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from torchloom_core.demo import report
-from torchloom_core.demo.act import Act
-from torchloom_core.demo.play import play
-from torchloom_core.demo.scenario import Scenario
+from torchloom_core.cli.demo import report
+from torchloom_core.cli.demo.act import Act
+from torchloom_core.cli.demo.play import play
+from torchloom_core.cli.demo.scenario import Scenario
 from torchloom_core.errors import TorchloomError
 
 HERE = Path(__file__).parent

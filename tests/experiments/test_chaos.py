@@ -180,15 +180,15 @@ def test_status_and_kill_switch_are_owed_an_answer_within_a_second_while_all_is_
 
 def test_only_tracebacks_through_our_own_code_are_of_our_making(tmp_path):
     theirs = 'Traceback (most recent call last):\n  File "/x/torchft/manager.py", line 1, in f\n'
-    ours = theirs + '  File "/x/torchloom_threadlet/link.py", line 7, in g\n'
-    ours_too = theirs + '  File "/x/torchloom_threadlet/digits.py", line 7, in main\n'
+    ours = theirs + '  File "/x/torchloom_threadlet/trainer/sidecar_link.py", line 7, in g\n'
+    ours_too = theirs + '  File "/x/torchloom_threadlet/demo_trainer.py", line 7, in main\n'
     error = "RuntimeError: no\nall is well\n"
     (tmp_path / "g0.1.err").write_text(theirs + error + ours_too + error + ours + error)
     (tmp_path / "weaver-1.err").write_text(theirs + error)
     findings = judge.Findings()
     judge._look_for_tracebacks(findings, tmp_path)
     assert findings.faults["tracebacks"] == [
-        "g0.1.err: RuntimeError: no (torchloom_threadlet/link.py:7)",
+        "g0.1.err: RuntimeError: no (torchloom_threadlet/trainer/sidecar_link.py:7)",
         "weaver-1.err: RuntimeError: no (?)",
     ]
 

@@ -12,7 +12,7 @@ from torchloom_core.wire import codec
 from torchloom_core.wire.actions import Action
 from torchloom_core.wire.messages import JoinFile
 from torchloom_core.wire.operator import KnobSet, KnobUnset
-from torchloom_threadlet import frames
+from torchloom_threadlet import ipc
 
 SEED = 1
 ROUNDS = 300
@@ -63,12 +63,12 @@ CASES = [
             f"frame to the sidecar {n}",
             frame,
             as_msgpack,
-            lambda d: frames.pack(frames.for_sidecar(d)),
+            lambda d: ipc.pack(ipc.for_sidecar(d)),
         )
         for n, frame in enumerate(templates.to_sidecar("w-0"))
     ),
     *(
-        (f"frame to the link {n}", frame, as_msgpack, lambda d: frames.pack(frames.for_link(d)))
+        (f"frame to the link {n}", frame, as_msgpack, lambda d: ipc.pack(ipc.for_link(d)))
         for n, frame in enumerate(templates.to_link("w-0"))
     ),
 ]

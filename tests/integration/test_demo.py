@@ -10,9 +10,9 @@ import pytest
 from rich.console import Console
 
 from torchloom_core.cli.app import app
-from torchloom_core.demo import report
-from torchloom_core.demo.act import Act
-from torchloom_core.demo.scenario import Scenario
+from torchloom_core.cli.demo import report
+from torchloom_core.cli.demo.act import Act
+from torchloom_core.cli.demo.scenario import Scenario
 from torchloom_core.trajectory.layout import run_folder
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(200)]

@@ -5,7 +5,7 @@ import os
 import time
 from pathlib import Path
 
-from torchloom_threadlet import digits, torchft
+from torchloom_threadlet import demo_trainer, torchft
 
 HOLD_POLL_S = 0.02
 
@@ -38,4 +38,4 @@ class WatchedLoom(torchft.TorchftLoom):
 torchft.TorchftLoom = WatchedLoom
 
 if __name__ == "__main__":
-    digits.main()
+    demo_trainer.main()

@@ -14,8 +14,8 @@ import pytest
 
 from torchloom_core.errors import MessageError
 from torchloom_core.wire.messages import Ack, Hello, JoinFile, Note
-from torchloom_threadlet import frames
-from torchloom_threadlet.link import Link
+from torchloom_threadlet import ipc
+from torchloom_threadlet.trainer.sidecar_link import Link
 
 HELLO = Hello(run="run", worker="g0-0", incarnation=1, group="g0", rank=0, node="n1")
 BAD_BODIES = [
@@ -38,24 +38,24 @@ DEADLINE_S = 90.0
 @pytest.mark.parametrize(
     "frame",
     [
-        frames.Samples(state="training", step=2**70, progress_ns=0),
-        frames.Goodbye(error="\ud800"),
-        frames.Goodbye(error=object()),
-        frames.Flight(text="x" * (frames.MAX_FRAME_BYTES + 1)),
+        ipc.Samples(state="training", step=2**70, progress_ns=0),
+        ipc.Goodbye(error="\ud800"),
+        ipc.Goodbye(error=object()),
+        ipc.Flight(text="x" * (ipc.MAX_FRAME_BYTES + 1)),
     ],
 )
 def test_what_cannot_be_a_frame_is_a_message_error(frame):
     with pytest.raises(MessageError):
-        frames.pack(frame)
+        ipc.pack(frame)
 
 
 @pytest.mark.parametrize("body", BAD_BODIES)
 def test_what_is_no_frame_is_a_message_error(body):
     with pytest.raises(MessageError, match="frame from the sidecar"):
-        frames.for_link(body)
+        ipc.for_link(body)
     if b"b-0" not in body:
         with pytest.raises(MessageError, match="frame from the trainer"):
-            frames.for_sidecar(body)
+            ipc.for_sidecar(body)
 
 
 class RealSidecar:
@@ -76,8 +76,8 @@ class RealSidecar:
             )
         join = JoinFile(url="nats://127.0.0.1:1", run="run", enrol=False)
         path = os.fsencode(self.join_path)
-        self.send(attach or frames.pack(frames.Attach(hello=HELLO, join=join, join_path=path)))
-        self._unpacker = frames.Unpacker()
+        self.send(attach or ipc.pack(ipc.Attach(hello=HELLO, join=join, join_path=path)))
+        self._unpacker = ipc.Unpacker()
 
     def send(self, data):
         self.socket.sendall(data)
@@ -86,7 +86,7 @@ class RealSidecar:
         """Wait until the sidecar has told so many times how far it is."""
         while count > 0:
             bodies = self._unpacker.feed(self.socket.recv(1 << 16))
-            count -= sum(isinstance(frames.for_link(body), frames.Sent) for body in bodies)
+            count -= sum(isinstance(ipc.for_link(body), ipc.Sent) for body in bodies)
 
     def ended(self):
         return self.process.wait(DEADLINE_S)
@@ -158,12 +158,12 @@ def test_a_link_sends_what_it_can_and_tells_once_of_the_rest(start_link, caplog)
     note = Note(run="run", worker="g0-0", incarnation=1, kind="error")
     for _ in range(3):
         link.send(msgspec.structs.replace(note, fields={"error": "\ud800"}))
-        link.send(frames.Goodbye(error=object()))
+        link.send(ipc.Goodbye(error=object()))
     link.send(note)
     assert peer.next(Note) == note
     for body in BAD_BODIES:
         peer.send(framed(body))
-    peer.send(frames.pack(frames.Sent(batches=7)))
+    peer.send(ipc.pack(ipc.Sent(batches=7)))
     deadline = time.monotonic() + DEADLINE_S
     while sum("dropped a frame" in record.message for record in caplog.records) < 1:
         assert time.monotonic() < deadline
@@ -180,7 +180,7 @@ class Peer:
     def __init__(self):
         self.socket, self.theirs = socket.socketpair()
         self.socket.settimeout(DEADLINE_S)
-        self._unpacker = frames.Unpacker()
+        self._unpacker = ipc.Unpacker()
 
     def send(self, data):
         self.socket.sendall(data)
@@ -188,7 +188,7 @@ class Peer:
     def next(self, kind):
         while True:
             for body in self._unpacker.feed(self.socket.recv(1 << 16)):
-                frame = frames.for_sidecar(body)
+                frame = ipc.for_sidecar(body)
                 if isinstance(frame, kind):
                     return frame
 
@@ -198,13 +198,13 @@ def start_link(tmp_path, monkeypatch):
     """Return a function that starts a link whose sidecar is the test."""
     peer = Peer()
     sleeper = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    monkeypatch.setattr(Link, "_spawn", lambda self: (sleeper, frames.Wire(peer.theirs)))
+    monkeypatch.setattr(Link, "_spawn", lambda self: (sleeper, ipc.Wire(peer.theirs)))
     join = JoinFile(url="nats://127.0.0.1:1", run="run")
     link = Link(Trainer(), join, tmp_path / "join.json")
 
     def start():
         link.start()
-        peer.next(frames.Attach)
+        peer.next(ipc.Attach)
         return link, peer
 
     yield start

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from torchloom_threadlet.collectors import Collection
-from torchloom_threadlet.collectors.process import ProcessCollector
-from torchloom_threadlet.collectors.prometheus import TextfileCollector
+from torchloom_threadlet.sidecar.collectors import Collection
+from torchloom_threadlet.sidecar.collectors.process import ProcessCollector
+from torchloom_threadlet.sidecar.collectors.prometheus import TextfileCollector
 
 HERE = Path(__file__).parent
 COLLECT = """
 import json
-from torchloom_threadlet.collectors.nvml import NvmlCollector
+from torchloom_threadlet.sidecar.collectors.nvml import NvmlCollector
 collector = NvmlCollector.find()
 print(json.dumps(collector and [collector.collect(), collector.collect()]))
 """

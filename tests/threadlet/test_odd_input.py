@@ -11,7 +11,7 @@ from torchloom_core.wire.codec import MAX_MESSAGE_BYTES, encode
 from torchloom_core.wire.messages import Checkpoint, Drain, Hello, Note, SetKnob
 from torchloom_threadlet.cleaning import fitting, name, whole
 from torchloom_threadlet.identity import identify, read_join
-from torchloom_threadlet.samples import Samples
+from torchloom_threadlet.trainer.sample_buffer import Samples
 
 HERE = Path(__file__).parent
 WORKER = f"{'g' * 53}-fcb3d80e-0"

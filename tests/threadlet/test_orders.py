@@ -12,7 +12,7 @@ from nats.aio.msg import Msg
 from torchloom_core.transport import NatsBus
 from torchloom_core.wire import subjects
 from torchloom_core.wire.messages import Ack, Checkpoint, Command
-from torchloom_threadlet.orders import Orders
+from torchloom_threadlet.sidecar.commands import Orders
 
 DEADLINE_S = 90.0
 NOW_NS = time.time_ns()

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from torchloom_core.wire.codec import MAX_MESSAGE_BYTES, decode_telemetry, encode_telemetry
 from torchloom_core.wire.messages import Hello
-from torchloom_threadlet import attach, frames
-from torchloom_threadlet.heartbeat import Heartbeat
+from torchloom_threadlet import attach, ipc
 from torchloom_threadlet.identity import identify
-from torchloom_threadlet.samples import Samples
+from torchloom_threadlet.sidecar.telemetry import Heartbeat
+from torchloom_threadlet.trainer.sample_buffer import Samples
 
 HELLO = Hello(run="run", worker="g0-0", incarnation=1, group="g0", rank=0, node="n1")
 names = st.sampled_from(["loss", "lr", "step_time_s"])
@@ -21,8 +21,8 @@ rows = st.lists(st.tuples(st.integers(0, 2**62), st.dictionaries(names, st.float
 
 
 def heartbeat_with(rows):
-    heartbeat = Heartbeat(HELLO, frames.Sent(batches=5, dropped=2))
-    heartbeat.take(frames.Samples(state="training", step=3, progress_ns=0, rows=rows))
+    heartbeat = Heartbeat(HELLO, ipc.Sent(batches=5, dropped=2))
+    heartbeat.take(ipc.Samples(state="training", step=3, progress_ns=0, rows=rows))
     return heartbeat
 
 

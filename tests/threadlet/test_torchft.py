@@ -30,7 +30,7 @@ class Group:
             arguments += [f"--{option}", folder / f"{name}.{ending}"]
         with (folder / f"{name}.err").open("w") as errors:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "torchloom_threadlet.digits", *map(str, arguments)],
+                [sys.executable, "-m", "torchloom_threadlet.demo_trainer", *map(str, arguments)],
                 env=os.environ | QUIET | environment,
                 stderr=errors,
             )

@@ -8,7 +8,7 @@ from tests.settled import settle
 from torchloom_core.wire import subjects
 from torchloom_core.wire.codec import encode
 from torchloom_core.wire.messages import JoinReply, JoinRequest, RollCall
-from torchloom_threadlet.roll import Roll
+from torchloom_threadlet.sidecar.roll_calls import Roll
 
 MINE = "g0-0"
 OTHER = "g1-0"

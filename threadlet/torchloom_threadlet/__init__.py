@@ -18,7 +18,7 @@ without these lines.
 import os
 
 from torchloom_threadlet.identity import find_join, identify
-from torchloom_threadlet.loom import Loom
+from torchloom_threadlet.trainer.loom import Loom
 
 __all__ = ["Loom", "attach"]
 

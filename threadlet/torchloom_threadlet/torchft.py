@@ -21,7 +21,7 @@ from datetime import timedelta
 from typing import Any
 
 from torchloom_threadlet.identity import find_join, identify
-from torchloom_threadlet.loom import Loom, end_drained
+from torchloom_threadlet.trainer.loom import Loom, end_drained
 
 _LINGER_S = 2.0
 _QUORUM_TIMEOUT_S = 60.0

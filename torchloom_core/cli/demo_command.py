@@ -22,7 +22,7 @@ def demo(*, out: Path = Path("torchloom-demo"), seed: int = 0) -> None:
     for package in ("matplotlib", "psutil", "sklearn", "torch", "torchft"):
         if find_spec(package) is None:
             raise PluginError(f'{package} is not installed: pip install "torchloom[demo]"')
-    from torchloom_core.demo.play import play
-    from torchloom_core.demo.scenario import Scenario
+    from torchloom_core.cli.demo.play import play
+    from torchloom_core.cli.demo.scenario import Scenario
 
     play(Scenario(seed=seed), out, console())

@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from torchloom_threadlet.collectors.nvml import NvmlCollector
-from torchloom_threadlet.collectors.process import ProcessCollector
-from torchloom_threadlet.collectors.prometheus import TextfileCollector
+from torchloom_threadlet.sidecar.collectors.nvml import NvmlCollector
+from torchloom_threadlet.sidecar.collectors.process import ProcessCollector
+from torchloom_threadlet.sidecar.collectors.prometheus import TextfileCollector
 
 _FRESH_INTERVALS = 3
 

@@ -24,16 +24,16 @@ from torchloom_core.wire import subjects
 from torchloom_core.wire.codec import decode_hold, encode_telemetry
 from torchloom_core.wire.endings import is_meant
 from torchloom_core.wire.messages import Ack, Command, Exit, Hello, Note
-from torchloom_threadlet import frames
+from torchloom_threadlet import ipc
 from torchloom_threadlet.cleaning import fitting
-from torchloom_threadlet.collectors import Collection
-from torchloom_threadlet.deathwatch import wait_for_death
-from torchloom_threadlet.heartbeat import Heartbeat
-from torchloom_threadlet.mail import Mail
-from torchloom_threadlet.orders import Orders
-from torchloom_threadlet.roll import Roll
+from torchloom_threadlet.sidecar.collectors import Collection
+from torchloom_threadlet.sidecar.commands import Orders
+from torchloom_threadlet.sidecar.connection import BROKER_ERRORS, Uplink
+from torchloom_threadlet.sidecar.exit_status import wait_for_death
+from torchloom_threadlet.sidecar.publisher import Mail
+from torchloom_threadlet.sidecar.roll_calls import Roll
+from torchloom_threadlet.sidecar.telemetry import Heartbeat
 from torchloom_threadlet.stacks import stacks_of
-from torchloom_threadlet.uplink import BROKER_ERRORS, Uplink
 
 _LAST_WORDS_S = 30.0
 _LINK_END_S = 0.5
@@ -46,7 +46,7 @@ class Sidecar:
     """Everything that happens between one attach and the trainer's death."""
 
     def __init__(
-        self, attach: frames.Attach, writer: asyncio.StreamWriter, pid: int, stacks_fd: int
+        self, attach: ipc.Attach, writer: asyncio.StreamWriter, pid: int, stacks_fd: int
     ) -> None:
         hello = attach.hello
         self._hello = hello
@@ -74,14 +74,14 @@ class Sidecar:
             attach.keys,
             on_up=self._on_up,
             on_keys=self._to_link,
-            on_admission=lambda why: self._to_link(frames.Admission(unwanted=why)),
+            on_admission=lambda why: self._to_link(ipc.Admission(unwanted=why)),
         )
         life = hello.run, hello.worker, hello.incarnation
         self._mail = Mail(self._uplink, *life)
         self._roll = Roll(hello.run, hello.worker, self._say_hello)
         self._orders = Orders(*life, self._on_command)
 
-    async def run(self, reader: asyncio.StreamReader, unpacker: frames.Unpacker) -> None:
+    async def run(self, reader: asyncio.StreamReader, unpacker: ipc.Unpacker) -> None:
         """Serve until the trainer dies, then tell how."""
         listening = self._spawn(self._listen(reader, unpacker))
         for part in (self._uplink.run, self._mail.run, self._collection.run, self._beat):
@@ -126,11 +126,11 @@ class Sidecar:
         if self._writer.is_closing():
             return
         try:
-            self._writer.write(frames.pack(frame))
+            self._writer.write(ipc.pack(frame))
         except MessageError as error:
             self._complaints.add("out", f"not sent to the trainer: {error}")
 
-    async def _listen(self, reader: asyncio.StreamReader, unpacker: frames.Unpacker) -> None:
+    async def _listen(self, reader: asyncio.StreamReader, unpacker: ipc.Unpacker) -> None:
         with contextlib.suppress(ConnectionError):
             while data := await reader.read(1 << 16):
                 for body in unpacker.feed(data):
@@ -139,17 +139,17 @@ class Sidecar:
     async def take(self, body: bytes) -> None:
         """Do what one frame from the trainer asks for; one that is none is dropped."""
         try:
-            await self._obey(frames.for_sidecar(body))
+            await self._obey(ipc.for_sidecar(body))
         except MessageError as error:
             self._complaints.add("in", f"dropped a {error}")
 
-    async def _obey(self, frame: frames.ToSidecar) -> None:
+    async def _obey(self, frame: ipc.ToSidecar) -> None:
         if isinstance(frame, Ack | Note | Hello) and _sender(frame) != _sender(self._hello):
             raise MessageError(
                 f"frame from the trainer: need one of {self._hello.worker}, was of {frame.worker}"
             )
         match frame:
-            case frames.Samples():
+            case ipc.Samples():
                 if self._heartbeat.take(frame):
                     self._hello = msgspec.structs.replace(self._hello, state=frame.state)
                     self._urgent.set()
@@ -162,10 +162,10 @@ class Sidecar:
                 self._hello = frame
                 if grown:
                     self._mail.event(frame)
-            case frames.Flight():
+            case ipc.Flight():
                 if self._flight is not None and not self._flight.done():
                     self._flight.set_result(frame.text)
-            case frames.Goodbye():
+            case ipc.Goodbye():
                 self._parted = True
                 self._error = self._error or frame.error
 
@@ -214,7 +214,7 @@ class Sidecar:
         self._to_link(command)
 
     def _on_stored(self, ack: Ack) -> None:
-        self._to_link(frames.Stored(command=ack.command, epoch=ack.epoch))
+        self._to_link(ipc.Stored(command=ack.command, epoch=ack.epoch))
         self._spawn(self._orders.settled(ack))
 
     def _hello_now(self) -> Hello:
@@ -253,7 +253,7 @@ class Sidecar:
         age_s = self._heartbeat.progress_age_s
         stacks = await asyncio.to_thread(stacks_of, self._pid, self._stack_signal, self._stacks_fd)
         self._flight = asyncio.get_running_loop().create_future()
-        self._to_link(frames.FlightAsked())
+        self._to_link(ipc.FlightAsked())
         flight = ""
         with contextlib.suppress(asyncio.TimeoutError):
             flight = await asyncio.wait_for(self._flight, _FLIGHT_WAIT_S)
@@ -273,15 +273,15 @@ class Sidecar:
 async def serve(descriptor: int, pid: int, stacks_fd: int) -> None:
     """Read the attach frame from the trainer, then be its sidecar."""
     reader, writer = await asyncio.open_connection(sock=socket.socket(fileno=descriptor))
-    unpacker = frames.Unpacker()
+    unpacker = ipc.Unpacker()
     first: list[bytes] = []
     while not first:
         data = await reader.read(1 << 16)
         if not data:
             return
         first = unpacker.feed(data)
-    attach = frames.for_sidecar(first[0])
-    if not isinstance(attach, frames.Attach):
+    attach = ipc.for_sidecar(first[0])
+    if not isinstance(attach, ipc.Attach):
         raise MessageError(f"need an attach frame first, was {type(attach).__name__}")
     sidecar = Sidecar(attach, writer, pid, stacks_fd)
     for body in first[1:]:

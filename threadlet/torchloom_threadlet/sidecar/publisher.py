@@ -11,7 +11,7 @@ from nats.aio.client import Client
 from torchloom_core.wire import subjects
 from torchloom_core.wire.codec import encode
 from torchloom_core.wire.messages import FINAL_STATUSES, Ack, Exit, Hello, Note
-from torchloom_threadlet.uplink import BROKER_ERRORS, Uplink
+from torchloom_threadlet.sidecar.connection import BROKER_ERRORS, Uplink
 
 _KEPT_NOTES = 1000
 _TRY_S = 2.0

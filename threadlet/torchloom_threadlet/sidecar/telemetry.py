@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from torchloom_core.wire.limits import MAX_COUNT, MAX_METRICS
 from torchloom_core.wire.messages import Hello, Telemetry
 from torchloom_threadlet.cleaning import sendable
-from torchloom_threadlet.frames import Samples, Sent
+from torchloom_threadlet.ipc import Samples, Sent
 
 MAX_BATCH_BYTES = 256 << 10
 _MAX_WAITING_ROWS = 20_000

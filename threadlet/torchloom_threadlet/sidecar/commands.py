@@ -17,7 +17,7 @@ from torchloom_core.plain_text import Complaints
 from torchloom_core.wire import subjects
 from torchloom_core.wire.codec import decode_command
 from torchloom_core.wire.messages import Ack, Command
-from torchloom_threadlet.uplink import BROKER_ERRORS
+from torchloom_threadlet.sidecar.connection import BROKER_ERRORS
 
 _POLL_S = 30.0
 _WAITS_S = (0.1, 1.0)

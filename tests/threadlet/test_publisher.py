@@ -12,7 +12,7 @@ from tests.settled import settle
 from torchloom_core.wire import subjects
 from torchloom_core.wire.codec import decode_event
 from torchloom_core.wire.messages import Exit, Hello, Note
-from torchloom_threadlet.mail import Mail
+from torchloom_threadlet.sidecar.publisher import Mail
 
 DEADLINE_S = 90.0
 HELLO = Hello(run="run", worker="g0-0", incarnation=1, group="g0", rank=0, node="n1")

@@ -1,6 +1,6 @@
 """The worker as its Weaver sees it: state, commands being obeyed, and what is reported.
 
-The training thread comes in through :class:`~torchloom_threadlet.loom.Loom`, at step
+The training thread comes in through :class:`~torchloom_threadlet.trainer.loom.Loom`, at step
 boundaries; the link's thread through :meth:`Worker.deliver`, :meth:`Worker.report` and
 :meth:`Worker.hello`.
 """
@@ -36,15 +36,15 @@ from torchloom_core.wire.messages import (
     SetKnob,
     WorkerState,
 )
-from torchloom_threadlet import frames
-from torchloom_threadlet.actuators import Actuators
+from torchloom_threadlet import ipc
 from torchloom_threadlet.cleaning import field_name, fields, text, whole
 from torchloom_threadlet.identity import Identity
-from torchloom_threadlet.inbox import Inbox
-from torchloom_threadlet.lease import Lease
-from torchloom_threadlet.link import Link
-from torchloom_threadlet.samples import Samples
 from torchloom_threadlet.stacks import flight_recorder, own_stacks
+from torchloom_threadlet.trainer.actuators import Actuators
+from torchloom_threadlet.trainer.command_inbox import Inbox
+from torchloom_threadlet.trainer.pause_lease import Lease
+from torchloom_threadlet.trainer.sample_buffer import Samples
+from torchloom_threadlet.trainer.sidecar_link import Link
 
 _logger = logging.getLogger(__name__)
 
@@ -105,7 +105,7 @@ class Worker:
         """Say goodbye and stop the link; nothing is obeyed any more."""
         self._parted = True
         self._todo.put(None)
-        self.send(frames.Goodbye())
+        self.send(ipc.Goodbye())
         if self._link is not None:
             self._link.stop()
 
@@ -150,7 +150,7 @@ class Worker:
             ts_ns=time.time_ns(),
         )
 
-    def report(self) -> frames.Samples | None:
+    def report(self) -> ipc.Samples | None:
         """Return progress and new samples, or None if nothing happened since the last report."""
         rows = self.samples.take(self._entered_ns)
         now = (self.state, self._entered_ns)
@@ -299,8 +299,8 @@ class Worker:
         self.going = False
         self.enter("left")
 
-    def _progress(self, rows: list[tuple[int, dict[str, float]]]) -> frames.Samples:
-        return frames.Samples(
+    def _progress(self, rows: list[tuple[int, dict[str, float]]]) -> ipc.Samples:
+        return ipc.Samples(
             state=self.state,
             step=whole(self.step),
             progress_ns=max(self.samples.newest_ns, self._entered_ns),

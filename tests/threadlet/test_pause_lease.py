@@ -7,8 +7,15 @@ from types import SimpleNamespace
 import pytest
 
 from torchloom_core.wire.messages import Hold
-from torchloom_threadlet.lease import HELD_S, LAPSED, PROVISIONAL_S, TOO_LONG, UNHELD, Lease
 from torchloom_threadlet.torchft import _longest_pause_s
+from torchloom_threadlet.trainer.pause_lease import (
+    HELD_S,
+    LAPSED,
+    PROVISIONAL_S,
+    TOO_LONG,
+    UNHELD,
+    Lease,
+)
 
 
 def hold(verdict="", over=""):

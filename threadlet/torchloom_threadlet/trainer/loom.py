@@ -18,11 +18,11 @@ from typing import Any, Literal, NoReturn
 
 from torchloom_core.wire.limits import MAX_LONG_TEXT, MAX_SHORT_TEXT, MAX_TEXT
 from torchloom_core.wire.messages import JoinFile, KnobSpec, WorkerState
-from torchloom_threadlet.actuators import Knob
 from torchloom_threadlet.cleaning import text
-from torchloom_threadlet.frames import Goodbye
 from torchloom_threadlet.identity import Identity
-from torchloom_threadlet.worker import Worker, says
+from torchloom_threadlet.ipc import Goodbye
+from torchloom_threadlet.trainer.actuators import Knob
+from torchloom_threadlet.trainer.worker import Worker, says
 
 _logger = logging.getLogger(__name__)
 _monotonic_ns = time.monotonic_ns

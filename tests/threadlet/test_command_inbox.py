@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchloom_core.wire.messages import FINAL_STATUSES, Ack, Checkpoint, Command, Drain
-from torchloom_threadlet import inbox as inbox_module
-from torchloom_threadlet.inbox import Inbox
+from torchloom_threadlet.trainer import command_inbox as inbox_module
+from torchloom_threadlet.trainer.command_inbox import Inbox
 
 INCARNATION = 7
 DEADLINE_NS = 1000

@@ -11,9 +11,9 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from torchloom_core.demo.act import Act
-from torchloom_core.demo.scenario import symptoms
-from torchloom_core.demo.steplog import Measures, measure
+from torchloom_core.cli.demo.act import Act
+from torchloom_core.cli.demo.scenario import symptoms
+from torchloom_core.cli.demo.steplog import Measures, measure
 from torchloom_core.trajectory.layout import run_folder
 from torchloom_core.trajectory.reader import lives
 from torchloom_core.trajectory.summaries import describe_action

@@ -19,8 +19,8 @@ from torchloom_core.plain_text import plain_line
 from torchloom_core.wire import subjects
 from torchloom_core.wire.codec import decode_join_reply, encode
 from torchloom_core.wire.messages import Hello, JoinFile, JoinRequest
-from torchloom_threadlet.frames import Keys
 from torchloom_threadlet.identity import read_join
+from torchloom_threadlet.ipc import Keys
 
 BROKER_ERRORS = (nats.errors.Error, OSError, asyncio.TimeoutError)
 """What a call to the broker may end in while the broker is away."""

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import psutil
 
-from torchloom_core.demo.scenario import Place, Scenario, symptoms, write_counters
-from torchloom_core.demo.steplog import StepLog
+from torchloom_core.cli.demo.scenario import Place, Scenario, symptoms, write_counters
+from torchloom_core.cli.demo.steplog import StepLog
 from torchloom_core.errors import StateError
 
 _START_S = 60.0
@@ -121,7 +121,7 @@ class Act:
 
     def _start_trainer(self, place: Place, lighthouse: str) -> None:
         scenario = self.scenario
-        command = [sys.executable, "-m", "torchloom_threadlet.digits"]
+        command = [sys.executable, "-m", "torchloom_threadlet.demo_trainer"]
         command += ["--lighthouse", lighthouse, "--steps", str(scenario.steps)]
         command += ["--step-ms", str(scenario.step_ms), "--seed", str(scenario.seed)]
         command += ["--log", str(self.logs[place.group].path)]
@@ -169,7 +169,9 @@ class Act:
     @asynccontextmanager
     async def _weaver(self) -> AsyncIterator[None]:
         config = self.folder / "torchloom.toml"
-        text = files("torchloom_core.demo").joinpath("torchloom.toml").read_text(encoding="utf-8")
+        text = (
+            files("torchloom_core.cli.demo").joinpath("torchloom.toml").read_text(encoding="utf-8")
+        )
         text = re.sub(r"(?m)^(\[weaver\])$", f'\\1\nstate_dir = "{self.state_dir}"', text)
         text = re.sub(
             r"(?m)^(\[arbiter\])$", f"\\1\ndry_run = {str(not self.acting).lower()}", text

@@ -21,7 +21,7 @@ import msgspec
 from torchloom_core.errors import MessageError
 from torchloom_core.plain_text import Complaints
 from torchloom_core.wire.messages import FINAL_STATUSES, Ack, Command, Hello, Hold, JoinFile, Note
-from torchloom_threadlet.frames import (
+from torchloom_threadlet.ipc import (
     Admission,
     Attach,
     Flight,

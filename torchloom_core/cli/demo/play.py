@@ -9,9 +9,9 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from torchloom_core.demo import report
-from torchloom_core.demo.act import Act
-from torchloom_core.demo.scenario import Scenario
+from torchloom_core.cli.demo import report
+from torchloom_core.cli.demo.act import Act
+from torchloom_core.cli.demo.scenario import Scenario
 from torchloom_core.errors import StateError
 
 _ACTS = ("without", "with")

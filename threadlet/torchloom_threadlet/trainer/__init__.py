@@ -1,0 +1,1 @@
+"""What runs in the training process: a few microseconds a step, no NATS, no numpy."""
