@@ -20,7 +20,7 @@ HELD_S = 1.0
 WAIT_S = 4.0
 AFTER_S = 12.0
 """How long torchft may need after a trainer's end: a joiner waits, a timeout runs out."""
-OURS = re.compile(r'File "[^"]*/(torchloom_\w+/(?!digits\.py)[^"]*)", line (\d+)')
+OURS = re.compile(r'File "[^"]*/(torchloom_\w+/(?!demo_trainer\.py)[^"]*)", line (\d+)')
 BY_US = (
     "failed steps",
     "waits",

@@ -14,7 +14,7 @@ from torchloom_core.kernel.kernel import Kernel
 from torchloom_core.kernel.plugins.activation import ActivePlugins
 from torchloom_core.kernel.plugins.guard import RecordedGuard
 from torchloom_core.trajectory.layout import run_folder
-from torchloom_core.trajectory.summaries import KINDS, summarise
+from torchloom_core.trajectory.summaries import RECORD_KINDS, summarise
 from torchloom_core.trajectory.writer import TrajectoryWriter
 from torchloom_core.wire.actions import ChangeKnob, Migrate
 from torchloom_core.wire.events import Input, Issue, Output, Recovered, Tick
@@ -170,7 +170,7 @@ def test_an_export_opens_in_pandas(recorded):
 
 def test_every_kind_of_record_has_its_line():
     kinds = {str(cls.__struct_config__.tag) for cls in (*get_args(Input), *get_args(Output))}
-    assert kinds == KINDS
+    assert kinds == RECORD_KINDS
 
 
 def test_a_kind_from_a_newer_torchloom_has_an_empty_line():

@@ -51,7 +51,7 @@ def record(root):
         enter(batch(seq))
     enter(Tick())
     enter(Request(id="r1.1", want=Propose(action=ChangeKnob(knob="lr", value=0.2))))
-    (command,) = kernel.ledger.flights
+    (command,) = kernel.commands.flights
     enter(Ack(**WHO, command=command, epoch=0, status="applied", step=3))
     writer.close()
 

@@ -53,7 +53,7 @@ def test_a_cordon_is_done_at_once_and_has_an_outcome():
     assert (outcome.result, outcome.detail) == ("done", "nobody new is put on node-s")
     assert only(Reply, outputs).ids == ()
     assert run.kernel.fleet.cordons.nodes == {"node-s"}
-    assert not run.kernel.operations.plans
+    assert not run.kernel.run.plans.table
 
 
 def test_a_standby_on_a_cordoned_node_is_not_taken_until_it_is_uncordoned():
@@ -110,7 +110,7 @@ def succeed(run: Run) -> Run:
     """Return the run under a kernel that has only what the last one had stored."""
     control = msgspec.json.decode(encode(run.kernel.control()), type=Control)
     successor = Run(make_kernel(), now_ns=run.now_ns)
-    successor.feed(Recovered(epoch=run.kernel.ledger.epoch + 1, control=control))
+    successor.feed(Recovered(epoch=run.kernel.commands.epoch + 1, control=control))
     return successor
 
 

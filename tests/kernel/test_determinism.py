@@ -90,7 +90,7 @@ class Answers:
         self._data = data
 
     def draw(self, kernel: Kernel) -> Ack:
-        flights = list(kernel.ledger.flights.values())
+        flights = list(kernel.commands.flights.values())
         ack = self._data.draw(acks)
         if not flights:
             return ack
@@ -128,7 +128,7 @@ def test_no_input_ends_a_command_twice_or_a_plan_twice(script, data):
     event(f"{min(len(outcomes), 3)} outcomes or more")
     assert len(set(ended)) == len(ended)
     assert len(set(outcomes)) == len(outcomes)
-    assert {*outcomes, *kernel.operations.plans} == set(granted)
+    assert {*outcomes, *kernel.run.plans.table} == set(granted)
 
 
 def test_an_overrun_on_the_record_is_repeated_word_for_word():

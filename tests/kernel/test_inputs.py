@@ -101,7 +101,7 @@ def test_a_hello_of_an_earlier_life_neither_ends_nor_sends_a_command():
     run.ask(ChangeKnob(knob="lr", value=0.5))
     assert run.feed(hello("a-0", incarnation=4)) == []
     (command,) = run.commands()
-    assert run.kernel.ledger.flights[command.id].status == "issued"
+    assert run.kernel.commands.flights[command.id].status == "issued"
 
 
 def test_a_new_life_is_told_and_ends_all_commands_for_the_one_before():

@@ -165,7 +165,7 @@ def drive(bad: list[tuple[int, str]], heats: list[list[float]]) -> list[Output]:
         for worker, value in zip(("a-0", "b-0", "c-0"), heat, strict=True):
             run.feed(telemetry(worker, {"heat": value}, step=step))
         run.tick()
-        for flight in list(run.kernel.ledger.flights.values()):
+        for flight in list(run.kernel.commands.flights.values()):
             run.ack(flight.command)
     return run.outputs
 

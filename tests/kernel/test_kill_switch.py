@@ -30,7 +30,7 @@ def test_only_what_has_not_been_heard_of_is_taken_back_and_nothing_is_booked_yet
     assert taken == [command.id for command in run.commands()[1:]]
     assert not of(CommandLife, outputs)
     assert only(Outcome, outputs).result == "undone"
-    assert len(run.kernel.ledger.flights) == 3
+    assert len(run.kernel.commands.flights) == 3
 
 
 def test_a_command_that_its_sidecar_had_already_is_booked_as_the_worker_says():
@@ -48,7 +48,7 @@ def test_a_command_that_nobody_hears_of_ends_at_its_deadline():
     stop(run)
     ended = of(CommandLife, run.tick(66.0))
     assert [life.status for life in ended] == ["expired"] * 3
-    assert not run.kernel.ledger.flights
+    assert not run.kernel.commands.flights
 
 
 def test_a_knob_that_was_taken_back_is_sent_anew_when_actions_are_resumed():

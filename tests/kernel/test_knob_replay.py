@@ -106,7 +106,7 @@ def test_a_refused_value_is_not_desired(run):
     outputs = run.ask(ChangeKnob(knob="lr", value=2.0))
     assert only(Verdict, outputs).reason == "knob lr: need at most 1, was 2.0"
     assert of(KnobDesired, outputs) == []
-    assert run.kernel.desired.snapshot() == ()
+    assert run.kernel.run.desired.snapshot() == ()
 
 
 def test_a_value_is_checked_by_the_range_of_the_worker_it_is_for(run):
@@ -224,7 +224,7 @@ def test_a_newer_value_takes_the_place_of_one_on_its_way_which_is_recalled_first
     ended = only(Outcome, outputs)
     assert (ended.verdict, ended.result) == ("p1.1", "partial")
     assert ended.detail == f"{second.command.id} superseded by p1.2"
-    assert run.kernel.desired.values("lr") == [0.6]
+    assert run.kernel.run.desired.values("lr") == [0.6]
 
 
 def test_however_often_a_knob_is_set_while_a_sidecar_is_dead_nobody_is_refused(run):
@@ -234,14 +234,14 @@ def test_however_often_a_knob_is_set_while_a_sidecar_is_dead_nobody_is_refused(r
         run.ack(issued[0].command)
     run.ack(issued[1].command)
     assert run.all(Outcome)[-1].result == "done"
-    assert len(run.kernel.operations.plans) == 0
+    assert len(run.kernel.run.plans.table) == 0
 
 
 def test_a_value_that_was_superseded_before_anyone_had_it_does_not_take_the_newer_back(run):
     run.ask(lr(0.5))
     run.ask(lr(0.5))
     assert [outcome.result for outcome in run.all(Outcome)] == ["undone"]
-    assert run.kernel.desired.values("lr") == [0.5]
+    assert run.kernel.run.desired.values("lr") == [0.5]
 
 
 def test_an_old_value_that_is_applied_late_is_put_right(run):
@@ -260,7 +260,7 @@ def test_a_value_for_one_worker_supersedes_the_one_for_all_on_that_worker_alone(
     assert of(Outcome, outputs) == []
     ended = only(Outcome, run.ack(for_b.command))
     assert (ended.result, ended.detail) == ("partial", "c1.1 superseded by p1.2")
-    assert run.kernel.desired.values("lr") == [0.5, 0.6]
+    assert run.kernel.run.desired.values("lr") == [0.5, 0.6]
     (for_a,) = of(Issue, outputs)
     assert only(Outcome, run.ack(for_a.command)).verdict == "p1.2"
 

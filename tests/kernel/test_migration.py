@@ -261,7 +261,7 @@ def test_an_ack_of_another_worker_or_life_changes_nothing(run):
     assert run.ack(join, worker="a-0") == []
     assert run.ack(join, incarnation=2) == []
     assert run.feed(msgspec.structs.replace(ack(join, "applied"), command="c1.99")) == []
-    assert len(run.kernel.ledger.flights) == 1
+    assert len(run.kernel.commands.flights) == 1
 
 
 def test_a_commands_life_goes_forward_only(run):

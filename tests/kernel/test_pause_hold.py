@@ -52,8 +52,8 @@ def test_a_pause_at_one_step_is_in_force_and_says_how_long(run):
     first, second = pauses(run)
     assert of(PauseHeld, run.ack(first, step=10)) == []
     outputs = run.ack(second, step=10)
-    assert only(PauseHeld, outputs).verdict == first.cause == run.kernel.pauses.verdict
-    assert run.kernel.pauses.making == ""
+    assert only(PauseHeld, outputs).verdict == first.cause == run.kernel.run.pauses.verdict
+    assert run.kernel.run.pauses.making == ""
     assert only(Outcome, outputs).detail == (
         "2 workers paused at step 10, until torchloom resume; they go on by themselves once they "
         "hear nothing of this Weaver for 3 s"
@@ -65,7 +65,7 @@ def test_groups_that_paused_at_different_steps_go_on(run):
     run.ack(first, step=10)
     outputs = run.ack(second, step=11)
     undone(outputs, "g0 paused at step 10, g1 paused at step 11: undone, all go on")
-    assert run.kernel.pauses.verdict == ""
+    assert run.kernel.run.pauses.verdict == ""
 
 
 def test_whoever_was_let_go_just_now_is_paused_again_with_the_others(run):
@@ -216,13 +216,13 @@ def test_telemetry_from_before_the_pause_does_not_end_it(run):
     assert of(PauseHeld, run.tick(0.1)) == []
     run.hear("g0-0", state="paused")
     run.hear("g1-0", state="paused")
-    assert run.kernel.pauses.verdict == verdict
+    assert run.kernel.run.pauses.verdict == verdict
 
 
 def test_a_note_of_another_life_does_not_end_it(run):
     verdict = held(run)
     assert run.feed(note("g1-0", incarnation=7)) == []
-    assert run.kernel.pauses.verdict == verdict
+    assert run.kernel.run.pauses.verdict == verdict
 
 
 def test_a_group_that_is_drained_in_a_pause_leaves_the_others_paused(run):
@@ -231,7 +231,7 @@ def test_a_group_that_is_drained_in_a_pause_leaves_the_others_paused(run):
     run.ack(drain)
     run.exit("g1-0", expected=True)
     run.hear("g0-0", state="paused")
-    assert run.kernel.pauses.verdict == verdict
+    assert run.kernel.run.pauses.verdict == verdict
     is_over(run.exit("g0-0"), verdict, "g0-0 has ended")
 
 
@@ -245,7 +245,7 @@ def test_a_successor_takes_no_pause_over_and_has_one_in_the_making_undone(run):
     after.feed(hello("g1-0", framework="torchft"))
     undone(after.tick(), "the Weaver was started again before all had paused")
     assert isinstance(second.do, Pause)
-    assert after.kernel.pauses.verdict == ""
+    assert after.kernel.run.pauses.verdict == ""
 
 
 def test_a_worker_still_paused_by_an_earlier_weaver_is_told_of_once():
@@ -327,7 +327,7 @@ def test_an_ack_of_a_pause_that_was_undone_does_not_count_for_the_next(run):
 def test_what_else_a_paused_worker_notes_does_not_end_the_pause(run):
     verdict = held(run)
     run.feed(Note(run="run", worker="g1-0", incarnation=1, kind="fault"))
-    assert run.kernel.pauses.verdict == verdict
+    assert run.kernel.run.pauses.verdict == verdict
 
 
 def test_a_note_without_a_reason_ends_it_too(run):
@@ -343,17 +343,17 @@ def test_whoever_leaves_in_a_pause_is_not_waited_for(run, state):
     run.feed(telemetry("g0-0", state="paused"))
     run.hear("g1-0", state=state)
     run.tick(9.0)
-    assert run.kernel.pauses.verdict == verdict
+    assert run.kernel.run.pauses.verdict == verdict
 
 
 def test_telemetry_and_silence_end_a_pause_only_once_they_are_over_their_time(run):
     verdict = held(run)
     run.now_ns += 5 * 10**8
     run.hear("g0-0", step=10)
-    assert run.kernel.pauses.verdict == verdict
+    assert run.kernel.run.pauses.verdict == verdict
     run.feed(telemetry("g0-0", state="paused"))
     run.tick(8.5)
-    assert run.kernel.pauses.verdict == verdict
+    assert run.kernel.run.pauses.verdict == verdict
     is_over(run.tick(0.1), verdict, "nothing was heard of g1-0 for 10 s")
 
 
@@ -361,7 +361,7 @@ def test_what_is_over_leaves_nothing_to_resume(run):
     first, second = pauses(run)
     run.ack(first, step=10)
     run.ack(second, step=11)
-    assert not run.kernel.pauses.going_on
+    assert not run.kernel.run.pauses.going_on
     for group in ("g0", "g1"):
         run.hear(f"{group}-0", step=12)
     assert "no worker is paused" in only(Reply, run.ask(ResumeRun())).text
@@ -369,7 +369,7 @@ def test_what_is_over_leaves_nothing_to_resume(run):
     for issue in of(Issue, run.ask(ResumeRun())):
         outputs = run.ack(issue.command)
     assert only(Outcome, outputs).detail == "2 workers resumed"
-    assert not run.kernel.pauses.going_on
+    assert not run.kernel.run.pauses.going_on
 
 
 def test_the_kill_switch_calls_off_a_pause_that_is_being_made(run):
@@ -411,4 +411,4 @@ def test_a_successor_takes_no_other_plan_for_a_pause(run):
     run.ask(ChangeKnob(knob="lr", value=0.5))
     after = Run(make_kernel(), epoch=2, now_ns=run.now_ns)
     after.feed(Recovered(epoch=3, control=run.kernel.control()))
-    assert not after.kernel.pauses.going_on
+    assert not after.kernel.run.pauses.going_on

@@ -40,7 +40,7 @@ def succeed(
     run: Run, kernel: Kernel | None = None, later_s: float = 0.0
 ) -> tuple[Run, list[Any], Control]:
     """Return the run under a kernel that has only what the last one had stored."""
-    recovered = Inheritance(run.stored, "bucket").recovered(run.kernel.ledger.epoch + 1)
+    recovered = Inheritance(run.stored, "bucket").recovered(run.kernel.commands.epoch + 1)
     successor = Run.__new__(Run)
     successor.kernel = kernel or make_kernel(config=CONFIG)
     successor.now_ns, successor.outputs, successor.stored = run.now_ns, [], {}
@@ -61,7 +61,7 @@ def test_a_successor_sends_what_was_in_flight_again_and_goes_on_to_the_same_end(
     run, world = start()
     for want, pick in before:
         do(run, world, want, pick)
-    plans = run.kernel.operations.plans.values()
+    plans = run.kernel.run.plans.table.values()
     # A pause is not taken over: its workers have gone on by themselves.
     under_way = {plan.verdict for plan in plans if not isinstance(plan.action, PauseRun)}
     successor, first, control = succeed(run)
@@ -69,7 +69,7 @@ def test_a_successor_sends_what_was_in_flight_again_and_goes_on_to_the_same_end(
     assert contents(control) == contents(run.kernel.control())
     sent = [f.command for f in control.flights if f.status != RECALLED]
     again = [i.command for i in of(Issue, first)]
-    assert again == [msgspec.structs.replace(c, epoch=run.kernel.ledger.epoch + 1) for c in sent]
+    assert again == [msgspec.structs.replace(c, epoch=run.kernel.commands.epoch + 1) for c in sent]
     assert len(first) == len(control.flights)
     kept = successor.kernel.control()
     assert kept == msgspec.structs.replace(control, flights=kept.flights)
@@ -88,7 +88,7 @@ def test_a_successor_sends_what_was_in_flight_again_and_goes_on_to_the_same_end(
         o.verdict: (o.result, o.detail) for o in successor.all(Outcome) if o.verdict in under_way
     } == ends
     assert set(ends) == under_way
-    assert not successor.kernel.operations.plans
+    assert not successor.kernel.run.plans.table
     assert {w: h.state for w, h in twin.hello.items()} == {
         w: h.state for w, h in world.hello.items()
     }
@@ -136,8 +136,8 @@ def test_what_was_in_flight_has_no_longer_by_a_clock_that_is_behind():
         successor.feed(row)
     told = [output for _ in range(140) for output in successor.tick()]
     assert [outcome.action for outcome in of(Outcome, told)] == [SaveCheckpoint()]
-    assert not successor.kernel.ledger.flights
-    assert not successor.kernel.operations.plans
+    assert not successor.kernel.commands.flights
+    assert not successor.kernel.run.plans.table
 
 
 def test_a_plan_ends_in_its_time_by_a_clock_that_is_behind():
@@ -237,4 +237,4 @@ def test_an_end_that_a_successor_hears_before_the_hello_ends_the_commands_of_tha
     assert [(life.command, life.status) for life in of(CommandLife, outputs)] == [
         (first.id, "expired")
     ]
-    assert not successor.kernel.ledger.flights
+    assert not successor.kernel.commands.flights

@@ -168,9 +168,9 @@ def test_the_kill_switch_never_takes_a_request_for_an_old_one():
     run = three_groups(make_kernel())
     for _ in range(2):
         run.want(StopActions(), sent_as="stop")
-        assert run.kernel.operations.stopped
+        assert run.kernel.execution.stopped
         run.want(ResumeActions(), sent_as="resume")
-        assert not run.kernel.operations.stopped
+        assert not run.kernel.execution.stopped
     assert len(run.all(Reply)) == 4
 
 

@@ -45,7 +45,7 @@ def start() -> tuple[Run, World]:
 def settle(run: Run, world: World) -> None:
     """Let every worker do what it is told until nothing is under way."""
     for _ in range(8):
-        for flight in list(run.kernel.ledger.flights.values()):
+        for flight in list(run.kernel.commands.flights.values()):
             world.obey(flight.command)
             run.ack(flight.command)
         for hello in world.hello.values():
@@ -69,7 +69,7 @@ def do(run: Run, world: World, want: tuple[str, Any], pick: int) -> None:
         case "ask", action:
             run.ask(action)
         case "ack", status:
-            flights = list(run.kernel.ledger.flights.values())
+            flights = list(run.kernel.commands.flights.values())
             if flights:
                 command = flights[pick % len(flights)].command
                 if status == "applied":

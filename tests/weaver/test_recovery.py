@@ -56,7 +56,7 @@ class Recorder:
         self._kernel = run.kernel
         self._waiting: dict[str, bytes | None] = {}
         self._writer = TrajectoryWriter(
-            root, "run", run.kernel.ledger.epoch, Config(), {}, START_NS
+            root, "run", run.kernel.commands.epoch, Config(), {}, START_NS
         )
         self._writer._seq = run.kernel.seq
         step, changes = run.kernel.step, run.kernel.changes
@@ -92,7 +92,7 @@ class Recorder:
     def inheritance(self) -> Inheritance:
         self._writer.flush()
         inheritance = Inheritance(self.stored, "bucket TL_run")
-        inheritance.follow(self.root, self._kernel.ledger.epoch)
+        inheritance.follow(self.root, self._kernel.commands.epoch)
         return inheritance
 
     def close(self) -> None:
@@ -116,7 +116,7 @@ def recorder(tmp_path):
 
 def succeed(run: Run, recorder: Recorder) -> Run:
     """Return the run under a successor, which has what is on file."""
-    recovered = recorder.inheritance().recovered(run.kernel.ledger.epoch + 1)
+    recovered = recorder.inheritance().recovered(run.kernel.commands.epoch + 1)
     successor = Run.__new__(Run)
     successor.kernel = make_kernel(config=CONFIG)
     successor.now_ns, successor.outputs, successor.stored = run.now_ns, [], {}
@@ -158,7 +158,7 @@ def test_every_command_and_every_grant_has_one_end_on_record(known, unstored, sh
             successor.feed(worker)
     for want, pick in after:
         do(successor, twin, want, pick)
-    if successor.kernel.operations.stopped:
+    if successor.kernel.execution.stopped:
         successor.want(ResumeActions())
     settle(successor, twin)
     for _ in range(3):
@@ -279,7 +279,7 @@ def test_what_the_kill_switch_took_back_on_record_alone_is_not_sent_again(record
         RECALLED,
     ]
     assert not successor.all(Outcome)
-    assert not successor.kernel.operations.plans
+    assert not successor.kernel.run.plans.table
 
 
 def test_a_cordon_whose_end_was_half_stored_is_over(recorder):
@@ -350,10 +350,10 @@ def test_a_kill_switch_that_was_answered_holds_though_it_was_never_stored(record
     run = three_groups(make_kernel(config=CONFIG))
     files = recorder(run)
     run.want(StopActions())
-    assert succeed(run, files).kernel.operations.stopped
+    assert succeed(run, files).kernel.execution.stopped
     files.store()
     run.want(ResumeActions())
-    assert not succeed(run, files).kernel.operations.stopped
+    assert not succeed(run, files).kernel.execution.stopped
 
 
 def test_an_answer_that_was_stored_is_given_again_and_one_that_was_not_is_found_anew(recorder):

@@ -18,7 +18,7 @@ from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.loading import load
 from torchloom_core.errors import ConfigError, StateError
 from torchloom_core.suggest import nearest
-from torchloom_core.trajectory.summaries import KINDS, summarise
+from torchloom_core.trajectory.summaries import RECORD_KINDS, summarise
 from torchloom_core.wire.codec import UNREADABLE
 
 # The reader brings pyarrow, which `torchloom --help` should not wait for.
@@ -69,8 +69,8 @@ def show(
     """
     folder = _root(root, config)
     for name in kind:
-        if name not in KINDS:
-            raise ConfigError(f"--kind: no record is called {name!r}{nearest(name, KINDS)}")
+        if name not in RECORD_KINDS:
+            raise ConfigError(f"--kind: no record is called {name!r}{nearest(name, RECORD_KINDS)}")
 
     def is_wanted(line: "Line") -> bool:
         kind_fits = line.kind in kind if kind else line.kind not in _UNASKED

@@ -21,6 +21,7 @@ from torchloom_core.evaluate.goodput.arms import Arm
 from torchloom_core.evaluate.goodput.job import ticking
 from torchloom_core.evaluate.goodput.run import installed
 from torchloom_core.evaluate.results import ReplayedPolicy
+from torchloom_core.kernel.actions.kinds import kind_of
 from torchloom_core.kernel.kernel import Kernel
 from torchloom_core.kernel.plugins.activation import ActivePlugins, activate
 from torchloom_core.kernel.plugins.guard import RecordedGuard
@@ -31,7 +32,7 @@ from torchloom_core.trace.bundle.schema import INPUTS
 from torchloom_core.trace.feed.feed import Feed
 from torchloom_core.trace.feed.watched import watch
 from torchloom_core.trace.recorded.recorded import recorded_inputs, recorded_life
-from torchloom_core.wire.actions import Action, Alert, CollectDump, CordonNode, DrainGroup, Migrate
+from torchloom_core.wire.actions import Action
 from torchloom_core.wire.events import (
     Forecast,
     ForecastWanted,
@@ -187,17 +188,13 @@ class _Tally:
                 self._alarms[at, self._rows(proposed.proposal.action)] = True
 
     def _rows(self, action: Action) -> list[int]:
-        """Return the watched rows that the action is about; none if it is about the run."""
+        """Return the watched rows that the action is an alarm of."""
+        kind = kind_of(action)
+        if not kind.is_alarm:
+            return []
+        group, worker, node = kind.subject(action)
         hellos = self._kernel.fleet.hello
-        match action:
-            case Migrate(group=group) | DrainGroup(group=group):
-                nodes = {hello.node for hello in hellos if hello.group == group}
-            case Alert(worker=worker) | CollectDump(worker=worker):
-                nodes = {hello.node for hello in hellos if hello.worker == worker}
-            case CordonNode(node=node):
-                nodes = {node}
-            case _:
-                nodes = set()
+        nodes = {h.node for h in hellos if h.group == group or h.worker == worker} | {node}
         return [row for row, node in enumerate(self._watched.node) if node in nodes]
 
     def result(self, name: str) -> ReplayedPolicy:

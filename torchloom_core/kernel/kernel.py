@@ -15,21 +15,20 @@ from torchloom_core.fleet.sample_table import SampleTable
 from torchloom_core.fleet.state import FleetState
 from torchloom_core.kept import Changes
 from torchloom_core.kernel import notices
+from torchloom_core.kernel.actions.kinds import kind_of
+from torchloom_core.kernel.actions.run import Run
 from torchloom_core.kernel.answers import Answers
 from torchloom_core.kernel.arbiter import Arbiter
 from torchloom_core.kernel.arbiter.arbiter import Candidate
-from torchloom_core.kernel.dispatch.commands import Ledger
-from torchloom_core.kernel.dispatch.desired_knobs import DesiredKnobs
-from torchloom_core.kernel.dispatch.execution import Operations
-from torchloom_core.kernel.dispatch.pause_hold import PauseHold
-from torchloom_core.kernel.dispatch.staging import Staging
+from torchloom_core.kernel.dispatch.commands import Commands
+from torchloom_core.kernel.execution import Execution
 from torchloom_core.kernel.forecasts import Forecasts
 from torchloom_core.kernel.plugins.activation import ActivePlugins
 from torchloom_core.kernel.plugins.guard import Guard
 from torchloom_core.kernel.plugins.host import PolicyHost
 from torchloom_core.kernel.run_end import RunEnd
 from torchloom_core.plugin.view import FleetView, Need
-from torchloom_core.wire.actions import Action, ChangeKnob
+from torchloom_core.wire.actions import Action
 from torchloom_core.wire.events import (
     Control,
     CordonOver,
@@ -102,25 +101,21 @@ class Kernel:
             costs=config.costs,
             fault_memory_s=plugins.fault_memory_s,
         )
-        self.ledger = Ledger(config.run.name, settings.command_deadline_s)
-        self._staging = Staging(self.fleet, settings.stale_after_s)
-        self.pauses = PauseHold(self.fleet, settings.stale_after_s)
-        self.operations = Operations(
-            self.fleet, self.ledger, self._staging, self.pauses, settings.command_deadline_s
-        )
+        self.commands = Commands(config.run.name, settings.command_deadline_s)
+        self.run = Run(self.fleet, self.commands, settings.stale_after_s)
+        self.execution = Execution(self.run, settings.command_deadline_s)
         self.arbiter = Arbiter(config.arbiter)
         self.host = PolicyHost(plugins.policies, guard)
-        self.desired = DesiredKnobs()
         self.forecasts = Forecasts(plugins.predictors)
         self.answers = Answers()
-        self._run_end = RunEnd(self.fleet, self.ledger, self.operations, self.desired, config)
+        self._run_end = RunEnd(self.run, self.execution, config)
         # In the order in which they are stored: a plan before its commands.
         self._kept = (
-            self.operations.switch,
-            self.operations.plans,
-            self.ledger.flights,
+            self.execution.switch,
+            self.run.plans.table,
+            self.commands.flights,
             self.arbiter.grants,
-            self.desired.wishes,
+            self.run.desired.wishes,
             self.fleet.cordons.cordons,
             self.fleet.fault_log.kept,
             self.answers.kept,
@@ -138,7 +133,7 @@ class Kernel:
         if isinstance(message, SampleTable):
             self.fleet.receive_table(message, ts_ns)
             return ()
-        self._now_ns = self._staging.now_ns = ts_ns
+        self._now_ns = self.run.now_ns = ts_ns
         match message:
             case Tick():
                 return self._tick()
@@ -172,10 +167,10 @@ class Kernel:
         ]
         over = self.fleet.cordons.lift_over(self._now_ns)
         outputs += [CordonOver(node=node) for node in over]
-        for command_id in self.ledger.overdue(self._now_ns):
+        for command_id in self.commands.overdue(self._now_ns):
             outputs += self._settle(command_id, "nothing was heard of it until its deadline")
-        outputs += self.pauses.check(self._now_ns)
-        outputs += self._note_failures(self.operations.advance_all(self._now_ns))
+        outputs += self.run.pauses.check(self._now_ns)
+        outputs += self._note_failures(self.execution.advance_all())
         outputs += self._run_end.close(self._now_ns)
         view = self.fleet.view(self._now_ns, self.forecasts.newest)
         wanted, failures = self.host.propose(view, self.seq)
@@ -198,10 +193,10 @@ class Kernel:
         outputs: list[Output] = []
         if new_life:
             outputs.append(notices.of_hello(hello))
-        for command_id in self.ledger.of_other_lives(hello.worker, hello.incarnation):
+        for command_id in self.commands.of_other_lives(hello.worker, hello.incarnation):
             outputs += self._settle(command_id, "the worker has started another life")
-        outputs += self.operations.reconcile([hello], self.desired, self._now_ns)
-        outputs += self.pauses.check(self._now_ns) + self.pauses.stray(hello)
+        outputs += self.execution.reconcile([hello])
+        outputs += self.run.pauses.check(self._now_ns) + self.run.pauses.stray(hello)
         return outputs + self._advance("")
 
     def _refuse(self, hello: Hello) -> list[Output]:
@@ -221,8 +216,8 @@ class Kernel:
     def _end_commands(self, message: Exit, incarnation: int | None) -> list[Output]:
         """End the commands to the worker that has ended, of one life or, with None, of any."""
         outputs: list[Output] = []
-        for command_id in self.ledger.of_other_lives(message.worker, None):
-            command = self.ledger.flights[command_id].command
+        for command_id in self.commands.of_other_lives(message.worker, None):
+            command = self.commands.flights[command_id].command
             if incarnation not in (None, command.incarnation):
                 continue
             drains = isinstance(command.do, Drain)
@@ -234,9 +229,9 @@ class Kernel:
         return outputs
 
     def _ack(self, ack: Ack) -> list[Output]:
-        flight = self.ledger.flights.get(ack.command)
-        outputs = self.ledger.acknowledge(ack)
-        if flight is None or ack.command in self.ledger.flights:
+        flight = self.commands.flights.get(ack.command)
+        outputs = self.commands.acknowledge(ack)
+        if flight is None or ack.command in self.commands.flights:
             return outputs
         if ack.status == "applied" and self.fleet.knows(ack.worker, ack.incarnation):
             self.fleet.apply(ack.worker, flight.command.do)
@@ -244,18 +239,17 @@ class Kernel:
                 case SetKnob() as deed:
                     outputs += self._after_knob(flight.command, deed)
                 case Pause():
-                    cause = flight.command.cause
-                    self.pauses.applied(cause, ack.worker, ack.incarnation, ack.step, self._now_ns)
-        self.operations.settled(flight.command, ack.status, ack.detail)
+                    self.run.pauses.applied(ack, flight.command.cause, self._now_ns)
+        self.execution.settled(flight.command, ack.status, ack.detail)
         return outputs + self._advance(flight.command.cause)
 
     def _after_knob(self, command: Command, deed: SetKnob) -> list[Output]:
         """Tell of a value that was wanted before, and put right one that is wanted no more."""
-        wish = self.desired.of(command.worker, deed.knob)
+        wish = self.run.desired.of(command.worker, deed.knob)
         if wish is not None and wish.value == deed.value:
             return [notices.of_wanted(wish, command.worker)] if command.cause == RECONCILE else []
         hello = self.fleet.hello[self.fleet.row_of[command.worker]]
-        return self.operations.reconcile([hello], self.desired, self._now_ns)
+        return self.execution.reconcile([hello])
 
     def _request(self, request: Request) -> list[Output]:
         again = self.answers.again(request)
@@ -270,27 +264,27 @@ class Kernel:
     def _grant(self, request: Request) -> list[Output]:
         match request.want:
             case StopActions():
-                self.operations.stop()
-                paused = "; the pause is over for all" if self.pauses.verdict else ""
-                outputs = self.operations.abandon_all("actions were stopped", self._now_ns)
+                self.execution.stop()
+                paused = "; the pause is over for all" if self.run.pauses.verdict else ""
+                outputs = self.execution.abandon_all("actions were stopped")
                 ended = sum(isinstance(output, Outcome) for output in outputs)
                 text = f"actions are stopped; {ended} under way were called off{paused}"
                 return [*outputs, Reply(request=request.id, ok=True, text=text)]
             case ResumeActions():
-                self.operations.resume()
+                self.execution.resume()
                 reply = Reply(request=request.id, ok=True, text="actions are resumed")
-                told = self.operations.reconcile(self.fleet.hello, self.desired, self._now_ns)
+                told = self.execution.reconcile(self.fleet.hello)
                 return [*told, reply]
             case Approve(proposal=proposal_id):
                 if proposal_id not in self.arbiter.waiting:
                     text = f"no proposal {proposal_id!r} waits for approval"
                     return [Reply(request=request.id, ok=False, text=text)]
                 verdict = self.arbiter.approve(
-                    proposal_id, request.by, self.operations, self._now_ns
+                    proposal_id, request.by, self.execution, self._now_ns
                 )
                 return self._answer(request, [verdict, *self._carry_out(verdict)])
             case ForgetKnob(knob=knob, worker=worker):
-                forgotten = self.desired.forget(knob, worker)
+                forgotten = self.run.desired.forget(knob, worker)
                 text = f"{knob} is wanted no more; workers keep what they have"
                 if not forgotten:
                     text = f"no value of {knob} was wanted{f' of {worker}' if worker else ''}"
@@ -308,9 +302,9 @@ class Kernel:
 
     def _doubt(self, action: Action) -> str:
         """Return what to ask a person before a proposal is made of an action, or nothing."""
-        if not isinstance(action, ChangeKnob) or self.operations.obstacle(action):
+        if self.execution.obstacle(action):
             return ""
-        doubt = self._staging.unusual(action, self.desired.values(action.knob))
+        doubt = kind_of(action).doubt(action, self.run)
         return f'{doubt}; --yes ("sure": true) sets it' if doubt else ""
 
     def _answer(self, request: Request, outputs: list[Output]) -> list[Output]:
@@ -322,28 +316,26 @@ class Kernel:
     def _recover(self, message: Recovered) -> list[Output]:
         control = message.control
         commands = [*(flight.command for flight in control.flights), *message.unsent]
-        self.operations.restore(control.plans, commands, control.stopped, self._now_ns)
+        self.execution.restore(control.plans, commands, control.stopped)
         self.arbiter.restore(control.grants, self._now_ns)
-        self.desired.restore(control.desired)
+        self.run.desired.restore(control.desired)
         self.fleet.cordons.restore(control.cordoned, control.cordoned_until_ns)
         self.answers.restore(control.answers)
         for fault in control.faults:
             self.fleet.fault_log.add(fault)
-        outputs = self.ledger.recover(message.epoch, control.flights, self._now_ns)
+        outputs = self.commands.recover(message.epoch, control.flights, self._now_ns)
         for command in message.unsent:
-            outputs.append(self.ledger.never_sent(command, _UNSENT))
-            self.operations.settled(command, "expired", _UNSENT)
+            outputs.append(self.commands.never_sent(command, _UNSENT))
+            self.execution.settled(command, "expired", _UNSENT)
         for verdict in message.unstarted:
-            outputs += self._note_failures(
-                [self.operations.never_started(verdict, _UNSENT, self._now_ns)]
-            )
+            outputs += self._note_failures([self.execution.never_started(verdict, _UNSENT)])
         return outputs
 
     # --- what they share ---
 
     def _decide(self, candidates: Iterable[Candidate]) -> list[Output]:
         outputs: list[Output] = []
-        for verdict in self.arbiter.decide(candidates, self.operations, self._now_ns):
+        for verdict in self.arbiter.decide(candidates, self.execution, self._now_ns):
             outputs.append(verdict)
             outputs += self._carry_out(verdict)
         return outputs
@@ -351,36 +343,34 @@ class Kernel:
     def _carry_out(self, verdict: Verdict) -> list[Output]:
         if not verdict.granted:
             return []
-        outputs: list[Output] = []
-        if isinstance(verdict.action, ChangeKnob):
-            outputs += self._note_failures(self.operations.supersede(verdict, self._now_ns))
-            outputs.append(self.desired.add(verdict.action, self._now_ns))
-        return outputs + self._note_failures(self.operations.start(verdict, self._now_ns))
+        outputs = self._note_failures(self.execution.supersede(verdict))
+        outputs += kind_of(verdict.action).granted(verdict.action, self.run)
+        return outputs + self._note_failures(self.execution.start(verdict))
 
     def _hear_of_pause(self, message: Exit | Note) -> list[Output]:
-        return self.pauses.heard(message) + self._advance(self.pauses.making)
+        return self.run.pauses.heard(message) + self._advance(self.run.pauses.making)
 
     def _settle(self, command_id: str, why: str, status: AckStatus = "expired") -> list[Output]:
-        command = self.ledger.flights[command_id].command
-        outputs = self.ledger.settle(command_id, status, why)
-        self.operations.settled(command, status, why)
+        command = self.commands.flights[command_id].command
+        outputs = self.commands.settle(command_id, status, why)
+        self.execution.settled(command, status, why)
         return outputs + self._advance(command.cause)
 
     def _advance(self, verdict: str) -> list[Output]:
-        return self._note_failures(self.operations.advance(verdict, self._now_ns))
+        return self._note_failures(self.execution.advance(verdict))
 
     def _note_failures(self, outputs: list[Output]) -> list[Output]:
         withdrawn: list[Output] = []
         for output in outputs:
             if isinstance(output, Outcome) and output.result != "done":
                 self.arbiter.failed(output.verdict)
-                if isinstance(output.action, ChangeKnob) and output.result == "undone":
-                    withdrawn += self.desired.withdraw(output.action)
+                if output.result == "undone":
+                    withdrawn += kind_of(output.action).undone(output.action, self.run)
         return outputs + withdrawn
 
     def _number(self, prefix: str) -> str:
         self._numbered += 1
-        return f"{prefix}{self.ledger.epoch}.{self._numbered}"
+        return f"{prefix}{self.commands.epoch}.{self._numbered}"
 
     # --- what the Weaver reads ---
 
@@ -391,11 +381,11 @@ class Kernel:
     def control(self) -> Control:
         """Return everything that must outlive this process."""
         return Control(
-            stopped=self.operations.stopped,
-            flights=tuple(self.ledger.flights.values()),
-            plans=tuple(self.operations.plans.values()),
+            stopped=self.execution.stopped,
+            flights=tuple(self.commands.flights.values()),
+            plans=tuple(self.run.plans.table.values()),
             grants=tuple(self.arbiter.grants.values()),
-            desired=self.desired.snapshot(),
+            desired=self.run.desired.snapshot(),
             cordoned=tuple(sorted(self.fleet.cordons.nodes)),
             cordoned_until_ns=dict(sorted(self.fleet.cordons.until_ns.items())),
             faults=tuple(sorted(self.fleet.fault_log.kept.values(), key=attrgetter("ts_ns"))),

@@ -2,11 +2,9 @@
 
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.schema import Config
-from torchloom_core.fleet.state import FleetState
 from torchloom_core.kernel import notices
-from torchloom_core.kernel.dispatch.commands import Ledger
-from torchloom_core.kernel.dispatch.desired_knobs import DesiredKnobs
-from torchloom_core.kernel.dispatch.execution import Operations
+from torchloom_core.kernel.actions.run import Run
+from torchloom_core.kernel.execution import Execution
 from torchloom_core.wire.endings import is_of_its_own
 from torchloom_core.wire.events import Output
 from torchloom_core.wire.messages import Drain, Exit
@@ -21,18 +19,10 @@ class RunEnd:
     A worker that is silent is not at work, and a stand-by never was.
     """
 
-    def __init__(
-        self,
-        fleet: FleetState,
-        ledger: Ledger,
-        operations: Operations,
-        desired: DesiredKnobs,
-        config: Config,
-    ) -> None:
-        self._fleet = fleet
-        self._ledger = ledger
-        self._operations = operations
-        self._desired = desired
+    def __init__(self, run: Run, execution: Execution, config: Config) -> None:
+        self._run = run
+        self._fleet = run.fleet
+        self._execution = execution
         self._dry_run = config.arbiter.dry_run
         self._stale_ns = round(config.weaver.stale_after_s * SECOND_NS)
         self._of_their_own = False
@@ -54,10 +44,10 @@ class RunEnd:
         self._of_their_own = self._otherwise = False
         if not meant or self._anybody_at_work(now_ns):
             return []
-        wishes = self._desired.snapshot()
+        wishes = self._run.desired.snapshot()
         forgotten: list[Output] = []
         for knob in dict.fromkeys(wish.knob for wish in wishes):
-            forgotten += self._desired.forget(knob, None)
+            forgotten += self._run.desired.forget(knob, None)
         dismissed, outputs = self._dismiss(now_ns)
         return [notices.of_run_end(dismissed, wishes), *forgotten, *outputs]
 
@@ -70,12 +60,12 @@ class RunEnd:
     def _dismiss(self, now_ns: int) -> tuple[list[str], list[Output]]:
         dismissed: list[str] = []
         outputs: list[Output] = []
-        if self._dry_run or self._operations.stopped:
+        if self._dry_run or self._execution.stopped:
             return dismissed, outputs
         for row, hello in enumerate(self._fleet.hello):
             if self._fleet.state[row] == "standby":
                 dismissed.append(hello.worker)
-                outputs += self._ledger.issue(
+                outputs += self._run.commands.issue(
                     hello.worker, hello.incarnation, Drain(), _CAUSE, now_ns
                 )[1]
         return dismissed, outputs

@@ -72,6 +72,7 @@ class FleetModel:
             for rank in range(size)
         }
         self._failures = 0
+        self.checkpoint_interval_s = job.durable.interval_s
         self._workers: tuple[int, tuple[Member, ...]] = (0, ())
 
     @property
@@ -206,6 +207,7 @@ class FleetModel:
         if not seconds >= 1:
             return f"need seconds >= 1, was {seconds}"
         self._run.set_checkpoint_interval(to_ns(seconds), self.now_ns)
+        self.checkpoint_interval_s = seconds
         return ""
 
     def pause(self) -> str:

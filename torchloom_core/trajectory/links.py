@@ -32,6 +32,7 @@ those of :class:`~torchloom_core.wire.events.Fault`, on which proposals rest.
 
 from typing import NamedTuple
 
+from torchloom_core.kernel.actions.kinds import kind_of
 from torchloom_core.wire.actions import Action
 from torchloom_core.wire.events import (
     CommandLife,
@@ -102,4 +103,4 @@ def links_of(message: Input | Output) -> Links:
 
 
 def _worker_of(action: Action) -> str:
-    return getattr(action, "worker", None) or ""
+    return kind_of(action).subject(action).worker

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from torchloom_core.kernel.actions.kinds import KINDS, wish_of
 from torchloom_core.plain_text import plain_line
 from torchloom_core.wire.endings import in_words
 
@@ -17,23 +18,6 @@ def summarise(kind: str, body: Mapping[str, Any]) -> str:
     text_of = _TEXTS.get(kind)
     text = text_of(body) if text_of else ""
     return plain_line(text, len(text))
-
-
-def describe_action(action: Mapping[str, Any]) -> str:
-    """Return an action as ``migrate group g1`` or ``knob lr = 0.1 on g0-0``."""
-    match action:
-        case {"kind": "knob", "knob": knob, "value": value}:
-            return f"knob {knob} = {value}{_on(action.get('worker'))}"
-        case {"kind": kind, "group": str(group)}:
-            return f"{kind} group {group}"
-        case {"kind": "alert", "worker": worker, "text": text}:
-            return f"alert on {worker}: {text}"
-        case {"kind": kind, "node": str(node)}:
-            lasts_s = action.get("lasts_s")
-            return f"{kind} node {node}{f' for {lasts_s:.0f} s' if lasts_s else ''}"
-        case {"kind": kind, "worker": str(worker)}:
-            return f"{kind} {worker}"
-    return str(action.get("kind", ""))
 
 
 def _on(worker: str | None) -> str:
@@ -83,20 +67,21 @@ def _with_detail(text: str, body: Mapping[str, Any]) -> str:
 
 def _proposed(body: Mapping[str, Any]) -> str:
     proposal = body["proposal"]
-    wish = describe_action(proposal["action"])
+    wish = wish_of(proposal["action"])
     return f"{body['id']} {body['policy']} wants {wish}: {proposal['reason']}"
 
 
 def _verdict(body: Mapping[str, Any]) -> str:
     word = "granted" if body["granted"] else "denied"
-    wish = describe_action(body["action"])
+    wish = wish_of(body["action"])
     return f"{body['proposal']} {wish} {word} by {body['rule']}: {body['reason']}"
 
 
 def _outcome(body: Mapping[str, Any]) -> str:
-    if body["action"]["kind"] == "alert":
-        return f"{body['verdict']} {describe_action(body['action'])}"
-    what = f"{body['verdict']} {describe_action(body['action'])} {body['result']}"
+    kind = KINDS.get(body["action"]["kind"])
+    if kind and kind.is_free:
+        return f"{body['verdict']} {wish_of(body['action'])}"
+    what = f"{body['verdict']} {wish_of(body['action'])} {body['result']}"
     return _with_detail(f"{what} in {body['took_s']:.1f} s", body)
 
 
@@ -114,7 +99,7 @@ def _forecast(body: Mapping[str, Any]) -> str:
 def _request(body: Mapping[str, Any]) -> str:
     who, want = f"{body['id']} {body['by']}", body["want"]
     if want["want"] == "propose":
-        return f"{who} wants {describe_action(want['action'])}"
+        return f"{who} wants {wish_of(want['action'])}"
     if want["want"] == "forget_knob":
         return f"{who} wants no value of {want['knob']}{_on(want.get('worker'))}"
     return " ".join(filter(None, [f"{who}:", want["want"], want.get("proposal", "")]))
@@ -162,5 +147,5 @@ _TEXTS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "recovered": lambda body: f"epoch {body['epoch']}",
 }
 
-KINDS = frozenset({*_TEXTS, "tick"})
+RECORD_KINDS = frozenset({*_TEXTS, "tick"})
 """Every kind of record there is; a tick has nothing to say."""

@@ -174,7 +174,7 @@ class Weaver:
                 task.add_done_callback(self._forecasts.discard)
 
     def _say_hold(self, over: str = "") -> None:
-        verdict, run = self._kernel.pauses.verdict, self._config.run.name
+        verdict, run = self._kernel.run.pauses.verdict, self._config.run.name
         self._bus.hold(Hold(run=run, epoch=self._epoch, hold=verdict, over=over))
 
     async def _forecast(self, wanted: ForecastWanted) -> None:
@@ -225,7 +225,7 @@ class Weaver:
         async def handle(request: JoinRequest) -> JoinReply:
             kernel = self._kernel
             alive = kernel.fleet.alive(request.worker, self._clock.now_ns())
-            training, need = kernel.operations.training_groups(), self._config.arbiter.min_groups
+            training, need = kernel.execution.training_groups(), self._config.arbiter.min_groups
             error = unwanted(request, alive, kernel.fleet, training, need)
             return enrolment.admit(request, alive, unwanted=error)
 
@@ -255,7 +255,7 @@ class Weaver:
             tasks = {sending, ticking, holding, stopping, *self._forecasts}
             for pending in tasks:
                 pending.cancel()
-            self._kernel.pauses.end("the Weaver ended")
+            self._kernel.run.pauses.end("the Weaver ended")
             self._say_hold()
             await asyncio.gather(*tasks, return_exceptions=True)
 
@@ -282,7 +282,7 @@ class Weaver:
     async def _hold_forever(self) -> None:
         while True:
             await asyncio.sleep(_HOLD_S)
-            if self._kernel.pauses.verdict:
+            if self._kernel.run.pauses.verdict:
                 self._say_hold()
 
     def _superseded(self, epoch: int) -> None:

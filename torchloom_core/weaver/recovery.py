@@ -11,13 +11,12 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from torchloom_core.clock import SECOND_NS
 from torchloom_core.errors import StateError
-from torchloom_core.fleet.cordons import Cordon
+from torchloom_core.fleet.cordons import Cordon, Cordons
+from torchloom_core.kernel.actions.kinds import kind_of
 from torchloom_core.trajectory.layout import META, epochs, life_folder
 from torchloom_core.trajectory.reader import Life, Recorded
 from torchloom_core.weaver.outbox import AT_KEY, At
-from torchloom_core.wire.actions import CordonNode, UncordonNode
 from torchloom_core.wire.codec import UNREADABLE, encode
 from torchloom_core.wire.events import (
     Answered,
@@ -65,7 +64,12 @@ class Inheritance:
         self._plans = self._table("plan", Plan, "verdict")
         self._flights = {f.command.id: f for f in self._entries_of("flight", Flight)}
         self._desired = {(d.worker, d.knob): d for d in self._entries_of("knob", KnobDesired)}
-        self._cordons = self._table("cordon", Cordon, "node")
+        cordons = self._table("cordon", Cordon, "node").values()
+        self._cordons = Cordons()
+        self._cordons.restore(
+            [cordon.node for cordon in cordons],
+            {c.node: c.until_ns for c in cordons if c.until_ns is not None},
+        )
         self._stopped = "actions.stopped" in entries
         self._issued: dict[str, Command] = {}
         self._granted: dict[str, Verdict] = {}
@@ -107,12 +111,8 @@ class Inheritance:
                 plans=tuple(map(self._with_missed, self._plans.values())),
                 grants=tuple(self._entries_of("grant", Granted)),
                 desired=tuple(d for d in self._desired.values() if d.value is not None),
-                cordoned=tuple(sorted(self._cordons)),
-                cordoned_until_ns={
-                    node: c.until_ns
-                    for node, c in sorted(self._cordons.items())
-                    if c.until_ns is not None
-                },
+                cordoned=tuple(sorted(self._cordons.nodes)),
+                cordoned_until_ns=dict(sorted(self._cordons.until_ns.items())),
                 faults=tuple(self._entries_of("fault", Fault)),
                 # None of the trajectory: nothing was sent, so they may be asked again.
                 answers=tuple(self._entries_of("answer", Answered)),
@@ -148,11 +148,13 @@ class Inheritance:
                 case Outcome() as outcome:
                     self._plans.pop(outcome.verdict, None)
                     self._granted.pop(outcome.verdict, None)
-                    self._take_cordon(outcome, recorded.ts_recv_ns)
+                    if outcome.result == "done":
+                        action = outcome.action
+                        kind_of(action).at_once(action, self._cordons, recorded.ts_recv_ns)
                 case KnobDesired() as wish:
                     self._desired[wish.worker, wish.knob] = wish
                 case CordonOver(node=node):
-                    self._cordons.pop(node, None)
+                    self._cordons.lift(node)
 
     def _take_life(self, life: CommandLife) -> None:
         if life.status in FINAL_STATUSES:
@@ -165,16 +167,6 @@ class Inheritance:
     def _set_status(self, command_id: str, status: str) -> None:
         flight = self._flights[command_id]
         self._flights[command_id] = msgspec.structs.replace(flight, status=status)
-
-    def _take_cordon(self, outcome: Outcome, ts_ns: int) -> None:
-        if outcome.result != "done":
-            return
-        match outcome.action:
-            case CordonNode(node=node, lasts_s=lasts_s):
-                until_ns = None if lasts_s is None else ts_ns + round(lasts_s * SECOND_NS)
-                self._cordons[node] = Cordon(node=node, until_ns=until_ns)
-            case UncordonNode(node=node):
-                self._cordons.pop(node, None)
 
     def _with_missed(self, plan: Plan) -> Plan:
         """Return the plan with the commands that the stored one did not know to have failed."""

@@ -9,9 +9,10 @@ import msgspec
 
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.schema import Config
+from torchloom_core.kernel.actions.kinds import target_of
 from torchloom_core.kernel.kernel import Kernel
 from torchloom_core.kernel.plugins.activation import ActivePlugins
-from torchloom_core.wire.actions import kind_of, target_of
+from torchloom_core.wire.actions import name_of
 from torchloom_core.wire.events import PolicyFailed, PredictorFailed
 from torchloom_core.wire.messages import KnobValue
 from torchloom_core.wire.operator import (
@@ -50,15 +51,15 @@ def describe(
     workers, more = _page(_workers(kernel, config, plugins, now_ns, _row_after(kernel, after)))
     status = Status(
         run=config.run.name,
-        epoch=kernel.ledger.epoch,
+        epoch=kernel.commands.epoch,
         ts_ns=now_ns,
-        stopped=kernel.operations.stopped,
+        stopped=kernel.execution.stopped,
         dry_run=config.arbiter.dry_run,
         ticks=kernel.ticks,
         malformed=malformed,
         workers=tuple(workers),
         more=more,
-        flights_in_all=len(kernel.ledger.flights),
+        flights_in_all=len(kernel.commands.flights),
         trajectory=log,
     )
     if after:
@@ -73,14 +74,14 @@ def describe(
                 status=flight.status,
                 age_s=(now_ns - flight.command.issued_ns) / SECOND_NS,
             )
-            for command_id, flight in islice(kernel.ledger.flights.items(), _LISTED)
+            for command_id, flight in islice(kernel.commands.flights.items(), _LISTED)
         ),
         plugins=tuple(_plugins(kernel, plugins)),
         waiting=tuple(
             Waiting(
                 proposal=proposal_id,
                 policy=candidate.proposed.policy,
-                action=kind_of(candidate.proposed.proposal.action),
+                action=name_of(candidate.proposed.proposal.action),
                 target=target_of(candidate.proposed.proposal.action),
                 reason=candidate.proposed.proposal.reason[:_REASON_CHARACTERS],
             )
@@ -111,7 +112,7 @@ def describe_knobs(kernel: Kernel, after: str = "") -> KnobTable:
     return KnobTable(
         specs=tuple(specs),
         left_out=len(known) - len(specs),
-        desired=kernel.desired.snapshot(),
+        desired=kernel.run.desired.snapshot(),
         values=values,
         more=more,
     )

@@ -1,7 +1,6 @@
-"""What can be done to a run: the kinds of action, and what each acts on.
+"""What can be done to a run, as it is proposed, granted and recorded.
 
-A policy proposes one, the arbiter grants it, and
-:mod:`torchloom_core.kernel.dispatch.staging` turns it into commands.
+What the core does of each kind is in :mod:`torchloom_core.kernel.actions`.
 """
 
 from typing import Annotated
@@ -87,31 +86,7 @@ Action = (
     | UncordonNode
 )
 
-HIGH_IMPACT: frozenset[str] = frozenset({"migrate", "drain", "pause"})
-"""Kinds of action that take GPUs out of a run, even if only for a moment."""
 
-
-def kind_of(action: Action) -> str:
+def name_of(action: Action) -> str:
     """Return the action's kind as written in the config and the trajectory."""
     return str(action.__struct_config__.tag)
-
-
-def target_of(action: Action) -> str:
-    """Return what the action acts on; two actions on one target are in conflict."""
-    match action:
-        case Migrate(group=group) | DrainGroup(group=group):
-            return f"group:{group}"
-        case ChangeKnob(knob=knob):
-            return f"knob:{knob}"
-        case SaveCheckpoint():
-            return "checkpoint"
-        case PauseRun():
-            return "run"
-        case ResumeRun():
-            return "pause"
-        case CollectDump(worker=worker):
-            return f"dump:{worker}"
-        case Alert(worker=worker):
-            return f"alert:{worker}"
-        case CordonNode(node=node) | UncordonNode(node=node):
-            return f"node:{node}"

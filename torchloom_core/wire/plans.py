@@ -59,6 +59,13 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     missed_count: int = 0
 
 
+def missed_text(plan: Plan) -> str:
+    """Return the commands that were not applied, each with why."""
+    text = ", ".join(f"{command_id} {why}" for command_id, why in plan.missed.items())
+    more = plan.missed_count - len(plan.missed)
+    return f"{text} and {more} more" if more else text
+
+
 class Granted(msgspec.Struct, frozen=True, kw_only=True):
     """A past grant, as cooldowns, rates, budgets and the breaker remember it."""
 

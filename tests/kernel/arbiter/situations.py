@@ -7,8 +7,9 @@ from typing import Any
 
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.loading import parse
+from torchloom_core.kernel.actions.kinds import kind_of, target_of
 from torchloom_core.kernel.arbiter.arbiter import Arbiter, Candidate, Mode
-from torchloom_core.wire.actions import Action, DrainGroup, Migrate, kind_of, target_of
+from torchloom_core.wire.actions import Action, name_of
 from torchloom_core.wire.events import Proposal, Proposed, Verdict
 from torchloom_core.wire.plans import Granted
 
@@ -36,11 +37,8 @@ class Standing:
         return {f"g{n}" for n in range(self.groups)}
 
     def groups_in_motion(self) -> set[str]:
-        return {
-            verdict.action.group
-            for verdict in self.under_way.values()
-            if isinstance(verdict.action, DrainGroup | Migrate)
-        }
+        actions = [verdict.action for verdict in self.under_way.values()]
+        return {group for action in actions for group in kind_of(action).moves(action)}
 
     def nodes(self) -> set[str]:
         return {f"n{n}" for n in range(20)}
@@ -96,7 +94,7 @@ def granted(
     return Granted(
         verdict=f"p0.{next(_numbers)}",
         target=target_of(action),
-        action=kind_of(action),
+        action=name_of(action),
         ts_ns=NOW_NS - round(ago_s * SECOND_NS),
         cost_gpu_s=cost_gpu_s,
         failed=failed,

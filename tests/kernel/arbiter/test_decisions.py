@@ -10,15 +10,14 @@ from hypothesis import strategies as st
 
 from tests.kernel.arbiter.situations import NOW_NS, Standing, arbiter, candidate, decide
 from torchloom_core.clock import SECOND_NS
+from torchloom_core.kernel.actions.kinds import HIGH_IMPACT, target_of
 from torchloom_core.kernel.arbiter.arbiter import Candidate
 from torchloom_core.wire.actions import (
-    HIGH_IMPACT,
     DrainGroup,
     Migrate,
     PauseRun,
     SaveCheckpoint,
-    kind_of,
-    target_of,
+    name_of,
 )
 from torchloom_core.wire.requests import PERSON
 
@@ -270,4 +269,4 @@ def test_the_breaker_opens_after_failures_and_closes_with_time():
 
 
 def test_the_breaker_holds_high_impact_actions_only():
-    assert {kind_of(MIGRATE), kind_of(PauseRun()), kind_of(DrainGroup(group="g"))} == HIGH_IMPACT
+    assert {name_of(MIGRATE), name_of(PauseRun()), name_of(DrainGroup(group="g"))} == HIGH_IMPACT

@@ -20,25 +20,17 @@ from torchloom_core.evaluate.goodput.simulated_workers import Crew
 from torchloom_core.evaluate.goodput.verdict_counts import Ledger
 from torchloom_core.evaluate.results import TimelineEntry
 from torchloom_core.fleet.sample_table import SampleTable
+from torchloom_core.kernel.actions.kinds import kind_of, target_of
 from torchloom_core.kernel.kernel import Kernel
 from torchloom_core.kernel.plugins.activation import ActivePlugins
 from torchloom_core.kernel.plugins.guard import RecordedGuard
 from torchloom_core.kernel.plugins.host import run_predictor
 from torchloom_core.plugin.outlook import UNSAVED_WORK
+from torchloom_core.simulate.answers.answers import ANSWERS
 from torchloom_core.simulate.model import FleetModel
 from torchloom_core.simulate.records import Happening
 from torchloom_core.simulate.scenario import JobSpec
-from torchloom_core.wire.actions import (
-    Action,
-    Alert,
-    CollectDump,
-    CordonNode,
-    DrainGroup,
-    Migrate,
-    UncordonNode,
-    kind_of,
-    target_of,
-)
+from torchloom_core.wire.actions import Action, UncordonNode, name_of
 from torchloom_core.wire.events import (
     CordonOver,
     Forecast,
@@ -98,7 +90,7 @@ class Driver:
         settings = config.evaluate
         self._scene, self._model, self._plugins = scene, model, plugins
         self._kernel = Kernel(config, plugins, RecordedGuard())
-        self._crew = Crew(model, job, config.run.name)
+        self._crew = Crew(model, config.run.name)
         needs = {need.metric for need in plugins.needs}
         self._sensors = Sensors(scene, needs)
         # Where only a step is ever lost, ``costs.unsaved_s`` says what there is to say.
@@ -192,10 +184,10 @@ class Driver:
                     self._put(ts_ns + self._forecast_ns, self._forecast(output))
                 case Verdict():
                     self._judged(output, ts_ns)
-                case Outcome(action=CordonNode(node=node), result="done"):
-                    self._model.cordon(node)
-                case CordonOver(node=node) | Outcome(action=UncordonNode(node=node), result="done"):
-                    self._model.uncordon(node)
+                case Outcome(action=action, result="done"):
+                    ANSWERS[name_of(action)].done(self._model, action)
+                case CordonOver(node=node):
+                    ANSWERS["uncordon"].done(self._model, UncordonNode(node=node))
                 case _:
                     pass
 
@@ -207,18 +199,19 @@ class Driver:
     def _judged(self, verdict: Verdict, ts_ns: int) -> None:
         self.verdicts.append((ts_ns, verdict))
         self.ledger.enter(verdict)
-        if not verdict.granted or isinstance(verdict.action, Alert | CollectDump):
+        action, kind = verdict.action, kind_of(verdict.action)
+        if not verdict.granted or not kind.changes_run:
             return
         self.decisions += 1
-        self.invalid_decisions += self._rests_on_masked(verdict.action)
-        if isinstance(verdict.action, Migrate | DrainGroup):
+        self.invalid_decisions += self._rests_on_masked(action)
+        for group in kind.moves(action):
             self.moves += 1
-            self.right_moves += self._is_right(verdict.action.group, ts_ns)
+            self.right_moves += self._is_right(group, ts_ns)
         self.timeline.append(
             TimelineEntry(
                 ts_ns=ts_ns,
-                kind=f"decided {kind_of(verdict.action)}",
-                place=target_of(verdict.action),
+                kind=f"decided {name_of(action)}",
+                place=target_of(action),
                 detail=verdict.reason,
             )
         )
@@ -233,12 +226,15 @@ class Driver:
 
     def _rests_on_masked(self, action: Action) -> bool:
         """Say whether a worker that the action is about reported less than it would have."""
-        masked = self._sensors.masked
-        if isinstance(action, Migrate | DrainGroup):
-            return any(m.worker in masked for m in self._crew.members if m.group == action.group)
-        if isinstance(action, CordonNode):
-            return any(m.worker in masked for m in self._crew.members if m.node == action.node)
-        return bool(masked)
+        masked, kind = self._sensors.masked, kind_of(action)
+        if not kind.is_alarm:
+            return bool(masked)
+        group, worker, node = kind.subject(action)
+        return any(
+            member.worker in masked
+            for member in self._crew.members
+            if member.group == group or member.worker == worker or member.node == node
+        )
 
 
 def is_told(happening: Happening) -> bool:

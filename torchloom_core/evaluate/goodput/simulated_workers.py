@@ -12,34 +12,20 @@ from numpy.typing import NDArray
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.fleet.sample_table import SampleTable
 from torchloom_core.plugin.arrays import Floats
+from torchloom_core.simulate.answers.answers import OF_GROUP, OF_RUN
+from torchloom_core.simulate.answers.knob import INTERVAL_KNOB
 from torchloom_core.simulate.model import FleetModel
 from torchloom_core.simulate.records import Happening, Member
-from torchloom_core.simulate.scenario import JobSpec
 from torchloom_core.wire.messages import (
+    RECONCILE,
     Ack,
     AckStatus,
-    Checkpoint,
     Command,
-    Deed,
-    Drain,
     Exit,
     Hello,
-    Join,
-    KnobSpec,
-    KnobValue,
-    Pause,
-    Resume,
-    SetKnob,
     WorkerState,
 )
 
-INTERVAL_KNOB = KnobSpec(
-    name="checkpoint_interval_s",
-    kind="float",
-    low=1.0,
-    unit="s",
-    doc="work between two durable checkpoints",
-)
 ACTUATORS = ("drain", "pause", "resume", "set_knob", "checkpoint", "join")
 """The verbs that every worker obeys."""
 
@@ -59,9 +45,8 @@ class Crew:
         Every worker that ever said hello, in that order.
     """
 
-    def __init__(self, model: FleetModel, job: JobSpec, run: str) -> None:
+    def __init__(self, model: FleetModel, run: str) -> None:
         self._model, self._run = model, run
-        self._interval_s = job.durable.interval_s
         self._version = -1
         self._told: dict[str, Member] = {}
         self._life: dict[str, int] = {}
@@ -148,7 +133,7 @@ class Crew:
             rack=member.rack,
             state=cast(WorkerState, member.state),
             knobs=(INTERVAL_KNOB,),
-            values={INTERVAL_KNOB.name: self._interval_s},
+            values={INTERVAL_KNOB.name: self._model.checkpoint_interval_s},
             actuators=ACTUATORS,
             ts_ns=now_ns,
         )
@@ -195,37 +180,14 @@ class Crew:
     def _do(self, command: Command) -> str:
         """Do a deed once for all the workers that share it; return why not, or nothing."""
         deed = command.do
-        if isinstance(deed, SetKnob):
-            return self._set_interval(deed.value)
-        group = self._told[command.worker].group if isinstance(deed, Join | Drain) else ""
+        of_group = OF_GROUP.get(type(deed))
+        group = self._told[command.worker].group if of_group else ""
         key = (command.cause, str(deed.__struct_config__.tag), group)
-        if key not in self._done:
-            self._done[key] = self._perform(deed, group)
+        if key not in self._done or command.cause == RECONCILE:
+            self._done[key] = (
+                of_group(self._model, group) if of_group else OF_RUN[type(deed)](self._model, deed)
+            )
         return self._done[key]
-
-    def _perform(self, deed: Deed, group: str) -> str:
-        match deed:
-            case Join():
-                return self._model.join(group)
-            case Drain():
-                return self._model.drain(group)
-            case Checkpoint():
-                return self._model.save_checkpoint()
-            case Pause():
-                return self._model.pause()
-            case Resume():
-                return self._model.resume()
-            case _:
-                return "nothing can be collected from a worker that is only modelled"
-
-    def _set_interval(self, value: KnobValue) -> str:
-        seconds = float(value)
-        if seconds == self._interval_s:
-            return ""
-        trouble = self._model.set_checkpoint_interval(seconds)
-        if not trouble:
-            self._interval_s = seconds
-        return trouble
 
 
 def _lives_on(before: Member | None, now: Member) -> bool:

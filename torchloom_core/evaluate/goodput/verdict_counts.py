@@ -4,7 +4,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from torchloom_core.evaluate.results import Deeds
-from torchloom_core.wire.actions import CordonNode, kind_of
+from torchloom_core.kernel.actions.kinds import kind_of
+from torchloom_core.wire.actions import name_of
 from torchloom_core.wire.events import Verdict
 
 
@@ -23,9 +24,8 @@ class Ledger:
             self._denied[verdict.rule] += 1
             self._why.setdefault(verdict.rule, verdict.reason)
             return
-        self._granted[kind_of(verdict.action)] += 1
-        if isinstance(verdict.action, CordonNode):
-            self._cordons[verdict.action.node] += 1
+        self._granted[name_of(verdict.action)] += 1
+        self._cordons.update(kind_of(verdict.action).cordons(verdict.action))
 
     def deeds(self) -> Deeds:
         """Return what was counted."""

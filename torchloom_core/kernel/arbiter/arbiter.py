@@ -10,8 +10,9 @@ import msgspec
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.config import schema
 from torchloom_core.kept import KeptTable
+from torchloom_core.kernel.actions.kinds import target_of
 from torchloom_core.kernel.arbiter.rails import PERSON_RAILS, POLICY_RAILS, Case, Situation
-from torchloom_core.wire.actions import kind_of, target_of
+from torchloom_core.wire.actions import name_of
 from torchloom_core.wire.events import Proposed, Verdict
 from torchloom_core.wire.plans import Granted
 from torchloom_core.wire.requests import PERSON
@@ -141,7 +142,7 @@ class Arbiter:
         self.grants[proposed.id] = Granted(
             verdict=proposed.id,
             target=target_of(proposal.action),
-            action=kind_of(proposal.action),
+            action=name_of(proposal.action),
             ts_ns=now_ns,
             cost_gpu_s=proposal.cost_gpu_s,
         )

@@ -6,20 +6,13 @@ verdict's rule.
 
 from collections.abc import Callable, Collection, Set
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.config import schema
-from torchloom_core.wire.actions import (
-    HIGH_IMPACT,
-    Action,
-    ChangeKnob,
-    CordonNode,
-    DrainGroup,
-    Migrate,
-    kind_of,
-    target_of,
-)
+from torchloom_core.kernel.actions.kind import GROUP, ActionKind
+from torchloom_core.kernel.actions.kinds import HIGH_IMPACT, kind_of
+from torchloom_core.wire.actions import Action, name_of
 from torchloom_core.wire.events import Proposal
 from torchloom_core.wire.plans import Granted
 
@@ -68,14 +61,29 @@ class Case:
     situation: Situation
 
     @property
-    def kind(self) -> str:
+    def action(self) -> Action:
+        """What is proposed."""
+        return self.proposal.action
+
+    @property
+    def kind(self) -> ActionKind[Any]:
         """The kind of action."""
-        return kind_of(self.proposal.action)
+        return kind_of(self.action)
+
+    @property
+    def name(self) -> str:
+        """The name of the kind."""
+        return name_of(self.action)
+
+    @property
+    def target(self) -> str:
+        """What it acts on."""
+        return self.kind.target(self.action)
 
     @property
     def rule(self) -> schema.ActionRule:
         """What the config says of this kind of action."""
-        return self.rails.actions.get(self.kind, schema.ActionRule())
+        return self.rails.actions.get(self.name, schema.ActionRule())
 
     def within(self, window_ns: int) -> list[Granted]:
         """Return the grants of the last ``window_ns``."""
@@ -97,14 +105,14 @@ def expiry(case: Case) -> str:
 
 def impossible(case: Case) -> str:
     """Refuse what cannot be done at all."""
-    return case.situation.obstacle(case.proposal.action)
+    return case.situation.obstacle(case.action)
 
 
 def forbidden_pair(case: Case) -> str:
     """Refuse a pair of policy and action that the config forbids."""
     for pair in case.rails.forbidden:
-        if pair.policy == case.policy and pair.action == case.kind:
-            return f"{case.policy} may not trigger {case.kind}"
+        if pair.policy == case.policy and pair.action == case.name:
+            return f"{case.policy} may not trigger {case.name}"
     return ""
 
 
@@ -113,28 +121,28 @@ def low_confidence(case: Case) -> str:
     need = case.rule.min_confidence
     if case.proposal.confidence >= need:
         return ""
-    return f"{case.kind} needs confidence >= {need:g}, was {case.proposal.confidence:.3g}"
+    return f"{case.name} needs confidence >= {need:g}, was {case.proposal.confidence:.3g}"
 
 
 def in_progress(case: Case) -> str:
     """Refuse a second action on a target while one is going on.
 
-    A newer value of a knob is none: it takes the place of the one that is on its way.
+    One that takes the place of the first is none.
     """
-    if isinstance(case.proposal.action, ChangeKnob):
+    if case.kind.replaces:
         return ""
-    verdict = case.situation.in_progress(target_of(case.proposal.action))
-    return f"{target_of(case.proposal.action)} is being acted on by {verdict}" if verdict else ""
+    verdict = case.situation.in_progress(case.target)
+    return f"{case.target} is being acted on by {verdict}" if verdict else ""
 
 
 def cooldown(case: Case) -> str:
     """Refuse the same action on the same target too soon."""
     rest_s = case.rails.cooldown_s if case.rule.cooldown_s is None else case.rule.cooldown_s
-    target = target_of(case.proposal.action)
+    target, name = case.target, case.name
     for grant in case.within(round(rest_s * SECOND_NS)):
-        if grant.target == target and grant.action == case.kind:
+        if grant.target == target and grant.action == name:
             ago_s = (case.now_ns - grant.ts_ns) / SECOND_NS
-            return f"need {rest_s:g} s after the last {case.kind} of {target}, was {ago_s:.1f} s"
+            return f"need {rest_s:g} s after the last {name} of {target}, was {ago_s:.1f} s"
     return ""
 
 
@@ -143,8 +151,9 @@ def rate_limit(case: Case) -> str:
     limit = case.rule.limit_per_hour
     if limit is None:
         return ""
-    count = sum(grant.action == case.kind for grant in case.within(_HOUR_NS))
-    return f"need fewer than {limit} {case.kind} an hour, was {count}" if count >= limit else ""
+    name = case.name
+    count = sum(grant.action == name for grant in case.within(_HOUR_NS))
+    return f"need fewer than {limit} {name} an hour, was {count}" if count >= limit else ""
 
 
 def budget(case: Case) -> str:
@@ -152,30 +161,31 @@ def budget(case: Case) -> str:
     limit = case.rule.budget_gpu_s_per_hour
     if limit is None:
         return ""
-    spent = sum(g.cost_gpu_s for g in case.within(_HOUR_NS) if g.action == case.kind)
+    name = case.name
+    spent = sum(g.cost_gpu_s for g in case.within(_HOUR_NS) if g.action == name)
     if spent + case.proposal.cost_gpu_s <= limit:
         return ""
     return (
-        f"need at most {limit:g} GPU-s of {case.kind} an hour, would be "
+        f"need at most {limit:g} GPU-s of {name} an hour, would be "
         f"{spent + case.proposal.cost_gpu_s:.0f}"
     )
 
 
 def breaker(case: Case) -> str:
     """Refuse high-impact actions when too many failed or too much of the run moved."""
-    if case.kind not in HIGH_IMPACT:
+    if not case.kind.high_impact:
         return ""
     rule = case.rails.breaker
-    recent = [g for g in case.within(round(rule.window_s * SECOND_NS)) if g.action in HIGH_IMPACT]
+    within = case.within(round(rule.window_s * SECOND_NS))
+    recent = [grant for grant in within if grant.action in HIGH_IMPACT]
     failures = sum(grant.failed for grant in recent)
     if failures >= rule.failures:
         return (
             f"need fewer than {rule.failures} failed actions in {rule.window_s:g} s, was {failures}"
         )
-    if not isinstance(case.proposal.action, DrainGroup | Migrate):
+    if not case.kind.moves(case.action):
         return ""
-    target = target_of(case.proposal.action)
-    moved = {g.target for g in recent if g.target.startswith("group:")} | {target}
+    moved = {grant.target for grant in recent if grant.target.startswith(GROUP)} | {case.target}
     groups = len(case.situation.training_groups())
     if len(moved) > 1 and groups and len(moved) / groups > rule.max_moved_share:
         return (
@@ -187,13 +197,13 @@ def breaker(case: Case) -> str:
 
 def quorum_minimum(case: Case) -> str:
     """Refuse a drain that leaves too few groups to train; a stand-by is none of them."""
-    action = case.proposal.action
-    if not isinstance(action, DrainGroup):
+    taken = case.kind.takes(case.action)
+    if not taken:
         return ""
     training = case.situation.training_groups()
-    if action.group not in training:
+    if taken.isdisjoint(training):
         return ""
-    left = len(training - case.situation.groups_in_motion() - {action.group})
+    left = len(training - case.situation.groups_in_motion() - taken)
     if left >= case.rails.min_groups:
         return ""
     groups = "1 group" if case.rails.min_groups == 1 else f"{case.rails.min_groups} groups"
@@ -202,13 +212,13 @@ def quorum_minimum(case: Case) -> str:
 
 def in_motion_share(case: Case) -> str:
     """Refuse to set more than a share of the run in motion at once; a stand-by is no part."""
-    action = case.proposal.action
-    if not isinstance(action, DrainGroup | Migrate):
+    moved = case.kind.moves(case.action)
+    if not moved:
         return ""
     training = case.situation.training_groups()
-    if isinstance(action, DrainGroup) and action.group not in training:
+    if moved.isdisjoint(training):
         return ""
-    moving = case.situation.groups_in_motion() | {action.group}
+    moving = case.situation.groups_in_motion() | moved
     groups = len(training)
     limit = case.rails.max_in_motion_share
     if len(moving) <= max(1, int(limit * groups + _ROUNDING)):
@@ -218,9 +228,10 @@ def in_motion_share(case: Case) -> str:
 
 def cordoned_share(case: Case) -> str:
     """Refuse to cordon more than a share of the nodes; one may always be."""
-    if not isinstance(case.proposal.action, CordonNode):
+    nodes_cordoned = case.kind.cordons(case.action)
+    if not nodes_cordoned:
         return ""
-    cordoned = len(case.situation.cordoned() | {case.proposal.action.node})
+    cordoned = len(case.situation.cordoned() | nodes_cordoned)
     nodes = len(case.situation.nodes() | case.situation.cordoned())
     limit = case.rails.max_cordoned_share
     if cordoned <= max(1, int(limit * nodes + _ROUNDING)):
@@ -230,7 +241,7 @@ def cordoned_share(case: Case) -> str:
 
 def no_gain(case: Case) -> str:
     """Refuse what is not worth more than doing nothing, the arm worth 0."""
-    if case.kind == "alert" or case.proposal.net_gpu_s > 0:
+    if case.kind.is_free or case.proposal.net_gpu_s > 0:
         return ""
     return f"need a net gain > 0 GPU-s, was {case.proposal.net_gpu_s:.1f}"
 

@@ -1,4 +1,4 @@
-"""Every command's life, from issued to its end; the kernel's operations keep it."""
+"""Every command's life, from issued to its end; the kernel keeps it."""
 
 from collections.abc import Iterable
 
@@ -16,7 +16,7 @@ _GRACE_NS = 5 * SECOND_NS
 _ORDER = {RECALLED: 0, "issued": 0, "delivered": 1, "accepted": 2}
 
 
-class Ledger:
+class Commands:
     """The commands in flight under one fencing epoch."""
 
     def __init__(self, run: str, deadline_s: float) -> None:
@@ -146,6 +146,11 @@ class Ledger:
             for flight in self._flights_of(worker)
             if isinstance(flight.command.do, SetKnob) and flight.status != RECALLED
         ]
+
+    def being_told(self, deed: type[Deed]) -> set[str]:
+        """Return the workers that are told the deed, or may have been before it was taken back."""
+        commands = (flight.command for flight in self.flights.values())
+        return {command.worker for command in commands if isinstance(command.do, deed)}
 
     def of_other_lives(self, worker: str, incarnation: int | None) -> list[str]:
         """Return the worker's commands that were meant for another life than this one."""

@@ -2,8 +2,8 @@
 
 A worker obeys a pause at its own step boundary, so that groups may stop at different steps: one
 waits at its boundary, the other in the quorum for it. Such a split is seen here and undone.
-:mod:`~torchloom_core.kernel.dispatch.execution` asks while a pause is made, the kernel while it is
-in force; the workers go on by themselves where they do not hear that it is
+The kind of action (:mod:`torchloom_core.kernel.actions.pause`) asks while a pause is made, the
+kernel while it is in force; the workers go on by themselves where they do not hear that it is
 (:class:`~torchloom_core.wire.messages.Hold`).
 """
 
@@ -14,7 +14,7 @@ import msgspec
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.fleet.state import FleetState
 from torchloom_core.wire.events import Notice, Output, PauseHeld
-from torchloom_core.wire.messages import Exit, Hello, Note
+from torchloom_core.wire.messages import Ack, Exit, Hello, Note
 
 PAUSE_OVER = "pause_over"
 """Kind of the note by which a worker says that its pause ended by itself."""
@@ -74,14 +74,14 @@ class PauseHold:
         """Have the pause that is being made undone."""
         self._broken = why
 
-    def applied(self, verdict: str, worker: str, incarnation: int, step: int, now_ns: int) -> None:
-        """Take note that a worker has paused."""
+    def applied(self, ack: Ack, verdict: str, now_ns: int) -> None:
+        """Take note that a worker has paused, as the pause of ``verdict`` told it."""
         if verdict != self.making:
             return
         self._first_ns = self._first_ns or now_ns
-        self._paused[worker] = _Paused(incarnation, step, now_ns)
-        if self._fleet.hello[self._fleet.row_of[worker]].framework == _LOCKSTEP:
-            self._steps.add(step)
+        self._paused[ack.worker] = _Paused(ack.incarnation, ack.step, now_ns)
+        if self._fleet.hello[self._fleet.row_of[ack.worker]].framework == _LOCKSTEP:
+            self._steps.add(ack.step)
 
     def trouble(self, now_ns: int) -> str:
         """Return why the pause that is being made must be undone, or nothing."""

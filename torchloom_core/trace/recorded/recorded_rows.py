@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from torchloom_core.config.schema import Costs
 from torchloom_core.trace.bundle.schema import ActionTaken, Component, Event, Job, Placement, Row
-from torchloom_core.wire.actions import Action, kind_of
+from torchloom_core.wire.actions import Action, name_of
 from torchloom_core.wire.events import Input, NodeFault, Notice, Outcome, Output, Verdict
 from torchloom_core.wire.messages import Exit, Hello, Note
 
@@ -185,7 +185,7 @@ class RecordedRows:
                 t_event=ts_ns,
                 t_avail=ts_ns,
                 component=component,
-                kind=kind_of(verdict.action),
+                kind=name_of(verdict.action),
                 actor=verdict.policy,
                 reason=verdict.reason,
                 extra={"action": msgspec.to_builtins(verdict.action)},

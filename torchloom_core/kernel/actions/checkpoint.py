@@ -1,0 +1,58 @@
+"""Checkpoint: workers save at their next step boundary."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from torchloom_core.kernel.actions.kind import ActionKind, Stages, Subject, workers_text
+from torchloom_core.kernel.actions.run import Run
+from torchloom_core.wire.actions import SaveCheckpoint
+from torchloom_core.wire.messages import Checkpoint
+from torchloom_core.wire.plans import Plan
+
+
+class CheckpointKind(ActionKind[SaveCheckpoint]):
+    """Told to those that have registered a function to save by."""
+
+    message = SaveCheckpoint
+    deeds = (Checkpoint,)
+
+    def target(self, action: SaveCheckpoint) -> str:
+        """Return the one target of all checkpoints."""
+        del action
+        return "checkpoint"
+
+    def subject(self, action: SaveCheckpoint) -> Subject:
+        """Return the group that saves, or the run."""
+        return Subject(group=action.group or "")
+
+    def obstacle(self, action: SaveCheckpoint, run: Run) -> str:
+        """Refuse where nobody can save."""
+        group = action.group
+        if group is not None and (problem := run.not_training(group)):
+            return problem
+        whose = "" if group is None else f" of {group}"
+        need = "has registered a function to save by loom.on_checkpoint"
+        return "" if _savers(group, run) else f"no training worker{whose} {need}"
+
+    def stages(self, action: SaveCheckpoint, run: Run) -> Stages:
+        """Return the one stage of all that save."""
+        return Stages((run.stage(_savers(action.group, run), Checkpoint()),))
+
+    def summary(self, plan: Plan, run: Run) -> str:
+        """Return how many saved."""
+        del run
+        return f"saved by {workers_text(plan)}"
+
+    def wish(self, action: Mapping[str, Any]) -> str:
+        """Return ``checkpoint`` or ``checkpoint group g1``."""
+        group = action.get("group")
+        return f"checkpoint group {group}" if isinstance(group, str) else "checkpoint"
+
+
+def _savers(group: str | None, run: Run) -> list[int]:
+    hello = run.fleet.hello
+    return [
+        row
+        for row in run.rows_in("training")
+        if group in (None, hello[row].group) and "checkpoint" in hello[row].actuators
+    ]

@@ -1,0 +1,67 @@
+"""Cordon: nobody new is put on a node, for a time or until it is uncordoned; who trains stays."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from torchloom_core.clock import SECOND_NS, moment_text
+from torchloom_core.fleet.cordons import Cordons
+from torchloom_core.kernel.actions.kind import ActionKind, Stages, Subject
+from torchloom_core.kernel.actions.run import Run
+from torchloom_core.suggest import nearest
+from torchloom_core.wire.actions import CordonNode
+from torchloom_core.wire.plans import Plan
+
+
+class CordonKind(ActionKind[CordonNode]):
+    """Of two cordons of a node the longer one holds."""
+
+    message = CordonNode
+    is_alarm = True
+
+    def target(self, action: CordonNode) -> str:
+        """Return the node."""
+        return f"node:{action.node}"
+
+    def subject(self, action: CordonNode) -> Subject:
+        """Return the node."""
+        return Subject(node=action.node)
+
+    def cordons(self, action: CordonNode) -> frozenset[str]:
+        """Return the node."""
+        return frozenset({action.node})
+
+    def obstacle(self, action: CordonNode, run: Run) -> str:
+        """Refuse what would shorten a cordon: a policy must not undo a person's."""
+        node, cordons = action.node, run.fleet.cordons
+        if cordons.lasts(node, action.lasts_s, run.now_ns):
+            end_ns = cordons.until_ns.get(node)
+            if end_ns is None:
+                return f"node {node} is cordoned already, until somebody uncordons it"
+            end = moment_text(end_ns // SECOND_NS * SECOND_NS)
+            return f"node {node} is cordoned already, until {end}"
+        known = run.nodes()
+        need = "need a node on which a worker sat, or of which a fault was told"
+        return "" if node in known else f"{need}, was {node!r}{nearest(node, known)}"
+
+    def stages(self, action: CordonNode, run: Run) -> Stages:
+        """Return nothing: no worker is told."""
+        del action, run
+        return Stages()
+
+    def at_once(self, action: CordonNode, cordons: Cordons, now_ns: int) -> None:
+        """Cordon the node."""
+        cordons.add(action.node, action.lasts_s, now_ns)
+
+    def summary(self, plan: Plan, run: Run) -> str:
+        """Return which node, and for how long."""
+        del run
+        assert isinstance(plan.action, CordonNode)
+        return f"nobody new is put on {plan.action.node}{_for(plan.action.lasts_s)}"
+
+    def wish(self, action: Mapping[str, Any]) -> str:
+        """Return ``cordon node n7 for 3600 s``."""
+        return f"cordon node {action['node']}{_for(action.get('lasts_s'))}"
+
+
+def _for(lasts_s: float | None) -> str:
+    return f" for {lasts_s:.0f} s" if lasts_s else ""

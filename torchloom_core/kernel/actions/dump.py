@@ -1,0 +1,47 @@
+"""Dump: collect a worker's stacks and, where there is one, the Flight Recorder's dump."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from torchloom_core.kernel.actions.kind import ActionKind, Stages, Subject
+from torchloom_core.kernel.actions.run import Run
+from torchloom_core.wire.actions import CollectDump
+from torchloom_core.wire.messages import Dump
+from torchloom_core.wire.plans import Plan
+
+
+class DumpKind(ActionKind[CollectDump]):
+    """The dump comes as a note, which the record keeps."""
+
+    message = CollectDump
+    deeds = (Dump,)
+    changes_run = False
+    is_alarm = True
+
+    def target(self, action: CollectDump) -> str:
+        """Return the worker, apart from what else is done to it."""
+        return f"dump:{action.worker}"
+
+    def subject(self, action: CollectDump) -> Subject:
+        """Return the worker."""
+        return Subject(worker=action.worker)
+
+    def obstacle(self, action: CollectDump, run: Run) -> str:
+        """Refuse a worker that is not there."""
+        return run.not_present(action.worker)
+
+    def stages(self, action: CollectDump, run: Run) -> Stages:
+        """Return the one command."""
+        return Stages((run.stage([run.fleet.row_of[action.worker]], Dump()),))
+
+    def summary(self, plan: Plan, run: Run) -> str:
+        """Return where the dump is."""
+        del run
+        assert isinstance(plan.action, CollectDump)
+        worker = plan.action.worker
+        show = f"torchloom trajectory show --kind note --worker {worker} --json"
+        return f"the dump of {worker} is a note in the trajectory: {show}"
+
+    def wish(self, action: Mapping[str, Any]) -> str:
+        """Return ``dump g0-0``."""
+        return f"dump {action['worker']}"

@@ -1,0 +1,55 @@
+"""All kinds of action by name; whoever has an action asks here what it is."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from torchloom_core.kernel.actions.alert import AlertKind
+from torchloom_core.kernel.actions.checkpoint import CheckpointKind
+from torchloom_core.kernel.actions.cordon import CordonKind
+from torchloom_core.kernel.actions.drain import DrainKind
+from torchloom_core.kernel.actions.dump import DumpKind
+from torchloom_core.kernel.actions.kind import ActionKind
+from torchloom_core.kernel.actions.knob import KnobKind
+from torchloom_core.kernel.actions.migrate import MigrateKind
+from torchloom_core.kernel.actions.pause import PauseKind
+from torchloom_core.kernel.actions.resume import ResumeKind
+from torchloom_core.kernel.actions.uncordon import UncordonKind
+from torchloom_core.wire.actions import Action, name_of
+
+KINDS: Mapping[str, ActionKind[Any]] = {
+    str(kind.message.__struct_config__.tag): kind
+    for kind in (
+        MigrateKind(),
+        DrainKind(),
+        KnobKind(),
+        CheckpointKind(),
+        PauseKind(),
+        ResumeKind(),
+        DumpKind(),
+        AlertKind(),
+        CordonKind(),
+        UncordonKind(),
+    )
+}
+
+HIGH_IMPACT = frozenset(name for name, kind in KINDS.items() if kind.high_impact)
+"""Names of the kinds that take GPUs out of a run, if only for a moment."""
+
+
+def kind_of(action: Action) -> ActionKind[Any]:
+    """Return what the action is."""
+    return KINDS[name_of(action)]
+
+
+def target_of(action: Action) -> str:
+    """Return what the action acts on; two actions on one target are in conflict."""
+    return kind_of(action).target(action)
+
+
+def wish_of(action: Mapping[str, Any]) -> str:
+    """Return a recorded action as ``migrate group g1`` or ``knob lr = 0.1 on g0-0``.
+
+    The record may be of another version: what this one does not know is told by its name.
+    """
+    kind = KINDS.get(str(action.get("kind", "")))
+    return kind.wish(action) if kind else str(action.get("kind", ""))

@@ -1,0 +1,121 @@
+"""Knob: a run-time parameter gets another value, on one worker or on all that have it."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from torchloom_core.errors import KnobError
+from torchloom_core.kernel.actions.kind import ActionKind, Stages, Subject, workers_text
+from torchloom_core.kernel.actions.run import Run
+from torchloom_core.suggest import listed
+from torchloom_core.wire.actions import ChangeKnob
+from torchloom_core.wire.events import Output
+from torchloom_core.wire.knobs import agrees, check_value, find_spec, takes, unusual
+from torchloom_core.wire.messages import Command, KnobSpec, SetKnob
+from torchloom_core.wire.plans import Plan
+
+_NAMED = 3
+
+
+class KnobKind(ActionKind[ChangeKnob]):
+    """What was granted stays wanted: who comes later is told it, too."""
+
+    message = ChangeKnob
+    deeds = (SetKnob,)
+    replaces = True
+
+    def target(self, action: ChangeKnob) -> str:
+        """Return the knob."""
+        return f"knob:{action.knob}"
+
+    def subject(self, action: ChangeKnob) -> Subject:
+        """Return the worker whose knob it is, or the run."""
+        return Subject(worker=action.worker or "")
+
+    def obstacle(self, action: ChangeKnob, run: Run) -> str:
+        """Refuse a knob that nobody has, and a value that it does not take."""
+        if action.worker is not None and (problem := run.not_present(action.worker)):
+            return problem
+        try:
+            spec = _spec(action, run)
+            check_value(spec, action.value)
+        except KnobError as error:
+            left_out = _left_out(action, run)
+            return f"{error}; {left_out}" if left_out else str(error)
+        if spec.fence == "run":
+            return f"knob {spec.name} is run-fenced, which this version cannot switch"
+        if not _rows(action, run):
+            return f"knob {action.knob}: {action.worker or 'every worker that has it'} is leaving"
+        return ""
+
+    def doubt(self, action: ChangeKnob, run: Run) -> str:
+        """Return by how much the value is off from all that are in use or wanted."""
+        present = [
+            values[action.knob]
+            for row, values in enumerate(run.fleet.knobs)
+            if run.fleet.state[row] != "gone" and action.knob in values
+        ]
+        in_use = [*present, *run.desired.values(action.knob)]
+        return unusual(_spec(action, run), action.value, in_use)
+
+    def stages(self, action: ChangeKnob, run: Run) -> Stages:
+        """Return the one stage of all that are told the value."""
+        deed = SetKnob(knob=action.knob, value=check_value(_spec(action, run), action.value))
+        return Stages((run.stage(_rows(action, run), deed),))
+
+    def granted(self, action: ChangeKnob, run: Run) -> list[Output]:
+        """Want the value from now on."""
+        return [run.desired.add(action, run.now_ns)]
+
+    def superseded(self, action: ChangeKnob, run: Run) -> Iterable[Command]:
+        """Return what the same workers are being told of the same knob."""
+        workers = [run.fleet.hello[row].worker for row in _rows(action, run)]
+        return run.commands.telling(workers, action.knob)
+
+    def undone(self, action: ChangeKnob, run: Run) -> list[Output]:
+        """Want the value no more."""
+        return [*run.desired.withdraw(action)]
+
+    def summary(self, plan: Plan, run: Run) -> str:
+        """Return the value, how many have it, and who was left out."""
+        action = plan.action
+        assert isinstance(action, ChangeKnob)
+        done = f"{action.knob} = {action.value!r} on {workers_text(plan)}"
+        return ", ".join(filter(None, [done, _left_out(action, run)]))
+
+    def wish(self, action: Mapping[str, Any]) -> str:
+        """Return ``knob lr = 0.1 on g0-0``."""
+        return f"knob {action['knob']} = {action['value']} on {action.get('worker') or 'all'}"
+
+
+def _spec(action: ChangeKnob, run: Run) -> KnobSpec:
+    if action.worker is None:
+        return find_spec(action.knob, run.fleet.knob_specs.values())
+    return find_spec(action.knob, run.fleet.hello[run.fleet.row_of[action.worker]].knobs)
+
+
+def _rows(action: ChangeKnob, run: Run) -> list[int]:
+    """Return the rows whose knob is changed: of one worker, or of all that agree on it."""
+    way = takes(_spec(action, run))
+    return [
+        row
+        for row, hello in enumerate(run.fleet.hello)
+        if run.stays(row)
+        and action.worker in (None, hello.worker)
+        and any(spec.name == action.knob and takes(spec) == way for spec in hello.knobs)
+    ]
+
+
+def _left_out(action: ChangeKnob, run: Run) -> str:
+    """Return a clause that names the workers which declare the knob otherwise, or nothing."""
+    spec = run.fleet.knob_specs.get(action.knob)
+    if action.worker is not None or spec is None:
+        return ""
+    names = [
+        hello.worker
+        for row, hello in enumerate(run.fleet.hello)
+        if run.stays(row) and not agrees(hello.knobs, spec)
+    ]
+    if not names:
+        return ""
+    whose = "declares" if len(names) == 1 else "declare"
+    return f"not on {listed(names, _NAMED)}, which {whose} it otherwise"

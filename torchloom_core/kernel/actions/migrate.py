@@ -1,0 +1,80 @@
+"""Migrate: a warm stand-by joins, then the group drains; make before break."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from torchloom_core.kernel.actions.kind import ActionKind, Stages, Subject, group_target
+from torchloom_core.kernel.actions.run import Run
+from torchloom_core.wire.actions import Migrate
+from torchloom_core.wire.messages import Drain, Join
+from torchloom_core.wire.plans import Plan
+
+
+class MigrateKind(ActionKind[Migrate]):
+    """The second stage waits until the stand-by trains."""
+
+    message = Migrate
+    deeds = (Join, Drain)
+    high_impact = True
+    is_alarm = True
+
+    def target(self, action: Migrate) -> str:
+        """Return the group that leaves."""
+        return group_target(action.group)
+
+    def subject(self, action: Migrate) -> Subject:
+        """Return the group that leaves."""
+        return Subject(group=action.group)
+
+    def moves(self, action: Migrate) -> frozenset[str]:
+        """Return the group that leaves."""
+        return frozenset({action.group})
+
+    def obstacle(self, action: Migrate, run: Run) -> str:
+        """Refuse where nobody could take the group's place."""
+        problem = run.not_training(action.group)
+        return problem or ("" if _standby_for(action.group, run) else _no_standby(action, run))
+
+    def stages(self, action: Migrate, run: Run) -> Stages:
+        """Return the join of the stand-by, and the drain of the group."""
+        standby = _standby_for(action.group, run)
+        stages = (run.stage(standby, Join()), run.stage(run.members(action.group), Drain()))
+        return Stages(stages, tuple(run.fleet.hello[row].worker for row in standby))
+
+    def summary(self, plan: Plan, run: Run) -> str:
+        """Return who came and who went."""
+        del run
+        assert isinstance(plan.action, Migrate)
+        return f"{', '.join(plan.await_training)} joined, then {plan.action.group} drained"
+
+    def wish(self, action: Mapping[str, Any]) -> str:
+        """Return ``migrate group g1``."""
+        return f"migrate group {action['group']}"
+
+
+def _standby_for(group: str, run: Run) -> list[int]:
+    """Return the rows of the best stand-by group: as large, fresh, on other nodes.
+
+    One that is being drained is none: a drain that was taken back may have reached its worker,
+    and counts until that is known.
+    """
+    fleet, hello = run.fleet, run.fleet.hello
+    members = run.members(group)
+    taken = run.reserved() | run.commands.being_told(Drain)
+    barred = {hello[row].node for row in members} | fleet.cordons.nodes
+    racks = {hello[row].rack for row in members} - {""}
+    fit = [
+        (any(hello[row].rack in racks for row in rows), name, rows)
+        for name, rows in fleet.groups("standby").items()
+        if len(rows) == len(members)
+        and not any(hello[row].node in barred or hello[row].worker in taken for row in rows)
+        and all(fleet.heard_ns_of(row) >= run.now_ns - run.stale_ns for row in rows)
+    ]
+    return min(fit)[2] if fit else []
+
+
+def _no_standby(action: Migrate, run: Run) -> str:
+    if not run.fleet.groups("standby"):
+        return "no stand-by is left"
+    need = "as many workers, on other nodes that are not cordoned, heard of lately"
+    return f"no stand-by fits {action.group}: need {need}"

@@ -1,0 +1,78 @@
+"""Pause: every training worker waits at its next step boundary, or none does."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from torchloom_core.kernel.actions.kind import ActionKind, Stages, workers_text
+from torchloom_core.kernel.actions.run import Run
+from torchloom_core.wire.actions import PauseRun
+from torchloom_core.wire.events import Output
+from torchloom_core.wire.messages import Pause
+from torchloom_core.wire.plans import Plan, missed_text
+
+PAUSING = "run"
+"""The target of a pause; a resume has another, so that it can end a pause that is being made."""
+
+RESUMING = "pause"
+
+_LASTS = "they go on by themselves once they hear nothing of this Weaver for 3 s"
+
+
+class PauseKind(ActionKind[PauseRun]):
+    """How it is made and held is in :mod:`~torchloom_core.kernel.dispatch.pause_hold`."""
+
+    message = PauseRun
+    deeds = (Pause,)
+    high_impact = True
+    all_or_none = True
+
+    def target(self, action: PauseRun) -> str:
+        """Return the run."""
+        del action
+        return PAUSING
+
+    def obstacle(self, action: PauseRun, run: Run) -> str:
+        """Refuse a second pause, and one of nobody."""
+        del action
+        if run.pauses.verdict:
+            return "the run is paused already; resume it first"
+        if run.plans.on(RESUMING):
+            return "the run is just being resumed"
+        return "" if run.rows_in("training", "paused") else "no worker is training"
+
+    def stages(self, action: PauseRun, run: Run) -> Stages:
+        """Return the one stage, also of those that were let go just now.
+
+        Their telemetry says that a moment later.
+        """
+        del action
+        return Stages((run.stage(run.rows_in("training", "paused"), Pause()),))
+
+    def begin(self, plan: Plan, run: Run) -> list[Output]:
+        """Expect all of them to pause."""
+        run.pauses.make(plan.verdict, [worker for worker, _ in plan.stages[0].lives])
+        return []
+
+    def trouble(self, plan: Plan, run: Run) -> str:
+        """Return who did not pause, or at another step."""
+        return missed_text(plan) if plan.missed else run.pauses.trouble(run.now_ns)
+
+    def end(self, plan: Plan, trouble: str, run: Run) -> list[Output]:
+        """Put the pause in force, or call it off."""
+        del plan
+        return run.pauses.settle(trouble)
+
+    def restored(self, plan: Plan, run: Run) -> None:
+        """Give up a pause that was being made."""
+        run.pauses.make(plan.verdict, ())
+        run.pauses.give_up("the Weaver was started again before all had paused")
+
+    def summary(self, plan: Plan, run: Run) -> str:
+        """Return how many pause, at which step, and how that ends."""
+        at_step = run.pauses.step_text()
+        return f"{workers_text(plan)} paused{at_step}, until torchloom resume; {_LASTS}"
+
+    def wish(self, action: Mapping[str, Any]) -> str:
+        """Return ``pause``."""
+        del action
+        return "pause"

@@ -1,0 +1,102 @@
+"""The run as an action finds it: who trains, who stands by, what is under way and wanted."""
+
+from collections.abc import Iterable
+
+from torchloom_core.clock import SECOND_NS
+from torchloom_core.fleet.state import FleetState
+from torchloom_core.kernel.dispatch.commands import Commands
+from torchloom_core.kernel.dispatch.desired_knobs import DesiredKnobs
+from torchloom_core.kernel.dispatch.pause_hold import PauseHold
+from torchloom_core.kernel.dispatch.under_way import UnderWay
+from torchloom_core.suggest import nearest
+from torchloom_core.wire.messages import Deed
+from torchloom_core.wire.plans import Stage
+
+_LEAVING = frozenset({"gone", "left", "draining"})
+
+
+class Run:
+    """What the kinds of action may look at, and what they have kept.
+
+    Attributes
+    ----------
+    now_ns : int
+        Time of the input that the kernel is at; the kernel sets it.
+    stale_ns : int
+        After how long a worker that says nothing is silent.
+    """
+
+    def __init__(
+        self,
+        fleet: FleetState,
+        commands: Commands,
+        stale_after_s: float,
+    ) -> None:
+        self.fleet = fleet
+        self.commands = commands
+        self.plans = UnderWay()
+        self.pauses = PauseHold(fleet, stale_after_s)
+        self.desired = DesiredKnobs()
+        self.stale_ns = round(stale_after_s * SECOND_NS)
+        self.now_ns = 0
+
+    # --- who ---
+
+    def rows_in(self, *states: str) -> list[int]:
+        """Return the rows of the workers in one of the states."""
+        return [row for row, state in enumerate(self.fleet.state) if state in states]
+
+    def members(self, group: str) -> list[int]:
+        """Return the rows of a group that trains."""
+        return self.fleet.groups("training", "paused").get(group, [])
+
+    def standby_members(self, group: str) -> list[int]:
+        """Return the rows of a group that stands by."""
+        return self.fleet.groups("standby").get(group, [])
+
+    def stays(self, row: int) -> bool:
+        """Say whether the worker is neither gone nor on its way out."""
+        return self.fleet.state[row] not in _LEAVING
+
+    def training_groups(self) -> set[str]:
+        """Return the replica groups that train."""
+        return set(self.fleet.groups("training", "paused"))
+
+    def nodes(self) -> set[str]:
+        """Return every node that is known: workers sat there, or somebody told of a fault."""
+        known = {hello.node for hello in self.fleet.hello}
+        known.update(faults[0].node for faults in self.fleet.fault_log.faults_of.values())
+        return known - {""}
+
+    def reserved(self) -> set[str]:
+        """Return the stand-by workers that some plan has taken already."""
+        return {worker for plan in self.plans.table.values() for worker in plan.await_training}
+
+    # --- what a stage is made of ---
+
+    def stage(self, rows: Iterable[int], deed: Deed) -> Stage:
+        """Return the stage that tells the workers of these rows to do the deed."""
+        hello = self.fleet.hello
+        return Stage(
+            deed=deed, lives=tuple((hello[row].worker, hello[row].incarnation) for row in rows)
+        )
+
+    # --- obstacles that several kinds meet ---
+
+    def not_training(self, group: str) -> str:
+        """Return why the group cannot be acted on as one that trains, or nothing."""
+        if group in self.fleet.groups("training", "paused"):
+            return ""
+        rows = [row for row, hello in enumerate(self.fleet.hello) if hello.group == group]
+        if not rows:
+            known = {hello.group for hello in self.fleet.hello}
+            return f"no group is called {group!r}{nearest(group, known)}"
+        ended = all(map(self.fleet.is_over, rows))
+        return f"group {group} {'has ended' if ended else 'is not training'}"
+
+    def not_present(self, worker: str) -> str:
+        """Return why the worker cannot be acted on, or nothing."""
+        row = self.fleet.row_of.get(worker)
+        if row is None:
+            return f"no worker is called {worker!r}{nearest(worker, self.fleet.row_of)}"
+        return f"worker {worker} has ended" if self.fleet.state[row] == "gone" else ""

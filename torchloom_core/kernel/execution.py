@@ -1,0 +1,299 @@
+"""Carry out what was granted: plans of commands, stage by stage, and how they end.
+
+The kernel starts a plan for each granted verdict and advances all of them at every tick and
+ack. It is also the :class:`~torchloom_core.kernel.arbiter.rails.Situation` that the rails look at.
+What a plan is made of, and what is peculiar to it, its kind of action says.
+"""
+
+from collections.abc import Iterable, Set
+
+import msgspec
+
+from torchloom_core.clock import SECOND_NS
+from torchloom_core.kept import KeptTable
+from torchloom_core.kernel.actions.kinds import kind_of
+from torchloom_core.kernel.actions.pause import PAUSING
+from torchloom_core.kernel.actions.run import Run
+from torchloom_core.wire.actions import Action
+from torchloom_core.wire.events import Outcome, Output, Verdict
+from torchloom_core.wire.messages import RECONCILE, Command, Hello
+from torchloom_core.wire.plans import Plan, missed_text
+
+_NAMED = 20
+"""How many commands that were not applied an outcome names."""
+
+_WHY_CHARACTERS = 300
+
+
+class Stopped(msgspec.Struct, frozen=True, kw_only=True):
+    """The kill switch is on."""
+
+
+class Execution:
+    """Starts, advances and ends the plans of a run."""
+
+    def __init__(self, run: Run, deadline_s: float) -> None:
+        self._run = run
+        self._plans = run.plans
+        self._commands = run.commands
+        self._patience_ns = round(2 * deadline_s * SECOND_NS)
+        self.switch: KeptTable[Stopped] = KeptTable("actions")
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the kill switch is on."""
+        return "stopped" in self.switch
+
+    def stop(self) -> None:
+        """Throw the kill switch."""
+        self.switch["stopped"] = Stopped()
+
+    def resume(self) -> None:
+        """Release the kill switch."""
+        self.switch.pop("stopped", None)
+
+    # --- what the rails ask ---
+
+    def obstacle(self, action: Action) -> str:
+        """Return why the action cannot be carried out at all, or nothing."""
+        return kind_of(action).obstacle(action, self._run)
+
+    def in_progress(self, target: str) -> str:
+        """Return the verdict whose plan works on the target, or nothing."""
+        return self._plans.on(target)
+
+    def training_groups(self) -> set[str]:
+        """Return the replica groups that train."""
+        return self._run.training_groups()
+
+    def nodes(self) -> set[str]:
+        """Return every node that is known."""
+        return self._run.nodes()
+
+    def cordoned(self) -> Set[str]:
+        """Return the nodes on which nobody new is put."""
+        return self._run.fleet.cordons.nodes
+
+    def groups_in_motion(self) -> set[str]:
+        """Return the replica groups that some plan moves away."""
+        plans = self._plans.table.values()
+        return {group for plan in plans for group in kind_of(plan.action).moves(plan.action)}
+
+    # --- the life of a plan ---
+
+    def start(self, verdict: Verdict) -> list[Output]:
+        """Make a plan of a granted verdict and issue its first stage.
+
+        What needs no worker is done at once.
+        """
+        run, now_ns = self._run, self._run.now_ns
+        kind = kind_of(verdict.action)
+        stages, await_training = kind.stages(verdict.action, run)
+        plan = Plan(
+            verdict=verdict.proposal,
+            policy=verdict.policy,
+            action=verdict.action,
+            started_ns=now_ns,
+            deadline_ns=now_ns + self._patience_ns,
+            stages=stages,
+            await_training=await_training,
+        )
+        kind.at_once(plan.action, run.fleet.cordons, now_ns)
+        if not stages:
+            return [_outcome(plan, "done", kind.summary(plan, run), now_ns)]
+        self._plans.enter(plan, kind.target(plan.action))
+        outputs = self._call_off(*kind.calls_off(plan.action))
+        outputs += kind.begin(plan, run)
+        return outputs + self._issue_stage(plan)
+
+    def supersede(self, verdict: Verdict) -> list[Output]:
+        """Take back what is under way where a newer action of its kind takes its place.
+
+        What has reached its worker is applied before the newer one, or put right after it.
+        """
+        older = list(kind_of(verdict.action).superseded(verdict.action, self._run))
+        outputs = self._commands.recall_unreached(command.id for command in older)
+        for command in older:
+            self.settled(command, f"superseded by {verdict.proposal}")
+        causes = dict.fromkeys(command.cause for command in older)
+        return outputs + self._advance_each(causes)
+
+    def settled(self, command: Command, status: str, detail: str = "") -> None:
+        """Take note that a command has ended, and for the outcome why."""
+        pending = self._plans.open_of(command.cause)
+        if command.id not in pending:
+            return
+        pending.remove(command.id)
+        if status == "applied":
+            return
+        plan = self._plans.table[command.cause]
+        missed = plan.missed
+        if len(missed) < _NAMED:
+            why = f"{status}: {detail}" if detail else status
+            missed = {**missed, command.id: why[:_WHY_CHARACTERS]}
+        self._plans.table[plan.verdict] = msgspec.structs.replace(
+            plan, missed=missed, missed_count=plan.missed_count + 1
+        )
+
+    def advance_all(self) -> list[Output]:
+        """Issue the next stage of every plan that is ready for it, and end those that are over."""
+        return self._advance_each(list(self._plans.table))
+
+    def advance(self, verdict: str) -> list[Output]:
+        """Do the same for one plan and for those that wait for a stand-by."""
+        return self._advance_each([verdict, *self._plans.waiting])
+
+    def _advance_each(self, verdicts: Iterable[str]) -> list[Output]:
+        outputs: list[Output] = []
+        for verdict in verdicts:
+            if verdict in self._plans.table:
+                outputs += self._advance(self._plans.table[verdict])
+        return outputs
+
+    def _advance(self, plan: Plan) -> list[Output]:
+        trouble = kind_of(plan.action).trouble(plan, self._run)
+        if trouble:
+            return self._end(plan, trouble)
+        if self._plans.open_of(plan.verdict):
+            return []
+        if plan.missed:
+            return self._end(plan, missed_text(plan))
+        if not plan.stages:
+            return self._end(plan, "")
+        waits = [w for w in plan.await_training if not self._is_training(w)]
+        if waits:
+            gone = [w for w in waits if self._is_gone(w)]
+            if gone:
+                return self._end(plan, f"stand-by {', '.join(gone)} ended before it trained")
+            if self._run.now_ns > plan.deadline_ns:
+                return self._end(plan, f"stand-by {', '.join(waits)} did not train in time")
+            return []
+        gone = [w for w, incarnation in plan.stages[0].lives if self._is_gone(w, incarnation)]
+        if gone:
+            return self._end(plan, f"{', '.join(gone)} ended before its turn")
+        return self._issue_stage(plan)
+
+    def _issue_stage(self, plan: Plan) -> list[Output]:
+        outputs: list[Output] = []
+        issued: list[str] = []
+        stage = plan.stages[0]
+        for worker, incarnation in stage.lives:
+            command_id, given_out = self._commands.issue(
+                worker, incarnation, stage.deed, plan.verdict, self._run.now_ns
+            )
+            issued.append(command_id)
+            outputs += given_out
+        self._plans.opened(plan.verdict, issued)
+        self._plans.table[plan.verdict] = msgspec.structs.replace(
+            plan,
+            stages=plan.stages[1:],
+            commands=tuple(issued),
+            applied=plan.applied + len(plan.commands),
+        )
+        return outputs
+
+    def _end(self, plan: Plan, trouble: str) -> list[Output]:
+        run, kind = self._run, kind_of(plan.action)
+        still_open = self._plans.leave(plan, kind.target(plan.action))
+        outputs = kind.end(plan, trouble, run)
+        if not trouble:
+            return [*outputs, _outcome(plan, "done", kind.summary(plan, run), run.now_ns)]
+        if kind.all_or_none:
+            unsent = [command_id for command_id in plan.commands if command_id in still_open]
+            outputs += self._commands.recall_unreached(unsent)
+            return [*outputs, _outcome(plan, "undone", trouble, run.now_ns)]
+        applied = plan.applied + len(plan.commands) - plan.missed_count - len(still_open)
+        result = "partial" if applied > 0 else "undone"
+        return [*outputs, _outcome(plan, result, trouble, run.now_ns)]
+
+    def _call_off(self, target: str, why: str) -> list[Output]:
+        """End the plan that works on the target, if one does."""
+        plan = self._plans.table.get(self._plans.on(target))
+        return self._end(plan, why) if plan else []
+
+    def never_started(self, verdict: Verdict, why: str) -> Outcome:
+        """Return the outcome of what an earlier Weaver granted and never began."""
+        return Outcome(
+            verdict=verdict.proposal,
+            policy=verdict.policy,
+            action=verdict.action,
+            result="undone",
+            detail=why,
+            took_s=0.0,
+        )
+
+    def abandon_all(self, why: str) -> list[Output]:
+        """End every plan and the pause, and take back the commands that reached no worker."""
+        outputs = self._commands.recall_unreached(list(self._commands.flights))
+        outputs += self._call_off(PAUSING, why) + self._run.pauses.end(why)
+        for plan in list(self._plans.table.values()):
+            outputs += self._end(plan, why)
+        return outputs
+
+    def reconcile(self, hellos: Iterable[Hello]) -> list[Output]:
+        """Command the knobs of workers whose values are not what they should be."""
+        if self.stopped:
+            return []
+        fleet = self._run.fleet
+        outputs: list[Output] = []
+        for hello in hellos:
+            worker, row = hello.worker, fleet.row_of[hello.worker]
+            if fleet.is_over(row):
+                continue
+            on_the_way = self._commands.knobs_on_the_way(worker)
+            for deed in self._run.desired.missing(hello, fleet.knobs[row], fleet.knob_specs):
+                if deed.knob not in on_the_way:
+                    outputs += self._commands.issue(
+                        worker, hello.incarnation, deed, RECONCILE, self._run.now_ns
+                    )[1]
+        return outputs
+
+    def restore(self, plans: Iterable[Plan], commands: Iterable[Command], stopped: bool) -> None:
+        """Take over the plans that an earlier Weaver left, and the kill switch.
+
+        ``commands`` are those whose end is still to be told, whether or not they were sent. What
+        was begun by a clock that was ahead has as long from now on as it would have had.
+        """
+        open_of: dict[str, list[str]] = {}
+        for command in commands:
+            open_of.setdefault(command.cause, []).append(command.id)
+        for plan in plans:
+            kind = kind_of(plan.action)
+            ahead_ns = max(0, plan.started_ns - self._run.now_ns)
+            self._plans.enter(
+                msgspec.structs.replace(
+                    plan,
+                    started_ns=plan.started_ns - ahead_ns,
+                    deadline_ns=plan.deadline_ns - ahead_ns,
+                ),
+                kind.target(plan.action),
+            )
+            present = set(plan.commands).difference(plan.missed)
+            self._plans.opened(plan.verdict, present.intersection(open_of.get(plan.verdict, ())))
+            kind.restored(plan, self._run)
+        if stopped:
+            self.stop()
+
+    def _is_training(self, worker: str) -> bool:
+        row = self._run.fleet.row_of.get(worker)
+        return row is not None and self._run.fleet.state[row] == "training"
+
+    def _is_gone(self, worker: str, incarnation: int | None = None) -> bool:
+        """Say whether the worker, or this life of it, is known to have ended."""
+        fleet = self._run.fleet
+        row = fleet.row_of.get(worker)
+        if row is None:
+            return False
+        another = incarnation not in (None, fleet.hello[row].incarnation)
+        return another or fleet.state[row] == "gone"
+
+
+def _outcome(plan: Plan, result: str, detail: str, now_ns: int) -> Outcome:
+    return Outcome(
+        verdict=plan.verdict,
+        policy=plan.policy,
+        action=plan.action,
+        result=result,  # type: ignore[arg-type]
+        detail=detail,
+        took_s=(now_ns - plan.started_ns) / SECOND_NS,
+    )

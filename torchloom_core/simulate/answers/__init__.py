@@ -1,0 +1,1 @@
+"""What the fleet model does for each kind of action, one module each."""

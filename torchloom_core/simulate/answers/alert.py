@@ -1,0 +1,5 @@
+"""An alert on the fleet model: nobody there reads it."""
+
+from torchloom_core.simulate.answers.answer import Answer
+
+ANSWER = Answer()

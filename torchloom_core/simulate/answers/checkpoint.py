@@ -1,0 +1,14 @@
+"""A checkpoint on the fleet model: saved now, all work stopped meanwhile."""
+
+from torchloom_core.simulate.answers.answer import Answer
+from torchloom_core.simulate.model import FleetModel
+from torchloom_core.wire.messages import Checkpoint
+
+
+def save(model: FleetModel, deed: Checkpoint) -> str:
+    """Save, whichever group was told: the model's checkpoints are the run's."""
+    del deed
+    return model.save_checkpoint()
+
+
+ANSWER = Answer(of_run={Checkpoint: save})

@@ -1,0 +1,13 @@
+"""A cordon on the fleet model: the node is a spare or a stand-by only if nothing else is left."""
+
+from torchloom_core.simulate.answers.answer import Answer
+from torchloom_core.simulate.model import FleetModel
+from torchloom_core.wire.actions import CordonNode
+
+
+def avoid(model: FleetModel, action: CordonNode) -> None:
+    """Cordon the node."""
+    model.cordon(action.node)
+
+
+ANSWER = Answer(done=avoid)

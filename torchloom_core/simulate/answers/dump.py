@@ -1,0 +1,14 @@
+"""A dump on the fleet model: refused, a modelled worker has no stacks."""
+
+from torchloom_core.simulate.answers.answer import Answer
+from torchloom_core.simulate.model import FleetModel
+from torchloom_core.wire.messages import Dump
+
+
+def refuse(model: FleetModel, deed: Dump) -> str:
+    """Say why there is none."""
+    del model, deed
+    return "nothing can be collected from a worker that is only modelled"
+
+
+ANSWER = Answer(of_run={Dump: refuse})

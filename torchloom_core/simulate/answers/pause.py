@@ -1,0 +1,14 @@
+"""A pause on the fleet model: the run waits, once what is going on is over."""
+
+from torchloom_core.simulate.answers.answer import Answer
+from torchloom_core.simulate.model import FleetModel
+from torchloom_core.wire.messages import Pause
+
+
+def wait(model: FleetModel, deed: Pause) -> str:
+    """Pause the run."""
+    del deed
+    return model.pause()
+
+
+ANSWER = Answer(of_run={Pause: wait})

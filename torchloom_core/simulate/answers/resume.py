@@ -1,0 +1,14 @@
+"""A resume on the fleet model: the paused run goes on."""
+
+from torchloom_core.simulate.answers.answer import Answer
+from torchloom_core.simulate.model import FleetModel
+from torchloom_core.wire.messages import Resume
+
+
+def go_on(model: FleetModel, deed: Resume) -> str:
+    """Let the run go on."""
+    del deed
+    return model.resume()
+
+
+ANSWER = Answer(of_run={Resume: go_on})

@@ -1,0 +1,13 @@
+"""An uncordon on the fleet model: the node is used as any other."""
+
+from torchloom_core.simulate.answers.answer import Answer
+from torchloom_core.simulate.model import FleetModel
+from torchloom_core.wire.actions import UncordonNode
+
+
+def use_again(model: FleetModel, action: UncordonNode) -> None:
+    """Uncordon the node."""
+    model.uncordon(action.node)
+
+
+ANSWER = Answer(done=use_again)
