@@ -19,11 +19,11 @@ from mutation import Mutator, as_json
 from templates import RUN, events, telemetry
 
 from torchloom_core import cli
+from torchloom_core.activation.activation import activate
+from torchloom_core.activation.discovery import discover
 from torchloom_core.config.loading import load
 from torchloom_core.errors import TorchloomError
 from torchloom_core.kernel.kernel import Kernel
-from torchloom_core.kernel.plugins.activation import activate
-from torchloom_core.kernel.plugins.discovery import discover
 from torchloom_core.learning.fitted import load_fitted
 from torchloom_core.trajectory.layout import run_folder
 from torchloom_core.trajectory.writer import TrajectoryWriter

@@ -19,23 +19,26 @@ SCRATCH = ROOT / "build" / "mutants"
 
 CORE = "torchloom_core"
 MODULES = {
-    f"{CORE}/kernel.py": ("kernel", "weaver"),
-    f"{CORE}/operations.py": ("kernel", "weaver"),
-    f"{CORE}/pause_hold.py": ("kernel", "weaver"),
-    f"{CORE}/ledger.py": ("kernel", "weaver"),
+    f"{CORE}/kernel/kernel.py": ("kernel", "weaver"),
+    f"{CORE}/kernel/execution.py": ("kernel", "weaver"),
+    f"{CORE}/kernel/dispatch/pause_hold.py": ("kernel", "weaver"),
+    f"{CORE}/kernel/dispatch/commands.py": ("kernel", "weaver"),
     f"{CORE}/kept.py": ("kernel", "weaver"),
-    f"{CORE}/staging.py": ("kernel", "weaver"),
-    f"{CORE}/desired.py": ("kernel", "weaver"),
-    f"{CORE}/answers.py": ("kernel",),
-    f"{CORE}/arbiter/arbiter.py": ("arbiter", "kernel", "weaver"),
-    f"{CORE}/arbiter/rails.py": ("arbiter", "kernel"),
+    **{
+        f"{CORE}/kernel/actions/{kind}.py": ("kernel", "weaver")
+        for kind in ("checkpoint", "cordon", "drain", "knob", "migrate", "pause", "resume", "run")
+    },
+    f"{CORE}/kernel/dispatch/desired_knobs.py": ("kernel", "weaver"),
+    f"{CORE}/kernel/answers.py": ("kernel",),
+    f"{CORE}/kernel/arbiter/arbiter.py": ("kernel", "weaver"),
+    f"{CORE}/kernel/arbiter/rails.py": ("kernel",),
     f"{CORE}/weaver/outbox.py": ("weaver",),
     f"{CORE}/weaver/recovery.py": ("weaver", "kernel"),
-    f"{CORE}/weaver/desk.py": ("weaver",),
-    f"{CORE}/enrolment.py": ("bus/test_enrolment.py",),
-    f"{CORE}/credentials.py": ("bus/test_rights.py",),
-    f"{CORE}/rights.py": ("bus/test_rights.py",),
-    "torchloom_threadlet/trainer/command_inbox.py": ("threadlet/test_inbox.py",),
+    f"{CORE}/weaver/operator_service.py": ("weaver",),
+    f"{CORE}/transport/security/enrolment.py": ("transport/test_enrolment.py",),
+    f"{CORE}/transport/security/credentials.py": ("transport/test_rights.py",),
+    f"{CORE}/transport/security/rights.py": ("transport/test_rights.py",),
+    "torchloom_threadlet/trainer/command_inbox.py": ("threadlet/test_command_inbox.py",),
 }
 """Each module, and which tests are to notice what becomes of it."""
 

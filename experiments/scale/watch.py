@@ -9,13 +9,14 @@ import json
 import time
 from pathlib import Path
 
+from torchloom_core.activation.activation import activate
+from torchloom_core.activation.discovery import discover
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.loading import convert
 from torchloom_core.config.schema import Config
 from torchloom_core.kernel.kernel import Kernel
-from torchloom_core.kernel.plugins.activation import ActivePlugins, activate
-from torchloom_core.kernel.plugins.discovery import discover
 from torchloom_core.kernel.plugins.guard import RecordedGuard
+from torchloom_core.kernel.plugins.host import ActivePlugins
 from torchloom_core.trace.bundle.bundle import Bundle
 from torchloom_core.trace.feed.feed import Feed
 from torchloom_core.wire.events import Proposed, Tick

@@ -4,12 +4,12 @@ from typing import get_args
 import msgspec
 import pytest
 
+from torchloom_core.activation.activation import activate
+from torchloom_core.activation.discovery import discover
 from torchloom_core.config.loading import parse
 from torchloom_core.config.schema import ACTION_KINDS, ActionRule, Config, PolicySwitch
 from torchloom_core.config.template import template_text, write_template
 from torchloom_core.errors import ConfigError, StateError
-from torchloom_core.kernel.plugins.activation import activate
-from torchloom_core.kernel.plugins.discovery import discover
 
 
 def tables(cls: type[msgspec.Struct], name: str = "") -> dict[str, list[str]]:

@@ -16,12 +16,12 @@ from cyclopts.exceptions import MissingArgumentError
 from tests.docs.attached import attached
 from tests.docs.pages import PAGES, ROOT, blocks, headings, manual, prose, spans
 from torchloom_core import errors
+from torchloom_core.activation.activation import activate
+from torchloom_core.activation.discovery import ENTRY_POINT_GROUP, discover
 from torchloom_core.cli.app import app
 from torchloom_core.config.loading import parse
 from torchloom_core.config.schema import ACTION_KINDS, ActionRule, Arbiter, Breaker, Config
 from torchloom_core.kernel.arbiter.rails import PERSON_RAILS, POLICY_RAILS
-from torchloom_core.kernel.plugins.activation import activate
-from torchloom_core.kernel.plugins.discovery import ENTRY_POINT_GROUP, discover
 from torchloom_core.testing import PolicyContract, PredictorContract
 from torchloom_core.trajectory.summaries import KINDS
 from torchloom_core.weaver.operator_service import Desk

@@ -29,8 +29,7 @@ from torchloom_core.evaluate.goodput.arms import Arm, baselines, random_alarms
 from torchloom_core.evaluate.goodput.closed_loop import Driver
 from torchloom_core.evaluate.goodput.job import job_spec, kernel_config
 from torchloom_core.evaluate.goodput.run import play, plugins_of, simulate
-from torchloom_core.kernel.plugins.activation import ActivePlugins
-from torchloom_core.kernel.plugins.host import ActivePolicy
+from torchloom_core.kernel.plugins.host import ActivePlugins, ActivePolicy
 from torchloom_core.plugin import Need
 from torchloom_core.simulate.model import FleetModel
 from torchloom_core.simulate.scenario import Hit

@@ -5,10 +5,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from torchloom_core.activation.activation import activate
 from torchloom_core.config.loading import load
 from torchloom_core.evaluate.goodput.job import paid_nodes
 from torchloom_core.evaluate.goodput.run import installed
-from torchloom_core.kernel.plugins.activation import activate
 from torchloom_core.trace.importers.infinitehbd import NODES
 
 HERE = Path(__file__).parents[2] / "experiments" / "goodput_2048"

@@ -5,11 +5,11 @@ import pytest
 
 from tests.evaluate.traces import HOUR_NS, write_bundle
 from tests.fitting.plugins import Blind, Heat, Quiet, info, saying, warm
+from torchloom_core.activation.discovery import discover
 from torchloom_core.errors import ConfigError, PluginError, TraceError
 from torchloom_core.evaluate.forecasts.altered_future import OtherFuture
 from torchloom_core.fitting.fit import fit
 from torchloom_core.fitting.stages import FitSettings
-from torchloom_core.kernel.plugins.discovery import discover
 from torchloom_core.learning.card import to_markdown
 from torchloom_core.plugin import Hazard
 

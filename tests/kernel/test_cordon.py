@@ -20,7 +20,7 @@ from tests.kernel.runs import (
 )
 from torchloom_core.clock import SECOND_NS, moment_text
 from torchloom_core.config.schema import Config
-from torchloom_core.kernel.plugins.activation import ActivePlugins
+from torchloom_core.kernel.plugins.host import ActivePlugins
 from torchloom_core.trajectory.reader import lives
 from torchloom_core.trajectory.replay import replay
 from torchloom_core.trajectory.summaries import summarise

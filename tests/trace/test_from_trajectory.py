@@ -19,8 +19,8 @@ from torchloom_core.config.loading import parse
 from torchloom_core.config.schema import Config
 from torchloom_core.errors import StateError, TraceError
 from torchloom_core.kernel.kernel import Kernel
-from torchloom_core.kernel.plugins.activation import ActivePlugins
 from torchloom_core.kernel.plugins.guard import RecordedGuard
+from torchloom_core.kernel.plugins.host import ActivePlugins
 from torchloom_core.plugin import FleetView, Need
 from torchloom_core.trace.bundle.bundle import Bundle
 from torchloom_core.trace.feed.feed import Feed

@@ -5,7 +5,7 @@ import signal
 import pytest
 
 from torchloom_core.config.loading import parse
-from torchloom_core.kernel.plugins.activation import ActivePlugins
+from torchloom_core.kernel.plugins.host import ActivePlugins
 from torchloom_core.weaver import run
 
 

@@ -14,7 +14,7 @@ import pytest
 from torchloom_core.config.loading import parse
 from torchloom_core.errors import BrokerError, KernelFailure, StateError, SupersededError
 from torchloom_core.kernel.kernel import Kernel
-from torchloom_core.kernel.plugins.activation import ActivePlugins
+from torchloom_core.kernel.plugins.host import ActivePlugins
 from torchloom_core.trajectory.layout import run_folder
 from torchloom_core.trajectory.reader import lives
 from torchloom_core.transport import NatsBus, connection

@@ -4,7 +4,7 @@ import msgspec
 
 from tests.kernel.runs import Run, hello, make_kernel, three_groups
 from torchloom_core.config.schema import Config
-from torchloom_core.kernel.plugins.activation import ActivePlugins
+from torchloom_core.kernel.plugins.host import ActivePlugins
 from torchloom_core.weaver.status import describe, describe_knobs
 from torchloom_core.wire.actions import ChangeKnob, DrainGroup
 from torchloom_core.wire.codec import MAX_MESSAGE_BYTES, encode

@@ -84,10 +84,10 @@ def fit(
     config
         Config file; torchloom.toml in this folder unless given.
     """
+    from torchloom_core.activation.discovery import discover
     from torchloom_core.cli.moments import moment_ns
     from torchloom_core.fitting.fit import fit as fit_model
     from torchloom_core.fitting.stages import FitSettings
-    from torchloom_core.kernel.plugins.discovery import discover
     from torchloom_core.learning.model import SUFFIX, refuse_place
     from torchloom_core.trace.bundle.bundle import Bundle
 

@@ -8,7 +8,7 @@ from torchloom_core.config.loading import load
 from torchloom_core.config.schema import Config
 
 if TYPE_CHECKING:
-    from torchloom_core.kernel.plugins.discovery import PluginInfo
+    from torchloom_core.activation.discovery import PluginInfo
 
 
 def plugins(*, config: ConfigPath = None, json: AsJson = False) -> int:
@@ -21,7 +21,7 @@ def plugins(*, config: ConfigPath = None, json: AsJson = False) -> int:
     config
         Config file; torchloom.toml in this folder unless given.
     """
-    from torchloom_core.kernel.plugins.discovery import discover
+    from torchloom_core.activation.discovery import discover
 
     settings = load(config)
     rows = [_describe(info, settings) for info in discover()]

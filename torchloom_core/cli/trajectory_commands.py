@@ -152,9 +152,9 @@ def _root(root: Path | None, config: Path | None) -> Path:
 
 
 def _make_kernel(life: "Life") -> Any:
+    from torchloom_core.activation.activation import activate
+    from torchloom_core.activation.discovery import discover
     from torchloom_core.kernel.kernel import Kernel
-    from torchloom_core.kernel.plugins.activation import activate
-    from torchloom_core.kernel.plugins.discovery import discover
     from torchloom_core.kernel.plugins.guard import RecordedGuard
 
     plugins = activate(life.config, discover(), str(life.folder))

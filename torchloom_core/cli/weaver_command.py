@@ -20,8 +20,8 @@ def weaver(*, config: ConfigPath = None) -> None:
     config
         Config file; torchloom.toml in this folder unless given.
     """
-    from torchloom_core.kernel.plugins.activation import activate
-    from torchloom_core.kernel.plugins.discovery import discover
+    from torchloom_core.activation.activation import activate
+    from torchloom_core.activation.discovery import discover
     from torchloom_core.weaver import run
 
     settings = load(config)

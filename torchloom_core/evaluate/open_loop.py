@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from msgspec.structs import replace
 
+from torchloom_core.activation.activation import activate
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.schema import Config
 from torchloom_core.evaluate.forecasts.alarms import told
@@ -23,10 +24,10 @@ from torchloom_core.evaluate.goodput.run import installed
 from torchloom_core.evaluate.results import ReplayedPolicy
 from torchloom_core.kernel.actions.kinds import kind_of
 from torchloom_core.kernel.kernel import Kernel
-from torchloom_core.kernel.plugins.activation import ActivePlugins, activate
 from torchloom_core.kernel.plugins.guard import RecordedGuard
-from torchloom_core.kernel.plugins.host import run_predictor
+from torchloom_core.kernel.plugins.host import ActivePlugins
 from torchloom_core.plugin.arrays import Ints
+from torchloom_core.plugin.forecasting import run_predictor
 from torchloom_core.trace.bundle.bundle import Bundle
 from torchloom_core.trace.bundle.schema import INPUTS
 from torchloom_core.trace.feed.feed import Feed

@@ -5,6 +5,7 @@ import math
 
 from msgspec.structs import replace
 
+from torchloom_core.activation.activation import activate
 from torchloom_core.clock import SECOND_NS, moment_text
 from torchloom_core.config.schema import Config
 from torchloom_core.errors import ConfigError
@@ -13,7 +14,7 @@ from torchloom_core.evaluate.goodput.candidates import Asked, forecasters
 from torchloom_core.evaluate.goodput.episode import DAY_NS, span_ns
 from torchloom_core.evaluate.goodput.job import ticking
 from torchloom_core.evaluate.goodput.run import Setting, installed
-from torchloom_core.kernel.plugins.activation import ActivePlugins, activate
+from torchloom_core.kernel.plugins.host import ActivePlugins
 from torchloom_core.plugin.outlook import UNSAVED_WORK
 from torchloom_core.trace.bundle.bundle import Bundle
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import msgspec
 
+from torchloom_core.activation.discovery import PluginInfo
 from torchloom_core.config.loading import convert
 from torchloom_core.errors import PluginError, TorchloomError
-from torchloom_core.kernel.plugins.discovery import PluginInfo
 from torchloom_core.plugin.api import Predictor
 from torchloom_core.plugin.contract import needs_problem, pace_problem
 from torchloom_core.plugin.foreign import one_line

@@ -8,13 +8,13 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from torchloom_core.activation.discovery import PluginInfo
 from torchloom_core.errors import PluginError, TraceError
 from torchloom_core.evaluate.forecasts.hindcasts import Progress
 from torchloom_core.evaluate.forecasts.leaks import refuse_foreknown
 from torchloom_core.fitting.build import build
 from torchloom_core.fitting.examples import Examples
 from torchloom_core.fitting.stages import FitSettings, Fitting, Said
-from torchloom_core.kernel.plugins.discovery import PluginInfo
 from torchloom_core.learning.card import Card
 from torchloom_core.learning.forecast_score import FEW, ForecastScore
 from torchloom_core.learning.model import Model, ModelInfo

@@ -100,7 +100,7 @@ class Execution:
         )
         kind.at_once(plan.action, run.fleet.cordons, now_ns)
         if not stages:
-            return [_outcome(plan, "done", kind.summary(plan, run), now_ns)]
+            return [_outcome(plan, "done", kind.summary(plan.action, plan, run), now_ns)]
         self._plans.enter(plan, kind.target(plan.action))
         outputs = self._call_off(*kind.calls_off(plan.action))
         outputs += kind.begin(plan, run)
@@ -197,7 +197,10 @@ class Execution:
         still_open = self._plans.leave(plan, kind.target(plan.action))
         outputs = kind.end(plan, trouble, run)
         if not trouble:
-            return [*outputs, _outcome(plan, "done", kind.summary(plan, run), run.now_ns)]
+            return [
+                *outputs,
+                _outcome(plan, "done", kind.summary(plan.action, plan, run), run.now_ns),
+            ]
         if kind.all_or_none:
             unsent = [command_id for command_id in plan.commands if command_id in still_open]
             outputs += self._commands.recall_unreached(unsent)

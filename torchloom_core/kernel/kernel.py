@@ -23,9 +23,8 @@ from torchloom_core.kernel.arbiter.arbiter import Candidate
 from torchloom_core.kernel.dispatch.commands import Commands
 from torchloom_core.kernel.execution import Execution
 from torchloom_core.kernel.forecasts import Forecasts
-from torchloom_core.kernel.plugins.activation import ActivePlugins
 from torchloom_core.kernel.plugins.guard import Guard
-from torchloom_core.kernel.plugins.host import PolicyHost
+from torchloom_core.kernel.plugins.host import ActivePlugins, PolicyHost
 from torchloom_core.kernel.run_end import RunEnd
 from torchloom_core.plugin.view import FleetView, Need
 from torchloom_core.wire.actions import Action

@@ -1,4 +1,4 @@
-"""What a plugin must be like to be taken in; :mod:`torchloom_core.kernel.plugins.discovery` asks.
+"""What a plugin must be like to be taken in; :mod:`torchloom_core.activation.discovery` asks.
 
 Each function names the first rule that is broken, in one line.
 """

@@ -17,7 +17,7 @@ from torchloom_core.clock import SystemClock
 from torchloom_core.config.schema import Config
 from torchloom_core.errors import KernelFailure, StateError, SupersededError, TorchloomError
 from torchloom_core.kernel.kernel import Kernel
-from torchloom_core.kernel.plugins.activation import ActivePlugins
+from torchloom_core.kernel.plugins.host import ActivePlugins
 from torchloom_core.plain_text import Complaints
 from torchloom_core.trajectory.reader import Recorded
 from torchloom_core.trajectory.summaries import summarise

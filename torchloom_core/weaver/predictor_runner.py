@@ -5,8 +5,8 @@ import threading
 import time
 from contextlib import suppress
 
-from torchloom_core.kernel.plugins.host import run_predictor
 from torchloom_core.plugin.api import Predictor
+from torchloom_core.plugin.forecasting import run_predictor
 from torchloom_core.plugin.view import FleetView
 from torchloom_core.wire.events import Forecast, PredictorFailed
 

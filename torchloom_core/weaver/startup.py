@@ -14,7 +14,7 @@ from typing import Any
 from torchloom_core.clock import SystemClock
 from torchloom_core.config.schema import Config
 from torchloom_core.errors import BrokerError, OvertakenError, SupersededError
-from torchloom_core.kernel.plugins.activation import ActivePlugins
+from torchloom_core.kernel.plugins.host import ActivePlugins
 from torchloom_core.trajectory.layout import newest_epoch, run_folder
 from torchloom_core.trajectory.writer import TrajectoryWriter
 from torchloom_core.transport import NatsBus

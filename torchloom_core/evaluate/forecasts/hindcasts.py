@@ -10,9 +10,9 @@ from torchloom_core.config.schema import Costs
 from torchloom_core.errors import PluginError
 from torchloom_core.evaluate.forecasts.alarms import Judged
 from torchloom_core.evaluate.forecasts.labels import Task, incidents, outcomes
-from torchloom_core.kernel.plugins.host import run_predictor
 from torchloom_core.plugin.api import Learner, Predictor
 from torchloom_core.plugin.arrays import Floats, Ints
+from torchloom_core.plugin.forecasting import run_predictor
 from torchloom_core.trace.bundle.bundle import Bundle
 from torchloom_core.trace.feed.views import views
 from torchloom_core.trace.feed.watched import Watched, watch

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 from msgspec.structs import replace
 
+from torchloom_core.activation.activation import activate
 from torchloom_core.config.schema import Config
 from torchloom_core.errors import PluginError, TraceError
 from torchloom_core.evaluate.forecasts.alarms import Judged, threshold_for
@@ -23,7 +24,6 @@ from torchloom_core.evaluate.forecasts.leaks import refuse_future, refuse_traine
 from torchloom_core.evaluate.forecasts.scores import score
 from torchloom_core.evaluate.goodput.candidates import Forecaster
 from torchloom_core.evaluate.goodput.run import installed
-from torchloom_core.kernel.plugins.activation import activate
 from torchloom_core.learning.forecast_score import ForecastScore
 from torchloom_core.learning.model import Model
 from torchloom_core.learning.skill import RANDOM, with_skill

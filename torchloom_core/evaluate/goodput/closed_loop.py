@@ -22,9 +22,9 @@ from torchloom_core.evaluate.results import TimelineEntry
 from torchloom_core.fleet.sample_table import SampleTable
 from torchloom_core.kernel.actions.kinds import kind_of, target_of
 from torchloom_core.kernel.kernel import Kernel
-from torchloom_core.kernel.plugins.activation import ActivePlugins
 from torchloom_core.kernel.plugins.guard import RecordedGuard
-from torchloom_core.kernel.plugins.host import run_predictor
+from torchloom_core.kernel.plugins.host import ActivePlugins
+from torchloom_core.plugin.forecasting import run_predictor
 from torchloom_core.plugin.outlook import UNSAVED_WORK
 from torchloom_core.simulate.answers.answers import ANSWERS
 from torchloom_core.simulate.model import FleetModel

@@ -11,10 +11,10 @@ from typing import Literal
 import msgspec
 import numpy as np
 
+from torchloom_core.activation.discovery import PluginInfo
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.evaluate.goodput.arms import FORETOLD
 from torchloom_core.evaluate.goodput.episode import rng
-from torchloom_core.kernel.plugins.discovery import PluginInfo
 from torchloom_core.plugin.api import Hazard
 from torchloom_core.plugin.view import FleetView, Need
 from torchloom_core.simulate.model import FleetModel

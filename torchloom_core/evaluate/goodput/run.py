@@ -11,6 +11,8 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from torchloom_core.activation.activation import activate
+from torchloom_core.activation.discovery import PluginInfo, discover
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.schema import Config
 from torchloom_core.evaluate.goodput.arms import Arm
@@ -19,8 +21,7 @@ from torchloom_core.evaluate.goodput.episode import Scene, Unknown, scene
 from torchloom_core.evaluate.goodput.job import job_spec, kernel_config
 from torchloom_core.evaluate.goodput.oracles import FORETOLD_INFO, Foretold, know_it_all
 from torchloom_core.evaluate.results import RunResult, TimelineEntry
-from torchloom_core.kernel.plugins.activation import ActivePlugins, activate
-from torchloom_core.kernel.plugins.discovery import PluginInfo, discover
+from torchloom_core.kernel.plugins.host import ActivePlugins
 from torchloom_core.simulate.model import FleetModel
 from torchloom_core.simulate.records import Result
 from torchloom_core.simulate.scenario import JobSpec

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from torchloom_core.kernel.actions.kind import ActionKind, Stages, Subject
+from torchloom_core.kernel.actions.kind import ActionKind, Stages
 from torchloom_core.kernel.actions.run import Run
 from torchloom_core.wire.actions import Alert
 from torchloom_core.wire.plans import Plan
@@ -21,24 +21,17 @@ class AlertKind(ActionKind[Alert]):
         """Return the worker, apart from what else is done to it."""
         return f"alert:{action.worker}"
 
-    def subject(self, action: Alert) -> Subject:
-        """Return the worker."""
-        return Subject(worker=action.worker)
-
     def obstacle(self, action: Alert, run: Run) -> str:
         """Refuse a worker that is not there."""
         return run.not_present(action.worker)
 
     def stages(self, action: Alert, run: Run) -> Stages:
         """Return nothing: no worker is told."""
-        del action, run
         return Stages()
 
-    def summary(self, plan: Plan, run: Run) -> str:
+    def summary(self, action: Alert, plan: Plan, run: Run) -> str:
         """Return what people are told."""
-        del run
-        assert isinstance(plan.action, Alert)
-        return plan.action.text
+        return action.text
 
     def wish(self, action: Mapping[str, Any]) -> str:
         """Return ``alert on g0-0: too hot``."""

@@ -1,9 +1,6 @@
 """Checkpoint: workers save at their next step boundary."""
 
-from collections.abc import Mapping
-from typing import Any
-
-from torchloom_core.kernel.actions.kind import ActionKind, Stages, Subject, workers_text
+from torchloom_core.kernel.actions.kind import ActionKind, Stages, workers_text
 from torchloom_core.kernel.actions.run import Run
 from torchloom_core.wire.actions import SaveCheckpoint
 from torchloom_core.wire.messages import Checkpoint
@@ -18,12 +15,7 @@ class CheckpointKind(ActionKind[SaveCheckpoint]):
 
     def target(self, action: SaveCheckpoint) -> str:
         """Return the one target of all checkpoints."""
-        del action
         return "checkpoint"
-
-    def subject(self, action: SaveCheckpoint) -> Subject:
-        """Return the group that saves, or the run."""
-        return Subject(group=action.group or "")
 
     def obstacle(self, action: SaveCheckpoint, run: Run) -> str:
         """Refuse where nobody can save."""
@@ -38,15 +30,9 @@ class CheckpointKind(ActionKind[SaveCheckpoint]):
         """Return the one stage of all that save."""
         return Stages((run.stage(_savers(action.group, run), Checkpoint()),))
 
-    def summary(self, plan: Plan, run: Run) -> str:
+    def summary(self, action: SaveCheckpoint, plan: Plan, run: Run) -> str:
         """Return how many saved."""
-        del run
         return f"saved by {workers_text(plan)}"
-
-    def wish(self, action: Mapping[str, Any]) -> str:
-        """Return ``checkpoint`` or ``checkpoint group g1``."""
-        group = action.get("group")
-        return f"checkpoint group {group}" if isinstance(group, str) else "checkpoint"
 
 
 def _savers(group: str | None, run: Run) -> list[int]:

@@ -5,7 +5,7 @@ from typing import Any
 
 from torchloom_core.clock import SECOND_NS, moment_text
 from torchloom_core.fleet.cordons import Cordons
-from torchloom_core.kernel.actions.kind import ActionKind, Stages, Subject
+from torchloom_core.kernel.actions.kind import ActionKind, Stages
 from torchloom_core.kernel.actions.run import Run
 from torchloom_core.suggest import nearest
 from torchloom_core.wire.actions import CordonNode
@@ -21,10 +21,6 @@ class CordonKind(ActionKind[CordonNode]):
     def target(self, action: CordonNode) -> str:
         """Return the node."""
         return f"node:{action.node}"
-
-    def subject(self, action: CordonNode) -> Subject:
-        """Return the node."""
-        return Subject(node=action.node)
 
     def cordons(self, action: CordonNode) -> frozenset[str]:
         """Return the node."""
@@ -45,18 +41,15 @@ class CordonKind(ActionKind[CordonNode]):
 
     def stages(self, action: CordonNode, run: Run) -> Stages:
         """Return nothing: no worker is told."""
-        del action, run
         return Stages()
 
     def at_once(self, action: CordonNode, cordons: Cordons, now_ns: int) -> None:
         """Cordon the node."""
         cordons.add(action.node, action.lasts_s, now_ns)
 
-    def summary(self, plan: Plan, run: Run) -> str:
+    def summary(self, action: CordonNode, plan: Plan, run: Run) -> str:
         """Return which node, and for how long."""
-        del run
-        assert isinstance(plan.action, CordonNode)
-        return f"nobody new is put on {plan.action.node}{_for(plan.action.lasts_s)}"
+        return f"nobody new is put on {action.node}{_for(action.lasts_s)}"
 
     def wish(self, action: Mapping[str, Any]) -> str:
         """Return ``cordon node n7 for 3600 s``."""

@@ -1,9 +1,6 @@
 """Drain: a group leaves at a step boundary, without a replacement."""
 
-from collections.abc import Mapping
-from typing import Any
-
-from torchloom_core.kernel.actions.kind import ActionKind, Stages, Subject, group_target
+from torchloom_core.kernel.actions.kind import ActionKind, Stages, group_target
 from torchloom_core.kernel.actions.run import Run
 from torchloom_core.wire.actions import DrainGroup
 from torchloom_core.wire.messages import Drain
@@ -16,23 +13,13 @@ class DrainKind(ActionKind[DrainGroup]):
     message = DrainGroup
     deeds = (Drain,)
     high_impact = True
+    moves_group = True
+    without_replacement = True
     is_alarm = True
 
     def target(self, action: DrainGroup) -> str:
         """Return the group that leaves."""
         return group_target(action.group)
-
-    def subject(self, action: DrainGroup) -> Subject:
-        """Return the group that leaves."""
-        return Subject(group=action.group)
-
-    def moves(self, action: DrainGroup) -> frozenset[str]:
-        """Return the group that leaves."""
-        return frozenset({action.group})
-
-    def takes(self, action: DrainGroup) -> frozenset[str]:
-        """Return the group that leaves: nobody takes its place."""
-        return frozenset({action.group})
 
     def obstacle(self, action: DrainGroup, run: Run) -> str:
         """Refuse to drain who neither trains nor stands by, or is about to join."""
@@ -47,12 +34,6 @@ class DrainKind(ActionKind[DrainGroup]):
         rows = run.members(action.group) or run.standby_members(action.group)
         return Stages((run.stage(rows, Drain()),))
 
-    def summary(self, plan: Plan, run: Run) -> str:
+    def summary(self, action: DrainGroup, plan: Plan, run: Run) -> str:
         """Return who went."""
-        del run
-        assert isinstance(plan.action, DrainGroup)
-        return f"{plan.action.group} drained"
-
-    def wish(self, action: Mapping[str, Any]) -> str:
-        """Return ``drain group g1``."""
-        return f"drain group {action['group']}"
+        return f"{action.group} drained"

@@ -1,9 +1,6 @@
 """Dump: collect a worker's stacks and, where there is one, the Flight Recorder's dump."""
 
-from collections.abc import Mapping
-from typing import Any
-
-from torchloom_core.kernel.actions.kind import ActionKind, Stages, Subject
+from torchloom_core.kernel.actions.kind import ActionKind, Stages
 from torchloom_core.kernel.actions.run import Run
 from torchloom_core.wire.actions import CollectDump
 from torchloom_core.wire.messages import Dump
@@ -22,10 +19,6 @@ class DumpKind(ActionKind[CollectDump]):
         """Return the worker, apart from what else is done to it."""
         return f"dump:{action.worker}"
 
-    def subject(self, action: CollectDump) -> Subject:
-        """Return the worker."""
-        return Subject(worker=action.worker)
-
     def obstacle(self, action: CollectDump, run: Run) -> str:
         """Refuse a worker that is not there."""
         return run.not_present(action.worker)
@@ -34,14 +27,8 @@ class DumpKind(ActionKind[CollectDump]):
         """Return the one command."""
         return Stages((run.stage([run.fleet.row_of[action.worker]], Dump()),))
 
-    def summary(self, plan: Plan, run: Run) -> str:
+    def summary(self, action: CollectDump, plan: Plan, run: Run) -> str:
         """Return where the dump is."""
-        del run
-        assert isinstance(plan.action, CollectDump)
-        worker = plan.action.worker
+        worker = action.worker
         show = f"torchloom trajectory show --kind note --worker {worker} --json"
         return f"the dump of {worker} is a note in the trajectory: {show}"
-
-    def wish(self, action: Mapping[str, Any]) -> str:
-        """Return ``dump g0-0``."""
-        return f"dump {action['worker']}"

@@ -49,6 +49,8 @@ class ActionKind(ABC, Generic[A]):
         What workers may be told by its stages.
     high_impact : bool
         Whether it takes GPUs out of a run, if only for a moment: the circuit breaker counts it.
+    moves_group, without_replacement : bool
+        Whether its group does not train meanwhile; and whether nobody takes the group's place.
     changes_run : bool
         Whether it does anything to a run.
     is_free : bool
@@ -64,6 +66,8 @@ class ActionKind(ABC, Generic[A]):
     message: ClassVar[type[Any]]
     deeds: ClassVar[tuple[type[Deed], ...]] = ()
     high_impact: ClassVar[bool] = False
+    moves_group: ClassVar[bool] = False
+    without_replacement: ClassVar[bool] = False
     changes_run: ClassVar[bool] = True
     is_free: ClassVar[bool] = False
     is_alarm: ClassVar[bool] = False
@@ -77,23 +81,19 @@ class ActionKind(ABC, Generic[A]):
         """Return what the action acts on; two actions on one target are in conflict."""
 
     def subject(self, action: A) -> Subject:
-        """Return what the action is about, as people see it."""
-        del action
-        return Subject()
+        """Return what the action is about: what its fields of these names say."""
+        return Subject(*(getattr(action, name, None) or "" for name in Subject._fields))
 
     def moves(self, action: A) -> frozenset[str]:
         """Return the replica groups that do not train while it is under way."""
-        del action
-        return frozenset()
+        return frozenset({self.subject(action).group}) if self.moves_group else frozenset()
 
     def takes(self, action: A) -> frozenset[str]:
-        """Return the replica groups of which nobody takes the place afterwards."""
-        del action
-        return frozenset()
+        """Return the replica groups whose place nobody takes afterwards."""
+        return self.moves(action) if self.without_replacement else frozenset()
 
     def cordons(self, action: A) -> frozenset[str]:
         """Return the nodes on which nobody new is put from then on."""
-        del action
         return frozenset()
 
     # --- before it is begun ---
@@ -104,7 +104,6 @@ class ActionKind(ABC, Generic[A]):
 
     def doubt(self, action: A, run: Run) -> str:
         """Return why it may be a slip of a person's finger although it is possible, or nothing."""
-        del action, run
         return ""
 
     # --- how it is carried out ---
@@ -115,56 +114,50 @@ class ActionKind(ABC, Generic[A]):
 
     def at_once(self, action: A, cordons: Cordons, now_ns: int) -> None:
         """Do what the Weaver does without any worker, when it is granted or read from a record."""
-        del action, cordons, now_ns
 
     def granted(self, action: A, run: Run) -> list[Output]:
         """Keep what is wanted from now on, and return what is to be told of it."""
-        del action, run
         return []
 
     def superseded(self, action: A, run: Run) -> Iterable[Command]:
         """Return the commands under way whose place it takes."""
-        del action, run
         return ()
 
     def calls_off(self, action: A) -> tuple[str, str]:
         """Return the target whose plan ends when this one begins, and why; empty if none does."""
-        del action
         return "", ""
 
     def begin(self, plan: Plan, run: Run) -> list[Output]:
         """Take note that the plan begins, before its first commands."""
-        del plan, run
         return []
 
     def trouble(self, plan: Plan, run: Run) -> str:
         """Return why the plan must end although commands of it are open, or nothing."""
-        del plan, run
         return ""
 
     def end(self, plan: Plan, trouble: str, run: Run) -> list[Output]:
         """Take note that the plan has ended, for ``trouble`` if there was any."""
-        del plan, trouble, run
         return []
 
     def restored(self, plan: Plan, run: Run) -> None:
         """Take note of a plan that an earlier Weaver left."""
-        del plan, run
 
     def undone(self, action: A, run: Run) -> list[Output]:
         """Forget what :meth:`granted` kept, since nobody did it."""
-        del action, run
         return []
 
     # --- in words ---
 
     @abstractmethod
-    def summary(self, plan: Plan, run: Run) -> str:
+    def summary(self, action: A, plan: Plan, run: Run) -> str:
         """Return what was done, for the outcome."""
 
-    @abstractmethod
     def wish(self, action: Mapping[str, Any]) -> str:
         """Return the action in a few words, from what a record holds of it."""
+        about = action.get("worker") or " ".join(
+            f"{name} {action[name]}" for name in ("group", "node") if action.get(name)
+        )
+        return f"{action['kind']} {about}".rstrip()
 
 
 def group_target(group: str) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from torchloom_core.errors import KnobError
-from torchloom_core.kernel.actions.kind import ActionKind, Stages, Subject, workers_text
+from torchloom_core.kernel.actions.kind import ActionKind, Stages, workers_text
 from torchloom_core.kernel.actions.run import Run
 from torchloom_core.suggest import listed
 from torchloom_core.wire.actions import ChangeKnob
@@ -26,10 +26,6 @@ class KnobKind(ActionKind[ChangeKnob]):
     def target(self, action: ChangeKnob) -> str:
         """Return the knob."""
         return f"knob:{action.knob}"
-
-    def subject(self, action: ChangeKnob) -> Subject:
-        """Return the worker whose knob it is, or the run."""
-        return Subject(worker=action.worker or "")
 
     def obstacle(self, action: ChangeKnob, run: Run) -> str:
         """Refuse a knob that nobody has, and a value that it does not take."""
@@ -75,9 +71,8 @@ class KnobKind(ActionKind[ChangeKnob]):
         """Want the value no more."""
         return [*run.desired.withdraw(action)]
 
-    def summary(self, plan: Plan, run: Run) -> str:
+    def summary(self, action: ChangeKnob, plan: Plan, run: Run) -> str:
         """Return the value, how many have it, and who was left out."""
-        action = plan.action
         assert isinstance(action, ChangeKnob)
         done = f"{action.knob} = {action.value!r} on {workers_text(plan)}"
         return ", ".join(filter(None, [done, _left_out(action, run)]))

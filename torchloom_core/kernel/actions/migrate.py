@@ -1,9 +1,6 @@
 """Migrate: a warm stand-by joins, then the group drains; make before break."""
 
-from collections.abc import Mapping
-from typing import Any
-
-from torchloom_core.kernel.actions.kind import ActionKind, Stages, Subject, group_target
+from torchloom_core.kernel.actions.kind import ActionKind, Stages, group_target
 from torchloom_core.kernel.actions.run import Run
 from torchloom_core.wire.actions import Migrate
 from torchloom_core.wire.messages import Drain, Join
@@ -16,19 +13,12 @@ class MigrateKind(ActionKind[Migrate]):
     message = Migrate
     deeds = (Join, Drain)
     high_impact = True
+    moves_group = True
     is_alarm = True
 
     def target(self, action: Migrate) -> str:
         """Return the group that leaves."""
         return group_target(action.group)
-
-    def subject(self, action: Migrate) -> Subject:
-        """Return the group that leaves."""
-        return Subject(group=action.group)
-
-    def moves(self, action: Migrate) -> frozenset[str]:
-        """Return the group that leaves."""
-        return frozenset({action.group})
 
     def obstacle(self, action: Migrate, run: Run) -> str:
         """Refuse where nobody could take the group's place."""
@@ -41,15 +31,9 @@ class MigrateKind(ActionKind[Migrate]):
         stages = (run.stage(standby, Join()), run.stage(run.members(action.group), Drain()))
         return Stages(stages, tuple(run.fleet.hello[row].worker for row in standby))
 
-    def summary(self, plan: Plan, run: Run) -> str:
+    def summary(self, action: Migrate, plan: Plan, run: Run) -> str:
         """Return who came and who went."""
-        del run
-        assert isinstance(plan.action, Migrate)
-        return f"{', '.join(plan.await_training)} joined, then {plan.action.group} drained"
-
-    def wish(self, action: Mapping[str, Any]) -> str:
-        """Return ``migrate group g1``."""
-        return f"migrate group {action['group']}"
+        return f"{', '.join(plan.await_training)} joined, then {action.group} drained"
 
 
 def _standby_for(group: str, run: Run) -> list[int]:

@@ -1,8 +1,5 @@
 """Pause: every training worker waits at its next step boundary, or none does."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from torchloom_core.kernel.actions.kind import ActionKind, Stages, workers_text
 from torchloom_core.kernel.actions.run import Run
 from torchloom_core.wire.actions import PauseRun
@@ -28,12 +25,10 @@ class PauseKind(ActionKind[PauseRun]):
 
     def target(self, action: PauseRun) -> str:
         """Return the run."""
-        del action
         return PAUSING
 
     def obstacle(self, action: PauseRun, run: Run) -> str:
         """Refuse a second pause, and one of nobody."""
-        del action
         if run.pauses.verdict:
             return "the run is paused already; resume it first"
         if run.plans.on(RESUMING):
@@ -45,7 +40,6 @@ class PauseKind(ActionKind[PauseRun]):
 
         Their telemetry says that a moment later.
         """
-        del action
         return Stages((run.stage(run.rows_in("training", "paused"), Pause()),))
 
     def begin(self, plan: Plan, run: Run) -> list[Output]:
@@ -59,7 +53,6 @@ class PauseKind(ActionKind[PauseRun]):
 
     def end(self, plan: Plan, trouble: str, run: Run) -> list[Output]:
         """Put the pause in force, or call it off."""
-        del plan
         return run.pauses.settle(trouble)
 
     def restored(self, plan: Plan, run: Run) -> None:
@@ -67,12 +60,7 @@ class PauseKind(ActionKind[PauseRun]):
         run.pauses.make(plan.verdict, ())
         run.pauses.give_up("the Weaver was started again before all had paused")
 
-    def summary(self, plan: Plan, run: Run) -> str:
+    def summary(self, action: PauseRun, plan: Plan, run: Run) -> str:
         """Return how many pause, at which step, and how that ends."""
         at_step = run.pauses.step_text()
         return f"{workers_text(plan)} paused{at_step}, until torchloom resume; {_LASTS}"
-
-    def wish(self, action: Mapping[str, Any]) -> str:
-        """Return ``pause``."""
-        del action
-        return "pause"

@@ -1,10 +1,7 @@
 """Uncordon: workers may be put on a node again."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from torchloom_core.fleet.cordons import Cordons
-from torchloom_core.kernel.actions.kind import ActionKind, Stages, Subject
+from torchloom_core.kernel.actions.kind import ActionKind, Stages
 from torchloom_core.kernel.actions.run import Run
 from torchloom_core.suggest import nearest
 from torchloom_core.wire.actions import UncordonNode
@@ -20,10 +17,6 @@ class UncordonKind(ActionKind[UncordonNode]):
         """Return the node."""
         return f"node:{action.node}"
 
-    def subject(self, action: UncordonNode) -> Subject:
-        """Return the node."""
-        return Subject(node=action.node)
-
     def obstacle(self, action: UncordonNode, run: Run) -> str:
         """Refuse a node that is not cordoned."""
         cordoned = run.fleet.cordons.nodes
@@ -33,20 +26,12 @@ class UncordonKind(ActionKind[UncordonNode]):
 
     def stages(self, action: UncordonNode, run: Run) -> Stages:
         """Return nothing: no worker is told."""
-        del action, run
         return Stages()
 
     def at_once(self, action: UncordonNode, cordons: Cordons, now_ns: int) -> None:
         """Take the cordon off."""
-        del now_ns
         cordons.lift(action.node)
 
-    def summary(self, plan: Plan, run: Run) -> str:
+    def summary(self, action: UncordonNode, plan: Plan, run: Run) -> str:
         """Return which node."""
-        del run
-        assert isinstance(plan.action, UncordonNode)
-        return f"{plan.action.node} may be used again"
-
-    def wish(self, action: Mapping[str, Any]) -> str:
-        """Return ``uncordon node n7``."""
-        return f"uncordon node {action['node']}"
+        return f"{action.node} may be used again"

@@ -1,20 +1,18 @@
-"""Call foreign policies and predictors so that none of them can harm the others.
+"""The active plugins; policies are called so that none of them can harm the others."""
 
-The kernel calls :class:`PolicyHost` once a tick; the Weaver calls :func:`run_predictor`.
-"""
-
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from torchloom_core.kernel.plugins.guard import OVERRAN, Guard, PolicyOverran
 from torchloom_core.plugin.api import Policy, Predictor
-from torchloom_core.plugin.contract import GarbageError, checked_hazard, checked_proposal
+from torchloom_core.plugin.contract import GarbageError, checked_proposal
 from torchloom_core.plugin.foreign import home_of, raised_in, shown
-from torchloom_core.plugin.view import FleetView
-from torchloom_core.wire.events import Forecast, PolicyFailed, PredictorFailed, Proposal
+from torchloom_core.plugin.view import FleetView, Need
+from torchloom_core.wire.events import PolicyFailed, PredictorFailed, Proposal
 
 MAX_PROPOSALS = 10_000
+DAY_S = 86_400.0
 
 
 @dataclass(frozen=True)
@@ -24,6 +22,28 @@ class ActivePolicy:
     name: str
     policy: Policy
     mode: Literal["act", "dry_run", "shadow"] = "act"
+
+
+@dataclass(frozen=True)
+class ActivePlugins:
+    """What the config switched on, and what it wanted but cannot have."""
+
+    policies: tuple[ActivePolicy, ...] = ()
+    predictors: Mapping[str, Predictor] = field(default_factory=dict)
+    failed: tuple[PolicyFailed | PredictorFailed, ...] = ()
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def needs(self) -> list[Need]:
+        """Every metric and window that some active plugin declared."""
+        policies = [need for active in self.policies for need in active.policy.needs]
+        return policies + [need for plugin in self.predictors.values() for need in plugin.needs]
+
+    @property
+    def fault_memory_s(self) -> float:
+        """How long faults must be remembered, seconds: a day, or what a plugin declared."""
+        plugins = [*(active.policy for active in self.policies), *self.predictors.values()]
+        return max([DAY_S, *(getattr(plugin, "fault_memory_s", 0.0) for plugin in plugins)])
 
 
 class PolicyHost:
@@ -75,31 +95,3 @@ def _collect(result: Any) -> list[Proposal]:
             raise GarbageError(f"need at most {MAX_PROPOSALS} proposals a tick, were more")
         wanted.append(checked_proposal(proposal))
     return wanted
-
-
-def run_predictor(
-    forecast_id: str,
-    name: str,
-    predictor: Predictor,
-    view: FleetView,
-    elapsed_s: Callable[[], float],
-) -> Forecast | PredictorFailed:
-    """Run one predictor on one view and check what it returns."""
-    try:
-        hazard = checked_hazard(predictor, view)
-    except KeyboardInterrupt:
-        raise
-    except GarbageError as error:
-        detail = f"{error} ({home_of(predictor, 'forecast')})"
-        return PredictorFailed(predictor=name, rule="garbage", detail=detail)
-    except BaseException as error:  # noqa: BLE001 - foreign code, which may call sys.exit
-        detail = raised_in(error, predictor, "forecast")
-        return PredictorFailed(predictor=name, rule="raised", detail=detail)
-    return Forecast(
-        id=forecast_id,
-        predictor=name,
-        horizon_s=float(predictor.horizon_s),
-        hazard=hazard.probability,
-        why={view.workers[row]: text for row, text in hazard.why.items()},
-        latency_s=elapsed_s(),
-    )

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from torchloom_core.kernel.plugins.host import run_predictor
 from torchloom_core.plugin import FleetView, Hazard
+from torchloom_core.plugin.forecasting import run_predictor
 from torchloom_core.testing import view_of
 from torchloom_core.wire.events import Forecast, PredictorFailed
 

@@ -2,15 +2,14 @@
 
 import logging
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
+from torchloom_core.activation.discovery import PluginInfo
+from torchloom_core.activation.settings import Place, check_predictors, check_skill, fitted
 from torchloom_core.config.loading import convert
 from torchloom_core.config.schema import Config, PolicySwitch
 from torchloom_core.errors import ConfigError, ModelError, PluginError
-from torchloom_core.kernel.plugins.discovery import PluginInfo
-from torchloom_core.kernel.plugins.host import ActivePolicy
-from torchloom_core.kernel.plugins.settings import Place, check_predictors, check_skill, fitted
+from torchloom_core.kernel.plugins.host import ActivePlugins, ActivePolicy
 from torchloom_core.plugin.api import Predictor
 from torchloom_core.plugin.contract import (
     MODEL,
@@ -20,35 +19,10 @@ from torchloom_core.plugin.contract import (
     pace_problem,
 )
 from torchloom_core.plugin.foreign import one_line
-from torchloom_core.plugin.view import Need
 from torchloom_core.suggest import nearest
 from torchloom_core.wire.events import PolicyFailed, PredictorFailed
 
 log = logging.getLogger(__name__)
-
-DAY_S = 86_400.0
-
-
-@dataclass(frozen=True)
-class ActivePlugins:
-    """What the config switched on, and what it wanted but cannot have."""
-
-    policies: tuple[ActivePolicy, ...] = ()
-    predictors: Mapping[str, Predictor] = field(default_factory=dict)
-    failed: tuple[PolicyFailed | PredictorFailed, ...] = ()
-    versions: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def needs(self) -> list[Need]:
-        """Every metric and window that some active plugin declared."""
-        policies = [need for active in self.policies for need in active.policy.needs]
-        return policies + [need for plugin in self.predictors.values() for need in plugin.needs]
-
-    @property
-    def fault_memory_s(self) -> float:
-        """How long faults must be remembered, seconds: a day, or what a plugin declared."""
-        plugins = [*(active.policy for active in self.policies), *self.predictors.values()]
-        return max([DAY_S, *(getattr(plugin, "fault_memory_s", 0.0) for plugin in plugins)])
 
 
 def activate(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from torchloom_core.kernel.plugins.discovery import PluginInfo, discover
+from torchloom_core.activation.discovery import PluginInfo, discover
 
 HEAD = """
 from collections.abc import Iterable

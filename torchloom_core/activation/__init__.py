@@ -1,0 +1,1 @@
+"""Which plugins are installed, and the active ones built as the config says."""
