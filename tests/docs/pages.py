@@ -8,7 +8,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 
 _FENCE = re.compile(r"```(\w*)$")
-_NOTE = re.compile(r"<!-- (continues|not run: .+|file: \S+) -->$")
+_NOTE = re.compile(r"<!-- (continues|not run: .+|file: \S+|source: \S+) -->$")
 _SPAN = re.compile(r"`([^`\n]+)`")
 
 
@@ -30,6 +30,11 @@ class Block:
     def file(self) -> str:
         """The name under which the page wants the block saved, or nothing."""
         return self.note.removeprefix("file: ") if self.note.startswith("file: ") else ""
+
+    @property
+    def source(self) -> str:
+        """The file of the repository that the page shows, or nothing."""
+        return self.note.removeprefix("source: ") if self.note.startswith("source: ") else ""
 
 
 def blocks(page, *languages):

@@ -23,7 +23,7 @@ from torchloom_core.config.loading import parse
 from torchloom_core.config.schema import ACTION_KINDS, ActionRule, Arbiter, Breaker, Config
 from torchloom_core.kernel.arbiter.rails import PERSON_RAILS, POLICY_RAILS
 from torchloom_core.testing import PolicyContract, PredictorContract
-from torchloom_core.trajectory.summaries import KINDS
+from torchloom_core.trajectory.summaries import RECORD_KINDS
 from torchloom_core.weaver.operator_service import Desk
 from torchloom_core.wire import subjects
 from torchloom_core.wire.events import Reply
@@ -64,6 +64,9 @@ def test_every_python_block_does_what_it_says(page, folder, monkeypatch):
     module = None
     for number, block in enumerate(blocks(page, "python")):
         if block.note.startswith("not run: "):
+            continue
+        if block.source:
+            assert block.text == (ROOT / block.source).read_text(encoding="utf-8"), block.place
             continue
         if block.file:
             (folder / block.file).write_text(block.text, encoding="utf-8")
@@ -184,7 +187,7 @@ def test_every_setting_of_the_arbiter_and_every_action_is_told():
 
 
 def test_every_kind_of_record_is_told():
-    assert KINDS - set(spans(doc("trajectory.md"))) == set()
+    assert RECORD_KINDS - set(spans(doc("trajectory.md"))) == set()
 
 
 def test_every_environment_variable_that_is_read_is_told():
@@ -272,3 +275,11 @@ def test_the_scripts_that_are_attached_take_five_lines(name):
     script, added = attached(name)
     compile(script, name, "exec")
     assert len(added) == 5
+
+
+def test_every_file_that_the_architecture_names_is_there():
+    text = doc("architecture.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`((?:\w+/)+(?:\w+\.py)?|ipc\.py)`", text))
+    homes = (ROOT, ROOT / "torchloom_core", ROOT / "threadlet" / "torchloom_threadlet")
+    assert len(named) > 60
+    assert [name for name in named if not any((home / name).exists() for home in homes)] == []

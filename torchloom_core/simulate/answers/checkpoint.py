@@ -7,7 +7,6 @@ from torchloom_core.wire.messages import Checkpoint
 
 def save(model: FleetModel, deed: Checkpoint) -> str:
     """Save, whichever group was told: the model's checkpoints are the run's."""
-    del deed
     return model.save_checkpoint()
 
 

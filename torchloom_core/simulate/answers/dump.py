@@ -7,7 +7,6 @@ from torchloom_core.wire.messages import Dump
 
 def refuse(model: FleetModel, deed: Dump) -> str:
     """Say why there is none."""
-    del model, deed
     return "nothing can be collected from a worker that is only modelled"
 
 

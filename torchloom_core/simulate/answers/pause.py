@@ -7,7 +7,6 @@ from torchloom_core.wire.messages import Pause
 
 def wait(model: FleetModel, deed: Pause) -> str:
     """Pause the run."""
-    del deed
     return model.pause()
 
 

@@ -7,7 +7,6 @@ from torchloom_core.wire.messages import Resume
 
 def go_on(model: FleetModel, deed: Resume) -> str:
     """Let the run go on."""
-    del deed
     return model.resume()
 
 

@@ -1,0 +1,127 @@
+"""Every kind of action has all its parts, in the kernel and on the fleet model."""
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import get_args
+
+import msgspec
+import pytest
+
+from tests.kernel.runs import hello, make_kernel, three_groups
+from torchloom_core.config.template import template_text
+from torchloom_core.kernel.actions.kinds import KINDS, kind_of, target_of, wish_of
+from torchloom_core.simulate.answers.answers import ANSWERS, OF_GROUP, OF_RUN
+from torchloom_core.wire.actions import (
+    Action,
+    Alert,
+    ChangeKnob,
+    CollectDump,
+    CordonNode,
+    DrainGroup,
+    Migrate,
+    PauseRun,
+    ResumeRun,
+    SaveCheckpoint,
+    UncordonNode,
+    name_of,
+)
+from torchloom_core.wire.messages import Deed
+
+ROOT = Path(__file__).parents[3]
+
+POSSIBLE = {
+    name_of(action): action
+    for action in (
+        Migrate(group="a"),
+        DrainGroup(group="b"),
+        ChangeKnob(knob="lr", value=0.2),
+        SaveCheckpoint(),
+        PauseRun(),
+        ResumeRun(),
+        CollectDump(worker="a-0"),
+        Alert(worker="a-0", text="look"),
+        CordonNode(node="node-b"),
+        UncordonNode(node="node-c"),
+    )
+}
+"""One of each kind that nothing stands in the way of in :func:`run`."""
+
+
+@pytest.fixture
+def run():
+    """Three groups that train, a stand-by, a cordoned node, and a worker that is paused."""
+    told = three_groups(make_kernel())
+    told.feed(hello("p-0", state="paused"))
+    told.ask(CordonNode(node="node-c"))
+    return told.kernel.run
+
+
+def test_every_action_that_can_be_proposed_has_a_kind_and_an_answer():
+    messages = {str(message.__struct_config__.tag): message for message in get_args(Action)}
+    assert {name: kind.message for name, kind in KINDS.items()} == messages
+    assert set(ANSWERS) == set(messages)
+    assert set(POSSIBLE) == set(messages)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_kind_is_a_module_of_its_name_here_and_on_the_fleet_model(name):
+    assert type(KINDS[name]).__module__ == f"torchloom_core.kernel.actions.{name}"
+    assert find_spec(f"torchloom_core.simulate.answers.{name}")
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_the_fleet_model_answers_every_deed_of_a_kind_and_no_other(name):
+    answer = ANSWERS[name]
+    assert {*answer.of_group, *answer.of_run} == set(KINDS[name].deeds)
+
+
+def test_every_deed_is_some_kind_s():
+    assert {deed for kind in KINDS.values() for deed in kind.deeds} == set(get_args(Deed))
+    assert {*OF_GROUP, *OF_RUN} == set(get_args(Deed))
+    assert not OF_GROUP.keys() & OF_RUN.keys()
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_what_a_kind_tells_workers_are_the_deeds_that_it_declares(name, run):
+    kind, action = KINDS[name], POSSIBLE[name]
+    assert kind.obstacle(action, run) == ""
+    told = [type(stage.deed) for stage in kind.stages(action, run).stages]
+    assert tuple(told) == kind.deeds
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_kind_says_what_it_acts_on_and_moves_only_that(name):
+    kind, action = KINDS[name], POSSIBLE[name]
+    assert kind_of(action) is kind
+    assert target_of(action)
+    about = {name: getattr(action, name, None) or "" for name in ("group", "worker", "node")}
+    assert kind.subject(action)._asdict() == about
+    assert kind.moves(action) == (frozenset({about["group"]}) if kind.moves_group else frozenset())
+    assert kind.takes(action) <= kind.moves(action)
+    assert not kind.moves_group or kind.high_impact  # the breaker counts what is moved
+    assert kind.changes_run or not kind.high_impact
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_kind_can_be_told_to_people(name, run):
+    told = wish_of(msgspec.to_builtins(POSSIBLE[name]))
+    assert told.startswith(name)
+    assert "\n" not in told
+
+
+def test_an_action_of_another_version_is_told_by_its_name():
+    assert wish_of({"kind": "teleport", "group": "a"}) == "teleport"
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_kind_is_named_where_people_set_it_up_and_read_of_it(name):
+    assert name in template_text()
+    for page in ("actions.md", "arbiter.md"):
+        assert f"`{name}`" in (ROOT / "docs" / page).read_text(encoding="utf-8"), page
+
+
+def test_the_kernel_is_small():
+    lines = [
+        path.read_text(encoding="utf-8") for path in (ROOT / "torchloom_core/kernel").rglob("*.py")
+    ]
+    assert sum(text.count("\n") for text in lines) <= 3000
