@@ -17,6 +17,7 @@ from torchloom_core.config.schema import Config
 from torchloom_core.kernel.kernel import Kernel
 from torchloom_core.kernel.plugins.guard import RecordedGuard
 from torchloom_core.kernel.plugins.host import ActivePlugins
+from torchloom_core.plugin.needs import windows_s
 from torchloom_core.trace.bundle.bundle import Bundle
 from torchloom_core.trace.feed.feed import Feed
 from torchloom_core.wire.events import Proposed, Tick
@@ -52,7 +53,7 @@ def watch(bundle: Bundle, tick_s: float, days: float | None = None) -> dict[str,
         end_ns = min(end_ns, manifest.start_ns + round(days * DAY_S * SECOND_NS))
     config, plugins = watching(tick_s)
     started, cpu = time.perf_counter(), time.process_time()
-    feed = Feed(bundle, tick_s=tick_s, end_ns=end_ns, metrics=[n.metric for n in plugins.needs])
+    feed = Feed(bundle, tick_s=tick_s, end_ns=end_ns, metrics=list(windows_s(plugins.needs)))
     kernel = Kernel(config, plugins, RecordedGuard())
     proposals = 0
     for ts_ns, message in feed:

@@ -1,7 +1,7 @@
 """Save as often as the measured failures make it worth, and once more before a forecast one."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 import numpy as np
@@ -12,8 +12,11 @@ from torchloom_core.plugin import (
     ChangeKnob,
     FleetView,
     Need,
+    NeedFaults,
+    NeedForecast,
     NotNegative,
     Outlook,
+    PolicyNeed,
     Positive,
     Proposal,
     Registry,
@@ -98,9 +101,9 @@ class CheckpointIntervalPolicy:
         self._proposed_ns = 0
         self._outlook = Outlook(options.predictor)
         self._saved = ActedOn()
-        self.needs = (Need(UNSAVED_WORK),) if options.predictor else ()
-        self.predictors = (options.predictor,) if options.predictor else ()
-        self.fault_memory_s = options.memory_s
+        self.needs: Sequence[PolicyNeed] = (NeedFaults(options.memory_s),)
+        if options.predictor:
+            self.needs = (*self.needs, Need(UNSAVED_WORK), NeedForecast(options.predictor))
 
     def on_tick(self, view: FleetView) -> Iterable[Proposal]:
         """Count failures; propose another interval, or a checkpoint at once."""

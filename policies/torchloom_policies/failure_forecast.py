@@ -18,6 +18,7 @@ from torchloom_core.plugin import (
     Floats,
     Migrate,
     Need,
+    NeedForecast,
     Outlook,
     Positive,
     Proposal,
@@ -90,9 +91,10 @@ class FailureForecastPolicy:
         self._outlook = Outlook(options.predictor, options.horizon_s)
         self._moved = ActedOn()
         self._alerted = ActedOn()
-        self.needs = (Need(UNSAVED_WORK),)
-        self.predictors = (options.predictor,)
-        self.needs_skill = not options.accept_unskilled
+        self.needs = (
+            Need(UNSAVED_WORK),
+            NeedForecast(options.predictor, skilled=not options.accept_unskilled),
+        )
 
     def on_tick(self, view: FleetView) -> Iterable[Proposal]:
         """Weigh what the newest forecast still says."""

@@ -14,6 +14,7 @@ from torchloom_core.plugin import (
     Fault,
     FleetView,
     Migrate,
+    NeedFaults,
     NotNegative,
     Positive,
     Proposal,
@@ -94,8 +95,7 @@ class LemonNodesPolicy:
         self._lemons: dict[str, _Lemon] = {}
         self._cordoned: dict[str, int] = {}
         self._moved = ActedOn()
-        self.needs = ()
-        self.fault_memory_s = options.memory_s
+        self.needs = (NeedFaults(options.memory_s),)
 
     def on_tick(self, view: FleetView) -> Iterable[Proposal]:
         """Weigh the history where there is news, and propose to keep off its lemons."""

@@ -106,17 +106,16 @@ class FaultHistoryPredictor:
         )
         self.horizon_s = options.horizon_s
         self.every_s = options.every_s
-        self.needs = ()
-        self.fault_memory_s = self._features.fault_memory_s
+        self.needs = self._features.needs
 
     def forecast(self, view: FleetView) -> Hazard:
         """Return ``(workers,)`` probabilities, NaN for workers that left or are gone."""
         history, workers = self._history(view)
         weighed = history.decayed[:, self._half_lives_s.index(self._learned.half_life_s)]
         probability = _hazard(self._learned, weighed, workers, self.horizon_s)
-        places = places_of(view)
+        places, memory_s = places_of(view), self._features.fault_memory_s
         why = {
-            row: f"{places[row]} had {faults_in_words(history.faults[row], self.fault_memory_s)}"
+            row: f"{places[row]} had {faults_in_words(history.faults[row], memory_s)}"
             f", which count {weighed[row]:.2g} now"
             for row in np.flatnonzero((history.faults > 0) & ~np.isnan(probability)).tolist()
         }

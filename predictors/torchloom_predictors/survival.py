@@ -124,7 +124,6 @@ class SurvivalPredictor:
         self.horizon_s = options.horizon_s
         self.every_s = options.every_s
         self.needs = self._features.needs
-        self.fault_memory_s = self._features.fault_memory_s
 
     def forecast(self, view: FleetView) -> Hazard:
         """Return ``(workers,)`` probabilities, NaN before fitting and for who left or is gone."""
@@ -149,7 +148,7 @@ class SurvivalPredictor:
         history = self._features.history(features)
         reasons = {}
         for at in np.flatnonzero(history.faults).tolist():
-            faults = faults_in_words(history.faults[at], self.fault_memory_s)
+            faults = faults_in_words(history.faults[at], self._features.fault_memory_s)
             latest = in_words(history.since_s[at])
             reasons[int(rows[at])] = f"its node had {faults}, the latest {latest} ago"
         return reasons
@@ -158,7 +157,7 @@ class SurvivalPredictor:
         """Yield ``(rows, columns)`` for the regression, each so long without a fault from now."""
         history = self._features.history(features)
         half_lives_s = np.array(self._options.half_lives_s)
-        edges_s = self.fault_memory_s / 4.0 ** np.arange(_SINCE_BINS - 1, 0, -1)
+        edges_s = self._features.fault_memory_s / 4.0 ** np.arange(_SINCE_BINS - 1, 0, -1)
         had_one = ~np.isnan(history.since_s)[:, None]
         telemetry = features[:, : -len(self._features.history_names)]
         lasting = _log(np.column_stack([telemetry, history.faults, history.in_rack]))

@@ -11,7 +11,7 @@ from torchloom_core.activation.discovery import PluginInfo
 from torchloom_core.config.schema import Config
 from torchloom_core.errors import ConfigError
 from torchloom_core.kernel.plugins.host import ActivePlugins
-from torchloom_core.plugin import Need
+from torchloom_core.plugin import Need, NeedFaults, NeedForecast
 from torchloom_core.wire.events import PolicyFailed, PredictorFailed
 
 
@@ -23,6 +23,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             raise ValueError("need ratio > 0")
         if self.ratio > 100:
             raise KeyError("too much")
+
+
+A_SEQUENCE = "need a sequence of Need or NeedFaults or NeedForecast in .needs"
 
 
 def plugin(needs: Any = (), error: BaseException | None = None, **attributes: Any) -> type[Any]:
@@ -115,16 +118,24 @@ def test_a_constructor_may_call_its_options_a_config_error():
 @pytest.mark.parametrize(
     ("needs", "problem"),
     [
-        (None, "need a sequence of Need in .needs, was None"),
-        ("heat", "need a sequence of Need in .needs, was 'heat'"),
-        ([3], "need a sequence of Need in .needs, was [3]"),
-        (iter([Need("heat")]), "need a sequence of Need in .needs, was <"),
+        (None, f"{A_SEQUENCE}, was None"),
+        ("heat", f"{A_SEQUENCE}, was 'heat'"),
+        ([3], f"{A_SEQUENCE}, was [3]"),
+        (
+            iter([Need("heat")]),
+            f"{A_SEQUENCE}, was <",
+        ),
         ([Need(3)], "need a metric's name in every Need, was 3"),  # type: ignore[arg-type]
         ([Need("")], "need a metric's name in every Need, was ''"),
         ([Need("heat", math.nan)], "heat: need window_s in 0..34560000, was nan"),
         ([Need("heat", -1.0)], "heat: need window_s in 0..34560000, was -1.0"),
         ([Need("heat", math.inf)], "heat: need window_s in 0..34560000, was inf"),
         ([Need("heat", "3")], "heat: need window_s in 0..34560000, was '3'"),  # type: ignore[arg-type]
+        ([NeedFaults(math.nan)], "NeedFaults: need memory_s in 0..1e+09, was nan"),
+        ([NeedFaults("30 d")], "NeedFaults: need memory_s in 0..1e+09, was '30 d'"),  # type: ignore[arg-type]
+        ([NeedForecast("")], "need a predictor's name in every NeedForecast, was ''"),
+        ([NeedForecast("trend", 1)], "trend: need skilled true or false, was 1"),  # type: ignore[arg-type]
+        ([NeedFaults], f"{A_SEQUENCE}, was [<"),
         (
             [Need("heat", 100_001.0)],
             "heat: need window_s of at most 100000 ticks of 1 s, was 100001",
@@ -149,14 +160,34 @@ def test_a_predictor_with_a_pace_is_active():
     assert list(start(plugin(horizon_s=60, every_s=5.0), "predictor").predictors) == ["mine"]
 
 
-def test_an_attribute_misspelt_in_the_constructor_is_told_before_the_plugin_runs():
+def test_a_need_that_is_misspelt_is_told_before_the_plugin_runs():
     class Mine(plugin()):
         def __init__(self, options: Any) -> None:
             super().__init__(options)
-            self.fault_memory = 7.0
+            self.needs = (NeedFaults(memroy_s=7.0),)  # type: ignore[call-arg]
 
-    (failed,) = start(Mine, kind="predictor", name="mine").failed
+    (failed,) = start(Mine).failed
     assert failed.detail == (
-        "predictor mine: need another name than fault_memory, or the attribute fault_memory_s if "
-        "that is meant"
+        "policy mine: cannot be built: TypeError: Unexpected keyword argument 'memroy_s'"
+    )
+
+
+def test_a_predictor_reads_no_forecasts():
+    pace = {"horizon_s": 60.0, "every_s": 5.0}
+    (failed,) = start(plugin([NeedForecast("trend")], **pace), "predictor").failed
+    assert failed.detail.startswith(
+        "predictor mine: need a sequence of Need or NeedFaults in .needs, was [NeedForecast("
+    )
+
+
+def test_a_forecast_that_is_needed_and_nobody_makes_is_answered_with_the_nearest():
+    infos = [
+        PluginInfo("mine", "policy", "entry", "p", "1", cls=plugin([NeedForecast("trned")])),
+        PluginInfo("trend", "predictor", "entry", "p", "1", cls=plugin(horizon_s=9.0, every_s=1.0)),
+    ]
+    with pytest.raises(ConfigError) as error:
+        activate(Config(policies={"mine": {}}, predictors={"trend": {}}), infos, "torchloom.toml")
+    assert str(error.value) == (
+        "torchloom.toml: policies.mine: need predictor 'trned' under [predictors]; did you mean "
+        "trend?"
     )

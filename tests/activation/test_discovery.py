@@ -117,31 +117,6 @@ def test_a_class_that_breaks_the_contract_is_told_which_rule(install, problem):
     assert info.problem.startswith(problem)
 
 
-@pytest.mark.parametrize(
-    ("wrong", "meant"),
-    [
-        ("fault_memory", "fault_memory_s"),
-        ("faults_memory_s", "fault_memory_s"),
-        ("predictor", "predictors"),
-        ("need_skill", "needs_skill"),
-    ],
-)
-def test_an_optional_attribute_that_is_misspelt_is_named_with_the_one_that_is_meant(
-    install, wrong, meant
-):
-    text = policy().replace("needs = ()", f"needs = ()\n    {wrong} = ()")
-    info = the(discover([install(registered(text))]))
-    assert info.problem == (
-        f"need another name than {wrong}, or the attribute {meant} if that is meant"
-    )
-
-
-def test_names_of_a_plugins_own_are_no_misspelt_ones(install):
-    own = "\n".join(f"    {name} = ()" for name in ("memory_s", "predict", "skill", "predictors"))
-    text = policy().replace("needs = ()", f"needs = ()\n{own}\n    predictor = 1")
-    assert the(discover([install(registered(text))])).problem == ""
-
-
 BROKEN_MODULES = {
     "cannot be loaded: ModuleNotFoundError: No module named 'nowhere_to_be_found'": (
         "import nowhere_to_be_found"

@@ -6,7 +6,7 @@ from typing import ClassVar
 import msgspec
 import numpy as np
 
-from torchloom_core.plugin import Hazard, hookimpl
+from torchloom_core.plugin import Hazard, NeedFaults, hookimpl
 from torchloom_core.trace.bundle.bundle import Bundle
 
 
@@ -36,8 +36,7 @@ class Remembering:
     name = "remembering"
     horizon_s = 21_600.0
     every_s = 3600.0
-    needs = ()
-    fault_memory_s = 7200.0
+    needs = (NeedFaults(7200.0),)
     Options = _Options
     seen: ClassVar[set[tuple[str, str]]] = set()
 

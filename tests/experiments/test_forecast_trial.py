@@ -30,7 +30,7 @@ class Upside:
 
     def __init__(self, options):
         self._count = FaultHistoryPredictor(options)
-        self.needs, self.fault_memory_s = self._count.needs, self._count.fault_memory_s
+        self.needs = self._count.needs
         self.horizon_s, self.every_s = options.horizon_s, options.every_s
 
     def forecast(self, view):

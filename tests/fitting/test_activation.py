@@ -13,6 +13,7 @@ from torchloom_core.errors import ConfigError, ModelError
 from torchloom_core.evaluate.forecasts.intervals import exact_share
 from torchloom_core.fitting.fit import fit
 from torchloom_core.learning.model import Model
+from torchloom_core.plugin import NeedForecast
 from torchloom_core.plugin.contract import contract_problem
 from torchloom_core.testing import view_of
 
@@ -21,9 +22,7 @@ class Trusting:
     """A policy that reads heat and blind."""
 
     name = "trusting"
-    predictors = ("heat", "blind")
-    needs = ()
-    needs_skill = False
+    needs = (NeedForecast("heat"), NeedForecast("blind"))
 
     class Options(Heat.Options):
         pass
@@ -39,7 +38,7 @@ class Wary(Trusting):
     """One that wants skill."""
 
     name = "wary"
-    needs_skill = True
+    needs = (NeedForecast("heat", skilled=True), NeedForecast("blind", skilled=True))
 
 
 class Tolerant(Wary):

@@ -12,7 +12,7 @@ from torchloom_core.config.schema import Config
 from torchloom_core.kernel.kernel import Kernel
 from torchloom_core.kernel.plugins.guard import Guard, RecordedGuard
 from torchloom_core.kernel.plugins.host import ActivePlugins, ActivePolicy
-from torchloom_core.plugin import FleetView, Need
+from torchloom_core.plugin import FleetView, PolicyNeed
 from torchloom_core.wire.actions import Action
 from torchloom_core.wire.codec import encode
 from torchloom_core.wire.events import Input, Issue, Output, Proposal, Recovered, Reply, Tick
@@ -35,7 +35,7 @@ class Says:
     name = "says"
     Options = NoOptions
 
-    def __init__(self, *needs: Need) -> None:
+    def __init__(self, *needs: PolicyNeed) -> None:
         self.needs = needs
         self.next: list[Proposal] = []
 
@@ -50,7 +50,9 @@ class Calls:
     name = "calls"
     Options = NoOptions
 
-    def __init__(self, function: Callable[[FleetView], Any], needs: Sequence[Need] = ()) -> None:
+    def __init__(
+        self, function: Callable[[FleetView], Any], needs: Sequence[PolicyNeed] = ()
+    ) -> None:
         self.needs = needs
         self._function = function
 

@@ -18,6 +18,7 @@ from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.schema import Config
 from torchloom_core.fleet.fault_log import FAULTS_KEPT
 from torchloom_core.kernel.kernel import Kernel
+from torchloom_core.plugin import NeedFaults
 from torchloom_core.trajectory.links import links_of
 from torchloom_core.trajectory.reader import lives
 from torchloom_core.trajectory.replay import replay
@@ -45,8 +46,7 @@ class Remembers(Calls):
     name = "remembers"
 
     def __init__(self, memory_s: float = 0.0) -> None:
-        super().__init__(self._look)
-        self.fault_memory_s = memory_s
+        super().__init__(self._look, needs=(NeedFaults(memory_s),))
         self.seen: list[str] = []
 
     def _look(self, view):

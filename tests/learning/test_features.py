@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from torchloom_core.errors import PluginError
 from torchloom_core.learning import Features, in_words
-from torchloom_core.plugin import Fault, incidents
+from torchloom_core.plugin import Fault, Need, NeedFaults, incidents
 from torchloom_core.testing import view_of
 
 NOW_S = 1_000_000.0
@@ -132,7 +132,7 @@ def test_faults_nobody_was_to_remember_so_long_do_not_count():
             faults=[fault("n0", 5.5 * DAY_S), fault("n0", 4.5 * DAY_S)], workers=1, now_s=NOW_S
         ),
     )
-    assert features.fault_memory_s == 5 * DAY_S
+    assert features.needs == (NeedFaults(5 * DAY_S),)
     assert named["faults in the last 5 d"].tolist() == [1.0]
 
 
@@ -167,9 +167,8 @@ def test_faults_close_together_are_one_incident():
 
 def test_without_half_lives_nothing_about_faults_is_looked_at():
     features = Features(metrics=("m",))
-    assert features.fault_memory_s == 0.0
     assert not any("fault" in name for name in features.names)
-    assert [need.window_s for need in features.needs] == [0.0]
+    assert features.needs == (Need("m"),)
 
 
 def test_an_empty_fleet_has_no_rows_but_all_columns():

@@ -5,7 +5,15 @@ import pytest
 
 from tests.kernel.runs import Run, active, hello, make_kernel, of, only
 from torchloom_core.config.schema import Costs
-from torchloom_core.plugin import ChangeKnob, Fault, Forecast, SaveCheckpoint, daly_s, ettr
+from torchloom_core.plugin import (
+    ChangeKnob,
+    Fault,
+    Forecast,
+    NeedFaults,
+    SaveCheckpoint,
+    daly_s,
+    ettr,
+)
 from torchloom_core.testing import view_of
 from torchloom_core.testing.views import EPOCH_S
 from torchloom_core.wire.events import KnobDesired, NodeFault, Proposed, Verdict
@@ -262,7 +270,7 @@ def test_one_suspicion_leads_to_one_save():
 
 def test_without_a_predictor_nothing_is_saved_and_nothing_is_read():
     judge = policy()
-    assert (judge.needs, judge.predictors) == ((), ())
+    assert judge.needs == (NeedFaults(30 * DAY_S),)
     proposals = proposed(judge, fleet(hazard={"w3": 1.0}, unsaved=900.0))
     assert [type(proposal.action) for proposal in proposals] == [ChangeKnob]
 

@@ -42,13 +42,11 @@ class TestSilence(PolicyContract):
 class TestFailureForecast(PolicyContract):
     policy_class = FailureForecastPolicy
     options = {"predictor": "trend"}  # noqa: RUF012
-    predictors = ("trend",)
 
 
 class TestCheckpointInterval(PolicyContract):
     policy_class = CheckpointIntervalPolicy
     options = {"knob": "lr", "predictor": "trend"}  # noqa: RUF012
-    predictors = ("trend",)
 
 
 class TestLemonNodes(PolicyContract):

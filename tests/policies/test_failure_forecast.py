@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from tests.kernel.runs import Run, active, hello, make_kernel, of, only
 from torchloom_core.config.schema import Costs
-from torchloom_core.plugin import Alert, CordonNode, DrainGroup, Forecast, Migrate
+from torchloom_core.plugin import Alert, CordonNode, DrainGroup, Forecast, Migrate, NeedForecast
 from torchloom_core.testing import view_of
 from torchloom_core.testing.views import EPOCH_S
 from torchloom_core.wire.events import ForecastWanted, Issue, Outcome, Proposed, Verdict
@@ -164,8 +164,8 @@ def test_where_recovery_is_per_step_only_what_the_group_itself_loses_counts():
 
 
 def test_a_model_without_skill_is_accepted_only_if_that_is_wanted():
-    assert policy().needs_skill
-    assert not policy(accept_unskilled=True).needs_skill
+    assert NeedForecast("trend", skilled=True) in policy().needs
+    assert NeedForecast("trend") in policy(accept_unskilled=True).needs
 
 
 def test_no_forecast_means_no_proposal():

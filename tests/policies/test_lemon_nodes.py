@@ -9,7 +9,7 @@ from scipy.stats import gamma
 from tests.kernel.runs import Run, active, hello, make_kernel, of, only
 from torchloom_core.config.schema import Costs
 from torchloom_core.fleet.state import FleetState
-from torchloom_core.plugin import CordonNode, Fault, Migrate
+from torchloom_core.plugin import CordonNode, Fault, Migrate, NeedFaults
 from torchloom_core.testing import view_of
 from torchloom_core.testing.views import EPOCH_S
 from torchloom_core.wire.events import Issue, NodeFault, Outcome, Proposed, Verdict
@@ -167,7 +167,8 @@ gaps = st.floats(0.001, 9.0)
 
 @given(st.lists(st.tuples(gaps, st.integers(0, 5), st.floats(0.0, 5.0)), min_size=1, max_size=40))
 def test_who_has_seen_the_faults_come_and_go_judges_as_who_sees_only_what_is_left(coming):
-    state = FleetState((), tick_s=600.0, stale_after_s=1e9, costs=COSTS, fault_memory_s=20 * DAY_S)
+    needs = [NeedFaults(20 * DAY_S)]
+    state = FleetState(needs, tick_s=600.0, stale_after_s=1e9, costs=COSTS)
     watching, late = (policy(min_probability=0.01, ratio=1.1) for _ in range(2))
 
     def look(judge, now_s):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.predictors.fault_bursts import grid
-from torchloom_core.plugin import Example, Fault, ModelError, PluginError
+from torchloom_core.plugin import Example, Fault, ModelError, NeedFaults, PluginError
 from torchloom_core.testing import LearnerContract, view_of
 from torchloom_predictors.fault_history import FaultHistoryPredictor
 
@@ -115,7 +115,7 @@ def test_without_others_to_choose_from_the_half_life_stays_but_the_prior_is_lear
     learner.fit(grid(20.0, days=60))
     assert learner._learned.half_life_s == 3 * DAY_S
     assert learner._learned.prior_faults_per_day != 0.0065
-    assert learner.fault_memory_s == 15 * DAY_S
+    assert learner.needs == (NeedFaults(15 * DAY_S),)
 
 
 def test_what_was_learned_comes_back_to_the_bit():

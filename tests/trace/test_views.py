@@ -7,17 +7,16 @@ import pytest
 
 from tests.trace.small import NODES, at, bundle, fault
 from torchloom_core.errors import PluginError
-from torchloom_core.plugin import Need
+from torchloom_core.plugin import Need, NeedFaults
 from torchloom_core.trace.feed.views import views
 
 NAN = math.nan
+DAY_S = 86_400
 TEMP = [(float(s), "a", "temp", float(s)) for s in range(60)]
 
 
-def look(trace, needs=(), tick_s=5.0, every_s=5.0, fault_memory_s=3600.0, **span):
-    return views(
-        trace, needs=needs, fault_memory_s=fault_memory_s, tick_s=tick_s, every_s=every_s, **span
-    )
+def look(trace, needs=(), tick_s=5.0, every_s=5.0, **span):
+    return views(trace, needs=needs, tick_s=tick_s, every_s=every_s, **span)
 
 
 def test_a_view_comes_every_so_many_ticks_from_the_start_on(tmp_path):
@@ -62,11 +61,19 @@ def test_the_first_window_is_as_full_as_the_last(tmp_path):
 
 
 def test_faults_from_long_before_the_start_are_remembered_as_long_as_asked_for(tmp_path):
-    trace = bundle(tmp_path / "t.tltrace", [*NODES, fault(2, fatal=False)])
-    first = next(look(trace, start_ns=at(40)))
+    rows = [*NODES, fault(2, fatal=False)]
+    trace = bundle(tmp_path / "t.tltrace", rows, seconds=3 * DAY_S)
+    late = {"tick_s": 600.0, "start_ns": at(2 * DAY_S)}
+    first = next(look(trace, [NeedFaults(3 * DAY_S)], **late))
     assert [(fault.node, fault.ts_ns) for fault in first.faults] == [("a", at(2))]
-    first = next(look(trace, start_ns=at(40), fault_memory_s=30))
-    assert first.faults == ()
+    assert next(look(trace, **late)).faults == ()
+
+
+def test_faults_of_the_last_day_are_seen_by_who_needs_none_as_in_the_weaver(tmp_path):
+    trace = bundle(tmp_path / "t.tltrace", [*NODES, fault(2, fatal=False)])
+    for needs in ((), [NeedFaults(30.0)]):
+        first = next(look(trace, needs, start_ns=at(40)))
+        assert [fault.ts_ns for fault in first.faults] == [at(2)]
 
 
 def test_a_view_of_a_later_start_is_that_of_the_whole_trace(tmp_path):

@@ -11,13 +11,7 @@ from torchloom_core.config.schema import Config, PolicySwitch
 from torchloom_core.errors import ConfigError, ModelError, PluginError
 from torchloom_core.kernel.plugins.host import ActivePlugins, ActivePolicy
 from torchloom_core.plugin.api import Predictor
-from torchloom_core.plugin.contract import (
-    MODEL,
-    Kind,
-    misspelt_problem,
-    needs_problem,
-    pace_problem,
-)
+from torchloom_core.plugin.contract import MODEL, Kind, needs_problem, pace_problem
 from torchloom_core.plugin.foreign import one_line
 from torchloom_core.suggest import nearest
 from torchloom_core.wire.events import PolicyFailed, PredictorFailed
@@ -118,7 +112,7 @@ def _build(
                 dict(settings), info.cls.Options, place.source, f"{section}.{name}", place.text
             )
             plugin = info.cls(options)
-        problem = needs_problem(plugin.needs, tick_s) or misspelt_problem(kind, plugin)
+        problem = needs_problem(kind, plugin.needs, tick_s)
         if kind == "predictor":
             problem = problem or pace_problem(plugin)
     except (ConfigError, ModelError, KeyboardInterrupt):

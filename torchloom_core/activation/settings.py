@@ -8,9 +8,10 @@ from torchloom_core.config import faults
 from torchloom_core.config.loading import convert
 from torchloom_core.config.schema import Config, ModelSwitch
 from torchloom_core.errors import ConfigError
-from torchloom_core.learning.fitted import load_fitted
+from torchloom_core.learning.fitted import FittedPredictor, load_fitted
 from torchloom_core.plugin.api import Policy, Predictor
 from torchloom_core.plugin.contract import MODEL
+from torchloom_core.plugin.needs import forecasts_read
 from torchloom_core.suggest import nearest
 
 
@@ -27,38 +28,37 @@ class Place(NamedTuple):
 
 def check_predictors(policy: Policy, name: str, config: Config, place: Place) -> None:
     """Refuse a policy that reads forecasts nobody makes."""
-    for predictor in getattr(policy, "predictors", ()):
-        if predictor not in config.predictors:
+    for need in forecasts_read(policy.needs):
+        if need.predictor not in config.predictors:
             raise ConfigError(
-                f"{place.of('policies', name)}: need predictor {predictor!r} under "
-                f"[predictors]{nearest(predictor, config.predictors)}"
+                f"{place.of('policies', name)}: need predictor {need.predictor!r} under "
+                f"[predictors]{nearest(need.predictor, config.predictors)}"
             )
 
 
 def check_skill(
     policy: Policy, name: str, predictors: Mapping[str, Predictor], config: Config, place: Place
 ) -> None:
-    """Refuse a policy with ``needs_skill`` where a model's card shows none.
+    """Refuse a policy that needs a skilled forecast where the model's card shows no skill.
 
     A predictor without a model has no card, and passes. A policy with the option
     ``accept_unskilled`` can be told to take such a model all the same.
     """
-    if not getattr(policy, "needs_skill", False):
-        return
-    for predictor in getattr(policy, "predictors", ()):
-        card = getattr(predictors.get(predictor), "card", None)
-        if card is not None and not card.skill:
+    for need in forecasts_read(policy.needs):
+        predictor = predictors.get(need.predictor)
+        card = predictor.card if isinstance(predictor, FittedPredictor) else None
+        if need.skilled and card is not None and not card.skill:
             # Without its text nobody knows whether a config file has a table of this policy.
             where = place.of("policies", name) if place.text else f"policy {name}"
             raise ConfigError(
                 f"{where}: need a predictor with skill{_overrule(policy, name)}, was "
-                f"{config.predictors[predictor][MODEL]}: {card.sentence}"
+                f"{config.predictors[need.predictor][MODEL]}: {card.sentence}"
             )
 
 
 def _overrule(policy: Policy, name: str) -> str:
     """Return how to have a model without skill all the same, where the policy can be told."""
-    if "accept_unskilled" not in getattr(type(policy).Options, "__struct_fields__", ()):
+    if "accept_unskilled" not in policy.Options.__struct_fields__:
         return ""
     return (
         f", or accept_unskilled = true under [policies.{name}] in a config file that --config names"

@@ -28,6 +28,7 @@ from torchloom_core.kernel.plugins.guard import RecordedGuard
 from torchloom_core.kernel.plugins.host import ActivePlugins
 from torchloom_core.plugin.arrays import Ints
 from torchloom_core.plugin.forecasting import run_predictor
+from torchloom_core.plugin.needs import windows_s
 from torchloom_core.trace.bundle.bundle import Bundle
 from torchloom_core.trace.bundle.schema import INPUTS
 from torchloom_core.trace.feed.feed import Feed
@@ -94,7 +95,7 @@ def replay_policies(
             bundle,
             tick_s=own.weaver.tick_s,
             start_ns=from_ns,
-            metrics=[need.metric for need in plugins.needs],
+            metrics=list(windows_s(plugins.needs)),
             repair_s=own.evaluate.repair_s,
         )
         stream = _open_loop(kernel, plugins, feed, own)

@@ -15,6 +15,7 @@ from torchloom_core.evaluate.goodput.episode import DAY_NS, span_ns
 from torchloom_core.evaluate.goodput.job import ticking
 from torchloom_core.evaluate.goodput.run import Setting, installed
 from torchloom_core.kernel.plugins.host import ActivePlugins
+from torchloom_core.plugin.needs import forecasts_read, windows_s
 from torchloom_core.plugin.outlook import UNSAVED_WORK
 from torchloom_core.trace.bundle.bundle import Bundle
 
@@ -41,7 +42,7 @@ def refuse_unread(asked: Asked, config: Config, arms: list[Arm]) -> None:
         (arm,), policies = arms, tuple(config.policies)
         own = replace(ticking(config), policies=arm.policies, predictors=arm.predictors)
         active = activate(own, installed(), str(asked.config_path)).policies
-        read = {name for one in active for name in getattr(one.policy, "predictors", ())}
+        read = {need.predictor for one in active for need in forecasts_read(one.policy.needs)}
     whose = f", which reads {' and '.join(sorted(read))} by the config" if read else ""
     for one in forecasters(asked, config):
         if one.name not in read:
@@ -67,7 +68,7 @@ def say_unmeasured(plugins: list[ActivePlugins], bundle: Bundle) -> None:
         readers = [(f"policy {one.name}", one.policy.needs) for one in active.policies]
         readers += [(f"predictor {name}", one.needs) for name, one in active.predictors.items()]
         for reader, needs in readers:
-            missing.setdefault(reader, set()).update({need.metric for need in needs} - known)
+            missing.setdefault(reader, set()).update(windows_s(needs).keys() - known)
     for reader, metrics in missing.items():
         if metrics:
             names = ", ".join(sorted(metrics))

@@ -44,7 +44,7 @@ def build(
     told = convert(wanted, info.cls.Options, source, f"predictors.{info.name}")
     try:
         plugin: Predictor = info.cls(told)
-        problem = needs_problem(plugin.needs, tick_s) or pace_problem(plugin)
+        problem = needs_problem("predictor", plugin.needs, tick_s) or pace_problem(plugin)
     except TorchloomError:
         raise
     except Exception as error:

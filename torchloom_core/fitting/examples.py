@@ -11,6 +11,7 @@ from torchloom_core.evaluate.forecasts.leaks import suspicious_features
 from torchloom_core.learning.rows import RowSample
 from torchloom_core.plugin.api import Example, Predictor
 from torchloom_core.plugin.arrays import Floats
+from torchloom_core.plugin.needs import windows_s
 from torchloom_core.plugin.view import FleetView
 from torchloom_core.trace.bundle.bundle import Bundle
 from torchloom_core.trace.feed.views import views
@@ -55,7 +56,7 @@ class Examples:
         self._until_ns = until_ns
         self._known_until_ns = known_until_ns
         self._progress = progress
-        self.metrics = tuple(dict.fromkeys(need.metric for need in predictor.needs))
+        self.metrics = tuple(windows_s(predictor.needs))
         self._sample = RowSample(_MAX_HEALTHY, seed=0)
         self._known_from_ns = 0
         self._known: Floats = np.zeros((0, 0))
@@ -69,7 +70,6 @@ class Examples:
         for view in views(
             self._bundle,
             needs=self._predictor.needs,
-            fault_memory_s=getattr(self._predictor, "fault_memory_s", 0.0),
             tick_s=self._tick_s,
             every_s=self._every_s,
             end_ns=self._until_ns,

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torchloom_core.fleet.ring import Ring
 from torchloom_core.fleet.rings import Rings
 from torchloom_core.plugin.arrays import Floats, Ints, samples_in
-from torchloom_core.plugin.view import Need
+from torchloom_core.plugin.needs import PolicyNeed, windows_s
 from torchloom_core.wire.messages import Hello, Telemetry
 
 _INT64_BYTES = _FLOAT64_BYTES = 8
@@ -31,13 +31,11 @@ class Intake:
         The columns, as a view reads them.
     """
 
-    def __init__(self, needs: Iterable[Need], tick_s: float, stale_after_s: float) -> None:
-        columns: dict[str, int] = {}
-        for need in needs:
-            columns[need.metric] = max(
-                columns.get(need.metric, 1), samples_in(need.window_s, tick_s)
-            )
-        self._rings = {metric: Ring(n, 0) for metric, n in sorted(columns.items())}
+    def __init__(self, needs: Iterable[PolicyNeed], tick_s: float, stale_after_s: float) -> None:
+        self._rings = {
+            metric: Ring(samples_in(window_s, tick_s), 0)
+            for metric, window_s in sorted(windows_s(needs).items())
+        }
         self._pending: list[tuple[Telemetry, int]] = []
         self._columns_of: dict[tuple[str, ...], list[tuple[int, Ring]]] = {}
         self.metrics = Rings(self._rings, tick_s, stale_after_s)

@@ -7,7 +7,7 @@ import numpy as np
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.fleet.ring import Ring
 from torchloom_core.plugin.arrays import Floats, frozen, samples_in
-from torchloom_core.plugin.view import Need
+from torchloom_core.plugin.needs import PolicyNeed, windows_s
 
 
 class Rings:
@@ -44,9 +44,9 @@ class Rings:
         age_s = (self.now_ns - seen) / SECOND_NS
         return frozen(np.where(seen > 0, age_s, np.inf))
 
-    def copy(self, needs: Iterable[Need]) -> "Rings":
+    def copy(self, needs: Iterable[PolicyNeed]) -> "Rings":
         """Return rings that stay as they are, for the needs of one predictor."""
-        names = {need.metric for need in needs}
+        names = windows_s(needs)
         rings = {name: ring.copy() for name, ring in self._rings.items() if name in names}
         copied = Rings(rings, self._tick_s, self._stale_ns / SECOND_NS)
         copied.now_ns, copied.workers = self.now_ns, self.workers

@@ -1,6 +1,6 @@
 """The fleet as the kernel keeps it: who is there, where, in which state, and what they measured."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,8 @@ from torchloom_core.fleet.lives import Lives
 from torchloom_core.fleet.rings import Rings
 from torchloom_core.fleet.sample_table import SampleTable
 from torchloom_core.plugin.arrays import Ints, frozen
-from torchloom_core.plugin.view import FleetView, Need
+from torchloom_core.plugin.needs import PolicyNeed, fault_memory_s
+from torchloom_core.plugin.view import FleetView
 from torchloom_core.wire.endings import in_a_word
 from torchloom_core.wire.events import Fault, Forecast, NodeFault
 from torchloom_core.wire.limits import MAX_WORKERS
@@ -60,12 +61,11 @@ class FleetState:
 
     def __init__(
         self,
-        needs: Iterable[Need],
+        needs: Sequence[PolicyNeed],
         *,
         tick_s: float,
         stale_after_s: float,
         costs: Costs,
-        fault_memory_s: float = 86_400.0,
     ) -> None:
         self._intake = Intake(needs, tick_s, stale_after_s)
         self._tick_s = tick_s
@@ -85,7 +85,7 @@ class FleetState:
         self.ending: list[str] = []
         self.knobs: list[dict[str, KnobValue]] = []
         self.cordons = Cordons()
-        self.fault_log = FaultLog(fault_memory_s)
+        self.fault_log = FaultLog(fault_memory_s(needs))
 
     def register(self, hello: Hello, ts_ns: int) -> bool:
         """Enter a worker, or another life of it; return whether a life begins with this hello.
@@ -251,7 +251,7 @@ class FleetState:
         """Return what policies see at this tick."""
         return self._view(now_ns, forecasts, self._intake.metrics, tuple(self.knobs))
 
-    def view_copy(self, now_ns: int, needs: Iterable[Need]) -> FleetView:
+    def view_copy(self, now_ns: int, needs: Iterable[PolicyNeed]) -> FleetView:
         """Return a view that stays as it is, for a predictor that runs off the loop."""
         metrics = self._intake.metrics
         metrics.now_ns, metrics.workers = now_ns, len(self.hello)

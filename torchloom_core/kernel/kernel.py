@@ -26,7 +26,8 @@ from torchloom_core.kernel.forecasts import Forecasts
 from torchloom_core.kernel.plugins.guard import Guard
 from torchloom_core.kernel.plugins.host import ActivePlugins, PolicyHost
 from torchloom_core.kernel.run_end import RunEnd
-from torchloom_core.plugin.view import FleetView, Need
+from torchloom_core.plugin.needs import Need
+from torchloom_core.plugin.view import FleetView
 from torchloom_core.wire.actions import Action
 from torchloom_core.wire.events import (
     Control,
@@ -98,7 +99,6 @@ class Kernel:
             tick_s=settings.tick_s,
             stale_after_s=settings.stale_after_s,
             costs=config.costs,
-            fault_memory_s=plugins.fault_memory_s,
         )
         self.commands = Commands(config.run.name, settings.command_deadline_s)
         self.run = Run(self.fleet, self.commands, settings.stale_after_s)

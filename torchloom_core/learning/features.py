@@ -1,7 +1,7 @@
 """What learned predictors compute from a view: one row of numbers for every worker.
 
-A predictor builds one :class:`Features`, takes its ``needs`` and ``fault_memory_s`` for its
-own, and calls ``compute`` with every view, in ``fit`` and in ``forecast`` alike.
+A predictor builds one :class:`Features`, takes its ``needs`` for its own, and calls ``compute``
+with every view, in ``fit`` and in ``forecast`` alike.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,8 @@ from torchloom_core.errors import PluginError
 from torchloom_core.learning.window_sums import WindowSums
 from torchloom_core.plugin.arrays import Floats, samples_in
 from torchloom_core.plugin.faults import incidents, places_of
-from torchloom_core.plugin.view import FleetView, Need
+from torchloom_core.plugin.needs import Need, NeedFaults, PredictorNeed
+from torchloom_core.plugin.view import FleetView
 
 MEMORY_HALF_LIVES = 5
 """How many half lives of faults are remembered; what is older weighs less than 1/32."""
@@ -81,10 +82,11 @@ class Features:
                     raise PluginError(f"{what}: need seconds > 0, was {seconds}")
 
     @property
-    def needs(self) -> tuple[Need, ...]:
+    def needs(self) -> tuple[PredictorNeed, ...]:
         """What a predictor with these features has to declare."""
         longest = 2 * max(self.spans_s, default=0.0)
-        return tuple(Need(metric, longest) for metric in self.metrics)
+        metrics = tuple(Need(metric, longest) for metric in self.metrics)
+        return (*metrics, NeedFaults(self.fault_memory_s)) if self.half_lives_s else metrics
 
     @property
     def fault_memory_s(self) -> float:

@@ -12,7 +12,8 @@ from torchloom_core.learning.calibration import Calibration
 from torchloom_core.learning.card import Card
 from torchloom_core.learning.model import Model
 from torchloom_core.plugin.api import Hazard, Learner, Predictor
-from torchloom_core.plugin.view import FleetView, Need
+from torchloom_core.plugin.needs import PredictorNeed
+from torchloom_core.plugin.view import FleetView
 
 
 class FittedPredictor:
@@ -40,10 +41,9 @@ class FittedPredictor:
         self._calibration = calibration or Calibration()
         self.card = card
         self.name = predictor.name
-        self.needs: Sequence[Need] = predictor.needs
+        self.needs: Sequence[PredictorNeed] = predictor.needs
         self.horizon_s = predictor.horizon_s
         self.every_s = predictor.every_s if every_s is None else every_s
-        self.fault_memory_s = float(getattr(predictor, "fault_memory_s", 0.0))
 
     @property
     def Options(self) -> type[msgspec.Struct]:

@@ -84,7 +84,6 @@ class RowLearner(ABC):
         self.horizon_s = options.horizon_s
         self.every_s = options.every_s
         self.needs = self._features.needs
-        self.fault_memory_s = self._features.fault_memory_s
 
     @abstractmethod
     def grow(self, rows: Rows) -> Any:

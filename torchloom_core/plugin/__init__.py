@@ -40,9 +40,16 @@ from torchloom_core.plugin.api import (
 from torchloom_core.plugin.arrays import Floats, Ints
 from torchloom_core.plugin.checkpointing import daly_s, ettr, expected_unsaved_s, young_s
 from torchloom_core.plugin.faults import incidents, places_of
+from torchloom_core.plugin.needs import (
+    Need,
+    NeedFaults,
+    NeedForecast,
+    PolicyNeed,
+    PredictorNeed,
+)
 from torchloom_core.plugin.outlook import UNSAVED_WORK, ActedOn, Outlook, Standbys, unsaved_work_s
 from torchloom_core.plugin.run_failures import RunFailures
-from torchloom_core.plugin.view import FleetView, Need, grow
+from torchloom_core.plugin.view import FleetView, grow
 from torchloom_core.wire.actions import (
     Action,
     Alert,
@@ -81,13 +88,17 @@ __all__ = [
     "Migrate",
     "ModelError",
     "Need",
+    "NeedFaults",
+    "NeedForecast",
     "NotNegative",
     "Outlook",
     "PauseRun",
     "PluginError",
     "Policy",
+    "PolicyNeed",
     "Positive",
     "Predictor",
+    "PredictorNeed",
     "Proposal",
     "Registry",
     "ResumeRun",

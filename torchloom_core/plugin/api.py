@@ -6,7 +6,8 @@ from typing import Any, Protocol, runtime_checkable
 import msgspec
 import pluggy
 
-from torchloom_core.plugin.view import FleetView, Need
+from torchloom_core.plugin.needs import PolicyNeed, PredictorNeed
+from torchloom_core.plugin.view import FleetView
 from torchloom_core.wire.events import Proposal
 
 PROJECT = "torchloom"
@@ -17,10 +18,6 @@ hookimpl = pluggy.HookimplMarker(PROJECT)
 @runtime_checkable
 class Policy(Protocol):
     """Looks at the fleet once a tick and proposes actions.
-
-    It may have attributes ``predictors`` (whose forecasts it reads; they must be active),
-    ``needs_skill`` (true: it is refused a fitted model whose card shows no skill) and
-    ``fault_memory_s`` (it needs faults from more than a day back).
 
     ``Options`` is a msgspec struct; its fields are the keys allowed under
     ``[policies.<name>]`` in ``torchloom.toml``, and an instance is given to ``__init__``.
@@ -35,8 +32,8 @@ class Policy(Protocol):
         """What the config may say: a nested class."""
 
     @property
-    def needs(self) -> Sequence[Need]:
-        """Every metric it reads, and how far back."""
+    def needs(self) -> Sequence[PolicyNeed]:
+        """All that it reads: metrics, forecasts, and faults from more than a day back."""
 
     def on_tick(self, view: FleetView) -> Iterable[Proposal]:
         """Return or yield what should be done now, or nothing."""
@@ -61,8 +58,7 @@ class Hazard(msgspec.Struct, frozen=True, kw_only=True):
 class Predictor(Protocol):
     """Turns telemetry history into the probability that a worker fails soon.
 
-    Called off the Weaver's loop, every ``every_s``, with a copy of the windows it needs. One
-    that needs faults from more than a day back says so with an attribute ``fault_memory_s``.
+    Called off the Weaver's loop, every ``every_s``, with a copy of the windows it needs.
     """
 
     @property
@@ -74,8 +70,8 @@ class Predictor(Protocol):
         """What the config may say: a nested class."""
 
     @property
-    def needs(self) -> Sequence[Need]:
-        """Every metric it reads, and how far back."""
+    def needs(self) -> Sequence[PredictorNeed]:
+        """All that it reads: metrics, and faults from more than a day back."""
 
     @property
     def horizon_s(self) -> float:

@@ -3,7 +3,6 @@
 Each function names the first rule that is broken, in one line.
 """
 
-import difflib
 import inspect
 import math
 from collections.abc import Mapping, Sequence
@@ -15,7 +14,8 @@ import numpy as np
 from torchloom_core.errors import PluginError
 from torchloom_core.plugin.api import Hazard, Predictor
 from torchloom_core.plugin.foreign import shown, told
-from torchloom_core.plugin.view import FleetView, Need
+from torchloom_core.plugin.needs import Need, NeedFaults, NeedForecast
+from torchloom_core.plugin.view import FleetView
 from torchloom_core.wire.codec import encode
 from torchloom_core.wire.events import Proposal
 from torchloom_core.wire.limits import MAX_TEXT
@@ -23,13 +23,10 @@ from torchloom_core.wire.requests import PERSON
 
 Kind = Literal["policy", "predictor"]
 
-_OPTIONAL: dict[Kind, frozenset[str]] = {
-    "policy": frozenset({"fault_memory_s", "needs_skill", "predictors"}),
-    "predictor": frozenset({"card", "fault_memory_s"}),
+_NEEDS: dict[Kind, tuple[type[msgspec.Struct], ...]] = {
+    "policy": (Need, NeedFaults, NeedForecast),
+    "predictor": (Need, NeedFaults),
 }
-"""Attributes that a plugin may have or not: one that is misspelt would be missed by nobody."""
-
-_ALL_BUT_EQUAL = 0.85
 
 MODEL = "model"
 """The key of ``[predictors.<name>]`` that is the host's: a fitted model to use."""
@@ -62,21 +59,7 @@ def contract_problem(kind: Kind, cls: Any) -> str:
     if kind == "predictor" and MODEL in options.__struct_encode_fields__:
         return f"need Options without a field called {MODEL}, which names a fitted model"
     method = "on_tick" if kind == "policy" else "forecast"
-    return (
-        _signature_problem(cls, method)
-        or _signature_problem(cls, "__init__")
-        or misspelt_problem(kind, cls)
-    )
-
-
-def misspelt_problem(kind: Kind, plugin: Any) -> str:
-    """Return which attribute has all but the name of an optional one, or nothing."""
-    names = {name for name in dir(plugin) if not name.startswith("_")}
-    for name in sorted(names):
-        close = difflib.get_close_matches(name, _OPTIONAL[kind] - names, 1, _ALL_BUT_EQUAL)
-        if close and name not in _OPTIONAL[kind]:
-            return f"need another name than {name}, or the attribute {close[0]} if that is meant"
-    return ""
+    return _signature_problem(cls, method) or _signature_problem(cls, "__init__")
 
 
 def _signature_problem(cls: type[Any], method: str) -> str:
@@ -95,28 +78,37 @@ def _signature_problem(cls: type[Any], method: str) -> str:
     return ""
 
 
-def needs_problem(needs: Any, tick_s: float) -> str:
-    """Return why ``needs`` is no sequence of needs that can be kept, or nothing.
+def needs_problem(kind: Kind, needs: Any, tick_s: float) -> str:
+    """Return why ``needs`` is no sequence of needs that can be met, or nothing.
 
     Parameters
     ----------
     tick_s : float
         Seconds between the samples of a window.
     """
-    if not isinstance(needs, Sequence) or not all(isinstance(need, Need) for need in needs):
-        return f"need a sequence of Need in .needs, was {needs!r:.80}"
-    for need in needs:
-        if not isinstance(need.metric, str) or not need.metric:
-            return f"need a metric's name in every Need, was {need.metric!r:.60}"
-        if not _is_number(need.window_s) or not 0 <= need.window_s <= MAX_WINDOW_S:
+    if not isinstance(needs, Sequence) or not all(isinstance(n, _NEEDS[kind]) for n in needs):
+        names = " or ".join(need.__name__ for need in _NEEDS[kind])
+        return f"need a sequence of {names} in .needs, was {needs!r:.80}"
+    return next(filter(None, (_need_problem(need, tick_s) for need in needs)), "")
+
+
+def _need_problem(need: Need | NeedFaults | NeedForecast, tick_s: float) -> str:
+    match need:
+        case Need(metric=metric) if not isinstance(metric, str) or not metric:
+            return f"need a metric's name in every Need, was {metric!r:.60}"
+        case Need(metric, window_s) if not _is_within(window_s, MAX_WINDOW_S):
+            return f"{metric}: need window_s in 0..{MAX_WINDOW_S:.0f}, was {window_s!r:.60}"
+        case Need(metric, window_s) if window_s > MAX_SAMPLES * tick_s:
             return (
-                f"{need.metric}: need window_s in 0..{MAX_WINDOW_S:.0f}, was {need.window_s!r:.60}"
+                f"{metric}: need window_s of at most {MAX_SAMPLES} ticks of {tick_s:g} s, "
+                f"was {window_s:g}"
             )
-        if need.window_s > MAX_SAMPLES * tick_s:
-            return (
-                f"{need.metric}: need window_s of at most {MAX_SAMPLES} ticks of {tick_s:g} s, "
-                f"was {need.window_s:g}"
-            )
+        case NeedFaults(memory_s) if not _is_within(memory_s, MAX_PACE_S):
+            return f"NeedFaults: need memory_s in 0..{MAX_PACE_S:g}, was {memory_s!r:.60}"
+        case NeedForecast(predictor=name) if not isinstance(name, str) or not name:
+            return f"need a predictor's name in every NeedForecast, was {name!r:.60}"
+        case NeedForecast(name, skilled) if not isinstance(skilled, bool):
+            return f"{name}: need skilled true or false, was {skilled!r:.60}"
     return ""
 
 
@@ -127,6 +119,10 @@ def pace_problem(predictor: Any) -> str:
         if not _is_number(value) or not 0 < value <= MAX_PACE_S:
             return f"need {name} > 0 and at most {MAX_PACE_S:g}, was {value!r:.60}"
     return ""
+
+
+def _is_within(seconds: Any, most_s: float) -> bool:
+    return _is_number(seconds) and 0 <= seconds <= most_s
 
 
 def _is_number(value: Any) -> TypeGuard[float]:

@@ -15,13 +15,6 @@ from torchloom_core.wire.events import Forecast
 from torchloom_core.wire.messages import KnobSpec, KnobValue
 
 
-class Need(msgspec.Struct, frozen=True):
-    """A metric a plugin reads, and how far back, in seconds (0: the latest value only)."""
-
-    metric: str
-    window_s: float = 0.0
-
-
 class Metrics(Protocol):
     """Where a view reads telemetry: the live rings, or copies of them."""
 
@@ -62,7 +55,7 @@ class FleetView:
     progress_age_s : (workers,) float64
         Seconds since its trainer last finished a step, as far as is known.
     faults : sequence of Fault
-        Faults of the last day, or for as long as some active plugin declared, oldest first: the
+        Faults of the last day, or of as long as a :class:`NeedFaults` asks for, oldest first: the
         same object as at the last tick if nothing has changed.
     faults_of : mapping of str to tuple of Fault
         The same by ``Fault.place``: node, or worker where its node is unknown. A place's tuple is

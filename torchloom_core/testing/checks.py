@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from torchloom_core.plugin.view import FleetView, Need
+from torchloom_core.plugin.needs import PolicyNeed, windows_s
+from torchloom_core.plugin.view import FleetView
 
 
 def check_class(cls: type[Any]) -> None:
@@ -32,24 +33,16 @@ def build(cls: type[Any], options: Mapping[str, Any]) -> Any:
     return cls(msgspec.convert(dict(options), cls.Options))
 
 
-def check_needs(needs: Sequence[Need]) -> None:
-    """Fail unless the needs are needs."""
-    for need in needs:
-        assert isinstance(need, Need), f"need a sequence of Need in .needs, was {need!r}"
-        assert need.metric, "need a metric's name in every Need, was empty"
-        assert need.window_s >= 0, f"{need.metric}: need window_s >= 0, was {need.window_s!r}"
-
-
-def photograph(view: FleetView, needs: Sequence[Need]) -> dict[str, Any]:
+def photograph(view: FleetView, needs: Sequence[PolicyNeed]) -> dict[str, Any]:
     """Return a copy of all that can be read from a view, to be compared with ``==``."""
     picture = {
         name: value.tobytes() if isinstance(value, np.ndarray) else copy.deepcopy(value)
         for name, value in vars(view).items()
         if name != "_metrics"
     }
-    for need in needs:
-        picture[f"window of {need.metric}"] = view.window(need.metric, need.window_s).tobytes()
-        picture[f"latest {need.metric}"] = view.latest(need.metric).tobytes()
+    for metric, window_s in windows_s(needs).items():
+        picture[f"window of {metric}"] = view.window(metric, window_s).tobytes()
+        picture[f"latest {metric}"] = view.latest(metric).tobytes()
     return picture
 
 

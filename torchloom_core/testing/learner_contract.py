@@ -45,11 +45,11 @@ class LearnerContract(PredictorContract):
 
     def views(self, seed: int = 0) -> list[FleetView]:
         """Return the fleet's history that the predictor is shown."""
-        return story.story(self.fresh().needs, seed=seed)
+        return story.story(self.fresh().needs, seed)
 
     def examples(self, seed: int = 0) -> list[Example]:
         """Return what the predictor learns from."""
-        return story.examples(self.fresh().needs, seed=seed)
+        return story.examples(self.fresh().needs, seed)
 
     def parts_after(self, examples: Iterable[Example]) -> Mapping[str, bytes]:
         """Return what a fresh predictor has learned after these examples."""

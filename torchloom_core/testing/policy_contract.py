@@ -1,10 +1,11 @@
 """The tests every policy has to pass; a policy's own tests subclass them."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from torchloom_core.plugin.api import Policy
-from torchloom_core.plugin.contract import proposal_problem
+from torchloom_core.plugin.contract import needs_problem, proposal_problem
 from torchloom_core.plugin.view import FleetView
 from torchloom_core.testing import checks
 from torchloom_core.testing.clock_trap import clock_trap
@@ -24,13 +25,10 @@ class PolicyContract:
     options : dict
         Its options, as under ``[policies.<name>]`` in ``torchloom.toml``. Choose such that
         something happens: a policy that never proposes anything passes easily.
-    predictors : tuple of str
-        Predictors whose forecasts it reads.
     """
 
     policy_class: ClassVar[type[Any]]
     options: ClassVar[Mapping[str, Any]] = {}
-    predictors: ClassVar[Sequence[str]] = ()
 
     def make(self) -> Policy:
         """Return a fresh policy with the options."""
@@ -39,7 +37,7 @@ class PolicyContract:
 
     def views(self, seed: int = 0) -> list[FleetView]:
         """Return the fleet's history that the policy is shown, one view a tick."""
-        return story(self.make().needs, self.predictors, seed)
+        return story(self.make().needs, seed)
 
     def run(self, views: Sequence[FleetView]) -> list[list[Proposal]]:
         """Return what a fresh policy proposes at each view."""
@@ -52,7 +50,8 @@ class PolicyContract:
 
     def test_it_declares_what_it_reads(self) -> None:
         """Check ``needs``; reading anything else is a KeyError here as in the Weaver."""
-        checks.check_needs(self.make().needs)
+        problem = needs_problem("policy", self.make().needs, math.inf)
+        assert not problem, problem
         for seed in _SEEDS:
             self.run(self.views(seed))
 

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from torchloom_core.plugin.api import Hazard, Predictor
+from torchloom_core.plugin.contract import needs_problem, pace_problem
 from torchloom_core.plugin.view import FleetView
 from torchloom_core.testing import checks
 from torchloom_core.testing.clock_trap import clock_trap
@@ -36,7 +37,7 @@ class PredictorContract:
 
     def views(self, seed: int = 0) -> list[FleetView]:
         """Return the fleet's history that the predictor is shown."""
-        return story(self.make().needs, seed=seed)
+        return story(self.make().needs, seed)
 
     def run(self, views: Sequence[FleetView]) -> list[Hazard]:
         """Return what a fresh predictor says to each view."""
@@ -50,11 +51,8 @@ class PredictorContract:
     def test_it_declares_what_it_reads_and_how_often(self) -> None:
         """Check ``needs``, ``horizon_s`` and ``every_s``; other reads are KeyErrors."""
         predictor = self.make()
-        checks.check_needs(predictor.needs)
-        for name in ("horizon_s", "every_s"):
-            value = getattr(predictor, name)
-            assert math.isfinite(value), f"need a finite {name}, was {value!r}"
-            assert value > 0, f"need {name} > 0, was {value!r}"
+        problem = needs_problem("predictor", predictor.needs, math.inf) or pace_problem(predictor)
+        assert not problem, problem
         for seed in _SEEDS:
             self.run(self.views(seed))
 

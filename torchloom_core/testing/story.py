@@ -1,13 +1,14 @@
 """A short made-up history of a fleet in which everything happens that a plugin must bear."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from torchloom_core.config.schema import Costs
 from torchloom_core.plugin.api import Example
 from torchloom_core.plugin.arrays import Floats, samples_in
-from torchloom_core.plugin.view import FleetView, Need
+from torchloom_core.plugin.needs import PolicyNeed, forecasts_read, windows_s
+from torchloom_core.plugin.view import FleetView
 from torchloom_core.testing.views import EPOCH_S, view_of
 from torchloom_core.wire.events import Fault, Forecast
 from torchloom_core.wire.messages import KnobSpec
@@ -18,7 +19,7 @@ _MOST_SAMPLES = 60
 _EXTREMES = (0.0, -1.0, 1e300, np.inf, -np.inf)
 
 
-def story(needs: Sequence[Need], predictors: Iterable[str] = (), seed: int = 0) -> list[FleetView]:
+def story(needs: Sequence[PolicyNeed], seed: int = 0) -> list[FleetView]:
     """Return the views of ``TICKS`` successive ticks.
 
     Six workers at first, ten in the end, two a group, one group standing by. Metrics jitter,
@@ -27,12 +28,12 @@ def story(needs: Sequence[Need], predictors: Iterable[str] = (), seed: int = 0) 
     same arguments are equal.
     """
     random = np.random.default_rng(seed)
-    windows = _windows(needs)
+    windows = windows_s(needs)
     tick_s = _tick_s(needs)
     past = _MOST_SAMPLES
     series = {metric: _series(random, past + TICKS) for metric in windows}
     hazards = random.choice([0.0, 0.01, 0.5, 1.0], size=(TICKS, _WORKERS + 1))
-    names = list(predictors)
+    names = [need.predictor for need in forecasts_read(needs)]
     views = []
     for tick in range(TICKS):
         workers = 6 if tick < 8 else _WORKERS
@@ -67,39 +68,31 @@ def story(needs: Sequence[Need], predictors: Iterable[str] = (), seed: int = 0) 
     return views
 
 
-def examples(needs: Sequence[Need], seed: int = 0) -> list[Example]:
+def examples(needs: Sequence[PolicyNeed], seed: int = 0) -> list[Example]:
     """Return the same history with what came of it, as ``torchloom fit`` would show it.
 
     The worker whose metrics rise fails, so do the one whose metrics spike and the one that
     dies; nothing is known of who drains, has died, or has failed.
     """
-    views = story(needs, seed=seed)
+    views = story(needs, seed)
     return [
         Example(view=view, outcome=_outcomes(tick)[: len(view)]) for tick, view in enumerate(views)
     ]
 
 
-def blank(needs: Sequence[Need], workers: int, tick: int = 0) -> FleetView:
+def blank(needs: Sequence[PolicyNeed], workers: int, tick: int = 0) -> FleetView:
     """Return a view of ``workers`` that have measured nothing."""
     tick_s = _tick_s(needs)
     metrics = {
         metric: np.full((workers, samples_in(window_s, tick_s)), np.nan)
-        for metric, window_s in _windows(needs).items()
+        for metric, window_s in windows_s(needs).items()
     }
     return view_of(metrics, workers=workers, tick_s=tick_s, now_s=EPOCH_S + tick * tick_s)
 
 
-def _windows(needs: Sequence[Need]) -> dict[str, float]:
-    """Return the longest window of each metric, seconds."""
-    windows: dict[str, float] = {}
-    for need in needs:
-        windows[need.metric] = max(windows.get(need.metric, 0.0), need.window_s)
-    return windows
-
-
-def _tick_s(needs: Sequence[Need]) -> float:
+def _tick_s(needs: Sequence[PolicyNeed]) -> float:
     """Return a tick so long that no window has more than ``_MOST_SAMPLES``."""
-    return max(1.0, max((need.window_s for need in needs), default=0.0) / _MOST_SAMPLES)
+    return max(1.0, max(windows_s(needs).values(), default=0.0) / _MOST_SAMPLES)
 
 
 def _series(random: np.random.Generator, samples: int) -> Floats:

@@ -12,6 +12,7 @@ from torchloom_core.config.schema import Config
 from torchloom_core.kernel.actions.kinds import target_of
 from torchloom_core.kernel.kernel import Kernel
 from torchloom_core.kernel.plugins.host import ActivePlugins
+from torchloom_core.plugin.needs import windows_s
 from torchloom_core.wire.actions import name_of
 from torchloom_core.wire.events import PolicyFailed, PredictorFailed
 from torchloom_core.wire.messages import KnobValue
@@ -147,7 +148,7 @@ def _workers(
 ) -> Iterator[WorkerStatus]:
     forecasts = kernel.forecasts.newest
     view = kernel.fleet.view(now_ns, forecasts)
-    kept = sorted({need.metric for need in plugins.needs}.union(config.weaver.show))
+    kept = sorted({*windows_s(plugins.needs), *config.weaver.show})
     metrics = {name: view.latest(name) for name in kept}
     hazards = {name: view.hazard(name) for name in forecasts}
     silent = view.heartbeat_age_s > config.weaver.stale_after_s

@@ -13,6 +13,7 @@ from torchloom_core.evaluate.forecasts.labels import Task, incidents, outcomes
 from torchloom_core.plugin.api import Learner, Predictor
 from torchloom_core.plugin.arrays import Floats, Ints
 from torchloom_core.plugin.forecasting import run_predictor
+from torchloom_core.plugin.needs import windows_s
 from torchloom_core.trace.bundle.bundle import Bundle
 from torchloom_core.trace.feed.views import views
 from torchloom_core.trace.feed.watched import Watched, watch
@@ -86,7 +87,6 @@ def hindcasts(
     for view in views(
         bundle,
         needs=predictor.needs,
-        fault_memory_s=getattr(predictor, "fault_memory_s", 0.0),
         tick_s=tick_s,
         every_s=every_s,
         start_ns=begin_ns,
@@ -113,12 +113,12 @@ def hindcasts(
 
 def _likely_cause(bundle: Bundle, predictor: Predictor, tick_s: float) -> str:
     """Return what may keep a predictor from judging anybody, as a clause."""
-    missing = sorted({need.metric for need in predictor.needs} - {*bundle.metrics})
+    missing = sorted(windows_s(predictor.needs).keys() - {*bundle.metrics})
     if missing:
         return f"; the trace has no {', '.join(missing)}"
     if isinstance(predictor, Learner):
         return "; it may have to learn first, with `torchloom fit`"
-    window_s = max((need.window_s for need in predictor.needs), default=0.0)
+    window_s = max(windows_s(predictor.needs).values(), default=0.0)
     if window_s:
         return f"; its longest window is {window_s:g} s, and samples are {tick_s:g} s apart"
     return ""

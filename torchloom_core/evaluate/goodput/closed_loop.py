@@ -25,6 +25,7 @@ from torchloom_core.kernel.kernel import Kernel
 from torchloom_core.kernel.plugins.guard import RecordedGuard
 from torchloom_core.kernel.plugins.host import ActivePlugins
 from torchloom_core.plugin.forecasting import run_predictor
+from torchloom_core.plugin.needs import windows_s
 from torchloom_core.plugin.outlook import UNSAVED_WORK
 from torchloom_core.simulate.answers.answers import ANSWERS
 from torchloom_core.simulate.model import FleetModel
@@ -91,10 +92,10 @@ class Driver:
         self._scene, self._model, self._plugins = scene, model, plugins
         self._kernel = Kernel(config, plugins, RecordedGuard())
         self._crew = Crew(model, config.run.name)
-        needs = {need.metric for need in plugins.needs}
-        self._sensors = Sensors(scene, needs)
+        metrics = {*windows_s(plugins.needs)}
+        self._sensors = Sensors(scene, metrics)
         # Where only a step is ever lost, ``costs.unsaved_s`` says what there is to say.
-        self._tells_unsaved = UNSAVED_WORK in needs and job.recovery == "restart"
+        self._tells_unsaved = UNSAVED_WORK in metrics and job.recovery == "restart"
         self._tick_ns = round(settings.tick_s * SECOND_NS)
         self._command_ns = round(settings.command_s * SECOND_NS)
         self._forecast_ns = round(settings.forecast_s * SECOND_NS)

@@ -16,7 +16,8 @@ from torchloom_core.clock import SECOND_NS
 from torchloom_core.evaluate.goodput.arms import FORETOLD
 from torchloom_core.evaluate.goodput.episode import rng
 from torchloom_core.plugin.api import Hazard
-from torchloom_core.plugin.view import FleetView, Need
+from torchloom_core.plugin.needs import PredictorNeed
+from torchloom_core.plugin.view import FleetView
 from torchloom_core.simulate.model import FleetModel
 from torchloom_core.simulate.records import Happening
 from torchloom_core.simulate.scenario import Hit, JobSpec
@@ -52,7 +53,7 @@ class Foretold:
         self._options = options
         self._hits_of: dict[str, list[int]] = {}
         self._rng = rng(options.seed, "alarms")
-        self.needs: Sequence[Need] = ()
+        self.needs: Sequence[PredictorNeed] = ()
         self.horizon_s = options.horizon_s
         self.every_s = options.every_s
 

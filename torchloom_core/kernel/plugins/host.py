@@ -8,11 +8,11 @@ from torchloom_core.kernel.plugins.guard import OVERRAN, Guard, PolicyOverran
 from torchloom_core.plugin.api import Policy, Predictor
 from torchloom_core.plugin.contract import GarbageError, checked_proposal
 from torchloom_core.plugin.foreign import home_of, raised_in, shown
-from torchloom_core.plugin.view import FleetView, Need
+from torchloom_core.plugin.needs import PolicyNeed
+from torchloom_core.plugin.view import FleetView
 from torchloom_core.wire.events import PolicyFailed, PredictorFailed, Proposal
 
 MAX_PROPOSALS = 10_000
-DAY_S = 86_400.0
 
 
 @dataclass(frozen=True)
@@ -34,16 +34,10 @@ class ActivePlugins:
     versions: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def needs(self) -> list[Need]:
-        """Every metric and window that some active plugin declared."""
+    def needs(self) -> list[PolicyNeed]:
+        """All that some active plugin declared that it reads."""
         policies = [need for active in self.policies for need in active.policy.needs]
-        return policies + [need for plugin in self.predictors.values() for need in plugin.needs]
-
-    @property
-    def fault_memory_s(self) -> float:
-        """How long faults must be remembered, seconds: a day, or what a plugin declared."""
-        plugins = [*(active.policy for active in self.policies), *self.predictors.values()]
-        return max([DAY_S, *(getattr(plugin, "fault_memory_s", 0.0) for plugin in plugins)])
+        return [*policies, *(need for one in self.predictors.values() for need in one.needs)]
 
 
 class PolicyHost:

@@ -8,7 +8,8 @@ from torchloom_core.errors import PluginError
 from torchloom_core.fleet.sample_table import SampleTable
 from torchloom_core.fleet.state import FleetState
 from torchloom_core.plugin.contract import needs_problem
-from torchloom_core.plugin.view import FleetView, Need
+from torchloom_core.plugin.needs import PredictorNeed, windows_s
+from torchloom_core.plugin.view import FleetView
 from torchloom_core.trace.bundle.bundle import Bundle
 from torchloom_core.trace.feed.feed import Feed
 from torchloom_core.wire.events import NodeFault, Tick
@@ -21,8 +22,7 @@ STALE_TICKS = 3
 def views(
     bundle: Bundle,
     *,
-    needs: Sequence[Need],
-    fault_memory_s: float,
+    needs: Sequence[PredictorNeed],
     tick_s: float,
     every_s: float,
     start_ns: int | None = None,
@@ -36,10 +36,9 @@ def views(
 
     Parameters
     ----------
-    needs : sequence of Need
-        What the predictor declared: it sees these metrics and no others.
-    fault_memory_s : float
-        How long faults stay in a view, also those from before the start.
+    needs : sequence of Need or NeedFaults
+        What the predictor declared: it sees these metrics and no others, and faults for as long
+        as it asks, also those from before the start.
     tick_s : float
         Seconds between the samples of a window.
     every_s : float
@@ -59,7 +58,7 @@ def views(
     TraceError
         If the trace has nothing to watch, or the span is empty.
     """
-    problem = needs_problem(needs, tick_s)
+    problem = needs_problem("predictor", needs, tick_s)
     if problem:
         raise PluginError(problem)
     begin_ns = bundle.manifest.start_ns if start_ns is None else start_ns
@@ -68,14 +67,13 @@ def views(
         tick_s=tick_s,
         start_ns=_warm_up_from(bundle, needs, tick_s, begin_ns),
         end_ns=end_ns,
-        metrics=[need.metric for need in needs],
+        metrics=list(windows_s(needs)),
     )
     fleet = FleetState(
         needs,
         tick_s=tick_s,
         stale_after_s=STALE_TICKS * tick_s,
         costs=costs or Costs(),
-        fault_memory_s=fault_memory_s,
     )
     tick_ns = round(tick_s * SECOND_NS)
     every_ns = tick_ns * max(1, round(every_s / tick_s))
@@ -95,9 +93,11 @@ def views(
                     yield fleet.view(ts_ns, {})
 
 
-def _warm_up_from(bundle: Bundle, needs: Sequence[Need], tick_s: float, begin_ns: int) -> int:
+def _warm_up_from(
+    bundle: Bundle, needs: Sequence[PredictorNeed], tick_s: float, begin_ns: int
+) -> int:
     """Return a whole number of ticks before ``begin_ns``, no earlier than the bundle's start."""
     tick_ns = round(tick_s * SECOND_NS)
-    window_ns = round(max((need.window_s for need in needs), default=0.0) * SECOND_NS)
+    window_ns = round(max(windows_s(needs).values(), default=0.0) * SECOND_NS)
     known_ns = max(0, begin_ns - bundle.manifest.start_ns)
     return begin_ns - min(-(-window_ns // tick_ns), known_ns // tick_ns) * tick_ns

@@ -1,0 +1,75 @@
+"""What a policy or predictor declares that it reads; nothing else is kept for it."""
+
+from collections.abc import Iterable
+from typing import TypeAlias
+
+import msgspec
+
+DAY_S = 86_400.0
+"""For how long faults are remembered whether or not somebody needs them, seconds."""
+
+
+class Need(msgspec.Struct, frozen=True):
+    """A metric that a plugin reads.
+
+    Attributes
+    ----------
+    metric : str
+        Its name, as the trainer or a collector reports it.
+    window_s : float
+        How far back, seconds; 0: the latest value only.
+    """
+
+    metric: str
+    window_s: float = 0.0
+
+
+class NeedFaults(msgspec.Struct, frozen=True):
+    """Faults from further back than the last day, which is there in any case.
+
+    Attributes
+    ----------
+    memory_s : float
+        How far back, seconds.
+    """
+
+    memory_s: float
+
+
+class NeedForecast(msgspec.Struct, frozen=True):
+    """A predictor whose forecasts a policy reads; the config has to make it active.
+
+    Attributes
+    ----------
+    predictor : str
+        Its name.
+    skilled : bool
+        Whether to be refused a fitted model of it whose card shows no skill. A predictor without
+        a model has no card, and is taken.
+    """
+
+    predictor: str
+    skilled: bool = False
+
+
+PredictorNeed: TypeAlias = Need | NeedFaults
+PolicyNeed: TypeAlias = Need | NeedFaults | NeedForecast
+
+
+def windows_s(needs: Iterable[PolicyNeed]) -> dict[str, float]:
+    """Return the longest window of each metric, seconds, in the order of their first mention."""
+    windows: dict[str, float] = {}
+    for need in needs:
+        if isinstance(need, Need):
+            windows[need.metric] = max(windows.get(need.metric, 0.0), need.window_s)
+    return windows
+
+
+def fault_memory_s(needs: Iterable[PolicyNeed]) -> float:
+    """Return for how long faults have to be remembered, seconds."""
+    return max([DAY_S, *(need.memory_s for need in needs if isinstance(need, NeedFaults))])
+
+
+def forecasts_read(needs: Iterable[PolicyNeed]) -> list[NeedForecast]:
+    """Return the needs of forecasts."""
+    return [need for need in needs if isinstance(need, NeedForecast)]
