@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.errors import TraceError
-from torchloom_core.trace.bundle.schema import Component, Event
-from torchloom_core.trace.bundle.writer import BundleWriter
+from torchloom_core.trace import BundleWriter, Component, Event
 
 FILE = "asd.parquet"
 STEP_S = 300.0

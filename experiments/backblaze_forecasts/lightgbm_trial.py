@@ -22,9 +22,8 @@ from torchloom_core.evaluate.forecasts.alarms import Judged
 from torchloom_core.evaluate.forecasts.intervals import AveragePrecision, blocks_of, bootstrap
 from torchloom_core.learning.forecast_score import Interval
 from torchloom_core.plugin import Floats, Ints
-from torchloom_core.trace.bundle.bundle import Bundle
-from torchloom_core.trace.importers.backblaze import import_backblaze
-from torchloom_core.trace.importers.infinitehbd import import_infinitehbd
+from torchloom_core.trace import Bundle
+from torchloom_core.trace.importers import import_backblaze, import_infinitehbd
 from torchloom_predictors.boosting import BoostingPredictor
 
 SEEDS = range(3)

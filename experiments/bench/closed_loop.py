@@ -13,7 +13,7 @@ from torchloom_core.config.loading import convert
 from torchloom_core.config.schema import Config
 from torchloom_core.evaluate.goodput.arms import Arm
 from torchloom_core.evaluate.goodput.run import Setting, simulate
-from torchloom_core.trace.synthesize import Parameters, synthesize
+from torchloom_core.trace import Parameters, synthesize
 
 _LIMIT_PER_S = 100_000
 _NODES = 256

@@ -7,7 +7,7 @@ from pathlib import Path
 from figure import Figure, medians
 from scene import actor
 
-from torchloom_core.trace.synthesize import Parameters, synthesize
+from torchloom_core.trace import Parameters, synthesize
 
 _WATCH = Path(__file__).parents[1] / "scale" / "watch.py"
 _NODES = 1000

@@ -11,7 +11,7 @@ from rich.console import Console
 from experiments.forecast_trial import report
 from experiments.forecast_trial.trial import Trial, run
 from torchloom_core.errors import TorchloomError
-from torchloom_core.trace.bundle.bundle import Bundle
+from torchloom_core.trace import Bundle
 
 ROOT = Path(__file__).parents[2]
 DATA = Path(os.environ.get("TORCHLOOM_DATA", ROOT.parent / "shared" / "data"))

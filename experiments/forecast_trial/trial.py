@@ -25,7 +25,7 @@ from torchloom_core.learning.fitted import FittedPredictor
 from torchloom_core.learning.forecast_score import ForecastScore, Interval
 from torchloom_core.learning.skill import RANDOM, with_skill
 from torchloom_core.plugin import Floats, Learner, Predictor
-from torchloom_core.trace.bundle.bundle import Bundle
+from torchloom_core.trace import Bundle
 
 DAY_S = 86_400.0
 DAY_NS = 86_400 * SECOND_NS

@@ -6,7 +6,7 @@ import numpy as np
 
 from torchloom_core.simulate.event_queue import to_ns
 from torchloom_core.simulate.scenario import Hit
-from torchloom_core.trace.bundle.schema import Follows
+from torchloom_core.trace import Follows
 
 _BLOCK = 1024
 

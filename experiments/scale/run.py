@@ -17,7 +17,7 @@ from matplotlib.figure import Figure as Plot
 from rich.console import Console
 from rich.table import Table
 
-from torchloom_core.trace.synthesize import Parameters, synthesize
+from torchloom_core.trace import Parameters, synthesize
 
 HERE = Path(__file__).parent
 INTERVAL_S = 15.0

@@ -18,8 +18,7 @@ from torchloom_core.kernel.kernel import Kernel
 from torchloom_core.kernel.plugins.guard import RecordedGuard
 from torchloom_core.kernel.plugins.host import ActivePlugins
 from torchloom_core.plugin.needs import windows_s
-from torchloom_core.trace.bundle.bundle import Bundle
-from torchloom_core.trace.feed.feed import Feed
+from torchloom_core.trace import Bundle, Feed
 from torchloom_core.wire.events import Proposed, Tick
 
 DAY_S = 86_400.0

@@ -14,9 +14,7 @@ from torchloom_core.errors import PluginError
 from torchloom_core.evaluate.forecasts.labels import Task
 from torchloom_core.learning.forecast_score import Interval
 from torchloom_core.plugin import Hazard
-from torchloom_core.trace.bundle.bundle import Bundle
-from torchloom_core.trace.bundle.schema import Component, Event
-from torchloom_core.trace.bundle.writer import BundleWriter
+from torchloom_core.trace import Bundle, BundleWriter, Component, Event
 from torchloom_predictors.fault_history import FaultHistoryPredictor
 
 NODES, DAYS, CUT_D, START_NS = 40, 80, 48, 1_700_000_000 * 10**9

@@ -16,9 +16,8 @@ from experiments.backblaze_forecasts import run as backblaze
 from experiments.forecast_trial.trial import Fold, run
 from experiments.infinitehbd_forecasts import run as infinitehbd
 from torchloom_core.errors import TraceError
-from torchloom_core.trace.bundle.bundle import Bundle
-from torchloom_core.trace.importers.backblaze import import_backblaze
-from torchloom_core.trace.importers.infinitehbd import import_infinitehbd
+from torchloom_core.trace import Bundle
+from torchloom_core.trace.importers import import_backblaze, import_infinitehbd
 
 EXPERIMENTS = {"infinitehbd": infinitehbd, "backblaze": backblaze, "asd": asd}
 STEPS_A_DAY = 288

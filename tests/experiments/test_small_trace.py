@@ -8,8 +8,7 @@ from torchloom_core.config.loading import load
 from torchloom_core.evaluate.goodput.candidates import Asked, candidates
 from torchloom_core.evaluate.goodput.job import of_trace
 from torchloom_core.evaluate.goodput.run import Setting, installed, simulate
-from torchloom_core.trace.bundle.bundle import Bundle
-from torchloom_core.trace.synthesize import Parameters, synthesize
+from torchloom_core.trace import Bundle, Parameters, synthesize
 
 HERE = Path(__file__).parents[2] / "experiments" / "small_trace"
 

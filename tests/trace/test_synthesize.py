@@ -13,10 +13,10 @@ from torchloom_core.clock import SECOND_NS
 from torchloom_core.errors import ConfigError, TraceError
 from torchloom_core.trace.bundle.bundle import Bundle
 from torchloom_core.trace.feed.watched import watch
-from torchloom_core.trace.synthesize import Parameters, synthesize
-from torchloom_core.trace.synthesize.faults import draw_faults
-from torchloom_core.trace.synthesize.parameters import START_NS
-from torchloom_core.trace.synthesize.telemetry import METRICS, tables
+from torchloom_core.trace.synthetic.faults import draw_faults
+from torchloom_core.trace.synthetic.parameters import START_NS, Parameters
+from torchloom_core.trace.synthetic.telemetry import METRICS, tables
+from torchloom_core.trace.synthetic.trace import synthesize
 from torchloom_core.trace.validation.validate import validate
 
 SMALL = Parameters(nodes=20, racks=4, racks_per_feed=2, days=3.0, interval_s=900.0, seed=5)

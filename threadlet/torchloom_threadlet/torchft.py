@@ -23,6 +23,8 @@ from typing import Any
 from torchloom_threadlet.identity import find_join, identify
 from torchloom_threadlet.trainer.loom import Loom, end_drained
 
+__all__ = ["TorchftLoom", "attach"]
+
 _LINGER_S = 2.0
 _QUORUM_TIMEOUT_S = 60.0
 _PAUSE_SHARE = 0.8

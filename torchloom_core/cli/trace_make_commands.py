@@ -46,8 +46,8 @@ def synthesize(
     force
         Replace a bundle that is there already.
     """
-    from torchloom_core.trace.synthesize import Parameters
-    from torchloom_core.trace.synthesize import synthesize as write
+    from torchloom_core.trace.synthetic.parameters import Parameters
+    from torchloom_core.trace.synthetic.trace import synthesize as write
 
     given = {"nodes": nodes, "racks": racks, "days": days, "seed": seed, "interval_s": interval_s}
     table, text = _read(parameters) if parameters else ({}, "")

@@ -1,1 +1,7 @@
 """Make trace bundles of what others recorded; one module a source."""
+
+from torchloom_core.trace.importers.backblaze import import_backblaze
+from torchloom_core.trace.importers.csv_trace import import_csv
+from torchloom_core.trace.importers.infinitehbd import import_infinitehbd
+
+__all__ = ["import_backblaze", "import_csv", "import_infinitehbd"]

@@ -6,10 +6,10 @@ import msgspec
 
 from torchloom_core.errors import TraceError
 from torchloom_core.trace.bundle.writer import BundleWriter
-from torchloom_core.trace.synthesize.faults import draw_faults
-from torchloom_core.trace.synthesize.fleet import components, job_rows
-from torchloom_core.trace.synthesize.parameters import START_NS, Parameters
-from torchloom_core.trace.synthesize.telemetry import LOAD_DEPENDENT, tables
+from torchloom_core.trace.synthetic.faults import draw_faults
+from torchloom_core.trace.synthetic.fleet import components, job_rows
+from torchloom_core.trace.synthetic.parameters import START_NS, Parameters
+from torchloom_core.trace.synthetic.telemetry import LOAD_DEPENDENT, tables
 
 
 def synthesize(out: Path, parameters: Parameters, *, force: bool = False) -> None:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.plugin.arrays import Floats, Ints
-from torchloom_core.trace.synthesize.faults import (
+from torchloom_core.trace.synthetic.faults import (
     ALL_NODES,
     ECC,
     NIC,
@@ -19,8 +19,8 @@ from torchloom_core.trace.synthesize.faults import (
     Sign,
     Silence,
 )
-from torchloom_core.trace.synthesize.fleet import node_name
-from torchloom_core.trace.synthesize.parameters import START_NS, Parameters, generator
+from torchloom_core.trace.synthetic.fleet import node_name
+from torchloom_core.trace.synthetic.parameters import START_NS, Parameters, generator
 
 METRICS = ("gpu_temp_celsius", "gpu_power_watts", "ecc_corrected_total", "nic_errors_per_min")
 LOAD_DEPENDENT = METRICS[:2]

@@ -8,17 +8,17 @@ import numpy as np
 from msgspec.structs import replace
 
 from torchloom_core.trace.bundle.schema import Event, Follows
-from torchloom_core.trace.synthesize.fleet import (
+from torchloom_core.trace.synthetic.fleet import (
     feed_name,
     gpu_name,
     nic_name,
     node_name,
     switch_name,
 )
-from torchloom_core.trace.synthesize.parameters import DAY_S, START_NS, Parameters, generator
+from torchloom_core.trace.synthetic.parameters import DAY_S, START_NS, Parameters, generator
 
 TEMPERATURE, POWER, ECC, NIC = range(4)
-"""Columns of the metrics that :mod:`~torchloom_core.trace.synthesize.telemetry` makes."""
+"""Columns of the metrics that :mod:`~torchloom_core.trace.synthetic.telemetry` makes."""
 
 ALL_NODES = -1
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from torchloom_core.trace.bundle.schema import Component, Job, Placement
-from torchloom_core.trace.synthesize.parameters import START_NS, Parameters
+from torchloom_core.trace.synthetic.parameters import START_NS, Parameters
 
 JOB = "job-0"
 

@@ -1,0 +1,81 @@
+"""What may be imported from the public faces: whoever changes it sees it here."""
+
+import importlib
+import re
+import types
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+FACES = {
+    "torchloom_core.plugin": """
+        SECOND_NS UNSAVED_WORK
+        ActedOn Action Alert ChangeKnob CollectDump ConfigError CordonNode Costs DrainGroup Example
+        Fault FleetView Floats Forecast Hazard Ints Learner Migrate ModelError Need NeedFaults
+        NeedForecast NotNegative Outlook PauseRun PluginError Policy PolicyNeed Positive Predictor
+        PredictorNeed Proposal Registry ResumeRun RunFailures SaveCheckpoint Share Standbys
+        UncordonNode
+        daly_s ettr expected_unsaved_s grow hookimpl incidents places_of unsaved_work_s young_s
+    """,
+    "torchloom_core.learning": """
+        Features History RowLearner RowOptions RowSample Rows Scale SeasonalProfiles
+        arrays_bytes arrays_part check_forest estimator_bytes estimator_part faults_in_words
+        in_words json_part part_of reasons step_means with_something_known
+    """,
+    "torchloom_core.testing": """
+        LearnerContract PolicyContract PredictorContract
+        view_of
+    """,
+    "torchloom_core.trace": """
+        ACTIONS EVENTS JOBS PLACEMENT TOPOLOGY
+        ActionTaken Bundle BundleWriter Component Event Exposure Feed Findings Follows Job Manifest
+        Parameters Placement RecordedLife
+        from_trajectory recorded_inputs recorded_life synthesize validate views
+    """,
+    "torchloom_core.trace.importers": """
+        import_backblaze import_csv import_infinitehbd
+    """,
+    "torchloom_threadlet": """
+        Loom
+        attach
+    """,
+    "torchloom_threadlet.torchft": """
+        TorchftLoom
+        attach
+    """,
+}
+
+
+@pytest.mark.parametrize("name", FACES)
+def test_a_face_offers_these_names_and_no_others(name):
+    assert importlib.import_module(name).__all__ == FACES[name].split()
+
+
+@pytest.mark.parametrize("name", FACES)
+def test_a_name_without_an_underscore_is_offered_or_only_used(name):
+    """Such a name of a face that only gathers is offered; one that defines may use others'."""
+    face = importlib.import_module(name)
+    gathers = name.startswith("torchloom_core")
+    public = {
+        attribute
+        for attribute, value in vars(face).items()
+        if not attribute.startswith("_")
+        and not isinstance(value, types.ModuleType)
+        and (gathers or value.__module__ == name)
+    }
+    assert public <= set(face.__all__)
+
+
+@pytest.mark.parametrize("name", FACES)
+def test_the_names_are_sorted_constants_then_classes_then_functions(name):
+    names = importlib.import_module(name).__all__
+    assert names == sorted(names, key=lambda each: (not each.isupper(), each[0].islower(), each))
+
+
+def test_who_reads_traces_from_outside_does_so_by_the_face():
+    behind = re.compile(r"torchloom_core\.trace\.(?!importers import)[\w.]+ import")
+    readers = [ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("experiments/**/*.py")]
+    texts = {path: path.read_text(encoding="utf-8") for path in readers}
+    assert [path.name for path, text in texts.items() if behind.search(text)] == []
