@@ -7,8 +7,8 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from torchloom_core.cli.durations import duration_s
 from torchloom_core.cli.options import Connection, Wait
+from torchloom_core.cli.times import Duration
 from torchloom_core.cli.weaver_client import act
 from torchloom_core.wire.actions import (
     Action,
@@ -24,7 +24,6 @@ from torchloom_core.wire.actions import (
 
 _HERE = Connection()
 _WAIT_S = 60.0
-_LONGEST_CORDON_S = 1e9
 
 
 def stop_actions(*, connection: Connection = _HERE) -> None:
@@ -117,7 +116,7 @@ def cordon(
     node: str,
     /,
     *,
-    lasts: Annotated[str | None, Parameter(name="--for", allow_leading_hyphen=True)] = None,
+    lasts: Annotated[Duration | None, Parameter(name="--for")] = None,
     connection: Connection = _HERE,
 ) -> None:
     """Put nobody new on a node; who trains there stays.
@@ -131,7 +130,7 @@ def cordon(
     lasts
         For how long, such as 2d or 1h30m; until somebody uncordons it unless given.
     """
-    lasts_s = None if lasts is None else duration_s("--for", lasts, _LONGEST_CORDON_S)
+    lasts_s = None if lasts is None else lasts.total_seconds()
     _propose(CordonNode(node=node, lasts_s=lasts_s), 0.0, connection)
 
 

@@ -14,6 +14,7 @@ from torchloom_core.cli import Terminated
 from torchloom_core.cli.evaluate_progress import progress
 from torchloom_core.cli.options import AsJson
 from torchloom_core.cli.output import console
+from torchloom_core.cli.times import Moment, moment_ns
 from torchloom_core.config.loading import load
 from torchloom_core.errors import ConfigError, WorkerLost
 
@@ -36,7 +37,7 @@ def evaluate(
     mode: Literal["simulate", "replay"] = "simulate",
     seeds: Count = 10,
     days: Annotated[float | None, Parameter(validator=Number(gt=0))] = None,
-    until: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
+    until: Moment | None = None,
     horizon_s: Annotated[float | None, Parameter(validator=Number(gt=0))] = None,
     false_alarms_per_node_day: Annotated[float, Parameter(validator=Number(gte=0))] = 0.01,
     resamples: Annotated[int, Parameter(validator=Number(gte=100))] = 2_000,
@@ -150,11 +151,10 @@ def _pair(option: str, text: str, *, need_value: bool = False) -> tuple[str, str
     return name, value
 
 
-def _until(trace: Path, text: str | None) -> int | None:
-    from torchloom_core.cli.moments import moment_ns
+def _until(trace: Path, until: Moment | None) -> int | None:
     from torchloom_core.trace.bundle.bundle import Bundle
 
-    return None if text is None else moment_ns(text, Bundle.open(trace).manifest)
+    return None if until is None else moment_ns(until, Bundle.open(trace).manifest)
 
 
 @contextmanager

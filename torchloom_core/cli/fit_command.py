@@ -11,6 +11,7 @@ from cyclopts.validators import Number
 
 from torchloom_core.cli.options import AsJson, ConfigPath
 from torchloom_core.cli.output import console, print_json
+from torchloom_core.cli.times import Moment, moment_ns
 from torchloom_core.config.loading import load
 from torchloom_core.config.schema import Config
 from torchloom_core.errors import ConfigError
@@ -31,7 +32,7 @@ def fit(
     /,
     *,
     predictor: str,
-    until: Annotated[str, Parameter(allow_leading_hyphen=True)],
+    until: Moment,
     option: Annotated[tuple[str, ...], Parameter(negative="", show_default=False)] = (),
     out: Path | None = None,
     task: Literal["forecast", "detect"] = "forecast",
@@ -85,7 +86,6 @@ def fit(
         Config file; torchloom.toml in this folder unless given.
     """
     from torchloom_core.activation.discovery import discover
-    from torchloom_core.cli.moments import moment_ns
     from torchloom_core.fitting.fit import fit as fit_model
     from torchloom_core.fitting.stages import FitSettings
     from torchloom_core.learning.model import SUFFIX, refuse_place

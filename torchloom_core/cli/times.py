@@ -1,0 +1,60 @@
+"""Lengths of time and moments of a trace as a person types them."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import CycloptsError, Parameter, Token, convert
+
+from torchloom_core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from torchloom_core.trace.bundle.schema import Manifest
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_LONGEST = timedelta(seconds=1e9)
+
+
+def _duration(_: Any, tokens: Sequence[Token]) -> timedelta:
+    (told,) = tokens
+    try:
+        # To cyclopts 15M is months; whoever types it here means minutes.
+        duration: timedelta = convert(timedelta, [told.value.lower().replace("min", "m")])
+    except (CycloptsError, OverflowError):
+        duration = timedelta(0)
+    if not timedelta(0) < duration <= _LONGEST:
+        raise ConfigError(
+            f"{told.keyword}: need a duration such as 30s, 15min or 2d, at most {_LONGEST.days}d, "
+            f"was {told.value!r}"
+        )
+    return duration
+
+
+def _moment(type_: Any, tokens: Sequence[Token]) -> datetime | timedelta:
+    (told,) = tokens
+    try:
+        moment: datetime | timedelta = convert(type_, [told.value])
+    except CycloptsError:
+        raise ConfigError(
+            f"{told.keyword}: need a date such as 2024-06-30, or days such as 30d, "
+            f"was {told.value!r}"
+        ) from None
+    return moment
+
+
+Duration = Annotated[timedelta, Parameter(converter=_duration, allow_leading_hyphen=True)]
+"""At most about 30 years."""
+
+Moment = Annotated[datetime | timedelta, Parameter(converter=_moment, allow_leading_hyphen=True)]
+"""A date, UTC unless it says otherwise, or a time since the trace's start."""
+
+
+def moment_ns(moment: datetime | timedelta, manifest: "Manifest") -> int:
+    """Return when in the trace that is."""
+    if isinstance(moment, timedelta):
+        return manifest.start_ns + _ns(moment)
+    return _ns((moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - _EPOCH)
+
+
+def _ns(length: timedelta) -> int:
+    return length // timedelta(microseconds=1) * 1_000
