@@ -11,9 +11,9 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from torchloom_core.cli import Terminated
-from torchloom_core.cli.evaluate_progress import progress
 from torchloom_core.cli.options import AsJson
 from torchloom_core.cli.output import console
+from torchloom_core.cli.progress import progress
 from torchloom_core.cli.times import Moment, moment_ns
 from torchloom_core.config.loading import load
 from torchloom_core.errors import ConfigError, WorkerLost

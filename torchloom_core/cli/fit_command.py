@@ -1,8 +1,6 @@
 """``torchloom fit``."""
 
 import tomllib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -11,6 +9,7 @@ from cyclopts.validators import Number
 
 from torchloom_core.cli.options import AsJson, ConfigPath
 from torchloom_core.cli.output import console, print_json
+from torchloom_core.cli.progress import progress
 from torchloom_core.cli.times import Moment, moment_ns
 from torchloom_core.config.loading import load
 from torchloom_core.config.schema import Config
@@ -19,7 +18,6 @@ from torchloom_core.suggest import nearest
 
 # What fits and scores is heavy, and `torchloom --help` should not wait for it.
 if TYPE_CHECKING:
-    from torchloom_core.fitting.fit import Stages
     from torchloom_core.learning.card import Card
 
 _DAY_S = 86_400.0
@@ -100,7 +98,7 @@ def fit(
     bundle = Bundle.open(trace)
     path = out or Path(f"{predictor}{SUFFIX}")
     refuse_place(path, force=force)
-    with _stages() as stages:
+    with progress() as told:
         model = fit_model(
             bundle,
             known[predictor],
@@ -117,7 +115,7 @@ def fit(
                 resamples=resamples,
             ),
             history=known.get("fault_history"),
-            stages=stages,
+            stages=lambda name: lambda share: told(name, share, 1.0),
             source="--option",
         )
     model.save(path, force=force)
@@ -142,23 +140,6 @@ def _options(predictor: str, settings: Config, told: tuple[str, ...]) -> dict[st
         except (ValueError, RecursionError):
             options[name] = value
     return options
-
-
-@contextmanager
-def _stages() -> Iterator["Stages"]:
-    """Show a bar for each stage on stderr, where that is a terminal."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
-    err = Console(stderr=True)
-    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
-
-        def begin(name: str) -> Callable[[float], None]:
-            bar = progress.add_task(name, total=1.0)
-            return lambda share: progress.update(bar, completed=share)
-
-        yield begin
 
 
 def _show(card: "Card") -> None:

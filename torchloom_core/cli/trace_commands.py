@@ -7,7 +7,7 @@ from cyclopts import Parameter
 
 from torchloom_core.cli.options import AsJson
 from torchloom_core.cli.output import console, print_json, warn
-from torchloom_core.cli.trace_progress import reading
+from torchloom_core.cli.progress import progress
 from torchloom_core.cli.trace_view import tables, tell
 
 Force = Annotated[
@@ -28,8 +28,8 @@ def validate(bundle: Path, /, *, json: AsJson = False) -> int:
     from torchloom_core.errors import TraceError
     from torchloom_core.trace.validation.validate import validate as find
 
-    with reading() as heard:
-        found = find(bundle, heard)
+    with progress() as told:
+        found = find(bundle, lambda path, done, rows: told(path.name, done / rows, 1.0))
     if json:
         print_json(found)
     else:
