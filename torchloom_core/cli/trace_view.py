@@ -12,7 +12,7 @@ from rich.text import Text
 from torchloom_core.cli.output import console, print_json, span
 from torchloom_core.clock import SECOND_NS
 
-# scipy comes with it, which `torchloom --help` should not wait for.
+# statsmodels comes with it, which `torchloom --help` should not wait for.
 if TYPE_CHECKING:
     from torchloom_core.trace.describe.describe import Description
 

@@ -24,16 +24,15 @@ def exact_rate(count: int, exposure: float) -> Interval:
     Garwood, "Fiducial limits for the Poisson distribution", Biometrika 28, 1936. Without
     exposure it is 0, and nothing is known of it.
     """
-    from scipy.stats import chi2
+    from statsmodels.stats.rates import confint_poisson
 
     if exposure <= 0:
         return Interval(value=0.0, method="nothing was watched")
-    low = chi2.ppf(_LOW, 2 * count) / 2 if count else 0.0
-    high = chi2.ppf(_HIGH, 2 * count + 2) / 2
+    low, high = confint_poisson(count, exposure, method="exact-c")
     return Interval(
         value=count / exposure,
-        low=float(low / exposure),
-        high=float(high / exposure),
+        low=float(low),
+        high=float(high),
         method="exact, of a Poisson count",
     )
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 import numpy as np
-from scipy.stats import chi2
+from statsmodels.stats.rates import confint_poisson
 
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.trace.bundle.bundle import Bundle
@@ -18,8 +18,6 @@ HOUR_S = 3600
 DAY_S = 86_400
 HORIZONS_S = {"1 h": HOUR_S, "1 d": DAY_S, "7 d": 7 * DAY_S}
 QUANTILES = (0.1, 0.5, 0.9)
-
-_OUTSIDE = 0.05
 
 
 class Rate(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,15 +129,14 @@ def failure_rate(failures: int, component_days: float) -> Rate:
     >>> rate.low, round(rate.high, 4)
     (0.0, 0.0369)
     """
-    low = float(chi2.ppf(_OUTSIDE / 2, 2 * failures)) / 2 if failures else 0.0
-    high = float(chi2.ppf(1 - _OUTSIDE / 2, 2 * failures + 2)) / 2
     days = component_days or float("nan")
+    low, high = confint_poisson(failures, days, method="exact-c")
     return Rate(
         failures=failures,
         component_days=component_days,
         per_day=failures / days,
-        low=low / days,
-        high=high / days,
+        low=float(low),
+        high=float(high),
     )
 
 
