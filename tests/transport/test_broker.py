@@ -14,6 +14,7 @@ import subprocess
 import sys
 
 import msgspec
+import psutil
 import pytest
 
 from torchloom_core.config.loading import parse
@@ -332,8 +333,25 @@ async def test_a_server_on_an_ipv6_address_is_reached_adopted_and_handed_on(
 
 
 def test_a_process_that_ends_while_it_is_asked_to_is_no_error(monkeypatch):
-    child = subprocess.Popen([sys.executable, "-c", ""])
-    child.wait()
-    found = iter([True, False])
-    monkeypatch.setattr(process, "is_running", lambda pid, argument: next(found, False))
+    child = subprocess.Popen(["sleep", "60"])
+
+    def ends_once_seen(self):
+        child.kill()
+        child.wait()
+        return ["argument"]
+
+    monkeypatch.setattr(psutil.Process, "cmdline", ends_once_seen)
     process.end(child.pid, "argument", 1.0)
+
+
+def test_a_process_that_does_not_end_when_it_is_asked_to_is_killed():
+    deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True)"
+    command = [sys.executable, "-c", f"{deaf}; signal.pause()", "argument"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
+        child.stdout.readline()
+        process.end(child.pid, "another", 0.1)
+        before = process.is_running(child.pid, "argument")
+        process.end(child.pid, "argument", 0.1)
+        after = process.is_running(child.pid, "argument")
+        child.kill()
+    assert (before, after) == (True, False)

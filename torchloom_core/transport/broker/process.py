@@ -1,15 +1,14 @@
 """A process that outlives us: started in a session of its own, found again by pid and command."""
 
+import errno
 import os
-import signal
-import subprocess
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
+
 _PRIVATE_FILE = 0o600
-_POLL_S = 0.01
 
 
 def start_detached(command: Sequence[str], output: Path) -> int:
@@ -36,34 +35,24 @@ def is_running(pid: int, argument: str) -> bool:
 
     A pid is used again after its process ended; its command line tells the two apart.
     """
-    # If it is our own child, a zombie would look alive.
-    with suppress(ChildProcessError):
-        os.waitpid(pid, os.WNOHANG)
-    command = Path(f"/proc/{pid}/cmdline")
-    if Path("/proc/self").exists():
-        try:
-            return argument.encode() in command.read_bytes().split(b"\0")
-        except OSError:
-            return False
-    shown = subprocess.run(
-        ["ps", "-ww", "-o", "command=", "-p", str(pid)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return argument in shown.stdout
+    return _running(pid, argument) is not None
 
 
 def end(pid: int, argument: str, patience_s: float) -> None:
     """Ask the process to end; kill it when it has not after ``patience_s``."""
-    for request in (signal.SIGTERM, signal.SIGKILL):
-        if not is_running(pid, argument):
-            return
-        with suppress(ProcessLookupError):  # it has ended since we looked
-            os.kill(pid, request)
-        deadline = time.monotonic() + patience_s
-        while is_running(pid, argument) and time.monotonic() < deadline:
-            time.sleep(_POLL_S)
+    process = _running(pid, argument)
+    if process is None:
+        return
+    try:
+        for ask in (process.terminate, process.kill):
+            with suppress(psutil.TimeoutExpired):
+                ask()
+                process.wait(patience_s)
+                return
+    except psutil.NoSuchProcess:
+        return  # it has ended since we looked
+    except psutil.AccessDenied:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM)) from None
 
 
 def has_ended(child: int) -> bool:
@@ -72,3 +61,14 @@ def has_ended(child: int) -> bool:
         return os.waitpid(child, os.WNOHANG) != (0, 0)
     except ChildProcessError:
         return True
+
+
+def _running(pid: int, argument: str) -> psutil.Process | None:
+    # If it is our own child, nobody else takes its exit status.
+    with suppress(ChildProcessError):
+        os.waitpid(pid, os.WNOHANG)
+    with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+        process = psutil.Process(pid)
+        if argument in process.cmdline():
+            return process
+    return None
