@@ -13,7 +13,6 @@ from torchloom_core.cli.options import Connection
 from torchloom_core.cli.output import console
 from torchloom_core.config.schema import Config
 from torchloom_core.errors import BrokerError, RequestError
-from torchloom_core.trajectory.summaries import summarise
 from torchloom_core.wire.codec import UNREADABLE
 from torchloom_core.wire.events import CommandLife, Outcome
 from torchloom_core.wire.operator import Answer, KnobTable, Page, Status
@@ -160,6 +159,8 @@ async def _act(connection: Connection, verb: str, body: Any, wait_s: float) -> N
 
 async def _outcome(heard: asyncio.Queue[tuple[str, bytes]], ids: tuple[str, ...]) -> Outcome:
     """Print the life of the commands ``ids`` and of those that follow from the same verdict."""
+    from torchloom_core.trajectory.summaries import summarise
+
     cause = None
     while True:
         kind, data = await heard.get()
