@@ -5,7 +5,7 @@ import time
 import pytest
 
 from torchloom_core.clock import SECOND_NS, SystemClock, moment_text
-from torchloom_threadlet.trainer.sample_buffer import Samples
+from torchloom_threadlet.trainer.sample_buffer import SampleBuffer
 
 START_NS = 1_700_000_000 * SECOND_NS
 
@@ -59,7 +59,7 @@ def test_it_goes_on_by_itself_when_the_wall_clock_is_set(clocks, step_s):
 
 
 def test_samples_are_stamped_with_the_wall_clocks_time_after_a_suspend(clocks):
-    samples = Samples()
+    samples = SampleBuffer()
     clocks.suspend_s(8 * 3600.0)
     samples.waiting.append((1, clocks.monotonic_ns, {}))
     [(stamp_ns, _)] = samples.take(0)
@@ -67,7 +67,7 @@ def test_samples_are_stamped_with_the_wall_clocks_time_after_a_suspend(clocks):
 
 
 def test_samples_are_not_stamped_by_a_wall_clock_that_was_set(clocks):
-    samples = Samples()
+    samples = SampleBuffer()
     clocks.set_s(3600.0)
     samples.waiting.append((1, clocks.monotonic_ns, {}))
     [(stamp_ns, _)] = samples.take(0)
@@ -75,7 +75,7 @@ def test_samples_are_not_stamped_by_a_wall_clock_that_was_set(clocks):
 
 
 def test_a_sample_that_waited_long_is_stamped_with_when_it_was_taken(clocks):
-    samples = Samples()
+    samples = SampleBuffer()
     samples.waiting.append((1, clocks.monotonic_ns, {}))
     taken_ns = clocks.wall_ns
     clocks.pass_s(30.0)

@@ -12,7 +12,7 @@ from figure import Figure, medians
 
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.plugin import Floats
-from torchloom_core.simulate.event_queue import Engine
+from torchloom_core.simulate.event_queue import EventQueue
 from torchloom_core.simulate.model import FleetModel
 from torchloom_core.simulate.scenario import Hit, JobSpec, Tier
 
@@ -94,9 +94,9 @@ class _Bench:
         model.advance(end_ns)
         return model
 
-    def _play_engine(self) -> Engine:
+    def _play_engine(self) -> EventQueue:
         """Play on the heap of the fleet model alone."""
-        engine = Engine(0)
+        engine = EventQueue(0)
 
         def change(ts_ns: int, spans_ns: Iterator[int]) -> None:
             engine.at(ts_ns + next(spans_ns), change, spans_ns)

@@ -16,7 +16,7 @@ from templates import RUN, to_link, to_sidecar
 from torchloom_core.errors import MessageError
 from torchloom_core.wire.messages import Command, Hello, Hold, JoinFile
 from torchloom_threadlet import ipc
-from torchloom_threadlet.trainer.sidecar_link import Link
+from torchloom_threadlet.trainer.sidecar_link import SidecarLink
 
 _PATIENCE_S = 15.0
 _LOOK_EVERY = 250
@@ -138,7 +138,7 @@ class Trainer:
         """Be admitted whatever is said."""
 
 
-class HeldLink(Link):
+class HeldLink(SidecarLink):
     """A link whose sidecar is this process: a socket, and a child that only sleeps."""
 
     def _spawn(self) -> tuple[subprocess.Popen[bytes], ipc.Wire]:

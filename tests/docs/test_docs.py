@@ -24,7 +24,7 @@ from torchloom_core.config.schema import ACTION_KINDS, ActionRule, Arbiter, Brea
 from torchloom_core.kernel.arbiter.rails import PERSON_RAILS, POLICY_RAILS
 from torchloom_core.testing import PolicyContract, PredictorContract
 from torchloom_core.trajectory.summaries import RECORD_KINDS
-from torchloom_core.weaver.operator_service import Desk
+from torchloom_core.weaver.operator_service import OperatorService
 from torchloom_core.wire import subjects
 from torchloom_core.wire.events import Reply
 from torchloom_core.wire.operator import Answer
@@ -148,7 +148,7 @@ def desk():
     def agree(request):
         made.reply(Reply(request=request.id, ok=True, text=""))
 
-    made = Desk(1, agree, *2 * [lambda after: Answer(ok=True, text=after)])
+    made = OperatorService(1, agree, *2 * [lambda after: Answer(ok=True, text=after)])
     return made
 
 

@@ -3,7 +3,7 @@ import math
 import pytest
 from msgspec.structs import replace
 
-from tests.evaluate.scenes import CONFIG, COSTS, JOB, policies, write
+from tests.evaluate.episodes import CONFIG, COSTS, JOB, policies, write
 from torchloom_core.config.schema import Config, Costs, Evaluate
 from torchloom_core.errors import ConfigError
 from torchloom_core.evaluate.goodput.arms import baselines, random_alarms

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from tests.evaluate.scenes import (
+from tests.evaluate.episodes import (
     CONFIG,
     COSTS,
     DAY_NS,
@@ -26,7 +26,7 @@ from tests.evaluate.scenes import (
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.evaluate.forecasts.altered_future import OtherFuture
 from torchloom_core.evaluate.goodput.arms import Arm, baselines, random_alarms
-from torchloom_core.evaluate.goodput.closed_loop import Driver
+from torchloom_core.evaluate.goodput.closed_loop import ClosedLoop
 from torchloom_core.evaluate.goodput.job import job_spec, kernel_config
 from torchloom_core.evaluate.goodput.run import play, plugins_of, simulate
 from torchloom_core.kernel.plugins.host import ActivePlugins, ActivePolicy
@@ -73,7 +73,7 @@ def drive(stage, plugins_or_policy, arm=None, config=CONFIG):
     plugins = plugins_or_policy
     if isinstance(plugins, Scripted):
         plugins = ActivePlugins((ActivePolicy("scripted", plugins),))
-    driver = Driver(stage, job, model, kernel_config(arm, config, job), plugins, 3600.0)
+    driver = ClosedLoop(stage, job, model, kernel_config(arm, config, job), plugins, 3600.0)
     driver.run()
     return driver, model.finish()
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 import psutil
 import pytest
 
-from tests.evaluate.scenes import TORCHLOOM_TOML, some_events, write
+from tests.evaluate.episodes import TORCHLOOM_TOML, some_events, write
 from torchloom_core.files import write_whole
 
 WORDS = "evaluate small.tltrace --policy failure_forecast --predictor fault_history --seeds 20"

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from msgspec.structs import replace
 
-from tests.evaluate.scenes import (
+from tests.evaluate.episodes import (
     DAY_NS,
     HOUR_NS,
     NODES,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.evaluate.scenes import some_events, write
+from tests.evaluate.episodes import some_events, write
 
 ODD = Path(__file__).with_name("odd_predictors.py")
 CONFIG = "[evaluate]\ngroups = 4\nspares = 2\ndays = 0.5\n"

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from tests.evaluate.scenes import (
+from tests.evaluate.episodes import (
     CONFIG,
     DAY_NS,
     HOUR_NS,

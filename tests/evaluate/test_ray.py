@@ -1,7 +1,7 @@
 import pytest
 from msgspec.structs import replace
 
-from tests.evaluate.scenes import CONFIG, JOB, candidate, setting_of, some_events, write
+from tests.evaluate.episodes import CONFIG, JOB, candidate, setting_of, some_events, write
 from torchloom_core.evaluate.goodput.parallel import Errand, Workforce
 
 ray = pytest.importorskip("ray")

@@ -5,7 +5,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from tests.evaluate.scenes import (
+from tests.evaluate.episodes import (
     CONFIG,
     JOB,
     candidate,
@@ -20,7 +20,7 @@ from torchloom_core.evaluate.goodput import compare, sensitivity
 from torchloom_core.evaluate.goodput.arms import baselines, without_policies
 from torchloom_core.evaluate.goodput.parallel import Errand, Workforce
 from torchloom_core.evaluate.goodput.run import simulate
-from torchloom_core.evaluate.goodput.run_cache import Store, key_of
+from torchloom_core.evaluate.goodput.run_cache import RunCache, key_of
 from torchloom_core.evaluate.goodput.study import run_study
 from torchloom_core.evaluate.results import RunResult, Simulation
 
@@ -40,7 +40,7 @@ def study(bundle, folder, *, seeds=SEEDS, progress=lambda done, total: None, **w
         setting_of(bundle, QUICK),
         [candidate()],
         seeds=seeds,
-        store=Store(folder),
+        store=RunCache(folder),
         workforce=Workforce(**workforce),
         progress=progress,
     )
@@ -77,7 +77,7 @@ def test_runs_are_played_seed_by_seed_so_that_the_first_show_the_pace_of_all_arm
 
 
 def test_a_file_that_was_torn_is_played_again(bundle, tmp_path):
-    store = Store(tmp_path / "runs")
+    store = RunCache(tmp_path / "runs")
     setting, arm = setting_of(bundle, QUICK), candidate()
     run = simulate(setting, arm, 0)
     key = key_of(setting, arm, 0)
@@ -171,7 +171,7 @@ def test_a_policy_that_does_nothing_gains_nothing_over_its_job_whatever_the_refe
         setting_of(bundle, QUICK),
         [idle],
         seeds=SEEDS,
-        store=Store(tmp_path),
+        store=RunCache(tmp_path),
         workforce=Workforce(),
         progress=lambda done, total: None,
     )
@@ -258,7 +258,7 @@ def test_without_the_sweep_no_cost_is_varied_and_the_rest_is_the_same(bundle, si
         setting_of(bundle, QUICK),
         [candidate()],
         seeds=SEEDS,
-        store=Store(tmp_path),
+        store=RunCache(tmp_path),
         workforce=Workforce(),
         progress=lambda done, total: told.append((done, total)),
         sweep=False,

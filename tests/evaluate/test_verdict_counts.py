@@ -2,8 +2,8 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchloom_core.evaluate.goodput.verdict_counts import Ledger, mean_deeds
-from torchloom_core.evaluate.results import Deeds
+from torchloom_core.evaluate.goodput.verdict_counts import VerdictCounts, mean_verdicts
+from torchloom_core.evaluate.results import Verdicts
 from torchloom_core.wire.actions import Alert, CordonNode, Migrate
 from torchloom_core.wire.events import Verdict
 
@@ -32,8 +32,8 @@ VERDICTS = st.lists(
 )
 
 
-def deeds_of(verdicts) -> Deeds:
-    ledger = Ledger()
+def deeds_of(verdicts) -> Verdicts:
+    ledger = VerdictCounts()
     for one in verdicts:
         ledger.enter(one)
     return ledger.deeds()
@@ -51,7 +51,7 @@ def test_every_proposal_is_granted_or_denied_by_one_rule(verdicts):
 @given(st.lists(VERDICTS, min_size=1, max_size=4))
 def test_the_mean_over_runs_is_the_count_over_all_by_their_number(runs):
     together = deeds_of([one for run in runs for one in run])
-    mean = mean_deeds([deeds_of(run) for run in runs])
+    mean = mean_verdicts([deeds_of(run) for run in runs])
     assert mean.proposed * len(runs) == together.proposed
     for name in ("granted", "denied", "cordons"):
         scaled = {key: round(n * len(runs)) for key, n in getattr(mean, name).items()}
@@ -62,4 +62,4 @@ def test_the_mean_over_runs_is_the_count_over_all_by_their_number(runs):
 def test_deeds_are_the_same_bytes_when_they_were_written_and_read(verdicts):
     deeds = deeds_of(verdicts)
     data = msgspec.json.encode(deeds)
-    assert msgspec.json.encode(msgspec.json.decode(data, type=Deeds)) == data
+    assert msgspec.json.encode(msgspec.json.decode(data, type=Verdicts)) == data

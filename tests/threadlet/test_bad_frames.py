@@ -15,7 +15,7 @@ import pytest
 from torchloom_core.errors import MessageError
 from torchloom_core.wire.messages import Ack, Hello, JoinFile, Note
 from torchloom_threadlet import ipc
-from torchloom_threadlet.trainer.sidecar_link import Link
+from torchloom_threadlet.trainer.sidecar_link import SidecarLink
 
 HELLO = Hello(run="run", worker="g0-0", incarnation=1, group="g0", rank=0, node="n1")
 BAD_BODIES = [
@@ -198,9 +198,9 @@ def start_link(tmp_path, monkeypatch):
     """Return a function that starts a link whose sidecar is the test."""
     peer = Peer()
     sleeper = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    monkeypatch.setattr(Link, "_spawn", lambda self: (sleeper, ipc.Wire(peer.theirs)))
+    monkeypatch.setattr(SidecarLink, "_spawn", lambda self: (sleeper, ipc.Wire(peer.theirs)))
     join = JoinFile(url="nats://127.0.0.1:1", run="run")
-    link = Link(Trainer(), join, tmp_path / "join.json")
+    link = SidecarLink(Trainer(), join, tmp_path / "join.json")
 
     def start():
         link.start()

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from torchloom_core.wire.messages import FINAL_STATUSES, Ack, Checkpoint, Command, Drain
 from torchloom_threadlet.trainer import command_inbox as inbox_module
-from torchloom_threadlet.trainer.command_inbox import Inbox
+from torchloom_threadlet.trainer.command_inbox import CommandInbox
 
 INCARNATION = 7
 DEADLINE_NS = 1000
@@ -39,7 +39,7 @@ arrivals = st.lists(st.one_of(copies, st.just("step")), max_size=40)
 
 @given(arrivals)
 def test_copies_in_any_order_and_number_are_done_once_and_answered_alike(events):
-    inbox = Inbox(INCARNATION, able)
+    inbox = CommandInbox(INCARNATION, able)
     waiting, done, ended = [], [], {}
     highest = 0
     for now_ns, event in enumerate([*events, "step"]):
@@ -76,7 +76,7 @@ def test_copies_in_any_order_and_number_are_done_once_and_answered_alike(events)
 
 @given(st.permutations([1, 2, 3]))
 def test_a_command_sent_again_by_restarted_weavers_is_done_whichever_copy_comes_first(epochs):
-    inbox = Inbox(INCARNATION, able)
+    inbox = CommandInbox(INCARNATION, able)
     answers = [inbox.receive(command("a", epoch), 0) for epoch in epochs]
     assert [do for _, do in answers] == [True, False, False]
     ack = inbox.settle("a", "applied", 1)
@@ -84,7 +84,7 @@ def test_a_command_sent_again_by_restarted_weavers_is_done_whichever_copy_comes_
 
 
 def test_a_stale_copy_does_not_spoil_the_one_that_counts():
-    inbox = Inbox(INCARNATION, able)
+    inbox = CommandInbox(INCARNATION, able)
     inbox.receive(command("other", epoch=2), 0)
     ack, do = inbox.receive(command("a", epoch=1), 0)
     assert (ack.status, ack.detail, do) == (
@@ -97,7 +97,7 @@ def test_a_stale_copy_does_not_spoil_the_one_that_counts():
 
 
 def test_a_deadline_counts_until_the_step_boundary():
-    inbox = Inbox(INCARNATION, able)
+    inbox = CommandInbox(INCARNATION, able)
     assert inbox.receive(command("a"), DEADLINE_NS)[1]
     assert inbox.begin("a", DEADLINE_NS + 1).status == "expired"
     ack, do = inbox.receive(command("a", epoch=2), DEADLINE_NS)
@@ -107,7 +107,7 @@ def test_a_deadline_counts_until_the_step_boundary():
 
 def test_what_became_impossible_in_the_meantime_is_rejected_at_the_boundary():
     reasons = []
-    inbox = Inbox(INCARNATION, lambda deed: reasons[0] if reasons else None)
+    inbox = CommandInbox(INCARNATION, lambda deed: reasons[0] if reasons else None)
     inbox.receive(command("a", do=Drain()), 0)
     reasons.append("the worker has left")
     ack = inbox.begin("a", 1)
@@ -115,7 +115,7 @@ def test_what_became_impossible_in_the_meantime_is_rejected_at_the_boundary():
 
 
 def test_only_what_has_passed_its_deadline_is_forgotten():
-    inbox = Inbox(INCARNATION, able)
+    inbox = CommandInbox(INCARNATION, able)
     inbox.receive(command("kept", deadline_ns=10**12), 0)
     inbox.settle("kept", "applied", 0)
     for number in range(4100):
@@ -132,7 +132,7 @@ def test_only_what_has_passed_its_deadline_is_forgotten():
 
 
 def test_an_ack_says_whose_it_is_when_and_at_which_step_it_came_about():
-    inbox = Inbox(INCARNATION, able)
+    inbox = CommandInbox(INCARNATION, able)
     fields = {"command": "a", "run": "run", "worker": "g0-0", "incarnation": INCARNATION}
     accepted, _ = inbox.receive(command("a"), 10, step=3)
     assert accepted == Ack(**fields, epoch=1, status="accepted", step=3, ts_ns=10)
@@ -143,14 +143,14 @@ def test_an_ack_says_whose_it_is_when_and_at_which_step_it_came_about():
 
 
 def test_a_command_for_another_life_is_rejected_with_the_lives():
-    ack, do = Inbox(INCARNATION, able).receive(command("a", incarnation=6), 10, step=3)
+    ack, do = CommandInbox(INCARNATION, able).receive(command("a", incarnation=6), 10, step=3)
     assert (ack.status, do) == ("rejected", False)
     assert (ack.detail, ack.step, ack.ts_ns) == ("need incarnation 7, was 6", 3, 10)
 
 
 def test_what_cannot_be_done_is_rejected_on_arrival_once_and_for_all_with_the_reason():
     reasons = ["no checkpoint actuator"]
-    inbox = Inbox(INCARNATION, lambda _: reasons[0] if reasons else None)
+    inbox = CommandInbox(INCARNATION, lambda _: reasons[0] if reasons else None)
     ack, do = inbox.receive(command("a"), 10, step=3)
     assert (ack.status, ack.detail, do) == ("rejected", "no checkpoint actuator", False)
     reasons.clear()
@@ -160,21 +160,21 @@ def test_what_cannot_be_done_is_rejected_on_arrival_once_and_for_all_with_the_re
 
 
 def test_at_its_deadline_a_command_may_still_be_done():
-    inbox = Inbox(INCARNATION, able)
+    inbox = CommandInbox(INCARNATION, able)
     inbox.receive(command("a"), 0)
     assert inbox.begin("a", DEADLINE_NS) is None
 
 
 def test_a_command_that_comes_too_late_says_by_whose_clock():
     """Hosts whose clocks are an hour apart would else leave no trace of why nothing is done."""
-    inbox = Inbox(INCARNATION, able)
+    inbox = CommandInbox(INCARNATION, able)
     ack, do = inbox.receive(command("a"), DEADLINE_NS + 3600 * 10**9)
     assert (ack.status, do) == ("expired", False)
     assert ack.detail == "it came 3600.0 s after its deadline, by this host's clock"
 
 
 def test_a_command_that_expired_waiting_for_a_step_says_when_and_at_which():
-    inbox = Inbox(INCARNATION, able)
+    inbox = CommandInbox(INCARNATION, able)
     inbox.receive(command("a"), 0)
     ack = inbox.begin("a", DEADLINE_NS + 5, step=8)
     assert (ack.status, ack.ts_ns, ack.step, ack.detail) == ("expired", DEADLINE_NS + 5, 8, "")
@@ -183,7 +183,7 @@ def test_a_command_that_expired_waiting_for_a_step_says_when_and_at_which():
 
 
 def test_while_there_is_room_what_was_done_is_answered_so_past_its_deadline_too():
-    inbox = Inbox(INCARNATION, able)
+    inbox = CommandInbox(INCARNATION, able)
     for command_id in ("a", "b"):
         inbox.receive(command(command_id), 0)
     inbox.settle("a", "applied", 1)
@@ -193,7 +193,7 @@ def test_while_there_is_room_what_was_done_is_answered_so_past_its_deadline_too(
 
 def test_what_could_still_be_done_again_is_never_forgotten(monkeypatch):
     monkeypatch.setattr(inbox_module, "_KEPT", 1)
-    inbox = Inbox(INCARNATION, able)
+    inbox = CommandInbox(INCARNATION, able)
     for command_id in ("a", "b"):
         inbox.receive(command(command_id), 0)
     inbox.settle("a", "applied", 1)
@@ -204,7 +204,7 @@ def test_what_could_still_be_done_again_is_never_forgotten(monkeypatch):
 
 def test_no_more_than_so_many_that_are_past_their_deadline_are_kept(monkeypatch):
     monkeypatch.setattr(inbox_module, "_KEPT", 2)
-    inbox = Inbox(INCARNATION, able)
+    inbox = CommandInbox(INCARNATION, able)
     late_ns = DEADLINE_NS + 1
     for command_id in ("a", "b", "c"):
         inbox.receive(command(command_id), 0)

@@ -11,7 +11,7 @@ from torchloom_core.wire.codec import MAX_MESSAGE_BYTES, encode
 from torchloom_core.wire.messages import Checkpoint, Drain, Hello, Note, SetKnob
 from torchloom_threadlet.cleaning import fitting, name, whole
 from torchloom_threadlet.identity import identify, read_join
-from torchloom_threadlet.trainer.sample_buffer import Samples
+from torchloom_threadlet.trainer.sample_buffer import SampleBuffer
 
 HERE = Path(__file__).parent
 WORKER = f"{'g' * 53}-fcb3d80e-0"
@@ -125,7 +125,7 @@ def test_a_note_that_no_broker_takes_is_cut_at_its_longest_field():
 
 
 def test_samples_that_fill_more_than_a_frame_are_taken_in_turns():
-    samples = Samples()
+    samples = SampleBuffer()
     row = {f"metric_{n:050}": 1.0 for n in range(1000)}
     for serial in range(1, 101):
         samples.waiting.append((serial, serial, row))

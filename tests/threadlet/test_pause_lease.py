@@ -14,7 +14,7 @@ from torchloom_threadlet.trainer.pause_lease import (
     PROVISIONAL_S,
     TOO_LONG,
     UNHELD,
-    Lease,
+    PauseLease,
 )
 
 
@@ -24,7 +24,7 @@ def hold(verdict="", over=""):
 
 @pytest.fixture
 def lease():
-    lease = Lease()
+    lease = PauseLease()
     lease.begin("p1.1", 100.0)
     return lease
 
@@ -51,14 +51,14 @@ def test_a_word_that_it_is_not_held_ends_it_and_is_no_trouble(lease, said):
 
 
 def test_a_pause_without_a_cause_is_never_held():
-    lease = Lease()
+    lease = PauseLease()
     lease.begin("", 100.0)
     lease.hear(hold(), 101.0)
     assert lease.left_s(101.0) == PROVISIONAL_S - 1
 
 
 def test_no_pause_outlasts_the_longest_whoever_holds_it():
-    lease = Lease()
+    lease = PauseLease()
     lease.longest_s = 48.0
     lease.begin("p1.1", 100.0)
     for now_s in range(100, 148):
@@ -86,4 +86,4 @@ def test_a_pause_that_was_called_off_is_remembered(lease):
 )
 def test_a_pause_ends_before_torchfts_quorum_time_out(manager, longest_s):
     assert _longest_pause_s(manager) == pytest.approx(longest_s)
-    assert math.isinf(Lease().longest_s)
+    assert math.isinf(PauseLease().longest_s)

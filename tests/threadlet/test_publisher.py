@@ -12,7 +12,7 @@ from tests.settled import settle
 from torchloom_core.wire import subjects
 from torchloom_core.wire.codec import decode_event
 from torchloom_core.wire.messages import Exit, Hello, Note
-from torchloom_threadlet.sidecar.publisher import Mail
+from torchloom_threadlet.sidecar.publisher import Publisher
 
 DEADLINE_S = 90.0
 HELLO = Hello(run="run", worker="g0-0", incarnation=1, group="g0", rank=0, node="n1")
@@ -105,7 +105,7 @@ async def kill(broker):
 async def test_of_too_much_that_waits_notes_are_dropped_and_never_the_hello_or_the_exit(
     connect, heard, posting
 ):
-    mail = Mail(Line(await connect()), "run", "g0-0", 1)
+    mail = Publisher(Line(await connect()), "run", "g0-0", 1)
     mail.event(HELLO)
     mail.event(EXIT)
     for number in range(5000):
@@ -123,7 +123,7 @@ async def test_what_went_to_a_broker_that_is_away_is_not_taken_for_sent(
     connect, heard, posting, broker
 ):
     line = Line(await connect())
-    mail = Mail(line, "run", "g0-0", 1)
+    mail = Publisher(line, "run", "g0-0", 1)
     await kill(broker)
     await until(lambda: not line.client.is_connected)
     mail.event(EXIT)
@@ -167,7 +167,7 @@ async def test_what_was_lost_with_a_connection_is_not_taken_for_sent_because_the
     connect, heard, posting, broker
 ):
     client = Cut(await connect(), broker)
-    mail = posting(Mail(Line(client), "run", "g0-0", 1))
+    mail = posting(Publisher(Line(client), "run", "g0-0", 1))
     mail.event(EXIT)
     async with asyncio.timeout(DEADLINE_S):
         assert await heard.get() == EXIT

@@ -12,8 +12,8 @@ from torchloom_core.wire.codec import MAX_MESSAGE_BYTES, decode_telemetry, encod
 from torchloom_core.wire.messages import Hello
 from torchloom_threadlet import attach, ipc
 from torchloom_threadlet.identity import identify
-from torchloom_threadlet.sidecar.telemetry import Heartbeat
-from torchloom_threadlet.trainer.sample_buffer import Samples
+from torchloom_threadlet.sidecar.telemetry import Batches
+from torchloom_threadlet.trainer.sample_buffer import SampleBuffer
 
 HELLO = Hello(run="run", worker="g0-0", incarnation=1, group="g0", rank=0, node="n1")
 names = st.sampled_from(["loss", "lr", "step_time_s"])
@@ -21,7 +21,7 @@ rows = st.lists(st.tuples(st.integers(0, 2**62), st.dictionaries(names, st.float
 
 
 def heartbeat_with(rows):
-    heartbeat = Heartbeat(HELLO, ipc.Sent(batches=5, dropped=2))
+    heartbeat = Batches(HELLO, ipc.Sent(batches=5, dropped=2))
     heartbeat.take(ipc.Samples(state="training", step=3, progress_ns=0, rows=rows))
     return heartbeat
 
@@ -60,7 +60,7 @@ def test_what_is_dropped_while_the_broker_is_away_is_counted():
 
 
 def test_samples_nobody_takes_are_dropped_oldest_first_and_counted():
-    samples = Samples(capacity=3)
+    samples = SampleBuffer(capacity=3)
     for serial in range(1, 6):
         samples.waiting.append((serial, serial * 10**9, {"loss": float(serial)}))
     taken = samples.take(entered_ns=0)
@@ -70,7 +70,7 @@ def test_samples_nobody_takes_are_dropped_oldest_first_and_counted():
 
 
 def test_a_step_that_took_in_a_pause_has_no_duration():
-    samples = Samples()
+    samples = SampleBuffer()
     samples.waiting.append((1, 10 * 10**9, {}))
     samples.take(entered_ns=0)
     samples.waiting.append((2, 99 * 10**9, {}))
@@ -80,7 +80,7 @@ def test_a_step_that_took_in_a_pause_has_no_duration():
 
 
 def test_metrics_may_be_tensors_and_junk_is_left_out():
-    samples = Samples()
+    samples = SampleBuffer()
     metrics = {"loss": torch.tensor(2.5), "name": "seven", "none": None, "nan": math.nan, "n": 3}
     samples.waiting.append((1, 1, metrics))
     [(_, row)] = samples.take(0)

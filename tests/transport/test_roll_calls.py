@@ -8,7 +8,7 @@ from tests.settled import settle
 from torchloom_core.wire import subjects
 from torchloom_core.wire.codec import encode
 from torchloom_core.wire.messages import JoinReply, JoinRequest, RollCall
-from torchloom_threadlet.sidecar.roll_calls import Roll
+from torchloom_threadlet.sidecar.roll_calls import RollCalls
 
 MINE = "g0-0"
 OTHER = "g1-0"
@@ -23,7 +23,7 @@ class Heard:
         self.hellos = 0
         self.messages = []
         self._news = asyncio.Event()
-        self.roll = Roll("run", MINE, self.say, every_s)
+        self.roll = RollCalls("run", MINE, self.say, every_s)
 
     def say(self):
         self.hellos += 1

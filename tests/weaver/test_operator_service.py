@@ -8,7 +8,7 @@ import pytest
 
 from torchloom_core.errors import MessageError
 from torchloom_core.weaver import operator_service as desk_module
-from torchloom_core.weaver.operator_service import Desk
+from torchloom_core.weaver.operator_service import OperatorService
 from torchloom_core.wire.actions import ChangeKnob, PauseRun
 from torchloom_core.wire.events import Reply
 from torchloom_core.wire.operator import Answer, KnobTable
@@ -28,7 +28,7 @@ def desk(asked):
         asked.append(request)
         made.reply(Reply(request=request.id, ok=True, text=""))
 
-    made = Desk(1, enter, *2 * [None])
+    made = OperatorService(1, enter, *2 * [None])
     return made
 
 
@@ -130,7 +130,7 @@ async def test_a_field_that_a_verb_does_not_have_is_refused_and_not_passed_over(
 
 async def test_the_kernels_answer_goes_to_who_asked_and_once():
     asked = []
-    desk = Desk(1, asked.append, *2 * [None])
+    desk = OperatorService(1, asked.append, *2 * [None])
     answers = [asyncio.create_task(desk.verbs["actions.stop"](b"", name)) for name in "ab"]
     await asyncio.sleep(0)  # both have asked
     first, second = asked
@@ -148,7 +148,7 @@ async def test_the_kernels_answer_goes_to_who_asked_and_once():
 async def test_who_gets_no_answer_is_not_kept_waiting_for_ever(monkeypatch):
     monkeypatch.setattr(desk_module, "_PATIENCE_S", 0.01)
     asked = []
-    desk = Desk(1, asked.append, *2 * [None])
+    desk = OperatorService(1, asked.append, *2 * [None])
     with pytest.raises(TimeoutError):
         await desk.verbs["actions.stop"](b"", "alice")
     desk.reply(Reply(request=asked[0].id, ok=True, text="too late"))
@@ -161,7 +161,7 @@ async def test_what_only_reads_is_asked_for_page_by_page():
         pages.append(after)
         return KnobTable(specs=(), desired=(), values={})
 
-    desk = Desk(1, lambda request: None, page, page)
+    desk = OperatorService(1, lambda request: None, page, page)
     for verb in ("status", "knobs"):
         await desk.verbs[verb](b"", "alice")
         await desk.verbs[verb](b'{"after": "a-0"}', "alice")

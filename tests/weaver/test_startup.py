@@ -19,15 +19,15 @@ from torchloom_core.trajectory.layout import run_folder
 from torchloom_core.trajectory.reader import lives
 from torchloom_core.transport import NatsBus, connection
 from torchloom_core.transport.broker import EmbeddedBroker
-from torchloom_core.transport.jetstream import Store
+from torchloom_core.transport.jetstream import JetStream
 from torchloom_core.weaver import run, startup
 
 pytestmark = pytest.mark.integration
 
 STEPS = [
     (NatsBus, "connect"),
-    (Store, "check"),
-    (Store, "make"),
+    (JetStream, "check"),
+    (JetStream, "make"),
     (NatsBus, "claim_epoch"),
     (NatsBus, "left"),
     (NatsBus, "store"),

@@ -22,7 +22,7 @@ from torchloom_core.evaluate.goodput.candidates import Asked, candidates, foreca
 from torchloom_core.evaluate.goodput.job import of_trace
 from torchloom_core.evaluate.goodput.parallel import Workforce
 from torchloom_core.evaluate.goodput.run import Setting, installed
-from torchloom_core.evaluate.goodput.run_cache import Store
+from torchloom_core.evaluate.goodput.run_cache import RunCache
 from torchloom_core.evaluate.goodput.study import run_study
 from torchloom_core.evaluate.open_loop import replay_policies
 from torchloom_core.evaluate.preflight import (
@@ -137,7 +137,7 @@ def evaluate(wanted: Wanted, store: Path, progress: Progress) -> Report:
         setting,
         arms,
         seeds=wanted.seeds,
-        store=Store(store),
+        store=RunCache(store),
         workforce=wanted.workforce,
         progress=lambda done, total: progress("runs", done, total),
         sweep=wanted.sweep,

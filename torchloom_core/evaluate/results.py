@@ -51,7 +51,7 @@ class TimelineEntry(msgspec.Struct, frozen=True, kw_only=True):
     detail: str = ""
 
 
-class Deeds(msgspec.Struct, frozen=True, kw_only=True):
+class Verdicts(msgspec.Struct, frozen=True, kw_only=True):
     """What policies asked for and what the arbiter said: counts of a run, or means over runs.
 
     A proposal that is made again at the next tick counts again.
@@ -101,7 +101,7 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     invalid_decisions: int = 0
     moves: int = 0
     right_moves: int = 0
-    deeds: Deeds = Deeds()
+    deeds: Verdicts = Verdicts()
     quarantined: dict[str, str] = {}
     silent: tuple[str, ...] = ()
     model_events: int = 0
@@ -148,7 +148,7 @@ class ArmSummary(msgspec.Struct, frozen=True, kw_only=True):
     moves: float = 0.0
     right_moves: float = 0.0
     decisions: float = 0.0
-    deeds: Deeds = Deeds()
+    deeds: Verdicts = Verdicts()
     invalid_share: float = 0.0
     quarantined: dict[str, str] = {}
     silent: dict[str, int] = {}

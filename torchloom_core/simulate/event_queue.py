@@ -14,7 +14,7 @@ NEVER_NS = 2**63 - 1
 Act = Callable[[int, Any], None]
 
 
-class Engine:
+class EventQueue:
     """A plain heap of tuples; what is due at the same time happens in the order of its making.
 
     Attributes

@@ -39,7 +39,7 @@ class Account:
         other.gpus += gpus
 
 
-class Ledger:
+class GpuTime:
     """The buckets, and the accounts that book to them.
 
     Attributes

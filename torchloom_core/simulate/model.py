@@ -8,12 +8,12 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, dropwhile
 
-from torchloom_core.simulate.event_queue import Engine, to_ns
-from torchloom_core.simulate.gpu_time import Ledger
-from torchloom_core.simulate.node_pool import Pool
-from torchloom_core.simulate.per_step_run import StepRun
+from torchloom_core.simulate.event_queue import EventQueue, to_ns
+from torchloom_core.simulate.gpu_time import GpuTime
+from torchloom_core.simulate.node_pool import NodePool
+from torchloom_core.simulate.per_step_run import PerStepRun
 from torchloom_core.simulate.records import Happening, Member, Result
-from torchloom_core.simulate.restart_run import WholeRun
+from torchloom_core.simulate.restart_run import RestartRun
 from torchloom_core.simulate.scenario import Hit, JobSpec
 
 
@@ -57,11 +57,11 @@ class FleetModel:
         self._start_ns, self._end_ns = start_ns, end_ns
         self._gpus = job.nodes * job.gpus_per_node
         self._job_gpus = job.groups * job.nodes_per_group * job.gpus_per_node
-        self._engine = Engine(start_ns)
-        self._ledger = Ledger(start_ns)
-        self._pool = Pool(job, nodes, self._ledger, self._engine)
-        carry = WholeRun if job.recovery == "restart" else StepRun
-        self._run: WholeRun | StepRun = carry(job, self._pool, self._ledger, self._engine)
+        self._engine = EventQueue(start_ns)
+        self._gpu_time = GpuTime(start_ns)
+        self._pool = NodePool(job, nodes, self._gpu_time, self._engine)
+        carry = RestartRun if job.recovery == "restart" else PerStepRun
+        self._run: RestartRun | PerStepRun = carry(job, self._pool, self._gpu_time, self._engine)
         self._racks = racks
         self._hits: Iterator[Hit] = dropwhile(lambda hit: hit.ts_ns < start_ns, hits)
         self._next = next(self._hits, None)
@@ -236,10 +236,10 @@ class FleetModel:
         self.advance(self._end_ns)
         self._run.close(self._end_ns)
         self._pool.close(self._end_ns)
-        self._ledger.settle(self._end_ns)
+        self._gpu_time.settle(self._end_ns)
         tried, committed = self._run.steps(self._end_ns)
         return Result(
-            buckets=dict(self._ledger.totals),
+            buckets=dict(self._gpu_time.totals),
             wall_ns=self._end_ns - self._start_ns,
             gpus=self._gpus,
             job_gpus=self._job_gpus,

@@ -3,8 +3,8 @@
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 
-from torchloom_core.simulate.event_queue import Engine, to_ns
-from torchloom_core.simulate.gpu_time import Account, Ledger
+from torchloom_core.simulate.event_queue import EventQueue, to_ns
+from torchloom_core.simulate.gpu_time import Account, GpuTime
 from torchloom_core.simulate.group import EMPTY, Group
 from torchloom_core.simulate.scenario import Hit, JobSpec
 
@@ -19,7 +19,7 @@ class _Migration:
         self.justified = False
 
 
-class Pool:
+class NodePool:
     """The nodes of an allocation, and the groups they make up.
 
     The run takes nodes from here first; stand-bys are refilled from what it leaves. A node that
@@ -35,8 +35,10 @@ class Pool:
         See :class:`~torchloom_core.simulate.records.Result`.
     """
 
-    def __init__(self, job: JobSpec, nodes: Sequence[str], ledger: Ledger, engine: Engine) -> None:
-        self._engine, self._ledger = engine, ledger
+    def __init__(
+        self, job: JobSpec, nodes: Sequence[str], gpu_time: GpuTime, engine: EventQueue
+    ) -> None:
+        self._engine, self._gpu_time = engine, gpu_time
         self._gpus = job.gpus_per_node
         self._warm_up_ns = to_ns(job.warm_up_s)
         self._provision_ns = to_ns(job.provision_s)
@@ -48,7 +50,7 @@ class Pool:
                 f"g{index:0{width}}",
                 list(nodes[index * size : (index + 1) * size]),
                 "run" if index < job.groups else "warm",
-                ledger.crew if index < job.groups else ledger.spare,
+                gpu_time.crew if index < job.groups else gpu_time.spare,
                 index,
             )
             for index in range(count)
@@ -64,8 +66,8 @@ class Pool:
         self._back_ns: dict[str, int] = {}
         self._inspected: dict[str, _Migration] = {}
         self._cordoned: set[str] = set()
-        ledger.crew.gpus = job.groups * size * self._gpus
-        ledger.spare.gpus = (len(nodes) - job.groups * size) * self._gpus
+        gpu_time.crew.gpus = job.groups * size * self._gpus
+        gpu_time.spare.gpus = (len(nodes) - job.groups * size) * self._gpus
         self.when_free: Callable[[int], None] = lambda _: None
         self.avoided = self.migrations = self.useless_migrations = 0
 
@@ -117,7 +119,7 @@ class Pool:
     def _send_away(self, node: str, since_ns: int, until_ns: int) -> None:
         """Have a node be back at ``until_ns``; so far it was to be away until ``since_ns``."""
         self._back_ns[node] = until_ns
-        self._ledger.repair((until_ns - since_ns) * self._gpus)
+        self._gpu_time.repair((until_ns - since_ns) * self._gpus)
         self._engine.at(until_ns, self._come_back, node)
 
     def _unseat(self, group: Group, rank: int, hit: Hit, ts_ns: int) -> None:
@@ -168,7 +170,7 @@ class Pool:
     def close(self, ts_ns: int) -> None:
         """Take back what was booked for nodes that are away beyond the end."""
         for until_ns in self._back_ns.values():
-            self._ledger.repair((ts_ns - until_ns) * self._gpus)
+            self._gpu_time.repair((ts_ns - until_ns) * self._gpus)
 
     # --- who takes a lost node's place ---
 
@@ -196,7 +198,7 @@ class Pool:
             Where the time of the stand-by's nodes is booked from now on.
         """
         self.assign(standby, account, ts_ns)
-        self.assign(out, self._ledger.spare, ts_ns)
+        self.assign(out, self._gpu_time.spare, ts_ns)
         standby.role = "run"
         self.run_groups[out.position], standby.position = standby, out.position
         self._standbys[self._standbys.index(standby)] = out
@@ -239,14 +241,14 @@ class Pool:
         """Take the node of a rank away and return it."""
         node = group.vacate(rank)
         self._seats[node] = None
-        group.account.give(self._gpus, self._ledger.spare, ts_ns)
+        group.account.give(self._gpus, self._gpu_time.spare, ts_ns)
         return node
 
     def _seat(self, group: Group, rank: int, spare: str, ts_ns: int) -> None:
         del self._spares[spare]
         group.seat(rank, spare)
         self._seats[spare] = (group, rank)
-        self._ledger.spare.give(self._gpus, group.account, ts_ns)
+        self._gpu_time.spare.give(self._gpus, group.account, ts_ns)
         self._engine.version += 1
 
     def _warmed_up(self, _: int, warmed: tuple[Group, int]) -> None:

@@ -4,17 +4,17 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import ClassVar
 
-from torchloom_core.simulate.event_queue import NEVER_NS, Engine, to_ns
-from torchloom_core.simulate.gpu_time import Ledger
+from torchloom_core.simulate.event_queue import NEVER_NS, EventQueue, to_ns
+from torchloom_core.simulate.gpu_time import GpuTime
 from torchloom_core.simulate.group import Group
-from torchloom_core.simulate.node_pool import Pool
+from torchloom_core.simulate.node_pool import NodePool
 from torchloom_core.simulate.phased_run import PhasedRun
 from torchloom_core.simulate.records import MemberState
 from torchloom_core.simulate.scenario import Bucket, JobSpec
 from torchloom_core.simulate.step_grid import StepGrid
 
 
-class StepRun(PhasedRun):
+class PerStepRun(PhasedRun):
     """Groups work in steps, and a step that a group fails in is committed by nobody.
 
     A group that is ready takes part from the next step on.
@@ -26,8 +26,8 @@ class StepRun(PhasedRun):
         "restart": "joining",
     }
 
-    def __init__(self, job: JobSpec, pool: Pool, ledger: Ledger, engine: Engine) -> None:
-        super().__init__(job, pool, ledger, engine)
+    def __init__(self, job: JobSpec, pool: NodePool, gpu_time: GpuTime, engine: EventQueue) -> None:
+        super().__init__(job, pool, gpu_time, engine)
         self._rejoin_ns = to_ns(job.rejoin_s)
         self._working = job.groups
         self._boarding: list[Group] = []
@@ -67,7 +67,7 @@ class StepRun(PhasedRun):
         if grid.is_spoiled or not any(group.working for group in groups):
             return
         if is_stepping or into_ns:
-            self._ledger.lose(into_ns * self._crew.gpus)
+            self._gpu_time.lose(into_ns * self._crew.gpus)
             grid.is_spoiled = True
         if is_stepping:
             self._crew.switch("lost", ts_ns)
@@ -90,23 +90,23 @@ class StepRun(PhasedRun):
         if group.working:
             group.working = False
             self._working -= 1
-        self._pool.assign(group, self._ledger.away, ts_ns)
+        self._pool.assign(group, self._gpu_time.away, ts_ns)
 
     def _bring_back(self, group: Group, ts_ns: int) -> bool:
         """Have a group that is away be ready in time; return False if it waits for nodes."""
         standby = self._pool.pick_standby(group) if group.missing else None
         if standby is None and group.missing and not self._pool.fill(group, ts_ns):
-            if group.account is not self._ledger.waiting:
-                self._pool.assign(group, self._ledger.waiting, ts_ns)
+            if group.account is not self._gpu_time.waiting:
+                self._pool.assign(group, self._gpu_time.waiting, ts_ns)
                 self._engine.tell("waiting", group=group.name)
             self._wanting[group] = None
             return False
         self._wanting.pop(group, None)
         if standby is not None:
-            self._pool.swap(group, standby, self._ledger.away, ts_ns)
+            self._pool.swap(group, standby, self._gpu_time.away, ts_ns)
             group.working, standby.working = True, False
             group = standby
-        self._pool.assign(group, self._ledger.away, ts_ns)
+        self._pool.assign(group, self._gpu_time.away, ts_ns)
         ready_ns = max(ts_ns, group.ready_ns) + self._rejoin_ns
         self._engine.at(ready_ns, self._ready, (group, group.serial))
         return True
@@ -138,8 +138,8 @@ class StepRun(PhasedRun):
 
     def _lose_everything(self, ts_ns: int) -> None:
         """Go back to the durable checkpoint: nobody is left who has the state."""
-        self._ledger.settle(ts_ns)
-        self._ledger.lose(self._ledger.totals["useful"] - self._durable_gpu_ns)
+        self._gpu_time.settle(ts_ns)
+        self._gpu_time.lose(self._gpu_time.totals["useful"] - self._durable_gpu_ns)
         self._grid.drop()
         self._grid.committed = self._durable_steps
         self._grid.to_save = self._steps_between
@@ -222,7 +222,7 @@ class StepRun(PhasedRun):
         self.saves += 1
         self._durable_steps = grid.committed
         unfinished_ns = 0 if grid.is_spoiled else grid.into_ns
-        useful_gpu_ns = self._ledger.totals["useful"]
+        useful_gpu_ns = self._gpu_time.totals["useful"]
         self._durable_gpu_ns = useful_gpu_ns - unfinished_ns * self._crew.gpus
         self._engine.tell("committed")
         self._go_on(ts_ns)

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Mapping
 from typing import ClassVar
 
-from torchloom_core.simulate.event_queue import Engine, to_ns
-from torchloom_core.simulate.gpu_time import Ledger
+from torchloom_core.simulate.event_queue import EventQueue, to_ns
+from torchloom_core.simulate.gpu_time import GpuTime
 from torchloom_core.simulate.group import Group
-from torchloom_core.simulate.node_pool import Pool
+from torchloom_core.simulate.node_pool import NodePool
 from torchloom_core.simulate.records import MemberState
 from torchloom_core.simulate.scenario import Bucket, JobSpec
 
@@ -25,9 +25,9 @@ class PhasedRun:
     states: ClassVar[Mapping[str, MemberState]]
     """How workers are in a phase, where they do not train."""
 
-    def __init__(self, job: JobSpec, pool: Pool, ledger: Ledger, engine: Engine) -> None:
-        self._pool, self._ledger, self._engine = pool, ledger, engine
-        self._crew = ledger.crew
+    def __init__(self, job: JobSpec, pool: NodePool, gpu_time: GpuTime, engine: EventQueue) -> None:
+        self._pool, self._gpu_time, self._engine = pool, gpu_time, engine
+        self._crew = gpu_time.crew
         self._step_ns = to_ns(job.step_s)
         self._save_ns = to_ns(job.durable.save_s)
         self._proactive_save_ns = to_ns(job.proactive_save_s)

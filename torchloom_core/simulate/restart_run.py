@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from torchloom_core.simulate.event_queue import NEVER_NS, Engine, to_ns
-from torchloom_core.simulate.gpu_time import Ledger
+from torchloom_core.simulate.event_queue import NEVER_NS, EventQueue, to_ns
+from torchloom_core.simulate.gpu_time import GpuTime
 from torchloom_core.simulate.group import Group
-from torchloom_core.simulate.node_pool import Pool
+from torchloom_core.simulate.node_pool import NodePool
 from torchloom_core.simulate.phased_run import PhasedRun
 from torchloom_core.simulate.records import MemberState
 from torchloom_core.simulate.scenario import Bucket, JobSpec
@@ -15,7 +15,7 @@ _DOWN = frozenset({"detect", "wait", "provision"})
 """Phases in which no process of the run is alive."""
 
 
-class WholeRun(PhasedRun):
+class RestartRun(PhasedRun):
     """Work is continuous, and what no checkpoint keeps is lost at a failure.
 
     When the next checkpoint is due is counted in work that is kept: neither a failure nor a
@@ -29,8 +29,8 @@ class WholeRun(PhasedRun):
         "come_back": "joining",
     }
 
-    def __init__(self, job: JobSpec, pool: Pool, ledger: Ledger, engine: Engine) -> None:
-        super().__init__(job, pool, ledger, engine)
+    def __init__(self, job: JobSpec, pool: NodePool, gpu_time: GpuTime, engine: EventQueue) -> None:
+        super().__init__(job, pool, gpu_time, engine)
         self._job_gpus = job.groups * job.nodes_per_group * job.gpus_per_node
         self._interval_ns = to_ns(job.durable.interval_s)
         local = job.local or job.durable
@@ -72,7 +72,7 @@ class WholeRun(PhasedRun):
         self.close(ts_ns)
         from_local = keeps_local and self._has_local
         back_to_ns = self._local_ns if from_local else self._durable_ns
-        self._ledger.lose((self._work_ns - back_to_ns) * self._job_gpus)
+        self._gpu_time.lose((self._work_ns - back_to_ns) * self._job_gpus)
         self._work_ns = self._local_ns = back_to_ns
         self._next_local_ns = back_to_ns + self._local_interval_ns
         self._is_deep |= not from_local
@@ -179,7 +179,7 @@ class WholeRun(PhasedRun):
         self._at_ns = times_ns[-1]
         self._tried_ns += cycles * interval_ns
         self._work_ns += cycles * interval_ns
-        self._ledger.saved(cycles * save_ns * self._job_gpus)
+        self._gpu_time.saved(cycles * save_ns * self._job_gpus)
         self._saving = kind
         self._keep(times_ns)
 
@@ -216,7 +216,7 @@ class WholeRun(PhasedRun):
 
     def _close_save(self, ts_ns: int) -> None:
         """Book a checkpoint, or what there was of it; the crew books all as useful."""
-        self._ledger.saved((ts_ns - self._at_ns) * self._job_gpus)
+        self._gpu_time.saved((ts_ns - self._at_ns) * self._job_gpus)
         self._at_ns = ts_ns
 
     def close(self, ts_ns: int) -> None:

@@ -25,9 +25,9 @@ from torchloom_core.clock import Clock, SystemClock
 from torchloom_core.errors import BrokerError, MessageError
 from torchloom_core.plain_text import plain_line
 from torchloom_core.transport import operator
-from torchloom_core.transport.connection import Admits, Link
+from torchloom_core.transport.connection import Admits, Connection
 from torchloom_core.transport.inbound import Inlet, Malformed, Receive
-from torchloom_core.transport.jetstream import EPOCH_KEY, Left, Store
+from torchloom_core.transport.jetstream import EPOCH_KEY, JetStream, Left
 from torchloom_core.transport.quota import Quota, Turns
 from torchloom_core.wire import subjects
 from torchloom_core.wire.codec import decode_join_request, encode
@@ -53,15 +53,15 @@ class NatsBus:
 
     def __init__(
         self,
-        link: Link,
-        another: Callable[..., Awaitable[Link]],
-        store: Store,
+        link: Connection,
+        another: Callable[..., Awaitable[Connection]],
+        store: JetStream,
         run: str,
         clock: Clock,
     ) -> None:
         self._link = link
         self._another = another
-        self._doors: list[Link] = []
+        self._doors: list[Connection] = []
         self._services: list[Service] = []
         self._turns = Turns()
         self._store = store
@@ -93,7 +93,7 @@ class NatsBus:
             If it cannot be reached, refuses the credentials, is too old, or has JetStream off.
         """
         another = partial(
-            Link.open,
+            Connection.open,
             url,
             creds=creds,
             name=f"torchloom-weaver-{run}",
@@ -101,7 +101,7 @@ class NatsBus:
             patience_s=patience_s,
         )
         link = await another()
-        store = Store(link, run)
+        store = JetStream(link, run)
         try:
             await store.check(url)
             await store.make(_reports(run))
@@ -202,11 +202,11 @@ class NatsBus:
         return await self._store.left()
 
     async def store(self, entries: Mapping[str, bytes | None]) -> None:
-        """Store entries of this epoch's state, in order; None takes one away."""
+        """JetStream entries of this epoch's state, in order; None takes one away."""
         await self._store.write(self._epoch, entries)
 
     async def take_over(self) -> None:
-        """Say that this epoch's entries are all of the state; raises as :meth:`Store.take_over`."""
+        """Say that this epoch's entries are all there is; raises as :meth:`JetStream.take_over`."""
         await self._store.take_over(self._epoch)
 
     async def claim_epoch(self, above: int = 0) -> int:
@@ -274,13 +274,16 @@ class NatsBus:
         for link in (*self._doors, self._link):
             await link.close()
 
-    async def _door(self, admits: Admits) -> Link:
+    async def _door(self, admits: Admits) -> Connection:
         door = await self._another(admits=admits)
         self._doors.append(door)
         return door
 
     async def _hear(
-        self, subject: str, callback: Callable[[Msg], Awaitable[None]], door: Link | None = None
+        self,
+        subject: str,
+        callback: Callable[[Msg], Awaitable[None]],
+        door: Connection | None = None,
     ) -> None:
         await (door or self._link).client.subscribe(
             subject,

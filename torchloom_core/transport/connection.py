@@ -43,7 +43,7 @@ _FINAL_ERRORS = (
 """Errors that another attempt cannot mend."""
 
 
-class Link:
+class Connection:
     """A connected client; made by :meth:`open`."""
 
     def __init__(self, url: str, name: str, admits: Admits | None) -> None:
@@ -66,7 +66,7 @@ class Link:
         inbox_prefix: str,
         patience_s: float = 0.0,
         admits: Admits | None = None,
-    ) -> "Link":
+    ) -> "Connection":
         """Connect to the server at ``url``; for ``patience_s`` that it cannot be is no error.
 
         Parameters

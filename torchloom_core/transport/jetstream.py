@@ -28,7 +28,7 @@ from nats.js.api import (
 from nats.js.kv import KeyValue
 
 from torchloom_core.errors import BrokerError, OvertakenError, SupersededError
-from torchloom_core.transport.connection import Link
+from torchloom_core.transport.connection import Connection
 from torchloom_core.wire import subjects
 from torchloom_core.wire.limits import MAX_WORKERS
 
@@ -102,7 +102,7 @@ class Left(NamedTuple):
     entries: dict[str, bytes]
 
 
-class Store:
+class JetStream:
     """What JetStream keeps for one run.
 
     Attributes
@@ -111,7 +111,7 @@ class Store:
         Whether another Weaver was being sent the reports at :meth:`make`.
     """
 
-    def __init__(self, link: Link, run: str) -> None:
+    def __init__(self, link: Connection, run: str) -> None:
         self._link = link
         self._run = run
         self._js: JetStreamContext = link.client.jetstream(timeout=_REQUEST_TIMEOUT_S)
@@ -210,7 +210,7 @@ class Store:
             self._first_place = min(places)
 
     async def write(self, epoch: int, entries: Mapping[str, bytes | None]) -> None:
-        """Store entries of the epoch's state, in their order; None takes one away.
+        """JetStream entries of the epoch's state, in their order; None takes one away.
 
         No other epoch's entries are touched: a Weaver that was superseded and does not know it
         yet writes beside its successor's. To write the same again changes nothing.

@@ -14,7 +14,7 @@ from nats.micro.service import Service, ServiceConfig
 
 from torchloom_core.errors import MessageError, RequestError, TorchloomError
 from torchloom_core.plain_text import Complaints
-from torchloom_core.transport.connection import Link
+from torchloom_core.transport.connection import Connection
 from torchloom_core.transport.quota import Quota, Turns
 from torchloom_core.transport.security.nats_jwt import user_name
 from torchloom_core.wire import subjects
@@ -114,7 +114,7 @@ def _refusal(text: str) -> bytes:
 class ControlClient:
     """A person's side: asks the Weaver, and listens to what it tells."""
 
-    def __init__(self, link: Link, url: str, run: str, person: str) -> None:
+    def __init__(self, link: Connection, url: str, run: str, person: str) -> None:
         self._link = link
         self._url = url
         self._run = run
@@ -132,7 +132,9 @@ class ControlClient:
             If it cannot be reached, refuses the credentials, or is too old.
         """
         # People's credentials allow the inbox that plain NATS tools use.
-        link = await Link.open(url, creds=creds, name=f"torchloom-cli-{run}", inbox_prefix="_INBOX")
+        link = await Connection.open(
+            url, creds=creds, name=f"torchloom-cli-{run}", inbox_prefix="_INBOX"
+        )
         return cls(link, url, run, _person(creds))
 
     async def ask(

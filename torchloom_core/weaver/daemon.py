@@ -26,7 +26,7 @@ from torchloom_core.transport import NatsBus
 from torchloom_core.transport.security.enrolment import Enrolment
 from torchloom_core.weaver.admission import unwanted
 from torchloom_core.weaver.deadline_guard import DeadlineGuard
-from torchloom_core.weaver.operator_service import Desk
+from torchloom_core.weaver.operator_service import OperatorService
 from torchloom_core.weaver.outbox import Outbox
 from torchloom_core.weaver.predictor_runner import forecast
 from torchloom_core.weaver.recovery import same_input
@@ -87,7 +87,9 @@ class Weaver:
         self._forecasts: set[asyncio.Task[None]] = set()
         self._complaints = Complaints(log, clock.now_ns)
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.desk = Desk(epoch, self.enter, self.status, partial(describe_knobs, self._kernel))
+        self.desk = OperatorService(
+            epoch, self.enter, self.status, partial(describe_knobs, self._kernel)
+        )
 
     # --- inputs ---
 

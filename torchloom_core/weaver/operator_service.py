@@ -50,7 +50,7 @@ class _Approval(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     id: RequestId = ""
 
 
-class Desk:
+class OperatorService:
     """Turns requests into kernel inputs and waits for the kernel's reply.
 
     Parameters

@@ -6,13 +6,13 @@ from torchloom_core.clock import SECOND_NS
 from torchloom_core.evaluate.results import (
     ArmSummary,
     BreakEven,
-    Deeds,
     ReplayedPolicy,
     Report,
     RunResult,
     SensitivityPoint,
     Simulation,
     TimelineEntry,
+    Verdicts,
 )
 from torchloom_core.learning.forecast_score import CalibrationBin, ForecastScore, Interval, PrPoint
 
@@ -80,7 +80,7 @@ def simulation(**fields: object) -> Simulation:
             versus_without=interval(0.045),
             failures=3.0,
             decisions=4.0,
-            deeds=Deeds(proposed=4.0, granted={"migrate": 4.0}),
+            deeds=Verdicts(proposed=4.0, granted={"migrate": 4.0}),
         ),
         arm(
             "failure_forecast",
@@ -90,7 +90,7 @@ def simulation(**fields: object) -> Simulation:
             versus_without=interval(0.025, 0.005),
             to_oracle=1 / 3,
             decisions=5.0,
-            deeds=Deeds(
+            deeds=Verdicts(
                 proposed=7.0,
                 granted={"migrate": 3.0, "cordon": 2.0},
                 denied={"cordoned_share": 2.0},

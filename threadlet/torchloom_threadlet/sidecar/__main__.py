@@ -27,12 +27,12 @@ from torchloom_core.wire.messages import Ack, Command, Exit, Hello, Note
 from torchloom_threadlet import ipc
 from torchloom_threadlet.cleaning import fitting
 from torchloom_threadlet.sidecar.collectors import Collection
-from torchloom_threadlet.sidecar.commands import Orders
-from torchloom_threadlet.sidecar.connection import BROKER_ERRORS, Uplink
+from torchloom_threadlet.sidecar.commands import Commands
+from torchloom_threadlet.sidecar.connection import BROKER_ERRORS, Connection
 from torchloom_threadlet.sidecar.exit_status import wait_for_death
-from torchloom_threadlet.sidecar.publisher import Mail
-from torchloom_threadlet.sidecar.roll_calls import Roll
-from torchloom_threadlet.sidecar.telemetry import Heartbeat
+from torchloom_threadlet.sidecar.publisher import Publisher
+from torchloom_threadlet.sidecar.roll_calls import RollCalls
+from torchloom_threadlet.sidecar.telemetry import Batches
 from torchloom_threadlet.stacks import stacks_of
 
 _LAST_WORDS_S = 30.0
@@ -65,9 +65,9 @@ class Sidecar:
         self._pulling: asyncio.Task[None] | None = None
         self._roll_heard_by: Client | None = None
         self._complaints = Complaints(_logger)
-        self._heartbeat = Heartbeat(hello, attach.sent)
+        self._heartbeat = Batches(hello, attach.sent)
         self._collection = Collection(pid, hello.node, self._interval_s)
-        self._uplink = Uplink(
+        self._uplink = Connection(
             hello,
             attach.join,
             Path(os.fsdecode(attach.join_path)),
@@ -77,9 +77,9 @@ class Sidecar:
             on_admission=lambda why: self._to_link(ipc.Admission(unwanted=why)),
         )
         life = hello.run, hello.worker, hello.incarnation
-        self._mail = Mail(self._uplink, *life)
-        self._roll = Roll(hello.run, hello.worker, self._say_hello)
-        self._orders = Orders(*life, self._on_command)
+        self._mail = Publisher(self._uplink, *life)
+        self._roll = RollCalls(hello.run, hello.worker, self._say_hello)
+        self._orders = Commands(*life, self._on_command)
 
     async def run(self, reader: asyncio.StreamReader, unpacker: ipc.Unpacker) -> None:
         """Serve until the trainer dies, then tell how."""

@@ -25,7 +25,7 @@ _WAITS_S = (0.1, 1.0)
 _logger = logging.getLogger(__name__)
 
 
-class Orders:
+class Commands:
     """Pulls the commands to one life of a worker and hands them on.
 
     JetStream delivers again what is not acked.

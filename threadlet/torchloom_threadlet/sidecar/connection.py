@@ -53,7 +53,7 @@ class UnwantedError(RefusedError):
     """The Weaver wants nobody on this worker's node."""
 
 
-class Uplink:
+class Connection:
     """One worker's way to the broker.
 
     Parameters

@@ -11,17 +11,17 @@ from nats.aio.client import Client
 from torchloom_core.wire import subjects
 from torchloom_core.wire.codec import encode
 from torchloom_core.wire.messages import FINAL_STATUSES, Ack, Exit, Hello, Note
-from torchloom_threadlet.sidecar.connection import BROKER_ERRORS, Uplink
+from torchloom_threadlet.sidecar.connection import BROKER_ERRORS, Connection
 
 _KEPT_NOTES = 1000
 _TRY_S = 2.0
 _WAITS_S = (0.1, 2.0)
 
 
-class Mail:
+class Publisher:
     """Sends the events and acks of one life of a worker."""
 
-    def __init__(self, uplink: Uplink, run: str, worker: str, incarnation: int) -> None:
+    def __init__(self, uplink: Connection, run: str, worker: str, incarnation: int) -> None:
         self._uplink = uplink
         self._event_subject = subjects.event(run, worker, incarnation)
         self._ack_subject = subjects.ack(run, worker, incarnation)

@@ -14,7 +14,7 @@ ANSWER_EVERY_S = 5.0
 _logger = logging.getLogger(__name__)
 
 
-class Roll:
+class RollCalls:
     """Answers the Weaver's calls, the last one always, and never more often than it has to.
 
     Whatever a server answers to somebody can land on the subject of the roll, by the reply

@@ -37,7 +37,7 @@ def closing_row(rows: Sequence[Row], gauges: Mapping[str, float], now_ns: int) -
     return (rows[-1][0] if rows else now_ns), newest
 
 
-class Heartbeat:
+class Batches:
     """Gathers what the trainer reports and makes numbered batches of it."""
 
     def __init__(self, hello: Hello, sent: Sent) -> None:

@@ -1,8 +1,8 @@
 """Decide what becomes of each command that arrives: pure, and the reason why none is done twice.
 
-The link's thread calls :meth:`Inbox.receive`, the training thread :meth:`Inbox.begin` and
-:meth:`Inbox.settle`; the caller holds a lock around them. The inbox lives in the trainer, so it
-survives every sidecar, broker and Weaver.
+The link's thread calls :meth:`CommandInbox.receive`, the training thread
+:meth:`CommandInbox.begin` and :meth:`CommandInbox.settle`; the caller holds a lock around them. The
+inbox lives in the trainer, so it survives every sidecar, broker and Weaver.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from torchloom_threadlet.cleaning import text
 _KEPT = 4096
 
 
-class Inbox:
+class CommandInbox:
     """The commands of one life of one worker, and how they ended.
 
     Parameters

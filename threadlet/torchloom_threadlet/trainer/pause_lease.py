@@ -2,7 +2,7 @@
 
 A pause is provisional until the Weaver says that it holds it, and is on a lease afterwards: who
 hears nothing goes on, be it the Weaver, the broker or the sidecar that is gone. The link's
-thread calls :meth:`Lease.hear`, the training thread the rest; the caller holds a lock.
+thread calls :meth:`PauseLease.hear`, the training thread the rest; the caller holds a lock.
 """
 
 import math
@@ -23,7 +23,7 @@ LAPSED = "no Weaver was heard of for 3 s"
 TOO_LONG = "a pause may last no longer here"
 
 
-class Lease:
+class PauseLease:
     """The pause that this worker is in, or was last in.
 
     Attributes

@@ -16,7 +16,7 @@ Sample = tuple[int, int, dict[str, Any]]
 """Serial number, monotonic time in ns, metrics."""
 
 
-class Samples:
+class SampleBuffer:
     """A bounded deque of samples: the oldest are dropped when nobody takes them."""
 
     def __init__(self, capacity: int = _CAPACITY) -> None:

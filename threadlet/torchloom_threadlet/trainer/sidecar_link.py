@@ -65,7 +65,7 @@ class Trainer(Protocol):
         """Hear how enrolling ended."""
 
 
-class Link:
+class SidecarLink:
     """Keeps one sidecar attached to ``trainer`` until stopped."""
 
     def __init__(self, trainer: Trainer, join: JoinFile, join_path: Path) -> None:

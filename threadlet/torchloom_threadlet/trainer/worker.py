@@ -41,10 +41,10 @@ from torchloom_threadlet.cleaning import field_name, fields, text, whole
 from torchloom_threadlet.identity import Identity
 from torchloom_threadlet.stacks import flight_recorder, own_stacks
 from torchloom_threadlet.trainer.actuators import Actuators
-from torchloom_threadlet.trainer.command_inbox import Inbox
-from torchloom_threadlet.trainer.pause_lease import Lease
-from torchloom_threadlet.trainer.sample_buffer import Samples
-from torchloom_threadlet.trainer.sidecar_link import Link
+from torchloom_threadlet.trainer.command_inbox import CommandInbox
+from torchloom_threadlet.trainer.pause_lease import PauseLease
+from torchloom_threadlet.trainer.sample_buffer import SampleBuffer
+from torchloom_threadlet.trainer.sidecar_link import SidecarLink
 
 _logger = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ class Worker:
         False once the worker has been drained.
     attention : bool
         Whether the training thread must call :meth:`attend` at its next step boundary.
-    lease : Lease
+    lease : PauseLease
         How long a pause lasts.
     agreed_step : callable, optional
         Returns the step that all groups count alike, where ``step`` may be another.
@@ -74,22 +74,22 @@ class Worker:
         self.step: Any = -1
         self.going = True
         self.attention = True
-        self.samples = Samples()
+        self.samples = SampleBuffer()
         self.actuators = Actuators(standby=identity.standby)
-        self.lease = Lease()
+        self.lease = PauseLease()
         self.agreed_step: Callable[[], object] | None = None
         self._run = join[1].run if join else ""
         self._framework = framework
         self._entered_ns = time.monotonic_ns()
         self._reported: tuple[WorkerState, int] | None = None
         self._todo: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
-        self._inbox = Inbox(identity.incarnation, self._refusal)
+        self._inbox = CommandInbox(identity.incarnation, self._refusal)
         self._inbox_lock = threading.Lock()
         self._parted = False
         self._unwanted = ""
         self._asks = False
         self._admission = threading.Event()
-        self._link = Link(self, join[1], join[0]) if join else None
+        self._link = SidecarLink(self, join[1], join[0]) if join else None
 
     @property
     def linked(self) -> bool:

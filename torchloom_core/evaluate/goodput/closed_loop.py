@@ -14,10 +14,10 @@ import numpy as np
 
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.schema import Config
-from torchloom_core.evaluate.goodput.episode import Scene
-from torchloom_core.evaluate.goodput.replayed_metrics import Sensors
-from torchloom_core.evaluate.goodput.simulated_workers import Crew
-from torchloom_core.evaluate.goodput.verdict_counts import Ledger
+from torchloom_core.evaluate.goodput.episode import Episode
+from torchloom_core.evaluate.goodput.replayed_metrics import ReplayedMetrics
+from torchloom_core.evaluate.goodput.simulated_workers import SimulatedWorkers
+from torchloom_core.evaluate.goodput.verdict_counts import VerdictCounts
 from torchloom_core.evaluate.results import TimelineEntry
 from torchloom_core.fleet.sample_table import SampleTable
 from torchloom_core.kernel.actions.kinds import kind_of, target_of
@@ -52,7 +52,7 @@ _ORDER: dict[type, int] = {NodeFault: 0, Command: 1, Forecast: 2, PredictorFaile
 """What is due at the same time is taken in this order."""
 
 
-class Driver:
+class ClosedLoop:
     """One run of one arm: what is due, in time order, and what came of it.
 
     Parameters
@@ -73,7 +73,7 @@ class Driver:
         is not what would have been measured.
     moves, right_moves : int
         Migrations and drains among them, and those that were right.
-    ledger : Ledger
+    verdict_counts : VerdictCounts
         What was proposed, and what came of it.
     timeline : list of TimelineEntry
         What happened in the fleet and was decided.
@@ -81,7 +81,7 @@ class Driver:
 
     def __init__(
         self,
-        scene: Scene,
+        episode: Episode,
         job: JobSpec,
         model: FleetModel,
         config: Config,
@@ -89,11 +89,11 @@ class Driver:
         horizon_s: float,
     ) -> None:
         settings = config.evaluate
-        self._scene, self._model, self._plugins = scene, model, plugins
+        self._episode, self._model, self._plugins = episode, model, plugins
         self._kernel = Kernel(config, plugins, RecordedGuard())
-        self._crew = Crew(model, config.run.name)
+        self._workers = SimulatedWorkers(model, config.run.name)
         metrics = {*windows_s(plugins.needs)}
-        self._sensors = Sensors(scene, metrics)
+        self._metrics = ReplayedMetrics(episode, metrics)
         # Where only a step is ever lost, ``costs.unsaved_s`` says what there is to say.
         self._tells_unsaved = UNSAVED_WORK in metrics and job.recovery == "restart"
         self._tick_ns = round(settings.tick_s * SECOND_NS)
@@ -105,7 +105,7 @@ class Driver:
         self.verdicts: list[tuple[int, Verdict]] = []
         self._horizon_ns = round(horizon_s * SECOND_NS)
         self.decisions = self.invalid_decisions = self.moves = self.right_moves = 0
-        self.ledger = Ledger()
+        self.verdict_counts = VerdictCounts()
         self.timeline: list[TimelineEntry] = []
 
     @property
@@ -129,13 +129,13 @@ class Driver:
         return tuple(sorted(self._kernel.forecasts.silent))
 
     def run(self) -> None:
-        """Play the scene to its end."""
-        scene = self._scene
-        for ts_ns, fault in scene.told:
+        """Play the episode to its end."""
+        episode = self._episode
+        for ts_ns, fault in episode.told:
             self._put(ts_ns, fault)
-        self._put(scene.start_ns + self._tick_ns, Tick())
-        self._catch_up(scene.start_ns)
-        while self._due and self._due[0][0] <= scene.end_ns:
+        self._put(episode.start_ns + self._tick_ns, Tick())
+        self._catch_up(episode.start_ns)
+        while self._due and self._due[0][0] <= episode.end_ns:
             ts_ns, _, _, message = heapq.heappop(self._due)
             self._catch_up(ts_ns)
             if isinstance(message, Command):
@@ -144,7 +144,7 @@ class Driver:
                 self._tick(ts_ns)
             else:
                 self._enter(message, ts_ns)
-        self._catch_up(scene.end_ns)
+        self._catch_up(episode.end_ns)
 
     def _put(self, ts_ns: int, message: _Due) -> None:
         self._numbered += 1
@@ -154,25 +154,25 @@ class Driver:
         """Let the fleet live until ``ts_ns`` and tell the kernel who came and went."""
         happenings = self._model.advance(ts_ns)
         self.timeline += [entry_of(happening) for happening in happenings if is_told(happening)]
-        for at_ns, message in self._crew.news(happenings, ts_ns):
+        for at_ns, message in self._workers.news(happenings, ts_ns):
             self._enter(message, at_ns)
 
     def _enter(self, message: Input | SampleTable, ts_ns: int) -> None:
         self._take(self._kernel.step(message, ts_ns), ts_ns)
 
     def _tick(self, ts_ns: int) -> None:
-        metrics = self._sensors.metrics
-        values = self._sensors.read(self._crew.members, ts_ns)
+        metrics = self._metrics.metrics
+        values = self._metrics.read(self._workers.members, ts_ns)
         if self._tells_unsaved:
             metrics = (*metrics, UNSAVED_WORK)
-            values = np.column_stack([values, self._crew.unsaved_s(ts_ns)])
-        self._enter(self._crew.sample(metrics, values), ts_ns)
+            values = np.column_stack([values, self._workers.unsaved_s(ts_ns)])
+        self._enter(self._workers.sample(metrics, values), ts_ns)
         self._enter(Tick(), ts_ns)
         self._put(ts_ns + self._tick_ns, Tick())
 
     def _obey(self, command: Command, ts_ns: int) -> None:
         """Let the fleet do what is commanded, and bring back the acks."""
-        for ack in self._crew.obey(command, ts_ns):
+        for ack in self._workers.obey(command, ts_ns):
             self._enter(ack, ts_ns)
         self._catch_up(ts_ns)
 
@@ -199,7 +199,7 @@ class Driver:
 
     def _judged(self, verdict: Verdict, ts_ns: int) -> None:
         self.verdicts.append((ts_ns, verdict))
-        self.ledger.enter(verdict)
+        self.verdict_counts.enter(verdict)
         action, kind = verdict.action, kind_of(verdict.action)
         if not verdict.granted or not kind.changes_run:
             return
@@ -219,21 +219,21 @@ class Driver:
 
     def _is_right(self, group: str, ts_ns: int) -> bool:
         """Say whether a node of the group will be hit within the horizon."""
-        nodes = {member.node for member in self._crew.members if member.group == group}
-        hits, when = self._scene.hits, attrgetter("ts_ns")
+        nodes = {member.node for member in self._workers.members if member.group == group}
+        hits, when = self._episode.hits, attrgetter("ts_ns")
         first = bisect_right(hits, ts_ns, key=when)
         last = bisect_right(hits, ts_ns + self._horizon_ns, key=when)
         return any(not nodes.isdisjoint(hit.nodes) for hit in hits[first:last])
 
     def _rests_on_masked(self, action: Action) -> bool:
         """Say whether a worker that the action is about reported less than it would have."""
-        masked, kind = self._sensors.masked, kind_of(action)
+        masked, kind = self._metrics.masked, kind_of(action)
         if not kind.is_alarm:
             return bool(masked)
         group, worker, node = kind.subject(action)
         return any(
             member.worker in masked
-            for member in self._crew.members
+            for member in self._workers.members
             if member.group == group or member.worker == worker or member.node == node
         )
 

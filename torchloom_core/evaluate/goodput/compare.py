@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from torchloom_core.evaluate.goodput.arms import Arm
 from torchloom_core.evaluate.goodput.episode import rng
-from torchloom_core.evaluate.goodput.verdict_counts import mean_deeds
+from torchloom_core.evaluate.goodput.verdict_counts import mean_verdicts
 from torchloom_core.evaluate.results import ArmSummary, RunResult
 from torchloom_core.learning.forecast_score import Interval
 from torchloom_core.plugin.arrays import Floats
@@ -103,7 +103,7 @@ def _summary(
         moves=_mean(run.moves for run in own),
         right_moves=_mean(run.right_moves for run in own),
         decisions=decisions / len(own),
-        deeds=mean_deeds([run.deeds for run in own]),
+        deeds=mean_verdicts([run.deeds for run in own]),
         invalid_share=sum(run.invalid_decisions for run in own) / decisions if decisions else 0.0,
         quarantined={name: why for run in own for name, why in run.quarantined.items()},
         silent=dict(sorted(Counter(name for run in own for name in run.silent).items())),

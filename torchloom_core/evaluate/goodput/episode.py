@@ -1,6 +1,6 @@
 """What one seed stands for: which nodes the job gets, when it runs, and what will hit it.
 
-All arms of a seed play in the same scene, so that they differ in nothing but what they do.
+All arms of a seed play in the same episode, so that they differ in nothing but what they do.
 """
 
 import zlib
@@ -30,7 +30,7 @@ Unknown = Literal["component", "job"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scene:
+class Episode:
     """The part of the trace that one seed plays in.
 
     Attributes
@@ -105,10 +105,10 @@ def span_ns(bundle: Bundle, evaluate: Evaluate, from_ns: int | None) -> tuple[in
 
 
 @lru_cache(maxsize=8)
-def scene(
+def episode_of(
     path: Path, evaluate: Evaluate, seed: int, *, unknown: Unknown, from_ns: int | None = None
-) -> Scene:
-    """Return the scene of a seed in the bundle at ``path``; see :func:`draw`."""
+) -> Episode:
+    """Return the episode of a seed in the bundle at ``path``; see :func:`draw`."""
     bundle, watched = opened(path)
     return draw(bundle, watched, evaluate, seed, unknown=unknown, from_ns=from_ns)
 
@@ -121,8 +121,8 @@ def draw(
     *,
     unknown: Unknown,
     from_ns: int | None = None,
-) -> Scene:
-    """Return the scene of a seed: the same whatever the arm.
+) -> Episode:
+    """Return the episode of a seed: the same whatever the arm.
 
     Parameters
     ----------
@@ -145,7 +145,7 @@ def draw(
         bundle, unknown=unknown, start_ns=start_ns, end_ns=end_ns, repair_s=evaluate.repair_s
     )
     told = roster(bundle, watched, start_ns=start_ns, end_ns=end_ns, repair_s=evaluate.repair_s)
-    return Scene(
+    return Episode(
         bundle=bundle,
         watched=watched,
         seed=seed,

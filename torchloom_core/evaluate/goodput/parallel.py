@@ -47,7 +47,7 @@ class Workforce(msgspec.Struct, frozen=True, kw_only=True):
     def play(self, errands: Sequence[Errand]) -> Iterator[tuple[Errand, RunResult]]:
         """Yield every run as soon as it is over, in whatever order.
 
-        They go out seed by seed: a process draws a scene once for all arms, and after the first
+        They go out seed by seed: a process draws an episode once for all arms, and after the first
         seed every arm has shown how long it takes.
 
         Raises

@@ -8,14 +8,14 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from torchloom_core.evaluate.goodput.episode import Scene
+from torchloom_core.evaluate.goodput.episode import Episode
 from torchloom_core.plugin.arrays import Floats, Ints
 from torchloom_core.simulate.records import Member
 from torchloom_core.trace.feed.scrapes import Scrapes
 
 
-class Sensors:
-    """What the nodes of a scene report.
+class ReplayedMetrics:
+    """What the nodes of an episode report.
 
     A metric that depends on the load is valid only where the load is as it was recorded: the
     worker trains on a node that was then at work, or stands by on one that was not. Without a
@@ -34,8 +34,8 @@ class Sensors:
         Workers whose load-dependent metrics were left out at the last tick.
     """
 
-    def __init__(self, scene: Scene, metrics: Iterable[str]) -> None:
-        bundle, watched = scene.bundle, scene.watched
+    def __init__(self, episode: Episode, metrics: Iterable[str]) -> None:
+        bundle, watched = episode.bundle, episode.watched
         self.metrics = tuple(sorted({*metrics} & {*bundle.metrics}))
         self.masked: frozenset[str] = frozenset()
         self._row_of = {node: row for row, node in enumerate(watched.node)}
@@ -44,10 +44,10 @@ class Sensors:
             for column, metric in enumerate(self.metrics)
             if metric in bundle.manifest.load_dependent
         ]
-        self._busy = _Busy(scene) if self._load else None
+        self._busy = _Busy(episode) if self._load else None
         self._scrapes = None
         if self.metrics:
-            self._scrapes = Scrapes(bundle, watched, self.metrics, start_ns=scene.start_ns)
+            self._scrapes = Scrapes(bundle, watched, self.metrics, start_ns=episode.start_ns)
 
     def read(self, members: Sequence[Member], now_ns: int) -> Floats:
         """Return ``(members, metrics)``: the newest values since the last call, NaN without."""
@@ -67,16 +67,16 @@ class Sensors:
 class _Busy:
     """Which watched nodes the recording says were at work, and when."""
 
-    def __init__(self, scene: Scene) -> None:
-        watched = scene.watched
+    def __init__(self, episode: Episode) -> None:
+        watched = episode.watched
         self._always = np.zeros(len(watched.ids), dtype=np.bool_)
         spans = [
             (row, place.from_ns, place.until_ns)
-            for place in scene.bundle.placement()
+            for place in episode.bundle.placement()
             for row in watched.rows_of(place.component)
         ]
         if not spans:
-            job = frozenset(scene.job_nodes)
+            job = frozenset(episode.job_nodes)
             self._always = np.array([node in job for node in watched.node])
         self._rows: NDArray[np.intp] = np.array([row for row, _, _ in spans], dtype=np.intp)
         self._from_ns: Ints = np.array([from_ns for _, from_ns, _ in spans], dtype=np.int64)

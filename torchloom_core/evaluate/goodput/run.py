@@ -16,8 +16,8 @@ from torchloom_core.activation.discovery import PluginInfo, discover
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.schema import Config
 from torchloom_core.evaluate.goodput.arms import Arm
-from torchloom_core.evaluate.goodput.closed_loop import Driver, entry_of, is_told
-from torchloom_core.evaluate.goodput.episode import Scene, Unknown, scene
+from torchloom_core.evaluate.goodput.closed_loop import ClosedLoop, entry_of, is_told
+from torchloom_core.evaluate.goodput.episode import Episode, Unknown, episode_of
 from torchloom_core.evaluate.goodput.job import job_spec, kernel_config
 from torchloom_core.evaluate.goodput.oracles import FORETOLD_INFO, Foretold, know_it_all
 from torchloom_core.evaluate.results import RunResult, TimelineEntry
@@ -66,8 +66,8 @@ def simulate(setting: Setting, arm: Arm, seed: int) -> RunResult:
     return play(setting, arm, _scene(setting, seed))
 
 
-def play(setting: Setting, arm: Arm, stage: Scene) -> RunResult:
-    """Play one run in a scene that is drawn already."""
+def play(setting: Setting, arm: Arm, stage: Episode) -> RunResult:
+    """Play one run in an episode that is drawn already."""
     job = job_spec(arm, setting.config, stage.mtbf_s)
     hits = () if arm.foresight == "no_failures" else stage.hits
     model = FleetModel(
@@ -88,8 +88,8 @@ def play(setting: Setting, arm: Arm, stage: Scene) -> RunResult:
     return _result(arm, stage.seed, model.finish(), timeline)
 
 
-def _scene(setting: Setting, seed: int) -> Scene:
-    return scene(
+def _scene(setting: Setting, seed: int) -> Episode:
+    return episode_of(
         Path(setting.trace),
         setting.config.evaluate,
         seed,
@@ -99,11 +99,11 @@ def _scene(setting: Setting, seed: int) -> Scene:
 
 
 def _watched(
-    setting: Setting, arm: Arm, stage: Scene, job: JobSpec, model: FleetModel
+    setting: Setting, arm: Arm, stage: Episode, job: JobSpec, model: FleetModel
 ) -> RunResult:
     config = kernel_config(arm, setting.config, job)
     plugins = plugins_of(arm, config, setting, stage)
-    driver = Driver(stage, job, model, config, plugins, setting.horizon_s)
+    driver = ClosedLoop(stage, job, model, config, plugins, setting.horizon_s)
     driver.run()
     result = _result(arm, stage.seed, model.finish(), driver.timeline)
     return replace(
@@ -112,13 +112,13 @@ def _watched(
         invalid_decisions=driver.invalid_decisions,
         moves=driver.moves,
         right_moves=driver.right_moves,
-        deeds=driver.ledger.deeds(),
+        deeds=driver.verdict_counts.deeds(),
         quarantined=dict(sorted(driver.quarantined.items())),
         silent=driver.silent,
     )
 
 
-def plugins_of(arm: Arm, config: Config, setting: Setting, stage: Scene) -> ActivePlugins:
+def plugins_of(arm: Arm, config: Config, setting: Setting, stage: Episode) -> ActivePlugins:
     """Build the arm's plugins anew, and tell the future to the one that may know it."""
     if arm.foresight:
         options = {

@@ -17,7 +17,7 @@ from torchloom_core.evaluate.results import RunResult
 from torchloom_core.files import write_whole
 
 
-class Store:
+class RunCache:
     """One file a run, under a key that names everything which the run depends on."""
 
     def __init__(self, folder: Path) -> None:

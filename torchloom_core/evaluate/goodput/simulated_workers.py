@@ -36,7 +36,7 @@ _KEPT = ("committed", "restarted")
 News = Hello | Exit | SampleTable
 
 
-class Crew:
+class SimulatedWorkers:
     """Who is there, and what the kernel was told of them.
 
     Attributes

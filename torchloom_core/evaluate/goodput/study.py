@@ -13,11 +13,11 @@ from msgspec.structs import replace
 from torchloom_core.evaluate.goodput import compare, sensitivity
 from torchloom_core.evaluate.goodput.arms import Arm, baselines, random_alarms, without_policies
 from torchloom_core.evaluate.goodput.compare import Runs
-from torchloom_core.evaluate.goodput.episode import Scene, opened, scene
+from torchloom_core.evaluate.goodput.episode import Episode, episode_of, opened
 from torchloom_core.evaluate.goodput.job import job_spec, kernel_config, paid_nodes
 from torchloom_core.evaluate.goodput.parallel import Errand, Workforce
 from torchloom_core.evaluate.goodput.run import Setting, installed
-from torchloom_core.evaluate.goodput.run_cache import Store, key_of
+from torchloom_core.evaluate.goodput.run_cache import RunCache, key_of
 from torchloom_core.evaluate.results import BreakEven, RunResult, Simulation
 
 ORACLE = "oracle"
@@ -39,7 +39,7 @@ class Study:
     """
 
     def __init__(
-        self, store: Store, workforce: Workforce, seeds: int, total: int, progress: Progress
+        self, store: RunCache, workforce: Workforce, seeds: int, total: int, progress: Progress
     ) -> None:
         self._store, self._workforce, self._progress = store, workforce, progress
         self._over, self._total = 0, total
@@ -80,7 +80,7 @@ def run_study(
     candidates: Sequence[Arm],
     *,
     seeds: int,
-    store: Store,
+    store: RunCache,
     workforce: Workforce,
     progress: Progress,
     sweep: bool = True,
@@ -148,9 +148,11 @@ def _affordable(setting: Setting, arms: Iterable[Arm]) -> Iterable[Arm]:
     return (arm for arm in arms if (arm.standbys or 0) * evaluate.nodes_per_group <= nodes)
 
 
-def _first_scene(setting: Setting) -> Scene:
+def _first_scene(setting: Setting) -> Episode:
     evaluate = setting.config.evaluate
-    return scene(Path(setting.trace), evaluate, 0, unknown=setting.unknown, from_ns=setting.from_ns)
+    return episode_of(
+        Path(setting.trace), evaluate, 0, unknown=setting.unknown, from_ns=setting.from_ns
+    )
 
 
 def _named(arms: Iterable[Arm], name: str) -> Arm:

@@ -3,13 +3,13 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from torchloom_core.evaluate.results import Deeds
+from torchloom_core.evaluate.results import Verdicts
 from torchloom_core.kernel.actions.kinds import kind_of
 from torchloom_core.wire.actions import name_of
 from torchloom_core.wire.events import Verdict
 
 
-class Ledger:
+class VerdictCounts:
     """Counts verdicts."""
 
     def __init__(self) -> None:
@@ -27,9 +27,9 @@ class Ledger:
         self._granted[name_of(verdict.action)] += 1
         self._cordons.update(kind_of(verdict.action).cordons(verdict.action))
 
-    def deeds(self) -> Deeds:
+    def deeds(self) -> Verdicts:
         """Return what was counted."""
-        return Deeds(
+        return Verdicts(
             proposed=float(self._granted.total() + self._denied.total()),
             granted=_mean([self._granted]),
             denied=_mean([self._denied]),
@@ -38,10 +38,10 @@ class Ledger:
         )
 
 
-def mean_deeds(runs: Sequence[Deeds]) -> Deeds:
+def mean_verdicts(runs: Sequence[Verdicts]) -> Verdicts:
     """Return the mean over runs; of each rule the first reason that was met."""
     why = {rule: reason for run in reversed(runs) for rule, reason in run.why_denied.items()}
-    return Deeds(
+    return Verdicts(
         proposed=sum(run.proposed for run in runs) / len(runs),
         granted=_mean([run.granted for run in runs]),
         denied=_mean([run.denied for run in runs]),

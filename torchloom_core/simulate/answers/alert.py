@@ -1,5 +1,5 @@
 """An alert on the fleet model: nobody there reads it."""
 
-from torchloom_core.simulate.answers.answer import Answer
+from torchloom_core.simulate.answers.answer import FleetAnswer
 
-ANSWER = Answer()
+ANSWER = FleetAnswer()

@@ -18,7 +18,7 @@ def nothing(model: FleetModel, action: Any) -> None:
 
 
 @dataclass(frozen=True)
-class Answer:
+class FleetAnswer:
     """How the fleet model answers one kind of action.
 
     Attributes

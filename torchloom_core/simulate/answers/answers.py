@@ -14,9 +14,9 @@ from torchloom_core.simulate.answers import (
     resume,
     uncordon,
 )
-from torchloom_core.simulate.answers.answer import Answer, OfGroup, OfRun
+from torchloom_core.simulate.answers.answer import FleetAnswer, OfGroup, OfRun
 
-ANSWERS: Mapping[str, Answer] = {
+ANSWERS: Mapping[str, FleetAnswer] = {
     "alert": alert.ANSWER,
     "checkpoint": checkpoint.ANSWER,
     "cordon": cordon.ANSWER,

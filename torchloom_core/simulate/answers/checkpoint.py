@@ -1,6 +1,6 @@
 """A checkpoint on the fleet model: saved now, all work stopped meanwhile."""
 
-from torchloom_core.simulate.answers.answer import Answer
+from torchloom_core.simulate.answers.answer import FleetAnswer
 from torchloom_core.simulate.model import FleetModel
 from torchloom_core.wire.messages import Checkpoint
 
@@ -10,4 +10,4 @@ def save(model: FleetModel, deed: Checkpoint) -> str:
     return model.save_checkpoint()
 
 
-ANSWER = Answer(of_run={Checkpoint: save})
+ANSWER = FleetAnswer(of_run={Checkpoint: save})

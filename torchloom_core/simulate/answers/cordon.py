@@ -1,6 +1,6 @@
 """A cordon on the fleet model: the node is a spare or a stand-by only if nothing else is left."""
 
-from torchloom_core.simulate.answers.answer import Answer
+from torchloom_core.simulate.answers.answer import FleetAnswer
 from torchloom_core.simulate.model import FleetModel
 from torchloom_core.wire.actions import CordonNode
 
@@ -10,4 +10,4 @@ def avoid(model: FleetModel, action: CordonNode) -> None:
     model.cordon(action.node)
 
 
-ANSWER = Answer(done=avoid)
+ANSWER = FleetAnswer(done=avoid)

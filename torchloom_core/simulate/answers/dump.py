@@ -1,6 +1,6 @@
 """A dump on the fleet model: refused, a modelled worker has no stacks."""
 
-from torchloom_core.simulate.answers.answer import Answer
+from torchloom_core.simulate.answers.answer import FleetAnswer
 from torchloom_core.simulate.model import FleetModel
 from torchloom_core.wire.messages import Dump
 
@@ -10,4 +10,4 @@ def refuse(model: FleetModel, deed: Dump) -> str:
     return "nothing can be collected from a worker that is only modelled"
 
 
-ANSWER = Answer(of_run={Dump: refuse})
+ANSWER = FleetAnswer(of_run={Dump: refuse})

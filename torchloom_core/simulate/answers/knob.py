@@ -1,6 +1,6 @@
 """A knob on the fleet model: it has one, the work between two durable checkpoints."""
 
-from torchloom_core.simulate.answers.answer import Answer
+from torchloom_core.simulate.answers.answer import FleetAnswer
 from torchloom_core.simulate.model import FleetModel
 from torchloom_core.wire.messages import KnobSpec, SetKnob
 
@@ -21,4 +21,4 @@ def set_interval(model: FleetModel, deed: SetKnob) -> str:
     return model.set_checkpoint_interval(seconds)
 
 
-ANSWER = Answer(of_run={SetKnob: set_interval})
+ANSWER = FleetAnswer(of_run={SetKnob: set_interval})

@@ -1,6 +1,6 @@
 """A pause on the fleet model: the run waits, once what is going on is over."""
 
-from torchloom_core.simulate.answers.answer import Answer
+from torchloom_core.simulate.answers.answer import FleetAnswer
 from torchloom_core.simulate.model import FleetModel
 from torchloom_core.wire.messages import Pause
 
@@ -10,4 +10,4 @@ def wait(model: FleetModel, deed: Pause) -> str:
     return model.pause()
 
 
-ANSWER = Answer(of_run={Pause: wait})
+ANSWER = FleetAnswer(of_run={Pause: wait})

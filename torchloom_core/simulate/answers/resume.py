@@ -1,6 +1,6 @@
 """A resume on the fleet model: the paused run goes on."""
 
-from torchloom_core.simulate.answers.answer import Answer
+from torchloom_core.simulate.answers.answer import FleetAnswer
 from torchloom_core.simulate.model import FleetModel
 from torchloom_core.wire.messages import Resume
 
@@ -10,4 +10,4 @@ def go_on(model: FleetModel, deed: Resume) -> str:
     return model.resume()
 
 
-ANSWER = Answer(of_run={Resume: go_on})
+ANSWER = FleetAnswer(of_run={Resume: go_on})

@@ -1,6 +1,6 @@
 """An uncordon on the fleet model: the node is used as any other."""
 
-from torchloom_core.simulate.answers.answer import Answer
+from torchloom_core.simulate.answers.answer import FleetAnswer
 from torchloom_core.simulate.model import FleetModel
 from torchloom_core.wire.actions import UncordonNode
 
@@ -10,4 +10,4 @@ def use_again(model: FleetModel, action: UncordonNode) -> None:
     model.uncordon(action.node)
 
 
-ANSWER = Answer(done=use_again)
+ANSWER = FleetAnswer(done=use_again)

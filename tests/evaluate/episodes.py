@@ -11,7 +11,7 @@ import pyarrow as pa
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.schema import Config, Costs, Evaluate
 from torchloom_core.evaluate.goodput.arms import Arm
-from torchloom_core.evaluate.goodput.episode import Scene, draw
+from torchloom_core.evaluate.goodput.episode import Episode, draw
 from torchloom_core.evaluate.goodput.run import Setting, installed
 from torchloom_core.trace.bundle.bundle import Bundle
 from torchloom_core.trace.bundle.schema import Component, Event
@@ -113,7 +113,7 @@ def _telemetry(metrics: Sequence[str]) -> pa.Table:
     )
 
 
-def scene_of(bundle: Bundle, *, evaluate: Evaluate = JOB, seed: int = 0) -> Scene:
+def scene_of(bundle: Bundle, *, evaluate: Evaluate = JOB, seed: int = 0) -> Episode:
     return draw(bundle, watch(bundle), evaluate, seed, unknown="component")
 
 

@@ -12,7 +12,7 @@ from nats.aio.msg import Msg
 from torchloom_core.transport import NatsBus
 from torchloom_core.wire import subjects
 from torchloom_core.wire.messages import Ack, Checkpoint, Command
-from torchloom_threadlet.sidecar.commands import Orders
+from torchloom_threadlet.sidecar.commands import Commands
 
 DEADLINE_S = 90.0
 NOW_NS = time.time_ns()
@@ -37,7 +37,7 @@ class Sidecar:
     def __init__(self, client):
         self.client = client
         self.pulled = asyncio.Queue()
-        self.orders = Orders("run", "g0-0", 1, self.pulled.put)
+        self.orders = Commands("run", "g0-0", 1, self.pulled.put)
         self._pulling = asyncio.create_task(self.orders.pull(client))
 
     @classmethod
