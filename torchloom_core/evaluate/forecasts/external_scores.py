@@ -92,8 +92,7 @@ def read_given(path: Path, watched: Watched) -> GivenScores:
             "t_avail",
             LeakError,
         )
-    ids = {name: row for row, name in enumerate(watched.ids)}
-    component = np.array([ids.get(str(name), -1) for name in table["component"]], dtype=np.int64)
+    component = pd.Index(watched.ids).get_indexer(pd.Index(table["component"].astype(str)))
     rows.refuse(component < 0, f"need a component of the {watched.kind}s watched", "component")
     values = pd.to_numeric(table["score"], errors="coerce").to_numpy(np.float64)
     rows.refuse(~np.isfinite(values), "need a finite score", "score")

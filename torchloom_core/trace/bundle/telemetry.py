@@ -1,6 +1,6 @@
 """Read one Parquet file of a trace bundle's telemetry, never more of it than a part at a time."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from torchloom_core.errors import TraceError
+from torchloom_core.plugin.arrays import Ints
 from torchloom_core.trace.bundle.schema import TELEMETRY_COLUMNS
 
 PART_ROWS = 1 << 18
@@ -132,3 +133,13 @@ def _chosen(
         wanted = pa.array(sorted(metrics), pa.string())
         table = table.filter(pc.is_in(table["metric"], value_set=wanted))
     return table
+
+
+def codes(column: pa.ChunkedArray, names: Collection[str]) -> Ints:
+    """Return the place of each row's name among ``names``, -1 where it has none."""
+    if not pa.types.is_dictionary(column.type):
+        column = column.dictionary_encode()
+    rows = column.unify_dictionaries().combine_chunks()
+    places = pc.index_in(rows.dictionary, value_set=pa.array(names, pa.string()))
+    found: Ints = places.cast(pa.int64()).fill_null(-1).to_numpy()[rows.indices.to_numpy()]
+    return found

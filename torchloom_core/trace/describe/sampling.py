@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.trace.bundle.bundle import Bundle
+from torchloom_core.trace.bundle.telemetry import codes
 
 _NEVER = np.iinfo(np.int64).min
 _DIGITS = 3
@@ -63,8 +64,7 @@ class _Series:
     """What is known of each series, ``(components, metrics)``, after some of the telemetry."""
 
     def __init__(self, components: tuple[str, ...], metrics: tuple[str, ...]) -> None:
-        self._component_of = {name: at for at, name in enumerate(components)}
-        self._metric_of = {name: at for at, name in enumerate(metrics)}
+        self._components, self._metrics = components, metrics
         shape = (len(components), len(metrics))
         self._samples = np.zeros(shape, dtype=np.int64)
         self._valid = np.zeros(shape, dtype=np.int64)
@@ -74,9 +74,9 @@ class _Series:
 
     def take(self, table: pa.Table) -> None:
         """Take note of some rows, none of which came before those that were taken."""
-        columns = len(self._metric_of)
-        component = _codes(table["component"], self._component_of)
-        place = component * columns + _codes(table["metric"], self._metric_of)
+        columns = len(self._metrics)
+        component = codes(table["component"], self._components)
+        place = component * columns + codes(table["metric"], self._metrics)
         valid = table["valid"].to_numpy()
         size = self._samples.size
         self._samples += np.bincount(place, minlength=size).reshape(-1, columns)
@@ -97,7 +97,7 @@ class _Series:
         gap, where = (t_event - before)[known], place[known]
         np.maximum.at(self._gap_ns.reshape(-1), where, gap)
         last_ns[place[is_last]] = np.maximum(last_ns[place[is_last]], t_event[is_last])
-        columns = len(self._metric_of)
+        columns = len(self._metrics)
         for metric in np.unique(where % columns):
             lengths, counts = np.unique(gap[where % columns == metric], return_counts=True)
             for length, count in zip(lengths.tolist(), counts.tolist(), strict=True):
@@ -118,13 +118,6 @@ class _Series:
             missing=max(0.0, 1.0 - float(valid.sum() / wanted)) if wanted else None,
             longest_gap_s=longest_ns / SECOND_NS if longest_ns else None,
         )
-
-
-def _codes(column: pa.ChunkedArray, code_of: Mapping[str, int]) -> Ints:
-    names = column.unify_dictionaries().combine_chunks()
-    codes = np.array([code_of.get(name, 0) for name in names.dictionary.to_pylist()], np.int64)
-    found: Ints = codes[names.indices.to_numpy()]
-    return found
 
 
 def _rounded(gap_ns: int) -> float:

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from torchloom_core.clock import moment_text
@@ -15,9 +14,8 @@ from torchloom_core.errors import TraceError
 from torchloom_core.plugin.arrays import Floats, Ints
 from torchloom_core.trace.bundle.bundle import Bundle
 from torchloom_core.trace.bundle.schema import TELEMETRY
+from torchloom_core.trace.bundle.telemetry import codes
 from torchloom_core.trace.feed.watched import Watched
-
-Codes = NDArray[np.intp]
 
 
 class Scrapes:
@@ -84,15 +82,15 @@ class _Chunk:
     ----------
     t_avail : (rows,) int64
         Nanoseconds, sorted.
-    part, column : (rows,) intp
+    part, column : (rows,) int64
         Which part of the fleet, and which metric.
     values : (rows,) float64
     valid : (rows,) bool
     """
 
     def __init__(self, table: Any, parts: "_Parts", column_of: dict[str, int]) -> None:
-        part = _codes(table["component"], parts.number)
-        column = _codes(table["metric"], column_of)
+        part = codes(table["component"], parts.number)
+        column = codes(table["metric"], column_of)
         known = (part >= 0) & (column >= 0)
         self.t_avail: Ints = table["t_avail"].to_numpy()[known]
         self.values: Floats = table["value"].to_numpy()[known]
@@ -151,13 +149,3 @@ def _in_order(tables: Iterator[Any], bundle: Bundle) -> Iterator[Any]:
                 )
         last_ns = int(t_avail[-1])
         yield table
-
-
-def _codes(column: Any, number: dict[str, int]) -> Codes:
-    """Return the number of each row's name, -1 where it has none."""
-    if not pa.types.is_dictionary(column.type):
-        column = column.dictionary_encode()
-    names = column.unify_dictionaries().combine_chunks()
-    known = [number.get(name, -1) for name in names.dictionary.to_pylist()]
-    codes: Codes = np.array([*known, -1], dtype=np.intp)[names.indices.to_numpy()]
-    return codes
