@@ -10,6 +10,7 @@ import numpy as np
 
 from torchloom_core.plugin import (
     ActedOn,
+    ConfigError,
     CordonNode,
     Fault,
     FleetView,
@@ -84,7 +85,13 @@ class LemonNodesPolicy:
         prior_failures_per_node_day: Positive = 0.0065
 
     def __init__(self, options: Options) -> None:
-        from scipy.special import gammaincc
+        try:
+            from scipy.special import gammaincc
+        except ImportError as error:
+            raise ConfigError(
+                "policies.lemon_nodes: need the extra predictors, "
+                f"pip install 'torchloom[predictors]': {error}"
+            ) from None
 
         self._options = options
         self._tail = gammaincc

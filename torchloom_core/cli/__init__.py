@@ -15,8 +15,8 @@ _UNWRITTEN = 4
 _INTERRUPTED = 130
 _TERMINATED = 143
 _EXTRA_OF = {
-    **dict.fromkeys(("jinja2", "joblib", "markupsafe", "matplotlib"), "evaluate"),
-    **dict.fromkeys(("safetensors", "sklearn", "skops", "statsmodels"), "predictors"),
+    **dict.fromkeys(("jinja2", "joblib", "markupsafe", "matplotlib", "pandas"), "evaluate"),
+    **dict.fromkeys(("safetensors", "scipy", "sklearn", "skops", "statsmodels"), "predictors"),
     "ray": "ray",
     "torch": "torch",
 }

@@ -3,17 +3,20 @@
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from torchloom_core.trajectory.layout import Line, state_error
 from torchloom_core.trajectory.reader import lives
+
+# Only who asks for data frames needs it; to_tables does without.
+if TYPE_CHECKING:
+    import pandas as pd
 
 _TIME = pa.timestamp("ns", tz="UTC")
 
@@ -43,7 +46,7 @@ _LINES_AT_ONCE = 1 << 16
 _SAMPLES_AT_ONCE = 1 << 20
 
 
-def events(root: Path, *, kind: str | None = None, worker: str | None = None) -> pd.DataFrame:
+def events(root: Path, *, kind: str | None = None, worker: str | None = None) -> "pd.DataFrame":
     """Return what is on the events' lines of all lives, oldest first.
 
     Columns: ``epoch``, then those of :class:`~torchloom_core.trajectory.layout.Line`, with
@@ -54,6 +57,8 @@ def events(root: Path, *, kind: str | None = None, worker: str | None = None) ->
     StateError
         If there is no trajectory, or it is damaged.
     """
+    import pandas as pd
+
     found = list(_lines(root, kind, worker))
     table = _event_table(found)
     frame: pd.DataFrame = table.drop_columns("body").to_pandas()
@@ -61,7 +66,9 @@ def events(root: Path, *, kind: str | None = None, worker: str | None = None) ->
     return frame.assign(body=pd.Series(bodies, dtype=object))
 
 
-def telemetry(root: Path, *, worker: str | None = None, metric: str | None = None) -> pd.DataFrame:
+def telemetry(
+    root: Path, *, worker: str | None = None, metric: str | None = None
+) -> "pd.DataFrame":
     """Return the samples of all lives: one row a value, columns ts, worker, metric, value.
 
     ``ts`` is the worker's own clock. Missing values have no row. Rows come in the order in

@@ -1,0 +1,115 @@
+"""What works with the extra ``server`` alone, and what the rest says that it needs."""
+
+import re
+import signal
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.golden.test_golden import unpack
+
+ROOT = Path(__file__).parents[2]
+MODULE_OF = {"scikit-learn": "sklearn"}
+OTHERS = ("predictors", "evaluate")
+WITHOUT = """
+import sys
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {modules}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Absent())
+from torchloom_core.cli import main
+main()
+"""
+STEADY = """
+[policies.straggler]
+[policies.silence]
+[policies.checkpoint_interval]
+[policies.failure_forecast]
+predictor = "fault_history"
+[predictors.fault_history]
+"""
+
+
+def distributions(extra):
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = project["optional-dependencies"][extra]
+    return {re.split(r"[\[><=]", one)[0] for one in wanted} - {"torchloom"}
+
+
+@pytest.fixture
+def server_only(tmp_path):
+    """Return what starts torchloom in an empty folder without what other extras bring."""
+    absent = set().union(*map(distributions, OTHERS)) - distributions("server")
+    modules = sorted(MODULE_OF.get(name, name) for name in absent)
+    assert {"pandas", "scipy", "sklearn", "statsmodels"} <= set(modules)
+    code = WITHOUT.format(modules=modules)
+
+    def start(*words):
+        command = [sys.executable, "-c", code, *words]
+        pipe = subprocess.PIPE
+        return subprocess.Popen(command, cwd=tmp_path, stdout=pipe, stderr=pipe, text=True)
+
+    start.folder = tmp_path
+    return start
+
+
+def test_a_weaver_with_most_of_the_policies_runs_with_the_server_extra_alone(server_only):
+    (server_only.folder / "torchloom.toml").write_text(STEADY)
+    with server_only("weaver") as weaver:
+        try:
+            said = weaver.stdout.readline()
+            weaver.send_signal(signal.SIGTERM)
+            _, log = weaver.communicate(timeout=60)
+        finally:
+            weaver.kill()
+    assert "is ready on" in said, log
+    assert "quarantined" not in log
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--help",
+        "weaver --help",
+        "init",
+        "plugins",
+        "trajectory show trajectory",
+        "trajectory replay trajectory",
+        "trajectory export out trajectory",
+        "trace from-trajectory trajectory life.tltrace",
+        "trace synthesize small.tltrace --nodes 2 --days 1",
+        "trace validate golden.tltrace",
+    ],
+)
+def test_a_command_of_the_weaver_needs_no_other_extra(server_only, words):
+    unpack("chaos", server_only.folder)
+    unpack("evaluation", server_only.folder)
+    (server_only.folder / "torchloom.toml").unlink()
+    with server_only(*words.split()) as command:
+        _, said = command.communicate(timeout=120)
+    assert command.returncode == 0, said
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("trace describe golden.tltrace", 'pip install "torchloom[predictors]"'),
+        ("trace import csv events.csv mine.tltrace", 'pip install "torchloom[evaluate]"'),
+        ("evaluate golden.tltrace", 'pip install "torchloom[evaluate]"'),
+        ("weaver --config lemons.toml", "policies.lemon_nodes: need the extra predictors"),
+    ],
+)
+def test_what_needs_another_extra_says_which_in_one_line(server_only, words, told):
+    unpack("evaluation", server_only.folder)
+    (server_only.folder / "lemons.toml").write_text("[policies.lemon_nodes]\n")
+    with server_only(*words.split()) as command:
+        out, said = command.communicate(timeout=60)
+    assert command.returncode in (1, 2), said
+    assert (out, said.count("\n")) == ("", 1)
+    assert told in said
