@@ -1,6 +1,6 @@
 """A wait for the server that nats-py's own flush is not."""
 
-DEADLINE_S = 60
+from tests.deadlines import DEADLINE_S
 
 
 async def settle(client):

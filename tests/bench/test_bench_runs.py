@@ -9,7 +9,6 @@ import pytest
 
 pytestmark = pytest.mark.integration
 RUN = Path(__file__).parents[2] / "experiments" / "bench" / "run.py"
-DEADLINE_S = 100
 
 
 @pytest.mark.parametrize(
@@ -32,7 +31,6 @@ def test_a_benchmark_reports_its_figures(name, figures, tmp_path):
         [sys.executable, RUN, *arguments],
         capture_output=True,
         text=True,
-        timeout=DEADLINE_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr

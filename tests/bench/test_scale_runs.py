@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 RUN = Path(__file__).parents[2] / "experiments" / "scale" / "run.py"
-DEADLINE_S = 100
 
 
 @pytest.mark.integration
@@ -19,7 +18,6 @@ def test_every_size_is_watched_whole_and_drawn(tmp_path):
         [sys.executable, RUN, *arguments],
         capture_output=True,
         text=True,
-        timeout=DEADLINE_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr

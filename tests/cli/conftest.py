@@ -13,6 +13,7 @@ from typing import Any
 import nats
 import pytest
 
+from tests.deadlines import DEADLINE_S
 from tests.settled import settle
 from torchloom_core.errors import RequestError
 from torchloom_core.transport.broker.embedded import EmbeddedBroker
@@ -91,11 +92,11 @@ class PreparedWeaver:
 
     def start(self) -> None:
         self._thread.start()
-        assert self._started.wait(30)
+        assert self._started.wait(DEADLINE_S)
 
     def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._over.set)
-        self._thread.join(30)
+        self._thread.join(DEADLINE_S)
         self._loop.close()
 
     async def _run(self) -> None:
@@ -175,7 +176,7 @@ class Folder:
             env=inherited | environment,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=DEADLINE_S,
         )
 
 

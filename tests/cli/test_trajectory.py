@@ -8,6 +8,7 @@ from typing import get_args
 import pandas as pd
 import pytest
 
+from tests.deadlines import DEADLINE_S
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.schema import Config
 from torchloom_core.kernel.kernel import Kernel
@@ -129,7 +130,7 @@ def test_following_goes_on_with_what_is_added_and_repeats_nothing(recorded):
         record_life(run_folder(recorded.path / ".torchloom", "run"), epoch=2)
         added = [json.loads(process.stdout.readline()) for _ in before]
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=30)
+        _, errors = process.communicate(timeout=DEADLINE_S)
     assert {line["epoch"] for line in added} == {2}
     assert [line["kind"] for line in added] == [json.loads(line)["kind"] for line in before]
     assert process.returncode == 130

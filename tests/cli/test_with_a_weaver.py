@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.deadlines import DEADLINE_S
+
 pytestmark = pytest.mark.integration
 
 
@@ -52,7 +54,7 @@ def test_watching_goes_on_until_interrupted(run, weaver):
     ) as process:
         seen = [json.loads(process.stdout.readline()) for _ in range(3)]
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=30)
+        _, errors = process.communicate(timeout=DEADLINE_S)
     assert [status["run"] for status in seen] == ["digits"] * 3
     assert process.returncode == 130
     assert errors == b""
@@ -70,7 +72,7 @@ def test_watching_for_machines_goes_on_while_the_weaver_is_away(run, weaver):
         for _ in range(300):  # more than the pipe may hold from before
             assert json.loads(process.stdout.readline())["run"] == "digits"
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=30)
+        _, errors = process.communicate(timeout=DEADLINE_S)
     assert told == b"warning: the fleet is on fire; trying again\n"
     assert errors == b""
 

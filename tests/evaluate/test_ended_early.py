@@ -4,12 +4,13 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import suppress
 
 import psutil
 import pytest
 
+from tests.deadlines import DEADLINE_S
 from tests.evaluate.episodes import TORCHLOOM_TOML, some_events, write
+from tests.waiting import until
 from torchloom_core.files import write_whole
 
 WORDS = "evaluate small.tltrace --policy failure_forecast --predictor fault_history --seeds 20"
@@ -32,15 +33,13 @@ def started(runs, *words):
         text=True,
         start_new_session=True,
     )
-    while process.poll() is None and len(list(runs.glob("*.json"))) < 2:
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(0.05)
+    until(lambda: process.poll() is not None or len(list(runs.glob("*.json"))) >= 2)
     return process
 
 
 def said(process, runs):
     """Return what it says at its end, and how many runs are kept; nothing is half-written."""
-    text = process.communicate(timeout=60)[1]
+    text = process.communicate(timeout=DEADLINE_S)[1]
     assert os.listdir(runs.parent) == ["runs"]
     assert not list(runs.glob(".*"))
     return text, len(os.listdir(runs))

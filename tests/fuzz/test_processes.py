@@ -19,7 +19,6 @@ def test_nothing_dies_hangs_or_prints_a_traceback(tmp_path):
         [sys.executable, RUN, *counts, "--json", found, "--keep", tmp_path / "kept"],
         capture_output=True,
         text=True,
-        timeout=110,
         check=False,
     )
     assert result.returncode == 0, result.stdout + result.stderr

@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import msgspec
@@ -16,25 +15,27 @@ import nats
 import psutil
 import pytest
 
+from tests import waiting
+from tests.deadlines import DEADLINE_S
 from torchloom_core.trajectory.layout import run_folder
 from torchloom_core.trajectory.reader import lives
 from torchloom_core.wire import subjects
 
+ANSWER_S = DEADLINE_S / 10  # asked again, should the answer be lost with a kill
 HERE = Path(__file__).parent
-DEADLINE_S = 90.0
 LIGHT_TRAINER = HERE.parent / "threadlet" / "trainer.py"
 TORCHFT_TRAINER = HERE / "trainer.py"
 
 
-def until(what, deadline_s=DEADLINE_S):
+def until(what):
     """Return ``what()`` once it is true; an error of a broker that is away counts as not yet."""
-    end = time.monotonic() + deadline_s
-    while True:
+
+    def found():
         with contextlib.suppress(nats.errors.Error, OSError):
-            if found := what():
-                return found
-        assert time.monotonic() < end, f"not true after {deadline_s:g} s"
-        time.sleep(0.05)
+            return what()
+        return None
+
+    return waiting.until(found)
 
 
 class Trainer:
@@ -168,7 +169,7 @@ class Run:
 
     async def _ask(self, subject, data):
         async with self.client() as client:
-            return (await client.request(subject, data, timeout=10)).data
+            return (await client.request(subject, data, timeout=ANSWER_S)).data
 
     @contextlib.asynccontextmanager
     async def client(self, creds="operator"):
@@ -177,7 +178,7 @@ class Run:
             self.broker["url"],
             user_credentials=str(path),
             allow_reconnect=False,
-            connect_timeout=5,
+            connect_timeout=DEADLINE_S,
             error_cb=_ignore,
         )
         try:

@@ -10,9 +10,9 @@ import threading
 
 import pytest
 
-pytestmark = pytest.mark.integration
+from tests.deadlines import DEADLINE_S
 
-DEADLINE_S = 60
+pytestmark = pytest.mark.integration
 
 
 @pytest.fixture

@@ -9,17 +9,14 @@ import pytest
 
 RUN = Path(__file__).parents[2] / "experiments" / "chaos" / "run.py"
 SHORT = ("--kills", "20", "--seed", "106")
-DEADLINE_S = 240
 
 
 @pytest.mark.integration
-@pytest.mark.timeout(DEADLINE_S + 20)
 def test_twenty_kills_of_everything_lose_double_and_break_nothing(tmp_path):
     done = subprocess.run(
         [sys.executable, RUN, *SHORT, "--out", tmp_path, "--results", tmp_path],
         capture_output=True,
         text=True,
-        timeout=DEADLINE_S,
         check=False,
     )
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]

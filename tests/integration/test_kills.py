@@ -5,10 +5,11 @@ import signal
 
 import pytest
 
+from tests.deadlines import DEADLINE_S
 from torchloom_core.trajectory.reader import lives
 from torchloom_core.wire.messages import FINAL_STATUSES
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.integration
 
 CONFIG = """
 [weaver]
@@ -152,7 +153,7 @@ def test_a_migration_cut_short_by_the_weavers_death_is_carried_to_its_end(run, t
 
     (outcome,) = until(ended)
     assert (outcome["result"], outcome["detail"]) == ("done", "g3-0 joined, then g0 drained")
-    assert leaver.process.wait(60) == 0
+    assert leaver.process.wait(DEADLINE_S) == 0
     joiner.goes_on()
     until(lambda: run.ask("knobs")["values"].get("g3-0", {}).get("tally") == 44)
     assert [row["value"] for row in joiner.journal("tally")] == [44]
@@ -171,7 +172,7 @@ def test_no_step_failed_in_all_of_this(run):
 
 def test_every_life_reads_back_and_is_decided_again_the_same(run):
     run.weaver.send_signal(signal.SIGTERM)
-    assert run.weaver.wait(60) == 0
+    assert run.weaver.wait(DEADLINE_S) == 0
     first, *_ = epochs = [life.meta.epoch for life in lives(run.trajectory)]
     assert epochs == list(range(first, first + len(run.weavers)))
     result = run.torchloom("trajectory", "replay", run.trajectory)

@@ -2,7 +2,7 @@
 
 import pytest
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.integration
 
 CONFIG = """
 [weaver]

@@ -2,7 +2,9 @@
 
 import pytest
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(200)]
+from tests.deadlines import DEADLINE_S
+
+pytestmark = pytest.mark.integration
 
 CONFIG = """
 [weaver]
@@ -21,12 +23,12 @@ def test_stand_bys_and_wishes_end_with_the_loop_of_the_last_worker(start_run, un
     spare = run.start_light("t", TORCHLOOM_ROLE="standby")
     until(lambda: all(_waits(run.worker(name)) for name in ("s-0", "t-0")))
     assert run.torchloom("drain", "t").stdout.endswith("done: t drained\n")
-    assert spare.process.wait(60) == 0
+    assert spare.process.wait(DEADLINE_S) == 0
     trainer = run.start_light("g0", "--step-s", "0.02", "--steps", "400")
     run.training("g0")
     assert run.ask("knob.set", {"knob": "x", "value": 2.0})["ok"]
-    assert trainer.process.wait(60) == 0
-    assert standby.process.wait(60) == 0
+    assert trainer.process.wait(DEADLINE_S) == 0
+    assert standby.process.wait(DEADLINE_S) == 0
     assert run.ask("knobs")["desired"] == []
     log = run.weaver.errors.read_text()
     assert (

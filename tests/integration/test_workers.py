@@ -11,12 +11,14 @@ import msgspec
 import nats
 import pytest
 
+from tests.deadlines import DEADLINE_S
 from tests.settled import settle
+from tests.waiting import eventually
 from torchloom_core.transport.security import nats_jwt
 from torchloom_core.transport.security.credentials import Credentials
 from torchloom_core.wire import subjects
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(200)]
+pytestmark = pytest.mark.integration
 
 CONFIG = """
 [weaver]
@@ -189,8 +191,16 @@ async def ignore(error):
     pass
 
 
+async def status_when(run, condition):
+    async def as_wanted():
+        status = json.loads(await run._ask(subjects.control(run.name, "operator", "status"), b""))
+        return status if condition(status) else None
+
+    return await eventually(as_wanted)
+
+
 async def test_malformed_and_oversized_messages_are_counted_and_kill_nothing(run, tmp_path):
-    before = json.loads(await run._ask(subjects.control(run.name, "operator", "status"), b""))
+    before = await status_when(run, bool)
     credentials = Credentials.ensure(run.state, run.name)
     seed = nats_jwt.new_seed("user")
     jwt = credentials.worker_jwt("evil-0", 1, nats_jwt.public_key(seed))
@@ -219,12 +229,7 @@ async def test_malformed_and_oversized_messages_are_counted_and_kill_nothing(run
     hello |= {"group": "g0", "rank": 0, "node": "n"}
     await client.publish(subjects.event(*name), json.dumps(hello).encode())
     await settle(client)
-    async with asyncio.timeout(60):
-        while True:
-            now = json.loads(await run._ask(subjects.control(run.name, "operator", "status"), b""))
-            if now["malformed"] >= before["malformed"] + 16:
-                break
-            await asyncio.sleep(0.05)
+    now = await status_when(run, lambda now: now["malformed"] >= before["malformed"] + 16)
     assert now["malformed"] == before["malformed"] + 16
     assert [w["incarnation"] for w in now["workers"]] == [
         w["incarnation"] for w in before["workers"]
@@ -232,16 +237,11 @@ async def test_malformed_and_oversized_messages_are_counted_and_kill_nothing(run
 
     client._max_payload = 1 << 30  # as a client would that does not keep to the server's word
     await client.publish(subjects.event(*name), b"x" * (2 << 20))
-    async with asyncio.timeout(60):
-        while not client.is_closed:  # noqa: ASYNC110 - the client's own state
-            await asyncio.sleep(0.05)
+    await eventually(lambda: client.is_closed)
     log = (run.state / "broker" / "nats.log").read_text()
     assert "maximum payload exceeded" in log
     assert run.weaver.poll() is None
-    async with asyncio.timeout(60):
-        while now["ticks"] <= before["ticks"] + 3:
-            now = json.loads(await run._ask(subjects.control(run.name, "operator", "status"), b""))
-            await asyncio.sleep(0.05)
+    await status_when(run, lambda now: now["ticks"] > before["ticks"] + 3)
     assert "Traceback" not in run.weaver.errors.read_text()
 
 
@@ -278,7 +278,7 @@ def test_the_kill_switch_halts_a_migration_and_holds_over_the_weavers_death(run,
 
     assert run.torchloom("actions", "resume").returncode == 0
     assert run.torchloom("drain", "g5", "--wait", "0").returncode == 0
-    assert joiner.process.wait(60) == 0
+    assert joiner.process.wait(DEADLINE_S) == 0
     after = verbs_issued(run)[len(issued) :]
     assert set(after) - {"dump"} == {"drain"}  # its long steps may look like a hang again
 
@@ -289,7 +289,7 @@ def verbs_issued(run):
 
 def test_both_lives_are_decided_again_the_same_overruns_and_all(run):
     run.weaver.send_signal(signal.SIGTERM)
-    assert run.weaver.wait(60) == 0
+    assert run.weaver.wait(DEADLINE_S) == 0
     result = run.torchloom("trajectory", "replay", run.trajectory)
     assert result.returncode == 0, result.stdout + result.stderr
     assert result.stdout.count("all the same") == 2

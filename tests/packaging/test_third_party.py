@@ -21,7 +21,7 @@ print(json.dumps([
 
 
 def run(*command, **kwargs):
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, **kwargs)
+    done = subprocess.run(command, capture_output=True, text=True, **kwargs)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -13,7 +13,9 @@ import psutil
 import pytest
 from nats.js.api import AckPolicy, ConsumerConfig, StreamConfig
 
+from tests.deadlines import DEADLINE_S
 from tests.settled import settle
+from tests.waiting import eventually
 from torchloom_core.transport.security.enrolment import Enrolment
 from torchloom_core.transport.security.grants import Grants
 from torchloom_core.wire import subjects
@@ -34,7 +36,6 @@ from torchloom_core.wire.messages import (
     RollCall,
 )
 
-DEADLINE_S = 90.0
 RUN = "run"
 HERE = Path(__file__).parent
 
@@ -181,12 +182,12 @@ class WeaversPart:
         """Wait until the broker holds no command of the worker's that is not acknowledged."""
         hello = await self.event(Hello, worker)
         consumer = subjects.command_consumer(worker, hello.incarnation)
-        async with asyncio.timeout(DEADLINE_S):
-            while True:
-                info = await self.js.consumer_info(subjects.command_stream(RUN), consumer)
-                if not info.num_pending and not info.num_ack_pending:
-                    return
-                await asyncio.sleep(0.05)
+
+        async def none_is_open():
+            info = await self.js.consumer_info(subjects.command_stream(RUN), consumer)
+            return not info.num_pending and not info.num_ack_pending
+
+        await eventually(none_is_open)
 
     async def say_hold(self, hold, over="", epoch=1, run=RUN):
         """Say once which pause is in force."""
@@ -248,11 +249,13 @@ class Trainer:
 
     async def until(self, what):
         """Return ``what()`` once it is true."""
-        async with asyncio.timeout(DEADLINE_S):
-            while not (found := what()):
-                assert self.process.poll() is None, "the trainer has ended"
-                await asyncio.sleep(0.02)
-        return found
+
+        def found():
+            result = what()
+            assert result or self.process.poll() is None, "the trainer has ended"
+            return result
+
+        return await eventually(found)
 
     async def goes_on(self):
         """Wait for three more steps."""

@@ -7,11 +7,11 @@ import socket
 import struct
 import subprocess
 import sys
-import time
 
 import msgspec
 import pytest
 
+from tests.deadlines import DEADLINE_S
 from torchloom_core.errors import MessageError
 from torchloom_core.wire.messages import Ack, Hello, JoinFile, Note
 from torchloom_threadlet import ipc
@@ -32,7 +32,6 @@ BAD_BODIES = [
     ),
     msgspec.msgpack.encode({"type": "note", "kind": "a b"}),
 ]
-DEADLINE_S = 90.0
 
 
 @pytest.mark.parametrize(
@@ -152,7 +151,7 @@ class Trainer:
         self.got.append(command)
 
 
-def test_a_link_sends_what_it_can_and_tells_once_of_the_rest(start_link, caplog):
+def test_a_link_sends_what_it_can_and_tells_once_of_the_rest(start_link, logged):
     """A trainer's call into the link never raises."""
     link, peer = start_link()
     note = Note(run="run", worker="g0-0", incarnation=1, kind="error")
@@ -164,11 +163,7 @@ def test_a_link_sends_what_it_can_and_tells_once_of_the_rest(start_link, caplog)
     for body in BAD_BODIES:
         peer.send(framed(body))
     peer.send(ipc.pack(ipc.Sent(batches=7)))
-    deadline = time.monotonic() + DEADLINE_S
-    while sum("dropped a frame" in record.message for record in caplog.records) < 1:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    told = [record.getMessage() for record in caplog.records]
+    told = logged.until(lambda lines: any("dropped a frame" in line for line in lines))
     assert sum("not sent to the sidecar" in line for line in told) == 1
     assert sum("dropped a frame from the sidecar" in line for line in told) == 1
     assert not [line for line in told if "the sidecar is gone" in line]

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import eventually
 from torchloom_threadlet.sidecar.collectors import Collection
 from torchloom_threadlet.sidecar.collectors.process import ProcessCollector
 from torchloom_threadlet.sidecar.collectors.prometheus import TextfileCollector
@@ -114,9 +115,7 @@ async def test_a_collector_that_fails_is_dropped_and_the_others_go_on(caplog):
         "process": lambda: ProcessCollector.find(os.getpid()),
     }
     running = asyncio.create_task(collection.run())
-    async with asyncio.timeout(60):
-        while not (collection.gauges() and caplog.messages):  # noqa: ASYNC110 - no one to ask
-            await asyncio.sleep(0.01)
+    await eventually(lambda: collection.gauges() and caplog.messages)
     running.cancel()
     assert caplog.messages == ["collector broken is dropped: OSError: the driver is gone"]
     assert "rss_bytes" in collection.gauges()

@@ -234,7 +234,9 @@ async def test_a_consumer_that_comes_back_brings_all_commands_again_and_none_is_
         subjects.command_stream("run"),
         subjects.command_consumer(hello.worker, hello.incarnation),
     )
-    await weaver.js.delete_consumer(stream, consumer)  # as the server does after an hour
+    await weaver.js.delete_consumer(stream, consumer)  # as the server does after an hour of no pull
+    [sidecar] = trainer.sidecars()
+    sidecar.kill()
     await weaver.admit()
     repeated = await weaver.until(
         lambda: [ack for ack in weaver.acks[before:] if ack.status == "applied"][1:]

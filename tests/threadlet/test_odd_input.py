@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.deadlines import DEADLINE_S
 from torchloom_core.wire.codec import MAX_MESSAGE_BYTES, encode
 from torchloom_core.wire.messages import Checkpoint, Drain, Hello, Note, SetKnob
 from torchloom_threadlet.cleaning import fitting, name, whole
@@ -61,7 +62,7 @@ async def test_what_a_script_should_not_say_reaches_the_weaver_as_far_as_it_can(
         newest = await weaver.event(Hello, hello.worker, values={"size": 2.0, "mode": r"\ud800"})
         assert {spec.name for spec in newest.knobs} == {"x", "size", "mode", "far"}
         assert (await weaver.ask(hello, Drain(), "c3")).status == "applied"
-        process.wait(20)
+        process.wait(DEADLINE_S)
     finally:
         end_with_sidecars(process)
     said = errors.read_text()

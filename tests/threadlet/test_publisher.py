@@ -8,13 +8,14 @@ import nats
 import psutil
 import pytest
 
+from tests.deadlines import DEADLINE_S
 from tests.settled import settle
+from tests.waiting import eventually
 from torchloom_core.wire import subjects
 from torchloom_core.wire.codec import decode_event
 from torchloom_core.wire.messages import Exit, Hello, Note
 from torchloom_threadlet.sidecar.publisher import Publisher
 
-DEADLINE_S = 90.0
 HELLO = Hello(run="run", worker="g0-0", incarnation=1, group="g0", rank=0, node="n1")
 EXIT = Exit(run="run", worker="g0-0", incarnation=1, status=-9, expected=False)
 
@@ -88,18 +89,10 @@ async def posting():
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def until(what):
-    async with asyncio.timeout(DEADLINE_S):
-        while True:
-            if what():
-                return
-            await asyncio.sleep(0.01)
-
-
 async def kill(broker):
     server = psutil.Process(broker.pid)
     os.kill(server.pid, signal.SIGKILL)
-    await asyncio.to_thread(psutil.wait_procs, [server], 10)
+    await asyncio.to_thread(psutil.wait_procs, [server], DEADLINE_S)
 
 
 async def test_of_too_much_that_waits_notes_are_dropped_and_never_the_hello_or_the_exit(
@@ -125,11 +118,11 @@ async def test_what_went_to_a_broker_that_is_away_is_not_taken_for_sent(
     line = Line(await connect())
     mail = Publisher(line, "run", "g0-0", 1)
     await kill(broker)
-    await until(lambda: not line.client.is_connected)
+    await eventually(lambda: not line.client.is_connected)
     mail.event(EXIT)
     finishing = asyncio.create_task(mail.finish())
     posting(mail)
-    await until(lambda: line.asked >= 2 or finishing.done())
+    await eventually(lambda: line.asked >= 2 or finishing.done())
     assert not finishing.done()
     await broker.start()
     async with asyncio.timeout(DEADLINE_S):
@@ -158,8 +151,8 @@ class Cut:
             before = self._client.stats["reconnects"]
             await kill(self._broker)
             await self._broker.start()
-            await until(lambda: self._client.stats["reconnects"] > before)
-            await until(lambda: self._client.is_connected)
+            await eventually(lambda: self._client.stats["reconnects"] > before)
+            await eventually(lambda: self._client.is_connected)
         await self._client.flush(timeout)
 
 

@@ -9,12 +9,12 @@ import nats
 import pytest
 from nats.aio.msg import Msg
 
+from tests.waiting import eventually, soon
 from torchloom_core.transport import NatsBus
 from torchloom_core.wire import subjects
 from torchloom_core.wire.messages import Ack, Checkpoint, Command
 from torchloom_threadlet.sidecar.commands import Commands
 
-DEADLINE_S = 90.0
 NOW_NS = time.time_ns()
 COMMAND = Command(
     id="c1", run="run", worker="g0-0", incarnation=1, epoch=1, issued_ns=NOW_NS,
@@ -46,8 +46,7 @@ class Sidecar:
         return cls(await nats.connect(broker.url, user_credentials=creds))
 
     async def next(self):
-        async with asyncio.timeout(DEADLINE_S):
-            return await self.pulled.get()
+        return await soon(self.pulled.get())
 
     async def die(self):
         """End as by a kill: nothing more is sent, the connection is cut."""
@@ -64,11 +63,11 @@ async def consumer(client):
 
 async def no_command_is_open(client):
     """Wait until the broker has every command's release."""
-    async with asyncio.timeout(DEADLINE_S):
-        while True:
-            if not (await consumer(client)).num_ack_pending:
-                return
-            await asyncio.sleep(0.02)
+
+    async def none_is_open():
+        return not (await consumer(client)).num_ack_pending
+
+    await eventually(none_is_open)
 
 
 async def test_a_command_is_delivered_again_until_its_final_ack_is_stored(bus, broker):

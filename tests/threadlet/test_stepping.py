@@ -3,11 +3,12 @@
 import subprocess
 import sys
 import threading
-import time
 
 import msgspec
 import pytest
 
+from tests.deadlines import DEADLINE_S
+from tests.waiting import until
 from torchloom_core.wire.messages import Command, Deed, Drain, JoinFile, Pause, Resume, SetKnob
 from torchloom_threadlet import attach
 
@@ -37,12 +38,6 @@ def deliver(loom, deed: Deed, command_id="c1", cause=""):
             cause=cause,
         )
     )
-
-
-def until(what):
-    end = time.monotonic() + 20.0
-    while not what():
-        assert time.monotonic() < end
 
 
 def test_a_value_that_was_wanted_before_the_trainer_came_is_told_in_its_own_log(loom, caplog):
@@ -119,4 +114,4 @@ def test_a_closed_loom_gives_back_the_hook_for_exceptions(tmp_path):
         "loom.close()\n"
         "assert sys.excepthook is before\n"
     )
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=DEADLINE_S)

@@ -9,6 +9,8 @@ import msgspec
 import psutil
 import pytest
 
+from tests.deadlines import DEADLINE_S
+from tests.waiting import soon
 from torchloom_core.wire.messages import (
     Checkpoint,
     Exit,
@@ -82,7 +84,7 @@ async def test_a_broker_that_is_killed_delays_commands_and_loses_none(
     await weaver.send(hello, Resume(), "resume")
     server = psutil.Process(broker.pid)
     server.kill()
-    await asyncio.to_thread(psutil.wait_procs, [server], 10)
+    await asyncio.to_thread(psutil.wait_procs, [server], DEADLINE_S)
     await broker.start()
     assert (await weaver.final("set")).status == "applied"
     assert (await weaver.final("resume")).status == "applied"
@@ -175,7 +177,7 @@ async def test_a_sidecar_does_not_outlive_its_trainer(weaver, start_trainer):
     [sidecar] = await trainer.until(trainer.sidecars)
     trainer.process.kill()
     await asyncio.to_thread(trainer.process.wait)
-    await asyncio.to_thread(sidecar.wait, 20)
+    await asyncio.to_thread(sidecar.wait, DEADLINE_S)
 
 
 async def test_a_hang_is_told_once_with_the_stacks(weaver, start_trainer):
@@ -208,7 +210,7 @@ async def test_a_server_that_greets_with_nonsense_ends_no_sidecar(
     join_file.write_bytes(msgspec.json.encode(join))
     trainer = start_trainer()
     await trainer.goes_on()
-    await asyncio.wait_for(greeted.wait(), 60)
+    await soon(greeted.wait())
     await trainer.until(lambda: trainer.errors)
     assert "Traceback" not in trainer.errors
     assert "fault of its own" not in trainer.errors

@@ -10,11 +10,12 @@ import sys
 import pytest
 from torchft.coordination import LighthouseServer
 
+from tests.deadlines import DEADLINE_S
 from tests.docs.attached import attached
 from torchloom_core.wire.messages import Checkpoint, Drain, Exit, Hello, Join, Note, SetKnob
 from torchloom_threadlet.torchft import TorchftLoom, attach
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.integration
 STEPS = 150
 QUIET = {"RUST_LOG": "error", "OMP_NUM_THREADS": "1", "TORCHLOOM_HEARTBEAT_S": "0.2"}
 
@@ -154,7 +155,7 @@ async def test_a_script_of_nested_loops_is_drained_and_torchrun_takes_it_for_don
     assert (await weaver.ask(hello, Drain())).status == "applied"
     end = await weaver.event(Exit)
     assert (end.status, end.expected) == (0, True)
-    assert await asyncio.to_thread(torchrun.wait, 90) == 0
+    assert await asyncio.to_thread(torchrun.wait, DEADLINE_S) == 0
     line = "g0-0 was drained and its loop goes on: it ends here, with status 0"
     assert printed.read_text().count(line) == 1
     lives = {event.incarnation for event in weaver.events if isinstance(event, Hello)}

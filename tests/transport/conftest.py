@@ -8,13 +8,13 @@ import nats
 import pytest
 from nats.aio.client import RawCredentials
 
+from tests.deadlines import DEADLINE_S
 from tests.settled import settle
+from tests.waiting import eventually
 from torchloom_core.transport import NatsBus
 from torchloom_core.transport.security import nats_jwt
 from torchloom_core.wire import subjects
 from torchloom_core.wire.messages import Ack, Command, Hello, Pause, Telemetry
-
-DEADLINE_S = 60
 
 
 class Arrivals:
@@ -166,9 +166,7 @@ async def weaver_client(broker):
 def kill_broker(broker):
     async def kill():
         os.kill(broker.pid, signal.SIGKILL)
-        async with asyncio.timeout(DEADLINE_S):
-            while broker.is_alive():  # noqa: ASYNC110  (a process, not a task)
-                await asyncio.sleep(0.01)
+        await eventually(lambda: not broker.is_alive())
 
     return kill
 

@@ -17,15 +17,14 @@ import msgspec
 import psutil
 import pytest
 
+from tests.deadlines import DEADLINE_S
 from torchloom_core.config.loading import parse
 from torchloom_core.errors import BrokerError, StateError
-from torchloom_core.transport import NatsBus
+from torchloom_core.transport import NatsBus, jetstream
 from torchloom_core.transport.broker import EmbeddedBroker, embedded, health, process
 from torchloom_core.transport.broker.binary import find_server
 from torchloom_core.weaver.join_file import write_join_file
 from torchloom_core.wire.messages import JoinFile
-
-DEADLINE_S = 60
 
 
 @contextlib.asynccontextmanager
@@ -106,13 +105,12 @@ async def test_the_server_survives_the_kill_of_its_weaver(tmp_path):
     await broker.stop()
 
 
-async def test_a_killed_server_is_restarted_on_its_port(broker, kill_broker, caplog):
+async def test_a_killed_server_is_restarted_on_its_port(broker, kill_broker, caplog, logged):
     caplog.set_level(logging.WARNING)
     pid, port = broker.pid, broker.port
     await kill_broker()
-    async with supervised(broker), asyncio.timeout(DEADLINE_S):
-        while not caplog.records:  # noqa: ASYNC110  (a process, not a task)
-            await asyncio.sleep(0.01)
+    async with supervised(broker):
+        await logged.eventually(bool)
     assert broker.is_alive()
     assert broker.port == port
     assert [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING] == [
@@ -121,7 +119,7 @@ async def test_a_killed_server_is_restarted_on_its_port(broker, kill_broker, cap
 
 
 async def test_a_server_is_restarted_once_there_are_descriptors_again(
-    broker, kill_broker, caplog, monkeypatch, tmp_path
+    broker, kill_broker, caplog, logged, monkeypatch, tmp_path
 ):
     caplog.set_level(logging.WARNING)
     pid = broker.pid
@@ -133,9 +131,8 @@ async def test_a_server_is_restarted_once_there_are_descriptors_again(
 
     monkeypatch.setattr(embedded, "start_detached", without_descriptors)
     await kill_broker()
-    async with supervised(broker), asyncio.timeout(DEADLINE_S):
-        while len(caplog.records) < 2:  # noqa: ASYNC110  (a process, not a task)
-            await asyncio.sleep(0.01)
+    async with supervised(broker):
+        await logged.eventually(lambda lines: len(lines) >= 2)
     assert [record.getMessage() for record in caplog.records] == [
         f"nats-server (pid {pid}) died and cannot be restarted: {tmp_path / 'state' / 'broker'}: "
         "the nats-server cannot be started: Too many open files",
@@ -147,6 +144,7 @@ async def test_a_server_whose_streams_take_nothing_more_is_restarted(broker, cap
     """As on a full disk: the server refuses all writes after the first that failed."""
     caplog.set_level(logging.WARNING)
     monkeypatch.setattr(embedded, "_HEALTH_S", 0.1)
+    monkeypatch.setattr(jetstream, "_ANSWERED_S", 0.5)
     pid = broker.pid
     bus = await NatsBus.connect(broker.url, "run", broker.credentials.weaver_creds)
     await bus.claim_epoch()
@@ -164,16 +162,15 @@ async def test_a_server_whose_streams_take_nothing_more_is_restarted(broker, cap
     assert broker.pid != pid
 
 
-async def test_a_server_that_hangs_is_restarted(broker, caplog, monkeypatch):
+async def test_a_server_that_hangs_is_restarted(broker, caplog, logged, monkeypatch):
     caplog.set_level(logging.WARNING)
     monkeypatch.setattr(embedded, "_HEALTH_S", 0.1)
     monkeypatch.setattr(embedded, "_STOP_PATIENCE_S", 0.1)
     monkeypatch.setattr(health, "_ANSWER_S", 0.1)
     pid = broker.pid
     os.kill(pid, signal.SIGSTOP)
-    async with supervised(broker), asyncio.timeout(DEADLINE_S):
-        while len(caplog.records) < 2:  # noqa: ASYNC110  (a process, not a task)
-            await asyncio.sleep(0.01)
+    async with supervised(broker):
+        await logged.eventually(lambda lines: len(lines) >= 2)
     assert caplog.records[0].getMessage() == f"nats-server (pid {pid}) hangs: it is ended"
     assert broker.pid != pid
 

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.deadlines import DEADLINE_S
 from tests.settled import settle
+from tests.waiting import eventually, soon
 from torchloom_core.clock import ManualClock
 from torchloom_core.errors import BrokerError, RefusedByBrokerError
 from torchloom_core.transport import NatsBus, jetstream
@@ -90,7 +92,7 @@ async def test_a_receiver_that_raises_gets_an_ack_again_at_the_next_weaver(
     await weaver_client.jetstream().publish(
         subjects.ack("run", "g0-0", 1), codec.encode(make.ack())
     )
-    await asyncio.wait_for(tried.wait(), 60)
+    await soon(tried.wait())
     state = await bus._store._js.consumer_info("TL_REPORT_run", "weaver")
     assert state.num_ack_pending == 1
 
@@ -222,9 +224,11 @@ async def test_a_consumer_that_nobody_asked_for_long_is_made_again_when_its_work
 ):
     monkeypatch.setattr(jetstream, "_CONSUMER_IDLE_S", 0.2)
     await bus.add_workers([("g0-0", 1)])
-    async with asyncio.timeout(60):
-        while await consumers(bus):  # noqa: ASYNC110  (the server's own clock)
-            await asyncio.sleep(0.05)
+
+    async def it_is_gone():
+        return not await consumers(bus)
+
+    await eventually(it_is_gone)
     monkeypatch.setattr(jetstream, "_CONSUMER_SURE_S", 0.0)
     await bus.add_workers([("g0-0", 1)])
     assert await consumers(bus) == {"g0-0_1"}
@@ -258,7 +262,7 @@ async def test_a_weaver_learns_that_it_was_superseded(connect_bus, arrivals):
     await first.on_epoch(told.put_nowait)
     assert await second.claim_epoch() == epoch + 1
     await second.on_epoch(lambda epoch: told.put_nowait(("the newest", epoch)))
-    assert await asyncio.wait_for(told.get(), 60) == epoch + 1
+    assert await soon(told.get()) == epoch + 1
     assert told.empty()
 
 
@@ -279,9 +283,9 @@ async def test_a_worker_that_asks_to_join_is_answered(bus, broker, tmp_path):
         broker.url, user_credentials=str(creds), inbox_prefix="_INBOX_JOIN_run"
     )
     request = JoinRequest(run="run", worker="g0-0", incarnation=1, public_key="U")
-    reply = await joiner.request(subjects.join("run"), codec.encode(request), timeout=30)
+    reply = await joiner.request(subjects.join("run"), codec.encode(request), timeout=DEADLINE_S)
     assert codec.decode_join_reply(reply.data).jwt == "for g0-0"
-    garbage = await joiner.request(subjects.join("run"), b"?", timeout=30)
+    garbage = await joiner.request(subjects.join("run"), b"?", timeout=DEADLINE_S)
     assert codec.decode_join_reply(garbage.data).error.startswith("join request: ")
     assert bus.malformed == 1
     await joiner.close()
@@ -300,7 +304,7 @@ async def test_a_weaver_with_the_rights_of_a_person_ends_at_once_and_with_one_li
     creds = tmp_path / "alice.creds"
     creds.write_text(broker.credentials.person_creds_text("alice", nats_jwt.new_seed("user")))
     need = f"{broker.url}: need credentials with a Weaver's rights, those given lack them: nats: "
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(DEADLINE_S):
         with pytest.raises(BrokerError, match=re.escape(need)):
             await NatsBus.connect(broker.url, "run", creds)
     assert not [r for r in caplog.records if r.levelname in ("WARNING", "ERROR")]
@@ -357,10 +361,7 @@ async def own_server(tmp_path):
         )
         started.append(process)
         ports = tmp_path / f"nats-server_{process.pid}.ports"
-        async with asyncio.timeout(60):
-            # A file of another process: there is no event to wait for.
-            while not (ports.exists() and ports.read_text().endswith("}")):  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        await eventually(lambda: ports.exists() and ports.read_text().endswith("}"))
         return ports.read_text().split('"nats"')[1].split('"')[1]
 
     yield start
@@ -448,7 +449,10 @@ def test_no_bytes_make_the_inlet_raise(data):
     assert not any(isinstance(message, Telemetry) for message in got)
 
 
-async def test_more_workers_than_the_server_allows_a_stream_by_itself_have_a_consumer_each(bus):
+async def test_more_workers_than_the_server_allows_a_stream_by_itself_have_a_consumer_each(
+    bus, kill_broker
+):
     await bus.add_workers([(f"g{number}-0", 1) for number in range(1_001)])
     state = await bus._store._js.stream_info("TL_CMD_run")
     assert state.state.consumer_count == 1_001
+    await kill_broker()  # it takes long over its own end with so many

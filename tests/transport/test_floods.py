@@ -6,6 +6,7 @@ import urllib.request
 
 import pytest
 
+from tests.deadlines import DEADLINE_S
 from tests.settled import settle
 from torchloom_core.clock import SECOND_NS, ManualClock
 from torchloom_core.transport import NatsBus, jetstream
@@ -125,8 +126,8 @@ async def test_a_person_who_asks_too_much_is_not_answered_and_may_still_stop_all
     await settle(mallory.client)
     for person in (mallory, bob):
         stop = subjects.control("run", person.name, "actions.stop")
-        await person.client.request(stop, b"", timeout=60)
-    await bob.client.request(subjects.control("run", "bob", "status"), b"", timeout=60)
+        await person.client.request(stop, b"", timeout=DEADLINE_S)
+    await bob.client.request(subjects.control("run", "bob", "status"), b"", timeout=DEADLINE_S)
     assert asked.count(("status", "mallory")) == 500
     assert asked.count(("actions.stop", "mallory")) == 1
     assert {("actions.stop", "bob"), ("status", "bob")} <= set(asked)
@@ -169,5 +170,5 @@ async def test_of_one_workers_reports_the_oldest_go_and_anothers_stay(
 
 
 def _connections(monitor_url):
-    with urllib.request.urlopen(f"{monitor_url}/connz?subs=1", timeout=30) as answer:
+    with urllib.request.urlopen(f"{monitor_url}/connz?subs=1", timeout=DEADLINE_S) as answer:
         return [c for c in json.load(answer)["connections"] if "subscriptions_list" in c]

@@ -7,7 +7,9 @@ import nats.errors
 import psutil
 import pytest
 
+from tests.deadlines import DEADLINE_S
 from tests.settled import settle
+from tests.waiting import eventually, soon
 from torchloom_core.nats_client import GuardedClient, NatsClient
 from torchloom_core.wire import codec, subjects
 
@@ -17,9 +19,7 @@ async def test_a_late_answer_to_a_flush_does_not_deafen_the_client(broker):
     await client.connect(broker.url, user_credentials=str(broker.credentials.weaver_creds))
     server = psutil.Process(broker.pid)
     server.suspend()
-    async with asyncio.timeout(30):
-        while server.status() != psutil.STATUS_STOPPED:  # noqa: ASYNC110 - nothing tells
-            await asyncio.sleep(0.01)
+    await eventually(lambda: server.status() == psutil.STATUS_STOPPED)
     try:
         with pytest.raises(nats.errors.FlushTimeoutError):
             await client.flush(timeout=0.2)
@@ -32,13 +32,29 @@ async def test_a_late_answer_to_a_flush_does_not_deafen_the_client(broker):
 
     await client.subscribe("tl.out.run.notice", cb=hear)
     await client.publish("tl.out.run.notice", b"")
-    await asyncio.wait_for(heard.wait(), 30)
+    await soon(heard.wait())
     await client.close()
+
+
+class WatchedTransport:
+    """A connection that tells when its end is waited for."""
+
+    def __init__(self, transport):
+        self._transport = transport
+        self.waited_for = asyncio.Event()
+
+    def __getattr__(self, name):
+        return getattr(self._transport, name)
+
+    async def wait_closed(self):
+        self.waited_for.set()
+        await self._transport.wait_closed()
 
 
 async def test_a_client_that_reconnects_from_a_server_that_hangs_can_be_closed(broker):
     client = NatsClient()
     await client.connect(broker.url, user_credentials=str(broker.credentials.weaver_creds))
+    client._transport = old_connection = WatchedTransport(client._transport)
     server = psutil.Process(broker.pid)
     server.suspend()
 
@@ -48,13 +64,11 @@ async def test_a_client_that_reconnects_from_a_server_that_hangs_can_be_closed(b
 
     publishing = asyncio.create_task(publish())
     try:
-        async with asyncio.timeout(30):
-            sending = client._transport._io_writer.transport
-            while not sending.get_write_buffer_size():  # noqa: ASYNC110 - nothing tells
-                await asyncio.sleep(0.01)
-            await client._process_op_err(nats.errors.StaleConnectionError())
-            await asyncio.sleep(0.1)  # the reconnect waits for the old connection to end
-            await client.close()
+        sending = client._transport._io_writer.transport
+        await eventually(sending.get_write_buffer_size)
+        await client._process_op_err(nats.errors.StaleConnectionError())
+        await soon(old_connection.waited_for.wait())
+        await soon(client.close())
     finally:
         server.resume()
         publishing.cancel()
@@ -109,7 +123,7 @@ async def test_what_is_not_admitted_waits_in_nobodys_way(broker):
     heard = await client.subscribe("tl.ctl.run.*.status")
     for name in ("mallory", "mallory", "bob"):
         await client.publish(f"tl.ctl.run.{name}.status", b"xx")
-    message = await heard.next_msg(30)
+    message = await heard.next_msg(DEADLINE_S)
     assert message.subject == "tl.ctl.run.bob.status"
     assert (heard._received, heard.pending_msgs) == (1, 0)
     assert asked == [(f"tl.ctl.run.{name}.status", 2) for name in ("mallory", "mallory", "bob")]
@@ -138,5 +152,5 @@ async def test_a_server_that_never_ends_a_message_is_left(opening):
     port = server.sockets[0].getsockname()[1]
     url = f"nats://127.0.0.1:{port}"
     await client.connect(url, allow_reconnect=False, closed_cb=note_end)
-    await asyncio.wait_for(ended.wait(), 30)
+    await soon(ended.wait())
     server.close()

@@ -6,7 +6,9 @@ import json
 import nats
 import pytest
 
+from tests.deadlines import DEADLINE_S
 from tests.settled import settle
+from tests.waiting import soon
 from torchloom_core.errors import BrokerError, KnobError, RequestError
 from torchloom_core.transport import ControlClient
 from torchloom_core.transport.security.nats_jwt import new_seed
@@ -50,7 +52,7 @@ async def test_a_name_that_is_none_is_refused_in_one_line(bus, weaver_client):
     await bus.serve({"status": echo})
     for name in ("x" * 65, "a\u00f6"):
         subject = f"tl.ctl.run.{name}.status"
-        answer = json.loads((await weaver_client.request(subject, timeout=30)).data)
+        answer = json.loads((await weaver_client.request(subject, timeout=DEADLINE_S)).data)
         assert not answer["ok"]
         assert answer["text"].startswith(
             "status: need a person's name of 1 to 64 of A-Z a-z 0-9 _ -, was "
@@ -146,10 +148,10 @@ async def test_a_request_that_is_not_answered_in_time_is_asked_again_as_it_was(b
 async def test_a_plain_nats_client_finds_and_asks_the_service(bus, broker):
     await bus.serve({"status": echo})
     client = await nats.connect(broker.url, user_credentials=str(broker.credentials.operator_creds))
-    info = json.loads((await client.request("$SRV.INFO.torchloom", b"", timeout=30)).data)
+    info = json.loads((await client.request("$SRV.INFO.torchloom", b"", timeout=DEADLINE_S)).data)
     assert [endpoint["subject"] for endpoint in info["endpoints"]] == ["tl.ctl.run.*.status"]
     assert (
-        await client.request("tl.ctl.run.operator.status", b"hi", timeout=30)
+        await client.request("tl.ctl.run.operator.status", b"hi", timeout=DEADLINE_S)
     ).data == b"you said hi"
     await client.close()
 
@@ -164,7 +166,7 @@ async def test_a_request_without_reply_is_carried_out(bus, broker):
     await bus.serve({"actions.stop": stop})
     client = await nats.connect(broker.url, user_credentials=str(broker.credentials.operator_creds))
     await client.publish("tl.ctl.run.operator.actions.stop", b"")
-    assert await asyncio.wait_for(asked.get(), 60) == b""
+    assert await soon(asked.get()) == b""
     await client.close()
 
 
@@ -173,7 +175,7 @@ async def test_what_the_weaver_tells_is_heard_in_order(bus, person, make):
     await person.listen(lambda kind, data: heard.put_nowait((kind, json.loads(data)["rank"])))
     for rank in range(100):
         bus.tell("notice", make.hello(rank=rank))
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(DEADLINE_S):
         assert [await heard.get() for _ in range(100)] == [("notice", rank) for rank in range(100)]
 
 

@@ -9,6 +9,7 @@ import nats.js.errors
 import pytest
 from nats.aio.client import RawCredentials
 
+from tests.deadlines import DEADLINE_S
 from tests.settled import settle
 from torchloom_core.transport.security import nats_jwt, rights
 from torchloom_core.transport.security.credentials import Keys
@@ -55,7 +56,7 @@ async def test_a_threadlet_hears_the_roll_call(threadlet, bus):
     calls = await threadlet.client.subscribe(subjects.roll_call("run"))
     await settle(threadlet.client)
     await bus.roll_call(4)
-    message = await calls.next_msg(timeout=30)
+    message = await calls.next_msg(timeout=DEADLINE_S)
     assert codec.decode_roll_call(message.data).epoch == 4
 
 
@@ -63,7 +64,7 @@ async def test_a_threadlet_hears_which_pause_is_held(threadlet, bus):
     said = await threadlet.client.subscribe(subjects.hold("run"))
     await settle(threadlet.client)
     bus.hold(Hold(run="run", epoch=4, hold="p4.1"))
-    message = await said.next_msg(timeout=30)
+    message = await said.next_msg(timeout=DEADLINE_S)
     assert codec.decode_hold(message.data).hold == "p4.1"
 
 
@@ -197,7 +198,8 @@ async def test_no_answer_to_a_threadlet_is_anybodys_question(threadlet, bus, arr
         await client.publish(PULL, beats, reply=aim)
     # The same once more with an answer: by then the others have been answered, too.
     await client.jetstream().publish(subjects.ack("run", MINE, 1), ack)
-    await client.request(PULL, b'{"batch": 1, "expires": 200000000, "no_wait": true}', timeout=30)
+    nothing_waits = b'{"batch": 1, "expires": 200000000, "no_wait": true}'
+    await client.request(PULL, nothing_waits, timeout=DEADLINE_S)
     await settle(client)
     await arrivals.until(lambda a: len(a.messages) == len(AIMS) + 1)
     await nothing_was_written(bus, heard)
@@ -212,7 +214,7 @@ async def test_no_answer_to_a_joiner_is_anybodys_question(connect_joiner, bus, a
     )
     for aim in AIMS:
         await joiner.client.publish(subjects.join("run"), request, reply=aim)
-    await joiner.client.request(subjects.join("run"), request, timeout=30)
+    await joiner.client.request(subjects.join("run"), request, timeout=DEADLINE_S)
     await bus._link.settle()
     assert heard == [("join", "g7-0")] * (len(AIMS) + 1)
     heard.clear()
@@ -232,7 +234,7 @@ async def test_no_answer_to_a_person_is_anybodys_question(connect_person, bus, a
     for question in questions:
         for aim in AIMS:
             await alice.client.publish(question, b"", reply=aim)
-        await alice.client.request(question, b"", timeout=30)
+        await alice.client.request(question, b"", timeout=DEADLINE_S)
     await bus._link.settle()
     assert heard == [("status", "alice")] * (len(AIMS) + 1)
     heard.clear()
@@ -315,7 +317,7 @@ async def test_a_worker_that_signs_for_itself_is_refused(broker):
 async def test_the_join_identity_can_only_ask_to_join(connect_joiner, bus):
     joiner = await connect_joiner()
     with pytest.raises(nats.errors.NoRespondersError):
-        await joiner.client.request(subjects.join("run"), b"{}", timeout=30)
+        await joiner.client.request(subjects.join("run"), b"{}", timeout=DEADLINE_S)
     assert not joiner.denials
 
 
@@ -366,7 +368,7 @@ async def test_a_person_asks_in_their_own_name(connect_person, bus):
     alice, bob = await connect_person("alice"), await connect_person("bob")
     for person in (alice, bob):
         subject = subjects.control("run", person.name, "status")
-        assert (await person.client.request(subject, timeout=30)).data == b"fine"
+        assert (await person.client.request(subject, timeout=DEADLINE_S)).data == b"fine"
     assert asked == ["alice", "bob"]
     assert not alice.denials + bob.denials
 
@@ -390,7 +392,7 @@ async def test_a_person_hears_what_is_said_on_the_run(connect_person, connect_wo
     bus.tell("notice", make.hello())
     await bus.roll_call(4)
     bus.hold(Hold(run="run", epoch=4))
-    assert [(await ear.next_msg(30)).data for ear in ears] == list(said.values())
+    assert [(await ear.next_msg(DEADLINE_S)).data for ear in ears] == list(said.values())
     assert not alice.denials
 
 
@@ -402,8 +404,8 @@ async def test_a_person_reads_keys_as_a_plain_client_does(connect_person, bus):
     # Every answer there is: a plain client takes the first one for the only one.
     answers = await alice.client.subscribe("_INBOX.about")
     await alice.client.publish("$JS.API.STREAM.INFO.KV_TL_run", reply="_INBOX.about")
-    assert b'"config"' in (await answers.next_msg(30)).data
-    await alice.client.request("$JS.API.STREAM.INFO.KV_TL_run", timeout=30)
+    assert b'"config"' in (await answers.next_msg(DEADLINE_S)).data
+    await alice.client.request("$JS.API.STREAM.INFO.KV_TL_run", timeout=DEADLINE_S)
     assert answers.pending_msgs == 0
     assert not alice.denials
 

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from tests.deadlines import DEADLINE_S
 from tests.settled import settle
 from torchloom_core.wire import subjects
 from torchloom_core.wire.codec import encode
@@ -39,7 +40,7 @@ class Heard:
         await settle(client)
 
     async def until(self, condition):
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(DEADLINE_S):
             while not condition():
                 self._news.clear()
                 await self._news.wait()

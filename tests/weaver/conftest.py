@@ -4,6 +4,7 @@ import signal
 
 import pytest
 
+from tests.deadlines import DEADLINE_S
 from torchloom_core.config.loading import parse
 from torchloom_core.kernel.plugins.host import ActivePlugins
 from torchloom_core.weaver import run
@@ -18,7 +19,7 @@ async def start_weaver(tmp_path):
         config = parse(f"[weaver]\nstate_dir = '{tmp_path}'\n{settings}")
         ready = asyncio.get_running_loop().create_future()
         running.append(asyncio.create_task(run(config, ActivePlugins((), {}), ready.set_result)))
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(DEADLINE_S):
             await asyncio.wait({*running, ready}, return_when=asyncio.FIRST_COMPLETED)
             return await ready
 

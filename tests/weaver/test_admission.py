@@ -6,6 +6,7 @@ import nats
 import pytest
 from nats.aio.client import RawCredentials
 
+from tests.deadlines import DEADLINE_S
 from tests.settled import settle
 from torchloom_core.transport.security import nats_jwt
 from torchloom_core.transport.security.credentials import Credentials
@@ -35,11 +36,13 @@ async def test_the_name_of_a_worker_that_an_earlier_weaver_enrolled_is_refused_t
     await settle(person)
     hello = Hello(run="run", worker="g0-0", incarnation=7, group="g0", rank=0, node="n0")
     await worker.publish(subjects.event("run", "g0-0", 7), codec.encode(hello))
-    await noticed.next_msg(60)
+    await noticed.next_msg(DEADLINE_S)
     for name, error in (("g0-0", "worker g0-0 is held by incarnation 7"), ("g1-0", "")):
         key = nats_jwt.public_key(nats_jwt.new_seed("user"))
         request = JoinRequest(run="run", worker=name, incarnation=8, public_key=key)
-        answer = await joiner.request(subjects.join("run"), codec.encode(request), timeout=30)
+        answer = await joiner.request(
+            subjects.join("run"), codec.encode(request), timeout=DEADLINE_S
+        )
         reply = codec.decode_join_reply(answer.data)
         assert reply.error.startswith(error)
         assert bool(reply.jwt) is not bool(error)
@@ -61,7 +64,7 @@ async def test_a_worker_that_never_says_hello_is_logged_once_and_told_at_each_ti
     worker = await _worker(url, credentials, "g0-0", 1)
     for _ in range(3):
         await worker.publish(subjects.telemetry("run", "g0-0", 1), codec.encode_telemetry(batch))
-        await noticed.next_msg(60)
+        await noticed.next_msg(DEADLINE_S)
     logged = [r.getMessage() for r in caplog.records if "never said hello" in r.getMessage()]
     assert logged == ["notice: g0-0 reports but never said hello (1 so far)"]
     for client in (worker, weaver):

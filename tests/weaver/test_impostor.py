@@ -9,7 +9,9 @@ import nats.errors
 import pytest
 from nats.aio.client import RawCredentials
 
+from tests.deadlines import DEADLINE_S
 from tests.settled import settle
+from tests.waiting import eventually
 from torchloom_core.transport.security import nats_jwt
 from torchloom_core.transport.security.credentials import Credentials
 from torchloom_core.wire import codec, subjects
@@ -40,13 +42,12 @@ class Worker:
         """Ask for credentials until there are some: the name may be held."""
         key = nats_jwt.public_key(self.seed)
         request = codec.encode(JoinRequest(**self._who, public_key=key))
-        async with asyncio.timeout(60):
-            while True:
-                answer = await joiner.request(subjects.join("run"), request, timeout=30)
-                reply = codec.decode_join_reply(answer.data)
-                if reply.jwt:
-                    return nats_jwt.creds_text(reply.jwt, self.seed)
-                await asyncio.sleep(0.1)
+
+        async def jwt():
+            answer = await joiner.request(subjects.join("run"), request, timeout=DEADLINE_S)
+            return codec.decode_join_reply(answer.data).jwt
+
+        return nats_jwt.creds_text(await eventually(jwt), self.seed)
 
     async def connect(self, url, creds):
         self.client = await nats.connect(
@@ -68,7 +69,7 @@ class Worker:
     async def pull(self):
         js = self.client.jetstream()
         consumer = await js.pull_subscribe_bind(self.consumer, stream="TL_CMD_run")
-        return (await consumer.fetch(1, timeout=30))[0]
+        return (await consumer.fetch(1, timeout=DEADLINE_S))[0]
 
     async def say(self, message, as_life=None):
         """Send a message on its own subject, or on that of the life given."""
@@ -119,7 +120,7 @@ class Person:
 
     async def ask(self, verb, body=b""):
         subject = subjects.control("run", "operator", verb)
-        return (await self._client.request(subject, body, timeout=30)).data
+        return (await self._client.request(subject, body, timeout=DEADLINE_S)).data
 
     async def status(self):
         return msgspec.json.decode(await self.ask("status"), type=Status)
@@ -128,16 +129,17 @@ class Person:
         return [body for told, body in self.told if told == kind]
 
     async def until(self, condition):
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(DEADLINE_S):
             while not condition():
                 self._news.clear()
                 await self._news.wait()
 
     async def until_status(self, condition):
-        async with asyncio.timeout(60):
-            while not condition(status := await self.status()):  # noqa: ASYNC110  (it is polled)
-                await asyncio.sleep(0.05)
-        return status
+        async def as_wanted():
+            status = await self.status()
+            return status if condition(status) else None
+
+        return await eventually(as_wanted)
 
 
 @pytest.fixture
@@ -181,7 +183,7 @@ async def test_an_earlier_holder_of_a_name_does_nothing_to_its_present_life(
         assert await impostor.is_denied(impostor.say(forged, as_life=real))
     # Its own consumer is gone, and never had the command.
     with pytest.raises(nats.errors.NoRespondersError):
-        await client.request(impostor.pull_subject, PULL, timeout=30)
+        await client.request(impostor.pull_subject, PULL, timeout=DEADLINE_S)
     # What the Weaver drops or the kernel passes over, in its own life.
     for late in (impostor.hello(), impostor.exit(), impostor.hang(), impostor.telemetry(99)):
         await impostor.say(late)
@@ -236,11 +238,13 @@ async def test_a_worker_whose_consumer_is_gone_gets_it_back_with_its_next_hello(
     weaver = await nats.connect(
         url, user_credentials=str(Credentials.find(tmp_path, "run").weaver_creds)
     )
+
+    async def has_its_consumer():
+        return await consumers(weaver) == ["g0-0_1000"]
+
     for _ in range(2):
         await worker.say(worker.hello())
-        async with asyncio.timeout(60):
-            while await consumers(weaver) != ["g0-0_1000"]:  # noqa: ASYNC110  (the server's)
-                await asyncio.sleep(0.05)
+        await eventually(has_its_consumer)
         await weaver.jetstream().delete_consumer("TL_CMD_run", "g0-0_1000")
     assert len(person.all_told("notice")) <= 1
     for client in (weaver, worker.client):

@@ -5,7 +5,9 @@ import contextlib
 
 import pytest
 
+from tests.deadlines import DEADLINE_S
 from tests.kernel.runs import START_NS
+from tests.waiting import soon
 from torchloom_core.clock import SECOND_NS, ManualClock
 from torchloom_core.errors import BrokerError, RefusedByBrokerError
 from torchloom_core.weaver import outbox as outbox_module
@@ -33,7 +35,7 @@ class Bus:
         self.done.append(what)
 
     async def until(self, condition):
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(DEADLINE_S):
             while not condition():
                 self._news.clear()
                 await self._news.wait()
@@ -182,7 +184,7 @@ async def test_what_the_broker_will_never_take_ends_the_outbox(outbox, bus):
     outbox.post([], {"grant.p1": grant(1.0)}, seq=1)
     async with running(outbox) as task:
         with pytest.raises(RefusedByBrokerError, match="too large"):
-            await asyncio.wait_for(task, 30)
+            await soon(task)
 
 
 async def test_a_command_that_passes_its_deadline_waiting_is_sent_no_more(
@@ -349,7 +351,7 @@ async def test_commands_are_not_offered_again_without_a_pause(outbox, bus, pause
     monkeypatch.setattr(bus, "send", fail)
     outbox.post([issue(1), issue(2)], {}, seq=1)
     async with running(outbox):
-        await asyncio.wait_for(offered.wait(), 30)
+        await soon(offered.wait())
         for _ in range(1_000):
             await asyncio.sleep(0)
     assert attempts == [2]
@@ -363,7 +365,7 @@ async def test_a_command_that_the_broker_will_never_take_ends_the_outbox(outbox,
     outbox.post([issue(1)], {}, seq=1)
     async with running(outbox) as task:
         with pytest.raises(RefusedByBrokerError, match="too large"):
-            await asyncio.wait_for(task, 30)
+            await soon(task)
 
 
 async def test_of_what_is_only_told_the_newest_waits(bus, clock, monkeypatch):
@@ -379,7 +381,7 @@ async def test_of_what_is_only_told_the_newest_waits(bus, clock, monkeypatch):
 async def test_an_input_that_led_to_nothing_is_not_stored_and_waited_for_by_nobody(outbox, bus):
     outbox.post([], {}, seq=9)
     async with running(outbox):
-        await asyncio.wait_for(outbox.drained(), 30)
+        await soon(outbox.drained())
         outbox.post([issue(1)], {}, seq=10)
         await outbox.drained()
     assert bus.done == [("store", {AT_KEY: b'{"seq":10}'}), ("send", ["c1"])]

@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.deadlines import DEADLINE_S
 from torchloom_core.config.loading import parse
 from torchloom_core.errors import BrokerError, KernelFailure, StateError, SupersededError
 from torchloom_core.kernel.kernel import Kernel
@@ -56,7 +57,7 @@ class Start:
             self.was_ready = True
             os.kill(os.getpid(), signal.SIGTERM)
 
-        async with asyncio.timeout(90):
+        async with asyncio.timeout(DEADLINE_S):
             await run(self.config, ActivePlugins((), {}), ready)
 
     @property
@@ -219,7 +220,7 @@ async def test_a_kernel_that_fails_ends_the_weaver_with_one_line_and_the_input_o
 
     monkeypatch.setattr(Kernel, "step", fails)
 
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(DEADLINE_S):
         with pytest.raises(KernelFailure) as caught:
             await run(start.config, ActivePlugins((), {}))
     (life,) = lives(run_folder(start.state, "run"))
@@ -247,4 +248,4 @@ def test_a_weaver_whose_output_cannot_be_written_goes_on(tmp_path):
             said = weaver.stderr.readline()
             assert said, "the Weaver has ended"
         weaver.terminate()
-        assert weaver.wait(60) == 0
+        assert weaver.wait(DEADLINE_S) == 0
