@@ -98,38 +98,31 @@ def evaluate(wanted: Wanted, store: Path, progress: Progress) -> Report:
     config = of_trace(wanted.config, bundle)
     if wanted.days is not None:
         config = replace(config, evaluate=replace(config.evaluate, days=wanted.days))
-    policies = {info.name: info.cls for info in installed() if info.kind == "policy" and info.cls}
-    asked = wanted.asked
-    has_policies = asked.policies or (asked.config_path and config.policies)
-    if wanted.mode == "simulate" and asked.predictors and not has_policies:
-        asked = replace(asked, policies=(FORECAST_POLICY,))
-    arms = candidates(asked, config, policies)
     if wanted.mode == "simulate":
-        refuse_unread(asked, config, arms)
-    source = str(asked.config_path or (DEFAULT_PATH if DEFAULT_PATH.exists() else "command line"))
-    plugins = built(arms, config, source)
-    say_unmeasured(plugins, bundle)
-    ahead_s = horizons_s(plugins)
-    if wanted.mode == "simulate":
-        refuse_short(ahead_s, config.evaluate.tick_s)
-    longest_s = max((horizon_s for _, horizon_s in ahead_s), default=_DAY_S)
-    horizon_s = longest_s if wanted.horizon_s is None else wanted.horizon_s
-    report = Report(
-        trace=_trace(bundle),
-        mode=wanted.mode,
-        config=_shown(config, arms),
-        assumptions=tuple(assumptions.of_trace(bundle)),
-        torchloom=__version__,
-    )
-    if wanted.mode == "replay":
-        return _replayed(report, wanted, bundle, config, arms, horizon_s, source, progress)
+        return _simulate(wanted, bundle, config, store, progress)
+    return _replay(wanted, bundle, config, progress)
+
+
+def _simulate(
+    wanted: Wanted, bundle: Bundle, config: Config, store: Path, progress: Progress
+) -> Report:
+    """Play the arms on the fleet model, in a closed loop."""
     if wanted.scores:
         raise ConfigError("--scores: need --mode replay, was simulate: nobody acts on given scores")
+    asked = wanted.asked
+    has_policies = asked.policies or (asked.config_path and config.policies)
+    if asked.predictors and not has_policies:
+        asked = replace(asked, policies=(FORECAST_POLICY,))
+    arms = candidates(asked, config, _policies())
+    refuse_unread(asked, config, arms)
+    source = _source(asked)
+    ahead_s = _horizons_s(arms, config, source, bundle)
+    refuse_short(ahead_s, config.evaluate.tick_s)
     setting = Setting(
         trace=str(wanted.trace.absolute()),
         config=config,
         config_path=source,
-        horizon_s=horizon_s,
+        horizon_s=_horizon_s(wanted, ahead_s),
         from_ns=_begin_ns(bundle, arms, wanted.scoring.until_ns),
     )
     check_days(setting, bundle, asked=wanted.days is not None, until_ns=wanted.scoring.until_ns)
@@ -143,20 +136,17 @@ def evaluate(wanted: Wanted, store: Path, progress: Progress) -> Report:
         sweep=wanted.sweep,
     )
     said = tuple(assumptions.of_simulation(setting, bundle, wanted.seeds))
+    report = _report(wanted, bundle, config, arms)
     return replace(report, simulation=simulation, assumptions=report.assumptions + said)
 
 
-def _replayed(
-    report: Report,
-    wanted: Wanted,
-    bundle: Bundle,
-    config: Config,
-    arms: list[Arm],
-    horizon_s: float,
-    source: str,
-    progress: Progress,
-) -> Report:
-    tested = forecasters(wanted.asked, config)
+def _replay(wanted: Wanted, bundle: Bundle, config: Config, progress: Progress) -> Report:
+    """Score forecasts and proposals, in an open loop."""
+    asked, scoring = wanted.asked, wanted.scoring
+    arms = candidates(asked, config, _policies())
+    source = _source(asked)
+    ahead_s = _horizons_s(arms, config, source, bundle)
+    tested = forecasters(asked, config)
     if not (tested or wanted.scores or arms):
         raise ConfigError("--mode replay: need a --predictor, --policy or --scores, was none")
     refuse_twice("--scores", [one.label for one in tested] + [name for name, _ in wanted.scores])
@@ -166,12 +156,11 @@ def _replayed(
             bundle,
             tested,
             config,
-            wanted.scoring,
+            scoring,
             source=source,
             progress=lambda share: progress("forecasts", share, 1.0),
         )
-    task = Task(horizon_s=horizon_s, repair_s=config.evaluate.repair_s)
-    scoring = wanted.scoring
+    task = Task(horizon_s=_horizon_s(wanted, ahead_s), repair_s=config.evaluate.repair_s)
     for name, file in wanted.scores:
         until_ns = split_ns(bundle) if scoring.until_ns is None else scoring.until_ns
         forecasts.append(
@@ -191,11 +180,45 @@ def _replayed(
         progress("policies", number, len(arms))
         from_ns = _begin_ns(bundle, [arm], scoring.until_ns)
         replayed.append(replay_policies(bundle, arm, config, task, from_ns=from_ns, source=source))
+    report = _report(wanted, bundle, config, arms)
     return replace(
         report,
         forecasts=tuple(forecasts),
         policies=tuple(replayed),
         assumptions=report.assumptions + tuple(assumptions.of_replay()),
+    )
+
+
+def _policies() -> dict[str, Any]:
+    return {info.name: info.cls for info in installed() if info.kind == "policy" and info.cls}
+
+
+def _source(asked: Asked) -> str:
+    """Return the config file's name, for errors."""
+    return str(asked.config_path or (DEFAULT_PATH if DEFAULT_PATH.exists() else "command line"))
+
+
+def _horizons_s(
+    arms: list[Arm], config: Config, source: str, bundle: Bundle
+) -> list[tuple[str, float]]:
+    """Build the arms' plugins once; say what the trace does not measure of what they read."""
+    plugins = built(arms, config, source)
+    say_unmeasured(plugins, bundle)
+    return horizons_s(plugins)
+
+
+def _horizon_s(wanted: Wanted, ahead_s: list[tuple[str, float]]) -> float:
+    longest_s = max((horizon_s for _, horizon_s in ahead_s), default=_DAY_S)
+    return longest_s if wanted.horizon_s is None else wanted.horizon_s
+
+
+def _report(wanted: Wanted, bundle: Bundle, config: Config, arms: list[Arm]) -> Report:
+    return Report(
+        trace=_trace(bundle),
+        mode=wanted.mode,
+        config=_shown(config, arms),
+        assumptions=tuple(assumptions.of_trace(bundle)),
+        torchloom=__version__,
     )
 
 

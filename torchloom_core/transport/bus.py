@@ -202,7 +202,7 @@ class NatsBus:
         return await self._store.left()
 
     async def store(self, entries: Mapping[str, bytes | None]) -> None:
-        """JetStream entries of this epoch's state, in order; None takes one away."""
+        """Store entries of this epoch's state, in order; None takes one away."""
         await self._store.write(self._epoch, entries)
 
     async def take_over(self) -> None:

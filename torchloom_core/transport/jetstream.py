@@ -210,7 +210,7 @@ class JetStream:
             self._first_place = min(places)
 
     async def write(self, epoch: int, entries: Mapping[str, bytes | None]) -> None:
-        """JetStream entries of the epoch's state, in their order; None takes one away.
+        """Store entries of the epoch's state, in their order; None takes one away.
 
         No other epoch's entries are touched: a Weaver that was superseded and does not know it
         yet writes beside its successor's. To write the same again changes nothing.
