@@ -13,10 +13,10 @@ FACES = {
     "torchloom_core.plugin": """
         SECOND_NS UNSAVED_WORK
         ActedOn Action Alert ChangeKnob CollectDump ConfigError CordonNode Costs DrainGroup Example
-        Fault FleetView Floats Forecast Hazard Ints Learner Migrate ModelError Need NeedFaults
-        NeedForecast NotNegative Outlook PauseRun PluginError Policy PolicyNeed Positive Predictor
-        PredictorNeed Proposal Registry ResumeRun RunFailures SaveCheckpoint Share Standbys
-        UncordonNode
+        Fault FleetView Floats Forecast Hazard Ints KnobSpec KnobValue Learner Migrate ModelError
+        Need NeedFaults NeedForecast NotNegative Outlook PauseRun PluginError Policy PolicyNeed
+        Positive Predictor PredictorNeed Proposal Registry ResumeRun RunFailures SaveCheckpoint
+        Share Standbys UncordonNode
         daly_s ettr expected_unsaved_s grow hookimpl incidents places_of unsaved_work_s young_s
     """,
     "torchloom_core.learning": """
@@ -79,3 +79,10 @@ def test_who_reads_traces_from_outside_does_so_by_the_face():
     readers = [ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("experiments/**/*.py")]
     texts = {path: path.read_text(encoding="utf-8") for path in readers}
     assert [path.name for path, text in texts.items() if behind.search(text)] == []
+
+
+@pytest.mark.parametrize("page", ["README", "docs/policy", "docs/predictor", "docs/threadlet"])
+def test_a_page_for_authors_imports_from_faces_alone(page):
+    text = (ROOT / f"{page}.md").read_text(encoding="utf-8")
+    used = set(re.findall(r"from (torchloom_(?:core|threadlet)[\w.]*) import", text))
+    assert used <= set(FACES)

@@ -64,6 +64,7 @@ from torchloom_core.wire.actions import (
     UncordonNode,
 )
 from torchloom_core.wire.events import Fault, Forecast, Proposal
+from torchloom_core.wire.messages import KnobSpec, KnobValue
 
 __all__ = [
     "SECOND_NS",
@@ -84,6 +85,8 @@ __all__ = [
     "Forecast",
     "Hazard",
     "Ints",
+    "KnobSpec",
+    "KnobValue",
     "Learner",
     "Migrate",
     "ModelError",
