@@ -12,19 +12,40 @@ from torchloom_core.wire.messages import KnobValue
 
 
 class Migrate(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="migrate"):
-    """A warm stand-by joins, then ``group`` drains: make before break."""
+    """A warm stand-by joins, then ``group`` drains: make before break.
+
+    Examples
+    --------
+    >>> from torchloom_core.plugin import Migrate, Proposal
+    >>> Proposal(action=Migrate(group="g1"), reason="g1-0 runs hot", gain_gpu_s=900.0).net_gpu_s
+    900.0
+    """
 
     group: Target
 
 
 class DrainGroup(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="drain"):
-    """``group`` leaves at a step boundary, without a replacement."""
+    """``group`` leaves at a step boundary, without a replacement.
+
+    Examples
+    --------
+    >>> from torchloom_core.plugin import DrainGroup
+    >>> DrainGroup(group="g1")
+    DrainGroup(group='g1')
+    """
 
     group: Target
 
 
 class ChangeKnob(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="knob"):
-    """Set a knob of one worker, or of all workers that have it when ``worker`` is None."""
+    """Set a knob of one worker, or of all workers that have it when ``worker`` is None.
+
+    Examples
+    --------
+    >>> from torchloom_core.plugin import ChangeKnob
+    >>> ChangeKnob(knob="sync_every", value=64)
+    ChangeKnob(knob='sync_every', value=64, worker=None)
+    """
 
     knob: KnobName
     value: KnobValue
@@ -32,27 +53,63 @@ class ChangeKnob(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", ta
 
 
 class SaveCheckpoint(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="checkpoint"):
-    """Save a checkpoint now, in one group or, when ``group`` is None, in all."""
+    """Save a checkpoint now, in one group or, when ``group`` is None, in all.
+
+    Examples
+    --------
+    >>> from torchloom_core.plugin import SaveCheckpoint
+    >>> SaveCheckpoint(), SaveCheckpoint(group="g1")
+    (SaveCheckpoint(group=None), SaveCheckpoint(group='g1'))
+    """
 
     group: Target | None = None
 
 
 class PauseRun(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="pause"):
-    """Pause every training worker at its next step boundary."""
+    """Pause every training worker at its next step boundary.
+
+    Examples
+    --------
+    >>> from torchloom_core.plugin import PauseRun
+    >>> PauseRun()
+    PauseRun()
+    """
 
 
 class ResumeRun(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="resume"):
-    """Let every paused worker go on."""
+    """Let every paused worker go on.
+
+    Examples
+    --------
+    >>> from torchloom_core.plugin import ResumeRun
+    >>> ResumeRun()
+    ResumeRun()
+    """
 
 
 class CollectDump(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="dump"):
-    """Collect stacks and the Flight Recorder's dump of one worker."""
+    """Collect stacks and the Flight Recorder's dump of one worker.
+
+    Examples
+    --------
+    >>> from torchloom_core.plugin import CollectDump
+    >>> CollectDump(worker="g1-0")
+    CollectDump(worker='g1-0')
+    """
 
     worker: Target
 
 
 class Alert(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="alert"):
-    """Tell people about ``worker``; nothing is changed."""
+    """Tell people about ``worker``; nothing is changed.
+
+    Examples
+    --------
+    >>> from torchloom_core.plugin import Alert, Proposal
+    >>> alert = Alert(worker="g1-0", text="its loss is no number")
+    >>> Proposal(action=alert, reason="loss is NaN").net_gpu_s  # only an alert needs no gain
+    0.0
+    """
 
     worker: Target
     text: Text
@@ -61,14 +118,28 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="al
 class CordonNode(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind", tag="cordon"
 ):
-    """Put nobody new on ``node``, for ``lasts_s`` or until it is uncordoned; who trains stays."""
+    """Put nobody new on ``node``, for ``lasts_s`` or until it is uncordoned; who trains stays.
+
+    Examples
+    --------
+    >>> from torchloom_core.plugin import CordonNode
+    >>> CordonNode(node="n7", lasts_s=3600.0)
+    CordonNode(node='n7', lasts_s=3600.0)
+    """
 
     node: Target
     lasts_s: Annotated[float, msgspec.Meta(gt=0, le=1e9)] | None = None
 
 
 class UncordonNode(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="uncordon"):
-    """Let workers be put on ``node`` again."""
+    """Let workers be put on ``node`` again.
+
+    Examples
+    --------
+    >>> from torchloom_core.plugin import UncordonNode
+    >>> UncordonNode(node="n7")
+    UncordonNode(node='n7')
+    """
 
     node: Target
 
