@@ -32,7 +32,17 @@ class TorchloomError(Exception):
 
 
 class ConfigError(TorchloomError):
-    """The configuration breaks a rule."""
+    """The configuration breaks a rule.
+
+    Examples
+    --------
+    A policy that cannot do what its options say refuses them, and the Weaver does not start:
+
+    >>> from torchloom_core.plugin import ConfigError
+    >>> raise ConfigError("policies.hot: need clear < limit, was 95 and 90")
+    Traceback (most recent call last):
+    torchloom_core.errors.ConfigError: policies.hot: need clear < limit, was 95 and 90
+    """
 
     exit_code = 2
 
@@ -48,7 +58,17 @@ class KnobError(TorchloomError):
 
 
 class PluginError(TorchloomError):
-    """A plugin cannot be loaded or breaks its contract."""
+    """A plugin cannot be loaded or breaks its contract.
+
+    Examples
+    --------
+    A predictor that finds nothing to learn from says so in ``fit``:
+
+    >>> from torchloom_core.plugin import PluginError
+    >>> raise PluginError("fan_stopped: need a failure to learn from, was none")
+    Traceback (most recent call last):
+    torchloom_core.errors.PluginError: fan_stopped: need a failure to learn from, was none
+    """
 
     exit_code = 2
 
@@ -84,7 +104,17 @@ class TraceError(TorchloomError):
 
 
 class ModelError(TorchloomError):
-    """A fitted model cannot be read or written, or is not what is asked for."""
+    """A fitted model cannot be read or written, or is not what is asked for.
+
+    Examples
+    --------
+    A predictor that cannot be restored from its parts says so:
+
+    >>> from torchloom_core.learning import part_of
+    >>> part_of({}, "trees.skops")
+    Traceback (most recent call last):
+    torchloom_core.errors.ModelError: trees.skops: need this part of a fitted model, was not there
+    """
 
     exit_code = 7
 

@@ -48,9 +48,31 @@ class Broker(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 class Costs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``[costs]``: what failures and actions cost this run, in seconds.
 
-    ``unsaved_s`` is the work lost on average when a worker dies: half a checkpoint interval,
-    or one step where recovery is per step. ``replace_s`` is how long a lost replica group
-    stays away.
+    Attributes
+    ----------
+    gpus_per_worker : float
+        GPUs that one worker keeps busy.
+    detect_s : float
+        From a worker's death until the others notice.
+    restart_s : float
+        From there until they train again.
+    unsaved_s : float
+        The work lost on average when a worker dies: half a checkpoint interval, or one step
+        where recovery is per step.
+    replace_s : float
+        How long a lost replica group stays away.
+    migrate_s : float
+        How long a planned migration holds the run up.
+    checkpoint_s : float
+        How long one checkpoint holds the run up.
+
+    Examples
+    --------
+    >>> from torchloom_core.plugin import Costs
+    >>> from torchloom_core.testing import view_of
+    >>> view = view_of(workers=4, costs=Costs(gpus_per_worker=8.0, restart_s=60.0))
+    >>> view.costs.restart_s * view.costs.gpus_per_worker * len(view)
+    1920.0
     """
 
     gpus_per_worker: Positive = 1.0

@@ -25,6 +25,12 @@ def part_of(parts: Mapping[str, bytes], name: str) -> bytes:
     ------
     ModelError
         If there is none of that name.
+
+    Examples
+    --------
+    >>> from torchloom_core.learning import part_of
+    >>> part_of({"rate.json": b"0.25"}, "rate.json")
+    b'0.25'
     """
     if name not in parts:
         raise ModelError(f"{name}: need this part of a fitted model, was not there")
@@ -38,6 +44,12 @@ def json_part(parts: Mapping[str, bytes], name: str, cls: type[_T]) -> _T:
     ------
     ModelError
         If there is none of that name, or it holds something else.
+
+    Examples
+    --------
+    >>> from torchloom_core.learning import json_part
+    >>> json_part({"rate.json": b"0.25"}, "rate.json", float)
+    0.25
     """
     try:
         return msgspec.json.decode(part_of(parts, name), type=cls)
@@ -50,6 +62,14 @@ def estimator_bytes(estimator: Any) -> bytes:
 
     skops names the parts of an estimator by their place in memory, and the archive bears the
     time: parts are numbered as they appear instead, and the time is that of no clock.
+
+    Examples
+    --------
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> from torchloom_core.learning import estimator_bytes
+    >>> estimator = LogisticRegression().fit([[0.0], [1.0]], [False, True])
+    >>> estimator_bytes(estimator) == estimator_bytes(estimator)
+    True
     """
     from skops.io import dumps
 
@@ -86,6 +106,15 @@ def estimator_part(parts: Mapping[str, bytes], name: str, trusted: Sequence[str]
     ------
     ModelError
         If there is none of that name, it is damaged, or it holds another type.
+
+    Examples
+    --------
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> from torchloom_core.learning import estimator_bytes, estimator_part
+    >>> estimator = LogisticRegression().fit([[0.0], [1.0]], [False, True])
+    >>> parts = {"regression.skops": estimator_bytes(estimator)}
+    >>> estimator_part(parts, "regression.skops", trusted=()).predict([[0.9]])
+    array([ True])
     """
     from skops.io import loads
     from skops.io.exceptions import UntrustedTypesFoundException
@@ -102,7 +131,32 @@ def estimator_part(parts: Mapping[str, bytes], name: str, trusted: Sequence[str]
 
 
 def check_forest(forest: Any, columns: int, name: str) -> None:
-    """Raise ModelError for trees that point outside themselves: they are followed blindly."""
+    """Raise ModelError for trees that point outside themselves: they are followed blindly.
+
+    Parameters
+    ----------
+    forest : scikit-learn's ensemble of trees
+        As it was read.
+    columns : int
+        How many features there are to split by.
+    name : str
+        Of the part, for the error.
+
+    Raises
+    ------
+    ModelError
+        If a child is no later node of its tree, or a split is by a feature that is not there.
+
+    Examples
+    --------
+    >>> from sklearn.ensemble import ExtraTreesClassifier
+    >>> from torchloom_core.learning import check_forest
+    >>> forest = ExtraTreesClassifier(3, random_state=0).fit([[0.0, 1.0], [1.0, 0.0]], [0, 1])
+    >>> check_forest(forest, columns=2, name="forest.skops")
+    >>> check_forest(forest, columns=0, name="forest.skops")
+    Traceback (most recent call last):
+    torchloom_core.errors.ModelError: forest.skops: need trees whose nodes are in them, was not
+    """
     for estimator in forest.estimators_:
         tree = estimator.tree_
         inner = np.flatnonzero(tree.children_left != -1)
@@ -113,7 +167,16 @@ def check_forest(forest: Any, columns: int, name: str) -> None:
 
 
 def arrays_bytes(arrays: Mapping[str, Floats]) -> bytes:
-    """Return arrays as safetensors keeps them, the same bytes for the same arrays."""
+    """Return arrays as safetensors keeps them, the same bytes for the same arrays.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from torchloom_core.learning import arrays_bytes, arrays_part
+    >>> parts = {"scale.safetensors": arrays_bytes({"middle": np.array([60.0, 2.5])})}
+    >>> arrays_part(parts, "scale.safetensors", {"middle": (2,)})
+    [array([60. ,  2.5])]
+    """
     from safetensors.numpy import save
 
     contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
@@ -136,6 +199,18 @@ def arrays_part(
     ------
     ModelError
         If there is no part of that name, it is damaged, or lacks an array of such a shape.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from torchloom_core.learning import arrays_bytes, arrays_part
+    >>> parts = {"w.safetensors": arrays_bytes({"bias": np.zeros(2), "weight": np.ones((2, 1))})}
+    >>> weight, bias = arrays_part(parts, "w.safetensors", {"weight": (None, 1), "bias": (2,)})
+    >>> weight.shape, bias.shape
+    ((2, 1), (2,))
+    >>> arrays_part(parts, "w.safetensors", {"bias": (3,)})
+    Traceback (most recent call last):
+    torchloom_core.errors.ModelError: w.safetensors: need bias of shape 3, was (2,)
     """
     from safetensors import SafetensorError
     from safetensors.numpy import load

@@ -58,6 +58,7 @@ class Features:
 
     Examples
     --------
+    >>> from torchloom_core.learning import Features
     >>> from torchloom_core.testing import view_of
     >>> features = Features(metrics=("temp",), spans_s=(4.0,))
     >>> view = view_of({"temp": [[50.0] * 4 + [50.0, 51.0, 52.0, 53.0]]})
@@ -182,6 +183,18 @@ class History(NamedTuple):
         How many the other nodes of its rack had, NaN without a rack.
     decayed : (workers, half lives) float64
         Sum of 2^(-age / half life) over the incidents.
+
+    Examples
+    --------
+    >>> from torchloom_core.learning import Features, History
+    >>> from torchloom_core.plugin import Fault
+    >>> from torchloom_core.testing import view_of
+    >>> features = Features(half_lives_s=(86_400.0,))
+    >>> fault = Fault(worker="", node="n0", kind="xid", ts_ns=1_700_000_000 * 10**9, id="f1")
+    >>> view = view_of(workers=2, now_s=1_700_086_400.0, faults=[fault])
+    >>> history: History = features.history(features.compute(view))
+    >>> history.faults, history.since_s, history.decayed[:, 0]
+    (array([1., 0.]), array([86400.,    nan]), array([0.5, 0. ]))
     """
 
     faults: Floats
@@ -195,6 +208,7 @@ def in_words(seconds: float) -> str:
 
     Examples
     --------
+    >>> from torchloom_core.learning import in_words
     >>> in_words(604800.0), in_words(5400.0), in_words(45.0)
     ('7 d', '1.5 h', '45 s')
     """
@@ -209,6 +223,7 @@ def faults_in_words(faults: float, memory_s: float) -> str:
 
     Examples
     --------
+    >>> from torchloom_core.learning import faults_in_words
     >>> faults_in_words(1.0, 86_400.0)
     '1 fault in the last 1 d'
     """

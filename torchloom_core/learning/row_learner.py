@@ -24,7 +24,34 @@ _EXPLAINED = 50
 
 
 class RowOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the options of every such predictor hold; its own say what that means."""
+    """What the options of every such predictor hold; its own say what that means.
+
+    Attributes
+    ----------
+    metrics : tuple of str
+        What is looked at beside faults.
+    spans_s : tuple of float
+        Over how long each metric is summed up, seconds.
+    half_lives_s : tuple of float
+        Ages at which a fault counts half, seconds.
+    incident_s : float
+        Faults on one node closer together than this are one incident, seconds.
+    max_healthy : int
+        How many rows of workers that did not fail are kept to learn from.
+    seed : int
+        Of the sample, and of whatever the estimator draws.
+    horizon_s, every_s : float
+        How far ahead it looks and how often it is asked, seconds.
+
+    Examples
+    --------
+    >>> from torchloom_core.learning import RowOptions
+    >>> class Options(RowOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    ...     trees: int = 200
+    >>> options = Options(metrics=("gpu_temp_celsius",), trees=50)
+    >>> options.horizon_s, options.trees
+    (3600.0, 50)
+    """
 
     metrics: tuple[str, ...] = ()
     spans_s: tuple[Positive, ...] = (600.0, 3600.0)
@@ -63,6 +90,42 @@ class RowLearner(ABC):
     Of workers that did not fail only a sample is kept, of share s. The estimator's odds are too
     high by 1/s then, so log s is added to the log odds (King and Zeng, "Logistic Regression in
     Rare Events Data", 2001, section 4.1).
+
+    A subclass has the class attributes ``name``, ``Options`` (which extend :class:`RowOptions`) and
+    ``trusted``, and the three methods that are abstract here.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn.ensemble import ExtraTreesClassifier
+    >>> from torchloom_core.learning import RowLearner, RowOptions
+    >>> from torchloom_core.learning import check_forest, with_something_known
+    >>> from torchloom_core.plugin import Example
+    >>> from torchloom_core.testing import view_of
+    >>> class Stumps(RowLearner):
+    ...     name = "stumps"
+    ...     trusted = ("sklearn.tree._tree.Tree",)
+    ...
+    ...     class Options(RowOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    ...         pass
+    ...
+    ...     def grow(self, rows):
+    ...         stumps = ExtraTreesClassifier(n_estimators=9, max_depth=1, random_state=0)
+    ...         return stumps.fit(with_something_known(rows.features), rows.failed)
+    ...
+    ...     def log_odds(self, trees, features):
+    ...         sure, failed = trees.predict_proba(with_something_known(features)).T
+    ...         return np.log(failed + 1e-3) - np.log(sure + 1e-3)
+    ...
+    ...     def check(self, trees, columns):
+    ...         check_forest(trees, columns, self.part)
+    >>> options = Stumps.Options(metrics=("temp",), spans_s=(), half_lives_s=())
+    >>> learner, restored = Stumps(options), Stumps(options)
+    >>> view = view_of({"temp": [50.0] * 5 + [90.0] * 5})
+    >>> learner.fit([Example(view=view, outcome=np.repeat([0.0, 1.0], 5))])
+    >>> restored.restore(learner.parts())
+    >>> (restored.forecast(view).probability > 0.5).tolist() == [False] * 5 + [True] * 5
+    True
     """
 
     name: ClassVar[str]
@@ -219,8 +282,21 @@ def reasons(
         Those of the view that were judged.
     probability : (workers,) float64
         Of all of them.
+    prior : float
+        How many of all rows failed: who is not above it is not at risk.
     explain : callable
         Places among the judged to a sentence for each.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from torchloom_core.learning import reasons
+    >>> celsius = np.array([60.0, 95.0])
+    >>> def explain(at):
+    ...     return [f"{degrees:.0f} degrees" for degrees in celsius[at]]
+    >>> rows, probability = np.array([0, 2]), np.array([0.01, np.nan, 0.6])
+    >>> reasons(rows, probability, prior=0.05, explain=explain)
+    {2: '95 degrees'}
     """
     judged = probability[rows]
     order = np.argsort(-judged, kind="stable")[:_EXPLAINED]
@@ -229,7 +305,21 @@ def reasons(
 
 
 def with_something_known(features: Floats) -> Floats:
-    """Return the features, 0 in columns that nobody knows: trees find no cut there."""
+    """Return the features, 0 in columns that nobody knows: trees find no cut there.
+
+    Parameters
+    ----------
+    features : (rows, features) float64
+        NaN where unknown.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from torchloom_core.learning import with_something_known
+    >>> with_something_known(np.array([[np.nan, 1.0], [np.nan, np.nan]]))
+    array([[ 0.,  1.],
+           [ 0., nan]])
+    """
     return np.where(np.isnan(features).all(axis=0), 0.0, features)
 
 

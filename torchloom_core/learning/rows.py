@@ -27,6 +27,18 @@ class Rows:
         Time of the example, ns since the epoch.
     share : float
         How many of the rows that did not fail were kept; all that failed were.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from torchloom_core.learning import Rows
+    >>> hours_ns = np.arange(10) * 3600 * 10**9
+    >>> rows = Rows(np.arange(10.0)[:, None], np.arange(10) > 7, hours_ns, share=1.0)
+    >>> learned, held_out = rows.split(later=0.4, embargo_s=7200.0)
+    >>> learned.features[:, 0], held_out.features[:, 0]
+    (array([0., 1., 2., 3.]), array([6., 7., 8., 9.]))
+    >>> learned.tell_apart, held_out.tell_apart
+    (False, True)
     """
 
     features: Floats
@@ -66,6 +78,26 @@ class RowSample:
     Each of the others draws a number; those with the smallest stay (bottom-k sampling, Cohen
     and Kaplan, "Summarizing data using bottom-k sketches", PODC 2007), so that each has the
     same chance however many come, and memory is bounded.
+
+    Parameters
+    ----------
+    max_healthy : int
+        How many rows that did not fail are kept.
+    seed : int
+        Of the draws.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from torchloom_core.learning import RowSample
+    >>> sample = RowSample(max_healthy=100, seed=0)
+    >>> for second in range(50):
+    ...     features = np.full((10, 2), float(second))  # (workers, features)
+    ...     outcome = np.array([1.0, np.nan] + [0.0] * 8)
+    ...     sample.add(second * 10**9, features, outcome)
+    >>> rows = sample.rows("mine")
+    >>> rows.features.shape, int(rows.failed.sum()), rows.share
+    ((150, 2), 50, 0.25)
     """
 
     def __init__(self, max_healthy: int, seed: int) -> None:

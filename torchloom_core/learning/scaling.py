@@ -19,6 +19,8 @@ class Scale:
 
     Examples
     --------
+    >>> import numpy as np
+    >>> from torchloom_core.learning import Scale
     >>> scale = Scale.of(np.array([[1.0], [2.0], [3.0], [np.nan]]))
     >>> scale.spreads_off(np.array([[2.0 + 3 / 1.349], [np.nan]]))
     array([[ 3.],
@@ -61,6 +63,8 @@ def step_means(window: Floats, steps: int) -> Floats:
 
     Examples
     --------
+    >>> import numpy as np
+    >>> from torchloom_core.learning import step_means
     >>> step_means(np.array([[1.0, 3.0, np.nan, np.nan, 5.0, np.nan]]), 3)
     array([[ 2., nan,  5.]])
     """

@@ -40,6 +40,19 @@ class SeasonalProfiles:
         The last row is the median of the others, for workers that are not known.
     profiles : tuple of (phases, workers + 1, metrics) float64
         One a season, flat where nobody was seen for long; seasons begin at the Unix epoch.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from torchloom_core.learning import SeasonalProfiles
+    >>> hour_s, midnight_ns = 3600.0, 1_700_006_400 * 10**9
+    >>> hours = np.arange(10 * 24)
+    >>> celsius = 60 + 5 * np.sin(2 * np.pi * hours / 24)  # warmest at six in the morning
+    >>> past = celsius[:, None, None]  # (steps, workers, metrics)
+    >>> profiles = SeasonalProfiles.learn(past, midnight_ns, hour_s, seasons_s=[24 * hour_s])
+    >>> six_ns = midnight_ns + round(6 * hour_s) * 10**9
+    >>> profiles.usual(six_ns).round().tolist()  # of the worker, and of one that is not known
+    [[65.0], [65.0]]
     """
 
     seasons_s: tuple[float, ...]

@@ -20,7 +20,36 @@ class Policy(Protocol):
     """Looks at the fleet once a tick and proposes actions.
 
     ``Options`` is a msgspec struct; its fields are the keys allowed under
-    ``[policies.<name>]`` in ``torchloom.toml``, and an instance is given to ``__init__``.
+    ``[policies.<name>]`` in ``torchloom.toml``, and an instance is given to ``__init__``. A
+    policy need not inherit from this class.
+
+    Examples
+    --------
+    >>> import msgspec
+    >>> import numpy as np
+    >>> from torchloom_core.plugin import Alert, Need, Policy, Proposal
+    >>> from torchloom_core.testing import view_of
+    >>> class Hot:
+    ...     name = "hot"
+    ...
+    ...     class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    ...         limit_celsius: float = 90.0
+    ...
+    ...     def __init__(self, options):
+    ...         self._limit_celsius = options.limit_celsius
+    ...         self.needs = (Need("gpu_temp_celsius"),)
+    ...
+    ...     def on_tick(self, view):
+    ...         celsius = view.latest("gpu_temp_celsius")  # (workers,)
+    ...         for row in np.flatnonzero(celsius > self._limit_celsius):  # NaN compares false
+    ...             text = f"{celsius[row]:.0f} degrees"
+    ...             yield Proposal(action=Alert(worker=view.workers[row], text=text), reason=text)
+    >>> policy = Hot(Hot.Options(limit_celsius=85.0))
+    >>> isinstance(policy, Policy)
+    True
+    >>> view = view_of({"gpu_temp_celsius": [60.0, 91.0, float("nan")]})
+    >>> [proposal.action for proposal in policy.on_tick(view)]
+    [Alert(worker='w1', text='91 degrees')]
     """
 
     @property
@@ -48,6 +77,14 @@ class Hazard(msgspec.Struct, frozen=True, kw_only=True):
         Of failing within the predictor's ``horizon_s``, in [0, 1], NaN where it cannot judge.
     why : dict of int to str
         Row to one sentence for a person.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from torchloom_core.plugin import Hazard
+    >>> hazard = Hazard(probability=np.array([0.0, 0.7, np.nan]), why={1: "its fan stands still"})
+    >>> hazard.probability
+    array([0. , 0.7, nan])
     """
 
     probability: Any
@@ -59,6 +96,35 @@ class Predictor(Protocol):
     """Turns telemetry history into the probability that a worker fails soon.
 
     Called off the Weaver's loop, every ``every_s``, with a copy of the windows it needs.
+    ``Options`` are those of ``[predictors.<name>]``. A predictor need not inherit from this class.
+
+    Examples
+    --------
+    >>> import msgspec
+    >>> import numpy as np
+    >>> from torchloom_core.plugin import Hazard, Need, Predictor
+    >>> from torchloom_core.testing import view_of
+    >>> class FanStopped:
+    ...     name = "fan_stopped"
+    ...     needs = (Need("fan_rpm"),)
+    ...     horizon_s = 600.0
+    ...     every_s = 30.0
+    ...
+    ...     class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    ...         hazard: float = 0.5
+    ...
+    ...     def __init__(self, options):
+    ...         self._hazard = options.hazard
+    ...
+    ...     def forecast(self, view):
+    ...         rpm = view.latest("fan_rpm")  # (workers,)
+    ...         probability = np.where(rpm == 0, self._hazard, 0.0)
+    ...         return Hazard(probability=np.where(np.isnan(rpm), np.nan, probability))
+    >>> predictor = FanStopped(FanStopped.Options())
+    >>> isinstance(predictor, Predictor)
+    True
+    >>> predictor.forecast(view_of({"fan_rpm": [4000.0, 0.0, np.nan]})).probability
+    array([0. , 0.5, nan])
     """
 
     @property
@@ -95,6 +161,16 @@ class Example(msgspec.Struct, frozen=True, kw_only=True):
     outcome : (workers,) float64
         1 where the worker failed within ``horizon_s``, 0 where it did not, NaN where nobody
         knows: it was drained or under repair, its label is uncertain, or the span ended.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from torchloom_core.plugin import Example
+    >>> from torchloom_core.testing import view_of
+    >>> view = view_of({"fan_rpm": [4000.0, 0.0]})
+    >>> example = Example(view=view, outcome=np.array([0.0, 1.0]))
+    >>> [w for w, failed in zip(example.view.workers, example.outcome, strict=True) if failed]
+    ['w1']
     """
 
     view: FleetView
@@ -107,6 +183,48 @@ class Learner(Predictor, Protocol):
 
     A predictor without these methods can be fitted as well: then only its probabilities are
     calibrated and its threshold is set.
+
+    Examples
+    --------
+    >>> import msgspec
+    >>> import numpy as np
+    >>> from torchloom_core.learning import json_part
+    >>> from torchloom_core.plugin import Example, Hazard, Learner, PluginError
+    >>> from torchloom_core.testing import view_of
+    >>> class BaseRate:
+    ...     name = "base_rate"
+    ...     needs = ()
+    ...     horizon_s = 3600.0
+    ...     every_s = 600.0
+    ...
+    ...     class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    ...         pass
+    ...
+    ...     def __init__(self, options):
+    ...         self._rate = np.nan  # before it has learned it judges nobody
+    ...
+    ...     def forecast(self, view):
+    ...         return Hazard(probability=np.full(len(view), self._rate))
+    ...
+    ...     def fit(self, examples):
+    ...         seen = [example.outcome[~np.isnan(example.outcome)] for example in examples]
+    ...         if not any(outcome.any() for outcome in seen):
+    ...             raise PluginError("base_rate: need a failure to learn from, was none")
+    ...         self._rate = float(np.mean(np.concatenate(seen)))
+    ...
+    ...     def parts(self):
+    ...         return {"rate.json": msgspec.json.encode(self._rate)}
+    ...
+    ...     def restore(self, parts):
+    ...         self._rate = json_part(parts, "rate.json", float)
+    >>> learner, restored = BaseRate(BaseRate.Options()), BaseRate(BaseRate.Options())
+    >>> isinstance(learner, Learner)
+    True
+    >>> view = view_of(workers=4)
+    >>> learner.fit([Example(view=view, outcome=np.array([0.0, 0.0, 1.0, np.nan]))])
+    >>> restored.restore(learner.parts())
+    >>> restored.forecast(view).probability.round(2)
+    array([0.33, 0.33, 0.33, 0.33])
     """
 
     def fit(self, examples: Iterable[Example]) -> None:
@@ -126,7 +244,25 @@ class Learner(Predictor, Protocol):
 
 
 class Registry(Protocol):
-    """Where a plugin module puts its classes."""
+    """Where a plugin module puts its classes.
+
+    Examples
+    --------
+    >>> from torchloom_core.plugin import Registry, hookimpl
+    >>> class Noted:
+    ...     def policy(self, cls):
+    ...         print("a policy:", cls.name)
+    ...
+    ...     def predictor(self, cls):
+    ...         print("a predictor:", cls.name)
+    >>> class Hot:
+    ...     name = "hot"
+    >>> @hookimpl
+    ... def torchloom_register(registry):
+    ...     registry.policy(Hot)
+    >>> torchloom_register(Noted())
+    a policy: hot
+    """
 
     def policy(self, cls: type[Policy]) -> None:
         """Offer a policy class; the config decides whether it is active."""

@@ -26,6 +26,7 @@ def young_s(*, save_s: float, mtbf_s: float) -> float:
 
     Examples
     --------
+    >>> from torchloom_core.plugin import young_s
     >>> round(young_s(save_s=30.0, mtbf_s=11135.0))
     817
     """
@@ -49,6 +50,7 @@ def daly_s(*, save_s: float, mtbf_s: float) -> float:
 
     Examples
     --------
+    >>> from torchloom_core.plugin import daly_s
     >>> round(daly_s(save_s=30.0, mtbf_s=11135.0)), round(daly_s(save_s=60.0, mtbf_s=828.0))
     (797, 276)
     """
@@ -102,6 +104,7 @@ def ettr(
 
     Examples
     --------
+    >>> from torchloom_core.plugin import ettr
     >>> round(ettr(797.0, save_s=30.0, mtbf_s=11135.0, restart_s=60.0, detect_s=60.0), 4)
     0.9184
     """
@@ -130,6 +133,7 @@ def expected_unsaved_s(age_s: float, interval_s: float, horizon_s: float) -> flo
 
     Examples
     --------
+    >>> from torchloom_core.plugin import expected_unsaved_s
     >>> expected_unsaved_s(600.0, 3600.0, 0.0), expected_unsaved_s(600.0, 3600.0, 1200.0)
     (600.0, 1200.0)
     >>> expected_unsaved_s(600.0, 3600.0, 36000.0)

@@ -10,7 +10,15 @@ from torchloom_core.wire.events import Fault
 
 
 def places_of(view: FleetView) -> list[str]:
-    """Return each worker's node, or the worker itself where its node is unknown."""
+    """Return each worker's node, or the worker itself where its node is unknown.
+
+    Examples
+    --------
+    >>> from torchloom_core.plugin import places_of
+    >>> from torchloom_core.testing import view_of
+    >>> places_of(view_of(workers=3, node=["a", "a", ""]))
+    ['a', 'a', 'w2']
+    """
     return [node or worker for node, worker in zip(view.node, view.workers, strict=True)]
 
 
@@ -24,6 +32,16 @@ def incidents(faults: Iterable[Fault], incident_s: float) -> list[int]:
     ----------
     faults : iterable of Fault
         Those of the place, oldest first.
+    incident_s : float
+        Seconds.
+
+    Examples
+    --------
+    >>> from torchloom_core.plugin import Fault, incidents
+    >>> def fault(s):
+    ...     return Fault(worker="", node="a", kind="xid", ts_ns=s * 10**9, id=f"f{s}")
+    >>> [began_ns // 10**9 for began_ns in incidents(map(fault, (10, 40, 900)), 60.0)]
+    [10, 900]
     """
     incident_ns = incident_s * SECOND_NS
     began: list[int] = []

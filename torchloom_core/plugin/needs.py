@@ -18,6 +18,13 @@ class Need(msgspec.Struct, frozen=True):
         Its name, as the trainer or a collector reports it.
     window_s : float
         How far back, seconds; 0: the latest value only.
+
+    Examples
+    --------
+    >>> from torchloom_core.plugin import Need
+    >>> needs = (Need("loss"), Need("step_time_s", window_s=60.0))
+    >>> [(need.metric, need.window_s) for need in needs]
+    [('loss', 0.0), ('step_time_s', 60.0)]
     """
 
     metric: str
@@ -31,6 +38,12 @@ class NeedFaults(msgspec.Struct, frozen=True):
     ----------
     memory_s : float
         How far back, seconds.
+
+    Examples
+    --------
+    >>> from torchloom_core.plugin import NeedFaults
+    >>> NeedFaults(30 * 86_400.0)
+    NeedFaults(memory_s=2592000.0)
     """
 
     memory_s: float
@@ -46,6 +59,13 @@ class NeedForecast(msgspec.Struct, frozen=True):
     skilled : bool
         Whether to be refused a fitted model of it whose card shows no skill. A predictor without
         a model has no card, and is taken.
+
+    Examples
+    --------
+    >>> from torchloom_core.plugin import Need, NeedForecast
+    >>> needs = (Need("unsaved_work_s"), NeedForecast("trend", skilled=True))
+    >>> needs[1]
+    NeedForecast(predictor='trend', skilled=True)
     """
 
     predictor: str

@@ -37,6 +37,19 @@ class Outlook:
         The newest forecast's id, empty before the first.
     rest_s : float
         How far ahead it still reaches, seconds.
+
+    Examples
+    --------
+    >>> from torchloom_core.plugin import Forecast, Outlook
+    >>> from torchloom_core.testing import view_of
+    >>> said = Forecast(id="f1", predictor="trend", horizon_s=600.0, hazard={"w0": 0.75})
+    >>> outlook = Outlook("trend")
+    >>> outlook.probability(view_of(workers=2, now_s=1000.0, forecasts=[said]))
+    array([0.75,  nan])
+    >>> outlook.probability(view_of(workers=2, now_s=1300.0, forecasts=[said]))
+    array([0.5, nan])
+    >>> outlook.rest_s
+    300.0
     """
 
     def __init__(self, predictor: str, horizon_s: float | None = None) -> None:
@@ -70,6 +83,18 @@ class ActedOn:
     """What was acted on, so that one suspicion is acted on once.
 
     It is news again when its time is over, or when the risk has risen: the odds have doubled.
+
+    Examples
+    --------
+    >>> from torchloom_core.plugin import ActedOn
+    >>> acted, second_ns = ActedOn(), 10**9
+    >>> acted.is_news("group g1", 0.5, now_ns=0)
+    True
+    >>> acted.add("group g1", 0.5, now_ns=0, for_s=600.0)
+    >>> acted.is_news("group g1", 0.6, now_ns=60 * second_ns)
+    False
+    >>> acted.is_news("group g1", 0.8, now_ns=60 * second_ns)  # four to one, it was one to one
+    True
     """
 
     def __init__(self) -> None:
@@ -90,7 +115,19 @@ def _odds(probability: float) -> float:
 
 
 class Standbys:
-    """The stand-by groups that wait, each to be taken once."""
+    """The stand-by groups that wait, each to be taken once.
+
+    Examples
+    --------
+    >>> from torchloom_core.plugin import Standbys
+    >>> from torchloom_core.testing import view_of
+    >>> view = view_of(workers=3, state=["training", "training", "standby"])
+    >>> standbys = Standbys(view)
+    >>> standbys.fit(rows=[0])
+    'g2'
+    >>> standbys.take(rows=[0]), standbys.take(rows=[1])
+    (True, False)
+    """
 
     def __init__(self, view: FleetView) -> None:
         self._view = view
@@ -121,8 +158,19 @@ class Standbys:
 def unsaved_work_s(view: FleetView) -> float | None:
     """Return the work since the last checkpoint, as the training workers measure it.
 
-    It is the largest :data:`UNSAVED_WORK` of any, seconds; None where nobody reports it. A
-    policy that calls this needs the metric.
+    It is the largest :data:`UNSAVED_WORK` of any, seconds; None where nobody reports it.
+
+    Raises
+    ------
+    KeyError
+        If no active plugin needs the metric: a policy that calls this declares it.
+
+    Examples
+    --------
+    >>> from torchloom_core.plugin import unsaved_work_s
+    >>> from torchloom_core.testing import view_of
+    >>> unsaved_work_s(view_of({"unsaved_work_s": [240.0, 250.0, float("nan")]}))
+    250.0
     """
     measured = np.where(view.is_in("training", "paused"), view.latest(UNSAVED_WORK), np.nan)
     known = measured[np.isfinite(measured) & (measured >= 0)]

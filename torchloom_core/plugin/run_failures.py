@@ -33,6 +33,17 @@ class RunFailures:
         How many nodes train now.
     rollbacks : Rollbacks
         Which of the failures since the first look took work back.
+
+    Examples
+    --------
+    >>> from torchloom_core.plugin import Fault, RunFailures
+    >>> from torchloom_core.testing import view_of
+    >>> failures, now_s = RunFailures(incident_s=300.0), 1_700_000_000.0
+    >>> failures.look(view_of(workers=4, now_s=now_s), training=[0, 1, 2, 3])
+    >>> crash = Fault(worker="w2", node="n2", kind="crash", ts_ns=int(now_s + 50) * 10**9, id="f1")
+    >>> failures.look(view_of(workers=4, now_s=now_s + 60, faults=[crash]), training=[0, 1, 2, 3])
+    >>> failures.count, failures.nodes, failures.node_s
+    (1, 4, 240.0)
     """
 
     def __init__(self, incident_s: float) -> None:

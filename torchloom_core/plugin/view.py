@@ -64,6 +64,23 @@ class FleetView:
         What failures and actions cost, from the config.
     cordoned : set of str
         Nodes on which nobody new is put.
+    knob_specs : mapping of str to KnobSpec
+        The knobs that some worker offers, by name.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from torchloom_core.plugin import FleetView
+    >>> from torchloom_core.testing import view_of
+    >>> loss = [[3.0, 2.5], [3.1, np.nan]]
+    >>> view: FleetView = view_of({"loss": loss}, state=["training", "draining"])
+    >>> len(view), view.workers
+    (2, ('w0', 'w1'))
+    >>> view.window("loss", 2.0)
+    array([[3. , 2.5],
+           [3.1, nan]])
+    >>> np.where(view.is_in("training"), view.latest("loss"), np.nan)
+    array([2.5, nan])
     """
 
     def __init__(
@@ -149,7 +166,13 @@ class FleetView:
         return self._metrics.window(metric, seconds)
 
     def age_s(self, metric: str) -> Floats:
-        """Return seconds since the last valid sample, ``(workers,)``, inf where there is none."""
+        """Return seconds since the last valid sample, ``(workers,)``, inf where there is none.
+
+        Raises
+        ------
+        KeyError
+            If no active plugin declared a need for the metric.
+        """
         return self._metrics.age_s(metric)
 
     def knob(self, name: str) -> list[KnobValue | None]:
@@ -177,6 +200,8 @@ def grow(array: AnyArray, workers: int, fill: float = 0) -> AnyArray:
 
     Examples
     --------
+    >>> import numpy as np
+    >>> from torchloom_core.plugin import grow
     >>> grow(np.array([3, 4]), 3)
     array([3, 4, 0])
     """

@@ -21,11 +21,50 @@ _learned: dict[type, Mapping[str, bytes]] = {}
 class LearnerContract(PredictorContract):
     """Subclass it as ``class TestMyPredictor(LearnerContract)`` and pytest runs it.
 
+    It asks for all that :class:`PredictorContract` asks for as well, whose attributes it has.
+
     Attributes
     ----------
     supervised : bool
         Whether it learns from outcomes. One that only learns what is usual says False, and is
         content with examples in which nobody fails.
+
+    Examples
+    --------
+    >>> import msgspec
+    >>> import numpy as np
+    >>> from torchloom_core.learning import json_part
+    >>> from torchloom_core.plugin import Hazard
+    >>> from torchloom_core.testing import LearnerContract
+    >>> class BaseRate:
+    ...     name = "base_rate"
+    ...     needs = ()
+    ...     horizon_s = 3600.0
+    ...     every_s = 600.0
+    ...
+    ...     class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    ...         pass
+    ...
+    ...     def __init__(self, options):
+    ...         self._rate = np.nan
+    ...
+    ...     def forecast(self, view):
+    ...         return Hazard(probability=np.full(len(view), self._rate))
+    ...
+    ...     def fit(self, examples):
+    ...         self._rate = float(np.nanmean(np.concatenate([e.outcome for e in examples])))
+    ...
+    ...     def parts(self):
+    ...         return {"rate.json": msgspec.json.encode(self._rate)}
+    ...
+    ...     def restore(self, parts):
+    ...         self._rate = json_part(parts, "rate.json", float)
+    >>> class TestBaseRate(LearnerContract):
+    ...     predictor_class = BaseRate
+    >>> TestBaseRate().test_a_restored_one_forecasts_the_same_to_the_bit()
+    >>> TestBaseRate().test_it_says_so_when_there_is_nothing_to_learn_from()
+    Traceback (most recent call last):
+    ValueError: need at least one array to concatenate
     """
 
     supervised: ClassVar[bool] = True

@@ -25,6 +25,37 @@ class PolicyContract:
     options : dict
         Its options, as under ``[policies.<name>]`` in ``torchloom.toml``. Choose such that
         something happens: a policy that never proposes anything passes easily.
+
+    Examples
+    --------
+    >>> import msgspec
+    >>> from torchloom_core.plugin import Need
+    >>> from torchloom_core.testing import PolicyContract
+    >>> class Lookout:
+    ...     name = "lookout"
+    ...     needs = (Need("loss"),)
+    ...
+    ...     class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    ...         metric: str = "loss"
+    ...
+    ...     def __init__(self, options):
+    ...         self._metric = options.metric
+    ...
+    ...     def on_tick(self, view):
+    ...         view.latest(self._metric)
+    ...         return ()
+    >>> class TestLookout(PolicyContract):
+    ...     policy_class = Lookout
+    >>> TestLookout().test_it_declares_what_it_reads()
+
+    With an option that its ``needs`` forget, the test says so:
+
+    >>> class TestGradients(PolicyContract):
+    ...     policy_class = Lookout
+    ...     options = {"metric": "grad_norm"}
+    >>> TestGradients().test_it_declares_what_it_reads()
+    Traceback (most recent call last):
+    KeyError: 'grad_norm'
     """
 
     policy_class: ClassVar[type[Any]]

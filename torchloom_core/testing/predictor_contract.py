@@ -25,6 +25,36 @@ class PredictorContract:
         The predictor under test.
     options : dict
         Its options, as under ``[predictors.<name>]`` in ``torchloom.toml``.
+
+    Examples
+    --------
+    >>> import msgspec
+    >>> import numpy as np
+    >>> from torchloom_core.plugin import Hazard
+    >>> from torchloom_core.testing import PredictorContract
+    >>> class Even:
+    ...     name = "even"
+    ...     needs = ()
+    ...     horizon_s = 3600.0
+    ...     every_s = 600.0
+    ...
+    ...     class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    ...         hazard: float = 0.01
+    ...
+    ...     def __init__(self, options):
+    ...         self._hazard = options.hazard
+    ...
+    ...     def forecast(self, view):
+    ...         return Hazard(probability=np.full(len(view), self._hazard))
+    >>> class TestEven(PredictorContract):
+    ...     predictor_class = Even
+    >>> TestEven().test_it_gives_a_probability_for_every_row()
+    >>> class TestTooSure(PredictorContract):
+    ...     predictor_class = Even
+    ...     options = {"hazard": 1.5}
+    >>> TestTooSure().test_it_gives_a_probability_for_every_row()
+    Traceback (most recent call last):
+    AssertionError: need probabilities in [0, 1] or NaN, was 1.5
     """
 
     predictor_class: ClassVar[type[Any]]
@@ -111,7 +141,7 @@ def check_hazard(hazard: Any, workers: int) -> None:
     assert probability.dtype.kind == "f", f"need float probabilities, was {probability.dtype}"
     judged = probability[~np.isnan(probability)]
     wrong = judged[(judged < 0) | (judged > 1)]
-    assert not len(wrong), f"need probabilities in [0, 1] or NaN, was {wrong[0]!r}"
+    assert not len(wrong), f"need probabilities in [0, 1] or NaN, was {float(wrong[0])!r}"
     for row, text in hazard.why.items():
         assert 0 <= row < workers, f"need reasons for rows below {workers}, was {row!r}"
         assert isinstance(text, str), f"need a sentence as reason, was {text!r:.60}"

@@ -56,11 +56,33 @@ def view_of(
         One for all, or one for each.
     step, heartbeat_age_s, progress_age_s : scalar or ``(workers,)``
         One for all, or one for each.
+    now_s : float
+        Time of the tick, seconds since the Unix epoch.
+    tick_s : float
+        Seconds between ticks, and between samples.
     stale_after_s : float
         Age above which ``latest`` gives NaN, seconds.
+    knob_specs : iterable of KnobSpec
+        The knobs that somebody offers.
+    knob_values : sequence of mapping of str to KnobValue, optional
+        The present values of each worker, by knob.
+    forecasts : iterable of Forecast
+        The newest of each predictor.
+    faults : iterable of Fault
+        Oldest first.
+    costs : Costs, optional
+        Absent: those of a config that names none.
+    cordoned : iterable of str
+        Nodes on which nobody new is put.
+
+    Raises
+    ------
+    ValueError
+        If a metric has more or fewer rows than there are workers.
 
     Examples
     --------
+    >>> from torchloom_core.testing import view_of
     >>> view = view_of({"loss": [[3.0, 2.5], [3.1, float("nan")]]}, tick_s=5.0)
     >>> view.latest("loss")
     array([2.5, 3.1])

@@ -27,17 +27,32 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes
     ----------
+    action : Action
+        What is to be done.
+    reason : str
+        One sentence for a person.
     gain_gpu_s, cost_gpu_s : float
         What the action saves if the policy is right, and what it costs either way; both >= 0.
     confidence : float
         Probability in [0, 1] that the policy is right.
-    reason : str
-        One sentence for a person.
     cause : tuple of str
         Ids of the forecasts or notes it rests on.
     expires_s : float
         How long after the tick the proposal may still be granted, seconds: what a person
         has to approve it, where approval is asked for.
+
+    Examples
+    --------
+    >>> from torchloom_core.plugin import Migrate, Proposal
+    >>> proposal = Proposal(
+    ...     action=Migrate(group="g1"),
+    ...     reason="g1-0 is about to fail",
+    ...     gain_gpu_s=4000.0,
+    ...     cost_gpu_s=500.0,
+    ...     confidence=0.25,
+    ... )
+    >>> proposal.net_gpu_s
+    500.0
     """
 
     action: Action
@@ -199,12 +214,24 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True, tag="forecast"):
     ----------
     id : str
         The id of the :class:`ForecastWanted` it answers.
+    predictor : str
+        Whose forecast it is.
+    horizon_s : float
+        How far ahead it looks, seconds.
     hazard : dict of str to float
         Worker to probability in [0, 1]; a worker that is absent was not judged.
     why : dict of str to str
         Worker to one sentence, where the predictor has something to say.
     latency_s : float
         How long the predictor took; live it is measured, a backtest charges it.
+
+    Examples
+    --------
+    >>> from torchloom_core.plugin import Forecast
+    >>> from torchloom_core.testing import view_of
+    >>> said = Forecast(id="f1", predictor="trend", horizon_s=600.0, hazard={"w1": 0.3})
+    >>> view_of(workers=2, forecasts=[said]).hazard("trend")
+    array([nan, 0.3])
     """
 
     id: str
@@ -226,7 +253,29 @@ class PredictorFailed(msgspec.Struct, frozen=True, kw_only=True, tag="predictor_
 class Fault(msgspec.Struct, frozen=True, kw_only=True):
     """One fault that was seen: an unexpected exit, a hang, an XID.
 
-    ``fatal`` says that it ended, or held up, what ran there; an XID may be but a warning.
+    Attributes
+    ----------
+    worker : str
+        Who sat there, empty if nobody did.
+    node : str
+        Where it happened, empty if that is not known.
+    kind : str
+        What it was, such as ``exit``, ``hang`` or ``xid``.
+    ts_ns : int
+        When it happened, ns since the epoch.
+    id : str
+        Its own, by which it is known again.
+    fatal : bool
+        Whether it ended, or held up, what ran there; an XID may be but a warning.
+
+    Examples
+    --------
+    >>> from torchloom_core.plugin import Fault
+    >>> from torchloom_core.testing import view_of
+    >>> fault = Fault(worker="", node="n1", kind="xid", ts_ns=1_700_000_000 * 10**9, id="f1")
+    >>> view = view_of(workers=2, faults=[fault])
+    >>> view.faults_of["n1"] == (fault,), fault.place
+    (True, 'n1')
     """
 
     worker: str

@@ -55,8 +55,30 @@ WorkerState = Literal["standby", "joining", "training", "paused", "draining", "l
 class KnobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A run-time parameter that a worker lets itself be told.
 
-    ``fence`` says how a change must land: ``worker`` knobs are applied by each worker alone,
-    ``run`` knobs by all ranks at the same step or by none.
+    Attributes
+    ----------
+    name : str
+        By which it is changed.
+    kind : str
+        ``float``, ``int``, ``bool`` or ``choice``.
+    fence : str
+        How a change must land: ``worker`` knobs are applied by each worker alone, ``run`` knobs
+        by all ranks at the same step or by none.
+    low, high : float, optional
+        What a number may be at the least and at the most.
+    choices : tuple of str
+        What a ``choice`` may be.
+    unit, doc : str
+        For people.
+
+    Examples
+    --------
+    >>> from torchloom_core.plugin import KnobSpec
+    >>> from torchloom_core.testing import view_of
+    >>> spec = KnobSpec(name="lr", kind="float", low=0.0, high=1.0)
+    >>> view = view_of(workers=1, knob_specs=[spec], knob_values=[{"lr": 0.1}])
+    >>> view.knob_specs["lr"].high, view.knob("lr")
+    (1.0, [0.1])
     """
 
     name: KnobName
