@@ -53,24 +53,12 @@ class ManualClock:
         self._now_ns = start_ns
 
     def now_ns(self) -> int:
-        """Return the time that was last set."""
+        """Return the time that it was moved to."""
         return self._now_ns
-
-    def set_ns(self, now_ns: int) -> None:
-        """Move to ``now_ns``.
-
-        Raises
-        ------
-        ValueError
-            If ``now_ns`` lies in the past.
-        """
-        if now_ns < self._now_ns:
-            raise ValueError(f"need now_ns >= {self._now_ns}, was {now_ns}")
-        self._now_ns = now_ns
 
     def advance_s(self, seconds: float) -> None:
         """Move forward by ``seconds``."""
-        self.set_ns(self._now_ns + round(seconds * SECOND_NS))
+        self._now_ns += round(seconds * SECOND_NS)
 
 
 def moment_text(ts_ns: int) -> str:

@@ -48,10 +48,7 @@ def clock_trap(plugin: type[Any]) -> Iterator[list[str]]:
     traps: dict[Any, Any] = {
         getattr(time, name): trap(f"time.{name}", getattr(time, name)) for name in _FUNCTIONS
     }
-    for cls, clocks in (
-        (datetime.datetime, ("now", "utcnow", "today")),
-        (datetime.date, ("today",)),
-    ):
+    for cls, clocks in _CLASSES:
         body = {
             clock: trap(f"datetime.{cls.__name__}.{clock}", getattr(cls, clock)) for clock in clocks
         }

@@ -46,7 +46,6 @@ class Act:
     ill_since_s: float | None = None
     ill_at: float | None = None
     died_at: float | None = None
-    survivors_step_at_death: int = -1
 
     @property
     def state_dir(self) -> Path:
@@ -114,7 +113,7 @@ class Act:
         ill_s = now - self.ill_since_s
         write_counters(self._counters(sick), symptoms(ill_s))
         if ill_s >= self.scenario.ill_for_s:
-            self.died_at, self.survivors_step_at_death = time.time(), step
+            self.died_at = time.time()
             _kill_tree(self.trainers[sick.group])
 
     # --- processes ---
