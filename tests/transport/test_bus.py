@@ -54,7 +54,7 @@ async def test_a_malformed_ack_does_not_come_again(bus, arrivals, weaver_client)
     await weaver_client.publish(subjects.ack("run", "g0-0", 1), b"{}")
     await arrivals.until(lambda a: a.malformed)
     await bus._link.settle()
-    state = await bus._store._js.consumer_info("TL_REPORT_run", "weaver")
+    state = await bus._streams.context.consumer_info("TL_REPORT_run", "weaver")
     assert state.num_ack_pending == 0
 
 
@@ -93,7 +93,7 @@ async def test_a_receiver_that_raises_gets_an_ack_again_at_the_next_weaver(
         subjects.ack("run", "g0-0", 1), codec.encode(make.ack())
     )
     await soon(tried.wait())
-    state = await bus._store._js.consumer_info("TL_REPORT_run", "weaver")
+    state = await bus._streams.context.consumer_info("TL_REPORT_run", "weaver")
     assert state.num_ack_pending == 1
 
 
@@ -144,7 +144,7 @@ async def test_a_command_sent_twice_is_kept_once(bus, make):
     for _ in range(3):
         await bus.send([make.command()])
     await bus.send([make.command(epoch=2)])
-    stream = await bus._store._js.stream_info("TL_CMD_run")
+    stream = await bus._streams.context.stream_info("TL_CMD_run")
     assert stream.state.messages == 2
 
 
@@ -166,7 +166,7 @@ async def test_recalled_commands_never_reach_their_worker(bus, make, connect_wor
 async def test_what_is_on_file_no_more_is_recalled_all_the_same(bus, make):
     epoch = await bus.claim_epoch()
     await bus.send([make.command(id="c1", worker="g0-0", epoch=epoch)])
-    await bus._store._js.purge_stream("TL_CMD_run")
+    await bus._streams.context.purge_stream("TL_CMD_run")
     await bus.recall("g0-0", ["c1"])
 
 
@@ -213,9 +213,9 @@ async def test_commands_go_to_one_life_and_the_consumer_of_the_life_before_goes(
 
 async def test_what_is_left_of_a_consumer_that_cannot_be_deleted_goes_by_itself(bus):
     await bus.add_workers([("g0-0", 1)])
-    await bus._store._js.delete_consumer("TL_CMD_run", "g0-0_1")
+    await bus._streams.context.delete_consumer("TL_CMD_run", "g0-0_1")
     await bus.add_workers([("g0-0", 2)])
-    (info,) = await bus._store._js.consumers_info("TL_CMD_run")
+    (info,) = await bus._streams.context.consumers_info("TL_CMD_run")
     assert (info.name, info.config.inactive_threshold) == ("g0-0_2", 3600)
 
 
@@ -236,12 +236,12 @@ async def test_a_consumer_that_nobody_asked_for_long_is_made_again_when_its_work
 
 async def test_the_server_is_not_asked_at_each_hello(bus, monkeypatch):
     await bus.add_workers([("g0-0", 1)])
-    monkeypatch.setattr(bus._store, "_js", None)
+    monkeypatch.setattr(bus._streams, "context", None)
     await bus.add_workers([("g0-0", 1)])
 
 
 async def consumers(bus):
-    return {info.name for info in await bus._store._js.consumers_info("TL_CMD_run")}
+    return {info.name for info in await bus._streams.context.consumers_info("TL_CMD_run")}
 
 
 async def test_a_bus_knows_whether_another_weaver_was_there_when_it_connected(
@@ -383,7 +383,7 @@ async def test_reports_are_bounded_by_the_bytes_there_is_room_for(
     url = await own_server(f'jetstream {{ store_dir: "{tmp_path}/js", max_file_store: {room} }}\n')
     for _ in range(2):
         bus = await NatsBus.connect(url, "run")
-        made = (await bus._store._js.stream_info("TL_REPORT_run")).config
+        made = (await bus._streams.context.stream_info("TL_REPORT_run")).config
         assert (made.max_bytes, made.discard) == (most_bytes, "old")
         await bus.close()
 
@@ -395,7 +395,7 @@ async def test_a_server_that_has_less_room_than_before_is_taken_as_it_is(
         config = f'jetstream {{ store_dir: "{tmp_path}/js", max_file_store: {room} }}\n'
         bus = await NatsBus.connect(await own_server(config), "run")
         await bus.send([make.command()])
-        info = await bus._store._js.stream_info("TL_REPORT_run")
+        info = await bus._streams.context.stream_info("TL_REPORT_run")
         assert info.config.max_bytes == 1 << 30
         await bus.close()
 
@@ -453,6 +453,6 @@ async def test_more_workers_than_the_server_allows_a_stream_by_itself_have_a_con
     bus, kill_broker
 ):
     await bus.add_workers([(f"g{number}-0", 1) for number in range(1_001)])
-    state = await bus._store._js.stream_info("TL_CMD_run")
+    state = await bus._streams.context.stream_info("TL_CMD_run")
     assert state.state.consumer_count == 1_001
     await kill_broker()  # it takes long over its own end with so many

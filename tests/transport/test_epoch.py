@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.waiting import eventually, soon
-from torchloom_core.transport import NatsBus, jetstream
+from torchloom_core.transport import NatsBus, state_bucket
 
 
 class Cable:
@@ -78,12 +78,12 @@ async def test_a_claim_that_is_heard_before_the_bucket_has_it_is_not_missed(
     told = asyncio.Queue()
     epoch = await first.claim_epoch()
     await first.on_epoch(told.put_nowait)
-    fresh, stale = first._store.epoch, [epoch]
+    fresh, stale = first._state.epoch, [epoch]
 
     async def late():
         return stale.pop() if stale else await fresh()
 
-    monkeypatch.setattr(first._store, "epoch", late)
+    monkeypatch.setattr(first._state, "epoch", late)
     await second.claim_epoch()
     assert await soon(told.get()) == epoch + 1
 
@@ -91,7 +91,7 @@ async def test_a_claim_that_is_heard_before_the_bucket_has_it_is_not_missed(
 @pytest.mark.parametrize("garbage", [b"soon", b"-1", b"0", b"1_0", b"9" * 18, b"\xff" * 999])
 async def test_a_weaver_takes_an_epoch_that_is_none_for_a_lost_one(bus, garbage, caplog):
     epoch = await bus.claim_epoch()
-    await bus._store._bucket.put("epoch", garbage)
+    await bus._state._bucket.put("epoch", garbage)
     again = await bus.claim_epoch(above=epoch)
     assert again > epoch
     assert await bus.claim_epoch() == again + 1
@@ -101,7 +101,7 @@ async def test_a_weaver_takes_an_epoch_that_is_none_for_a_lost_one(bus, garbage,
 
 
 async def test_an_epoch_is_above_every_one_on_record(bus):
-    await bus._store._bucket.put("epoch", b"7")
+    await bus._state._bucket.put("epoch", b"7")
     assert await bus.claim_epoch(above=9) == 10
     assert await bus.claim_epoch(above=9) == 11
 
@@ -112,7 +112,7 @@ async def test_a_weaver_that_hears_of_an_epoch_that_is_none_goes_on(connect_bus,
     told = asyncio.Queue()
     epoch = await first.claim_epoch()
     await first.on_epoch(told.put_nowait)
-    await first._store._bucket.put("epoch", b"soon")
+    await first._state._bucket.put("epoch", b"soon")
     await logged.eventually(bool)
     assert told.empty()
     newest = await second.claim_epoch(above=epoch)
@@ -121,8 +121,8 @@ async def test_a_weaver_that_hears_of_an_epoch_that_is_none_goes_on(connect_bus,
 
 async def test_the_first_epoch_after_a_lost_state_is_above_every_one_of_it(bus, monkeypatch):
     now_s = 1_800_000_000.0
-    monkeypatch.setattr(jetstream, "time", SimpleNamespace(time=lambda: now_s))
+    monkeypatch.setattr(state_bucket, "time", SimpleNamespace(time=lambda: now_s))
     lost = [await bus.claim_epoch() for _ in range(5)]
-    await bus._store._js.purge_stream("KV_TL_run")
+    await bus._streams.context.purge_stream("KV_TL_run")
     now_s += len(lost)  # a Weaver takes longer than a second to come and go
     assert await bus.claim_epoch() > max(lost)

@@ -165,7 +165,7 @@ async def test_of_one_workers_reports_the_oldest_go_and_anothers_stay(
         for _ in range(count):
             hello = codec.encode(make.hello())
             await worker.client.jetstream().publish(subjects.event("run", name, 1), hello)
-    info = await bus._store._js.stream_info("TL_REPORT_run", subjects_filter=">")
+    info = await bus._streams.context.stream_info("TL_REPORT_run", subjects_filter=">")
     assert info.state.subjects == {"tl.evt.run.g0-0.1": 5, "tl.evt.run.g1-0.1": 2}
 
 

@@ -170,7 +170,7 @@ async def heard(bus):
 
     await bus.serve({verb: note(verb) for verb in ("status", "actions.stop")})
     await bus.serve_join(join)
-    await bus._store._bucket.put("epoch", b"7")
+    await bus._state._bucket.put("epoch", b"7")
     return heard
 
 
@@ -244,8 +244,8 @@ async def test_no_answer_to_a_person_is_anybodys_question(connect_person, bus, a
 
 
 async def nothing_was_written(bus, heard):
-    assert await bus._store.get("epoch") == b"7"
-    stream = await bus._store._js.stream_info("TL_CMD_run")
+    assert await bus._state.get("epoch") == b"7"
+    stream = await bus._streams.context.stream_info("TL_CMD_run")
     assert stream.state.messages == 0
     assert not heard
 
@@ -260,7 +260,7 @@ async def test_nobody_acknowledges_for_another(
     pull = b'{"batch": 1, "no_wait": true}'
     assert await threadlet.is_denied(threadlet.client.publish(PULL, pull, reply=theirs))
     assert await alice.is_denied(alice.client.publish(missing, b"", reply=theirs))
-    consumer = await bus._store._js.consumer_info("TL_CMD_run", f"{OTHER}_1")
+    consumer = await bus._streams.context.consumer_info("TL_CMD_run", f"{OTHER}_1")
     assert consumer.num_ack_pending == 1
 
 
@@ -289,7 +289,7 @@ async def test_a_threadlet_cannot_divert_its_commands_to_another(threadlet, bus,
     await bus.send([make.command()])
     await bus.send([make.command(id="c2")])
     assert codec.decode_command((await threadlet.pull()).data).worker == MINE
-    stream = await bus._store._js.stream_info("TL_CMD_run")
+    stream = await bus._streams.context.stream_info("TL_CMD_run")
     assert stream.state.messages == 2
 
 
@@ -397,7 +397,7 @@ async def test_a_person_hears_what_is_said_on_the_run(connect_person, connect_wo
 
 
 async def test_a_person_reads_keys_as_a_plain_client_does(connect_person, bus):
-    await bus._store._bucket.put("knob.lr", b"0.1")
+    await bus._state._bucket.put("knob.lr", b"0.1")
     alice = await connect_person("alice")
     key_value = await alice.client.jetstream().key_value("TL_run")
     assert (await key_value.get("knob.lr")).value == b"0.1"

@@ -28,7 +28,7 @@ async def test_commands_acks_and_keys_survive_the_kill_of_the_broker(
     await bus.send([make.command()])
     await bus.store({"plan.p1": b"before"})
     await restart()
-    assert await bus._store.items("0") == {"plan.p1": b"before"}
+    assert await bus._state.items("0") == {"plan.p1": b"before"}
     message = await worker.pull()
     assert codec.decode_command(message.data).id == "c1"
     await message.ack_sync()
@@ -54,8 +54,8 @@ async def test_the_state_is_read_whole_though_the_servers_answers_overtake_it(bu
         )
 
     monkeypatch.setattr(client, "_process_msg", late)
-    assert await bus._store.items("0") == entries
-    assert {key for key in await bus._store._keys() if key.startswith("0.")} == {
+    assert await bus._state.items("0") == entries
+    assert {key for key in await bus._state._keys() if key.startswith("0.")} == {
         f"0.{key}" for key in [*entries, "plan.gone"]
     }
 
@@ -83,14 +83,14 @@ async def test_writes_begun_while_the_broker_is_away_land_once(
     writes = [
         asyncio.create_task(bus.send([make.command()])),
         asyncio.create_task(bus.store({"plan.p1": b"1", "plan.p2": b"2"})),
-        asyncio.create_task(bus._store.claim_epoch()),
+        asyncio.create_task(bus._state.claim_epoch()),
     ]
     await asyncio.sleep(0)
     await broker.start()
     await asyncio.gather(*writes)
-    stream = await bus._store._js.stream_info("TL_CMD_run")
+    stream = await bus._streams.context.stream_info("TL_CMD_run")
     assert stream.state.messages == 1
-    assert await bus._store.items("0") == {"plan.p1": b"1", "plan.p2": b"2"}
+    assert await bus._state.items("0") == {"plan.p1": b"1", "plan.p2": b"2"}
 
 
 async def test_an_ack_sent_while_the_weaver_reconnects_is_received(
@@ -121,7 +121,7 @@ async def test_a_graceful_stop_of_the_broker_is_survived_too(bus, broker):
     await broker.stop()
     await broker.start()
     await bus.store({"plan.p1": b"after"})
-    assert await bus._store.items("0") == {"plan.p1": b"after"}
+    assert await bus._state.items("0") == {"plan.p1": b"after"}
 
 
 async def test_a_broker_that_stays_away_is_one_clear_line(

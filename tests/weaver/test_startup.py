@@ -180,7 +180,7 @@ async def test_of_two_that_start_at_once_the_later_goes_on(start, monkeypatch):
     async def late(self):
         if not overtaken:
             overtaken.append(self._epoch)
-            await self._store._bucket.put("whole", str(self._epoch - 1).encode())
+            await self._state._bucket.put("whole", str(self._epoch - 1).encode())
         await take_over(self)
 
     monkeypatch.setattr(NatsBus, "take_over", late)

@@ -1,4 +1,4 @@
-"""What the config says of plugins, beyond their own options; :mod:`.plugins` asks."""
+"""What the config says of plugins, beyond their own options; :mod:`.activation` asks."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -27,8 +27,9 @@ from torchloom_core.plain_text import plain_line
 from torchloom_core.transport import operator
 from torchloom_core.transport.connection import Admits, Connection
 from torchloom_core.transport.inbound import Inlet, Malformed, Receive
-from torchloom_core.transport.jetstream import EPOCH_KEY, JetStream, Left
+from torchloom_core.transport.jetstream import JetStream
 from torchloom_core.transport.quota import Quota, Turns
+from torchloom_core.transport.state_bucket import EPOCH_KEY, Left, StateBucket
 from torchloom_core.wire import subjects
 from torchloom_core.wire.codec import decode_join_request, encode
 from torchloom_core.wire.messages import Command, Hold, JoinReply, JoinRequest, RollCall
@@ -55,7 +56,8 @@ class NatsBus:
         self,
         link: Connection,
         another: Callable[..., Awaitable[Connection]],
-        store: JetStream,
+        streams: JetStream,
+        state: StateBucket,
         run: str,
         clock: Clock,
     ) -> None:
@@ -64,7 +66,8 @@ class NatsBus:
         self._doors: list[Connection] = []
         self._services: list[Service] = []
         self._turns = Turns()
-        self._store = store
+        self._streams = streams
+        self._state = state
         self._run = run
         self._clock = clock
         self._inlet: Inlet | None = None
@@ -101,14 +104,16 @@ class NatsBus:
             patience_s=patience_s,
         )
         link = await another()
-        store = JetStream(link, run)
+        streams = JetStream(link, run)
+        state = StateBucket(link, run, streams)
         try:
-            await store.check(url)
-            await store.make(_reports(run))
+            await streams.check(url)
+            await streams.make(_reports(run))
+            await state.make()
         except BrokerError:
             await link.close()
             raise
-        return cls(link, another, store, run, clock or SystemClock())
+        return cls(link, another, streams, state, run, clock or SystemClock())
 
     @property
     def is_connected(self) -> bool:
@@ -118,7 +123,7 @@ class NatsBus:
     @property
     def others_there(self) -> bool:
         """Whether another Weaver of the run was there when this one connected."""
-        return self._store.others_there
+        return self._streams.others_there
 
     @property
     def malformed(self) -> int:
@@ -148,14 +153,14 @@ class NatsBus:
         ``lives`` are pairs of worker and incarnation.
         """
         for start in range(0, len(lives), _AT_ONCE):
-            at_once = itertools.starmap(self._store.add_worker, lives[start : start + _AT_ONCE])
+            at_once = itertools.starmap(self._streams.add_worker, lives[start : start + _AT_ONCE])
             for error in await asyncio.gather(*at_once, return_exceptions=True):
                 if error is not None:
                     raise error
 
     async def send(self, commands: Sequence[Command]) -> None:
         """Put commands on file for their workers; one sent again is there only once."""
-        await self._store.send(
+        await self._streams.send(
             [
                 (
                     subjects.command(self._run, c.worker, c.incarnation),
@@ -171,7 +176,7 @@ class NatsBus:
 
         For one that an earlier Weaver sent, all that was sent to the worker before goes.
         """
-        await self._store.recall(worker, [f"{command}:{self._epoch}" for command in commands])
+        await self._streams.recall(worker, [f"{command}:{self._epoch}" for command in commands])
 
     async def roll_call(self, epoch: int, workers: Sequence[str] = ()) -> None:
         """Ask these workers to say hello, or every one."""
@@ -199,19 +204,19 @@ class NatsBus:
 
     async def left(self) -> Left:
         """Return the state that the last Weaver left."""
-        return await self._store.left()
+        return await self._state.left()
 
     async def store(self, entries: Mapping[str, bytes | None]) -> None:
         """Store entries of this epoch's state, in order; None takes one away."""
-        await self._store.write(self._epoch, entries)
+        await self._state.write(self._epoch, entries)
 
     async def take_over(self) -> None:
-        """Say that this epoch's entries are all there is; raises as :meth:`JetStream.take_over`."""
-        await self._store.take_over(self._epoch)
+        """Say that this epoch's entries are all; raises as :meth:`StateBucket.take_over`."""
+        await self._state.take_over(self._epoch)
 
     async def claim_epoch(self, above: int = 0) -> int:
         """Become the run's Weaver: raise the epoch, past ``above`` at least, and return it."""
-        self._epoch = await self._store.claim_epoch(above)
+        self._epoch = await self._state.claim_epoch(above)
         return self._epoch
 
     async def on_epoch(self, callback: Callable[[int], None]) -> None:
@@ -329,7 +334,7 @@ class NatsBus:
     async def _look_at_epoch(self) -> None:
         if self._superseded is None or not self._epoch:
             return
-        newest = await self._store.epoch()
+        newest = await self._state.epoch()
         if newest > self._epoch and self._superseded is not None:
             callback, self._superseded = self._superseded, None
             callback(newest)

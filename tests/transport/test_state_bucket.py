@@ -3,7 +3,7 @@
 import pytest
 
 from torchloom_core.errors import BrokerError, OvertakenError, RefusedByBrokerError, StateError
-from torchloom_core.transport.jetstream import WHOLE_KEY
+from torchloom_core.transport.state_bucket import WHOLE_KEY
 from torchloom_core.wire.codec import MAX_MESSAGE_BYTES
 
 
@@ -81,7 +81,7 @@ async def test_a_take_over_cut_short_leaves_the_state_of_the_weaver_before(weave
     assert await third.left() == (epoch, {"plan.p1": b"1"})
     await third.store({"plan.p1": b"1"})
     await third.take_over()
-    assert sorted(await third._store._keys()) == [f"{newest}.plan.p1", "epoch", "whole"]
+    assert sorted(await third._state._keys()) == [f"{newest}.plan.p1", "epoch", "whole"]
 
 
 async def test_of_two_that_take_over_at_once_one_is_told(weavers):
@@ -111,7 +111,7 @@ async def test_to_take_over_twice_changes_nothing(weavers):
     bus, _ = await weavers()
     await bus.left()
     await bus.take_over()
-    bus._store._whole_revision = 0  # as if the answer to the first had been lost
+    bus._state._whole_revision = 0  # as if the answer to the first had been lost
     await bus.take_over()
 
 
@@ -123,7 +123,7 @@ async def test_an_entry_that_the_server_will_never_take_is_one_clear_line(weaver
 
 async def test_a_garbled_name_of_the_whole_state_is_one_clear_line(weavers):
     bus, _ = await weavers()
-    await bus._store._bucket.put(WHOLE_KEY, b"\xff" * 1000)
+    await bus._state._bucket.put(WHOLE_KEY, b"\xff" * 1000)
     with pytest.raises(BrokerError, match=r"key whole: need a whole number, was b'\\xff") as said:
         await bus.left()
     assert len(str(said.value)) < 200
