@@ -24,7 +24,7 @@ def test_stand_bys_and_wishes_end_with_the_loop_of_the_last_worker(start_run, un
     until(lambda: all(_waits(run.worker(name)) for name in ("s-0", "t-0")))
     assert run.torchloom("drain", "t").stdout.endswith("done: t drained\n")
     assert spare.process.wait(DEADLINE_S) == 0
-    trainer = run.start_light("g0", "--step-s", "0.02", "--steps", "400")
+    trainer = run.start_light("g0", "--step-s", "0.02", "--end-when-set")
     run.training("g0")
     assert run.ask("knob.set", {"knob": "x", "value": 2.0})["ok"]
     assert trainer.process.wait(DEADLINE_S) == 0

@@ -50,6 +50,7 @@ class WeaversPart:
         self.telemetry = []
         self.unwanted = ""
         self._news = asyncio.Event()
+        self._catching_up = None
 
     async def start(self):
         self.client = await nats.connect(
@@ -58,6 +59,7 @@ class WeaversPart:
             max_reconnect_attempts=-1,
             reconnect_time_wait=0.1,
             error_cb=self._ignore,
+            reconnected_cb=self._reconnected,
         )
         self.js = self.client.jetstream()
         for name, subject in (
@@ -80,6 +82,8 @@ class WeaversPart:
         await settle(self.client)
 
     async def close(self):
+        if self._catching_up is not None:
+            self._catching_up.cancel()
         await self.client.close()
 
     async def _ignore(self, error):
@@ -91,6 +95,22 @@ class WeaversPart:
             self._news.set()
 
         await self.client.subscribe(subject, cb=take)
+
+    async def _reconnected(self):
+        self._catching_up = asyncio.create_task(eventually(self._is_caught_up))
+
+    async def _is_caught_up(self):
+        """Take from the stream the acks that came while this connection was away."""
+        stream = subjects.report_stream(RUN)
+        try:
+            state = (await self.js.stream_info(stream)).state
+            for place in range(state.first_seq, state.last_seq + 1) if state.messages else ():
+                ack = decode_ack((await self.js.get_msg(stream, place)).data)
+                if ack not in self.acks:
+                    self.acks.append(ack)
+        except nats.errors.Error:
+            return False
+        return True
 
     async def until(self, what):
         """Return ``what()`` once it is true; asked again whenever something is heard."""
@@ -143,7 +163,7 @@ class WeaversPart:
         )
         return hello
 
-    async def send(self, hello, deed, command_id="c1", *, epoch=1, ttl_s=60.0, **fields):
+    async def send(self, hello, deed, command_id="c1", *, epoch=1, ttl_s=DEADLINE_S, **fields):
         """Put a command on file."""
         command = Command(
             id=command_id,

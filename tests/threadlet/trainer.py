@@ -18,6 +18,7 @@ def main():
     parser.add_argument("--hang-at", type=int, default=-1)
     parser.add_argument("--crash-at", type=int, default=-1)
     parser.add_argument("--kill-at", type=int, default=-1)
+    parser.add_argument("--end-when-set", action="store_true", help="once x has been set")
     parser.add_argument("--go-on", action="store_true", help="also when drained")
     options = parser.parse_args()
 
@@ -53,6 +54,8 @@ def main():
             if not loom.step(step, loss=1.0 / (step + 1)) and not options.go_on:
                 break
             write(event="step", step=step)
+            if options.end_when_set and values["x"] != 1.0:
+                break
         write(event="end", state=loom.state)
 
 
