@@ -191,3 +191,22 @@ def test_a_forecast_that_is_needed_and_nobody_makes_is_answered_with_the_nearest
         "torchloom.toml: policies.mine: need predictor 'trned' under [predictors]; did you mean "
         "trend?"
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "problem"),
+    [
+        ("predictors", ("trend",), "need a NeedForecast for each in needs, was an attribute pred"),
+        ("needs_skill", True, "need a NeedForecast with skilled=True in needs, was an attribute"),
+        ("fault_memory_s", 9.0, "need a NeedFaults in needs, was an attribute fault_memory_s"),
+    ],
+)
+def test_what_belongs_into_the_needs_is_not_heard_elsewhere_and_said_so(name, value, problem):
+    (failure,) = start(plugin(**{name: value})).failed
+    assert failure.detail.startswith(f"policy mine: {problem}")
+
+
+@pytest.mark.parametrize("needs", ["", "loss", [Need(str(n)) for n in range(10_001)]])
+def test_needs_are_a_bounded_sequence_and_no_text(needs):
+    (failure,) = start(plugin(needs)).failed
+    assert failure.detail.startswith("policy mine: need a")

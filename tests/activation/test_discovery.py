@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from torchloom_core.activation.discovery import PluginInfo, discover
+from torchloom_core.activation.activation import activate
+from torchloom_core.activation.discovery import ENTRY_POINT_GROUP, PluginInfo, discover
+from torchloom_core.config.schema import Config
 
 HEAD = """
 from collections.abc import Iterable
@@ -169,6 +171,17 @@ def test_of_two_with_one_name_the_first_entry_point_keeps_it(install):
     kept, refused = discover([second, first])
     assert (kept.entry_point, kept.problem) == ("a_first", "")
     assert refused.problem == "the name is taken by entry point a_first (unknown)"
+
+
+def test_nobody_takes_a_name_from_what_comes_with_torchloom(install):
+    foreign = install(registered(policy().replace("mine", "straggler")), "a_first")
+    infos = discover([foreign, *importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)])
+    kept, refused = (info for info in infos if info.name == "straggler")
+    assert (kept.package, kept.problem) == ("torchloom", "")
+    assert refused.problem == "the name is taken by entry point straggler (torchloom)"
+    config = Config(policies={"straggler": {}})
+    (remark,) = activate(config, infos, "torchloom.toml").remarks
+    assert remark.startswith("policy straggler is that of torchloom (straggler): unknown (a_first)")
 
 
 def test_a_broken_plugin_takes_no_name_away(install):

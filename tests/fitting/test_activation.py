@@ -180,3 +180,12 @@ def test_a_predictor_may_have_no_option_called_model():
     assert contract_problem("predictor", Taken) == (
         "need Options without a field called model, which names a fitted model"
     )
+
+
+def test_a_model_that_is_shown_other_samples_than_it_was_fitted_on_is_told_of(folder):
+    text = f"[predictors.heat]\nmodel = '{folder}/heat.tlmodel'\n"
+    assert start(f"[weaver]\ntick_s = 43_200.0\n{text}").remarks == ()
+    assert start(text).remarks == (
+        "predictor heat: its model was fitted with a sample every 43200 s, and is shown one every "
+        "1 s here",
+    )

@@ -11,13 +11,13 @@ from tests.kernel.inputs import acks, scripts
 from tests.kernel.runs import START_NS, Calls, active, make_kernel, proposal
 from torchloom_core.kernel.kernel import Kernel
 from torchloom_core.kernel.plugins.guard import OVERRAN, RecordedGuard
-from torchloom_core.plugin import FleetView, Need
+from torchloom_core.plugin import FleetView, Need, NeedForecast
 from torchloom_core.wire.actions import ChangeKnob, DrainGroup, Migrate, SaveCheckpoint
 from torchloom_core.wire.codec import encode
 from torchloom_core.wire.events import Recovered, Tick
 from torchloom_core.wire.messages import FINAL_STATUSES, Ack
 
-NEEDS = [Need("heat", 3.0), Need("loss")]
+NEEDS = [Need("heat", 3.0), Need("loss"), NeedForecast("oracle")]
 
 
 class Oracle:

@@ -24,14 +24,14 @@ from tests.kernel.runs import (
     telemetry,
 )
 from torchloom_core.kernel.plugins.host import MAX_PROPOSALS
-from torchloom_core.plugin import FleetView, Need
+from torchloom_core.plugin import FleetView, Need, NeedForecast
 from torchloom_core.weaver.deadline_guard import DeadlineGuard
 from torchloom_core.wire.actions import Alert, ChangeKnob, DrainGroup, Migrate
 from torchloom_core.wire.codec import encode
 from torchloom_core.wire.events import Forecast, Output, PolicyFailed, Proposal, Proposed
 
 CONFIG = "[arbiter]\nmin_groups = 0\nmax_in_motion_share = 1.0\ncooldown_s = 2"
-NEEDS = (Need("heat", 3.0),)
+NEEDS = (Need("heat", 3.0), NeedForecast("oracle"))
 
 
 class UnprintableError(Exception):

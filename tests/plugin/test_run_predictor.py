@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from torchloom_core.learning.fitted import FittedPredictor
 from torchloom_core.plugin import FleetView, Hazard
 from torchloom_core.plugin.forecasting import run_predictor
 from torchloom_core.testing import view_of
@@ -87,3 +88,10 @@ def test_a_horizon_that_is_none_any_more_is_garbage():
 @pytest.mark.parametrize("probability", [[[1.0], [1.0, 2.0]], "often"])
 def test_probabilities_that_are_no_array_are_a_failure(probability):
     assert isinstance(run(Hazard(probability=probability)), PredictorFailed)
+
+
+def test_an_error_is_placed_in_the_authors_file_also_where_a_model_is_wrapped_around():
+    wrapped = FittedPredictor(Predictor(ValueError("no")))
+    told = run_predictor("f1", "mine", wrapped, view_of(workers=3), lambda: 0.25)
+    assert isinstance(told, PredictorFailed)
+    assert told.detail.startswith("ValueError: no (test_run_predictor.py:")

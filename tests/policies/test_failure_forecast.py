@@ -27,7 +27,7 @@ def fleet(hazard, forecast_id="f1", why=None, **view):
     )
     view = {"workers": 6, "group": GROUPS, "state": STATES, "costs": COSTS, **view}
     metrics = {"unsaved_work_s": np.full(len(view["group"]), view.pop("unsaved_work_s", np.nan))}
-    return view_of(metrics, forecasts=[forecast], **view)
+    return view_of(metrics, forecasts=[forecast], predictors=["ewma"], **view)
 
 
 def ways_out(judge, view):

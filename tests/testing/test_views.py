@@ -69,6 +69,15 @@ def test_forecasts_are_found_by_their_predictor():
     np.testing.assert_array_equal(view.hazard("trend"), [NAN, 0.5])
 
 
+def test_a_forecast_that_nobody_declared_is_an_error_that_names_it():
+    view = view_of(workers=1, predictors=["trend"])
+    assert view.forecast("trend") is None
+    np.testing.assert_array_equal(view.hazard("trend"), [NAN])
+    for read in (view.forecast, view.hazard):
+        with pytest.raises(KeyError, match="trnd: need a NeedForecast of it in needs"):
+            read("trnd")
+
+
 def test_two_stories_with_the_same_seed_are_equal_and_all_windows_fit():
     needs = [Need("loss", 3600.0), Need("loss", 60.0), Need("step_time_s")]
     one, other = story(needs, seed=3), story(needs, seed=3)

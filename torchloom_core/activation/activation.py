@@ -1,6 +1,5 @@
 """Build the plugins that the config names; what cannot be built is set aside with one line."""
 
-import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -11,12 +10,16 @@ from torchloom_core.config.schema import Config, PolicySwitch
 from torchloom_core.errors import ConfigError, ModelError, PluginError
 from torchloom_core.kernel.plugins.host import ActivePlugins, ActivePolicy
 from torchloom_core.plugin.api import Predictor
-from torchloom_core.plugin.contract import MODEL, Kind, needs_problem, pace_problem
+from torchloom_core.plugin.contract import (
+    MODEL,
+    Kind,
+    misplaced_problem,
+    needs_problem,
+    pace_problem,
+)
 from torchloom_core.plugin.foreign import one_line
 from torchloom_core.suggest import nearest
 from torchloom_core.wire.events import PolicyFailed, PredictorFailed
-
-log = logging.getLogger(__name__)
 
 
 def activate(
@@ -41,15 +44,14 @@ def activate(
     """
     known = list(infos)
     place = Place(source, text)
-    tick_s = config.weaver.tick_s
+    builder = _Builder(known, place, config.weaver.tick_s)
     policies: list[ActivePolicy] = []
     predictors: dict[str, Predictor] = {}
     failed: list[PolicyFailed | PredictorFailed] = []
-    versions: dict[str, str] = {}
     for name, settings in config.policies.items():
         try:
             options = {key: value for key, value in settings.items() if key != "mode"}
-            policy = _build("policy", name, options, known, place, versions, tick_s)
+            policy = builder.build("policy", name, options)
         except PluginError as error:
             failed.append(PolicyFailed(policy=name, rule="cannot_start", detail=str(error)))
         else:
@@ -64,7 +66,7 @@ def activate(
             policies.append(ActivePolicy(name, policy, mode.mode))
     for name, settings in config.predictors.items():
         try:
-            predictors[name] = _build("predictor", name, settings, known, place, versions, tick_s)
+            predictors[name] = builder.build("predictor", name, settings)
         except PluginError as error:
             failed.append(PredictorFailed(predictor=name, rule="cannot_start", detail=str(error)))
     for active in policies:
@@ -76,50 +78,70 @@ def activate(
             raise ConfigError(
                 f"{at}: no policy is called {pair.policy!r}{nearest(pair.policy, names)}"
             )
-    for failure in failed:
-        log.warning("plugin quarantined: %s", failure.detail)
-    return ActivePlugins(tuple(policies), predictors, tuple(failed), versions)
+    return ActivePlugins(
+        tuple(policies), predictors, tuple(failed), builder.versions, tuple(builder.remarks)
+    )
 
 
-def _build(
-    kind: Kind,
-    name: str,
-    settings: Mapping[str, Any],
-    infos: list[PluginInfo],
-    place: Place,
-    versions: dict[str, str],
-    tick_s: float,
-) -> Any:
-    section = "policies" if kind == "policy" else "predictors"
-    matches = [i for i in infos if i.name == name and i.kind in (kind, None)]
-    info = next((i for i in matches if not i.problem), matches[0] if matches else None)
-    if info is None:
-        names = {i.name for i in infos if i.kind == kind and not i.problem}
-        text = f"{place.of(section, name)}: no {kind} has this name{nearest(name, names)}"
-        broken = [i.entry_point for i in infos if i.kind is None]
-        if broken:
-            text = f"{text}; could not be loaded: {', '.join(broken)}"
-        raise ConfigError(text)
-    if info.problem or info.cls is None:
-        raise PluginError(f"{kind} {name} (entry point {info.entry_point}): {info.problem}")
-    version = f"{info.package} {info.version}"
-    try:
-        if kind == "predictor" and MODEL in settings:
-            plugin, digest = fitted(info.cls, settings, place)
-            version = f"{version}, model {digest[:12]}"
-        else:
-            options = convert(
-                dict(settings), info.cls.Options, place.source, f"{section}.{name}", place.text
+class _Builder:
+    """Builds plugins one by one, and notes their versions and what to tell people."""
+
+    def __init__(self, infos: list[PluginInfo], place: Place, tick_s: float) -> None:
+        self._infos = infos
+        self._place = place
+        self._tick_s = tick_s
+        self.versions: dict[str, str] = {}
+        self.remarks: list[str] = []
+
+    def build(self, kind: Kind, name: str, settings: Mapping[str, Any]) -> Any:
+        """Return the plugin; raises PluginError where it is broken, ConfigError as activate."""
+        section = "policies" if kind == "policy" else "predictors"
+        matches = [i for i in self._infos if i.name == name and i.kind in (kind, None)]
+        info = next((i for i in matches if not i.problem), matches[0] if matches else None)
+        if info is None:
+            names = {i.name for i in self._infos if i.kind == kind and not i.problem}
+            text = f"{self._place.of(section, name)}: no {kind} has this name{nearest(name, names)}"
+            broken = [i.entry_point for i in self._infos if i.kind is None]
+            if broken:
+                text = f"{text}; could not be loaded: {', '.join(broken)}"
+            raise ConfigError(text)
+        if info.problem or info.cls is None:
+            raise PluginError(f"{kind} {name} (entry point {info.entry_point}): {info.problem}")
+        self.remarks += [
+            f"{kind} {name} is that of {info.package} ({info.entry_point}): "
+            f"{other.package} ({other.entry_point}) brings one of that name, too"
+            for other in matches
+            if other is not info and other.kind == kind
+        ]
+        version = f"{info.package} {info.version}"
+        try:
+            if kind == "predictor" and MODEL in settings:
+                plugin, model = fitted(info.cls, settings, self._place)
+                version = f"{version}, model {model.digest[:12]}"
+                if model.info.tick_s != self._tick_s:
+                    self.remarks.append(
+                        f"predictor {name}: its model was fitted with a sample every "
+                        f"{model.info.tick_s:g} s, and is shown one every {self._tick_s:g} s here"
+                    )
+            else:
+                options = convert(
+                    dict(settings),
+                    info.cls.Options,
+                    self._place.source,
+                    f"{section}.{name}",
+                    self._place.text,
+                )
+                plugin = info.cls(options)
+            problem = misplaced_problem(kind, plugin) or needs_problem(
+                kind, getattr(plugin, "needs", None), self._tick_s
             )
-            plugin = info.cls(options)
-        problem = needs_problem(kind, plugin.needs, tick_s)
-        if kind == "predictor":
-            problem = problem or pace_problem(plugin)
-    except (ConfigError, ModelError, KeyboardInterrupt):
-        raise
-    except BaseException as error:
-        raise PluginError(f"{kind} {name}: cannot be built: {one_line(error)}") from error
-    if problem:
-        raise PluginError(f"{kind} {name}: {problem}")
-    versions[name] = version
-    return plugin
+            if kind == "predictor":
+                problem = problem or pace_problem(plugin)
+        except (ConfigError, ModelError, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            raise PluginError(f"{kind} {name}: cannot be built: {one_line(error)}") from error
+        if problem:
+            raise PluginError(f"{kind} {name}: {problem}")
+        self.versions[name] = version
+        return plugin

@@ -70,13 +70,13 @@ def discover(
 ) -> list[PluginInfo]:
     """Load every installed plugin and return what each brought, sorted by entry point.
 
-    Of two that share a name the one from the entry point that sorts first keeps it.
+    Of two that share a name ours keeps it, or else the one from the entry point that sorts first.
     """
     if entry_points is None:
         entry_points = importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)
     found: list[PluginInfo] = []
     taken: dict[tuple[Kind, str], str] = {}
-    for entry_point in sorted(entry_points, key=lambda e: (e.name, e.value)):
+    for entry_point in sorted(entry_points, key=_precedence):
         for info in _load(entry_point):
             key = (info.kind, info.name) if info.kind else None
             if key is None or info.problem:
@@ -88,6 +88,11 @@ def discover(
                 taken[key] = f"{info.entry_point} ({info.package})"
                 found.append(info)
     return found
+
+
+def _precedence(entry_point: importlib.metadata.EntryPoint) -> tuple[bool, str, str]:
+    ours = entry_point.dist is not None and entry_point.dist.name == PROJECT
+    return not ours, entry_point.name, entry_point.value
 
 
 def _load(entry_point: importlib.metadata.EntryPoint) -> list[PluginInfo]:

@@ -1,5 +1,6 @@
 """What the config says of plugins, beyond their own options; :mod:`.activation` asks."""
 
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,6 +10,7 @@ from torchloom_core.config.loading import convert
 from torchloom_core.config.schema import Config, ModelSwitch
 from torchloom_core.errors import ConfigError
 from torchloom_core.learning.fitted import FittedPredictor, load_fitted
+from torchloom_core.learning.model import Model
 from torchloom_core.plugin.api import Policy, Predictor
 from torchloom_core.plugin.contract import MODEL
 from torchloom_core.plugin.needs import forecasts_read
@@ -24,6 +26,15 @@ class Place(NamedTuple):
     def of(self, *path: str | int) -> str:
         """Return file, line and dotted key."""
         return faults.place(self.source, self.text, path)
+
+    def has(self, *path: str) -> bool:
+        """Say whether the file has a table of this name."""
+        table: Any = tomllib.loads(self.text)
+        for key in path:
+            if key not in table:
+                return False
+            table = table[key]
+        return True
 
 
 def check_predictors(policy: Policy, name: str, config: Config, place: Place) -> None:
@@ -48,8 +59,8 @@ def check_skill(
         predictor = predictors.get(need.predictor)
         card = predictor.card if isinstance(predictor, FittedPredictor) else None
         if need.skilled and card is not None and not card.skill:
-            # Without its text nobody knows whether a config file has a table of this policy.
-            where = place.of("policies", name) if place.text else f"policy {name}"
+            known = place.has("policies", name)
+            where = place.of("policies", name) if known else f"policy {name}"
             raise ConfigError(
                 f"{where}: need a predictor with skill{_overrule(policy, name)}, was "
                 f"{config.predictors[need.predictor][MODEL]}: {card.sentence}"
@@ -65,8 +76,8 @@ def _overrule(policy: Policy, name: str) -> str:
     )
 
 
-def fitted(cls: type[Any], settings: Mapping[str, Any], place: Place) -> tuple[Predictor, str]:
-    """Return the fitted model that the settings name, and its digest.
+def fitted(cls: type[Any], settings: Mapping[str, Any], place: Place) -> tuple[Predictor, Model]:
+    """Return the predictor with what the settings' model has learned, and the model.
 
     Raises
     ------
@@ -77,5 +88,4 @@ def fitted(cls: type[Any], settings: Mapping[str, Any], place: Place) -> tuple[P
     """
     name = f"predictors.{cls.name}"
     switch = convert(dict(settings), ModelSwitch, place.source, name, place.text)
-    predictor, model = load_fitted(Path(switch.model), cls, every_s=switch.every_s)
-    return predictor, model.digest
+    return load_fitted(Path(switch.model), cls, every_s=switch.every_s)

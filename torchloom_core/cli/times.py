@@ -1,5 +1,6 @@
 """Lengths of time and moments of a trace as a person types them."""
 
+import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,29 +16,44 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LONGEST = timedelta(seconds=1e9)
 
 
+_LENGTH = re.compile(r"(\d+(\.\d*)?(s|m|h|d|w))+")
+"""Cyclopts knows months and years as well, which are of no certain length."""
+
+
+def _length(text: str) -> timedelta | None:
+    """Return how long ``text`` says, or None if it says no length of at most about 30 years."""
+    units = text.lower().replace("min", "m")  # to cyclopts 15M is months
+    if not _LENGTH.fullmatch(units):
+        return None
+    try:
+        length: timedelta = convert(timedelta, [units])
+    except (CycloptsError, OverflowError):
+        return None
+    return length if length <= _LONGEST else None
+
+
 def _duration(_: Any, tokens: Sequence[Token]) -> timedelta:
     (told,) = tokens
-    try:
-        # To cyclopts 15M is months; whoever types it here means minutes.
-        duration: timedelta = convert(timedelta, [told.value.lower().replace("min", "m")])
-    except (CycloptsError, OverflowError):
-        duration = timedelta(0)
-    if not timedelta(0) < duration <= _LONGEST:
+    length = _length(told.value)
+    if not length:
         raise ConfigError(
             f"{told.keyword}: need a duration such as 30s, 15min or 2d, at most {_LONGEST.days}d, "
             f"was {told.value!r}"
         )
-    return duration
+    return length
 
 
-def _moment(type_: Any, tokens: Sequence[Token]) -> datetime | timedelta:
+def _moment(_: Any, tokens: Sequence[Token]) -> datetime | timedelta:
     (told,) = tokens
+    length = _length(told.value)
+    if length is not None:
+        return length
     try:
-        moment: datetime | timedelta = convert(type_, [told.value])
-    except CycloptsError:
+        moment: datetime = convert(datetime, [told.value])
+    except (CycloptsError, OverflowError):
         raise ConfigError(
-            f"{told.keyword}: need a date such as 2024-06-30, or days such as 30d, "
-            f"was {told.value!r}"
+            f"{told.keyword}: need a date such as 2024-06-30, or a time since the trace's start "
+            f"such as 30d, was {told.value!r}"
         ) from None
     return moment
 

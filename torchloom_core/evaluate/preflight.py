@@ -2,6 +2,7 @@
 
 import logging
 import math
+from pathlib import Path
 
 from msgspec.structs import replace
 
@@ -57,7 +58,13 @@ def built(arms: list[Arm], config: Config, source: str) -> list[ActivePlugins]:
     every = (
         replace(ticking(config), policies=arm.policies, predictors=arm.predictors) for arm in arms
     )
-    return [activate(own, installed(), source) for own in every]
+    path = Path(source)
+    text = path.read_text(encoding="utf-8") if path.is_file() else ""
+    plugins = [activate(own, installed(), source, text) for own in every]
+    told = [line for one in plugins for line in (*(f.detail for f in one.failed), *one.remarks)]
+    for line in dict.fromkeys(told):
+        _log.warning("%s", line)
+    return plugins
 
 
 def say_unmeasured(plugins: list[ActivePlugins], bundle: Bundle) -> None:

@@ -183,5 +183,14 @@ def _remarks(
     if loaded:
         named = ", ".join(loaded)
         yield f"Depends on what ran on a component, and means little once it moved: {named}."
+    allowed, raised = (
+        fitting.settings.false_alarms_per_node_day,
+        scored.false_alarms_per_node_day.value,
+    )
+    if raised > 2 * allowed:
+        yield (
+            f"On the time after, its threshold raised {raised:.3g} false alarms a node-day, where "
+            f"{allowed:g} were allowed when it was set."
+        )
     if scored.incidents < FEW:
         yield f"{scored.incidents} failures are too few for more than exact intervals of counts."

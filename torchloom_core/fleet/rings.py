@@ -20,15 +20,20 @@ class Rings:
         self.now_ns = 0
         self.workers = 0
 
+    def _ring(self, metric: str) -> Ring:
+        if metric not in self._rings:
+            raise KeyError(f"{metric}: need a Need of it in needs")
+        return self._rings[metric]
+
     def latest(self, metric: str) -> Floats:
         """Return ``(workers,)`` newest values, NaN where missing or stale."""
-        ring = self._rings[metric]
+        ring = self._ring(metric)
         fresh = ring.newest_ns[: self.workers] >= self.now_ns - self._stale_ns
         return frozen(np.where(fresh, ring.newest[: self.workers], np.nan))
 
     def window(self, metric: str, seconds: float) -> Floats:
         """Return ``(workers, samples)``, oldest first, NaN where missing."""
-        ring = self._rings[metric]
+        ring = self._ring(metric)
         samples = samples_in(seconds, self._tick_s)
         if samples > ring.columns:
             raise KeyError(
@@ -39,7 +44,7 @@ class Rings:
 
     def age_s(self, metric: str) -> Floats:
         """Return ``(workers,)`` seconds since the last valid sample, inf where there is none."""
-        ring = self._rings[metric]
+        ring = self._ring(metric)
         seen = ring.newest_ns[: self.workers]
         age_s = (self.now_ns - seen) / SECOND_NS
         return frozen(np.where(seen > 0, age_s, np.inf))

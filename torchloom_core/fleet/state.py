@@ -15,7 +15,7 @@ from torchloom_core.fleet.lives import Lives
 from torchloom_core.fleet.rings import Rings
 from torchloom_core.fleet.sample_table import SampleTable
 from torchloom_core.plugin.arrays import Ints, frozen
-from torchloom_core.plugin.needs import PolicyNeed, fault_memory_s
+from torchloom_core.plugin.needs import PolicyNeed, fault_memory_s, forecasts_read
 from torchloom_core.plugin.view import FleetView
 from torchloom_core.wire.endings import in_a_word
 from torchloom_core.wire.events import Fault, Forecast, NodeFault
@@ -68,6 +68,7 @@ class FleetState:
         costs: Costs,
     ) -> None:
         self._intake = Intake(needs, tick_s, stale_after_s)
+        self._predictors = frozenset(need.predictor for need in forecasts_read(needs))
         self._tick_s = tick_s
         self._stale_ns = round(stale_after_s * SECOND_NS)
         self._costs = costs
@@ -291,6 +292,7 @@ class FleetState:
             knob_specs=self.knob_specs,
             knob_values=knobs,
             forecasts=forecasts,
+            predictors=self._predictors,
             faults=self.fault_log.faults,
             faults_of=self.fault_log.faults_of,
             costs=self._costs,

@@ -37,7 +37,7 @@ class FittedPredictor:
         every_s: float | None = None,
         card: Card | None = None,
     ) -> None:
-        self._predictor = predictor
+        self._predictor = self.__wrapped__ = predictor
         self._calibration = calibration or Calibration()
         self.card = card
         self.name = predictor.name

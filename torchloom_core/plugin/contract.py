@@ -39,6 +39,17 @@ MAX_SAMPLES = 100_000
 
 MAX_PACE_S = 1e9
 
+MAX_NEEDS = 10_000
+
+_BELONGS_INTO_NEEDS: dict[Kind, dict[str, str]] = {
+    "policy": {
+        "fault_memory_s": "a NeedFaults",
+        "predictors": "a NeedForecast for each",
+        "needs_skill": "a NeedForecast with skilled=True",
+    },
+    "predictor": {"fault_memory_s": "a NeedFaults"},
+}
+
 
 def contract_problem(kind: Kind, cls: Any) -> str:
     """Return the first rule of the contract that the class breaks, or nothing."""
@@ -59,7 +70,19 @@ def contract_problem(kind: Kind, cls: Any) -> str:
     if kind == "predictor" and MODEL in options.__struct_encode_fields__:
         return f"need Options without a field called {MODEL}, which names a fitted model"
     method = "on_tick" if kind == "policy" else "forecast"
-    return _signature_problem(cls, method) or _signature_problem(cls, "__init__")
+    return (
+        _signature_problem(cls, method)
+        or _signature_problem(cls, "__init__")
+        or misplaced_problem(kind, cls)
+    )
+
+
+def misplaced_problem(kind: Kind, plugin: Any) -> str:
+    """Return which attribute says what belongs into ``needs``, where alone it is heard."""
+    found = [name for name in _BELONGS_INTO_NEEDS[kind] if hasattr(plugin, name)]
+    if not found:
+        return ""
+    return f"need {_BELONGS_INTO_NEEDS[kind][found[0]]} in needs, was an attribute {found[0]}"
 
 
 def _signature_problem(cls: type[Any], method: str) -> str:
@@ -86,7 +109,10 @@ def needs_problem(kind: Kind, needs: Any, tick_s: float) -> str:
     tick_s : float
         Seconds between the samples of a window.
     """
-    if not isinstance(needs, Sequence) or not all(isinstance(n, _NEEDS[kind]) for n in needs):
+    is_list = isinstance(needs, Sequence) and not isinstance(needs, str)
+    if is_list and len(needs) > MAX_NEEDS:
+        return f"need at most {MAX_NEEDS} entries in .needs, was {len(needs)}"
+    if not is_list or not all(isinstance(n, _NEEDS[kind]) for n in needs):
         names = " or ".join(need.__name__ for need in _NEEDS[kind])
         return f"need a sequence of {names} in .needs, was {needs!r:.80}"
     return next(filter(None, (_need_problem(need, tick_s) for need in needs)), "")

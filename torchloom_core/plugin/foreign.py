@@ -37,7 +37,8 @@ def raised_in(error: BaseException, plugin: object, method: str) -> str:
 
 
 def _code(plugin: object, method: str) -> types.CodeType | None:
-    code = getattr(getattr(type(plugin), method, None), "__code__", None)
+    own = getattr(plugin, "__wrapped__", plugin)  # as functools has it: the author's, not ours
+    code = getattr(getattr(type(own), method, None), "__code__", None)
     return code if isinstance(code, types.CodeType) else None
 
 

@@ -100,6 +100,7 @@ class FleetView:
         knob_specs: Mapping[str, KnobSpec],
         knob_values: Sequence[Mapping[str, KnobValue]],
         forecasts: Mapping[str, Forecast],
+        predictors: Set[str],
         faults: Sequence[Fault],
         faults_of: Mapping[str, tuple[Fault, ...]],
         costs: Costs,
@@ -123,6 +124,7 @@ class FleetView:
         self._metrics = metrics
         self._knob_values = knob_values
         self._forecasts = forecasts
+        self._predictors = predictors
 
     def twin(self) -> "FleetView":
         """Return a view of the same that may be spoilt without harm to this one."""
@@ -180,8 +182,14 @@ class FleetView:
         return [values.get(name) for values in self._knob_values]
 
     def forecast(self, predictor: str) -> Forecast | None:
-        """Return the predictor's newest forecast, or None before the first."""
-        forecast = self._forecasts.get(predictor)
+        """Return the predictor's newest forecast, or None before the first.
+
+        Raises
+        ------
+        KeyError
+            If no active plugin declared a need for the predictor's forecasts.
+        """
+        forecast = self._newest(predictor)
         if forecast is None:
             return None
         return msgspec.structs.replace(
@@ -189,10 +197,21 @@ class FleetView:
         )
 
     def hazard(self, predictor: str) -> Floats:
-        """Return the newest failure probability per worker, ``(workers,)``, NaN if not judged."""
-        forecast = self._forecasts.get(predictor)
+        """Return the newest failure probability per worker, ``(workers,)``, NaN if not judged.
+
+        Raises
+        ------
+        KeyError
+            If no active plugin declared a need for the predictor's forecasts.
+        """
+        forecast = self._newest(predictor)
         hazard = forecast.hazard if forecast else {}
         return np.fromiter((hazard.get(w, np.nan) for w in self.workers), float, len(self.workers))
+
+    def _newest(self, predictor: str) -> Forecast | None:
+        if predictor not in self._predictors:
+            raise KeyError(f"{predictor}: need a NeedForecast of it in needs")
+        return self._forecasts.get(predictor)
 
 
 def grow(array: AnyArray, workers: int, fill: float = 0) -> AnyArray:

@@ -55,7 +55,7 @@ class PolicyContract:
     ...     options = {"metric": "grad_norm"}
     >>> TestGradients().test_it_declares_what_it_reads()
     Traceback (most recent call last):
-    KeyError: 'grad_norm'
+    KeyError: 'grad_norm: need a Need of it in needs'
     """
 
     policy_class: ClassVar[type[Any]]

@@ -22,10 +22,10 @@ _EXTREMES = (0.0, -1.0, 1e300, np.inf, -np.inf)
 def story(needs: Sequence[PolicyNeed], seed: int = 0) -> list[FleetView]:
     """Return the views of ``TICKS`` successive ticks.
 
-    Six workers at first, ten in the end, two a group, one group standing by. Metrics jitter,
-    rise, spike, take extreme values, have holes and disappear; a worker falls silent, one
-    hangs, one drains and leaves, one dies; faults and forecasts come in. Two stories with the
-    same arguments are equal.
+    Six workers at first, ten in the end, two a group, four a rack, one group standing by.
+    Metrics jitter, rise, spike, take extreme values, have holes and disappear; a worker falls
+    silent, one hangs, one drains and leaves, one dies; faults and forecasts come in. Two stories
+    with the same arguments are equal.
     """
     random = np.random.default_rng(seed)
     windows = windows_s(needs)
@@ -51,6 +51,7 @@ def story(needs: Sequence[PolicyNeed], seed: int = 0) -> list[FleetView]:
                 workers=[f"g{i // 2}-{i % 2}" for i in range(workers)],
                 group=[f"g{i // 2}" for i in range(workers)],
                 node=[f"n{i}" if i != 3 else "" for i in range(workers)],
+                rack=[f"r{i // 4}" if i < 8 else "" for i in range(workers)],
                 state=_states(tick)[:workers],
                 step=10 * tick + np.arange(workers) % 3,
                 heartbeat_age_s=_since(tick, 5, 0, workers) * 30 * tick_s,
@@ -87,7 +88,13 @@ def blank(needs: Sequence[PolicyNeed], workers: int, tick: int = 0) -> FleetView
         metric: np.full((workers, samples_in(window_s, tick_s)), np.nan)
         for metric, window_s in windows_s(needs).items()
     }
-    return view_of(metrics, workers=workers, tick_s=tick_s, now_s=EPOCH_S + tick * tick_s)
+    return view_of(
+        metrics,
+        workers=workers,
+        tick_s=tick_s,
+        now_s=EPOCH_S + tick * tick_s,
+        predictors=[need.predictor for need in forecasts_read(needs)],
+    )
 
 
 def _tick_s(needs: Sequence[PolicyNeed]) -> float:

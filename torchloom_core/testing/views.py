@@ -35,6 +35,7 @@ def view_of(
     knob_specs: Iterable[KnobSpec] = (),
     knob_values: Sequence[Mapping[str, KnobValue]] | None = None,
     forecasts: Iterable[Forecast] = (),
+    predictors: Iterable[str] = (),
     faults: Iterable[Fault] = (),
     costs: Costs | None = None,
     cordoned: Iterable[str] = (),
@@ -68,6 +69,8 @@ def view_of(
         The present values of each worker, by knob.
     forecasts : iterable of Forecast
         The newest of each predictor.
+    predictors : iterable of str
+        Whose forecasts are declared, beside those given: there is none of them yet.
     faults : iterable of Fault
         Oldest first.
     costs : Costs, optional
@@ -100,6 +103,7 @@ def view_of(
     )
     rings.now_ns, rings.workers = now_ns, n
     all_faults = tuple(faults)
+    newest = {forecast.predictor: forecast for forecast in forecasts}
     return FleetView(
         now_ns=now_ns,
         tick_s=tick_s,
@@ -114,7 +118,8 @@ def view_of(
         metrics=rings,
         knob_specs={spec.name: spec for spec in knob_specs},
         knob_values=tuple(knob_values or [{}] * n),
-        forecasts={forecast.predictor: forecast for forecast in forecasts},
+        forecasts=newest,
+        predictors=newest.keys() | set(predictors),
         faults=all_faults,
         faults_of=_by_place(all_faults),
         costs=costs or Costs(),

@@ -78,7 +78,7 @@ def _verdict(body: Mapping[str, Any]) -> str:
 
 
 def _outcome(body: Mapping[str, Any]) -> str:
-    kind = KINDS.get(body["action"]["kind"])
+    kind = KINDS.get(str(body["action"].get("kind")))
     if kind and kind.is_free:
         return f"{body['verdict']} {wish_of(body['action'])}"
     what = f"{body['verdict']} {wish_of(body['action'])} {body['result']}"

@@ -210,6 +210,8 @@ class Weaver:
             log.warning("another Weaver of this run was there: this one takes over, that one ends")
         for failure in self._plugins.failed:
             log.warning("quarantined: %s", failure.detail)
+        for remark in self._plugins.remarks:
+            log.warning("%s", remark)
         if self._over.done():
             self._over.result()
         await self._outbox.store()

@@ -109,8 +109,12 @@ def test_a_kind_can_be_told_to_people(name, run):
     assert "\n" not in told
 
 
-def test_an_action_of_another_version_is_told_by_its_name():
-    assert wish_of({"kind": "teleport", "group": "a"}) == "teleport"
+def test_an_action_of_another_version_is_told_by_kind_and_subject():
+    assert wish_of({"kind": "teleport", "group": "a"}) == "teleport group a"
+    assert wish_of({"kind": "alert", "worker": "a-0"}) == "alert a-0"
+    assert wish_of({"kind": "cordon", "node": "n1", "lasts_s": "long"}) == "cordon node n1"
+    assert wish_of({"kind": ["knob"]}) == "['knob']"
+    assert wish_of({}) == ""
 
 
 @pytest.mark.parametrize("name", KINDS)

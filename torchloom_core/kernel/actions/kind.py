@@ -154,10 +154,15 @@ class ActionKind(ABC, Generic[A]):
 
     def wish(self, action: Mapping[str, Any]) -> str:
         """Return the action in a few words, from what a record holds of it."""
-        about = action.get("worker") or " ".join(
-            f"{name} {action[name]}" for name in ("group", "node") if action.get(name)
-        )
-        return f"{action['kind']} {about}".rstrip()
+        return plain_wish(action)
+
+
+def plain_wish(action: Mapping[str, Any]) -> str:
+    """Return kind and subject of a recorded action, whatever its kind."""
+    about = action.get("worker") or " ".join(
+        f"{name} {action[name]}" for name in ("group", "node") if action.get(name)
+    )
+    return f"{action.get('kind', '')} {about}".strip()
 
 
 def group_target(group: str) -> str:

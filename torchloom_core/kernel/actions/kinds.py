@@ -8,7 +8,7 @@ from torchloom_core.kernel.actions.checkpoint import CheckpointKind
 from torchloom_core.kernel.actions.cordon import CordonKind
 from torchloom_core.kernel.actions.drain import DrainKind
 from torchloom_core.kernel.actions.dump import DumpKind
-from torchloom_core.kernel.actions.kind import ActionKind
+from torchloom_core.kernel.actions.kind import ActionKind, plain_wish
 from torchloom_core.kernel.actions.knob import KnobKind
 from torchloom_core.kernel.actions.migrate import MigrateKind
 from torchloom_core.kernel.actions.pause import PauseKind
@@ -49,7 +49,10 @@ def target_of(action: Action) -> str:
 def wish_of(action: Mapping[str, Any]) -> str:
     """Return a recorded action as ``migrate group g1`` or ``knob lr = 0.1 on g0-0``.
 
-    The record may be of another version: what this one does not know is told by its name.
+    The record may be of another version: of what this one does not know it tells kind and subject.
     """
-    kind = KINDS.get(str(action.get("kind", "")))
-    return kind.wish(action) if kind else str(action.get("kind", ""))
+    kind = KINDS.get(str(action.get("kind")))
+    try:
+        return kind.wish(action) if kind else plain_wish(action)
+    except (KeyError, TypeError, ValueError):  # a field is missing, or is of another type
+        return plain_wish(action)

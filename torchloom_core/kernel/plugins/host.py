@@ -26,12 +26,13 @@ class ActivePolicy:
 
 @dataclass(frozen=True)
 class ActivePlugins:
-    """What the config switched on, and what it wanted but cannot have."""
+    """What the config switched on, what it wanted but cannot have, and what to tell people."""
 
     policies: tuple[ActivePolicy, ...] = ()
     predictors: Mapping[str, Predictor] = field(default_factory=dict)
     failed: tuple[PolicyFailed | PredictorFailed, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
+    remarks: tuple[str, ...] = ()
 
     @property
     def needs(self) -> list[PolicyNeed]:
