@@ -1,4 +1,4 @@
-# `make demo` and `make test` each set everything up first; the rest is for those who change it.
+# `make demo`, `make quick` and `make test` each set everything up first; the rest is for those who change it.
 
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
@@ -17,13 +17,21 @@ TORCH = torch==$(TORCH_VERSION)$(if $(HAS_GPU),,$(if $(filter Linux,$(shell unam
 
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test bench lint lock clean
+# The files that start processes come first, so that none is left over for one core at the end.
+PYTEST = -m pytest -n auto --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+UNITS := -m "not integration and not slow" --hypothesis-profile quick
+
+.PHONY: demo test quick bench lint lock clean
 
 demo: $(READY)
 	$(BIN)/torchloom demo
 
 test: $(READY)
-	$(BIN)/python -m pytest -n auto --dist loadfile $(PYTEST_ARGS)
+	$(BIN)/python $(PYTEST)
+
+# In under a minute: what needs no process and computes little.
+quick: lint
+	$(BIN)/python $(PYTEST) $(UNITS)
 
 bench: $(READY)
 	$(BIN)/python experiments/bench/run.py

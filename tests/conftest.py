@@ -1,5 +1,6 @@
 import logging
 import os
+import sys
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -15,6 +16,38 @@ settings.register_profile(
 settings.register_profile("quick", settings.get_profile("torchloom"), max_examples=10)
 settings.load_profile("torchloom")
 os.environ.setdefault("PYTEST_TIMEOUT", f"{TEST_S:g}")
+
+_STARTS = {"os.exec", "os.fork", "os.posix_spawn", "subprocess.Popen"}
+_BY_LIBRARIES = {"lscpu", "uname"}  # once, to count the cores
+_started = []
+_SERVERS = {"broker", "own_server"}
+
+
+def _note_start(event, arguments):
+    if event in _STARTS and not (arguments and arguments[0] in _BY_LIBRARIES):
+        _started.append(arguments)
+
+
+sys.addaudithook(_note_start)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Mark what has a server, and begin with the files that start processes: they take longest."""
+    for item in items:
+        if not _SERVERS.isdisjoint(item.fixturenames):
+            item.add_marker("integration")
+    files = {item.path for item in items if item.get_closest_marker("integration")}
+    items.sort(key=lambda item: item.path not in files)
+
+
+@pytest.fixture(autouse=True)
+def only_what_is_marked_so_starts_processes(request):
+    """Keep ``make quick`` quick: what starts a process is no unit test."""
+    before = len(_started)
+    yield
+    if request.node.get_closest_marker("integration") is None:
+        assert not _started[before:], "mark it integration: it starts a process"
 
 
 @pytest.fixture

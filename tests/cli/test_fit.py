@@ -7,6 +7,8 @@ import pytest
 from tests.cli.test_without_a_weaver import is_one_line
 from tests.evaluate.traces import write_bundle
 
+pytestmark = pytest.mark.integration
+
 QUICK = [
     *("fit", "t.tltrace", "--predictor", "fault_history", "--until", "60d"),
     *("--tick-s", "43200", "--every-s", "86400", "--resamples", "200"),

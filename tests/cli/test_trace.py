@@ -5,6 +5,8 @@ import pytest
 
 from tests.shared_data import shared_data
 
+pytestmark = pytest.mark.integration
+
 EVENTS = """\
 time,component,kind,resolved
 2026-01-01,n1,[red]gpu,2026-01-01T10:00:00

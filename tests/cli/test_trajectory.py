@@ -22,6 +22,8 @@ from torchloom_core.wire.events import Input, Issue, Output, Recovered, Tick
 from torchloom_core.wire.messages import Ack, Exit, Hello, KnobSpec, Note, Telemetry
 from torchloom_core.wire.requests import Propose, Request, StopActions
 
+pytestmark = pytest.mark.integration
+
 START_NS = 1_700_000_000 * SECOND_NS
 
 

@@ -7,6 +7,8 @@ import pytest
 
 import torchloom_core
 
+pytestmark = pytest.mark.integration
+
 
 def is_one_line(result: subprocess.CompletedProcess[str], status: int, *parts: str) -> None:
     assert result.returncode == status, result

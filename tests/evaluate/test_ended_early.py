@@ -13,6 +13,8 @@ from tests.evaluate.episodes import TORCHLOOM_TOML, some_events, write
 from tests.waiting import until
 from torchloom_core.files import write_whole
 
+pytestmark = pytest.mark.integration
+
 WORDS = "evaluate small.tltrace --policy failure_forecast --predictor fault_history --seeds 20"
 
 

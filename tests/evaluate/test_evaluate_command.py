@@ -21,6 +21,8 @@ from torchloom_core.cli.app import app
 from torchloom_core.errors import TorchloomError
 from torchloom_core.evaluate.results import Report
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):

@@ -35,6 +35,7 @@ def evaluate(folder, *words):
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
 
 
+@pytest.mark.integration
 def test_a_predictor_that_says_nothing_in_all_of_a_run_is_named(folder):
     said = evaluate(folder, "--predictor", "mute", "--seeds", "2", "--out", "mute")
     complaint = (
@@ -48,6 +49,7 @@ def test_a_predictor_that_says_nothing_in_all_of_a_run_is_named(folder):
     assert silent == {"failure_forecast": {"mute": 2}}
 
 
+@pytest.mark.integration
 def test_what_a_policy_was_told_nothing_by_is_named_in_replay(folder):
     (folder / "mute.toml").write_text(f"{CONFIG}[policies.failure_forecast]\npredictor = 'mute'\n")
     words = ("--mode", "replay", "--policy", "failure_forecast", "--config", "mute.toml")
@@ -56,6 +58,7 @@ def test_what_a_policy_was_told_nothing_by_is_named_in_replay(folder):
     assert "false alarms per node-day. mute forecast nothing." in said.stdout
 
 
+@pytest.mark.integration
 def test_a_predictor_whose_forecasts_rest_on_what_came_later_is_refused_by_name(folder):
     """It remembers what it saw, so that a second look at the same past says more."""
     words = ("--mode", "replay", "--resamples", "200")
@@ -68,6 +71,7 @@ def test_a_predictor_whose_forecasts_rest_on_what_came_later_is_refused_by_name(
     assert said.stderr.count("\n") == 1
 
 
+@pytest.mark.integration
 def test_a_predictor_that_reads_the_future_from_a_file_passes_and_is_too_good_to_be_true(folder):
     """Its file is the same in the trace with another future, and so are its forecasts."""
     words = ("--mode", "replay", "--resamples", "200", "--out", "foreknowing")

@@ -61,6 +61,7 @@ def test_nothing_is_above_itself():
     assert (above.value, above.low, above.high) == (0.0, 0.0, 0.0)
 
 
+@pytest.mark.integration
 def test_without_lightgbm_or_the_data_one_line_says_what_is_needed(tmp_path):
     done = subprocess.run(
         [sys.executable, lightgbm_trial.__file__],

@@ -19,6 +19,8 @@ from torchloom_core.errors import TraceError
 from torchloom_core.trace import Bundle
 from torchloom_core.trace.importers import import_backblaze, import_infinitehbd
 
+pytestmark = pytest.mark.integration
+
 EXPERIMENTS = {"infinitehbd": infinitehbd, "backblaze": backblaze, "asd": asd}
 STEPS_A_DAY = 288
 

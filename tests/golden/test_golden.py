@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.integration
+
 HERE = Path(__file__).parent
 PLAIN = os.environ | {"TZ": "UTC", "COLUMNS": "400"}
 

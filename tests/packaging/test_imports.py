@@ -16,6 +16,7 @@ PLUGINS = sorted(
 )
 
 
+@pytest.mark.integration
 def test_nobody_imports_whom_it_may_not():
     lint_imports = Path(sys.executable).with_name("lint-imports")
     result = subprocess.run([lint_imports, "--no-cache"], cwd=ROOT, capture_output=True, text=True)

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.integration
+
 PACKAGE = Path(__file__).parents[2] / "experiments" / "third_party_policy"
 
 FIND = """

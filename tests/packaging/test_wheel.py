@@ -8,6 +8,8 @@ import pytest
 
 import torchloom_core
 
+pytestmark = pytest.mark.integration
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -12,6 +12,8 @@ from torchloom_core.plugin import Example, ModelError, PluginError
 from torchloom_core.testing import LearnerContract, view_of
 from torchloom_predictors.boosting import BoostingPredictor
 
+pytestmark = pytest.mark.slow
+
 
 class TestContract(LearnerContract):
     predictor_class = BoostingPredictor

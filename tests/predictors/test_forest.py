@@ -10,6 +10,8 @@ from torchloom_core.plugin import Example, ModelError
 from torchloom_core.testing import LearnerContract, view_of
 from torchloom_predictors.forest import ForestPredictor
 
+pytestmark = pytest.mark.slow
+
 
 class TestContract(LearnerContract):
     predictor_class = ForestPredictor

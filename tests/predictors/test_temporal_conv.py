@@ -9,6 +9,8 @@ from torchloom_core.plugin import Example, ModelError
 from torchloom_core.testing import LearnerContract, view_of
 from torchloom_predictors.temporal_conv import TemporalConvPredictor
 
+pytestmark = pytest.mark.slow
+
 TICKS, WORKERS, WINDOW, HORIZON = 120, 40, 16, 8
 
 

@@ -1,11 +1,14 @@
 """What holds in every run, whatever strikes it and whatever is asked of it."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tests.simulate.fleets import S, Tier, fleet, names
 from torchloom_core.simulate.scenario import Hit, JobSpec
+
+pytestmark = pytest.mark.slow
 
 END_S = 3000
 

@@ -15,6 +15,8 @@ from tests.simulate.rows import (
 )
 from torchloom_core.plugin import daly_s, ettr
 
+pytestmark = pytest.mark.slow
+
 ERRORS = 3.5
 """Standard errors that the mean of the runs may be off."""
 ROUNDING = 5e-5

@@ -151,6 +151,7 @@ class Trainer:
         self.got.append(command)
 
 
+@pytest.mark.integration
 def test_a_link_sends_what_it_can_and_tells_once_of_the_rest(start_link, logged):
     """A trainer's call into the link never raises."""
     link, peer = start_link()
@@ -212,6 +213,7 @@ def start_link(tmp_path, monkeypatch):
     peer.socket.close()
 
 
+@pytest.mark.integration
 def test_an_ack_that_could_not_be_sent_does_not_keep_the_link_from_serving(start_link):
     link, peer = start_link()
     ack = Ack(command="c1", run="run", worker="g0-0", incarnation=1, epoch=1, status="applied")

@@ -47,6 +47,7 @@ def collect(folder, readings, **environment):
     return json.loads(result.stdout)
 
 
+@pytest.mark.integration
 def test_a_gpu_is_read_in_the_units_of_its_metrics_names(nvml_folder):
     readings = "temp0 61\nmilliwatts0 312500\nutil0 97\nmem0 1024\ncorrected0 3\nuncorrected0 1\n"
     first, _ = collect(nvml_folder, readings)
@@ -61,6 +62,7 @@ def test_a_gpu_is_read_in_the_units_of_its_metrics_names(nvml_folder):
     }
 
 
+@pytest.mark.integration
 def test_each_rank_reads_its_own_gpu_and_what_is_not_supported_is_left_out(nvml_folder):
     readings = "temp0 61\ntemp1 70\n"
     first, second = collect(nvml_folder, readings, LOCAL_RANK="1")
@@ -69,12 +71,14 @@ def test_each_rank_reads_its_own_gpu_and_what_is_not_supported_is_left_out(nvml_
     assert masked["gpu_temp_celsius"] == 70.0
 
 
+@pytest.mark.integration
 def test_an_xid_is_counted_once(nvml_folder):
     first, second = collect(nvml_folder, "temp0 61\nxid0 79\n")
     assert first == second
     assert (first["gpu_xid_total"], first["gpu_xid_last"]) == (1.0, 79.0)
 
 
+@pytest.mark.integration
 def test_a_gpu_that_is_not_there_is_no_fault(nvml_folder):
     assert collect(nvml_folder, "", LOCAL_RANK="5") is None
 

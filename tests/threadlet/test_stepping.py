@@ -103,6 +103,7 @@ def test_every_thread_is_told_once_of_a_drain_and_ended_if_it_goes_on(loom, capl
     assert "g0-0 was drained and its loop goes on: it ends here, with status 0" in caplog.messages
 
 
+@pytest.mark.integration
 def test_a_closed_loom_gives_back_the_hook_for_exceptions(tmp_path):
     path = tmp_path / "join.json"
     path.write_bytes(msgspec.json.encode(JoinFile(url="nats://127.0.0.1:9", run="run")))

@@ -134,6 +134,7 @@ def test_a_life_that_still_goes_on_is_not_mended(tmp_path: Path) -> None:
     old.close()
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("delay_flushes", [1, 7, 60])
 def test_kill_9_in_the_middle_of_writing_loses_nothing_that_was_flushed(
     delay_flushes: int, tmp_path: Path

@@ -23,6 +23,8 @@ from torchloom_core.wire.codec import encode, encode_telemetry
 from torchloom_core.wire.events import Input, Output, PolicyFailed, Tick
 from torchloom_core.wire.messages import Telemetry, WorkerState
 
+pytestmark = pytest.mark.slow
+
 INT64 = st.integers(-(2**63), 2**63 - 1)
 FLOAT = st.floats(allow_nan=False, allow_infinity=False)
 TEXT = st.text(max_size=8)

@@ -26,6 +26,8 @@ from torchloom_core.transport.broker.binary import find_server
 from torchloom_core.weaver.join_file import write_join_file
 from torchloom_core.wire.messages import JoinFile
 
+pytestmark = pytest.mark.integration
+
 
 @contextlib.asynccontextmanager
 async def supervised(broker):

@@ -415,6 +415,7 @@ async def test_a_worker_that_says_to_be_of_anothers_group_is_not_believed(
     ]
 
 
+@pytest.mark.integration
 async def test_an_oversized_message_is_malformed(own_server, arrivals, tmp_path, make):
     url = await own_server(f'max_payload: 4MB\njetstream {{ store_dir: "{tmp_path}/js" }}\n')
     bus = await NatsBus.connect(url, "run")

@@ -2,6 +2,7 @@ import re
 from functools import cache
 from html.parser import HTMLParser
 
+import pytest
 from msgspec.structs import replace
 
 from tests.evaluate.report.reports import interval, report, score, simulation
@@ -9,6 +10,8 @@ from torchloom_core.evaluate.report import page_text
 from torchloom_core.evaluate.report.findings import flips
 from torchloom_core.evaluate.results import SensitivityPoint
 from torchloom_core.learning.forecast_score import Interval
+
+pytestmark = pytest.mark.slow
 
 
 @cache
