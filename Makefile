@@ -21,7 +21,10 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 PYTEST = -m pytest -n auto --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 UNITS := -m "not integration and not slow" --hypothesis-profile quick
 
-.PHONY: demo test quick bench lint lock clean
+# Where Python can watch lines by itself (3.12 and on), coverage costs next to nothing.
+MONITOR = $(shell $(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 12))' && echo COVERAGE_CORE=sysmon)
+
+.PHONY: demo test quick coverage wheel bench lint lock clean
 
 demo: $(READY)
 	$(BIN)/torchloom demo
@@ -32,6 +35,19 @@ test: $(READY)
 # In under a minute: what needs no process and computes little.
 quick: lint
 	$(BIN)/python $(PYTEST) $(UNITS)
+
+coverage: $(READY)
+	rm -rf build/coverage
+	$(MONITOR) $(BIN)/coverage run $(PYTEST)
+	$(BIN)/coverage combine --quiet
+	$(BIN)/python .ci/coverage_by_package.py
+
+# Install what would be published where there is nothing else, the base first.
+wheel: $(READY)
+	rm -rf build/wheel
+	$(BIN)/python -m build --wheel --no-isolation --outdir build/wheel/dist
+	$(PYTHON) -m venv build/wheel/bare
+	.ci/try_wheel build/wheel
 
 bench: $(READY)
 	$(BIN)/python experiments/bench/run.py
