@@ -97,6 +97,7 @@ def once(action, tick=3):
 # --- nothing of the future reaches a decision ---
 
 
+@pytest.mark.slow
 @settings(
     max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
 )

@@ -301,6 +301,7 @@ def test_a_bootstrap_covers_the_truth_about_as_often_as_it_says():
     assert 0.88 <= covered / 200 <= 0.99
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("times", "nodes"), [(40, 22_892), (12_960, 12)])
 def test_large_tables_are_scored(times, nodes):
     random = np.random.default_rng(2)

@@ -187,6 +187,7 @@ def test_drives_that_cannot_be_are_named(tmp_path):
         backblaze(tmp_path)
 
 
+@pytest.mark.slow
 def test_backblaze_comes_in_whole(tmp_path):
     out = tmp_path / "b.tltrace"
     import_backblaze(shared_data("backblaze"), out)

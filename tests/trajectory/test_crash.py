@@ -71,6 +71,7 @@ def opens_by_itself(path: Path) -> None:
             pa.ipc.open_stream(file).read_pandas()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "last"), [("events", 5), ("telemetry", 6)])
 def test_a_record_torn_at_any_byte_is_passed_over_and_mended(
     kind: PartKind, last: int, tmp_path: Path
