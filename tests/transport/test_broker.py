@@ -343,6 +343,34 @@ def test_a_process_that_ends_while_it_is_asked_to_is_no_error(monkeypatch):
     process.end(child.pid, "argument", 1.0)
 
 
+def test_a_process_that_has_ended_and_that_nobody_reaps_has_ended():
+    careless = (
+        "import subprocess, sys, time\n"
+        "child = subprocess.Popen(['sleep', '1000'], stdout=subprocess.DEVNULL)\n"
+        "print(child.pid, flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", careless],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as parent:
+        pid = int(parent.stdout.readline())
+        process.end(pid, "1000", 1000 * DEADLINE_S)
+        status = psutil.Process(pid).status()
+        parent.stdin.close()
+    assert status == psutil.STATUS_ZOMBIE
+
+
+def test_a_process_that_cannot_be_looked_at_for_want_of_files_is_not_taken_for_running(monkeypatch):
+    def no_more_files(pid):
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(psutil, "Process", no_more_files)
+    assert not process.is_running(os.getpid(), sys.argv[0])
+
+
 def test_a_process_that_does_not_end_when_it_is_asked_to_is_killed():
     deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True)"
     command = [sys.executable, "-c", f"{deaf}; signal.pause()", "argument"]

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import psutil
 
 _PRIVATE_FILE = 0o600
+_POLL_S = 0.01
 
 
 def start_detached(command: Sequence[str], output: Path) -> int:
@@ -45,10 +47,14 @@ def end(pid: int, argument: str, patience_s: float) -> None:
         return
     try:
         for ask in (process.terminate, process.kill):
-            with suppress(psutil.TimeoutExpired):
-                ask()
-                process.wait(patience_s)
-                return
+            ask()
+            deadline = time.monotonic() + patience_s
+            while time.monotonic() < deadline:
+                # psutil's own wait takes a process that has ended, and whose parent does not look
+                # after it, for one that goes on.
+                if _running(pid, argument) is None:
+                    return
+                time.sleep(_POLL_S)
     except psutil.NoSuchProcess:
         return  # it has ended since we looked
     except psutil.AccessDenied:
@@ -67,7 +73,7 @@ def _running(pid: int, argument: str) -> psutil.Process | None:
     # If it is our own child, nobody else takes its exit status.
     with suppress(ChildProcessError):
         os.waitpid(pid, os.WNOHANG)
-    with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+    with suppress(psutil.NoSuchProcess, psutil.AccessDenied, OSError):  # no more open files
         process = psutil.Process(pid)
         if argument in process.cmdline():
             return process
