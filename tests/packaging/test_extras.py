@@ -11,6 +11,8 @@ import pytest
 
 from tests.golden.test_golden import unpack
 
+pytestmark = pytest.mark.integration
+
 ROOT = Path(__file__).parents[2]
 MODULE_OF = {"scikit-learn": "sklearn"}
 OTHERS = ("predictors", "evaluate")

@@ -8,6 +8,7 @@ from torchloom_core.kernel.plugins.host import ActivePlugins
 from torchloom_core.weaver.status import describe, describe_knobs
 from torchloom_core.wire.actions import ChangeKnob, DrainGroup
 from torchloom_core.wire.codec import MAX_MESSAGE_BYTES, encode
+from torchloom_core.wire.events import Forecast, ForecastWanted
 from torchloom_core.wire.limits import MAX_CHOICES, MAX_KNOBS
 from torchloom_core.wire.messages import Exit, KnobSpec
 
@@ -116,3 +117,20 @@ def test_knobs_that_fill_an_answer_do_not_keep_the_others_from_being_told():
     assert len(encode(table)) < MAX_MESSAGE_BYTES
     assert table.specs[0].name == "lr"
     assert len(table.specs) + table.left_out == 1 + 2 * MAX_KNOBS
+
+
+class Oracle:
+    name = "oracle"
+    needs = ()
+    horizon_s = 60.0
+    every_s = 1.0
+
+
+def test_a_hazard_is_shown_though_no_policy_reads_the_forecast():
+    run = Run(make_kernel(predictors={"oracle": Oracle()}))
+    run.feed(hello("g0-0"))
+    (wanted,) = (o for o in run.tick() if isinstance(o, ForecastWanted))
+    said = Forecast(id=wanted.id, predictor="oracle", horizon_s=60.0, hazard={"g0-0": 0.5})
+    run.feed(said)
+    (row,) = status(run).workers
+    assert row.hazards == {"oracle": 0.5}

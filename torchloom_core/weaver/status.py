@@ -150,7 +150,6 @@ def _workers(
     view = kernel.fleet.view(now_ns, forecasts)
     kept = sorted({*windows_s(plugins.needs), *config.weaver.show})
     metrics = {name: view.latest(name) for name in kept}
-    hazards = {name: view.hazard(name) for name in forecasts}
     silent = view.heartbeat_age_s > config.weaver.stale_after_s
     for row, worker in islice(enumerate(view.workers), first, None):
         if view.state[row] == "gone" and view.heartbeat_age_s[row] >= _SHOW_GONE_S:
@@ -167,7 +166,7 @@ def _workers(
             progress_age_s=float(view.progress_age_s[row]),
             knobs=kernel.fleet.knobs[row],
             metrics={n: float(v[row]) for n, v in metrics.items() if math.isfinite(v[row])},
-            hazards={n: float(h[row]) for n, h in hazards.items() if not math.isnan(h[row])},
+            hazards={n: f.hazard[worker] for n, f in forecasts.items() if worker in f.hazard},
             ending=_ending(kernel, view.state[row], row, silent=bool(silent[row])),
         )
 
