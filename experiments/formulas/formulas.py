@@ -1,6 +1,6 @@
 """The closed formulas of checkpointing, prediction, migration and spares.
 
-Those that a running job needs as well, Young's, Daly's and the exact interval and the exact ETTR,
+Those that a running job needs as well, Young's and Daly's interval and the exact ETTR,
 are in :mod:`torchloom_core.plugin.checkpointing`.
 
 Symbols, all in seconds unless said otherwise:
@@ -27,6 +27,26 @@ import numpy as np
 from torchloom_core.plugin.checkpointing import young_s
 
 # --- one kind of checkpoint ---
+
+
+def exact_interval_s(*, save_s: float, mtbf_s: float) -> float:
+    """Return the work between checkpoints with the best share of useful time, ``M (1 + W0(...))``.
+
+    The argument of Lambert's W0 is ``-exp(-C / M - 1)``; needs SciPy.
+
+    Parameters
+    ----------
+    save_s, mtbf_s : float
+        C and M, as in :func:`torchloom_core.plugin.young_s`.
+
+    Examples
+    --------
+    >>> round(exact_interval_s(save_s=60.0, mtbf_s=828.0))
+    277
+    """
+    from scipy.special import lambertw
+
+    return float(mtbf_s * (1.0 + lambertw(-math.exp(-save_s / mtbf_s - 1.0)).real))
 
 
 def daly_first_order_s(*, save_s: float, mtbf_s: float) -> float:

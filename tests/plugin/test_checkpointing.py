@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from experiments.formulas.formulas import exact_interval_s
 from tests.simulate.rows import DALY
 from torchloom_core.plugin import daly_s, ettr, expected_unsaved_s, young_s
-from torchloom_core.plugin.checkpointing import exact_interval_s
 
 
 @pytest.mark.parametrize("row", DALY, ids=str)

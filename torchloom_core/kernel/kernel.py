@@ -93,7 +93,6 @@ class Kernel:
         self._config = config
         self._predictors = plugins.predictors
         self._numbered = 0
-        self._now_ns = 0
         self.fleet = FleetState(
             [*plugins.needs, *(Need(metric) for metric in settings.show)],
             tick_s=settings.tick_s,
@@ -132,7 +131,7 @@ class Kernel:
         if isinstance(message, SampleTable):
             self.fleet.receive_table(message, ts_ns)
             return ()
-        self._now_ns = self.run.now_ns = ts_ns
+        self.run.now_ns = ts_ns
         match message:
             case Tick():
                 return self._tick()
@@ -162,30 +161,30 @@ class Kernel:
     def _tick(self) -> list[Output]:
         self.ticks += 1
         outputs: list[Output] = [
-            notices.of_stranger(worker) for worker in self.fleet.close_tick(self._now_ns)
+            notices.of_stranger(worker) for worker in self.fleet.close_tick(self.run.now_ns)
         ]
-        over = self.fleet.cordons.lift_over(self._now_ns)
+        over = self.fleet.cordons.lift_over(self.run.now_ns)
         outputs += [CordonOver(node=node) for node in over]
-        for command_id in self.commands.overdue(self._now_ns):
+        for command_id in self.commands.overdue(self.run.now_ns):
             outputs += self._settle(command_id, "nothing was heard of it until its deadline")
-        outputs += self.run.pauses.check(self._now_ns)
+        outputs += self.run.pauses.check(self.run.now_ns)
         outputs += self._note_failures(self.execution.advance_all())
-        outputs += self._run_end.close(self._now_ns)
-        view = self.fleet.view(self._now_ns, self.forecasts.newest)
+        outputs += self._run_end.close(self.run.now_ns)
+        view = self.fleet.view(self.run.now_ns, self.forecasts.newest)
         wanted, failures = self.host.propose(view, self.seq)
         outputs += failures
         candidates = []
         for active, proposal in wanted:
             proposed = Proposed(id=self._number("p"), policy=active.name, proposal=proposal)
             outputs.append(proposed)
-            candidates.append(Candidate(proposed, active.mode, self._now_ns))
-        outputs += self.arbiter.expired(self._now_ns)
+            candidates.append(Candidate(proposed, active.mode, self.run.now_ns))
+        outputs += self.arbiter.expired(self.run.now_ns)
         outputs += self._decide(candidates)
-        outputs += self.forecasts.ask(self._now_ns, lambda: self._number("f"))
+        outputs += self.forecasts.ask(self.run.now_ns, lambda: self._number("f"))
         return outputs
 
     def _hello(self, hello: Hello) -> list[Output]:
-        new_life = self.fleet.register(hello, self._now_ns)
+        new_life = self.fleet.register(hello, self.run.now_ns)
         if not self.fleet.knows(hello.worker, hello.incarnation):
             return self._refuse(hello)
         self.forecasts.settle(hello.worker, hello.node)
@@ -195,17 +194,18 @@ class Kernel:
         for command_id in self.commands.of_other_lives(hello.worker, hello.incarnation):
             outputs += self._settle(command_id, "the worker has started another life")
         outputs += self.execution.reconcile([hello])
-        outputs += self.run.pauses.check(self._now_ns) + self.run.pauses.stray(hello)
+        outputs += self.run.pauses.check(self.run.now_ns) + self.run.pauses.stray(hello)
         return outputs + self._advance("")
 
     def _refuse(self, hello: Hello) -> list[Output]:
-        if hello.worker in self.fleet.row_of or self._now_ns < self._full_told_ns + _FULL_EVERY_NS:
+        now_ns = self.run.now_ns
+        if hello.worker in self.fleet.row_of or now_ns < self._full_told_ns + _FULL_EVERY_NS:
             return []
-        self._full_told_ns = self._now_ns
+        self._full_told_ns = now_ns
         return [notices.of_refused(hello)]
 
     def _exit(self, message: Exit) -> list[Output]:
-        if not self.fleet.end(message, self._now_ns):
+        if not self.fleet.end(message, self.run.now_ns):
             # A Weaver that has just taken over may hear the end of a life before its hello.
             return self._end_commands(message, message.incarnation) + self._advance("")
         self._run_end.note(message)
@@ -238,7 +238,7 @@ class Kernel:
                 case SetKnob() as deed:
                     outputs += self._after_knob(flight.command, deed)
                 case Pause():
-                    self.run.pauses.applied(ack, flight.command.cause, self._now_ns)
+                    self.run.pauses.applied(ack, flight.command.cause, self.run.now_ns)
         self.execution.settled(flight.command, ack.status, ack.detail)
         return outputs + self._advance(flight.command.cause)
 
@@ -279,7 +279,7 @@ class Kernel:
                     text = f"no proposal {proposal_id!r} waits for approval"
                     return [Reply(request=request.id, ok=False, text=text)]
                 verdict = self.arbiter.approve(
-                    proposal_id, request.by, self.execution, self._now_ns
+                    proposal_id, request.by, self.execution, self.run.now_ns
                 )
                 return self._answer(request, [verdict, *self._carry_out(verdict)])
             case ForgetKnob(knob=knob, worker=worker):
@@ -292,7 +292,7 @@ class Kernel:
                 if not sure and (doubt := self._doubt(action)):
                     return [Reply(request=request.id, ok=False, text=doubt)]
                 proposed = self._from_person(action, request.by)
-                candidate = Candidate(proposed, "act", self._now_ns)
+                candidate = Candidate(proposed, "act", self.run.now_ns)
                 return self._answer(request, [proposed, *self._decide([candidate])])
 
     def _from_person(self, action: Action, by: str) -> Proposed:
@@ -316,13 +316,13 @@ class Kernel:
         control = message.control
         commands = [*(flight.command for flight in control.flights), *message.unsent]
         self.execution.restore(control.plans, commands, control.stopped)
-        self.arbiter.restore(control.grants, self._now_ns)
+        self.arbiter.restore(control.grants, self.run.now_ns)
         self.run.desired.restore(control.desired)
         self.fleet.cordons.restore(control.cordoned, control.cordoned_until_ns)
         self.answers.restore(control.answers)
         for fault in control.faults:
             self.fleet.fault_log.add(fault)
-        outputs = self.commands.recover(message.epoch, control.flights, self._now_ns)
+        outputs = self.commands.recover(message.epoch, control.flights, self.run.now_ns)
         for command in message.unsent:
             outputs.append(self.commands.never_sent(command, _UNSENT))
             self.execution.settled(command, "expired", _UNSENT)
@@ -334,7 +334,7 @@ class Kernel:
 
     def _decide(self, candidates: Iterable[Candidate]) -> list[Output]:
         outputs: list[Output] = []
-        for verdict in self.arbiter.decide(candidates, self.execution, self._now_ns):
+        for verdict in self.arbiter.decide(candidates, self.execution, self.run.now_ns):
             outputs.append(verdict)
             outputs += self._carry_out(verdict)
         return outputs
@@ -375,7 +375,7 @@ class Kernel:
 
     def predictor_view(self, name: str) -> FleetView:
         """Return a copy of what the predictor needs, for use off the loop."""
-        return self.fleet.view_copy(self._now_ns, self._predictors[name].needs)
+        return self.fleet.view_copy(self.run.now_ns, self._predictors[name].needs)
 
     def control(self) -> Control:
         """Return everything that must outlive this process."""

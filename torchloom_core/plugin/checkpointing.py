@@ -61,26 +61,6 @@ def daly_s(*, save_s: float, mtbf_s: float) -> float:
     return young_s(save_s=save_s, mtbf_s=mtbf_s) * higher - save_s
 
 
-def exact_interval_s(*, save_s: float, mtbf_s: float) -> float:
-    """Return the work between checkpoints that maximises :func:`ettr`: ``M (1 + W0(...))``.
-
-    The argument of Lambert's W0 is ``-exp(-C / M - 1)``; needs SciPy.
-
-    Parameters
-    ----------
-    save_s, mtbf_s : float
-        C and M, as in :func:`young_s`.
-
-    Examples
-    --------
-    >>> round(exact_interval_s(save_s=60.0, mtbf_s=828.0))
-    277
-    """
-    from scipy.special import lambertw
-
-    return float(mtbf_s * (1.0 + lambertw(-math.exp(-save_s / mtbf_s - 1.0)).real))
-
-
 def ettr(
     interval_s: float,
     *,
