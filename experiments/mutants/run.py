@@ -28,7 +28,7 @@ MODULES = {
         f"{CORE}/kernel/actions/{kind}.py": ("kernel", "weaver")
         for kind in ("checkpoint", "cordon", "drain", "knob", "migrate", "pause", "resume", "run")
     },
-    f"{CORE}/kernel/dispatch/desired_knobs.py": ("kernel", "weaver"),
+    f"{CORE}/fleet/desired_knobs.py": ("kernel", "weaver"),
     f"{CORE}/kernel/answers.py": ("kernel",),
     f"{CORE}/kernel/arbiter/arbiter.py": ("kernel", "weaver"),
     f"{CORE}/kernel/arbiter/rails.py": ("kernel",),

@@ -2,9 +2,9 @@
 
 import pytest
 
-from torchloom_core.kernel.notices import of_exit
 from torchloom_core.wire.endings import in_a_word, in_words, is_meant, is_of_its_own
 from torchloom_core.wire.messages import Exit
+from torchloom_core.wire.notices import of_exit
 
 
 @pytest.mark.parametrize("status", [0, -2, -15, 130, 143])

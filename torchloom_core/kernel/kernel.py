@@ -14,7 +14,6 @@ from torchloom_core.config.schema import Config
 from torchloom_core.fleet.sample_table import SampleTable
 from torchloom_core.fleet.state import FleetState
 from torchloom_core.kept import Changes
-from torchloom_core.kernel import notices
 from torchloom_core.kernel.actions.kinds import kind_of
 from torchloom_core.kernel.actions.run import Run
 from torchloom_core.kernel.answers import Answers
@@ -28,6 +27,7 @@ from torchloom_core.kernel.plugins.host import ActivePlugins, PolicyHost
 from torchloom_core.kernel.run_end import RunEnd
 from torchloom_core.plugin.needs import Need
 from torchloom_core.plugin.view import FleetView
+from torchloom_core.wire import notices
 from torchloom_core.wire.actions import Action
 from torchloom_core.wire.events import (
     Control,

@@ -2,9 +2,9 @@
 
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.schema import Config
-from torchloom_core.kernel import notices
 from torchloom_core.kernel.actions.run import Run
 from torchloom_core.kernel.execution import Execution
+from torchloom_core.wire import notices
 from torchloom_core.wire.endings import is_of_its_own
 from torchloom_core.wire.events import Output
 from torchloom_core.wire.messages import Drain, Exit

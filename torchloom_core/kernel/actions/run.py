@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 
 from torchloom_core.clock import SECOND_NS
+from torchloom_core.fleet.desired_knobs import DesiredKnobs
 from torchloom_core.fleet.state import FleetState
 from torchloom_core.kernel.dispatch.commands import Commands
-from torchloom_core.kernel.dispatch.desired_knobs import DesiredKnobs
 from torchloom_core.kernel.dispatch.pause_hold import PauseHold
 from torchloom_core.kernel.dispatch.under_way import UnderWay
 from torchloom_core.suggest import nearest
