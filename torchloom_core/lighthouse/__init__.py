@@ -1,0 +1,1 @@
+"""torchft's lighthouse, active: it holds heartbeats, saves its state and lets itself be steered."""
