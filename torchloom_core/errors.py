@@ -17,6 +17,7 @@
     ├── LeakError            a score would rest on what could not have been known
     ├── WorkerLost           a process that plays runs died
     ├── KernelFailure        the Weaver's own code failed at an input
+    ├── LighthouseError      a lighthouse cannot listen, or not with this state
     └── RequestError         the Weaver refused, or did not answer, an operator's request
 
 The command line prints the message of a :class:`TorchloomError` as one line and exits with
@@ -135,6 +136,12 @@ class KernelFailure(TorchloomError):
     """The Weaver's own code failed at an input; the next Weaver passes over that input."""
 
     exit_code = 10
+
+
+class LighthouseError(TorchloomError):
+    """A lighthouse cannot listen where it is to, or not with the state that it is given."""
+
+    exit_code = 11
 
 
 class RequestError(TorchloomError):

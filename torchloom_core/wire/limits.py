@@ -45,6 +45,9 @@ KnobName = Annotated[
 ]
 """Tokens with dots between them: part of a key in a NATS bucket."""
 
+ReplicaId = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_SHORT_TEXT)]
+"""What torchft calls a life of a replica group: its name, ``:`` and a UUID."""
+
 FieldName = Annotated[str, msgspec.Meta(pattern=FIELD_NAME)]
 """Of a kind of note, one of its fields, or an actuator."""
 

@@ -12,6 +12,8 @@ subject                            encoding  what
 ``tl.ctl.<run>.<person>.<verb>``   JSON      a person's request to the Weaver, with a reply
 ``tl.out.<run>.<kind>``            JSON      what the Weaver decides and sees, as it happens
 ``tl.join.<run>``                  JSON      a new worker asks for credentials
+``tl.steer.<run>``                 JSON      ``Steer``: the Weaver advises the lighthouse
+``tl.lighthouse.<run>``            JSON      ``LighthouseView``
 ``$KV.TL_<run>.<key>``             JSON      the Weaver's own state, and every knob's desired value
 =================================  ========  ====================================================
 
@@ -95,6 +97,16 @@ def hold(run: str) -> str:
     return f"tl.hold.{run}"
 
 
+def steer(run: str) -> str:
+    """Return the subject on which the Weaver tells the lighthouse what to do."""
+    return f"tl.steer.{run}"
+
+
+def lighthouse(run: str) -> str:
+    """Return the subject on which the lighthouse says what it sees."""
+    return f"tl.lighthouse.{run}"
+
+
 def control(run: str, person: str = "*", verb: str = "*") -> str:
     """Return the subject of a person's request to the Weaver; a verb may have several tokens."""
     return f"tl.ctl.{run}.{person}.{verb}"
@@ -140,6 +152,11 @@ def bucket(run: str) -> str:
 def inbox_prefix(run: str, worker: str, incarnation: int | str) -> str:
     """Return the prefix of a worker's own reply subjects, which no other life may read."""
     return f"_INBOX_{run}_{worker}_{incarnation}"
+
+
+def lighthouse_inbox(run: str) -> str:
+    """Return the prefix of the reply subjects of the run's lighthouse."""
+    return f"_INBOX_LIGHTHOUSE_{run}"
 
 
 def join_inbox(run: str) -> str:

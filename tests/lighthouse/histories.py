@@ -1,0 +1,200 @@
+"""Histories of requests, heartbeats, leaves and time, played on torchft's lighthouse and on ours.
+
+torchft's own clock cannot be set: time passes. Each deed is stamped once torchft's status page
+shows it, and our rules are then given the same deeds at the same times; a history in which a
+deed fell so near to a timeout that it could have been either way is left out.
+"""
+
+import asyncio
+import re
+import time
+from dataclasses import dataclass, field
+from itertools import product
+from typing import NamedTuple
+
+from hypothesis import strategies as st
+from torchft.coordination import LighthouseServer
+
+from tests.lighthouse.calls import Answer, Calls
+from torchloom_core.lighthouse.quorum import Electorate, Kept, Member, Rules
+
+JOIN_S = 0.4
+HEARTBEAT_S = 1.1
+TICK_MS = 10
+MARGIN_S = 0.12
+SETTLE_S = 0.06
+PAUSES_S = (0.65, 1.5)
+"""Past the join timeout; past the heartbeat timeout too."""
+
+NAMES = "abcd"
+
+
+class Deed(NamedTuple):
+    what: str  # ask, beat, leave or wait
+    who: str = ""
+    step: int = 0
+    shrink_only: bool = False
+    commit_failures: int = 0
+    wait_s: float = 0.0
+
+
+class Told(NamedTuple):
+    quorum_id: int
+    replicas: tuple[str, ...]
+
+
+Answers = dict[str, list[Told]]
+"""What each replica group was answered, in order."""
+
+
+@dataclass
+class Played:
+    """What was done, when, and who was answered what."""
+
+    min_replicas: int
+    done: list[tuple[float, Deed]] = field(default_factory=list)
+    answers: Answers = field(default_factory=dict)
+    ended_s: float = 0.0
+
+
+@st.composite
+def deeds(draw: st.DrawFn) -> Deed:
+    what = draw(st.sampled_from(["ask", "ask", "ask", "ask", "beat", "leave", "wait"]))
+    if what == "wait":
+        return Deed("wait", wait_s=draw(st.sampled_from(PAUSES_S)))
+    who = draw(st.sampled_from(NAMES))
+    if what != "ask":
+        return Deed(what, who)
+    return Deed(
+        "ask",
+        who,
+        step=draw(st.integers(0, 3)),
+        shrink_only=draw(st.sampled_from([False, False, True])),
+        commit_failures=draw(st.sampled_from([0, 0, 0, 1])),
+    )
+
+
+histories = st.tuples(st.integers(1, 3), st.lists(deeds(), max_size=14))
+
+
+async def play(history: tuple[int, list[Deed]]) -> Played:
+    """Do it all to a lighthouse of torchft's."""
+    min_replicas, deeds = history
+    server = LighthouseServer(
+        bind="127.0.0.1:0",
+        min_replicas=min_replicas,
+        join_timeout_ms=round(JOIN_S * 1000),
+        quorum_tick_ms=TICK_MS,
+        heartbeat_timeout_ms=round(HEARTBEAT_S * 1000),
+    )
+    port = int(server.address().rpartition(":")[2])
+    calls = Calls(f"127.0.0.1:{port}")
+    played = Played(min_replicas)
+    open_calls: dict[str, asyncio.Task[Answer]] = {}
+    started_s = time.monotonic()
+
+    def collect() -> None:
+        for who, call in list(open_calls.items()):
+            if call.done():
+                del open_calls[who]
+                answer = call.result()
+                told = Told(answer.quorum_id, answer.replicas)
+                played.answers.setdefault(who, []).append(told)
+
+    for deed in deeds:
+        sent_s = time.monotonic()
+        if deed.what == "wait":
+            await asyncio.sleep(deed.wait_s)
+        elif deed.what == "leave":
+            if deed.who not in open_calls:
+                continue
+            open_calls.pop(deed.who).cancel()
+        elif deed.what == "beat":
+            await calls.heartbeat(deed.who)
+        elif deed.who in open_calls:
+            continue
+        else:
+            open_calls[deed.who] = calls.ask(
+                deed.who,
+                step=deed.step,
+                shrink_only=deed.shrink_only,
+                commit_failures=deed.commit_failures,
+            )
+            await _seen(port, deed.who, sent_s)
+        played.done.append((sent_s - started_s, deed))
+        await asyncio.sleep(SETTLE_S)
+        collect()
+    await asyncio.sleep(max(PAUSES_S) + SETTLE_S)
+    collect()
+    played.ended_s = time.monotonic() - started_s
+    for call in open_calls.values():
+        call.cancel()
+    await asyncio.gather(*open_calls.values(), return_exceptions=True)
+    await calls.close()
+    server.shutdown()
+    return played
+
+
+async def _seen(port: int, who: str, sent_s: float) -> None:
+    """Wait until torchft's page says that it heard of ``who`` after ``sent_s``."""
+    while True:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET /status HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        asked_s = time.monotonic()
+        page = (await reader.read()).decode()
+        writer.close()
+        ages = re.findall(rf"\b{who}: seen ([0-9.e-]+)s ago", page)
+        if ages and float(ages[0]) <= asked_s - sent_s + 0.001:
+            return
+        await asyncio.sleep(0.005)
+
+
+def ours(played: Played, join_s: float = JOIN_S, heartbeat_s: float = HEARTBEAT_S) -> Answers:
+    """Return what our rules answer to the same deeds at the same times."""
+    rules = Rules(played.min_replicas, join_s, heartbeat_s)
+    electorate = Electorate(rules, Kept(quorum_id=0), 0.0)
+    answers: Answers = {}
+    waiting: dict[str, Member] = {}
+
+    def advance(now_s: float) -> None:
+        quorum = electorate.form(now_s)
+        if quorum is None:
+            return
+        told = Told(quorum.quorum_id, tuple(m.replica_id for m in quorum.members))
+        for replica_id in told.replicas:
+            if waiting.pop(replica_id, None):
+                answers.setdefault(replica_id, []).append(told)
+        for member in waiting.values():
+            electorate.ask_again(member, now_s)
+
+    now_s = 0.0
+    for at_s, deed in [*played.done, (played.ended_s, Deed("wait"))]:
+        while now_s < at_s:
+            now_s = min(at_s, now_s + TICK_MS / 1000)
+            advance(now_s)
+        if deed.what == "beat":
+            electorate.beat(deed.who, now_s)
+        elif deed.what == "leave":
+            waiting.pop(deed.who, None)  # torchft counts it in until it has been silent
+        elif deed.what == "ask":
+            member = Member(
+                b"",
+                deed.who,
+                step=deed.step,
+                shrink_only=deed.shrink_only,
+                commit_failures=deed.commit_failures,
+            )
+            waiting[deed.who] = member
+            electorate.ask(member, now_s)
+            advance(now_s)
+    return answers
+
+
+def is_decidable(played: Played) -> bool:
+    """Return whether a little more or less time would have changed nothing."""
+    near = (-MARGIN_S, MARGIN_S)
+    first = ours(played)
+    return all(
+        ours(played, JOIN_S + join, HEARTBEAT_S + heartbeat) == first
+        for join, heartbeat in product(near, near)
+    )

@@ -1,0 +1,150 @@
+"""torchft's lighthouse protocol, as far as it has to be read.
+
+A member is kept as the bytes that its Manager wrote, and written as those, so that a field which
+a newer torchft adds passes through. ``bytes`` and an embedded message look the same on the wire,
+so the descriptors below say ``bytes`` wherever torchft's ``.proto`` has a member.
+"""
+
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.message import DecodeError
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from torchloom_core.errors import MessageError
+from torchloom_core.lighthouse.quorum import Member, Quorum
+from torchloom_core.wire.limits import MAX_SHORT_TEXT
+from torchloom_core.wire.steering import name_of_replica
+
+SERVICE = "torchft.LighthouseService"
+
+_MAX_MEMBER_BYTES = 1 << 20
+_Field = descriptor_pb2.FieldDescriptorProto
+
+_MESSAGES = {
+    "LighthouseHeartbeatRequest": (("replica_id", 1, _Field.TYPE_STRING, False),),
+    "LighthouseQuorumRequest": (("requester", 1, _Field.TYPE_BYTES, False),),
+    "QuorumMember": (
+        ("replica_id", 1, _Field.TYPE_STRING, False),
+        ("step", 4, _Field.TYPE_INT64, False),
+        ("shrink_only", 6, _Field.TYPE_BOOL, False),
+        ("commit_failures", 8, _Field.TYPE_INT64, False),
+    ),
+    "Quorum": (
+        ("quorum_id", 1, _Field.TYPE_INT64, False),
+        ("participants", 2, _Field.TYPE_BYTES, True),
+        ("created", 3, _Field.TYPE_BYTES, False),
+    ),
+    "LighthouseQuorumResponse": (("quorum", 1, _Field.TYPE_BYTES, False),),
+}
+
+
+def _classes() -> dict[str, Any]:
+    file = descriptor_pb2.FileDescriptorProto(
+        name="torchloom/lighthouse.proto", package="torchloom.lighthouse", syntax="proto3"
+    )
+    for name, fields in _MESSAGES.items():
+        message = file.message_type.add(name=name)
+        for field, number, kind, repeated in fields:
+            label = _Field.LABEL_REPEATED if repeated else _Field.LABEL_OPTIONAL
+            message.field.add(name=field, number=number, type=kind, label=label)
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    found = {name: pool.FindMessageTypeByName(f"{file.package}.{name}") for name in _MESSAGES}
+    return {name: message_factory.GetMessageClass(found[name]) for name in _MESSAGES}
+
+
+_CLASS = _classes()
+
+
+def heartbeat_of(data: bytes) -> str:
+    """Return the replica id in a heartbeat.
+
+    Raises
+    ------
+    MessageError
+        If it is none.
+    """
+    return _checked(_parse("LighthouseHeartbeatRequest", data).replica_id)
+
+
+def member_of(data: bytes) -> Member:
+    """Return who asks for a quorum.
+
+    Raises
+    ------
+    MessageError
+        If the request is none, or says no replica id.
+    """
+    raw = _parse("LighthouseQuorumRequest", data).requester
+    if len(raw) > _MAX_MEMBER_BYTES:
+        raise MessageError(f"quorum request: need at most {_MAX_MEMBER_BYTES} B, was {len(raw)}")
+    member = _parse("QuorumMember", raw)
+    return Member(
+        raw=raw,
+        replica_id=_checked(member.replica_id),
+        step=member.step,
+        shrink_only=member.shrink_only,
+        commit_failures=member.commit_failures,
+    )
+
+
+def reply(quorum: Quorum) -> bytes:
+    """Return the answer that all members of a quorum are given."""
+    return _reply(quorum, (member.raw for member in quorum.members))
+
+
+def ordered_reply(quorum: Quorum, order: Sequence[str], receiver: str) -> bytes:
+    """Return the answer to one member that makes ranks go by ``order``, names of replicas.
+
+    A Manager sorts members by replica id and looks for its own: all but the receiver are renamed
+    so that the sort gives the order.
+    """
+    members = sorted(quorum.members, key=lambda member: _place(member.replica_id, order))
+    mine = next(at for at, member in enumerate(members) if member.replica_id == receiver)
+    return _reply(
+        quorum,
+        (
+            member.raw if at == mine else _renamed(member, f"{'!' if at < mine else '~'}{at:06d}")
+            for at, member in enumerate(members)
+        ),
+    )
+
+
+def _place(replica_id: str, order: Sequence[str]) -> tuple[int, str]:
+    name = name_of_replica(replica_id)
+    return order.index(name) if name in order else len(order), replica_id
+
+
+def _renamed(member: Member, replica_id: str) -> bytes:
+    message = _parse("QuorumMember", member.raw)  # what it does not know is kept, and written
+    message.replica_id = replica_id
+    return bytes(message.SerializeToString())
+
+
+def _reply(quorum: Quorum, members: Iterable[bytes]) -> bytes:
+    created = Timestamp()
+    created.FromNanoseconds(time.time_ns())
+    body = _CLASS["Quorum"](
+        quorum_id=quorum.quorum_id,
+        participants=members,
+        created=created.SerializeToString(),
+    )
+    response = _CLASS["LighthouseQuorumResponse"](quorum=body.SerializeToString())
+    return bytes(response.SerializeToString())
+
+
+def _parse(name: str, data: bytes) -> Any:
+    try:
+        return _CLASS[name].FromString(data)
+    except DecodeError as error:
+        raise MessageError(f"{name}: {error}") from None
+
+
+def _checked(replica_id: str) -> str:
+    if 0 < len(replica_id) <= MAX_SHORT_TEXT and replica_id.isprintable():
+        return replica_id
+    rule = f"need a replica id of 1 to {MAX_SHORT_TEXT} printable characters"
+    raise MessageError(f"{rule}, was {replica_id[:40]!r} of {len(replica_id)}")

@@ -1,0 +1,253 @@
+"""Run a lighthouse: gRPC for Managers, a page for people, and the Weaver's word."""
+
+import asyncio
+import logging
+import re
+import signal
+import socket
+import time
+from collections.abc import Callable, Generator, Iterable
+from contextlib import AsyncExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import msgspec
+import uvicorn
+
+from torchloom_core.errors import LighthouseError
+from torchloom_core.lighthouse.quorum import Electorate, Rules
+from torchloom_core.lighthouse.service import Service
+from torchloom_core.lighthouse.state_file import StateFile, first_state
+from torchloom_core.lighthouse.status_page import application
+from torchloom_core.lighthouse.weaver_link import Helm, WeaverLink
+
+_log = logging.getLogger(__name__)
+
+_GRPC_OPTIONS = (
+    ("grpc.so_reuseport", 0),
+    ("grpc.max_send_message_length", -1),
+    # Beyond 1000 calls not yet taken up gRPC answers CANCELLED: a round of a large run.
+    ("grpc.server.max_pending_requests", 1 << 20),
+    ("grpc.server.max_pending_requests_hard_limit", 1 << 20),
+    # A host that lost its power never says that its connections are over.
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+)
+_ADDRESS = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<host>[^\[\]:/\s]+)):(?P<port>\d{1,5})")
+_HELD_SHARE = 0.4
+_LONGEST_HOLD_S = 2.0
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """All that a lighthouse is told when it is started; times in seconds.
+
+    Attributes
+    ----------
+    bind, status_bind : str
+        Where Managers connect, and where the page is: ``host:port``; no page where it is empty.
+    rules : Rules
+        As torchft has them.
+    tick_s : float
+        How often to look for a quorum that only waited for time to pass.
+    hold_s : float, optional
+        How long the answer to a heartbeat is kept back; absent: as long as is safe, 2 s or .4 of
+        the heartbeat timeout.
+    run : str
+        The training run.
+    state : Path, optional
+        Where to keep what a restart must know.
+    standby : bool
+        Wait until the lighthouse that serves with this state has ended.
+    expect : tuple of str
+        Replica groups to wait for, where there is no state.
+    url, creds
+        Where the Weaver's broker is; nobody steers where it is empty.
+    """
+
+    bind: str
+    status_bind: str
+    rules: Rules
+    tick_s: float = 0.1
+    hold_s: float | None = None
+    run: str = "run"
+    state: Path | None = None
+    standby: bool = False
+    expect: tuple[str, ...] = ()
+    url: str = ""
+    creds: Path | None = None
+
+
+def address(text: str, option: str) -> tuple[str, int]:
+    """Return host and port of ``host:port``; an IPv6 host stands in brackets.
+
+    Raises
+    ------
+    LighthouseError
+        If it is none.
+
+    Examples
+    --------
+    >>> address("[::]:29510", "--bind"), address("localhost:0", "--bind")
+    (('::', 29510), ('localhost', 0))
+    """
+    match = _ADDRESS.fullmatch(text)
+    if match is None or int(match["port"]) > 65_535:
+        raise LighthouseError(f"{option}: need host:port, as [::]:29510, was {text!r}")
+    return match["v6"] or match["host"], int(match["port"])
+
+
+async def serve(settings: Settings, ready: Callable[[str], None]) -> None:
+    """Serve until SIGINT or SIGTERM; ``ready`` is told in a line where.
+
+    Raises
+    ------
+    LighthouseError
+        If it cannot listen, or not with this state.
+    """
+    hold_s = _hold_s(settings)
+    address(settings.bind, "--bind")
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    async with AsyncExitStack() as stack:
+        state = StateFile(settings.state, settings.run) if settings.state else None
+        if state is not None:
+            stack.callback(state.close)
+            if not await _unless(stop, state.take(wait=settings.standby)):
+                return
+        found = state.load() if state else None
+        kept, epoch = found or (first_state(), 0)
+        now_s = time.monotonic()
+        electorate = Electorate(settings.rules, kept, now_s)
+        if found is None:
+            electorate.expect(settings.expect, now_s + settings.rules.join_timeout_s)
+        service = Service(
+            electorate,
+            hold_s=hold_s,
+            tick_s=settings.tick_s,
+            state=state,
+            epoch=epoch,
+        )
+        port = await _listen(settings.bind, service, stack)
+        page = await _show(settings.status_bind, service, stack)
+        await service.save()
+        parts = [service.tick()]
+        if settings.url:
+            helm = Helm(service, settings.run, restored=found is not None)
+            link = WeaverLink(helm, settings.run, settings.url, settings.creds)
+            service.on_change = link.look
+            parts.append(link.run())
+        tasks: list[asyncio.Task[Any]] = [asyncio.create_task(part) for part in parts]
+        tasks.append(asyncio.create_task(stop.wait()))
+        stack.push_async_callback(_cancel, tasks)
+        host = address(settings.bind, "--bind")[0]
+        where = f"http://{socket.gethostname() if host in ('::', '0.0.0.0') else host}:{port}"
+        ready(f"Lighthouse is ready on {where}{f', its page is {page}' if page else ''}")
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+
+
+def _hold_s(settings: Settings) -> float:
+    timeout_s = settings.rules.heartbeat_timeout_s
+    safe_s = min(_LONGEST_HOLD_S, _HELD_SHARE * timeout_s)
+    hold_s = safe_s if settings.hold_s is None else settings.hold_s
+    if hold_s > timeout_s / 2:
+        raise LighthouseError(
+            f"--heartbeat_hold_ms: need at most half of --heartbeat_timeout_ms, "
+            f"{timeout_s * 500:g}, was {hold_s * 1000:g}"
+        )
+    return hold_s
+
+
+async def _listen(bind: str, service: Service, stack: AsyncExitStack) -> int:
+    server = grpc.aio.server(options=_GRPC_OPTIONS)
+    server.add_generic_rpc_handlers((_Handlers(service.methods()),))
+    try:
+        port = int(server.add_insecure_port(bind))
+    except RuntimeError:
+        port = 0
+    if not port:
+        raise LighthouseError(f"--bind: cannot listen on {bind}: {_why_not(bind)}")
+    await server.start()
+    stack.push_async_callback(server.stop, 0)
+    return port
+
+
+class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpcio has no types
+    def __init__(self, methods: dict[str, grpc.RpcMethodHandler]) -> None:
+        self._methods = methods
+
+    def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
+        return self._methods.get(details.method)
+
+
+async def _show(bind: str, service: Service, stack: AsyncExitStack) -> str:
+    """Serve the page, if one is wanted, and return its URL."""
+    if not bind:
+        return ""
+    host, port = address(bind, "--status_bind")
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        why = error.strerror or error
+        raise LighthouseError(f"--status_bind: cannot listen on {bind}: {why}") from None
+    config = uvicorn.Config(
+        application(service),
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        ws="none",
+        server_header=False,
+    )
+    server = _Page(config)
+    task = asyncio.create_task(server.serve(sockets=[listener]))
+
+    async def end() -> None:
+        server.should_exit = True
+        await task
+
+    stack.push_async_callback(end)
+    return f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}/status"
+
+
+class _Page(uvicorn.Server):
+    """A server that leaves signals to us."""
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        """Capture none."""
+        yield
+
+
+def _why_not(bind: str) -> str:
+    host, port = address(bind, "--bind")
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        try:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host, port))
+        except OSError as error:
+            return error.strerror or str(error)
+    return "gRPC does not say why"
+
+
+async def _unless(stop: asyncio.Event, waiting: "asyncio._CoroutineLike[None]") -> bool:
+    """Wait for the one; return False if ``stop`` was set first."""
+    task, stopping = asyncio.create_task(waiting), asyncio.create_task(stop.wait())
+    await asyncio.wait({task, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    over = not task.done()
+    await _cancel([task, stopping]) if over else stopping.cancel()
+    if not over:
+        task.result()
+    return not over
+
+
+async def _cancel(tasks: Iterable["asyncio.Task[Any]"]) -> None:
+    pending = list(tasks)
+    for task in pending:
+        task.cancel()
+    await asyncio.gather(*pending, return_exceptions=True)

@@ -1,0 +1,227 @@
+"""The calls of torchft's Managers: heartbeats that are held, and requests that wait for a quorum.
+
+A Manager sends its next heartbeat 100 ms after the answer to the last one. The answer is kept
+back, and the call watched: where it is cut off, the Manager's process has ended or its Manager
+was shut down, and the group is counted out at once.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, NoReturn
+
+import grpc
+
+from torchloom_core.errors import MessageError, StateError
+from torchloom_core.lighthouse import protocol
+from torchloom_core.lighthouse.quorum import Electorate, Member, Quorum
+from torchloom_core.lighthouse.state_file import StateFile
+from torchloom_core.plain_text import Complaints, plain_line
+from torchloom_core.wire.steering import MAX_REPLICAS
+
+_log = logging.getLogger(__name__)
+
+_SAVE_S = 1.0
+"""How long members wait at most for the state to be on file: training never stops for a disk."""
+
+Context = Any
+"""A ``grpc.aio.ServicerContext``; grpcio has no types."""
+
+
+@dataclass(slots=True)
+class Counters:
+    """What has happened in this life."""
+
+    heartbeats: int = 0
+    requests: int = 0
+    quorums: int = 0
+    lost: int = 0
+    malformed: int = 0
+    unsaved: int = 0
+
+
+class _Waiter(NamedTuple):
+    member: Member
+    answer: "asyncio.Future[bytes]"
+
+
+class Service:
+    """torchft's ``LighthouseService`` over an electorate.
+
+    Parameters
+    ----------
+    electorate : Electorate
+        Who decides.
+    hold_s : float
+        How long the answer to a heartbeat is kept back, seconds; 0: not at all.
+    tick_s : float
+        How often to look for what only time decides, seconds.
+    state : StateFile, optional
+        Where it is kept for the next life.
+
+    Attributes
+    ----------
+    last : Quorum, optional
+        The last one formed in this life, and when: ``formed_s``, of the monotonic clock.
+    epoch : int
+        Of the last Weaver that steered; kept with the state.
+    on_change : callable
+        Called after whatever may have changed what there is to see.
+    """
+
+    def __init__(
+        self,
+        electorate: Electorate,
+        *,
+        hold_s: float,
+        tick_s: float,
+        state: StateFile | None,
+        epoch: int,
+    ) -> None:
+        self.electorate = electorate
+        self.counters = Counters()
+        self.last: Quorum | None = None
+        self.formed_s = time.monotonic()
+        self.epoch = epoch
+        self._hold_s = hold_s
+        self._tick_s = tick_s
+        self._state = state
+        self.on_change: Callable[[], None] = lambda: None
+        self._waiters: dict[str, _Waiter] = {}
+        self._held_calls: dict[str, object] = {}
+        self._saving = asyncio.Lock()
+        self._answering: set[asyncio.Task[None]] = set()
+        self._complaints = Complaints(_log)
+
+    def methods(self) -> dict[str, grpc.RpcMethodHandler]:
+        """Return the gRPC methods; they take and return bytes."""
+        unary = grpc.unary_unary_rpc_method_handler
+        return {
+            f"/{protocol.SERVICE}/Heartbeat": unary(self.heartbeat),
+            f"/{protocol.SERVICE}/Quorum": unary(self.quorum),
+        }
+
+    async def heartbeat(self, data: bytes, context: Context) -> bytes:
+        """Take note that a group lives, and answer late: if it ends meanwhile, that is seen."""
+        try:
+            replica_id = protocol.heartbeat_of(data)
+        except MessageError as error:
+            await self._refuse(context, error)
+        await self._make_room(replica_id, context)
+        self.counters.heartbeats += 1
+        self.electorate.beat(replica_id, time.monotonic())
+        if not self._hold_s:
+            return b""
+        call = self._held_calls[replica_id] = object()
+        try:
+            await asyncio.sleep(self._hold_s)
+        except asyncio.CancelledError:
+            if self._held_calls.get(replica_id) is call:  # and no newer one is held
+                self._end(replica_id)
+            raise
+        finally:
+            if self._held_calls.get(replica_id) is call:
+                del self._held_calls[replica_id]
+        return b""
+
+    async def quorum(self, data: bytes, context: Context) -> bytes:
+        """Wait for the next quorum that the asking group is in."""
+        try:
+            member = protocol.member_of(data)
+        except MessageError as error:
+            await self._refuse(context, error)
+        replica_id = member.replica_id
+        await self._make_room(replica_id, context)
+        self.counters.requests += 1
+        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        if (older := self._waiters.get(replica_id)) and not older.answer.done():
+            older.answer.cancel()
+        waiter = self._waiters[replica_id] = _Waiter(member, answer)
+        self.electorate.ask(member, time.monotonic())
+        self.advance()
+        try:
+            return await answer
+        finally:
+            if self._waiters.get(replica_id) is waiter:
+                del self._waiters[replica_id]
+                self.electorate.withdraw(replica_id)
+
+    async def tick(self) -> None:
+        """Look again and again, for what only time decides."""
+        while True:
+            await asyncio.sleep(self._tick_s)
+            self.advance()
+            self.on_change()
+
+    def advance(self) -> None:
+        """Form the next quorum if it can be, and answer its members."""
+        now_s = time.monotonic()
+        quorum = self.electorate.form(now_s)
+        if quorum is None:
+            return
+        self.last, self.formed_s = quorum, now_s
+        self.counters.quorums += 1
+        winners = {r: self._waiters.pop(r).answer for r in quorum.ids if r in self._waiters}
+        for waiter in self._waiters.values():  # those it leaves out wait for the next
+            self.electorate.ask_again(waiter.member, now_s)
+        if self._is_unsaved():
+            task = asyncio.create_task(self._save_and_answer(quorum, winners))
+            self._answering.add(task)
+            task.add_done_callback(self._answering.discard)
+        else:
+            self._answer(quorum, winners)
+        self.on_change()
+
+    async def save(self) -> None:
+        """Have on file what the next life must know, if a file takes it."""
+        if self._state is None:
+            return
+        async with self._saving:
+            if not self._is_unsaved():
+                return
+            kept = self.electorate.kept()
+            try:
+                async with asyncio.timeout(_SAVE_S):
+                    await asyncio.to_thread(self._state.save, kept, self.epoch)
+            except (StateError, TimeoutError) as error:
+                self.counters.unsaved += 1
+                why = str(error) or f"the disk took longer than {_SAVE_S:g} s"
+                self._complaints.add("save", f"goes on without its state on file: {why}")
+
+    def _is_unsaved(self) -> bool:
+        return self._state is not None and self._state.differs(self.electorate.kept(), self.epoch)
+
+    async def _save_and_answer(
+        self, quorum: Quorum, winners: dict[str, "asyncio.Future[bytes]"]
+    ) -> None:
+        # A quorum that nobody knows of after a restart would give its id to another.
+        await self.save()
+        self._answer(quorum, winners)
+
+    def _answer(self, quorum: Quorum, winners: dict[str, "asyncio.Future[bytes]"]) -> None:
+        order = self.electorate.order
+        body = b"" if order else protocol.reply(quorum)
+        for replica_id, answer in winners.items():
+            if not answer.done():
+                answer.set_result(body or protocol.ordered_reply(quorum, order, replica_id))
+
+    def _end(self, replica_id: str) -> None:
+        self.counters.lost += 1
+        self.electorate.lose(replica_id)
+        self.advance()
+        self.on_change()
+
+    async def _refuse(self, context: Context, error: MessageError) -> NoReturn:
+        self.counters.malformed += 1
+        self._complaints.add(error.args[0][:20], f"{context.peer()}: {error}")
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, plain_line(str(error)))
+        raise error
+
+    async def _make_room(self, replica_id: str, context: Context) -> None:
+        if self.electorate.has_room_for(replica_id, time.monotonic()):
+            return
+        text = f"need at most {MAX_REPLICAS} replica groups at once"
+        self._complaints.add("full", f"{context.peer()}: {text}")
+        await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
