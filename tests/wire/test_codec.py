@@ -17,6 +17,7 @@ from torchloom_core.trajectory.columns import TelemetryStream
 from torchloom_core.wire import codec, limits
 from torchloom_core.wire.messages import (
     Command,
+    Cut,
     Deed,
     Hello,
     Hold,
@@ -42,7 +43,8 @@ values = st.one_of(
 )
 deeds = st.one_of(
     st.builds(SetKnob, knob=knobs, value=values),
-    *(st.builds(deed) for deed in get_args(Deed) if deed is not SetKnob),
+    st.builds(Cut, quorum_id=counts),
+    *(st.builds(deed) for deed in get_args(Deed) if deed not in (SetKnob, Cut)),
 )
 commands = st.builds(
     Command,

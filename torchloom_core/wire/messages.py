@@ -229,7 +229,23 @@ class Dump(msgspec.Struct, frozen=True, kw_only=True, tag_field="verb", tag="dum
     """Collect stacks and, where there is one, the Flight Recorder's dump."""
 
 
-Deed = SetKnob | Checkpoint | Drain | Join | Pause | Resume | Dump
+class Cut(msgspec.Struct, frozen=True, kw_only=True, tag_field="verb", tag="cut"):
+    """Shut down the connections to peers that were made for this quorum; none of a later one.
+
+    Done at once, without waiting for the training thread: it may be what waits for a peer.
+    """
+
+    quorum_id: Count
+
+
+class Terminate(msgspec.Struct, frozen=True, kw_only=True, tag_field="verb", tag="terminate"):
+    """The sidecar ends its trainer's process by SIGKILL, be it stuck or stopped.
+
+    Whoever started the process may start it again.
+    """
+
+
+Deed = SetKnob | Checkpoint | Drain | Join | Pause | Resume | Dump | Cut | Terminate
 
 
 RECONCILE = "reconcile"

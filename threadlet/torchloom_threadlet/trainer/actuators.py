@@ -10,6 +10,7 @@ from torchloom_core.wire.knobs import check_value, find_spec
 from torchloom_core.wire.limits import MAX_KNOBS
 from torchloom_core.wire.messages import (
     Checkpoint,
+    Cut,
     Deed,
     Join,
     KnobSpec,
@@ -17,6 +18,7 @@ from torchloom_core.wire.messages import (
     Pause,
     Resume,
     SetKnob,
+    Terminate,
     WorkerState,
 )
 from torchloom_threadlet.cleaning import knob_value
@@ -106,6 +108,8 @@ class Actuators:
                 return f"need a stand-by, the worker is {state}"
             case Pause() | Resume() if state == "standby":
                 return "the worker is standing by"
+            case Cut() | Terminate():
+                return "this worker cannot do that"
         return None
 
     def _knob_refusal(self, name: str, value: KnobValue) -> str | None:
