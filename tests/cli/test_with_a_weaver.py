@@ -168,6 +168,7 @@ def test_what_is_refused_fails_or_does_not_end_is_one_line(run, weaver, result, 
     ("words", "verb", "body"),
     [
         ("migrate g0", "propose", {"action": {"kind": "migrate", "group": "g0"}}),
+        ("admit g0", "propose", {"action": {"kind": "admit", "group": "g0"}}),
         ("drain g0", "propose", {"action": {"kind": "drain", "group": "g0"}}),
         ("checkpoint", "propose", {"action": {"kind": "checkpoint", "group": None}}),
         ("pause", "propose", {"action": {"kind": "pause"}}),

@@ -33,7 +33,14 @@ from torchloom_core.kernel.plugins.host import ActivePlugins, ActivePolicy
 from torchloom_core.plugin import Need
 from torchloom_core.simulate.model import FleetModel
 from torchloom_core.simulate.scenario import Hit
-from torchloom_core.wire.actions import Alert, CordonNode, Migrate, SaveCheckpoint, UncordonNode
+from torchloom_core.wire.actions import (
+    AdmitGroup,
+    Alert,
+    CordonNode,
+    Migrate,
+    SaveCheckpoint,
+    UncordonNode,
+)
 from torchloom_core.wire.events import Proposal
 
 METRICS = ("ecc_total", "gpu_temp_celsius")
@@ -269,6 +276,39 @@ def test_the_model_is_told_when_a_cordon_is_over(tmp_path, lasts_s, lifts, taken
 
     drive(stage, Scripted(wanted))
     assert trains[40] == {stage.nodes[row] for row in (0, 2, 3, taken)}
+
+
+def test_a_standby_that_is_admitted_trains_beside_the_others_where_recovery_is_per_step(tmp_path):
+    config = replace(CONFIG, evaluate=replace(JOB, recovery="per_step"))
+    bundle = write(tmp_path / "quiet.tltrace", [event(0, 1.0, "n0", fatal=False)])
+    stage = scene_of(bundle, evaluate=config.evaluate)
+    states = []
+
+    def wanted(view):
+        states.append(view.state[4])
+        return once_admitted(view)
+
+    once_admitted = once(AdmitGroup(group="g4"))
+    once_admitted.start_ns = stage.start_ns
+    driver, result = drive(stage, Scripted(wanted), config=config)
+    assert states[1:5] == ["standby", "standby", "training", "training"]
+    assert (driver.verdict_counts.deeds().granted, result.migrations) == ({"admit": 1.0}, 0)
+    idle = result.buckets["spare"] / (result.wall_ns * 8)
+    assert idle == pytest.approx(2.0, abs=0.05)  # the cold spares
+
+
+def test_a_run_that_restarts_as_a_whole_keeps_its_standby(tmp_path):
+    stage = scene_of(write(tmp_path / "quiet.tltrace", [event(0, 1.0, "n0", fatal=False)]))
+    states = []
+
+    def wanted(view):
+        states.append(view.state[4])
+        return once_admitted(view)
+
+    once_admitted = once(AdmitGroup(group="g4"))
+    once_admitted.start_ns = stage.start_ns
+    drive(stage, Scripted(wanted))
+    assert set(states) == {"standby"}
 
 
 def test_a_run_that_loses_only_a_step_is_saved_less_often_than_one_that_rolls_back(bundle):

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from torchloom_core.wire.actions import (
     Action,
+    AdmitGroup,
     Alert,
     ChangeKnob,
     CollectDump,
@@ -113,6 +114,7 @@ acks = st.builds(
 )
 actions: st.SearchStrategy[Action] = st.one_of(
     st.builds(Migrate, group=groups),
+    st.builds(AdmitGroup, group=groups),
     st.builds(DrainGroup, group=groups),
     st.builds(
         ChangeKnob,

@@ -12,11 +12,11 @@ ROOT = Path(__file__).parents[2]
 FACES = {
     "torchloom_core.plugin": """
         SECOND_NS UNSAVED_WORK
-        ActedOn Action Alert ChangeKnob CollectDump ConfigError CordonNode Costs DrainGroup Example
-        Fault FleetView Floats Forecast Hazard Ints KnobSpec KnobValue Learner Migrate ModelError
-        Need NeedFaults NeedForecast NotNegative Outlook PauseRun PluginError Policy PolicyNeed
-        Positive Predictor PredictorNeed Proposal Registry ResumeRun RunFailures SaveCheckpoint
-        Share Standbys UncordonNode
+        ActedOn Action AdmitGroup Alert ChangeKnob CollectDump ConfigError CordonNode Costs
+        DrainGroup Example Fault FleetView Floats Forecast Hazard Ints KnobSpec KnobValue
+        Learner Migrate ModelError Need NeedFaults NeedForecast NotNegative Outlook PauseRun
+        PluginError Policy PolicyNeed Positive Predictor PredictorNeed Proposal Registry
+        ResumeRun RunFailures SaveCheckpoint Share Standbys UncordonNode
         daly_s ettr expected_unsaved_s grow hookimpl incidents places_of unsaved_work_s young_s
     """,
     "torchloom_core.learning": """

@@ -12,6 +12,7 @@ from torchloom_core.cli.times import Duration
 from torchloom_core.cli.weaver_client import act
 from torchloom_core.wire.actions import (
     Action,
+    AdmitGroup,
     CollectDump,
     CordonNode,
     DrainGroup,
@@ -56,6 +57,17 @@ def migrate(group: str, /, *, wait: Wait = _WAIT_S, connection: Connection = _HE
         The replica group.
     """
     _propose(Migrate(group=group), wait, connection)
+
+
+def admit(group: str, /, *, wait: Wait = _WAIT_S, connection: Connection = _HERE) -> None:
+    """Let a stand-by group join the run for good; nobody leaves for it.
+
+    Parameters
+    ----------
+    group
+        The replica group that stands by.
+    """
+    _propose(AdmitGroup(group=group), wait, connection)
 
 
 def drain(group: str, /, *, wait: Wait = _WAIT_S, connection: Connection = _HERE) -> None:

@@ -107,6 +107,7 @@ app.command(_actions)
 
 for _name, _help in (
     ("migrate", "Let a warm stand-by join, then drain a replica group."),
+    ("admit", "Let a stand-by group join the run for good."),
     ("drain", "Drain a replica group without a replacement."),
     ("checkpoint", "Save a checkpoint now, in one replica group or in all."),
     ("pause", "Pause training at the next step boundary."),

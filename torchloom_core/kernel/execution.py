@@ -158,9 +158,8 @@ class Execution:
             return []
         if plan.missed:
             return self._end(plan, missed_text(plan))
-        if not plan.stages:
-            return self._end(plan, "")
-        waits = [w for w in plan.await_training if not self._is_training(w)]
+        is_first = not plan.applied
+        waits = [w for w in plan.await_training if is_first and not self._is_training(w)]
         if waits:
             gone = [w for w in waits if self._is_gone(w)]
             if gone:
@@ -168,6 +167,8 @@ class Execution:
             if self._run.now_ns > plan.deadline_ns:
                 return self._end(plan, f"stand-by {', '.join(waits)} did not train in time")
             return []
+        if not plan.stages:
+            return self._end(plan, "")
         gone = [w for w, incarnation in plan.stages[0].lives if self._is_gone(w, incarnation)]
         if gone:
             return self._end(plan, f"{', '.join(gone)} ended before its turn")

@@ -52,6 +52,7 @@ from torchloom_core.plugin.run_failures import RunFailures
 from torchloom_core.plugin.view import FleetView, grow
 from torchloom_core.wire.actions import (
     Action,
+    AdmitGroup,
     Alert,
     ChangeKnob,
     CollectDump,
@@ -71,6 +72,7 @@ __all__ = [
     "UNSAVED_WORK",
     "ActedOn",
     "Action",
+    "AdmitGroup",
     "Alert",
     "ChangeKnob",
     "CollectDump",

@@ -67,7 +67,7 @@ class FleetModel:
         self._next = next(self._hits, None)
         size = job.nodes_per_group
         self._first_seats = {
-            nodes[group * size + rank]: rank * job.groups + group
+            nodes[group * size + rank]: (rank, group)
             for group in range(job.groups)
             for rank in range(size)
         }
@@ -151,11 +151,10 @@ class FleetModel:
             seats = [self._first_seats[node] for node in hit.seen_on if node in self._first_seats]
             if not seats:
                 return
-            seat = min(seats)
+            rank, place = min(seats)
         else:
             digest = hashlib.blake2b(hit.id.encode(), digest_size=8).digest()
-            seat = int.from_bytes(digest, "little")
-        rank, place = divmod(seat, len(groups))
+            rank, place = divmod(int.from_bytes(digest, "little"), len(groups))
         group = groups[place]
         if not self._run.is_struck_by_job_fault(group):
             return
@@ -178,6 +177,15 @@ class FleetModel:
         standby.role = "joined"
         self._engine.version += 1
         return ""
+
+    def admit(self, group: str) -> str:
+        """Have a warm stand-by group be one of the run from now on; nobody leaves for it."""
+        standby = self._pool.group(group)
+        if standby is None:
+            return f"no group is called {group!r}"
+        if standby.role not in ("warm", "joined"):
+            return "" if standby.role == "run" else f"{group} is no warm stand-by"
+        return self._run.admit(standby, self.now_ns)
 
     def drain(self, group: str) -> str:
         """Have a group leave in order; its nodes are inspected.

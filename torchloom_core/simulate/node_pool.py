@@ -205,6 +205,14 @@ class NodePool:
         self._stand_down(out)
         self.refill_standbys(ts_ns)
 
+    def admit(self, standby: Group) -> None:
+        """Make a stand-by one more group of the run."""
+        self._standbys.remove(standby)
+        standby.role = "run"
+        standby.position = len(self.run_groups)
+        self.run_groups.append(standby)
+        self._engine.version += 1
+
     def assign(self, group: Group, account: Account, ts_ns: int) -> None:
         """Book the time of a group's nodes to another account."""
         group.account.give((len(group.nodes) - group.missing) * self._gpus, account, ts_ns)

@@ -106,10 +106,14 @@ class PerStepRun(PhasedRun):
             self._pool.swap(group, standby, self._gpu_time.away, ts_ns)
             group.working, standby.working = True, False
             group = standby
+        self._call_in(group, ts_ns)
+        return True
+
+    def _call_in(self, group: Group, ts_ns: int) -> None:
+        """Have a group that has its nodes be ready once it has rejoined."""
         self._pool.assign(group, self._gpu_time.away, ts_ns)
         ready_ns = max(ts_ns, group.ready_ns) + self._rejoin_ns
         self._engine.at(ready_ns, self._ready, (group, group.serial))
-        return True
 
     def _freed(self, ts_ns: int) -> None:
         # What is not enough for the first leaves nothing for the others.
@@ -256,6 +260,13 @@ class PerStepRun(PhasedRun):
         if self._phase == "paused":
             self._engine.tell("resumed")
             self._go_on(ts_ns)
+
+    def admit(self, standby: Group, ts_ns: int) -> str:
+        """Take a stand-by on as one more group, from the step after it is ready."""
+        standby.working = False
+        self._pool.admit(standby)
+        self._call_in(standby, ts_ns)
+        return ""
 
     def drain(self, group: Group, ts_ns: int) -> None:
         """Let a group go, now or once what is going on is over."""

@@ -285,6 +285,11 @@ class RestartRun(PhasedRun):
             self._engine.tell("resumed")
             self._work(ts_ns)
 
+    def admit(self, standby: Group, ts_ns: int) -> str:
+        """Say why not: all of this run starts again with as many groups as it had."""
+        del standby, ts_ns
+        return "a run that restarts as a whole keeps to the number of its groups"
+
     def drain(self, group: Group, ts_ns: int) -> None:
         """Let a group go, now or once what is going on is over."""
         if self._is_free(ts_ns):

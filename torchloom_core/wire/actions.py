@@ -24,6 +24,19 @@ class Migrate(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="
     group: Target
 
 
+class AdmitGroup(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="admit"):
+    """The stand-by ``group`` joins the run for good, and nobody leaves for it.
+
+    Examples
+    --------
+    >>> from torchloom_core.plugin import AdmitGroup
+    >>> AdmitGroup(group="g3")
+    AdmitGroup(group='g3')
+    """
+
+    group: Target
+
+
 class DrainGroup(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="drain"):
     """``group`` leaves at a step boundary, without a replacement.
 
@@ -146,6 +159,7 @@ class UncordonNode(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", 
 
 Action = (
     Migrate
+    | AdmitGroup
     | DrainGroup
     | ChangeKnob
     | SaveCheckpoint

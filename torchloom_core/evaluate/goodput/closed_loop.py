@@ -201,6 +201,8 @@ class ClosedLoop:
         self.verdicts.append((ts_ns, verdict))
         self.verdict_counts.enter(verdict)
         action, kind = verdict.action, kind_of(verdict.action)
+        if verdict.granted:
+            self._workers.expect(verdict)
         if not verdict.granted or not kind.changes_run:
             return
         self.decisions += 1

@@ -12,10 +12,12 @@ from numpy.typing import NDArray
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.fleet.sample_table import SampleTable
 from torchloom_core.plugin.arrays import Floats
-from torchloom_core.simulate.answers.answers import OF_GROUP, OF_RUN
+from torchloom_core.simulate.answers.answers import ANSWERS
 from torchloom_core.simulate.answers.knob import INTERVAL_KNOB
 from torchloom_core.simulate.model import FleetModel
 from torchloom_core.simulate.records import Happening, Member
+from torchloom_core.wire.actions import name_of
+from torchloom_core.wire.events import Verdict
 from torchloom_core.wire.messages import (
     RECONCILE,
     Ack,
@@ -53,6 +55,7 @@ class SimulatedWorkers:
         self._workers: tuple[str, ...] = ()
         self._states: tuple[str, ...] = ()
         self._heard: NDArray[np.bool_] = np.zeros(0, dtype=np.bool_)
+        self._kind_of = {RECONCILE: "knob"}
         self._done: dict[tuple[str, str, str], str] = {}
         self._kept_ns = model.now_ns
         self.members: tuple[Member, ...] = ()
@@ -151,6 +154,10 @@ class SimulatedWorkers:
 
     # --- what they are told ---
 
+    def expect(self, granted: Verdict) -> None:
+        """Learn what kind of action the commands of a verdict belong to."""
+        self._kind_of[granted.proposal] = name_of(granted.action)
+
     def obey(self, command: Command, ts_ns: int) -> list[Ack]:
         """Do what a worker is commanded, and return its acks."""
         if command.incarnation != self._life.get(command.worker):
@@ -180,12 +187,15 @@ class SimulatedWorkers:
     def _do(self, command: Command) -> str:
         """Do a deed once for all the workers that share it; return why not, or nothing."""
         deed = command.do
-        of_group = OF_GROUP.get(type(deed))
+        answer = ANSWERS[self._kind_of[command.cause]]
+        of_group = answer.of_group.get(type(deed))
         group = self._told[command.worker].group if of_group else ""
         key = (command.cause, str(deed.__struct_config__.tag), group)
         if key not in self._done or command.cause == RECONCILE:
             self._done[key] = (
-                of_group(self._model, group) if of_group else OF_RUN[type(deed)](self._model, deed)
+                of_group(self._model, group)
+                if of_group
+                else answer.of_run[type(deed)](self._model, deed)
             )
         return self._done[key]
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from torchloom_core.kernel.actions.admit import AdmitKind
 from torchloom_core.kernel.actions.alert import AlertKind
 from torchloom_core.kernel.actions.checkpoint import CheckpointKind
 from torchloom_core.kernel.actions.cordon import CordonKind
@@ -20,6 +21,7 @@ KINDS: Mapping[str, ActionKind[Any]] = {
     str(kind.message.__struct_config__.tag): kind
     for kind in (
         MigrateKind(),
+        AdmitKind(),
         DrainKind(),
         KnobKind(),
         CheckpointKind(),

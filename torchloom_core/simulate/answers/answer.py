@@ -25,7 +25,7 @@ class FleetAnswer:
     ----------
     of_group, of_run : mapping of type to callable
         How each deed of its commands is done: once for the workers of a group, or of the run,
-        that are told it for the same cause.
+        that are told it for the same cause. Two kinds may do one deed each in its own way.
     done : callable
         ``(model, action)`` is called once the Weaver has done the action by itself.
     """

@@ -1,8 +1,9 @@
-"""All answers of the fleet model: by kind of action, and by the deed that a worker is told."""
+"""All answers of the fleet model, by kind of action."""
 
 from collections.abc import Mapping
 
 from torchloom_core.simulate.answers import (
+    admit,
     alert,
     checkpoint,
     cordon,
@@ -14,9 +15,10 @@ from torchloom_core.simulate.answers import (
     resume,
     uncordon,
 )
-from torchloom_core.simulate.answers.answer import FleetAnswer, OfGroup, OfRun
+from torchloom_core.simulate.answers.answer import FleetAnswer
 
 ANSWERS: Mapping[str, FleetAnswer] = {
+    "admit": admit.ANSWER,
     "alert": alert.ANSWER,
     "checkpoint": checkpoint.ANSWER,
     "cordon": cordon.ANSWER,
@@ -27,11 +29,4 @@ ANSWERS: Mapping[str, FleetAnswer] = {
     "pause": pause.ANSWER,
     "resume": resume.ANSWER,
     "uncordon": uncordon.ANSWER,
-}
-
-OF_GROUP: Mapping[type, OfGroup] = {
-    deed: do for answer in ANSWERS.values() for deed, do in answer.of_group.items()
-}
-OF_RUN: Mapping[type, OfRun] = {
-    deed: do for answer in ANSWERS.values() for deed, do in answer.of_run.items()
 }

@@ -1,0 +1,88 @@
+"""A stand-by that is admitted joins for good, and nobody leaves for it."""
+
+import pytest
+
+from tests.kernel.runs import Run, hello, make_kernel, of, only, three_groups
+from torchloom_core.wire.actions import AdmitGroup, CordonNode, DrainGroup, Migrate
+from torchloom_core.wire.events import Issue, Outcome, Verdict
+from torchloom_core.wire.messages import Join
+
+
+@pytest.fixture
+def run() -> Run:
+    told = three_groups(make_kernel())
+    told.feed(hello("s-1", state="standby", group="s", rank=1))
+    return told
+
+
+def admit(run: Run, group: str = "s") -> list:
+    return run.ask(AdmitGroup(group=group))
+
+
+def refusal(run: Run, group: str = "s") -> str:
+    verdict = only(Verdict, admit(run, group))
+    assert (verdict.granted, verdict.rule) == (False, "impossible")
+    return verdict.reason
+
+
+def test_all_of_a_standby_group_join_and_it_is_done_once_all_of_them_train(run):
+    issued = [issue.command for issue in of(Issue, admit(run))]
+    assert [(one.worker, one.do) for one in issued] == [("s-0", Join()), ("s-1", Join())]
+    for command in issued:
+        assert of(Outcome, run.ack(command)) == []
+    assert of(Outcome, run.hear("s-0")) == []
+    outcome = only(Outcome, run.hear("s-1"))
+    assert (outcome.result, outcome.detail) == ("done", "s joined")
+    assert run.commands() == issued
+
+
+def test_a_standby_that_ends_before_it_trains_is_not_admitted(run):
+    for issue in of(Issue, admit(run)):
+        run.ack(issue.command)
+    outcome = only(Outcome, run.exit("s-1"))
+    assert (outcome.result, outcome.detail) == ("partial", "stand-by s-1 ended before it trained")
+
+
+def test_a_standby_that_never_trains_is_given_up_after_the_deadline(run):
+    for issue in of(Issue, admit(run)):
+        run.ack(issue.command)
+    assert of(Outcome, run.tick(120.0)) == []
+    outcome = only(Outcome, run.tick(1.0))
+    assert outcome.detail == "stand-by s-0, s-1 did not train in time"
+
+
+def test_only_who_stands_by_can_be_admitted(run):
+    assert refusal(run, "a") == "group a trains already"
+    assert refusal(run, "t").startswith("no group is called 't'")
+    run.exit("s-0")
+    run.exit("s-1")
+    assert refusal(run) == "group s has ended"
+
+
+def test_a_standby_on_a_cordoned_node_is_not_admitted(run):
+    run.ask(CordonNode(node="node-s"))
+    assert refusal(run) == "stand-by s is on node-s, which is cordoned"
+
+
+def test_a_standby_that_was_not_heard_of_lately_is_not_admitted(run):
+    run.hear("s-0", state="standby")
+    run.now_ns += 11 * 10**9
+    assert refusal(run) == "stand-by s was not heard of lately"
+
+
+def test_a_standby_is_promised_once(run):
+    run.feed(hello("r-0", state="standby"))
+    run.ask(Migrate(group="a"))
+    assert refusal(run, "r") == "stand-by r is about to join or to leave"
+    admit(run)
+    leave = only(Verdict, run.ask(DrainGroup(group="s")))
+    assert leave.reason == "stand-by s is about to join"
+    assert only(Verdict, run.ask(Migrate(group="b"))).reason == (
+        "no stand-by fits b: need as many workers, on other nodes that are not cordoned, heard of "
+        "lately"
+    )
+
+
+def test_a_standby_that_is_being_sent_home_is_not_admitted(run):
+    run.ask(DrainGroup(group="s"))
+    assert only(Verdict, admit(run)).rule == "impossible"

@@ -1,0 +1,43 @@
+"""Admit: a stand-by group joins the run for good, and nobody leaves for it."""
+
+from torchloom_core.kernel.actions.kind import ActionKind, Stages, group_target
+from torchloom_core.kernel.actions.run import Run
+from torchloom_core.wire.actions import AdmitGroup
+from torchloom_core.wire.messages import Drain, Join
+from torchloom_core.wire.plans import Plan
+
+
+class AdmitKind(ActionKind[AdmitGroup]):
+    """Done once all of the group are seen training."""
+
+    message = AdmitGroup
+    deeds = (Join,)
+
+    def target(self, action: AdmitGroup) -> str:
+        """Return the group that joins."""
+        return group_target(action.group)
+
+    def obstacle(self, action: AdmitGroup, run: Run) -> str:
+        """Refuse who does not stand by, is spoken for, is silent, or sits on a cordoned node."""
+        fleet, group = run.fleet, action.group
+        rows = run.standby_members(group)
+        hellos = [fleet.hello[row] for row in rows]
+        if not rows:
+            trains = group in run.training_groups()
+            return f"group {group} trains already" if trains else run.not_training(group)
+        taken = run.reserved() | run.commands.being_told(Drain)
+        if any(hello.worker in taken for hello in hellos):
+            return f"stand-by {group} is about to join or to leave"
+        if any(fleet.heard_ns_of(row) < run.now_ns - run.stale_ns for row in rows):
+            return f"stand-by {group} was not heard of lately"
+        cordoned = sorted(fleet.cordons.nodes.intersection(hello.node for hello in hellos))
+        return f"stand-by {group} is on {cordoned[0]}, which is cordoned" if cordoned else ""
+
+    def stages(self, action: AdmitGroup, run: Run) -> Stages:
+        """Return the join of all of the group."""
+        stage = run.stage(run.standby_members(action.group), Join())
+        return Stages((stage,), tuple(worker for worker, _ in stage.lives))
+
+    def summary(self, action: AdmitGroup, plan: Plan, run: Run) -> str:
+        """Return who came."""
+        return f"{action.group} joined"
