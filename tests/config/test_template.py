@@ -7,7 +7,7 @@ import pytest
 from torchloom_core.activation.activation import activate
 from torchloom_core.activation.discovery import discover
 from torchloom_core.config.loading import parse
-from torchloom_core.config.schema import ACTION_KINDS, ActionRule, Config, PolicySwitch
+from torchloom_core.config.schema import ACTION_KINDS, ActionRule, Config, Lighthouse, PolicySwitch
 from torchloom_core.config.template import template_text, write_template
 from torchloom_core.errors import ConfigError, StateError
 
@@ -19,7 +19,7 @@ def tables(cls: type[msgspec.Struct], name: str = "") -> dict[str, list[str]]:
         dotted = f"{name}.{field.name}".lstrip(".")
         if isinstance(field.type, type) and issubclass(field.type, msgspec.Struct):
             found |= tables(field.type, dotted)
-        elif "dict" not in str(field.type):
+        elif "dict" not in str(field.type) and "None" not in str(field.type):
             found[name].append(field.name)
     return {table: keys for table, keys in found.items() if keys}
 
@@ -29,6 +29,21 @@ def section(header: str) -> str:
     _, found, rest = template_text().partition(f"[{header}]\n")
     assert found, header
     return re.split(r"^(?:# )?\[", rest, maxsplit=1, flags=re.M)[0]
+
+
+def uncommented(table: str) -> str:
+    """Return a table of the template that is commented out, as if it was not."""
+    _, _, rest = template_text().partition(f"# [{table}]\n")
+    lines = rest.partition("\n\n")[0].splitlines()
+    return "\n".join([f"[{table}]", *(line.removeprefix("# ") for line in lines)])
+
+
+def test_the_lighthouse_is_shown_with_its_defaults_and_right_once_uncommented():
+    assert parse(uncommented("lighthouse")).lighthouse == Lighthouse()
+    shown = section("lighthouse").splitlines()
+    for field in msgspec.structs.fields(Lighthouse):
+        at = next(i for i, line in enumerate(shown) if line.startswith(f"# {field.name} = "))
+        assert shown[at - 1].startswith("# # "), field.name
 
 
 def test_the_template_is_the_defaults_with_some_plugins_switched_on():
@@ -50,8 +65,7 @@ def test_the_rails_of_one_kind_of_action_are_shown_and_right_once_uncommented():
     shown = section("arbiter.actions.migrate")
     for field in msgspec.structs.fields(ActionRule):
         assert re.search(rf"^# {field.name} = .* # ", shown, flags=re.M), field.name
-    uncommented = re.sub(r"^# (?=\[arbiter|\w+ = )", "", template_text(), flags=re.M)
-    rule = parse(uncommented).arbiter.actions["migrate"]
+    rule = parse(uncommented("arbiter.actions.migrate")).arbiter.actions["migrate"]
     assert rule.cooldown_s == 600
     assert rule.approval is ActionRule().approval
 

@@ -13,6 +13,7 @@ from torchloom_core.wire.actions import (
     CollectDump,
     CordonNode,
     DrainGroup,
+    EvictGroup,
     Migrate,
     PauseRun,
     ResumeRun,
@@ -116,6 +117,7 @@ actions: st.SearchStrategy[Action] = st.one_of(
     st.builds(Migrate, group=groups),
     st.builds(AdmitGroup, group=groups),
     st.builds(DrainGroup, group=groups),
+    st.builds(EvictGroup, group=groups, then=st.sampled_from(["wait", "restart", "replace"])),
     st.builds(
         ChangeKnob,
         knob=st.sampled_from(["lr", "every", "mode", "lt"]),

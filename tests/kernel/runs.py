@@ -16,8 +16,9 @@ from torchloom_core.plugin import FleetView, PolicyNeed
 from torchloom_core.wire.actions import Action
 from torchloom_core.wire.codec import encode
 from torchloom_core.wire.events import Input, Issue, Output, Proposal, Recovered, Reply, Tick
-from torchloom_core.wire.messages import Ack, Command, Exit, Hello, KnobSpec, Telemetry
+from torchloom_core.wire.messages import Ack, Command, Exit, Hello, KnobSpec, Note, Telemetry
 from torchloom_core.wire.requests import Propose, Request
+from torchloom_core.wire.steering import LighthouseView
 
 START_NS = 1_700_000_000 * SECOND_NS
 LR = KnobSpec(name="lr", kind="float", low=0.0, high=1.0)
@@ -174,6 +175,25 @@ class Run:
 
     def commands(self) -> list[Command]:
         return [issue.command for issue in self.all(Issue)]
+
+
+def in_quorum(worker: str, quorum_id: int, **changes: Any) -> Note:
+    """What a worker notes once its group is in a quorum."""
+    replica_id = changes.pop("replica_id", f"{worker.rpartition('-')[0]}:uuid")
+    fields = {"replica_id": replica_id, "quorum_id": quorum_id, "rank": 0}
+    note = {"run": "run", "worker": worker, "incarnation": 1, "kind": "quorum", "fields": fields}
+    return Note(**{**note, **changes})
+
+
+def lighthouse_view(**changes: Any) -> LighthouseView:
+    """What a lighthouse sees of three groups in quorum 7."""
+    fields: dict[str, Any] = {
+        "run": "run",
+        "life": 1,
+        "quorum_id": 7,
+        "members": ("a:uuid", "b:uuid", "c:uuid"),
+    }
+    return LighthouseView(**{**fields, **changes})
 
 
 def three_groups(kernel: Kernel, standby: bool = True) -> Run:

@@ -5,7 +5,7 @@ from typing import Any
 
 import grpc
 
-from torchloom_core.lighthouse.protocol import SERVICE, _CLASS
+from torchloom_core.lighthouse.protocol import _CLASS, SERVICE
 
 _LONGEST_S = 60.0
 

@@ -13,7 +13,7 @@ FACES = {
     "torchloom_core.plugin": """
         SECOND_NS UNSAVED_WORK
         ActedOn Action AdmitGroup Alert ChangeKnob CollectDump ConfigError CordonNode Costs
-        DrainGroup Example Fault FleetView Floats Forecast Hazard Ints KnobSpec KnobValue
+        DrainGroup EvictGroup Example Fault FleetView Floats Forecast Hazard Ints KnobSpec KnobValue
         Learner Migrate ModelError Need NeedFaults NeedForecast NotNegative Outlook PauseRun
         PluginError Policy PolicyNeed Positive Predictor PredictorNeed Proposal Registry
         ResumeRun RunFailures SaveCheckpoint Share Standbys UncordonNode

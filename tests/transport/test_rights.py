@@ -146,15 +146,18 @@ def test_only_the_runs_account_keeps_streams(credentials, keys):
 
 def test_what_passes_between_the_accounts_is_listed(credentials, keys):
     accounts = trusted(credentials, keys)
-    told = ["tl.roll.run", "tl.hold.run"]
+    told = ["tl.roll.run", "tl.hold.run", "tl.steer.run"]
     heard = ["tl.cmd.run.*.*", *told, "tl.out.run.>"]
-    said = ["tl.telemetry.run.*.*", "tl.evt.run.*.*", "tl.ack.run.*.*"]
+    to_weaver = ["tl.telemetry.run.*.*", "tl.lighthouse.run"]
+    said = [*to_weaver, "tl.evt.run.*.*", "tl.ack.run.*.*"]
     assert passes(accounts["account"], "exports") == [
         ("service", ">"),
         *[("stream", subject) for subject in heard],
     ]
     assert accounts["account"]["exports"][0]["response_type"] == "Stream"
-    assert passes(accounts["account"], "imports") == [("stream", "workers", "tl.telemetry.run.*.*")]
+    assert passes(accounts["account"], "imports") == [
+        ("stream", "workers", subject) for subject in to_weaver
+    ]
     assert passes(accounts["workers"], "exports") == [("stream", subject) for subject in said]
     asked = [
         *("tl.ack.run.*.*", "tl.evt.run.*.*", "tl.join.run"),
@@ -204,8 +207,8 @@ def test_a_signing_key_gives_each_person_their_own_name_only(credentials, keys):
     assert scope["template"] == permitted(
         ["tl.ctl.run.{{name()}}.>", *READ_BY_PEOPLE, "tl.bucket.run"],
         [
-            *("tl.cmd.run.*.*", "tl.roll.run", "tl.hold.run", "tl.out.run.>"),
-            *of_any(SAID_BY_WORKERS),
+            *("tl.cmd.run.*.*", "tl.roll.run", "tl.hold.run", "tl.steer.run", "tl.out.run.>"),
+            *("tl.telemetry.run.*.*", "tl.lighthouse.run", "tl.evt.run.*.*", "tl.ack.run.*.*"),
             "_INBOX.>",
         ],
         256,
@@ -256,7 +259,7 @@ def test_a_workers_jwt_only_says_the_name_and_the_life(credentials, keys):
 def test_each_key_is_of_its_kind_and_there_is_no_second_of_it(keys):
     fields = msgspec.structs.asdict(keys)
     assert abs(time.time() - fields.pop("made_s")) < 60
-    users = {"weaver", "person", "joiner"}
+    users = {"weaver", "person", "joiner", "lighthouse"}
     kinds = {name: "SU" if name in users else "SA" for name in fields} | {"operator": "SO"}
     assert {name: seed[:2] for name, seed in fields.items()} == kinds
     assert len(set(fields.values())) == len(fields)
@@ -379,4 +382,14 @@ def test_a_folder_that_cannot_be_made_is_one_clear_line(tmp_path):
         private_folder(tmp_path / "a" / "b")
     assert str(caught.value) == (
         f"state folder {tmp_path / 'a' / 'b'}: cannot be written: Not a directory"
+    )
+
+
+def test_the_lighthouse_may_say_what_it_sees_and_hear_what_is_advised(credentials, keys):
+    name, issuer, may = user(credentials.lighthouse_creds.read_text(), keys)
+    heard = ["tl.steer.run", "_INBOX_LIGHTHOUSE_run.>"]
+    assert (name, issuer, may) == (
+        "lighthouse",
+        "workers",
+        permitted(["tl.lighthouse.run"], heard, 8),
     )

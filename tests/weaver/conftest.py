@@ -18,7 +18,11 @@ async def start_weaver(tmp_path):
     async def start(settings=""):
         config = parse(f"[weaver]\nstate_dir = '{tmp_path}'\n{settings}")
         ready = asyncio.get_running_loop().create_future()
-        running.append(asyncio.create_task(run(config, ActivePlugins((), {}), ready.set_result)))
+        running.append(
+            asyncio.create_task(
+                run(config, ActivePlugins((), {}), lambda url, _: ready.set_result(url))
+            )
+        )
         async with asyncio.timeout(DEADLINE_S):
             await asyncio.wait({*running, ready}, return_when=asyncio.FIRST_COMPLETED)
             return await ready

@@ -53,7 +53,7 @@ class Start:
     async def run(self):
         """Run a Weaver that is told to end as soon as it is ready."""
 
-        def ready(url):
+        def ready(url, lighthouse):
             self.was_ready = True
             os.kill(os.getpid(), signal.SIGTERM)
 

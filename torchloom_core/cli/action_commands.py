@@ -3,7 +3,7 @@
 Each is a proposal like a policy's: the arbiter has the last word, and the command tells it.
 """
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
@@ -16,6 +16,7 @@ from torchloom_core.wire.actions import (
     CollectDump,
     CordonNode,
     DrainGroup,
+    EvictGroup,
     Migrate,
     PauseRun,
     ResumeRun,
@@ -111,6 +112,27 @@ def resume(*, wait: Wait = _WAIT_S, connection: Connection = _HERE) -> None:
     This is about training; the kill switch is released by torchloom actions resume.
     """
     _propose(ResumeRun(), wait, connection)
+
+
+def evict(
+    group: str,
+    /,
+    *,
+    then: Literal["wait", "restart", "replace"] = "restart",
+    wait: Wait = _WAIT_S,
+    connection: Connection = _HERE,
+) -> None:
+    """Free the others of a replica group that hangs.
+
+    Parameters
+    ----------
+    group
+        The group that hangs.
+    then
+        Whether it may come back by itself (wait), is ended so that whoever started it starts it
+        again (restart), or is ended while a stand-by takes its place (replace).
+    """
+    _propose(EvictGroup(group=group, then=then), wait, connection)
 
 
 def dump(worker: str, /, *, wait: Wait = _WAIT_S, connection: Connection = _HERE) -> None:

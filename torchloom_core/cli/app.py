@@ -109,6 +109,7 @@ for _name, _help in (
     ("migrate", "Let a warm stand-by join, then drain a replica group."),
     ("admit", "Let a stand-by group join the run for good."),
     ("drain", "Drain a replica group without a replacement."),
+    ("evict", "Free the others of a replica group that hangs."),
     ("checkpoint", "Save a checkpoint now, in one replica group or in all."),
     ("pause", "Pause training at the next step boundary."),
     ("resume", "Go on after a pause."),

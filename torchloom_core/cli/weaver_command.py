@@ -36,12 +36,15 @@ def weaver(*, config: ConfigPath = None) -> None:
     plugins = activate(settings, discover(), str(source), text)
     join = Path(settings.weaver.state_dir) / "join.json"
 
-    def ready(url: str) -> None:
+    def ready(url: str, lighthouse: str) -> None:
+        lines = [
+            f"Weaver of run {settings.run.name} is ready on {url}",
+            f"trainers find it by TORCHLOOM_JOIN={join.resolve()}",
+        ]
+        if lighthouse:
+            lines.append(f"and its lighthouse by TORCHFT_LIGHTHOUSE={lighthouse}")
         try:
-            sys.stdout.write(
-                f"Weaver of run {settings.run.name} is ready on {url}\n"
-                f"trainers find it by TORCHLOOM_JOIN={join.resolve()}\n"
-            )
+            sys.stdout.write("".join(f"{line}\n" for line in lines))
             sys.stdout.flush()
         except OSError as error:
             # Nobody reads it, or the disk is full: no reason to leave a run without its Weaver.

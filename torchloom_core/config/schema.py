@@ -45,6 +45,19 @@ class Broker(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 0
 
 
+class Lighthouse(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``[lighthouse]``: torchft's lighthouse, which the Weaver starts where this table is."""
+
+    host: str = "127.0.0.1"
+    port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 29510
+    status_port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 29511
+    min_replicas: Annotated[int, msgspec.Meta(ge=1)] = 1
+    join_timeout_s: Positive = 60.0
+    heartbeat_timeout_s: Positive = 5.0
+    quorum_tick_s: Positive = 0.1
+    order: tuple[str, ...] = ()
+
+
 class Costs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``[costs]``: what failures and actions cost this run, in seconds.
 
@@ -162,6 +175,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     run: Run = Run()
     weaver: Weaver = Weaver()
     broker: Broker = Broker()
+    lighthouse: Lighthouse | None = None
     costs: Costs = Costs()
     arbiter: Arbiter = Arbiter()
     evaluate: Evaluate = Evaluate()

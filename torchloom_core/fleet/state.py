@@ -12,6 +12,7 @@ from torchloom_core.fleet.declared_knobs import DeclaredKnobs
 from torchloom_core.fleet.fault_log import FaultLog, fault_of_worker
 from torchloom_core.fleet.intake import Intake, Newest
 from torchloom_core.fleet.lives import Lives
+from torchloom_core.fleet.quorums import Quorums
 from torchloom_core.fleet.rings import Rings
 from torchloom_core.fleet.sample_table import SampleTable
 from torchloom_core.plugin.arrays import Ints, frozen
@@ -57,6 +58,8 @@ class FleetState:
         Nodes on which nobody new is put.
     fault_log : FaultLog
         What went wrong of late, on whatever node.
+    quorums : Quorums
+        Who is in which quorum.
     """
 
     def __init__(
@@ -87,6 +90,7 @@ class FleetState:
         self.knobs: list[dict[str, KnobValue]] = []
         self.cordons = Cordons()
         self.fault_log = FaultLog(fault_memory_s(needs))
+        self.quorums = Quorums()
 
     def register(self, hello: Hello, ts_ns: int) -> bool:
         """Enter a worker, or another life of it; return whether a life begins with this hello.

@@ -13,6 +13,7 @@ from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.schema import Config
 from torchloom_core.fleet.sample_table import SampleTable
 from torchloom_core.fleet.state import FleetState
+from torchloom_core.fleet.steering import Steering
 from torchloom_core.kept import Changes
 from torchloom_core.kernel.actions.kinds import kind_of
 from torchloom_core.kernel.actions.run import Run
@@ -68,6 +69,7 @@ from torchloom_core.wire.requests import (
     ResumeActions,
     StopActions,
 )
+from torchloom_core.wire.steering import LighthouseView, name_of_replica
 
 _FULL_EVERY_NS = 60 * SECOND_NS
 """How often it is told that one more worker may not enter."""
@@ -100,7 +102,9 @@ class Kernel:
             costs=config.costs,
         )
         self.commands = Commands(config.run.name, settings.command_deadline_s)
-        self.run = Run(self.fleet, self.commands, settings.stale_after_s)
+        order = config.lighthouse.order if config.lighthouse else ()
+        steering = Steering(config.run.name, order)
+        self.run = Run(self.fleet, self.commands, settings.stale_after_s, steering)
         self.execution = Execution(self.run, settings.command_deadline_s)
         self.arbiter = Arbiter(config.arbiter)
         self.host = PolicyHost(plugins.policies, guard)
@@ -144,10 +148,13 @@ class Kernel:
             case Note():
                 fault = self.fleet.note(message, ts_ns)
                 told: list[Output] = [notices.of_fault(fault)] if fault else []
+                self.fleet.quorums.note(message)
                 return told + self._hear_of_pause(message)
             case NodeFault():
                 fault = self.fleet.note_fault(message)
                 return [notices.of_fault(fault)] if fault else ()
+            case LighthouseView():
+                return self.run.steering.hear(message, self.training_replicas())
             case Forecast() | PredictorFailed():
                 return self.forecasts.take(message)
             case Request():
@@ -210,6 +217,8 @@ class Kernel:
             return self._end_commands(message, message.incarnation) + self._advance("")
         self._run_end.note(message)
         outputs: list[Output] = [notices.of_exit(message), *self._end_commands(message, None)]
+        row = self.fleet.row_of[message.worker]
+        outputs += self.run.count_out(row, f"the process of {message.worker} has ended")
         return outputs + self._hear_of_pause(message) + self._advance("")
 
     def _end_commands(self, message: Exit, incarnation: int | None) -> list[Output]:
@@ -239,6 +248,9 @@ class Kernel:
                     outputs += self._after_knob(flight.command, deed)
                 case Pause():
                     self.run.pauses.applied(ack, flight.command.cause, self.run.now_ns)
+                case Drain():
+                    row = self.fleet.row_of[ack.worker]
+                    outputs += self.run.count_out(row, f"{ack.worker} was drained")
         self.execution.settled(flight.command, ack.status, ack.detail)
         return outputs + self._advance(flight.command.cause)
 
@@ -314,6 +326,7 @@ class Kernel:
 
     def _recover(self, message: Recovered) -> list[Output]:
         control = message.control
+        self.run.steering.begin(message.epoch)
         commands = [*(flight.command for flight in control.flights), *message.unsent]
         self.execution.restore(control.plans, commands, control.stopped)
         self.arbiter.restore(control.grants, self.run.now_ns)
@@ -372,6 +385,11 @@ class Kernel:
         return f"{prefix}{self.commands.epoch}.{self._numbered}"
 
     # --- what the Weaver reads ---
+
+    def training_replicas(self) -> set[str]:
+        """Return the names of the groups that train, as the lighthouse knows them."""
+        rows = self.run.rows_in("training", "paused")
+        return {name_of_replica(one.replica_id) for one in self.run.quorums_of(rows)}
 
     def predictor_view(self, name: str) -> FleetView:
         """Return a copy of what the predictor needs, for use off the loop."""

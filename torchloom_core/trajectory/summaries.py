@@ -5,6 +5,7 @@ from typing import Any
 
 from torchloom_core.kernel.actions.kinds import KINDS, wish_of
 from torchloom_core.plain_text import plain_line
+from torchloom_core.suggest import listed
 from torchloom_core.wire.endings import in_words
 
 _LONGEST_FIELD = 80
@@ -121,6 +122,13 @@ def _pause_held(body: Mapping[str, Any]) -> str:
     return f"the pause of {body['over']} is over"
 
 
+def _lighthouse(body: Mapping[str, Any]) -> str:
+    count = len(body["members"])
+    words = ("failed", "silent", "lost", "held", "aside")
+    told = [f"{word}: {listed(body[word])}" for word in words if body.get(word)]
+    return ", ".join([f"quorum {body['quorum_id']} of {count}", *told])
+
+
 _TEXTS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "hello": _hello,
     "exit": _exit,
@@ -144,6 +152,8 @@ _TEXTS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "issue": lambda body: f"{body['command']['id']} {body['command']['do']['verb']}",
     "pause_held": _pause_held,
     "recall": lambda body: str(body["command"]),
+    "lighthouse": _lighthouse,
+    "steer": lambda body: f"{body['do']['act']}: {body['reason']}",
     "recovered": lambda body: f"epoch {body['epoch']}",
 }
 

@@ -33,6 +33,7 @@ from torchloom_core.transport.state_bucket import EPOCH_KEY, Left, StateBucket
 from torchloom_core.wire import subjects
 from torchloom_core.wire.codec import decode_join_request, encode
 from torchloom_core.wire.messages import Command, Hold, JoinReply, JoinRequest, RollCall
+from torchloom_core.wire.steering import Steer
 
 _log = logging.getLogger(__name__)
 
@@ -145,6 +146,7 @@ class NatsBus:
         self._inlet = Inlet(self._run, self._clock, receive, malformed)
         await self._hear(_reports(self._run), self._take_report)
         await self._hear(subjects.telemetry(self._run), self._take_telemetry)
+        await self._hear(subjects.lighthouse(self._run), self._take_view)
         await self._link.settle()
 
     async def add_workers(self, lives: Sequence[tuple[str, int]]) -> None:
@@ -195,6 +197,10 @@ class NatsBus:
     def hold(self, message: Hold) -> None:
         """Say which pause is in force; where that is lost, workers go on by themselves."""
         self._publish(subjects.hold(self._run), message)
+
+    def steer(self, message: Steer) -> None:
+        """Tell the lighthouse; what is lost is said again once its view shows that."""
+        self._publish(subjects.steer(self._run), message)
 
     def _publish(self, subject: str, message: msgspec.Struct) -> None:
         try:
@@ -302,6 +308,11 @@ class NatsBus:
             self._inlet.take_telemetry(msg)
         if self._turns.are_due():  # asked here, where tens of thousands come in a second
             await self._turns.give()
+
+    async def _take_view(self, msg: Msg) -> None:
+        await self._turns.give()
+        if self._inlet is not None:
+            self._inlet.take_view(msg)
 
     async def _take_report(self, msg: Msg) -> None:
         await self._turns.give()

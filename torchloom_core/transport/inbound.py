@@ -11,8 +11,15 @@ from torchloom_core.errors import MessageError
 from torchloom_core.plain_text import Complaints, plain_line
 from torchloom_core.transport.quota import Quota
 from torchloom_core.wire import subjects
-from torchloom_core.wire.codec import MAX_MESSAGE_BYTES, decode_ack, decode_event, decode_telemetry
+from torchloom_core.wire.codec import (
+    MAX_MESSAGE_BYTES,
+    decode_ack,
+    decode_event,
+    decode_json,
+    decode_telemetry,
+)
 from torchloom_core.wire.messages import Ack, Hello, Telemetry, WorkerEvent
+from torchloom_core.wire.steering import LighthouseView
 
 _log = logging.getLogger(__name__)
 
@@ -21,7 +28,10 @@ _REPORTS = {"per_s": 40.0, "bytes_per_s": 1e6, "rest_s": 125.0}
 """What a worker may send. A sidecar sends a batch or two a second, and when the broker has been
 away a thousand notes, which may be dumps."""
 
-Receive = Callable[[Telemetry | WorkerEvent | Ack, int], bool]
+_VIEWS = {"per_s": 50.0, "bytes_per_s": 4e6, "rest_s": 16.0}
+"""What a lighthouse sends at most: it waits 20 ms between two views."""
+
+Receive = Callable[[Telemetry | WorkerEvent | Ack | LighthouseView, int], bool]
 Malformed = Callable[[str, str], None]
 
 
@@ -52,6 +62,7 @@ class Inlet:
         )
         self._batches = Quota(**_BATCHES)
         self._reports = Quota(**_REPORTS)
+        self._views = Quota(**_VIEWS)
 
     @property
     def malformed(self) -> int:
@@ -67,6 +78,22 @@ class Inlet:
         if msg.subject.startswith(self._ack):
             return self._take(msg, self._ack, decode_ack, self._reports)
         return self._take(msg, self._event, decode_event, self._reports)
+
+    def take_view(self, msg: Msg) -> None:
+        """Take what the lighthouse sees."""
+        ts_recv_ns = self._clock.now_ns()
+        if not self._views.takes(msg.subject, ts_recv_ns, len(msg.data)):
+            self.reject(msg.subject, "its sender sends more than it may")
+            return
+        try:
+            view = decode_json(LighthouseView, msg.data, "view of a lighthouse")
+        except MessageError as error:
+            self.reject(msg.subject, str(error))
+            return
+        if view.run != self._run:
+            self.reject(msg.subject, f"need the run of the subject, was {view.run!r}")
+            return
+        self._receive(view, ts_recv_ns)
 
     def reject(self, subject: str, reason: str) -> None:
         """Count a message that is none, and log it unless its subject was logged just now."""

@@ -50,6 +50,7 @@ from torchloom_core.wire.events import (
 )
 from torchloom_core.wire.messages import Hello, Hold, JoinReply, JoinRequest, Telemetry
 from torchloom_core.wire.operator import Status
+from torchloom_core.wire.steering import LighthouseView, Steer
 
 log = logging.getLogger(__name__)
 
@@ -170,6 +171,8 @@ class Weaver:
                 self.desk.reply(output)
             elif isinstance(output, PauseHeld):
                 self._say_hold(output.over)
+            elif isinstance(output, Steer):
+                self._bus.steer(output)
             elif isinstance(output, ForecastWanted):
                 task = asyncio.create_task(self._forecast(output))
                 self._forecasts.add(task)
@@ -234,6 +237,15 @@ class Weaver:
             return enrolment.admit(request, alive, unwanted=error)
 
         await self._bus.serve_join(handle)
+
+    def training_replicas(self) -> set[str]:
+        """Return the replica groups that train, by the names that the lighthouse knows."""
+        return self._kernel.training_replicas()
+
+    @property
+    def lighthouse_view(self) -> LighthouseView | None:
+        """What the lighthouse last said, None where there is none of ours."""
+        return self._kernel.run.steering.view
 
     async def run(self, stop: asyncio.Event) -> None:
         """Tick until told to stop or until something ends this Weaver's life.

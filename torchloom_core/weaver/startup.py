@@ -23,6 +23,7 @@ from torchloom_core.transport.security.enrolment import Enrolment
 from torchloom_core.transport.security.grants import Grants
 from torchloom_core.weaver.daemon import Weaver
 from torchloom_core.weaver.join_file import write_join_file
+from torchloom_core.weaver.lighthouse_process import LighthouseProcess
 from torchloom_core.weaver.recovery import Inheritance
 from torchloom_core.wire import subjects
 
@@ -31,9 +32,14 @@ _EMBEDDED_PATIENCE_S = 20.0
 
 
 async def run(
-    config: Config, plugins: ActivePlugins, ready: Callable[[str], None] = lambda url: None
+    config: Config,
+    plugins: ActivePlugins,
+    ready: Callable[[str, str], None] = lambda url, lighthouse: None,
 ) -> None:
-    """Run a Weaver until SIGINT or SIGTERM; ``ready`` is called with the broker's URL.
+    """Run a Weaver until SIGINT or SIGTERM.
+
+    ``ready`` is called with the broker's URL and the lighthouse's, which is empty where the
+    Weaver starts none.
 
     Raises
     ------
@@ -45,14 +51,17 @@ async def run(
     for signum in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(signum, stop.set)
     broker = None if config.broker.url else _embedded(config)
+    lighthouse = _lighthouse(config)
     serving = False
     try:
         async with AsyncExitStack() as stack:
-            weaver = await _unless(stop, _start(config, plugins, broker, stack, ready))
+            weaver = await _unless(stop, _start(config, plugins, broker, lighthouse, stack, ready))
             if weaver is not None:
                 serving = True
                 gc.freeze()  # all that is there stays: to look through it takes 50 ms each time
                 await weaver.run(stop)
+                if lighthouse is not None:
+                    await lighthouse.stop_unless_needed(weaver.lighthouse_view)
     except SupersededError:
         raise
     except BaseException:
@@ -74,12 +83,19 @@ def _embedded(config: Config) -> EmbeddedBroker:
     )
 
 
+def _lighthouse(config: Config) -> LighthouseProcess | None:
+    if config.lighthouse is None:
+        return None
+    return LighthouseProcess(Path(config.weaver.state_dir), config.run.name, config.lighthouse)
+
+
 async def _start(
     config: Config,
     plugins: ActivePlugins,
     broker: EmbeddedBroker | None,
+    lighthouse: LighthouseProcess | None,
     stack: AsyncExitStack,
-    ready: Callable[[str], None],
+    ready: Callable[[str, str], None],
 ) -> Weaver:
     """Return a Weaver that has taken over; ``stack`` takes what is to be undone at its end."""
     settings = config.broker
@@ -100,8 +116,15 @@ async def _start(
             credentials = broker.credentials
             grants = Grants(credentials.grants_path)
             await weaver.admit_workers(Enrolment(name, credentials.worker_jwt, grants))
+    where = ""
+    if lighthouse is not None:
+        light_creds = creds if broker is None else broker.credentials.lighthouse_creds
+        await lighthouse.start(url, light_creds, weaver.training_replicas)
+        supervising = asyncio.create_task(lighthouse.supervise())
+        stack.callback(supervising.cancel)
+        where = lighthouse.url
     write_join_file(Path(config.weaver.state_dir), config, url, broker)
-    ready(url)
+    ready(url, where)
     return weaver
 
 

@@ -3,7 +3,7 @@
 What the core does of each kind is in :mod:`torchloom_core.kernel.actions`.
 """
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -48,6 +48,23 @@ class DrainGroup(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", ta
     """
 
     group: Target
+
+
+class EvictGroup(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="evict"):
+    """``group`` hangs: whoever waits for it is freed, and goes on without it.
+
+    ``then`` it may come back by itself (``wait``), is ended by its sidecars for whoever started
+    it to start it again (``restart``), or is ended once a stand-by was told to join (``replace``).
+
+    Examples
+    --------
+    >>> from torchloom_core.plugin import EvictGroup
+    >>> EvictGroup(group="g1")
+    EvictGroup(group='g1', then='restart')
+    """
+
+    group: Target
+    then: Literal["wait", "restart", "replace"] = "restart"
 
 
 class ChangeKnob(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="knob"):
@@ -161,6 +178,7 @@ Action = (
     Migrate
     | AdmitGroup
     | DrainGroup
+    | EvictGroup
     | ChangeKnob
     | SaveCheckpoint
     | PauseRun

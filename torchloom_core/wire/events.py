@@ -2,7 +2,8 @@
 
 Inputs: worker events and acks (:mod:`torchloom_core.wire.messages`), people's requests
 (:mod:`torchloom_core.wire.requests`), :class:`Tick`, :class:`Forecast`, :class:`NodeFault`,
-:class:`PredictorFailed`, :class:`Recovered`.
+:class:`PredictorFailed`, :class:`Recovered`, and what the lighthouse sees
+(:mod:`torchloom_core.wire.steering`).
 Outputs: the union :data:`Output`. Both are written to the trajectory as they pass.
 """
 
@@ -15,6 +16,7 @@ from torchloom_core.wire.limits import Text
 from torchloom_core.wire.messages import Ack, AckStatus, Command, Exit, Hello, KnobValue, Note
 from torchloom_core.wire.plans import Flight, Granted, Plan
 from torchloom_core.wire.requests import Request
+from torchloom_core.wire.steering import LighthouseView, Steer
 
 Reason = Annotated[str, msgspec.Meta(max_length=10_000)]
 """Holds a predictor's whole sentence, and what a policy has to add."""
@@ -348,7 +350,17 @@ class Recovered(msgspec.Struct, frozen=True, kw_only=True, tag="recovered"):
 
 
 Input = (
-    Hello | Exit | Note | Ack | Tick | Forecast | NodeFault | PredictorFailed | Request | Recovered
+    Hello
+    | Exit
+    | Note
+    | Ack
+    | Tick
+    | Forecast
+    | NodeFault
+    | LighthouseView
+    | PredictorFailed
+    | Request
+    | Recovered
 )
 """Everything the kernel takes in, beside telemetry batches."""
 
@@ -364,6 +376,7 @@ Output = (
     | Issue
     | Recall
     | PauseHeld
+    | Steer
     | ForecastWanted
     | InputFailed
     | Reply

@@ -7,7 +7,7 @@ from typing import get_args
 import msgspec
 import pytest
 
-from tests.kernel.runs import hello, make_kernel, three_groups
+from tests.kernel.runs import hello, in_quorum, make_kernel, three_groups
 from torchloom_core.config.template import template_text
 from torchloom_core.kernel.actions.kinds import KINDS, kind_of, target_of, wish_of
 from torchloom_core.simulate.answers.answers import ANSWERS
@@ -19,6 +19,7 @@ from torchloom_core.wire.actions import (
     CollectDump,
     CordonNode,
     DrainGroup,
+    EvictGroup,
     Migrate,
     PauseRun,
     ResumeRun,
@@ -26,7 +27,7 @@ from torchloom_core.wire.actions import (
     UncordonNode,
     name_of,
 )
-from torchloom_core.wire.messages import Cut, Deed, Terminate
+from torchloom_core.wire.messages import Deed
 
 ROOT = Path(__file__).parents[3]
 
@@ -36,6 +37,7 @@ POSSIBLE = {
         Migrate(group="a"),
         AdmitGroup(group="s"),
         DrainGroup(group="b"),
+        EvictGroup(group="a", then="replace"),
         ChangeKnob(knob="lr", value=0.2),
         SaveCheckpoint(),
         PauseRun(),
@@ -55,6 +57,8 @@ def run():
     told = three_groups(make_kernel())
     told.feed(hello("p-0", state="paused"))
     told.ask(CordonNode(node="node-c"))
+    for group in "abc":
+        told.feed(in_quorum(f"{group}-0", 7))
     return told.kernel.run
 
 
@@ -78,8 +82,7 @@ def test_the_fleet_model_answers_every_deed_of_a_kind_and_no_other(name):
 
 
 def test_every_deed_is_some_kind_s():
-    deeds = set(get_args(Deed)) - {Cut, Terminate}  # workers obey them, no kind tells them yet
-    assert {deed for kind in KINDS.values() for deed in kind.deeds} == deeds
+    assert {deed for kind in KINDS.values() for deed in kind.deeds} == set(get_args(Deed))
 
 
 @pytest.mark.parametrize("name", KINDS)

@@ -17,7 +17,6 @@ from torchloom_core.wire.actions import (
     Migrate,
     PauseRun,
     SaveCheckpoint,
-    name_of,
 )
 from torchloom_core.wire.requests import PERSON
 
@@ -269,4 +268,4 @@ def test_the_breaker_opens_after_failures_and_closes_with_time():
 
 
 def test_the_breaker_holds_high_impact_actions_only():
-    assert {name_of(MIGRATE), name_of(PauseRun()), name_of(DrainGroup(group="g"))} == HIGH_IMPACT
+    assert {"drain", "evict", "migrate", "pause"} == HIGH_IMPACT

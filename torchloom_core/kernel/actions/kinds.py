@@ -9,6 +9,7 @@ from torchloom_core.kernel.actions.checkpoint import CheckpointKind
 from torchloom_core.kernel.actions.cordon import CordonKind
 from torchloom_core.kernel.actions.drain import DrainKind
 from torchloom_core.kernel.actions.dump import DumpKind
+from torchloom_core.kernel.actions.evict import EvictKind
 from torchloom_core.kernel.actions.kind import ActionKind, plain_wish
 from torchloom_core.kernel.actions.knob import KnobKind
 from torchloom_core.kernel.actions.migrate import MigrateKind
@@ -23,6 +24,7 @@ KINDS: Mapping[str, ActionKind[Any]] = {
         MigrateKind(),
         AdmitKind(),
         DrainKind(),
+        EvictKind(),
         KnobKind(),
         CheckpointKind(),
         PauseKind(),

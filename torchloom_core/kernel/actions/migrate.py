@@ -23,11 +23,11 @@ class MigrateKind(ActionKind[Migrate]):
     def obstacle(self, action: Migrate, run: Run) -> str:
         """Refuse where nobody could take the group's place."""
         problem = run.not_training(action.group)
-        return problem or ("" if _standby_for(action.group, run) else _no_standby(action, run))
+        return problem or ("" if standby_for(action.group, run) else _no_standby(action, run))
 
     def stages(self, action: Migrate, run: Run) -> Stages:
         """Return the join of the stand-by, and the drain of the group."""
-        standby = _standby_for(action.group, run)
+        standby = standby_for(action.group, run)
         stages = (run.stage(standby, Join()), run.stage(run.members(action.group), Drain()))
         return Stages(stages, tuple(run.fleet.hello[row].worker for row in standby))
 
@@ -36,7 +36,7 @@ class MigrateKind(ActionKind[Migrate]):
         return f"{', '.join(plan.await_training)} joined, then {action.group} drained"
 
 
-def _standby_for(group: str, run: Run) -> list[int]:
+def standby_for(group: str, run: Run) -> list[int]:
     """Return the rows of the best stand-by group: as large, fresh, on other nodes.
 
     One that is being drained is none: a drain that was taken back may have reached its worker,

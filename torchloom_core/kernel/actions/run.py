@@ -4,12 +4,15 @@ from collections.abc import Iterable
 
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.fleet.desired_knobs import DesiredKnobs
+from torchloom_core.fleet.quorums import InQuorum
 from torchloom_core.fleet.state import FleetState
+from torchloom_core.fleet.steering import Steering
 from torchloom_core.kernel.dispatch.commands import Commands
 from torchloom_core.kernel.dispatch.pause_hold import PauseHold
 from torchloom_core.kernel.dispatch.under_way import UnderWay
 from torchloom_core.suggest import nearest
-from torchloom_core.wire.messages import Deed
+from torchloom_core.wire.events import Output
+from torchloom_core.wire.messages import Deed, Join
 from torchloom_core.wire.plans import Stage
 
 _LEAVING = frozenset({"gone", "left", "draining"})
@@ -31,12 +34,14 @@ class Run:
         fleet: FleetState,
         commands: Commands,
         stale_after_s: float,
+        steering: Steering,
     ) -> None:
         self.fleet = fleet
         self.commands = commands
         self.plans = UnderWay()
         self.pauses = PauseHold(fleet, stale_after_s)
         self.desired = DesiredKnobs()
+        self.steering = steering
         self.stale_ns = round(stale_after_s * SECOND_NS)
         self.now_ns = 0
 
@@ -70,7 +75,20 @@ class Run:
 
     def reserved(self) -> set[str]:
         """Return the stand-by workers that some plan has taken already."""
-        return {worker for plan in self.plans.table.values() for worker in plan.await_training}
+        plans = self.plans.table.values()
+        joins = (s for plan in plans for s in plan.stages if isinstance(s.deed, Join))
+        called = {worker for stage in joins for worker, _ in stage.lives}
+        return called.union(*(plan.await_training for plan in plans))
+
+    def quorums_of(self, rows: Iterable[int]) -> list[InQuorum]:
+        """Return the quorums that the workers of these rows are known to be in."""
+        lives = ((self.fleet.hello[row].worker, self.fleet.hello[row].incarnation) for row in rows)
+        return [found for life in lives if (found := self.fleet.quorums.of(*life))]
+
+    def count_out(self, row: int, reason: str) -> list[Output]:
+        """Have the lighthouse stop waiting for the group of the worker in this row."""
+        replicas = {one.replica_id for one in self.quorums_of([row])}
+        return self.steering.gone(replicas, reason)
 
     # --- what a stage is made of ---
 

@@ -23,7 +23,7 @@ from torchloom_core.errors import BrokerError, StateError, TorchloomError
 from torchloom_core.files import private_folder, write_private
 from torchloom_core.transport.broker.binary import find_server
 from torchloom_core.transport.broker.health import Health, greets
-from torchloom_core.transport.broker.process import end, has_ended, is_running, start_detached
+from torchloom_core.transport.detached_process import end, has_ended, is_running, start_detached
 from torchloom_core.transport.security.credentials import Credentials
 from torchloom_core.wire.codec import MAX_MESSAGE_BYTES, UNREADABLE
 

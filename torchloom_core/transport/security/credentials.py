@@ -23,7 +23,7 @@ from torchloom_core.wire import subjects
 from torchloom_core.wire.codec import UNREADABLE
 from torchloom_core.wire.limits import Count
 
-_LATER = ("people", "operators")
+_LATER = ("people", "operators", "lighthouse")
 """Keys that an older state folder lacks."""
 
 
@@ -31,7 +31,8 @@ class Keys(msgspec.Struct, frozen=True, kw_only=True):
     """Seeds of every identity the Weaver keeps, made once per state folder.
 
     ``threadlets`` and ``operators`` sign the JWTs of workers and of people. A folder of before
-    people had an account of their own lacks ``people`` and ``operators``.
+    people had an account of their own lacks ``people`` and ``operators``, and of before there was
+    a lighthouse ``lighthouse``.
     """
 
     operator: str
@@ -45,6 +46,7 @@ class Keys(msgspec.Struct, frozen=True, kw_only=True):
     made_s: Count
     people: str = ""
     operators: str = ""
+    lighthouse: str = ""
 
 
 class Credentials:
@@ -52,9 +54,9 @@ class Credentials:
 
     Attributes
     ----------
-    weaver_creds, operator_creds : Path
-        Credentials files of the Weaver, and of the person at the command line who has none of
-        their own.
+    weaver_creds, operator_creds, lighthouse_creds : Path
+        Credentials files of the Weaver, of the person at the command line who has none of their
+        own, and of the run's lighthouse.
     grants_path : Path
         Where it stands which key each life of a worker was given to.
     join_creds_text : str
@@ -69,6 +71,7 @@ class Credentials:
         self._people = nats_jwt.public_key(keys.people)
         self.weaver_creds = folder / "weaver.creds"
         self.operator_creds = folder / "operator.creds"
+        self.lighthouse_creds = folder / "lighthouse.creds"
         self.grants_path = folder / "granted.jsonl"
         self.join_creds_text = self._creds(
             "joiner", keys.joiner, keys.workers, rights.of_joiner(run)
@@ -135,6 +138,7 @@ class Credentials:
                 imports=[
                     *_imports("service", rights.asked_by_workers(run), self._account),
                     *_imports("stream", to_workers, self._account),
+                    *_imports("stream", rights.told_to_lighthouse(run), self._account),
                 ],
             ),
             self._people: nats_jwt.account_claims(
@@ -176,6 +180,15 @@ class Credentials:
         weaver = self._creds("weaver", self._keys.weaver, self._keys.account, rights.WEAVER)
         person = self.person_creds_text(subjects.DEFAULT_PERSON, self._keys.person)
         write_private(self.weaver_creds, weaver)
+        write_private(
+            self.lighthouse_creds,
+            self._creds(
+                "lighthouse",
+                self._keys.lighthouse,
+                self._keys.workers,
+                rights.of_lighthouse(self._run),
+            ),
+        )
         write_private(self.operator_creds, person)
 
     def _creds(self, name: str, seed: str, account: str, allowed: Rights) -> str:
@@ -242,4 +255,5 @@ def _complete(keys: Keys | None) -> Keys:
         keys,
         people=keys.people or new_seed("account"),
         operators=keys.operators or new_seed("account"),
+        lighthouse=keys.lighthouse or new_seed("user"),
     )

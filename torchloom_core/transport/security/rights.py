@@ -16,6 +16,7 @@ worker NAME,      its own telemetry, events, acks;       ``tl.roll.<run>``, ``tl
 one life of it    pulls and acknowledges its own         its own inbox
                   commands
 joiner            ``tl.join.<run>``                      ``_INBOX_JOIN_<run>.>``
+lighthouse        ``tl.lighthouse.<run>``                ``tl.steer.<run>``, its own inbox
 ================  =====================================  =======================================
 
 What an answer may still reach is what others of the same account subscribe to: the roll among
@@ -82,6 +83,12 @@ def of_joiner(run: str) -> Rights:
     return Rights([subjects.join(run)], [f"{subjects.join_inbox(run)}.>"], _OF_JOINER)
 
 
+def of_lighthouse(run: str) -> Rights:
+    """Return what the run's lighthouse may do: say what it sees, and hear what is advised."""
+    heard = [*told_to_lighthouse(run), f"{subjects.lighthouse_inbox(run)}.>"]
+    return Rights([subjects.lighthouse(run)], heard, _OF_JOINER)
+
+
 def of_person(run: str, name: str = OWN_NAME) -> Rights:
     """Return what a person may do: ``torchloom``, or a plain ``nats req``, ``sub``, ``kv get``."""
     publish = [subjects.control(run, name, ">"), *_read_by_people(run)]
@@ -109,12 +116,17 @@ def asked_by_people(run: str) -> list[str]:
 
 def told_to_weaver(run: str) -> list[str]:
     """Return the streams of the workers' account that the run's account imports."""
-    return [subjects.telemetry(run)]
+    return [subjects.telemetry(run), subjects.lighthouse(run)]
 
 
 def told_to_workers(run: str) -> list[str]:
     """Return the streams of the run's account that the workers' account imports."""
     return [subjects.roll_call(run), subjects.hold(run)]
+
+
+def told_to_lighthouse(run: str) -> list[str]:
+    """Return the streams of the run's account that the lighthouse, among the workers, hears."""
+    return [subjects.steer(run)]
 
 
 def told_to_people(run: str) -> tuple[list[str], list[str]]:
@@ -124,8 +136,9 @@ def told_to_people(run: str) -> tuple[list[str], list[str]]:
     What workers ask of the run's account is no stream there: a server lets no service's
     message through to a third account.
     """
-    by_weaver = [subjects.command(run), *told_to_workers(run), subjects.out(run)]
-    return by_weaver, [subjects.telemetry(run), subjects.event(run), subjects.ack(run)]
+    told = [*told_to_workers(run), *told_to_lighthouse(run)]
+    by_workers = [subjects.event(run), subjects.ack(run)]
+    return [subjects.command(run), *told, subjects.out(run)], [*told_to_weaver(run), *by_workers]
 
 
 def about_bucket(run: str) -> str:

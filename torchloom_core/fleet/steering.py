@@ -1,0 +1,109 @@
+"""What the lighthouse is told, until its view says that it has heard it.
+
+A run whose lighthouse is torchft's own is not steered: nothing is said before one is seen.
+"""
+
+from collections.abc import Iterable
+
+from torchloom_core.wire.events import Notice, Output
+from torchloom_core.wire.steering import (
+    Act,
+    Expect,
+    HoldBack,
+    Leave,
+    LighthouseView,
+    Order,
+    Steer,
+)
+
+_MOST_UNHEARD = 1000
+
+
+class Steering:
+    """The acts of one epoch, numbered from 1.
+
+    Attributes
+    ----------
+    view : LighthouseView, optional
+        What the lighthouse last said; None where there is none of ours.
+    """
+
+    def __init__(self, run: str, order: tuple[str, ...]) -> None:
+        self._run = run
+        self._order = order
+        self._epoch = 0
+        self._number = 0
+        self._unheard: dict[int, Steer] = {}
+        self._held: tuple[str, ...] = ()
+        self._last_quorum_id = 0
+        self.view: LighthouseView | None = None
+
+    def begin(self, epoch: int) -> None:
+        """Speak under this epoch from now on."""
+        self._epoch = epoch
+
+    def tell(self, act: Act, reason: str) -> list[Output]:
+        """Say one thing, and again until it is heard; a lighthouse that is deaf is not spoken to.
+
+        Numbers have no gaps: it takes an act only after the one before.
+        """
+        if self.view is None or len(self._unheard) >= _MOST_UNHEARD:
+            return []
+        self._number += 1
+        steer = Steer(run=self._run, epoch=self._epoch, number=self._number, do=act, reason=reason)
+        self._unheard[self._number] = steer
+        return [steer]
+
+    def gone(self, replicas: Iterable[str], reason: str) -> list[Output]:
+        """Say that these groups have left, as far as the lighthouse counts on them."""
+        if self.view is None:
+            return []
+        counted = set(self.view.members) - set(self.view.lost)
+        leaving = tuple(sorted(counted.intersection(replicas)))
+        return self.tell(Leave(replicas=leaving), reason) if leaving else []
+
+    def hold(self, names: Iterable[str], reason: str) -> list[Output]:
+        """Say who is to be held back from now on, if that is news."""
+        held = tuple(sorted(names))
+        if self.view is None or held == self._held:
+            return []
+        self._held = held
+        return self.tell(HoldBack(names=held), reason)
+
+    def hear(self, view: LighthouseView, training: Iterable[str]) -> list[Output]:
+        """Take what the lighthouse sees; return what is still to be said to it.
+
+        ``training`` are the names of the groups that train, as the lighthouse calls them.
+        """
+        known, self.view = self.view, view
+        outputs: list[Output] = []
+        if view.refused and (known is None or view.refused != known.refused):
+            outputs.append(Notice(kind="lighthouse", text=f"not done: {view.refused}"))
+        if known is None or known.life != view.life:
+            outputs.append(_of_lighthouse(view))
+            outputs += self._introduce(view, training)
+        elif view.epoch == self._epoch:
+            self._unheard = {n: act for n, act in self._unheard.items() if n > view.number}
+            outputs += self._unheard.values()
+        self._last_quorum_id = max(self._last_quorum_id, view.quorum_id)
+        return outputs
+
+    def _introduce(self, view: LighthouseView, training: Iterable[str]) -> list[Output]:
+        """Say to a lighthouse that has just appeared what holds until further notice."""
+        again: list[Output] = list(self._unheard.values())
+        said = {type(steer.do) for steer in self._unheard.values()}
+        names = tuple(sorted(training))
+        if view.state == "new" and not view.members and names:
+            expect = Expect(names=names, above=self._last_quorum_id)
+            again += self.tell(expect, "its state is lost, and these train")
+        if self._order and Order not in said:
+            again += self.tell(Order(names=self._order), "the config says so")
+        if self._held and HoldBack not in said:
+            again += self.tell(HoldBack(names=self._held), "they stand by")
+        return again
+
+
+def _of_lighthouse(view: LighthouseView) -> Notice:
+    found = "with its state" if view.state == "restored" else "anew"
+    text = f"a lighthouse is there, started {found}, at quorum {view.quorum_id}"
+    return Notice(kind="lighthouse", text=text)

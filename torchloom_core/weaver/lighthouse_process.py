@@ -1,0 +1,181 @@
+"""The run's lighthouse, a process of its own: started, adopted and started again by the Weaver.
+
+It goes on when the Weaver ends, as long as replica groups are in a quorum: training does not
+stop with its controller.
+"""
+
+import asyncio
+import logging
+import socket
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from torchloom_core.config.schema import Lighthouse
+from torchloom_core.errors import LighthouseError, StateError
+from torchloom_core.files import private_folder, write_private
+from torchloom_core.transport.detached_process import end, has_ended, is_running, start_detached
+from torchloom_core.wire.codec import UNREADABLE
+from torchloom_core.wire.steering import LighthouseView
+
+_log = logging.getLogger(__name__)
+
+_START_S = 30.0
+_STOP_S = 5.0
+_POLL_S = 0.02
+_WATCH_S = 0.1
+_RETRY_S = 1.0
+
+
+class _Record(msgspec.Struct, frozen=True, kw_only=True):
+    """``lighthouse.json``: the process that was started last."""
+
+    pid: Annotated[int, msgspec.Meta(gt=0, le=2**31 - 1)]
+    port: Annotated[int, msgspec.Meta(ge=1, le=65_535)]
+    command: tuple[str, ...]
+
+
+class LighthouseProcess:
+    """One lighthouse a state folder; its state, its log and where it is lie in ``lighthouse``."""
+
+    def __init__(self, state_dir: Path, run: str, settings: Lighthouse) -> None:
+        self._folder = state_dir.absolute() / "lighthouse"
+        self._state = self._folder / "state.json"
+        self._record_path = self._folder / "lighthouse.json"
+        self._run = run
+        self._settings = settings
+        self._record: _Record | None = None
+        self._start: Callable[[], Awaitable[None]] | None = None
+
+    @property
+    def url(self) -> str:
+        """Where Managers connect: what ``TORCHFT_LIGHTHOUSE`` has to say."""
+        host = self._settings.host
+        if host in ("0.0.0.0", "::"):
+            host = socket.gethostname()
+        port = self._record.port if self._record else self._settings.port
+        return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+    async def start(
+        self, url: str, creds: Path | None, expected: Callable[[], Iterable[str]]
+    ) -> None:
+        """Adopt the lighthouse that runs on this state folder, or start one.
+
+        Parameters
+        ----------
+        url, creds
+            Where the Weaver's broker is, and the lighthouse's own credentials there.
+        expected : callable
+            Returns the names of the replica groups that train: one without state waits for them.
+
+        Raises
+        ------
+        LighthouseError
+            If it ends at once, or is not there in time.
+        StateError
+            If the state folder cannot be written.
+        """
+        if find_spec("grpc") is None:
+            raise LighthouseError('lighthouse: pip install "torchloom[lighthouse]"')
+        private_folder(self._folder)
+        self._start = partial(self._adopt_or_launch, url, creds, expected)
+        await self._start()
+
+    async def _adopt_or_launch(
+        self, url: str, creds: Path | None, expected: Callable[[], Iterable[str]]
+    ) -> None:
+        last = self._last_record()
+        port = self._settings.port or (last.port if last else 0) or _free_port(self._settings.host)
+        command = self._command(port, url, creds)
+        if last and is_running(last.pid, str(self._state)):
+            if last.command == tuple(command):
+                self._record = last
+                return
+            _log.warning("lighthouse (pid %d) is not as configured: restarting it", last.pid)
+            await asyncio.to_thread(end, last.pid, str(self._state), _STOP_S)
+        wait_for = [word for name in sorted(expected()) for word in ("--expect", name)]
+        log = self._folder / "lighthouse.log"
+        pid = start_detached([*command, *wait_for], log)
+        await self._until_it_listens(pid, port, log)
+        self._record = _Record(pid=pid, port=port, command=tuple(command))
+        write_private(self._record_path, msgspec.json.encode(self._record).decode())
+
+    async def supervise(self) -> None:
+        """Start it again, where it was, whenever it ends. Runs until cancelled."""
+        while True:
+            await asyncio.sleep(_WATCH_S)
+            record = self._record
+            if not record or not self._start or is_running(record.pid, str(self._state)):
+                continue
+            try:
+                await self._start()
+            except (LighthouseError, StateError, OSError, RuntimeError) as error:
+                _log.warning("the lighthouse (pid %d) ended: %s", record.pid, error)
+                await asyncio.sleep(_RETRY_S)
+            else:
+                _log.warning("the lighthouse (pid %d) ended; another took over", record.pid)
+
+    async def stop_unless_needed(self, view: LighthouseView | None) -> None:
+        """End it, unless somebody is in a quorum, as its last view says."""
+        if self._record is None:
+            return
+        if view is not None and set(view.members) - set(view.lost):
+            _log.warning(
+                "the lighthouse (pid %d) goes on: %d replica groups train; the next Weaver adopts "
+                "it, and kill %d ends it",
+                self._record.pid,
+                len(set(view.members) - set(view.lost)),
+                self._record.pid,
+            )
+            return
+        await asyncio.to_thread(end, self._record.pid, str(self._state), _STOP_S)
+
+    def _command(self, port: int, url: str, creds: Path | None) -> list[str]:
+        settings = self._settings
+        host = f"[{settings.host}]" if ":" in settings.host else settings.host
+        status = f"127.0.0.1:{settings.status_port}" if settings.status_port else ""
+        command = [sys.executable, "-m", "torchloom_core.cli", "lighthouse"]
+        command += ["--bind", f"{host}:{port}", "--status_bind", status]
+        command += ["--min_replicas", str(settings.min_replicas)]
+        for name in ("join_timeout", "heartbeat_timeout", "quorum_tick"):
+            command += [f"--{name}_ms", str(max(1, round(getattr(settings, f"{name}_s") * 1000)))]
+        command += ["--run", self._run, "--state", str(self._state), "--url", url]
+        return [*command, "--creds", str(creds)] if creds else command
+
+    async def _until_it_listens(self, pid: int, port: int, log: Path) -> None:
+        deadline = time.monotonic() + _START_S
+        while time.monotonic() < deadline:
+            if has_ended(pid):
+                last = (_said(log) or [f"see {log}"])[-1]
+                raise LighthouseError(f"the lighthouse ended at once: {last}")
+            if any("is ready on" in line for line in _said(log)):
+                return
+            await asyncio.sleep(_POLL_S)
+        await asyncio.to_thread(end, pid, str(self._state), _STOP_S)
+        raise LighthouseError(f"the lighthouse was not ready after {_START_S:g} s: see {log}")
+
+    def _last_record(self) -> _Record | None:
+        try:
+            return msgspec.json.decode(self._record_path.read_bytes(), type=_Record)
+        except FileNotFoundError:
+            return None
+        except (OSError, *UNREADABLE) as error:
+            raise StateError(f"{self._record_path}: cannot be read: {error}") from None
+
+
+def _said(log: Path) -> list[str]:
+    return log.read_text(errors="replace").strip().splitlines()
+
+
+def _free_port(host: str) -> int:
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        with suppress(OSError):
+            probe.bind((host, 0))
+        return int(probe.getsockname()[1])
