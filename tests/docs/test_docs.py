@@ -20,7 +20,14 @@ from torchloom_core.activation.activation import activate
 from torchloom_core.activation.discovery import ENTRY_POINT_GROUP, discover
 from torchloom_core.cli.app import app
 from torchloom_core.config.loading import parse
-from torchloom_core.config.schema import ACTION_KINDS, ActionRule, Arbiter, Breaker, Config
+from torchloom_core.config.schema import (
+    ACTION_KINDS,
+    ActionRule,
+    Arbiter,
+    Breaker,
+    Config,
+    Lighthouse,
+)
 from torchloom_core.kernel.arbiter.rails import PERSON_RAILS, POLICY_RAILS
 from torchloom_core.testing import PolicyContract, PredictorContract
 from torchloom_core.trajectory.summaries import RECORD_KINDS
@@ -236,7 +243,7 @@ def test_no_key_of_the_config_is_invented(page):
         first, *rest = span.split(".")
         if first not in Config.__struct_fields__ or not rest or rest[-1] in FILE_SUFFIXES:
             continue
-        where = getattr(Config(), first)
+        where = getattr(Config(lighthouse=Lighthouse()), first)
         for name in rest:
             if where == {}:  # arbiter.actions.<kind>
                 where = ActionRule()

@@ -3,7 +3,9 @@
 import pytest
 
 from tests.kernel.runs import (
+    Calls,
     Run,
+    active,
     hello,
     in_quorum,
     lighthouse_view,
@@ -121,3 +123,22 @@ def test_a_note_that_says_no_quorum_is_passed_over(fields):
     run.feed(lighthouse_view())
     run.feed(in_quorum("b-0", 0, fields=fields))
     assert of(Steer, run.feed(ended("b-0"))) == []
+
+
+def test_policies_see_by_row_whom_the_lighthouse_misses():
+    seen = []
+    run = three_groups(make_kernel([active("calls", Calls(lambda view: seen.append(view) or []))]))
+    for group in "abc":
+        run.feed(in_quorum(f"{group}-0", 7))
+    run.tick()
+    assert seen[-1].lighthouse is None
+    run.feed(lighthouse_view(failed=("a:uuid",), silent=("b:uuid",), lost=("c:uuid",)))
+    run.tick()
+    rows = seen[-1].lighthouse
+    assert rows.quorum_id == 7
+    assert rows.member.tolist() == [True, True, True, False]  # the fourth stands by
+    assert (rows.failed.tolist(), rows.silent.tolist(), rows.lost.tolist()) == (
+        [True, False, False, False],
+        [False, True, False, False],
+        [False, False, True, False],
+    )

@@ -35,6 +35,7 @@ from torchloom_core.wire.messages import (
     SetKnob,
     Telemetry,
 )
+from torchloom_core.wire.steering import LighthouseView
 
 _OVER = frozenset({"left", "gone"})
 """States that no life of a worker comes back from."""
@@ -252,9 +253,17 @@ class FleetState:
             self._step[row] = batch.step
             self._progress_ns[row] = ts_ns - round(batch.progress_age_s * SECOND_NS)
 
-    def view(self, now_ns: int, forecasts: Mapping[str, Forecast]) -> FleetView:
+    def view(
+        self,
+        now_ns: int,
+        forecasts: Mapping[str, Forecast],
+        lighthouse: LighthouseView | None = None,
+    ) -> FleetView:
         """Return what policies see at this tick."""
-        return self._view(now_ns, forecasts, self._intake.metrics, tuple(self.knobs))
+        view = self._view(now_ns, forecasts, self._intake.metrics, tuple(self.knobs))
+        if lighthouse is not None:
+            view.lighthouse = self.quorums.rows(lighthouse, self.hello)
+        return view
 
     def view_copy(self, now_ns: int, needs: Iterable[PolicyNeed]) -> FleetView:
         """Return a view that stays as it is, for a predictor that runs off the loop."""

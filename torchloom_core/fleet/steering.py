@@ -78,7 +78,7 @@ class Steering:
         known, self.view = self.view, view
         outputs: list[Output] = []
         if view.refused and (known is None or view.refused != known.refused):
-            outputs.append(Notice(kind="lighthouse", text=f"not done: {view.refused}"))
+            outputs.append(Notice(kind="steering", text=f"not done: {view.refused}"))
         if known is None or known.life != view.life:
             outputs.append(_of_lighthouse(view))
             outputs += self._introduce(view, training)

@@ -177,7 +177,7 @@ class Kernel:
         outputs += self.run.pauses.check(self.run.now_ns)
         outputs += self._note_failures(self.execution.advance_all())
         outputs += self._run_end.close(self.run.now_ns)
-        view = self.fleet.view(self.run.now_ns, self.forecasts.newest)
+        view = self.fleet.view(self.run.now_ns, self.forecasts.newest, self.run.steering.view)
         wanted, failures = self.host.propose(view, self.seq)
         outputs += failures
         candidates = []

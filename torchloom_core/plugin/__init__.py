@@ -49,7 +49,7 @@ from torchloom_core.plugin.needs import (
 )
 from torchloom_core.plugin.outlook import UNSAVED_WORK, ActedOn, Outlook, Standbys, unsaved_work_s
 from torchloom_core.plugin.run_failures import RunFailures
-from torchloom_core.plugin.view import FleetView, grow
+from torchloom_core.plugin.view import FleetView, LighthouseRows, grow
 from torchloom_core.wire.actions import (
     Action,
     AdmitGroup,
@@ -92,6 +92,7 @@ __all__ = [
     "KnobSpec",
     "KnobValue",
     "Learner",
+    "LighthouseRows",
     "Migrate",
     "ModelError",
     "Need",

@@ -1,7 +1,7 @@
 """What a policy or predictor sees of the fleet at one tick."""
 
 from collections.abc import Mapping, Sequence, Set
-from typing import Protocol, cast
+from typing import NamedTuple, Protocol, cast
 
 import msgspec
 import numpy as np
@@ -26,6 +26,43 @@ class Metrics(Protocol):
 
     def age_s(self, metric: str) -> Floats:
         """Return ``(workers,)`` seconds since the last valid sample, inf where there is none."""
+
+
+class LighthouseRows(NamedTuple):
+    """What torchLoom's lighthouse sees of the last quorum, by the rows of a view.
+
+    Attributes
+    ----------
+    quorum_id : int
+        Of the last quorum.
+    waiting_s : float
+        For how long somebody has been waiting for the next, when this was said.
+    member : (workers,) bool
+        Who is in it.
+    failed : (workers,) bool
+        Who asks for the next one since its last step failed.
+    silent : (workers,) bool
+        Who does not ask although others wait.
+    lost : (workers,) bool
+        Whose process has ended, or who left, since.
+
+    Examples
+    --------
+    >>> from torchloom_core.plugin import LighthouseRows
+    >>> from torchloom_core.testing import view_of
+    >>> view_of(workers=2).lighthouse is None  # where it is torchft's own
+    True
+    >>> seen: LighthouseRows = view_of(workers=2, lighthouse={"silent": ["w1"]}).lighthouse
+    >>> seen.silent
+    array([False,  True])
+    """
+
+    quorum_id: int
+    waiting_s: float
+    member: NDArray[np.bool_]
+    failed: NDArray[np.bool_]
+    silent: NDArray[np.bool_]
+    lost: NDArray[np.bool_]
 
 
 class FleetView:
@@ -66,6 +103,8 @@ class FleetView:
         Nodes on which nobody new is put.
     knob_specs : mapping of str to KnobSpec
         The knobs that some worker offers, by name.
+    lighthouse : LighthouseRows, optional
+        What torchLoom's lighthouse sees; None where there is none of ours.
 
     Examples
     --------
@@ -105,6 +144,7 @@ class FleetView:
         faults_of: Mapping[str, tuple[Fault, ...]],
         costs: Costs,
         cordoned: Set[str] = frozenset(),
+        lighthouse: LighthouseRows | None = None,
     ) -> None:
         self.now_ns = now_ns
         self.tick_s = tick_s
@@ -121,6 +161,7 @@ class FleetView:
         self.faults_of = faults_of
         self.costs = costs
         self.cordoned = cordoned
+        self.lighthouse = lighthouse
         self._metrics = metrics
         self._knob_values = knob_values
         self._forecasts = forecasts

@@ -10,7 +10,7 @@ from torchloom_core.config.schema import Costs
 from torchloom_core.fleet.ring import Ring
 from torchloom_core.fleet.rings import Rings
 from torchloom_core.plugin.arrays import Floats, Ints
-from torchloom_core.plugin.view import FleetView
+from torchloom_core.plugin.view import FleetView, LighthouseRows
 from torchloom_core.wire.events import Fault, Forecast
 from torchloom_core.wire.messages import KnobSpec, KnobValue
 
@@ -39,6 +39,7 @@ def view_of(
     faults: Iterable[Fault] = (),
     costs: Costs | None = None,
     cordoned: Iterable[str] = (),
+    lighthouse: Mapping[str, Iterable[str]] | None = None,
 ) -> FleetView:
     """Return the view a plugin would get of a fleet like this.
 
@@ -77,6 +78,9 @@ def view_of(
         Absent: those of a config that names none.
     cordoned : iterable of str
         Nodes on which nobody new is put.
+    lighthouse : mapping of str to iterable of str, optional
+        What torchLoom's lighthouse sees: ``failed``, ``silent`` and ``lost`` workers, and
+        ``member``, all of them if that is not given.
 
     Raises
     ------
@@ -124,7 +128,18 @@ def view_of(
         faults_of=_by_place(all_faults),
         costs=costs or Costs(),
         cordoned=frozenset(cordoned),
+        lighthouse=None if lighthouse is None else _lighthouse(lighthouse, ids),
     )
+
+
+def _lighthouse(seen: Mapping[str, Iterable[str]], workers: Sequence[str]) -> LighthouseRows:
+    rows = {
+        name: np.isin(workers, list(seen.get(name, ())))
+        for name in ("member", "failed", "silent", "lost")
+    }
+    if "member" not in seen:
+        rows["member"] = ~rows["lost"]
+    return LighthouseRows(quorum_id=1, waiting_s=1.0, **rows)
 
 
 def _table(values: ArrayLike) -> Floats:

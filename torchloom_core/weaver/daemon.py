@@ -328,7 +328,11 @@ class Weaver:
             case Notice(kind="stranger", worker=worker, text=text):
                 self._complaints.add(worker, f"notice: {text}")  # it is one at each tick
                 return
-            case Notice(kind="hello" | "exit" | "wanted" | "run_over") | CordonOver() | Verdict():
+            case (
+                Notice(kind="hello" | "exit" | "wanted" | "run_over" | "lighthouse")
+                | CordonOver()
+                | Verdict()
+            ):
                 level = logging.INFO
             case Outcome(action=Alert()) | Notice() | PolicyFailed():
                 level = logging.WARNING

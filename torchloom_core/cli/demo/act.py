@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
@@ -22,8 +22,16 @@ from torchloom_core.errors import StateError
 
 _START_S = 60.0
 _GOODBYE_S = 15.0
-_LIGHTHOUSE = ("--min_replicas", "1", "--join_timeout_ms", "10000")
-_LIGHTHOUSE_TIMING = ("--heartbeat_timeout_ms", "1000", "--quorum_tick_ms", "100")
+_TORCHFT_LIGHTHOUSE = ("--min_replicas", "1", "--join_timeout_ms", "10000")
+_TORCHFT_TIMING = ("--heartbeat_timeout_ms", "1000", "--quorum_tick_ms", "100")
+"""A fifth of torchft's default, which stalls the others for 5 s."""
+
+_OUR_LIGHTHOUSE = """
+[lighthouse]                 # heartbeat timeout: torchft's default, 5 s
+port = {port}
+status_port = 0
+join_timeout_s = 10.0
+"""
 
 
 @dataclass
@@ -35,7 +43,8 @@ class Act:
     folder : Path
         Where logs, the Weaver's state and results lie.
     acting : bool
-        Whether the Weaver may act; otherwise it runs dry.
+        Whether the Weaver may act, and starts its lighthouse; otherwise it runs dry beside
+        torchft's own.
     """
 
     scenario: Scenario
@@ -58,10 +67,14 @@ class Act:
         for place in self.scenario.places:
             write_counters(self._counters(place), symptoms(0.0))
             self.logs[place.group] = StepLog(self.folder / f"{place.group}.jsonl")
-        async with self._lighthouse() as lighthouse, self._weaver():
+        port = _free_port()
+        async with AsyncExitStack() as stack:
+            if not self.acting:
+                await stack.enter_async_context(self._torchft_lighthouse(port))
+            await stack.enter_async_context(self._weaver(port))
             try:
                 for place in self.scenario.places:
-                    self._start_trainer(place, lighthouse)
+                    self._start_trainer(place, f"http://127.0.0.1:{port}")
                 await self._until_over(show)
             finally:
                 self._kill_all()
@@ -153,20 +166,19 @@ class Act:
             )
 
     @asynccontextmanager
-    async def _lighthouse(self) -> AsyncIterator[str]:
-        port = _free_port()
+    async def _torchft_lighthouse(self, port: int) -> AsyncIterator[None]:
         binary = str(Path(sys.executable).parent / "torchft_lighthouse")
-        command = [binary, "--bind", f"[::]:{port}", *_LIGHTHOUSE, *_LIGHTHOUSE_TIMING]
+        command = [binary, "--bind", f"[::]:{port}", *_TORCHFT_LIGHTHOUSE, *_TORCHFT_TIMING]
         process = self._spawn("lighthouse", command, {"RUST_LOG": "error"})
         try:
             await self._wait_for(lambda: _listens(port), process, "lighthouse")
-            yield f"http://localhost:{port}"
+            yield
         finally:
             process.kill()
             process.wait()
 
     @asynccontextmanager
-    async def _weaver(self) -> AsyncIterator[None]:
+    async def _weaver(self, port: int) -> AsyncIterator[None]:
         config = self.folder / "torchloom.toml"
         text = (
             files("torchloom_core.cli.demo").joinpath("torchloom.toml").read_text(encoding="utf-8")
@@ -175,6 +187,8 @@ class Act:
         text = re.sub(
             r"(?m)^(\[arbiter\])$", f"\\1\ndry_run = {str(not self.acting).lower()}", text
         )
+        if self.acting:
+            text += _OUR_LIGHTHOUSE.format(port=port)
         config.write_text(text, encoding="utf-8")
         command = [sys.executable, "-m", "torchloom_core.cli", "weaver", "--config", str(config)]
         process = self._spawn("weaver", command, {})

@@ -61,7 +61,7 @@ def _make_room(folder: Path) -> None:
 
 
 def _perform(act: Act, console: Console) -> None:
-    title = "with torchLoom" if act.acting else "without torchLoom's action (it watches, dry-run)"
+    title = "with torchLoom" if act.acting else "torchft alone (torchLoom only watches)"
     bars = Progress(
         TextColumn(f"[bold]{title}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     )

@@ -70,8 +70,8 @@ def show_table(console: Console, before: Act, after: Act) -> None:
     without, with_ = measures_of(before), measures_of(after)
     table = Table(title="One node lost: the same run, seed and kill, twice", title_justify="left")
     table.add_column("")
-    table.add_column("without torchLoom's action", justify="right")
-    table.add_column("with it", justify="right", style="bold")
+    table.add_column("torchft alone", justify="right")
+    table.add_column("with torchLoom", justify="right", style="bold")
     for name, cell in _ROWS:
         table.add_row(name, cell(without), cell(with_))
     console.print(table)
@@ -105,8 +105,8 @@ def draw(path: Path, before: Act, after: Act) -> None:
     FigureCanvasAgg(figure)
     durations, groups, counter = figure.subplots(3, 1, sharex=True, height_ratios=(2.2, 1, 1))
     for act, label, colour in (
-        (before, "without torchLoom's action", "#b5482e"),
-        (after, "with it", "#1f6f8b"),
+        (before, "torchft alone", "#b5482e"),
+        (after, "with torchLoom", "#1f6f8b"),
     ):
         start = act.ill_at or 0.0
         rows = act.logs[act.scenario.survivors[0]].steps
