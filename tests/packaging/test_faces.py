@@ -14,7 +14,8 @@ FACES = {
         SECOND_NS UNSAVED_WORK
         ActedOn Action AdmitGroup Alert ChangeKnob CollectDump ConfigError CordonNode Costs
         DrainGroup EvictGroup Example Fault FleetView Floats Forecast Hazard Ints KnobSpec KnobValue
-        Learner LighthouseRows Migrate ModelError Need NeedFaults NeedForecast NotNegative Outlook PauseRun
+        Learner LighthouseRows Migrate ModelError Need NeedFaults NeedForecast NotNegative Outlook
+        PauseRun
         PluginError Policy PolicyNeed Positive Predictor PredictorNeed Proposal Registry
         ResumeRun RunFailures SaveCheckpoint Share Standbys UncordonNode
         daly_s ettr expected_unsaved_s grow hookimpl incidents places_of unsaved_work_s young_s
