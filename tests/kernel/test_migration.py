@@ -477,3 +477,41 @@ def test_where_nobody_can_do_it_the_refusal_says_so():
     run.hear("a-0")
     reason = only(Verdict, run.ask(SaveCheckpoint(group="a"))).reason
     assert reason.startswith("no training worker of a has ")
+
+
+@pytest.fixture
+def called() -> tuple[Run, list[Issue]]:
+    """A migration of group a to the stand-bys s, of two workers each, who are being told."""
+    run = Run(make_kernel())
+    for worker in ("a-0", "a-1", "b-0", "b-1"):
+        run.feed(hello(worker))
+    for worker in ("s-0", "s-1"):
+        run.feed(hello(worker, state="standby"))
+    return run, of(Issue, run.ask(Migrate(group="a")))
+
+
+@pytest.mark.parametrize("how", ["rejected", "died while joining"])
+def test_the_part_of_a_stand_by_that_joined_without_the_rest_is_sent_home(called, how):
+    run, (first, second) = called
+    run.ack(first.command)
+    if how == "rejected":
+        told = run.ack(second.command, "rejected")
+    else:
+        run.ack(second.command)
+        told = run.exit("s-1")
+    assert only(Outcome, told).result in ("undone", "partial")
+    drain = only(Issue, told).command
+    assert (drain.worker, drain.do) == ("s-0", Drain())
+
+
+def test_a_stand_by_that_joined_whole_may_still_come_to_train(pairs):
+    outcome = only(Outcome, pairs.tick(after_s=200))
+    assert outcome.detail == "stand-by s-0, s-1 did not train in time"
+    assert Drain() not in [command.do for command in pairs.commands()]
+
+
+def test_nobody_is_sent_home_once_actions_are_stopped(called):
+    run, (first, _) = called
+    run.ack(first.command)
+    run.want(StopActions())
+    assert Drain() not in [command.do for command in run.commands()]

@@ -1,6 +1,6 @@
 """Who is in which quorum, as the workers say; and how the lighthouse calls a replica group."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -20,9 +20,13 @@ class InQuorum(NamedTuple):
 
 
 class Quorums:
-    """What workers' notes of kind ``quorum`` say, the newest of each."""
+    """What workers' notes of kind ``quorum`` say, the newest of each.
 
-    def __init__(self) -> None:
+    ``hellos`` is what the worker in each row last said of itself.
+    """
+
+    def __init__(self, hellos: Sequence[Hello]) -> None:
+        self._hellos = hellos
         self._of: dict[str, InQuorum] = {}
 
     def note(self, note: Note) -> None:
@@ -33,9 +37,9 @@ class Quorums:
         if 0 < len(replica_id) <= MAX_SHORT_TEXT and 0 <= quorum_id <= MAX_COUNT:
             self._of[note.worker] = InQuorum(note.incarnation, replica_id, quorum_id)
 
-    def rows(self, seen: LighthouseView, hellos: Sequence[Hello]) -> LighthouseRows:
-        """Return what the lighthouse sees of the workers that said these hellos."""
-        found = [self.of(hello.worker, hello.incarnation) for hello in hellos]
+    def seen_by(self, seen: LighthouseView) -> LighthouseRows:
+        """Return by row what the lighthouse sees."""
+        found = [self._present(row) for row in range(len(self._hellos))]
         replicas = [one.replica_id if one else "" for one in found]
         member, failed, silent, lost = (
             np.fromiter(map(set(named).__contains__, replicas), bool, len(replicas))
@@ -43,7 +47,15 @@ class Quorums:
         )
         return LighthouseRows(seen.quorum_id, seen.waiting_s, member, failed, silent, lost)
 
-    def of(self, worker: str, incarnation: int) -> InQuorum | None:
-        """Return the quorum that this life was last in, None if it is not known."""
-        found = self._of.get(worker)
-        return found if found and found.incarnation == incarnation else None
+    def of(self, rows: Iterable[int]) -> list[InQuorum]:
+        """Return the quorums that the present lives of these rows were last in, where known."""
+        return [found for row in rows if (found := self._present(row))]
+
+    def replicas(self, rows: Iterable[int]) -> set[str]:
+        """Return the replica ids of the groups of these rows."""
+        return {one.replica_id for one in self.of(rows)}
+
+    def _present(self, row: int) -> InQuorum | None:
+        hello = self._hellos[row]
+        found = self._of.get(hello.worker)
+        return found if found and found.incarnation == hello.incarnation else None

@@ -91,7 +91,7 @@ class FleetState:
         self.knobs: list[dict[str, KnobValue]] = []
         self.cordons = Cordons()
         self.fault_log = FaultLog(fault_memory_s(needs))
-        self.quorums = Quorums()
+        self.quorums = Quorums(self.hello)
 
     def register(self, hello: Hello, ts_ns: int) -> bool:
         """Enter a worker, or another life of it; return whether a life begins with this hello.
@@ -262,7 +262,7 @@ class FleetState:
         """Return what policies see at this tick."""
         view = self._view(now_ns, forecasts, self._intake.metrics, tuple(self.knobs))
         if lighthouse is not None:
-            view.lighthouse = self.quorums.rows(lighthouse, self.hello)
+            view.lighthouse = self.quorums.seen_by(lighthouse)
         return view
 
     def view_copy(self, now_ns: int, needs: Iterable[PolicyNeed]) -> FleetView:

@@ -16,7 +16,7 @@ from torchloom_core.kernel.actions.pause import PAUSING
 from torchloom_core.kernel.actions.run import Run
 from torchloom_core.wire.actions import Action
 from torchloom_core.wire.events import Outcome, Output, Verdict
-from torchloom_core.wire.messages import RECONCILE, Command, Hello
+from torchloom_core.wire.messages import RECONCILE, Command, Drain, Hello
 from torchloom_core.wire.plans import Plan, missed_text
 
 _NAMED = 20
@@ -197,6 +197,8 @@ class Execution:
         run, kind = self._run, kind_of(plan.action)
         still_open = self._plans.leave(plan, kind.target(plan.action))
         outputs = kind.end(plan, trouble, run)
+        if trouble and not self.stopped and not plan.applied:
+            outputs += self._send_back(plan)
         if not trouble:
             return [
                 *outputs,
@@ -209,6 +211,16 @@ class Execution:
         applied = plan.applied + len(plan.commands) - plan.missed_count - len(still_open)
         result = "partial" if applied > 0 else "undone"
         return [*outputs, _outcome(plan, result, trouble, run.now_ns)]
+
+    def _send_back(self, plan: Plan) -> list[Output]:
+        """Send home the part of a stand-by group that joined without the rest."""
+        fleet, outputs = self._run.fleet, list[Output]()
+        rows = [fleet.row_of[worker] for worker in plan.await_training if worker in fleet.row_of]
+        joined = [row for row in rows if fleet.state[row] in ("joining", "training")]
+        for row in joined if len(joined) < len(plan.await_training) else ():
+            life = fleet.hello[row].worker, fleet.hello[row].incarnation
+            outputs += self._commands.issue(*life, Drain(), plan.verdict, self._run.now_ns)[1]
+        return outputs
 
     def _call_off(self, target: str, why: str) -> list[Output]:
         """End the plan that works on the target, if one does."""

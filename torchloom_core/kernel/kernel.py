@@ -217,8 +217,7 @@ class Kernel:
             return self._end_commands(message, message.incarnation) + self._advance("")
         self._run_end.note(message)
         outputs: list[Output] = [notices.of_exit(message), *self._end_commands(message, None)]
-        row = self.fleet.row_of[message.worker]
-        outputs += self.run.count_out(row, f"the process of {message.worker} has ended")
+        outputs += self._count_out(message.worker, f"the process of {message.worker} has ended")
         return outputs + self._hear_of_pause(message) + self._advance("")
 
     def _end_commands(self, message: Exit, incarnation: int | None) -> list[Output]:
@@ -249,8 +248,7 @@ class Kernel:
                 case Pause():
                     self.run.pauses.applied(ack, flight.command.cause, self.run.now_ns)
                 case Drain():
-                    row = self.fleet.row_of[ack.worker]
-                    outputs += self.run.count_out(row, f"{ack.worker} was drained")
+                    outputs += self._count_out(ack.worker, f"{ack.worker} was drained")
         self.execution.settled(flight.command, ack.status, ack.detail)
         return outputs + self._advance(flight.command.cause)
 
@@ -359,6 +357,10 @@ class Kernel:
         outputs += kind_of(verdict.action).granted(verdict.action, self.run)
         return outputs + self._note_failures(self.execution.start(verdict))
 
+    def _count_out(self, worker: str, reason: str) -> list[Output]:
+        replicas = self.fleet.quorums.replicas([self.fleet.row_of[worker]])
+        return self.run.steering.gone(replicas, reason)
+
     def _hear_of_pause(self, message: Exit | Note) -> list[Output]:
         return self.run.pauses.heard(message) + self._advance(self.run.pauses.making)
 
@@ -389,7 +391,7 @@ class Kernel:
     def training_replicas(self) -> set[str]:
         """Return the names of the groups that train, as the lighthouse knows them."""
         rows = self.run.rows_in("training", "paused")
-        return {name_of_replica(one.replica_id) for one in self.run.quorums_of(rows)}
+        return set(map(name_of_replica, self.fleet.quorums.replicas(rows)))
 
     def predictor_view(self, name: str) -> FleetView:
         """Return a copy of what the predictor needs, for use off the loop."""

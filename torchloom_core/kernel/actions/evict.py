@@ -53,10 +53,10 @@ class EvictKind(ActionKind[EvictGroup]):
     def begin(self, plan: Plan, run: Run) -> list[Output]:
         """Have the lighthouse stop waiting for it."""
         group = cast(EvictGroup, plan.action).group
-        hung = run.quorums_of(run.members(group))
+        hung = run.fleet.quorums.of(run.members(group))
         if not hung:
             return []
-        replicas = tuple(sorted({one.replica_id for one in hung}))
+        replicas = tuple(sorted(run.fleet.quorums.replicas(run.members(group))))
         act = Evict(replicas=replicas, quorum_id=max(one.quorum_id for one in hung))
         return run.steering.tell(act, f"{group} hangs")
 
@@ -68,12 +68,12 @@ class EvictKind(ActionKind[EvictGroup]):
 
 def _cut(hung: Iterable[int], run: Run) -> Stage:
     """Return the cut of whoever is in the quorum of those that hang."""
-    quorum_id = max((one.quorum_id for one in run.quorums_of(hung)), default=-1)
+    quorum_id = max((one.quorum_id for one in run.fleet.quorums.of(hung)), default=-1)
     away = {run.fleet.hello[row].group for row in hung}
     others = [
         row
         for row in run.rows_in("training")
         if run.fleet.hello[row].group not in away
-        and any(one.quorum_id == quorum_id for one in run.quorums_of([row]))
+        and any(one.quorum_id == quorum_id for one in run.fleet.quorums.of([row]))
     ]
     return run.stage(others, Cut(quorum_id=max(quorum_id, 0)))

@@ -4,14 +4,12 @@ from collections.abc import Iterable
 
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.fleet.desired_knobs import DesiredKnobs
-from torchloom_core.fleet.quorums import InQuorum
 from torchloom_core.fleet.state import FleetState
 from torchloom_core.fleet.steering import Steering
 from torchloom_core.kernel.dispatch.commands import Commands
 from torchloom_core.kernel.dispatch.pause_hold import PauseHold
 from torchloom_core.kernel.dispatch.under_way import UnderWay
 from torchloom_core.suggest import nearest
-from torchloom_core.wire.events import Output
 from torchloom_core.wire.messages import Deed, Join
 from torchloom_core.wire.plans import Stage
 
@@ -79,16 +77,6 @@ class Run:
         joins = (s for plan in plans for s in plan.stages if isinstance(s.deed, Join))
         called = {worker for stage in joins for worker, _ in stage.lives}
         return called.union(*(plan.await_training for plan in plans))
-
-    def quorums_of(self, rows: Iterable[int]) -> list[InQuorum]:
-        """Return the quorums that the workers of these rows are known to be in."""
-        lives = ((self.fleet.hello[row].worker, self.fleet.hello[row].incarnation) for row in rows)
-        return [found for life in lives if (found := self.fleet.quorums.of(*life))]
-
-    def count_out(self, row: int, reason: str) -> list[Output]:
-        """Have the lighthouse stop waiting for the group of the worker in this row."""
-        replicas = {one.replica_id for one in self.quorums_of([row])}
-        return self.steering.gone(replicas, reason)
 
     # --- what a stage is made of ---
 
