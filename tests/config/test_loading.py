@@ -232,3 +232,11 @@ def test_the_environment_comes_before_the_file(tmp_path):
     broker = load(path, environment).broker
     assert (broker.url, broker.creds) == ("nats://environment:2", "environment.creds")
     assert load(path, NO_ENVIRONMENT).broker.url == "nats://file:1"
+
+
+def test_a_quorum_may_not_need_more_groups_than_are_left_training():
+    text = "[lighthouse]\nmin_replicas = 2\n"
+    rule = r"torchloom.toml:2: lighthouse.min_replicas: need at most arbiter.min_groups, 1, was 2"
+    with pytest.raises(ConfigError, match=rule):
+        parse(text)
+    parse(f"{text}[arbiter]\nmin_groups = 2\n")

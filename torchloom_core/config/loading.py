@@ -71,6 +71,7 @@ def parse(text: str, source: str = "torchloom.toml") -> Config:
         _check_kind(kind, source, text, ("arbiter", "actions", kind))
     for index, pair in enumerate(config.arbiter.forbidden):
         _check_kind(pair.action, source, text, ("arbiter", "forbidden", index, "action"))
+    _check_quorum(config, source, text)
     return config
 
 
@@ -115,6 +116,14 @@ def convert(table: Any, cls: type[_T], source: str, prefix: str = "", text: str 
         fault = find_fault(table, cls) or Fault((), str(error))
         path = (*filter(None, prefix.split(".")), *fault.path)
         raise ConfigError(f"{place(source, text, path)}: {fault.rule}") from None
+
+
+def _check_quorum(config: Config, source: str, text: str) -> None:
+    """Keep the Weaver from draining a run to fewer groups than its quorum needs."""
+    if config.lighthouse and config.lighthouse.min_replicas > config.arbiter.min_groups:
+        where = place(source, text, ("lighthouse", "min_replicas"))
+        rule = f"need at most arbiter.min_groups, {config.arbiter.min_groups}"
+        raise ConfigError(f"{where}: {rule}, was {config.lighthouse.min_replicas}")
 
 
 def _check_kind(kind: str, source: str, text: str, path: tuple[str | int, ...]) -> None:
