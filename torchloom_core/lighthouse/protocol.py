@@ -23,7 +23,7 @@ SERVICE = "torchft.LighthouseService"
 _MAX_MEMBER_BYTES = 1 << 20
 _Field = descriptor_pb2.FieldDescriptorProto
 
-_MESSAGES = {
+_FIELDS = {
     "LighthouseHeartbeatRequest": (("replica_id", 1, _Field.TYPE_STRING, False),),
     "LighthouseQuorumRequest": (("requester", 1, _Field.TYPE_BYTES, False),),
     "QuorumMember": (
@@ -45,18 +45,19 @@ def _classes() -> dict[str, Any]:
     file = descriptor_pb2.FileDescriptorProto(
         name="torchloom/lighthouse.proto", package="torchloom.lighthouse", syntax="proto3"
     )
-    for name, fields in _MESSAGES.items():
+    for name, fields in _FIELDS.items():
         message = file.message_type.add(name=name)
         for field, number, kind, repeated in fields:
             label = _Field.LABEL_REPEATED if repeated else _Field.LABEL_OPTIONAL
             message.field.add(name=field, number=number, type=kind, label=label)
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
-    found = {name: pool.FindMessageTypeByName(f"{file.package}.{name}") for name in _MESSAGES}
-    return {name: message_factory.GetMessageClass(found[name]) for name in _MESSAGES}
+    found = {name: pool.FindMessageTypeByName(f"{file.package}.{name}") for name in _FIELDS}
+    return {name: message_factory.GetMessageClass(found[name]) for name in _FIELDS}
 
 
-_CLASS = _classes()
+MESSAGES = _classes()
+"""Classes of messages by torchft's name for them."""
 
 
 def heartbeat_of(data: bytes) -> str:
@@ -127,18 +128,18 @@ def _renamed(member: Member, replica_id: str) -> bytes:
 def _reply(quorum: Quorum, members: Iterable[bytes]) -> bytes:
     created = Timestamp()
     created.FromNanoseconds(time.time_ns())
-    body = _CLASS["Quorum"](
+    body = MESSAGES["Quorum"](
         quorum_id=quorum.quorum_id,
         participants=members,
         created=created.SerializeToString(),
     )
-    response = _CLASS["LighthouseQuorumResponse"](quorum=body.SerializeToString())
+    response = MESSAGES["LighthouseQuorumResponse"](quorum=body.SerializeToString())
     return bytes(response.SerializeToString())
 
 
 def _parse(name: str, data: bytes) -> Any:
     try:
-        return _CLASS[name].FromString(data)
+        return MESSAGES[name].FromString(data)
     except DecodeError as error:
         raise MessageError(f"{name}: {error}") from None
 
