@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from torchft.coordination import LighthouseServer
 
 from experiments.lighthouse.calls import Answer, Calls
-from torchloom_core.lighthouse.quorum import Electorate, Kept, Member, Rules
+from torchloom_core.lighthouse.membership import Kept, Member, Rules
+from torchloom_core.lighthouse.quorum import Electorate
 
 JOIN_S = 0.4
 HEARTBEAT_S = 1.1

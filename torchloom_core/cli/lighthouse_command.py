@@ -71,7 +71,7 @@ def lighthouse(
     creds
         NATS credentials of a lighthouse.
     """
-    from torchloom_core.lighthouse.quorum import Rules
+    from torchloom_core.lighthouse.membership import Rules
     from torchloom_core.lighthouse.server import Settings, serve
 
     logging.basicConfig(

@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from torchloom_core.errors import MessageError
-from torchloom_core.lighthouse.quorum import Member, Quorum
+from torchloom_core.lighthouse.membership import Member, Quorum
 from torchloom_core.wire.limits import MAX_SHORT_TEXT
 from torchloom_core.wire.steering import name_of_replica
 

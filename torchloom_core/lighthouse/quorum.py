@@ -6,11 +6,10 @@ requests and heartbeats at the same times give the same quorums as torchft's own
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from typing import Annotated, NamedTuple
+from dataclasses import replace
 
-import msgspec
-
+from torchloom_core.lighthouse.last_life import LastLife
+from torchloom_core.lighthouse.membership import Kept, Member, Quorum, Rules
 from torchloom_core.wire.steering import (
     MAX_REPLICAS,
     Act,
@@ -19,7 +18,6 @@ from torchloom_core.wire.steering import (
     HoldBack,
     Leave,
     Order,
-    Replicas,
     name_of_replica,
 )
 
@@ -33,55 +31,18 @@ _SILENT_S = 0.3
 """How long others wait before it is said who does not ask."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """torchft's own settings, as its lighthouse has them, in seconds."""
-
-    min_replicas: int = 1
-    join_timeout_s: float = 60.0
-    heartbeat_timeout_s: float = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """One replica group's request: as it was written, and what the rules look at."""
-
-    raw: bytes
-    replica_id: str
-    step: int = 0
-    shrink_only: bool = False
-    commit_failures: int = 0
-    asked_s: float = 0.0
-
-
-class Quorum(NamedTuple):
-    """A quorum that was formed; members by replica id."""
-
-    quorum_id: int
-    members: tuple[Member, ...]
-    ids: frozenset[str]
-
-
-class Kept(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the next life of a lighthouse must know.
-
-    Attributes
-    ----------
-    members : tuple of str, optional
-        Who is in the last quorum; None before the first.
-    aside, held, order : tuple of str
-        What was said of whom, as in :mod:`torchloom_core.wire.steering`.
-    """
-
-    quorum_id: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
-    members: Replicas | None = None
-    aside: Replicas = ()
-    held: Replicas = ()
-    order: Replicas = ()
-
-
 class Electorate:
     """Everybody a lighthouse knows, and the last quorum.
+
+    Parameters
+    ----------
+    kept : Kept
+        What the last life knew.
+    requests : iterable of Member
+        What the members of its quorum had asked, where that is known.
+    lowest_id : int
+        A new quorum has this id at the least: what the last life could not put on file, it
+        may have given out all the same.
 
     Attributes
     ----------
@@ -97,17 +58,32 @@ class Electorate:
         Names in the order in which ranks go to them; empty: as torchft has it.
     """
 
-    def __init__(self, rules: Rules, kept: Kept, now_s: float) -> None:
+    def __init__(
+        self,
+        rules: Rules,
+        kept: Kept,
+        now_s: float,
+        *,
+        requests: Iterable[Member] = (),
+        lowest_id: int = 0,
+    ) -> None:
         self._rules = rules
         self.quorum_id = kept.quorum_id
         self.members = None if kept.members is None else frozenset(kept.members)
         self.order: tuple[str, ...] = kept.order
+        self._is_reordered = kept.is_reordered
         self._held = frozenset(kept.held)
-        # Who trained when the last life ended has one timeout to say that it still does.
-        self.heartbeats = dict.fromkeys(kept.members or (), now_s)
-        self.asking: dict[str, Member] = {}
-        self.waiting_held: dict[str, float] = {}
+        self._lowest_id = lowest_id
         self._aside = dict.fromkeys(kept.aside, now_s)
+        self._last_life: LastLife | None = None
+        self.heartbeats: dict[str, float] = {}
+        self.waiting_held: dict[str, float] = {}
+        self.asking: dict[str, Member] = {}
+        # Who trained when the last life ended has one timeout to say that it still does.
+        for replica_id in sorted((self.members or frozenset()) - self._aside.keys()):
+            self._heard(replica_id, now_s)
+        if self.members:
+            self._last_life = LastLife(self.members, requests)
         self._lost: set[str] = set()
         self._expected: frozenset[str] = frozenset()
         self._expected_until_s = now_s
@@ -158,6 +134,14 @@ class Electorate:
         table = self.waiting_held if self.is_held(replica_id) else self.heartbeats
         table.pop(replica_id, None)
         table[replica_id] = now_s
+        if self._last_life is not None:
+            self._last_life.heard(replica_id, now_s)
+
+    def overlook(self, seconds: float) -> None:
+        """Count for nobody's silence a time in which we did not listen."""
+        for table in (self.heartbeats, self.waiting_held):
+            for replica_id in table:
+                table[replica_id] += seconds
 
     # --- what the Weaver says ---
 
@@ -180,6 +164,7 @@ class Electorate:
             case HoldBack(names=names):
                 self._hold(names)
             case Order(names=names):
+                self._is_reordered |= names != self.order
                 self.order = names
             case Expect(names=names, above=above, for_s=for_s):
                 if self.members is not None:
@@ -217,14 +202,28 @@ class Electorate:
             return None
         members, _ = self._chosen(now_s)
         if members is None:
-            return None
+            return self._formed_before(now_s)
         ids = frozenset(member.replica_id for member in members)
-        if ids != self.members or any(member.commit_failures > 0 for member in members):
-            self.quorum_id += 1
+        failed = any(member.commit_failures > 0 for member in members)
+        if ids != self.members or failed or self._is_reordered:
+            self.quorum_id = max(self.quorum_id + 1, self._lowest_id)
         self.members = ids
+        self._last_life = None
+        self._is_reordered = False
         self._lost.clear()
         self.asking.clear()
         return Quorum(self.quorum_id, members, ids)
+
+    def _formed_before(self, now_s: float) -> Quorum | None:
+        """Return the last life's quorum where some of its members were not answered."""
+        if self._last_life is None or self.members is None:
+            return None
+        members = self._last_life.formed_of(self.asking, self.waiting_s(now_s))
+        if members is None or not self.members.issubset(self.heartbeats):
+            return None
+        for member in members:
+            self.asking.pop(member.replica_id, None)
+        return Quorum(self.quorum_id, members, self.members)
 
     def why(self, now_s: float) -> str:
         """Return in a sentence how far the next quorum is."""
@@ -242,6 +241,7 @@ class Electorate:
         return (
             (self.members is not None and asking >= len(self.members))
             or asking >= len(self.heartbeats)
+            or self._last_life is not None
             or self.waiting_s(now_s) >= self._rules.join_timeout_s
         )
 
@@ -285,6 +285,9 @@ class Electorate:
                 if heard_s > oldest_s:
                     break
                 del table[replica_id]
+        if self._last_life is not None:
+            for replica_id in self._last_life.late(now_s):
+                self.heartbeats.pop(replica_id, None)
 
     # --- what it looks like ---
 
@@ -296,6 +299,7 @@ class Electorate:
             aside=self.aside,
             held=tuple(sorted(self._held)),
             order=self.order,
+            is_reordered=self._is_reordered,
         )
 
     @property

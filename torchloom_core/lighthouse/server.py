@@ -16,7 +16,8 @@ import msgspec
 import uvicorn
 
 from torchloom_core.errors import LighthouseError
-from torchloom_core.lighthouse.quorum import Electorate, Rules
+from torchloom_core.lighthouse.membership import Rules
+from torchloom_core.lighthouse.quorum import Electorate
 from torchloom_core.lighthouse.service import Service
 from torchloom_core.lighthouse.state_file import StateFile, first_state
 from torchloom_core.lighthouse.status_page import application

@@ -16,7 +16,8 @@ import grpc
 
 from torchloom_core.errors import MessageError, StateError
 from torchloom_core.lighthouse import protocol
-from torchloom_core.lighthouse.quorum import Electorate, Member, Quorum
+from torchloom_core.lighthouse.membership import Member, Quorum
+from torchloom_core.lighthouse.quorum import Electorate
 from torchloom_core.lighthouse.state_file import StateFile
 from torchloom_core.plain_text import Complaints, plain_line
 from torchloom_core.wire.steering import MAX_REPLICAS

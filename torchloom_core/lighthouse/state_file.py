@@ -16,7 +16,7 @@ import msgspec
 
 from torchloom_core.errors import LighthouseError, StateError
 from torchloom_core.files import write_private
-from torchloom_core.lighthouse.quorum import Kept
+from torchloom_core.lighthouse.membership import Kept
 from torchloom_core.wire.codec import UNREADABLE
 
 _log = logging.getLogger(__name__)
