@@ -308,6 +308,11 @@ class Electorate:
         return tuple(sorted(self._aside))
 
     @property
+    def is_empty(self) -> bool:
+        """Whether no group is known to live."""
+        return not (self.heartbeats or self.waiting_held or self.asking)
+
+    @property
     def held(self) -> tuple[str, ...]:
         """Who is there and held back."""
         return tuple(sorted(self.waiting_held))

@@ -99,7 +99,9 @@ def address(text: str, option: str) -> tuple[str, int]:
 
 
 async def serve(settings: Settings, ready: Callable[[str], None]) -> None:
-    """Serve until SIGINT or SIGTERM; ``ready`` is told in a line where.
+    """Serve until SIGINT or SIGTERM, or SIGUSR1 while nobody is there.
+
+    ``ready`` is told in a line where.
 
     Raises
     ------
@@ -108,9 +110,9 @@ async def serve(settings: Settings, ready: Callable[[str], None]) -> None:
     """
     hold_s = _hold_s(settings)
     address(settings.bind, "--bind")
-    stop = asyncio.Event()
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, stop.set)
     async with AsyncExitStack() as stack:
         state = StateFile(settings.state, settings.run) if settings.state else None
         if state is not None:
@@ -130,6 +132,12 @@ async def serve(settings: Settings, ready: Callable[[str], None]) -> None:
             state=state,
             epoch=epoch,
         )
+
+        def end_if_empty() -> None:
+            if electorate.is_empty:
+                stop.set()
+
+        loop.add_signal_handler(signal.SIGUSR1, end_if_empty)
         port = await _listen(settings.bind, service, stack)
         page = await _show(settings.status_bind, service, stack)
         await service.save()

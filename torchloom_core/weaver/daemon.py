@@ -50,7 +50,7 @@ from torchloom_core.wire.events import (
 )
 from torchloom_core.wire.messages import Hello, Hold, JoinReply, JoinRequest, Telemetry
 from torchloom_core.wire.operator import Status
-from torchloom_core.wire.steering import LighthouseView, Steer
+from torchloom_core.wire.steering import Steer
 
 log = logging.getLogger(__name__)
 
@@ -241,11 +241,6 @@ class Weaver:
     def training_replicas(self) -> set[str]:
         """Return the replica groups that train, by the names that the lighthouse knows."""
         return self._kernel.training_replicas()
-
-    @property
-    def lighthouse_view(self) -> LighthouseView | None:
-        """What the lighthouse last said, None where there is none of ours."""
-        return self._kernel.run.steering.view
 
     async def run(self, stop: asyncio.Event) -> None:
         """Tick until told to stop or until something ends this Weaver's life.

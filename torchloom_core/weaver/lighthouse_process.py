@@ -6,6 +6,8 @@ stop with its controller.
 
 import asyncio
 import logging
+import os
+import signal
 import socket
 import sys
 import time
@@ -23,12 +25,11 @@ from torchloom_core.errors import LighthouseError, StateError
 from torchloom_core.files import private_folder, write_private
 from torchloom_core.transport.detached_process import end, has_ended, is_running, start_detached
 from torchloom_core.wire.codec import UNREADABLE
-from torchloom_core.wire.steering import LighthouseView
 
 _log = logging.getLogger(__name__)
 
 _START_S = 30.0
-_STOP_S = 5.0
+_STOP_S = 2.0
 _POLL_S = 0.02
 _WATCH_S = 0.1
 _RETRY_S = 1.0
@@ -122,20 +123,20 @@ class LighthouseProcess:
             else:
                 _log.warning("the lighthouse (pid %d) ended; another took over", record.pid)
 
-    async def stop_unless_needed(self, view: LighthouseView | None) -> None:
-        """End it, unless somebody is in a quorum, as its last view says."""
+    async def stop_unless_needed(self) -> None:
+        """End it, unless it says by going on that replica groups count on it."""
         if self._record is None:
             return
-        if view is not None and set(view.members) - set(view.lost):
-            _log.warning(
-                "the lighthouse (pid %d) goes on: %d replica groups train; the next Weaver adopts "
-                "it, and kill %d ends it",
-                self._record.pid,
-                len(set(view.members) - set(view.lost)),
-                self._record.pid,
-            )
-            return
-        await asyncio.to_thread(end, self._record.pid, str(self._state), _STOP_S)
+        pid = self._record.pid
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGUSR1)
+        deadline = time.monotonic() + _STOP_S
+        while is_running(pid, str(self._state)):
+            if time.monotonic() > deadline:
+                text = "the lighthouse goes on, for groups that train: kill %d ends it"
+                _log.warning(text, pid)
+                return
+            await asyncio.sleep(_POLL_S)
 
     def _command(self, port: int, url: str, creds: Path | None) -> list[str]:
         settings = self._settings

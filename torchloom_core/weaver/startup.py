@@ -61,7 +61,7 @@ async def run(
                 gc.freeze()  # all that is there stays: to look through it takes 50 ms each time
                 await weaver.run(stop)
                 if lighthouse is not None:
-                    await lighthouse.stop_unless_needed(weaver.lighthouse_view)
+                    await lighthouse.stop_unless_needed()
     except SupersededError:
         raise
     except BaseException:

@@ -1,0 +1,138 @@
+"""A Weaver's lighthouse: started, adopted, started again, and left to those who train."""
+
+import asyncio
+import json
+import os
+import signal
+
+import grpc
+import psutil
+import pytest
+
+from experiments.lighthouse.calls import Calls
+from tests.deadlines import DEADLINE_S
+from tests.waiting import eventually
+from torchloom_core.config.loading import parse
+from torchloom_core.errors import LighthouseError
+from torchloom_core.kernel.plugins.host import ActivePlugins
+from torchloom_core.weaver import run
+
+pytestmark = pytest.mark.integration
+
+TABLE = "[lighthouse]\nport = {}\nstatus_port = 0\nheartbeat_timeout_s = {}\n"
+
+
+class Lives:
+    """Weavers on one state folder, one after the other."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.task = None
+        self.lighthouse_url = ""
+
+    async def start(self, port=0, heartbeat_timeout_s=5.0):
+        table = TABLE.format(port, heartbeat_timeout_s)
+        config = parse(f"[weaver]\nstate_dir = '{self.folder}'\n{table}")
+        ready = asyncio.get_running_loop().create_future()
+        running = run(config, ActivePlugins((), {}), lambda *where: ready.set_result(where))
+        self.task = asyncio.create_task(running)
+        async with asyncio.timeout(DEADLINE_S):
+            await asyncio.wait({self.task, ready}, return_when=asyncio.FIRST_COMPLETED)
+        if self.task.done():
+            self.task.result()
+        self.lighthouse_url = (await ready)[1]
+
+    async def stop(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.wait_for(self.task, DEADLINE_S)
+
+    @property
+    def pid(self):
+        record = json.loads((self.folder / "lighthouse" / "lighthouse.json").read_text())
+        return record["pid"]
+
+    @property
+    def runs(self):
+        return psutil.pid_exists(self.pid) and psutil.Process(self.pid).status() != "zombie"
+
+
+@pytest.fixture
+async def lives(tmp_path):
+    begun = Lives(tmp_path)
+    yield begun
+    if begun.task and not begun.task.done():
+        await begun.stop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().remove_signal_handler(number)
+    record = tmp_path / "lighthouse" / "lighthouse.json"
+    if record.exists() and begun.runs:
+        os.kill(begun.pid, signal.SIGKILL)
+
+
+@pytest.fixture
+async def group(lives):
+    """A replica group that lives: its heartbeat is held, and it is in a quorum."""
+    await lives.start()
+    calls = Calls(lives.lighthouse_url.removeprefix("http://"))
+    beating = asyncio.create_task(beat(calls))
+    answer = await asyncio.wait_for(calls.ask("g0:uuid"), DEADLINE_S)
+    yield answer
+    beating.cancel()
+    await asyncio.gather(beating, return_exceptions=True)
+    await calls.close()
+
+
+async def beat(calls):
+    while True:
+        try:
+            await calls.heartbeat("g0:uuid")
+        except grpc.aio.AioRpcError:  # the lighthouse is away
+            await asyncio.sleep(0.1)
+
+
+async def test_a_lighthouse_that_nobody_needs_ends_with_its_weaver(lives):
+    await lives.start()
+    assert lives.runs
+    await lives.stop()
+    assert not lives.runs
+
+
+async def test_one_that_is_killed_is_back_where_it_was_and_knows_who_trained(lives, group):
+    url, pid = lives.lighthouse_url, lives.pid
+    os.kill(pid, signal.SIGKILL)
+    await eventually(lambda: lives.pid != pid)
+    assert lives.lighthouse_url == url
+    calls = Calls(url.removeprefix("http://"))
+    again = await asyncio.wait_for(calls.ask("g0:uuid"), DEADLINE_S)
+    assert (again.quorum_id, again.replicas) == (group.quorum_id, group.replicas)
+    await calls.close()
+
+
+async def test_one_that_a_group_trains_with_goes_on_and_the_next_weaver_adopts_it(
+    lives, group, caplog
+):
+    pid = lives.pid
+    await lives.stop()
+    assert lives.runs
+    assert f"the lighthouse goes on, for groups that train: kill {pid} ends it" in caplog.text
+    await lives.start()
+    assert lives.pid == pid
+
+
+async def test_one_that_is_configured_otherwise_is_started_anew_and_knows_who_trained(lives, group):
+    pid = lives.pid
+    await lives.stop()
+    await lives.start(heartbeat_timeout_s=7.0)
+    assert lives.pid != pid
+    calls = Calls(lives.lighthouse_url.removeprefix("http://"))
+    again = await asyncio.wait_for(calls.ask("g0:uuid"), DEADLINE_S)
+    assert again.quorum_id == group.quorum_id
+    await calls.close()
+
+
+async def test_an_occupied_port_is_one_line_and_no_weaver(lives):
+    listener = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+    port = listener.sockets[0].getsockname()[1]
+    async with listener:
+        with pytest.raises(LighthouseError, match=f"cannot listen on 127.0.0.1:{port}: Address"):
+            await lives.start(port=port)
