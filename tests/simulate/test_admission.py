@@ -86,6 +86,109 @@ def test_a_group_that_fails_is_replaced_by_a_standby_that_was_not_admitted():
     ]
 
 
+def test_work_beyond_the_planned_groups_is_counted_apart():
+    hits = [lost_node(64, "n0", "n1", "n2", repair_s=1000)]
+    model = fleet(stepping(standbys=2), hits, 100)
+    model.advance(15 * S)
+    for group in ("g2", "g3"):
+        model.admit(group)
+    result = model.finish()
+    # Two train until 20, four until 60; the step to 70 is spoiled, and one is left.
+    assert result.buckets["useful"] == (20 * 2 + 40 * 4 + 30 * 1) * GPUS * S
+    assert result.surplus == 40 * 2 * GPUS * S
+    assert result.goodput == (20 * 2 + 40 * 4 + 30) / 400
+    assert result.goodput_as_planned == (60 * 2 + 30) / 400
+    assert result.ettr == (60 * 2 + 30) / 200
+
+
+def test_work_beyond_the_plan_that_is_lost_again_is_not_counted():
+    durable = Tier(save_s=0.0, restart_s=15.0, interval_s=30.0)
+    job = dataclasses.replace(stepping(standbys=1), durable=durable)
+    model = fleet(job, [lost_node(55, "n0", "n1", "n2", repair_s=1000)], 100)
+    model.admit("g2")
+    result = model.finish()
+    assert (result.buckets["useful"], result.surplus) == (30 * 3 * GPUS * S, 30 * GPUS * S)
+
+
+# --- who stands still for it ---
+
+
+def test_those_that_go_on_stand_still_once_for_all_that_join_them():
+    model = fleet(stepping(standbys=2, rejoin_s=5.0, join_stall_s=3.0), [], 103)
+    for group in ("g2", "g3"):
+        model.admit(group)
+    result = model.finish()
+    assert gpu_s(result) == {
+        "useful": (10 * 2 + 90 * 4) * GPUS,
+        "restart": 10 * 2 * GPUS,
+        "migrate": 3 * 4 * GPUS,
+    }
+    assert result.surplus == 90 * 2 * GPUS * S
+
+
+def test_those_that_go_on_stand_still_after_the_step_that_a_death_spoils():
+    hits = [lost_node(23, "n0", repair_s=1000)]
+    result = fleet(stepping(groups=3, kill_stall_s=4.0), hits, 104).finish()
+    assert gpu_s(result) == {
+        "useful": (20 * 3 + 70 * 2) * GPUS,
+        "lost": (3 * 3 + 7 * 2) * GPUS,
+        "detect": 4 * 2 * GPUS,
+        "repair": 81 * GPUS,
+    }
+    assert result.steps_committed == 9
+
+
+def test_those_that_go_on_stand_still_before_the_step_after_one_has_left():
+    model = fleet(stepping(groups=3, leave_stall_s=4.0, inspect_s=1000.0), [], 104)
+    model.advance(25 * S)
+    assert model.drain("g0") == ""
+    result = model.finish()
+    assert gpu_s(result)["migrate"] == 4 * 2 * GPUS
+    assert result.steps_committed == 10
+
+
+def test_a_death_in_a_stall_holds_the_others_up_again():
+    hits = [lost_node(23, "n0", repair_s=1000), lost_node(32, "n1", repair_s=1000)]
+    result = fleet(stepping(groups=3, kill_stall_s=4.0), hits, 108).finish()
+    assert gpu_s(result)["detect"] == (2 * 2 + 2 * 1 + 4 * 1) * GPUS
+    assert result.buckets["lost"] == (3 * 3 + 7 * 2) * GPUS * S
+
+
+# --- the fewest that can go on ---
+
+
+def test_a_run_with_too_few_groups_waits_until_enough_are_back():
+    hits = [lost_node(23, "n0", repair_s=100)]
+    job = stepping(groups=3, min_groups=3, rejoin_s=7.0)
+    model = fleet(job, hits, 200)
+    assert kinds(model.advance(200 * S), "waiting", "resumed") == [
+        (23, "waiting", "g0"),
+        (30, "waiting", ""),
+        (130, "resumed", ""),
+    ]
+    result = model.finish()
+    assert gpu_s(result)["waiting"] == 100 * 2 * GPUS
+    assert result.steps_committed == 9
+
+
+def test_a_standby_that_is_admitted_keeps_the_run_above_the_minimum():
+    hits = [lost_node(23, "n0", repair_s=1000)]
+    model = fleet(stepping(groups=2, standbys=1, min_groups=2), hits, 200)
+    model.admit("g2")
+    assert model.finish().steps_committed == 19
+
+
+def test_a_run_that_is_drained_below_the_minimum_waits_after_its_step():
+    model = fleet(stepping(groups=2, min_groups=2, inspect_s=50.0), [], 200)
+    model.advance(25 * S)
+    model.drain("g0")
+    assert kinds(model.advance(200 * S), "waiting", "resumed") == [
+        (25, "waiting", "g0"),
+        (30, "waiting", ""),
+        (75, "resumed", ""),
+    ]
+
+
 @pytest.mark.parametrize(("seen_on", "group"), [("n0", "g0"), ("n1", "g0"), ("n3", "g1")])
 def test_a_fault_of_the_job_strikes_who_has_the_rank_that_it_was_seen_on(seen_on, group):
     hit = replace(job_fault(25), seen_on=(seen_on,))

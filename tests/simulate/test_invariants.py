@@ -36,6 +36,10 @@ jobs = st.builds(
     provision_s=seconds,
     warm_up_s=seconds,
     inspect_s=seconds,
+    min_groups=st.integers(1, 5),
+    join_stall_s=seconds,
+    leave_stall_s=seconds,
+    kill_stall_s=seconds,
 )
 
 
@@ -60,7 +64,7 @@ def scenes(draw):
         )
     groups = [f"g{index}" for index in range(job.groups + job.standbys)]
     command = st.one_of(
-        st.tuples(st.sampled_from(["join", "drain"]), st.sampled_from(groups)),
+        st.tuples(st.sampled_from(["join", "admit", "drain"]), st.sampled_from(groups)),
         st.tuples(st.just("migrate"), st.sampled_from(groups)),
         st.tuples(st.sampled_from(["cordon", "uncordon"]), st.sampled_from(nodes)),
         st.tuples(st.just("set_checkpoint_interval"), st.floats(1.0, 1000.0)),
@@ -105,6 +109,9 @@ def test_the_buckets_add_up_and_none_is_negative(scene):
     floats = sum(gpu_ns / S for gpu_ns in result.buckets.values())
     assert abs(floats - result.wall_s * result.gpus) <= 1e-9 * result.wall_s * result.gpus
     assert result.ettr <= 1.0
+    assert 0 <= result.surplus <= result.buckets["useful"]
+    if not any(command[0] == "admit" for _, command in scene[2]):
+        assert result.surplus == 0
     assert 0 <= result.steps_committed <= result.steps_tried
     assert result.gpus == 8 * job.nodes
     if job.recovery == "restart":

@@ -143,7 +143,9 @@ class Evaluate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     A group, a stand-by and a spare are made of whole nodes. ``checkpoint_interval_s`` is the work
     between two checkpoints, 0 for Daly's optimum at the failures at hand. ``recovery`` is
     ``restart`` (any failure stops all groups, which start again from the last checkpoint) or
-    ``per_step`` (the other groups go on and only the step is lost, as with torchft).
+    ``per_step`` (the other groups go on and only the step is lost, as with torchft). For the
+    latter, ``join_stall_s``, ``leave_stall_s`` and ``kill_stall_s`` are how long those that go on
+    stand still for a group that joins them, one that leaves in order, and one that dies.
     """
 
     tick_s: Positive = 600.0
@@ -161,6 +163,9 @@ class Evaluate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     local_interval_s: Positive = 600.0
     local_restart_s: NotNegative = 30.0
     rejoin_s: NotNegative = 30.0
+    join_stall_s: NotNegative = 0.0
+    leave_stall_s: NotNegative = 0.0
+    kill_stall_s: NotNegative = 0.0
     provision_s: NotNegative = 600.0
     warm_up_s: NotNegative = 600.0
     inspect_s: NotNegative = 3600.0

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from torchloom_core.config.schema import Config
 from torchloom_core.evaluate.goodput.episode import DAY_NS, span_ns
-from torchloom_core.evaluate.goodput.job import FIRST_INTERVAL_S, INSURANCE_S
+from torchloom_core.evaluate.goodput.job import FIRST_INTERVAL_S, INSURANCE_S, STALLS
 from torchloom_core.evaluate.goodput.run import Setting
 from torchloom_core.trace.bundle.bundle import Bundle
 from torchloom_core.trace.feed.watched import watch
@@ -69,6 +69,12 @@ def _job(config: Config) -> Iterator[str]:
         yield "Any failure stops all groups; arms that say otherwise say so."
     else:
         yield "The other groups go on when one fails; arms that say otherwise say so."
+        if any(getattr(evaluate, stall) for stall in STALLS):
+            yield (
+                f"They stand still {evaluate.join_stall_s:g} s for a group that joins them, "
+                f"{evaluate.leave_stall_s:g} s for one that leaves in order, and "
+                f"{evaluate.kill_stall_s:g} s for one that dies, after the step that is lost."
+            )
     if evaluate.checkpoint_interval_s > 0:
         yield (
             f"Arms that do not set an interval save after {evaluate.checkpoint_interval_s:g} s "

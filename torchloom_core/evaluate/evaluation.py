@@ -19,7 +19,7 @@ from torchloom_core.evaluate.forecasts.leaks import refuse_foreknown, refuse_tra
 from torchloom_core.evaluate.forecasts.scoring import Scoring, score_predictors, split_ns
 from torchloom_core.evaluate.goodput.arms import FORECAST_POLICY, Arm
 from torchloom_core.evaluate.goodput.candidates import Asked, candidates, forecasters, refuse_twice
-from torchloom_core.evaluate.goodput.job import of_trace
+from torchloom_core.evaluate.goodput.job import of_trace, told
 from torchloom_core.evaluate.goodput.parallel import Workforce
 from torchloom_core.evaluate.goodput.run import Setting, installed
 from torchloom_core.evaluate.goodput.run_cache import RunCache
@@ -261,8 +261,9 @@ def _trace(bundle: Bundle) -> dict[str, Any]:
 def _shown(config: Config, arms: list[Arm]) -> dict[str, Any]:
     """Return what of the config had a say."""
     sections = {
-        name: msgspec.to_builtins(getattr(config, name))
-        for name in ("evaluate", "costs", "arbiter")
+        "evaluate": told(config.evaluate),
+        "costs": msgspec.to_builtins(config.costs),
+        "arbiter": msgspec.to_builtins(config.arbiter),
     }
     plugins = {arm.name: {"policies": arm.policies, "predictors": arm.predictors} for arm in arms}
     return {**sections, "arms": plugins}

@@ -1,6 +1,6 @@
 """Every nanosecond of every GPU goes to one bucket, in whole numbers."""
 
-from typing import get_args
+from typing import NamedTuple, get_args
 
 from torchloom_core.simulate.scenario import Bucket
 
@@ -32,11 +32,58 @@ class Account:
 
     def give(self, gpus: int, other: "Account", ts_ns: int) -> None:
         """Move GPUs to another account: none is ever made or lost."""
-        # Neither is settled: what they spent elsewhere since then is put right when they are.
-        self._moved_gpu_ns += gpus * (ts_ns - self._since_ns)
-        other._moved_gpu_ns -= gpus * (ts_ns - other._since_ns)
-        self.gpus -= gpus
-        other.gpus += gpus
+        self._take(-gpus, ts_ns)
+        other._take(gpus, ts_ns)
+
+    def _take(self, gpus: int, ts_ns: int) -> None:
+        # Not settled: what they spent elsewhere since then is put right when it is.
+        self._moved_gpu_ns -= gpus * (ts_ns - self._since_ns)
+        self.gpus += gpus
+
+
+class Crew(Account):
+    """Groups that work together, which may be more than the job is planned for.
+
+    Attributes
+    ----------
+    planned : int
+        GPUs that the job is planned for.
+    surplus_gpu_ns : int
+        Useful time of GPUs beyond those.
+    """
+
+    __slots__ = ("_counted_ns", "planned", "surplus_gpu_ns")
+
+    def __init__(self, bucket: Bucket, totals: dict[Bucket, int], start_ns: int) -> None:
+        super().__init__(bucket, totals, start_ns)
+        self.planned = self.surplus_gpu_ns = 0
+        self._counted_ns = start_ns
+
+    @property
+    def surplus(self) -> int:
+        """GPUs beyond those that the job is planned for."""
+        return max(0, self.gpus - self.planned)
+
+    def settle(self, ts_ns: int) -> None:
+        """Book the time up to ``ts_ns``."""
+        self._count(ts_ns)
+        super().settle(ts_ns)
+
+    def _take(self, gpus: int, ts_ns: int) -> None:
+        self._count(ts_ns)
+        super()._take(gpus, ts_ns)
+
+    def _count(self, ts_ns: int) -> None:
+        if self.bucket == "useful":
+            self.surplus_gpu_ns += self.surplus * (ts_ns - self._counted_ns)
+        self._counted_ns = ts_ns
+
+
+class Kept(NamedTuple):
+    """Useful GPU-nanoseconds that are safe, and how much of them was beyond the plan."""
+
+    useful: int
+    surplus: int
 
 
 class GpuTime:
@@ -44,7 +91,7 @@ class GpuTime:
 
     Attributes
     ----------
-    crew : Account
+    crew : Crew
         Groups that work together; its bucket follows the phase of the run.
     away, waiting : Account
         Groups of the run that come back, and those that lack nodes, while others go on.
@@ -54,7 +101,7 @@ class GpuTime:
 
     def __init__(self, start_ns: int) -> None:
         self.totals: dict[Bucket, int] = dict.fromkeys(BUCKETS, 0)
-        self.crew = Account("useful", self.totals, start_ns)
+        self.crew = Crew("useful", self.totals, start_ns)
         self.away = Account("restart", self.totals, start_ns)
         self.waiting = Account("waiting", self.totals, start_ns)
         self.spare = Account("spare", self.totals, start_ns)
@@ -63,6 +110,24 @@ class GpuTime:
         """Take work back that was booked as useful, or will be."""
         self.totals["useful"] -= gpu_ns
         self.totals["lost"] += gpu_ns
+
+    def spoil(self, into_ns: int) -> None:
+        """Take back what the crew did in its present step."""
+        self.lose(into_ns * self.crew.gpus)
+        self.crew.surplus_gpu_ns -= into_ns * self.crew.surplus
+
+    def kept(self, into_ns: int) -> Kept:
+        """Return what is useful, all being settled, less what the crew did in its present step."""
+        crew = self.crew
+        return Kept(
+            self.totals["useful"] - into_ns * crew.gpus,
+            crew.surplus_gpu_ns - into_ns * crew.surplus,
+        )
+
+    def fall_back(self, kept: Kept) -> None:
+        """Take back what is useful beyond what was kept, all being settled."""
+        self.lose(self.totals["useful"] - kept.useful)
+        self.crew.surplus_gpu_ns = kept.surplus
 
     def saved(self, gpu_ns: int) -> None:
         """Book a checkpoint that was booked as useful, or will be."""

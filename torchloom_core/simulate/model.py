@@ -251,6 +251,7 @@ class FleetModel:
             wall_ns=self._end_ns - self._start_ns,
             gpus=self._gpus,
             job_gpus=self._job_gpus,
+            surplus=self._gpu_time.crew.surplus_gpu_ns,
             failures=self._failures,
             avoided=self._pool.avoided,
             saves=self._run.saves,

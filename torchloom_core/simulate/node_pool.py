@@ -66,7 +66,7 @@ class NodePool:
         self._back_ns: dict[str, int] = {}
         self._inspected: dict[str, _Migration] = {}
         self._cordoned: set[str] = set()
-        gpu_time.crew.gpus = job.groups * size * self._gpus
+        gpu_time.crew.gpus = gpu_time.crew.planned = job.groups * size * self._gpus
         gpu_time.spare.gpus = (len(nodes) - job.groups * size) * self._gpus
         self.when_free: Callable[[int], None] = lambda _: None
         self.avoided = self.migrations = self.useless_migrations = 0

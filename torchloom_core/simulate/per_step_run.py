@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import ClassVar
 
 from torchloom_core.simulate.event_queue import NEVER_NS, EventQueue, to_ns
-from torchloom_core.simulate.gpu_time import GpuTime
+from torchloom_core.simulate.gpu_time import GpuTime, Kept
 from torchloom_core.simulate.group import Group
 from torchloom_core.simulate.node_pool import NodePool
 from torchloom_core.simulate.phased_run import PhasedRun
@@ -13,11 +13,14 @@ from torchloom_core.simulate.records import MemberState
 from torchloom_core.simulate.scenario import Bucket, JobSpec
 from torchloom_core.simulate.step_grid import StepGrid
 
+_NO_STALL: tuple[int, Bucket] = (0, "migrate")
+
 
 class PerStepRun(PhasedRun):
     """Groups work in steps, and a step that a group fails in is committed by nobody.
 
-    A group that is ready takes part from the next step on.
+    A group that is ready takes part from the next step on. Between two steps the groups that go
+    on stand still for those that came, left or died, once for all of them.
     """
 
     states: ClassVar[Mapping[str, MemberState]] = {
@@ -29,14 +32,20 @@ class PerStepRun(PhasedRun):
     def __init__(self, job: JobSpec, pool: NodePool, gpu_time: GpuTime, engine: EventQueue) -> None:
         super().__init__(job, pool, gpu_time, engine)
         self._rejoin_ns = to_ns(job.rejoin_s)
+        self._min_groups = job.min_groups
+        self._join_stall_ns = to_ns(job.join_stall_s)
+        self._leave_stall_ns = to_ns(job.leave_stall_s)
+        self._kill_stall_ns = to_ns(job.kill_stall_s)
+        self._stall = _NO_STALL
         self._working = job.groups
         self._boarding: list[Group] = []
         self._wanting: OrderedDict[Group, None] = OrderedDict()
         self._steps_between = _whole_steps(to_ns(job.durable.interval_s), self._step_ns)
         self._grid = StepGrid(self._step_ns, self._steps_between)
-        self._durable_steps = self._durable_gpu_ns = 0
+        self._durable_steps = 0
+        self._durable = Kept(0, 0)
         pool.when_free = self._freed
-        self._step(engine.now_ns)
+        self._go_on(engine.now_ns)
 
     def settle(self, ts_ns: int) -> None:
         """Book the clean steps that have ended."""
@@ -67,7 +76,7 @@ class PerStepRun(PhasedRun):
         if grid.is_spoiled or not any(group.working for group in groups):
             return
         if is_stepping or into_ns:
-            self._gpu_time.lose(into_ns * self._crew.gpus)
+            self._gpu_time.spoil(into_ns)
             grid.is_spoiled = True
         if is_stepping:
             self._crew.switch("lost", ts_ns)
@@ -76,6 +85,8 @@ class PerStepRun(PhasedRun):
     def recover(self, groups: list[Group], ts_ns: int) -> None:
         """Have the groups come back one by one; called after nodes have left them."""
         for group in groups:
+            if group.working:
+                self._hold_up(self._kill_stall_ns, "detect")
             self._take_out(group, ts_ns)
             self._engine.tell("down", group=group.name)
             self._bring_back(group, ts_ns)
@@ -129,8 +140,13 @@ class PerStepRun(PhasedRun):
             self._enter("restart", "restart", ts_ns, self._restart_ns, self._restarted)
         elif self._phase == "step":
             self._call_boundary(ts_ns)
+        elif self._phase == "short" and self._working + len(self._boarding) >= self._min_groups:
+            self._engine.tell("resumed")
+            self._go_on(ts_ns)
 
     def _board(self, ts_ns: int) -> None:
+        if self._boarding and self._working:
+            self._hold_up(self._join_stall_ns, "migrate")
         for group in self._boarding:
             self._pool.assign(group, self._crew, ts_ns)
             group.working = True
@@ -143,7 +159,8 @@ class PerStepRun(PhasedRun):
     def _lose_everything(self, ts_ns: int) -> None:
         """Go back to the durable checkpoint: nobody is left who has the state."""
         self._gpu_time.settle(ts_ns)
-        self._gpu_time.lose(self._gpu_time.totals["useful"] - self._durable_gpu_ns)
+        self._gpu_time.fall_back(self._durable)
+        self._stall = _NO_STALL
         self._grid.drop()
         self._grid.committed = self._durable_steps
         self._grid.to_save = self._steps_between
@@ -163,7 +180,7 @@ class PerStepRun(PhasedRun):
         grid = self._grid
         self._enter("step", "lost" if grid.is_spoiled else "useful", ts_ns)
         grid.go_on(ts_ns)
-        if self._boarding or grid.is_spoiled:
+        if self._boarding or grid.is_spoiled or self._is_held_up:
             self._call_boundary(ts_ns)
         due_ns = grid.save_due_ns(ts_ns)
         if due_ns < NEVER_NS // 2:
@@ -173,7 +190,7 @@ class PerStepRun(PhasedRun):
         self._engine.at(self._grid.boundary_ns(ts_ns), self._boundary, self._serial)
 
     def _boundary(self, ts_ns: int, serial: int) -> None:
-        """Between two steps, take on who is ready, and save a checkpoint if it is time."""
+        """Between two steps, take on who is ready, and stand still or save if it is time."""
         if serial != self._serial:
             return
         if self._grid.end_spoiled(ts_ns):
@@ -181,8 +198,26 @@ class PerStepRun(PhasedRun):
         if self._grid.since_start_ns(ts_ns):
             return
         self._board(ts_ns)
-        if self._grid.to_save <= 0:
+        if self._working < self._min_groups:
+            self._grid.stop(ts_ns)
+            self._go_on(ts_ns)
+        elif self._stall[0]:
+            (lasts_ns, bucket), self._stall = self._stall, _NO_STALL
+            self._stop("stall", bucket, ts_ns, lasts_ns, self._go_on)
+        elif self._grid.to_save <= 0:
             self._stop("save", "checkpoint", ts_ns, self._save_ns, self._saved)
+
+    @property
+    def _is_held_up(self) -> bool:
+        """Whether the next step cannot follow at once."""
+        return self._stall[0] > 0 or self._working < self._min_groups
+
+    def _hold_up(self, lasts_ns: int, bucket: Bucket) -> None:
+        """Have those that go on stand still before the next step: the longest stall stands for all.
+
+        They settle all changes of who is there in one quorum.
+        """
+        self._stall = max(self._stall, (lasts_ns, bucket))
 
     def _stop(
         self,
@@ -208,6 +243,9 @@ class PerStepRun(PhasedRun):
             self._lose_everything(ts_ns)
         elif self._is_paused:
             self._enter("paused", "waiting", ts_ns)
+        elif self._working < self._min_groups and self._grid.into_ns == 0:
+            self._engine.tell("waiting")
+            self._enter("short", "waiting", ts_ns)
         else:
             self._step(ts_ns)
 
@@ -225,9 +263,7 @@ class PerStepRun(PhasedRun):
         grid = self._grid
         self.saves += 1
         self._durable_steps = grid.committed
-        unfinished_ns = 0 if grid.is_spoiled else grid.into_ns
-        useful_gpu_ns = self._gpu_time.totals["useful"]
-        self._durable_gpu_ns = useful_gpu_ns - unfinished_ns * self._crew.gpus
+        self._durable = self._gpu_time.kept(0 if grid.is_spoiled else grid.into_ns)
         self._engine.tell("committed")
         self._go_on(ts_ns)
 
@@ -283,7 +319,11 @@ class PerStepRun(PhasedRun):
         self._pool.move_out(group, ts_ns)
         standby = self._pool.pick_standby(group)
         if not was_working or standby is None or standby.role != "joined":
+            if was_working:
+                self._hold_up(self._leave_stall_ns, "migrate")
             self._bring_back(group, ts_ns)
+            if self._phase == "step" and self._is_held_up:
+                self._call_boundary(ts_ns)
             return False
         self._pool.swap(group, standby, self._crew, ts_ns)
         group.working = True

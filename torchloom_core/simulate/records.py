@@ -72,7 +72,9 @@ class Result:
     buckets : dict of Bucket to int
         GPU-nanoseconds; they add up to ``wall_ns * gpus`` exactly.
     gpus, job_gpus : int
-        All that are paid for, and those of the job without stand-bys and spares.
+        All that are paid for, and those of the job as planned, without stand-bys and spares.
+    surplus : int
+        Useful GPU-nanoseconds of GPUs beyond ``job_gpus``, where stand-bys were admitted.
     failures : int
         Hits that cost the run something.
     avoided : int
@@ -94,6 +96,7 @@ class Result:
     wall_ns: int
     gpus: int
     job_gpus: int
+    surplus: int
     failures: int
     avoided: int
     saves: int
@@ -111,9 +114,14 @@ class Result:
         return self.buckets["useful"] / (self.wall_ns * self.gpus)
 
     @property
+    def goodput_as_planned(self) -> float:
+        """The same, if nothing is gained by a larger batch than the planned groups make."""
+        return (self.buckets["useful"] - self.surplus) / (self.wall_ns * self.gpus)
+
+    @property
     def ettr(self) -> float:
-        """Effective training time ratio: useful share of the time of the job's own GPUs."""
-        return self.buckets["useful"] / (self.wall_ns * self.job_gpus)
+        """Effective training time ratio: useful share of the time of as many GPUs as planned."""
+        return (self.buckets["useful"] - self.surplus) / (self.wall_ns * self.job_gpus)
 
     @property
     def wall_s(self) -> float:

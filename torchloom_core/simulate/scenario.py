@@ -41,6 +41,11 @@ class JobSpec:
         What a durable checkpoint on demand costs.
     migrate_s : float
         How long the whole run pauses when a stand-by takes a group's place.
+    min_groups : int
+        In ``per_step`` mode: the run waits while fewer than so many groups are there.
+    join_stall_s, leave_stall_s, kill_stall_s : float
+        In ``per_step`` mode: how long those that go on stand still for a group that joins them,
+        one that leaves in order, and one that dies, beside the step which that spoils.
     """
 
     groups: int
@@ -59,6 +64,10 @@ class JobSpec:
     provision_s: float
     warm_up_s: float
     inspect_s: float
+    min_groups: int = 1
+    join_stall_s: float = 0.0
+    leave_stall_s: float = 0.0
+    kill_stall_s: float = 0.0
 
     @property
     def nodes(self) -> int:

@@ -1,8 +1,9 @@
 """The job of a backtest: what the fleet model and the kernel are given for one arm."""
 
 import math
-from typing import TypeVar
+from typing import Any, TypeVar
 
+import msgspec
 from msgspec.structs import replace
 
 from torchloom_core.config.schema import Config, Costs, Evaluate
@@ -18,6 +19,9 @@ FIRST_INTERVAL_S = 3600.0
 
 INSURANCE_S = 10_800.0
 """Between durable checkpoints where the groups recover from each other."""
+
+STALLS = ("join_stall_s", "leave_stall_s", "kill_stall_s")
+"""Keys of ``[evaluate]`` that say how long the others stand still."""
 
 STALE_TICKS = 3
 """Ticks without a word after which a worker or a metric is out of date."""
@@ -57,6 +61,12 @@ def _filled(given: _Section, default: _Section, known: dict[str, float]) -> _Sec
 def paid_nodes(evaluate: Evaluate) -> int:
     """Return how many nodes every arm pays for."""
     return (evaluate.groups + evaluate.standbys) * evaluate.nodes_per_group + evaluate.spares
+
+
+def told(evaluate: Evaluate) -> dict[str, Any]:
+    """Return the job as a report tells it: of stalls only those that take time."""
+    keys: dict[str, Any] = msgspec.to_builtins(evaluate)
+    return {key: value for key, value in keys.items() if value or key not in STALLS}
 
 
 def job_spec(arm: Arm, config: Config, mtbf_s: float) -> JobSpec:
@@ -107,6 +117,10 @@ def job_spec(arm: Arm, config: Config, mtbf_s: float) -> JobSpec:
         provision_s=evaluate.provision_s,
         warm_up_s=evaluate.warm_up_s,
         inspect_s=evaluate.inspect_s,
+        min_groups=max(1, config.arbiter.min_groups),
+        join_stall_s=evaluate.join_stall_s,
+        leave_stall_s=evaluate.leave_stall_s,
+        kill_stall_s=evaluate.kill_stall_s,
     )
 
 

@@ -14,7 +14,7 @@ from torchloom_core.evaluate.goodput import compare, sensitivity
 from torchloom_core.evaluate.goodput.arms import Arm, baselines, random_alarms, without_policies
 from torchloom_core.evaluate.goodput.compare import Runs
 from torchloom_core.evaluate.goodput.episode import Episode, episode_of, opened
-from torchloom_core.evaluate.goodput.job import job_spec, kernel_config, paid_nodes
+from torchloom_core.evaluate.goodput.job import job_spec, kernel_config, paid_nodes, told
 from torchloom_core.evaluate.goodput.parallel import Errand, Workforce
 from torchloom_core.evaluate.goodput.run import Setting, installed
 from torchloom_core.evaluate.goodput.run_cache import RunCache, key_of
@@ -199,7 +199,7 @@ def _break_even(setting: Setting, runs: Runs) -> BreakEven:
 
 def _job(setting: Setting) -> dict[str, object]:
     evaluate, costs = setting.config.evaluate, setting.config.costs
-    job: dict[str, object] = msgspec.to_builtins(evaluate)
+    job = told(evaluate)
     return {**job, "nodes_paid": paid_nodes(evaluate), "costs": msgspec.to_builtins(costs)}
 
 
