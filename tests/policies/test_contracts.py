@@ -6,6 +6,7 @@ from torchloom_core.testing import PolicyContract
 from torchloom_policies.checkpoint_interval import CheckpointIntervalPolicy
 from torchloom_policies.failure_forecast import FailureForecastPolicy
 from torchloom_policies.lemon_nodes import LemonNodesPolicy
+from torchloom_policies.membership import MembershipPolicy
 from torchloom_policies.silence import SilencePolicy
 from torchloom_policies.straggler import StragglerPolicy
 from torchloom_policies.thresholds import ThresholdsPolicy
@@ -54,6 +55,11 @@ class TestLemonNodes(PolicyContract):
     options = {"ratio": 1.01, "min_probability": 0.1, "incident_s": 1.0}  # noqa: RUF012
 
 
+class TestMembership(PolicyContract):
+    policy_class = MembershipPolicy
+    options = {"quiet_s": 2.0, "again_s": 3.0}  # noqa: RUF012
+
+
 @pytest.mark.parametrize(
     "contract",
     [
@@ -63,6 +69,7 @@ class TestLemonNodes(PolicyContract):
         TestFailureForecast,
         TestCheckpointInterval,
         TestLemonNodes,
+        TestMembership,
     ],
 )
 def test_the_story_makes_every_builtin_policy_propose_something(contract):
