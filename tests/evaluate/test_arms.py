@@ -6,14 +6,15 @@ from msgspec.structs import replace
 from tests.evaluate.episodes import CONFIG, COSTS, JOB, policies, write
 from torchloom_core.config.schema import Config, Costs, Evaluate
 from torchloom_core.errors import ConfigError
-from torchloom_core.evaluate.goodput.arms import baselines, random_alarms
+from torchloom_core.evaluate.goodput.arms import baselines, elastic, random_alarms
 from torchloom_core.evaluate.goodput.candidates import Asked, candidates
 from torchloom_core.evaluate.goodput.job import job_spec, kernel_config, of_trace, paid_nodes
 from torchloom_core.trace.bundle.bundle import Bundle
 from torchloom_core.trace.bundle.schema import Job
 from torchloom_core.trace.bundle.writer import BundleWriter
 
-ARMS = {arm.name: arm for arm in baselines(policies(), standbys=1)}
+ARMS = {arm.name: arm for arm in baselines(policies(), JOB)}
+PER_STEP = replace(CONFIG, evaluate=replace(JOB, recovery="per_step"))
 MTBF_S = 50_000.0
 
 
@@ -45,9 +46,24 @@ def test_every_baseline_and_oracle_of_the_method_is_there():
 
 
 def test_what_acts_through_a_policy_is_left_out_where_that_is_not_installed():
-    names = {arm.name for arm in baselines({}, standbys=1)}
+    names = {arm.name for arm in baselines({}, JOB)}
     assert "static_1h" in names
     assert names.isdisjoint({"daly_online", "always_alarm", "oracle"})
+
+
+def test_only_a_job_that_recovers_per_step_can_be_elastic():
+    names = {arm.name for arm in baselines(policies(), PER_STEP.evaluate)}
+    assert names - set(ARMS) == {"elastic"}
+    assert "elastic" not in {arm.name for arm in baselines({}, PER_STEP.evaluate)}
+
+
+@pytest.mark.parametrize(("size", "standbys", "spares"), [(1, 3, 0), (2, 2, 0), (3, 1, 2)])
+def test_an_elastic_run_has_all_that_is_paid_for_stand_by(size, standbys, spares):
+    job = replace(PER_STEP.evaluate, nodes_per_group=size)
+    config = replace(PER_STEP, evaluate=job)
+    spec = job_spec(elastic(), config, MTBF_S)
+    assert (spec.standbys, spec.spares) == (standbys, spares)
+    assert spec.nodes == paid_nodes(job)
 
 
 @pytest.mark.parametrize("name", sorted(ARMS))

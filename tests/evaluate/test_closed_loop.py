@@ -115,7 +115,7 @@ def once(action, tick=3):
         [
             candidate(),
             random_alarms(2.0),
-            *(a for a in baselines(policies(), standbys=1) if a.name == "daly_online"),
+            *(a for a in baselines(policies(), JOB) if a.name == "daly_online"),
             candidate(
                 policies={"failure_forecast": {"predictor": "trend", "min_probability": 0.0}},
                 predictors={"trend": TREND},
@@ -136,7 +136,7 @@ def test_another_future_leaves_every_decision_before_it_the_same(bundle, seed, h
 
 
 def test_what_is_told_the_future_decides_otherwise_in_another(bundle):
-    oracle = next(arm for arm in baselines(policies(), standbys=1) if arm.name == "oracle")
+    oracle = next(arm for arm in baselines(policies(), JOB) if arm.name == "oracle")
     stage = scene_of(bundle)
     after_ns = stage.hits[1].ts_ns - HOUR_NS
     other = scene_of(OtherFuture(bundle, after_ns))
@@ -155,7 +155,7 @@ def _until(verdicts, ns):
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     seed=st.integers(0, 1000),
-    arm=st.sampled_from([*baselines(policies(), standbys=1), random_alarms(1.0), candidate()]),
+    arm=st.sampled_from([*baselines(policies(), JOB), random_alarms(1.0), candidate()]),
     recovery=st.sampled_from(["restart", "per_step"]),
 )
 def test_the_buckets_add_up_and_the_same_seed_gives_the_same_bytes(bundle, seed, arm, recovery):
@@ -315,7 +315,7 @@ def test_a_run_that_loses_only_a_step_is_saved_less_often_than_one_that_rolls_ba
     saves = {}
     for recovery in ("restart", "per_step"):
         config = replace(CONFIG, evaluate=replace(JOB, recovery=recovery))
-        arm = next(a for a in baselines(policies(), standbys=1) if a.name == "daly_online")
+        arm = next(a for a in baselines(policies(), JOB) if a.name == "daly_online")
         stage = scene_of(bundle, evaluate=config.evaluate, seed=2)
         driver, result = drive(stage, real(arm, stage, bundle, config), arm, config)
         told = [verdict.reason for _, verdict in driver.verdicts][-1]
@@ -387,7 +387,7 @@ def test_an_alert_is_no_decision(bundle):
 
 
 def test_the_oracle_avoids_what_can_be_avoided_and_the_clairvoyant_loses_next_to_nothing(bundle):
-    arms = {arm.name: arm for arm in baselines(policies(), standbys=1)}
+    arms = {arm.name: arm for arm in baselines(policies(), JOB)}
     runs = {
         name: [simulate(setting_of(bundle), arms[name], seed) for seed in range(4)]
         for name in ("no_failures", "daly", "oracle", "clairvoyant")

@@ -356,6 +356,10 @@ def test_a_report_says_what_it_takes_for_granted(folder):
     [
         ("none.tltrace", "none.tltrace: need a trace bundle, was nothing"),
         ("small.tltrace --policy stragler", "no policy has this name; did you mean straggler?"),
+        (
+            "small.tltrace --policy membership",
+            'policy membership: need recovery = "per_step" in [evaluate], was "restart"',
+        ),
         ("small.tltrace --predictor fault_histry", "did you mean fault_history?"),
         ("small.tltrace --predictor fault_history=no.tlmodel", "no.tlmodel: need a model"),
         (

@@ -22,7 +22,8 @@ from torchloom_core.evaluate.goodput.parallel import Errand, Workforce
 from torchloom_core.evaluate.goodput.run import simulate
 from torchloom_core.evaluate.goodput.run_cache import RunCache, key_of
 from torchloom_core.evaluate.goodput.study import run_study
-from torchloom_core.evaluate.results import RunResult, Simulation
+from torchloom_core.evaluate.report.findings import complaints, findings
+from torchloom_core.evaluate.results import Report, RunResult, Simulation
 
 SEEDS = 2
 QUICK = replace(CONFIG, evaluate=replace(JOB, days=1.0))
@@ -134,7 +135,7 @@ def test_the_reference_is_the_best_baseline_that_needs_no_forecast(simulation):
 
 
 def test_the_reference_recovers_as_the_job_does(simulation):
-    arms = baselines(policies(), standbys=1)
+    arms = baselines(policies(), JOB)
     runs = {name: [r for r in simulation.runs if r.arm == name] for name in {a.name for a in arms}}
     assert compare.reference_of(arms, runs, "per_step") == "per_step"
     assert compare.reference_of(arms, runs, "restart") != "per_step"
@@ -281,3 +282,63 @@ def test_an_interval_is_the_same_each_time_whichever_thread_asks():
         first, second = pool.map(compare.interval, [values, values])
     assert first == second
     assert first.low < first.value < first.high
+
+
+# --- a run that grows ---
+
+
+@pytest.fixture(scope="module")
+def growing(bundle, tmp_path_factory):
+    config = replace(QUICK, evaluate=replace(QUICK.evaluate, recovery="per_step", join_stall_s=2.0))
+    grows = candidate(
+        name="grows", policies={"membership": {"keep_warm": 1}}, predictors={}, standbys="all"
+    )
+    return run_study(
+        setting_of(bundle, config),
+        [grows],
+        seeds=6,
+        store=RunCache(tmp_path_factory.mktemp("grown")),
+        workforce=Workforce(),
+        progress=lambda done, total: None,
+        sweep=False,
+    )
+
+
+def named(simulation, name):
+    return next(arm for arm in simulation.arms if arm.name == name)
+
+
+def test_an_elastic_run_trains_on_what_would_stand_by_and_says_what_that_is_without_a_larger_batch(
+    growing,
+):
+    elastic, per_step = named(growing, "elastic"), named(growing, "per_step")
+    assert elastic.buckets["spare"] < 0.2 * per_step.buckets["spare"]
+    assert elastic.goodput.value > per_step.goodput.value + 0.2
+    assert elastic.as_planned.goodput.value <= 4 / 7
+    assert elastic.as_planned.versus_reference.value == pytest.approx(
+        elastic.as_planned.goodput.value - named(growing, growing.reference).goodput.value
+    )
+    assert elastic.ettr.value <= 1.0
+    assert elastic.as_planned.goodput.value == pytest.approx(elastic.ettr.value * 4 / 7)
+
+
+def test_what_is_kept_warm_does_not_train(growing):
+    grows, elastic = named(growing, "grows"), named(growing, "elastic")
+    assert grows.deeds.granted["admit"] < elastic.deeds.granted["admit"]
+    assert grows.buckets["spare"] > elastic.buckets["spare"]
+
+
+def test_a_run_that_grows_is_neither_the_reference_nor_measured_by_the_oracle(growing):
+    assert named(growing, growing.reference).as_planned is msgspec.UNSET
+    assert named(growing, "grows").to_oracle is None
+    told = findings(Report(trace={"failures": 1}, mode="simulate", config={}, assumptions=(),
+                           simulation=growing))  # fmt: skip
+    assert sum("lies between the two" in sentence for sentence in told) == 2
+    assert not any("elastic, which recovers otherwise" in sentence for sentence in told)
+    assert complaints(growing) == [one for one in complaints(growing) if "grows" not in one]
+
+
+def test_the_seconds_of_a_run_that_grows_add_up(growing):
+    for run in growing.runs:
+        assert sum(run.buckets.values()) == pytest.approx(run.wall_s * run.gpus, rel=1e-9)
+        assert (run.as_planned is msgspec.UNSET) == (run.arm not in ("elastic", "grows"))

@@ -30,6 +30,7 @@ from torchloom_core.evaluate.preflight import (
     check_days,
     check_until,
     horizons_s,
+    refuse_growth,
     refuse_short,
     refuse_unread,
     say_unmeasured,
@@ -115,6 +116,7 @@ def _simulate(
         asked = replace(asked, policies=(FORECAST_POLICY,))
     arms = candidates(asked, config, _policies())
     refuse_unread(asked, config, arms)
+    refuse_growth(arms, config)
     source = _source(asked)
     ahead_s = _horizons_s(arms, config, source, bundle)
     refuse_short(ahead_s, config.evaluate.tick_s)

@@ -10,7 +10,7 @@ from torchloom_core.activation.activation import activate
 from torchloom_core.clock import SECOND_NS, moment_text
 from torchloom_core.config.schema import Config
 from torchloom_core.errors import ConfigError
-from torchloom_core.evaluate.goodput.arms import Arm
+from torchloom_core.evaluate.goodput.arms import MEMBERSHIP_POLICY, Arm
 from torchloom_core.evaluate.goodput.candidates import Asked, forecasters
 from torchloom_core.evaluate.goodput.episode import DAY_NS, span_ns
 from torchloom_core.evaluate.goodput.job import ticking
@@ -50,6 +50,16 @@ def refuse_unread(asked: Asked, config: Config, arms: list[Arm]) -> None:
             raise ConfigError(
                 f"--predictor {one.label}: need a --policy that reads it, was "
                 f"{' and '.join(policies)}{whose}"
+            )
+
+
+def refuse_growth(arms: list[Arm], config: Config) -> None:
+    """Raise ConfigError if an arm would admit groups to a run that cannot grow."""
+    for arm in arms:
+        if arm.grows and config.evaluate.recovery != "per_step":
+            raise ConfigError(
+                f'policy {MEMBERSHIP_POLICY}: need recovery = "per_step" in [evaluate], was '
+                f'"{config.evaluate.recovery}": such a run keeps to the number of its groups'
             )
 
 

@@ -79,7 +79,9 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     """One simulated run: an arm under one seed.
 
     ``buckets`` are GPU-seconds, and add up to ``wall_s x gpus``. ``goodput`` is the useful
-    share of that; ``ettr`` the useful share of the time of the job's own GPUs. ``decisions`` are
+    share of that; ``as_planned`` the same if more groups than planned are worth nothing, absent
+    where there never were more; ``ettr`` the useful share of the time of the job's own GPUs, which
+    counts no more groups than planned. ``decisions`` are
     granted actions that change something. ``moves`` counts migrations and drains among them,
     ``right_moves`` those of them that left a node which was hit within the horizon. ``silent``
     predictors gave no probability in all of the run.
@@ -92,6 +94,7 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     job_gpus: int
     buckets: dict[str, float]
     goodput: float
+    as_planned: float | msgspec.UnsetType = msgspec.UNSET
     ettr: float
     failures: int = 0
     migrations: int = 0
@@ -108,6 +111,13 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     timeline: tuple[TimelineEntry, ...] = ()
 
 
+class AsPlanned(msgspec.Struct, frozen=True, kw_only=True):
+    """An arm whose run may grow, if more groups than planned are worth nothing."""
+
+    goodput: Interval
+    versus_reference: Interval
+
+
 class ArmSummary(msgspec.Struct, frozen=True, kw_only=True):
     """One arm over all seeds.
 
@@ -120,6 +130,8 @@ class ArmSummary(msgspec.Struct, frozen=True, kw_only=True):
         Of an arm with policies: the same to the job that is set up as the arm's and that
         nobody watches over. What policies are worth shows here; the interval between
         checkpoints that the arm begins with is in both.
+    as_planned : AsPlanned, optional
+        Only of an arm whose run may have more groups than the job is planned for.
     decisions : float
         Granted actions that change something; an arm with none did nothing.
     to_oracle : float, optional
@@ -141,6 +153,7 @@ class ArmSummary(msgspec.Struct, frozen=True, kw_only=True):
     ettr: Interval
     versus_reference: Interval | None = None
     versus_without: Interval | None = None
+    as_planned: AsPlanned | msgspec.UnsetType = msgspec.UNSET
     to_oracle: float | None = None
     buckets: dict[str, float] = {}
     failures: float = 0.0

@@ -9,12 +9,14 @@ from typing import Any, Literal
 
 import msgspec
 
+from torchloom_core.config.schema import Evaluate
 from torchloom_core.evaluate.results import ArmKind
 
 HOUR_S = 3600.0
 FORECAST_POLICY = "failure_forecast"
 """The policy that every forecast of ours is acted on by, so that it pays the same prices."""
 INTERVAL_POLICY = "checkpoint_interval"
+MEMBERSHIP_POLICY = "membership"
 
 Interval = float | Literal["base", "first", "young", "daly", "never"]
 """Seconds; ``base``: what the config says, or Daly's; ``first``: what a run begins with whose
@@ -33,9 +35,10 @@ class Arm(msgspec.Struct, frozen=True, kw_only=True):
         One sentence for a person.
     recovery : "restart" or "per_step", optional
         Absent: what the config says.
-    standbys : int, optional
-        Warm stand-by groups; absent: what the config says. What is left over are cold spares,
-        so that every arm pays for the same nodes.
+    standbys : int or "all", optional
+        Warm stand-by groups; absent: what the config says; ``all``: as many as the stand-bys and
+        spares can make. What is left over are cold spares, so that every arm pays for the same
+        nodes.
     alarms_per_node_day : float
         How often random alarms are given.
     policies, predictors : dict
@@ -48,22 +51,27 @@ class Arm(msgspec.Struct, frozen=True, kw_only=True):
     needs_forecast: bool = False
     interval: Interval = "base"
     recovery: Literal["restart", "per_step"] | None = None
-    standbys: int | None = None
+    standbys: int | Literal["all"] | None = None
     foresight: Foresight = ""
     alarms_per_node_day: float = 0.0
     policies: dict[str, dict[str, Any]] = {}
     predictors: dict[str, dict[str, Any]] = {}
 
+    @property
+    def grows(self) -> bool:
+        """Whether its run may have more groups than the job is planned for."""
+        return MEMBERSHIP_POLICY in self.policies
 
-def baselines(installed: Mapping[str, type[Any]], *, standbys: int) -> list[Arm]:
+
+def baselines(installed: Mapping[str, type[Any]], evaluate: Evaluate) -> list[Arm]:
     """Return every baseline and oracle of the method, but for random alarms.
 
     Parameters
     ----------
     installed : dict of str to type
         Policies by name: arms whose policy is missing are left out.
-    standbys : int
-        Stand-by groups of the scenario.
+    evaluate : Evaluate
+        The job of the scenario.
     """
     arms = [
         Arm(
@@ -104,7 +112,7 @@ def baselines(installed: Mapping[str, type[Any]], *, standbys: int) -> list[Arm]
             kind="baseline",
             what="any failure stops all, a warm stand-by takes the lost group's place",
             recovery="restart",
-            standbys=max(1, standbys),
+            standbys=max(1, evaluate.standbys),
         ),
         Arm(
             name="clairvoyant",
@@ -125,6 +133,8 @@ def baselines(installed: Mapping[str, type[Any]], *, standbys: int) -> list[Arm]
                 policies={INTERVAL_POLICY: {}},
             )
         )
+    if MEMBERSHIP_POLICY in installed and evaluate.recovery == "per_step":
+        arms.append(elastic())
     if FORECAST_POLICY in installed:
         arms += [
             _told(
@@ -133,6 +143,18 @@ def baselines(installed: Mapping[str, type[Any]], *, standbys: int) -> list[Arm]
             _told("oracle", "oracle", "oracle", "each failure is told one horizon before it comes"),
         ]
     return arms
+
+
+def elastic() -> Arm:
+    """Return the run that has as many groups as there are healthy nodes."""
+    return Arm(
+        name="elastic",
+        kind="baseline",
+        what="per step, and what would stand by or be spare trains, by the policy membership",
+        recovery="per_step",
+        standbys="all",
+        policies={MEMBERSHIP_POLICY: {}},
+    )
 
 
 def without_policies(arm: Arm) -> Arm:

@@ -9,7 +9,7 @@ import msgspec
 
 from torchloom_core.config.schema import Config
 from torchloom_core.errors import ConfigError
-from torchloom_core.evaluate.goodput.arms import INTERVAL_POLICY, Arm
+from torchloom_core.evaluate.goodput.arms import INTERVAL_POLICY, MEMBERSHIP_POLICY, Arm
 from torchloom_core.learning.model import SUFFIX
 from torchloom_core.suggest import nearest
 
@@ -186,6 +186,7 @@ def _arm(
         what=what,
         needs_forecast=bool(predictors),
         interval="first" if INTERVAL_POLICY in policies else "base",
+        standbys="all" if MEMBERSHIP_POLICY in policies else None,
         policies=policies,
         predictors=predictors,
     )

@@ -3,13 +3,14 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
+import msgspec
 import numpy as np
 from msgspec.structs import replace
 
 from torchloom_core.evaluate.goodput.arms import Arm
 from torchloom_core.evaluate.goodput.episode import rng
 from torchloom_core.evaluate.goodput.verdict_counts import mean_verdicts
-from torchloom_core.evaluate.results import ArmSummary, RunResult
+from torchloom_core.evaluate.results import ArmSummary, AsPlanned, RunResult
 from torchloom_core.learning.forecast_score import Interval
 from torchloom_core.plugin.arrays import Floats
 
@@ -54,12 +55,16 @@ def reference_of(arms: Iterable[Arm], runs: Runs, recovery: str) -> str:
     """Return the best baseline that needs no forecast, by mean goodput.
 
     It recovers as the job of the study does: no policy changes that, so what it can gain is
-    asked within one way to recover. An arm with the other one stands beside it.
+    asked within one way to recover. An arm with the other one stands beside it, and so does one
+    whose run grows: its batch is another.
     """
     honest = [
         arm.name
         for arm in arms
-        if arm.kind == "baseline" and not arm.needs_forecast and arm.recovery in (None, recovery)
+        if arm.kind == "baseline"
+        and not arm.needs_forecast
+        and not arm.grows
+        and arm.recovery in (None, recovery)
     ]
     return max(honest, key=lambda name: mean_goodput(runs[name]))
 
@@ -96,7 +101,8 @@ def _summary(
         ettr=interval(run.ettr for run in own),
         versus_reference=None if arm.name == reference else gain(own, runs[reference]),
         versus_without=None if without is None else gain(own, without),
-        to_oracle=_way(own, runs, reference, oracle) if arm.kind == "candidate" else None,
+        as_planned=_as_planned(own, runs[reference]) if arm.grows else msgspec.UNSET,
+        to_oracle=_way(own, runs, reference, oracle) if _seeks_oracle(arm) else None,
         buckets=_shares(own),
         failures=_mean(run.failures for run in own),
         migrations=_mean(run.migrations for run in own),
@@ -107,6 +113,22 @@ def _summary(
         invalid_share=sum(run.invalid_decisions for run in own) / decisions if decisions else 0.0,
         quarantined={name: why for run in own for name, why in run.quarantined.items()},
         silent=dict(sorted(Counter(name for run in own for name in run.silent).items())),
+    )
+
+
+def _seeks_oracle(arm: Arm) -> bool:
+    """Say whether an arm is measured by who knows the future: what grows gains by other means."""
+    return arm.kind == "candidate" and not arm.grows
+
+
+def _as_planned(own: Sequence[RunResult], reference: Sequence[RunResult]) -> AsPlanned:
+    """Return what an arm comes to if more groups than planned are worth nothing."""
+    capped = [
+        run if run.as_planned is msgspec.UNSET else replace(run, goodput=run.as_planned)
+        for run in own
+    ]
+    return AsPlanned(
+        goodput=interval(run.goodput for run in capped), versus_reference=gain(capped, reference)
     )
 
 

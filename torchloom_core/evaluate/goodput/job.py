@@ -69,6 +69,13 @@ def told(evaluate: Evaluate) -> dict[str, Any]:
     return {key: value for key, value in keys.items() if value or key not in STALLS}
 
 
+def standbys_of(arm: Arm, evaluate: Evaluate) -> int:
+    """Return how many groups of an arm stand by at the start."""
+    if arm.standbys == "all":
+        return evaluate.standbys + evaluate.spares // evaluate.nodes_per_group
+    return evaluate.standbys if arm.standbys is None else arm.standbys
+
+
 def job_spec(arm: Arm, config: Config, mtbf_s: float) -> JobSpec:
     """Return the job as the arm runs it.
 
@@ -84,7 +91,7 @@ def job_spec(arm: Arm, config: Config, mtbf_s: float) -> JobSpec:
     """
     evaluate, costs = config.evaluate, config.costs
     recovery = arm.recovery or evaluate.recovery
-    standbys = evaluate.standbys if arm.standbys is None else arm.standbys
+    standbys = standbys_of(arm, evaluate)
     spares = evaluate.spares + (evaluate.standbys - standbys) * evaluate.nodes_per_group
     if spares < 0:
         raise TraceError(

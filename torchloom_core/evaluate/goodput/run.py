@@ -146,6 +146,7 @@ def _result(arm: Arm, seed: int, came_to: Result, timeline: Sequence[TimelineEnt
     buckets: dict[str, Any] = {
         bucket: gpu_ns / SECOND_NS for bucket, gpu_ns in came_to.buckets.items()
     }
+    as_planned = came_to.goodput_as_planned if came_to.surplus else msgspec.UNSET
     return RunResult(
         arm=arm.name,
         seed=seed,
@@ -154,6 +155,7 @@ def _result(arm: Arm, seed: int, came_to: Result, timeline: Sequence[TimelineEnt
         job_gpus=came_to.job_gpus,
         buckets=buckets,
         goodput=came_to.goodput,
+        as_planned=as_planned,
         ettr=came_to.ettr,
         failures=came_to.failures,
         migrations=came_to.migrations,

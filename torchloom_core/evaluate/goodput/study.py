@@ -14,7 +14,13 @@ from torchloom_core.evaluate.goodput import compare, sensitivity
 from torchloom_core.evaluate.goodput.arms import Arm, baselines, random_alarms, without_policies
 from torchloom_core.evaluate.goodput.compare import Runs
 from torchloom_core.evaluate.goodput.episode import Episode, episode_of, opened
-from torchloom_core.evaluate.goodput.job import job_spec, kernel_config, paid_nodes, told
+from torchloom_core.evaluate.goodput.job import (
+    job_spec,
+    kernel_config,
+    paid_nodes,
+    standbys_of,
+    told,
+)
 from torchloom_core.evaluate.goodput.parallel import Errand, Workforce
 from torchloom_core.evaluate.goodput.run import Setting, installed
 from torchloom_core.evaluate.goodput.run_cache import RunCache, key_of
@@ -95,7 +101,7 @@ def run_study(
         If the trace is too small for the job.
     """
     policies = {info.name: info.cls for info in installed() if info.kind == "policy" and info.cls}
-    arms = [*_affordable(setting, baselines(policies, standbys=setting.config.evaluate.standbys))]
+    arms = [*_affordable(setting, baselines(policies, setting.config.evaluate))]
     arms += candidates
     unknown = has_unknown(setting)
     watched = 1 + sum(bool(arm.policies) for arm in arms)
@@ -145,7 +151,8 @@ def _affordable(setting: Setting, arms: Iterable[Arm]) -> Iterable[Arm]:
     """Leave out arms that would need more nodes than are paid for."""
     evaluate = setting.config.evaluate
     nodes = evaluate.standbys * evaluate.nodes_per_group + evaluate.spares
-    return (arm for arm in arms if (arm.standbys or 0) * evaluate.nodes_per_group <= nodes)
+    size = evaluate.nodes_per_group
+    return (arm for arm in arms if standbys_of(arm, evaluate) * size <= nodes)
 
 
 def _first_scene(setting: Setting) -> Episode:

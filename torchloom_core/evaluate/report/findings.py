@@ -3,6 +3,8 @@
 import itertools
 from collections.abc import Iterable, Iterator
 
+import msgspec
+
 from torchloom_core.evaluate.report import wording
 from torchloom_core.evaluate.results import (
     ArmSummary,
@@ -106,28 +108,42 @@ def _goodput(simulation: Simulation) -> Iterator[str]:
         f"Of the baselines that need no forecast and recover as this job does, {reference.name} is "
         f"best: goodput {wording.estimate(reference.goodput)}.{_alike(simulation)}"
     )
-    honest = (a for a in simulation.arms if a.kind == "baseline" and not a.needs_forecast)
-    best = max(honest, key=lambda arm: arm.goodput.value)
+    best = max(_honest(simulation), key=lambda arm: arm.goodput.value)
     if best.goodput.value > reference.goodput.value:
         yield (
             f"{best.name}, which recovers otherwise, has goodput {wording.estimate(best.goodput)} "
             f"({wording.gain(best.versus_reference)} points)."
         )
+    for arm in ranked(simulation.arms):
+        if arm.as_planned is not msgspec.UNSET and arm.versus_reference is not None:
+            yield (
+                f"{arm.name} trains on what would stand by or be spare, with a larger global "
+                f"batch. It comes to {wording.gain(arm.versus_reference)} points over "
+                f"{reference.name} if every sample counts as much as before, and to "
+                f"{wording.gain(arm.as_planned.versus_reference)} if more groups than planned are "
+                f"worth nothing: what it gains lies between the two."
+            )
     yield (
         "Intervals are over draws of nodes and time from this one trace: another fleet, or "
         "another year of this one, may differ by more."
     )
 
 
+def _honest(simulation: Simulation) -> list[ArmSummary]:
+    """Return the baselines that need no forecast and keep the planned batch, the best first."""
+    return [
+        arm
+        for arm in ranked(simulation.arms)
+        if arm.kind == "baseline" and not arm.needs_forecast and arm.as_planned is msgspec.UNSET
+    ]
+
+
 def _alike(simulation: Simulation) -> str:
     """Say which other baselines are not clearly worse than the reference."""
     alike = [
         arm.name
-        for arm in ranked(simulation.arms)
-        if arm.kind == "baseline"
-        and not arm.needs_forecast
-        and arm.versus_reference is not None
-        and not wording.is_clear(arm.versus_reference)
+        for arm in _honest(simulation)
+        if arm.versus_reference is not None and not wording.is_clear(arm.versus_reference)
     ]
     return f" Not clearly worse: {', '.join(alike)}." if alike else ""
 

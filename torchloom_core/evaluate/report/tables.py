@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
+import msgspec
 from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
@@ -110,6 +111,9 @@ def _arms(simulation: Simulation) -> Table:
     )  # fmt: skip
     for arm in ranked(simulation.arms):
         table.add_row(*_cells(arm), style=_STYLE_OF[arm.kind])
+        if arm.as_planned is not msgspec.UNSET:
+            goodput, gain = arm.as_planned.goodput, arm.as_planned.versus_reference
+            table.add_row("  as planned", wording.estimate(goodput), "", wording.gain(gain))
     return table
 
 
