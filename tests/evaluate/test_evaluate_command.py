@@ -190,7 +190,7 @@ def test_metrics_that_a_policy_reads_and_the_trace_has_not_are_named_once(folder
     rules = "[[policies.thresholds.rules]]\nmetric = 'no_such_celsius'\nlevel = 1.0\n"
     silent = "[policies.silence]\nmetrics = ['no_such_total', 'gpu_temp_celsius']\n"
     (folder / "blind.toml").write_text("[evaluate]\ngroups = 4\n" + rules + silent)
-    words = ("--config", "blind.toml", "--seeds", "1", "--days", "1", "--no-sweep")
+    words = ("--config", "blind.toml", "--seeds", "1", "--days", "1", "--no-sensitivity")
     assert evaluate("small.tltrace", *words) == 0
     said = "{} reads what the trace has not: it sees no {}"
     assert [line for line in caplog.messages if "has not" in line] == [
@@ -281,9 +281,9 @@ def test_why_a_predictor_judges_nobody_is_said(folder, predictor, options, cause
     assert told.endswith(cause)
 
 
-def test_without_the_sweep_costs_are_not_varied_and_the_rest_is_the_same(folder):
+def test_unless_asked_for_costs_are_not_varied_and_the_rest_is_the_same(folder):
     words = ("small.tltrace", "--policy", "silence", "--seeds", "1")
-    assert evaluate(*words, "--no-sweep") == 0
+    assert evaluate(*words, "--no-sensitivity") == 0
     without = reported(folder)["simulation"]
     played = len(list((folder / "small-evaluation" / "runs").iterdir()))
     assert evaluate(*words) == 0
@@ -291,6 +291,27 @@ def test_without_the_sweep_costs_are_not_varied_and_the_rest_is_the_same(folder)
     assert len(list((folder / "small-evaluation" / "runs").iterdir())) > played
     assert simulation["sensitivity"]
     assert without == {**simulation, "sensitivity": []}
+
+
+def test_a_sweep_stands_in_the_report_and_its_picture_beside_it(folder, capsys):
+    words = ("small.tltrace", "--seeds", "1", "--no-sensitivity")
+    assert evaluate(*words) == 0
+    without = reported(folder)["simulation"]
+    assert "sweep" not in without
+    assert not (folder / "small-evaluation" / "sweep.svg").exists()
+    assert evaluate(*words, "--sweep", "spares=0..3:3") == 0
+    simulation = reported(folder)["simulation"]
+    sweep = simulation.pop("sweep")
+    assert simulation == without
+    assert {name: [point["value"] for point in line] for name, line in sweep["lines"].items()} == {
+        name: [0, 3] for name in ("restart", "per_step", "elastic", "elastic as planned")
+    }
+    picture = (folder / "small-evaluation" / "sweep.svg").read_text()
+    assert picture.startswith("<svg")
+    assert "useful GPU-h a day that one more brings" in picture
+    page = (folder / "small-evaluation" / "report.html").read_text()
+    assert "How many spares to pay for" in page
+    assert "per_step: pay for" in capsys.readouterr().out
 
 
 def test_what_cannot_be_evaluated_leaves_no_folder(folder):
@@ -390,6 +411,18 @@ def test_a_report_says_what_it_takes_for_granted(folder):
             "--until: need a moment of the trace, 2023-11-14T22:13:20Z to 2023-11-20T22:13:20Z, "
             "was 2024-01-13T22:13:20Z",
         ),
+        ("small.tltrace --sweep spares", "--sweep: need NAME=LOW..HIGH or NAME=LOW..HIGH:STEP"),
+        ("small.tltrace --sweep spares=0..a", "--sweep: need NAME=LOW..HIGH or"),
+        (
+            "small.tltrace --sweep spars=0..3",
+            "--sweep: need spares or standbys, was 'spars'; did you mean spares?",
+        ),
+        ("small.tltrace --sweep rejoin_s=0..3", "--sweep: need spares or standbys, was 'rejoin_s'"),
+        ("small.tltrace --sweep spares=3..0", "--sweep: need 2 to 200 values, was 0 in"),
+        ("small.tltrace --sweep spares=0..3:0", "--sweep: need 2 to 200 values, was 0 in"),
+        ("small.tltrace --sweep spares=0..999", "--sweep: need 2 to 200 values, was 1000 in"),
+        ("small.tltrace --sweep spares=0..8", "need 13 nodes for the job, its stand-bys and"),
+        ("small.tltrace --mode replay --sweep spares=0..3", "--sweep: need --mode simulate"),
         ("small.tltrace --config none.toml", "none.toml: cannot be read"),
         ("small.tltrace --out small.tltrace/manifest.json", "cannot be made"),
     ],

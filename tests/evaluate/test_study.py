@@ -195,7 +195,7 @@ def test_failures_that_follow_nobody_knows_what_are_taken_both_ways(simulation):
     assert oracle["component"].goodput.value > oracle["job"].goodput.value
 
 
-def test_the_sweep_has_every_cost_at_every_factor_and_none_at_one_changes_the_gain(simulation):
+def test_every_cost_is_varied_by_every_factor_and_by_one_changes_no_gain(simulation):
     points = {(point.cost, point.factor): point for point in simulation.sensitivity}
     assert set(points) == {(c, f) for c in sensitivity.COSTS for f in sensitivity.FACTORS}
     arm = next(a for a in simulation.arms if a.kind == "candidate")
@@ -253,7 +253,7 @@ def test_a_gain_counts_the_runs_that_were_ahead_and_behind():
     assert (gain.ahead, gain.behind) == (1, 1)
 
 
-def test_without_the_sweep_no_cost_is_varied_and_the_rest_is_the_same(bundle, simulation, tmp_path):
+def test_unless_asked_for_no_cost_is_varied_and_the_rest_is_the_same(bundle, simulation, tmp_path):
     told = []
     alone = run_study(
         setting_of(bundle, QUICK),
@@ -262,7 +262,7 @@ def test_without_the_sweep_no_cost_is_varied_and_the_rest_is_the_same(bundle, si
         store=RunCache(tmp_path),
         workforce=Workforce(),
         progress=lambda done, total: told.append((done, total)),
-        sweep=False,
+        vary_costs=False,
     )
     assert alone.sensitivity == ()
     assert bytes_of(replace(simulation, sensitivity=())) == bytes_of(alone)
@@ -300,7 +300,7 @@ def growing(bundle, tmp_path_factory):
         store=RunCache(tmp_path_factory.mktemp("grown")),
         workforce=Workforce(),
         progress=lambda done, total: None,
-        sweep=False,
+        vary_costs=False,
     )
 
 

@@ -41,7 +41,8 @@ def evaluate(
     horizon_s: Annotated[float | None, Parameter(validator=Number(gt=0))] = None,
     false_alarms_per_node_day: Annotated[float, Parameter(validator=Number(gte=0))] = 0.01,
     resamples: Annotated[int, Parameter(validator=Number(gte=100))] = 2_000,
-    sweep: Annotated[bool, Parameter(show_default=False)] = True,
+    sensitivity: Annotated[bool, Parameter(show_default=False)] = True,
+    sweep: Annotated[str, Parameter(show_default=False)] = "",
     jobs: int = 1,
     backend: Literal["loky", "ray"] = "loky",
     ray_address: str = "",
@@ -84,8 +85,11 @@ def evaluate(
         The threshold of a predictor without a model keeps to so many.
     resamples
         For each bootstrapped interval of a score.
-    sweep
+    sensitivity
         Vary the costs, too, which is most of the work.
+    sweep
+        Play the job with more and more spares, and say how many pay: spares=0..16, or
+        spares=0..16:4 in steps of 4; standbys=0..4.
     jobs
         Processes at once; -1: one a core.
     backend
@@ -103,6 +107,7 @@ def evaluate(
     from torchloom_core.evaluate.forecasts.scoring import Scoring
     from torchloom_core.evaluate.goodput.candidates import Asked
     from torchloom_core.evaluate.goodput.parallel import Workforce
+    from torchloom_core.evaluate.goodput.sweep import range_of
 
     # Not when it is needed: a missing package is told before the runs are played.
     from torchloom_core.evaluate.report import page_text
@@ -125,7 +130,8 @@ def evaluate(
         days=days,
         horizon_s=horizon_s,
         seeds=seeds,
-        sweep=sweep,
+        vary_costs=sensitivity,
+        sweep=range_of(sweep) if sweep else None,
         workforce=Workforce(jobs=jobs, backend=backend, ray_address=ray_address),
     )
     folder = out or Path(f"{trace.name.removesuffix('.tltrace')}-evaluation")
@@ -187,10 +193,13 @@ def _write(report: "Report", text: str, folder: Path) -> Path:
     """Write the report and its page, and return where the page is."""
     import msgspec
 
+    from torchloom_core.evaluate.report import sweep_plot
     from torchloom_core.files import write_whole
 
     data = msgspec.json.format(msgspec.json.encode(report), indent=1)
     write_whole(folder / "report.json", data + b"\n")
+    if report.simulation and report.simulation.sweep:
+        write_whole(folder / "sweep.svg", sweep_plot(report.simulation.sweep).encode())
     page = folder / "report.html"
     write_whole(page, text.encode())
     return page

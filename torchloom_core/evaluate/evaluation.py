@@ -17,6 +17,7 @@ from torchloom_core.evaluate.forecasts.external_scores import score_given
 from torchloom_core.evaluate.forecasts.labels import Task
 from torchloom_core.evaluate.forecasts.leaks import refuse_foreknown, refuse_trained
 from torchloom_core.evaluate.forecasts.scoring import Scoring, score_predictors, split_ns
+from torchloom_core.evaluate.goodput import sweep
 from torchloom_core.evaluate.goodput.arms import FORECAST_POLICY, Arm
 from torchloom_core.evaluate.goodput.candidates import Asked, candidates, forecasters, refuse_twice
 from torchloom_core.evaluate.goodput.job import of_trace, told
@@ -24,6 +25,7 @@ from torchloom_core.evaluate.goodput.parallel import Workforce
 from torchloom_core.evaluate.goodput.run import Setting, installed
 from torchloom_core.evaluate.goodput.run_cache import RunCache
 from torchloom_core.evaluate.goodput.study import run_study
+from torchloom_core.evaluate.goodput.sweep import Range
 from torchloom_core.evaluate.open_loop import replay_policies
 from torchloom_core.evaluate.preflight import (
     built,
@@ -55,8 +57,10 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
         Name and file of forecasts that were made elsewhere; for replay.
     days : float, optional
         Length of a run in place of ``[evaluate] days``; the trace must have as many.
-    sweep : bool
+    vary_costs : bool
         Whether to play with other costs as well.
+    sweep : Range, optional
+        Of what to play more and more as well, for simulate mode.
     horizon_s : float, optional
         In which time given scores and what a policy does must prove right; absent: the longest
         horizon of the policies' predictors, a day without any.
@@ -71,7 +75,8 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     days: float | None = None
     horizon_s: float | None = None
     seeds: int = 10
-    sweep: bool = True
+    vary_costs: bool = True
+    sweep: Range | None = None
     workforce: Workforce = Workforce()
 
 
@@ -128,6 +133,8 @@ def _simulate(
         from_ns=_begin_ns(bundle, arms, wanted.scoring.until_ns),
     )
     check_days(setting, bundle, asked=wanted.days is not None, until_ns=wanted.scoring.until_ns)
+    if wanted.sweep:
+        sweep.check(setting, wanted.sweep)
     simulation = run_study(
         setting,
         arms,
@@ -135,7 +142,8 @@ def _simulate(
         store=RunCache(store),
         workforce=wanted.workforce,
         progress=lambda done, total: progress("runs", done, total),
-        sweep=wanted.sweep,
+        vary_costs=wanted.vary_costs,
+        swept=wanted.sweep,
     )
     said = tuple(assumptions.of_simulation(setting, bundle, wanted.seeds))
     report = _report(wanted, bundle, config, arms)
@@ -144,6 +152,8 @@ def _simulate(
 
 def _replay(wanted: Wanted, bundle: Bundle, config: Config, progress: Progress) -> Report:
     """Score forecasts and proposals, in an open loop."""
+    if wanted.sweep:
+        raise ConfigError("--sweep: need --mode simulate, was replay: nobody answers there")
     asked, scoring = wanted.asked, wanted.scoring
     arms = candidates(asked, config, _policies())
     source = _source(asked)

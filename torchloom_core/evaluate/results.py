@@ -176,6 +176,51 @@ class SensitivityPoint(msgspec.Struct, frozen=True, kw_only=True):
     gain: Interval
 
 
+AS_PLANNED = " as planned"
+"""After the name of an arm whose run grows, if more groups than planned are worth nothing."""
+
+
+class SweepPoint(msgspec.Struct, frozen=True, kw_only=True):
+    """What an arm comes to with so many spares.
+
+    Attributes
+    ----------
+    to_best : Interval, optional
+        Paired difference in goodput to the value with the highest; None for that one.
+    useful_gpu_h_per_day : Interval
+        Of all GPUs together.
+    more_gpu_h_per_day : Interval, optional
+        What each further one brings of that since the value before; None for the first.
+    """
+
+    value: int
+    goodput: Interval
+    to_best: Interval | None
+    useful_gpu_h_per_day: Interval
+    more_gpu_h_per_day: Interval | None
+
+
+class Sweep(msgspec.Struct, frozen=True, kw_only=True):
+    """How an arm fares with more and more spares, each of which is paid for.
+
+    Attributes
+    ----------
+    name : str
+        The key of ``[evaluate]`` that is swept.
+    gpu_h_per_day : float
+        What one more costs.
+    lines : dict of str to tuple of SweepPoint
+        By arm, and by ``<arm> as planned`` where its run grows; the least value first.
+    best : dict of str to int
+        By the same names, the value with the highest goodput.
+    """
+
+    name: str
+    gpu_h_per_day: float
+    lines: dict[str, tuple[SweepPoint, ...]]
+    best: dict[str, int]
+
+
 class BreakEven(msgspec.Struct, frozen=True, kw_only=True):
     """From which precision on a migration pays: ``p (D + R + unsaved) > G``, in GPU-seconds."""
 
@@ -201,6 +246,7 @@ class Simulation(msgspec.Struct, frozen=True, kw_only=True):
     runs: tuple[RunResult, ...]
     break_even: BreakEven
     sensitivity: tuple[SensitivityPoint, ...] = ()
+    sweep: Sweep | msgspec.UnsetType = msgspec.UNSET
     unknown_follows: dict[str, tuple[ArmSummary, ...]] = {}
     """``component`` and ``job``: the arms with every unknown failure taken that way."""
 

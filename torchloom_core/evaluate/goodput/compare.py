@@ -74,6 +74,11 @@ def mean_goodput(runs: Sequence[RunResult]) -> float:
     return sum(run.goodput for run in runs) / len(runs)
 
 
+def as_planned(run: RunResult) -> RunResult:
+    """Return the run with the goodput that it has if more groups than planned are worth nothing."""
+    return run if run.as_planned is msgspec.UNSET else replace(run, goodput=run.as_planned)
+
+
 def summarize(
     arms: Iterable[Arm], runs: Runs, *, reference: str, oracle: str, without: Runs
 ) -> tuple[ArmSummary, ...]:
@@ -123,10 +128,7 @@ def _seeks_oracle(arm: Arm) -> bool:
 
 def _as_planned(own: Sequence[RunResult], reference: Sequence[RunResult]) -> AsPlanned:
     """Return what an arm comes to if more groups than planned are worth nothing."""
-    capped = [
-        run if run.as_planned is msgspec.UNSET else replace(run, goodput=run.as_planned)
-        for run in own
-    ]
+    capped = [as_planned(run) for run in own]
     return AsPlanned(
         goodput=interval(run.goodput for run in capped), versus_reference=gain(capped, reference)
     )

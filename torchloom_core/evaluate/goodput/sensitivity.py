@@ -14,7 +14,7 @@ from torchloom_core.evaluate.results import SensitivityPoint
 COSTS = ("restart_s", "detect_s", "migrate_s", "checkpoint_s")
 FACTORS = (0.25, 1.0, 4.0)
 SEEDS = 10
-"""Seeds that every point is played with, at most: a sweep has many points."""
+"""Seeds that every point is played with, at most: there are many points."""
 
 
 class Player(Protocol):
@@ -25,11 +25,11 @@ class Player(Protocol):
 
 
 def runs_of(candidates: int, seeds: int) -> int:
-    """Return how many runs a sweep takes."""
+    """Return how many runs it takes."""
     return len(COSTS) * len(FACTORS) * 2 * candidates * min(seeds, SEEDS)
 
 
-def sweep(
+def vary_costs(
     player: Player, setting: Setting, candidates: Sequence[Arm]
 ) -> tuple[SensitivityPoint, ...]:
     """Play each candidate, and its job without it, with each cost in turn so many times as large.

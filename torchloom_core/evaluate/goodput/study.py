@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from torchloom_core.evaluate.goodput import compare, sensitivity
+from torchloom_core.evaluate.goodput import compare, sensitivity, sweep
 from torchloom_core.evaluate.goodput.arms import Arm, baselines, random_alarms, without_policies
 from torchloom_core.evaluate.goodput.compare import Runs
 from torchloom_core.evaluate.goodput.episode import Episode, episode_of, opened
@@ -89,9 +89,17 @@ def run_study(
     store: RunCache,
     workforce: Workforce,
     progress: Progress,
-    sweep: bool = True,
+    vary_costs: bool = True,
+    swept: sweep.Range | None = None,
 ) -> Simulation:
-    """Play everything and hold it against each other; ``sweep``: with other costs as well.
+    """Play everything and hold it against each other.
+
+    Parameters
+    ----------
+    vary_costs : bool
+        Whether to play with other costs as well.
+    swept : Range, optional
+        Of what to play more and more as well.
 
     Raises
     ------
@@ -106,7 +114,9 @@ def run_study(
     unknown = has_unknown(setting)
     watched = 1 + sum(bool(arm.policies) for arm in arms)
     total = (len(arms) + 1 + watched) * seeds + (len(candidates) + 2) * seeds * unknown
-    total += sensitivity.runs_of(len(candidates), seeds) * sweep
+    total += sensitivity.runs_of(len(candidates), seeds) * vary_costs
+    ways = sweep.ways(policies, candidates)
+    total += len(ways) * len(swept.values) * seeds if swept else 0
     study = Study(store, workforce, seeds, total, progress)
 
     runs = dict(study.play(setting, arms))
@@ -126,7 +136,7 @@ def run_study(
             way: compare.summarize(chosen, of, reference=reference, oracle=oracle, without={})
             for way, of in (("component", runs), ("job", other))
         }
-    points = sensitivity.sweep(study, setting, candidates) if sweep else ()
+    points = sensitivity.vary_costs(study, setting, candidates) if vary_costs else ()
     return Simulation(
         job=_job(setting),
         seeds=study.seeds,
@@ -137,6 +147,7 @@ def run_study(
         runs=tuple(_without_timeline(run) for arm in arms for run in runs[arm.name]),
         break_even=_break_even(setting, runs),
         sensitivity=points,
+        sweep=sweep.sweep(study, setting, swept, ways) if swept else msgspec.UNSET,
         unknown_follows=both,
     )
 

@@ -1,6 +1,7 @@
 """Show a report: as tables in a terminal, and as one page that needs nothing but itself."""
 
 from torchloom_core.evaluate.report.page import page_text
+from torchloom_core.evaluate.report.sweep import sweep_plot
 from torchloom_core.evaluate.report.tables import tables
 
-__all__ = ["page_text", "tables"]
+__all__ = ["page_text", "sweep_plot", "tables"]

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from torchloom_core.evaluate.report import wording
+from torchloom_core.evaluate.report.sweep import answers
 from torchloom_core.evaluate.results import (
     ArmSummary,
     ReplayedPolicy,
@@ -123,6 +124,8 @@ def _goodput(simulation: Simulation) -> Iterator[str]:
                 f"{wording.gain(arm.as_planned.versus_reference)} if more groups than planned are "
                 f"worth nothing: what it gains lies between the two."
             )
+    if simulation.sweep is not msgspec.UNSET:
+        yield from answers(simulation.sweep)
     yield (
         "Intervals are over draws of nodes and time from this one trace: another fleet, or "
         "another year of this one, may differ by more."

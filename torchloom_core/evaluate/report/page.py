@@ -12,6 +12,7 @@ from torchloom_core.evaluate.goodput.compare import MIN_SEEDS
 from torchloom_core.evaluate.goodput.sensitivity import SEEDS
 from torchloom_core.evaluate.report import forecast_plots, goodput_plots, wording
 from torchloom_core.evaluate.report.findings import complaints, findings, flips, ranked, watched
+from torchloom_core.evaluate.report.sweep import answers, sweep_plot
 from torchloom_core.evaluate.results import Report, Simulation
 
 _DAY_NS = 86_400 * SECOND_NS
@@ -37,6 +38,7 @@ def page_text(report: Report) -> str:
         flips=flips(simulation) if simulation else (),
         bounds=_bounds(simulation) if simulation else (),
         complaints=complaints(simulation) if simulation else (),
+        answers=answers,
         sections=list(_sections(report)),
         thresholds="; ".join(sorted({score.threshold_from for score in report.forecasts})),
         config=_pretty(report.config),
@@ -65,6 +67,8 @@ def _plots(report: Report) -> dict[str, str]:
         drawn["timeline"] = goodput_plots.timeline_plot(simulation, report.trace["start_ns"])
         drawn["sensitivity"] = goodput_plots.sensitivity_plot(simulation)
         drawn["break_even"] = goodput_plots.break_even_plot(simulation)
+        if simulation.sweep is not msgspec.UNSET:
+            drawn["sweep"] = sweep_plot(simulation.sweep)
     return drawn
 
 
@@ -76,6 +80,8 @@ def _sections(report: Report) -> Iterator[tuple[str, str]]:
         if any(run.timeline for run in report.simulation.runs):
             yield "timeline", "Faults and actions"
         yield "price", "What would turn it"
+        if report.simulation.sweep is not msgspec.UNSET:
+            yield "sweep", f"How many {report.simulation.sweep.name}"
     if report.forecasts:
         yield "forecasts", "Forecasts"
     if report.policies:

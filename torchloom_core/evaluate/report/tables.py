@@ -10,7 +10,7 @@ from rich.text import Text
 
 from torchloom_core.evaluate.report import wording
 from torchloom_core.evaluate.report.findings import complaints, findings, ranked, watched
-from torchloom_core.evaluate.results import ArmSummary, ReplayedPolicy, Report, Simulation
+from torchloom_core.evaluate.results import ArmSummary, ReplayedPolicy, Report, Simulation, Sweep
 from torchloom_core.learning.forecast_score import ForecastScore
 
 _STYLE_OF = {"bound": "dim", "baseline": "", "oracle": "green", "candidate": "bold cyan"}
@@ -34,6 +34,8 @@ def _parts(report: Report) -> Iterator[RenderableType]:
         yield _arms(report.simulation)
         if watched(report.simulation):
             yield _worth(report.simulation)
+        if report.simulation.sweep is not msgspec.UNSET:
+            yield _sweep(report.simulation.sweep)
         yield from map(_complaint, complaints(report.simulation))
 
 
@@ -101,6 +103,22 @@ def _worth(simulation: Simulation) -> Table:
                 f"{sum(arm.deeds.denied.values()):.1f}",
                 style=_STYLE_OF[arm.kind],
             )
+    return table
+
+
+def _sweep(sweep: Sweep) -> Table:
+    table = _table(
+        f"Goodput by {sweep.name}, and the useful GPU-h a day that one more brings; it costs "
+        f"{sweep.gpu_h_per_day:g}",
+        sweep.name, *map(escape, sweep.lines),
+    )  # fmt: skip
+    for points in zip(*sweep.lines.values(), strict=True):
+        cells = [
+            f"{point.goodput.value:.3f}"
+            + (f" {point.more_gpu_h_per_day.value:+.1f}" if point.more_gpu_h_per_day else "")
+            for point in points
+        ]
+        table.add_row(str(points[0].value), *cells)
     return table
 
 

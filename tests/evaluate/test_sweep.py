@@ -1,0 +1,154 @@
+"""How many spares to pay for."""
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from tests.evaluate.episodes import CONFIG, JOB, policies, setting_of, some_events, write
+from torchloom_core.errors import ConfigError
+from torchloom_core.evaluate.goodput.arms import elastic
+from torchloom_core.evaluate.goodput.run import Setting, simulate
+from torchloom_core.evaluate.goodput.sweep import Range, range_of, sweep, ways
+from torchloom_core.evaluate.report.sweep import answers, enough, sweep_plot
+from torchloom_core.evaluate.results import RunResult
+
+SEEDS = 6
+QUICK = replace(CONFIG, evaluate=replace(JOB, days=1.0, recovery="per_step"))
+
+
+class Alone:
+    """Plays one run after the other."""
+
+    def play(self, setting, arms, most=None):
+        return {arm.name: [simulate(setting, arm, seed) for seed in range(SEEDS)] for arm in arms}
+
+
+@pytest.fixture(scope="module")
+def setting(tmp_path_factory):
+    path = tmp_path_factory.mktemp("trace") / "small.tltrace"
+    return setting_of(write(path, some_events(count=60)), QUICK)
+
+
+@pytest.fixture(scope="module")
+def swept(setting):
+    return sweep(Alone(), setting, range_of("spares=0..3"), ways(policies(), []))
+
+
+def made_up(goodput_by_value):
+    """Return a sweep of one arm whose goodput is given: value to goodput of each seed."""
+
+    class Told:
+        def play(self, setting, arms, most=None):
+            spares = setting.config.evaluate.spares
+            gpus = (4 + spares) * 8
+            runs = [
+                RunResult(arm="x", seed=seed, wall_s=1.0, gpus=gpus, job_gpus=32, buckets={},
+                          goodput=goodput, ettr=1.0)
+                for seed, goodput in enumerate(goodput_by_value[spares])
+            ]  # fmt: skip
+            return {arm.name: runs for arm in arms}
+
+    wanted = Range(name="spares", values=tuple(goodput_by_value))
+    (arm,) = (one for one in ways({}, []) if one.name == "restart")
+    return sweep(Told(), Setting(trace="none.tltrace", config=QUICK), wanted, [arm])
+
+
+@given(st.integers(0, 50), st.integers(1, 50), st.integers(1, 9))
+def test_a_range_reads_as_it_is_written(low, more, step):
+    assert range_of(f"spares={low}..{low + more * step}:{step}").values == tuple(
+        range(low, low + more * step + 1, step)
+    )
+    assert range_of(f"standbys={low}..{low + more}") == Range(
+        name="standbys", values=tuple(range(low, low + more + 1))
+    )
+
+
+@pytest.mark.parametrize(
+    "text", ["", "spares=", "spares=1", "=0..3", "spares=0..3:", "spares=-1..3"]
+)
+def test_what_is_no_range_is_refused(text):
+    with pytest.raises(ConfigError, match=r"need NAME=LOW\.\.HIGH"):
+        range_of(text)
+
+
+def test_every_way_to_recover_is_played_with_every_value(swept):
+    assert list(swept.lines) == ["restart", "per_step", "elastic", "elastic as planned"]
+    for line in swept.lines.values():
+        assert [point.value for point in line] == [0, 1, 2, 3]
+    assert swept.gpu_h_per_day == 24 * 8
+
+
+def test_a_point_is_what_the_same_runs_come_to_alone(setting, swept):
+    config = replace(QUICK, evaluate=replace(QUICK.evaluate, spares=2))
+    runs = [simulate(replace(setting, config=config), elastic(), seed) for seed in range(SEEDS)]
+    point = swept.lines["elastic"][2]
+    assert point.goodput.value == pytest.approx(sum(run.goodput for run in runs) / SEEDS)
+    useful = [run.buckets["useful"] / 3600 for run in runs]
+    assert point.useful_gpu_h_per_day.value == pytest.approx(sum(useful) / SEEDS)
+    capped = swept.lines["elastic as planned"][2]
+    assert capped.goodput.value == pytest.approx(sum(run.as_planned for run in runs) / SEEDS)
+
+
+def test_what_one_more_brings_is_the_difference_to_the_value_before_seed_by_seed(swept):
+    for line in swept.lines.values():
+        for before, point in itertools.pairwise(line):
+            more = point.useful_gpu_h_per_day.value - before.useful_gpu_h_per_day.value
+            assert point.more_gpu_h_per_day.value == pytest.approx(more)
+            assert point.more_gpu_h_per_day.high is not None
+        assert line[0].more_gpu_h_per_day is None
+
+
+def test_a_step_of_several_is_told_by_the_one():
+    line = made_up({0: [0.5] * SEEDS, 4: [0.5] * SEEDS}).lines["restart"]
+    assert line[1].more_gpu_h_per_day.value == pytest.approx(0.5 * 8 * 24)
+
+
+def test_a_spare_that_trains_brings_what_a_gpu_brings_and_a_waiting_one_little(swept):
+    brought = {name: line[-1].more_gpu_h_per_day.value for name, line in swept.lines.items()}
+    assert brought["elastic"] > 100
+    assert brought["per_step"] < 30
+    assert brought["elastic as planned"] < 30
+
+
+def test_the_fewest_pay_with_which_goodput_is_not_clearly_lower():
+    noise = [0.0, 0.01, -0.01, 0.02, -0.02, 0.0]
+    found = made_up({
+        0: [0.70] * SEEDS,
+        1: [0.8 + 0.3 * one for one in noise],
+        2: [0.801] * SEEDS,
+        3: [0.75] * SEEDS,
+    })  # fmt: skip
+    assert found.best == {"restart": 2}
+    assert enough(found, "restart").value == 1
+    (said,) = answers(found)
+    assert said.startswith("restart: pay for 1 spares. Goodput is highest with 2, 0.801")
+    assert "with 1 not clearly lower, 0.800" in said
+
+
+def test_where_goodput_only_falls_none_pay_and_where_it_only_rises_more_were_not_tried():
+    (none,) = answers(made_up({0: [0.9] * SEEDS, 1: [0.8] * SEEDS}))
+    assert none.startswith("restart: pay for 0 spares. Goodput is highest there, 0.900")
+    assert "useful GPU-h a day of the 192 that it costs" in none
+    (most,) = answers(made_up({0: [0.8] * SEEDS, 1: [0.9] * SEEDS}))
+    assert most.startswith("restart: pay for 1 spares.")
+    assert most.endswith("more were not tried.")
+
+
+def test_with_too_few_seeds_the_best_is_named():
+    assert enough(made_up({0: [0.8], 1: [0.801], 2: [0.7]}), "restart").value == 1
+
+
+def test_of_a_run_that_grows_no_number_is_named_but_what_each_brings(swept):
+    said = next(one for one in answers(swept) if one.startswith("elastic:"))
+    assert "each of the spares trains" in said
+    assert "see elastic as planned" in said
+    assert any(one.startswith("elastic as planned: pay for") for one in answers(swept))
+
+
+def test_the_picture_has_every_line(swept):
+    picture = sweep_plot(swept)
+    for name in swept.lines:
+        assert name in picture

@@ -1,0 +1,151 @@
+"""How many spares to pay for: the same job, on the same nodes and some more, again and again."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+from msgspec.structs import replace
+
+from torchloom_core.config.schema import Evaluate
+from torchloom_core.errors import ConfigError
+from torchloom_core.evaluate.goodput import compare
+from torchloom_core.evaluate.goodput.arms import MEMBERSHIP_POLICY, Arm, elastic
+from torchloom_core.evaluate.goodput.compare import Runs
+from torchloom_core.evaluate.goodput.episode import episode_of
+from torchloom_core.evaluate.goodput.run import Setting
+from torchloom_core.evaluate.results import AS_PLANNED, RunResult, Sweep, SweepPoint
+from torchloom_core.suggest import nearest
+
+SWEPT = ("spares", "standbys")
+"""Keys of ``[evaluate]`` that can be swept: nodes that are paid for beside the job's own."""
+
+MAX_VALUES = 200
+_FORM = re.compile(r"(\w+)=(\d{1,9})\.\.(\d{1,9})(?::(\d{1,9}))?")
+_HOURS = 24.0
+
+
+class Range(msgspec.Struct, frozen=True, kw_only=True):
+    """What is swept: a key of ``[evaluate]``, and its values, the least first."""
+
+    name: str
+    values: tuple[int, ...]
+
+
+class Player(Protocol):
+    """The study, as far as it is needed here."""
+
+    def play(self, setting: Setting, arms: Sequence[Arm], most: int | None = None) -> Runs:
+        """Return the runs of every arm."""
+
+
+def range_of(text: str) -> Range:
+    """Read ``spares=0..16`` or ``spares=0..16:4``.
+
+    Raises
+    ------
+    ConfigError
+        If it is neither, or nothing that can be swept.
+    """
+    found = _FORM.fullmatch(text)
+    if not found:
+        raise ConfigError(f"--sweep: need NAME=LOW..HIGH or NAME=LOW..HIGH:STEP, was {text!r}")
+    name, low, high, step = found[1], int(found[2]), int(found[3]), int(found[4] or 1)
+    if name not in SWEPT:
+        raise ConfigError(f"--sweep: need {' or '.join(SWEPT)}, was {name!r}{nearest(name, SWEPT)}")
+    count = len(range(low, high + 1, step)) if step else 0
+    if not 2 <= count <= MAX_VALUES:
+        raise ConfigError(f"--sweep: need 2 to {MAX_VALUES} values, was {count} in {text!r}")
+    return Range(name=name, values=tuple(range(low, high + 1, step)))
+
+
+def check(setting: Setting, wanted: Range) -> None:
+    """Raise TraceError if the trace has too few nodes for the largest value."""
+    largest = _with(setting, wanted.name, wanted.values[-1])
+    episode_of(
+        Path(largest.trace),
+        largest.config.evaluate,
+        0,
+        unknown=largest.unknown,
+        from_ns=largest.from_ns,
+    )
+
+
+def ways(installed: Mapping[str, type[Any]], candidates: Iterable[Arm]) -> list[Arm]:
+    """Return the arms that are swept: both ways to recover, the elastic one, what is tested."""
+    arms = [
+        Arm(
+            name="restart",
+            kind="baseline",
+            what="any failure stops all, with the warm stand-bys of the config",
+            recovery="restart",
+        ),
+        Arm(
+            name="per_step",
+            kind="baseline",
+            what="the other groups go on and one step is lost",
+            recovery="per_step",
+        ),
+    ]
+    if MEMBERSHIP_POLICY in installed:
+        arms.append(elastic())
+    return [*arms, *candidates]
+
+
+def sweep(player: Player, setting: Setting, wanted: Range, arms: Sequence[Arm]) -> Sweep:
+    """Play the arms with every value, on all seeds, and say how many pay."""
+    played = [player.play(_with(setting, wanted.name, value), arms) for value in wanted.values]
+    evaluate = setting.config.evaluate
+    points = {}
+    for arm in arms:
+        line = [runs[arm.name] for runs in played]
+        points[arm.name] = _points(wanted.values, line)
+        if arm.grows:
+            capped = [[compare.as_planned(run) for run in runs] for runs in line]
+            points[f"{arm.name}{AS_PLANNED}"] = _points(wanted.values, capped)
+    return Sweep(
+        name=wanted.name,
+        gpu_h_per_day=_HOURS * _nodes_of_one(wanted.name, evaluate) * evaluate.gpus_per_node,
+        lines=points,
+        best={name: max(line, key=_goodput).value for name, line in points.items()},
+    )
+
+
+def _goodput(point: SweepPoint) -> float:
+    return point.goodput.value
+
+
+def _with(setting: Setting, name: str, value: int) -> Setting:
+    evaluate = replace(setting.config.evaluate, **{name: value})
+    return replace(setting, config=replace(setting.config, evaluate=evaluate))
+
+
+def _nodes_of_one(name: str, evaluate: Evaluate) -> int:
+    return evaluate.nodes_per_group if name == "standbys" else 1
+
+
+def _points(
+    values: Sequence[int], runs_by_value: Sequence[Sequence[RunResult]]
+) -> tuple[SweepPoint, ...]:
+    """Return one line: each value against the best one and the one before, seed by seed."""
+    best = max(runs_by_value, key=compare.mean_goodput)
+    points = []
+    before: tuple[int, list[float]] | None = None
+    for value, runs in zip(values, runs_by_value, strict=True):
+        useful = [_HOURS * run.goodput * run.gpus for run in runs]
+        more = None
+        if before is not None:
+            pairs = zip(useful, before[1], strict=True)
+            more = compare.interval([(now - then) / (value - before[0]) for now, then in pairs])
+        points.append(
+            SweepPoint(
+                value=value,
+                goodput=compare.interval(run.goodput for run in runs),
+                to_best=None if runs is best else compare.gain(runs, best),
+                useful_gpu_h_per_day=compare.interval(useful),
+                more_gpu_h_per_day=more,
+            )
+        )
+        before = value, useful
+    return tuple(points)

@@ -1,0 +1,104 @@
+"""How many spares to pay for: in a sentence, and as a picture."""
+
+from typing import Any
+
+from torchloom_core.evaluate.report import wording
+from torchloom_core.evaluate.report.figure import SERIES, canvas
+from torchloom_core.evaluate.results import AS_PLANNED, Sweep, SweepPoint
+from torchloom_core.learning.forecast_score import Interval
+
+
+def answers(sweep: Sweep) -> list[str]:
+    """Return for each arm how many pay: the fewest with which goodput is not clearly lower."""
+    return [
+        _growth(sweep, name) if _grows(sweep, name) else _answer(sweep, name)
+        for name in sweep.lines
+    ]
+
+
+def enough(sweep: Sweep, name: str) -> SweepPoint:
+    """Return the least value of an arm whose goodput is not clearly lower than the best.
+
+    Where there are too few seeds to tell, that is the best.
+    """
+    return next(
+        point
+        for point in sweep.lines[name]
+        if point.to_best is None
+        or (point.to_best.low is not None and not wording.is_clear(point.to_best))
+    )
+
+
+def _grows(sweep: Sweep, name: str) -> bool:
+    """Say whether an arm trains on what is swept."""
+    return f"{name}{AS_PLANNED}" in sweep.lines
+
+
+def _growth(sweep: Sweep, name: str) -> str:
+    """Say of a run that trains on its spares what they bring: they are none any more."""
+    first, last = sweep.lines[name][0], sweep.lines[name][-1]
+    more = last.useful_gpu_h_per_day.value - first.useful_gpu_h_per_day.value
+    return (
+        f"{name}: each of the {sweep.name} trains, and brings on average "
+        f"{more / (last.value - first.value):.1f} useful GPU-h a day of the "
+        f"{sweep.gpu_h_per_day:g} that it costs, with a larger global batch: pay for as many as "
+        f"that is worth to you. If it is worth nothing, see {name}{AS_PLANNED}."
+    )
+
+
+def _answer(sweep: Sweep, name: str) -> str:
+    line, chosen = sweep.lines[name], enough(sweep, name)
+    best = next(point for point in line if point.value == sweep.best[name])
+    text = f"{name}: pay for {chosen.value} {sweep.name}. Goodput is highest "
+    if chosen is best:
+        text += f"there, {wording.estimate(best.goodput)}"
+    else:
+        text += (
+            f"with {best.value}, {wording.estimate(best.goodput)}, and with {chosen.value} not "
+            f"clearly lower, {wording.estimate(chosen.goodput)}"
+        )
+    rest = [point for point in line if point.value > chosen.value]
+    if rest and rest[0].more_gpu_h_per_day is not None:
+        text += (
+            f"; one more brings {wording.estimate(rest[0].more_gpu_h_per_day, 1)} useful GPU-h a "
+            f"day of the {sweep.gpu_h_per_day:g} that it costs"
+        )
+    else:
+        text += "; more were not tried"
+    return f"{text}."
+
+
+def sweep_plot(sweep: Sweep) -> str:
+    """Return goodput by the number of spares, and what each further one brings."""
+    with canvas(9.6, 3.6, 2) as drawn:
+        goodput, more = drawn.axes
+        colours = SERIES * len(sweep.lines)
+        for (name, line), colour in zip(sweep.lines.items(), colours, strict=False):
+            style = {"color": colour, "lw": 1.4, "ls": "--" if name.endswith(AS_PLANNED) else "-"}
+            at = [point.value for point in line]
+            goodput.plot(at, [p.goodput.value for p in line], "o", ms=3, label=name, **style)
+            _band(goodput, at, [p.goodput for p in line], colour)
+            if not _grows(sweep, name):
+                chosen, ring = enough(sweep, name), {"color": colour, "ms": 8, "mfc": "none"}
+                goodput.plot([chosen.value], [chosen.goodput.value], "o", **ring)
+            brings = [p.more_gpu_h_per_day for p in line if p.more_gpu_h_per_day is not None]
+            more.plot(at[1:], [one.value for one in brings], "o", ms=3, **style)
+            _band(more, at[1:], brings, colour)
+        more.axhline(sweep.gpu_h_per_day, color="#24292f", lw=0.8, ls=":")
+        more.annotate(
+            "what it costs", (more.get_xlim()[0], sweep.gpu_h_per_day), xytext=(2, 2),
+            textcoords="offset points", fontsize=8, color="#57606a",
+        )  # fmt: skip
+        goodput.set_title("goodput: useful share of what is paid for")
+        more.set_title("useful GPU-h a day that one more brings")
+        for axes in drawn.axes:
+            axes.set_xlabel(sweep.name)
+            axes.xaxis.get_major_locator().set_params(integer=True)
+        drawn.figure.legend(loc="outside lower center", ncols=4, fontsize=9)
+    return drawn.svg
+
+
+def _band(axes: Any, at: list[int], intervals: list[Interval], colour: str) -> None:
+    for x, one in zip(at, intervals, strict=True):
+        if one.low is not None and one.high is not None:
+            axes.plot([x, x], [one.low, one.high], color=colour, lw=1.2, alpha=0.5)
