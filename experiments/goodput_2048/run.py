@@ -3,14 +3,16 @@
     python experiments/goodput_2048/run.py [--seeds 24] [--jobs 2] [--out build/goodput_2048]
 
 Imports the trace, fits two predictors on its first 150 days, and plays every arm on later time
-only: once for a job that restarts as a whole, once for one that recovers per step. Prints the
-README's tables, and writes results.json and goodput.png beside this file.
+only: once for a job that restarts as a whole, once for one that recovers per step. Then plays the
+job with more and more spares. Prints the README's tables, and writes results.json, goodput.png and
+spares.svg beside this file.
 """
 
 import argparse
 import json
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
@@ -22,6 +24,9 @@ ROOT = HERE.parents[1]
 SCENARIOS = ("restart", "per_step")
 UNTIL = "150d"
 """The predictors are fitted on what was before, and nothing before it is played."""
+PLAYED_FROM = "157d"
+"""That, and the predictors' horizon after it."""
+SPARES = "spares=0..16"
 
 DAY_S = 86_400
 HORIZON = f"horizon_s={7 * DAY_S}"
@@ -46,16 +51,22 @@ def main() -> None:
     trace = options.out / "infinitehbd.tltrace"
     torchloom("trace", "import", "infinitehbd", options.data / "infinitehbd", trace, "--force")
     models = [fit(name, trace, options.out) for name in PREDICTORS]
-    found: Facts = {scenario: evaluate(scenario, trace, models, options) for scenario in SCENARIOS}
-    (HERE / "results.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    results = HERE / "results.json"
+    found: Facts = json.loads(results.read_text(encoding="utf-8"))
+    for part in options.only or (*SCENARIOS, "spares"):
+        play = sweep if part == "spares" else evaluate
+        found[part] = play(part, trace, models, options)
+        results.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     for scenario in SCENARIOS:
         print("\n".join(table(scenario, found[scenario])))
+    print("\n".join(spares_table(found["spares"]["sweep"])))
     draw(found, HERE / "goodput.png")
 
 
 def _options() -> argparse.Namespace:
     data = os.environ.get("TORCHLOOM_DATA") or ROOT.parent / "shared" / "data"
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", action="append", choices=[*SCENARIOS, "spares"])
     parser.add_argument("--seeds", type=int, default=24)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--data", type=Path, default=Path(data))
@@ -94,6 +105,24 @@ def evaluate(
         *("--seeds", options.seeds, "--jobs", options.jobs, "--out", out),
     )
     return kept(json.loads((out / "report.json").read_text(encoding="utf-8")))
+
+
+def sweep(part: str, trace: Path, models: Iterable[str], options: argparse.Namespace) -> Facts:
+    """Play the job with more and more spares, and return what is kept of the report."""
+    del models  # nobody forecasts
+    out = options.out / part
+    torchloom(
+        *("evaluate", trace, "--config", HERE / f"{part}.toml", "--until", PLAYED_FROM),
+        *("--sweep", SPARES, "--no-sensitivity"),
+        *("--seeds", options.seeds, "--jobs", options.jobs, "--out", out),
+    )
+    shutil.copy(out / "sweep.svg", HERE / "spares.svg")
+    report = json.loads((out / "report.json").read_text(encoding="utf-8"))
+    simulation = report["simulation"]
+    return {
+        "assumptions": report["assumptions"],
+        **{name: simulation[name] for name in ("job", "seeds", "sweep")},
+    }
 
 
 def kept(report: Facts) -> Facts:
@@ -136,6 +165,23 @@ def table(scenario: str, found: Facts) -> list[str]:
             f"{right[arm['name']]:.1%}" if arm["name"] in right else "",
         )
         lines.append(f"| {' | '.join(cells)} |")
+        if planned := arm.get("as_planned"):
+            value, gain = planned["goodput"]["value"], points(planned["versus_reference"])
+            lines.append(f"| {arm['name']}, as planned | {value:.4f} |  | {gain} |  |  |  |  |")
+    return lines
+
+
+def spares_table(found: Facts) -> list[str]:
+    """Return the Markdown table of goodput, and of what one more brings, by the spares."""
+    names = list(found["lines"])
+    lines = ["", f"| spares | {' | '.join(names)} |", f"|---:{'|---:' * len(names)}|"]
+    for at in zip(*found["lines"].values(), strict=True):
+        cells = []
+        for point in at:
+            more = point["more_gpu_h_per_day"]
+            brings = f", {more['value']:.1f}" if more else ""
+            cells.append(f"{point['goodput']['value']:.4f}{brings}")
+        lines.append(f"| {at[0]['value']} | {' | '.join(cells)} |")
     return lines
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from torchloom_core.activation.activation import activate
 from torchloom_core.config.loading import load
-from torchloom_core.evaluate.goodput.job import paid_nodes
+from torchloom_core.evaluate.goodput.job import STALLS, paid_nodes
 from torchloom_core.evaluate.goodput.run import installed
 from torchloom_core.trace.importers.infinitehbd import NODES
 
@@ -30,8 +30,16 @@ def results():
 def test_the_two_scenarios_differ_in_how_the_job_recovers_and_in_nothing_else():
     restart, per_step = load(HERE / "restart.toml", {}), load(HERE / "per_step.toml", {})
     assert (restart.evaluate.recovery, per_step.evaluate.recovery) == ("restart", "per_step")
-    other = msgspec.structs.replace(per_step.evaluate, recovery="restart")
+    stalls = dict.fromkeys(STALLS, 0.0)  # nobody goes on in a job that restarts as a whole
+    other = msgspec.structs.replace(per_step.evaluate, recovery="restart", **stalls)
     assert msgspec.structs.replace(per_step, evaluate=other) == restart
+
+
+def test_the_sweep_is_of_the_job_that_recovers_per_step():
+    per_step, spares = load(HERE / "per_step.toml", {}), load(HERE / "spares.toml", {})
+    other = msgspec.structs.replace(spares.evaluate, standbys=4, spares=12)
+    assert other == per_step.evaluate
+    assert (spares.costs, spares.policies) == (per_step.costs, {})
 
 
 def test_the_job_has_2048_gpus_and_fits_on_the_traces_nodes():
@@ -51,15 +59,18 @@ def test_every_predictor_takes_the_options_that_it_is_fitted_with(run):
 
 
 def test_at_least_20_seeds_are_paired_and_all_are_later_than_the_training(run, results):
-    assert set(results) == set(run.SCENARIOS)
+    assert set(results) == {*run.SCENARIOS, "spares"}
     for found in results.values():
         assert len(found["seeds"]) >= 20
+        assert any("Runs begin no earlier than day 157" in text for text in found["assumptions"])
+    for scenario in run.SCENARIOS:
+        found = results[scenario]
         lengths = {len(goodput) for goodput in found["goodput_by_seed"].values()}
         assert lengths == {len(found["seeds"])}
-        assert any("Runs begin no earlier than day 157" in text for text in found["assumptions"])
 
 
 def test_the_readme_shows_the_tables_of_the_results(run, results):
     readme = (HERE / "README.md").read_text(encoding="utf-8")
-    for scenario, found in results.items():
-        assert "\n".join(run.table(scenario, found)).strip() in readme
+    for scenario in run.SCENARIOS:
+        assert "\n".join(run.table(scenario, results[scenario])).strip() in readme
+    assert "\n".join(run.spares_table(results["spares"]["sweep"])).strip() in readme

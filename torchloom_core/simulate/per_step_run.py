@@ -11,9 +11,8 @@ from torchloom_core.simulate.node_pool import NodePool
 from torchloom_core.simulate.phased_run import PhasedRun
 from torchloom_core.simulate.records import MemberState
 from torchloom_core.simulate.scenario import Bucket, JobSpec
+from torchloom_core.simulate.stalls import Stalls
 from torchloom_core.simulate.step_grid import StepGrid
-
-_NO_STALL: tuple[int, Bucket] = (0, "migrate")
 
 
 class PerStepRun(PhasedRun):
@@ -33,10 +32,7 @@ class PerStepRun(PhasedRun):
         super().__init__(job, pool, gpu_time, engine)
         self._rejoin_ns = to_ns(job.rejoin_s)
         self._min_groups = job.min_groups
-        self._join_stall_ns = to_ns(job.join_stall_s)
-        self._leave_stall_ns = to_ns(job.leave_stall_s)
-        self._kill_stall_ns = to_ns(job.kill_stall_s)
-        self._stall = _NO_STALL
+        self._stalls = Stalls(job)
         self._working = job.groups
         self._boarding: list[Group] = []
         self._wanting: OrderedDict[Group, None] = OrderedDict()
@@ -86,7 +82,7 @@ class PerStepRun(PhasedRun):
         """Have the groups come back one by one; called after nodes have left them."""
         for group in groups:
             if group.working:
-                self._hold_up(self._kill_stall_ns, "detect")
+                self._stalls.kill()
             self._take_out(group, ts_ns)
             self._engine.tell("down", group=group.name)
             self._bring_back(group, ts_ns)
@@ -146,7 +142,7 @@ class PerStepRun(PhasedRun):
 
     def _board(self, ts_ns: int) -> None:
         if self._boarding and self._working:
-            self._hold_up(self._join_stall_ns, "migrate")
+            self._stalls.join()
         for group in self._boarding:
             self._pool.assign(group, self._crew, ts_ns)
             group.working = True
@@ -160,7 +156,7 @@ class PerStepRun(PhasedRun):
         """Go back to the durable checkpoint: nobody is left who has the state."""
         self._gpu_time.settle(ts_ns)
         self._gpu_time.fall_back(self._durable)
-        self._stall = _NO_STALL
+        self._stalls.take()
         self._grid.drop()
         self._grid.committed = self._durable_steps
         self._grid.to_save = self._steps_between
@@ -201,8 +197,8 @@ class PerStepRun(PhasedRun):
         if self._working < self._min_groups:
             self._grid.stop(ts_ns)
             self._go_on(ts_ns)
-        elif self._stall[0]:
-            (lasts_ns, bucket), self._stall = self._stall, _NO_STALL
+        elif self._stalls.is_due:
+            bucket, lasts_ns = self._stalls.take()
             self._stop("stall", bucket, ts_ns, lasts_ns, self._go_on)
         elif self._grid.to_save <= 0:
             self._stop("save", "checkpoint", ts_ns, self._save_ns, self._saved)
@@ -210,14 +206,7 @@ class PerStepRun(PhasedRun):
     @property
     def _is_held_up(self) -> bool:
         """Whether the next step cannot follow at once."""
-        return self._stall[0] > 0 or self._working < self._min_groups
-
-    def _hold_up(self, lasts_ns: int, bucket: Bucket) -> None:
-        """Have those that go on stand still before the next step: the longest stall stands for all.
-
-        They settle all changes of who is there in one quorum.
-        """
-        self._stall = max(self._stall, (lasts_ns, bucket))
+        return self._stalls.is_due or self._working < self._min_groups
 
     def _stop(
         self,
@@ -320,7 +309,7 @@ class PerStepRun(PhasedRun):
         standby = self._pool.pick_standby(group)
         if not was_working or standby is None or standby.role != "joined":
             if was_working:
-                self._hold_up(self._leave_stall_ns, "migrate")
+                self._stalls.leave()
             self._bring_back(group, ts_ns)
             if self._phase == "step" and self._is_held_up:
                 self._call_boundary(ts_ns)
