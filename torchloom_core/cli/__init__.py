@@ -15,6 +15,7 @@ _UNWRITTEN = 4
 _INTERRUPTED = 130
 _TERMINATED = 143
 _EXTRA_OF = {
+    **dict.fromkeys(("google", "grpc", "prometheus_client", "starlette", "uvicorn"), "lighthouse"),
     **dict.fromkeys(("jinja2", "joblib", "markupsafe", "matplotlib", "pandas"), "evaluate"),
     **dict.fromkeys(("safetensors", "scipy", "sklearn", "skops", "statsmodels"), "predictors"),
     "ray": "ray",
