@@ -41,7 +41,7 @@ class Run:
             load_state_dict=self._load,
             state_dict=self._state,
             use_async_quorum=False,
-            quorum_retries=10,
+            quorum_retries=100,
             timeout=timedelta(seconds=20),
             quorum_timeout=timedelta(seconds=60),
             replica_id=self.loom.group,

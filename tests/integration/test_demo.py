@@ -54,7 +54,7 @@ def test_the_migration_was_done_before_the_node_died(act):
     (outcome,) = [e for e in story if e["tag"] == "outcome" and e["action"] == migrate]
     assert outcome["verdict"] == verdict["proposal"]
     assert (outcome["result"], outcome["detail"]) == ("done", "g3-0 joined, then g1 drained")
-    assert act.ill_at < verdict["t"] < outcome["t"] < act.died_at
+    assert act.ill_at < verdict["t"] < outcome["t"] < act.struck_at
     (cordon,) = [e for e in story if e["tag"] == "outcome" and e["action"]["kind"] == "cordon"]
     assert cordon["action"]["node"] == act.scenario.sick.node
 

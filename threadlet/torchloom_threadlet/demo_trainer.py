@@ -69,7 +69,7 @@ def main() -> None:
         state_dict=lambda: {"model": model.state_dict(), "optimizer": inner.state_dict()},
         min_replica_size=1,
         use_async_quorum=False,
-        quorum_retries=10,
+        quorum_retries=100,
         timeout=timedelta(seconds=10),
         quorum_timeout=timedelta(seconds=60),
         replica_id=loom.group,

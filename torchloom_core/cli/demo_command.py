@@ -1,28 +1,37 @@
-"""``torchloom demo``: watch a real torchft run lose a node, without help and with it."""
+"""``torchloom demo``: watch a real torchft run in trouble, without help and with it."""
 
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Literal
 
 from torchloom_core.cli.output import console
 from torchloom_core.errors import PluginError
 
 
-def demo(*, out: Path = Path("torchloom-demo"), seed: int = 0) -> None:
+def demo(
+    *,
+    scenario: Literal["node", "hang"] = "node",
+    out: Path = Path("torchloom-demo"),
+    seed: int = 0,
+) -> None:
     """Watch a real torchft run lose a node without losing a step.
 
-    The same run is played twice, first without torchLoom's action and then with it.
+    The same run is played twice, first with torchft alone and then with torchLoom.
 
     Parameters
     ----------
+    scenario
+        What happens: a node falls ill and dies, or a peer freezes in the middle of a step.
     out
         Folder for logs, plot and trajectory: empty, or an earlier demo's, which is replaced.
     seed
         Seed of the model and of the batches.
     """
-    for package in ("matplotlib", "psutil", "sklearn", "torch", "torchft"):
+    for package in ("grpc", "matplotlib", "psutil", "sklearn", "torch", "torchft"):
         if find_spec(package) is None:
             raise PluginError(f'{package} is not installed: pip install "torchloom[demo]"')
     from torchloom_core.cli.demo.play import play
-    from torchloom_core.cli.demo.scenario import Scenario
+    from torchloom_core.cli.demo.scenario import HANG, NODE
 
-    play(Scenario(seed=seed), out, console())
+    play(replace({"node": NODE, "hang": HANG}[scenario], seed=seed), out, console())

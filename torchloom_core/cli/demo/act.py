@@ -1,4 +1,4 @@
-"""One act of the demo: a real lighthouse, a Weaver, four trainers, and a node that dies."""
+"""One act of the demo: a real lighthouse, a Weaver, trainers, and one of them in trouble."""
 
 import asyncio
 import os
@@ -50,11 +50,13 @@ class Act:
     scenario: Scenario
     folder: Path
     acting: bool
+    _lighthouse: str = ""
     trainers: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     logs: dict[str, StepLog] = field(default_factory=dict)
     ill_since_s: float | None = None
     ill_at: float | None = None
-    died_at: float | None = None
+    restarted: bool = False
+    struck_at: float | None = None
 
     @property
     def state_dir(self) -> Path:
@@ -73,8 +75,9 @@ class Act:
                 await stack.enter_async_context(self._torchft_lighthouse(port))
             await stack.enter_async_context(self._weaver(port))
             try:
+                self._lighthouse = f"http://127.0.0.1:{port}"
                 for place in self.scenario.places:
-                    self._start_trainer(place, f"http://127.0.0.1:{port}")
+                    self._start_trainer(place, self._lighthouse)
                 await self._until_over(show)
             finally:
                 self._kill_all()
@@ -86,6 +89,7 @@ class Act:
             for log in self.logs.values():
                 log.read()
             self._let_the_node_fall_ill()
+            self._start_again_what_was_ended()
             self._check(lasting, time.monotonic() - started)
             show(self)
             await asyncio.sleep(0.1)
@@ -97,7 +101,7 @@ class Act:
     async def _until_the_last_has_left(self) -> None:
         """Wait for the groups that joined late to end, too; stand-bys wait for ever."""
         for group, trainer in self.trainers.items():
-            if self.logs[group].steps:
+            if self.logs[group].steps and not self.is_frozen(group):
                 with suppress(subprocess.TimeoutExpired):
                     await asyncio.to_thread(trainer.wait, _GOODBYE_S)
 
@@ -121,13 +125,32 @@ class Act:
             if step >= self.scenario.ill_at_step:
                 self.ill_since_s, self.ill_at = now, time.time()
             return
-        if self.died_at is not None:
+        if self.struck_at is not None:
             return
         ill_s = now - self.ill_since_s
-        write_counters(self._counters(sick), symptoms(ill_s))
+        if not self.scenario.freezes:
+            write_counters(self._counters(sick), symptoms(ill_s))
         if ill_s >= self.scenario.ill_for_s:
-            self.died_at = time.time()
-            _kill_tree(self.trainers[sick.group])
+            self.struck_at = time.time()
+            if self.scenario.freezes:
+                self.trainers[sick.group].send_signal(signal.SIGSTOP)
+            else:
+                _kill_tree(self.trainers[sick.group])
+
+    def is_frozen(self, group: str) -> bool:
+        """Whether the group was stopped, and has not been ended since."""
+        sick = self.scenario.sick.group
+        frozen = self.scenario.freezes and self.struck_at is not None and group == sick
+        return frozen and not self.restarted and self.trainers[group].poll() is None
+
+    def _start_again_what_was_ended(self) -> None:
+        """Start a trainer again that its sidecar has ended, as ``torchrun --max-restarts`` does."""
+        sick = self.scenario.sick
+        if not self.scenario.freezes or self.struck_at is None or self.restarted:
+            return
+        if self.trainers[sick.group].poll() is not None:
+            self.restarted = True
+            self._start_trainer(sick, self._lighthouse)
 
     # --- processes ---
 
@@ -146,7 +169,7 @@ class Act:
             "TORCHLOOM_RACK": place.rack,
             "TORCHLOOM_ROLE": "standby" if place.standby else "",
             "TORCHLOOM_TEXTFILE": str(self._counters(place)),
-            "TORCHLOOM_HEARTBEAT_S": "0.5",
+            "TORCHLOOM_HEARTBEAT_S": str(scenario.heartbeat_s),
             "OMP_NUM_THREADS": "1",
             "RUST_LOG": "error",
         }
@@ -181,7 +204,9 @@ class Act:
     async def _weaver(self, port: int) -> AsyncIterator[None]:
         config = self.folder / "torchloom.toml"
         text = (
-            files("torchloom_core.cli.demo").joinpath("torchloom.toml").read_text(encoding="utf-8")
+            files("torchloom_core.cli.demo")
+            .joinpath(self.scenario.config)
+            .read_text(encoding="utf-8")
         )
         text = re.sub(r"(?m)^(\[weaver\])$", f'\\1\nstate_dir = "{self.state_dir}"', text)
         text = re.sub(

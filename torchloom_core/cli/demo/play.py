@@ -95,7 +95,9 @@ def _workers(act: Act) -> Table:
 
 
 def _condition(act: Act, group: str, status: int | None) -> str:
-    ill = group == act.scenario.sick.group and act.ill_at is not None
+    sick = group == act.scenario.sick.group and act.ill_at is not None
+    if act.is_frozen(group):
+        return "[red]frozen[/]"
     if status == 0:
         return "[green]left[/]"
     if status is not None:
@@ -103,4 +105,4 @@ def _condition(act: Act, group: str, status: int | None) -> str:
     if not act.logs[group].steps:
         waits = any(place.group == group and place.standby for place in act.scenario.places)
         return "[cyan]standing by[/]" if waits else "[dim]starting[/]"
-    return "[yellow]training, ill[/]" if ill else "training"
+    return "[yellow]training, ill[/]" if sick and not act.scenario.freezes else "training"

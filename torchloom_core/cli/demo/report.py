@@ -12,11 +12,14 @@ from rich.console import Console
 from rich.table import Table
 
 from torchloom_core.cli.demo.act import Act
-from torchloom_core.cli.demo.scenario import symptoms
+from torchloom_core.cli.demo.scenario import Scenario, symptoms
 from torchloom_core.cli.demo.steplog import Measures, measure
 from torchloom_core.kernel.actions.kinds import wish_of
 from torchloom_core.trajectory.layout import run_folder
 from torchloom_core.trajectory.reader import lives
+
+_MARKED = {"migrate": "migration", "evict": "eviction"}
+"""What is marked in the plot, and what it is called there."""
 
 _TOLD = ("verdict", "outcome", "notice", "policy_failed")
 
@@ -68,18 +71,20 @@ def tell(entry: dict[str, Any]) -> str:
 def show_table(console: Console, before: Act, after: Act) -> None:
     """Print the two acts side by side, what was decided, and where everything lies."""
     without, with_ = measures_of(before), measures_of(after)
-    table = Table(title="One node lost: the same run, seed and kill, twice", title_justify="left")
+    scenario = after.scenario
+    table = Table(title=scenario.title, title_justify="left")
     table.add_column("")
     table.add_column("torchft alone", justify="right")
     table.add_column("with torchLoom", justify="right", style="bold")
     for name, cell in _ROWS:
         table.add_row(name, cell(without), cell(with_))
     console.print(table)
-    start = after.ill_at or 0.0
-    console.print("\n[bold]What was decided[/] (seconds after the first symptom)")
+    start = _zero_of(after)
+    since = "it" if scenario.freezes else "the first symptom"
+    console.print(f"\n[bold]What was decided[/] (seconds after {since})")
     told = [(entry["t"], tell(entry)) for entry in story_of(after) if entry["tag"] != "notice"]
-    if after.died_at:
-        told.append((after.died_at, f"{after.scenario.sick.node} dies"))
+    if after.struck_at:
+        told.append((after.struck_at, scenario.event))
     for t, text in sorted(told, key=itemgetter(0)):
         console.print(f"  {t - start:+6.1f} s  {text}", highlight=False)
     console.print(f"\ntrajectory  {run_folder(after.state_dir, 'demo')}")
@@ -101,14 +106,16 @@ def draw(path: Path, before: Act, after: Act) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9, 7.6), layout="constrained")
+    scenario = after.scenario
+    panels = (2.2, 1) if scenario.freezes else (2.2, 1, 1)
+    figure = Figure(figsize=(9, 2.6 + 1.2 * sum(panels)), layout="constrained")
     FigureCanvasAgg(figure)
-    durations, groups, counter = figure.subplots(3, 1, sharex=True, height_ratios=(2.2, 1, 1))
+    durations, groups, *counter = figure.subplots(len(panels), 1, sharex=True, height_ratios=panels)
     for act, label, colour in (
         (before, "torchft alone", "#b5482e"),
         (after, "with torchLoom", "#1f6f8b"),
     ):
-        start = act.ill_at or 0.0
+        start = _zero_of(act)
         rows = act.logs[act.scenario.survivors[0]].steps
         times = [row["t"] - start for row in rows]
         seconds = [row["duration_s"] for row in rows]
@@ -130,38 +137,49 @@ def draw(path: Path, before: Act, after: Act) -> None:
         )
     _mark_decisions(durations, after)
     durations.set_yscale("log")
-    durations.set_ylim(0.05, 4)
+    durations.set_ylim(0.05, 12)
     durations.set_ylabel("duration of a step (s)")
-    durations.set_title(
-        "One node falls ill and dies: steps of a surviving replica group", loc="left"
-    )
+    durations.set_title(scenario.plot_title, loc="left")
     durations.legend(loc="upper left", frameon=False, fontsize=9)
-    span = [tenth / 10 for tenth in range(round(after.scenario.ill_for_s * 10) + 1)]
-    counter.plot(
-        [-10.0, *span],
-        [symptoms(max(0.0, s))["gpu_ecc_corrected_total"] for s in (-1.0, *span)],
-        color="#444444",
-    )
     groups.set_ylabel("replica groups\nin the step")
     groups.set_yticks(range(5))
     groups.set_ylim(0, 4.4)
-    counter.set_ylabel(f"corrected ECC errors\non {after.scenario.sick.node}")
-    counter.set_xlabel("seconds after the first symptom")
-    counter.set_xlim(-8, after.scenario.ill_for_s + 12)
-    for axes in (durations, groups, counter):
-        axes.axvline(after.scenario.ill_for_s, color="black", ls=":", lw=1)
+    for axes in counter:
+        _draw_counter(axes, scenario)
+    last = (counter or [groups])[-1]
+    last.set_xlabel(f"seconds after {'it' if scenario.freezes else 'the first symptom'}")
+    struck_s = 0.0 if scenario.freezes else scenario.ill_for_s
+    last.set_xlim(-8, struck_s + 12)
+    for axes in (durations, groups, *counter):
+        axes.axvline(struck_s, color="black", ls=":", lw=1)
         axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=130)
 
 
+def _zero_of(act: Act) -> float:
+    """Return the moment from which the act's time is counted."""
+    return (act.struck_at if act.scenario.freezes else act.ill_at) or 0.0
+
+
+def _draw_counter(axes: Any, scenario: Scenario) -> None:
+    span = [tenth / 10 for tenth in range(round(scenario.ill_for_s * 10) + 1)]
+    axes.plot(
+        [-10.0, *span],
+        [symptoms(max(0.0, s))["gpu_ecc_corrected_total"] for s in (-1.0, *span)],
+        color="#444444",
+    )
+    axes.set_ylabel(f"corrected ECC errors\non {scenario.sick.node}")
+
+
 def _mark_decisions(axes: Any, act: Act) -> None:
-    start = act.ill_at or 0.0
-    marks = [(act.scenario.ill_for_s, f"{act.scenario.sick.node} is killed")]
+    start = _zero_of(act)
+    marks = [((act.struck_at or start) - start, act.scenario.event)]
     for entry in story_of(act):
-        if entry["tag"] == "verdict" and entry["granted"] and entry["action"]["kind"] == "migrate":
-            marks.append((entry["t"] - start, "migration granted"))
-        elif entry["tag"] == "outcome" and entry["action"]["kind"] == "migrate":
-            marks.append((entry["t"] - start, f"migration {entry['result']}"))
+        name = _MARKED.get(entry.get("action", {}).get("kind", ""))
+        if name and entry["tag"] == "verdict" and entry["granted"]:
+            marks.append((entry["t"] - start, f"{name} granted"))
+        elif name and entry["tag"] == "outcome":
+            marks.append((entry["t"] - start, f"{name} {entry['result']}"))
     for number, (x, text) in enumerate(sorted(marks)):
         axes.axvline(x, color="#777777", ls=":", lw=1)
         axes.annotate(

@@ -1,4 +1,4 @@
-"""What happens in the demo, the same in both acts: who trains where, who falls ill, who dies."""
+"""What happens in a demo, the same in both acts: who trains where, who dies, who freezes."""
 
 import math
 from dataclasses import dataclass
@@ -24,16 +24,30 @@ class Scenario:
 
     Attributes
     ----------
+    title, plot_title, event : str
+        What it shows, and what happens, for people.
+    config : str
+        The Weaver's configuration, beside this module.
+    freezes : bool
+        Whether the sick node's trainer is stopped, as by a driver that hangs, and not killed.
     steps : int
         Steps of the run.
     step_ms : float
         Least duration of a step; a small model on a CPU would be too quick to watch.
+    heartbeat_s : float
+        How often sidecars report.
     ill_at_step : int
-        Step after which the sick node's counters begin to degrade.
+        Step after which the sick node's counters begin to degrade, if they do.
     ill_for_s : float
-        Seconds from the first symptom until the node's processes are killed.
+        Seconds from there until the node's processes are killed, or stopped.
     """
 
+    title: str = "One node lost: the same run, seed and kill, twice"
+    plot_title: str = "One node falls ill and dies: steps of a surviving replica group"
+    event: str = "node-1 dies"
+    config: str = "torchloom.toml"
+    freezes: bool = False
+    heartbeat_s: float = 0.5
     seed: int = 0
     steps: int = 400
     step_ms: float = 60.0
@@ -51,6 +65,23 @@ class Scenario:
     def survivors(self) -> tuple[str, ...]:
         """The groups that train from the start and keep their node."""
         return tuple(p.group for p in self.places if not p.standby and p.node != self.sick.node)
+
+
+NODE = Scenario()
+"""A node's ECC errors pile up, then it dies; a stand-by takes its place before."""
+
+HANG = Scenario(
+    title="One peer frozen: the same run, seed and SIGSTOP, twice",
+    plot_title="One replica group freezes: steps of another",
+    event="g1 freezes",
+    config="hang.toml",
+    freezes=True,
+    heartbeat_s=0.1,
+    steps=320,
+    ill_for_s=3.0,
+    places=NODE.places[:3],
+)
+"""A trainer is stopped in the middle of a step, and the others wait for it in a collective."""
 
 
 def symptoms(ill_s: float) -> dict[str, float]:

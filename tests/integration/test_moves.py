@@ -1,0 +1,151 @@
+"""Moves of replica groups under torchLoom's own lighthouse, also where somebody dies meanwhile."""
+
+import json
+import os
+import signal
+
+import psutil
+import pytest
+
+from tests.deadlines import DEADLINE_S
+
+pytestmark = pytest.mark.integration
+
+CONFIG = """
+[weaver]
+tick_s = 0.2
+state_dir = "state"
+
+[lighthouse]
+port = 0
+status_port = 0
+join_timeout_s = 20.0
+
+[arbiter]
+max_in_motion_share = 1.0
+cooldown_s = 0.0
+[arbiter.breaker]
+max_moved_share = 1.0
+"""
+
+
+class Moves:
+    """A run with a lighthouse of its own, whose groups come and go."""
+
+    def __init__(self, run, until):
+        self.run = run
+        self.until = until
+
+    @property
+    def lighthouse(self):
+        return json.loads((self.run.state / "lighthouse" / "lighthouse.json").read_text())
+
+    def start(self, *groups, standby=False, **environment):
+        url = f"http://127.0.0.1:{self.lighthouse['port']}"
+        role = {"TORCHLOOM_ROLE": "standby"} if standby else {}
+        return [self.run.start_torchft(group, url, **role, **environment) for group in groups]
+
+    def in_state(self, state, *groups):
+        workers = {f"{group}-0" for group in groups}
+
+        def are():
+            rows = self.run.ask("status")["workers"]
+            return workers <= {row["worker"] for row in rows if row["state"] == state}
+
+        self.until(are)
+
+    def migrate(self, group):
+        self.ask(kind="migrate", group=group)
+
+    def ask(self, **action):
+        reply = self.run.ask("propose", {"action": action})
+        assert reply["ok"], reply
+
+    def outcomes(self, group):
+        return [
+            body
+            for _, body in self.run.records("outcome")
+            if body["action"] == {"kind": "migrate", "group": group}
+        ]
+
+    def is_done(self, group):
+        (outcome,) = self.until(lambda: self.outcomes(group))
+        assert outcome["result"] == "done", outcome
+
+
+@pytest.fixture(scope="module")
+def moves(start_run, until):
+    run = start_run(CONFIG)
+    run.start_weaver()
+    moves = Moves(run, until)
+    moves.start("g0", "g1")
+    moves.start("g2", "g3", standby=True)
+    run.training("g0", "g1")
+    moves.in_state("standby", "g2", "g3")
+    yield moves
+    pid = moves.lighthouse["pid"]
+    run.close()
+    if psutil.pid_exists(pid):
+        os.kill(pid, signal.SIGKILL)
+
+
+def test_a_migration_goes_on_though_the_lighthouse_is_killed_while_the_stand_by_joins(moves):
+    trainer = moves.run.trainers["g2"][0]
+    trainer.hold.touch()
+    moves.migrate("g1")
+    moves.until(lambda: moves.run.worker("g2-0")["state"] == "joining")
+    pid = moves.lighthouse["pid"]
+    os.kill(pid, signal.SIGKILL)
+    trainer.hold.unlink()
+    moves.until(lambda: moves.lighthouse["pid"] != pid)
+    moves.is_done("g1")
+    moves.run.training("g0", "g2")
+
+
+def test_a_trainer_started_again_on_the_node_it_was_moved_from_is_not_wanted_there(moves):
+    moves.ask(kind="cordon", node="node-g1")
+    (first,) = moves.run.trainers["g1"]
+    assert first.process.wait(DEADLINE_S) == 0
+    steps = len(first.rows)
+    (again,) = moves.start("g1")
+    assert again.process.wait(DEADLINE_S) == 0
+    assert "node node-g1 is cordoned" in (moves.run.folder / "g1.err").read_text()
+    assert len(again.rows) == steps
+
+
+def test_two_groups_move_at_once(moves):
+    moves.start("g4", standby=True)
+    moves.in_state("standby", "g3", "g4")
+    moves.migrate("g0")
+    moves.migrate("g2")
+    moves.is_done("g0")
+    moves.is_done("g2")
+    moves.run.training("g3", "g4")
+
+
+def test_the_last_group_moves(moves):
+    moves.ask(kind="drain", group="g4")
+    moves.until(lambda: moves.run.worker("g4-0")["state"] in ("left", "gone"))
+    moves.start("g5", standby=True)
+    moves.in_state("standby", "g5")
+    moves.migrate("g3")
+    moves.is_done("g3")
+    moves.run.training("g5")
+    moves.run.trainers["g5"][0].goes_on()
+
+
+def test_no_step_failed_and_none_was_missed_in_all_of_this(moves):
+    steps = []
+    for trainers in moves.run.trainers.values():
+        for trainer in trainers:
+            assert all(row["committed"] for row in trainer.rows), trainer.group
+            steps += [row["step"] for row in trainer.rows]
+    numbers = sorted(set(steps))
+    assert numbers == list(range(numbers[0], numbers[-1] + 1))
+
+
+def test_every_act_of_steering_has_its_reason_on_record(moves):
+    for _, body in moves.run.records("steer"):
+        assert body["reason"]
+    ids = [body["quorum_id"] for _, body in moves.run.records("lighthouse")]
+    assert ids == sorted(ids)
