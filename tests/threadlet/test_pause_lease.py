@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from torchloom_core.wire.messages import Hold
-from torchloom_threadlet.torchft import _longest_pause_s
+from torchloom_threadlet.torchft.adapter import _longest_pause_s
 from torchloom_threadlet.trainer.pause_lease import (
     HELD_S,
     LAPSED,

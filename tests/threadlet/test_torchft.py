@@ -188,3 +188,19 @@ def test_what_torchft_logs_is_heard_and_no_more_of_it_printed_than_before(tmp_pa
     assert loom._failed_steps == 2
     heard = [r.getMessage() for r in printed if r.name.startswith("torchft")]
     assert heard == ["worth reading"]
+
+
+def test_a_metric_of_the_trainer_s_goes_before_the_adapter_s_of_that_name(tmp_path, monkeypatch):
+    class Manager:
+        def current_step(self):
+            return 1
+
+        def num_participants(self):
+            return 2
+
+    monkeypatch.chdir(tmp_path)
+    loom = attach()
+    loom.manage(Manager())
+    assert loom.step(wait_s=7.0, participants=9)
+    ((_, row),) = loom._worker.samples.take(0)
+    assert (row["wait_s"], row["participants"], row["quorum_id"]) == (7.0, 9.0, -1.0)

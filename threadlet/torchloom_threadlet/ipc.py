@@ -19,13 +19,23 @@ from torchloom_core.wire.limits import (
     Count,
     FileText,
     Id,
+    Int64,
     LongText,
     ShortText,
     Stamp,
     Step,
     Text,
 )
-from torchloom_core.wire.messages import Ack, Command, Hello, Hold, JoinFile, Note, WorkerState
+from torchloom_core.wire.messages import (
+    Ack,
+    Command,
+    FieldValue,
+    Hello,
+    Hold,
+    JoinFile,
+    Note,
+    WorkerState,
+)
 
 MAX_FRAME_BYTES = 4 << 20
 _LENGTH = struct.Struct(">I")
@@ -34,6 +44,9 @@ _RECEIVE_BYTES = 1 << 16
 _MAX_ROWS = 1 << 16
 _MAX_PATH_BYTES = 4096
 _SIGNALS = 64
+
+COMPUTE = "compute"
+"""The phase of a trainer that waits for nobody."""
 
 _Metrics = Annotated[
     dict[Annotated[str, msgspec.Meta(max_length=MAX_METRIC_NAME)], float],
@@ -76,15 +89,41 @@ class Attach(msgspec.Struct, frozen=True, kw_only=True, tag="attach"):
     stack_signal: Annotated[int, msgspec.Meta(ge=0, le=_SIGNALS)] = 0
 
 
+class Phase(msgspec.Struct, frozen=True, kw_only=True):
+    """What the trainer is at: it computes, or waits for others.
+
+    Attributes
+    ----------
+    name : str
+        What it waits for, ``quorum``, ``allreduce`` or ``commit``; ``compute`` if for nothing.
+    since_ns : int
+        Monotonic.
+    quorum_id : int
+        The quorum that it is a member of, -1 before the first.
+    """
+
+    name: ShortText
+    since_ns: Stamp
+    quorum_id: Int64 = -1
+
+    def fields(self, now_ns: int) -> dict[str, FieldValue]:
+        """Return the phase as fields of a note."""
+        phase_s = (now_ns - self.since_ns) / 1e9
+        return {"phase": self.name, "phase_s": phase_s, "quorum_id": self.quorum_id}
+
+
 class Samples(msgspec.Struct, frozen=True, kw_only=True, tag="samples"):
     """The trainer's progress, and ``rows`` of (Unix time in ns, metrics) since the last frame.
 
-    ``progress_ns`` is on the monotonic clock, which both processes share.
+    ``progress_ns`` and ``looked_ns``, when this was true, are on the monotonic clock, which both
+    processes share. ``phase`` is None where nothing stamps it.
     """
 
     state: WorkerState
     step: Step
     progress_ns: Stamp
+    looked_ns: Stamp = 0
+    phase: Phase | None = None
     dropped: Count = 0
     rows: Annotated[list[tuple[Stamp, _Metrics]], msgspec.Meta(max_length=_MAX_ROWS)] = []
 

@@ -33,6 +33,7 @@ from torchloom_threadlet.sidecar.exit_status import wait_for_death
 from torchloom_threadlet.sidecar.publisher import Publisher
 from torchloom_threadlet.sidecar.roll_calls import RollCalls
 from torchloom_threadlet.sidecar.telemetry import Batches
+from torchloom_threadlet.sidecar.trainer_state import gauges
 from torchloom_threadlet.stacks import stacks_of
 
 _LAST_WORDS_S = 30.0
@@ -232,12 +233,16 @@ class Sidecar:
                 self._heartbeat.drop()
             else:
                 with contextlib.suppress(*BROKER_ERRORS):
-                    for batch in self._heartbeat.batches(self._collection.gauges()):
+                    for batch in self._heartbeat.batches(self._gauges()):
                         await client.publish(subject, encode_telemetry(batch))
             self._to_link(self._heartbeat.sent)
             self._look_for_a_hang()
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._urgent.wait(), self._interval_s)
+
+    def _gauges(self) -> dict[str, float]:
+        state = gauges(self._pid, self._heartbeat.latest, time.monotonic_ns())
+        return {**self._collection.gauges(), **state}
 
     def _look_for_a_hang(self) -> None:
         latest = self._heartbeat.latest

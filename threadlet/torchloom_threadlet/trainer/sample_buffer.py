@@ -30,6 +30,9 @@ class SampleBuffer:
     def take(self, entered_ns: int) -> list[tuple[int, dict[str, float]]]:
         """Return ``(Unix time in ns, metrics)`` of waiting samples, with ``step_time_s``.
 
+        A trainer that reports ``wait_s``, how long it waited for others, gets the rest of the
+        step as ``compute_s``.
+
         They are as many as fit a frame; call again for more. A step that began before
         ``entered_ns``, the time of the last change of state, took in a pause or a wait, so its
         duration says nothing and is left out.
@@ -47,6 +50,8 @@ class SampleBuffer:
             row = self._row(metrics)
             if follows:
                 row["step_time_s"] = (at_ns - self.newest_ns) / 1e9
+                if "wait_s" in row:
+                    row.setdefault("compute_s", max(0.0, row["step_time_s"] - row["wait_s"]))
             self.newest_ns = at_ns
             rows.append((max(0, self._clock.at_ns(at_ns)), row))
             size += _NUMBER_BYTES + sum(_NUMBER_BYTES + len(name) for name in row)

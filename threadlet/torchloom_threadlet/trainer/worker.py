@@ -43,6 +43,7 @@ from torchloom_threadlet.stacks import flight_recorder, own_stacks
 from torchloom_threadlet.trainer.actuators import Actuators
 from torchloom_threadlet.trainer.command_inbox import CommandInbox
 from torchloom_threadlet.trainer.pause_lease import PauseLease
+from torchloom_threadlet.trainer.phases import Phases
 from torchloom_threadlet.trainer.sample_buffer import SampleBuffer
 from torchloom_threadlet.trainer.sidecar_link import SidecarLink
 
@@ -62,6 +63,8 @@ class Worker:
         Whether the training thread must call :meth:`attend` at its next step boundary.
     lease : PauseLease
         How long a pause lasts.
+    phases : Phases
+        What the trainer waits for, where an adapter stamps it.
     agreed_step : callable, optional
         Returns the step that all groups count alike, where ``step`` may be another.
     """
@@ -77,11 +80,12 @@ class Worker:
         self.samples = SampleBuffer()
         self.actuators = Actuators(standby=identity.standby)
         self.lease = PauseLease()
+        self.phases = Phases()
         self.agreed_step: Callable[[], object] | None = None
         self._run = join[1].run if join else ""
         self._framework = framework
         self._entered_ns = time.monotonic_ns()
-        self._reported: tuple[WorkerState, int] | None = None
+        self._reported: tuple[WorkerState, int, ipc.Phase | None] | None = None
         self._todo: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
         self._inbox = CommandInbox(identity.incarnation, self._refusal)
         self._inbox_lock = threading.Lock()
@@ -153,8 +157,11 @@ class Worker:
     def report(self) -> ipc.Samples | None:
         """Return progress and new samples, or None if nothing happened since the last report."""
         rows = self.samples.take(self._entered_ns)
-        now = (self.state, self._entered_ns)
-        if not rows and now == self._reported:
+        phase = self.phases.present()
+        now = (self.state, self._entered_ns, phase)
+        # A wait is said again and again: one that nobody confirms may be over.
+        waits = phase is not None and phase.name != ipc.COMPUTE
+        if not rows and not waits and now == self._reported:
             return None
         self._reported = now
         return self._progress(rows)
@@ -304,6 +311,8 @@ class Worker:
             state=self.state,
             step=whole(self.step),
             progress_ns=max(self.samples.newest_ns, self._entered_ns),
+            looked_ns=time.monotonic_ns(),
+            phase=self.phases.present(),
             dropped=self.samples.dropped,
             rows=rows,
         )

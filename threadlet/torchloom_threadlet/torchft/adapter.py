@@ -1,17 +1,4 @@
-"""The adapter for torchft: three lines in a script that already uses it.
-
-::
-
-    from torchloom_threadlet.torchft import attach
-
-    loom = attach()                           # before the Manager: a stand-by waits in here
-    manager = Manager(...)
-    loom.manage(manager, optimizer)
-    while manager.current_step() < steps:
-        ...
-        if not loom.step(loss=loss):
-            break
-"""
+"""The loom of a torchft script: its step, its quorum and its errors."""
 
 import logging
 import os
@@ -21,14 +8,15 @@ from datetime import timedelta
 from typing import Any
 
 from torchloom_threadlet.identity import find_join, identify
+from torchloom_threadlet.torchft.waits import stamp_waits
 from torchloom_threadlet.trainer.loom import Loom, end_drained
-
-__all__ = ["TorchftLoom", "attach"]
 
 _LINGER_S = 2.0
 _QUORUM_TIMEOUT_S = 60.0
 _PAUSE_SHARE = 0.8
 _FIELDS = ("replica_id", "rank", "quorum_id", "step", "commit_result", "error")
+
+_logger = logging.getLogger(__name__)
 
 
 def attach(
@@ -57,7 +45,7 @@ class TorchftLoom(Loom):
 
     _manager: Any = None
     _failed_steps = 0
-    _quorum_id = -1
+    _waited_ns = 0
     _lingered = False
 
     def manage(self, manager: Any, optimizer: Any = None) -> None:
@@ -68,6 +56,8 @@ class TorchftLoom(Loom):
         if self._manager is None:
             self.on_drain(self._leave_quorum)
             self._listen()
+        if not self.inert and manager is not self._manager:
+            stamp_waits(manager, self._worker.phases)
         self._manager = manager
         self._worker.agreed_step = lambda: manager.current_step()
         self._worker.lease.longest_s = _longest_pause_s(manager)
@@ -83,13 +73,16 @@ class TorchftLoom(Loom):
         manager = self._manager
         if manager is None:
             return super().step(step, **metrics)
-        going = super().step(
-            manager.current_step() if step is None else step,
-            participants=manager.num_participants(),
-            quorum_id=self._quorum_id,
-            failed_steps_total=self._failed_steps,
-            **metrics,
-        )
+        phases = self._worker.phases
+        waited_ns = phases.waited_ns
+        wait_s, self._waited_ns = (waited_ns - self._waited_ns) / 1e9, waited_ns
+        own = {
+            "participants": manager.num_participants(),
+            "quorum_id": phases.quorum_id,
+            "failed_steps_total": self._failed_steps,
+            "wait_s": wait_s,
+        }
+        going = super().step(manager.current_step() if step is None else step, **(own | metrics))
         if not going and not self._lingered:
             self._lingered = True
             time.sleep(_LINGER_S)
@@ -111,7 +104,7 @@ class TorchftLoom(Loom):
             _overhear(logging.getLogger(name), hear)
 
     def _on_quorum(self, record: logging.LogRecord) -> None:
-        self._quorum_id = int(record.__dict__["quorum_id"])
+        self._worker.phases.quorum_id = int(record.__dict__["quorum_id"])
         self.note("quorum", **_fields(record))
 
     def _on_commit(self, record: logging.LogRecord) -> None:
@@ -149,7 +142,7 @@ def _overhear(logger: logging.Logger, hear: Callable[[logging.LogRecord], None])
         try:
             hear(record)
         except Exception:
-            logging.getLogger(__name__).exception("cannot read what torchft logged")
+            _logger.exception("cannot read what torchft logged")
         return record.levelno >= threshold
 
     logger.setLevel(min(threshold, logging.INFO))

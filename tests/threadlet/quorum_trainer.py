@@ -1,0 +1,127 @@
+"""A torchft trainer for the tests: no timeout of its own ends a collective before a test does."""
+
+import argparse
+import json
+import os
+import signal
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+from torch.distributed import TCPStore
+from torchft import DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo
+from torchft.local_sgd import LocalSGD
+
+from torchloom_threadlet.torchft import attach
+
+FOR_EVER = timedelta(hours=1)
+
+
+class Plants(ProcessGroupGloo):
+    """Dies, hangs or raises in the midst of an allreduce, once it has done some among so many."""
+
+    def __init__(self, deed, among, after):
+        super().__init__(timeout=FOR_EVER)
+        self._deed, self._among, self._left = deed, among, after
+
+    def allreduce(self, tensors, opts):
+        self._left -= self.size() == self._among
+        if self._left or self.size() != self._among:
+            return super().allreduce(tensors, opts)
+        self._left = -1
+        if self._deed == "raise":
+            raise RuntimeError("planted")
+        if self._deed == "hang":
+            time.sleep(3600)
+        work = super().allreduce(tensors, opts)
+        if self._deed == "die":
+            time.sleep(0.01)
+            os.kill(os.getpid(), signal.SIGKILL)
+        return work
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--journal", type=Path, required=True)
+    parser.add_argument("--lighthouse", required=True)
+    parser.add_argument("--group", required=True)
+    parser.add_argument("--steps", type=int, default=1_000_000)
+    parser.add_argument("--width", type=int, default=64)
+    parser.add_argument("--step-s", type=float, default=0.02)
+    parser.add_argument("--sync-every", type=int, default=0, help="LocalSGD, else DDP")
+    parser.add_argument("--plant", choices=["die", "hang", "raise"])
+    parser.add_argument("--among", type=int, default=0, help="groups, when it happens")
+    parser.add_argument("--after", type=int, default=5, help="allreduces among so many")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    model = torch.nn.Linear(options.width, options.width)
+    inner = torch.optim.SGD(model.parameters(), lr=1e-3)
+    store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+    loom = attach(group=options.group)
+    pg = Plants(options.plant, options.among, options.after)
+    manager = Manager(
+        pg=pg,
+        load_state_dict=lambda state: model.load_state_dict(state),
+        state_dict=lambda: model.state_dict(),
+        min_replica_size=1,
+        use_async_quorum=False,
+        quorum_retries=100,
+        timeout=FOR_EVER,
+        quorum_timeout=timedelta(seconds=60),
+        replica_id=loom.group,
+        rank=0,
+        world_size=1,
+        store_addr="localhost",
+        store_port=store.port,
+        lighthouse_addr=options.lighthouse,
+        hostname="localhost",
+    )
+    loom.manage(manager, inner)
+    errors = []
+    report_error = manager.report_error
+    manager.report_error = lambda error: (errors.append(str(error)), report_error(error))
+    with options.journal.open("a", buffering=1) as journal:
+        run = local_sgd if options.sync_every else ddp
+        for committed in run(options, manager, model, inner):
+            line = {
+                "event": "step",
+                "step": manager.current_step(),
+                "committed": committed,
+                "participants": manager.num_participants(),
+                "errors": errors[:],
+            }
+            errors.clear()
+            journal.write(json.dumps(line) + "\n")
+            if not loom.step() or manager.current_step() >= options.steps:
+                break
+    time.sleep(2)
+    manager.shutdown()
+
+
+def ddp(options, manager, model, inner):
+    optimizer = Optimizer(manager, inner)
+    parallel = DistributedDataParallel(manager, model)
+    while True:
+        optimizer.zero_grad()
+        step = manager.current_step()
+        time.sleep(options.step_s)
+        parallel(torch.ones(1, options.width)).sum().backward()
+        optimizer.step()
+        yield manager.current_step() > step
+
+
+def local_sgd(options, manager, model, inner):
+    with LocalSGD(manager, model, inner, sync_every=options.sync_every):
+        while True:
+            step = manager.current_step()
+            inner.zero_grad()
+            time.sleep(options.step_s)
+            model(torch.ones(1, options.width)).sum().backward()
+            inner.step()
+            yield manager.current_step() > step
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""What the trainer is at, as it stamps it and as its sidecar sees it."""
+
+import gc
+import time
+import weakref
+
+import pytest
+
+from torchloom_threadlet.ipc import COMPUTE, Phase, Samples
+from torchloom_threadlet.sidecar.trainer_state import gauges, phase_fields
+from torchloom_threadlet.torchft.waits import stamp_waits
+from torchloom_threadlet.trainer.phases import Phases
+from torchloom_threadlet.trainer.sample_buffer import SampleBuffer
+
+SECOND_NS = 10**9
+NOBODY = 2**22 + 1
+"""Above any process's number."""
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Set the monotonic clock, in nanoseconds, as a test wants it."""
+    now = [SECOND_NS]
+    monkeypatch.setattr(time, "monotonic_ns", lambda: now[0])
+    return now
+
+
+def test_the_time_of_waits_within_or_beside_each_other_counts_once(clock):
+    phases = Phases()
+    phases.begin("commit")
+    clock[0] += 1 * SECOND_NS
+    phases.begin("quorum")
+    clock[0] += 2 * SECOND_NS
+    phases.end("quorum")
+    clock[0] += 3 * SECOND_NS
+    phases.end("commit")
+    clock[0] += 4 * SECOND_NS
+    assert phases.waited_ns == 6 * SECOND_NS
+
+
+def test_the_phase_is_what_is_waited_for_once_it_lasts(clock):
+    phases = Phases()
+    assert phases.present() is None
+    phases.quorum_id = 3
+    phases.begin("allreduce")
+    assert phases.present().name == COMPUTE
+    clock[0] += SECOND_NS
+    assert phases.present() == Phase(name="allreduce", since_ns=SECOND_NS, quorum_id=3)
+    phases.end("allreduce")
+    assert phases.present() == Phase(name=COMPUTE, since_ns=2 * SECOND_NS, quorum_id=3)
+
+
+def test_a_wait_that_raises_is_over(clock):
+    class Manager:
+        def start_quorum(self):
+            clock[0] += SECOND_NS
+            raise RuntimeError
+
+        wait_quorum = should_commit = allreduce = start_quorum
+
+    phases, manager = Phases(), Manager()
+    stamp_waits(manager, phases)
+    with pytest.raises(RuntimeError):
+        manager.start_quorum()
+    assert phases.present().name == COMPUTE
+    assert phases.waited_ns == SECOND_NS
+
+
+def test_what_a_manager_waits_for_is_stamped_and_its_work_not_kept(clock):
+    class Work:
+        def wait(self, timeout=None):
+            clock[0] += 5 * SECOND_NS
+            return timeout
+
+    class Manager:
+        def start_quorum(self):
+            clock[0] += SECOND_NS
+
+        wait_quorum = should_commit = start_quorum
+
+        def allreduce(self, tensor):
+            return Work()
+
+    phases, manager = Phases(), Manager()
+    stamp_waits(manager, phases)
+    for call in (manager.start_quorum, manager.wait_quorum, manager.should_commit):
+        call()
+    work = manager.allreduce(None)
+    assert phases.waited_ns == 3 * SECOND_NS
+    assert work.wait(7) == 7
+    assert phases.waited_ns == 8 * SECOND_NS
+    present = weakref.ref(work)
+    gc.disable()
+    try:
+        del work
+        assert present() is None
+    finally:
+        gc.enable()
+
+
+def test_own_work_is_the_step_less_the_waiting():
+    samples = SampleBuffer()
+    samples.waiting.append((1, 1 * SECOND_NS, {"wait_s": 0.25}))
+    samples.waiting.append((2, 3 * SECOND_NS, {"wait_s": 0.5}))
+    samples.waiting.append((3, 4 * SECOND_NS, {"wait_s": 2.0}))
+    samples.waiting.append((4, 5 * SECOND_NS, {"wait_s": 0.5, "compute_s": 0.1}))
+    samples.waiting.append((5, 6 * SECOND_NS, {}))
+    rows = [row for _, row in samples.take(entered_ns=0)]
+    assert [row.get("compute_s") for row in rows] == [None, 1.5, 0.0, 0.1, None]
+
+
+def seen(name, since_s, looked_s):
+    phase = Phase(name=name, since_ns=since_s * SECOND_NS, quorum_id=3)
+    return Samples(
+        state="training", step=1, progress_ns=0, looked_ns=looked_s * SECOND_NS, phase=phase
+    )
+
+
+def test_a_trainer_that_waits_is_told_from_one_that_computes():
+    waits = seen("allreduce", since_s=10, looked_s=50)
+    assert gauges(NOBODY, waits, 51 * SECOND_NS) == {"trainer_waiting_s": 41.0, "quorum_id": 3.0}
+    assert phase_fields(NOBODY, waits, 51 * SECOND_NS) == {
+        "phase": "allreduce",
+        "phase_s": 41.0,
+        "quorum_id": 3,
+    }
+    computes = seen(COMPUTE, since_s=10, looked_s=10)
+    assert gauges(NOBODY, computes, 51 * SECOND_NS)["trainer_waiting_s"] == 0.0
+    assert phase_fields(NOBODY, computes, 51 * SECOND_NS)["phase_s"] == 41.0
+
+
+def test_a_wait_that_the_trainer_no_longer_confirms_is_over():
+    waits = seen("allreduce", since_s=10, looked_s=50)
+    assert gauges(NOBODY, waits, 54 * SECOND_NS)["trainer_waiting_s"] == 0.0
+    assert phase_fields(NOBODY, waits, 54 * SECOND_NS)["phase"] == COMPUTE
+
+
+def test_where_no_phase_is_stamped_none_is_told():
+    unknown = Samples(state="training", step=1, progress_ns=0)
+    assert gauges(NOBODY, unknown, SECOND_NS) == {}
+    assert phase_fields(NOBODY, unknown, SECOND_NS) == {}

@@ -1,0 +1,49 @@
+"""What the trainer is at, as seen from beside it: computing, waiting for others, or stopped."""
+
+from pathlib import Path
+
+from torchloom_core.wire.messages import FieldValue
+from torchloom_threadlet.ipc import COMPUTE, Phase, Samples
+
+_FRESH_NS = 3_000_000_000
+
+
+def is_stopped(pid: int) -> bool | None:
+    """Say whether the process is stopped, by SIGSTOP or a debugger; None where nobody can say."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return None
+    return state in "Tt"
+
+
+def gauges(pid: int, latest: Samples, now_ns: int) -> dict[str, float]:
+    """Return ``trainer_waiting_s``, ``trainer_stopped`` and ``quorum_id``, those that are known.
+
+    The quorum comes with each step as well, which a trainer that hangs does not finish.
+    """
+    known: dict[str, float] = {}
+    phase = phase_of(latest, now_ns)
+    if phase is not None:
+        waits = phase.name != COMPUTE
+        known["trainer_waiting_s"] = (now_ns - phase.since_ns) / 1e9 if waits else 0.0
+        known["quorum_id"] = float(phase.quorum_id)
+    stopped = is_stopped(pid)
+    if stopped is not None:
+        known["trainer_stopped"] = float(stopped)
+    return known
+
+
+def phase_fields(pid: int, latest: Samples, now_ns: int) -> dict[str, FieldValue]:
+    """Return the same as fields of a note, with the quorum."""
+    phase = phase_of(latest, now_ns)
+    known: dict[str, FieldValue] = {} if phase is None else phase.fields(now_ns)
+    return {**known, "phase": "stopped"} if is_stopped(pid) else known
+
+
+def phase_of(latest: Samples, now_ns: int) -> Phase | None:
+    """Return the trainer's phase; a wait that it no longer confirms is taken for over."""
+    phase = latest.phase
+    if phase is None or phase.name == COMPUTE or now_ns - latest.looked_ns <= _FRESH_NS:
+        return phase
+    return Phase(name=COMPUTE, since_ns=latest.looked_ns, quorum_id=phase.quorum_id)

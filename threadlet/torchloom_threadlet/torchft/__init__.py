@@ -1,0 +1,18 @@
+"""The adapter for torchft: three lines in a script that already uses it.
+
+::
+
+    from torchloom_threadlet.torchft import attach
+
+    loom = attach()                           # before the Manager: a stand-by waits in here
+    manager = Manager(...)
+    loom.manage(manager, optimizer)
+    while manager.current_step() < steps:
+        ...
+        if not loom.step(loss=loss):
+            break
+"""
+
+from torchloom_threadlet.torchft.adapter import TorchftLoom, attach
+
+__all__ = ["TorchftLoom", "attach"]
