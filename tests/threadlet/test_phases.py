@@ -6,6 +6,7 @@ import weakref
 
 import pytest
 
+from torchloom_threadlet.flight_recorder import Collectives, read_collectives
 from torchloom_threadlet.ipc import COMPUTE, Phase, Samples
 from torchloom_threadlet.sidecar.trainer_state import gauges, phase_fields
 from torchloom_threadlet.torchft.waits import stamp_waits
@@ -139,3 +140,34 @@ def test_where_no_phase_is_stamped_none_is_told():
     unknown = Samples(state="training", step=1, progress_ns=0)
     assert gauges(NOBODY, unknown, SECOND_NS) == {}
     assert phase_fields(NOBODY, unknown, SECOND_NS) == {}
+
+
+STATUS = (
+    '"pg_status": {"0": {"last_completed_collective": "2", "last_enqueued_collective": "2", '
+    '"last_started_collective": "-1"}, "1": {"last_completed_collective": "4", '
+    '"last_enqueued_collective": "8", "last_started_collective": "-1"}}'
+)
+ENTRY = (
+    '{"pg_id": %d, "record_id": %d, "retired": %s, "profiling_name": "gloo:all_reduce", '
+    '"input_sizes": [[%d]]}'
+)
+
+
+def test_the_flight_recorder_tells_which_collective_is_not_complete():
+    entries = ", ".join(
+        ENTRY % entry for entry in ((1, 9, "false", 11), (1, 8, "false", 10), (0, 1, "true", 5))
+    )
+    assert read_collectives(f'{{"entries": [{entries}], {STATUS}}}') == Collectives(
+        collective="gloo:all_reduce [[10]]", enqueued_seq=8, completed_seq=4
+    )
+
+
+def test_where_none_waits_the_newest_group_is_told_of():
+    assert read_collectives(f"{{{STATUS}}}") == Collectives(enqueued_seq=8, completed_seq=4)
+
+
+@pytest.mark.parametrize(
+    "dump", ["", "no json", "[]", "{}", '{"pg_status": {}}', '{"pg_status": {"0": {}}}']
+)
+def test_a_dump_that_cannot_be_read_tells_nothing(dump):
+    assert read_collectives(dump) is None

@@ -36,6 +36,7 @@ from torchloom_core.wire.messages import (
     Note,
     WorkerState,
 )
+from torchloom_threadlet.flight_recorder import Collectives
 
 MAX_FRAME_BYTES = 4 << 20
 _LENGTH = struct.Struct(">I")
@@ -149,9 +150,14 @@ class FlightAsked(msgspec.Struct, frozen=True, kw_only=True, tag="flight_asked")
 
 
 class Flight(msgspec.Struct, frozen=True, kw_only=True, tag="flight"):
-    """The Flight Recorder's dump, empty where there is none."""
+    """The Flight Recorder's dump, empty where there is none, and what it says in short."""
 
     text: LongText
+    collectives: Collectives | None = None
+
+    def fields(self) -> dict[str, FieldValue]:
+        """Return what it says in short as fields of a note."""
+        return msgspec.structs.asdict(self.collectives) if self.collectives else {}
 
 
 class Goodbye(msgspec.Struct, frozen=True, kw_only=True, tag="goodbye"):

@@ -1,4 +1,4 @@
-"""Where a trainer is stuck: Python stacks of all threads, and torch's Flight Recorder.
+"""Where a trainer is stuck: the Python stacks of all its threads.
 
 The trainer's half arms a real-time signal at which :mod:`faulthandler` writes the stacks from
 C, without the GIL; the sidecar sends it and reads the file both have open.
@@ -8,14 +8,12 @@ import contextlib
 import faulthandler
 import os
 import signal
-import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import IO
 
 MAX_STACKS_CHARS = 100_000
-MAX_FLIGHT_CHARS = 300_000
 
 _POLL_S = 0.02
 _WAIT_S = 2.0
@@ -52,20 +50,6 @@ def own_stacks() -> str:
         faulthandler.dump_traceback(file=file, all_threads=True)
         file.seek(0)
         return file.read(MAX_STACKS_CHARS).decode(errors="replace")
-
-
-def flight_recorder() -> str:
-    """Return the Flight Recorder's dump as JSON text, empty if there is none."""
-    if "torch.distributed" not in sys.modules:
-        return ""
-    try:
-        from torch._C import _distributed_c10d
-
-        dump = _distributed_c10d._dump_fr_trace_json()  # type: ignore[attr-defined]
-    except Exception:  # noqa: BLE001 - a private function of torch's, best effort
-        return ""
-    text = dump.decode(errors="replace") if isinstance(dump, bytes) else str(dump)
-    return text[:MAX_FLIGHT_CHARS]
 
 
 def stacks_of(pid: int, number: int, descriptor: int) -> str:

@@ -30,15 +30,14 @@ from torchloom_threadlet.sidecar.collectors import Collection
 from torchloom_threadlet.sidecar.commands import Commands
 from torchloom_threadlet.sidecar.connection import BROKER_ERRORS, Connection
 from torchloom_threadlet.sidecar.exit_status import wait_for_death
+from torchloom_threadlet.sidecar.hangs import Hangs
 from torchloom_threadlet.sidecar.publisher import Publisher
 from torchloom_threadlet.sidecar.roll_calls import RollCalls
 from torchloom_threadlet.sidecar.telemetry import Batches
 from torchloom_threadlet.sidecar.trainer_state import gauges
-from torchloom_threadlet.stacks import stacks_of
 
 _LAST_WORDS_S = 30.0
 _LINK_END_S = 0.5
-_FLIGHT_WAIT_S = 2.0
 
 _logger = logging.getLogger(__name__)
 
@@ -53,20 +52,22 @@ class Sidecar:
         self._hello = hello
         self._writer = writer
         self._pid = pid
-        self._stacks_fd = stacks_fd
-        self._stack_signal = attach.stack_signal
         self._interval_s = _seconds("TORCHLOOM_HEARTBEAT_S", 1.0)
-        self._hang_after_s = _seconds("TORCHLOOM_HANG_AFTER_S", 300.0)
-        self._hung_at_ns = 0
         self._error = ""
         self._parted = False
-        self._flight: asyncio.Future[str] | None = None
         self._urgent = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._pulling: asyncio.Task[None] | None = None
         self._roll_heard_by: Client | None = None
         self._complaints = Complaints(_logger)
         self._heartbeat = Batches(hello, attach.sent)
+        self._hangs = Hangs(
+            self._heartbeat,
+            pid,
+            _seconds("TORCHLOOM_HANG_AFTER_S", 300.0),
+            (attach.stack_signal, stacks_fd),
+            self._to_link,
+        )
         self._collection = Collection(pid, hello.node, self._interval_s)
         self._uplink = Connection(
             hello,
@@ -164,8 +165,7 @@ class Sidecar:
                 if grown:
                     self._mail.event(frame)
             case ipc.Flight():
-                if self._flight is not None and not self._flight.done():
-                    self._flight.set_result(frame.text)
+                self._hangs.hear(frame)
             case ipc.Goodbye():
                 self._parted = True
                 self._error = self._error or frame.error
@@ -236,7 +236,8 @@ class Sidecar:
                     for batch in self._heartbeat.batches(self._gauges()):
                         await client.publish(subject, encode_telemetry(batch))
             self._to_link(self._heartbeat.sent)
-            self._look_for_a_hang()
+            if self._hangs.is_news():
+                self._spawn(self._note_hang())
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._urgent.wait(), self._interval_s)
 
@@ -244,24 +245,7 @@ class Sidecar:
         state = gauges(self._pid, self._heartbeat.latest, time.monotonic_ns())
         return {**self._collection.gauges(), **state}
 
-    def _look_for_a_hang(self) -> None:
-        latest = self._heartbeat.latest
-        if (
-            latest.state == "training"
-            and latest.progress_ns != self._hung_at_ns
-            and self._heartbeat.progress_age_s > self._hang_after_s
-        ):
-            self._hung_at_ns = latest.progress_ns
-            self._spawn(self._note_hang())
-
     async def _note_hang(self) -> None:
-        age_s = self._heartbeat.progress_age_s
-        stacks = await asyncio.to_thread(stacks_of, self._pid, self._stack_signal, self._stacks_fd)
-        self._flight = asyncio.get_running_loop().create_future()
-        self._to_link(ipc.FlightAsked())
-        flight = ""
-        with contextlib.suppress(asyncio.TimeoutError):
-            flight = await asyncio.wait_for(self._flight, _FLIGHT_WAIT_S)
         self._tell(
             Note(
                 run=self._hello.run,
@@ -269,7 +253,7 @@ class Sidecar:
                 incarnation=self._hello.incarnation,
                 kind="hang",
                 step=self._heartbeat.latest.step,
-                fields={"progress_age_s": age_s, "stacks": stacks, "flight_recorder": flight},
+                fields=await self._hangs.evidence(),
                 ts_ns=time.time_ns(),
             )
         )

@@ -21,6 +21,7 @@ import msgspec
 from torchloom_core.errors import MessageError
 from torchloom_core.plain_text import Complaints
 from torchloom_core.wire.messages import FINAL_STATUSES, Ack, Command, Hello, Hold, JoinFile, Note
+from torchloom_threadlet.flight_recorder import collectives, flight_recorder
 from torchloom_threadlet.ipc import (
     Admission,
     Attach,
@@ -35,7 +36,7 @@ from torchloom_threadlet.ipc import (
     for_link,
     pack,
 )
-from torchloom_threadlet.stacks import StackFile, flight_recorder
+from torchloom_threadlet.stacks import StackFile
 
 _FLUSH_S = 0.1
 _LONG_LIFE_S = 10.0
@@ -210,7 +211,7 @@ class SidecarLink:
                 with self._lock:
                     self._unstored.pop((frame.command, frame.epoch), None)
             case FlightAsked():
-                self._put(Flight(text=flight_recorder()), wire)
+                self._put(Flight(text=flight_recorder(), collectives=collectives()), wire)
 
     def _say_the_rest(self, wire: Wire) -> None:
         """Send what is still unsent, for at most a second: the process is about to end."""

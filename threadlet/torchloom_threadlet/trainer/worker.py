@@ -38,8 +38,9 @@ from torchloom_core.wire.messages import (
 )
 from torchloom_threadlet import ipc
 from torchloom_threadlet.cleaning import field_name, fields, text, whole
+from torchloom_threadlet.flight_recorder import collectives, flight_recorder
 from torchloom_threadlet.identity import Identity
-from torchloom_threadlet.stacks import flight_recorder, own_stacks
+from torchloom_threadlet.stacks import own_stacks
 from torchloom_threadlet.trainer.actuators import Actuators
 from torchloom_threadlet.trainer.command_inbox import CommandInbox
 from torchloom_threadlet.trainer.pause_lease import PauseLease
@@ -291,8 +292,19 @@ class Worker:
             case Resume() if self.state == "paused":
                 self.enter("training")
             case Dump():
-                self.note("dump", {"stacks": own_stacks(), "flight_recorder": flight_recorder()})
+                self.note("dump", self._evidence())
         return None
+
+    def _evidence(self) -> dict[str, Any]:
+        """Return what can be known of this process from within: whom it waits for, and where."""
+        phase = self.phases.present()
+        flight = ipc.Flight(text=flight_recorder(), collectives=collectives())
+        return {
+            **(phase.fields(time.monotonic_ns()) if phase else {}),
+            **flight.fields(),
+            "stacks": own_stacks(),
+            "flight_recorder": flight.text,
+        }
 
     def _leave(self) -> None:
         before = self.state
