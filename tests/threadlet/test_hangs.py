@@ -1,7 +1,8 @@
-"""Three real torchft groups, one of which holds the others up."""
+"""Three real torchft groups, one of which freezes or dies in the midst of a collective."""
 
 import json
 import os
+import signal
 import subprocess
 import sys
 
@@ -9,6 +10,7 @@ import pytest
 from torchft.coordination import LighthouseServer
 
 from tests.waiting import eventually
+from torchloom_core.wire.messages import Cut, Hello, Note
 
 pytestmark = pytest.mark.integration
 HERE = os.path.dirname(__file__)
@@ -85,6 +87,94 @@ def start(tmp_path, join_file, lighthouse, end_with_sidecars):
     yield start
     for group in groups:
         end_with_sidecars(group.process)
+
+
+async def test_a_group_killed_in_an_allreduce_holds_no_survivor_up(weaver, start):
+    die = ("--plant", "die", "--among", 4)
+    # In a ring of four one is no neighbour of the dead: only a survivor can tell it.
+    groups = [start(name, "--width", 1024, *(die if name == "g1" else ())) for name in GROUPS]
+    groups.append(start("g3", "--width", 1024))
+    survivors = [group for group in groups if group.name != "g1"]
+    for group in survivors:
+        together = await group.trains_among(4)
+        await group.trains_among(3, after=group.steps.index(together))
+        assert len(group.failed) <= 1
+    assert groups[1].process.wait() == -9
+
+
+async def test_an_error_of_one_group_is_its_peers_error_at_once(weaver, start):
+    fail = ("--plant", "raise", "--among", 3)
+    groups = [start(name, *(fail if name == "g1" else ())) for name in GROUPS]
+    for group in groups:
+        await group.trains_among(3)
+        failed = await group.until(lambda group=group: group.failed)
+        await group.trains_among(3, after=group.steps.index(failed[0]))
+        assert len(group.failed) == 1
+    assert groups[1].failed[0]["errors"] == ["planted"]
+
+
+async def test_survivors_of_a_frozen_group_are_freed_by_a_cut_and_it_comes_back(weaver, start):
+    groups = [start(name, TORCHLOOM_HANG_AFTER_S="1") for name in GROUPS]
+    hellos = {name: await weaver.admit(f"{name}-0") for name in GROUPS}
+    for group in groups:
+        await group.trains_among(3)
+    frozen = groups[1].process
+    os.kill(frozen.pid, signal.SIGSTOP)
+    survivors = (groups[0], groups[2])
+    for group in survivors:
+        name = f"{group.name}-0"
+        await weaver.beat(lambda batch: value_of(batch, "trainer_waiting_s") > 0.5, name)
+    await weaver.beat(lambda batch: value_of(batch, "trainer_stopped") == 1.0, "g1-0")
+
+    phases = ("allreduce", "stopped", "allreduce")
+    said = [await hang(weaver, name, phase) for name, phase in zip(GROUPS, phases, strict=True)]
+    assert len({fields["quorum_id"] for fields in said}) == 1
+    assert "quorum_trainer.py" in said[0]["stacks"]
+    assert "collective" not in said[1]  # who is stopped cannot answer
+    for fields in (said[0], said[2]):
+        assert fields["collective"].startswith("gloo:all_reduce")
+        assert fields["enqueued_seq"] == fields["completed_seq"] + 1
+    assert said[0]["enqueued_seq"] == said[2]["enqueued_seq"]
+
+    done = [len(group.steps) for group in survivors]
+    quorum = max(
+        event.fields["quorum_id"]
+        for event in weaver.events
+        if isinstance(event, Note) and event.kind == "quorum"
+    )
+    first, second = (hellos[group.name] for group in survivors)
+    later = await weaver.ask(first, Cut(quorum_id=quorum + 1), "later")
+    assert (later.status, later.detail) == (
+        "rejected",
+        f"need the present quorum, {quorum}, was {quorum + 1}",
+    )
+    cut = await weaver.ask(first, Cut(quorum_id=quorum), "first")
+    assert (cut.status, cut.detail) == (
+        "applied",
+        f"2 connections of quorum {quorum} are shut down",
+    )
+    # The first has passed its error on: the second may be free by now.
+    assert (await weaver.ask(second, Cut(quorum_id=quorum), "second")).status == "applied"
+    for group, lines in zip(survivors, done, strict=True):
+        await group.trains_among(2, after=lines)
+        assert len(group.failed) <= 1
+    os.kill(frozen.pid, signal.SIGCONT)
+    back = [len(group.steps) for group in groups]
+    for group, lines in zip(groups, back, strict=True):
+        await group.trains_among(3, after=lines)
+    lives = [event for event in weaver.events if isinstance(event, Hello) and event.rank == 0]
+    assert {life.incarnation for life in lives} == {h.incarnation for h in hellos.values()}
+
+
+async def hang(weaver, group, phase):
+    """Wait for the note of a hang in this phase, and return its fields."""
+
+    def fields():
+        notes = [e for e in weaver.events if isinstance(e, Note) and e.worker == f"{group}-0"]
+        said = [note.fields for note in notes if note.kind == "hang"]
+        return next((fields for fields in said if fields.get("phase") == phase), None)
+
+    return await weaver.until(fields)
 
 
 def value_of(batch, metric):

@@ -1,4 +1,4 @@
-"""The loom of a torchft script: its step, its quorum and its errors."""
+"""The loom of a torchft script: its step, its quorum, its errors and its connections."""
 
 import logging
 import os
@@ -8,8 +8,10 @@ from datetime import timedelta
 from typing import Any
 
 from torchloom_threadlet.identity import find_join, identify
-from torchloom_threadlet.torchft.waits import stamp_waits
+from torchloom_threadlet.torchft.connections import Connections
+from torchloom_threadlet.torchft.waits import hook, stamp_waits
 from torchloom_threadlet.trainer.loom import Loom, end_drained
+from torchloom_threadlet.trainer.worker import says
 
 _LINGER_S = 2.0
 _QUORUM_TIMEOUT_S = 60.0
@@ -57,7 +59,7 @@ class TorchftLoom(Loom):
             self.on_drain(self._leave_quorum)
             self._listen()
         if not self.inert and manager is not self._manager:
-            stamp_waits(manager, self._worker.phases)
+            self._watch(manager)
         self._manager = manager
         self._worker.agreed_step = lambda: manager.current_step()
         self._worker.lease.longest_s = _longest_pause_s(manager)
@@ -87,6 +89,20 @@ class TorchftLoom(Loom):
             self._lingered = True
             time.sleep(_LINGER_S)
         return going
+
+    def _watch(self, manager: Any) -> None:
+        """Stamp what ``manager`` waits for, and know its connections."""
+        stamp_waits(manager, self._worker.phases)
+        try:
+            connections = Connections(manager._pg)
+        except Exception as error:  # noqa: BLE001 - a process group of the user's own
+            _logger.warning("connections to peers cannot be cut here: %s", says(error))
+            return
+        hook(manager, "start_quorum", before=connections.begin_step)
+        hook(manager, "report_error", after=connections.pass_error_on)
+        hook(manager, "should_commit", after=connections.end_step)
+        self._worker.actuators.connections = connections
+        self._worker.send(self._worker.hello())
 
     def _leave_quorum(self) -> None:
         # There is no call to leave a quorum: shutting down between steps is how it is done. The

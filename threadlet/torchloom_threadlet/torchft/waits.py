@@ -1,10 +1,13 @@
-"""Stamp what torchft's Manager waits for."""
+"""Stamp what torchft's Manager waits for, and be called where it is called."""
 
+import logging
 import weakref
 from collections.abc import Callable
 from typing import Any
 
 from torchloom_threadlet.trainer.phases import Phases
+
+_logger = logging.getLogger(__name__)
 
 
 def stamp_waits(manager: Any, phases: Phases) -> None:
@@ -27,6 +30,34 @@ def stamp_waits(manager: Any, phases: Phases) -> None:
         return work
 
     manager.allreduce = stamped_allreduce
+
+
+def hook(
+    manager: Any,
+    name: str,
+    *,
+    before: Callable[[], None] | None = None,
+    after: Callable[[], None] | None = None,
+) -> None:
+    """Have functions called before and after each call of a method of ``manager``."""
+    method = getattr(manager, name)
+
+    def hooked(*args: Any, **kwargs: Any) -> Any:
+        _call(before, name)
+        try:
+            return method(*args, **kwargs)
+        finally:
+            _call(after, name)
+
+    setattr(manager, name, hooked)
+
+
+def _call(function: Callable[[], None] | None, name: str) -> None:
+    try:
+        if function is not None:
+            function()
+    except Exception:
+        _logger.exception("torchloom failed at %s; training goes on", name)
 
 
 def _stamped(method: Callable[..., Any], phases: Phases, what: str) -> Callable[..., Any]:

@@ -1,7 +1,7 @@
 """What a worker lets itself be told: its knobs, and what to call for a checkpoint or a drain."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -18,7 +18,6 @@ from torchloom_core.wire.messages import (
     Pause,
     Resume,
     SetKnob,
-    Terminate,
     WorkerState,
 )
 from torchloom_threadlet.cleaning import knob_value
@@ -32,6 +31,16 @@ class Knob(msgspec.Struct, frozen=True):
     set: Callable[[Any], object]
 
 
+class Connections(Protocol):
+    """The connections to peers, as an adapter knows them."""
+
+    def refusal(self, quorum_id: int) -> str:
+        """Return why those of this quorum cannot be cut; empty if they can."""
+
+    def cut(self, quorum_id: int) -> str:
+        """Shut down those of this quorum, of no other; say what was done."""
+
+
 class Actuators:
     """The knobs and callbacks that a trainer has registered so far."""
 
@@ -41,6 +50,7 @@ class Actuators:
         self._values: dict[str, KnobValue] = {}
         self.checkpoint: list[Callable[[], object]] = []
         self.drain: list[Callable[[], object]] = []
+        self.connections: Connections | None = None
 
     @property
     def specs(self) -> tuple[KnobSpec, ...]:
@@ -60,6 +70,8 @@ class Actuators:
             names.append("set_knob")
         if self.checkpoint:
             names.append("checkpoint")
+        if self.connections is not None:
+            names.append("cut")
         if self._standby:
             names.append("join")
         return tuple(names)
@@ -87,6 +99,10 @@ class Actuators:
         knob.set(check_value(knob.spec, value))
         self._read(knob)
 
+    def cut(self, quorum_id: int) -> str:
+        """Shut down the connections of a quorum, and say what was done."""
+        return self.connections.cut(quorum_id) if self.connections else ""
+
     def _read(self, knob: Knob) -> None:
         name = knob.spec.name
         value = knob_value(name, knob.get())
@@ -108,9 +124,14 @@ class Actuators:
                 return f"need a stand-by, the worker is {state}"
             case Pause() | Resume() if state == "standby":
                 return "the worker is standing by"
-            case Cut() | Terminate():
-                return "this worker cannot do that"
+            case Cut(quorum_id=quorum_id):
+                return self._cut_refusal(quorum_id)
         return None
+
+    def _cut_refusal(self, quorum_id: int) -> str | None:
+        if self.connections is None:
+            return "nothing here knows the connections of a quorum"
+        return self.connections.refusal(quorum_id) or None
 
     def _knob_refusal(self, name: str, value: KnobValue) -> str | None:
         try:

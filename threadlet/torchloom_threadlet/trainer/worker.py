@@ -24,6 +24,7 @@ from torchloom_core.wire.messages import (
     AckStatus,
     Checkpoint,
     Command,
+    Cut,
     Drain,
     Dump,
     Hello,
@@ -174,7 +175,7 @@ class Worker:
         self.send(ack)
         if not do:
             return
-        if isinstance(command.do, Dump):
+        if isinstance(command.do, Dump | Cut):
             self._obey(command)
         else:
             self._todo.put(command)
@@ -291,6 +292,8 @@ class Worker:
                     return f"for at most {self.lease.longest_s:g} s"
             case Resume() if self.state == "paused":
                 self.enter("training")
+            case Cut(quorum_id=quorum_id):
+                return self.actuators.cut(quorum_id)
             case Dump():
                 self.note("dump", self._evidence())
         return None
