@@ -1,5 +1,8 @@
 """Commands through a real broker, a real sidecar and a real trainer."""
 
+import os
+import signal
+
 import nats
 import pytest
 from nats.aio.client import RawCredentials
@@ -9,6 +12,7 @@ from torchloom_core.wire import subjects
 from torchloom_core.wire.codec import decode_ack
 from torchloom_core.wire.messages import (
     Checkpoint,
+    Cut,
     Drain,
     Dump,
     Exit,
@@ -18,6 +22,7 @@ from torchloom_core.wire.messages import (
     Pause,
     Resume,
     SetKnob,
+    Terminate,
 )
 
 pytestmark = pytest.mark.integration
@@ -35,7 +40,9 @@ async def test_a_worker_says_what_it_is_and_what_it_can_do(weaver, start_trainer
     hello = await weaver.until(
         lambda: next((e for e in weaver.events if "checkpoint" in e.actuators), None)
     )
-    assert set(hello.actuators) == {"checkpoint", "drain", "dump", "pause", "resume", "set_knob"}
+    assert set(hello.actuators) == {
+        *("checkpoint", "drain", "dump", "pause", "resume", "set_knob", "terminate")
+    }
 
 
 async def test_a_knob_is_set_once_and_every_stage_is_acknowledged(weaver, start_trainer):
@@ -192,6 +199,32 @@ async def test_a_dump_brings_the_stacks_even_of_a_trainer_that_hangs(weaver, sta
     assert (await weaver.ask(hello, Dump())).status == "applied"
     note = await weaver.event(Note, kind="dump")
     assert "wait_for_ever" in note.fields["stacks"]
+
+
+async def test_a_stopped_trainer_is_terminated_by_its_sidecar(weaver, start_trainer):
+    trainer = start_trainer()
+    hello = await weaver.admit()
+    await trainer.goes_on()
+    refused = await weaver.ask(hello, Cut(quorum_id=1), "cut")
+    assert refused.detail == "nothing here knows the connections of a quorum"
+    os.kill(trainer.process.pid, signal.SIGSTOP)
+    ack = await weaver.ask(hello, Terminate(), "end")
+    assert ack.status == "applied"
+    end = await weaver.event(Exit)
+    assert (end.status, end.expected) == (-9, False)
+    assert await trainer.ended() == -9
+
+
+async def test_a_command_to_another_life_or_after_its_deadline_terminates_nobody(
+    weaver, start_trainer
+):
+    trainer = start_trainer()
+    hello = await weaver.admit()
+    other = await weaver.ask(hello, Terminate(), "other", incarnation=hello.incarnation + 1)
+    assert other.status == "rejected"
+    late = await weaver.ask(hello, Terminate(), "late", ttl_s=-1.0)
+    assert late.status == "expired"
+    await trainer.goes_on()
 
 
 async def test_a_worker_that_starts_again_registers_and_takes_its_knobs_again(

@@ -23,7 +23,7 @@ from torchloom_core.plain_text import Complaints, plain_line
 from torchloom_core.wire import subjects
 from torchloom_core.wire.codec import decode_hold, encode_telemetry
 from torchloom_core.wire.endings import is_meant
-from torchloom_core.wire.messages import Ack, Command, Exit, Hello, Note
+from torchloom_core.wire.messages import Ack, Command, Exit, Hello, Note, Terminate
 from torchloom_threadlet import ipc
 from torchloom_threadlet.cleaning import fitting
 from torchloom_threadlet.sidecar.collectors import Collection
@@ -34,6 +34,7 @@ from torchloom_threadlet.sidecar.hangs import Hangs
 from torchloom_threadlet.sidecar.publisher import Publisher
 from torchloom_threadlet.sidecar.roll_calls import RollCalls
 from torchloom_threadlet.sidecar.telemetry import Batches
+from torchloom_threadlet.sidecar.termination import Termination
 from torchloom_threadlet.sidecar.trainer_state import gauges
 
 _LAST_WORDS_S = 30.0
@@ -80,6 +81,7 @@ class Sidecar:
         )
         life = hello.run, hello.worker, hello.incarnation
         self._mail = Publisher(self._uplink, *life)
+        self._termination = Termination(pid, hello.incarnation, self._mail, self._on_stored)
         self._roll = RollCalls(hello.run, hello.worker, self._say_hello)
         self._orders = Commands(*life, self._on_command)
 
@@ -200,6 +202,9 @@ class Sidecar:
 
     async def _on_command(self, command: Command) -> None:
         self._roll.saw(command.epoch)
+        if isinstance(command.do, Terminate):
+            await self._termination.obey(command, self._heartbeat.latest.step)
+            return
         await self._mail.ack(
             Ack(
                 command=command.id,

@@ -65,7 +65,7 @@ class Actuators:
     @property
     def names(self) -> tuple[str, ...]:
         """The verbs that this worker obeys."""
-        names = ["drain", "pause", "resume", "dump"]
+        names = ["drain", "pause", "resume", "dump", "terminate"]
         if self._knobs:
             names.append("set_knob")
         if self.checkpoint:
