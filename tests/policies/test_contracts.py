@@ -5,6 +5,7 @@ import pytest
 from torchloom_core.testing import PolicyContract
 from torchloom_policies.checkpoint_interval import CheckpointIntervalPolicy
 from torchloom_policies.failure_forecast import FailureForecastPolicy
+from torchloom_policies.hang import HangPolicy
 from torchloom_policies.lemon_nodes import LemonNodesPolicy
 from torchloom_policies.membership import MembershipPolicy
 from torchloom_policies.silence import SilencePolicy
@@ -40,6 +41,11 @@ class TestSilence(PolicyContract):
     options = {"metrics": ["loss"], "metric_limit_s": 5.0, "one_by_one": 1}  # noqa: RUF012
 
 
+class TestHang(PolicyContract):
+    policy_class = HangPolicy
+    options = {"least_s": 1.0, "ratio": 1.0, "patience": 1, "memory_s": 30.0}  # noqa: RUF012
+
+
 class TestFailureForecast(PolicyContract):
     policy_class = FailureForecastPolicy
     options = {"predictor": "trend"}  # noqa: RUF012
@@ -66,6 +72,7 @@ class TestMembership(PolicyContract):
         TestThresholds,
         TestStraggler,
         TestSilence,
+        TestHang,
         TestFailureForecast,
         TestCheckpointInterval,
         TestLemonNodes,
