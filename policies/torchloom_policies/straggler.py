@@ -1,32 +1,50 @@
-"""Move a replica group whose worker holds all others up."""
+"""Give the worker that holds all others up less to do, and move its group if that does not help."""
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Iterator
 from typing import Annotated
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from torchloom_core.plugin import (
+    ChangeKnob,
+    DrainGroup,
     FleetView,
+    Floats,
+    Ints,
     Migrate,
     Need,
     Positive,
     Proposal,
     Registry,
     Share,
+    Standbys,
     grow,
     hookimpl,
 )
 
+Rows = NDArray[np.bool_]
+
+_OWN = "compute_s"
+_WHOLE = "step_time_s"
+_WORTH_IT = 0.05
+"""A share of the batch is not changed by less than this part of it."""
+
 
 class StragglerPolicy:
-    """Propose a migration once a worker is slow for ``patience`` samples in a row.
+    """Propose a smaller batch for a worker that is slow ``patience`` samples in a row, then a move.
 
-    Ranks that wait for each other all report the same step time: where that is so, let
-    ``metric`` name the time a worker computes for itself. In a run whose steps are as slow as
-    its slowest worker, (slow - median) / slow of every GPU's time is waiting; that share over
-    ``payback_s`` is the gain. A worker that stays slow is proposed again after another
-    ``patience`` samples.
+    Ranks that wait for each other all report the same step time. Where workers report what they
+    compute for themselves, ``compute_s``, as under torchft on a CPU, that is compared; elsewhere
+    ``step_time_s``. In a run whose steps are as slow as its slowest worker, (slow - median) / slow
+    of every GPU's time is waiting; that share over ``payback_s`` is the gain.
+
+    A worker that offers the knob ``knob``, its share of the full batch from 0 to 1, is first given
+    median / slow of what it has; at most ``tries`` times before the group is moved. It gets as
+    much back as it can do at the pace of the others once that is worth it for ``patience``
+    samples. A worker that stays slow is proposed again after another ``patience`` samples.
     """
 
     name = "straggler"
@@ -36,66 +54,191 @@ class StragglerPolicy:
 
         Attributes
         ----------
-        metric : str
-            Time of one step, seconds.
+        metric : str, optional
+            Time to compare, seconds. Absent: ``compute_s`` where at least ``min_workers`` report
+            it, else ``step_time_s``.
         ratio : float
             Slow means more than this many times the median of the training workers.
         patience : int
             Slow samples in a row, at most one a tick, before anything is proposed.
+        knob : str
+            The worker-fenced number that scales a worker's batch, 1 for all of it; empty: groups
+            are moved at once.
+        tries : int
+            How often the batch is made smaller before a worker that stays slow is moved.
+        drain_without_standby : bool
+            Where no stand-by fits the group, drain it instead of proposing a migration.
         payback_s : float
             How long the worker would go on being slow if left alone, seconds.
         confidence : float
-            Probability that another node would not be slow, 0 to 1.
+            Probability that the change helps, 0 to 1.
         min_workers : int
             Training workers with a fresh sample below which there is no median to speak of.
         """
 
-        metric: str = "step_time_s"
+        metric: str | None = None
         ratio: Annotated[float, msgspec.Meta(gt=1, le=1e6)] = 1.5
         patience: Annotated[int, msgspec.Meta(ge=1)] = 5
+        knob: str = "batch_share"
+        tries: Annotated[int, msgspec.Meta(ge=1)] = 2
+        drain_without_standby: bool = False
         payback_s: Positive = 600.0
         confidence: Share = 0.8
         min_workers: Annotated[int, msgspec.Meta(ge=2)] = 3
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._streak = np.zeros(0, dtype=np.int64)
-        self.needs = (Need(options.metric),)
+        self._slow = _Streak()
+        self._spare = _Streak()
+        self._tried: Ints = np.zeros(0, dtype=np.int64)
+        self._metrics = (options.metric,) if options.metric else (_OWN, _WHOLE)
+        self.needs = tuple(map(Need, self._metrics))
 
     def on_tick(self, view: FleetView) -> Iterable[Proposal]:
         """Count slow samples per worker; propose at the ``patience``-th."""
         options = self._options
         training = view.is_in("training")
-        latest_s = view.latest(options.metric)
-        usable = training & np.isfinite(latest_s) & (latest_s > 0)
-        step_time_s = np.where(usable, latest_s, np.nan)
-        arrived = ~np.isnan(view.window(options.metric, view.tick_s)[:, -1])
-        streak = np.where(training, grow(self._streak, len(view)), 0)
-        if np.count_nonzero(usable) < options.min_workers:
-            self._streak = np.zeros_like(streak)
+        metric, time_s = self._times(view, training)
+        arrived = ~np.isnan(view.window(metric, view.tick_s)[:, -1])
+        tried = grow(self._tried, len(view))
+        self._tried = np.where(training, tried, 0)
+        if np.count_nonzero(~np.isnan(time_s)) < options.min_workers:
+            self._slow, self._spare = _Streak(), _Streak()
             return
-        median_s = float(np.nanmedian(step_time_s))
-        slow = step_time_s > options.ratio * median_s
-        self._streak = np.where(arrived, np.where(slow, streak + 1, 0), streak)
-        ripe = np.flatnonzero(self._streak >= options.patience)
-        self._streak[ripe] = 0
-        gpus = view.costs.gpus_per_worker * np.count_nonzero(training)
-        slowest: dict[str, int] = {}
-        for row in ripe[np.argsort(-step_time_s[ripe], kind="stable")]:
-            slowest.setdefault(view.group[row], int(row))
-        for group, row in slowest.items():
-            waiting = 1.0 - median_s / step_time_s[row]
-            yield Proposal(
-                action=Migrate(group=group),
-                reason=(
-                    f"{view.workers[row]} on {view.node[row] or 'an unknown node'} takes "
-                    f"{step_time_s[row]:.3g} s a step for {options.patience} samples, the median "
-                    f"is {median_s:.3g} s: {waiting:.0%} of {gpus:g} GPUs' time is waiting"
-                ),
-                gain_gpu_s=float(waiting * gpus * options.payback_s),
-                cost_gpu_s=float(view.costs.migrate_s * gpus),
-                confidence=options.confidence,
+        median_s = float(np.nanmedian(time_s))
+        share = self._shares(view)
+        with np.errstate(over="ignore"):
+            possible = np.minimum(1.0, share * median_s / time_s)
+        slow = time_s > options.ratio * median_s
+        ripe = self._slow.count(slow, training, arrived, options.patience)
+        spare = possible >= np.minimum(1.0, share * (1.0 + _WORTH_IT))
+        spare &= share < 1.0
+        able = self._spare.count(spare, training, arrived, options.patience)
+        self._tried[(share >= 1.0) & ~slow] = 0
+        yield from self._give_back(able, possible, share, view)
+        yield from self._relieve(ripe, time_s, median_s, view)
+
+    def _times(self, view: FleetView, training: Rows) -> tuple[str, Floats]:
+        """Return the metric that is compared and its ``(workers,)`` values, NaN if not usable."""
+        for metric in self._metrics:
+            latest_s = view.latest(metric)
+            usable = training & np.isfinite(latest_s) & (latest_s > 0)
+            if np.count_nonzero(usable) >= self._options.min_workers:
+                break
+        return metric, np.where(usable, latest_s, np.nan)
+
+    def _shares(self, view: FleetView) -> Floats:
+        """Return each worker's share of the full batch, ``(workers,)``, NaN without the knob."""
+        spec = view.knob_specs.get(self._options.knob)
+        if spec is None or spec.fence != "worker" or spec.kind != "float":
+            return np.full(len(view), np.nan)
+        told = view.knob(self._options.knob)
+        return np.asarray(
+            [value if isinstance(value, float) and 0 < value <= 1 else np.nan for value in told]
+        )
+
+    def _relieve(
+        self, ripe: Rows, time_s: Floats, median_s: float, view: FleetView
+    ) -> Iterator[Proposal]:
+        """Propose what is next for each slow worker; a group is moved once, for the slowest."""
+        share = self._shares(view)
+        gpus = view.costs.gpus_per_worker * int(np.count_nonzero(view.is_in("training")))
+        moved: set[str] = set()
+        standbys = Standbys(view)
+        rows = np.flatnonzero(ripe)
+        for row in rows[np.argsort(-time_s[rows], kind="stable")].tolist():
+            waiting = 1.0 - median_s / time_s[row]
+            reason = (
+                f"{view.workers[row]} on {view.node[row] or 'an unknown node'} takes "
+                f"{time_s[row]:.3g} s a step for {self._options.patience} samples, the median "
+                f"is {median_s:.3g} s: {waiting:.0%} of {gpus:g} GPUs' time is waiting"
             )
+            gain_gpu_s = float(waiting * gpus * self._options.payback_s)
+            less = self._less(view, row, float(share[row] * median_s / time_s[row]))
+            if self._tried[row] < self._options.tries and less <= share[row] * (1.0 - _WORTH_IT):
+                self._tried[row] += 1
+                yield self._resize(view, row, float(share[row]), less, reason, gain_gpu_s)
+            elif view.group[row] not in moved:
+                moved.add(view.group[row])
+                yield self._move(view, row, reason, gain_gpu_s, gpus, standbys)
+
+    def _less(self, view: FleetView, row: int, share: float) -> float:
+        """Return the share that the knob takes: two digits, and not below what it allows."""
+        spec = view.knob_specs.get(self._options.knob)
+        if spec is None or math.isnan(share):
+            return math.inf
+        return max(math.floor(share * 100) / 100, spec.low or 0.01)
+
+    def _give_back(
+        self, able: Rows, possible: Floats, share: Floats, view: FleetView
+    ) -> Iterator[Proposal]:
+        for row in np.flatnonzero(able).tolist():
+            more = math.floor(possible[row] * 100) / 100
+            if more <= share[row]:
+                continue
+            gained = (more - share[row]) * view.costs.gpus_per_worker * self._options.payback_s
+            reason = (
+                f"{view.workers[row]} keeps pace with {share[row]:.2g} of its batch and could do "
+                f"{more:.2g}"
+            )
+            yield Proposal(
+                action=ChangeKnob(knob=self._options.knob, value=more, worker=view.workers[row]),
+                reason=reason,
+                gain_gpu_s=float(gained),
+                confidence=self._options.confidence,
+            )
+
+    def _resize(
+        self, view: FleetView, row: int, share: float, less: float, reason: str, gain_gpu_s: float
+    ) -> Proposal:
+        # What the slow worker no longer does, nobody does.
+        undone = (share - less) * view.costs.gpus_per_worker * self._options.payback_s
+        return Proposal(
+            action=ChangeKnob(knob=self._options.knob, value=less, worker=view.workers[row]),
+            reason=f"{reason}; {less:.2g} of its batch instead of {share:.2g} would keep pace",
+            gain_gpu_s=gain_gpu_s,
+            cost_gpu_s=float(undone),
+            confidence=self._options.confidence,
+        )
+
+    def _move(
+        self,
+        view: FleetView,
+        row: int,
+        reason: str,
+        gain_gpu_s: float,
+        gpus: float,
+        standbys: Standbys,
+    ) -> Proposal:
+        group = view.group[row]
+        members = [other for other, name in enumerate(view.group) if name == group]
+        cost_gpu_s = float(view.costs.migrate_s * gpus)
+        action: Migrate | DrainGroup = Migrate(group=group)
+        if not standbys.take(members) and self._options.drain_without_standby:
+            action = DrainGroup(group=group)
+            cost_gpu_s += view.costs.replace_s * view.costs.gpus_per_worker * len(members)
+        return Proposal(
+            action=action,
+            reason=reason,
+            gain_gpu_s=gain_gpu_s,
+            cost_gpu_s=cost_gpu_s,
+            confidence=self._options.confidence,
+        )
+
+
+class _Streak:
+    """Counts, per worker, samples in a row for which something held."""
+
+    def __init__(self) -> None:
+        self._count: Ints = np.zeros(0, dtype=np.int64)
+
+    def count(self, holds: Rows, counted: Rows, arrived: Rows, enough: int) -> Rows:
+        """Return where it has held ``enough`` times, and begin there anew."""
+        streak = np.where(counted, grow(self._count, len(holds)), 0)
+        self._count = np.where(arrived, np.where(holds, streak + 1, 0), streak)
+        ripe = self._count >= enough
+        self._count = np.where(ripe, 0, self._count)
+        return np.asarray(ripe)
 
 
 @hookimpl

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchloom_core.config.schema import Costs
-from torchloom_core.plugin import Migrate
+from torchloom_core.plugin import ChangeKnob, DrainGroup, KnobSpec, Migrate
 from torchloom_core.testing import view_of
 from torchloom_policies.straggler import StragglerPolicy
 
@@ -15,9 +15,20 @@ def policy(**options):
     return StragglerPolicy(StragglerPolicy.Options(**{"patience": 3, **options}))
 
 
-def tick(policy, step_time_s, **view):
+def tick(policy, step_time_s, compute_s=NAN, share=None, low=None, **view):
     values = np.asarray(step_time_s, dtype=float)
-    return list(policy.on_tick(view_of({"step_time_s": values}, **view)))
+    own = np.broadcast_to(np.asarray(compute_s, dtype=float), values.shape)
+    if share is not None:
+        spec = KnobSpec(name="batch_share", kind="float", low=low, high=1.0)
+        offered = [{} if value is None else {"batch_share": value} for value in share]
+        view = {"knob_specs": [spec], "knob_values": offered, **view}
+    return list(policy.on_tick(view_of({"step_time_s": values, "compute_s": own}, **view)))
+
+
+def batch_of(proposals):
+    """Return what is proposed for whose batch."""
+    actions = [proposal.action for proposal in proposals]
+    return {a.worker: a.value for a in actions if isinstance(a, ChangeKnob)}
 
 
 def test_a_worker_slow_for_patience_samples_in_a_row_is_moved():
@@ -80,7 +91,96 @@ def test_workers_that_join_later_are_judged_too():
     assert len(tick(straggler, [1, 1, 1, 5])) == 1
 
 
+def test_the_slow_rank_is_named_though_all_steps_take_equally_long():
+    straggler = policy(patience=1)
+    (proposal,) = tick(straggler, [4, 4, 4, 4], compute_s=[1, 1, 4, 1])
+    assert proposal.action == Migrate(group="g2")
+    assert "w2 on n2 takes 4 s a step" in proposal.reason
+
+
+def test_where_too_few_report_their_own_time_the_whole_step_is_compared():
+    (proposal,) = tick(policy(patience=1), [1, 1, 1, 4], compute_s=[1, NAN, NAN, 1])
+    assert proposal.action == Migrate(group="g3")
+
+
+def test_a_metric_that_is_named_is_the_one_that_counts():
+    straggler = policy(patience=1, metric="step_time_s")
+    assert not tick(straggler, [4, 4, 4, 4], compute_s=[1, 1, 4, 1])
+
+
+ALL = [1.0, 1.0, 1.0, 1.0]
+
+
+def test_a_slow_worker_with_the_knob_gets_a_smaller_batch_first():
+    costs = Costs(gpus_per_worker=8)
+    straggler = policy(patience=1, payback_s=100.0)
+    (proposal,) = tick(straggler, ALL, [1, 1, 1, 2], share=ALL, costs=costs)
+    assert proposal.action == ChangeKnob(knob="batch_share", value=0.5, worker="w3")
+    assert proposal.gain_gpu_s == pytest.approx(0.5 * 32 * 100)
+    assert proposal.cost_gpu_s == pytest.approx(0.5 * 8 * 100)
+    assert proposal.reason.endswith("0.5 of its batch instead of 1 would keep pace")
+
+
+def test_only_a_worker_that_offers_the_knob_gets_a_smaller_batch():
+    (proposal,) = tick(policy(patience=1), ALL, [1, 1, 1, 2], share=[1.0, 1.0, 1.0, None])
+    assert proposal.action == Migrate(group="g3")
+    run_fenced = [KnobSpec(name="batch_share", kind="float", fence="run")]
+    (proposal,) = tick(policy(patience=1), ALL, [1, 1, 1, 2], share=ALL, knob_specs=run_fenced)
+    assert proposal.action == Migrate(group="g3")
+    (proposal,) = tick(policy(patience=1, knob=""), ALL, [1, 1, 1, 2], share=ALL)
+    assert proposal.action == Migrate(group="g3")
+
+
+def test_a_group_is_moved_only_after_smaller_batches_did_not_help():
+    straggler = policy(patience=2, tries=2)
+    shares = [1.0, 1.0, 0.5, 0.5, 0.25, 0.25]
+    shown = [tick(straggler, ALL, [1, 1, 1, 2], share=[1.0, 1.0, 1.0, s]) for s in shares]
+    assert [batch_of(p).get("w3") for p in shown] == [None, 0.5, None, 0.25, None, None]
+    assert shown[-1][0].action == Migrate(group="g3")
+
+
+def test_a_batch_that_cannot_be_smaller_is_no_help():
+    share = [1.0, 1.0, 1.0, 0.4]
+    (proposal,) = tick(policy(patience=1), ALL, [1, 1, 1, 2], share=share, low=0.4)
+    assert proposal.action == Migrate(group="g3")
+    assert batch_of(tick(policy(patience=1), ALL, [1, 1, 1, 2], share=ALL, low=0.7)) == {"w3": 0.7}
+
+
+def test_a_worker_that_recovers_gets_its_batch_back():
+    straggler = policy(patience=2)
+    share = [1.0, 1.0, 1.0, 0.5]
+    # At half the batch it takes as long as the others at all of it: no more is possible.
+    assert [tick(straggler, ALL, [1, 1, 1, 1], share=share) for _ in range(3)] == [[], [], []]
+    shown = [tick(straggler, ALL, [1, 1, 1, 0.5], share=share) for _ in range(2)]
+    assert [batch_of(p) for p in shown] == [{}, {"w3": 1.0}]
+    proposal = shown[1][0]
+    assert proposal.gain_gpu_s == pytest.approx(0.5 * 600)
+    shown = [tick(straggler, ALL, [1, 1, 1, 0.8], share=share) for _ in range(2)]
+    assert batch_of(shown[1]) == {"w3": 0.62}
+
+
+def test_one_that_has_recovered_is_tried_again_with_smaller_batches():
+    straggler = policy(patience=1, tries=1)
+    assert batch_of(tick(straggler, ALL, [1, 1, 1, 2], share=ALL)) == {"w3": 0.5}
+    assert not batch_of(tick(straggler, ALL, [1, 1, 1, 2], share=ALL))
+    tick(straggler, ALL, ALL, share=ALL)
+    assert batch_of(tick(straggler, ALL, [1, 1, 1, 2], share=ALL)) == {"w3": 0.5}
+
+
+def test_a_group_leaves_without_a_replacement_only_where_that_is_wanted_and_none_fits():
+    slow = [1, 1, 1, 2, NAN]
+    states = ["training"] * 4 + ["standby"]
+    options = {"patience": 1, "drain_without_standby": True}
+    (proposal,) = tick(policy(**options), slow, state=states)
+    assert proposal.action == Migrate(group="g3")
+    costs = Costs(gpus_per_worker=2, migrate_s=3, replace_s=50)
+    (proposal,) = tick(policy(**options), slow[:4], costs=costs)
+    assert proposal.action == DrainGroup(group="g3")
+    assert proposal.cost_gpu_s == pytest.approx(8 * 3 + 2 * 50)
+
+
 @given(st.lists(st.floats(allow_nan=True, allow_infinity=True), min_size=1, max_size=20))
 def test_no_measurement_makes_a_price_infinite(values):
-    for proposal in tick(policy(patience=1), values):
-        assert 0 < proposal.gain_gpu_s < float("inf")
+    for share in (None, [0.5] * len(values)):
+        for proposal in tick(policy(patience=1), values, values, share=share):
+            assert 0 < proposal.gain_gpu_s < float("inf")
