@@ -261,6 +261,18 @@ def test_time_in_which_nobody_listened_is_nobodys_silence():
     assert electorate.form(9.5) is None
 
 
+def test_a_lighthouse_that_knows_of_nobody_listens_who_lives_before_it_forms_a_quorum():
+    electorate = Electorate(RULES, Kept(quorum_id=0), 0.0)
+    electorate.listen(1.0)
+    asks(electorate, "a:1", now_s=0.2)
+    assert electorate.form(0.2) is None
+    assert "listening" in electorate.why(0.2)
+    electorate.beat("b:1", 0.3)
+    assert electorate.form(1.1) is None
+    asks(electorate, "b:1", now_s=1.2)
+    assert ids(electorate.form(1.2)) == ["a:1", "b:1"]
+
+
 def test_who_is_expected_is_waited_for_as_long_as_was_said():
     electorate = Electorate(RULES, Kept(quorum_id=3), 0.0)
     electorate.steer(Expect(names=("a", "b"), above=50, for_s=5.0), 0.0)

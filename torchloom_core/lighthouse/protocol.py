@@ -79,7 +79,23 @@ def member_of(data: bytes) -> Member:
     MessageError
         If the request is none, or says no replica id.
     """
-    raw = _parse("LighthouseQuorumRequest", data).requester
+    return _member(_parse("LighthouseQuorumRequest", data).requester)
+
+
+def quorum_of(data: bytes) -> Quorum:
+    """Return the quorum in an answer.
+
+    Raises
+    ------
+    MessageError
+        If it is none.
+    """
+    quorum = _parse("Quorum", _parse("LighthouseQuorumResponse", data).quorum)
+    members = tuple(_member(raw) for raw in quorum.participants)
+    return Quorum(quorum.quorum_id, members, frozenset(m.replica_id for m in members))
+
+
+def _member(raw: bytes) -> Member:
     if len(raw) > _MAX_MEMBER_BYTES:
         raise MessageError(f"quorum request: need at most {_MAX_MEMBER_BYTES} B, was {len(raw)}")
     member = _parse("QuorumMember", raw)

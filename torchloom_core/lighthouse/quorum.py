@@ -87,6 +87,7 @@ class Electorate:
         self._lost: set[str] = set()
         self._expected: frozenset[str] = frozenset()
         self._expected_until_s = now_s
+        self._listens_until_s = now_s
 
     # --- what Managers say ---
 
@@ -177,6 +178,10 @@ class Electorate:
         """Form no quorum before somebody of each name is there, or the time is over."""
         self._expected, self._expected_until_s = frozenset(names), until_s
 
+    def listen(self, until_s: float) -> None:
+        """Form no quorum before then: who trains says so within a moment."""
+        self._listens_until_s = until_s
+
     def _set_aside(self, replicas: Iterable[str], now_s: float) -> None:
         for replica_id in replicas:
             waiting = self.asking.get(replica_id)
@@ -252,6 +257,8 @@ class Electorate:
         present = [m for m in self.asking.values() if m.replica_id in healthy]
         chosen = sorted(present, key=lambda member: member.replica_id)
         count = f"{len(present)} of {len(healthy)} healthy replica groups ask"
+        if now_s < self._listens_until_s:
+            return None, f"{count}; listening for others that live"
         missing = self._missing(now_s)
         if missing:
             return None, f"{count}; waiting for {', '.join(missing)}, which is expected"

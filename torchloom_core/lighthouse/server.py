@@ -15,11 +15,12 @@ import grpc
 import msgspec
 import uvicorn
 
-from torchloom_core.errors import LighthouseError
-from torchloom_core.lighthouse.membership import Rules
+from torchloom_core.errors import LighthouseError, MessageError
+from torchloom_core.lighthouse import protocol
+from torchloom_core.lighthouse.membership import Kept, Member, Rules
 from torchloom_core.lighthouse.quorum import Electorate
 from torchloom_core.lighthouse.service import Service
-from torchloom_core.lighthouse.state_file import StateFile, first_state
+from torchloom_core.lighthouse.state_file import StateFile, id_by_the_clock
 from torchloom_core.lighthouse.status_page import application
 from torchloom_core.lighthouse.weaver_link import Helm, WeaverLink
 
@@ -37,6 +38,9 @@ _GRPC_OPTIONS = (
 )
 _ADDRESS = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<host>[^\[\]:/\s]+)):(?P<port>\d{1,5})")
 _HELD_SHARE = 0.4
+_LISTEN_S = 1.0
+"""Managers heartbeat ten times a second while there is no lighthouse."""
+
 _LONGEST_HOLD_S = 2.0
 
 
@@ -120,10 +124,18 @@ async def serve(settings: Settings, ready: Callable[[str], None]) -> None:
             if not await _unless(stop, state.take(wait=settings.standby)):
                 return
         found = state.load() if state else None
-        kept, epoch = found or (first_state(), 0)
+        lowest_id = id_by_the_clock()
+        kept, epoch = found or (Kept(quorum_id=lowest_id), 0)
         now_s = time.monotonic()
-        electorate = Electorate(settings.rules, kept, now_s)
+        electorate = Electorate(
+            settings.rules,
+            kept,
+            now_s,
+            requests=last_requests(state, kept),
+            lowest_id=lowest_id,
+        )
         if found is None:
+            electorate.listen(now_s + _LISTEN_S)
             electorate.expect(settings.expect, now_s + settings.rules.join_timeout_s)
         service = Service(
             electorate,
@@ -138,12 +150,13 @@ async def serve(settings: Settings, ready: Callable[[str], None]) -> None:
                 stop.set()
 
         loop.add_signal_handler(signal.SIGUSR1, end_if_empty)
-        port = await _listen(settings.bind, service, stack)
+        port = await listen(settings.bind, service, stack)
         page = await _show(settings.status_bind, service, stack)
         await service.save()
         parts = [service.tick()]
         if settings.url:
-            helm = Helm(service, settings.run, restored=found is not None)
+            restored = found is not None
+            helm = Helm(service, settings.run, restored=restored, now_s=service.now_s)
             link = WeaverLink(helm, settings.run, settings.url, settings.creds)
             service.on_change = link.look
             parts.append(link.run())
@@ -158,6 +171,16 @@ async def serve(settings: Settings, ready: Callable[[str], None]) -> None:
             task.result()
 
 
+def last_requests(state: StateFile | None, kept: Kept) -> tuple[Member, ...]:
+    """Return what the members of the last quorum had asked, if that is known."""
+    told = state.told() if state else b""
+    try:
+        quorum = protocol.quorum_of(told)
+    except MessageError:
+        return ()
+    return quorum.members if quorum.quorum_id == kept.quorum_id else ()
+
+
 def _hold_s(settings: Settings) -> float:
     timeout_s = settings.rules.heartbeat_timeout_s
     safe_s = min(_LONGEST_HOLD_S, _HELD_SHARE * timeout_s)
@@ -170,7 +193,14 @@ def _hold_s(settings: Settings) -> float:
     return hold_s
 
 
-async def _listen(bind: str, service: Service, stack: AsyncExitStack) -> int:
+async def listen(bind: str, service: Service, stack: AsyncExitStack) -> int:
+    """Serve Managers until ``stack`` is closed, and return the port.
+
+    Raises
+    ------
+    LighthouseError
+        If it cannot listen there.
+    """
     server = grpc.aio.server(options=_GRPC_OPTIONS)
     server.add_generic_rpc_handlers((_Handlers(service.methods()),))
     try:
@@ -181,6 +211,7 @@ async def _listen(bind: str, service: Service, stack: AsyncExitStack) -> int:
         raise LighthouseError(f"--bind: cannot listen on {bind}: {_why_not(bind)}")
     await server.start()
     stack.push_async_callback(server.stop, 0)
+    stack.callback(service.close)
     return port
 
 

@@ -2,7 +2,8 @@
 
 A Manager sends its next heartbeat 100 ms after the answer to the last one. The answer is kept
 back, and the call watched: where it is cut off, the Manager's process has ended or its Manager
-was shut down, and the group is counted out at once.
+was shut down, and the group is counted out at once. In the moment between two heartbeats the
+connection is looked at instead.
 """
 
 import asyncio
@@ -16,6 +17,7 @@ import grpc
 
 from torchloom_core.errors import MessageError, StateError
 from torchloom_core.lighthouse import protocol
+from torchloom_core.lighthouse.connections import far_end, far_ends
 from torchloom_core.lighthouse.membership import Member, Quorum
 from torchloom_core.lighthouse.quorum import Electorate
 from torchloom_core.lighthouse.state_file import StateFile
@@ -26,6 +28,12 @@ _log = logging.getLogger(__name__)
 
 _SAVE_S = 1.0
 """How long members wait at most for the state to be on file: training never stops for a disk."""
+
+_OVERDUE_S = 0.15
+"""A Manager's next heartbeat comes 0.1 s after the answer to the last one."""
+
+_ASLEEP_S = 0.5
+"""Later than this a look that was due tells that we did not run."""
 
 Context = Any
 """A ``grpc.aio.ServicerContext``; grpcio has no types."""
@@ -41,6 +49,13 @@ class Counters:
     lost: int = 0
     malformed: int = 0
     unsaved: int = 0
+
+
+class _Pause(NamedTuple):
+    """The time between a heartbeat's answer and the next heartbeat."""
+
+    since_s: float
+    far_end: tuple[str, int]
 
 
 class _Waiter(NamedTuple):
@@ -92,7 +107,11 @@ class Service:
         self.on_change: Callable[[], None] = lambda: None
         self._waiters: dict[str, _Waiter] = {}
         self._held_calls: dict[str, object] = {}
+        self._pauses: dict[str, _Pause] = {}
+        self._awake_s = time.monotonic()
+        self._is_closed = False
         self._saving = asyncio.Lock()
+        self._writing: asyncio.Future[None] | None = None
         self._answering: set[asyncio.Task[None]] = set()
         self._complaints = Complaints(_log)
 
@@ -112,9 +131,10 @@ class Service:
             await self._refuse(context, error)
         await self._make_room(replica_id, context)
         self.counters.heartbeats += 1
-        self.electorate.beat(replica_id, time.monotonic())
+        self.electorate.beat(replica_id, self.now_s())
         if not self._hold_s:
             return b""
+        self._pauses.pop(replica_id, None)
         call = self._held_calls[replica_id] = object()
         try:
             await asyncio.sleep(self._hold_s)
@@ -125,6 +145,8 @@ class Service:
         finally:
             if self._held_calls.get(replica_id) is call:
                 del self._held_calls[replica_id]
+        if replica_id not in self._held_calls and (peer := far_end(context.peer())):
+            self._pauses[replica_id] = _Pause(time.monotonic(), peer)
         return b""
 
     async def quorum(self, data: bytes, context: Context) -> bytes:
@@ -136,29 +158,41 @@ class Service:
         replica_id = member.replica_id
         await self._make_room(replica_id, context)
         self.counters.requests += 1
-        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        if (older := self._waiters.get(replica_id)) and not older.answer.done():
-            older.answer.cancel()
+        older = self._waiters.get(replica_id)
+        answer = older.answer if older else asyncio.get_running_loop().create_future()
         waiter = self._waiters[replica_id] = _Waiter(member, answer)
-        self.electorate.ask(member, time.monotonic())
+        self.electorate.ask(member, self.now_s())
         self.advance()
         try:
-            return await answer
+            return await asyncio.shield(answer)
         finally:
             if self._waiters.get(replica_id) is waiter:
                 del self._waiters[replica_id]
                 self.electorate.withdraw(replica_id)
 
+    def now_s(self) -> float:
+        """Return the time, and count for nobody's silence a time in which we did not run."""
+        now_s = time.monotonic()
+        asleep_s = now_s - self._awake_s - self._tick_s
+        self._awake_s = now_s
+        if asleep_s > _ASLEEP_S:
+            _log.warning("did not run for %.1f s: nobody was silent meanwhile", asleep_s)
+            self.electorate.overlook(asleep_s)
+        return now_s
+
     async def tick(self) -> None:
         """Look again and again, for what only time decides."""
         while True:
             await asyncio.sleep(self._tick_s)
+            self._look_for_ends()
             self.advance()
             self.on_change()
 
     def advance(self) -> None:
         """Form the next quorum if it can be, and answer its members."""
-        now_s = time.monotonic()
+        if self._is_closed:
+            return
+        now_s = self.now_s()
         quorum = self.electorate.form(now_s)
         if quorum is None:
             return
@@ -167,8 +201,8 @@ class Service:
         winners = {r: self._waiters.pop(r).answer for r in quorum.ids if r in self._waiters}
         for waiter in self._waiters.values():  # those it leaves out wait for the next
             self.electorate.ask_again(waiter.member, now_s)
-        if self._is_unsaved():
-            task = asyncio.create_task(self._save_and_answer(quorum, winners))
+        if self._state is not None:
+            task = asyncio.create_task(self._write_and_answer(quorum, winners, self._state))
             self._answering.add(task)
             task.add_done_callback(self._answering.discard)
         else:
@@ -177,29 +211,36 @@ class Service:
 
     async def save(self) -> None:
         """Have on file what the next life must know, if a file takes it."""
-        if self._state is None:
-            return
+        state, kept = self._state, self.electorate.kept()
+        if state is not None and state.differs(kept, self.epoch):
+            await self._write(lambda: state.save(kept, self.epoch))
+
+    async def _write_and_answer(
+        self, quorum: Quorum, winners: dict[str, "asyncio.Future[bytes]"], state: StateFile
+    ) -> None:
+        # A quorum that nobody knows of after a restart would give its id to another, and one
+        # that not all were told of would have them wait for each other.
+        await self.save()
+        told = protocol.reply(quorum)
+        await self._write(lambda: state.note(told))
+        self._answer(quorum, winners)
+
+    async def _write(self, write: Callable[[], None]) -> None:
+        """Wait for the disk, one write after the other, but only once for one that hangs."""
         async with self._saving:
-            if not self._is_unsaved():
-                return
-            kept = self.electorate.kept()
+            if self._writing is None or self._writing.done():
+                self._writing = asyncio.ensure_future(asyncio.to_thread(write))
+                self._writing.add_done_callback(lambda done: done.cancelled() or done.exception())
+                wait_s = _SAVE_S
+            else:
+                wait_s = 0.0
             try:
-                async with asyncio.timeout(_SAVE_S):
-                    await asyncio.to_thread(self._state.save, kept, self.epoch)
+                async with asyncio.timeout(wait_s):
+                    await asyncio.shield(self._writing)
             except (StateError, TimeoutError) as error:
                 self.counters.unsaved += 1
                 why = str(error) or f"the disk took longer than {_SAVE_S:g} s"
                 self._complaints.add("save", f"goes on without its state on file: {why}")
-
-    def _is_unsaved(self) -> bool:
-        return self._state is not None and self._state.differs(self.electorate.kept(), self.epoch)
-
-    async def _save_and_answer(
-        self, quorum: Quorum, winners: dict[str, "asyncio.Future[bytes]"]
-    ) -> None:
-        # A quorum that nobody knows of after a restart would give its id to another.
-        await self.save()
-        self._answer(quorum, winners)
 
     def _answer(self, quorum: Quorum, winners: dict[str, "asyncio.Future[bytes]"]) -> None:
         order = self.electorate.order
@@ -207,6 +248,24 @@ class Service:
         for replica_id, answer in winners.items():
             if not answer.done():
                 answer.set_result(body or protocol.ordered_reply(quorum, order, replica_id))
+
+    def close(self) -> None:
+        """Form no more quorums: calls that we cut off ourselves say nothing of their callers."""
+        self._is_closed = True
+
+    def _look_for_ends(self) -> None:
+        """Count out whose next heartbeat is due and whose connection is gone."""
+        now_s = self.now_s()
+        due = {r: p for r, p in self._pauses.items() if now_s - p.since_s > _OVERDUE_S}
+        if not due:
+            return
+        there = far_ends()
+        for replica_id, pause in due.items():
+            if pause.far_end not in there:
+                self._end(replica_id)
+            elif replica_id in self.electorate.heartbeats:
+                continue
+            self._pauses.pop(replica_id, None)
 
     def _end(self, replica_id: str) -> None:
         self.counters.lost += 1
@@ -221,7 +280,7 @@ class Service:
         raise error
 
     async def _make_room(self, replica_id: str, context: Context) -> None:
-        if self.electorate.has_room_for(replica_id, time.monotonic()):
+        if self.electorate.has_room_for(replica_id, self.now_s()):
             return
         text = f"need at most {MAX_REPLICAS} replica groups at once"
         self._complaints.add("full", f"{context.peer()}: {text}")

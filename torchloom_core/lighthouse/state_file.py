@@ -1,6 +1,9 @@
-"""What outlives a lighthouse's process, in one small file that is replaced whole.
+"""What outlives a lighthouse's process, in small files that are replaced whole.
 
-The lock beside it is held by the one lighthouse that serves; another waits for it as a stand-by.
+One says what the next life must know, and is on the disk before a new quorum is told to anyone.
+Beside it (``.last``) is the last quorum as its members were told it, step by step: the next life
+need know that only where this one is killed as it tells them, so that a power cut may lose it. The
+lock beside it is held by the one lighthouse that serves; another waits for it as a stand-by.
 """
 
 import asyncio
@@ -15,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from torchloom_core.errors import LighthouseError, StateError
-from torchloom_core.files import write_private
+from torchloom_core.files import write_private, write_whole
 from torchloom_core.lighthouse.membership import Kept
 from torchloom_core.wire.codec import UNREADABLE
 
@@ -25,6 +28,13 @@ _2026_S = 1_767_225_600
 _FORMAT = 1
 _POLL_S = 0.1
 _PRIVATE_FILE = 0o600
+
+
+class _Header(msgspec.Struct, frozen=True, kw_only=True):
+    """What is looked at first: a later version may have more beside it."""
+
+    run: str
+    v: int = _FORMAT
 
 
 class _Saved(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -90,6 +100,7 @@ class StateFile:
         """
         try:
             data = self._path.read_bytes()
+            self._check(msgspec.json.decode(data, type=_Header))
             saved = msgspec.json.decode(data, type=_Saved)
         except FileNotFoundError:
             return None
@@ -103,17 +114,19 @@ class StateFile:
                 "%s: no state of a lighthouse, put aside as %s: %s", self._path, aside, error
             )
             return None
-        if saved.run != self._run:
-            raise LighthouseError(
-                f"{self._path}: need the state of run {self._run!r}, was of run {saved.run!r}"
-            )
-        if saved.v > _FORMAT:
-            raise LighthouseError(
-                f"{self._path}: need format {_FORMAT} at most, was {saved.v}: "
-                "a newer torchloom wrote it"
-            )
         self._saved = data
         return saved.kept, saved.epoch
+
+    def _check(self, header: _Header) -> None:
+        if header.run != self._run:
+            raise LighthouseError(
+                f"{self._path}: need the state of run {self._run!r}, was of run {header.run!r}"
+            )
+        if header.v > _FORMAT:
+            raise LighthouseError(
+                f"{self._path}: need format {_FORMAT} at most, was {header.v}: "
+                "a newer torchloom wrote it"
+            )
 
     def differs(self, kept: Kept, epoch: int) -> bool:
         """Return whether this is not what is on file."""
@@ -131,6 +144,27 @@ class StateFile:
         write_private(self._path, data.decode())
         self._saved = data
 
+    def note(self, told: bytes) -> None:
+        """Replace the last quorum, as its members are about to be told it.
+
+        Raises
+        ------
+        StateError
+            If it cannot be written.
+        """
+        write_whole(self._last, told)
+
+    def told(self) -> bytes:
+        """Return what members were told last, or nothing."""
+        try:
+            return self._last.read_bytes()
+        except OSError:
+            return b""
+
+    @property
+    def _last(self) -> Path:
+        return self._path.with_name(f"{self._path.name}.last")
+
     def close(self) -> None:
         """Let go of the lock."""
         if self._lock is not None:
@@ -141,12 +175,9 @@ class StateFile:
         return msgspec.json.encode(_Saved(run=self._run, kept=kept, epoch=epoch))
 
 
-def first_state() -> Kept:
-    """Return the state of a lighthouse that knows of no earlier one.
-
-    Its ids start from the clock, so that one whose state is lost does not use an id again.
-    """
-    return Kept(quorum_id=max(0, round((time.time() - _2026_S) * 1000)))
+def id_by_the_clock() -> int:
+    """Return a quorum id above all those of earlier lives, also where their state is lost."""
+    return max(0, round((time.time() - _2026_S) * 1000))
 
 
 def _locked(descriptor: int, path: Path) -> bool:

@@ -52,7 +52,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
 
 def status_of(service: Service) -> Status:
     """Return what there is to see."""
-    electorate, now_s = service.electorate, time.monotonic()
+    electorate, now_s = service.electorate, service.now_s()
     members = electorate.members or frozenset()
     last = {m.replica_id: m for m in service.last.members} if service.last else {}
     states = dict.fromkeys(electorate.aside, "aside")

@@ -1,0 +1,336 @@
+"""Calls of Managers over real gRPC: what they are answered, when, and what their ends mean."""
+
+import asyncio
+import random
+import threading
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
+
+import grpc
+import pytest
+
+from experiments.lighthouse.calls import Calls, member_bytes, request_bytes
+from experiments.lighthouse.fuzzed import messages
+from tests.waiting import eventually, soon
+from torchloom_core.lighthouse import quorum as quorum_module
+from torchloom_core.lighthouse import service as service_module
+from torchloom_core.lighthouse.membership import Kept, Rules
+from torchloom_core.lighthouse.protocol import SERVICE
+from torchloom_core.lighthouse.quorum import Electorate
+from torchloom_core.lighthouse.server import last_requests, listen
+from torchloom_core.lighthouse.service import Service
+from torchloom_core.lighthouse.state_file import StateFile
+from torchloom_core.wire.steering import Order
+
+HOLD_S = 0.2
+LONG_S = 1000.0
+"""No test waits for a time-out of this kind."""
+
+
+class Lighthouse:
+    """One on a free port, with its parts within reach."""
+
+    def __init__(self, service):
+        self.service = service
+        self.target = ""
+        self.calls = []
+
+    async def hang_up(self):
+        for calls in self.calls:
+            await calls.close()
+
+    @property
+    def electorate(self):
+        return self.service.electorate
+
+    def manager(self) -> Calls:
+        self.calls.append(Calls(self.target))
+        return self.calls[-1]
+
+
+@asynccontextmanager
+async def lighthouse(
+    *, hold_s=HOLD_S, kept=None, requests=(), state=None, join_s=LONG_S, silent_s=LONG_S
+):
+    rules = Rules(join_timeout_s=join_s, heartbeat_timeout_s=silent_s)
+    electorate = Electorate(
+        rules, kept or Kept(quorum_id=0), asyncio.get_running_loop().time(), requests=requests
+    )
+    service = Service(electorate, hold_s=hold_s, tick_s=0.02, state=state, epoch=0)
+    async with AsyncExitStack() as stack:
+        started = Lighthouse(service)
+        stack.push_async_callback(started.hang_up)  # the last: it is the server that ends
+        started.target = f"127.0.0.1:{await listen('127.0.0.1:0', service, stack)}"
+        ticking = asyncio.create_task(service.tick())
+        stack.callback(ticking.cancel)
+        yield started
+
+
+async def test_a_heartbeat_is_answered_after_the_hold_and_at_once_without_one():
+    loop = asyncio.get_running_loop()
+    async with lighthouse() as held:
+        began_s = loop.time()
+        assert await held.manager().heartbeat("a:1") == b""
+        assert loop.time() - began_s >= HOLD_S
+    async with lighthouse(hold_s=0) as at_once:
+        assert await soon(at_once.manager().heartbeat("a:1")) == b""
+        assert not at_once.service._pauses
+
+
+async def test_whose_held_call_is_cut_is_out_at_once():
+    async with lighthouse(hold_s=LONG_S) as light:
+        stays, goes = light.manager(), light.manager()
+        call = goes.heartbeat("b:1")
+        await eventually(lambda: "b:1" in light.electorate.heartbeats)
+        answer = stays.ask("a:1")
+        await eventually(lambda: "a:1" in light.electorate.asking)
+        await goes.close()
+        assert (await soon(answer)).replicas == ("a:1",)
+        assert light.service.counters.lost == 1
+        with suppress(asyncio.CancelledError, grpc.aio.AioRpcError):
+            await call
+
+
+async def test_who_ends_between_two_heartbeats_is_out_as_soon_as_the_next_is_due():
+    async with lighthouse(hold_s=0.01) as light:
+        stays, goes = light.manager(), light.manager()
+        await soon(goes.heartbeat("b:1"))
+        answer = stays.ask("a:1")
+        await asyncio.sleep(2 * service_module._OVERDUE_S)
+        assert not answer.done()
+        await goes.close()
+        assert (await soon(answer)).replicas == ("a:1",)
+        assert light.service.counters.lost == 1
+
+
+async def test_who_is_late_with_its_heartbeat_and_still_connected_is_no_end():
+    async with lighthouse(hold_s=0.01) as light:
+        manager = light.manager()
+        await soon(manager.heartbeat("b:1"))
+        await asyncio.sleep(2 * service_module._OVERDUE_S)
+        assert "b:1" in light.electorate.heartbeats
+        assert light.service._pauses.keys() == {"b:1"}
+        await soon(manager.heartbeat("b:1"))
+        assert light.service.counters.lost == 0
+
+
+async def test_a_call_cut_in_favour_of_a_newer_one_is_no_end():
+    async with lighthouse(hold_s=LONG_S) as light:
+        older, newer = light.manager(), light.manager()
+        first = older.heartbeat("a:1")
+        await eventually(lambda: light.service.counters.heartbeats == 1)
+        second = newer.heartbeat("a:1")
+        await eventually(lambda: light.service.counters.heartbeats == 2)
+        first.cancel()
+        await older.close()
+        await soon(newer.ask("a:1"))
+        assert light.service.counters.lost == 0
+        second.cancel()
+
+
+async def test_fields_that_a_newer_torchft_adds_are_given_to_all_as_they_were_written():
+    extra = b"\x9a\x06\x05handy"  # field 99, a text
+    raw = {r: member_bytes(r, step=4, extra=extra) for r in ("a:1", "b:1")}
+    async with lighthouse(kept=Kept(quorum_id=0, members=("a:1", "b:1"))) as light:
+        asked = [light.manager().ask(r, step=4, extra=extra) for r in raw]
+        for call in asked:
+            assert (await soon(call)).raw == tuple(raw.values())
+        light.electorate.steer(Order(names=("b", "a")), asyncio.get_running_loop().time())
+        asked = [light.manager().ask(r, step=4, extra=extra) for r in raw]
+        for call in asked:
+            assert all(member.endswith(extra) for member in (await soon(call)).raw)
+
+
+async def test_ranks_go_by_the_order_that_was_given():
+    """As a Manager finds its rank: it sorts by replica id, and looks for its own."""
+    members = tuple(f"{name}:1" for name in "abcd")
+    async with lighthouse(kept=Kept(quorum_id=0, members=members, order=("c", "a"))) as light:
+        asked = {r: light.manager().ask(r, step=ord(r[0])) for r in members}
+        for replica_id, call in asked.items():
+            answer = await soon(call)
+            ranked = sorted(zip(answer.replicas, answer.steps, strict=True))
+            assert [chr(step) for _, step in ranked] == ["c", "a", "b", "d"]
+            rank = [name for name, _ in ranked].index(replica_id)
+            assert ranked[rank] == (replica_id, ord(replica_id[0]))
+
+
+async def test_who_asks_twice_at_once_is_in_the_quorum_by_its_newer_request():
+    async with lighthouse(kept=Kept(quorum_id=0, members=("a:1", "b:1"))) as light:
+        first = light.manager().ask("a:1", step=1)
+        await eventually(lambda: light.service.counters.requests == 1)
+        second = light.manager().ask("a:1", step=2)
+        await eventually(lambda: light.service.counters.requests == 2)
+        other = light.manager().ask("b:1", step=2)
+        for call in (first, second, other):
+            assert (await soon(call)).steps == (2, 2)
+
+
+async def test_who_asks_again_and_gives_up_the_first_call_still_waits():
+    async with lighthouse(kept=Kept(quorum_id=0, members=("a:1", "b:1"))) as light:
+        first = light.manager().ask("a:1", step=1)
+        await eventually(lambda: light.service.counters.requests == 1)
+        second = light.manager().ask("a:1", step=1)
+        await eventually(lambda: light.service.counters.requests == 2)
+        first.cancel()
+        other = light.manager().ask("b:1", step=1)
+        for call in (second, other):
+            assert (await soon(call)).steps == (1, 1)
+
+
+async def test_a_request_whose_caller_is_gone_is_no_member():
+    async with lighthouse(kept=Kept(quorum_id=0, members=("a:1", "b:1"))) as light:
+        gone = light.manager().ask("a:1")
+        await eventually(lambda: "a:1" in light.electorate.asking)
+        gone.cancel()
+        await eventually(lambda: "a:1" not in light.electorate.asking)
+        asked = [light.manager().ask(r) for r in ("b:1", "a:1")]
+        assert (await soon(asked[0])).replicas == ("a:1", "b:1")
+
+
+@pytest.mark.parametrize(
+    ("method", "data", "code", "says"),
+    [
+        (f"/{SERVICE}/Heartbeat", b"\xff\xff", "INVALID_ARGUMENT", "LighthouseHeartbeatRequest"),
+        (f"/{SERVICE}/Heartbeat", b"", "INVALID_ARGUMENT", "need a replica id"),
+        (f"/{SERVICE}/Quorum", b"\x0a\x02\x0a\x09", "INVALID_ARGUMENT", "QuorumMember"),
+        (f"/{SERVICE}/Quorum", request_bytes(b""), "INVALID_ARGUMENT", "need a replica id"),
+        (
+            f"/{SERVICE}/Quorum",
+            request_bytes(member_bytes("a\x1b[31m:1")),
+            "INVALID_ARGUMENT",
+            "printable",
+        ),
+        (
+            f"/{SERVICE}/Quorum",
+            request_bytes(member_bytes("a:1", extra=b"\x9a\x06\x80\x80\x40" + bytes(1 << 20))),
+            "INVALID_ARGUMENT",
+            "need at most 1048576 B",
+        ),
+        (f"/{SERVICE}/Reboot", b"", "UNIMPLEMENTED", ""),
+        ("/another.Service/Quorum", b"", "UNIMPLEMENTED", ""),
+    ],
+)
+async def test_what_is_no_call_of_a_manager_is_refused_in_a_line(method, data, code, says):
+    async with lighthouse(kept=Kept(quorum_id=0, members=("a:1", "b:1"))) as light:
+        with pytest.raises(grpc.aio.AioRpcError) as error:
+            await soon(light.manager().raw(method, data))
+        assert error.value.code().name == code
+        assert says in error.value.details()
+        assert error.value.details().isprintable()
+        asked = [light.manager().ask(r) for r in ("a:1", "b:1")]
+        assert (await soon(asked[0])).quorum_id == 0
+
+
+async def test_whatever_is_sent_a_quorum_goes_on():
+    """``experiments/lighthouse/run.py fuzz`` sends 100,000."""
+    async with lighthouse(hold_s=0.01, kept=Kept(quorum_id=0, members=("a:1", "b:1"))) as light:
+        sender = light.manager()
+        rng = random.Random(1)
+        for _ in range(20):
+            sent = [sender.raw(*message) for message in messages(rng, 50)]
+            await asyncio.gather(*sent, return_exceptions=True)
+        assert light.service.counters.malformed
+        asked = [light.manager().ask(r, step=9) for r in ("a:1", "b:1")]
+        assert (await soon(asked[0])).steps == (9, 9)
+
+
+async def test_a_group_too_many_is_refused_and_harms_no_other(monkeypatch):
+    monkeypatch.setattr(quorum_module, "MAX_REPLICAS", 2)
+    async with lighthouse(kept=Kept(quorum_id=0, members=("a:1", "b:1"))) as light:
+        for call in (light.manager().heartbeat("c:1"), light.manager().ask("c:1")):
+            with pytest.raises(grpc.aio.AioRpcError, match="RESOURCE_EXHAUSTED"):
+                await soon(call)
+        asked = [light.manager().ask(r) for r in ("a:1", "b:1")]
+        assert (await soon(asked[0])).quorum_id == 0
+
+
+async def test_a_lighthouse_that_ends_takes_nobody_for_gone():
+    async with lighthouse(hold_s=LONG_S, kept=Kept(quorum_id=5, members=("a:1", "b:1"))) as light:
+        held = light.manager().heartbeat("b:1")
+        await eventually(lambda: light.service.counters.heartbeats == 1)
+        asking = light.manager().ask("a:1")
+        await eventually(lambda: "a:1" in light.electorate.asking)
+    with pytest.raises((grpc.aio.AioRpcError, asyncio.CancelledError)):
+        await soon(asking)
+    assert light.electorate.quorum_id == 5
+    assert light.service.counters.quorums == 0
+    held.cancel()
+
+
+async def test_a_lighthouse_that_was_frozen_does_not_take_the_others_for_silent(monkeypatch):
+    async with lighthouse(hold_s=0, silent_s=5.0) as light:
+        await soon(light.manager().heartbeat("b:1"))
+        real_s = service_module.time.monotonic
+
+        class Clock:
+            monotonic = staticmethod(lambda: real_s() + 60.0)
+            time_ns = service_module.time.time_ns
+
+        monkeypatch.setattr(service_module, "time", Clock)
+        asking = light.manager().ask("a:1")
+        await eventually(lambda: "a:1" in light.electorate.asking)
+        assert light.service.counters.quorums == 0
+        other = light.manager().ask("b:1")
+        assert (await soon(asking)).replicas == (await soon(other)).replicas == ("a:1", "b:1")
+
+
+async def next_life(path: Path, **more):
+    """Return what ``lighthouse`` takes of the life before."""
+    state = StateFile(path, "run")
+    kept, _ = state.load()
+    return {"state": state, "kept": kept, "requests": last_requests(state, kept), **more}
+
+
+async def test_a_quorum_that_only_some_were_told_of_is_told_to_the_others_after_a_restart(tmp_path):
+    path = tmp_path / "lighthouse.json"
+    members = ("a:1", "b:1", "c:1")
+    state = StateFile(path, "run")
+    async with lighthouse(kept=Kept(quorum_id=0, members=members), state=state) as light:
+        asked = [light.manager().ask(r, step=6) for r in members]
+        told = await soon(asked[0])
+    async with lighthouse(**await next_life(path)) as light:
+        await soon(light.manager().heartbeat("a:1"))  # it trains, and waits for the others
+        again = [light.manager().ask(r, step=6) for r in ("b:1", "c:1")]
+        for call in again:
+            answer = await soon(call)
+            assert (answer.quorum_id, answer.raw) == (told.quorum_id, told.raw)
+        further = [light.manager().ask(r, step=7) for r in members]
+        assert (await soon(further[0])).steps == (7, 7, 7)
+
+
+async def test_no_answer_goes_out_before_the_next_life_would_know_of_the_quorum(tmp_path):
+    path = tmp_path / "lighthouse.json"
+    state = StateFile(path, "run")
+    async with lighthouse(state=state) as light:
+        for step in range(3):
+            answer = await soon(light.manager().ask("a:1", step=step))
+            later = await next_life(path)
+            assert later["kept"].quorum_id == answer.quorum_id == 1
+            assert [member.raw for member in later["requests"]] == list(answer.raw)
+
+
+async def test_a_disk_that_takes_nothing_stops_no_quorum_and_is_complained_of(tmp_path, logged):
+    path = tmp_path / "gone" / "lighthouse.json"
+    async with lighthouse(state=StateFile(path, "run")) as light:
+        assert (await soon(light.manager().ask("a:1"))).quorum_id == 1
+        assert light.service.counters.unsaved >= 1
+        assert any("goes on without its state on file" in line for line in logged.lines)
+        path.parent.mkdir(exist_ok=True)
+        await soon(light.manager().ask("a:1", step=1))
+        assert (await next_life(path))["kept"].quorum_id == 1
+
+
+async def test_a_disk_that_hangs_is_waited_for_once(tmp_path, monkeypatch, logged):
+    monkeypatch.setattr(service_module, "_SAVE_S", 0.05)
+    go_on = threading.Event()
+    state = StateFile(tmp_path / "lighthouse.json", "run")
+    save = state.save
+    monkeypatch.setattr(state, "save", lambda *a: (go_on.wait(30), save(*a)))
+    async with lighthouse(state=state) as light:
+        for step in range(5):
+            assert (await soon(light.manager().ask("a:1", step=step))).quorum_id == 1
+        assert any("the disk took longer" in line for line in logged.lines)
+        go_on.set()
+        await eventually(lambda: light.service._writing.done())
+        await soon(light.manager().ask("a:1", step=9))
+        assert (await next_life(tmp_path / "lighthouse.json"))["requests"][0].step == 9
