@@ -192,14 +192,15 @@ def ranked(arms: Sequence[Facts]) -> list[Facts]:
 
 def points(gain: Facts) -> str:
     """Return a gain and its interval in points of goodput."""
-    low, high = gain["low"], gain["high"]
-    if low is None or high is None:
-        return f"{100 * gain['value']:+.2f}"
-    return f"{100 * gain['value']:+.2f} [{100 * low:+.2f}, {100 * high:+.2f}]"
+    value, low, high = (
+        None if share is None else f"{round(100 * share, 2) + 0.0:+.2f}"  # never -0.00
+        for share in (gain["value"], gain["low"], gain["high"])
+    )
+    return f"{value}" if low is None else f"{value} [{low}, {high}]"
 
 
 def draw(found: Facts, path: Path) -> None:
-    """Draw what every candidate and every baseline of the same recovery gains."""
+    """Draw what every arm gains; hollow: if more groups than planned are worth nothing."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -215,6 +216,9 @@ def draw(found: Facts, path: Path) -> None:
             color = {"candidate": "tab:blue", "oracle": "tab:green"}.get(arm["kind"], "tab:gray")
             axes.plot([100 * low, 100 * high], [row, row], color=color)
             axes.plot(100 * gain["value"], row, "o", color=color)
+            if planned := arm.get("as_planned"):
+                least = planned["versus_reference"]["value"]
+                axes.plot(100 * least, row, "o", color=color, markerfacecolor="none")
         axes.set_yticks(range(len(arms)), [arm["name"] for arm in reversed(arms)], fontsize=8)
         axes.axvline(0, color="black", linewidth=0.8)
         axes.set_title(f"recovery {scenario}, reference {found[scenario]['reference']}")

@@ -124,8 +124,9 @@ def test_the_fewest_pay_with_which_goodput_is_not_clearly_lower():
     assert found.best == {"restart": 2}
     assert enough(found, "restart").value == 1
     (said,) = answers(found)
-    assert said.startswith("restart: pay for 1 spares. Goodput is highest with 2, 0.801")
+    assert said.startswith("restart: pay for 1 to 2 spares. Goodput is highest with 2, 0.801")
     assert "with 1 not clearly lower, 0.800" in said
+    assert "; one more than 2 brings " in said
 
 
 def test_where_goodput_only_falls_none_pay_and_where_it_only_rises_more_were_not_tried():

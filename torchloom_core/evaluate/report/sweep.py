@@ -49,23 +49,22 @@ def _growth(sweep: Sweep, name: str) -> str:
 def _answer(sweep: Sweep, name: str) -> str:
     line, chosen = sweep.lines[name], enough(sweep, name)
     best = next(point for point in line if point.value == sweep.best[name])
-    text = f"{name}: pay for {chosen.value} {sweep.name}. Goodput is highest "
     if chosen is best:
-        text += f"there, {wording.estimate(best.goodput)}"
+        count, where = f"{best.value}", f"there, {wording.estimate(best.goodput)}"
     else:
-        text += (
+        count = f"{chosen.value} to {best.value}"
+        where = (
             f"with {best.value}, {wording.estimate(best.goodput)}, and with {chosen.value} not "
             f"clearly lower, {wording.estimate(chosen.goodput)}"
         )
-    rest = [point for point in line if point.value > chosen.value]
-    if rest and rest[0].more_gpu_h_per_day is not None:
-        text += (
-            f"; one more brings {wording.estimate(rest[0].more_gpu_h_per_day, 1)} useful GPU-h a "
-            f"day of the {sweep.gpu_h_per_day:g} that it costs"
+    beyond = "more were not tried"
+    rest = [point.more_gpu_h_per_day for point in line if point.value > best.value]
+    if rest and rest[0] is not None:
+        beyond = (
+            f"one more than {best.value} brings {wording.estimate(rest[0], 1)} useful GPU-h a day "
+            f"of the {sweep.gpu_h_per_day:g} that it costs"
         )
-    else:
-        text += "; more were not tried"
-    return f"{text}."
+    return f"{name}: pay for {count} {sweep.name}. Goodput is highest {where}; {beyond}."
 
 
 def sweep_plot(sweep: Sweep) -> str:
