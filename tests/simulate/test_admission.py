@@ -3,6 +3,8 @@
 import dataclasses
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tests.simulate.fleets import (
@@ -108,6 +110,75 @@ def test_work_beyond_the_plan_that_is_lost_again_is_not_counted():
     model.admit("g2")
     result = model.finish()
     assert (result.buckets["useful"], result.surplus) == (30 * 3 * GPUS * S, 30 * GPUS * S)
+
+
+@pytest.mark.slow
+@settings(max_examples=150, deadline=None)
+@given(
+    groups=st.integers(1, 4),
+    standbys=st.integers(0, 4),
+    rejoin_s=st.floats(0, 25),
+    struck=st.lists(
+        st.tuples(st.floats(0, 290), st.integers(1, 7), st.integers(0, 80)), max_size=6
+    ),
+    admitted=st.lists(st.tuples(st.floats(0, 290), st.integers(0, 7)), max_size=6),
+)
+def test_the_books_hold_what_whoever_counts_the_groups_of_every_step_finds(
+    groups, standbys, rejoin_s, struck, admitted
+):
+    """The group on the first node is never struck, so that steps end every 10 s."""
+    job = stepping(groups=groups, standbys=standbys, rejoin_s=rejoin_s)
+    hits = [
+        lost_node(ts_s, f"n{node}", repair_s=repair_s, name=str(number))
+        for number, (ts_s, node, repair_s) in enumerate(sorted(struck))
+    ]
+    model = fleet(job, hits, 300)
+    useful = planned = 0
+    for start_s in range(0, 300, 10):
+        kept = model.step
+        for ts_s, group in sorted(admitted):
+            if start_s <= ts_s < start_s + 10:
+                model.advance(round(ts_s * S))
+                model.admit(f"g{group}")
+        model.advance((start_s + 10) * S - 1)
+        count = list(states(model).values()).count("training")
+        model.advance((start_s + 10) * S)
+        if model.step > kept:
+            useful += 10 * count
+            planned += 10 * min(count, groups)
+    result = model.finish()
+    assert result.buckets["useful"] == useful * GPUS * S
+    assert result.buckets["useful"] - result.surplus == planned * GPUS * S
+
+
+# --- two groups that lack a node are put together to one whole ---
+
+
+def test_of_two_groups_that_lack_a_node_one_is_made_whole():
+    job = dataclasses.replace(stepping(groups=3, rejoin_s=5.0), nodes_per_group=2)
+    hits = [lost_node(13, "n0", repair_s=500), lost_node(33, "n2", repair_s=500)]
+    model = fleet(job, hits, 100)
+    assert kinds(model.advance(100 * S), "waiting", "restarted") == [
+        (13, "waiting", "g0"),
+        (40, "restarted", "g1"),
+    ]
+    members = {one.worker: (one.node, one.state, one.incarnation) for one in model.workers()}
+    assert members["g1-0"] == ("n1", "training", 2)
+    assert members["g1-1"] == ("n3", "training", 1)
+    assert members["g0-1"][1] == "left"
+    result = model.finish()
+    assert gpu_s(result)["waiting"] == 20 * GPUS  # what g0 had left, from 13 until 33
+    assert sum(result.buckets.values()) == result.wall_ns * result.gpus
+
+
+def test_whoever_gave_its_nodes_away_begins_anew_on_those_that_are_repaired():
+    job = dataclasses.replace(stepping(groups=3, rejoin_s=5.0), nodes_per_group=2)
+    hits = [lost_node(13, "n0", repair_s=37), lost_node(33, "n2", repair_s=47)]
+    model = fleet(job, hits, 200)
+    assert (90, "restarted", "g0") in kinds(model.advance(200 * S), "restarted")
+    members = {one.worker: (one.node, one.incarnation) for one in model.workers()}
+    assert members["g0-0"][1] == members["g0-1"][1] == 2
+    assert {members["g0-0"][0], members["g0-1"][0]} == {"n0", "n2"}
 
 
 # --- who stands still for it ---

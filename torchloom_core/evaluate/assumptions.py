@@ -75,6 +75,10 @@ def _job(config: Config) -> Iterator[str]:
                 f"{evaluate.leave_stall_s:g} s for one that leaves in order, and "
                 f"{evaluate.kill_stall_s:g} s for one that dies, after the step that is lost."
             )
+        yield (
+            "Where stand-bys are admitted, each does the work that every group does: the global "
+            "batch grows. Goodput counts all of it, goodput as planned no more groups than planned."
+        )
     if evaluate.checkpoint_interval_s > 0:
         yield (
             f"Arms that do not set an interval save after {evaluate.checkpoint_interval_s:g} s "

@@ -137,7 +137,7 @@ class NodePool:
     def move_out(self, group: Group, ts_ns: int) -> None:
         """Take all nodes of a group away for inspection: it leaves in order."""
         moved_from_run = group.role == "run"
-        migration = _Migration(len(group.nodes) - group.missing)
+        migration = _Migration(_seated(group))
         for rank, node in enumerate(group.nodes):
             if node == EMPTY:
                 continue
@@ -215,7 +215,7 @@ class NodePool:
 
     def assign(self, group: Group, account: Account, ts_ns: int) -> None:
         """Book the time of a group's nodes to another account."""
-        group.account.give((len(group.nodes) - group.missing) * self._gpus, account, ts_ns)
+        group.account.give(_seated(group) * self._gpus, account, ts_ns)
         group.account = account
 
     def fill(self, group: Group, ts_ns: int) -> bool:
@@ -232,6 +232,26 @@ class NodePool:
             self._seat(group, rank, spare, ts_ns)
             group.ready_ns = ts_ns + self._provision_ns
         return group.missing == 0
+
+    def fill_from(self, waiting: Iterable[Group], group: Group, ts_ns: int) -> bool:
+        """Give a group of the run the nodes of others that wait, if that makes it whole.
+
+        Who has the fewest gives first, and has left in order; tell whether the group lacks none.
+        """
+        others = sorted((one for one in waiting if one is not group), key=_seated)
+        if sum(map(_seated, others)) < group.missing:
+            return False
+        for other in others:
+            if not group.missing:
+                break
+            for rank, node in enumerate(other.nodes):
+                if node != EMPTY:
+                    self._vacate(other, rank, ts_ns)
+                    self._spares[node] = None
+            other.left = True
+            self._engine.version += 1
+            self.fill(group, ts_ns)
+        return True
 
     def refill_standbys(self, ts_ns: int) -> None:
         """Warm up stand-bys that can be made complete from the spares."""
@@ -299,3 +319,8 @@ class NodePool:
 
     def _is_cordoned(self, group: Group) -> bool:
         return any(node in self._cordoned for node in group.nodes)
+
+
+def _seated(group: Group) -> int:
+    """Return how many nodes a group has."""
+    return len(group.nodes) - group.missing

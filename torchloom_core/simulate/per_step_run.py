@@ -102,7 +102,7 @@ class PerStepRun(PhasedRun):
     def _bring_back(self, group: Group, ts_ns: int) -> bool:
         """Have a group that is away be ready in time; return False if it waits for nodes."""
         standby = self._pool.pick_standby(group) if group.missing else None
-        if standby is None and group.missing and not self._pool.fill(group, ts_ns):
+        if standby is None and group.missing and not self._finds_nodes(group, ts_ns):
             if group.account is not self._gpu_time.waiting:
                 self._pool.assign(group, self._gpu_time.waiting, ts_ns)
                 self._engine.tell("waiting", group=group.name)
@@ -115,6 +115,11 @@ class PerStepRun(PhasedRun):
             group = standby
         self._call_in(group, ts_ns)
         return True
+
+    def _finds_nodes(self, group: Group, ts_ns: int) -> bool:
+        """Give a group spares, else the nodes of others that wait as well."""
+        pool = self._pool
+        return pool.fill(group, ts_ns) or pool.fill_from(self._wanting, group, ts_ns)
 
     def _call_in(self, group: Group, ts_ns: int) -> None:
         """Have a group that has its nodes be ready once it has rejoined."""
