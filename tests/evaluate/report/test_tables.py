@@ -4,10 +4,10 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from tests.evaluate.report.reports import arm, interval, report, score, simulation
-from torchloom_core.evaluate.report import tables
+from torchloom_core.evaluate.report import page_text, tables
 from torchloom_core.evaluate.report.findings import complaints, findings
 from torchloom_core.evaluate.report.wording import counts, duration, estimate, gain
-from torchloom_core.evaluate.results import Verdicts
+from torchloom_core.evaluate.results import AsPlanned, Verdicts
 from torchloom_core.learning.forecast_score import Interval
 
 
@@ -192,3 +192,17 @@ def test_an_estimate_without_an_interval_stands_alone():
     assert estimate(Interval(value=0.5)) == "0.500"
     assert gain(Interval(value=0.005)) == "+0.50"
     assert gain(None) == ""
+
+
+def test_a_run_that_grows_has_a_row_for_what_it_is_worth_as_planned():
+    planned = AsPlanned(goodput=interval(0.905), versus_reference=interval(0.0))
+    grows = arm("elastic", "baseline", 0.955, versus_reference=interval(0.05), as_planned=planned)
+    shown = report(simulation=simulation(arms=(*simulation().arms, grows)))
+    lines = printed(shown).splitlines()
+    row = next(number for number, line in enumerate(lines) if line.startswith("elastic"))
+    assert lines[row + 1].split()[:3] == ["as", "planned", "0.905"]
+    assert "as planned" not in printed(report())
+    assert "as planned</td><td>0.905 [0.895, 0.915]" in page_text(shown)
+    (said,) = [one for one in findings(shown) if one.startswith("elastic trains")]
+    assert "+5.00 [+4.00, +6.00] points over daly" in said
+    assert "and to +0.00 [-1.00, +1.00] if more groups than planned are worth nothing" in said
