@@ -121,7 +121,7 @@ class TorchftLoom(Loom):
 
     def _on_quorum(self, record: logging.LogRecord) -> None:
         self._worker.phases.quorum_id = int(record.__dict__["quorum_id"])
-        self.note("quorum", **_fields(record))
+        self.note("quorum", **(_fields(record) | {"replica_id": _replica_id(self._manager)}))
 
     def _on_commit(self, record: logging.LogRecord) -> None:
         if not record.__dict__["commit_result"]:
@@ -139,6 +139,15 @@ def _longest_pause_s(manager: Any) -> float:
     if isinstance(quorum_timeout, timedelta) and quorum_timeout > timedelta(0):
         timeout_s = quorum_timeout.total_seconds()
     return _PAUSE_SHARE * timeout_s
+
+
+def _replica_id(manager: Any) -> str:
+    """Return what the lighthouse calls this life of the group: its name, ``:`` and a UUID.
+
+    The Manager says it nowhere but in its log lines.
+    """
+    own = getattr(getattr(manager, "_logger", None), "_replica_id", None)
+    return str(own or getattr(manager, "_replica_id", "") or "")
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
