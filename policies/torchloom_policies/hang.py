@@ -48,11 +48,11 @@ class HangPolicy:
     finished two steps yet, because it compiles or heals, has ``first_step_s``.
 
     A culprit is named only if it stands still at ``patience`` ticks in a row, if another group of
-    the very same quorum waits, and if no more groups are named than wait. Then its stacks and
-    those of one that waits for it are collected, which they can only be before the others are
-    freed; at the next tick it is proposed for eviction. The gain is what those that wait would go
-    on waiting, ``would_wait_s``. If somebody waits and nobody can be named, there is an alert; so
-    is there for a process that is stopped.
+    the very same quorum waits, and if neither more groups are named than wait nor more than
+    ``most_groups``. Then its stacks and those of one that waits for it are collected, which they
+    can only be before the others are freed; at the next tick it is proposed for eviction. The
+    gain is what those that wait would go on waiting, ``would_wait_s``. If somebody waits and
+    nobody can be named, there is an alert; so is there for a process that is stopped.
     """
 
     name = "hang"
@@ -72,6 +72,8 @@ class HangPolicy:
             How long a worker may take for its first two steps, seconds: it loads, compiles, heals.
         patience : int
             Ticks in a row at which the same worker must stand still.
+        most_groups : int
+            Of more groups than that none is named: what they share is at fault.
         then : str
             What becomes of the group: ``wait`` leaves it to come back by itself, ``restart`` ends
             it for whoever started it to start it again, ``replace`` gives its place to a stand-by
@@ -90,6 +92,7 @@ class HangPolicy:
         memory_s: Positive = 300.0
         first_step_s: Positive = 900.0
         patience: Annotated[int, msgspec.Meta(ge=1)] = 2
+        most_groups: Annotated[int, msgspec.Meta(ge=1)] = 4
         then: Literal["wait", "restart", "replace"] = "restart"
         would_wait_s: Positive = 300.0
         confidence: Share = 0.9
@@ -121,7 +124,6 @@ class HangPolicy:
         ripe = self._streak >= self._options.patience
         yield from self._alert_stopped(stopped & ripe, still, view)
         standing = {view.group[row] for row in np.flatnonzero(still).tolist()}
-        self._evicted &= standing
         self._asked_s = {group: at for group, at in self._asked_s.items() if group in standing}
         if not (waits & ripe).any():
             self._unnamed = False
@@ -129,8 +131,8 @@ class HangPolicy:
         named = self._named(hangs & ripe, waits, view)
         if named:
             self._unnamed = False
-            for group, (culprits, victims) in named.items():
-                yield from self._act(group, culprits, victims, view)
+            for group, (row, wait) in named.items():
+                yield from self._act(group, row, wait, view)
         elif not self._unnamed:
             self._unnamed = True
             yield self._cannot_name(waits, hangs, view)
@@ -165,40 +167,37 @@ class HangPolicy:
             return said
         return np.where(np.isnan(said) & seen.member, float(seen.quorum_id), said)
 
-    def _named(
-        self, hangs: Rows, waits: Rows, view: FleetView
-    ) -> dict[str, tuple[list[int], list[int]]]:
-        """Return the groups that hang, with their hung rows and the rows that wait for them."""
+    def _named(self, hangs: Rows, waits: Rows, view: FleetView) -> dict[str, tuple[int, "_Wait"]]:
+        """Return the groups that hang, each by its row furthest behind, with who waits for it."""
         quorum = self._quorum(view)
-        named: dict[str, tuple[list[int], list[int]]] = {}
+        waiting: dict[float, _Wait] = {}
+        for row in np.flatnonzero(waits).tolist():
+            waiting.setdefault(float(quorum[row]), _Wait(_waiting_s(view))).add(
+                row, view.group[row]
+            )
+        named: dict[str, tuple[int, _Wait]] = {}
         for row in np.flatnonzero(hangs).tolist():
             group = view.group[row]
-            victims = [
-                other
-                for other in np.flatnonzero(waits & (quorum == quorum[row])).tolist()
-                if view.group[other] != group
-            ]
-            if victims:
-                named.setdefault(group, ([], victims))[0].append(row)
-        waiting = {view.group[row] for _, victims in named.values() for row in victims}
-        return named if len(named) <= len(waiting - named.keys()) else {}
+            wait = waiting.get(float(quorum[row]))
+            behind = group not in named or view.step[row] < view.step[named[group][0]]
+            if behind and wait is not None and wait.count(but=group):
+                named[group] = row, wait
+        held_up = {group for _, wait in named.values() for group in wait.groups}
+        most = min(self._options.most_groups, len(held_up - named.keys()))
+        return named if len(named) <= most else {}
 
-    def _act(
-        self, group: str, culprits: list[int], victims: list[int], view: FleetView
-    ) -> Iterator[Proposal]:
+    def _act(self, group: str, row: int, wait: "_Wait", view: FleetView) -> Iterator[Proposal]:
         """Look at first, then evict; if that did nothing, again after a while."""
-        row = min(culprits, key=lambda culprit: int(view.step[culprit]))
-        waiting_s = _waiting_s(view)
-        longest = max(victims, key=lambda victim: float(waiting_s[victim]))
         if view.now_s - self._asked_s.get(group, -np.inf) >= self._options.again_s:
             self._asked_s[group] = view.now_s
             self._evicted.discard(group)
             # A stopped process answers nothing; what can be had of it its sidecar has told.
-            stopped = view.latest(_STOPPED)[row] >= 1
-            yield from (self._dump(asked, group, view) for asked in (row, longest)[int(stopped) :])
+            stopped = bool(view.latest(_STOPPED)[row] >= 1)
+            asked = (row, wait.longest(but=group))
+            yield from (self._dump(one, group, view) for one in asked[stopped:])
         elif group not in self._evicted:
             self._evicted.add(group)
-            yield self._evict(group, row, longest, len(victims), view)
+            yield self._evict(group, row, wait, view)
 
     def _dump(self, row: int, group: str, view: FleetView) -> Proposal:
         return Proposal(
@@ -208,8 +207,9 @@ class HangPolicy:
             confidence=self._options.confidence,
         )
 
-    def _evict(self, group: str, row: int, longest: int, victims: int, view: FleetView) -> Proposal:
+    def _evict(self, group: str, row: int, wait: "_Wait", view: FleetView) -> Proposal:
         options = self._options
+        victims, longest = wait.count(but=group), wait.longest(but=group)
         members = [other for other, name in enumerate(view.group) if name == group]
         then = options.then
         if then == "replace" and not Standbys(view).fit(members):
@@ -247,6 +247,28 @@ class HangPolicy:
             f"{hangs.sum()} others compute or are stopped"
         )
         return Proposal(action=Alert(worker=view.workers[row], text=text), reason=text)
+
+
+class _Wait:
+    """The rows that wait in one quorum."""
+
+    def __init__(self, waiting_s: Floats) -> None:
+        self.groups: dict[str, list[int]] = {}
+        self._waiting_s = waiting_s
+        self._rows = 0
+
+    def add(self, row: int, group: str) -> None:
+        self.groups.setdefault(group, []).append(row)
+        self._rows += 1
+
+    def count(self, but: str) -> int:
+        """Return how many wait that are not of this group."""
+        return self._rows - len(self.groups.get(but, ()))
+
+    def longest(self, but: str) -> int:
+        """Return who of them has waited longest."""
+        rows = (row for group, rows in self.groups.items() if group != but for row in rows)
+        return max(rows, key=lambda row: float(self._waiting_s[row]))
 
 
 def _waiting_s(view: FleetView) -> Floats:

@@ -72,6 +72,8 @@ def test_a_stopped_process_is_named_and_told_of_and_asked_for_nothing():
 def test_a_stopped_process_that_was_in_a_collective_is_no_victim():
     proposals = ticks(policy(), [90.0, 2.0, 95.0], stopped=[0, 1, 0])
     assert actions(proposals, EvictGroup) == [EvictGroup(group="g1")]
+    (alert,) = ticks(policy(), [0.0, 2.0, 0.0], [1.0, 100.0, 1.0], stopped=[0, 1, 0])
+    assert "is stopped" in alert.reason
 
 
 def test_the_gain_is_what_the_others_would_go_on_waiting():
@@ -165,6 +167,12 @@ def test_more_who_compute_than_wait_are_too_many():
     assert len(actions(ticks(policy(), [90.0, 90.0, 0.0, 0.0]), EvictGroup)) == 2
 
 
+def test_groups_that_hang_together_are_not_named():
+    five, others = [0.0] * 5, [90.0] * 6
+    assert len(actions(ticks(policy(), five[1:] + others), EvictGroup)) == 4
+    assert not actions(ticks(policy(), five + others), EvictGroup)
+
+
 def test_only_who_waits_in_the_same_quorum_waits_for_it():
     (alert,) = tick(policy(), [90.0, 0.0, 95.0], quorum=[7, 8, 7])
     assert isinstance(alert.action, Alert)
@@ -176,6 +184,14 @@ def test_a_group_whose_ranks_wait_for_one_of_their_own_holds_up_nobody_else():
     shown = tick(policy(), [90.0, 0.0, 0.0], [100.0, 100.0, 1.0], group=["a", "a", "b"])
     (alert,) = shown
     assert isinstance(alert.action, Alert)
+
+
+def test_ranks_that_wait_for_their_own_do_not_outnumber_the_groups_that_hang():
+    groups = ["a", "a", "b", "b"]
+    assert not actions(ticks(policy(), [90.0, 0.0, 90.0, 0.0], group=groups), EvictGroup)
+    shown = ticks(policy(), [90.0, 0.0, 0.0, 90.0], group=["a", "a", "b", "c"], quorum=[7, 7, 8, 8])
+    assert actions(shown, EvictGroup) == [EvictGroup(group="b")]
+    assert "; 1 workers of its quorum wait, w3 for 90 s" in shown[-1].reason
 
 
 def test_who_computes_while_nobody_waits_is_left_to_others_to_report():
@@ -191,7 +207,8 @@ def test_of_who_stamps_no_waits_the_lighthouse_sees_who_is_silent():
     seen = {"silent": ["w1"]}
     shown = ticks(policy(), [NAN] * 3, quorum=NAN, lighthouse=seen)
     assert actions(shown, EvictGroup) == [EvictGroup(group="g1")]
-    gone = ticks(policy(), [NAN] * 3, quorum=NAN, lighthouse={"lost": ["w1"]})
+    dead = {**seen, "member": ["w0", "w1", "w2"], "lost": ["w1"]}
+    gone = ticks(policy(), [NAN] * 3, quorum=NAN, lighthouse=dead)
     assert not actions(gone, EvictGroup)
     says_otherwise = ticks(policy(), [90.0, 80.0, 95.0], lighthouse=seen)
     assert not actions(says_otherwise, EvictGroup)
