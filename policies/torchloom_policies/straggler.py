@@ -112,11 +112,10 @@ class StragglerPolicy:
         slow = time_s > options.ratio * median_s
         ripe = self._slow.count(slow, training, arrived, options.patience)
         spare = possible >= np.minimum(1.0, share * (1.0 + _WORTH_IT))
-        spare &= share < 1.0
         able = self._spare.count(spare, training, arrived, options.patience)
         self._tried[(share >= 1.0) & ~slow] = 0
         yield from self._give_back(able, possible, share, view)
-        yield from self._relieve(ripe, time_s, median_s, view)
+        yield from self._relieve(ripe, time_s, median_s, share, view)
 
     def _times(self, view: FleetView, training: Rows) -> tuple[str, Floats]:
         """Return the metric that is compared and its ``(workers,)`` values, NaN if not usable."""
@@ -138,13 +137,15 @@ class StragglerPolicy:
         )
 
     def _relieve(
-        self, ripe: Rows, time_s: Floats, median_s: float, view: FleetView
+        self, ripe: Rows, time_s: Floats, median_s: float, share: Floats, view: FleetView
     ) -> Iterator[Proposal]:
         """Propose what is next for each slow worker; a group is moved once, for the slowest."""
-        share = self._shares(view)
         gpus = view.costs.gpus_per_worker * int(np.count_nonzero(view.is_in("training")))
         moved: set[str] = set()
         standbys = Standbys(view)
+        members: dict[str, list[int]] = {}
+        for row, group in enumerate(view.group if ripe.any() else ()):
+            members.setdefault(group, []).append(row)
         rows = np.flatnonzero(ripe)
         for row in rows[np.argsort(-time_s[rows], kind="stable")].tolist():
             waiting = 1.0 - median_s / time_s[row]
@@ -160,7 +161,8 @@ class StragglerPolicy:
                 yield self._resize(view, row, float(share[row]), less, reason, gain_gpu_s)
             elif view.group[row] not in moved:
                 moved.add(view.group[row])
-                yield self._move(view, row, reason, gain_gpu_s, gpus, standbys)
+                rows_of_group = members[view.group[row]]
+                yield self._move(view, rows_of_group, reason, gain_gpu_s, gpus, standbys)
 
     def _less(self, view: FleetView, row: int, share: float) -> float:
         """Return the share that the knob takes: two digits, and not below what it allows."""
@@ -204,14 +206,13 @@ class StragglerPolicy:
     def _move(
         self,
         view: FleetView,
-        row: int,
+        members: list[int],
         reason: str,
         gain_gpu_s: float,
         gpus: float,
         standbys: Standbys,
     ) -> Proposal:
-        group = view.group[row]
-        members = [other for other, name in enumerate(view.group) if name == group]
+        group = view.group[members[0]]
         cost_gpu_s = float(view.costs.migrate_s * gpus)
         action: Migrate | DrainGroup = Migrate(group=group)
         if not standbys.take(members) and self._options.drain_without_standby:
