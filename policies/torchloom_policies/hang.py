@@ -107,6 +107,7 @@ class HangPolicy:
         self._began = np.zeros(0, dtype=np.bool_)
         self._usual_s = 0.0
         self._unnamed = False
+        self._named_s = -np.inf
         self.needs = (
             Need(_STEP, window_s=options.memory_s),
             Need(_WAITING),
@@ -130,10 +131,11 @@ class HangPolicy:
             return
         named = self._named(hangs & ripe, waits, view)
         if named:
-            self._unnamed = False
+            self._unnamed, self._named_s = False, view.now_s
             for group, (row, wait) in named.items():
                 yield from self._act(group, row, wait, view)
-        elif not self._unnamed:
+        elif not self._unnamed and view.now_s > self._named_s + self._options.least_s:
+            # Whoever was freed just now has not finished a step yet, and waits for nobody.
             self._unnamed = True
             yield self._cannot_name(waits, hangs, view)
 

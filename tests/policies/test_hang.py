@@ -161,6 +161,15 @@ def test_where_all_wait_nobody_is_named_and_people_are_told_once():
     assert tick(hang, [91.0, 81.0, 96.0])
 
 
+def test_those_who_were_freed_just_now_are_not_said_to_wait_for_nobody():
+    hang = policy()
+    ticks(hang, [90.0, 0.0, 95.0])
+    left = {"state": ["training", "gone", "training"]}
+    assert not tick(hang, [90.1, NAN, 95.1], now_s=1_700_000_001.0, **left)
+    (alert,) = tick(hang, [121.0, NAN, 126.0], now_s=1_700_000_031.0, **left)
+    assert "nobody can be named" in alert.reason
+
+
 def test_more_who_compute_than_wait_are_too_many():
     (alert,) = tick(policy(), [90.0, 0.0, 0.0])
     assert "2 others compute or are stopped" in alert.reason
