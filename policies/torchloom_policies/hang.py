@@ -134,8 +134,9 @@ class HangPolicy:
             self._unnamed, self._named_s = False, view.now_s
             for group, (row, wait) in named.items():
                 yield from self._act(group, row, wait, view)
-        elif not self._unnamed and view.now_s > self._named_s + self._options.least_s:
-            # Whoever was freed just now has not finished a step yet, and waits for nobody.
+        elif self._is_plain(view):
+            return
+        elif not self._unnamed:
             self._unnamed = True
             yield self._cannot_name(waits, hangs, view)
 
@@ -151,6 +152,14 @@ class HangPolicy:
         self._began = began | (longest_s > 0)
         limit_s = max(options.least_s, options.ratio * self._usual_s) + view.costs.checkpoint_s
         return np.where(self._began, limit_s, max(limit_s, options.first_step_s))
+
+    def _is_plain(self, view: FleetView) -> bool:
+        """Say whether it is plain why somebody waits: for a paused group, or for one that joins.
+
+        Whoever was freed just now has not finished a step yet, and waits for nobody.
+        """
+        freed = view.now_s <= self._named_s + self._options.least_s
+        return freed or bool(view.is_in("paused", "joining").any())
 
     def _at_what(self, still: Rows, view: FleetView) -> tuple[Rows, Rows]:
         """Return who waits and who does not, as they say themselves, or as the lighthouse sees."""

@@ -170,6 +170,13 @@ def test_those_who_were_freed_just_now_are_not_said_to_wait_for_nobody():
     assert "nobody can be named" in alert.reason
 
 
+def test_to_wait_for_a_paused_group_or_one_that_joins_is_no_riddle():
+    hang = policy()
+    for state in ("paused", "joining"):
+        assert not tick(hang, [90.0, 0.0, 95.0], state=["training", state, "training"])
+    assert tick(hang, [90.0, 80.0, 95.0])
+
+
 def test_more_who_compute_than_wait_are_too_many():
     (alert,) = tick(policy(), [90.0, 0.0, 0.0])
     assert "2 others compute or are stopped" in alert.reason
