@@ -387,7 +387,7 @@ def test_a_folder_that_cannot_be_made_is_one_clear_line(tmp_path):
 
 def test_the_lighthouse_may_say_what_it_sees_and_hear_what_is_advised(credentials, keys):
     name, issuer, may = user(credentials.lighthouse_creds.read_text(), keys)
-    heard = ["tl.steer.run", "_INBOX_LIGHTHOUSE_run.>"]
+    heard = ["tl.steer.run", "tl.roll.run", "_INBOX_LIGHTHOUSE_run.>"]
     assert (name, issuer, may) == (
         "lighthouse",
         "workers",

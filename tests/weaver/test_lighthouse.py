@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import os
 import signal
 
@@ -115,8 +116,11 @@ async def test_one_that_a_group_trains_with_goes_on_and_the_next_weaver_adopts_i
     await lives.stop()
     assert lives.runs
     assert f"the lighthouse goes on, for groups that train: kill {pid} ends it" in caplog.text
+    caplog.clear()
+    caplog.set_level(logging.INFO)
     await lives.start()
     assert lives.pid == pid
+    await eventually(lambda: "a lighthouse is there, started anew" in caplog.text)
 
 
 async def test_one_that_is_configured_otherwise_is_started_anew_and_knows_who_trained(lives, group):

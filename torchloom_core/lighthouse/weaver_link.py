@@ -26,7 +26,9 @@ from torchloom_core.wire.steering import LighthouseView, Steer
 _log = logging.getLogger(__name__)
 
 _RETRY_S = 1.0
-_EVERY_S = 10.0
+_EVERY_S = 60.0
+"""How often a view is sent that says nothing new: the Weaver puts each one on record."""
+
 _AT_MOST_EVERY_S = 0.02
 
 
@@ -107,6 +109,7 @@ class WeaverLink:
         self._url = url
         self._creds = creds
         self._changed = asyncio.Event()
+        self._told: LighthouseView | None = None
         self._complaints = Complaints(_log)
 
     def look(self) -> None:
@@ -118,6 +121,7 @@ class WeaverLink:
         link = await self._connected()
         try:
             await link.client.subscribe(subjects.steer(self._run), cb=self._take)
+            await link.client.subscribe(subjects.roll_call(self._run), cb=self._called)
             await self._tell(link)
         finally:
             await link.close()
@@ -136,15 +140,15 @@ class WeaverLink:
                 await asyncio.sleep(_RETRY_S)
 
     async def _tell(self, link: Connection) -> None:
-        told, told_s = None, 0.0
+        told_s = 0.0
         while True:
             self._changed.clear()
             view, now_s = self._helm.view(), time.monotonic()
             same = msgspec.structs.replace(view, waiting_s=0.0)
-            if link.is_connected and (same != told or now_s >= told_s + _EVERY_S):
+            if link.is_connected and (same != self._told or now_s >= told_s + _EVERY_S):
                 try:
                     await link.client.publish(subjects.lighthouse(self._run), encode(view))
-                    told, told_s = same, now_s
+                    self._told, told_s = same, now_s
                 except nats.errors.Error as error:
                     self._complaints.add("tell", f"what is seen cannot be told: {error}")
             await asyncio.sleep(_AT_MOST_EVERY_S)
@@ -153,6 +157,11 @@ class WeaverLink:
                     await self._changed.wait()
             except TimeoutError:
                 continue
+
+    async def _called(self, _: Msg) -> None:
+        """Say it again: a Weaver that has just begun calls everybody."""
+        self._told = None
+        self.look()
 
     async def _take(self, message: Msg) -> None:
         try:

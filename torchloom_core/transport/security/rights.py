@@ -16,7 +16,8 @@ worker NAME,      its own telemetry, events, acks;       ``tl.roll.<run>``, ``tl
 one life of it    pulls and acknowledges its own         its own inbox
                   commands
 joiner            ``tl.join.<run>``                      ``_INBOX_JOIN_<run>.>``
-lighthouse        ``tl.lighthouse.<run>``                ``tl.steer.<run>``, its own inbox
+lighthouse        ``tl.lighthouse.<run>``                ``tl.steer.<run>``, ``tl.roll.<run>``,
+                                                         its own inbox
 ================  =====================================  =======================================
 
 What an answer may still reach is what others of the same account subscribe to: the roll among
@@ -85,7 +86,8 @@ def of_joiner(run: str) -> Rights:
 
 def of_lighthouse(run: str) -> Rights:
     """Return what the run's lighthouse may do: say what it sees, and hear what is advised."""
-    heard = [*told_to_lighthouse(run), f"{subjects.lighthouse_inbox(run)}.>"]
+    called = subjects.roll_call(run)
+    heard = [*told_to_lighthouse(run), called, f"{subjects.lighthouse_inbox(run)}.>"]
     return Rights([subjects.lighthouse(run)], heard, _OF_JOINER)
 
 
