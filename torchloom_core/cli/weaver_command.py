@@ -43,6 +43,7 @@ def weaver(*, config: ConfigPath = None) -> None:
         ]
         if lighthouse:
             lines.append(f"and its lighthouse by TORCHFT_LIGHTHOUSE={lighthouse}")
+            lines.append("TORCHFT_QUORUM_RETRIES=100 has them live through its restarts")
         try:
             sys.stdout.write("".join(f"{line}\n" for line in lines))
             sys.stdout.flush()

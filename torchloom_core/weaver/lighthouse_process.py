@@ -29,7 +29,7 @@ from torchloom_core.wire.codec import UNREADABLE
 _log = logging.getLogger(__name__)
 
 _START_S = 30.0
-_STOP_S = 2.0
+_STOP_S = 5.0
 _POLL_S = 0.02
 _WATCH_S = 0.1
 _RETRY_S = 1.0
