@@ -12,6 +12,7 @@ import pytest
 from experiments.lighthouse.calls import Calls, member_bytes, request_bytes
 from experiments.lighthouse.fuzzed import messages
 from tests.waiting import eventually, soon
+from torchloom_core.lighthouse import pauses as pauses_module
 from torchloom_core.lighthouse import quorum as quorum_module
 from torchloom_core.lighthouse import service as service_module
 from torchloom_core.lighthouse.membership import Kept, Rules
@@ -96,7 +97,7 @@ async def test_who_ends_between_two_heartbeats_is_out_as_soon_as_the_next_is_due
         stays, goes = light.manager(), light.manager()
         await soon(goes.heartbeat("b:1"))
         answer = stays.ask("a:1")
-        await asyncio.sleep(2 * service_module._OVERDUE_S)
+        await asyncio.sleep(2 * pauses_module._OVERDUE_S)
         assert not answer.done()
         await goes.close()
         assert (await soon(answer)).replicas == ("a:1",)
@@ -107,11 +108,35 @@ async def test_who_is_late_with_its_heartbeat_and_still_connected_is_no_end():
     async with lighthouse(hold_s=0.01) as light:
         manager = light.manager()
         await soon(manager.heartbeat("b:1"))
-        await asyncio.sleep(2 * service_module._OVERDUE_S)
-        assert "b:1" in light.electorate.heartbeats
-        assert light.service._pauses.keys() == {"b:1"}
-        await soon(manager.heartbeat("b:1"))
+        for _ in range(2):
+            await asyncio.sleep(2 * pauses_module._OVERDUE_S)
+            assert "b:1" in light.electorate.heartbeats
+            await soon(manager.heartbeat("b:1"))
         assert light.service.counters.lost == 0
+
+
+async def test_who_leaves_between_two_heartbeats_and_stays_connected_is_out_after_a_while(
+    monkeypatch,
+):
+    monkeypatch.setattr(pauses_module, "_SILENT_S", 0.3)
+    async with lighthouse(hold_s=0.01) as light:
+        leaver = light.manager()
+        for _ in range(2):
+            await soon(leaver.heartbeat("b:1"))
+        assert (await soon(light.manager().ask("a:1"))).replicas == ("a:1",)
+        assert light.service.counters.lost == 1
+
+
+async def test_who_always_takes_long_between_two_heartbeats_is_waited_for(monkeypatch):
+    monkeypatch.setattr(pauses_module, "_SILENT_S", 0.1)
+    async with lighthouse(hold_s=0.01) as light:
+        slow = light.manager()
+        await soon(slow.heartbeat("b:1"))
+        await asyncio.sleep(0.3)
+        await soon(slow.heartbeat("b:1"))
+        await asyncio.sleep(0.5)
+        assert light.service.counters.lost == 0
+        assert "b:1" in light.electorate.heartbeats
 
 
 async def test_a_call_cut_in_favour_of_a_newer_one_is_no_end():

@@ -19,6 +19,7 @@ from torchloom_core.errors import MessageError, StateError
 from torchloom_core.lighthouse import protocol
 from torchloom_core.lighthouse.connections import far_end, far_ends
 from torchloom_core.lighthouse.membership import Member, Quorum
+from torchloom_core.lighthouse.pauses import Pauses
 from torchloom_core.lighthouse.quorum import Electorate
 from torchloom_core.lighthouse.state_file import StateFile
 from torchloom_core.plain_text import Complaints, plain_line
@@ -28,9 +29,6 @@ _log = logging.getLogger(__name__)
 
 _SAVE_S = 1.0
 """How long members wait at most for the state to be on file: training never stops for a disk."""
-
-_OVERDUE_S = 0.15
-"""A Manager's next heartbeat comes 0.1 s after the answer to the last one."""
 
 _ASLEEP_S = 0.5
 """Later than this a look that was due tells that we did not run."""
@@ -49,13 +47,6 @@ class Counters:
     lost: int = 0
     malformed: int = 0
     unsaved: int = 0
-
-
-class _Pause(NamedTuple):
-    """The time between a heartbeat's answer and the next heartbeat."""
-
-    since_s: float
-    far_end: tuple[str, int]
 
 
 class _Waiter(NamedTuple):
@@ -107,7 +98,7 @@ class Service:
         self.on_change: Callable[[], None] = lambda: None
         self._waiters: dict[str, _Waiter] = {}
         self._held_calls: dict[str, object] = {}
-        self._pauses: dict[str, _Pause] = {}
+        self._pauses: dict[str, Pauses] = {}
         self._awake_s = time.monotonic()
         self._is_closed = False
         self._saving = asyncio.Lock()
@@ -134,7 +125,8 @@ class Service:
         self.electorate.beat(replica_id, self.now_s())
         if not self._hold_s:
             return b""
-        self._pauses.pop(replica_id, None)
+        pauses = self._pauses.setdefault(replica_id, Pauses())
+        pauses.end()
         call = self._held_calls[replica_id] = object()
         try:
             await asyncio.sleep(self._hold_s)
@@ -145,8 +137,8 @@ class Service:
         finally:
             if self._held_calls.get(replica_id) is call:
                 del self._held_calls[replica_id]
-        if replica_id not in self._held_calls and (peer := far_end(context.peer())):
-            self._pauses[replica_id] = _Pause(time.monotonic(), peer)
+        if replica_id not in self._held_calls:
+            pauses.begin(far_end(context.peer()))
         return b""
 
     async def quorum(self, data: bytes, context: Context) -> bytes:
@@ -256,19 +248,18 @@ class Service:
     def _look_for_ends(self) -> None:
         """Count out whose next heartbeat is due and whose connection is gone."""
         now_s = self.now_s()
-        due = {r: p for r, p in self._pauses.items() if now_s - p.since_s > _OVERDUE_S}
-        if not due:
-            return
-        there = far_ends()
-        for replica_id, pause in due.items():
-            if pause.far_end not in there:
+        due = [(r, pauses) for r, pauses in self._pauses.items() if pauses.is_due(now_s)]
+        there = far_ends() if due else frozenset()
+        for replica_id, pauses in due:
+            is_gone = pauses.far_end is not None and pauses.far_end not in there
+            if is_gone or pauses.is_over(now_s):
                 self._end(replica_id)
-            elif replica_id in self.electorate.heartbeats:
-                continue
-            self._pauses.pop(replica_id, None)
+            elif replica_id not in self.electorate.heartbeats:
+                del self._pauses[replica_id]
 
     def _end(self, replica_id: str) -> None:
         self.counters.lost += 1
+        self._pauses.pop(replica_id, None)
         self.electorate.lose(replica_id)
         self.advance()
         self.on_change()
