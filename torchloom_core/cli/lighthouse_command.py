@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -71,6 +72,7 @@ def lighthouse(
     creds
         NATS credentials of a lighthouse.
     """
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # read once; what matters we say ourselves
     from torchloom_core.lighthouse.membership import Rules
     from torchloom_core.lighthouse.server import Settings, serve
 
