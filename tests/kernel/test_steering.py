@@ -77,6 +77,14 @@ def test_what_was_not_heard_is_said_again_and_what_was_is_not(run):
     assert of(Steer, run.feed(lighthouse_view(epoch=1, number=2))) == []
 
 
+def test_one_that_speaks_all_the_time_is_not_answered_all_the_time(run):
+    run.feed(lighthouse_view())
+    run.feed(ended("b-0"))
+    lives = [of(Steer, run.feed(lighthouse_view(life=n), after_s=0.01)) for n in range(2, 100)]
+    assert sum(map(len, lives)) < 10
+    assert of(Steer, run.feed(lighthouse_view(life=100), after_s=11.0))
+
+
 def test_a_lighthouse_that_starts_again_is_told_what_the_last_one_did_not_hear(run):
     run.feed(lighthouse_view())
     steer = only(Steer, run.feed(ended("b-0")))
@@ -105,6 +113,20 @@ def test_a_refusal_is_told_once(run):
     refused = lighthouse_view(refused="need the id of the last quorum, 8, was 7")
     assert "need the id" in only(Notice, run.feed(refused)).text
     assert of(Notice, run.feed(refused)) == []
+
+
+def test_no_worker_speaks_for_another_group(run):
+    run.feed(lighthouse_view())
+    run.feed(hello("evil-0"))
+    run.feed(in_quorum("evil-0", 7, replica_id="b:uuid"))
+    assert acts(run.feed(ended("evil-0"))) == []
+    assert acts(run.feed(ended("b-0"))) == []  # nor is it known whose it is
+
+
+def test_what_an_earlier_life_says_changes_nothing_of_the_present_one(run):
+    run.feed(lighthouse_view())
+    run.feed(in_quorum("b-0", 9, incarnation=0, replica_id="b:earlier"))
+    assert acts(run.feed(ended("b-0"))) == [Leave(replicas=("b:uuid",))]
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ def test_a_damaged_state_is_put_aside_and_said(saved, damage, caplog):
 
 def test_a_state_that_cannot_be_read_is_refused(path):
     path.mkdir(parents=True)
-    with pytest.raises(LighthouseError, match="cannot be read: Is a directory"):
+    with pytest.raises(LighthouseError, match="need a file, was something else"):
         StateFile(path, "run").load()
 
 

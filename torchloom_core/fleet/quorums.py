@@ -10,6 +10,8 @@ from torchloom_core.wire.limits import MAX_COUNT, MAX_SHORT_TEXT
 from torchloom_core.wire.messages import Hello, Note
 from torchloom_core.wire.steering import LighthouseView
 
+_NOBODY = ""
+
 
 class InQuorum(NamedTuple):
     """The quorum that a life of a worker was last in, and its group's replica id there."""
@@ -28,14 +30,23 @@ class Quorums:
     def __init__(self, hellos: Sequence[Hello]) -> None:
         self._hellos = hellos
         self._of: dict[str, InQuorum] = {}
+        self._group_of: dict[str, str] = {}
 
     def note(self, note: Note) -> None:
         """Take a note; one that says no quorum is passed over."""
         replica_id, quorum_id = (note.fields.get(name) for name in ("replica_id", "quorum_id"))
         if note.kind != "quorum" or not isinstance(replica_id, str) or type(quorum_id) is not int:
             return
-        if 0 < len(replica_id) <= MAX_SHORT_TEXT and 0 <= quorum_id <= MAX_COUNT:
-            self._of[note.worker] = InQuorum(note.incarnation, replica_id, quorum_id)
+        if not (0 < len(replica_id) <= MAX_SHORT_TEXT and 0 <= quorum_id <= MAX_COUNT):
+            return
+        group = note.worker.rpartition("-")[0]
+        if self._group_of.setdefault(replica_id, group) != group:
+            self._group_of[replica_id] = _NOBODY  # of two that say it is theirs one lies
+            return
+        known = self._of.get(note.worker)
+        if known and known.replica_id != replica_id:
+            self._group_of.pop(known.replica_id, None)
+        self._of[note.worker] = InQuorum(note.incarnation, replica_id, quorum_id)
 
     def seen_by(self, seen: LighthouseView) -> LighthouseRows:
         """Return by row what the lighthouse sees."""
@@ -58,4 +69,6 @@ class Quorums:
     def _present(self, row: int) -> InQuorum | None:
         hello = self._hellos[row]
         found = self._of.get(hello.worker)
-        return found if found and found.incarnation == hello.incarnation else None
+        if found is None or found.incarnation != hello.incarnation:
+            return None
+        return found if self._group_of.get(found.replica_id) == hello.group else None

@@ -176,8 +176,11 @@ class FleetState:
             self.state[row] = _STATE_AFTER.get(type(deed), self.state[row])
 
     def note(self, note: Note, ts_ns: int) -> Fault | None:
-        """Remember a fault that a note of a known life tells of; return it if it is news."""
-        if note.kind not in _FAULT_NOTES or not self.knows(note.worker, note.incarnation):
+        """Take a note of a known life; return the fault that it tells of, if it is news."""
+        if not self.knows(note.worker, note.incarnation):
+            return None
+        self.quorums.note(note)
+        if note.kind not in _FAULT_NOTES:
             return None
         return self._add_fault(note.worker, note.kind, ts_ns, f"{note.kind}:{note.ts_ns}")
 

@@ -3,8 +3,10 @@
 A run whose lighthouse is torchft's own is not steered: nothing is said before one is seen.
 """
 
+from collections import deque
 from collections.abc import Iterable
 
+from torchloom_core.clock import SECOND_NS
 from torchloom_core.wire.events import Notice, Output
 from torchloom_core.wire.steering import (
     Act,
@@ -17,6 +19,8 @@ from torchloom_core.wire.steering import (
 )
 
 _MOST_UNHEARD = 1000
+_TIMES, _WITHIN_NS = 5, 10 * SECOND_NS
+"""So many times within so long everything unheard is said again."""
 
 
 class Steering:
@@ -36,6 +40,8 @@ class Steering:
         self._unheard: dict[int, Steer] = {}
         self._held: tuple[str, ...] = ()
         self._last_quorum_id = 0
+        self._life: int | None = None
+        self._spoke_ns: deque[int] = deque(maxlen=_TIMES)
         self.view: LighthouseView | None = None
 
     def begin(self, epoch: int) -> None:
@@ -70,21 +76,28 @@ class Steering:
         self._held = held
         return self.tell(HoldBack(names=held), reason)
 
-    def hear(self, view: LighthouseView, training: Iterable[str]) -> list[Output]:
+    def hear(self, view: LighthouseView, training: Iterable[str], now_ns: int) -> list[Output]:
         """Take what the lighthouse sees; return what is still to be said to it.
 
-        ``training`` are the names of the groups that train, as the lighthouse calls them.
+        ``training`` are the names of the groups that train, as the lighthouse calls them. Only so
+        often is something said again, or to a new life, however often it speaks.
         """
         known, self.view = self.view, view
         outputs: list[Output] = []
         if view.refused and (known is None or view.refused != known.refused):
             outputs.append(Notice(kind="steering", text=f"not done: {view.refused}"))
-        if known is None or known.life != view.life:
-            outputs.append(_of_lighthouse(view))
-            outputs += self._introduce(view, training)
-        elif view.epoch == self._epoch:
+        if view.life == self._life and view.epoch == self._epoch:
             self._unheard = {n: act for n, act in self._unheard.items() if n > view.number}
-            outputs += self._unheard.values()
+        again: list[Output] = []
+        may_speak = len(self._spoke_ns) < _TIMES or now_ns > self._spoke_ns[0] + _WITHIN_NS
+        if may_speak and view.life != self._life:
+            self._life = view.life
+            again = [_of_lighthouse(view), *self._introduce(view, training)]
+        elif may_speak and view.epoch == self._epoch:
+            again = list(self._unheard.values())
+        if again:
+            self._spoke_ns.append(now_ns)
+        outputs += again
         self._last_quorum_id = max(self._last_quorum_id, view.quorum_id)
         return outputs
 

@@ -148,13 +148,12 @@ class Kernel:
             case Note():
                 fault = self.fleet.note(message, ts_ns)
                 told: list[Output] = [notices.of_fault(fault)] if fault else []
-                self.fleet.quorums.note(message)
                 return told + self._hear_of_pause(message)
             case NodeFault():
                 fault = self.fleet.note_fault(message)
                 return [notices.of_fault(fault)] if fault else ()
             case LighthouseView():
-                return self.run.steering.hear(message, self.training_replicas())
+                return self.run.steering.hear(message, self.training_replicas(), ts_ns)
             case Forecast() | PredictorFailed():
                 return self.forecasts.take(message)
             case Request():

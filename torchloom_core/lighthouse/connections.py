@@ -2,23 +2,94 @@
 
 import ipaddress
 import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from urllib.parse import unquote
 
 import psutil
 
+_LOOK_EVERY_S = 0.05
+"""To look takes a moment, and whoever says another's name may say it often."""
+
 _PEER = re.compile(r"ipv[46]:\[?(?P<host>[^\]]+?)\]?:(?P<port>\d+)")
 
 
-def far_ends() -> frozenset[tuple[str, int]]:
-    """Return host and port at the far end of every connection of this process."""
+FarEnd = tuple[str, int]
+
+
+def far_ends() -> frozenset[FarEnd] | None:
+    """Return host and port at the far end of every connection of this process.
+
+    None where that cannot be known now: to look takes a file descriptor, too.
+    """
+    try:
+        connections = psutil.Process().net_connections("tcp")
+    except (OSError, psutil.Error):
+        return None
     return frozenset(
         (_plain(connection.raddr.ip), connection.raddr.port)
-        for connection in psutil.Process().net_connections("tcp")
+        for connection in connections
         if connection.raddr and connection.status == psutil.CONN_ESTABLISHED
     )
 
 
-def far_end(peer: str) -> tuple[str, int] | None:
+class Homes:
+    """From which connection each group says that it lives.
+
+    Anybody who reaches the port can say a group's name. What comes over another connection than
+    the group's own, while that one is there, neither keeps it alive nor ends it.
+    """
+
+    def __init__(self) -> None:
+        self._of: dict[str, FarEnd | None] = {}
+        self._others: dict[str, list[str]] = {}
+        self._there: frozenset[FarEnd] | None = None
+        self._looked_s = -_LOOK_EVERY_S
+
+    def is_own(self, replica_id: str, peer: str) -> bool:
+        """Return whether the group calls from there; whoever calls first does."""
+        end = far_end(peer)
+        home = self._of.setdefault(replica_id, end)
+        if home == end or end is None:
+            return True
+        now_s = time.monotonic()
+        if now_s >= self._looked_s + _LOOK_EVERY_S:
+            self._there, self._looked_s = far_ends(), now_s
+        if self._there is not None and home in self._there:
+            return False
+        self._of[replica_id] = end
+        return True
+
+    @contextmanager
+    def another(self, replica_id: str, peer: str) -> Iterator[None]:
+        """Know a connection that says a group's name, beside the group's own, while it does."""
+        others = self._others.setdefault(replica_id, [])
+        others.append(peer)
+        try:
+            yield
+        finally:
+            others.remove(peer)
+            if not others:
+                self._others.pop(replica_id, None)
+
+    def move(self, replica_id: str) -> bool:
+        """Take another connection for the group's own, now that its own has ended, if there is one.
+
+        A Manager that connects anew may be heard there before the old connection ends.
+        """
+        others = self._others.get(replica_id)
+        if not others:
+            return False
+        self._of[replica_id] = far_end(others[-1])
+        return True
+
+    def forget(self, replica_id: str) -> None:
+        """Forget a group that has ended."""
+        self._of.pop(replica_id, None)
+
+
+def far_end(peer: str) -> FarEnd | None:
     """Return host and port in gRPC's name for a peer, or None where it has none.
 
     Examples

@@ -1,10 +1,11 @@
 """Who asks for a quorum, who is in it, by which rules, and what is kept of it."""
 
 from dataclasses import dataclass
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
+from torchloom_core.wire.limits import Count
 from torchloom_core.wire.steering import Replicas
 
 
@@ -51,7 +52,7 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         their process groups by it.
     """
 
-    quorum_id: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+    quorum_id: Count
     members: Replicas | None = None
     aside: Replicas = ()
     held: Replicas = ()

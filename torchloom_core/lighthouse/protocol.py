@@ -6,7 +6,7 @@ so the descriptors below say ``bytes`` wherever torchft's ``.proto`` has a membe
 """
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
@@ -110,47 +110,57 @@ def _member(raw: bytes) -> Member:
 
 def reply(quorum: Quorum) -> bytes:
     """Return the answer that all members of a quorum are given."""
-    return _reply(quorum, (member.raw for member in quorum.members))
+    members = b"".join(_part(member.raw) for member in quorum.members)
+    return _response(_head(quorum) + members + _created())
 
 
-def ordered_reply(quorum: Quorum, order: Sequence[str], receiver: str) -> bytes:
-    """Return the answer to one member that makes ranks go by ``order``, names of replicas.
+def ordered_replies(quorum: Quorum, order: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+    """Yield each member, and the answer that makes ranks go by ``order``, names of replicas.
 
     A Manager sorts members by replica id and looks for its own: all but the receiver are renamed
-    so that the sort gives the order.
+    so that the sort gives the order. Each member is written three times, and an answer joined of
+    what was written.
     """
-    members = sorted(quorum.members, key=lambda member: _place(member.replica_id, order))
-    mine = next(at for at, member in enumerate(members) if member.replica_id == receiver)
-    return _reply(
-        quorum,
-        (
-            member.raw if at == mine else _renamed(member, f"{'!' if at < mine else '~'}{at:06d}")
-            for at, member in enumerate(members)
-        ),
-    )
+    place = {name: at for at, name in enumerate(order)}
 
+    def key(member: Member) -> tuple[int, str]:
+        return place.get(name_of_replica(member.replica_id), len(place)), member.replica_id
 
-def _place(replica_id: str, order: Sequence[str]) -> tuple[int, str]:
-    name = name_of_replica(replica_id)
-    return order.index(name) if name in order else len(order), replica_id
+    members = sorted(quorum.members, key=key)
+    before = [_part(_renamed(member, f"!{at:06d}")) for at, member in enumerate(members)]
+    after = [_part(_renamed(member, f"~{at:06d}")) for at, member in enumerate(members)]
+    head, tail = _head(quorum), _created()
+    earlier, later = b"", b"".join(after)
+    for at, member in enumerate(members):
+        later = later[len(after[at]) :]
+        yield (
+            member.replica_id,
+            _response(b"".join((head, earlier, _part(member.raw), later, tail))),
+        )
+        earlier += before[at]
 
 
 def _renamed(member: Member, replica_id: str) -> bytes:
-    message = _parse("QuorumMember", member.raw)  # what it does not know is kept, and written
-    message.replica_id = replica_id
-    return bytes(message.SerializeToString())
+    # Of equal fields the last one counts.
+    return member.raw + bytes(MESSAGES["QuorumMember"](replica_id=replica_id).SerializeToString())
 
 
-def _reply(quorum: Quorum, members: Iterable[bytes]) -> bytes:
+def _part(member: bytes) -> bytes:
+    return bytes(MESSAGES["Quorum"](participants=[member]).SerializeToString())
+
+
+def _head(quorum: Quorum) -> bytes:
+    return bytes(MESSAGES["Quorum"](quorum_id=quorum.quorum_id).SerializeToString())
+
+
+def _created() -> bytes:
     created = Timestamp()
     created.FromNanoseconds(time.time_ns())
-    body = MESSAGES["Quorum"](
-        quorum_id=quorum.quorum_id,
-        participants=members,
-        created=created.SerializeToString(),
-    )
-    response = MESSAGES["LighthouseQuorumResponse"](quorum=body.SerializeToString())
-    return bytes(response.SerializeToString())
+    return bytes(MESSAGES["Quorum"](created=created.SerializeToString()).SerializeToString())
+
+
+def _response(body: bytes) -> bytes:
+    return bytes(MESSAGES["LighthouseQuorumResponse"](quorum=body).SerializeToString())
 
 
 def _parse(name: str, data: bytes) -> Any:

@@ -11,13 +11,13 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import grpc
 
 from torchloom_core.errors import MessageError, StateError
 from torchloom_core.lighthouse import protocol
-from torchloom_core.lighthouse.connections import far_end, far_ends
+from torchloom_core.lighthouse.connections import Homes, far_end, far_ends
 from torchloom_core.lighthouse.membership import Member, Quorum
 from torchloom_core.lighthouse.pauses import Pauses
 from torchloom_core.lighthouse.quorum import Electorate
@@ -49,9 +49,13 @@ class Counters:
     unsaved: int = 0
 
 
-class _Waiter(NamedTuple):
+@dataclass(slots=True)
+class _Waiter:
+    """A group's request, and how many calls wait for its answer: a retry is one more."""
+
     member: Member
     answer: "asyncio.Future[bytes]"
+    calls: int = 0
 
 
 class Service:
@@ -99,6 +103,7 @@ class Service:
         self._waiters: dict[str, _Waiter] = {}
         self._held_calls: dict[str, object] = {}
         self._pauses: dict[str, Pauses] = {}
+        self._homes = Homes()
         self._awake_s = time.monotonic()
         self._is_closed = False
         self._saving = asyncio.Lock()
@@ -122,6 +127,15 @@ class Service:
             await self._refuse(context, error)
         await self._make_room(replica_id, context)
         self.counters.heartbeats += 1
+        if not self._homes.is_own(replica_id, context.peer()):
+            try:
+                with self._homes.another(replica_id, context.peer()):
+                    await asyncio.sleep(self._hold_s)
+            except asyncio.CancelledError:
+                if self._homes.is_own(replica_id, context.peer()):  # by now
+                    self._end(replica_id)
+                raise
+            return b""
         self.electorate.beat(replica_id, self.now_s())
         if not self._hold_s:
             return b""
@@ -131,7 +145,8 @@ class Service:
         try:
             await asyncio.sleep(self._hold_s)
         except asyncio.CancelledError:
-            if self._held_calls.get(replica_id) is call:  # and no newer one is held
+            is_newest = self._held_calls.get(replica_id) is call
+            if is_newest and not self._homes.move(replica_id):  # it has connected anew
                 self._end(replica_id)
             raise
         finally:
@@ -150,15 +165,19 @@ class Service:
         replica_id = member.replica_id
         await self._make_room(replica_id, context)
         self.counters.requests += 1
-        older = self._waiters.get(replica_id)
-        answer = older.answer if older else asyncio.get_running_loop().create_future()
-        waiter = self._waiters[replica_id] = _Waiter(member, answer)
+        waiter = self._waiters.get(replica_id)
+        if waiter is None:
+            answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+            waiter = self._waiters[replica_id] = _Waiter(member, answer)
+        waiter.member = member
+        waiter.calls += 1
         self.electorate.ask(member, self.now_s())
         self.advance()
         try:
-            return await asyncio.shield(answer)
+            return await asyncio.shield(waiter.answer)
         finally:
-            if self._waiters.get(replica_id) is waiter:
+            waiter.calls -= 1
+            if not waiter.calls and self._waiters.get(replica_id) is waiter:
                 del self._waiters[replica_id]
                 self.electorate.withdraw(replica_id)
 
@@ -235,11 +254,13 @@ class Service:
                 self._complaints.add("save", f"goes on without its state on file: {why}")
 
     def _answer(self, quorum: Quorum, winners: dict[str, "asyncio.Future[bytes]"]) -> None:
-        order = self.electorate.order
-        body = b"" if order else protocol.reply(quorum)
+        if self.electorate.order:
+            replies = dict(protocol.ordered_replies(quorum, self.electorate.order))
+        else:
+            replies = dict.fromkeys(quorum.ids, protocol.reply(quorum))
         for replica_id, answer in winners.items():
             if not answer.done():
-                answer.set_result(body or protocol.ordered_reply(quorum, order, replica_id))
+                answer.set_result(replies[replica_id])
 
     def close(self) -> None:
         """Form no more quorums: calls that we cut off ourselves say nothing of their callers."""
@@ -249,17 +270,21 @@ class Service:
         """Count out whose next heartbeat is due and whose connection is gone."""
         now_s = self.now_s()
         due = [(r, pauses) for r, pauses in self._pauses.items() if pauses.is_due(now_s)]
-        there = far_ends() if due else frozenset()
+        there = far_ends() if due else None
         for replica_id, pauses in due:
-            is_gone = pauses.far_end is not None and pauses.far_end not in there
+            is_gone = (
+                there is not None and pauses.far_end is not None and pauses.far_end not in there
+            )
             if is_gone or pauses.is_over(now_s):
                 self._end(replica_id)
             elif replica_id not in self.electorate.heartbeats:
                 del self._pauses[replica_id]
+                self._homes.forget(replica_id)
 
     def _end(self, replica_id: str) -> None:
         self.counters.lost += 1
         self._pauses.pop(replica_id, None)
+        self._homes.forget(replica_id)
         self.electorate.lose(replica_id)
         self.advance()
         self.on_change()

@@ -98,6 +98,8 @@ class StateFile:
         LighthouseError
             If it is another run's, of a later version, or cannot be read.
         """
+        if self._path.exists() and not self._path.is_file():  # a pipe would be waited for
+            raise LighthouseError(f"{self._path}: need a file, was something else")
         try:
             data = self._path.read_bytes()
             self._check(msgspec.json.decode(data, type=_Header))

@@ -28,8 +28,8 @@ _REPORTS = {"per_s": 40.0, "bytes_per_s": 1e6, "rest_s": 125.0}
 """What a worker may send. A sidecar sends a batch or two a second, and when the broker has been
 away a thousand notes, which may be dumps."""
 
-_VIEWS = {"per_s": 50.0, "bytes_per_s": 4e6, "rest_s": 16.0}
-"""What a lighthouse sends at most: it waits 20 ms between two views."""
+_VIEWS = {"per_s": 20.0, "bytes_per_s": 1e6, "rest_s": 16.0}
+"""What a lighthouse may send: a view a quorum that is another one, of 50 bytes a group."""
 
 Receive = Callable[[Telemetry | WorkerEvent | Ack | LighthouseView, int], bool]
 Malformed = Callable[[str, str], None]

@@ -7,6 +7,7 @@ stop with its controller.
 import asyncio
 import logging
 import os
+import re
 import signal
 import socket
 import sys
@@ -29,6 +30,7 @@ from torchloom_core.wire.codec import UNREADABLE
 _log = logging.getLogger(__name__)
 
 _START_S = 30.0
+_PLAIN = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 _STOP_S = 5.0
 _POLL_S = 0.02
 _WATCH_S = 0.1
@@ -101,7 +103,8 @@ class LighthouseProcess:
                 return
             _log.warning("lighthouse (pid %d) is not as configured: restarting it", last.pid)
             await asyncio.to_thread(end, last.pid, str(self._state), _STOP_S)
-        wait_for = [word for name in sorted(expected()) for word in ("--expect", name)]
+        # Workers say these names: one that is none of a command line's is left out.
+        wait_for = [f"--expect={name}" for name in sorted(expected()) if _PLAIN.fullmatch(name)]
         log = self._folder / "lighthouse.log"
         pid = start_detached([*command, *wait_for], log)
         await self._until_it_listens(pid, port, log)
@@ -117,7 +120,7 @@ class LighthouseProcess:
                 continue
             try:
                 await self._start()
-            except (LighthouseError, StateError, OSError, RuntimeError) as error:
+            except (LighthouseError, StateError, OSError, RuntimeError, ValueError) as error:
                 _log.warning("the lighthouse (pid %d) ended: %s", record.pid, error)
                 await asyncio.sleep(_RETRY_S)
             else:
@@ -128,8 +131,9 @@ class LighthouseProcess:
         if self._record is None:
             return
         pid = self._record.pid
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGUSR1)
+        if is_running(pid, str(self._state)):  # and has not left its pid to another
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGUSR1)
         deadline = time.monotonic() + _STOP_S
         while is_running(pid, str(self._state)):
             if time.monotonic() > deadline:

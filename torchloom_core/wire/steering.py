@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from torchloom_core.wire.limits import Count, Int64, Name, ReplicaId, Seconds, ShortText, Text
+from torchloom_core.wire.limits import Count, Name, ReplicaId, Seconds, ShortText, Text
 from torchloom_core.wire.messages import SCHEMA_VERSION
 
 MAX_REPLICAS = 10_000
@@ -28,7 +28,7 @@ class Evict(msgspec.Struct, frozen=True, kw_only=True, tag_field="act", tag="evi
     """These hang in the quorum of this id: nobody waits for them, until one asks again."""
 
     replicas: Replicas
-    quorum_id: Int64
+    quorum_id: Count
 
 
 class HoldBack(msgspec.Struct, frozen=True, kw_only=True, tag_field="act", tag="hold"):
@@ -53,7 +53,7 @@ class Expect(msgspec.Struct, frozen=True, kw_only=True, tag_field="act", tag="ex
     """
 
     names: Annotated[tuple[ShortText, ...], msgspec.Meta(max_length=MAX_REPLICAS)]
-    above: Int64 = 0
+    above: Count = 0
     for_s: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 30.0
 
 
@@ -102,7 +102,7 @@ class LighthouseView(msgspec.Struct, frozen=True, kw_only=True, tag="lighthouse"
 
     run: Name
     life: Count
-    quorum_id: Int64
+    quorum_id: Count
     members: Replicas = ()
     failed: Replicas = ()
     silent: Replicas = ()
