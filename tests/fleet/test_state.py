@@ -6,7 +6,7 @@ from tests.kernel.runs import LR, START_NS, hello, telemetry
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.schema import Costs
 from torchloom_core.fleet.state import FleetState
-from torchloom_core.wire.messages import Drain, Exit, Hello, KnobSpec, Note, SetKnob
+from torchloom_core.wire.messages import Drain, Exit, Hello, Join, KnobSpec, Note, SetKnob
 
 DAY_NS = 86_400 * SECOND_NS
 
@@ -46,6 +46,15 @@ def test_what_has_ended_is_not_brought_back_by_late_telemetry(fleet):
     assert fleet.state[2] == "left"
     fleet.register(hello("b-0", incarnation=2), START_NS)
     assert fleet.state[2] == "training"
+
+
+def test_who_has_joined_does_not_stand_by_again_by_late_telemetry(fleet):
+    fleet.register(hello("s-0", state="standby"), START_NS)
+    hear(fleet, "s-0", state="standby")
+    assert fleet.state[3] == "standby"
+    fleet.apply("s-0", Join())
+    hear(fleet, "s-0", state="standby")
+    assert fleet.state[3] == "joining"
 
 
 def test_an_unexpected_exit_is_a_fault_and_an_expected_one_is_not(fleet):

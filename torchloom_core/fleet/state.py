@@ -235,8 +235,7 @@ class FleetState:
             self._step[rows] = table.step[heard]
         if table.state is not None:
             for row, index in zip(rows.tolist(), heard.tolist(), strict=True):
-                if self.state[row] not in _OVER:
-                    self.state[row] = table.state[index]
+                self._see(row, table.state[index])
 
     def close_tick(self, now_ns: int) -> list[str]:
         """Write what was received into the columns; return workers nobody introduced."""
@@ -250,11 +249,16 @@ class FleetState:
 
     def _hear(self, newest: Newest) -> None:
         for row, (batch, ts_ns) in newest.items():
-            if self.state[row] not in _OVER:
-                self.state[row] = batch.state
+            self._see(row, batch.state)
             self._heard_ns[row] = ts_ns
             self._step[row] = batch.step
             self._progress_ns[row] = ts_ns - round(batch.progress_age_s * SECOND_NS)
+
+    def _see(self, row: int, state: str) -> None:
+        """Take the state that a worker reports, unless the report is from before the known one."""
+        present = self.state[row]
+        if present not in _OVER and (state != "standby" or present == "standby"):
+            self.state[row] = state
 
     def view(
         self,
