@@ -20,6 +20,7 @@ from torchloom_core.wire.messages import (
     Join,
     Note,
     Pause,
+    Prepare,
     Resume,
     SetKnob,
     Terminate,
@@ -86,6 +87,7 @@ async def test_nobody_can_have_anothers_final_ack_taken_for_a_repeated_one(
         (SetKnob(knob="together", value=2), "rejected", "run-fenced"),
         (SetKnob(knob="x", value=13.0), "failed", "RuntimeError: thirteen is unlucky"),
         (Join(), "rejected", "need a stand-by, the worker is training"),
+        (Prepare(), "rejected", "need a stand-by that waits in attach(held=True)"),
     ],
 )
 async def test_what_cannot_be_done_is_answered_with_the_reason(
@@ -176,6 +178,9 @@ async def test_a_stand_by_waits_until_it_is_told_to_join(weaver, start_trainer):
     assert (hello.state, "join" in hello.actuators) == ("standby", True)
     refused = await weaver.ask(hello, Pause(), "pause")
     assert refused.detail == "the worker is standing by"
+    # Nobody has promised how its Manager will be called.
+    refused = await weaver.ask(hello, Prepare(), "prepare")
+    assert refused.detail == "need a stand-by that waits in attach(held=True)"
     assert trainer.journal("attached") == []
     assert (await weaver.ask(hello, Join(), "join")).status == "applied"
     await trainer.goes_on()

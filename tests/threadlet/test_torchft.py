@@ -12,7 +12,16 @@ from torchft.coordination import LighthouseServer
 
 from tests.deadlines import DEADLINE_S
 from tests.docs.attached import attached
-from torchloom_core.wire.messages import Checkpoint, Drain, Exit, Hello, Join, Note, SetKnob
+from torchloom_core.wire.messages import (
+    Checkpoint,
+    Drain,
+    Exit,
+    Hello,
+    Join,
+    Note,
+    Prepare,
+    SetKnob,
+)
 from torchloom_threadlet.torchft import TorchftLoom, attach
 
 pytestmark = pytest.mark.integration
@@ -44,6 +53,10 @@ class Group:
     def steps(self):
         lines = (self._folder / f"{self._name}.jsonl").read_text().splitlines()
         return [line for line in map(json.loads, lines) if "committed" in line]
+
+    @property
+    def errors(self):
+        return (self._folder / f"{self._name}.err").read_text()
 
     @property
     def saved(self):
@@ -130,6 +143,47 @@ async def test_a_group_moves_to_a_stand_by_without_a_failed_step(weaver, start_g
     }
     quorums = [e for e in weaver.events if isinstance(e, Note) and e.kind == "quorum"]
     assert {note.worker for note in quorums} == {"g0-0", "g1-0", "g2-0"}
+
+
+async def prepared(weaver, name):
+    """Have a stand-by prepared, and return what it says once its Manager is made."""
+    hello = await weaver.admit(f"{name}-0")
+    assert "prepare" in hello.actuators
+    assert (await weaver.ask(hello, Prepare(), f"prepare-{name}")).status == "applied"
+    # The learning rate is registered once the Manager is there.
+    made = await weaver.until(
+        lambda: [e for e in weaver.events if isinstance(e, Hello) and e.group == name and e.knobs]
+    )
+    assert (made[0].state, made[0].actuators[-1]) == ("standby", "prepared")
+    return made[0]
+
+
+async def test_a_stand_by_that_was_prepared_waits_with_its_manager_until_it_is_to_join(
+    weaver, start_group
+):
+    started, standby = start_group("g0"), start_group("g1", TORCHLOOM_ROLE="standby")
+    hello = await prepared(weaver, "g1")
+    again = await weaver.ask(hello, Prepare(), "again")
+    assert again.detail == "need a stand-by that waits in attach(held=True)"
+    assert (await weaver.ask(hello, SetKnob(knob="lr", value=0.01), "set")).status == "applied"
+    assert (await weaver.ask(hello, Join(), "join")).status == "applied"
+    await weaver.beat(lambda batch: batch.state == "training", "g1-0")
+    for name in ("g0", "g1"):
+        assert (await weaver.event(Exit, f"{name}-0")).status == 0
+    assert [group.result["failed_steps"] for group in (started, standby)] == [0, 0]
+    assert started.result["weights"] == standby.result["weights"]
+    assert "others may wait" not in standby.errors
+
+
+async def test_a_stand_by_that_is_dismissed_when_prepared_shuts_its_manager_down(
+    weaver, start_group
+):
+    standby = start_group("g1", TORCHLOOM_ROLE="standby")
+    hello = await prepared(weaver, "g1")
+    assert (await weaver.ask(hello, Drain(), "drain")).status == "applied"
+    end = await weaver.event(Exit, "g1-0")
+    assert (end.status, end.expected) == (0, True)
+    assert "stand-by g1-0 is dismissed: it ends here, with status 0\n" in standby.errors
 
 
 async def test_the_learning_rate_is_a_knob_through_the_wrapper(weaver, start_group):

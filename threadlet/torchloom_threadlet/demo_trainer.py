@@ -62,7 +62,7 @@ def main() -> None:
     inner = torch.optim.SGD(model.parameters(), lr=options.lr, momentum=0.9)
     store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
 
-    loom = attach(group=options.group)  # torchLoom 2: a stand-by waits here
+    loom = attach(group=options.group, held=True)  # torchLoom 2: a stand-by waits here, or in 3
     manager = Manager(
         pg=ProcessGroupGloo(timeout=timedelta(seconds=5)),
         load_state_dict=lambda state: _load(model, inner, state),

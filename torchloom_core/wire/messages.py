@@ -213,6 +213,13 @@ class Drain(msgspec.Struct, frozen=True, kw_only=True, tag_field="verb", tag="dr
     """Leave the quorum at the next step boundary, then end the training loop."""
 
 
+class Prepare(msgspec.Struct, frozen=True, kw_only=True, tag_field="verb", tag="prepare"):
+    """Stand by with the Manager made: the lighthouse holds the replica group back.
+
+    For a worker that says ``prepare`` among its actuators; afterwards it says ``prepared``.
+    """
+
+
 class Join(msgspec.Struct, frozen=True, kw_only=True, tag_field="verb", tag="join"):
     """Stop standing by and join the quorum."""
 
@@ -245,7 +252,7 @@ class Terminate(msgspec.Struct, frozen=True, kw_only=True, tag_field="verb", tag
     """
 
 
-Deed = SetKnob | Checkpoint | Drain | Join | Pause | Resume | Dump | Cut | Terminate
+Deed = SetKnob | Checkpoint | Drain | Prepare | Join | Pause | Resume | Dump | Cut | Terminate
 
 
 RECONCILE = "reconcile"

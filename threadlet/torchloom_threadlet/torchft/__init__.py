@@ -4,9 +4,9 @@
 
     from torchloom_threadlet.torchft import attach
 
-    loom = attach()                           # before the Manager: a stand-by waits in here
-    manager = Manager(...)
-    loom.manage(manager, optimizer)
+    loom = attach(held=True)                  # before the Manager: a stand-by waits in here
+    manager = Manager(..., replica_id=loom.group)
+    loom.manage(manager, optimizer)           # or in here, once it was told to prepare
     while manager.current_step() < steps:
         ...
         if not loom.step(loss=loss):

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+from torchloom_core.wire.steering import name_of_replica
 from torchloom_threadlet.identity import find_join, identify
 from torchloom_threadlet.torchft.connections import Connections
 from torchloom_threadlet.torchft.waits import hook, stamp_waits
@@ -29,14 +30,19 @@ def attach(
     node: str | None = None,
     rack: str | None = None,
     standby: bool | None = None,
+    held: bool = False,
 ) -> "TorchftLoom":
     """Register this process as a worker; see :func:`torchloom_threadlet.attach`.
 
     Call it when the model is built and before the Manager is: making the Manager is what joins
     the quorum.
+
+    ``held`` promises that the Manager's ``replica_id`` will be ``loom.group``. By this name
+    torchLoom's lighthouse can hold a stand-by back, so that it may be told to go on and wait in
+    :meth:`TorchftLoom.manage` instead.
     """
     identity = identify(group=group, rank=rank, node=node, rack=rack, standby=standby)
-    loom = TorchftLoom(identity, find_join(join), "torchft")
+    loom = TorchftLoom(identity, find_join(join), "torchft", held=held)
     loom.wait_until_admitted()
     loom.wait_to_join()
     return loom
@@ -53,7 +59,13 @@ class TorchftLoom(Loom):
     def manage(self, manager: Any, optimizer: Any = None) -> None:
         """Watch ``manager``, and register the optimizer's learning rate.
 
-        ``optimizer`` may be torchft's wrapper or the one within; none registers no knob.
+        ``optimizer`` may be torchft's wrapper or the one within; none registers no knob. A
+        stand-by that was told to prepare waits in here until it is told to join.
+
+        Raises
+        ------
+        SystemExit
+            With status 0, if the stand-by is dismissed instead.
         """
         if self._manager is None:
             self.on_drain(self._leave_quorum)
@@ -65,6 +77,12 @@ class TorchftLoom(Loom):
         self._worker.lease.longest_s = _longest_pause_s(manager)
         if optimizer is not None:
             self.optimizer(optimizer)
+        if self.state == "standby":
+            name = name_of_replica(_replica_id(manager))
+            if name != self.group:
+                text = "others may wait for stand-by %s: need replica_id %r in its Manager, was %r"
+                _logger.warning(text, self.worker, self.group, name)
+            self.wait_to_join()
 
     def step(self, step: int | None = None, **metrics: Any) -> bool:
         """Say that a step is finished, committed or not; return False once drained.

@@ -16,6 +16,7 @@ from torchloom_core.wire.messages import (
     KnobSpec,
     KnobValue,
     Pause,
+    Prepare,
     Resume,
     SetKnob,
     WorkerState,
@@ -42,10 +43,18 @@ class Connections(Protocol):
 
 
 class Actuators:
-    """The knobs and callbacks that a trainer has registered so far."""
+    """The knobs and callbacks that a trainer has registered so far.
 
-    def __init__(self, *, standby: bool) -> None:
+    Attributes
+    ----------
+    prepared : bool
+        Whether a stand-by has gone on to where its Manager waits.
+    """
+
+    def __init__(self, *, standby: bool, held: bool) -> None:
         self._standby = standby
+        self._held = held
+        self.prepared = False
         self._knobs: dict[str, Knob] = {}
         self._values: dict[str, KnobValue] = {}
         self.checkpoint: list[Callable[[], object]] = []
@@ -74,6 +83,8 @@ class Actuators:
             names.append("cut")
         if self._standby:
             names.append("join")
+            if self._held:
+                names.append("prepared" if self.prepared else "prepare")
         return tuple(names)
 
     def add_knob(self, knob: Knob) -> None:
@@ -120,6 +131,8 @@ class Actuators:
                 return self._knob_refusal(name, value)
             case Checkpoint() if not self.checkpoint:
                 return "the trainer has registered no function to save by loom.on_checkpoint"
+            case Prepare() if state != "standby" or "prepare" not in self.names:
+                return "need a stand-by that waits in attach(held=True)"
             case Join() if state != "standby":
                 return f"need a stand-by, the worker is {state}"
             case Pause() | Resume() if state == "standby":

@@ -45,8 +45,10 @@ class Loom:
         identity: Identity,
         join: tuple[Path, JoinFile] | None = None,
         framework: str = "",
+        *,
+        held: bool = False,
     ) -> None:
-        self._worker = Worker(identity, join, framework)
+        self._worker = Worker(identity, join, framework, held=held)
         self._append = self._worker.samples.waiting.append
         self._serial = 0
         # Reentrant: a signal handler of the user's may step in the midst of a step.
@@ -174,7 +176,7 @@ class Loom:
             raise SystemExit(0)
 
     def wait_to_join(self) -> None:
-        """Wait until a stand-by is told to join; return at once if this is none.
+        """Wait until a stand-by is told to join, or to prepare; return at once if this is none.
 
         Raises
         ------

@@ -33,6 +33,7 @@ from torchloom_core.wire.messages import (
     JoinFile,
     Note,
     Pause,
+    Prepare,
     Resume,
     SetKnob,
     WorkerState,
@@ -72,7 +73,7 @@ class Worker:
     """
 
     def __init__(
-        self, identity: Identity, join: tuple[Path, JoinFile] | None, framework: str
+        self, identity: Identity, join: tuple[Path, JoinFile] | None, framework: str, *, held: bool
     ) -> None:
         self.identity = identity
         self.state: WorkerState = "standby" if identity.standby and join else "joining"
@@ -80,7 +81,7 @@ class Worker:
         self.going = True
         self.attention = True
         self.samples = SampleBuffer()
-        self.actuators = Actuators(standby=identity.standby)
+        self.actuators = Actuators(standby=identity.standby, held=held)
         self.lease = PauseLease()
         self.phases = Phases()
         self.agreed_step: Callable[[], object] | None = None
@@ -177,6 +178,9 @@ class Worker:
             return
         if isinstance(command.do, Dump | Cut):
             self._obey(command)
+        elif isinstance(command.do, Join) and self.actuators.prepared:
+            self._obey(command)  # the training thread may be making its Manager still
+            self._todo.put(None)  # so that it looks again
         else:
             self._todo.put(command)
             self.attention = True
@@ -214,8 +218,12 @@ class Worker:
         self.send(self._progress([]))
 
     def wait_to_join(self) -> None:
-        """Stand by: obey commands in the calling thread until one says to join, or to leave."""
-        while self.state == "standby" and not self._parted:
+        """Stand by: obey commands in the calling thread until one says to join, or to leave.
+
+        Or to prepare, where that has not been said yet: then there is more to do before.
+        """
+        prepared = self.actuators.prepared
+        while self.state == "standby" and self.actuators.prepared == prepared and not self._parted:
             if (command := self._todo.get()) is not None:
                 self._obey(command)
 
@@ -282,6 +290,9 @@ class Worker:
                     save()
             case Drain():
                 self._leave()
+            case Prepare():
+                self.actuators.prepared = True
+                self.send(self.hello())
             case Join():
                 self.enter("joining")
             case Pause():
