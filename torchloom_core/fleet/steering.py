@@ -38,7 +38,8 @@ class Steering:
         self._epoch = 0
         self._number = 0
         self._unheard: dict[int, Steer] = {}
-        self._held: tuple[str, ...] = ()
+        self._held: tuple[str, ...] | None = None
+        self._held_number = 0
         self._last_quorum_id = 0
         self._life: int | None = None
         self._spoke_ns: deque[int] = deque(maxlen=_TIMES)
@@ -68,13 +69,29 @@ class Steering:
         leaving = tuple(sorted(counted.intersection(replicas)))
         return self.tell(Leave(replicas=leaving), reason) if leaving else []
 
-    def hold(self, names: Iterable[str], reason: str) -> list[Output]:
-        """Say who is to be held back from now on, if that is news."""
+    def hold(self, names: Iterable[str]) -> list[Output]:
+        """Say who is to be held back from now on, if that is news.
+
+        It is the first time under each epoch: whom an earlier one held back is not known.
+        """
         held = tuple(sorted(names))
-        if self.view is None or held == self._held:
-            return []
-        self._held = held
-        return self.tell(HoldBack(names=held), reason)
+        told = [] if held == self._held else self._tell_held(held)
+        if told:
+            self._held = held
+        return told
+
+    def _tell_held(self, held: tuple[str, ...]) -> list[Output]:
+        told = self.tell(HoldBack(names=held), "they stand by" if held else "nobody stands by")
+        self._held_number = self._number
+        return told
+
+    @property
+    def held(self) -> frozenset[str]:
+        """Who is held back for certain: the lighthouse has heard it, and forms quorums."""
+        view = self.view
+        if view is None or not view.members or view.epoch != self._epoch:
+            return frozenset()
+        return frozenset(self._held or ()) if view.number >= self._held_number else frozenset()
 
     def hear(self, view: LighthouseView, training: Iterable[str], now_ns: int) -> list[Output]:
         """Take what the lighthouse sees; return what is still to be said to it.
@@ -111,8 +128,8 @@ class Steering:
             again += self.tell(expect, "its state is lost, and these train")
         if self._order and Order not in said:
             again += self.tell(Order(names=self._order), "the config says so")
-        if self._held and HoldBack not in said:
-            again += self.tell(HoldBack(names=self._held), "they stand by")
+        if self._held is not None and HoldBack not in said:
+            again += self._tell_held(self._held)
         return again
 
 

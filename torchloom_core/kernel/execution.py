@@ -10,13 +10,14 @@ from collections.abc import Iterable, Set
 import msgspec
 
 from torchloom_core.clock import SECOND_NS
+from torchloom_core.config.schema import Config
 from torchloom_core.kept import KeptTable
 from torchloom_core.kernel.actions.kinds import kind_of
 from torchloom_core.kernel.actions.pause import PAUSING
 from torchloom_core.kernel.actions.run import Run
 from torchloom_core.wire.actions import Action
-from torchloom_core.wire.events import Outcome, Output, Verdict
-from torchloom_core.wire.messages import RECONCILE, Command, Drain, Hello
+from torchloom_core.wire.events import Issue, Outcome, Output, Verdict
+from torchloom_core.wire.messages import RECONCILE, Command, Drain, Hello, Join, Prepare
 from torchloom_core.wire.plans import Plan, missed_text
 
 _NAMED = 20
@@ -32,17 +33,23 @@ class Stopped(msgspec.Struct, frozen=True, kw_only=True):
 class Execution:
     """Starts, advances and ends the plans of a run."""
 
-    def __init__(self, run: Run, deadline_s: float) -> None:
+    def __init__(self, run: Run, config: Config) -> None:
         self._run = run
+        self._dry_run = config.arbiter.dry_run
         self._plans = run.plans
         self._commands = run.commands
-        self._patience_ns = round(2 * deadline_s * SECOND_NS)
+        self._patience_ns = round(2 * config.weaver.command_deadline_s * SECOND_NS)
         self.switch: KeptTable[Stopped] = KeptTable("actions")
 
     @property
     def stopped(self) -> bool:
         """Whether the kill switch is on."""
         return "stopped" in self.switch
+
+    @property
+    def is_mute(self) -> bool:
+        """Whether nothing is told to workers that no plan asks for."""
+        return self._dry_run or self.stopped
 
     def stop(self) -> None:
         """Throw the kill switch."""
@@ -120,6 +127,7 @@ class Execution:
 
     def settled(self, command: Command, status: str, detail: str = "") -> None:
         """Take note that a command has ended, and for the outcome why."""
+        self._run.held_standbys.settled(command, status)
         pending = self._plans.open_of(command.cause)
         if command.id not in pending:
             return
@@ -175,15 +183,8 @@ class Execution:
         return self._issue_stage(plan)
 
     def _issue_stage(self, plan: Plan) -> list[Output]:
-        outputs: list[Output] = []
-        issued: list[str] = []
-        stage = plan.stages[0]
-        for worker, incarnation in stage.lives:
-            command_id, given_out = self._commands.issue(
-                worker, incarnation, stage.deed, plan.verdict, self._run.now_ns
-            )
-            issued.append(command_id)
-            outputs += given_out
+        outputs = self._run.tell(plan.stages[0], plan.verdict)
+        issued = [output.command.id for output in outputs if isinstance(output, Issue)]
         self._plans.opened(plan.verdict, issued)
         self._plans.table[plan.verdict] = msgspec.structs.replace(
             plan,
@@ -191,7 +192,7 @@ class Execution:
             commands=tuple(issued),
             applied=plan.applied + len(plan.commands),
         )
-        return outputs
+        return outputs + (self._hold_standbys() if isinstance(plan.stages[0].deed, Join) else [])
 
     def _end(self, plan: Plan, trouble: str) -> list[Output]:
         run, kind = self._run, kind_of(plan.action)
@@ -214,13 +215,11 @@ class Execution:
 
     def _send_back(self, plan: Plan) -> list[Output]:
         """Send home the part of a stand-by group that joined without the rest."""
-        fleet, outputs = self._run.fleet, list[Output]()
+        run, fleet = self._run, self._run.fleet
         rows = [fleet.row_of[worker] for worker in plan.await_training if worker in fleet.row_of]
         joined = [row for row in rows if fleet.state[row] in ("joining", "training")]
-        for row in joined if len(joined) < len(plan.await_training) else ():
-            life = fleet.hello[row].worker, fleet.hello[row].incarnation
-            outputs += self._commands.issue(*life, Drain(), plan.verdict, self._run.now_ns)[1]
-        return outputs
+        is_whole = len(joined) == len(plan.await_training)
+        return [] if is_whole else run.tell(run.stage(joined, Drain()), plan.verdict)
 
     def _call_off(self, target: str, why: str) -> list[Output]:
         """End the plan that works on the target, if one does."""
@@ -259,10 +258,19 @@ class Execution:
             on_the_way = self._commands.knobs_on_the_way(worker)
             for deed in self._run.desired.missing(hello, fleet.knobs[row], fleet.knob_specs):
                 if deed.knob not in on_the_way:
-                    outputs += self._commands.issue(
-                        worker, hello.incarnation, deed, RECONCILE, self._run.now_ns
-                    )[1]
+                    outputs += self._run.tell(self._run.stage([row], deed), RECONCILE)
         return outputs
+
+    def prepare_standbys(self) -> list[Output]:
+        """Have stand-bys held back, and tell those to prepare of whom the lighthouse knows."""
+        run, outputs = self._run, self._hold_standbys()
+        if self.is_mute:
+            return outputs
+        ready = run.held_standbys.to_prepare(run.commands.being_told(Join, Drain, Prepare))
+        return outputs + run.tell(run.stage(ready, Prepare()), "stand-by")
+
+    def _hold_standbys(self) -> list[Output]:
+        return self._run.held_standbys.hold(self._commands.being_told(Join))
 
     def restore(self, plans: Iterable[Plan], commands: Iterable[Command], stopped: bool) -> None:
         """Take over the plans that an earlier Weaver left, and the kill switch.

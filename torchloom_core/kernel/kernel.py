@@ -105,12 +105,12 @@ class Kernel:
         order = config.lighthouse.order if config.lighthouse else ()
         steering = Steering(config.run.name, order)
         self.run = Run(self.fleet, self.commands, settings.stale_after_s, steering)
-        self.execution = Execution(self.run, settings.command_deadline_s)
+        self.execution = Execution(self.run, config)
         self.arbiter = Arbiter(config.arbiter)
         self.host = PolicyHost(plugins.policies, guard)
         self.forecasts = Forecasts(plugins.predictors)
         self.answers = Answers()
-        self._run_end = RunEnd(self.run, self.execution, config)
+        self._run_end = RunEnd(self.run, self.execution)
         # In the order in which they are stored: a plan before its commands.
         self._kept = (
             self.execution.switch,
@@ -175,7 +175,7 @@ class Kernel:
             outputs += self._settle(command_id, "nothing was heard of it until its deadline")
         outputs += self.run.pauses.check(self.run.now_ns)
         outputs += self._note_failures(self.execution.advance_all())
-        outputs += self._run_end.close(self.run.now_ns)
+        outputs += self._run_end.close()
         view = self.fleet.view(self.run.now_ns, self.forecasts.newest, self.run.steering.view)
         wanted, failures = self.host.propose(view, self.seq)
         outputs += failures
@@ -186,6 +186,7 @@ class Kernel:
             candidates.append(Candidate(proposed, active.mode, self.run.now_ns))
         outputs += self.arbiter.expired(self.run.now_ns)
         outputs += self._decide(candidates)
+        outputs += self.execution.prepare_standbys()
         outputs += self.forecasts.ask(self.run.now_ns, lambda: self._number("f"))
         return outputs
 

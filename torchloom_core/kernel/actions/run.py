@@ -4,12 +4,14 @@ from collections.abc import Iterable
 
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.fleet.desired_knobs import DesiredKnobs
+from torchloom_core.fleet.held_standbys import HeldStandbys
 from torchloom_core.fleet.state import FleetState
 from torchloom_core.fleet.steering import Steering
 from torchloom_core.kernel.dispatch.commands import Commands
 from torchloom_core.kernel.dispatch.pause_hold import PauseHold
 from torchloom_core.kernel.dispatch.under_way import UnderWay
 from torchloom_core.suggest import nearest
+from torchloom_core.wire.events import Output
 from torchloom_core.wire.messages import Deed, Join
 from torchloom_core.wire.plans import Stage
 
@@ -40,6 +42,7 @@ class Run:
         self.pauses = PauseHold(fleet, stale_after_s)
         self.desired = DesiredKnobs()
         self.steering = steering
+        self.held_standbys = HeldStandbys(fleet, steering)
         self.stale_ns = round(stale_after_s * SECOND_NS)
         self.now_ns = 0
 
@@ -78,7 +81,7 @@ class Run:
         called = {worker for stage in joins for worker, _ in stage.lives}
         return called.union(*(plan.await_training for plan in plans))
 
-    # --- what a stage is made of ---
+    # --- what workers are told ---
 
     def stage(self, rows: Iterable[int], deed: Deed) -> Stage:
         """Return the stage that tells the workers of these rows to do the deed."""
@@ -86,6 +89,13 @@ class Run:
         return Stage(
             deed=deed, lives=tuple((hello[row].worker, hello[row].incarnation) for row in rows)
         )
+
+    def tell(self, stage: Stage, cause: str) -> list[Output]:
+        """Issue the stage's commands."""
+        outputs: list[Output] = []
+        for worker, incarnation in stage.lives:
+            outputs += self.commands.issue(worker, incarnation, stage.deed, cause, self.now_ns)
+        return outputs
 
     # --- obstacles that several kinds meet ---
 

@@ -29,8 +29,8 @@ class Commands:
 
     def issue(
         self, worker: str, incarnation: int, deed: Deed, cause: str, now_ns: int
-    ) -> tuple[str, list[Output]]:
-        """Enter a new command; return its id and what to give out."""
+    ) -> list[Output]:
+        """Enter a new command; return what to give out."""
         self._issued += 1
         command = Command(
             id=f"c{self.epoch}.{self._issued}",
@@ -44,7 +44,7 @@ class Commands:
             cause=cause,
         )
         self._enter(Flight(command=command, status="issued"))
-        return command.id, [_life(command, "issued"), Issue(command=command)]
+        return [_life(command, "issued"), Issue(command=command)]
 
     def recover(self, epoch: int, flights: Iterable[Flight], now_ns: int) -> list[Output]:
         """Take over what an earlier epoch left in flight and send it again under this one.
@@ -147,10 +147,10 @@ class Commands:
             if isinstance(flight.command.do, SetKnob) and flight.status != RECALLED
         ]
 
-    def being_told(self, deed: type[Deed]) -> set[str]:
-        """Return the workers that are told the deed, or may have been before it was taken back."""
+    def being_told(self, *deeds: type[Deed]) -> set[str]:
+        """Return the workers that are told one, or may have been before it was taken back."""
         commands = (flight.command for flight in self.flights.values())
-        return {command.worker for command in commands if isinstance(command.do, deed)}
+        return {command.worker for command in commands if isinstance(command.do, deeds)}
 
     def of_other_lives(self, worker: str, incarnation: int | None) -> list[str]:
         """Return the worker's commands that were meant for another life than this one."""
