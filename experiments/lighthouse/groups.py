@@ -21,6 +21,9 @@ from torchloom_core.cli.demo.steplog import StepLog
 HERE = Path(__file__).parent
 READY_S = 90.0
 JOIN_TIMEOUT_MS = 20_000
+HEARTBEAT_S = 0.1
+"""How often sidecars report where a Weaver steers."""
+
 _POLL_S = 0.02
 
 
@@ -30,12 +33,12 @@ class NotReadyError(Exception):
 
 @dataclass(frozen=True)
 class Arm:
-    """Whose lighthouse, how long a group may be silent, and whether torchLoom is in the trainer."""
+    """Whose lighthouse, how long a group may be silent, and whether a Weaver steers."""
 
     name: str
     active: bool
     heartbeat_timeout_ms: int = 5000
-    threadlet: bool = False
+    steered: bool = False
 
 
 class Lighthouse:
@@ -151,8 +154,14 @@ class Run:
         self._folder = folder
         self._lives = 0
         self._environment = {}
-        if arm.threadlet:
+        if arm.steered:
             self._environment["TORCHLOOM_JOIN"] = str(folder / "state" / "join.json")
+            self._environment["TORCHLOOM_HEARTBEAT_S"] = str(HEARTBEAT_S)
+
+    def drain(self, group: str) -> None:
+        """Have the Weaver drain a group."""
+        words = ["-m", "torchloom_core.cli", "drain", group]
+        subprocess.run([sys.executable, *words], cwd=self._folder, check=True, capture_output=True)
 
     def add(self, group: str) -> Trainer:
         """Start a group, or its next life."""
@@ -201,9 +210,10 @@ def started(folder: Path, arm: Arm, groups: int) -> Iterator[Run]:
     run = Run(folder, arm, lighthouse)
     weaver = None
     try:
-        lighthouse.start()
-        if arm.threadlet:
-            weaver = _start_weaver(folder)
+        if arm.steered:
+            weaver = _start_weaver(folder, lighthouse.port)
+        else:
+            lighthouse.start()
         for number in range(groups):
             run.add(f"g{number}")
         run.all_train()
@@ -224,8 +234,9 @@ def until(what: Callable[[], bool], name: str, wait_s: float = READY_S) -> None:
         time.sleep(_POLL_S)
 
 
-def _start_weaver(folder: Path) -> "subprocess.Popen[bytes]":
-    (folder / "torchloom.toml").write_text("[weaver]\nstate_dir = 'state'\n")
+def _start_weaver(folder: Path, port: int) -> "subprocess.Popen[bytes]":
+    text = (HERE / "torchloom.toml").read_text()
+    (folder / "torchloom.toml").write_text(text.replace("port = 29510", f"port = {port}"))
     process = _spawn(folder, "weaver", [sys.executable, "-m", "torchloom_core.cli", "weaver"], {})
     until(lambda: "is ready" in (folder / "weaver.out").read_text(), "Weaver")
     return process

@@ -11,10 +11,15 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from experiments.lighthouse.stalls import DETECTED_S, FREEZE, LEAVE
+
 Results = dict[str, Any]
 
 LONGEST_LEAVE_S = 0.25
 LONGEST_KILL_S = 0.35
+FREED_S = 0.3
+"""From the detection of a hang until the others train again."""
+
 LONGEST_TAKEOVER_S = 2.0
 MOST_CPU = 0.25
 MOST_MB = 150
@@ -111,11 +116,14 @@ def broken(results: Results) -> list[str]:
         stalls, failed = [s["stall_s"] for s in of], max(s["failed"] for s in of)
         if not arm.startswith(_OURS):
             continue
-        leave = strike == "leave"
-        longest = max(stalls) if leave else statistics.median(stalls)
-        if longest > (LONGEST_LEAVE_S if leave else LONGEST_KILL_S):
+        longest, limit_s = statistics.median(stalls), LONGEST_KILL_S
+        if strike == LEAVE:
+            longest, limit_s = max(stalls), LONGEST_LEAVE_S
+        elif strike == FREEZE:
+            longest, limit_s = max(stalls), DETECTED_S + FREED_S
+        if longest > limit_s:
             found.append(f"{arm}, {strike}: a stall of {longest:.2f} s")
-        if failed > (0 if leave else 1):
+        if failed > (0 if strike == LEAVE else 1):
             found.append(f"{arm}, {strike}: {failed} failed steps")
     for result in results.get("restarts", ()):
         if result["arm"].startswith(_OURS):

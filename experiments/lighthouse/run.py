@@ -44,10 +44,9 @@ class Trials:
     def stalls(self) -> list[dict[str, Any]]:
         """Strike a group of three again and again, by each lighthouse in turn."""
         found: list[stalls.Stall] = []
-        arms = [arm for arm in stalls.ARMS if self._options.threadlet or not arm.threadlet]
-        tell, step = self._bar("stalls", self._options.runs * len(arms))
+        tell, step = self._bar("stalls", self._options.runs * len(stalls.ARMS))
         for number in range(self._options.runs):
-            for arm in arms:
+            for arm in stalls.ARMS:
                 found += stalls.play(
                     self._folder(f"stalls/{number}-{arm.name}"), arm, self._rng, tell
                 )
@@ -144,7 +143,6 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=10, help="quorum rounds of each size")
     parser.add_argument("--histories", type=int, default=5000)
     parser.add_argument("--messages", type=int, default=100_000)
-    parser.add_argument("--threadlet", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path("build/lighthouse"), help="logs")
     parser.add_argument("--results", type=Path, default=HERE, help="results.json and plots")

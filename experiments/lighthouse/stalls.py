@@ -1,18 +1,22 @@
-"""How long the others stand still when a group leaves, dies, or dies in an allreduce."""
+"""How long the others stand still when a group freezes, leaves, dies, or dies in an allreduce."""
 
 import random
 import signal
 import statistics
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
-from experiments.lighthouse.groups import Arm, Run, Trainer, started
+from experiments.lighthouse.groups import Arm, Run, Trainer, started, until
 
 GROUPS = 3
+FREEZE = "SIGSTOP"
+LEAVE = "leave"
 STRIKES = {
-    "leave": signal.SIGUSR1,
+    FREEZE: signal.SIGSTOP,
+    LEAVE: signal.SIGUSR1,
     "kill -9": signal.SIGKILL,
     "kill -9 in an allreduce": signal.SIGUSR2,
 }
@@ -22,8 +26,11 @@ ARMS = (
     THEIRS,
     Arm("torchft, 1000 ms", active=False, heartbeat_timeout_ms=1000),
     OURS,
-    Arm("torchLoom, 5000 ms, Threadlet", active=True, threadlet=True),
+    Arm("torchLoom, 5000 ms, Weaver", active=True, steered=True),
 )
+DETECTED_S = 0.5 + 3 * 0.1 + 0.1
+"""What ``torchloom.toml`` asks of a hang: the time without a step, two ticks in a row and one more
+for the evidence, and a heartbeat."""
 _USUAL_STEPS = 40
 _STEPS_AFTER = 12
 _A_HOLD_S = 2.2
@@ -42,12 +49,15 @@ class Stall:
         The longest time between two steps of a survivor, less the usual time.
     failed : int
         Steps that a survivor could not commit, of the one that had most.
+    back_s : float
+        How long a group that was frozen took to train with the others again, once it was let go.
     """
 
     arm: str
     strike: str
     stall_s: float
     failed: int
+    back_s: float = 0.0
 
 
 def play(folder: Path, arm: Arm, rng: random.Random, tell: Callable[[str], None]) -> list[Stall]:
@@ -59,10 +69,36 @@ def play(folder: Path, arm: Arm, rng: random.Random, tell: Callable[[str], None]
             tell(f"{arm.name}: {strike}")
             _let_pass(run, rng.uniform(0, _A_HOLD_S))
             victim = run.trainers[f"g{rng.randrange(GROUPS)}"]
+            if strike == FREEZE:
+                found += [_frozen(run, arm, victim)] if arm in (THEIRS, ARMS[-1]) else []
+                continue
             found.append(_struck(run, arm, strike, victim, number))
             run.add(victim.group)
             run.all_train()
     return found
+
+
+def _frozen(run: Run, arm: Arm, victim: Trainer) -> Stall:
+    """Stop a group, wait until the others train without it, and let it go on."""
+    survivors = [trainer for trainer in run.alive if trainer is not victim]
+    at_s = victim.strike(signal.SIGSTOP)
+
+    def go_on() -> bool:
+        return all(
+            sum(
+                r["committed"] and r["participants"] == len(survivors)
+                for r in t.rows[-50:]
+                if r["t"] > at_s
+            )
+            >= _STEPS_AFTER
+            for t in survivors
+        )
+
+    until(go_on, "others that train without the frozen group", _RECOVERY_S)
+    stall = _stall(arm, FREEZE, survivors, at_s)
+    let_go_s = victim.strike(signal.SIGCONT)
+    run.all_train(let_go_s)
+    return replace(stall, back_s=time.time() - let_go_s)
 
 
 def _let_pass(run: Run, seconds: float) -> None:
@@ -75,9 +111,17 @@ def _let_pass(run: Run, seconds: float) -> None:
 
 def _struck(run: Run, arm: Arm, strike: str, victim: Trainer, number: signal.Signals) -> Stall:
     survivors = [trainer for trainer in run.alive if trainer is not victim]
-    at_s = victim.strike(number)
+    at_s = time.time()
+    if strike == LEAVE and arm.steered:
+        run.drain(victim.group)
+    else:
+        victim.strike(number)
     victim.process.wait()
     run.all_train(at_s, _STEPS_AFTER, _RECOVERY_S)
+    return _stall(arm, strike, survivors, at_s)
+
+
+def _stall(arm: Arm, strike: str, survivors: list[Trainer], at_s: float) -> Stall:
     return Stall(
         arm=arm.name,
         strike=strike,

@@ -87,7 +87,7 @@ def hello(worker: str, **changes: Any) -> Hello:
         "node": f"node-{group}",
         "knobs": (LR,),
         "values": {"lr": 0.1},
-        "actuators": ("drain", "join", "checkpoint"),
+        "actuators": ("drain", "join", "checkpoint", "cut", "terminate"),
     }
     return Hello(**{**fields, **changes})
 

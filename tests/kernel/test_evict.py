@@ -103,6 +103,14 @@ def test_what_cannot_be_done_is_refused(run, group, then, reason):
     assert verdict.reason.startswith(reason)
 
 
+def test_a_threadlet_that_knows_no_cut_holds_nobody_up(run):
+    run.feed(hello("a-0", actuators=("drain",)))
+    run.feed(hello("b-0", actuators=("drain",)))
+    told = finish(run, run.ask(EvictGroup(group="b")))
+    assert issued(told) == [("c-0", Cut(quorum_id=QUORUM))]
+    assert only(Outcome, told).result == "done"
+
+
 def test_the_only_group_that_trains_holds_nobody_up():
     run = Run(make_kernel())
     run.feed(hello("a-0"))

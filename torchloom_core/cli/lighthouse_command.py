@@ -10,6 +10,9 @@ from typing import Annotated
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
+from torchloom_core.errors import LighthouseError
+from torchloom_core.wire.subjects import NAME_RULE, is_name
+
 _Count = Annotated[int, Parameter(validator=Number(gte=0))]
 _Ms = Annotated[int, Parameter(validator=Number(gt=0, lte=86_400_000))]
 
@@ -73,6 +76,8 @@ def lighthouse(
         NATS credentials of a lighthouse.
     """
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # read once; what matters we say ourselves
+    if not is_name(run):
+        raise LighthouseError(f"--run: need {NAME_RULE}, was {run!r}")
     from torchloom_core.lighthouse.membership import Rules
     from torchloom_core.lighthouse.server import Settings, serve
 

@@ -55,6 +55,7 @@ class LighthouseProcess:
         self._run = run
         self._settings = settings
         self._record: _Record | None = None
+        self._is_over = False
         self._start: Callable[[], Awaitable[None]] | None = None
 
     @property
@@ -107,17 +108,20 @@ class LighthouseProcess:
         wait_for = [f"--expect={name}" for name in sorted(expected()) if _PLAIN.fullmatch(name)]
         log = self._folder / "lighthouse.log"
         pid = start_detached([*command, *wait_for], log)
-        await self._until_it_listens(pid, port, log)
         self._record = _Record(pid=pid, port=port, command=tuple(command))
+        # Before it is ready: a Weaver that is killed meanwhile leaves it to the next.
         write_private(self._record_path, msgspec.json.encode(self._record).decode())
+        await self._until_it_listens(pid, port, log)
 
     async def supervise(self) -> None:
-        """Start it again, where it was, whenever it ends. Runs until cancelled."""
-        while True:
+        """Start it again, where it was, whenever it ends, until it is to be stopped."""
+        while not self._is_over:
             await asyncio.sleep(_WATCH_S)
             record = self._record
             if not record or not self._start or is_running(record.pid, str(self._state)):
                 continue
+            if self._is_over:
+                return
             try:
                 await self._start()
             except (LighthouseError, StateError, OSError, RuntimeError, ValueError) as error:
@@ -128,14 +132,15 @@ class LighthouseProcess:
 
     async def stop_unless_needed(self) -> None:
         """End it, unless it says by going on that replica groups count on it."""
-        if self._record is None:
-            return
-        pid = self._record.pid
-        if is_running(pid, str(self._state)):  # and has not left its pid to another
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGUSR1)
+        self._is_over = True
+        asked = 0
         deadline = time.monotonic() + _STOP_S
-        while is_running(pid, str(self._state)):
+        while self._record and is_running(self._record.pid, str(self._state)):
+            pid = self._record.pid
+            if pid != asked:
+                asked = pid
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGUSR1)
             if time.monotonic() > deadline:
                 text = "the lighthouse goes on, for groups that train: kill %d ends it"
                 _log.warning(text, pid)

@@ -32,13 +32,12 @@ class EvictKind(ActionKind[EvictGroup]):
 
     def obstacle(self, action: EvictGroup, run: Run) -> str:
         """Refuse whom nobody waits for, and to replace it by nobody."""
-        if problem := run.not_training(action.group):
-            return problem
         if run.training_groups() == {action.group}:
             return f"no other group trains: nobody waits for {action.group}"
-        if action.then == "replace" and not standby_for(action.group, run):
-            return f"no stand-by fits {action.group}"
-        return ""
+        fits = action.then != "replace" or standby_for(action.group, run)
+        return run.not_training(action.group) or (
+            "" if fits else f"no stand-by fits {action.group}"
+        )
 
     def stages(self, action: EvictGroup, run: Run) -> Stages:
         """Return the cut of the others, then who comes, then the end of the group."""
@@ -47,7 +46,7 @@ class EvictKind(ActionKind[EvictGroup]):
         if action.then == "replace":
             stages.append(run.stage(standby_for(action.group, run), Join()))
         if action.then != "wait":
-            stages.append(run.stage(hung, Terminate()))
+            stages.append(run.stage(run.able(hung, "terminate"), Terminate()))
         return Stages(tuple(stage for stage in stages if stage.lives))
 
     def begin(self, plan: Plan, run: Run) -> list[Output]:
@@ -72,7 +71,7 @@ def _cut(hung: Iterable[int], run: Run) -> Stage:
     away = {run.fleet.hello[row].group for row in hung}
     others = [
         row
-        for row in run.rows_in("training")
+        for row in run.able(run.rows_in("training"), "cut")
         if run.fleet.hello[row].group not in away
         and any(one.quorum_id == quorum_id for one in run.fleet.quorums.of([row]))
     ]

@@ -52,6 +52,10 @@ class Run:
         """Return the rows of the workers in one of the states."""
         return [row for row, state in enumerate(self.fleet.state) if state in states]
 
+    def able(self, rows: Iterable[int], verb: str) -> list[int]:
+        """Return the rows of those who obey the verb; an older Threadlet knows fewer."""
+        return [row for row in rows if verb in self.fleet.hello[row].actuators]
+
     def members(self, group: str) -> list[int]:
         """Return the rows of a group that trains."""
         return self.fleet.groups("training", "paused").get(group, [])
