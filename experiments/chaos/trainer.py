@@ -9,7 +9,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from torchloom_threadlet import demo_trainer, torchft
+from torchloom_threadlet import demo_trainer
+from torchloom_threadlet.torchft import adapter
 
 HELD_S = 0.25
 LARGEST_TALLY = 1_000_000
@@ -21,17 +22,18 @@ def note(event: str, **fields: object) -> None:
         journal.write(json.dumps({"t": time.time(), "event": event, **fields}) + "\n")
 
 
-class WatchedLoom(torchft.TorchftLoom):
+class WatchedLoom(adapter.TorchftLoom):
     """Journals each deed at the moment it is done in the training thread."""
 
     def wait_to_join(self) -> None:
-        """Stand by, and write down how that ended."""
+        """Stand by, and write down how that ended: not yet, where it goes on to its Manager."""
         try:
             super().wait_to_join()
         except SystemExit:
             note("drain")
             raise
-        note("join")
+        if self.state != "standby":
+            note("join")
 
     def manage(self, manager: Any, optimizer: Any = None) -> None:
         """Register a knob, a checkpoint and a farewell that are journaled."""
@@ -56,7 +58,7 @@ class WatchedLoom(torchft.TorchftLoom):
         return going
 
 
-torchft.TorchftLoom = WatchedLoom  # type: ignore[misc]
+adapter.TorchftLoom = WatchedLoom  # type: ignore[misc]
 
 if __name__ == "__main__":
     demo_trainer.main()

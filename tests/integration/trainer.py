@@ -5,13 +5,20 @@ import os
 import time
 from pathlib import Path
 
-from torchloom_threadlet import demo_trainer, torchft
+from torchloom_threadlet import demo_trainer
+from torchloom_threadlet.torchft import adapter
 
 HOLD_POLL_S = 0.02
 
 
-class WatchedLoom(torchft.TorchftLoom):
-    """Journals each time that a command takes effect in the training thread."""
+class WatchedLoom(adapter.TorchftLoom):
+    """Journals each time that a command takes effect in the training thread.
+
+    With ``TEST_UNHELD`` set it makes no promise of its Manager's name.
+    """
+
+    def __init__(self, *arguments, held):
+        super().__init__(*arguments, held=held and "TEST_UNHELD" not in os.environ)
 
     def wait_to_join(self):
         super().wait_to_join()
@@ -35,7 +42,7 @@ class WatchedLoom(torchft.TorchftLoom):
         self.on_checkpoint(lambda: write(event="checkpoint", step=manager.current_step()))
 
 
-torchft.TorchftLoom = WatchedLoom
+adapter.TorchftLoom = WatchedLoom
 
 if __name__ == "__main__":
     demo_trainer.main()
