@@ -1,76 +1,14 @@
 """Moves of replica groups under torchLoom's own lighthouse, also where somebody dies meanwhile."""
 
-import json
 import os
 import signal
 
-import psutil
 import pytest
 
 from tests.deadlines import DEADLINE_S
+from tests.integration.moves import CONFIG, Moves
 
 pytestmark = pytest.mark.integration
-
-CONFIG = """
-[weaver]
-tick_s = 0.2
-state_dir = "state"
-
-[lighthouse]
-port = 0
-status_port = 0
-join_timeout_s = 20.0
-
-[arbiter]
-max_in_motion_share = 1.0
-cooldown_s = 0.0
-[arbiter.breaker]
-max_moved_share = 1.0
-"""
-
-
-class Moves:
-    """A run with a lighthouse of its own, whose groups come and go."""
-
-    def __init__(self, run, until):
-        self.run = run
-        self.until = until
-
-    @property
-    def lighthouse(self):
-        return json.loads((self.run.state / "lighthouse" / "lighthouse.json").read_text())
-
-    def start(self, *groups, standby=False, **environment):
-        url = f"http://127.0.0.1:{self.lighthouse['port']}"
-        role = {"TORCHLOOM_ROLE": "standby"} if standby else {}
-        return [self.run.start_torchft(group, url, **role, **environment) for group in groups]
-
-    def in_state(self, state, *groups):
-        workers = {f"{group}-0" for group in groups}
-
-        def are():
-            rows = self.run.ask("status")["workers"]
-            return workers <= {row["worker"] for row in rows if row["state"] == state}
-
-        self.until(are)
-
-    def migrate(self, group):
-        self.ask(kind="migrate", group=group)
-
-    def ask(self, **action):
-        reply = self.run.ask("propose", {"action": action})
-        assert reply["ok"], reply
-
-    def outcomes(self, group):
-        return [
-            body
-            for _, body in self.run.records("outcome")
-            if body["action"] == {"kind": "migrate", "group": group}
-        ]
-
-    def is_done(self, group):
-        (outcome,) = self.until(lambda: self.outcomes(group))
-        assert outcome["result"] == "done", outcome
 
 
 @pytest.fixture(scope="module")
@@ -83,10 +21,7 @@ def moves(start_run, until):
     run.training("g0", "g1")
     moves.in_state("standby", "g2", "g3")
     yield moves
-    pid = moves.lighthouse["pid"]
-    run.close()
-    if psutil.pid_exists(pid):
-        os.kill(pid, signal.SIGKILL)
+    moves.close()
 
 
 def test_a_migration_goes_on_though_the_lighthouse_is_killed_while_the_stand_by_joins(moves):
