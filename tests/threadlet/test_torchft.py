@@ -258,3 +258,22 @@ def test_a_metric_of_the_trainer_s_goes_before_the_adapter_s_of_that_name(tmp_pa
     assert loom.step(wait_s=7.0, participants=9)
     ((_, row),) = loom._worker.samples.take(0)
     assert (row["wait_s"], row["participants"], row["quorum_id"]) == (7.0, 9.0, -1.0)
+
+
+@pytest.mark.parametrize(("replica_id", "warnings"), [("g0:8c1f", 0), ("train_ddp_0:8c1f", 1)])
+def test_a_stand_by_s_manager_that_does_not_bear_its_name_is_warned_of(
+    tmp_path, monkeypatch, caplog, replica_id, warnings
+):
+    class Manager:
+        _replica_id = replica_id
+
+    monkeypatch.chdir(tmp_path)
+    loom = attach(held=True)
+    loom._worker.state = "standby"
+    loom._worker.part()  # nobody will tell it to join
+    loom.manage(Manager())
+    told = [record.getMessage() for record in caplog.records if "replica_id" in record.msg]
+    line = (
+        "others may wait for stand-by g0-0: need replica_id 'g0' in its Manager, was 'train_ddp_0'"
+    )
+    assert told == [line] * warnings
