@@ -91,7 +91,7 @@ def test_the_quorum_of_another_life_says_nothing_of_this_one(run):
     [
         ("x", "restart", "no group is called 'x'"),
         ("s", "restart", "group s is not training"),
-        ("b", "replace", "no stand-by fits b"),
+        ("b", "replace", "nobody fits b"),
     ],
 )
 def test_what_cannot_be_done_is_refused(run, group, then, reason):

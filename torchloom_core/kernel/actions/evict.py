@@ -35,9 +35,7 @@ class EvictKind(ActionKind[EvictGroup]):
         if run.training_groups() == {action.group}:
             return f"no other group trains: nobody waits for {action.group}"
         fits = action.then != "replace" or standby_for(action.group, run)
-        return run.not_training(action.group) or (
-            "" if fits else f"no stand-by fits {action.group}"
-        )
+        return run.not_training(action.group) or ("" if fits else f"nobody fits {action.group}")
 
     def stages(self, action: EvictGroup, run: Run) -> Stages:
         """Return the cut of the others, then who comes, then the end of the group."""
