@@ -2,7 +2,7 @@
 
 import msgspec
 
-from tests.kernel.runs import Run, hello, make_kernel, three_groups
+from tests.kernel.runs import Run, hello, lighthouse_view, make_kernel, three_groups
 from torchloom_core.config.schema import Config
 from torchloom_core.kernel.plugins.host import ActivePlugins
 from torchloom_core.weaver.status import describe, describe_knobs
@@ -134,3 +134,10 @@ def test_a_hazard_is_shown_though_no_policy_reads_the_forecast():
     run.feed(said)
     (row,) = status(run).workers
     assert row.hazards == {"oracle": 0.5}
+
+
+def test_what_the_lighthouse_sees_is_told_in_a_line():
+    run = three_groups(make_kernel())
+    assert status(run).lighthouse == ""
+    run.feed(lighthouse_view(silent=("b:uuid",)))
+    assert status(run).lighthouse == "quorum 7 of 3, silent: b:uuid"

@@ -14,6 +14,8 @@ from torchloom_core.wire.operator import Status, WorkerStatus
 
 _METRICS = 4
 _LIKELY = 0.5
+_WHOLE = 1e15
+"""Up to here a whole number is a count or an id, of which no digit is left out."""
 
 _STATE_STYLE = {
     "training": "green",
@@ -51,6 +53,8 @@ def render(status: Status, metrics: Sequence[str] = (), trouble: str = "") -> Re
         parts.append(_flights(status))
     if status.plugins:
         parts.append(_plugins(status))
+    if status.lighthouse:
+        parts.append(Text(f"lighthouse: {status.lighthouse}"))
     if status.trajectory:
         parts.append(Text(f"trajectory: {status.trajectory}", style="dim"))
     return Group(*parts)
@@ -128,7 +132,9 @@ def _hazard(worker: WorkerStatus) -> Text:
 
 
 def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4g}"
+    if value is None:
+        return "-"
+    return f"{value:.0f}" if value.is_integer() and abs(value) < _WHOLE else f"{value:.4g}"
 
 
 def _waiting(status: Status) -> Table:

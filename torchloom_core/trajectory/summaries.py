@@ -129,6 +129,12 @@ def _lighthouse(body: Mapping[str, Any]) -> str:
     return ", ".join([f"quorum {body['quorum_id']} of {count}", *told])
 
 
+def _steer(body: Mapping[str, Any]) -> str:
+    act = body["do"]
+    whom = listed(act.get("replicas") or act.get("names") or ["nobody"])
+    return f"{act['act']} {whom}: {body['reason']}"
+
+
 _TEXTS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "hello": _hello,
     "exit": _exit,
@@ -153,7 +159,7 @@ _TEXTS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "pause_held": _pause_held,
     "recall": lambda body: str(body["command"]),
     "lighthouse": _lighthouse,
-    "steer": lambda body: f"{body['do']['act']}: {body['reason']}",
+    "steer": _steer,
     "recovered": lambda body: f"epoch {body['epoch']}",
 }
 

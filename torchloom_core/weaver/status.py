@@ -13,6 +13,7 @@ from torchloom_core.kernel.actions.kinds import target_of
 from torchloom_core.kernel.kernel import Kernel
 from torchloom_core.kernel.plugins.host import ActivePlugins
 from torchloom_core.plugin.needs import windows_s
+from torchloom_core.trajectory.summaries import summarise
 from torchloom_core.wire.actions import name_of
 from torchloom_core.wire.events import PolicyFailed, PredictorFailed
 from torchloom_core.wire.messages import KnobValue
@@ -24,6 +25,7 @@ from torchloom_core.wire.operator import (
     Waiting,
     WorkerStatus,
 )
+from torchloom_core.wire.steering import LighthouseView
 
 _SHOW_GONE_S = 600.0
 _LISTED = 1000
@@ -62,6 +64,7 @@ def describe(
         more=more,
         flights_in_all=len(kernel.commands.flights),
         trajectory=log,
+        lighthouse=_lighthouse(kernel.run.steering.view),
     )
     if after:
         return status
@@ -91,6 +94,11 @@ def describe(
         cordoned=tuple(sorted(kernel.fleet.cordons.nodes)),
         cordoned_until_ns=dict(sorted(kernel.fleet.cordons.until_ns.items())),
     )
+
+
+def _lighthouse(view: LighthouseView | None) -> str:
+    """Return in a line what torchLoom's lighthouse sees, nothing where there is none of ours."""
+    return summarise("lighthouse", msgspec.to_builtins(view)) if view else ""
 
 
 def describe_knobs(kernel: Kernel, after: str = "") -> KnobTable:

@@ -151,6 +151,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     cordoned: tuple[str, ...] = ()
     cordoned_until_ns: dict[str, int] = {}
     trajectory: str = ""
+    lighthouse: str = ""
 
 
 class KnobTable(msgspec.Struct, frozen=True, kw_only=True):
