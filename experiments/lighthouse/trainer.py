@@ -16,7 +16,8 @@ from typing import Any
 
 from torchft import ProcessGroupGloo
 
-from torchloom_threadlet import demo_trainer, torchft
+from torchloom_threadlet import demo_trainer
+from torchloom_threadlet.torchft import adapter
 
 JOURNAL = "LIGHTHOUSE_JOURNAL"
 PROCESS_GROUP_TIMEOUT_S = 15.0
@@ -47,7 +48,7 @@ class MortalGloo(ProcessGroupGloo):  # type: ignore[misc]  # torchft has no type
         return super().allreduce(*arguments, **named)
 
 
-class WatchedLoom(torchft.TorchftLoom):
+class WatchedLoom(adapter.TorchftLoom):
     """Journals every new quorum id, and the weights of every tenth step."""
 
     _told_id = -1
@@ -85,10 +86,9 @@ class WatchedLoom(torchft.TorchftLoom):
             journal.write(json.dumps({"t": time.time(), **fields}) + "\n")
 
 
-torchft.TorchftLoom = WatchedLoom  # type: ignore[misc]
-demo_trainer.ProcessGroupGloo = MortalGloo
-
 if __name__ == "__main__":
+    adapter.TorchftLoom = WatchedLoom  # type: ignore[misc]
+    demo_trainer.ProcessGroupGloo = MortalGloo
     for number in (signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, _note)
     sys.exit(demo_trainer.main())

@@ -54,7 +54,7 @@ def test_the_group_that_the_others_wait_for_is_evicted_and_they_go_on(run, until
 
     dumps = {n["worker"]: n["fields"] for _, n in run.records("note") if n["kind"] == "dump"}
     culprit = dumps.pop("g1-0")
-    (victim,) = dumps.values()
+    victim = next(iter(dumps.values()))  # who waited longest, at one tick or the next
     assert (culprit["phase"], victim["phase"]) == ("compute", "allreduce")
     assert culprit["enqueued_seq"] == victim["enqueued_seq"] - 1
     assert culprit["quorum_id"] == victim["quorum_id"]

@@ -119,6 +119,7 @@ class WeaverLink:
     async def run(self) -> None:
         """Connect, and keep saying what there is to see."""
         link = await self._connected()
+        link.on_reconnect(self._say_again)
         try:
             await link.client.subscribe(subjects.steer(self._run), cb=self._take)
             await link.client.subscribe(subjects.roll_call(self._run), cb=self._called)
@@ -159,7 +160,10 @@ class WeaverLink:
                 continue
 
     async def _called(self, _: Msg) -> None:
-        """Say it again: a Weaver that has just begun calls everybody."""
+        """Answer a Weaver that has just begun, and calls everybody."""
+        await self._say_again()
+
+    async def _say_again(self) -> None:
         self._told = None
         self.look()
 
