@@ -127,7 +127,7 @@ class Service:
             await self._refuse(context, error)
         await self._make_room(replica_id, context)
         self.counters.heartbeats += 1
-        if not self._homes.is_own(replica_id, context.peer()):
+        if self._hold_s and not self._homes.is_own(replica_id, context.peer()):
             try:
                 with self._homes.another(replica_id, context.peer()):
                     await asyncio.sleep(self._hold_s)

@@ -117,15 +117,22 @@ class WeaverLink:
         self._changed.set()
 
     async def run(self) -> None:
-        """Connect, and keep saying what there is to see."""
-        link = await self._connected()
-        link.on_reconnect(self._say_again)
-        try:
-            await link.client.subscribe(subjects.steer(self._run), cb=self._take)
-            await link.client.subscribe(subjects.roll_call(self._run), cb=self._called)
-            await self._tell(link)
-        finally:
-            await link.close()
+        """Connect, and keep saying what there is to see, whatever becomes of the broker."""
+        while True:
+            link = await self._connected()
+            link.on_reconnect(self._say_again)
+            try:
+                await self._talk(link)
+            except (BrokerError, nats.errors.Error) as error:
+                self._complaints.add("broker", f"nobody steers: {error or type(error).__name__}")
+                await asyncio.sleep(_RETRY_S)
+            finally:
+                await link.close()
+
+    async def _talk(self, link: Connection) -> None:
+        await link.client.subscribe(subjects.steer(self._run), cb=self._take)
+        await link.client.subscribe(subjects.roll_call(self._run), cb=self._called)
+        await self._tell(link)
 
     async def _connected(self) -> Connection:
         while True:

@@ -55,7 +55,6 @@ class LighthouseProcess:
         self._run = run
         self._settings = settings
         self._record: _Record | None = None
-        self._is_over = False
         self._start: Callable[[], Awaitable[None]] | None = None
 
     @property
@@ -114,14 +113,12 @@ class LighthouseProcess:
         await self._until_it_listens(pid, port, log)
 
     async def supervise(self) -> None:
-        """Start it again, where it was, whenever it ends, until it is to be stopped."""
-        while not self._is_over:
+        """Start it again, where it was, whenever it ends. Runs until cancelled."""
+        while True:
             await asyncio.sleep(_WATCH_S)
             record = self._record
             if not record or not self._start or is_running(record.pid, str(self._state)):
                 continue
-            if self._is_over:
-                return
             try:
                 await self._start()
             except (LighthouseError, StateError, OSError, RuntimeError, ValueError) as error:
@@ -132,7 +129,6 @@ class LighthouseProcess:
 
     async def stop_unless_needed(self) -> None:
         """End it, unless it says by going on that replica groups count on it."""
-        self._is_over = True
         asked = 0
         deadline = time.monotonic() + _STOP_S
         while self._record and is_running(self._record.pid, str(self._state)):

@@ -60,8 +60,6 @@ async def run(
                 serving = True
                 gc.freeze()  # all that is there stays: to look through it takes 50 ms each time
                 await weaver.run(stop)
-                if lighthouse is not None:
-                    await lighthouse.stop_unless_needed()
     except SupersededError:
         raise
     except BaseException:
@@ -70,6 +68,8 @@ async def run(
         if broker is not None and broker.launched and not serving:
             await broker.stop()
         raise
+    if lighthouse is not None:
+        await lighthouse.stop_unless_needed()  # nobody supervises it any more
     if broker is not None:
         await broker.stop()
 

@@ -1,0 +1,40 @@
+"""A broker that goes at the worst moment ends no lighthouse."""
+
+import asyncio
+
+import nats.errors
+
+from tests.waiting import eventually
+from torchloom_core.lighthouse import weaver_link
+from torchloom_core.lighthouse.weaver_link import WeaverLink
+
+
+async def test_a_connection_that_is_lost_before_anything_is_said_is_made_again(monkeypatch):
+    made = []
+
+    class Lost:
+        """What is left of a connection whose server has gone."""
+
+        def __init__(self):
+            self.client = self
+            made.append(self)
+
+        def on_reconnect(self, callback):
+            pass
+
+        async def subscribe(self, subject, cb):
+            raise nats.errors.ConnectionClosedError
+
+        async def close(self):
+            pass
+
+    async def open_lost(*_, **__):
+        return Lost()
+
+    monkeypatch.setattr(weaver_link.Connection, "open", open_lost)
+    monkeypatch.setattr(weaver_link, "_RETRY_S", 0.01)
+    link = asyncio.create_task(WeaverLink(None, "run", "nats://nowhere", None).run())
+    await eventually(lambda: len(made) > 2)
+    assert not link.done()
+    link.cancel()
+    await asyncio.gather(link, return_exceptions=True)
