@@ -19,7 +19,7 @@ FOR_EVER = timedelta(hours=1)
 
 
 class Plants(ProcessGroupGloo):
-    """Dies, hangs or raises in the midst of an allreduce, once it has done some among so many."""
+    """Dies, hangs, stops or raises in an allreduce, once it has done some among so many."""
 
     def __init__(self, deed, among, after):
         super().__init__(timeout=FOR_EVER)
@@ -34,6 +34,8 @@ class Plants(ProcessGroupGloo):
             raise RuntimeError("planted")
         if self._deed == "hang":
             time.sleep(3600)
+        if self._deed == "stop":
+            os.kill(os.getpid(), signal.SIGSTOP)
         work = super().allreduce(tensors, opts)
         if self._deed == "die":
             time.sleep(0.01)
@@ -50,7 +52,7 @@ def main():
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--step-s", type=float, default=0.02)
     parser.add_argument("--sync-every", type=int, default=0, help="LocalSGD, else DDP")
-    parser.add_argument("--plant", choices=["die", "hang", "raise"])
+    parser.add_argument("--plant", choices=["die", "hang", "raise", "stop"])
     parser.add_argument("--among", type=int, default=0, help="groups, when it happens")
     parser.add_argument("--after", type=int, default=5, help="allreduces among so many")
     options = parser.parse_args()
