@@ -124,17 +124,19 @@ def test_the_fewest_pay_with_which_goodput_is_not_clearly_lower():
     assert found.best == {"restart": 2}
     assert enough(found, "restart").value == 1
     (said,) = answers(found)
-    assert said.startswith("restart: pay for 1 to 2 spares. Goodput is highest with 2, 0.801")
+    assert said.startswith(
+        "restart: pay for 1 to 2 spares beside 1 standbys. Goodput is highest with 2, 0.801"
+    )
     assert "with 1 not clearly lower, 0.800" in said
     assert "; one more than 2 brings " in said
 
 
 def test_where_goodput_only_falls_none_pay_and_where_it_only_rises_more_were_not_tried():
     (none,) = answers(made_up({0: [0.9] * SEEDS, 1: [0.8] * SEEDS}))
-    assert none.startswith("restart: pay for 0 spares. Goodput is highest there, 0.900")
+    assert none.startswith("restart: pay for 0 spares beside 1 standbys. Goodput is highest there")
     assert "useful GPU-h a day of the 192 that it costs" in none
     (most,) = answers(made_up({0: [0.8] * SEEDS, 1: [0.9] * SEEDS}))
-    assert most.startswith("restart: pay for 1 spares.")
+    assert most.startswith("restart: pay for 1 spares ")
     assert most.endswith("more were not tried.")
 
 
@@ -147,6 +149,12 @@ def test_of_a_run_that_grows_no_number_is_named_but_what_each_brings(swept):
     assert "each of the spares trains" in said
     assert "see elastic as planned" in said
     assert any(one.startswith("elastic as planned: pay for") for one in answers(swept))
+
+
+def test_lines_that_are_the_same_are_drawn_once_and_all_named(swept):
+    line = swept.lines["restart"]
+    picture = sweep_plot(replace(swept, lines={"one": line, "other": line}, best={}))
+    assert "one = other" in picture
 
 
 def test_the_picture_has_every_line(swept):

@@ -207,6 +207,8 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True):
     ----------
     name : str
         The key of ``[evaluate]`` that is swept.
+    beside : str
+        The other key and its value, as ``1 standbys``: paid for with every value.
     gpu_h_per_day : float
         What one more costs.
     lines : dict of str to tuple of SweepPoint
@@ -216,6 +218,7 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     name: str
+    beside: str
     gpu_h_per_day: float
     lines: dict[str, tuple[SweepPoint, ...]]
     best: dict[str, int]

@@ -104,8 +104,10 @@ def sweep(player: Player, setting: Setting, wanted: Range, arms: Sequence[Arm]) 
         if arm.grows:
             capped = [[compare.as_planned(run) for run in runs] for runs in line]
             points[f"{arm.name}{AS_PLANNED}"] = _points(wanted.values, capped)
+    (other,) = (name for name in SWEPT if name != wanted.name)
     return Sweep(
         name=wanted.name,
+        beside=f"{getattr(evaluate, other)} {other}",
         gpu_h_per_day=_HOURS * _nodes_of_one(wanted.name, evaluate) * evaluate.gpus_per_node,
         lines=points,
         best={name: max(line, key=_goodput).value for name, line in points.items()},

@@ -64,7 +64,10 @@ def _answer(sweep: Sweep, name: str) -> str:
             f"one more than {best.value} brings {wording.estimate(rest[0], 1)} useful GPU-h a day "
             f"of the {sweep.gpu_h_per_day:g} that it costs"
         )
-    return f"{name}: pay for {count} {sweep.name}. Goodput is highest {where}; {beyond}."
+    return (
+        f"{name}: pay for {count} {sweep.name} beside {sweep.beside}. "
+        f"Goodput is highest {where}; {beyond}."
+    )
 
 
 def sweep_plot(sweep: Sweep) -> str:
@@ -72,10 +75,12 @@ def sweep_plot(sweep: Sweep) -> str:
     with canvas(9.6, 3.6, 2) as drawn:
         goodput, more = drawn.axes
         colours = SERIES * len(sweep.lines)
-        for (name, line), colour in zip(sweep.lines.items(), colours, strict=False):
+        for (names, line), colour in zip(_told_apart(sweep), colours, strict=False):
+            name = names[0]
             style = {"color": colour, "lw": 1.4, "ls": "--" if name.endswith(AS_PLANNED) else "-"}
             at = [point.value for point in line]
-            goodput.plot(at, [p.goodput.value for p in line], "o", ms=3, label=name, **style)
+            label = " = ".join(names)
+            goodput.plot(at, [p.goodput.value for p in line], "o", ms=3, label=label, **style)
             _band(goodput, at, [p.goodput for p in line], colour)
             if not _grows(sweep, name):
                 chosen, ring = enough(sweep, name), {"color": colour, "ms": 8, "mfc": "none"}
@@ -91,10 +96,22 @@ def sweep_plot(sweep: Sweep) -> str:
         goodput.set_title("goodput: useful share of what is paid for")
         more.set_title("useful GPU-h a day that one more brings")
         for axes in drawn.axes:
-            axes.set_xlabel(sweep.name)
+            axes.set_xlabel(f"{sweep.name} (beside {sweep.beside})")
             axes.xaxis.get_major_locator().set_params(integer=True)
         drawn.figure.legend(loc="outside lower center", ncols=4, fontsize=9)
     return drawn.svg
+
+
+def _told_apart(sweep: Sweep) -> list[tuple[list[str], tuple[SweepPoint, ...]]]:
+    """Return each line once, with the names of all that fare so: one would hide the others."""
+    lines: list[tuple[list[str], tuple[SweepPoint, ...]]] = []
+    for name, line in sweep.lines.items():
+        same = next((names for names, other in lines if other == line), None)
+        if same is None:
+            lines.append(([name], line))
+        else:
+            same.append(name)
+    return lines
 
 
 def _band(axes: Any, at: list[int], intervals: list[Interval], colour: str) -> None:

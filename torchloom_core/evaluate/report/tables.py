@@ -108,8 +108,8 @@ def _worth(simulation: Simulation) -> Table:
 
 def _sweep(sweep: Sweep) -> Table:
     table = _table(
-        f"Goodput by {sweep.name}, and the useful GPU-h a day that one more brings; it costs "
-        f"{sweep.gpu_h_per_day:g}",
+        f"Goodput by {sweep.name} beside {sweep.beside}, and the useful GPU-h a day that one more "
+        f"brings; it costs {sweep.gpu_h_per_day:g}",
         sweep.name, *map(escape, sweep.lines),
     )  # fmt: skip
     for points in zip(*sweep.lines.values(), strict=True):
