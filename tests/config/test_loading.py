@@ -49,6 +49,16 @@ def test_a_full_file_is_read():
     [
         ("\n[weaver]\ntick = 1", ":3: weaver.tick: unknown key; did you mean tick_s?"),
         ("[wever]", ":1: wever: unknown key; did you mean weaver?"),
+        (
+            "[lighthouse]\nhost = '--help'",
+            ":2: lighthouse.host: need a text matching [A-Za-z0-9:][A-Za-z0-9._:%-]*, was '--help'",
+        ),
+        ("[broker]\nhost = ''", ":2: broker.host: need a text matching"),
+        (
+            "[lighthouse]\njoin_timeout_s = 1e6",
+            ":2: lighthouse.join_timeout_s: need a number >= 0.001 and <= 86400, was 1000000.0",
+        ),
+        ("[lighthouse]\norder = ['']", ":2: lighthouse.order[0]: need a text matching"),
         ("[weaver]\ntick_s = 'a'", ":2: weaver.tick_s: need a number > 0 and <= 1e+09, was 'a'"),
         ("[weaver]\ntick_s = nan", ":2: weaver.tick_s: need a number > 0 and <= 1e+09, was nan"),
         ("[costs]\nrestart_s = inf", ":2: costs.restart_s: need a number >= 0 and <= 1e+09"),
@@ -75,7 +85,7 @@ def test_a_wrong_key_or_value_is_answered_with_line_key_and_what_is_allowed(text
         "[arbiter.actions.drain]\ncooldown_s = 1\n\narbiter.cooldown = 1",
         "[run]\nname = '''\n\na'''",
         '[arbiter]\n\n\n"actions".migrate.cooldown = 1',
-        '[broker]\nhost = """\n[arbiter.actions.migrate]\ncooldown = 1"""\n'
+        '[broker]\ncreds = """\n[arbiter.actions.migrate]\ncooldown = 1"""\n'
         "[arbiter]\nactions = { migrate = { cooldown = 1 } }",
     ],
 )

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 
 import pytest
 
@@ -86,6 +87,11 @@ def test_a_state_that_cannot_be_read_is_refused(path):
 def test_last_requests_that_are_none_are_as_good_as_not_known(saved, told):
     saved.with_name("lighthouse.json.last").write_bytes(told)
     assert last_requests(StateFile(saved, "run"), KEPT) == ()
+
+
+def test_a_pipe_in_the_place_of_the_last_requests_is_not_waited_for(saved):
+    os.mkfifo(saved.with_name("lighthouse.json.last"))
+    assert StateFile(saved, "run").told() == b""
 
 
 def test_last_requests_count_for_their_quorum_only(saved):

@@ -16,6 +16,11 @@ _MOST = 1e9
 Positive = Annotated[float, msgspec.Meta(gt=0, le=_MOST)]
 NotNegative = Annotated[float, msgspec.Meta(ge=0, le=_MOST)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+Milliseconds = Annotated[float, msgspec.Meta(ge=0.001, le=86_400)]
+"""A time in seconds that ``torchloom lighthouse`` takes as whole milliseconds, of a day at most."""
+
+Host = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9:][A-Za-z0-9._:%-]*\Z")]
+"""A name or an address, as it stands in a URL."""
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -41,21 +46,21 @@ class Broker(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     url: str = ""
     creds: str = ""
     worker_creds: str = ""
-    host: str = "127.0.0.1"
+    host: Host = "127.0.0.1"
     port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 0
 
 
 class Lighthouse(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``[lighthouse]``: torchft's lighthouse, which the Weaver starts where this table is."""
 
-    host: str = "127.0.0.1"
+    host: Host = "127.0.0.1"
     port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 29510
     status_port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 29511
     min_replicas: Annotated[int, msgspec.Meta(ge=1)] = 1
-    join_timeout_s: Positive = 60.0
-    heartbeat_timeout_s: Positive = 5.0
-    quorum_tick_s: Positive = 0.1
-    order: tuple[str, ...] = ()
+    join_timeout_s: Milliseconds = 60.0
+    heartbeat_timeout_s: Milliseconds = 5.0
+    quorum_tick_s: Milliseconds = 0.1
+    order: tuple[Name, ...] = ()
 
 
 class Costs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

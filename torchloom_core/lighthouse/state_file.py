@@ -159,7 +159,7 @@ class StateFile:
     def told(self) -> bytes:
         """Return what members were told last, or nothing."""
         try:
-            return self._last.read_bytes()
+            return self._last.read_bytes() if self._last.is_file() else b""  # a pipe would wait
         except OSError:
             return b""
 
