@@ -313,29 +313,48 @@ async def test_a_group_too_many_is_refused_and_harms_no_other(monkeypatch):
         assert (await soon(asked[0])).quorum_id == 0
 
 
-async def test_a_lighthouse_that_ends_takes_nobody_for_gone():
+async def test_a_lighthouse_that_ends_takes_nobody_for_gone_and_lets_all_calls_end(caplog):
     async with lighthouse(hold_s=LONG_S, kept=Kept(quorum_id=5, members=("a:1", "b:1"))) as light:
         held = light.manager().heartbeat("b:1")
         await eventually(lambda: light.service.counters.heartbeats == 1)
         asking = light.manager().ask("a:1")
         await eventually(lambda: "a:1" in light.electorate.asking)
-    with pytest.raises((grpc.aio.AioRpcError, asyncio.CancelledError)):
+    assert await soon(held) == b""
+    with pytest.raises(grpc.aio.AioRpcError, match="UNAVAILABLE"):
         await soon(asking)
     assert light.electorate.quorum_id == 5
     assert light.service.counters.quorums == 0
-    held.cancel()
+    assert not caplog.messages
+
+
+class Later:
+    """The clock, a minute on."""
+
+    def __init__(self, clock):
+        self._clock = clock
+
+    def monotonic(self):
+        return self._clock.monotonic() + 60.0
+
+
+async def test_a_lighthouse_that_was_frozen_takes_nobody_for_silent_between_two_heartbeats(
+    monkeypatch,
+):
+    async with lighthouse(hold_s=0.01) as light:
+        manager = light.manager()
+        for _ in range(2):
+            await soon(manager.heartbeat("b:1"))
+        for module in (service_module, pauses_module):
+            monkeypatch.setattr(module, "time", Later(module.time))
+        light.service._look_for_ends()
+        assert light.service.counters.lost == 0
+        assert "b:1" in light.electorate.heartbeats
 
 
 async def test_a_lighthouse_that_was_frozen_does_not_take_the_others_for_silent(monkeypatch):
     async with lighthouse(hold_s=0, silent_s=5.0) as light:
         await soon(light.manager().heartbeat("b:1"))
-        real_s = service_module.time.monotonic
-
-        class Clock:
-            monotonic = staticmethod(lambda: real_s() + 60.0)
-            time_ns = service_module.time.time_ns
-
-        monkeypatch.setattr(service_module, "time", Clock)
+        monkeypatch.setattr(service_module, "time", Later(service_module.time))
         asking = light.manager().ask("a:1")
         await eventually(lambda: "a:1" in light.electorate.asking)
         assert light.service.counters.quorums == 0

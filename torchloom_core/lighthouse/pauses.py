@@ -33,6 +33,11 @@ class Pauses:
             self.longest_s = max(self.longest_s or 0.0, time.monotonic() - self.since_s)
             self.since_s = None
 
+    def overlook(self, asleep_s: float, now_s: float) -> None:
+        """Count a time in which the lighthouse did not run for no part of the present one."""
+        if self.since_s is not None:
+            self.since_s = min(now_s, self.since_s + asleep_s)
+
     def is_due(self, now_s: float) -> bool:
         """Return whether the next heartbeat should have come."""
         return self.since_s is not None and now_s - self.since_s > _OVERDUE_S

@@ -38,6 +38,9 @@ _GRPC_OPTIONS = (
 )
 _ADDRESS = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<host>[^\[\]:/\s]+)):(?P<port>\d{1,5})")
 _HELD_SHARE = 0.4
+_GOODBYE_S = 0.5
+"""For calls to be answered at the end; none of them waits."""
+
 _LISTEN_S = 1.0
 """Managers heartbeat ten times a second while there is no lighthouse."""
 
@@ -210,7 +213,7 @@ async def listen(bind: str, service: Service, stack: AsyncExitStack) -> int:
     if not port:
         raise LighthouseError(f"--bind: cannot listen on {bind}: {_why_not(bind)}")
     await server.start()
-    stack.push_async_callback(server.stop, 0)
+    stack.push_async_callback(server.stop, _GOODBYE_S)
     stack.callback(service.close)
     return port
 

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 import grpc
 
-from torchloom_core.errors import MessageError, StateError
+from torchloom_core.errors import LighthouseError, MessageError, StateError
 from torchloom_core.lighthouse import protocol
 from torchloom_core.lighthouse.connections import Homes, far_end, far_ends
 from torchloom_core.lighthouse.membership import Member, Quorum
@@ -102,6 +102,7 @@ class Service:
         self.on_change: Callable[[], None] = lambda: None
         self._waiters: dict[str, _Waiter] = {}
         self._held_calls: dict[str, object] = {}
+        self._held_back: set[asyncio.Future[None]] = set()
         self._pauses: dict[str, Pauses] = {}
         self._homes = Homes()
         self._awake_s = time.monotonic()
@@ -130,7 +131,7 @@ class Service:
         if self._hold_s and not self._homes.is_own(replica_id, context.peer()):
             try:
                 with self._homes.another(replica_id, context.peer()):
-                    await asyncio.sleep(self._hold_s)
+                    await self._hold_back()
             except asyncio.CancelledError:
                 if self._homes.is_own(replica_id, context.peer()):  # by now
                     self._end(replica_id)
@@ -143,7 +144,7 @@ class Service:
         pauses.end()
         call = self._held_calls[replica_id] = object()
         try:
-            await asyncio.sleep(self._hold_s)
+            await self._hold_back()
         except asyncio.CancelledError:
             is_newest = self._held_calls.get(replica_id) is call
             if is_newest and not self._homes.move(replica_id):  # it has connected anew
@@ -175,6 +176,9 @@ class Service:
         self.advance()
         try:
             return await asyncio.shield(waiter.answer)
+        except LighthouseError as error:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
+            raise
         finally:
             waiter.calls -= 1
             if not waiter.calls and self._waiters.get(replica_id) is waiter:
@@ -189,6 +193,8 @@ class Service:
         if asleep_s > _ASLEEP_S:
             _log.warning("did not run for %.1f s: nobody was silent meanwhile", asleep_s)
             self.electorate.overlook(asleep_s)
+            for pauses in self._pauses.values():
+                pauses.overlook(asleep_s, now_s)
         return now_s
 
     async def tick(self) -> None:
@@ -263,8 +269,25 @@ class Service:
                 answer.set_result(replies[replica_id])
 
     def close(self) -> None:
-        """Form no more quorums: calls that we cut off ourselves say nothing of their callers."""
+        """Form no more quorums, and let all calls end: being cut off they would complain."""
         self._is_closed = True
+        for wake in self._held_back:
+            _wake(wake)
+        for waiter in self._waiters.values():
+            if not waiter.answer.done():
+                waiter.answer.set_exception(LighthouseError("the lighthouse ends"))
+
+    async def _hold_back(self) -> None:
+        """Wait as long as the answer to a heartbeat is kept back, or until the lighthouse ends."""
+        loop = asyncio.get_running_loop()
+        wake = loop.create_future()
+        timer = loop.call_later(self._hold_s, _wake, wake)
+        self._held_back.add(wake)
+        try:
+            await wake
+        finally:
+            timer.cancel()
+            self._held_back.discard(wake)
 
     def _look_for_ends(self) -> None:
         """Count out whose next heartbeat is due and whose connection is gone."""
@@ -301,3 +324,8 @@ class Service:
         text = f"need at most {MAX_REPLICAS} replica groups at once"
         self._complaints.add("full", f"{context.peer()}: {text}")
         await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
+
+
+def _wake(waits: asyncio.Future[None]) -> None:
+    if not waits.done():
+        waits.set_result(None)
