@@ -16,7 +16,7 @@ from tests.waiting import eventually
 from torchloom_core.config.loading import parse
 from torchloom_core.errors import LighthouseError
 from torchloom_core.kernel.plugins.host import ActivePlugins
-from torchloom_core.weaver import run
+from torchloom_core.weaver import lighthouse_process, run
 
 pytestmark = pytest.mark.integration
 
@@ -133,6 +133,37 @@ async def test_one_that_a_group_trains_with_goes_on_and_the_next_weaver_adopts_i
     await lives.start()
     assert lives.pid == pid
     await eventually(lambda: "a lighthouse is there, started anew" in caplog.text)
+
+
+async def test_one_whose_last_group_ends_with_the_weaver_ends_too(lives, monkeypatch):
+    sent, kill = [], os.kill
+
+    def spy(pid, number):
+        kill(pid, number)
+        sent.append(number)
+
+    monkeypatch.setattr(os, "kill", spy)
+    await lives.start()
+    calls = Calls(lives.lighthouse_url.removeprefix("http://"))
+    beating = asyncio.create_task(beat(calls))
+    await asyncio.wait_for(calls.ask("g0:uuid"), DEADLINE_S)
+    stopping = asyncio.create_task(lives.stop())
+    await eventually(lambda: signal.SIGUSR1 in sent)
+    assert lives.runs
+    beating.cancel()
+    await asyncio.gather(beating, return_exceptions=True)
+    await calls.close()
+    await stopping
+    assert not lives.runs
+
+
+async def test_one_that_is_frozen_is_left_and_said_to_be(lives, monkeypatch, caplog):
+    monkeypatch.setattr(lighthouse_process, "_STOP_S", 0.3)
+    await lives.start()
+    pid = lives.pid
+    os.kill(pid, signal.SIGSTOP)
+    await lives.stop()
+    assert f"the lighthouse is frozen: kill -9 {pid} ends it" in caplog.text
 
 
 async def test_one_that_is_configured_otherwise_is_started_anew_and_knows_who_trained(lives, group):

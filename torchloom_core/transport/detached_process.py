@@ -40,6 +40,14 @@ def is_running(pid: int, argument: str) -> bool:
     return _running(pid, argument) is not None
 
 
+def is_stopped(pid: int) -> bool:
+    """Return whether a process was stopped (SIGSTOP) and has not been told to go on."""
+    try:
+        return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
+    except psutil.Error:
+        return False
+
+
 def end(pid: int, argument: str, patience_s: float) -> None:
     """Ask the process to end; kill it when it has not after ``patience_s``."""
     process = _running(pid, argument)

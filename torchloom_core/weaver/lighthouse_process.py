@@ -24,7 +24,13 @@ import msgspec
 from torchloom_core.config.schema import Lighthouse
 from torchloom_core.errors import LighthouseError, StateError
 from torchloom_core.files import private_folder, write_private
-from torchloom_core.transport.detached_process import end, has_ended, is_running, start_detached
+from torchloom_core.transport.detached_process import (
+    end,
+    has_ended,
+    is_running,
+    is_stopped,
+    start_detached,
+)
 from torchloom_core.wire.codec import UNREADABLE
 
 _log = logging.getLogger(__name__)
@@ -33,6 +39,8 @@ _START_S = 30.0
 _PLAIN = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 _STOP_S = 5.0
 _POLL_S = 0.02
+_ASK_S = 0.1
+_GOES_ON = "goes on, for groups that train: kill"
 _WATCH_S = 0.1
 _RETRY_S = 1.0
 
@@ -128,20 +136,20 @@ class LighthouseProcess:
                 _log.warning("the lighthouse (pid %d) ended; another took over", record.pid)
 
     async def stop_unless_needed(self) -> None:
-        """End it, unless it says by going on that replica groups count on it."""
-        asked = 0
+        """End it, unless it says by going on that replica groups count on it.
+
+        It is asked again and again: they may be ending, too.
+        """
         deadline = time.monotonic() + _STOP_S
         while self._record and is_running(self._record.pid, str(self._state)):
             pid = self._record.pid
-            if pid != asked:
-                asked = pid
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGUSR1)
             if time.monotonic() > deadline:
-                text = "the lighthouse goes on, for groups that train: kill %d ends it"
-                _log.warning(text, pid)
+                how = "is frozen: kill -9" if is_stopped(pid) else _GOES_ON
+                _log.warning("the lighthouse %s %d ends it", how, pid)
                 return
-            await asyncio.sleep(_POLL_S)
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGUSR1)
+            await asyncio.sleep(_ASK_S)
 
     def _command(self, port: int, url: str, creds: Path | None) -> list[str]:
         settings = self._settings
