@@ -64,6 +64,7 @@ def test_a_group_that_was_drained_is_not_waited_for(run):
     outputs = run.ack(command)
     assert acts(outputs) == [Leave(replicas=("b:uuid",))]
     assert only(Outcome, outputs).result == "done"
+    assert acts(run.feed(ended("b-0"))) == []  # it has been told
 
 
 def test_what_was_not_heard_is_said_again_and_what_was_is_not(run):
@@ -71,7 +72,9 @@ def test_what_was_not_heard_is_said_again_and_what_was_is_not(run):
     first = only(Steer, run.feed(ended("b-0")))
     second = only(Steer, run.feed(ended("c-0")))
     assert (first.number, second.number) == (1, 2)
-    assert of(Steer, run.feed(lighthouse_view(epoch=1, number=0))) == [first, second]
+    assert of(Steer, run.feed(lighthouse_view(epoch=1, number=0))) == []  # it was on its way
+    late = lighthouse_view(epoch=1, number=0)
+    assert of(Steer, run.feed(late, after_s=1.0)) == [first, second]
     assert of(Steer, run.feed(lighthouse_view(epoch=1, number=1))) == [second]
     assert of(Steer, run.feed(lighthouse_view(epoch=1, number=2))) == []
     assert of(Steer, run.feed(lighthouse_view(epoch=1, number=2))) == []

@@ -19,6 +19,9 @@ from torchloom_core.wire.steering import (
 )
 
 _MOST_UNHEARD = 1000
+_ANSWER_NS = SECOND_NS // 2
+"""A view that was on its way when something was said does not tell that it was not heard."""
+
 _TIMES, _WITHIN_NS = 5, 10 * SECOND_NS
 """So many times within so long everything unheard is said again."""
 
@@ -38,6 +41,7 @@ class Steering:
         self._epoch = 0
         self._number = 0
         self._unheard: dict[int, Steer] = {}
+        self._missed_ns: dict[int, int] = {}
         self._held: tuple[str, ...] | None = None
         self._held_number = 0
         self._last_quorum_id = 0
@@ -66,6 +70,9 @@ class Steering:
         if self.view is None:
             return []
         counted = set(self.view.members) - set(self.view.lost)
+        for steer in self._unheard.values():
+            if isinstance(steer.do, Leave):
+                counted.difference_update(steer.do.replicas)
         leaving = tuple(sorted(counted.intersection(replicas)))
         return self.tell(Leave(replicas=leaving), reason) if leaving else []
 
@@ -105,13 +112,19 @@ class Steering:
             outputs.append(Notice(kind="steering", text=f"not done: {view.refused}"))
         if view.life == self._life and view.epoch == self._epoch:
             self._unheard = {n: act for n, act in self._unheard.items() if n > view.number}
+            self._missed_ns = {n: self._missed_ns.get(n, now_ns) for n in self._unheard}
         again: list[Output] = []
         may_speak = len(self._spoke_ns) < _TIMES or now_ns > self._spoke_ns[0] + _WITHIN_NS
         if may_speak and view.life != self._life:
             self._life = view.life
             again = [_of_lighthouse(view), *self._introduce(view, training)]
         elif may_speak and view.epoch == self._epoch:
-            again = list(self._unheard.values())
+            missed_ns = self._missed_ns
+            again = [
+                steer
+                for number, steer in self._unheard.items()
+                if now_ns - missed_ns.get(number, now_ns) > _ANSWER_NS
+            ]
         if again:
             self._spoke_ns.append(now_ns)
         outputs += again
