@@ -13,6 +13,7 @@ import pytest
 from experiments.lighthouse.calls import Calls, member_bytes, request_bytes
 from experiments.lighthouse.fuzzed import messages
 from tests.waiting import eventually, soon
+from torchloom_core.lighthouse import connections as connections_module
 from torchloom_core.lighthouse import pauses as pauses_module
 from torchloom_core.lighthouse import quorum as quorum_module
 from torchloom_core.lighthouse import service as service_module
@@ -154,6 +155,32 @@ async def test_a_call_cut_in_favour_of_a_newer_one_is_no_end():
         second.cancel()
         await newer.close()
         await eventually(lambda: light.service.counters.lost == 1)  # which is its own by now
+
+
+async def test_who_goes_on_over_another_connection_between_two_heartbeats_is_no_end(monkeypatch):
+    monkeypatch.setattr(connections_module, "_LOOK_EVERY_S", LONG_S)  # it saw the first one last
+    async with lighthouse() as light:
+        first, second = light.manager(), light.manager()
+        await soon(first.heartbeat("a:1"))
+        again = second.heartbeat("a:1")
+        await eventually(lambda: light.service.counters.heartbeats == 2)
+        await first.close()
+        assert await soon(again) == b""
+        assert light.service.counters.lost == 0
+        await second.close()
+        await eventually(lambda: light.service.counters.lost == 1)
+
+
+async def test_who_asks_over_another_connection_has_not_ended_with_the_first():
+    async with lighthouse(hold_s=0.01) as light:
+        first, second = light.manager(), light.manager()
+        await soon(first.heartbeat("a:1"))
+        await soon(second.ask("a:1"))
+        await first.close()
+        await asyncio.sleep(2 * pauses_module._OVERDUE_S)
+        assert light.service.counters.lost == 0
+        await second.close()
+        await eventually(lambda: light.service.counters.lost == 1)
 
 
 async def test_nobody_ends_a_group_by_saying_its_name_and_hanging_up():

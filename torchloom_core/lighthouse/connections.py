@@ -3,7 +3,7 @@
 import ipaddress
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from contextlib import contextmanager
 from urllib.parse import unquote
 
@@ -43,6 +43,7 @@ class Homes:
 
     def __init__(self) -> None:
         self._of: dict[str, FarEnd | None] = {}
+        self._asked: dict[str, FarEnd | None] = {}
         self._others: dict[str, list[str]] = {}
         self._there: frozenset[FarEnd] | None = None
         self._looked_s = -_LOOK_EVERY_S
@@ -84,9 +85,24 @@ class Homes:
         self._of[replica_id] = far_end(others[-1])
         return True
 
+    def asks(self, replica_id: str, peer: str) -> None:
+        """Know from where a group asks for a quorum: a Manager that retries connects anew."""
+        self._asked[replica_id] = far_end(peer)
+
+    def is_gone(self, replica_id: str, there: frozenset[FarEnd]) -> bool:
+        """Return whether a group's connections have all ended, for all that is known."""
+        known = {self._of.get(replica_id), self._asked.get(replica_id, self._of.get(replica_id))}
+        return None not in known and known.isdisjoint(there)
+
     def forget(self, replica_id: str) -> None:
         """Forget a group that has ended."""
         self._of.pop(replica_id, None)
+        self._asked.pop(replica_id, None)
+
+    def forget_all_but(self, present: Set[str]) -> None:
+        """Forget whoever has only ever asked and is not there any more."""
+        for replica_id in self._asked.keys() - self._of.keys() - present:
+            del self._asked[replica_id]
 
 
 def far_end(peer: str) -> FarEnd | None:

@@ -20,12 +20,11 @@ class Pauses:
     """
 
     since_s: float | None = None
-    far_end: tuple[str, int] | None = None
     longest_s: float | None = None
 
-    def begin(self, far_end: tuple[str, int] | None) -> None:
-        """Begin one; the connection's far end is there."""
-        self.since_s, self.far_end = time.monotonic(), far_end
+    def begin(self) -> None:
+        """Begin one."""
+        self.since_s = time.monotonic()
 
     def end(self) -> None:
         """End it: the next heartbeat has come."""

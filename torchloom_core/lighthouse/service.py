@@ -17,7 +17,7 @@ import grpc
 
 from torchloom_core.errors import LighthouseError, MessageError, StateError
 from torchloom_core.lighthouse import protocol
-from torchloom_core.lighthouse.connections import Homes, far_end, far_ends
+from torchloom_core.lighthouse.connections import Homes, far_ends
 from torchloom_core.lighthouse.membership import Member, Quorum
 from torchloom_core.lighthouse.pauses import Pauses
 from torchloom_core.lighthouse.quorum import Electorate
@@ -136,6 +136,8 @@ class Service:
                 if self._homes.is_own(replica_id, context.peer()):  # by now
                     self._end(replica_id)
                 raise
+            if replica_id in self._pauses and self._homes.is_own(replica_id, context.peer()):
+                self._pauses[replica_id].begin()
             return b""
         self.electorate.beat(replica_id, self.now_s())
         if not self._hold_s:
@@ -154,7 +156,7 @@ class Service:
             if self._held_calls.get(replica_id) is call:
                 del self._held_calls[replica_id]
         if replica_id not in self._held_calls:
-            pauses.begin(far_end(context.peer()))
+            pauses.begin()
         return b""
 
     async def quorum(self, data: bytes, context: Context) -> bytes:
@@ -172,6 +174,7 @@ class Service:
             waiter = self._waiters[replica_id] = _Waiter(member, answer)
         waiter.member = member
         waiter.calls += 1
+        self._homes.asks(replica_id, context.peer())
         self.electorate.ask(member, self.now_s())
         self.advance()
         try:
@@ -295,14 +298,16 @@ class Service:
         due = [(r, pauses) for r, pauses in self._pauses.items() if pauses.is_due(now_s)]
         there = far_ends() if due else None
         for replica_id, pauses in due:
-            is_gone = (
-                there is not None and pauses.far_end is not None and pauses.far_end not in there
-            )
-            if is_gone or pauses.is_over(now_s):
+            is_gone = there is not None and self._homes.is_gone(replica_id, there)
+            if is_gone and self._homes.move(replica_id):  # it speaks on another one by now
+                pauses.end()
+                self.electorate.beat(replica_id, now_s)
+            elif is_gone or pauses.is_over(now_s):
                 self._end(replica_id)
             elif replica_id not in self.electorate.heartbeats:
                 del self._pauses[replica_id]
                 self._homes.forget(replica_id)
+        self._homes.forget_all_but(self.electorate.heartbeats.keys())
 
     def _end(self, replica_id: str) -> None:
         self.counters.lost += 1
