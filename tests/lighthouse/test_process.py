@@ -9,6 +9,7 @@ import sys
 from contextlib import closing
 from datetime import timedelta
 from http.client import HTTPConnection
+from pathlib import Path
 
 import pytest
 from torchft._torchft import LighthouseClient
@@ -22,8 +23,9 @@ pytestmark = pytest.mark.integration
 class Process:
     """``torchloom lighthouse`` with its output in files."""
 
-    def __init__(self, folder, number, *options):
-        self._out, self._err = folder / f"{number}.out", folder / f"{number}.err"
+    def __init__(self, folder, number, *options, out=None):
+        self._out = Path(out or folder / f"{number}.out")
+        self._err = folder / f"{number}.err"
         command = [sys.executable, "-m", "torchloom_core.cli", "lighthouse", "--min_replicas", "1"]
         with self._out.open("w") as out, self._err.open("w") as err:
             self.process = subprocess.Popen([*command, *options], stdout=out, stderr=err)
@@ -70,9 +72,9 @@ def port():
 def start(tmp_path, port):
     started = []
 
-    def start(*options, bind=True):
+    def start(*options, bind=True, out=None):
         own = ["--bind", f"127.0.0.1:{port}", "--status_bind", "127.0.0.1:0"] if bind else []
-        started.append(Process(tmp_path, len(started), *own, *options))
+        started.append(Process(tmp_path, len(started), *own, *options, out=out))
         return started[-1]
 
     yield start
@@ -153,6 +155,13 @@ def test_told_to_end_it_ends_and_keeps_who_trained(start, ask, tmp_path, number)
     assert json.loads(path.read_text())["kept"]["quorum_id"] == quorum_id
     assert json.loads(path.read_text())["kept"]["members"] == ["a:1", "b:1"]
     assert "Traceback" not in process.said
+
+
+def test_one_whose_output_nobody_takes_serves(start, ask):
+    full = start(out="/dev/full")
+    until(lambda: "standard output cannot be written: No space left" in full.said)
+    assert ask("a:1").replicas == ("a:1",)
+    assert full.end() == 0
 
 
 def test_an_occupied_port_is_said_in_a_line(start, port):

@@ -5,9 +5,9 @@ Importing this loads neither cyclopts nor rich, so that a missing extra is one c
 
 import errno
 import logging
-import os
 import sys
 
+from torchloom_core.cli.announcing import drop_output
 from torchloom_core.errors import TorchloomError
 
 _USAGE = 2
@@ -39,19 +39,14 @@ def main() -> None:
         sys.stdout.flush()
     except BrokenPipeError:
         # Whoever read us, `head` perhaps, has enough.
-        _drop_output()
+        drop_output()
         status = 0
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
-        _drop_output()
+        drop_output()
         status = _fail(f"the output cannot be written: {error.strerror}", _UNWRITTEN)
     sys.exit(status)
-
-
-def _drop_output() -> None:
-    """Send what is still to be printed nowhere; Python would complain about it at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _run(arguments: list[str]) -> int:

@@ -10,6 +10,7 @@ from typing import Annotated
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
+from torchloom_core.cli.announcing import announce
 from torchloom_core.errors import LighthouseError
 from torchloom_core.wire.subjects import NAME_RULE, is_name
 
@@ -101,8 +102,4 @@ def lighthouse(
         creds=creds,
     )
 
-    def ready(line: str) -> None:
-        sys.stdout.write(f"{line}\n")
-        sys.stdout.flush()
-
-    asyncio.run(serve(settings, ready))
+    asyncio.run(serve(settings, announce))

@@ -2,14 +2,12 @@
 
 import asyncio
 import logging
-import os
 import sys
 from pathlib import Path
 
+from torchloom_core.cli.announcing import announce
 from torchloom_core.cli.options import ConfigPath
 from torchloom_core.config.loading import DEFAULT_PATH, load
-
-log = logging.getLogger(__name__)
 
 
 def weaver(*, config: ConfigPath = None) -> None:
@@ -44,12 +42,6 @@ def weaver(*, config: ConfigPath = None) -> None:
         if lighthouse:
             lines.append(f"and its lighthouse by TORCHFT_LIGHTHOUSE={lighthouse}")
             lines.append("TORCHFT_QUORUM_RETRIES=100 has them live through its restarts")
-        try:
-            sys.stdout.write("".join(f"{line}\n" for line in lines))
-            sys.stdout.flush()
-        except OSError as error:
-            # Nobody reads it, or the disk is full: no reason to leave a run without its Weaver.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            log.warning("ready on %s; standard output cannot be written: %s", url, error.strerror)
+        announce(*lines)
 
     asyncio.run(run(settings, plugins, ready))
