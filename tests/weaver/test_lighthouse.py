@@ -5,6 +5,8 @@ import json
 import logging
 import os
 import signal
+import subprocess
+import sys
 
 import grpc
 import psutil
@@ -12,9 +14,9 @@ import pytest
 
 from experiments.lighthouse.calls import Calls
 from tests.deadlines import DEADLINE_S
-from tests.waiting import eventually
+from tests.waiting import eventually, soon
 from torchloom_core.config.loading import parse
-from torchloom_core.errors import LighthouseError
+from torchloom_core.errors import LighthouseError, StateError
 from torchloom_core.kernel.plugins.host import ActivePlugins
 from torchloom_core.weaver import lighthouse_process, run
 
@@ -173,6 +175,45 @@ async def test_one_that_is_configured_otherwise_is_started_anew_and_knows_who_tr
     assert lives.pid != pid
     again = await asked_again(lives.lighthouse_url)
     assert again.quorum_id == group.quorum_id
+
+
+async def test_one_that_cannot_be_kept_on_record_is_not_left_behind(lives):
+    in_the_way = lives.folder / "lighthouse" / "lighthouse.json.new"
+    in_the_way.mkdir(parents=True)
+    with pytest.raises(StateError, match=r"lighthouse\.json"):
+        await lives.start()
+    in_the_way.rmdir()
+    await lives.start()
+    assert lives.runs
+
+
+async def test_any_port_is_another_one_where_the_last_was_taken_meanwhile(lives):
+    await lives.start()
+    await lives.stop()
+    port = int(lives.lighthouse_url.rpartition(":")[2])
+    listener = await asyncio.start_server(lambda *_: None, "127.0.0.1", port)
+    async with listener:
+        await lives.start()
+        assert int(lives.lighthouse_url.rpartition(":")[2]) != port
+
+
+async def test_one_that_is_on_no_record_is_named_and_the_record_kept(lives):
+    await lives.start()
+    record = lives.folder / "lighthouse" / "lighthouse.json"
+    known = record.read_text()
+    await lives.stop()
+    command = [sys.executable, "-m", "torchloom_core.cli", "lighthouse", "--min_replicas", "1"]
+    command += ["--bind", "127.0.0.1:0", "--status_bind", ""]
+    command += ["--state", str(lives.folder / "lighthouse" / "state.json")]
+    started = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
+    assert b"is ready" in await soon(started.stdout.readline())
+    try:
+        with pytest.raises(LighthouseError, match=f"serves with this state, pid {started.pid};"):
+            await lives.start()
+        assert record.read_text() == known
+    finally:
+        started.kill()
+        await started.wait()
 
 
 async def test_an_occupied_port_is_one_line_and_no_weaver(lives):

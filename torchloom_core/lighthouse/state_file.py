@@ -3,7 +3,8 @@
 One says what the next life must know, and is on the disk before a new quorum is told to anyone.
 Beside it (``.last``) is the last quorum as its members were told it, step by step: the next life
 need know that only where this one is killed as it tells them, so that a power cut may lose it. The
-lock beside it is held by the one lighthouse that serves; another waits for it as a stand-by.
+lock beside it is held by the one lighthouse that serves, and says its pid; another waits for it as
+a stand-by.
 """
 
 import asyncio
@@ -28,6 +29,7 @@ _2026_S = 1_767_225_600
 _FORMAT = 1
 _POLL_S = 0.1
 _PRIVATE_FILE = 0o600
+_LONGEST_PID = 16
 
 
 class _Header(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,9 +79,11 @@ class StateFile:
         told = False
         while not _locked(lock, self._path):
             if not wait:
+                who = os.pread(lock, _LONGEST_PID, 0).decode(errors="replace").strip()
                 os.close(lock)
                 raise LighthouseError(
-                    f"{self._path}: another lighthouse serves with this state; "
+                    f"{self._path}: another lighthouse serves with this state"
+                    f"{f', pid {who}' if who.isdecimal() else ''}; "
                     "--standby waits until it has ended"
                 )
             if not told:
@@ -87,6 +91,9 @@ class StateFile:
                 told = True
             await asyncio.sleep(_POLL_S)
         self._lock = lock
+        with suppress(OSError):  # a full disk: only whom it is told of misses it
+            os.ftruncate(lock, 0)
+            os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
 
     def load(self) -> tuple[Kept, int] | None:
         """Return what the last life kept and the Weaver's epoch, or None where there is nothing.

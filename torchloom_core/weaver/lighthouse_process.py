@@ -103,9 +103,12 @@ class LighthouseProcess:
         self, url: str, creds: Path | None, expected: Callable[[], Iterable[str]]
     ) -> None:
         last = self._last_record()
-        port = self._settings.port or (last.port if last else 0) or _free_port(self._settings.host)
+        runs = last is not None and is_running(last.pid, str(self._state))
+        port = self._settings.port or (last.port if last else 0)
+        if not port or not (runs or self._record or _is_free(self._settings.host, port)):
+            port = self._settings.port or _free_port(self._settings.host)
         command = self._command(port, url, creds)
-        if last and is_running(last.pid, str(self._state)):
+        if last and runs:
             if last.command == tuple(command):
                 self._record = last
                 return
@@ -115,10 +118,19 @@ class LighthouseProcess:
         wait_for = [f"--expect={name}" for name in sorted(expected()) if _PLAIN.fullmatch(name)]
         log = self._folder / "lighthouse.log"
         pid = start_detached([*command, *wait_for], log)
+        before = self._record
         self._record = _Record(pid=pid, port=port, command=tuple(command))
-        # Before it is ready: a Weaver that is killed meanwhile leaves it to the next.
-        write_private(self._record_path, msgspec.json.encode(self._record).decode())
-        await self._until_it_listens(pid, port, log)
+        try:
+            # Before it is ready: a Weaver that is killed meanwhile leaves it to the next.
+            self._keep(self._record)
+            await self._until_it_listens(pid, log)
+        except (LighthouseError, StateError):
+            await asyncio.to_thread(end, pid, str(self._state), _STOP_S)
+            self._record = before
+            if last is not None:
+                with suppress(StateError):
+                    self._keep(last)
+            raise
 
     async def supervise(self) -> None:
         """Start it again, where it was, whenever it ends. Runs until cancelled."""
@@ -163,7 +175,10 @@ class LighthouseProcess:
         command += ["--run", self._run, "--state", str(self._state), "--url", url]
         return [*command, "--creds", str(creds)] if creds else command
 
-    async def _until_it_listens(self, pid: int, port: int, log: Path) -> None:
+    def _keep(self, record: _Record) -> None:
+        write_private(self._record_path, msgspec.json.encode(record).decode())
+
+    async def _until_it_listens(self, pid: int, log: Path) -> None:
         deadline = time.monotonic() + _START_S
         while time.monotonic() < deadline:
             if has_ended(pid):
@@ -172,7 +187,6 @@ class LighthouseProcess:
             if any("is ready on" in line for line in _said(log)):
                 return
             await asyncio.sleep(_POLL_S)
-        await asyncio.to_thread(end, pid, str(self._state), _STOP_S)
         raise LighthouseError(f"the lighthouse was not ready after {_START_S:g} s: see {log}")
 
     def _last_record(self) -> _Record | None:
@@ -186,6 +200,16 @@ class LighthouseProcess:
 
 def _said(log: Path) -> list[str]:
     return log.read_text(errors="replace").strip().splitlines()
+
+
+def _is_free(host: str, port: int) -> bool:
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+    return True
 
 
 def _free_port(host: str) -> int:
