@@ -16,7 +16,7 @@ from torchloom_core.plugin import FleetView, PolicyNeed
 from torchloom_core.wire.actions import Action
 from torchloom_core.wire.codec import encode
 from torchloom_core.wire.events import Input, Issue, Output, Proposal, Recovered, Reply, Tick
-from torchloom_core.wire.messages import Ack, Command, Exit, Hello, KnobSpec, Note, Telemetry
+from torchloom_core.wire.messages import Ack, Command, Exit, Hello, KnobSpec, Telemetry
 from torchloom_core.wire.requests import Propose, Request
 from torchloom_core.wire.steering import LighthouseView
 
@@ -177,12 +177,10 @@ class Run:
         return [issue.command for issue in self.all(Issue)]
 
 
-def in_quorum(worker: str, quorum_id: int, **changes: Any) -> Note:
-    """What a worker notes once its group is in a quorum."""
-    replica_id = changes.pop("replica_id", f"{worker.rpartition('-')[0]}:uuid")
-    fields = {"replica_id": replica_id, "quorum_id": quorum_id, "rank": 0}
-    note = {"run": "run", "worker": worker, "incarnation": 1, "kind": "quorum", "fields": fields}
-    return Note(**{**note, **changes})
+def in_quorum(worker: str, quorum_id: int, **changes: Any) -> Hello:
+    """What a worker says once its group is in a quorum."""
+    replica_id = f"{worker.rpartition('-')[0]}:uuid"
+    return hello(worker, **{"replica_id": replica_id, "quorum_id": quorum_id, **changes})
 
 
 def lighthouse_view(**changes: Any) -> LighthouseView:

@@ -52,6 +52,13 @@ def test_the_others_are_cut_off_before_the_group_is_ended(run):
     assert outcome.detail == "the others were freed of b, which was ended"
 
 
+def test_one_whose_quorum_is_not_known_cannot_be_left_to_come_back():
+    run = three_groups(make_kernel())
+    verdict = only(Verdict, run.ask(EvictGroup(group="b", then="wait")))
+    assert not verdict.granted
+    assert verdict.reason == "nobody has said in which quorum b is"
+
+
 def test_a_group_that_may_come_back_is_not_ended(run):
     told = finish(run, run.ask(EvictGroup(group="b", then="wait")))
     assert Terminate() not in dict(issued(told)).values()
@@ -104,8 +111,8 @@ def test_what_cannot_be_done_is_refused(run, group, then, reason):
 
 
 def test_a_threadlet_that_knows_no_cut_holds_nobody_up(run):
-    run.feed(hello("a-0", actuators=("drain",)))
-    run.feed(hello("b-0", actuators=("drain",)))
+    for worker in ("a-0", "b-0"):
+        run.feed(in_quorum(worker, QUORUM, actuators=("drain",)))
     told = finish(run, run.ask(EvictGroup(group="b")))
     assert issued(told) == [("c-0", Cut(quorum_id=QUORUM))]
     assert only(Outcome, told).result == "done"

@@ -122,6 +122,15 @@ async def test_a_group_moves_to_a_stand_by_without_a_failed_step(weaver, start_g
 
     assert (await weaver.ask(hellos["g2"], Join(), "join")).status == "applied"
     joined = await weaver.beat(lambda batch: batch.state == "training", "g2-0")
+    # A Weaver that has just started knows nobody's quorum but by what is said at the roll call.
+    known = len(weaver.events)
+    await weaver.call_the_roll()
+    said = await weaver.until(
+        lambda: [e for e in weaver.events[known:] if isinstance(e, Hello) and e.group == "g1"]
+    )
+    assert said[-1].replica_id.startswith("g1:")
+    assert said[-1].quorum_id > hellos["g1"].quorum_id
+
     assert (await weaver.ask(hellos["g0"], Drain(), "drain")).status == "applied"
     assert joined.step < STEPS
 

@@ -112,6 +112,7 @@ class FleetState:
             return False
         if self.state[row] != "gone":
             self._declared.remove(self.hello[row].knobs)
+        self.quorums.hear(hello, self.hello[row])
         self.hello[row] = hello
         self.knobs[row] = dict(hello.values)
         self._where = None
@@ -179,7 +180,6 @@ class FleetState:
         """Take a note of a known life; return the fault that it tells of, if it is news."""
         if not self.knows(note.worker, note.incarnation):
             return None
-        self.quorums.note(note)
         if note.kind not in _FAULT_NOTES:
             return None
         return self._add_fault(note.worker, note.kind, ts_ns, f"{note.kind}:{note.ts_ns}")

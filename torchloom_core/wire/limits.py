@@ -81,6 +81,9 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_COUNT)]
 Step = Annotated[int, msgspec.Meta(ge=-1, le=MAX_COUNT)]
 """A step that was finished, -1 before the first."""
 
+QuorumId = Annotated[int, msgspec.Meta(ge=-1, le=MAX_COUNT)]
+"""Of a quorum, -1 before the first."""
+
 Stamp = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 """Nanoseconds of a clock."""
 

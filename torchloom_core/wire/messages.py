@@ -27,6 +27,7 @@ from torchloom_core.wire.limits import (
     Name,
     OptionalId,
     Pid,
+    QuorumId,
     RackName,
     Rank,
     Seconds,
@@ -141,7 +142,15 @@ class Telemetry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):
     """A worker registers: what it is, where it sits, which knobs and actuators it has.
 
-    Sent when the trainer attaches, when the Weaver calls the roll, and after a reconnect.
+    Sent when the trainer attaches, when the Weaver calls the roll, after a reconnect, and when
+    what it says has changed.
+
+    Attributes
+    ----------
+    replica_id : str
+        How torchft's lighthouse calls this life of its group; empty before the first quorum.
+    quorum_id : int
+        The quorum that the group was last in, -1 before the first.
     """
 
     run: Name
@@ -158,6 +167,8 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):
     values: KnobValues = {}
     actuators: Annotated[tuple[FieldName, ...], msgspec.Meta(max_length=MAX_FIELDS)] = ()
     framework: ShortText = ""
+    replica_id: ShortText = ""
+    quorum_id: QuorumId = -1
     ts_ns: Stamp = 0
     v: Version = SCHEMA_VERSION
 

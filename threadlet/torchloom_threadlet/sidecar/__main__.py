@@ -39,6 +39,8 @@ from torchloom_threadlet.sidecar.trainer_state import gauges
 
 _LAST_WORDS_S = 30.0
 _LINK_END_S = 0.5
+_NEWS = ("knobs", "actuators", "replica_id", "quorum_id")
+"""Fields of a hello: the Weaver is told at once when one has changed."""
 
 _logger = logging.getLogger(__name__)
 
@@ -162,9 +164,9 @@ class Sidecar:
             case Note():
                 self._tell(frame)
             case Hello():
-                grown = (frame.knobs, frame.actuators) != (self._hello.knobs, self._hello.actuators)
+                is_news = any(getattr(frame, f) != getattr(self._hello, f) for f in _NEWS)
                 self._hello = frame
-                if grown:
+                if is_news:
                     self._mail.event(frame)
             case ipc.Flight():
                 self._hangs.hear(frame)

@@ -138,8 +138,11 @@ class TorchftLoom(Loom):
             _overhear(logging.getLogger(name), hear)
 
     def _on_quorum(self, record: logging.LogRecord) -> None:
-        self._worker.phases.quorum_id = int(record.__dict__["quorum_id"])
-        self.note("quorum", **(_fields(record) | {"replica_id": _replica_id(self._manager)}))
+        worker = self._worker
+        worker.replica_id = _replica_id(self._manager)
+        worker.phases.quorum_id = int(record.__dict__["quorum_id"])
+        worker.send(worker.hello())
+        self.note("quorum", **(_fields(record) | {"replica_id": worker.replica_id}))
 
     def _on_commit(self, record: logging.LogRecord) -> None:
         if not record.__dict__["commit_result"]:

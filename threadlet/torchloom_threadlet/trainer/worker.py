@@ -66,6 +66,8 @@ class Worker:
         Whether the training thread must call :meth:`attend` at its next step boundary.
     lease : PauseLease
         How long a pause lasts.
+    replica_id : str
+        How the lighthouse calls this life of the group, where an adapter knows it.
     phases : Phases
         What the trainer waits for, where an adapter stamps it.
     agreed_step : callable, optional
@@ -83,6 +85,7 @@ class Worker:
         self.samples = SampleBuffer()
         self.actuators = Actuators(standby=identity.standby, held=held)
         self.lease = PauseLease()
+        self.replica_id = ""
         self.phases = Phases()
         self.agreed_step: Callable[[], object] | None = None
         self._run = join[1].run if join else ""
@@ -154,6 +157,8 @@ class Worker:
             values=self.actuators.values,
             actuators=self.actuators.names,
             framework=text(self._framework, MAX_SHORT_TEXT),
+            replica_id=text(self.replica_id, MAX_SHORT_TEXT),
+            quorum_id=self.phases.quorum_id,
             ts_ns=time.time_ns(),
         )
 

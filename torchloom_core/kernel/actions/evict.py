@@ -35,6 +35,8 @@ class EvictKind(ActionKind[EvictGroup]):
         if run.training_groups() == {action.group}:
             return f"no other group trains: nobody waits for {action.group}"
         fits = action.then != "replace" or standby_for(action.group, run)
+        if action.then == "wait" and not run.fleet.quorums.replicas(run.members(action.group)):
+            return f"nobody has said in which quorum {action.group} is"
         return run.not_training(action.group) or ("" if fits else f"nobody fits {action.group}")
 
     def stages(self, action: EvictGroup, run: Run) -> Stages:
@@ -50,12 +52,10 @@ class EvictKind(ActionKind[EvictGroup]):
     def begin(self, plan: Plan, run: Run) -> list[Output]:
         """Have the lighthouse stop waiting for it."""
         group = cast(EvictGroup, plan.action).group
-        hung = run.fleet.quorums.of(run.members(group))
-        if not hung:
-            return []
-        replicas = tuple(sorted(run.fleet.quorums.replicas(run.members(group))))
-        act = Evict(replicas=replicas, quorum_id=max(one.quorum_id for one in hung))
-        return run.steering.tell(act, f"{group} hangs")
+        hung = run.members(group)
+        replicas = tuple(sorted(run.fleet.quorums.replicas(hung)))
+        act = Evict(replicas=replicas, quorum_id=run.fleet.quorums.latest(hung))
+        return run.steering.tell(act, f"{group} hangs") if replicas else []
 
     def summary(self, action: EvictGroup, plan: Plan, run: Run) -> str:
         """Return what became of the group."""
@@ -65,12 +65,12 @@ class EvictKind(ActionKind[EvictGroup]):
 
 def _cut(hung: Iterable[int], run: Run) -> Stage:
     """Return the cut of whoever is in the quorum of those that hang."""
-    quorum_id = max((one.quorum_id for one in run.fleet.quorums.of(hung)), default=-1)
+    quorum_id = run.fleet.quorums.latest(hung)
     away = {run.fleet.hello[row].group for row in hung}
     others = [
         row
         for row in run.able(run.rows_in("training"), "cut")
         if run.fleet.hello[row].group not in away
-        and any(one.quorum_id == quorum_id for one in run.fleet.quorums.of([row]))
+        and run.fleet.quorums.latest([row]) == quorum_id >= 0
     ]
     return run.stage(others, Cut(quorum_id=max(quorum_id, 0)))
