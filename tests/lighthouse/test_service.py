@@ -77,7 +77,6 @@ async def test_a_heartbeat_is_answered_after_the_hold_and_at_once_without_one():
         assert loop.time() - began_s >= HOLD_S
     async with lighthouse(hold_s=0) as at_once:
         assert await soon(at_once.manager().heartbeat("a:1")) == b""
-        assert not at_once.service._pauses
 
 
 async def test_whose_held_call_is_cut_is_out_at_once():
@@ -373,7 +372,7 @@ async def test_a_lighthouse_that_was_frozen_takes_nobody_for_silent_between_two_
             await soon(manager.heartbeat("b:1"))
         for module in (service_module, pauses_module):
             monkeypatch.setattr(module, "time", Later(module.time))
-        light.service._look_for_ends()
+        light.service._heartbeats.look_for_ends()
         assert light.service.counters.lost == 0
         assert "b:1" in light.electorate.heartbeats
 

@@ -1,10 +1,4 @@
-"""The calls of torchft's Managers: heartbeats that are held, and requests that wait for a quorum.
-
-A Manager sends its next heartbeat 100 ms after the answer to the last one. The answer is kept
-back, and the call watched: where it is cut off, the Manager's process has ended or its Manager
-was shut down, and the group is counted out at once. In the moment between two heartbeats the
-connection is looked at instead.
-"""
+"""The calls of torchft's Managers: heartbeats, and requests that wait for a quorum."""
 
 import asyncio
 import logging
@@ -17,9 +11,8 @@ import grpc
 
 from torchloom_core.errors import LighthouseError, MessageError, StateError
 from torchloom_core.lighthouse import protocol
-from torchloom_core.lighthouse.connections import Homes, far_ends
+from torchloom_core.lighthouse.heartbeats import Heartbeats
 from torchloom_core.lighthouse.membership import Member, Quorum
-from torchloom_core.lighthouse.pauses import Pauses
 from torchloom_core.lighthouse.quorum import Electorate
 from torchloom_core.lighthouse.state_file import StateFile
 from torchloom_core.plain_text import Complaints, plain_line
@@ -96,15 +89,11 @@ class Service:
         self.last: Quorum | None = None
         self.formed_s = time.monotonic()
         self.epoch = epoch
-        self._hold_s = hold_s
         self._tick_s = tick_s
         self._state = state
         self.on_change: Callable[[], None] = lambda: None
         self._waiters: dict[str, _Waiter] = {}
-        self._held_calls: dict[str, object] = {}
-        self._held_back: set[asyncio.Future[None]] = set()
-        self._pauses: dict[str, Pauses] = {}
-        self._homes = Homes()
+        self._heartbeats = Heartbeats(electorate, hold_s, self.now_s, self._end)
         self._awake_s = time.monotonic()
         self._is_closed = False
         self._saving = asyncio.Lock()
@@ -128,35 +117,7 @@ class Service:
             await self._refuse(context, error)
         await self._make_room(replica_id, context)
         self.counters.heartbeats += 1
-        if self._hold_s and not self._homes.is_own(replica_id, context.peer()):
-            try:
-                with self._homes.another(replica_id, context.peer()):
-                    await self._hold_back()
-            except asyncio.CancelledError:
-                if self._homes.is_own(replica_id, context.peer()):  # by now
-                    self._end(replica_id)
-                raise
-            if replica_id in self._pauses and self._homes.is_own(replica_id, context.peer()):
-                self._pauses[replica_id].begin()
-            return b""
-        self.electorate.beat(replica_id, self.now_s())
-        if not self._hold_s:
-            return b""
-        pauses = self._pauses.setdefault(replica_id, Pauses())
-        pauses.end()
-        call = self._held_calls[replica_id] = object()
-        try:
-            await self._hold_back()
-        except asyncio.CancelledError:
-            is_newest = self._held_calls.get(replica_id) is call
-            if is_newest and not self._homes.move(replica_id):  # it has connected anew
-                self._end(replica_id)
-            raise
-        finally:
-            if self._held_calls.get(replica_id) is call:
-                del self._held_calls[replica_id]
-        if replica_id not in self._held_calls:
-            pauses.begin()
+        await self._heartbeats.take(replica_id, context.peer())
         return b""
 
     async def quorum(self, data: bytes, context: Context) -> bytes:
@@ -174,7 +135,7 @@ class Service:
             waiter = self._waiters[replica_id] = _Waiter(member, answer)
         waiter.member = member
         waiter.calls += 1
-        self._homes.asks(replica_id, context.peer())
+        self._heartbeats.asks(replica_id, context.peer())
         self.electorate.ask(member, self.now_s())
         self.advance()
         try:
@@ -196,15 +157,14 @@ class Service:
         if asleep_s > _ASLEEP_S:
             _log.warning("did not run for %.1f s: nobody was silent meanwhile", asleep_s)
             self.electorate.overlook(asleep_s)
-            for pauses in self._pauses.values():
-                pauses.overlook(asleep_s, now_s)
+            self._heartbeats.overlook(asleep_s, now_s)
         return now_s
 
     async def tick(self) -> None:
         """Look again and again, for what only time decides."""
         while True:
             await asyncio.sleep(self._tick_s)
-            self._look_for_ends()
+            self._heartbeats.look_for_ends()
             self.advance()
             self.on_change()
 
@@ -274,45 +234,13 @@ class Service:
     def close(self) -> None:
         """Form no more quorums, and let all calls end: being cut off they would complain."""
         self._is_closed = True
-        for wake in self._held_back:
-            _wake(wake)
+        self._heartbeats.close()
         for waiter in self._waiters.values():
             if not waiter.answer.done():
                 waiter.answer.set_exception(LighthouseError("the lighthouse ends"))
 
-    async def _hold_back(self) -> None:
-        """Wait as long as the answer to a heartbeat is kept back, or until the lighthouse ends."""
-        loop = asyncio.get_running_loop()
-        wake = loop.create_future()
-        timer = loop.call_later(self._hold_s, _wake, wake)
-        self._held_back.add(wake)
-        try:
-            await wake
-        finally:
-            timer.cancel()
-            self._held_back.discard(wake)
-
-    def _look_for_ends(self) -> None:
-        """Count out whose next heartbeat is due and whose connection is gone."""
-        now_s = self.now_s()
-        due = [(r, pauses) for r, pauses in self._pauses.items() if pauses.is_due(now_s)]
-        there = far_ends() if due else None
-        for replica_id, pauses in due:
-            is_gone = there is not None and self._homes.is_gone(replica_id, there)
-            if is_gone and self._homes.move(replica_id):  # it speaks on another one by now
-                pauses.end()
-                self.electorate.beat(replica_id, now_s)
-            elif is_gone or pauses.is_over(now_s):
-                self._end(replica_id)
-            elif replica_id not in self.electorate.heartbeats:
-                del self._pauses[replica_id]
-                self._homes.forget(replica_id)
-        self._homes.forget_all_but(self.electorate.heartbeats.keys())
-
     def _end(self, replica_id: str) -> None:
         self.counters.lost += 1
-        self._pauses.pop(replica_id, None)
-        self._homes.forget(replica_id)
         self.electorate.lose(replica_id)
         self.advance()
         self.on_change()
@@ -329,8 +257,3 @@ class Service:
         text = f"need at most {MAX_REPLICAS} replica groups at once"
         self._complaints.add("full", f"{context.peer()}: {text}")
         await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
-
-
-def _wake(waits: asyncio.Future[None]) -> None:
-    if not waits.done():
-        waits.set_result(None)
