@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from experiments.lighthouse.stalls import DETECTED_S, FREEZE, LEAVE
+from experiments.lighthouse.stalls import DETECTED_S, FREEZE, JOIN, LEAVE
 
 Results = dict[str, Any]
 
@@ -123,7 +123,7 @@ def broken(results: Results) -> list[str]:
             longest, limit_s = max(stalls), DETECTED_S + FREED_S
         if longest > limit_s:
             found.append(f"{arm}, {strike}: a stall of {longest:.2f} s")
-        if failed > (0 if strike == LEAVE else 1):
+        if failed > (0 if strike in (LEAVE, JOIN) else 1):
             found.append(f"{arm}, {strike}: {failed} failed steps")
     for result in results.get("restarts", ()):
         if result["arm"].startswith(_OURS):

@@ -4,16 +4,18 @@ import random
 import signal
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from experiments.lighthouse.groups import Arm, Run, Trainer, started, until
 
 GROUPS = 3
 FREEZE = "SIGSTOP"
 LEAVE = "leave"
+JOIN = "join"
 STRIKES = {
     FREEZE: signal.SIGSTOP,
     LEAVE: signal.SIGUSR1,
@@ -73,8 +75,10 @@ def play(folder: Path, arm: Arm, rng: random.Random, tell: Callable[[str], None]
                 found += [_frozen(run, arm, victim)] if arm in (THEIRS, ARMS[-1]) else []
                 continue
             found.append(_struck(run, arm, strike, victim, number))
+            others, joins_s = run.alive, time.time()
             run.add(victim.group)
             run.all_train()
+            found.append(_joined(arm, others, joins_s))
     return found
 
 
@@ -131,6 +135,22 @@ def _stall(arm: Arm, strike: str, survivors: list[Trainer], at_s: float) -> Stal
             for trainer in survivors
         ),
     )
+
+
+def _joined(arm: Arm, others: list[Trainer], at_s: float) -> Stall:
+    """Return what the first step with the joiner cost: its start takes the others' cores."""
+    found = [join_of([row for row in t.rows if row["t"] > at_s], GROUPS) for t in others]
+    return Stall(
+        arm=arm.name, strike=JOIN, stall_s=max(s for s, _ in found), failed=max(f for _, f in found)
+    )
+
+
+def join_of(rows: Sequence[Mapping[str, Any]], groups: int) -> tuple[float, int]:
+    """Return the stall of the first step among so many, and the steps that failed before it."""
+    first = next(n for n, row in enumerate(rows) if row["participants"] == groups)
+    usual_s = statistics.median(b["t"] - a["t"] for a, b in pairwise(rows[:first]))
+    failed = sum(not row["committed"] for row in rows[: first + 1])
+    return rows[first]["t"] - rows[first - 1]["t"] - usual_s, failed
 
 
 def stall_s(trainer: Trainer, at_s: float) -> float:
