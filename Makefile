@@ -17,8 +17,10 @@ TORCH = torch==$(TORCH_VERSION)$(if $(HAS_GPU),,$(if $(filter Linux,$(shell unam
 
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-# The files that start processes come first, so that none is left over for one core at the end.
-PYTEST = -m pytest -n auto --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+# One more than there are cores: tests that start processes wait for them. Their files come first,
+# so that none is left over for one core at the end.
+WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+PYTEST = -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 UNITS := -m "not integration and not slow" --hypothesis-profile quick
 
 # Where Python can watch lines by itself (3.12 and on), coverage costs next to nothing.
