@@ -231,6 +231,14 @@ class WeaversPart:
         await self.client.publish(subjects.roll_call(RUN), encode(RollCall(run=RUN, epoch=1)))
 
 
+def is_sidecar(process):
+    try:
+        lives = process.status() != psutil.STATUS_ZOMBIE
+        return lives and "torchloom_threadlet.sidecar" in process.cmdline()
+    except psutil.NoSuchProcess:
+        return False  # it has ended since it was listed
+
+
 class Trainer:
     """A trainer in a process of its own."""
 
@@ -260,12 +268,7 @@ class Trainer:
 
     def sidecars(self):
         """Return the sidecar processes of this trainer."""
-        return [
-            child
-            for child in psutil.Process(self.process.pid).children()
-            if child.status() != psutil.STATUS_ZOMBIE
-            and "torchloom_threadlet.sidecar" in child.cmdline()
-        ]
+        return [child for child in psutil.Process(self.process.pid).children() if is_sidecar(child)]
 
     async def until(self, what):
         """Return ``what()`` once it is true."""
