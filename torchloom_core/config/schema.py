@@ -16,7 +16,7 @@ _MOST = 1e9
 Positive = Annotated[float, msgspec.Meta(gt=0, le=_MOST)]
 NotNegative = Annotated[float, msgspec.Meta(ge=0, le=_MOST)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
-Milliseconds = Annotated[float, msgspec.Meta(ge=0.001, le=86_400)]
+UpToADay = Annotated[float, msgspec.Meta(ge=0.001, le=86_400)]
 """A time in seconds that ``torchloom lighthouse`` takes as whole milliseconds, of a day at most."""
 
 Host = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9:][A-Za-z0-9._:%-]*\Z")]
@@ -57,9 +57,9 @@ class Lighthouse(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 29510
     status_port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 29511
     min_replicas: Annotated[int, msgspec.Meta(ge=1)] = 1
-    join_timeout_s: Milliseconds = 60.0
-    heartbeat_timeout_s: Milliseconds = 5.0
-    quorum_tick_s: Milliseconds = 0.1
+    join_timeout_s: UpToADay = 60.0
+    heartbeat_timeout_s: UpToADay = 5.0
+    quorum_tick_s: UpToADay = 0.1
     order: tuple[Name, ...] = ()
 
 

@@ -81,7 +81,8 @@ class Heartbeats:
             if self._homes.is_own(replica_id, peer):
                 self._end(replica_id)
             raise
-        if replica_id in self._pauses and self._homes.is_own(replica_id, peer):
+        speaks = replica_id in self._newest_calls or replica_id not in self._pauses
+        if not speaks and self._homes.is_own(replica_id, peer):  # by now
             self._pauses[replica_id].begin()
 
     def asks(self, replica_id: str, peer: str) -> None:

@@ -102,11 +102,11 @@ class LighthouseProcess:
     async def _adopt_or_launch(
         self, url: str, creds: Path | None, expected: Callable[[], Iterable[str]]
     ) -> None:
-        last = self._last_record()
+        last = self._last_record() or self._record
         runs = last is not None and is_running(last.pid, str(self._state))
         port = self._settings.port or (last.port if last else 0)
-        if not port or not (runs or self._record or _is_free(self._settings.host, port)):
-            port = self._settings.port or _free_port(self._settings.host)
+        if not (self._settings.port or runs or self._record):
+            port = _free_port(self._settings.host, port)
         command = self._command(port, url, creds)
         if last and runs:
             if last.command == tuple(command):
@@ -202,18 +202,12 @@ def _said(log: Path) -> list[str]:
     return log.read_text(errors="replace").strip().splitlines()
 
 
-def _is_free(host: str, port: int) -> bool:
+def _free_port(host: str, wanted: int) -> int:
+    """Return the port that is wanted, or if it is taken any other."""
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError:
-            return False
-    return True
-
-
-def _free_port(host: str) -> int:
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-        with suppress(OSError):
-            probe.bind((host, 0))
+        for port in (wanted, 0):
+            with suppress(OSError):
+                probe.bind((host, port))
+                break
         return int(probe.getsockname()[1])
