@@ -21,8 +21,8 @@ CORE = "torchloom_core"
 MODULES = {
     f"{CORE}/kernel/kernel.py": ("kernel", "weaver"),
     f"{CORE}/kernel/execution.py": ("kernel", "weaver"),
-    f"{CORE}/kernel/dispatch/pause_hold.py": ("kernel", "weaver"),
-    f"{CORE}/kernel/dispatch/commands.py": ("kernel", "weaver"),
+    f"{CORE}/fleet/pause_hold.py": ("kernel", "weaver"),
+    f"{CORE}/dispatch/commands.py": ("kernel", "weaver"),
     f"{CORE}/kept.py": ("kernel", "weaver"),
     **{
         f"{CORE}/kernel/actions/{kind}.py": ("kernel", "weaver")

@@ -130,11 +130,14 @@ def test_a_knob_that_cannot_be_set_is_refused_with_the_reason(run, changes, reas
     assert only(Verdict, run.ask(ChangeKnob(**fields))).reason == reason
 
 
-def test_a_run_fenced_knob_is_refused():
+def test_a_run_fenced_knob_is_refused_where_a_worker_has_nothing_to_agree_by():
     run = Run(make_kernel())
     run.feed(hello("a-0", knobs=(KnobSpec(name="wire", kind="bool", fence="run"), LR)))
     verdict = only(Verdict, run.ask(ChangeKnob(knob="wire", value=True)))
-    assert verdict.reason == "knob wire is run-fenced, which this version cannot switch"
+    assert verdict.reason == (
+        "knob wire lands on all ranks at one step, and a-0 has nothing to agree by: "
+        "attach by torchloom_threadlet.torchft or .torchrun"
+    )
 
 
 def test_a_knob_whose_workers_are_all_leaving_is_refused(run):

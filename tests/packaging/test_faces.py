@@ -12,8 +12,9 @@ ROOT = Path(__file__).parents[2]
 FACES = {
     "torchloom_core.plugin": """
         SECOND_NS UNSAVED_WORK
-        ActedOn Action AdmitGroup Alert ChangeKnob CollectDump ConfigError CordonNode Costs
-        DrainGroup EvictGroup Example Fault FleetView Floats Forecast Hazard Ints KnobSpec KnobValue
+        ActedOn Action AdmitGroup Alert ChangeKnob ChangeKnobs CollectDump ConfigError CordonNode
+        Costs DrainGroup EvictGroup Example Fault FleetView Floats Forecast Guard Hazard Ints
+        KnobSpec KnobValue
         Learner LighthouseRows Migrate ModelError Need NeedFaults NeedForecast NotNegative Outlook
         PauseRun
         PluginError Policy PolicyNeed Positive Predictor PredictorNeed Proposal Registry

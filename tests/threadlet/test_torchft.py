@@ -12,6 +12,7 @@ from torchft.coordination import LighthouseServer
 
 from tests.deadlines import DEADLINE_S
 from tests.docs.attached import attached
+from tests.threadlet.bare_manager import BareManager
 from torchloom_core.wire.messages import (
     Checkpoint,
     Drain,
@@ -21,6 +22,8 @@ from torchloom_core.wire.messages import (
     Note,
     Prepare,
     SetKnob,
+    SetKnobs,
+    Together,
 )
 from torchloom_threadlet.torchft import TorchftLoom, attach
 
@@ -199,11 +202,14 @@ async def test_the_learning_rate_is_a_knob_through_the_wrapper(weaver, start_gro
     start_group("g0")
     hello = await weaver.admit()
     await weaver.beat(lambda batch: batch.state == "training")
-    assert (await weaver.ask(hello, SetKnob(knob="lr", value=0.01))).status == "applied"
-    refused = await weaver.ask(hello, SetKnob(knob="lr", value=-1.0), "negative")
-    assert "need at least 0" in refused.detail
+    set_lr = Together(number=1, do=SetKnobs(values={"lr": 0.01}))
+    assert (await weaver.ask(hello, set_lr)).status == "applied"
+    negative = Together(number=2, do=SetKnobs(values={"lr": -1.0}))
+    assert "need at least 0" in (await weaver.ask(hello, negative, "negative")).detail
+    alone = SetKnob(knob="lr", value=0.02)
+    assert "one worker cannot" in (await weaver.ask(hello, alone, "alone")).detail
     await weaver.until(
-        lambda: any(getattr(event, "values", {}).get("lr") == 0.05 for event in weaver.events)
+        lambda: {getattr(event, "values", {}).get("lr") for event in weaver.events} > {0.05, 0.01}
     )
 
 
@@ -226,7 +232,7 @@ async def test_a_script_of_nested_loops_is_drained_and_torchrun_takes_it_for_don
 
 
 def test_what_torchft_logs_is_heard_and_no_more_of_it_printed_than_before(tmp_path, monkeypatch):
-    class Manager:
+    class Manager(BareManager):
         def shutdown(self):
             raise AssertionError("nothing asked to drain")
 
@@ -254,7 +260,7 @@ def test_what_torchft_logs_is_heard_and_no_more_of_it_printed_than_before(tmp_pa
 
 
 def test_a_metric_of_the_trainer_s_goes_before_the_adapter_s_of_that_name(tmp_path, monkeypatch):
-    class Manager:
+    class Manager(BareManager):
         def current_step(self):
             return 1
 
@@ -273,7 +279,7 @@ def test_a_metric_of_the_trainer_s_goes_before_the_adapter_s_of_that_name(tmp_pa
 def test_a_stand_by_s_manager_that_does_not_bear_its_name_is_warned_of(
     tmp_path, monkeypatch, caplog, replica_id, warnings
 ):
-    class Manager:
+    class Manager(BareManager):
         _replica_id = replica_id
 
     monkeypatch.chdir(tmp_path)

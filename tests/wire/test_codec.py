@@ -26,7 +26,10 @@ from torchloom_core.wire.messages import (
     Note,
     RollCall,
     SetKnob,
+    SetKnobs,
     Telemetry,
+    Together,
+    Withdraw,
 )
 
 int64 = st.integers(-(2**63), 2**63 - 1)
@@ -41,10 +44,18 @@ values = st.one_of(
     st.floats(allow_nan=False, allow_infinity=False),
     st.text(max_size=256),
 )
+_WITH_FIELDS = (SetKnob, Cut, Together, Withdraw)
 deeds = st.one_of(
     st.builds(SetKnob, knob=knobs, value=values),
     st.builds(Cut, quorum_id=counts),
-    *(st.builds(deed) for deed in get_args(Deed) if deed not in (SetKnob, Cut)),
+    st.builds(
+        Together,
+        number=int64,
+        do=st.builds(SetKnobs, values=st.dictionaries(knobs, values, max_size=3)),
+        groups=st.lists(names, max_size=2).map(tuple),
+    ),
+    st.builds(Withdraw, number=int64),
+    *(st.builds(deed) for deed in get_args(Deed) if deed not in _WITH_FIELDS),
 )
 commands = st.builds(
     Command,

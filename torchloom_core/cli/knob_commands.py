@@ -14,6 +14,7 @@ from torchloom_core.cli.output import console, print_json, warn
 from torchloom_core.cli.weaver_client import act, ask_knobs, open_client
 from torchloom_core.errors import RequestError
 from torchloom_core.suggest import nearest
+from torchloom_core.wire.actions import Guard
 from torchloom_core.wire.codec import UNREADABLE
 from torchloom_core.wire.knobs import find_spec
 from torchloom_core.wire.messages import KnobSpec, KnobValue
@@ -88,13 +89,18 @@ def set_knob(
     name: str,
     value: Annotated[str, Parameter(allow_leading_hyphen=True)],
     /,
-    *,
+    *more: Annotated[str, Parameter(allow_leading_hyphen=True)],
     worker: str | None = None,
+    watch: str | None = None,
+    band: float = 3.0,
+    window: float = 30.0,
     yes: Annotated[bool, Parameter(negative="")] = False,
     wait: Wait = 60.0,
     connection: Connection = _HERE,
 ) -> None:
     """Set a knob and wait until every worker has applied it.
+
+    Run-fenced ones can be set together: they land on all ranks at one step, or nowhere.
 
     Parameters
     ----------
@@ -102,12 +108,33 @@ def set_knob(
         The knob.
     value
         A number, true, false, or else a text.
+    more
+        More knobs to set with it, each followed by its value.
     worker
         Only on this worker.
+    watch
+        The metric by which to judge whether it hurts, and is taken back; that of the config
+        unless given. Only with run-fenced knobs.
+    band
+        How many times its own noise the metric may lie above what it was before.
+    window
+        How long it is watched, seconds.
     yes
         Set it also to a number that is more than ten times off all those in use.
     """
-    wish = KnobSet(knob=name, value=parse_value(value), worker=worker, sure=yes)
+    if len(more) % 2:
+        raise RequestError(f"knob set: need a value after {more[-1]!r}, was nothing")
+    also = {knob: parse_value(text) for knob, text in zip(more[::2], more[1::2], strict=True)}
+    guard = None
+    if watch is not None:
+        wanted = {"metric": watch, "band": band, "window_s": window}
+        try:
+            guard = msgspec.convert(wanted, Guard)
+        except msgspec.ValidationError as error:
+            raise RequestError(f"knob set: {error}") from None
+    wish = KnobSet(
+        knob=name, value=parse_value(value), also=also, worker=worker, guard=guard, sure=yes
+    )
     act(connection, "knob.set", wish, wait_s=wait)
 
 

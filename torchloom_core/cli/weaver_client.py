@@ -158,7 +158,10 @@ async def _act(connection: Connection, verb: str, body: Any, wait_s: float) -> N
 
 
 async def _outcome(heard: asyncio.Queue[tuple[str, bytes]], ids: tuple[str, ...]) -> Outcome:
-    """Print the life of the commands ``ids`` and of those that follow from the same verdict."""
+    """Print the life of the commands ``ids`` and of those that follow from the same verdict.
+
+    Of a plan that waits for its turn there is none yet: ``ids`` holds its verdict.
+    """
     from torchloom_core.trajectory.summaries import summarise
 
     cause = None
@@ -169,10 +172,10 @@ async def _outcome(heard: asyncio.Queue[tuple[str, bytes]], ids: tuple[str, ...]
         except (msgspec.DecodeError, UnicodeDecodeError):
             continue  # something else that is told; anybody's answer, for one
         if isinstance(told, Outcome):
-            if told.verdict == cause:
+            if told.verdict == cause or told.verdict in ids:
                 return told
             continue
-        if told.command in ids:
+        if told.command in ids or told.cause in ids:
             cause = told.cause
         if told.cause == cause:
             console().print(summarise(kind, msgspec.to_builtins(told)), markup=False)

@@ -142,6 +142,27 @@ class Arbiter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     breaker: Breaker = Breaker()
 
 
+class Guard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``[guard]``: what is watched after a change that all ranks make together.
+
+    Attributes
+    ----------
+    metric : str
+        What is watched where a change does not say; empty: nothing.
+    band : float
+        How many times its own noise it may lie above what it was before.
+    window_s : float
+        How long it is watched, before and after.
+    metrics : tuple of str
+        All that a change may have watched.
+    """
+
+    metric: str = "loss"
+    band: Positive = 3.0
+    window_s: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 30.0
+    metrics: tuple[str, ...] = ("loss", "grad_norm", "update_norm", "step_time_s")
+
+
 class Evaluate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``[evaluate]``: the job that a backtest puts on the trace's nodes, and how it recovers.
 
@@ -188,6 +209,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     lighthouse: Lighthouse | None = None
     costs: Costs = Costs()
     arbiter: Arbiter = Arbiter()
+    guard: Guard = Guard()
     evaluate: Evaluate = Evaluate()
     policies: dict[str, dict[str, Any]] = {}
     predictors: dict[str, dict[str, Any]] = {}

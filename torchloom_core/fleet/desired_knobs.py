@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Mapping
 
 from torchloom_core.kept import KeptTable
-from torchloom_core.wire.actions import ChangeKnob
 from torchloom_core.wire.events import KnobDesired
 from torchloom_core.wire.knobs import agrees
 from torchloom_core.wire.messages import Hello, KnobSpec, KnobValue, SetKnob
@@ -37,22 +36,20 @@ class DesiredKnobs:
         """Return what is desired of a worker's knob: of it alone, or else of all."""
         return self.wishes.get(_key(worker, knob), self.wishes.get(_key(None, knob)))
 
-    def add(self, action: ChangeKnob, now_ns: int) -> KnobDesired:
+    def add(self, knob: str, value: KnobValue, worker: str | None, now_ns: int) -> KnobDesired:
         """Keep what a knob should be; a value for all replaces the values for single workers."""
-        if action.worker is None:
-            self._drop(action.knob, None)
-        wish = KnobDesired(
-            knob=action.knob, value=action.value, worker=action.worker, since_ns=now_ns
-        )
-        self.wishes[_key(action.worker, action.knob)] = wish
+        if worker is None:
+            self._drop(knob, None)
+        wish = KnobDesired(knob=knob, value=value, worker=worker, since_ns=now_ns)
+        self.wishes[_key(worker, knob)] = wish
         return wish
 
-    def withdraw(self, action: ChangeKnob) -> list[KnobDesired]:
+    def withdraw(self, knob: str, value: KnobValue, worker: str | None) -> list[KnobDesired]:
         """Take back a change that no worker has applied, unless another came after it."""
-        if self._value(action.worker, action.knob) != action.value:
+        if self._value(worker, knob) != value:
             return []
-        del self.wishes[_key(action.worker, action.knob)]
-        return [KnobDesired(knob=action.knob, value=None, worker=action.worker)]
+        del self.wishes[_key(worker, knob)]
+        return [KnobDesired(knob=knob, value=None, worker=worker)]
 
     def forget(self, knob: str, worker: str | None) -> list[KnobDesired]:
         """Want nothing any more, of one worker or, with ``worker`` None, of any."""
@@ -67,7 +64,7 @@ class DesiredKnobs:
         present: Mapping[str, KnobValue],
         specs: Mapping[str, KnobSpec],
     ) -> list[SetKnob]:
-        """Return what a worker must be told so that its knobs are as desired.
+        """Return what a worker must be told so that its worker-fenced knobs are as desired.
 
         What is desired of all is not of a worker that declares the knob otherwise than ``specs``.
         """
@@ -75,12 +72,30 @@ class DesiredKnobs:
             return []
         wanted: list[SetKnob] = []
         for name, spec in {spec.name: spec for spec in hello.knobs}.items():
+            if spec.fence == "run":
+                continue
             value = self._value(hello.worker, name)
             if value is None and agrees((spec,), specs.get(name, spec)):
                 value = self._value(None, name)
             if value is not None and value != present.get(name):
                 wanted.append(SetKnob(knob=name, value=value))
         return wanted
+
+    def nowhere(
+        self, specs: Mapping[str, KnobSpec], present: Iterable[Mapping[str, KnobValue]]
+    ) -> dict[str, KnobValue]:
+        """Return the run-fenced knobs, with their values, that no worker has as it is desired."""
+        if not self.wishes:
+            return {}
+        knobs = list(present)
+        return {
+            wish.knob: wish.value
+            for wish in self.wishes.values()
+            if wish.value is not None
+            and wish.knob in specs
+            and specs[wish.knob].fence == "run"
+            and all(own.get(wish.knob) != wish.value for own in knobs)
+        }
 
     def _value(self, worker: str | None, knob: str) -> KnobValue | None:
         wish = self.wishes.get(_key(worker, knob))

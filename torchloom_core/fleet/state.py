@@ -15,7 +15,7 @@ from torchloom_core.fleet.lives import Lives
 from torchloom_core.fleet.quorums import Quorums
 from torchloom_core.fleet.rings import Rings
 from torchloom_core.fleet.sample_table import SampleTable
-from torchloom_core.plugin.arrays import Ints, frozen
+from torchloom_core.plugin.arrays import Floats, Ints, frozen
 from torchloom_core.plugin.needs import PolicyNeed, fault_memory_s, forecasts_read
 from torchloom_core.plugin.view import FleetView
 from torchloom_core.wire.endings import in_a_word
@@ -33,13 +33,20 @@ from torchloom_core.wire.messages import (
     Pause,
     Resume,
     SetKnob,
+    SetKnobs,
     Telemetry,
+    done_by,
 )
 from torchloom_core.wire.steering import LighthouseView
 
 _OVER = frozenset({"left", "gone"})
 """States that no life of a worker comes back from."""
-_STATE_AFTER = {Drain: "left", Join: "joining", Pause: "paused", Resume: "training"}
+_STATE_AFTER: dict[type, str] = {
+    Drain: "left",
+    Join: "joining",
+    Pause: "paused",
+    Resume: "training",
+}
 _FAULT_NOTES = frozenset({"fault", "hang"})
 
 
@@ -169,12 +176,25 @@ class FleetState:
     def apply(self, worker: str, deed: Deed) -> None:
         """Take note of what a worker has just done; its telemetry says the same only later."""
         row = self.row_of[worker]
-        if isinstance(deed, Drain):
+        done = done_by(deed, self.hello[row].group)
+        if isinstance(done, Drain):
             self.ending[row] = "drained"
-        if isinstance(deed, SetKnob):
-            self.knobs[row][deed.knob] = deed.value
+        if isinstance(done, SetKnob):
+            self.knobs[row][done.knob] = done.value
+        elif isinstance(done, SetKnobs):
+            self.knobs[row].update(done.values)
         elif self.state[row] != "gone":
-            self.state[row] = _STATE_AFTER.get(type(deed), self.state[row])
+            self.state[row] = _STATE_AFTER.get(type(done), self.state[row])
+
+    def last_column(self, metric: str) -> Floats:
+        """Return ``(workers,)`` values of the last tick of a metric that is kept, NaN: none."""
+        metrics = self._intake.metrics
+        metrics.workers = len(self.hello)
+        return metrics.window(metric, self._tick_s)[:, -1]
+
+    def group_of(self, worker: str) -> str:
+        """Return the replica group of a worker that is known."""
+        return self.hello[self.row_of[worker]].group
 
     def note(self, note: Note, ts_ns: int) -> Fault | None:
         """Take a note of a known life; return the fault that it tells of, if it is news."""

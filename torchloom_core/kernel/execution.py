@@ -6,6 +6,7 @@ What a plan is made of, and what is peculiar to it, its kind of action says.
 """
 
 from collections.abc import Iterable, Set
+from typing import Any
 
 import msgspec
 
@@ -17,13 +18,30 @@ from torchloom_core.kernel.actions.pause import PAUSING
 from torchloom_core.kernel.actions.run import Run
 from torchloom_core.wire.actions import Action
 from torchloom_core.wire.events import Issue, Outcome, Output, Verdict
-from torchloom_core.wire.messages import RECONCILE, Command, Drain, Hello, Join, Prepare
-from torchloom_core.wire.plans import Plan, missed_text
+from torchloom_core.wire.messages import (
+    RECONCILE,
+    Command,
+    Deed,
+    Drain,
+    Hello,
+    Join,
+    KnobValues,
+    Prepare,
+    Together,
+    Withdraw,
+)
+from torchloom_core.wire.plans import Plan, Stage, missed_text
 
 _NAMED = 20
 """How many commands that were not applied an outcome names."""
 
 _WHY_CHARACTERS = 300
+
+_FATES: dict[str, Any] = {"rejected": "refused", "failed": "failed"}
+"""What the answer of one rank makes of a change that all are offered."""
+
+WITHDRAWN = "withdrawn"
+"""The cause of commands that take back what a rank cannot do."""
 
 
 class Stopped(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,6 +57,7 @@ class Execution:
         self._plans = run.plans
         self._commands = run.commands
         self._patience_ns = round(2 * config.weaver.command_deadline_s * SECOND_NS)
+        self._told_again: frozenset[tuple[str, int]] = frozenset()
         self.switch: KeptTable[Stopped] = KeptTable("actions")
 
     @property
@@ -104,13 +123,19 @@ class Execution:
             deadline_ns=now_ns + self._patience_ns,
             stages=stages,
             await_training=await_training,
+            change=deed.number if isinstance(deed := _first_deed(stages), Together) else 0,
         )
         kind.at_once(plan.action, run.fleet.cordons, now_ns)
         if not stages:
             return [_outcome(plan, "done", kind.summary(plan.action, plan, run), now_ns)]
         self._plans.enter(plan, kind.target(plan.action))
         outputs = self._call_off(*kind.calls_off(plan.action))
-        outputs += kind.begin(plan, run)
+        if plan.change and self._plans.change_before(plan):
+            return outputs
+        return outputs + self._begin(plan)
+
+    def _begin(self, plan: Plan) -> list[Output]:
+        outputs = kind_of(plan.action).begin(plan, self._run)
         return outputs + self._issue_stage(plan)
 
     def supersede(self, verdict: Verdict) -> list[Output]:
@@ -125,23 +150,35 @@ class Execution:
         causes = dict.fromkeys(command.cause for command in older)
         return outputs + self._advance_each(causes)
 
-    def settled(self, command: Command, status: str, detail: str = "") -> None:
+    def settled(self, command: Command, status: str, detail: str = "", step: int = -1) -> None:
         """Take note that a command has ended, and for the outcome why."""
         self._run.held_standbys.settled(command, status)
         pending = self._plans.open_of(command.cause)
         if command.id not in pending:
             return
         pending.remove(command.id)
-        if status == "applied":
-            return
         plan = self._plans.table[command.cause]
+        if status == "applied":
+            self._land(plan, step)
+            return
         missed = plan.missed
         if len(missed) < _NAMED:
             why = f"{status}: {detail}" if detail else status
             missed = {**missed, command.id: why[:_WHY_CHARACTERS]}
         self._plans.table[plan.verdict] = msgspec.structs.replace(
-            plan, missed=missed, missed_count=plan.missed_count + 1
+            plan,
+            missed=missed,
+            missed_count=plan.missed_count + 1,
+            fate=_FATES.get(status, plan.fate) if plan.fate == "offered" else plan.fate,
         )
+
+    def _land(self, plan: Plan, step: int) -> None:
+        """Take note of the step at which a rank did what all do together."""
+        if plan.change:
+            steps = (*plan.landed, step)
+            landed = min(steps), max(steps)
+            if landed != plan.landed:
+                self._plans.table[plan.verdict] = msgspec.structs.replace(plan, landed=landed)
 
     def advance_all(self) -> list[Output]:
         """Issue the next stage of every plan that is ready for it, and end those that are over."""
@@ -162,6 +199,8 @@ class Execution:
         trouble = kind_of(plan.action).trouble(plan, self._run)
         if trouble:
             return self._end(plan, trouble)
+        if plan.change:
+            return self._advance_fenced(plan)
         if self._plans.open_of(plan.verdict):
             return []
         if plan.missed:
@@ -182,10 +221,66 @@ class Execution:
             return self._end(plan, f"{', '.join(gone)} ended before its turn")
         return self._issue_stage(plan)
 
+    def _advance_fenced(self, plan: Plan) -> list[Output]:
+        """Offer a change to all once no other is offered, and end it once all have answered.
+
+        What one rank cannot do is withdrawn from the others. Whether all have done it or none, the
+        answers say; a rank that is silent gives none.
+        """
+        run = self._run
+        if plan.stages:
+            if self._plans.change_before(plan):
+                return []
+            stage = run.stage(run.voters(), plan.stages[0].deed)
+            return self._begin(msgspec.structs.replace(plan, stages=(stage,)))
+        waited_for = self._plans.open_of(plan.verdict)
+        if waited_for and plan.fate == "refused":
+            return self._withdraw(plan, waited_for)
+        if waited_for and (not plan.landed or any(map(self._is_heard, waited_for))):
+            return []
+        is_done = plan.landed and plan.fate != "failed"
+        return self._end(plan, "" if is_done else missed_text(plan) or "nobody was left to do it")
+
+    def _withdraw(self, plan: Plan, command_ids: Iterable[str]) -> list[Output]:
+        """Have the ranks that hold a change let go of it."""
+        self._plans.table[plan.verdict] = msgspec.structs.replace(plan, fate="withdrawn")
+        return self._let_go(plan, command_ids)
+
+    def _let_go(self, plan: Plan, command_ids: Iterable[str]) -> list[Output]:
+        run, flights = self._run, self._commands.flights
+        rows = [run.fleet.row_of[flights[i].command.worker] for i in sorted(command_ids)]
+        return run.tell(run.stage(rows, Withdraw(number=plan.change)), WITHDRAWN)
+
+    def offer_to_newcomers(self) -> list[Output]:
+        """Offer the change that all are offered also to those that have come since."""
+        run, hello = self._run, self._run.fleet.hello
+        for plan in self._plans.table.values():
+            open_ids = self._plans.open_of(plan.verdict)
+            if not plan.change or not open_ids or plan.fate != "offered" or plan.landed:
+                continue
+            lives = self._plans.lives_of(plan.verdict)
+            rows = [r for r in run.voters() if (hello[r].worker, hello[r].incarnation) not in lives]
+            if not rows:
+                continue
+            stage = run.stage(rows, self._commands.flights[min(open_ids)].command.do)
+            outputs = run.tell(stage, plan.verdict)
+            issued = [output.command.id for output in outputs if isinstance(output, Issue)]
+            self._plans.opened(plan.verdict, [*open_ids, *issued], (*lives, *stage.lives))
+            self._plans.table[plan.verdict] = msgspec.structs.replace(
+                plan, commands=(*plan.commands, *issued)
+            )
+            return outputs
+        return []
+
+    def _is_heard(self, command_id: str) -> bool:
+        run = self._run
+        row = run.fleet.row_of[self._commands.flights[command_id].command.worker]
+        return run.fleet.heard_ns_of(row) >= run.now_ns - run.stale_ns
+
     def _issue_stage(self, plan: Plan) -> list[Output]:
         outputs = self._run.tell(plan.stages[0], plan.verdict)
         issued = [output.command.id for output in outputs if isinstance(output, Issue)]
-        self._plans.opened(plan.verdict, issued)
+        self._plans.opened(plan.verdict, issued, plan.stages[0].lives)
         self._plans.table[plan.verdict] = msgspec.structs.replace(
             plan,
             stages=plan.stages[1:],
@@ -198,6 +293,8 @@ class Execution:
         run, kind = self._run, kind_of(plan.action)
         still_open = self._plans.leave(plan, kind.target(plan.action))
         outputs = kind.end(plan, trouble, run)
+        if plan.change and plan.fate == "offered":
+            outputs += self._let_go(plan, still_open)
         if trouble and not self.stopped and not plan.applied:
             outputs += self._send_back(plan)
         if not trouble:
@@ -205,6 +302,8 @@ class Execution:
                 *outputs,
                 _outcome(plan, "done", kind.summary(plan.action, plan, run), run.now_ns),
             ]
+        if plan.change:
+            return [*outputs, _outcome(plan, "undone", trouble, run.now_ns)]
         if kind.all_or_none:
             unsent = [command_id for command_id in plan.commands if command_id in still_open]
             outputs += self._commands.recall_unreached(unsent)
@@ -242,7 +341,13 @@ class Execution:
         outputs = self._commands.recall_unreached(list(self._commands.flights))
         outputs += self._call_off(PAUSING, why) + self._run.pauses.end(why)
         for plan in list(self._plans.table.values()):
-            outputs += self._end(plan, why)
+            if plan.change and not plan.stages and plan.fate == "offered":
+                # Whether it was done, the ranks say: some may just have agreed.
+                refused = msgspec.structs.replace(plan, fate="refused", missed={"": why})
+                self._plans.table[plan.verdict] = refused
+                outputs += self._advance(refused)
+            else:
+                outputs += self._end(plan, why)
         return outputs
 
     def reconcile(self, hellos: Iterable[Hello]) -> list[Output]:
@@ -261,6 +366,25 @@ class Execution:
                     outputs += self._run.tell(self._run.stage([row], deed), RECONCILE)
         return outputs
 
+    def wanted_nowhere(self) -> KnobValues:
+        """Return the run-fenced knobs that are to be set again: a run that began anew has none.
+
+        Asked again only of other lives than those that have once been told.
+        """
+        run = self._run
+        rows = run.voters()
+        if self.is_mute or any(plan.change for plan in self._plans.table.values()):
+            return {}
+        present = [run.fleet.knobs[row] for row in rows]
+        wanted = run.desired.nowhere(run.fleet.knob_specs, present) if rows else {}
+        lives = frozenset(
+            (run.fleet.hello[row].worker, run.fleet.hello[row].incarnation) for row in rows
+        )
+        if not wanted or lives & self._told_again:
+            return {}
+        self._told_again = lives
+        return wanted
+
     def prepare_standbys(self) -> list[Output]:
         """Have stand-bys held back, and tell those to prepare of whom the lighthouse knows."""
         run, outputs = self._run, self._hold_standbys()
@@ -278,9 +402,9 @@ class Execution:
         ``commands`` are those whose end is still to be told, whether or not they were sent. What
         was begun by a clock that was ahead has as long from now on as it would have had.
         """
-        open_of: dict[str, list[str]] = {}
+        open_of: dict[str, list[Command]] = {}
         for command in commands:
-            open_of.setdefault(command.cause, []).append(command.id)
+            open_of.setdefault(command.cause, []).append(command)
         for plan in plans:
             kind = kind_of(plan.action)
             ahead_ns = max(0, plan.started_ns - self._run.now_ns)
@@ -293,7 +417,9 @@ class Execution:
                 kind.target(plan.action),
             )
             present = set(plan.commands).difference(plan.missed)
-            self._plans.opened(plan.verdict, present.intersection(open_of.get(plan.verdict, ())))
+            own = [c for c in open_of.get(plan.verdict, ()) if c.id in present]
+            lives = [(command.worker, command.incarnation) for command in own]
+            self._plans.opened(plan.verdict, [command.id for command in own], lives)
             kind.restored(plan, self._run)
         if stopped:
             self.stop()
@@ -310,6 +436,10 @@ class Execution:
             return False
         another = incarnation not in (None, fleet.hello[row].incarnation)
         return another or fleet.state[row] == "gone"
+
+
+def _first_deed(stages: tuple[Stage, ...]) -> Deed | None:
+    return stages[0].deed if stages else None
 
 
 def _outcome(plan: Plan, result: str, detail: str, now_ns: int) -> Outcome:

@@ -11,6 +11,8 @@ import msgspec
 
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.schema import Config
+from torchloom_core.dispatch.commands import Commands
+from torchloom_core.fleet.guards import Guards
 from torchloom_core.fleet.sample_table import SampleTable
 from torchloom_core.fleet.state import FleetState
 from torchloom_core.fleet.steering import Steering
@@ -20,7 +22,6 @@ from torchloom_core.kernel.actions.run import Run
 from torchloom_core.kernel.answers import Answers
 from torchloom_core.kernel.arbiter import Arbiter
 from torchloom_core.kernel.arbiter.arbiter import Candidate
-from torchloom_core.kernel.dispatch.commands import Commands
 from torchloom_core.kernel.execution import Execution
 from torchloom_core.kernel.forecasts import Forecasts
 from torchloom_core.kernel.plugins.guard import Guard
@@ -29,7 +30,7 @@ from torchloom_core.kernel.run_end import RunEnd
 from torchloom_core.plugin.needs import Need
 from torchloom_core.plugin.view import FleetView
 from torchloom_core.wire import notices
-from torchloom_core.wire.actions import Action
+from torchloom_core.wire.actions import Action, ChangeKnobs
 from torchloom_core.wire.events import (
     Control,
     CordonOver,
@@ -59,8 +60,10 @@ from torchloom_core.wire.messages import (
     Pause,
     SetKnob,
     Telemetry,
+    done_by,
 )
 from torchloom_core.wire.requests import (
+    GUARD,
     PERSON,
     Approve,
     ForgetKnob,
@@ -96,7 +99,10 @@ class Kernel:
         self._predictors = plugins.predictors
         self._numbered = 0
         self.fleet = FleetState(
-            [*plugins.needs, *(Need(metric) for metric in settings.show)],
+            [
+                *plugins.needs,
+                *(Need(metric) for metric in (*settings.show, *config.guard.metrics)),
+            ],
             tick_s=settings.tick_s,
             stale_after_s=settings.stale_after_s,
             costs=config.costs,
@@ -104,7 +110,8 @@ class Kernel:
         self.commands = Commands(config.run.name, settings.command_deadline_s)
         order = config.lighthouse.order if config.lighthouse else ()
         steering = Steering(config.run.name, order)
-        self.run = Run(self.fleet, self.commands, settings.stale_after_s, steering)
+        guards = Guards(self.fleet, config.guard)
+        self.run = Run(self.fleet, self.commands, guards, settings.stale_after_s, steering)
         self.execution = Execution(self.run, config)
         self.arbiter = Arbiter(config.arbiter)
         self.host = PolicyHost(plugins.policies, guard)
@@ -118,6 +125,7 @@ class Kernel:
             self.commands.flights,
             self.arbiter.grants,
             self.run.desired.wishes,
+            self.run.guards.watches,
             self.fleet.cordons.cordons,
             self.fleet.fault_log.kept,
             self.answers.kept,
@@ -175,7 +183,9 @@ class Kernel:
             outputs += self._settle(command_id, "nothing was heard of it until its deadline")
         outputs += self.run.pauses.check(self.run.now_ns)
         outputs += self._note_failures(self.execution.advance_all())
+        outputs += self.execution.offer_to_newcomers()
         outputs += self._run_end.close()
+        outputs += self._put_right()
         view = self.fleet.view(self.run.now_ns, self.forecasts.newest, self.run.steering.view)
         wanted, failures = self.host.propose(view, self.seq)
         outputs += failures
@@ -189,6 +199,26 @@ class Kernel:
         outputs += self.execution.prepare_standbys()
         outputs += self.forecasts.ask(self.run.now_ns, lambda: self._number("f"))
         return outputs
+
+    def _put_right(self) -> list[Output]:
+        """Take back what hurt the run, and set again what was wanted of one that began anew."""
+        outputs: list[Output] = []
+        self.run.guards.look(self.run.now_ns)
+        for judged in self.run.guards.judge(self.run.now_ns):
+            outputs.append(judged)
+            if judged.hurt:
+                self.arbiter.failed(judged.verdict)
+                reason = f"{judged.verdict} hurt: {judged.text}"
+                outputs += self._propose(ChangeKnobs(values=judged.before), GUARD, reason)
+        values = self.execution.wanted_nowhere()
+        if values:
+            outputs += self._propose(ChangeKnobs(values=values), RECONCILE, "wanted since before")
+        return outputs
+
+    def _propose(self, action: Action, policy: str, reason: str) -> list[Output]:
+        proposal = Proposal(action=action, reason=reason)
+        proposed = Proposed(id=self._number("p"), policy=policy, proposal=proposal)
+        return [proposed, *self._decide([Candidate(proposed, "act", self.run.now_ns)])]
 
     def _hello(self, hello: Hello) -> list[Output]:
         new_life = self.fleet.register(hello, self.run.now_ns)
@@ -242,14 +272,14 @@ class Kernel:
             return outputs
         if ack.status == "applied" and self.fleet.knows(ack.worker, ack.incarnation):
             self.fleet.apply(ack.worker, flight.command.do)
-            match flight.command.do:
+            match done_by(flight.command.do, self.fleet.group_of(ack.worker)):
                 case SetKnob() as deed:
                     outputs += self._after_knob(flight.command, deed)
                 case Pause():
                     self.run.pauses.applied(ack, flight.command.cause, self.run.now_ns)
                 case Drain():
                     outputs += self._count_out(ack.worker, f"{ack.worker} was drained")
-        self.execution.settled(flight.command, ack.status, ack.detail)
+        self.execution.settled(flight.command, ack.status, ack.detail, ack.step)
         return outputs + self._advance(flight.command.cause)
 
     def _after_knob(self, command: Command, deed: SetKnob) -> list[Output]:
@@ -301,13 +331,8 @@ class Kernel:
             case Propose(action=action, sure=sure):
                 if not sure and (doubt := self._doubt(action)):
                     return [Reply(request=request.id, ok=False, text=doubt)]
-                proposed = self._from_person(action, request.by)
-                candidate = Candidate(proposed, "act", self.run.now_ns)
-                return self._answer(request, [proposed, *self._decide([candidate])])
-
-    def _from_person(self, action: Action, by: str) -> Proposed:
-        proposal = Proposal(action=action, reason=f"{by} asked for it")
-        return Proposed(id=self._number("p"), policy=PERSON, proposal=proposal)
+                outputs = self._propose(action, PERSON, f"{request.by} asked for it")
+                return self._answer(request, outputs)
 
     def _doubt(self, action: Action) -> str:
         """Return what to ask a person before a proposal is made of an action, or nothing."""
@@ -320,6 +345,8 @@ class Kernel:
         verdict = next(o for o in outputs if isinstance(o, Verdict))
         text = "granted" if verdict.granted else f"denied by {verdict.rule}: {verdict.reason}"
         ids = tuple(o.command.id for o in outputs if isinstance(o, Issue))
+        if not ids and verdict.proposal in self.run.plans.table:
+            ids = (verdict.proposal,)  # it waits for its turn
         return [*outputs, Reply(request=request.id, ok=verdict.granted, text=text, ids=ids)]
 
     def _recover(self, message: Recovered) -> list[Output]:
@@ -331,6 +358,7 @@ class Kernel:
         self.run.desired.restore(control.desired)
         self.fleet.cordons.restore(control.cordoned, control.cordoned_until_ns)
         self.answers.restore(control.answers)
+        self.run.guards.restore(control.watches)
         for fault in control.faults:
             self.fleet.fault_log.add(fault)
         outputs = self.commands.recover(message.epoch, control.flights, self.run.now_ns)
@@ -409,6 +437,7 @@ class Kernel:
             cordoned_until_ns=dict(sorted(self.fleet.cordons.until_ns.items())),
             faults=tuple(sorted(self.fleet.fault_log.kept.values(), key=attrgetter("ts_ns"))),
             answers=tuple(self.answers.kept.values()),
+            watches=tuple(self.run.guards.watches.values()),
         )
 
     def changes(self) -> Changes:

@@ -135,6 +135,10 @@ def _steer(body: Mapping[str, Any]) -> str:
     return f"{act['act']} {whom}: {body['reason']}"
 
 
+def _judged(body: Mapping[str, Any]) -> str:
+    return f"{body['verdict']} {'hurt' if body['hurt'] else 'did no harm'}: {body['text']}"
+
+
 _TEXTS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "hello": _hello,
     "exit": _exit,
@@ -144,6 +148,7 @@ _TEXTS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "proposed": _proposed,
     "verdict": _verdict,
     "outcome": _outcome,
+    "judged": _judged,
     "policy_failed": _failed,
     "predictor_failed": _failed,
     "input_failed": lambda body: f"the Weaver failed at this input: {body['error']}",

@@ -12,7 +12,7 @@ import msgspec
 
 from torchloom_core.trajectory.summaries import summarise
 from torchloom_core.wire import codec
-from torchloom_core.wire.actions import Action, ChangeKnob
+from torchloom_core.wire.actions import Action
 from torchloom_core.wire.events import Reply
 from torchloom_core.wire.limits import Id
 from torchloom_core.wire.operator import (
@@ -105,8 +105,7 @@ class OperatorService:
 
     async def _on_knob_set(self, body: bytes, by: str) -> bytes:
         wish = codec.decode_json(KnobSet, body, "knob.set")
-        action = ChangeKnob(knob=wish.knob, value=wish.value, worker=wish.worker)
-        return await self._ask(Propose(action=action, sure=wish.sure), by, wish.id)
+        return await self._ask(Propose(action=wish.action(), sure=wish.sure), by, wish.id)
 
     async def _on_knob_unset(self, body: bytes, by: str) -> bytes:
         wish = codec.decode_json(KnobUnset, body, "knob.unset")

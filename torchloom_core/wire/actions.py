@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from torchloom_core.wire.limits import KnobName, Target, Text
-from torchloom_core.wire.messages import KnobValue
+from torchloom_core.wire.limits import KnobName, MetricName, Target, Text
+from torchloom_core.wire.messages import KnobValue, KnobValues
 
 
 class Migrate(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="migrate"):
@@ -80,6 +80,49 @@ class ChangeKnob(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", ta
     knob: KnobName
     value: KnobValue
     worker: Target | None = None
+
+
+class Guard(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is watched after a change, and how far it may rise before the change is taken back.
+
+    Attributes
+    ----------
+    metric : str
+        One that rises where a run goes badly: ``loss``, ``grad_norm``, ``step_time_s``.
+    band : float
+        How many times the run's own noise, from before the change, it may lie above what it was.
+    window_s : float
+        How long it is watched, before and after, seconds.
+
+    Examples
+    --------
+    >>> from torchloom_core.plugin import Guard
+    >>> Guard(metric="loss", window_s=60.0)
+    Guard(metric='loss', band=3.0, window_s=60.0)
+    """
+
+    metric: MetricName
+    band: Annotated[float, msgspec.Meta(gt=0, le=1e6)] = 3.0
+    window_s: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 30.0
+
+
+class ChangeKnobs(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind", tag="knobs"
+):
+    """Set run-fenced knobs: all of them, on all ranks, at one step; or none anywhere.
+
+    Without a ``guard`` the one of the config watches over it.
+
+    Examples
+    --------
+    >>> from torchloom_core.plugin import ChangeKnobs, Guard
+    >>> change = ChangeKnobs(values={"lr": 0.1, "clip_norm": 1.0}, guard=Guard(metric="loss"))
+    >>> change.values, change.guard.band
+    ({'lr': 0.1, 'clip_norm': 1.0}, 3.0)
+    """
+
+    values: Annotated[KnobValues, msgspec.Meta(min_length=1)]
+    guard: Guard | None = None
 
 
 class SaveCheckpoint(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="checkpoint"):
@@ -180,6 +223,7 @@ Action = (
     | DrainGroup
     | EvictGroup
     | ChangeKnob
+    | ChangeKnobs
     | SaveCheckpoint
     | PauseRun
     | ResumeRun
@@ -188,6 +232,16 @@ Action = (
     | CordonNode
     | UncordonNode
 )
+
+
+def new_values(action: Action) -> KnobValues:
+    """Return the knobs that an action sets, with their new values."""
+    match action:
+        case ChangeKnob(knob=knob, value=value):
+            return {knob: value}
+        case ChangeKnobs(values=values):
+            return values
+    return {}
 
 
 def name_of(action: Action) -> str:

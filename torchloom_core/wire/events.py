@@ -13,8 +13,17 @@ import msgspec
 
 from torchloom_core.wire.actions import Action
 from torchloom_core.wire.limits import Text
-from torchloom_core.wire.messages import Ack, AckStatus, Command, Exit, Hello, KnobValue, Note
-from torchloom_core.wire.plans import Flight, Granted, Plan
+from torchloom_core.wire.messages import (
+    Ack,
+    AckStatus,
+    Command,
+    Exit,
+    Hello,
+    KnobValue,
+    KnobValues,
+    Note,
+)
+from torchloom_core.wire.plans import Flight, Granted, Plan, Watch
 from torchloom_core.wire.requests import Request
 from torchloom_core.wire.steering import LighthouseView, Steer
 
@@ -120,6 +129,15 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag="outcome"):
     result: Literal["done", "partial", "undone"]
     detail: str
     took_s: float
+
+
+class Judged(msgspec.Struct, frozen=True, kw_only=True, tag="judged"):
+    """What a change did to the run, by its guard; one that ``hurt`` is set back to ``before``."""
+
+    verdict: str
+    hurt: bool
+    text: str
+    before: KnobValues
 
 
 class PolicyFailed(msgspec.Struct, frozen=True, kw_only=True, tag="policy_failed"):
@@ -334,6 +352,7 @@ class Control(msgspec.Struct, frozen=True, kw_only=True):
     cordoned_until_ns: dict[str, int] = {}
     faults: tuple[Fault, ...] = ()
     answers: tuple[Answered, ...] = ()
+    watches: tuple[Watch, ...] = ()
 
 
 class Recovered(msgspec.Struct, frozen=True, kw_only=True, tag="recovered"):
@@ -369,6 +388,7 @@ Output = (
     | Verdict
     | CommandLife
     | Outcome
+    | Judged
     | PolicyFailed
     | Notice
     | CordonOver

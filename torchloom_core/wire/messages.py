@@ -14,6 +14,7 @@ from torchloom_core.wire.limits import (
     MAX_FIELDS,
     MAX_KNOBS,
     MAX_METRICS,
+    MAX_WORKERS,
     Count,
     Creds,
     FieldName,
@@ -94,6 +95,7 @@ class KnobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 KnobSpecs = Annotated[tuple[KnobSpec, ...], msgspec.Meta(max_length=MAX_KNOBS)]
 KnobValues = Annotated[dict[KnobName, KnobValue], msgspec.Meta(max_length=MAX_KNOBS)]
+Groups = Annotated[tuple[Name, ...], msgspec.Meta(max_length=MAX_WORKERS)]
 
 
 class Telemetry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -263,7 +265,59 @@ class Terminate(msgspec.Struct, frozen=True, kw_only=True, tag_field="verb", tag
     """
 
 
-Deed = SetKnob | Checkpoint | Drain | Prepare | Join | Pause | Resume | Dump | Cut | Terminate
+class SetKnobs(msgspec.Struct, frozen=True, kw_only=True, tag_field="verb", tag="set_knobs"):
+    """Apply several values at once: all of them or none."""
+
+    values: KnobValues
+
+
+class Together(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="verb", tag="together"
+):
+    """Do it at the step that all ranks of the run agree on, or never; docs/fence.md says how.
+
+    Attributes
+    ----------
+    number : int
+        Of the change; a later one takes the place of an earlier one that is still to be made.
+    do : Deed
+        The same for all.
+    groups : tuple of str
+        Who does it; empty: all. The others agree, and do nothing.
+    """
+
+    number: Int64
+    do: SetKnobs | Pause | Drain
+    groups: Groups = ()
+
+
+class Withdraw(msgspec.Struct, frozen=True, kw_only=True, tag_field="verb", tag="withdraw"):
+    """Never agree any more to the change of this number, nor to an earlier one."""
+
+    number: Int64
+
+
+def done_by(deed: "Deed", group: str) -> "Deed | SetKnobs | None":
+    """Return what a worker of ``group`` does of a deed, None: it only agrees with the others."""
+    if not isinstance(deed, Together):
+        return deed
+    return deed.do if not deed.groups or group in deed.groups else None
+
+
+Deed = (
+    SetKnob
+    | Checkpoint
+    | Drain
+    | Prepare
+    | Join
+    | Pause
+    | Resume
+    | Dump
+    | Cut
+    | Terminate
+    | Together
+    | Withdraw
+)
 
 
 RECONCILE = "reconcile"

@@ -25,9 +25,11 @@ from typing import Annotated
 
 import msgspec
 
+from torchloom_core.errors import RequestError
+from torchloom_core.wire.actions import ChangeKnob, ChangeKnobs, Guard
 from torchloom_core.wire.events import KnobDesired
 from torchloom_core.wire.limits import KnobName, Name, RackName
-from torchloom_core.wire.messages import KnobSpec, KnobValue
+from torchloom_core.wire.messages import KnobSpec, KnobValue, KnobValues
 
 RequestId = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_-]{1,64}\Z")]
 """What a sender calls a request, so that it may be sent again: a fresh one for each request."""
@@ -48,14 +50,35 @@ class KnobSet(
 ):
     """Set a knob on one worker, or on all that have it when ``worker`` is absent.
 
-    A value that is far from those in use is refused unless the person is ``sure``.
+    Run-fenced ones may be set together, the others in ``also``, and a ``guard`` be named that
+    watches over them. A value that is far from those in use is refused unless the person is
+    ``sure``.
     """
 
     knob: KnobName
     value: KnobValue
+    also: KnobValues = {}
     worker: Name | None = None
+    guard: Guard | None = None
     sure: bool = False
     id: RequestId = ""
+
+    def action(self) -> ChangeKnob | ChangeKnobs:
+        """Return what is wanted.
+
+        Raises
+        ------
+        RequestError
+            If several knobs, or a guard, are wanted of one worker.
+        """
+        if not self.also and self.guard is None:
+            return ChangeKnob(knob=self.knob, value=self.value, worker=self.worker)
+        if self.worker is not None:
+            raise RequestError(
+                "knob.set: several knobs at once, or with a guard, are set on all: need no worker, "
+                f"was {self.worker!r}"
+            )
+        return ChangeKnobs(values={self.knob: self.value, **self.also}, guard=self.guard)
 
 
 class KnobUnset(

@@ -1,9 +1,11 @@
 """What was granted, and how far it is: plans, their commands in flight, and past grants."""
 
+from typing import Literal
+
 import msgspec
 
-from torchloom_core.wire.actions import Action
-from torchloom_core.wire.messages import Command, Deed
+from torchloom_core.wire.actions import Action, Guard
+from torchloom_core.wire.messages import Command, Deed, KnobValues
 
 RECALLED = "recalled"
 """The status of a command that was taken back, until it is known whether its worker had it."""
@@ -44,6 +46,13 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         The first commands that ended otherwise, each with its final status and why.
     missed_count : int
         How many did in all.
+    change : int
+        The number under which all ranks agree to do it at one step; 0: each does it alone.
+    fate : str
+        Of such a change: ``offered``; ``refused``, since a rank cannot do it, or it was called
+        off; ``withdrawn`` from all therefore; ``failed`` on a rank, so that all set it back.
+    landed : tuple of int
+        The least and the largest step at which it was done by them; empty: not yet.
     """
 
     verdict: str
@@ -57,6 +66,30 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     applied: int = 0
     missed: dict[str, str] = {}
     missed_count: int = 0
+    change: int = 0
+    fate: Literal["offered", "refused", "withdrawn", "failed"] = "offered"
+    landed: tuple[int, ...] = ()
+
+
+class Watch(msgspec.Struct, frozen=True, kw_only=True):
+    """A change that has landed, and what is watched since.
+
+    Attributes
+    ----------
+    before : dict
+        What its knobs were: what they are set back to if it hurts.
+    level, noise : float
+        Of the metric before the change; a noise below 0: it cannot be judged.
+    since_ns : int
+        When it landed.
+    """
+
+    verdict: str
+    guard: Guard
+    before: KnobValues
+    level: float
+    noise: float
+    since_ns: int
 
 
 def missed_text(plan: Plan) -> str:

@@ -4,9 +4,16 @@ import msgspec
 
 from torchloom_core.wire.actions import Action
 from torchloom_core.wire.limits import Id, KnobName, ShortText, Target
+from torchloom_core.wire.messages import RECONCILE
 
 PERSON = "person"
 """The policy name under which a person's own requests are recorded."""
+
+GUARD = "guard"
+"""The policy name under which the Weaver takes back what hurt."""
+
+UNWEIGHED = frozenset({PERSON, GUARD, RECONCILE})
+"""Whose proposals are not weighed against doing nothing."""
 
 
 class Propose(msgspec.Struct, frozen=True, kw_only=True, tag_field="want", tag="propose"):

@@ -7,7 +7,7 @@ from typing import get_args
 import msgspec
 import pytest
 
-from tests.kernel.runs import hello, in_quorum, make_kernel, three_groups
+from tests.kernel.runs import Run, hello, in_quorum, make_kernel, three_groups
 from torchloom_core.config.template import template_text
 from torchloom_core.kernel.actions.kinds import KINDS, kind_of, target_of, wish_of
 from torchloom_core.simulate.answers.answers import ANSWERS
@@ -16,6 +16,7 @@ from torchloom_core.wire.actions import (
     AdmitGroup,
     Alert,
     ChangeKnob,
+    ChangeKnobs,
     CollectDump,
     CordonNode,
     DrainGroup,
@@ -27,7 +28,7 @@ from torchloom_core.wire.actions import (
     UncordonNode,
     name_of,
 )
-from torchloom_core.wire.messages import Deed, Prepare
+from torchloom_core.wire.messages import Deed, KnobSpec, Prepare, Withdraw
 
 ROOT = Path(__file__).parents[3]
 
@@ -39,6 +40,7 @@ POSSIBLE = {
         DrainGroup(group="b"),
         EvictGroup(group="a", then="replace"),
         ChangeKnob(knob="lr", value=0.2),
+        ChangeKnobs(values={"mode": "bf16"}),
         SaveCheckpoint(),
         PauseRun(),
         ResumeRun(),
@@ -59,6 +61,16 @@ def run():
     told.ask(CordonNode(node="node-c"))
     for group in "abc":
         told.feed(in_quorum(f"{group}-0", 7))
+    return told.kernel.run
+
+
+@pytest.fixture
+def agreeing():
+    """Two workers that agree with each other ahead of each step."""
+    told = Run(make_kernel())
+    mode = KnobSpec(name="mode", kind="choice", choices=("bf16", "fp32"), fence="run")
+    for worker in ("a-0", "b-0"):
+        told.feed(hello(worker, knobs=(mode,), actuators=("together",)))
     return told.kernel.run
 
 
@@ -83,13 +95,14 @@ def test_the_fleet_model_answers_every_deed_of_a_kind_and_no_other(name):
 
 def test_every_deed_is_some_kind_s_but_that_which_makes_a_stand_by_ready():
     told = {deed for kind in KINDS.values() for deed in kind.deeds}
-    assert told | {Prepare} == set(get_args(Deed))
+    assert told | {Prepare, Withdraw} == set(get_args(Deed))
     assert Prepare not in told
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_what_a_kind_tells_workers_are_the_deeds_that_it_declares(name, run):
+def test_what_a_kind_tells_workers_are_the_deeds_that_it_declares(name, run, agreeing):
     kind, action = KINDS[name], POSSIBLE[name]
+    run = agreeing if name == "knobs" else run
     assert kind.obstacle(action, run) == ""
     told = [type(stage.deed) for stage in kind.stages(action, run).stages]
     assert tuple(told) == kind.deeds

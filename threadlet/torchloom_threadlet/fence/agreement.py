@@ -7,9 +7,11 @@ that was not committed: the next step asks again, whoever is in the quorum then.
 """
 
 import secrets
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import msgspec
+
+from torchloom_core.wire.messages import Together
 
 NOTHING = 0
 
@@ -23,14 +25,17 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes
     ----------
-    do : Any
-        For the adapter to read. None: this rank votes for the change and has nothing to do.
+    do : Together, optional
+        The deed, which the fence does not look at. None: this rank votes, and has nothing to do.
+    cause : str
+        The verdict under which it was granted.
     shared : bool
         Whether it is for whoever takes this rank's state as well; a rank that drains drains alone.
     """
 
     number: int
-    do: Any = None
+    do: Together | None = None
+    cause: str = ""
     shared: bool = True
 
     def for_inheritor(self) -> "Change":

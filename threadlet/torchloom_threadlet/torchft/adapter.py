@@ -10,6 +10,7 @@ from typing import Any
 from torchloom_core.wire.steering import name_of_replica
 from torchloom_threadlet.identity import find_join, identify
 from torchloom_threadlet.torchft.connections import Connections
+from torchloom_threadlet.torchft.fenced_steps import FencedSteps
 from torchloom_threadlet.torchft.waits import hook, stamp_waits
 from torchloom_threadlet.trainer.loom import Loom, end_drained
 from torchloom_threadlet.trainer.worker import says
@@ -70,8 +71,10 @@ class TorchftLoom(Loom):
         if self._manager is None:
             self.on_drain(self._leave_quorum)
             self._listen()
-        if not self.inert and manager is not self._manager:
-            self._watch(manager)
+        if manager is not self._manager:
+            FencedSteps(manager, self._worker)
+            if not self.inert:
+                self._watch(manager)
         self._manager = manager
         self._worker.agreed_step = lambda: manager.current_step()
         self._worker.lease.longest_s = _longest_pause_s(manager)

@@ -1,13 +1,14 @@
 """What a worker lets itself be told: its knobs, and what to call for a checkpoint or a drain."""
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import msgspec
 
 from torchloom_core.errors import KnobError
 from torchloom_core.wire.knobs import check_value, find_spec
-from torchloom_core.wire.limits import MAX_KNOBS
+from torchloom_core.wire.limits import MAX_KNOBS, MAX_TEXT
 from torchloom_core.wire.messages import (
     Checkpoint,
     Cut,
@@ -19,17 +20,26 @@ from torchloom_core.wire.messages import (
     Prepare,
     Resume,
     SetKnob,
+    SetKnobs,
+    Together,
     WorkerState,
 )
-from torchloom_threadlet.cleaning import knob_value
+from torchloom_threadlet.cleaning import knob_value, text
 
 
 class Knob(msgspec.Struct, frozen=True):
-    """A knob's specification and the user's functions behind it."""
+    """A knob's specification and the user's functions behind it.
+
+    Attributes
+    ----------
+    check : callable, optional
+        Called with the values that all knobs would have; raises where they do not go together.
+    """
 
     spec: KnobSpec
     get: Callable[[], KnobValue]
     set: Callable[[Any], object]
+    check: Callable[[Mapping[str, KnobValue]], object] | None = None
 
 
 class Connections(Protocol):
@@ -51,7 +61,8 @@ class Actuators:
         Whether a stand-by has gone on to where its Manager waits.
     """
 
-    def __init__(self, *, standby: bool, held: bool) -> None:
+    def __init__(self, *, standby: bool, held: bool, can_agree: Callable[[], bool]) -> None:
+        self.can_agree = can_agree
         self._standby = standby
         self._held = held
         self.prepared = False
@@ -77,6 +88,8 @@ class Actuators:
         names = ["drain", "pause", "resume", "dump", "terminate"]
         if self._knobs:
             names.append("set_knob")
+        if self.can_agree():
+            names.append("together")
         if self.checkpoint:
             names.append("checkpoint")
         if self.connections is not None:
@@ -110,6 +123,47 @@ class Actuators:
         knob.set(check_value(knob.spec, value))
         self._read(knob)
 
+    def set_knobs(self, values: Mapping[str, KnobValue]) -> dict[str, KnobValue]:
+        """Set several knobs, and return what they were; where one fails, set back all of them."""
+        before = {name: self._values[name] for name in values if name in self._values}
+        done: list[str] = []
+        try:
+            for name, value in values.items():
+                done.append(name)
+                self.set_knob(name, value)
+        except Exception:
+            for name in reversed(done):
+                with contextlib.suppress(Exception):
+                    self.set_knob(name, before[name])
+            raise
+        return before
+
+    def check(self, values: Mapping[str, KnobValue]) -> None:
+        """Ask the user's functions whether the knobs can take these values, all together.
+
+        Raises
+        ------
+        KnobError
+            If one is of no run-fenced knob, or cannot be taken.
+        """
+        for name, value in values.items():
+            spec = find_spec(name, self.specs)
+            check_value(spec, value)
+            if spec.fence != "run":
+                raise KnobError(f"knob {name} is worker-fenced: it is set alone")
+        for name in values:
+            check = self._knobs[name].check
+            if check is not None:
+                try:
+                    check({**self._values, **values})
+                except Exception as error:  # noqa: BLE001 - the user's function
+                    raise KnobError(f"knob {name}: {text(error, MAX_TEXT)}") from None
+
+    def fenced_values(self) -> dict[str, KnobValue]:
+        """Return the run-fenced knobs' values, all of which a joiner must have."""
+        fenced = [spec.name for spec in self.specs if spec.fence == "run"]
+        return {name: self._values[name] for name in fenced if name in self._values}
+
     def cut(self, quorum_id: int) -> str:
         """Shut down the connections of a quorum, and say what was done."""
         return self.connections.cut(quorum_id) if self.connections else ""
@@ -137,6 +191,12 @@ class Actuators:
                 return f"need a stand-by, the worker is {state}"
             case Pause() | Resume() if state == "standby":
                 return "the worker is standing by"
+            case Together() if not self.can_agree():
+                return "nothing is attached here by which this worker agrees with the others"
+            case Together(do=SetKnobs(values=values)):
+                return self._knobs_refusal(values)
+            case Together() if state == "standby":
+                return "the worker is standing by"
             case Cut(quorum_id=quorum_id):
                 return self._cut_refusal(quorum_id)
         return None
@@ -145,6 +205,13 @@ class Actuators:
         if self.connections is None:
             return "nothing here knows the connections of a quorum"
         return self.connections.refusal(quorum_id) or None
+
+    def _knobs_refusal(self, values: Mapping[str, KnobValue]) -> str | None:
+        try:
+            self.check(values)
+        except KnobError as error:
+            return str(error)
+        return None
 
     def _knob_refusal(self, name: str, value: KnobValue) -> str | None:
         try:

@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, NoReturn
@@ -199,10 +199,15 @@ class Loom:
         high: float | None = None,
         choices: Iterable[str] = (),
         fence: Literal["worker", "run"] = "worker",
+        check: Callable[[Mapping[str, Any]], object] | None = None,
         unit: str = "",
         doc: str = "",
     ) -> None:
         """Register a knob: ``get()`` returns its value, ``set(value)`` is called between steps.
+
+        One with ``fence="run"`` is set on all ranks between the same two steps; on one that joins
+        it is set before the weights are loaded. ``check(values)``, if given, is called before that
+        with what all knobs would be, and raises where they do not go together.
 
         A knob whose ``get`` raises is not registered, which one log line says.
         """
@@ -217,7 +222,7 @@ class Loom:
                 unit=text(unit, MAX_SHORT_TEXT),
                 doc=text(doc, MAX_TEXT),
             )
-            self._worker.actuators.add_knob(Knob(spec, get, set))
+            self._worker.actuators.add_knob(Knob(spec, get, set, check))
         except Exception as error:  # noqa: BLE001 - the user's function
             _logger.warning("knob %r is not registered: %s", name, says(error))
             return
@@ -236,6 +241,7 @@ class Loom:
             set_lr,
             low=0.0,
             high=_HIGHEST_LR,
+            fence="run" if self._worker.changes.can_vote else "worker",
             doc="learning rate of all parameter groups",
         )
 

@@ -31,12 +31,17 @@ from torchloom_core.wire.messages import (
     Hold,
     Join,
     JoinFile,
+    KnobValue,
     Note,
     Pause,
     Prepare,
     Resume,
     SetKnob,
+    SetKnobs,
+    Together,
+    Withdraw,
     WorkerState,
+    done_by,
 )
 from torchloom_threadlet import ipc
 from torchloom_threadlet.cleaning import field_name, fields, text, whole
@@ -44,6 +49,7 @@ from torchloom_threadlet.flight_recorder import collectives, flight_recorder
 from torchloom_threadlet.identity import Identity
 from torchloom_threadlet.stacks import own_stacks
 from torchloom_threadlet.trainer.actuators import Actuators
+from torchloom_threadlet.trainer.changes import Changes
 from torchloom_threadlet.trainer.command_inbox import CommandInbox
 from torchloom_threadlet.trainer.pause_lease import PauseLease
 from torchloom_threadlet.trainer.phases import Phases
@@ -64,6 +70,8 @@ class Worker:
         False once the worker has been drained.
     attention : bool
         Whether the training thread must call :meth:`attend` at its next step boundary.
+    changes : Changes
+        What all ranks change at one step.
     lease : PauseLease
         How long a pause lasts.
     replica_id : str
@@ -83,7 +91,10 @@ class Worker:
         self.going = True
         self.attention = True
         self.samples = SampleBuffer()
-        self.actuators = Actuators(standby=identity.standby, held=held)
+        self.changes = Changes(self._settle)
+        self.actuators = Actuators(
+            standby=identity.standby, held=held, can_agree=lambda: self.changes.can_vote
+        )
         self.lease = PauseLease()
         self.replica_id = ""
         self.phases = Phases()
@@ -181,7 +192,9 @@ class Worker:
         self.send(ack)
         if not do:
             return
-        if isinstance(command.do, Dump | Cut):
+        if isinstance(command.do, Together):
+            self.changes.offer(command, command.do)
+        elif isinstance(command.do, Dump | Cut | Withdraw):
             self._obey(command)
         elif isinstance(command.do, Join) and self.actuators.prepared:
             self._obey(command)  # the training thread may be making its Manager still
@@ -196,6 +209,8 @@ class Worker:
             if hold.run != self._run or not self._inbox.believes(hold.epoch):
                 return
             self.lease.hear(hold, time.monotonic())
+        if hold.over:
+            self.changes.call_off(hold.over)
         if self.state == "paused":
             self._todo.put(None)  # so that the training thread looks again
 
@@ -238,6 +253,7 @@ class Worker:
         self.attention = False
         if self.state == "joining":
             self.enter("training")
+        self.make_due()
         while not self._todo.empty():
             if (command := self._todo.get()) is not None:
                 self._obey(command)
@@ -262,6 +278,64 @@ class Worker:
         if why:
             _logger.warning("%s goes on: its pause ended by itself, %s", self.identity.worker, why)
             self.note("pause_over", {"why": why})
+
+    def make_due(self, *, knobs_only: bool = False) -> None:
+        """Make the change that was agreed on in the step that is over, if there is one."""
+        change = self.changes.due
+        if change is None or change.do is None:
+            return
+        deed = done_by(change.do, self.identity.group)
+        if knobs_only and not isinstance(deed, SetKnobs | None):
+            return
+        step = whole(self.agreed_step() if self.agreed_step is not None else self.step)
+        before: dict[str, KnobValue] = {}
+        detail = "" if deed is not None else "agreed, and had nothing to do"
+        try:
+            match deed:
+                case SetKnobs(values=values):
+                    before = self.actuators.set_knobs(values)
+                case Pause():
+                    detail = self._pause(change.cause)
+                case Drain():
+                    self._leave()
+        except Exception as error:  # noqa: BLE001 - the user's functions run in here
+            self.changes.failed(change, step, says(error))
+            _logger.warning("change %d failed: %s", change.number, says(error))
+        else:
+            self.changes.made(change, before, step, detail)
+        if isinstance(deed, SetKnobs):
+            self.send(self.hello())
+
+    def set_back(self) -> None:
+        """Set back a change that another rank failed to make, before the ranks reduce anything."""
+        values = self.changes.to_set_back()
+        if values:
+            self.actuators.set_knobs(values)
+            worker = self.identity.worker
+            _logger.warning("%s: set back to %s: another rank could not be changed", worker, values)
+            self.send(self.hello())
+
+    def take_over(self, standing: str) -> None:
+        """Take over a peer's knobs with its state, before that is loaded."""
+        values = self.changes.inherit(standing)
+        known = {spec.name for spec in self.actuators.specs}
+        for name, value in values.items():
+            if name in known and self.actuators.values.get(name) != value:
+                self.actuators.set_knob(name, value)
+        self.send(self.hello())
+
+    def _settle(self, command_id: str, status: AckStatus, step: int, detail: str) -> None:
+        """End a command that was not obeyed by itself but by all ranks together."""
+        with self._inbox_lock:
+            ack = self._inbox.settle(command_id, status, time.time_ns(), step, detail)
+        self.send(ack)
+
+    def _pause(self, cause: str) -> str:
+        with self._inbox_lock:
+            self.lease.begin(cause, time.monotonic())
+        self.enter("paused")
+        longest_s = self.lease.longest_s
+        return f"for at most {longest_s:g} s" if math.isfinite(longest_s) else ""
 
     def _obey(self, command: Command) -> None:
         step = whole(self.step)
@@ -301,15 +375,13 @@ class Worker:
             case Join():
                 self.enter("joining")
             case Pause():
-                with self._inbox_lock:
-                    self.lease.begin(command.cause, time.monotonic())
-                self.enter("paused")
-                if math.isfinite(self.lease.longest_s):
-                    return f"for at most {self.lease.longest_s:g} s"
+                return self._pause(command.cause)
             case Resume() if self.state == "paused":
                 self.enter("training")
             case Cut(quorum_id=quorum_id):
                 return self.actuators.cut(quorum_id)
+            case Withdraw(number=number):
+                self.changes.withdraw(number)
             case Dump():
                 self.note("dump", self._evidence())
         return None

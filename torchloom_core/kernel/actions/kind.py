@@ -48,7 +48,8 @@ class ActionKind(ABC, Generic[A]):
     deeds : tuple of type
         What workers may be told by its stages.
     high_impact : bool
-        Whether it takes GPUs out of a run, if only for a moment: the circuit breaker counts it.
+        Whether it takes GPUs out of a run, if only for a moment, or may hurt what all of it does:
+        the circuit breaker counts it.
     moves_group, without_replacement : bool
         Whether its group does not train meanwhile; and whether nobody takes the group's place.
     changes_run : bool

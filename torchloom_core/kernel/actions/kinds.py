@@ -12,6 +12,7 @@ from torchloom_core.kernel.actions.dump import DumpKind
 from torchloom_core.kernel.actions.evict import EvictKind
 from torchloom_core.kernel.actions.kind import ActionKind, plain_wish
 from torchloom_core.kernel.actions.knob import KnobKind
+from torchloom_core.kernel.actions.knobs import KnobsKind
 from torchloom_core.kernel.actions.migrate import MigrateKind
 from torchloom_core.kernel.actions.pause import PauseKind
 from torchloom_core.kernel.actions.resume import ResumeKind
@@ -26,6 +27,7 @@ KINDS: Mapping[str, ActionKind[Any]] = {
         DrainKind(),
         EvictKind(),
         KnobKind(),
+        KnobsKind(),
         CheckpointKind(),
         PauseKind(),
         ResumeKind(),
@@ -37,7 +39,7 @@ KINDS: Mapping[str, ActionKind[Any]] = {
 }
 
 HIGH_IMPACT = frozenset(name for name, kind in KINDS.items() if kind.high_impact)
-"""Names of the kinds that take GPUs out of a run, if only for a moment."""
+"""Names of the kinds that the circuit breaker counts."""
 
 
 def kind_of(action: Action) -> ActionKind[Any]:

@@ -4,20 +4,27 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from torchloom_core.errors import KnobError
+from torchloom_core.kernel.actions.fenced import landed_text
 from torchloom_core.kernel.actions.kind import ActionKind, Stages, workers_text
+from torchloom_core.kernel.actions.knobs import KnobsKind
 from torchloom_core.kernel.actions.run import Run
 from torchloom_core.suggest import listed
-from torchloom_core.wire.actions import ChangeKnob
+from torchloom_core.wire.actions import ChangeKnob, ChangeKnobs
 from torchloom_core.wire.events import Output
 from torchloom_core.wire.knobs import agrees, check_value, find_spec, takes, unusual
 from torchloom_core.wire.messages import Command, KnobSpec, SetKnob
 from torchloom_core.wire.plans import Plan
 
+KNOBS = KnobsKind()
+
 _NAMED = 3
 
 
 class KnobKind(ActionKind[ChangeKnob]):
-    """What was granted stays wanted: who comes later is told it, too."""
+    """What was granted stays wanted: who comes later is told it, too.
+
+    A run-fenced one lands as :class:`~torchloom_core.kernel.actions.knobs.KnobsKind` has it.
+    """
 
     message = ChangeKnob
     deeds = (SetKnob,)
@@ -38,29 +45,29 @@ class KnobKind(ActionKind[ChangeKnob]):
             left_out = _left_out(action, run)
             return f"{error}; {left_out}" if left_out else str(error)
         if spec.fence == "run":
-            return f"knob {spec.name} is run-fenced, which this version cannot switch"
+            if action.worker is not None:
+                return f"knob {spec.name} lands on all ranks at one step: none can be set alone"
+            return KNOBS.obstacle(_of_all(action), run)
         if not _rows(action, run):
             return f"knob {action.knob}: {action.worker or 'every worker that has it'} is leaving"
         return ""
 
     def doubt(self, action: ChangeKnob, run: Run) -> str:
         """Return by how much the value is off from all that are in use or wanted."""
-        present = [
-            values[action.knob]
-            for row, values in enumerate(run.fleet.knobs)
-            if run.fleet.state[row] != "gone" and action.knob in values
-        ]
-        in_use = [*present, *run.desired.values(action.knob)]
-        return unusual(_spec(action, run), action.value, in_use)
+        return unusual(_spec(action, run), action.value, run.in_use(action.knob))
 
     def stages(self, action: ChangeKnob, run: Run) -> Stages:
         """Return the one stage of all that are told the value."""
+        if _spec(action, run).fence == "run":
+            return KNOBS.stages(_of_all(action), run)
         deed = SetKnob(knob=action.knob, value=check_value(_spec(action, run), action.value))
         return Stages((run.stage(_rows(action, run), deed),))
 
     def granted(self, action: ChangeKnob, run: Run) -> list[Output]:
         """Want the value from now on."""
-        return [run.desired.add(action, run.now_ns)]
+        if _spec(action, run).fence == "run":
+            return []  # not before it has landed
+        return [run.desired.add(action.knob, action.value, action.worker, run.now_ns)]
 
     def superseded(self, action: ChangeKnob, run: Run) -> Iterable[Command]:
         """Return what the same workers are being told of the same knob."""
@@ -69,17 +76,28 @@ class KnobKind(ActionKind[ChangeKnob]):
 
     def undone(self, action: ChangeKnob, run: Run) -> list[Output]:
         """Want the value no more."""
-        return [*run.desired.withdraw(action)]
+        return [*run.desired.withdraw(action.knob, action.value, action.worker)]
+
+    def begin(self, plan: Plan, run: Run) -> list[Output]:
+        """Remember what a run-fenced one is."""
+        return KNOBS.begin(plan, run) if plan.change else []
+
+    def end(self, plan: Plan, trouble: str, run: Run) -> list[Output]:
+        """Want what all ranks did together from now on, and watch over it."""
+        return KNOBS.end(plan, trouble, run) if plan.change else []
 
     def summary(self, action: ChangeKnob, plan: Plan, run: Run) -> str:
         """Return the value, how many have it, and who was left out."""
-        assert isinstance(action, ChangeKnob)
-        done = f"{action.knob} = {action.value!r} on {workers_text(plan)}"
+        done = f"{action.knob} = {action.value!r} on {workers_text(plan)}{landed_text(plan)}"
         return ", ".join(filter(None, [done, _left_out(action, run)]))
 
     def wish(self, action: Mapping[str, Any]) -> str:
         """Return ``knob lr = 0.1 on g0-0``."""
         return f"knob {action['knob']} = {action['value']} on {action.get('worker') or 'all'}"
+
+
+def _of_all(action: ChangeKnob) -> ChangeKnobs:
+    return ChangeKnobs(values={action.knob: action.value})
 
 
 def _spec(action: ChangeKnob, run: Run) -> KnobSpec:

@@ -1,5 +1,6 @@
 """Pause: every training worker waits at its next step boundary, or none does."""
 
+from torchloom_core.kernel.actions.fenced import cannot_agree, together
 from torchloom_core.kernel.actions.kind import ActionKind, Stages, workers_text
 from torchloom_core.kernel.actions.run import Run
 from torchloom_core.wire.actions import PauseRun
@@ -16,7 +17,10 @@ _LASTS = "they go on by themselves once they hear nothing of this Weaver for 3 s
 
 
 class PauseKind(ActionKind[PauseRun]):
-    """How it is made and held is in :mod:`~torchloom_core.kernel.dispatch.pause_hold`."""
+    """How it is made and held is in :mod:`~torchloom_core.fleet.pause_hold`.
+
+    Where all workers can agree on it, they pause at one step; else each at its own.
+    """
 
     message = PauseRun
     deeds = (Pause,)
@@ -40,6 +44,8 @@ class PauseKind(ActionKind[PauseRun]):
 
         Their telemetry says that a moment later.
         """
+        if not cannot_agree("a pause", run):
+            return together(Pause(), run)
         return Stages((run.stage(run.rows_in("training", "paused"), Pause()),))
 
     def begin(self, plan: Plan, run: Run) -> list[Output]:

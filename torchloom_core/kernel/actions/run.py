@@ -3,16 +3,17 @@
 from collections.abc import Iterable
 
 from torchloom_core.clock import SECOND_NS
+from torchloom_core.dispatch.commands import Commands
+from torchloom_core.dispatch.under_way import UnderWay
 from torchloom_core.fleet.desired_knobs import DesiredKnobs
+from torchloom_core.fleet.guards import Guards
 from torchloom_core.fleet.held_standbys import HeldStandbys
+from torchloom_core.fleet.pause_hold import PauseHold
 from torchloom_core.fleet.state import FleetState
 from torchloom_core.fleet.steering import Steering
-from torchloom_core.kernel.dispatch.commands import Commands
-from torchloom_core.kernel.dispatch.pause_hold import PauseHold
-from torchloom_core.kernel.dispatch.under_way import UnderWay
 from torchloom_core.suggest import nearest
 from torchloom_core.wire.events import Output
-from torchloom_core.wire.messages import Deed, Join
+from torchloom_core.wire.messages import Deed, Join, KnobValue
 from torchloom_core.wire.plans import Stage
 
 _LEAVING = frozenset({"gone", "left", "draining"})
@@ -33,11 +34,13 @@ class Run:
         self,
         fleet: FleetState,
         commands: Commands,
+        guards: Guards,
         stale_after_s: float,
         steering: Steering,
     ) -> None:
         self.fleet = fleet
         self.commands = commands
+        self.guards = guards
         self.plans = UnderWay()
         self.pauses = PauseHold(fleet, stale_after_s)
         self.desired = DesiredKnobs()
@@ -55,6 +58,10 @@ class Run:
     def able(self, rows: Iterable[int], verb: str) -> list[int]:
         """Return the rows of those who obey the verb; an older Threadlet knows fewer."""
         return [row for row in rows if verb in self.fleet.hello[row].actuators]
+
+    def voters(self) -> list[int]:
+        """Return the rows of those that train and agree on what all do at one step."""
+        return self.able(self.rows_in("training", "paused"), "together")
 
     def members(self, group: str) -> list[int]:
         """Return the rows of a group that trains."""
@@ -77,6 +84,15 @@ class Run:
         known = {hello.node for hello in self.fleet.hello}
         known.update(faults[0].node for faults in self.fleet.fault_log.faults_of.values())
         return known - {""}
+
+    def in_use(self, knob: str) -> list[KnobValue]:
+        """Return the values that a knob has on whichever worker, or should have."""
+        present = [
+            values[knob]
+            for row, values in enumerate(self.fleet.knobs)
+            if self.fleet.state[row] != "gone" and knob in values
+        ]
+        return [*present, *self.desired.values(knob)]
 
     def reserved(self) -> set[str]:
         """Return the stand-by workers that some plan has taken already."""

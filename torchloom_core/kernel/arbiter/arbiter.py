@@ -15,7 +15,7 @@ from torchloom_core.kernel.arbiter.rails import PERSON_RAILS, POLICY_RAILS, Case
 from torchloom_core.wire.actions import name_of
 from torchloom_core.wire.events import Proposed, Verdict
 from torchloom_core.wire.plans import Granted
-from torchloom_core.wire.requests import PERSON
+from torchloom_core.wire.requests import PERSON, UNWEIGHED
 
 _HOUR_S = 3600.0
 
@@ -104,8 +104,8 @@ class Arbiter:
             past=self.grants.values(),
             situation=situation,
         )
-        person = proposed.policy == PERSON
-        for rail in PERSON_RAILS if person else POLICY_RAILS:
+        unweighed = proposed.policy in UNWEIGHED
+        for rail in PERSON_RAILS if unweighed else POLICY_RAILS:
             objection = rail(case)
             if objection:
                 if candidate.mode == "shadow":
@@ -114,9 +114,10 @@ class Arbiter:
                 return self._deny(candidate, rail.__name__, objection)
         if candidate.mode == "shadow":
             return self._deny(candidate, "shadow", f"would be granted: {proposal.reason}")
-        if case.rule.approval and not (person or approved_by):
+        if case.rule.approval and not (unweighed or approved_by):
             return self._hold(candidate)
-        return self._draw(candidate, now_ns, person=person, approved_by=approved_by)
+        rule = PERSON if approved_by else proposed.policy if unweighed else "net_gain"
+        return self._draw(candidate, now_ns, rule=rule, approved_by=approved_by)
 
     def _hold(self, candidate: Candidate) -> Verdict:
         """Keep the proposal until a person approves it, unless its like waits already."""
@@ -130,13 +131,10 @@ class Arbiter:
         text = f"waits {proposal.expires_s:g} s for a person: {proposal.reason}"
         return self._deny(candidate, "approval", text)
 
-    def _draw(
-        self, candidate: Candidate, now_ns: int, *, person: bool, approved_by: str
-    ) -> Verdict:
+    def _draw(self, candidate: Candidate, now_ns: int, *, rule: str, approved_by: str) -> Verdict:
         """Take the action's arm or, with the holdout's probability, the no-op's."""
         proposed, proposal = candidate.proposed, candidate.proposed.proposal
-        by_person = person or bool(approved_by)
-        holdout = 0.0 if by_person else self._rails.holdout
+        holdout = 0.0 if rule in UNWEIGHED else self._rails.holdout
         if random.Random(f"{self._rails.seed}/{proposed.id}").random() < holdout:
             return self._deny(candidate, "holdout", "the no-op was drawn", propensity=holdout)
         self.grants[proposed.id] = Granted(
@@ -154,7 +152,7 @@ class Arbiter:
             policy=proposed.policy,
             action=proposal.action,
             granted=True,
-            rule="person" if by_person else "net_gain",
+            rule=rule,
             reason=f"{proposal.reason}{approval}",
             net_gpu_s=proposal.net_gpu_s,
             propensity=1.0 - holdout,
@@ -189,11 +187,11 @@ def _memory_s(rails: schema.Arbiter) -> float:
 
 
 def _rank(candidate: Candidate) -> tuple[bool, bool, float, str]:
-    """Sort shadows last, people first, then by net gain; ids break ties the same way always."""
+    """Sort shadows last, people and the Weaver first, then by net gain, then by id."""
     proposed = candidate.proposed
     return (
         candidate.mode == "shadow",
-        proposed.policy != PERSON,
+        proposed.policy not in UNWEIGHED,
         -proposed.proposal.net_gpu_s,
         proposed.id,
     )

@@ -13,6 +13,8 @@ from torchloom_core.wire.plans import RECALLED, Flight
 _GRACE_NS = 5 * SECOND_NS
 """A worker judges the deadline by its own clock, and its ack takes a moment."""
 
+_CHANGES_AN_EPOCH = 1 << 20
+
 _ORDER = {RECALLED: 0, "issued": 0, "delivered": 1, "accepted": 2}
 
 
@@ -23,9 +25,15 @@ class Commands:
         self._run = run
         self._deadline_ns = round(deadline_s * SECOND_NS)
         self._issued = 0
+        self._changes = 0
         self._of_worker: dict[str, dict[str, None]] = {}
         self.epoch = 0
         self.flights: KeptTable[Flight] = KeptTable("flight")
+
+    def next_change(self) -> int:
+        """Return the number of a new change, larger than that of any before, of any epoch."""
+        self._changes += 1
+        return self.epoch * _CHANGES_AN_EPOCH + self._changes
 
     def issue(
         self, worker: str, incarnation: int, deed: Deed, cause: str, now_ns: int

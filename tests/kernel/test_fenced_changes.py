@@ -1,0 +1,257 @@
+"""What all ranks change at one step is offered to all, and withdrawn where one refuses."""
+
+import pytest
+
+from tests.kernel.runs import Run, hello, make_kernel, of, only, telemetry
+from torchloom_core.wire.actions import ChangeKnob, ChangeKnobs, Guard, PauseRun
+from torchloom_core.wire.events import Issue, Judged, Outcome, Proposed, Verdict
+from torchloom_core.wire.messages import KnobSpec, Pause, SetKnobs, Together, Withdraw
+from torchloom_core.wire.requests import GUARD, RECONCILE, StopActions
+
+LR = KnobSpec(name="lr", kind="float", low=0.0, high=1.0, fence="run")
+MODE = KnobSpec(name="mode", kind="choice", choices=("none", "bf16"), fence="run")
+ALONE = KnobSpec(name="verbose", kind="bool")
+WORKERS = ("a-0", "b-0", "c-0")
+
+
+def says_hello(worker, **changes):
+    fields = {
+        "knobs": (LR, MODE, ALONE),
+        "values": {"lr": 0.1, "mode": "none", "verbose": False},
+        "actuators": ("drain", "together"),
+    }
+    return hello(worker, **{**fields, **changes})
+
+
+@pytest.fixture
+def run():
+    run = Run(make_kernel())
+    for worker in WORKERS:
+        run.feed(says_hello(worker))
+    return run
+
+
+def told(outputs, deed=Together):
+    return [issue.command for issue in of(Issue, outputs) if isinstance(issue.command.do, deed)]
+
+
+def ack_all(run, commands, status="applied", step=10, **changes):
+    acks = [run.ack(command, status, step=step, **changes) for command in commands]
+    return [output for outputs in acks for output in outputs]
+
+
+def reason(run, action):
+    return only(Verdict, run.ask(action)).reason
+
+
+def test_several_knobs_are_offered_to_all_as_one_change_and_the_outcome_says_the_step(run):
+    commands = told(run.ask(ChangeKnobs(values={"lr": 1, "mode": "bf16"})))
+    assert {command.worker for command in commands} == set(WORKERS)
+    assert all(c.do.do == SetKnobs(values={"lr": 1.0, "mode": "bf16"}) for c in commands)
+    assert len({command.do.number for command in commands}) == 1
+    outcome = only(Outcome, ack_all(run, commands, step=12))
+    assert outcome.result == "done"
+    assert outcome.detail == "lr = 1, mode = 'bf16' on 3 workers at step 12"
+
+
+def test_a_run_fenced_knob_that_is_set_by_itself_is_offered_to_all_too(run):
+    commands = told(run.ask(ChangeKnob(knob="lr", value=0.2)))
+    assert [command.do.do for command in commands] == [SetKnobs(values={"lr": 0.2})] * 3
+    assert only(Outcome, ack_all(run, commands)).detail == "lr = 0.2 on 3 workers at step 10"
+
+
+def test_a_pause_is_offered_where_all_agree_and_told_to_each_where_one_cannot(run):
+    assert [command.do.do for command in told(run.ask(PauseRun()))] == [Pause()] * 3
+    other = Run(make_kernel())
+    other.feed(says_hello("a-0"))
+    other.feed(says_hello("b-0", actuators=("drain",)))
+    assert len(told(other.ask(PauseRun()), Pause)) == 2
+
+
+@pytest.mark.parametrize(
+    ("action", "why"),
+    [
+        (ChangeKnobs(values={"lr": 7.0}), "knob lr: need at most 1, was 7.0"),
+        (ChangeKnobs(values={"lr": 0.2, "mode": "int3"}), "need one of none, bf16, was 'int3'"),
+        (ChangeKnobs(values={"lr": 0.2, "rate": 1}), "no knob is called 'rate'"),
+        (ChangeKnobs(values={"lr": 0.2, "verbose": True}), "knob verbose is worker-fenced"),
+        (ChangeKnob(knob="lr", value=0.2, worker="a-0"), "none can be set alone"),
+        (
+            ChangeKnobs(values={"lr": 0.2}, guard=Guard(metric="loss")),
+            "guard: no worker that trains reports loss, so nothing can be watched",
+        ),
+        (
+            ChangeKnobs(values={"lr": 0.2}, guard=Guard(metric="bleu")),
+            "guard: need a metric of guard.metrics (loss, grad_norm, update_norm, step_time_s), "
+            "was 'bleu'",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused_and_nothing_is_sent(run, action, why):
+    outputs = run.ask(action)
+    assert why in only(Verdict, outputs).reason
+    assert not told(outputs)
+
+
+def test_a_knob_that_one_rank_lacks_or_declares_otherwise_is_refused(run):
+    run.feed(says_hello("d-0", knobs=(LR,)))
+    assert "and d-0 has none" in reason(run, ChangeKnobs(values={"mode": "bf16"}))
+    wider = KnobSpec(name="lr", kind="float", low=0.0, high=9.0, fence="run")
+    run.feed(says_hello("d-0", knobs=(wider, MODE)))
+    assert "and d-0 declares it otherwise" in reason(run, ChangeKnobs(values={"lr": 0.2}))
+
+
+def test_what_one_rank_cannot_do_is_withdrawn_from_the_others_and_undone_once_all_let_go(run):
+    first, *others = told(run.ask(ChangeKnobs(values={"mode": "bf16"})))
+    outputs = run.ack(first, "rejected", detail="no bf16 here")
+    letting_go = told(outputs, Withdraw)
+    assert {command.worker for command in letting_go} == {command.worker for command in others}
+    assert not of(Outcome, outputs)  # some may just have agreed
+    assert not told(ack_all(run, letting_go), Withdraw)
+    outcome = only(Outcome, ack_all(run, others, "rejected", detail="withdrawn"))
+    assert outcome.result == "undone"
+    assert "no bf16 here" in outcome.detail
+    assert run.kernel.run.desired.values("mode") == []
+
+
+def test_what_the_others_had_agreed_to_when_a_new_rank_refused_it_is_done(run):
+    commands = told(run.ask(ChangeKnobs(values={"mode": "bf16"})))
+    ack_all(run, commands[:1], "rejected", detail="it came late")
+    assert only(Outcome, ack_all(run, commands[1:], step=5)).result == "done"
+
+
+def test_what_failed_on_one_rank_is_undone_though_others_made_it(run):
+    commands = told(run.ask(ChangeKnobs(values={"mode": "bf16"})))
+    outputs = ack_all(run, commands[:2]) + ack_all(run, commands[2:], "failed", detail="no memory")
+    outcome = only(Outcome, outputs)
+    assert (outcome.result, outcome.detail) == ("undone", f"{commands[2].id} failed: no memory")
+
+
+def test_whoever_dies_meanwhile_is_not_waited_for(run):
+    commands = told(run.ask(ChangeKnobs(values={"mode": "bf16"})))
+    ack_all(run, commands[:2], step=7)
+    assert only(Outcome, run.exit(commands[2].worker)).result == "done"
+
+
+def test_whoever_is_silent_is_not_waited_for_once_another_has_done_it(run):
+    commands = told(run.ask(ChangeKnobs(values={"mode": "bf16"})))
+    outputs = []
+    for _ in range(15):
+        for worker in WORKERS:
+            if worker != commands[2].worker:
+                run.hear(worker)
+        outputs += run.tick()
+    assert not of(Outcome, outputs)
+    outputs = ack_all(run, commands[:2], step=7)
+    assert only(Outcome, outputs).detail == "mode = 'bf16' on 3 workers at step 7"
+
+
+def test_a_change_waits_until_the_one_before_it_is_over(run):
+    first = told(run.ask(ChangeKnobs(values={"lr": 0.2})))
+    assert not told(run.ask(ChangeKnobs(values={"mode": "bf16"})))
+    assert not told(run.ask(ChangeKnobs(values={"lr": 0.3})))
+    second = told(ack_all(run, first))
+    assert [command.do.do for command in second] == [SetKnobs(values={"mode": "bf16"})] * 3
+    third = told(ack_all(run, second))
+    assert [command.do.do for command in third] == [SetKnobs(values={"lr": 0.3})] * 3
+    numbers = [commands[0].do.number for commands in (first, second, third)]
+    assert numbers == sorted(numbers)
+    assert only(Outcome, ack_all(run, third)).result == "done"
+
+
+def test_who_comes_while_it_is_offered_is_offered_it_too(run):
+    commands = told(run.ask(ChangeKnobs(values={"mode": "bf16"})))
+    run.feed(says_hello("d-0"))
+    (late,) = told(run.tick())
+    assert (late.worker, late.do) == ("d-0", commands[0].do)
+    assert not told(run.tick())
+    assert "on 4 workers" in only(Outcome, ack_all(run, [*commands, late])).detail
+
+
+def test_the_kill_switch_withdraws_it_and_the_ranks_say_whether_it_was_done(run):
+    commands = told(run.ask(ChangeKnobs(values={"mode": "bf16"})))
+    ack_all(run, commands, "accepted")
+    run.want(StopActions())
+    letting_go = [c for c in run.commands() if isinstance(c.do, Withdraw)]
+    assert {command.worker for command in letting_go} == set(WORKERS)
+    assert only(Outcome, ack_all(run, commands, step=9)).result == "done"
+
+
+def test_a_run_that_began_anew_is_told_once_what_had_landed_before(run):
+    ack_all(run, told(run.ask(ChangeKnobs(values={"lr": 0.2}))))
+    assert not told(run.tick())
+    for worker in WORKERS:
+        run.feed(says_hello(worker, incarnation=2))
+    outputs = run.tick()
+    assert [proposed.policy for proposed in of(Proposed, outputs)] == [RECONCILE]
+    again = told(outputs)
+    assert [command.do.do for command in again] == [SetKnobs(values={"lr": 0.2})] * 3
+    ack_all(run, again, "rejected")
+    assert not told(run.tick())
+
+
+def test_a_joiner_that_has_not_taken_the_others_knobs_yet_is_told_nothing(run):
+    ack_all(run, told(run.ask(ChangeKnobs(values={"lr": 0.2}))))
+    assert not of(Issue, run.feed(says_hello("d-0")))
+    assert not of(Issue, run.tick())
+
+
+def watch(run, loss, ticks):
+    outputs = []
+    for _ in range(ticks):
+        for worker in WORKERS:
+            run.feed(telemetry(worker, {} if loss is None else {"loss": loss}))
+        outputs += run.tick()
+    return outputs
+
+
+def test_a_change_that_hurts_is_taken_back_on_all_and_counts_as_failed(run):
+    noise = (0.01, -0.01)
+    for index in range(20):
+        watch(run, 2.0 + noise[index % 2], 1)
+    commands = told(run.ask(ChangeKnobs(values={"lr": 0.9, "mode": "bf16"})))
+    verdict = commands[0].cause
+    ack_all(run, commands)
+    outputs = watch(run, 5.0, 10)
+    judged = only(Judged, outputs)
+    assert judged.hurt
+    assert judged.verdict == verdict
+    proposed = only(Proposed, outputs)
+    assert proposed.policy == GUARD
+    assert proposed.proposal.action == ChangeKnobs(values={"lr": 0.1, "mode": "none"})
+    back = told(outputs)
+    assert only(Outcome, ack_all(run, back, step=40)).result == "done"
+    assert not of(Judged, watch(run, 9.0, 60))  # what was before needs no guard
+    assert run.kernel.arbiter.grants[verdict].failed
+
+
+def test_a_change_that_does_no_harm_stays(run):
+    watch(run, 2.0, 20)
+    ack_all(run, told(run.ask(ChangeKnobs(values={"lr": 0.2}))))
+    outputs = watch(run, 1.9, 40)
+    assert not only(Judged, outputs).hurt
+    assert not told(outputs)
+
+
+def test_a_metric_that_is_reported_no_more_after_a_change_is_harm(run):
+    watch(run, 2.0, 20)
+    ack_all(run, told(run.ask(ChangeKnobs(values={"lr": 0.9}))))
+    judged = only(Judged, watch(run, None, 40))
+    assert judged.hurt
+    assert judged.text.endswith("is reported no more")
+
+
+def test_what_came_upon_a_change_that_still_is_watched_goes_back_with_it(run):
+    watch(run, 2.0, 20)
+    ack_all(run, told(run.ask(ChangeKnobs(values={"lr": 0.9}))))
+    ack_all(run, told(run.ask(ChangeKnobs(values={"mode": "bf16"}))))
+    outputs = watch(run, 5.0, 10)
+    assert only(Proposed, outputs).proposal.action.values == {"lr": 0.1, "mode": "none"}
+
+
+def test_a_change_of_which_too_little_was_seen_before_is_not_judged(run):
+    watch(run, 2.0, 2)
+    ack_all(run, told(run.ask(ChangeKnobs(values={"lr": 0.9}))))
+    judged = only(Judged, watch(run, 9.0, 10))
+    assert not judged.hurt
+    assert judged.text == "not judged, too little was seen of loss before it"

@@ -1,0 +1,16 @@
+"""As much of torchft's Manager as the adapter needs to attach to, and nothing behind it."""
+
+
+class BareManager:
+    _use_async_quorum = False
+
+    def __init__(self):
+        self._load_state_dict_fns = {}
+
+    def register_state_dict_fn(self, key, load, save):
+        self._load_state_dict_fns[key] = load
+
+    def start_quorum(self):
+        raise AssertionError("nobody trains")
+
+    wait_quorum = should_commit = start_quorum

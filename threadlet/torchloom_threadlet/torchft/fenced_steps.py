@@ -1,0 +1,121 @@
+"""Have the ranks of a torchft run agree on changes ahead of each step, and make them with it.
+
+The ballots are reduced over the Manager's own process group, once the quorum stands and whoever was
+behind has a peer's state, before any other collective of the step.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from torchloom_threadlet.fence.agreement import read_minima
+from torchloom_threadlet.trainer.worker import Worker, says
+
+_KEY = "torchloom"
+
+_logger = logging.getLogger(__name__)
+
+
+class FencedSteps:
+    """The steps of one Manager.
+
+    With a synchronous quorum the ranks vote at the end of ``start_quorum``. With an asynchronous
+    one, when it is first waited for; whoever still heals then abstains.
+    """
+
+    def __init__(self, manager: Any, worker: Worker) -> None:
+        self._manager = manager
+        self._worker = worker
+        self._is_open = False
+        self._start_quorum = manager.start_quorum
+        self._wait_quorum = manager.wait_quorum
+        self._should_commit = manager.should_commit
+        manager.start_quorum = self._started
+        manager.should_commit = self._committed
+        if manager._use_async_quorum:
+            manager.wait_quorum = self._waited
+        self._give_with_the_state()
+        worker.changes.can_vote = True
+
+    def _started(self, *args: Any, **kwargs: Any) -> Any:
+        self._safely(lambda: self._worker.make_due(knobs_only=True))
+        self._is_open = False
+        result = self._start_quorum(*args, **kwargs)
+        self._is_open = True
+        if not self._manager._use_async_quorum:
+            self._vote_once()
+        return result
+
+    def _waited(self) -> Any:
+        result = self._wait_quorum()
+        self._vote_once()
+        return result
+
+    def _committed(self, *args: Any, **kwargs: Any) -> Any:
+        quorum_id = None
+        try:
+            committed = self._should_commit(*args, **kwargs)
+            quorum_id = self._manager._quorum_id if committed else None
+            return committed
+        finally:
+            self._is_open = False
+            self._worker.changes.end_step(quorum_id)
+            self._worker.attention |= self._worker.changes.due is not None
+
+    def _vote_once(self) -> None:
+        if not self._is_open:
+            return
+        self._is_open = False
+        if self._manager.errored() is None:
+            self._safely(self._vote)
+
+    def _vote(self) -> None:
+        worker, changes = self._worker, self._worker.changes
+        own = changes.vote(time.time_ns(), abstain=self._manager._healing)
+        worker.phases.begin("allreduce")
+        try:
+            minima = self._reduced(own)
+        finally:
+            worker.phases.end("allreduce")
+        count = changes.count(*read_minima(minima))
+        if count.split:
+            # Whoever is behind takes a peer's state, as one that is a step behind does.
+            self._manager._step -= count.behind
+            self._manager.report_error(RuntimeError("the ranks have not all made the same steps"))
+            return
+        worker.set_back()
+
+    def _reduced(self, own: tuple[int, ...]) -> tuple[int, ...]:
+        pg = self._manager._pg
+        device = "cuda" if "nccl" in pg.getBackendName() else "cpu"
+        ballots = torch.tensor(own, dtype=torch.int64, device=device)
+        if self._manager._group_world_size > 1:
+            dist.all_reduce(ballots, dist.ReduceOp.MIN)
+        if pg.size() > 1:
+            opts = dist.AllreduceOptions()
+            opts.reduceOp = dist.ReduceOp(dist.ReduceOp.MIN)
+            pg.allreduce([ballots], opts).wait()
+        return tuple(ballots.tolist())
+
+    def _safely(self, function: Callable[[], None]) -> None:
+        """Have a step fail, and not the trainer, where a vote has no outcome."""
+        try:
+            function()
+        except Exception as error:  # noqa: BLE001 - a peer may have died
+            _logger.info("this step has no vote: %s", says(error))
+            self._manager.report_error(error)
+
+    def _give_with_the_state(self) -> None:
+        """Give the knobs with the state, to be set before it is loaded: they may shape it."""
+        manager, worker = self._manager, self._worker
+        manager.register_state_dict_fn(
+            _KEY,
+            worker.take_over,
+            lambda: worker.changes.standing(worker.actuators.fenced_values()),
+        )
+        loads = manager._load_state_dict_fns
+        manager._load_state_dict_fns = {_KEY: loads[_KEY]} | loads

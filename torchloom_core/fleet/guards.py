@@ -1,0 +1,165 @@
+"""Watch over what was changed, whether the run got worse by it, beside its own noise.
+
+Of each metric that may be watched the median over the workers that train is kept, one value a
+tick. What it was before a change is measured when the change lands; when its window is over, or
+as soon as there can be no doubt, the values since are held against it.
+"""
+
+import statistics
+from collections import deque
+from collections.abc import Iterable
+
+import msgspec
+import numpy as np
+
+from torchloom_core.clock import SECOND_NS
+from torchloom_core.config import schema
+from torchloom_core.fleet.state import FleetState
+from torchloom_core.kept import KeptTable
+from torchloom_core.wire.actions import Action, ChangeKnobs, Guard
+from torchloom_core.wire.events import Judged
+from torchloom_core.wire.messages import KnobValues
+from torchloom_core.wire.plans import Plan, Watch
+
+_KEPT = 4096
+_FEWEST = 5
+"""Values, before and after, on which a judgement rests."""
+_NO_DOUBT = 3.0
+"""So many times beyond its band, a change is judged before its window is over."""
+_LEAST_NOISE = 1e-3
+"""Of the level: below that a difference is not worth a rollback, however quiet the run is."""
+
+
+class Guards:
+    """What is watched in a run, and over which changes.
+
+    Attributes
+    ----------
+    watches : KeptTable of Watch
+        By the verdict whose change is watched over; one at most.
+    """
+
+    def __init__(self, fleet: FleetState, config: schema.Guard) -> None:
+        self._fleet = fleet
+        self._default = config
+        self._seen: dict[str, deque[tuple[int, float]]] = {
+            metric: deque(maxlen=_KEPT) for metric in config.metrics
+        }
+        self._before: dict[str, KnobValues] = {}
+        self.watches: KeptTable[Watch] = KeptTable("watch")
+
+    def obstacle(self, guard: Guard | None) -> str:
+        """Return why there is nothing that the guard could watch, or nothing."""
+        if guard is None:
+            return ""
+        seen = self._seen.get(guard.metric)
+        if seen is None:
+            known = ", ".join(self._seen)
+            return f"guard: need a metric of guard.metrics ({known}), was {guard.metric!r}"
+        if not seen:
+            return f"guard: no worker that trains reports {guard.metric}, so nothing can be watched"
+        return ""
+
+    def look(self, now_ns: int) -> None:
+        """Take one value of each metric: its median over the workers that train."""
+        if not self._seen:
+            return
+        rows = [row for row, state in enumerate(self._fleet.state) if state == "training"]
+        for metric, seen in self._seen.items():
+            values = self._fleet.last_column(metric)[rows]
+            if len(values := values[~np.isnan(values)]):
+                seen.append((now_ns, float(np.median(values))))
+
+    def note_values(self, verdict: str, values: KnobValues) -> None:
+        """Remember what the knobs are before a change."""
+        self._before[verdict] = values
+
+    def begin(self, plan: Plan, now_ns: int) -> None:
+        """Watch over a change that has landed, and over an earlier one that still is watched.
+
+        What was before the earlier one is what both are held against, and what both go back to.
+        """
+        before = self._before.pop(plan.verdict, {})
+        guard = self._guard_of(plan.action)
+        if guard is None or not before:
+            return
+        for earlier in list(self.watches.values()):
+            del self.watches[earlier.verdict]
+            if earlier.guard.metric == guard.metric:
+                watch = msgspec.structs.replace(
+                    earlier,
+                    verdict=plan.verdict,
+                    guard=guard,
+                    before={**before, **earlier.before},
+                    since_ns=now_ns,
+                )
+                self.watches[plan.verdict] = watch
+                return
+        values = self._values(guard, now_ns - round(guard.window_s * SECOND_NS), now_ns)
+        level, noise = _level(values) if len(values) >= _FEWEST else (0.0, -1.0)
+        self.watches[plan.verdict] = Watch(
+            verdict=plan.verdict,
+            guard=guard,
+            before=before,
+            level=level,
+            noise=noise,
+            since_ns=now_ns,
+        )
+
+    def forget(self, verdict: str) -> None:
+        """Watch no more over a change that was not made, or is being taken back."""
+        self._before.pop(verdict, None)
+
+    def judge(self, now_ns: int) -> list[Judged]:
+        """Judge the changes whose window is over, or of which there is no doubt."""
+        judged = [j for watch in self.watches.values() if (j := self._judge(watch, now_ns))]
+        for judgement in judged:
+            del self.watches[judgement.verdict]
+        return judged
+
+    def restore(self, watches: Iterable[Watch]) -> None:
+        """Take over what an earlier Weaver watched."""
+        self.watches.update((watch.verdict, watch) for watch in watches)
+
+    def _judge(self, watch: Watch, now_ns: int) -> Judged | None:
+        guard = watch.guard
+        over = now_ns >= watch.since_ns + round(guard.window_s * SECOND_NS)
+        if watch.noise < 0:
+            text = f"not judged, too little was seen of {guard.metric} before it"
+            return Judged(verdict=watch.verdict, hurt=False, text=text, before=watch.before)
+        values = self._values(guard, watch.since_ns, now_ns)
+        if len(values) < _FEWEST:
+            if not over:
+                return None
+            text = f"{guard.metric} was {watch.level:.4g} before it, and is reported no more"
+            return Judged(verdict=watch.verdict, hurt=True, text=text, before=watch.before)
+        after = statistics.median(values)
+        times = (after - watch.level) / watch.noise
+        if not over and times <= _NO_DOUBT * guard.band:
+            return None
+        hurt = not times <= guard.band
+        text = (
+            f"{guard.metric} {watch.level:.4g} before it, {after:.4g} after: "
+            f"{times:+.1f} times its noise of {watch.noise:.2g}, band {guard.band:g}"
+        )
+        return Judged(verdict=watch.verdict, hurt=hurt, text=text, before=watch.before)
+
+    def _guard_of(self, action: Action) -> Guard | None:
+        own = action.guard if isinstance(action, ChangeKnobs) else None
+        default = self._default
+        if own is not None or not default.metric or not self._seen.get(default.metric):
+            return own
+        return Guard(metric=default.metric, band=default.band, window_s=default.window_s)
+
+    def _values(self, guard: Guard, from_ns: int, to_ns: int) -> list[float]:
+        return [v for at, v in self._seen[guard.metric] if from_ns < at <= to_ns]
+
+
+def _level(values: list[float]) -> tuple[float, float]:
+    """Return where a series ends, and its noise: what is left of it beside a straight line."""
+    at = np.arange(len(values), dtype=float)
+    slope, start = np.polyfit(at, values, 1)
+    left = np.asarray(values) - (slope * at + start)
+    level = float(np.median(values[-max(_FEWEST, len(values) // 3) :]))
+    noise = 1.4826 * float(np.median(np.abs(left - np.median(left))))
+    return level, max(noise, _LEAST_NOISE * abs(level), 1e-12)

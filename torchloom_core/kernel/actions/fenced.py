@@ -1,0 +1,48 @@
+"""What all ranks of the run do at one step, or none does: docs/fence.md says how they agree.
+
+The Weaver offers it to every rank that agrees with the others ahead of each step, and is told
+whether it was done, and at which step. A rank that cannot do it says so, and then it is withdrawn.
+Whoever joins meanwhile holds what the peer holds whose state it takes.
+"""
+
+from collections.abc import Iterable
+
+from torchloom_core.kernel.actions.kind import Stages
+from torchloom_core.kernel.actions.run import Run
+from torchloom_core.suggest import listed
+from torchloom_core.wire.messages import Drain, Pause, SetKnobs, Together
+from torchloom_core.wire.plans import Plan
+
+_NAMED = 3
+
+
+def together(do: SetKnobs | Pause | Drain, run: Run, groups: Iterable[str] = ()) -> Stages:
+    """Return the one stage in which all that agree are offered the deed."""
+    deed = Together(number=run.commands.next_change(), do=do, groups=tuple(groups))
+    return Stages((run.stage(run.voters(), deed),))
+
+
+def cannot_agree(what: str, run: Run) -> str:
+    """Return why the ranks of the run cannot do something at one step, or nothing."""
+    rows = run.rows_in("training", "paused")
+    if not rows:
+        return f"{what} lands on all ranks at one step, and no worker is training"
+    alone = set(rows).difference(run.voters())
+    if not alone:
+        return ""
+    names = listed(sorted(run.fleet.hello[row].worker for row in alone), _NAMED)
+    has = "has" if len(alone) == 1 else "have"
+    return (
+        f"{what} lands on all ranks at one step, and {names} {has} nothing to agree by: "
+        "attach by torchloom_threadlet.torchft or .torchrun"
+    )
+
+
+def landed_text(plan: Plan) -> str:
+    """Return at which step it was done, as `` at step 120``, or nothing."""
+    if not plan.landed:
+        return ""
+    least, largest = plan.landed
+    if least != largest:
+        return f" at steps {least} to {largest}"
+    return f" at step {least}" if least >= 0 else ""

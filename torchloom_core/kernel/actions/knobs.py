@@ -1,0 +1,131 @@
+"""Knobs: run-fenced parameters get other values, all of them at one step, or none does."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from torchloom_core.errors import KnobError
+from torchloom_core.kernel.actions.fenced import cannot_agree, landed_text, together
+from torchloom_core.kernel.actions.kind import ActionKind, Stages, workers_text
+from torchloom_core.kernel.actions.run import Run
+from torchloom_core.suggest import listed
+from torchloom_core.wire.actions import ChangeKnobs, new_values
+from torchloom_core.wire.events import Output
+from torchloom_core.wire.knobs import agrees, check_value, find_spec, unusual
+from torchloom_core.wire.messages import KnobSpec, KnobValues, SetKnobs, Together
+from torchloom_core.wire.plans import Plan
+from torchloom_core.wire.requests import GUARD
+
+_NAMED = 3
+
+
+class KnobsKind(ActionKind[ChangeKnobs]):
+    """What was granted stays wanted: a run that starts again is told it, too.
+
+    One that is granted while another is under way waits for it.
+    """
+
+    message = ChangeKnobs
+    deeds = (Together,)
+    high_impact = True
+    replaces = True
+
+    def target(self, action: ChangeKnobs) -> str:
+        """Return the knobs."""
+        return f"knobs:{','.join(sorted(action.values))}"
+
+    def obstacle(self, action: ChangeKnobs, run: Run) -> str:
+        """Refuse a knob that nobody has or not all have, and a value that it does not take."""
+        try:
+            checked(action.values, run)
+        except KnobError as error:
+            return str(error)
+        return cannot_agree(f"knob {', '.join(action.values)}", run) or run.guards.obstacle(
+            action.guard
+        )
+
+    def doubt(self, action: ChangeKnobs, run: Run) -> str:
+        """Return by how much a value is off from all that are in use or wanted."""
+        doubts = (
+            unusual(_spec(knob, run), value, run.in_use(knob))
+            for knob, value in action.values.items()
+        )
+        return next(filter(None, doubts), "")
+
+    def stages(self, action: ChangeKnobs, run: Run) -> Stages:
+        """Return the one stage of all that agree."""
+        return together(SetKnobs(values=checked(action.values, run)), run)
+
+    def begin(self, plan: Plan, run: Run) -> list[Output]:
+        """Remember what the knobs are, before any rank changes them."""
+        if plan.policy != GUARD:
+            run.guards.note_values(plan.verdict, _present(new_values(plan.action), run))
+        return []
+
+    def end(self, plan: Plan, trouble: str, run: Run) -> list[Output]:
+        """Want the values that have landed from now on, and watch over them."""
+        if trouble:
+            run.guards.forget(plan.verdict)
+            return []
+        run.guards.begin(plan, run.now_ns)
+        values = new_values(plan.action)
+        return [run.desired.add(k, v, None, run.now_ns) for k, v in values.items()]
+
+    def summary(self, action: ChangeKnobs, plan: Plan, run: Run) -> str:
+        """Return the values, on how many, at which step, and what watches over them."""
+        values = ", ".join(f"{knob} = {value!r}" for knob, value in action.values.items())
+        return f"{values} on {workers_text(plan)}{landed_text(plan)}"
+
+    def wish(self, action: Mapping[str, Any]) -> str:
+        """Return ``knobs lr = 0.1, compression = bf16``."""
+        return "knobs " + ", ".join(f"{knob} = {v}" for knob, v in action["values"].items())
+
+
+def checked(values: KnobValues, run: Run) -> KnobValues:
+    """Return the values in their knobs' own types.
+
+    Raises
+    ------
+    KnobError
+        If one is of no knob that all ranks take alike and change together, or not one it takes.
+    """
+    own = {knob: check_value(_spec(knob, run), value) for knob, value in values.items()}
+    for knob in own:
+        spec = _spec(knob, run)
+        if spec.fence != "run":
+            raise KnobError(
+                f"knob {knob} is worker-fenced: each worker sets it alone, so it is set alone"
+            )
+        _check_all_have(spec, run)
+    return own
+
+
+def _present(knobs: Iterable[str], run: Run) -> KnobValues:
+    """Return what the knobs are on the first that has them: on all the same."""
+    rows = run.voters()
+    return {
+        knob: next(run.fleet.knobs[row][knob] for row in rows if knob in run.fleet.knobs[row])
+        for knob in knobs
+        if any(knob in run.fleet.knobs[row] for row in rows)
+    }
+
+
+def _check_all_have(spec: KnobSpec, run: Run) -> None:
+    hellos = [run.fleet.hello[row] for row in run.voters()]
+    without = [h.worker for h in hellos if all(own.name != spec.name for own in h.knobs)]
+    otherwise = [h.worker for h in hellos if not agrees(h.knobs, spec)]
+    if without:
+        has = "has" if len(without) == 1 else "have"
+        raise KnobError(
+            f"knob {spec.name} lands on all ranks at one step, "
+            f"and {listed(without, _NAMED)} {has} none"
+        )
+    if otherwise:
+        declares = "declares" if len(otherwise) == 1 else "declare"
+        raise KnobError(
+            f"knob {spec.name} lands on all ranks at one step, "
+            f"and {listed(otherwise, _NAMED)} {declares} it otherwise"
+        )
+
+
+def _spec(knob: str, run: Run) -> KnobSpec:
+    return find_spec(knob, run.fleet.knob_specs.values())

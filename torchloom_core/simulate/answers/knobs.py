@@ -1,0 +1,13 @@
+"""Run-fenced knobs on the fleet model: its workers have none."""
+
+from torchloom_core.simulate.answers.answer import FleetAnswer
+from torchloom_core.simulate.model import FleetModel
+from torchloom_core.wire.messages import Together
+
+
+def refuse(model: FleetModel, deed: Together) -> str:
+    """Say that there is nothing to change."""
+    return "the fleet model has no run-fenced knob"
+
+
+ANSWER = FleetAnswer(of_run={Together: refuse})
