@@ -1,0 +1,68 @@
+"""Replica groups of real torchft, a thread each, for tests of what runs between two steps."""
+
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+
+import pytest
+import torch
+from torch.distributed import TCPStore
+from torchft import Manager, ProcessGroupGloo
+from torchft.checkpointing.http_transport import HTTPTransport
+from torchft.coordination import LighthouseServer
+
+SOON = timedelta(seconds=20)
+NOT_WRITABLE = "ignore:The given buffer is not writable"
+"""Said once a process by what receives torchft's checkpoints; raised, it would fail the step."""
+
+
+def with_torchft(test):
+    """Mark a test that starts groups."""
+    return pytest.mark.integration(pytest.mark.filterwarnings(NOT_WRITABLE)(test))
+
+
+def train(count, body, *, states=lambda group: ({}, lambda state: None), async_quorum=False):
+    """Call ``body(group, manager, pg)`` for so many groups at once; return what each returned.
+
+    ``states(group)`` gives what a joiner loads: the state, or a function of none, and who takes it.
+    """
+    torch.set_num_threads(1)
+    lighthouse = LighthouseServer(bind="[::]:0", min_replicas=count, join_timeout_ms=20_000)
+    try:
+        with ThreadPoolExecutor(count) as pool:
+            futures = [
+                pool.submit(_group, lighthouse, group, count, body, states, async_quorum)
+                for group in range(count)
+            ]
+            return [future.result() for future in futures]
+    finally:
+        lighthouse.shutdown()
+
+
+def _group(lighthouse, group, count, body, states, async_quorum):
+    store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+    pg = ProcessGroupGloo(timeout=SOON)
+    save, load = states(group)
+    transport = HTTPTransport(timeout=SOON, num_chunks=0)
+    manager = Manager(
+        pg=pg,
+        load_state_dict=load,
+        state_dict=save if callable(save) else lambda: save,
+        min_replica_size=count,
+        use_async_quorum=async_quorum,
+        init_sync=not async_quorum,
+        timeout=SOON,
+        quorum_timeout=SOON,
+        replica_id=f"g{group}",
+        rank=0,
+        world_size=1,
+        store_addr="localhost",
+        store_port=store.port,
+        lighthouse_addr=lighthouse.address(),
+        hostname="localhost",
+        checkpoint_transport=transport,
+    )
+    try:
+        return body(group, manager, pg)
+    finally:
+        manager.shutdown()
+        transport._server.server_close()  # the transport leaves its socket open

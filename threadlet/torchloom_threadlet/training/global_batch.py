@@ -1,0 +1,212 @@
+"""A global batch that stays the same however many workers share a step.
+
+For the user's training loop. With torchft's ``DistributedDataParallel`` and ``Optimizer``::
+
+    batch = GlobalBatch(samples=len(images), size=256, micro_batch=32)
+    manager.register_state_dict_fn("batch", batch.load_state_dict, batch.state_dict)
+    while manager.current_step() < steps:
+        optimizer.zero_grad()  # starts the quorum: who takes part is known after it
+        for part in batch.parts(manager, parallel):
+            loss = cross_entropy(parallel(images[part.rows]), labels[part.rows])
+            (part.weight * loss).backward()
+        optimizer.step()
+
+``loss`` is the mean over the samples it is given. What is the mean over something else, tokens of
+sequences of uneven lengths say, is to be made the mean over samples first.
+"""
+
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import torch
+
+
+class Part(NamedTuple):
+    """One micro-batch.
+
+    Attributes
+    ----------
+    rows : torch.Tensor
+        Which samples of the data, shape ``(micro_batch,)`` or shorter, never empty.
+    weight : float
+        What to multiply their mean loss with. 0 where a worker has nothing to contribute but its
+        part in the collectives: its sample then is another's.
+    """
+
+    rows: torch.Tensor
+    weight: float
+
+
+def split(size: int, micro_batch: int, rank: int, participants: int) -> list[tuple[range, float]]:
+    """Return the micro-batches of one worker: places in the global batch, and their weight.
+
+    Each place is in one micro-batch of one worker that has a weight. Every worker has the same
+    number of them, since within FSDP each micro-batch has collectives; where there is nothing
+    left for the last one, it is a sample with the weight 0.
+
+    Parameters
+    ----------
+    size : int
+        Samples in the global batch, also one that can be divided by nothing.
+    micro_batch : int
+        The most samples in one micro-batch.
+    rank, participants : int
+        Of the worker among those that share the step. The mean of gradients over
+        ``participants`` is the gradient of the mean loss over the global batch.
+    """
+    count, longer = divmod(size, participants)
+    first = rank * count + min(rank, longer)
+    last = first + count + (rank < longer)
+    rounds = -(-(count + (longer > 0)) // micro_batch)
+    parts = []
+    for begin in range(first, first + rounds * micro_batch, micro_batch):
+        places = range(min(begin, last), min(begin + micro_batch, last))
+        parts.append((places or range(1), participants * len(places) / size))
+    return parts
+
+
+class GlobalBatch:
+    """The global batch of each step: its samples, and the share of one worker.
+
+    Samples are taken in a random order, each once an epoch. Which ones a step takes follows from
+    its number alone, so that a step that was not committed takes them again, and none is lost
+    when workers come and go. Both sizes may be changed between two steps, as knobs of the run.
+
+    Parameters
+    ----------
+    samples : int
+        How many there are in the data.
+    size : int
+        Of the global batch.
+    micro_batch : int
+        The most samples in one forward pass; as many as memory has room for.
+    seed : int
+        Of the order. The same on all workers.
+    group_rank, group_size : int
+        This worker in its replica group, where the group averages gradients over its workers
+        (FSDP, HSDP).
+    """
+
+    def __init__(
+        self,
+        samples: int,
+        size: int,
+        micro_batch: int,
+        *,
+        seed: int = 0,
+        group_rank: int = 0,
+        group_size: int = 1,
+    ) -> None:
+        self._samples = _positive("samples", samples)
+        self._size = _positive("size", size)
+        self._micro_batch = _positive("micro_batch", micro_batch)
+        self._seed = seed
+        self._group_rank, self._group_size = group_rank, group_size
+        self._since, self._taken = 0, 0
+        self._order = lru_cache(maxsize=2)(self._shuffled)
+
+    @property
+    def size(self) -> int:
+        """Samples in the global batch."""
+        return self._size
+
+    def resize(self, size: int, step: int) -> None:
+        """Have ``size`` samples in the global batch from ``step`` on, the next one to be done."""
+        _positive("size", size)
+        self._taken += (step - self._since) * self._size
+        self._since, self._size = step, size
+
+    @property
+    def micro_batch(self) -> int:
+        """The most samples in one forward pass."""
+        return self._micro_batch
+
+    @micro_batch.setter
+    def micro_batch(self, micro_batch: int) -> None:
+        self._micro_batch = _positive("micro_batch", micro_batch)
+
+    def rows(self, step: int) -> torch.Tensor:
+        """Return which samples of the data the global batch of ``step`` has, shape ``(size,)``."""
+        first = self._taken + (step - self._since) * self._size
+        places = torch.arange(first, first + self._size)
+        epochs, offsets = places // self._samples, places % self._samples
+        rows = torch.empty_like(places)
+        for epoch in range(int(epochs[0]), int(epochs[-1]) + 1):
+            within = epochs == epoch
+            rows[within] = self._order(epoch)[offsets[within]]
+        return rows
+
+    def share(self, step: int, rank: int | None, participants: int) -> list[Part]:
+        """Return one worker's micro-batches.
+
+        Parameters
+        ----------
+        step : int
+            The number of the step.
+        rank : int or None
+            Of the worker's replica group in the step's quorum; none if it takes part with nothing.
+        participants : int
+            Replica groups that contribute.
+        """
+        rows = self.rows(step)
+        workers = max(participants, 1) * self._group_size
+        worker = (rank or 0) * self._group_size + self._group_rank
+        return [
+            Part(rows[places.start : places.stop], 0.0 if rank is None else weight)
+            for places, weight in split(self._size, self._micro_batch, worker, workers)
+        ]
+
+    def parts(self, manager: Any, parallel: Any = None) -> Iterator[Part]:
+        """Yield this worker's micro-batches of the step that torchft's Manager has begun.
+
+        Waits for the quorum, also with ``use_async_quorum=True``: before it, nobody knows who
+        shares the batch. A group that joins then takes part with nothing in its first step, and
+        is not counted, but for the very first step of a run: there torchft counts the groups that
+        get their weights from the first one, and what they would have given is missing. With
+        ``init_sync=False``, and the same seed everywhere, none does.
+
+        Parameters
+        ----------
+        manager : torchft.Manager
+            After ``start_quorum``, or the ``zero_grad`` of torchft's Optimizer.
+        parallel : DistributedDataParallel, optional
+            Reduces the gradients once, with the last micro-batch.
+        """
+        participants = manager.num_participants()
+        rank = manager.participating_rank() if manager.is_participating() else None
+        *others, last = self.share(manager.current_step(), rank, participants)
+        for part in others:
+            if parallel is None:
+                yield part
+            else:
+                with parallel.no_sync():
+                    yield part
+        yield last
+
+    def state_dict(self) -> dict[str, int]:
+        """Return what a joiner has to know."""
+        return {
+            "size": self._size,
+            "micro_batch": self._micro_batch,
+            "since": self._since,
+            "taken": self._taken,
+            "seed": self._seed,
+        }
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Take samples as the worker does whose state this is."""
+        self._size, self._micro_batch = state["size"], state["micro_batch"]
+        self._since, self._taken = state["since"], state["taken"]
+        self._seed = state["seed"]
+        self._order.cache_clear()
+
+    def _shuffled(self, epoch: int) -> torch.Tensor:
+        generator = torch.Generator().manual_seed(self._seed * 1_000_003 + epoch)
+        return torch.randperm(self._samples, generator=generator)
+
+
+def _positive(name: str, value: int) -> int:
+    if value < 1:
+        raise ValueError(f"need {name} >= 1, was {value}")
+    return value
