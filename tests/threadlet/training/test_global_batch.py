@@ -122,12 +122,16 @@ def test_torchft_groups_train_as_one_process_with_the_whole_batch_does(async_quo
         model, inner = models[group]
         parallel, optimizer = DistributedDataParallel(manager, model), Optimizer(manager, inner)
         batch = GlobalBatch(len(images), 23, 3)
+        reduced = []
+        allreduce = pg.allreduce
+        pg.allreduce = lambda *args: (reduced.append(manager.current_step()), allreduce(*args))[1]
         while manager.current_step() < 6:
             optimizer.zero_grad()
             for part in batch.parts(manager, parallel):
                 loss = nn.functional.cross_entropy(parallel(images[part.rows]), labels[part.rows])
                 (part.weight * loss).backward()
             optimizer.step()
+        assert reduced == list(range(6))  # once a step, though there are three micro-batches
         return [parameter.detach().clone() for parameter in model.parameters()]
 
     trained = train(3, body, states=states, async_quorum=async_quorum)
