@@ -1,0 +1,221 @@
+"""The settings of an optimizer as knobs: learning rate, betas, momentum, weight decay.
+
+For whoever registers knobs (``Loom.optimizer``, an adapter, a script)::
+
+    for setting in settings(optimizer, scheduler):
+        setting.register(loom, fence="run")
+
+A setting reads and writes the parameter groups alone, and keeps nothing beside them: they are
+healed with the optimizer's state, so a joiner has what the others have.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal, NamedTuple
+
+_logger = logging.getLogger(__name__)
+
+_HIGHEST_LR = 100.0
+"""Above any learning rate that trains; a slip of the finger is refused instead of tried."""
+_LOWEST_SCHEDULED_LR = 1e-12
+"""A schedule that is multiplied by 0 does not come back."""
+_HIGHEST_BETA = 0.999_999
+_HIGHEST_WEIGHT_DECAY = 10.0
+_SCHEDULED = ("initial_lr", "max_lr", "min_lr")
+"""Where schedulers keep in a group what they compute its rate from."""
+
+
+class Setting(NamedTuple):
+    """One knob: what :meth:`torchloom_threadlet.trainer.loom.Loom.knob` wants to know of it."""
+
+    name: str
+    get: Callable[[], float | None]
+    set: Callable[[float], None]
+    low: float
+    high: float
+    doc: str
+
+    def register(self, loom: Any, *, fence: Literal["worker", "run"] = "run") -> None:
+        """Register this knob."""
+        loom.knob(
+            self.name,
+            self.get,
+            self.set,
+            kind="float",
+            low=self.low,
+            high=self.high,
+            fence=fence,
+            doc=self.doc,
+        )
+
+
+def settings(optimizer: Any, scheduler: Any = None) -> list[Setting]:
+    """Return the settings that an optimizer has and that may change while it runs.
+
+    Groups of parameters keep their ratios: ``lr`` and ``weight_decay`` are those of the first
+    group in which they are not 0, the others are scaled with it, and what is 0 (the decay of
+    biases, the rate of a frozen layer) stays 0. If it is 0 in all groups, they are set alike, or
+    as they were before the knob set them to 0. Betas and momentum are the same in all groups.
+
+    Parameters
+    ----------
+    optimizer : torch.optim.Optimizer
+        Any, also torchft's wrapper of one.
+    scheduler : LRScheduler, optional
+        Its whole schedule is scaled by what ``lr`` is changed by: the rate is what was set, and
+        goes on from there. If there is one that is not named here, and computes the rate from its
+        own base (LambdaLR), its next step undoes the change, which is warned of once.
+    """
+    inner = getattr(optimizer, "optim", optimizer)
+    rate = _Rate(inner, scheduler)
+    found = [
+        Setting(
+            "lr",
+            rate.get,
+            rate.set,
+            _LOWEST_SCHEDULED_LR if scheduler is not None else 0.0,
+            _HIGHEST_LR,
+            "learning rate of the first parameter group; the others keep their ratio to it",
+        )
+    ]
+    for name, key, place in (
+        ("beta1", "betas", 0),
+        ("beta2", "betas", 1),
+        ("momentum", "momentum", None),
+    ):
+        coefficient = _Coefficient(inner, name, key, place)
+        if coefficient.get() is not None or _may_switch(inner):
+            doc = f"{name} of all parameter groups that have it"
+            found.append(Setting(name, coefficient.get, coefficient.set, 0.0, _HIGHEST_BETA, doc))
+    if any("weight_decay" in group for group in inner.param_groups):
+        found.append(
+            Setting(
+                "weight_decay",
+                lambda: _reference(inner.param_groups, "weight_decay"),
+                lambda value: _scale(inner.param_groups, "weight_decay", value),
+                0.0,
+                _HIGHEST_WEIGHT_DECAY,
+                "weight decay of the first group that has any; the others keep their ratio to it",
+            )
+        )
+    return found
+
+
+class _Rate:
+    """The learning rate, and whether it stays as it was set."""
+
+    def __init__(self, optimizer: Any, scheduler: Any) -> None:
+        self._optimizer = optimizer
+        self._scheduler = scheduler
+        self._set: list[float] = []
+        self._warned = False
+        if scheduler is None:
+            optimizer.register_step_pre_hook(self._look)
+            # A joiner takes its rate from a peer: that is no surprise.
+            optimizer.register_load_state_dict_post_hook(lambda _: self._set.clear())
+
+    def get(self) -> float:
+        return _reference(self._optimizer.param_groups, "lr")
+
+    def set(self, value: float) -> None:
+        groups = self._optimizer.param_groups
+        if self._scheduler is None:
+            _scale(groups, "lr", value)
+            self._set = [float(group["lr"]) for group in groups]
+            return
+        if value <= 0:
+            raise ValueError(f"need a learning rate > 0 to scale a schedule, was {value}")
+        before = self.get() or _reference(groups, "initial_lr")
+        if not before:
+            raise ValueError("need a schedule that is not 0 everywhere to scale it")
+        _scale_schedule(self._scheduler, groups, value / before)
+        if self.get():
+            _scale(groups, "lr", value)  # to the bit, not but for a rounding
+
+    def _look(self, optimizer: Any, args: object, kwargs: object) -> None:
+        if self._warned or not self._set:
+            return
+        rates = [float(group["lr"]) for group in optimizer.param_groups]
+        if rates != self._set and len(rates) == len(self._set):
+            self._warned = True
+            _logger.warning(
+                "lr was set to %s, and something else has set it to %s since: name the scheduler "
+                "with scheduler=",
+                self._set[0],
+                rates[0],
+            )
+
+
+class _Coefficient:
+    """A beta or the momentum: the same in all groups that have it."""
+
+    def __init__(self, optimizer: Any, name: str, key: str, place: int | None) -> None:
+        self._optimizer, self._name, self._key, self._place = optimizer, name, key, place
+
+    def get(self) -> float | None:
+        for group in self._groups():
+            value = group[self._key]
+            return float(value if self._place is None else value[self._place])
+        return None
+
+    def set(self, value: float) -> None:
+        groups = list(self._groups())
+        if not groups:
+            raise ValueError(f"the optimizer has no {self._name}")
+        for group in groups:
+            if self._place is None:
+                group[self._key] = value
+            else:
+                betas = list(group[self._key])
+                betas[self._place] = value
+                group[self._key] = tuple(betas)
+
+    def _groups(self) -> Iterator[dict[str, Any]]:
+        return (group for group in self._optimizer.param_groups if self._key in group)
+
+
+def _may_switch(optimizer: Any) -> bool:
+    """Whether the optimizer may have other settings later."""
+    return hasattr(optimizer, "switch")
+
+
+def _reference(groups: Sequence[dict[str, Any]], key: str) -> float:
+    return next((float(group[key]) for group in groups if float(group.get(key, 0.0)) > 0), 0.0)
+
+
+def _scale(groups: Sequence[dict[str, Any]], key: str, value: float) -> None:
+    """Set ``key`` so that the groups keep their ratios, also over a time at 0."""
+    before, kept = _reference(groups, key), f"{key}_ratio"
+    for group in groups:
+        if key in group:
+            ratio = float(group[key]) / before if before else group.get(kept, 1.0)
+            if not value:
+                group[kept] = ratio
+            _put(group, key, value * ratio)
+
+
+def _scale_schedule(scheduler: Any, groups: Sequence[dict[str, Any]], factor: float) -> None:
+    for group in groups:
+        for key in ("lr", *_SCHEDULED):
+            if key in group:
+                _put(group, key, float(group[key]) * factor)
+    for part in _with_parts(scheduler):
+        for name in ("base_lrs", "max_lrs", "_last_lr", "min_lrs"):
+            if isinstance(rates := getattr(part, name, None), list):
+                setattr(part, name, [float(rate) * factor for rate in rates])
+        if isinstance(lowest := getattr(part, "eta_min", None), float):
+            part.eta_min = lowest * factor
+
+
+def _with_parts(scheduler: Any) -> Iterator[Any]:
+    """Yield a scheduler and, of SequentialLR and ChainedScheduler, what it is made of."""
+    yield scheduler
+    for part in getattr(scheduler, "_schedulers", ()):
+        yield from _with_parts(part)
+
+
+def _put(group: dict[str, Any], key: str, value: float) -> None:
+    if hasattr(group[key], "fill_"):  # a capturable optimizer's, which a graph refers to
+        group[key].fill_(value)
+    else:
+        group[key] = value
