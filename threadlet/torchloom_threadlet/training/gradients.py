@@ -1,0 +1,219 @@
+"""What happens to gradients between their reduction and the update: clipped, noised, measured.
+
+A hook before the optimizer's step, where gradients are final, and one after it. For the built-in
+knobs ``clip_norm``, ``gradient_noise`` and ``skip_updates``, and for the figures ``grad_norm`` and
+``update_norm`` of each step::
+
+    gradients = Gradients(optimizer, step=manager.current_step, clip_norm=1.0)
+    ...
+    loom.step(loss=loss, grad_norm=gradients.grad_norm, update_norm=gradients.update_norm)
+"""
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+
+
+class Gradients:
+    """Clip, noise, measure or leave out the updates of an optimizer.
+
+    With the same settings, and the same gradients, all ranks have the same gradients after it, to
+    the bit. Nothing here waits for a GPU.
+
+    Parameters
+    ----------
+    optimizer : torch.optim.Optimizer
+        Any, also torchft's wrapper of one. Parameters may be DTensors (FSDP2); norms are then over
+        all shards, which takes a collective of the group.
+    step : callable
+        Returns the number of the step, the same on all ranks: the noise follows from it.
+    clip_norm : float
+        The largest global norm of the gradients; 0 does not clip.
+    noise : float
+        Standard deviation of Gaussian noise on each gradient, after clipping; 0 adds none.
+    seed : int
+        Of the noise.
+    measure_update : bool
+        Whether ``update_norm`` is measured, which takes a copy of the weights.
+
+    Attributes
+    ----------
+    grad_norm : torch.Tensor
+        Global norm of the last step's gradients before they were clipped, 0-d. NaN before the
+        first step.
+    update_norm : torch.Tensor
+        Global norm of what the last step changed in the weights, 0-d.
+    """
+
+    def __init__(
+        self,
+        optimizer: Any,
+        *,
+        step: Callable[[], int],
+        clip_norm: float = 0.0,
+        noise: float = 0.0,
+        seed: int = 0,
+        measure_update: bool = True,
+    ) -> None:
+        optimizer = getattr(optimizer, "optim", optimizer)
+        self._step, self._seed = step, seed
+        self.clip_norm, self.noise = clip_norm, noise
+        self._measure_update = measure_update
+        self._skips = 0
+        self._before: list[Tensor] = []
+        self._measured: list[Tensor] = []
+        self.grad_norm = self.update_norm = torch.tensor(math.nan)
+        optimizer.register_step_pre_hook(self._before_step)
+        optimizer.register_step_post_hook(self._after_step)
+
+    @property
+    def clip_norm(self) -> float:
+        """The largest global norm of the gradients; 0 does not clip."""
+        return self._clip_norm
+
+    @clip_norm.setter
+    def clip_norm(self, value: float) -> None:
+        self._clip_norm = _not_negative("clip_norm", value)
+
+    @property
+    def noise(self) -> float:
+        """Standard deviation of the noise on each gradient."""
+        return self._noise
+
+    @noise.setter
+    def noise(self, value: float) -> None:
+        self._noise = _not_negative("noise", value)
+
+    @property
+    def skips(self) -> int:
+        """How many of the next updates are left out."""
+        return self._skips
+
+    def skip_next(self, updates: int = 1) -> None:
+        """Leave out the next so many updates: neither weights nor the optimizer's state change."""
+        self._skips = int(_not_negative("updates", updates))
+
+    def register(self, loom: Any) -> None:
+        """Register the knobs ``clip_norm``, ``gradient_noise`` and ``skip_updates``."""
+
+        def set_clip_norm(value: float) -> None:
+            self.clip_norm = value
+
+        def set_noise(value: float) -> None:
+            self.noise = value
+
+        loom.knob(
+            "clip_norm",
+            lambda: self.clip_norm,
+            set_clip_norm,
+            low=0.0,
+            fence="run",
+            doc="largest global norm of the gradients, 0 for any",
+        )
+        loom.knob(
+            "gradient_noise",
+            lambda: self.noise,
+            set_noise,
+            low=0.0,
+            fence="run",
+            doc="standard deviation of noise on the gradients",
+        )
+        loom.knob(
+            "skip_updates",
+            lambda: self.skips,
+            self.skip_next,
+            kind="int",
+            low=0,
+            fence="run",
+            doc="how many of the next updates are left out",
+        )
+
+    @torch.no_grad()
+    def _before_step(self, optimizer: Any, args: object, kwargs: object) -> None:
+        parameters = [
+            parameter
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+            if parameter.grad is not None
+        ]
+        norm = get_total_norm([parameter.grad for parameter in parameters])
+        self.grad_norm = norm = _whole(norm)
+        if self._skips:
+            self._skips -= 1
+            self._measured = []
+            for parameter in parameters:
+                parameter.grad = None  # an optimizer leaves alone what has no gradient
+            return
+        if self._clip_norm:
+            clip_grads_with_norm_(parameters, self._clip_norm, norm)
+        if self._noise:
+            self._add_noise(parameters)
+        self._measured = parameters if self._measure_update else []
+        if self._measured:
+            if not _alike(self._before, self._measured):
+                self._before = [torch.empty_like(parameter) for parameter in self._measured]
+            # Of DTensors there is no foreach copy.
+            torch._foreach_copy_(
+                [_local(copy) for copy in self._before], [_local(one) for one in self._measured]
+            )
+
+    @torch.no_grad()
+    def _after_step(self, optimizer: Any, args: object, kwargs: object) -> None:
+        if not self._measured:
+            self.update_norm = torch.zeros_like(self.grad_norm)
+            return
+        torch._foreach_sub_(self._before, self._measured)
+        self.update_norm = _whole(get_total_norm(self._before))
+        self._measured = []
+
+    def _add_noise(self, parameters: Iterable[Tensor]) -> None:
+        step, generators = self._step(), {}
+        for parameter in parameters:
+            assert parameter.grad is not None
+            local, shard = _local(parameter.grad), _shard(parameter.grad)
+            place = (local.device, shard)
+            if place not in generators:
+                generators[place] = torch.Generator(local.device).manual_seed(
+                    (self._seed * 1_000_003 + step) * 1_000_003 + shard
+                )
+            noise = torch.empty_like(local).normal_(generator=generators[place])
+            local.add_(noise, alpha=self._noise)
+
+
+def _not_negative(name: str, value: float) -> float:
+    if not value >= 0:
+        raise ValueError(f"need {name} >= 0, was {value}")
+    return value
+
+
+def _whole(norm: Tensor) -> Tensor:
+    """Return a norm as a plain tensor: of shards that several ranks have, over all of them."""
+    return norm.full_tensor() if isinstance(norm, DTensor) else norm
+
+
+def _local(tensor: Tensor) -> Tensor:
+    """Return what this rank has of a tensor: all, or its shard."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def _shard(tensor: Tensor) -> int:
+    """Return which of a tensor's shards this rank has; replicas have the same."""
+    shard = 0
+    if isinstance(tensor, DTensor):
+        mesh = tensor.device_mesh
+        for dimension, placement in enumerate(tensor.placements):
+            if placement.is_shard():
+                shard = shard * mesh.size(dimension) + mesh.get_local_rank(dimension)
+    return shard
+
+
+def _alike(some: list[Tensor], others: list[Tensor]) -> bool:
+    return len(some) == len(others) and all(
+        one.shape == other.shape and one.dtype == other.dtype and one.device == other.device
+        for one, other in zip(some, others, strict=True)
+    )
