@@ -146,6 +146,7 @@ def sharded(rank, port, folder):
     gradients = Gradients(inner, step=lambda: 5, clip_norm=0.5)
     backward(model)
     inner.step()
+    assert {type(gradients.grad_norm), type(gradients.update_norm)} == {torch.Tensor}
     weights = flat(parameter.full_tensor() for parameter in model.parameters())
     model.zero_grad()
     noisy = Gradients(torch.optim.SGD(model.parameters(), lr=1.0), step=lambda: 5, noise=0.1)

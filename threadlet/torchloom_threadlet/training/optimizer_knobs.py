@@ -108,11 +108,10 @@ class _Rate:
         self._optimizer = optimizer
         self._scheduler = scheduler
         self._set: list[float] = []
+        self._set_in: object = None
         self._warned = False
         if scheduler is None:
             optimizer.register_step_pre_hook(self._look)
-            # A joiner takes its rate from a peer: that is no surprise.
-            optimizer.register_load_state_dict_post_hook(lambda _: self._set.clear())
 
     def get(self) -> float:
         return _reference(self._optimizer.param_groups, "lr")
@@ -121,7 +120,7 @@ class _Rate:
         groups = self._optimizer.param_groups
         if self._scheduler is None:
             _scale(groups, "lr", value)
-            self._set = [float(group["lr"]) for group in groups]
+            self._set, self._set_in = [float(group["lr"]) for group in groups], groups
             return
         if value <= 0:
             raise ValueError(f"need a learning rate > 0 to scale a schedule, was {value}")
@@ -133,10 +132,11 @@ class _Rate:
             _scale(groups, "lr", value)  # to the bit, not but for a rounding
 
     def _look(self, optimizer: Any, args: object, kwargs: object) -> None:
-        if self._warned or not self._set:
+        # Other groups are those of a state that was loaded, or of another optimizer.
+        if self._warned or self._set_in is not optimizer.param_groups:
             return
         rates = [float(group["lr"]) for group in optimizer.param_groups]
-        if rates != self._set and len(rates) == len(self._set):
+        if rates[: len(self._set)] != self._set:
             self._warned = True
             _logger.warning(
                 "lr was set to %s, and something else has set it to %s since: name the scheduler "

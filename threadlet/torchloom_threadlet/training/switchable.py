@@ -1,0 +1,183 @@
+"""An optimizer that may become another between two steps: the knob ``optimizer``.
+
+::
+
+    inner = SwitchableOptimizer(
+        model.parameters(),
+        {"adamw": AdamW, "sgd": lambda params: SGD(params, lr=0.1), "muon": MuonWithAdamW},
+        start="adamw",
+        warmup_steps=20,
+    )
+    optimizer = Optimizer(manager, inner)  # torchft's, as ever
+    inner.register(loom)
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from torchloom_threadlet.training.optimizer_state import carried
+
+Factory = Callable[[list[dict[str, Any]]], Optimizer]
+
+
+class SwitchableOptimizer(Optimizer):
+    """One of several optimizers at a time, on the same parameters.
+
+    Its groups and state are those of the active one. Each keeps its own settings (rate, decay,
+    betas) while another is active; its state is dropped. What the active one's state says to the
+    next is carried over, and the rate rises linearly over ``warmup_steps`` after each switch. All
+    of it is in the state dict, so a joiner goes on with the peer's optimizer, whatever its own is.
+
+    A scheduler knows the groups that it was made with: make it anew after a switch.
+
+    Parameters
+    ----------
+    params : iterable
+        Of parameters or of groups. What a group sets (a decay of 0 for biases) holds for all
+        optimizers.
+    factories : mapping
+        Name to a function that makes the optimizer of groups.
+    start : str
+        The first one to be active.
+    warmup_steps : int
+        Steps after a switch until the rate is the whole one; 0 for none.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        factories: Mapping[str, Factory],
+        start: str,
+        warmup_steps: int = 0,
+    ) -> None:
+        if start not in factories:
+            raise ValueError(_unknown(start, factories))
+        if warmup_steps < 0:
+            raise ValueError(f"need warmup_steps >= 0, was {warmup_steps}")
+        super().__init__(params, {})
+        self._optimizers = {
+            name: make([dict(group) for group in self.param_groups])
+            for name, make in factories.items()
+        }
+        self._warmup_steps = warmup_steps
+        self._warmed = warmup_steps
+        self._enter(start)
+
+    @property
+    def active(self) -> str:
+        """The name of the optimizer that does the steps."""
+        return self._active
+
+    def switch(self, name: str) -> None:
+        """Have another optimizer do the steps from the next one on.
+
+        Raises
+        ------
+        ValueError
+            If there is none of this name.
+        """
+        if name not in self._optimizers:
+            raise ValueError(_unknown(name, self._optimizers))
+        if name == self._active:
+            return
+        old, new = self._optimizers[self._active], self._optimizers[name]
+        groups = {parameter: group for group in old.param_groups for parameter in group["params"]}
+        with torch.no_grad():
+            for group in new.param_groups:
+                for parameter in group["params"]:
+                    before = old.state.get(parameter, {})
+                    state = carried(before, groups[parameter], group, parameter)
+                    if state:
+                        new.state[parameter] = state
+        old.state.clear()
+        self._warmed = 0
+        self._enter(name)
+
+    def register(self, loom: Any) -> None:
+        """Register the knob ``optimizer``."""
+        loom.knob(
+            "optimizer",
+            lambda: self.active,
+            self.switch,
+            kind="choice",
+            choices=self._optimizers,
+            fence="run",
+            doc="which optimizer does the steps",
+        )
+
+    def step(self, closure: Any = None) -> Any:
+        """Do a step of the active optimizer."""
+        optimizer = self._optimizers[self._active]
+        if self._warmed >= self._warmup_steps:
+            return optimizer.step(closure)
+        self._warmed += 1
+        rates = [group["lr"] for group in self.param_groups]
+        for group in self.param_groups:
+            group["lr"] = group["lr"] * (self._warmed / self._warmup_steps)
+        try:
+            return optimizer.step(closure)
+        finally:
+            for group, rate in zip(self.param_groups, rates, strict=True):
+                group["lr"] = rate
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Have all optimizers train more parameters."""
+        if not hasattr(self, "_optimizers"):
+            super().add_param_group(param_group)
+            return
+        param_group = {**param_group, "params": list(param_group["params"])}
+        for optimizer in self._optimizers.values():
+            optimizer.add_param_group(dict(param_group))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the active optimizer's state, which one it is, and all optimizers' settings."""
+        return {
+            **self._optimizers[self._active].state_dict(),
+            "active": self._active,
+            "warmed": self._warmed,
+            "settings": {
+                name: [_settings(group) for group in optimizer.param_groups]
+                for name, optimizer in self._optimizers.items()
+            },
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Become the optimizer whose state this is.
+
+        Raises
+        ------
+        ValueError
+            If this one has not the same optimizers to be, or other parameters.
+        """
+        active, all_settings = state_dict["active"], state_dict["settings"]
+        if all_settings.keys() != self._optimizers.keys():
+            ours, theirs = ", ".join(self._optimizers), ", ".join(all_settings)
+            raise ValueError(f"need a state of the optimizers {ours}, was of {theirs}")
+        state = {name: state_dict[name] for name in ("state", "param_groups")}
+        self._optimizers[active].load_state_dict(state)
+        for name, settings in all_settings.items():
+            optimizer = self._optimizers[name]
+            for group, values in zip(optimizer.param_groups, settings, strict=True):
+                group.update(values)
+            if name != active:
+                optimizer.state.clear()
+        self._warmed = state_dict["warmed"]
+        self._enter(active)
+        for hook in self._optimizer_load_state_dict_post_hooks.values():
+            hook(self)
+
+    def _enter(self, name: str) -> None:
+        self._active = name
+        self.param_groups = self._optimizers[name].param_groups
+        self.state = self._optimizers[name].state
+
+
+def _settings(group: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in group.items() if name != "params"}
+
+
+def _unknown(name: str, known: Iterable[str]) -> str:
+    return f"need one of {', '.join(known)}, was {name}"
