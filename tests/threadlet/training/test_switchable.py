@@ -118,6 +118,7 @@ def test_an_optimizer_of_an_unknown_kind_starts_anew():
     run(model, optimizer, range(3))
     for name in ("nadam", "adamw"):
         optimizer.switch(name)
+        assert not optimizer.state
         run(model, optimizer, range(3))
     assert weights(model).isfinite().all()
 
@@ -220,15 +221,22 @@ def test_more_parameters_are_trained_by_each():
         assert (more < before).all()
 
 
-MOVES = st.lists(st.one_of(st.sampled_from([*FACTORIES]), st.just("step")), max_size=25)
+MOVES = st.lists(
+    st.one_of(
+        st.sampled_from([*FACTORIES]),
+        st.just("step"),
+        st.floats(0.001, 0.1),  # a learning rate
+    ),
+    max_size=25,
+)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(moves=MOVES, start=st.sampled_from([*FACTORIES]), joined_at=st.integers(0, 25))
 def test_ranks_that_switch_alike_and_one_that_joins_have_the_same_weights(moves, start, joined_at):
     ranks = [build(start, warmup_steps=3) for _ in range(2)]
     joiner = build("sgd", warmup_steps=3)
-    for number, move in enumerate([*moves, "step", "step"]):
+    for number, move in enumerate([*moves, "step", *FACTORIES, "step"]):
         if number == min(joined_at, len(moves)):
             model, optimizer = ranks[0]
             joiner[0].load_state_dict(copy.deepcopy(model.state_dict()))
@@ -237,6 +245,8 @@ def test_ranks_that_switch_alike_and_one_that_joins_have_the_same_weights(moves,
         for model, optimizer in ranks:
             if move == "step":
                 run(model, optimizer, [number])
+            elif isinstance(move, float):
+                optimizer_settings(optimizer)[0].set(move)
             else:
                 optimizer.switch(move)
     first = weights(ranks[0][0])

@@ -108,7 +108,7 @@ class _Rate:
         self._optimizer = optimizer
         self._scheduler = scheduler
         self._set: list[float] = []
-        self._set_in: object = None
+        self._set_in: Any = None
         self._warned = False
         if scheduler is None:
             optimizer.register_step_pre_hook(self._look)
