@@ -87,7 +87,7 @@ def build():
     return nn.Sequential(nn.Linear(64, 96), nn.ReLU(), nn.Linear(96, 10))
 
 
-def train_digits(steps, between=lambda manager, pg, inner: None):
+def train_digits(steps, between=lambda manager, pg, inner: None, *, async_quorum=False):
     """Train three groups; return their weights, momenta and last losses."""
     digits = load_digits()
     images, labels = torch.tensor(digits.data).float() / 16, torch.tensor(digits.target)
@@ -115,12 +115,13 @@ def train_digits(steps, between=lambda manager, pg, inner: None):
     def states(group):
         return lambda: models[group].state_dict(), models[group].load_state_dict
 
-    return train(3, body, states=states)
+    return train(3, body, states=states, async_quorum=async_quorum)
 
 
 @with_torchft
-def test_torchft_groups_learn_by_little_and_have_the_same_weights():
-    trained = train_digits(150)
+@pytest.mark.parametrize("async_quorum", [False, True])
+def test_torchft_groups_learn_by_little_and_have_the_same_weights(async_quorum):
+    trained = train_digits(150, async_quorum=async_quorum)
     weights, momenta, losses, bytes_sent = zip(*trained, strict=True)
     assert all(torch.equal(one, weights[0]) for one in weights)
     assert not torch.equal(momenta[0], momenta[1])

@@ -109,6 +109,8 @@ class DecoupledMomentum(Optimizer):
         goes to the Manager, if there is one, and the step is not committed: then the momentum is
         as it was before.
         """
+        if self._manager is not None:
+            self._manager.wait_quorum()
         try:
             self._sent = self._exchanged()
         except Exception as error:

@@ -71,7 +71,7 @@ class GlobalBatch:
 
     Samples are taken in a random order, each once an epoch. Which ones a step takes follows from
     its number alone, so that a step that was not committed takes them again, and none is lost
-    when workers come and go. Both sizes may be changed between two steps, as knobs of the run.
+    when workers come and go. Both sizes may be changed between two steps; see :meth:`register`.
 
     Parameters
     ----------
@@ -183,6 +183,33 @@ class GlobalBatch:
                 with parallel.no_sync():
                     yield part
         yield last
+
+    def register(self, loom: Any, manager: Any) -> None:
+        """Register the knobs ``micro_batch`` and ``global_batch``."""
+
+        def set_micro_batch(value: int) -> None:
+            self.micro_batch = value
+
+        loom.knob(
+            "micro_batch",
+            lambda: self.micro_batch,
+            set_micro_batch,
+            kind="int",
+            low=1,
+            fence="run",
+            unit="samples",
+            doc="the most samples in one forward pass",
+        )
+        loom.knob(
+            "global_batch",
+            lambda: self.size,
+            lambda value: self.resize(value, manager.current_step()),
+            kind="int",
+            low=1,
+            fence="run",
+            unit="samples",
+            doc="samples of a step, of all workers together",
+        )
 
     def state_dict(self) -> dict[str, int]:
         """Return what a joiner has to know."""
