@@ -125,6 +125,7 @@ def test_torchft_groups_learn_by_little_and_have_the_same_weights(async_quorum):
     weights, momenta, losses, bytes_sent = zip(*trained, strict=True)
     assert all(torch.equal(one, weights[0]) for one in weights)
     assert not torch.equal(momenta[0], momenta[1])
+    assert {len(each) for each in losses} == {150}  # no step failed
     assert all(sum(each[-5:]) / 5 < 0.7 < each[0] for each in losses)
     # Chunks: 2 of 64 x 64, 2 of 1 x 64, 2 of 10 x 64, 1 of 1 x 10; 6 bytes a value, to two others.
     assert set(bytes_sent) == {(6 * 16 + 10) * 6 * 2}
