@@ -1,0 +1,204 @@
+"""One rank's part of the fence, whatever it is told."""
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from torchloom_threadlet.fence.agreement import (
+    NOTHING,
+    Ballot,
+    Change,
+    Fence,
+    is_behind,
+    is_split,
+    read_minima,
+)
+
+NUMBERS = st.integers(1, 6)
+CHANGES = st.builds(Change, number=NUMBERS, do=st.just("it"), shared=st.booleans())
+
+
+def reduced(*ballots):
+    minima = zip(*(ballot.minima() for ballot in ballots), strict=True)
+    return read_minima(tuple(min(field) for field in minima))
+
+
+class OneRank(RuleBasedStateMachine):
+    """A rank and a peer, each told anything at any time."""
+
+    def __init__(self):
+        super().__init__()
+        self.fence, self.peer = Fence(), Fence()
+        self.ballot = None
+        self.withdrawn = 0
+
+    def take(self, fence):
+        assert fence.undone >= self.fence.undone
+        assert fence.let_go >= self.fence.let_go
+        self.fence = fence
+
+    @rule(change=CHANGES)
+    def is_offered(self, change):
+        self.take(self.fence.offer(change))
+        assert self.fence.offer(change) == self.fence
+
+    @rule(change=CHANGES)
+    def its_peer_is_offered(self, change):
+        self.peer = self.peer.offer(change)
+
+    @rule(number=NUMBERS)
+    def hears_of_a_withdrawal(self, number):
+        self.take(self.fence.withdraw(number))
+        self.withdrawn = max(self.withdrawn, number)
+
+    @rule(number=NUMBERS)
+    def its_peer_fails_and_makes_anew(self, number):
+        self.peer = self.peer.fail(number)
+
+    @precondition(lambda self: self.ballot is None)
+    @rule(abstains=st.booleans())
+    def speaks(self, abstains):
+        fence, self.ballot = self.fence.abstain() if abstains else self.fence.vote()
+        self.take(fence)
+        if not abstains and self.ballot.offered:
+            known = max(self.withdrawn, fence.made, fence.undone)
+            assert self.ballot.offered == fence.voted.number > known
+
+    @precondition(lambda self: self.ballot is not None)
+    @rule(committed=st.booleans())
+    def ends_a_step_with_its_peer(self, committed):
+        before, peer = self.fence, self.peer
+        peer, other = peer.vote()
+        least, largest = reduced(self.ballot, other)
+        self.take(self.fence.count(least, largest))
+        peer = peer.count(least, largest)
+        assert self.fence.agreed == peer.agreed
+        if self.ballot.lineage != before.lineage:  # it abstained
+            self.take(self.fence.inherit(self.peer))
+            assert not self.fence.is_short
+        committed = committed and not is_split(least, largest)
+        fence, change = self.fence.end_step(7 if committed else None)
+        self.peer, other_change = peer.end_step(7 if committed else None)
+        assert (change and change.number) == (other_change and other_change.number)
+        assert (fence.voted, fence.agreed) == (None, NOTHING)
+        if change is not None:
+            assert committed
+            assert fence.made == change.number > max(before.made, largest.undone)
+        if committed:
+            assert fence.lineage == self.peer.lineage
+        self.take(fence)
+        self.ballot = None
+
+    @precondition(lambda self: self.ballot is None)
+    @rule()
+    def takes_its_peers_state(self):
+        self.take(self.fence.inherit(self.peer))
+        for field in ("lineage", "made", "stands"):
+            assert getattr(self.fence, field) == getattr(self.peer, field)
+
+    @precondition(lambda self: self.fence.must_undo)
+    @rule()
+    def undoes(self):
+        self.take(self.fence.undo())
+        assert not self.fence.must_undo
+
+    @precondition(lambda self: self.ballot is None and self.fence.made)
+    @rule()
+    def cannot_make_what_it_was_to(self):
+        self.take(self.fence.fail(self.fence.made))
+        assert not self.fence.must_undo
+
+    @invariant()
+    def holds_nothing_that_is_over(self):
+        fence = self.fence
+        if fence.offered is not None:
+            assert fence.offered.number > max(fence.made, fence.undone, self.withdrawn)
+
+    @invariant()
+    def is_the_same_after_a_journey(self):
+        assert msgspec.msgpack.decode(msgspec.msgpack.encode(self.fence), type=Fence) == self.fence
+
+
+TestOneRank = OneRank.TestCase
+
+
+@given(offers=st.lists(NUMBERS), withdrawals=st.lists(NUMBERS), order=st.randoms())
+def test_what_is_held_does_not_depend_on_the_order_of_messages(offers, withdrawals, order):
+    fence = Fence()
+    messages = [("offer", Change(number=n)) for n in offers] * 2
+    messages += [("withdraw", n) for n in withdrawals]
+    order.shuffle(messages)
+    for verb, what in messages:
+        fence = getattr(fence, verb)(what)
+    latest = max(offers, default=0)
+    expected = Change(number=latest) if latest > max(withdrawals, default=0) else None
+    assert fence.offered == expected
+
+
+@given(
+    st.lists(
+        st.builds(Ballot, *(st.integers(0, 2**62) for _ in Ballot._fields)),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_the_least_and_the_largest_come_out_of_one_reduction_to_the_least(ballots):
+    least, largest = reduced(*ballots, Fence().abstain()[1]._replace(attempt=0, undone=0))
+    for field in ("offered", "lineage"):
+        said = [getattr(ballot, field) for ballot in ballots]
+        assert (getattr(least, field), getattr(largest, field)) == (min(said), max(said))
+    assert largest.undone == max(ballot.undone for ballot in ballots)
+    assert all(-(2**63) <= x < 2**63 for ballot in ballots for x in ballot.minima())
+
+
+def test_where_all_abstain_nothing_is_agreed_and_nothing_is_split():
+    fence, ballot = Fence().offer(Change(number=1)).abstain()
+    least, largest = reduced(ballot, Fence().abstain()[1])
+    assert fence.count(least, largest).agreed == NOTHING
+    assert not is_split(least, largest)
+
+
+def test_one_that_abstains_as_lineages_differ_takes_a_state_again():
+    _, old = Fence(lineage=3).vote()
+    _, new = Fence(lineage=5).vote()
+    _, joiner = Fence().abstain()
+    least, largest = reduced(old, new, joiner)
+    assert is_split(least, largest)
+    assert [is_behind(ballot, largest) for ballot in (old, new, joiner)] == [True, False, True]
+
+
+def test_an_inheritor_votes_for_what_concerns_its_peer_alone_and_does_nothing():
+    peer = Fence().offer(Change(number=4, do="drain", shared=False))
+    assert Fence().inherit(peer).offered == Change(number=4)
+
+
+def test_what_a_rank_is_told_itself_counts_before_what_it_inherited():
+    peer = Fence().offer(Change(number=4, do="drain", shared=False))
+    own = Change(number=4, do="drain me", shared=False)
+    assert Fence().inherit(peer).offer(own).offered == own
+    assert Fence().offer(own).inherit(peer).offered == own
+
+
+def test_a_rank_that_lost_a_step_in_which_it_made_a_change_votes_for_it_again_with_its_peer():
+    change = Change(number=4)
+    peer = Fence().offer(change)
+    made = Fence(lineage=9, made=4).inherit(peer)
+    assert made.vote()[1].offered == 4
+
+
+def test_a_joiner_without_what_was_agreed_on_is_short_of_it():
+    spoken, ballot = Fence().offer(Change(number=3)).abstain()
+    _, other = Fence().offer(Change(number=2)).vote()
+    counted = spoken.count(*reduced(ballot, other))
+    assert counted.is_short
+    assert counted.inherit(Fence()).is_short
+    assert not counted.inherit(Fence().offer(Change(number=2))).is_short
+
+
+@pytest.mark.parametrize("quorum_id", [1, 2**40])
+def test_a_lineage_fits_into_a_ballot(quorum_id):
+    fence, ballot = Fence().vote()
+    fence, _ = fence.count(*reduced(ballot)).end_step(quorum_id)
+    assert max(fence.vote()[1].minima()) < 2**63 - 1
