@@ -202,3 +202,53 @@ def test_a_lineage_fits_into_a_ballot(quorum_id):
     fence, ballot = Fence().vote()
     fence, _ = fence.count(*reduced(ballot)).end_step(quorum_id)
     assert max(fence.vote()[1].minima()) < 2**63 - 1
+
+
+def agree_alone(fence, quorum_id=1):
+    fence, ballot = fence.vote()
+    return fence.count(*reduced(ballot)).end_step(quorum_id)
+
+
+def test_of_two_quorums_the_later_has_the_larger_lineage_whatever_the_attempts():
+    early, _ = agree_alone(Fence(ballots=4_000_000), 7)
+    late, _ = agree_alone(Fence(ballots=0), 8)
+    assert early.lineage < late.lineage
+
+
+def test_what_is_known_to_have_failed_is_not_agreed_on_by_those_who_have_not_heard():
+    _, unaware = Fence().offer(Change(number=3)).vote()
+    _, aware = Fence(undone=3).abstain()
+    least, largest = reduced(unaware, aware)
+    assert Fence().count(least, largest).agreed == NOTHING
+
+
+def test_a_change_after_one_that_was_undone_can_be_undone_as_well():
+    undone = Fence(made=1).fail(1)
+    made, _ = agree_alone(undone.offer(Change(number=2)))
+    assert made.stands
+    assert not made.must_undo
+    assert made.count(*reduced(Ballot(0, 0, 0, 2))).must_undo
+
+
+def test_who_has_a_state_before_a_later_failure_is_not_deaf_to_an_earlier_one():
+    unaware, aware = Fence(made=1), Fence(made=1, undone=2).fail(1)
+    counted = unaware.count(*reduced(unaware.vote()[1], aware.vote()[1]))
+    assert (counted.must_undo, aware.stands) == (True, False)
+
+
+def test_an_inheritor_lets_go_of_what_its_peer_has_let_go():
+    assert Fence().offer(Change(number=3)).inherit(Fence().withdraw(3)).offered is None
+
+
+def test_an_inheritor_has_what_its_peer_voted_for_though_that_holds_a_later_change():
+    peer, other = Fence().offer(Change(number=2)).vote()
+    spoken, ballot = Fence().abstain()
+    counted = spoken.count(*reduced(ballot, other))
+    assert counted.inherit(peer.offer(Change(number=5))).due == Change(number=2)
+
+
+def test_who_hears_of_its_own_part_after_it_voted_does_its_own_part():
+    own = Change(number=4, do="drain me", shared=False)
+    voted, ballot = Fence(offered=Change(number=4)).vote()
+    _, change = voted.offer(own).count(*reduced(ballot)).end_step(1)
+    assert change == own
