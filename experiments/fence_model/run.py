@@ -1,7 +1,7 @@
 """Every run of a few ranks under the fence, searched further than the tests have time for.
 
-    python experiments/fence_model/run.py            # about ten minutes of one core
-    python experiments/fence_model/run.py --quick    # half a minute: one round less
+    python experiments/fence_model/run.py            # three to twelve minutes of one core
+    python experiments/fence_model/run.py --quick    # a minute: one step less in each
 
 The exit status is 1 if something that must hold did not; the shortest way to it is printed.
 """
