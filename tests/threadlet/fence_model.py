@@ -28,8 +28,6 @@ from torchloom_threadlet.fence.agreement import (
 )
 
 IDLE, VOTED, WORKED = range(3)
-DRAIN = 2
-"""The change that is not shared."""
 
 
 class Truth(NamedTuple):
@@ -58,7 +56,6 @@ class Rank(NamedTuple):
     """The changes of which it was told that they are withdrawn."""
     strange: frozenset[int] = frozenset()
     """Those withdrawn before it was born: they are never offered to it."""
-    drains: bool = False
     """Whether it was itself offered what is for one rank alone."""
     at: int = IDLE
     round: int = 0
@@ -152,7 +149,7 @@ class Model:
         self._fence = fence(ballots=0)
         self._asynchronous = asynchronous
         self._init_sync = init_sync
-        self._changes = tuple(Change(number=n, do=n, shared=n != DRAIN) for n in changes)
+        self._changes = tuple(Change(number=n, do=n) for n in changes)
         self._inherits = inherits
         self._lineage = lineage
 
@@ -231,7 +228,7 @@ class Model:
             if n not in rank.strange:
                 fence = rank.fence.offer(change)
                 if fence != rank.fence:
-                    told = rank._replace(fence=fence, drains=rank.drains or n == DRAIN)
+                    told = rank._replace(fence=fence)
                     yield f"one is offered {n}", _with(state, rank, told)
             if n in state.withdrawn and n not in rank.told:
                 told = rank._replace(fence=rank.fence.withdraw(n), told=rank.told | {n})
@@ -361,8 +358,6 @@ class Model:
         if change is not None:
             if change.number in state.over:
                 raise Violation(f"{change.number} is made, which was withdrawn from all")
-            if change.number == DRAIN and change.do is not None and not rank.drains:
-                raise Violation("one drains, though its peer was to")
             knobs = (*knobs, change.number)
         truth = Truth(now.number, knobs)
         if now.after not in (None, truth):

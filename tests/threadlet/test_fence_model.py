@@ -74,12 +74,6 @@ class UndoesNothing(Fence, frozen=True, kw_only=True):
         return False
 
 
-class DrainsAsItsPeer(Fence, frozen=True, kw_only=True):
-    def inherit(self, peer):
-        alike = peer.offered and replace(peer.offered, shared=True)
-        return super().inherit(replace(peer, offered=alike))
-
-
 class CommitsWhatItHasNot(Fence, frozen=True, kw_only=True):
     @property
     def is_short(self):
@@ -125,7 +119,6 @@ def test_the_fence_holds_among_three_ranks_of_which_one_cannot_make_a_change_and
         (KnowsItsPastByTheQuorumAlone, 2, Budget(3, failures=1, evictions=1, restarts=1), (1,)),
         (KeepsAnUndoToItself, 3, Budget(rounds=3, failures=1, deaths=1, raises=1), (1,)),
         (UndoesNothing, 2, Budget(rounds=2, raises=1), (1,)),
-        (DrainsAsItsPeer, 2, Budget(rounds=2, evictions=1), (2,)),
     ],
 )
 def test_a_bug_in_the_protocol_is_found(bug, ranks, budget, changes):

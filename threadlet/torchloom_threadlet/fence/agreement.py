@@ -26,21 +26,14 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     do : Together, optional
-        The deed, which the fence does not look at. None: this rank votes, and has nothing to do.
+        The deed, the same for all, which the fence does not look at.
     cause : str
         The verdict under which it was granted.
-    shared : bool
-        Whether it is for whoever takes this rank's state as well; a rank that drains drains alone.
     """
 
     number: int
     do: Together | None = None
     cause: str = ""
-    shared: bool = True
-
-    def for_inheritor(self) -> "Change":
-        """Return what a rank holds that takes the state of one that holds this."""
-        return self if self.shared else Change(number=self.number)
 
 
 class Ballot(NamedTuple):
@@ -189,7 +182,7 @@ class Fence(msgspec.Struct, frozen=True, kw_only=True):
 
         In a step under way, what was agreed on stays agreed: the peer has not made it yet.
         """
-        held = [c.for_inheritor() for c in (peer.offered, peer.voted) if c]
+        held = [c for c in (peer.offered, peer.voted) if c]
         taken = msgspec.structs.replace(
             self,
             lineage=peer.lineage,

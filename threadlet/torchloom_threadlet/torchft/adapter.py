@@ -14,6 +14,7 @@ from torchloom_threadlet.torchft.fenced_steps import FencedSteps
 from torchloom_threadlet.torchft.waits import hook, stamp_waits
 from torchloom_threadlet.trainer.loom import Loom, end_drained
 from torchloom_threadlet.trainer.worker import says
+from torchloom_threadlet.training.gradients import Gradients
 
 _LINGER_S = 2.0
 _QUORUM_TIMEOUT_S = 60.0
@@ -53,15 +54,35 @@ class TorchftLoom(Loom):
     """A loom that takes its step from torchft's Manager and leaves the quorum on a drain."""
 
     _manager: Any = None
+    _gradients: Gradients | None = None
+    _measures_update = False
     _failed_steps = 0
     _waited_ns = 0
     _lingered = False
 
-    def manage(self, manager: Any, optimizer: Any = None) -> None:
-        """Watch ``manager``, and register the optimizer's learning rate.
+    def manage(
+        self,
+        manager: Any,
+        optimizer: Any = None,
+        scheduler: Any = None,
+        *,
+        measure_update: bool = False,
+    ) -> None:
+        """Watch ``manager``, agree with the other ranks ahead of its steps, register knobs.
 
-        ``optimizer`` may be torchft's wrapper or the one within; none registers no knob. A
-        stand-by that was told to prepare waits in here until it is told to join.
+        A stand-by that was told to prepare waits in here until it is told to join.
+
+        Parameters
+        ----------
+        manager : torchft.Manager
+            Each step of it is voted on from now on.
+        optimizer : optional
+            torchft's wrapper or the one within: its learning rate, betas, weight decay, and the
+            clipping and noise of its gradients become run-fenced knobs; ``grad_norm`` is measured.
+        scheduler : optional
+            That of the optimizer, which is scaled with the learning rate.
+        measure_update : bool
+            Whether ``update_norm`` is measured, too, which takes a copy of the weights.
 
         Raises
         ------
@@ -79,7 +100,12 @@ class TorchftLoom(Loom):
         self._worker.agreed_step = lambda: manager.current_step()
         self._worker.lease.longest_s = _longest_pause_s(manager)
         if optimizer is not None:
-            self.optimizer(optimizer)
+            self.optimizer(optimizer, scheduler)
+            self._gradients = Gradients(
+                optimizer, step=manager.current_step, measure_update=measure_update
+            )
+            self._gradients.register(self)
+            self._measures_update = measure_update
         if self.state == "standby":
             name = name_of_replica(_replica_id(manager))
             if name != self.group:
@@ -105,6 +131,10 @@ class TorchftLoom(Loom):
             "failed_steps_total": self._failed_steps,
             "wait_s": wait_s,
         }
+        if self._gradients is not None:
+            own["grad_norm"] = self._gradients.grad_norm
+            if self._measures_update:
+                own["update_norm"] = self._gradients.update_norm
         going = super().step(manager.current_step() if step is None else step, **(own | metrics))
         if not going and not self._lingered:
             self._lingered = True

@@ -72,6 +72,8 @@ class FencedSteps:
         self._is_open = False
         if self._manager.errored() is None:
             self._safely(self._vote)
+        if self._worker.changes.must_undo:
+            self._worker.set_back()
 
     def _vote(self) -> None:
         worker, changes = self._worker, self._worker.changes
@@ -86,8 +88,6 @@ class FencedSteps:
             # Whoever is behind takes a peer's state, as one that is a step behind does.
             self._manager._step -= count.behind
             self._manager.report_error(RuntimeError("the ranks have not all made the same steps"))
-            return
-        worker.set_back()
 
     def _reduced(self, own: tuple[int, ...]) -> tuple[int, ...]:
         pg = self._manager._pg
@@ -109,12 +109,17 @@ class FencedSteps:
             _logger.info("this step has no vote: %s", says(error))
             self._manager.report_error(error)
 
+    def _take_over(self, standing: str) -> None:
+        self._worker.take_over(standing)
+        if self._worker.changes.is_short:
+            self._manager.report_error(RuntimeError("the peer had not what was agreed on"))
+
     def _give_with_the_state(self) -> None:
         """Give the knobs with the state, to be set before it is loaded: they may shape it."""
         manager, worker = self._manager, self._worker
         manager.register_state_dict_fn(
             _KEY,
-            worker.take_over,
+            self._take_over,
             lambda: worker.changes.standing(worker.actuators.fenced_values()),
         )
         loads = manager._load_state_dict_fns

@@ -49,7 +49,7 @@ class Count(NamedTuple):
     split : bool
         Whether not all ranks have one state, so that nobody may reduce anything in this step.
     behind : bool
-        Whether it is this rank that has to take a peer's.
+        Whether it is this rank, then, that has to take a peer's.
     """
 
     split: bool
@@ -127,13 +127,25 @@ class Changes:
                 self._fence = self._fence.count(least, largest)
         return Count(split, split and is_behind(self._own, largest))
 
-    def to_set_back(self) -> dict[str, KnobValue]:
-        """Return the values to go back to before this step, since a rank failed to make them."""
+    @property
+    def must_undo(self) -> bool:
+        """Whether the last change is to be set back before this step's own collectives."""
+        return self._fence.must_undo
+
+    @property
+    def is_short(self) -> bool:
+        """Whether this rank must not commit the step, as it has not what was agreed on."""
+        return self._fence.is_short
+
+    @property
+    def before(self) -> dict[str, KnobValue]:
+        """What the knobs of the last change were before it."""
+        return dict(self._before)
+
+    def undone(self) -> None:
+        """Note that the last change was set back."""
         with self._lock:
-            if not self._fence.must_undo:
-                return {}
             self._fence = self._fence.undo()
-            return self._before
 
     def end_step(self, quorum_id: int | None) -> None:
         """Forget the step, or have what was agreed on made if it was committed in this quorum."""

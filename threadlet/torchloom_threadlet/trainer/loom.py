@@ -23,6 +23,7 @@ from torchloom_threadlet.identity import Identity
 from torchloom_threadlet.ipc import Goodbye
 from torchloom_threadlet.trainer.actuators import Knob
 from torchloom_threadlet.trainer.worker import Worker, says
+from torchloom_threadlet.training.optimizer_knobs import settings
 
 _logger = logging.getLogger(__name__)
 _monotonic_ns = time.monotonic_ns
@@ -30,8 +31,6 @@ _thread = threading.get_ident
 
 _SEVERAL = -1
 _ADMISSION_S = 5.0
-_HIGHEST_LR = 100.0
-"""Above any learning rate that trains; a slip of the finger is refused instead of tried."""
 
 
 class Loom:
@@ -228,22 +227,15 @@ class Loom:
             return
         self._worker.send(self._worker.hello())
 
-    def optimizer(self, optimizer: Any) -> None:
-        """Register the learning rate of all of an optimizer's parameter groups as knob ``lr``."""
+    def optimizer(self, optimizer: Any, scheduler: Any = None) -> None:
+        """Register what can be set of an optimizer while it runs: ``lr``, betas, weight decay.
 
-        def set_lr(value: float) -> None:
-            for group in optimizer.param_groups:
-                group["lr"] = value
-
-        self.knob(
-            "lr",
-            lambda: float(optimizer.param_groups[0]["lr"]),
-            set_lr,
-            low=0.0,
-            high=_HIGHEST_LR,
-            fence="run" if self._worker.changes.can_vote else "worker",
-            doc="learning rate of all parameter groups",
-        )
+        Groups of parameters keep their ratios. ``scheduler`` is scaled with ``lr``; one that is
+        not named and computes the rate itself overwrites what was set.
+        """
+        fence: Literal["worker", "run"] = "run" if self._worker.changes.can_vote else "worker"
+        for setting in settings(optimizer, scheduler):
+            setting.register(self, fence=fence)
 
     def on_checkpoint(self, save: Callable[[], object]) -> None:
         """Have ``save()`` called, between steps, when a checkpoint is asked for."""

@@ -18,6 +18,7 @@ from typing import Any
 
 import msgspec
 
+from torchloom_core.errors import KnobError
 from torchloom_core.wire.limits import MAX_SHORT_TEXT, MAX_TEXT
 from torchloom_core.wire.messages import (
     RECONCILE,
@@ -307,22 +308,44 @@ class Worker:
             self.send(self.hello())
 
     def set_back(self) -> None:
-        """Set back a change that another rank failed to make, before the ranks reduce anything."""
-        values = self.changes.to_set_back()
-        if values:
-            self.actuators.set_knobs(values)
-            worker = self.identity.worker
-            _logger.warning("%s: set back to %s: another rank could not be changed", worker, values)
-            self.send(self.hello())
+        """Set back a change that some rank failed to make, before the ranks reduce anything.
+
+        Raises
+        ------
+        KnobError
+            If that fails, too: this rank cannot be as the others are, and must end.
+        """
+        values = self.changes.before
+        self._make_alike(values)
+        self.changes.undone()
+        who = self.identity.worker
+        _logger.warning("%s: set back to %s: a rank could not be changed", who, values)
+        self.send(self.hello())
 
     def take_over(self, standing: str) -> None:
-        """Take over a peer's knobs with its state, before that is loaded."""
-        values = self.changes.inherit(standing)
+        """Take over a peer's knobs with its state, before that is loaded.
+
+        Raises
+        ------
+        KnobError
+            If that fails: this rank cannot be as the others are, and must end.
+        """
+        self._make_alike(self.changes.inherit(standing))
+        if self.changes.must_undo:
+            self.set_back()
+        self.send(self.hello())
+
+    def _make_alike(self, values: Mapping[str, KnobValue]) -> None:
         known = {spec.name for spec in self.actuators.specs}
         for name, value in values.items():
             if name in known and self.actuators.values.get(name) != value:
-                self.actuators.set_knob(name, value)
-        self.send(self.hello())
+                try:
+                    self.actuators.set_knob(name, value)
+                except Exception as error:  # noqa: BLE001 - the user's function
+                    raise KnobError(
+                        f"{self.identity.worker}: knob {name} cannot be set to {value!r}, as it is "
+                        f"on the other ranks: {says(error)}"
+                    ) from None
 
     def _settle(self, command_id: str, status: AckStatus, step: int, detail: str) -> None:
         """End a command that was not obeyed by itself but by all ranks together."""
