@@ -1,0 +1,10 @@
+"""Compression of allreduce, as a process group around torchft's; it needs torch and torchft."""
+
+from torchloom_threadlet.compression.figures import Figures
+from torchloom_threadlet.compression.modes import MODES
+from torchloom_threadlet.compression.process_group import (
+    CompressedProcessGroup,
+    compression_knob,
+)
+
+__all__ = ["MODES", "CompressedProcessGroup", "Figures", "compression_knob"]

@@ -1,0 +1,120 @@
+"""What a codec asks of its peers, and how many bytes each answer costs a rank to send.
+
+A codec does no I/O: its ``reduce`` is a generator that yields one of these, is sent the answer, and
+returns the reduced tensor. A process group drives it over the network; :func:`reduce_together`
+drives all ranks of it in one process.
+"""
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """Row ``i`` goes to rank ``i``; the answer's row ``i`` came from there.
+
+    Attributes
+    ----------
+    rows : Tensor
+        Contiguous bytes, of shape (ranks, bytes).
+    """
+
+    rows: Tensor
+
+    def sent_bytes(self, ranks: int) -> int:
+        """Return what this rank sends: a row to each of the others."""
+        return self.rows.numel() // ranks * (ranks - 1)
+
+
+@dataclass(frozen=True)
+class Gather:
+    """The answer is (ranks, bytes): what every rank has given, in the order of the ranks.
+
+    Attributes
+    ----------
+    row : Tensor
+        Contiguous bytes, of shape (bytes,).
+    """
+
+    row: Tensor
+
+    def sent_bytes(self, ranks: int) -> int:
+        """Return what this rank sends in a ring: all rows but one."""
+        return self.row.numel() * (ranks - 1)
+
+
+@dataclass(frozen=True)
+class Sum:
+    """The answer is the sum over the ranks, bitwise the same on all.
+
+    Attributes
+    ----------
+    tensor : Tensor
+        Contiguous floats, which the sum may overwrite.
+    """
+
+    tensor: Tensor
+
+    def sent_bytes(self, ranks: int) -> int:
+        """Return what this rank sends in a ring, reduced and then gathered."""
+        return ring_bytes(self.tensor, ranks)
+
+
+Collective = Exchange | Gather | Sum
+Reduction = Generator[Collective, Tensor, _Result]
+
+
+@dataclass(frozen=True)
+class Peers:
+    """Where a rank stands among those it reduces with.
+
+    Attributes
+    ----------
+    rank : int
+        From 0.
+    ranks : int
+        How many there are.
+    """
+
+    rank: int
+    ranks: int
+
+
+def ring_bytes(tensor: Tensor, ranks: int) -> int:
+    """Return what a rank sends in a ring allreduce of ``tensor``."""
+    return 2 * (ranks - 1) * tensor.numel() * tensor.element_size() // ranks
+
+
+def reduce_together(reductions: Sequence[Reduction[_Result]]) -> list[_Result]:
+    """Drive one reduction of each rank, in lockstep, and return what each returns."""
+    ranks, results = len(reductions), list[_Result]()
+    answers: list[Tensor | None] = [None] * ranks
+    while not results:
+        asked = []
+        for reduction, answer in zip(reductions, answers, strict=True):
+            try:
+                asked.append(next(reduction) if answer is None else reduction.send(answer))
+            except StopIteration as stop:
+                results.append(stop.value)
+        if len(asked) != ranks and len(results) != ranks:
+            raise ValueError(f"need all {ranks} ranks to ask for the same, {len(asked)} did")
+        answers = _answers(asked)
+    return results
+
+
+def _answers(asked: Sequence[Collective]) -> list[Tensor | None]:
+    ranks = range(len(asked))
+    exchanged = [each.rows for each in asked if isinstance(each, Exchange)]
+    gathered = [each.row for each in asked if isinstance(each, Gather)]
+    summed = [each.tensor for each in asked if isinstance(each, Sum)]
+    if exchanged:
+        return [torch.stack([rows[rank] for rows in exchanged]) for rank in ranks]
+    if gathered:
+        return [torch.stack(gathered) for _ in ranks]
+    return [torch.stack(summed).sum(0) for _ in ranks] if summed else []

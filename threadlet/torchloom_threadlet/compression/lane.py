@@ -1,0 +1,76 @@
+"""The thread in which the compressed reductions of one quorum run, in the order they are asked for.
+
+One reduction is several collectives, and all ranks must issue all of theirs in the same order.
+"""
+
+import concurrent.futures
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+_Begun = TypeVar("_Begun")
+
+
+class Lane:
+    """The reductions of one quorum, until it is over or one of them fails.
+
+    After a failure the ranks no longer agree on which collective is next, and gloo ends a process
+    where two that differ meet. So none is issued any more, until the process group is
+    reconfigured and has another lane.
+    """
+
+    def __init__(self) -> None:
+        self._thread = concurrent.futures.ThreadPoolExecutor(1, "torchloom-compression")
+        self._issuing = threading.Lock()
+        self._last: concurrent.futures.Future[None] | None = None
+        self._error: Exception | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing is issued any more."""
+        return self._error is not None
+
+    def add(self, run: Callable[[], None]) -> None:
+        """Have ``run`` called after all that was added before; what it raises ends the lane."""
+        self._last = self._thread.submit(self._run, run)
+
+    def issue(self, begin: Callable[[], _Begun]) -> _Begun:
+        """Call ``begin``, which issues a collective, unless the lane has ended.
+
+        Raises
+        ------
+        RuntimeError
+            If it has.
+        """
+        with self._issuing:
+            self.raise_if_ended()
+            return begin()
+
+    def raise_if_ended(self) -> None:
+        """Raise what the lane has ended of, if it has."""
+        if self._error is not None:
+            raise RuntimeError(f"need a new quorum first: {self._error}")
+
+    def drain(self) -> None:
+        """Wait until all that was added has run.
+
+        Raises
+        ------
+        RuntimeError
+            If one of it has failed.
+        """
+        if self._last is not None:
+            self._last.result()
+        self.raise_if_ended()
+
+    def end(self, error: Exception) -> None:
+        """Let nothing more be issued, what waits to run included."""
+        self._error = self._error or error
+        with self._issuing:
+            self._thread.shutdown(wait=False)
+
+    def _run(self, run: Callable[[], None]) -> None:
+        try:
+            run()
+        except Exception as error:  # noqa: BLE001 - told to who waits for the work
+            self._error = self._error or error

@@ -1,0 +1,28 @@
+"""The modes of compression by name."""
+
+from torchloom_threadlet.compression.codecs import Codec
+from torchloom_threadlet.compression.powersgd import PowerSGD
+from torchloom_threadlet.compression.quantizers import Bfloat16, Float16, Int8
+from torchloom_threadlet.compression.sharded import Sharded
+from torchloom_threadlet.compression.topk import TopK
+
+NONE = "none"
+MODES = (NONE, "bf16", "fp16", "int8", "topk", "powersgd")
+
+
+def make_codecs(topk_share: float, powersgd_rank: int) -> dict[str, Codec]:
+    """Return the codec of each mode but ``none``.
+
+    Raises
+    ------
+    ValueError
+        If an option is out of its range.
+    """
+    bf16 = Sharded(Bfloat16())
+    return {
+        "bf16": bf16,
+        "fp16": Sharded(Float16()),
+        "int8": Sharded(Int8()),
+        "topk": TopK(topk_share),
+        "powersgd": PowerSGD(powersgd_rank, bf16),
+    }

@@ -1,0 +1,240 @@
+"""A torchft process group whose allreduce is compressed; its mode may change between steps."""
+
+import time
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._C._distributed_c10d import AllgatherOptions
+from torch.distributed import AllreduceOptions, ReduceOp
+from torch.distributed.distributed_c10d import AllToAllOptions
+from torchft.process_group import ProcessGroup, ProcessGroupWrapper
+
+from torchloom_threadlet.compression.codecs import Codec
+from torchloom_threadlet.compression.collectives import (
+    Collective,
+    Exchange,
+    Gather,
+    Peers,
+    ring_bytes,
+)
+from torchloom_threadlet.compression.feedback import Feedback, Turn
+from torchloom_threadlet.compression.figures import Figures, Meter
+from torchloom_threadlet.compression.lane import Lane
+from torchloom_threadlet.compression.modes import MODES, NONE, make_codecs
+from torchloom_threadlet.compression.work import CompressedWork
+
+_LEAST_NUMBERS = 1024
+_MOST_NUMBERS = 2**31 - 1
+_WIDTHS = {torch.float32: 4, torch.bfloat16: 2, torch.float16: 2}
+_NO_GAIN = {NONE: 0, "bf16": 2, "fp16": 2}
+"""Bytes of a number up to which a mode would make nothing smaller; 0 for those that always do."""
+
+
+class CompressedProcessGroup(ProcessGroupWrapper):  # type: ignore[misc]
+    """Wraps any torchft process group: ``CompressedProcessGroup(ProcessGroupGloo(...))``.
+
+    Sums and averages of a single float32, bf16 or fp16 tensor of at least 1024 numbers are
+    compressed; all else goes through as it is. Set :attr:`mode` between steps, on all ranks at
+    the same one.
+
+    Parameters
+    ----------
+    pg : torchft.ProcessGroup
+        Does the communication.
+    mode : str
+        One of ``MODES``.
+    topk_share : float
+        Of the numbers that ``topk`` sends, in (0, 1].
+    powersgd_rank : int
+        Columns of PowerSGD's factors.
+
+    Raises
+    ------
+    ValueError
+        If one of them is not that.
+    """
+
+    def __init__(
+        self,
+        pg: ProcessGroup,
+        mode: str = NONE,
+        *,
+        topk_share: float = 0.01,
+        powersgd_rank: int = 4,
+    ) -> None:
+        super().__init__(pg=pg)
+        self._codecs = make_codecs(topk_share, powersgd_rank)
+        self._feedback = Feedback()
+        self._meter = Meter()
+        self._lane = Lane()
+        self._verdict: bool | None = None
+        self.mode = mode
+
+    @property
+    def mode(self) -> str:
+        """How allreduces are compressed from the next one on."""
+        return self._mode
+
+    @mode.setter
+    def mode(self, mode: str) -> None:
+        if mode not in MODES:
+            raise ValueError(f"need one of {', '.join(MODES)}, was {mode!r}")
+        self._mode = mode
+
+    @property
+    def part(self) -> Hashable:
+        """Which part of the model is reduced from now on, where a step reduces only a part.
+
+        Such as the fragment that a Streaming DiLoCo is about to synchronise.
+        """
+        return self._feedback.part
+
+    @part.setter
+    def part(self, part: Hashable) -> None:
+        self._feedback.part = part
+
+    def end_step(self, committed: bool) -> None:
+        """Say that the Manager has decided on the step, before the next one reduces anything.
+
+        What the modes with error feedback remember is changed by committed steps only: the
+        gradients of others are thrown away, and so is what was not sent of them.
+        """
+        self._verdict = None
+        self._feedback.end_step(committed)
+
+    def take_figures(self) -> Figures:
+        """Return what the allreduces since the last call have sent and cost."""
+        return self._meter.take()
+
+    def allreduce(self, tensors: list[Tensor], opts: AllreduceOptions | ReduceOp) -> Any:
+        """Reduce ``tensors`` over all ranks, compressed if they can be."""
+        op = getattr(opts, "reduceOp", opts)
+        if not _can_be_compressed(tensors, op):
+            return self._untouched(tensors, opts)
+        if self._verdict is not None:
+            self.end_step(self._verdict)
+        (tensor,) = tensors
+        turn = self._feedback.take_turn(tensor.numel())
+        codec = self._codecs.get(self._mode)
+        ranks = self.size()
+        if codec is None or tensor.itemsize <= _NO_GAIN.get(self._mode, 0) or ranks == 1:
+            return self._untouched(tensors, opts)
+        lane = self._lane
+        lane.raise_if_ended()
+        peers = Peers(self._rank, ranks)
+        divisor = ranks if op == ReduceOp.AVG else 1
+        work = CompressedWork(tensors)
+        reduce = partial(self._reduce, lane, codec, tensor, turn, peers, divisor)
+        lane.add(partial(work.run, reduce))
+        return work
+
+    def reconfigure(self, opts: Any) -> Any:
+        """Take part in another quorum; what is still under way in this one fails."""
+        self._lane.end(RuntimeError("the quorum is over"))
+        configured = super().reconfigure(opts)
+        self._lane = Lane()
+        return configured
+
+    def abort(self, errored: bool = True) -> None:
+        """Abort the wrapped process group; it can be reconfigured."""
+        self._pg.abort()
+        self._lane.end(RuntimeError("the process group was aborted"))
+
+    def shutdown(self) -> None:
+        """Shut the wrapped process group down."""
+        self._pg.shutdown()
+        self._lane.end(RuntimeError("the process group was shut down"))
+
+    def errored(self) -> Exception | None:
+        """Return the wrapped process group's error.
+
+        The Manager asks once a step, as it judges it: where nobody calls :meth:`end_step`, the
+        step has ended with this, and is taken for committed if nothing has failed here.
+        """
+        self._verdict = not self._lane.ended
+        return self._pg.errored()  # type: ignore[no-any-return]
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Set the wrapped process group's timeout."""
+        self._pg.set_timeout(timeout)
+
+    @contextmanager
+    def _run_context(self) -> Iterator[None]:
+        """Issue what is not compressed after all that is, as every rank does."""
+        self._lane.drain()
+        yield
+
+    def _untouched(self, tensors: list[Tensor], opts: Any) -> Any:
+        began = time.perf_counter()
+        work = super().allreduce(tensors, opts)
+        if all(tensor.device.type == "cpu" for tensor in tensors):
+            ended = partial(self._meter_untouched, began, ring_bytes(tensors[0], self.size()))
+            work.get_future().add_done_callback(ended)
+        return work
+
+    def _meter_untouched(self, began: float, sent: int, _: object) -> None:
+        self._meter.add(sent, wire_s=time.perf_counter() - began)
+
+    def _reduce(
+        self, lane: Lane, codec: Codec, tensor: Tensor, turn: Turn, peers: Peers, divisor: int
+    ) -> None:
+        """Drive ``codec`` over the wrapped process group, and write the result to ``tensor``."""
+        began, wire_s, sent = time.perf_counter(), 0.0, 0
+        reduction = codec.reduce(tensor.float().contiguous(), turn.memory, peers)
+        answer: Tensor | None = None
+        while True:
+            try:
+                asked = next(reduction) if answer is None else reduction.send(answer)
+            except StopIteration as stop:
+                total, memory = stop.value
+                break
+            issued = time.perf_counter()
+            work, answer = lane.issue(partial(self._begin, asked, peers.ranks))
+            work.wait()
+            wire_s += time.perf_counter() - issued
+            sent += asked.sent_bytes(peers.ranks)
+        if divisor != 1:
+            total /= divisor
+        lane.issue(partial(tensor.copy_, total))
+        self._feedback.stage(turn, memory)
+        self._meter.add(sent, time.perf_counter() - began - wire_s, wire_s)
+
+    def _begin(self, asked: Collective, ranks: int) -> tuple[Any, Tensor]:
+        """Issue a collective; return its work, and where its answer will be."""
+        if isinstance(asked, Exchange):
+            answer = torch.empty_like(asked.rows)
+            opts = AllToAllOptions()
+            return self._pg.alltoall_base(answer, asked.rows, [], [], opts), answer
+        if isinstance(asked, Gather):
+            answer = asked.row.new_empty((ranks, asked.row.numel()))
+            rows = [list(answer.unbind())]
+            return self._pg.allgather(rows, [asked.row], AllgatherOptions()), answer
+        return self._pg.allreduce([asked.tensor], AllreduceOptions()), asked.tensor
+
+
+def _can_be_compressed(tensors: list[Tensor], op: Any) -> bool:
+    """Return whether any mode may compress a reduction of these."""
+    # Several tensors in a call are summed into each other, which is left to the backend.
+    if len(tensors) != 1 or op not in (ReduceOp.SUM, ReduceOp.AVG):
+        return False
+    (tensor,) = tensors
+    narrow = tensor.dtype in (torch.float32, torch.bfloat16, torch.float16)
+    return narrow and not tensor.is_sparse and _LEAST_NUMBERS <= tensor.numel() <= _MOST_NUMBERS
+
+
+def compression_knob(pg: CompressedProcessGroup) -> dict[str, Any]:
+    """Return what registers ``pg.mode`` as a knob: ``loom.knob(**compression_knob(pg))``."""
+    return {
+        "name": "compression",
+        "get": partial(getattr, pg, "mode"),
+        "set": partial(setattr, pg, "mode"),
+        "kind": "choice",
+        "choices": MODES,
+        "fence": "run",
+        "doc": "how gradients are compressed for the allreduce",
+    }
