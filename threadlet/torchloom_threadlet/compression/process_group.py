@@ -220,7 +220,10 @@ class CompressedProcessGroup(ProcessGroupWrapper):  # type: ignore[misc]
 def _can_be_compressed(tensors: list[Tensor], op: Any) -> bool:
     """Return whether any mode may compress a reduction of these."""
     # Several tensors in a call are summed into each other, which is left to the backend.
-    if len(tensors) != 1 or op not in (ReduceOp.SUM, ReduceOp.AVG):
+    if len(tensors) != 1:
+        return False
+    # Only from this side: an enumerated operation does not equal the one of the options.
+    if not (op == ReduceOp.SUM or op == ReduceOp.AVG):  # noqa: PLR1714
         return False
     (tensor,) = tensors
     narrow = tensor.dtype in (torch.float32, torch.bfloat16, torch.float16)

@@ -1,0 +1,154 @@
+"""A rank of a compressed process group that does what its standard input says, a line at a time."""
+
+import hashlib
+import json
+import socket
+import struct
+import sys
+import time
+from datetime import timedelta
+
+import torch
+from torch.distributed import AllreduceOptions, ReduceOp
+from torchft import ProcessGroupGloo
+
+from tests.threadlet.gloo_peer import configure, say
+from torchloom_threadlet.compression import CompressedProcessGroup
+from torchloom_threadlet.torchft import connections
+from torchloom_threadlet.torchft.connections import Connections
+
+SETTLED_S = 0.1
+
+
+def digest(tensor):
+    return hashlib.sha256(tensor.contiguous().view(torch.uint8).numpy().tobytes()).hexdigest()
+
+
+def numbers_of(seed, rank, shape):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(1000 * seed + rank))
+
+
+def options(op):
+    opts = AllreduceOptions()
+    opts.reduceOp = getattr(ReduceOp, op)
+    return opts
+
+
+class Rank:
+    def __init__(self, number, timeout_s=30.0):
+        self.number = number
+        self.pg = CompressedProcessGroup(ProcessGroupGloo(timeout=timedelta(seconds=timeout_s)))
+        self.connections = Connections(self.pg)
+        self.works = []
+
+    def handle(self):
+        return self.pg.get_reconfigure_handle()
+
+    def configure(self, uuid, handles):
+        configure(self.pg, uuid, handles)
+
+    def mode(self, mode):
+        self.pg.mode = mode
+
+    def end_step(self, committed):
+        self.pg.end_step(committed)
+
+    def step(self, seed, shapes, committed=True, op="SUM"):
+        """Reduce tensors of these shapes, all in flight at once, and say what came of them."""
+        tensors = [numbers_of(seed + place, self.number, s) for place, s in enumerate(shapes)]
+        works = [self.pg.allreduce([tensor], options(op)) for tensor in tensors]
+        for work in works:
+            work.wait()
+        self.pg.end_step(committed)
+        return [digest(tensor) for tensor in tensors]
+
+    def reduced(self, shape, fill, op="SUM", dtype="float32", transposed=False, at=None):
+        """Reduce one tensor; say its least, largest and how many of it are not finite."""
+        tensor = torch.full(shape, fill, dtype=getattr(torch, dtype))
+        if at is not None:
+            tensor.view(-1)[at[0]] = float(at[1])
+        if transposed:
+            tensor = tensor.t()
+        work = self.pg.allreduce([tensor], options(op))
+        work.wait()
+        assert work.get_future().wait()[0] is tensor
+        finite = tensor[tensor.isfinite()].double()
+        span = [finite.min().item(), finite.max().item()] if finite.numel() else []
+        return [*span, int((~tensor.isfinite()).sum())]
+
+    def summed_into_each_other(self):
+        tensors = [torch.full((2048,), value) for value in (1.0, 10.0)]
+        self.pg.allreduce(tensors, options("SUM")).wait()
+        return [tensor.unique().tolist() for tensor in tensors]
+
+    def broadcast_between(self, numbers):
+        """Broadcast while a compressed reduction is in flight."""
+        tensor, told = torch.ones(numbers), torch.full((4,), float(self.number))
+        work = self.pg.allreduce([tensor], options("SUM"))
+        self.pg.broadcast_one(told, 0).wait()
+        work.wait()
+        return told.tolist()
+
+    def begin(self, numbers):
+        self.works = [self.pg.allreduce([torch.ones(n)], options("SUM")) for n in numbers]
+
+    def ended(self):
+        """Say how each that was begun has ended."""
+        return [_ended(work) for work in self.works]
+
+    def refused(self, numbers):
+        try:
+            self.pg.allreduce([torch.ones(numbers)], options("SUM"))
+        except RuntimeError as error:
+            return str(error)
+        return ""
+
+    def cut(self, uuid):
+        return self.connections.cut(uuid)
+
+    def sent(self):
+        """Say what the sockets have sent, once it has all arrived, and what was computed."""
+        now, before = _acknowledged(self.connections._inodes), -1
+        while now != before:
+            time.sleep(SETTLED_S)
+            now, before = _acknowledged(self.connections._inodes), now
+        return [now, self.pg.take_figures().sent_bytes]
+
+    def figures(self):
+        taken = self.pg.take_figures()
+        return [taken.sent_bytes, taken.compress_s, taken.wire_s]
+
+
+def _ended(work):
+    try:
+        work.wait()
+    except RuntimeError as error:
+        assert not work.is_success()
+        try:
+            work.get_future().wait()
+        except RuntimeError as same:
+            assert str(same) == str(error)
+        else:
+            raise AssertionError("need a future that fails as the work does") from error
+        return str(error)
+    return ""
+
+
+def _acknowledged(inodes):
+    total = 0
+    for opened in connections._opened(inodes):
+        info = opened.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+        total += struct.unpack_from("Q", info, connections._TCP_BYTES_AT)[0]
+    return total
+
+
+def main():
+    torch.set_num_threads(1)
+    rank = Rank(*map(json.loads, sys.argv[1:]))
+    for line in sys.stdin:
+        name, arguments = json.loads(line)
+        say(json.dumps(getattr(rank, name)(**arguments)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,276 @@
+"""Compressed reductions between real processes, over gloo."""
+
+import contextlib
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from torchloom_threadlet.compression import MODES
+
+pytestmark = pytest.mark.integration
+PAYLOAD = 3_000_000
+
+
+class Rank:
+    """One rank, in a process of its own."""
+
+    def __init__(self, number, timeout_s):
+        script = Path(__file__).with_name("compressing_rank.py")
+        self.process = subprocess.Popen(
+            [sys.executable, script, str(number), str(timeout_s)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def ask(self, name, **arguments):
+        self.process.stdin.write(json.dumps([name, arguments]) + "\n")
+        self.process.stdin.flush()
+
+    def answer(self):
+        return json.loads(self.process.stdout.readline())
+
+    def end(self):
+        self.process.kill()
+        self.process.communicate()
+
+
+class Quorum:
+    """Some of the ranks that there are."""
+
+    uuid = 0
+
+    def __init__(self, ranks):
+        self.ranks = ranks
+        self.handles = [self._one(rank, "handle") for rank in ranks]
+        self.members = []
+
+    def gather(self, *numbers):
+        self.members = [self.ranks[number] for number in numbers]
+        Quorum.uuid += 1
+        handles = [self.handles[number] for number in numbers]
+        self.all("configure", uuid=Quorum.uuid, handles=handles)
+
+    def all(self, name, **arguments):
+        """Ask all members at once, and return their answers."""
+        for rank in self.members:
+            rank.ask(name, **arguments)
+        return [rank.answer() for rank in self.members]
+
+    def one(self, number, name, **arguments):
+        return self._one(self.ranks[number], name, **arguments)
+
+    def agree(self, name, **arguments):
+        """Return what all answer, which is the same."""
+        answers = self.all(name, **arguments)
+        assert all(answer == answers[0] for answer in answers)
+        return answers[0]
+
+    @staticmethod
+    def _one(rank, name, **arguments):
+        rank.ask(name, **arguments)
+        return rank.answer()
+
+
+@contextlib.contextmanager
+def started(timeout_s):
+    """Three ranks, each in a process of its own."""
+    ranks = [Rank(number, timeout_s) for number in range(3)]
+    try:
+        yield Quorum(ranks)
+    finally:
+        for rank in ranks:
+            rank.end()
+
+
+@pytest.fixture(scope="module")
+def quorum():
+    with started(30.0) as quorum:
+        yield quorum
+
+
+@pytest.fixture
+def three(quorum):
+    """Return a quorum of all: the last test's, if that has left it whole."""
+    if len(quorum.members) != 3:
+        quorum.gather(0, 1, 2)
+    quorum.all("end_step", committed=False)
+    quorum.all("figures")
+    return quorum
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_all_ranks_have_the_same_bits(three, mode):
+    three.all("mode", mode=mode)
+    for step in range(3):
+        three.agree("step", seed=step, shapes=[[4099], [64, 130], [10], [3, 1000, 5]])
+
+
+@pytest.mark.parametrize("mode", [mode for mode in MODES if mode != "topk"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_a_sum_and_an_average_are_what_they_would_be(three, mode, dtype):
+    three.all("mode", mode=mode)
+    for op, value in (("SUM", 4.5), ("AVG", 1.5)):
+        said = three.agree("reduced", shape=[20_000], fill=1.5, dtype=dtype, op=op)
+        assert said == pytest.approx([value, value, 0], rel=1e-5)
+        three.all("end_step", committed=False)
+
+
+def test_topk_sends_one_in_a_hundred(three):
+    three.all("mode", mode="topk")
+    least, most, _ = three.agree("reduced", shape=[20_000], fill=1.5)
+    assert (least, most) == (0.0, 4.5)  # of equal numbers each rank took the same
+
+
+def test_what_is_not_compressed_is_as_it_was(three):
+    three.all("mode", mode="topk")
+    least = {"op": "MIN", "dtype": "int64"}
+    assert three.agree("reduced", shape=[5000], fill=7, **least) == [7.0, 7.0, 0]
+    assert three.agree("reduced", shape=[5000], fill=0.1, dtype="float64")[0] == pytest.approx(0.3)
+    assert three.agree("reduced", shape=[5000], fill=0.5, op="MAX") == [0.5, 0.5, 0]
+    assert three.agree("reduced", shape=[], fill=0.125) == [0.375, 0.375, 0]
+    assert three.agree("reduced", shape=[0], fill=0.0) == [0]
+    assert three.agree("summed_into_each_other") == [[33.0], [33.0]]
+
+
+def test_what_is_not_compressed_keeps_its_place_among_what_is(three):
+    three.all("mode", mode="int8")
+    assert three.agree("broadcast_between", numbers=1_000_000) == [0.0] * 4
+
+
+@pytest.mark.parametrize("mode", ["bf16", "fp16", "int8"])
+def test_a_tensor_may_be_laid_out_in_another_order(three, mode):
+    three.all("mode", mode=mode)
+    shape = [100, 50]
+    said = three.agree("reduced", shape=shape, fill=1.0, transposed=True, at=[7, 2.0])
+    assert said == pytest.approx([3.0, 6.0, 0], abs=0.01)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
+def test_what_is_not_finite_stays_so_everywhere(three, mode, value):
+    three.all("mode", mode=mode)
+    assert three.agree("reduced", shape=[5000], fill=1.0, at=[1234, value])[-1] > 0
+    three.all("end_step", committed=True)
+    assert three.agree("reduced", shape=[5000], fill=1.0)[-1] == 0  # nor does it come again
+
+
+@pytest.mark.parametrize(
+    ("mode", "least", "most"),
+    [
+        ("bf16", 0.49, 0.51),
+        ("fp16", 0.49, 0.51),
+        ("int8", 0.25, 0.27),
+        ("topk", 0.02, 0.03),
+        ("powersgd", 0.0, 0.02),
+    ],
+)
+def test_the_socket_carries_the_share_of_bytes_that_a_mode_promises(three, mode, least, most):
+    sent = {}
+    for name in ("none", mode):
+        three.all("mode", mode=name)
+        before = three.all("sent")
+        three.all("step", seed=1, shapes=[[PAYLOAD]])
+        after = three.all("sent")
+        counted = [now[0] - then[0] for now, then in zip(after, before, strict=True)]
+        computed = [now[1] for now in after]
+        assert counted == pytest.approx(computed, rel=0.02, abs=4000)
+        sent[name] = sum(counted)
+    assert least < sent[mode] / sent["none"] < most
+
+
+def test_the_times_of_a_step_are_told_once(three):
+    three.all("mode", mode="int8")
+    three.all("step", seed=1, shapes=[[PAYLOAD]])
+    for sent, compress_s, wire_s in three.all("figures"):
+        assert sent > PAYLOAD
+        assert 0.0 < compress_s < 10.0
+        assert 0.0 < wire_s < 10.0
+    assert three.all("figures") == [[0, 0.0, 0.0]] * 3
+
+
+def test_modes_change_live_while_ranks_leave_and_join(three):
+    """Twenty steps, each in another mode; a rank leaves, another comes back, none ends."""
+    members = {5: (0, 1), 9: (0, 1, 2), 14: (1, 2), 17: (2, 0, 1)}
+    shapes = [[40_000], [64, 130], [2000]]
+    for step in range(20):
+        if step in members:
+            three.gather(*members[step])
+        three.all("mode", mode=MODES[step % len(MODES)])
+        three.agree("step", seed=10 * step, shapes=shapes, committed=step % 4 != 3)
+
+
+@pytest.mark.parametrize("mode", ["topk", "powersgd"])
+def test_a_step_that_was_not_committed_leaves_no_trace(three, mode):
+    three.all("mode", mode=mode)
+    again = {"seed": 5, "shapes": [[5000], [64, 130]]}
+    first = three.agree("step", **again, committed=False)
+    assert three.agree("step", **again, committed=True) == first
+    assert three.agree("step", **again, committed=False) != first
+
+
+@pytest.mark.parametrize("mode", ["topk", "powersgd"])
+def test_what_was_not_sent_is_sent_after_a_switch_and_a_change_of_membership(three, mode):
+    three.all("mode", mode=mode)
+    three.all("step", seed=6, shapes=[[6000]])
+    three.all("mode", mode="none")
+    assert three.agree("reduced", shape=[6000], fill=0.0) == [0.0, 0.0, 0]
+    three.all("end_step", committed=True)
+    three.gather(0, 1)
+    three.all("mode", mode=mode)
+    least, most, _ = three.agree("reduced", shape=[6000], fill=0.0)
+    assert least < -1.0
+    assert most > 1.0
+
+
+def test_a_rank_alone_changes_nothing(three):
+    three.gather(1)
+    three.all("mode", mode="topk")
+    assert three.agree("reduced", shape=[5000], fill=1.5) == [1.5, 1.5, 0]
+
+
+@pytest.mark.parametrize("mode", ["int8", "powersgd"])
+def test_connections_that_are_cut_end_what_is_in_flight(three, mode):
+    three.all("mode", mode=mode)
+    three.one(0, "begin", numbers=[50_000, 50_000])
+    assert three.one(0, "cut", uuid=Quorum.uuid).startswith("2 connections")
+    first, second = three.one(0, "ended")
+    assert "Connection closed" in first
+    assert second.startswith("need a new quorum first")
+    assert three.one(0, "refused", numbers=50_000).startswith("need a new quorum first")
+    three.members = []
+
+
+def test_what_is_in_flight_when_a_quorum_ends_touches_nothing_of_the_next(three):
+    three.all("mode", mode="int8")
+    three.one(0, "begin", numbers=[50_000])  # the others never take part
+    three.gather(0, 1, 2)
+    three.agree("step", seed=3, shapes=[[5000]])
+    assert three.one(0, "ended") != [""]
+
+
+def test_a_rank_that_freezes_or_dies_in_the_midst_fails_the_work_of_the_others():
+    timeout_s = 2.0
+    with started(timeout_s) as quorum:
+        quorum.gather(0, 1, 2)
+        quorum.all("mode", mode="int8")
+        quorum.ranks[2].process.send_signal(signal.SIGSTOP)
+        for number in (0, 1):
+            quorum.one(number, "begin", numbers=[200_000, 200_000])
+        began = time.monotonic()
+        for number in (0, 1):
+            first, second = quorum.one(number, "ended")
+            assert "Timed out" in first or "Connection closed" in first
+            assert second.startswith("need a new quorum first")
+        assert time.monotonic() - began < 2 * timeout_s
+
+        quorum.gather(0, 1)
+        quorum.agree("step", seed=1, shapes=[[5000]])
+        quorum.one(0, "begin", numbers=[200_000])
+        quorum.ranks[1].end()
+        assert "Connection" in quorum.one(0, "ended")[0]
