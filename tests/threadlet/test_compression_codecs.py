@@ -47,8 +47,8 @@ def bits(tensor):
 
 
 @st.composite
-def rank_tensors(draw, ranks=st.integers(2, 4)):
-    shape, count = draw(SHAPES), draw(ranks)
+def rank_tensors(draw):
+    shape, count = draw(SHAPES), draw(st.integers(2, 4))
     generator = torch.Generator().manual_seed(draw(st.integers(0, 2**32)))
     tensors = []
     for _ in range(count):
