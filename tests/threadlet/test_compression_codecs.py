@@ -16,6 +16,7 @@ from torchloom_threadlet.compression.collectives import (
 )
 from torchloom_threadlet.compression.feedback import Feedback
 from torchloom_threadlet.compression.modes import make_codecs
+from torchloom_threadlet.compression.pieces import Piece, Pieces
 from torchloom_threadlet.compression.quantizers import Bfloat16, Float16, Int8
 
 CODECS = make_codecs(0.01, 4)
@@ -24,6 +25,15 @@ FLOATS = st.floats(-(2.0**126), 2.0**126, width=32)
 SHAPES = st.one_of(
     st.tuples(st.integers(1, 5000)), st.tuples(st.integers(1, 60), st.integers(1, 60))
 )
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread():
+    """Small tensors gain nothing by several threads, which others may want."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 def reduce(mode, tensors, memories=None):
@@ -164,6 +174,35 @@ def test_vectors_and_small_matrices_are_not_factored():
     assert memories == [Memory()] * 2
     _, memories = reduce("powersgd", [torch.ones(10, 10)] * 2)
     assert memories == [Memory()] * 2
+
+
+def layer(*shapes):
+    return [torch.zeros(shape, requires_grad=True) for shape in shapes]
+
+
+def test_the_matrices_of_a_bucket_are_found_among_the_parameters():
+    pieces = Pieces([*layer((50, 20), (50,), (2, 5, 10)), torch.zeros(7)])
+    assert pieces.of(torch.zeros(150)) == [Piece(0, 50, 1, 50), Piece(50, 100, 2, 50)]
+    assert pieces.of(torch.zeros(1000)) == [Piece(0, 1000, 50, 20)]
+    assert [piece.numbers for piece in pieces.of(torch.zeros(1150))] == [1000, 50, 100]
+    assert pieces.of(torch.zeros(1100)) == [Piece(0, 1100, 34, 34)]  # no run is as long
+    assert pieces.of(torch.zeros(4, 5)) == [Piece(0, 20, 4, 5)]
+
+
+def test_powersgd_sends_the_vectors_of_a_bucket_whole():
+    shapes = (80, 60), (60,), (60, 70)
+    codec = make_codecs(0.01, 2, layer(*shapes))["powersgd"]
+    memories, buckets = [Memory()] * 2, []
+    for _ in range(2):
+        parts = torch.ones(80, 60), torch.arange(60.0), torch.ones(60, 70)
+        buckets.append(torch.cat([part.reshape(-1) for part in parts]))
+    for _ in range(2):
+        ended = reduce_together(
+            [codec.reduce(buckets[rank], memories[rank], Peers(rank, 2)) for rank in range(2)]
+        )
+        memories = [Memory(None, memory.basis) for _, memory in ended]
+    assert torch.allclose(ended[0][0], 2 * buckets[0], atol=1e-3)
+    assert torch.equal(ended[0][0], ended[1][0])
 
 
 def test_what_a_collective_sends_is_counted_as_a_ring_sends_it():

@@ -1,6 +1,11 @@
 """The modes of compression by name."""
 
+from collections.abc import Iterable
+
+from torch import Tensor
+
 from torchloom_threadlet.compression.codecs import Codec
+from torchloom_threadlet.compression.pieces import Pieces
 from torchloom_threadlet.compression.powersgd import PowerSGD
 from torchloom_threadlet.compression.quantizers import Bfloat16, Float16, Int8
 from torchloom_threadlet.compression.sharded import Sharded
@@ -10,7 +15,9 @@ NONE = "none"
 MODES = (NONE, "bf16", "fp16", "int8", "topk", "powersgd")
 
 
-def make_codecs(topk_share: float, powersgd_rank: int) -> dict[str, Codec]:
+def make_codecs(
+    topk_share: float, powersgd_rank: int, parameters: Iterable[Tensor] = ()
+) -> dict[str, Codec]:
     """Return the codec of each mode but ``none``.
 
     Raises
@@ -24,5 +31,5 @@ def make_codecs(topk_share: float, powersgd_rank: int) -> dict[str, Codec]:
         "fp16": Sharded(Float16()),
         "int8": Sharded(Int8()),
         "topk": TopK(topk_share),
-        "powersgd": PowerSGD(powersgd_rank, bf16),
+        "powersgd": PowerSGD(powersgd_rank, Pieces(parameters), bf16),
     }

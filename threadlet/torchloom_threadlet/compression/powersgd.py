@@ -1,99 +1,134 @@
-"""A matrix as the product of two thin ones, with error feedback.
+"""Matrices as products of two thin ones, with error feedback.
 
-Vogels et al., PowerSGD, 2019 (arXiv 1905.13727). torch's orthogonalization is used as it is; its
-hooks are not, for they want DDP's buckets, and a residual that is changed whether or not the
-step is committed.
+Vogels et al., PowerSGD, 2019 (arXiv 1905.13727). torch's hooks do not fit: they want DDP's own
+buckets, and change the residual whether or not the step is committed. Nor does their
+orthogonalization: for one or two columns it is Gram-Schmidt, whose second column is noise, and not
+orthogonal to the first, where the matrix has rank one; the sum then comes out twice as large.
 """
 
-import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import _orthogonalize
+from torch.nn.functional import pad
 
 from torchloom_threadlet.compression.codecs import Memory
 from torchloom_threadlet.compression.collectives import Peers, Reduction, Sum
+from torchloom_threadlet.compression.pieces import Piece, Pieces
 from torchloom_threadlet.compression.sharded import Sharded
 
-_EPSILON = 1e-8
 _SEED = 20190531
 
 
 class PowerSGD:
     """Sums rank-``rank`` approximations of the ranks' matrices.
 
-    A tensor of two dimensions or more is a matrix of its first by all others; a flat one, such as
-    DDP's buckets, is filled up to a square. What would not get smaller goes to ``otherwise``.
-
     Parameters
     ----------
     rank : int
         Columns of the factors, at least 1.
+    pieces : Pieces
+        Finds the matrices in a tensor.
     otherwise : Sharded
-        For vectors and what is too small.
+        Sums vectors, and matrices whose factors would be no smaller.
     """
 
-    def __init__(self, rank: int, otherwise: Sharded) -> None:
+    def __init__(self, rank: int, pieces: Pieces, otherwise: Sharded) -> None:
         if rank < 1:
             raise ValueError(f"need powersgd_rank >= 1, was {rank}")
         self._rank = rank
+        self._pieces = pieces
         self._otherwise = otherwise
 
     def reduce(
         self, tensor: Tensor, memory: Memory, peers: Peers
     ) -> Reduction[tuple[Tensor, Memory]]:
         """Sum the ranks' projections on the columns that their sum points to."""
-        rows, columns = _matrix(tensor)
-        rank = min(self._rank, rows, columns)
-        # A factor is sent twice and each time four bytes a number; half of that is bf16's.
-        if 4 * rank * (2 * rows + columns) >= 2 * tensor.numel():
+        pieces = self._pieces.of(tensor)
+        factored = [piece for piece in pieces if self._gains(piece)]
+        plain = [piece for piece in pieces if not self._gains(piece)]
+        if not factored:
             return (yield from self._otherwise.reduce(tensor, memory, peers))
-        flat = memory.added_to(tensor.view(-1))
-        padding = rows * columns - flat.numel()
-        matrix = torch.nn.functional.pad(flat, (0, padding)) if padding else flat
-        matrix = matrix.view(rows, columns)
+        unsent = memory.added_to(tensor.view(-1))
+        matrices = [_matrix(unsent, piece) for piece in factored]
+        bases = self._bases(memory.basis, factored, tensor.device)
 
-        basis = _start(memory.basis, columns, rank, matrix)
-        left = yield Sum(matrix @ basis)
+        left = yield Sum(_flat([m @ b for m, b in zip(matrices, bases, strict=True)]))
         if not left.isfinite().all():
             return torch.full_like(tensor, torch.nan), memory
         # Only one rank's arithmetic may count here: another build of LAPACK, or another number
         # of threads, would give other bits.
         if peers.rank == 0:
-            _orthogonalize(left[None], _EPSILON)  # type: ignore[no-untyped-call]
+            left = _flat(_orthonormal(self._left(left, factored)))
         else:
             left = torch.zeros_like(left)
-        left = yield Sum(left)
-        mine = matrix.t() @ left
+        lefts = self._left((yield Sum(left)), factored)
+        mine = _flat([m.t() @ each for m, each in zip(matrices, lefts, strict=True)])
         right = yield Sum(mine.clone())
         if not right.isfinite().all():
             return torch.full_like(tensor, torch.nan), memory
 
-        residual = matrix.addmm_(left, mine.t(), alpha=-1.0).view(-1)[: flat.numel()]
-        total = _product(left, right).view(-1)[: flat.numel()].view(tensor.shape)
-        return total, Memory(residual.clone() if padding else residual, right)
+        total = torch.empty_like(unsent)
+        rights, own = self._right(right, factored), self._right(mine, factored)
+        for piece, a, b, sent in zip(factored, lefts, rights, own, strict=True):
+            total[piece.start : piece.stop] = _product(a, b).view(-1)[: piece.numbers]
+            unsent[piece.start : piece.stop] -= (a @ sent.t()).view(-1)[: piece.numbers]
+        if plain:
+            whole = torch.cat([unsent[piece.start : piece.stop] for piece in plain])
+            summed, _ = yield from self._otherwise.reduce(whole, memory, peers)
+            numbers = [piece.numbers for piece in plain]
+            for piece, part in zip(plain, torch.split_with_sizes(summed, numbers), strict=True):
+                total[piece.start : piece.stop] = part
+                unsent[piece.start : piece.stop] = 0.0
+        return total.view(tensor.shape), Memory(unsent, right)
+
+    def _columns(self, piece: Piece) -> int:
+        return min(self._rank, piece.rows, piece.columns)
+
+    def _gains(self, piece: Piece) -> bool:
+        # The left factor is sent twice. Four bytes a number, where bf16 needs two.
+        factors = self._columns(piece) * (2 * piece.rows + piece.columns)
+        return 4 * factors < 2 * piece.numbers
+
+    def _left(self, flat: Tensor, pieces: Sequence[Piece]) -> list[Tensor]:
+        return _split(flat, [(piece.rows, self._columns(piece)) for piece in pieces])
+
+    def _right(self, flat: Tensor, pieces: Sequence[Piece]) -> list[Tensor]:
+        return _split(flat, [(piece.columns, self._columns(piece)) for piece in pieces])
+
+    def _bases(
+        self, known: Tensor | None, pieces: Sequence[Piece], device: torch.device
+    ) -> list[Tensor]:
+        """Return orthonormal columns to begin with: the last factors', or the same on all ranks.
+
+        They may differ from rank to rank, as where one has just joined: the projection is still
+        one on common columns, if on better ones a step later.
+        """
+        if known is None:
+            numbers = sum(piece.columns * self._columns(piece) for piece in pieces)
+            generator = torch.Generator().manual_seed(_SEED)
+            known = torch.randn(numbers, generator=generator).to(device)
+        return _orthonormal(self._right(known, pieces))
 
 
-def _matrix(tensor: Tensor) -> tuple[int, int]:
-    """Return the rows and columns of the matrix that ``tensor`` is taken for."""
-    if tensor.dim() > 1:
-        return tensor.shape[0], tensor.numel() // tensor.shape[0]
-    side = math.isqrt(tensor.numel() - 1) + 1
-    return side, side
+def _matrix(flat: Tensor, piece: Piece) -> Tensor:
+    missing = piece.rows * piece.columns - piece.numbers
+    numbers = flat[piece.start : piece.stop]
+    return (pad(numbers, (0, missing)) if missing else numbers).view(piece.rows, piece.columns)
 
 
-def _start(basis: Tensor | None, columns: int, rank: int, like: Tensor) -> Tensor:
-    """Return orthonormal columns to begin with: the last factor's, or the same ones on all ranks.
+def _flat(matrices: Sequence[Tensor]) -> Tensor:
+    return torch.cat([matrix.reshape(-1) for matrix in matrices])
 
-    They may differ from rank to rank, as where one has just joined: the projection is still one
-    on common columns, if on better ones a step later.
-    """
-    if basis is None or basis.shape != (columns, rank):
-        generator = torch.Generator().manual_seed(_SEED)
-        basis = torch.randn(columns, rank, generator=generator).to(like.device)
-    start = basis.clone()
-    _orthogonalize(start[None], _EPSILON)  # type: ignore[no-untyped-call]
-    return start
+
+def _split(flat: Tensor, shapes: Sequence[tuple[int, int]]) -> list[Tensor]:
+    parts = torch.split_with_sizes(flat, [rows * columns for rows, columns in shapes])
+    return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
+
+
+def _orthonormal(matrices: Sequence[Tensor]) -> list[Tensor]:
+    """Return matrices of orthonormal columns that span what those of ``matrices`` do."""
+    return [torch.linalg.qr(matrix).Q for matrix in matrices]
 
 
 def _product(left: Tensor, right: Tensor) -> Tensor:

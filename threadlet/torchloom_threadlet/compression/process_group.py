@@ -1,7 +1,7 @@
 """A torchft process group whose allreduce is compressed; its mode may change between steps."""
 
 import time
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
@@ -52,6 +52,9 @@ class CompressedProcessGroup(ProcessGroupWrapper):  # type: ignore[misc]
         Of the numbers that ``topk`` sends, in (0, 1].
     powersgd_rank : int
         Columns of PowerSGD's factors.
+    parameters : iterable of Tensor
+        The model's, by which PowerSGD finds the matrices in DDP's flat buckets. Without them each
+        bucket is one square matrix, whose rows mean nothing.
 
     Raises
     ------
@@ -66,9 +69,10 @@ class CompressedProcessGroup(ProcessGroupWrapper):  # type: ignore[misc]
         *,
         topk_share: float = 0.01,
         powersgd_rank: int = 4,
+        parameters: Iterable[Tensor] = (),
     ) -> None:
         super().__init__(pg=pg)
-        self._codecs = make_codecs(topk_share, powersgd_rank)
+        self._codecs = make_codecs(topk_share, powersgd_rank, parameters)
         self._feedback = Feedback()
         self._meter = Meter()
         self._lane = Lane()
@@ -223,7 +227,7 @@ def _can_be_compressed(tensors: list[Tensor], op: Any) -> bool:
     if len(tensors) != 1:
         return False
     # Only from this side: an enumerated operation does not equal the one of the options.
-    if not (op == ReduceOp.SUM or op == ReduceOp.AVG):  # noqa: PLR1714
+    if not (op == ReduceOp.SUM or op == ReduceOp.AVG):
         return False
     (tensor,) = tensors
     narrow = tensor.dtype in (torch.float32, torch.bfloat16, torch.float16)

@@ -1,0 +1,85 @@
+"""The matrices that a tensor holds: itself, a model's parameters in a flat bucket, or a square."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A run of numbers in a flat tensor, taken for a matrix; the last row may not be full.
+
+    Attributes
+    ----------
+    start, numbers : int
+        Where it begins, and how long it is.
+    rows, columns : int
+        Of the matrix; a vector has one row.
+    """
+
+    start: int
+    numbers: int
+    rows: int
+    columns: int
+
+    @property
+    def stop(self) -> int:
+        """Where the next one begins."""
+        return self.start + self.numbers
+
+
+class Pieces:
+    """Finds the matrices in what DDP reduces.
+
+    Parameters
+    ----------
+    parameters : iterable of Tensor
+        The model's, in its own order; DDP's buckets hold runs of them.
+    """
+
+    def __init__(self, parameters: Iterable[Tensor]) -> None:
+        self._shapes = [tuple(each.shape) for each in parameters if each.requires_grad]
+        self._known: dict[tuple[int, ...], list[Piece]] = {}
+
+    def of(self, tensor: Tensor) -> list[Piece]:
+        """Return the pieces of ``tensor``, in order, without a gap."""
+        shape = tuple(tensor.shape)
+        if shape not in self._known:
+            self._known[shape] = self._cut(shape)
+        return self._known[shape]
+
+    def _cut(self, shape: tuple[int, ...]) -> list[Piece]:
+        if len(shape) > 1:
+            return _in_a_row([shape])
+        (numbers,) = shape
+        if found := self._run_of(numbers):
+            return _in_a_row(found)
+        side = math.isqrt(numbers - 1) + 1
+        return [Piece(0, numbers, side, side)]
+
+    def _run_of(self, numbers: int) -> Sequence[tuple[int, ...]]:
+        """Return the last run of parameters that are so many numbers together; none if none is.
+
+        Were it another's run that is as long, the matrices would be worse, and the sum still one.
+        """
+        first, held = len(self._shapes), 0
+        for last in range(len(self._shapes), 0, -1):
+            while held < numbers and first > 0:
+                first -= 1
+                held += math.prod(self._shapes[first])
+            if held == numbers:
+                return self._shapes[first:last]
+            held -= math.prod(self._shapes[last - 1])
+        return ()
+
+
+def _in_a_row(shapes: Sequence[tuple[int, ...]]) -> list[Piece]:
+    pieces, start = [], 0
+    for shape in shapes:
+        numbers = math.prod(shape)
+        rows = shape[0] if len(shape) > 1 else 1
+        pieces.append(Piece(start, numbers, rows, numbers // rows))
+        start += numbers
+    return pieces
