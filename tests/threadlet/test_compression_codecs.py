@@ -163,6 +163,19 @@ def test_powersgd_loses_nothing_of_a_matrix_of_its_rank(shape):
     assert torch.allclose(totals[0], sum(tensors), atol=1e-3)
 
 
+def test_powersgd_does_not_rely_on_the_same_arithmetic_on_all_ranks(monkeypatch):
+    factor, noise = torch.linalg.qr, torch.Generator().manual_seed(0)
+
+    class Inexact:
+        def __init__(self, matrix):
+            self.Q = factor(matrix).Q * (1 + 1e-6 * torch.rand(1, generator=noise))
+
+    monkeypatch.setattr(torch.linalg, "qr", Inexact)
+    totals, _ = reduce("powersgd", [torch.randn(64, 130) for _ in range(3)])
+    assert torch.equal(totals[0], totals[1])
+    assert torch.equal(totals[0], totals[2])
+
+
 def test_powersgd_finds_columns_again_after_gradients_of_zero():
     _, memories = reduce("powersgd", [torch.zeros(64, 130)] * 3)
     totals, _ = reduce("powersgd", [torch.ones(64, 130)] * 3, memories)
