@@ -22,6 +22,9 @@ class Told(Work):
         assert self._answers.acquire(timeout=5.0)
         return True
 
+    def get_future(self):
+        return torch.futures.Future()
+
 
 class SlowPeers(ProcessGroup):
     """Two ranks, the other of which answers when it is told to; what it answers is all zeros."""
@@ -59,6 +62,9 @@ class SlowPeers(ProcessGroup):
         for row in outputs[0]:
             row.zero_()
         return self._ask("allgather", outputs[0][0])
+
+    def allreduce(self, tensors, *_):
+        return self._ask("allreduce", tensors[0])
 
     def _ask(self, name, output):
         output.zero_()
@@ -118,6 +124,14 @@ def test_a_reduction_that_is_asked_in_vain_does_not_end_the_next_quorum(pg):
     assert torch.equal(tensor, torch.zeros(5000))
     with pytest.raises(RuntimeError, match="the quorum is over"):
         late.wait()
+
+
+def test_what_a_future_calls_may_reduce_in_its_turn(pg):
+    work = pg.allreduce([torch.ones(5000)], AllreduceOptions())
+    small = work.get_future().then(lambda _: pg.allreduce([torch.ones(4)], AllreduceOptions()))
+    pg._pg.answer()
+    assert small.wait().wait()
+    assert pg._pg.asked == ["alltoall", "allgather", "allreduce"]
 
 
 def test_a_wait_that_is_too_short_says_so_and_may_be_repeated(pg):

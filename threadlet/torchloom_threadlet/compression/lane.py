@@ -24,6 +24,7 @@ class Lane:
         self._issuing = threading.Lock()
         self._last: concurrent.futures.Future[None] | None = None
         self._error: Exception | None = None
+        self._runner = 0
 
     @property
     def ended(self) -> bool:
@@ -52,14 +53,14 @@ class Lane:
             raise RuntimeError(f"need a new quorum first: {self._error}")
 
     def drain(self) -> None:
-        """Wait until all that was added has run.
+        """Wait until all that was added has run; what it calls itself does not wait for itself.
 
         Raises
         ------
         RuntimeError
             If one of it has failed.
         """
-        if self._last is not None:
+        if self._last is not None and threading.get_ident() != self._runner:
             self._last.result()
         self.raise_if_ended()
 
@@ -70,6 +71,7 @@ class Lane:
             self._thread.shutdown(wait=False)
 
     def _run(self, run: Callable[[], None]) -> None:
+        self._runner = threading.get_ident()
         try:
             run()
         except Exception as error:  # noqa: BLE001 - told to who waits for the work
