@@ -3,6 +3,7 @@
 
 class BareManager:
     _use_async_quorum = False
+    _pg = None
 
     def __init__(self):
         self._load_state_dict_fns = {}

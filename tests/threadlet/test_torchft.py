@@ -177,7 +177,8 @@ async def test_a_stand_by_that_was_prepared_waits_with_its_manager_until_it_is_t
     hello = await prepared(weaver, "g1")
     again = await weaver.ask(hello, Prepare(), "again")
     assert again.detail == "need a stand-by that waits in attach(held=True)"
-    assert (await weaver.ask(hello, SetKnob(knob="lr", value=0.01), "set")).status == "applied"
+    alone = await weaver.ask(hello, SetKnob(knob="lr", value=0.01), "set")
+    assert alone.detail == "knob lr is run-fenced: one worker cannot change it alone"
     assert (await weaver.ask(hello, Join(), "join")).status == "applied"
     await weaver.beat(lambda batch: batch.state == "training", "g1-0")
     for name in ("g0", "g1"):
@@ -203,7 +204,8 @@ async def test_the_learning_rate_is_a_knob_through_the_wrapper(weaver, start_gro
     hello = await weaver.admit()
     await weaver.beat(lambda batch: batch.state == "training")
     set_lr = Together(number=1, do=SetKnobs(values={"lr": 0.01}))
-    assert (await weaver.ask(hello, set_lr)).status == "applied"
+    applied = await weaver.ask(hello, set_lr)
+    assert (applied.status, applied.detail) == ("applied", "")
     negative = Together(number=2, do=SetKnobs(values={"lr": -1.0}))
     assert "need at least 0" in (await weaver.ask(hello, negative, "negative")).detail
     alone = SetKnob(knob="lr", value=0.02)

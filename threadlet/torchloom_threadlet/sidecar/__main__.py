@@ -39,9 +39,6 @@ from torchloom_threadlet.sidecar.trainer_state import gauges
 
 _LAST_WORDS_S = 30.0
 _LINK_END_S = 0.5
-_NEWS = ("knobs", "actuators", "replica_id", "quorum_id")
-"""Fields of a hello: the Weaver is told at once when one has changed."""
-
 _logger = logging.getLogger(__name__)
 
 
@@ -164,7 +161,7 @@ class Sidecar:
             case Note():
                 self._tell(frame)
             case Hello():
-                is_news = any(getattr(frame, f) != getattr(self._hello, f) for f in _NEWS)
+                is_news = _news(frame) != _news(self._hello)
                 self._hello = frame
                 if is_news:
                     self._mail.event(frame)
@@ -264,6 +261,16 @@ class Sidecar:
                 ts_ns=time.time_ns(),
             )
         )
+
+
+def _news(hello: Hello) -> tuple[object, ...]:
+    """Return what the Weaver is told at once when it has changed.
+
+    Of values only those that all ranks have alike: a peer may have given them. What a command set
+    of a worker alone, its ack says.
+    """
+    fenced = [hello.values.get(spec.name) for spec in hello.knobs if spec.fence == "run"]
+    return hello.knobs, hello.actuators, hello.replica_id, hello.quorum_id, fenced
 
 
 async def serve(descriptor: int, pid: int, stacks_fd: int) -> None:

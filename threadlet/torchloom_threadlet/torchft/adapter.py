@@ -4,10 +4,12 @@ import logging
 import os
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
 
 from torchloom_core.wire.steering import name_of_replica
+from torchloom_threadlet.compression import CompressedProcessGroup, compression_knob
 from torchloom_threadlet.identity import find_join, identify
 from torchloom_threadlet.torchft.connections import Connections
 from torchloom_threadlet.torchft.fenced_steps import FencedSteps
@@ -56,6 +58,7 @@ class TorchftLoom(Loom):
     _manager: Any = None
     _gradients: Gradients | None = None
     _measures_update = False
+    _compressed: CompressedProcessGroup | None = None
     _failed_steps = 0
     _waited_ns = 0
     _lingered = False
@@ -84,6 +87,9 @@ class TorchftLoom(Loom):
         measure_update : bool
             Whether ``update_norm`` is measured, too, which takes a copy of the weights.
 
+        Where the Manager's process group is a
+        :class:`~torchloom_threadlet.compression.CompressedProcessGroup`, its mode is a knob, too.
+
         Raises
         ------
         SystemExit
@@ -106,12 +112,22 @@ class TorchftLoom(Loom):
             )
             self._gradients.register(self)
             self._measures_update = measure_update
+        if isinstance(manager._pg, CompressedProcessGroup):
+            self._register_compression(manager)
         if self.state == "standby":
             name = name_of_replica(_replica_id(manager))
             if name != self.group:
                 text = "others may wait for stand-by %s: need replica_id %r in its Manager, was %r"
                 _logger.warning(text, self.worker, self.group, name)
             self.wait_to_join()
+
+    def _register_compression(self, manager: Any) -> None:
+        if manager._use_async_quorum:
+            text = "%s: compression stays as it is: to switch it, need use_async_quorum=False"
+            _logger.warning(text, self.worker)
+            return
+        self._compressed = manager._pg
+        self.knob(**compression_knob(manager._pg))
 
     def step(self, step: int | None = None, **metrics: Any) -> bool:
         """Say that a step is finished, committed or not; return False once drained.
@@ -135,6 +151,8 @@ class TorchftLoom(Loom):
             own["grad_norm"] = self._gradients.grad_norm
             if self._measures_update:
                 own["update_norm"] = self._gradients.update_norm
+        if self._compressed is not None:
+            own |= asdict(self._compressed.take_figures())
         going = super().step(manager.current_step() if step is None else step, **(own | metrics))
         if not going and not self._lingered:
             self._lingered = True

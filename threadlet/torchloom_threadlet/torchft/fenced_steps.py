@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from torchloom_threadlet.compression import CompressedProcessGroup
 from torchloom_threadlet.fence.agreement import read_minima
 from torchloom_threadlet.trainer.worker import Worker, says
 
@@ -64,6 +65,8 @@ class FencedSteps:
         finally:
             self._is_open = False
             self._worker.changes.end_step(quorum_id)
+            if isinstance(self._manager._pg, CompressedProcessGroup):
+                self._manager._pg.end_step(quorum_id is not None)
             self._worker.attention |= self._worker.changes.due is not None
 
     def _vote_once(self) -> None:
