@@ -29,7 +29,7 @@ MODULES = {
         for kind in ("checkpoint", "cordon", "drain", "knob", "migrate", "pause", "resume", "run")
     },
     f"{CORE}/fleet/desired_knobs.py": ("kernel", "weaver"),
-    f"{CORE}/kernel/answers.py": ("kernel",),
+    f"{CORE}/dispatch/answers.py": ("kernel",),
     f"{CORE}/kernel/arbiter/arbiter.py": ("kernel", "weaver"),
     f"{CORE}/kernel/arbiter/rails.py": ("kernel",),
     f"{CORE}/weaver/outbox.py": ("weaver",),

@@ -3,9 +3,24 @@
 import pytest
 
 from tests.kernel.runs import Run, hello, make_kernel, of, only, telemetry
-from torchloom_core.wire.actions import ChangeKnob, ChangeKnobs, Guard, PauseRun
-from torchloom_core.wire.events import Issue, Judged, Outcome, Proposed, Verdict
-from torchloom_core.wire.messages import KnobSpec, Pause, SetKnobs, Together, Withdraw
+from torchloom_core.wire.actions import (
+    ChangeKnob,
+    ChangeKnobs,
+    DrainGroup,
+    Guard,
+    PauseRun,
+    RewindRun,
+)
+from torchloom_core.wire.events import Issue, Judged, Outcome, Proposed, Recovered, Verdict
+from torchloom_core.wire.messages import (
+    Drain,
+    KnobSpec,
+    Pause,
+    Rewind,
+    SetKnobs,
+    Together,
+    Withdraw,
+)
 from torchloom_core.wire.requests import GUARD, RECONCILE, StopActions
 
 LR = KnobSpec(name="lr", kind="float", low=0.0, high=1.0, fence="run")
@@ -255,3 +270,40 @@ def test_a_change_of_which_too_little_was_seen_before_is_not_judged(run):
     judged = only(Judged, watch(run, 9.0, 10))
     assert not judged.hurt
     assert judged.text == "not judged, too little was seen of loss before it"
+
+
+def test_a_weaver_that_took_over_hears_the_end_of_a_change_before_any_hello(run):
+    first, *others = told(run.ask(ChangeKnobs(values={"mode": "bf16"})))
+    run.ask(ChangeKnobs(values={"lr": 0.3}))
+    successor = Run(make_kernel(), epoch=2)
+    successor.feed(Recovered(epoch=2, control=run.kernel.control()))
+    successor.tick()
+    outputs = successor.ack(first, "rejected", epoch=2)
+    assert {command.worker for command in told(outputs, Withdraw)} == {c.worker for c in others}
+    for worker in WORKERS:
+        successor.feed(says_hello(worker))
+    outputs = ack_all(successor, others, step=9)
+    assert only(Outcome, outputs).result == "done"
+    again = told(outputs)
+    assert [command.do.do for command in again] == [SetKnobs(values={"lr": 0.3})] * 3
+
+
+def test_several_groups_are_drained_at_one_step_and_the_others_only_agree():
+    run = Run(make_kernel(config="[arbiter]\nmax_in_motion_share = 1.0\n"))
+    for worker in WORKERS:
+        run.feed(says_hello(worker))
+    commands = told(run.ask(DrainGroup(group="a", also=("b",))))
+    assert {(c.do.do, c.do.groups) for c in commands} == {(Drain(), ("a", "b"))}
+    assert only(Outcome, ack_all(run, commands, step=8)).detail == "a, b drained at step 8"
+    states = dict(zip(run.kernel.fleet.row_of, run.kernel.fleet.state, strict=True))
+    assert states == {"a-0": "left", "b-0": "left", "c-0": "training"}
+
+
+def test_all_go_back_to_the_checkpoint_at_one_step_where_all_can(run):
+    assert "on a-0, b-0, c-0" in reason(run, RewindRun(skip=5))
+    for worker in WORKERS:
+        run.feed(says_hello(worker, actuators=("together", "rewind")))
+    commands = told(run.ask(RewindRun(skip=5)))
+    assert [command.do.do for command in commands] == [Rewind(skip=5)] * 3
+    outcome = only(Outcome, ack_all(run, commands, step=8))
+    assert outcome.detail == "3 workers went back at step 8, and skip 5 batches"

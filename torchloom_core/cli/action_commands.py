@@ -20,6 +20,7 @@ from torchloom_core.wire.actions import (
     Migrate,
     PauseRun,
     ResumeRun,
+    RewindRun,
     SaveCheckpoint,
     UncordonNode,
 )
@@ -71,15 +72,17 @@ def admit(group: str, /, *, wait: Wait = _WAIT_S, connection: Connection = _HERE
     _propose(AdmitGroup(group=group), wait, connection)
 
 
-def drain(group: str, /, *, wait: Wait = _WAIT_S, connection: Connection = _HERE) -> None:
-    """Drain a replica group at a step boundary, without a replacement.
+def drain(group: str, /, *also: str, wait: Wait = _WAIT_S, connection: Connection = _HERE) -> None:
+    """Drain replica groups at a step boundary, without a replacement.
 
     Parameters
     ----------
     group
         The replica group.
+    also
+        More groups, which leave at the same step.
     """
-    _propose(DrainGroup(group=group), wait, connection)
+    _propose(DrainGroup(group=group, also=also), wait, connection)
 
 
 def checkpoint(
@@ -98,10 +101,10 @@ def checkpoint(
 def pause(*, wait: Wait = _WAIT_S, connection: Connection = _HERE) -> None:
     """Pause every worker at its next step boundary.
 
-    For a look at a run, or to turn a knob for all at once; not to keep GPUs idle for long. Groups
-    that stop at different steps would wait for each other, so such a pause is undone within two
-    seconds: ask again. It lasts until torchloom resume, torchloom actions stop or the end of the
-    Weaver, and under torchft for at most 0.8 of the Manager's quorum_timeout.
+    All at one step, where they can agree on it, as under torchft; elsewhere each at its own, and
+    a pause that lands on different steps is undone within two seconds: ask again. For a look at a
+    run, not to keep GPUs idle for long. It lasts until torchloom resume, torchloom actions stop or
+    the end of the Weaver, and under torchft for at most 0.8 of the Manager's quorum_timeout.
     """
     _propose(PauseRun(), wait, connection)
 
@@ -112,6 +115,17 @@ def resume(*, wait: Wait = _WAIT_S, connection: Connection = _HERE) -> None:
     This is about training; the kill switch is released by torchloom actions resume.
     """
     _propose(ResumeRun(), wait, connection)
+
+
+def rewind(*, skip: int = 0, wait: Wait = _WAIT_S, connection: Connection = _HERE) -> None:
+    """Have all ranks go back to the last checkpoint, at one step.
+
+    Parameters
+    ----------
+    skip
+        How many batches to skip from there.
+    """
+    _propose(RewindRun(skip=skip), wait, connection)
 
 
 def evict(

@@ -108,11 +108,12 @@ app.command(_actions)
 for _name, _help in (
     ("migrate", "Let a warm stand-by join, then drain a replica group."),
     ("admit", "Let a stand-by group join the run for good."),
-    ("drain", "Drain a replica group without a replacement."),
+    ("drain", "Drain replica groups without a replacement."),
     ("evict", "Free the others of a replica group that hangs."),
     ("checkpoint", "Save a checkpoint now, in one replica group or in all."),
     ("pause", "Pause training at the next step boundary."),
     ("resume", "Go on after a pause."),
+    ("rewind", "Go back to the last checkpoint, all ranks at one step."),
     ("dump", "Collect a worker's stacks and Flight Recorder dump."),
     ("cordon", "Put nobody new on a node."),
     ("uncordon", "Let workers be put on a node again."),

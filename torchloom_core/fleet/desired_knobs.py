@@ -94,6 +94,7 @@ class DesiredKnobs:
             if wish.value is not None
             and wish.knob in specs
             and specs[wish.knob].fence == "run"
+            and not specs[wish.knob].used_up
             and all(own.get(wish.knob) != wish.value for own in knobs)
         }
 

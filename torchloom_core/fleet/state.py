@@ -193,8 +193,9 @@ class FleetState:
         return metrics.window(metric, self._tick_s)[:, -1]
 
     def group_of(self, worker: str) -> str:
-        """Return the replica group of a worker that is known."""
-        return self.hello[self.row_of[worker]].group
+        """Return the replica group of a worker, empty before its hello."""
+        row = self.row_of.get(worker)
+        return "" if row is None else self.hello[row].group
 
     def note(self, note: Note, ts_ns: int) -> Fault | None:
         """Take a note of a known life; return the fault that it tells of, if it is news."""

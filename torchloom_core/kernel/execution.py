@@ -247,9 +247,9 @@ class Execution:
         return self._let_go(plan, command_ids)
 
     def _let_go(self, plan: Plan, command_ids: Iterable[str]) -> list[Output]:
-        run, flights = self._run, self._commands.flights
-        rows = [run.fleet.row_of[flights[i].command.worker] for i in sorted(command_ids)]
-        return run.tell(run.stage(rows, Withdraw(number=plan.change)), WITHDRAWN)
+        told = [self._commands.flights[i].command for i in sorted(command_ids)]
+        lives = tuple((command.worker, command.incarnation) for command in told)
+        return self._run.tell(Stage(deed=Withdraw(number=plan.change), lives=lives), WITHDRAWN)
 
     def offer_to_newcomers(self) -> list[Output]:
         """Offer the change that all are offered also to those that have come since."""
@@ -274,8 +274,8 @@ class Execution:
 
     def _is_heard(self, command_id: str) -> bool:
         run = self._run
-        row = run.fleet.row_of[self._commands.flights[command_id].command.worker]
-        return run.fleet.heard_ns_of(row) >= run.now_ns - run.stale_ns
+        row = run.fleet.row_of.get(self._commands.flights[command_id].command.worker)
+        return row is None or run.fleet.heard_ns_of(row) >= run.now_ns - run.stale_ns
 
     def _issue_stage(self, plan: Plan) -> list[Output]:
         outputs = self._run.tell(plan.stages[0], plan.verdict)

@@ -11,6 +11,7 @@ import msgspec
 
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.schema import Config
+from torchloom_core.dispatch.answers import Answers
 from torchloom_core.dispatch.commands import Commands
 from torchloom_core.fleet.guards import Guards
 from torchloom_core.fleet.sample_table import SampleTable
@@ -19,7 +20,6 @@ from torchloom_core.fleet.steering import Steering
 from torchloom_core.kept import Changes
 from torchloom_core.kernel.actions.kinds import kind_of
 from torchloom_core.kernel.actions.run import Run
-from torchloom_core.kernel.answers import Answers
 from torchloom_core.kernel.arbiter import Arbiter
 from torchloom_core.kernel.arbiter.arbiter import Candidate
 from torchloom_core.kernel.execution import Execution
@@ -257,7 +257,7 @@ class Kernel:
             command = self.commands.flights[command_id].command
             if incarnation not in (None, command.incarnation):
                 continue
-            drains = isinstance(command.do, Drain)
+            drains = isinstance(done_by(command.do, self.fleet.group_of(command.worker)), Drain)
             # The last ack and the exit travel apart: a worker that left was drained.
             status: AckStatus = "applied" if drains and message.expected else "expired"
             if status == "applied" and incarnation is None:

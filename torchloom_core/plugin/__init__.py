@@ -64,6 +64,7 @@ from torchloom_core.wire.actions import (
     Migrate,
     PauseRun,
     ResumeRun,
+    RewindRun,
     SaveCheckpoint,
     UncordonNode,
 )
@@ -114,6 +115,7 @@ __all__ = [
     "Proposal",
     "Registry",
     "ResumeRun",
+    "RewindRun",
     "RunFailures",
     "SaveCheckpoint",
     "Share",

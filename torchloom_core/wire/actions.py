@@ -37,17 +37,25 @@ class AdmitGroup(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", ta
     group: Target
 
 
-class DrainGroup(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="drain"):
-    """``group`` leaves at a step boundary, without a replacement.
+class DrainGroup(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind", tag="drain"
+):
+    """``group`` leaves at a step boundary, without a replacement; others ``also`` at the same one.
 
     Examples
     --------
     >>> from torchloom_core.plugin import DrainGroup
-    >>> DrainGroup(group="g1")
-    DrainGroup(group='g1')
+    >>> DrainGroup(group="g1").groups, DrainGroup(group="g1", also=("g2",)).groups
+    (('g1',), ('g1', 'g2'))
     """
 
     group: Target
+    also: Annotated[tuple[Target, ...], msgspec.Meta(max_length=1024)] = ()
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """All that leave."""
+        return tuple(dict.fromkeys((self.group, *self.also)))
 
 
 class EvictGroup(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="evict"):
@@ -160,6 +168,21 @@ class ResumeRun(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag
     """
 
 
+class RewindRun(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind", tag="rewind"
+):
+    """All ranks go back to the last checkpoint at one step, and ``skip`` batches from there.
+
+    Examples
+    --------
+    >>> from torchloom_core.plugin import RewindRun
+    >>> RewindRun(skip=200)
+    RewindRun(skip=200)
+    """
+
+    skip: Annotated[int, msgspec.Meta(ge=0, le=2**53)] = 0
+
+
 class CollectDump(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="dump"):
     """Collect stacks and the Flight Recorder's dump of one worker.
 
@@ -227,6 +250,7 @@ Action = (
     | SaveCheckpoint
     | PauseRun
     | ResumeRun
+    | RewindRun
     | CollectDump
     | Alert
     | CordonNode

@@ -70,6 +70,8 @@ class KnobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         What a number may be at the least and at the most.
     choices : tuple of str
         What a ``choice`` may be.
+    used_up : bool
+        Whether a value is used up by training: it is then not wanted again of a run that restarts.
     unit, doc : str
         For people.
 
@@ -89,6 +91,7 @@ class KnobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     low: Finite | None = None
     high: Finite | None = None
     choices: Annotated[tuple[ShortText, ...], msgspec.Meta(max_length=MAX_CHOICES)] = ()
+    used_up: bool = False
     unit: ShortText = ""
     doc: Text = ""
 
@@ -271,6 +274,14 @@ class SetKnobs(msgspec.Struct, frozen=True, kw_only=True, tag_field="verb", tag=
     values: KnobValues
 
 
+class Rewind(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="verb", tag="rewind"
+):
+    """Go back to the last checkpoint, by the user's function, and skip batches from there."""
+
+    skip: Count = 0
+
+
 class Together(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="verb", tag="together"
 ):
@@ -287,7 +298,7 @@ class Together(
     """
 
     number: Int64
-    do: SetKnobs | Pause | Drain
+    do: SetKnobs | Pause | Drain | Rewind
     groups: Groups = ()
 
 
@@ -297,7 +308,7 @@ class Withdraw(msgspec.Struct, frozen=True, kw_only=True, tag_field="verb", tag=
     number: Int64
 
 
-def done_by(deed: "Deed", group: str) -> "Deed | SetKnobs | None":
+def done_by(deed: "Deed", group: str) -> "Deed | SetKnobs | Rewind | None":
     """Return what a worker of ``group`` does of a deed, None: it only agrees with the others."""
     if not isinstance(deed, Together):
         return deed

@@ -24,11 +24,12 @@ from torchloom_core.wire.actions import (
     Migrate,
     PauseRun,
     ResumeRun,
+    RewindRun,
     SaveCheckpoint,
     UncordonNode,
     name_of,
 )
-from torchloom_core.wire.messages import Deed, KnobSpec, Prepare, Withdraw
+from torchloom_core.wire.messages import Deed, KnobSpec, Prepare, Together, Withdraw
 
 ROOT = Path(__file__).parents[3]
 
@@ -44,6 +45,7 @@ POSSIBLE = {
         SaveCheckpoint(),
         PauseRun(),
         ResumeRun(),
+        RewindRun(skip=3),
         CollectDump(worker="a-0"),
         Alert(worker="a-0", text="look"),
         CordonNode(node="node-b"),
@@ -70,7 +72,7 @@ def agreeing():
     told = Run(make_kernel())
     mode = KnobSpec(name="mode", kind="choice", choices=("bf16", "fp32"), fence="run")
     for worker in ("a-0", "b-0"):
-        told.feed(hello(worker, knobs=(mode,), actuators=("together",)))
+        told.feed(hello(worker, knobs=(mode,), actuators=("together", "rewind")))
     return told.kernel.run
 
 
@@ -102,7 +104,7 @@ def test_every_deed_is_some_kind_s_but_that_which_makes_a_stand_by_ready():
 @pytest.mark.parametrize("name", KINDS)
 def test_what_a_kind_tells_workers_are_the_deeds_that_it_declares(name, run, agreeing):
     kind, action = KINDS[name], POSSIBLE[name]
-    run = agreeing if name == "knobs" else run
+    run = agreeing if kind.deeds == (Together,) else run
     assert kind.obstacle(action, run) == ""
     told = [type(stage.deed) for stage in kind.stages(action, run).stages]
     assert tuple(told) == kind.deeds

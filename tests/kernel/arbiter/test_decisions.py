@@ -268,4 +268,4 @@ def test_the_breaker_opens_after_failures_and_closes_with_time():
 
 
 def test_the_breaker_holds_high_impact_actions_only():
-    assert {"drain", "evict", "knobs", "migrate", "pause"} == HIGH_IMPACT
+    assert {"drain", "evict", "knobs", "migrate", "pause", "rewind"} == HIGH_IMPACT

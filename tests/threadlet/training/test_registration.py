@@ -13,6 +13,7 @@ VALUES = {
     "optimizer": "sgd",
     "clip_norm": 1.5,
     "gradient_noise": 0.25,
+    "skip_updates": 2,
     "lr": 0.125,
     "momentum": 0.5,
     "weight_decay": 0.75,

@@ -41,6 +41,7 @@ class FencedSteps:
             manager.wait_quorum = self._waited
         self._give_with_the_state()
         worker.changes.can_vote = True
+        worker.fall_behind = self._step_back
 
     def _started(self, *args: Any, **kwargs: Any) -> Any:
         self._safely(lambda: self._worker.make_due(knobs_only=True))
@@ -89,7 +90,8 @@ class FencedSteps:
         count = changes.count(*read_minima(minima))
         if count.split:
             # Whoever is behind takes a peer's state, as one that is a step behind does.
-            self._manager._step -= count.behind
+            if count.behind:
+                self._step_back()
             self._manager.report_error(RuntimeError("the ranks have not all made the same steps"))
 
     def _reduced(self, own: tuple[int, ...]) -> tuple[int, ...]:
@@ -111,6 +113,10 @@ class FencedSteps:
         except Exception as error:  # noqa: BLE001 - a peer may have died
             _logger.info("this step has no vote: %s", says(error))
             self._manager.report_error(error)
+
+    def _step_back(self) -> None:
+        """Count a step less, so that torchft has this rank take a peer's state."""
+        self._manager._step -= 1
 
     def _take_over(self, standing: str) -> None:
         self._worker.take_over(standing)

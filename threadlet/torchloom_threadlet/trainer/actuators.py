@@ -19,6 +19,7 @@ from torchloom_core.wire.messages import (
     Pause,
     Prepare,
     Resume,
+    Rewind,
     SetKnob,
     SetKnobs,
     Together,
@@ -70,6 +71,7 @@ class Actuators:
         self._values: dict[str, KnobValue] = {}
         self.checkpoint: list[Callable[[], object]] = []
         self.drain: list[Callable[[], object]] = []
+        self.rewind: list[Callable[[int], object]] = []
         self.connections: Connections | None = None
 
     @property
@@ -90,6 +92,8 @@ class Actuators:
             names.append("set_knob")
         if self.can_agree():
             names.append("together")
+        if self.rewind:
+            names.append("rewind")
         if self.checkpoint:
             names.append("checkpoint")
         if self.connections is not None:
@@ -160,9 +164,12 @@ class Actuators:
                     raise KnobError(f"knob {name}: {text(error, MAX_TEXT)}") from None
 
     def fenced_values(self) -> dict[str, KnobValue]:
-        """Return the run-fenced knobs' values, all of which a joiner must have."""
-        fenced = [spec.name for spec in self.specs if spec.fence == "run"]
-        return {name: self._values[name] for name in fenced if name in self._values}
+        """Return what the run-fenced knobs are now, all of which a joiner must have."""
+        fenced = [knob for knob in self._knobs.values() if knob.spec.fence == "run"]
+        for knob in fenced:
+            self._read(knob)
+        names = [knob.spec.name for knob in fenced]
+        return {name: self._values[name] for name in names if name in self._values}
 
     def cut(self, quorum_id: int) -> str:
         """Shut down the connections of a quorum, and say what was done."""
@@ -195,6 +202,8 @@ class Actuators:
                 return "nothing is attached here by which this worker agrees with the others"
             case Together(do=SetKnobs(values=values)):
                 return self._knobs_refusal(values)
+            case Together(do=Rewind()) if not self.rewind:
+                return "the trainer has registered no function to go back by loom.on_rewind"
             case Together() if state == "standby":
                 return "the worker is standing by"
             case Cut(quorum_id=quorum_id):

@@ -199,6 +199,7 @@ class Loom:
         choices: Iterable[str] = (),
         fence: Literal["worker", "run"] = "worker",
         check: Callable[[Mapping[str, Any]], object] | None = None,
+        used_up: bool = False,
         unit: str = "",
         doc: str = "",
     ) -> None:
@@ -206,7 +207,9 @@ class Loom:
 
         One with ``fence="run"`` is set on all ranks between the same two steps; on one that joins
         it is set before the weights are loaded. ``check(values)``, if given, is called before that
-        with what all knobs would be, and raises where they do not go together.
+        with what all knobs would be, and raises where they do not go together. One that is
+        ``used_up`` by training, such as a number of steps to skip, is not wanted again of a run
+        that starts anew.
 
         A knob whose ``get`` raises is not registered, which one log line says.
         """
@@ -218,6 +221,7 @@ class Loom:
                 low=_bound(low),
                 high=_bound(high),
                 choices=tuple(text(choice, MAX_LONG_TEXT) for choice in choices),
+                used_up=used_up,
                 unit=text(unit, MAX_SHORT_TEXT),
                 doc=text(doc, MAX_TEXT),
             )
@@ -240,6 +244,15 @@ class Loom:
     def on_checkpoint(self, save: Callable[[], object]) -> None:
         """Have ``save()`` called, between steps, when a checkpoint is asked for."""
         self._worker.actuators.checkpoint.append(save)
+        self._worker.send(self._worker.hello())
+
+    def on_rewind(self, rewind: Callable[[int], object]) -> None:
+        """Have ``rewind(skip)`` called on all ranks, between the same two steps.
+
+        It goes back to the last checkpoint: weights, optimizer, position in the data, and skips
+        so many batches from there. Not torchft's Manager: its step only goes on.
+        """
+        self._worker.actuators.rewind.append(rewind)
         self._worker.send(self._worker.hello())
 
     def on_drain(self, leave: Callable[[], object]) -> None:

@@ -1,8 +1,8 @@
 """What happens to gradients between their reduction and the update: clipped, noised, measured.
 
 A hook before the optimizer's step, where gradients are final, and one after it. For the built-in
-knobs ``clip_norm`` and ``gradient_noise``, and for the figures ``grad_norm`` and ``update_norm`` of
-each step::
+knobs ``clip_norm``, ``gradient_noise`` and ``skip_updates``, and for the figures ``grad_norm`` and
+``update_norm`` of each step::
 
     gradients = Gradients(optimizer, step=manager.current_step, clip_norm=1.0)
     ...
@@ -99,7 +99,7 @@ class Gradients:
         self._skips = int(_not_negative("updates", updates))
 
     def register(self, loom: Any) -> None:
-        """Register the knobs ``clip_norm`` and ``gradient_noise``."""
+        """Register the knobs ``clip_norm``, ``gradient_noise`` and ``skip_updates``."""
 
         def set_clip_norm(value: float) -> None:
             self.clip_norm = value
@@ -122,6 +122,16 @@ class Gradients:
             low=0.0,
             fence="run",
             doc="standard deviation of noise on the gradients",
+        )
+        loom.knob(
+            "skip_updates",
+            lambda: self.skips,
+            self.skip_next,
+            kind="int",
+            low=0,
+            fence="run",
+            used_up=True,
+            doc="how many of the next updates are left out",
         )
 
     @torch.no_grad()

@@ -1,5 +1,9 @@
-"""Drain: a group leaves at a step boundary, without a replacement."""
+"""Drain: groups leave at a step boundary, without a replacement."""
 
+from collections.abc import Mapping
+from typing import Any
+
+from torchloom_core.kernel.actions.fenced import cannot_agree, landed_text, together
 from torchloom_core.kernel.actions.kind import ActionKind, Stages, group_target
 from torchloom_core.kernel.actions.run import Run
 from torchloom_core.wire.actions import DrainGroup
@@ -8,7 +12,10 @@ from torchloom_core.wire.plans import Plan
 
 
 class DrainKind(ActionKind[DrainGroup]):
-    """Also of a stand-by, which is sent home so."""
+    """Also of a stand-by, which is sent home so.
+
+    Several workers that train leave at one step, where all can agree on it.
+    """
 
     message = DrainGroup
     deeds = (Drain,)
@@ -18,22 +25,42 @@ class DrainKind(ActionKind[DrainGroup]):
     is_alarm = True
 
     def target(self, action: DrainGroup) -> str:
-        """Return the group that leaves."""
+        """Return the group that leaves, the first of several."""
         return group_target(action.group)
+
+    def moves(self, action: DrainGroup) -> frozenset[str]:
+        """Return all that leave."""
+        return frozenset(action.groups)
 
     def obstacle(self, action: DrainGroup, run: Run) -> str:
         """Refuse to drain who neither trains nor stands by, or is about to join."""
-        standby = run.standby_members(action.group)
-        reserved = run.reserved() if standby else ()
-        if any(run.fleet.hello[row].worker in reserved for row in standby):
-            return f"stand-by {action.group} is about to join"
-        return "" if standby else run.not_training(action.group)
+        problems = [_obstacle(group, run) for group in action.groups]
+        if action.also and not any(problems):
+            if standing_by := [g for g in action.groups if run.standby_members(g)]:
+                problems = [f"stand-by {standing_by[0]} is drained by itself"]
+            else:
+                problems = [cannot_agree("a drain of several groups", run)]
+        return next(filter(None, problems), "")
 
     def stages(self, action: DrainGroup, run: Run) -> Stages:
-        """Return the drain of all of the group."""
-        rows = run.members(action.group) or run.standby_members(action.group)
-        return Stages((run.stage(rows, Drain()),))
+        """Return the drain of all of them."""
+        rows = [row for group in action.groups for row in run.members(group)]
+        if len(rows) > 1 and not cannot_agree("a drain", run):
+            return together(Drain(), run, action.groups)
+        return Stages((run.stage(rows or run.standby_members(action.group), Drain()),))
 
     def summary(self, action: DrainGroup, plan: Plan, run: Run) -> str:
-        """Return who went."""
-        return f"{action.group} drained"
+        """Return who went, and at which step."""
+        return f"{', '.join(action.groups)} drained{landed_text(plan)}"
+
+    def wish(self, action: Mapping[str, Any]) -> str:
+        """Return ``drain group g1``, or ``drain group g1, g2``."""
+        return f"drain group {', '.join([action['group'], *action.get('also', ())])}"
+
+
+def _obstacle(group: str, run: Run) -> str:
+    standby = run.standby_members(group)
+    reserved = run.reserved() if standby else ()
+    if any(run.fleet.hello[row].worker in reserved for row in standby):
+        return f"stand-by {group} is about to join"
+    return "" if standby else run.not_training(group)

@@ -16,6 +16,7 @@ from torchloom_core.kernel.actions.knobs import KnobsKind
 from torchloom_core.kernel.actions.migrate import MigrateKind
 from torchloom_core.kernel.actions.pause import PauseKind
 from torchloom_core.kernel.actions.resume import ResumeKind
+from torchloom_core.kernel.actions.rewind import RewindKind
 from torchloom_core.kernel.actions.uncordon import UncordonKind
 from torchloom_core.wire.actions import Action, name_of
 
@@ -31,6 +32,7 @@ KINDS: Mapping[str, ActionKind[Any]] = {
         CheckpointKind(),
         PauseKind(),
         ResumeKind(),
+        RewindKind(),
         DumpKind(),
         AlertKind(),
         CordonKind(),

@@ -15,6 +15,7 @@ from torchloom_core.simulate.answers import (
     migrate,
     pause,
     resume,
+    rewind,
     uncordon,
 )
 from torchloom_core.simulate.answers.answer import FleetAnswer
@@ -32,5 +33,6 @@ ANSWERS: Mapping[str, FleetAnswer] = {
     "migrate": migrate.ANSWER,
     "pause": pause.ANSWER,
     "resume": resume.ANSWER,
+    "rewind": rewind.ANSWER,
     "uncordon": uncordon.ANSWER,
 }

@@ -1,0 +1,42 @@
+"""Rewind: all ranks go back to the last checkpoint at one step, and skip batches from there."""
+
+from torchloom_core.kernel.actions.fenced import cannot_agree, landed_text, together
+from torchloom_core.kernel.actions.kind import ActionKind, Stages, workers_text
+from torchloom_core.kernel.actions.run import Run
+from torchloom_core.suggest import listed
+from torchloom_core.wire.actions import RewindRun
+from torchloom_core.wire.messages import Rewind, Together
+from torchloom_core.wire.plans import Plan
+
+_NAMED = 3
+
+
+class RewindKind(ActionKind[RewindRun]):
+    """What a checkpoint is, and how one is loaded, is the script's own."""
+
+    message = RewindRun
+    deeds = (Together,)
+    high_impact = True
+
+    def target(self, action: RewindRun) -> str:
+        """Return the checkpoint."""
+        return "rewind"
+
+    def obstacle(self, action: RewindRun, run: Run) -> str:
+        """Refuse where a rank cannot go back, or not with the others."""
+        if problem := cannot_agree("a rewind", run):
+            return problem
+        unable = sorted(set(run.voters()).difference(run.able(run.voters(), "rewind")))
+        if not unable:
+            return ""
+        names = listed([run.fleet.hello[row].worker for row in unable], _NAMED)
+        return f"need a function to go back, registered by loom.on_rewind, on {names}"
+
+    def stages(self, action: RewindRun, run: Run) -> Stages:
+        """Return the one stage of all that agree."""
+        return together(Rewind(skip=action.skip), run)
+
+    def summary(self, action: RewindRun, plan: Plan, run: Run) -> str:
+        """Return how many went back, and at which step."""
+        skipped = f", and skip {action.skip} batches" if action.skip else ""
+        return f"{workers_text(plan)} went back{landed_text(plan)}{skipped}"
