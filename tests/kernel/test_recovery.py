@@ -31,7 +31,7 @@ from torchloom_core.wire.events import (
     Reply,
     Verdict,
 )
-from torchloom_core.wire.messages import SetKnob
+from torchloom_core.wire.messages import KnobSpec, SetKnob, Withdraw
 from torchloom_core.wire.plans import RECALLED
 from torchloom_core.wire.requests import StopActions
 
@@ -99,6 +99,34 @@ def test_a_successor_sends_what_was_in_flight_again_and_goes_on_to_the_same_end(
     new = {c.id for c in successor.commands() if c not in again}
     new |= {v.proposal for v in successor.all(Verdict)}
     assert not old & new
+
+
+@pytest.fixture
+def offered():
+    """A successor of a Weaver that had offered a change, to three that have yet to say hello."""
+    run = Run(make_kernel(config=CONFIG))
+    knob = KnobSpec(name="mode", kind="choice", choices=("none", "bf16"), fence="run")
+    said = {"knobs": (knob,), "values": {"mode": "none"}, "actuators": ("together",)}
+    for worker in ("a-0", "b-0", "c-0"):
+        run.feed(hello(worker, **said))
+    run.ask(ChangeKnob(knob="mode", value="bf16"))
+    successor, again, _ = succeed(run)
+    return successor, [issue.command for issue in of(Issue, again)]
+
+
+def test_a_successor_waits_for_all_that_were_offered_a_change_though_they_are_new_to_it(offered):
+    successor, commands = offered
+    for command in commands[:2]:
+        assert not of(Outcome, successor.ack(command, "applied", step=7))
+    outcome = only(Outcome, successor.ack(commands[2], "applied", step=7))
+    assert (outcome.result, outcome.detail) == ("done", "mode = 'bf16' on 3 workers at step 7")
+
+
+def test_a_successor_withdraws_what_one_rank_refuses_from_those_that_are_new_to_it(offered):
+    successor, commands = offered
+    outputs = successor.ack(commands[0], "rejected", detail="no bf16 here")
+    withdrawn = [i.command for i in of(Issue, outputs) if isinstance(i.command.do, Withdraw)]
+    assert {c.worker for c in withdrawn} == {c.worker for c in commands[1:]}
 
 
 def test_a_successor_of_a_stopped_weaver_is_stopped():

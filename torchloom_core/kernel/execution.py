@@ -236,7 +236,7 @@ class Execution:
         waited_for = self._plans.open_of(plan.verdict)
         if waited_for and plan.fate == "refused":
             return self._withdraw(plan, waited_for)
-        if waited_for and (not plan.landed or any(map(self._is_heard, waited_for))):
+        if waited_for and (not plan.landed or any(map(self._may_answer, waited_for))):
             return []
         is_done = plan.landed and plan.fate != "failed"
         return self._end(plan, "" if is_done else missed_text(plan) or "nobody was left to do it")
@@ -247,7 +247,7 @@ class Execution:
         return self._let_go(plan, command_ids)
 
     def _let_go(self, plan: Plan, command_ids: Iterable[str]) -> list[Output]:
-        told = [self._commands.flights[i].command for i in sorted(command_ids)]
+        told = [self._commands.flights[command_id].command for command_id in sorted(command_ids)]
         lives = tuple((command.worker, command.incarnation) for command in told)
         return self._run.tell(Stage(deed=Withdraw(number=plan.change), lives=lives), WITHDRAWN)
 
@@ -272,7 +272,8 @@ class Execution:
             return outputs
         return []
 
-    def _is_heard(self, command_id: str) -> bool:
+    def _may_answer(self, command_id: str) -> bool:
+        """Say whether its worker still may answer; one that a new Weaver has yet to hear may."""
         run = self._run
         row = run.fleet.row_of.get(self._commands.flights[command_id].command.worker)
         return row is None or run.fleet.heard_ns_of(row) >= run.now_ns - run.stale_ns
