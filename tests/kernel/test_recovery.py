@@ -101,14 +101,19 @@ def test_a_successor_sends_what_was_in_flight_again_and_goes_on_to_the_same_end(
     assert not old & new
 
 
+MODE = KnobSpec(name="mode", kind="choice", choices=("none", "bf16"), fence="run")
+TOGETHER = [
+    hello(worker, knobs=(MODE,), values={"mode": "none"}, actuators=("together",))
+    for worker in ("a-0", "b-0", "c-0")
+]
+
+
 @pytest.fixture
 def offered():
     """A successor of a Weaver that had offered a change, to three that have yet to say hello."""
     run = Run(make_kernel(config=CONFIG))
-    knob = KnobSpec(name="mode", kind="choice", choices=("none", "bf16"), fence="run")
-    said = {"knobs": (knob,), "values": {"mode": "none"}, "actuators": ("together",)}
-    for worker in ("a-0", "b-0", "c-0"):
-        run.feed(hello(worker, **said))
+    for said in TOGETHER:
+        run.feed(said)
     run.ask(ChangeKnob(knob="mode", value="bf16"))
     successor, again, _ = succeed(run)
     return successor, [issue.command for issue in of(Issue, again)]
@@ -127,6 +132,24 @@ def test_a_successor_withdraws_what_one_rank_refuses_from_those_that_are_new_to_
     outputs = successor.ack(commands[0], "rejected", detail="no bf16 here")
     withdrawn = [i.command for i in of(Issue, outputs) if isinstance(i.command.do, Withdraw)]
     assert {c.worker for c in withdrawn} == {c.worker for c in commands[1:]}
+
+
+def test_a_successor_offers_what_waited_for_its_turn_once_it_has_heard_of_somebody():
+    run = Run(make_kernel(config=CONFIG))
+    for said in TOGETHER:
+        run.feed(said)
+    first = [i.command for i in of(Issue, run.ask(ChangeKnob(knob="mode", value="bf16")))]
+    waits = run.ask(ChangeKnob(knob="mode", value="none"))
+    assert not of(Issue, waits)
+    successor, again, _ = succeed(run)
+    for issue in of(Issue, again):
+        outputs = successor.ack(issue.command, "applied", step=7)
+    assert only(Outcome, outputs).result == "done"
+    assert not of(Outcome, successor.tick())
+    fed = [successor.feed(said) for said in TOGETHER]
+    outputs = [output for outputs in [*fed, successor.tick()] for output in outputs]
+    second = [issue.command for issue in of(Issue, outputs)]
+    assert {command.worker for command in second} == {command.worker for command in first}
 
 
 def test_a_successor_of_a_stopped_weaver_is_stopped():

@@ -232,6 +232,8 @@ class Execution:
             if self._plans.change_before(plan):
                 return []
             stage = run.stage(run.voters(), plan.stages[0].deed)
+            if not stage.lives and run.now_ns <= plan.deadline_ns:
+                return []  # a new Weaver has yet to hear of them, or they are on their way back
             return self._begin(msgspec.structs.replace(plan, stages=(stage,)))
         waited_for = self._plans.open_of(plan.verdict)
         if waited_for and plan.fate == "refused":
