@@ -11,7 +11,7 @@ from torchloom_core.wire.actions import (
     PauseRun,
     RewindRun,
 )
-from torchloom_core.wire.events import Issue, Judged, Outcome, Proposed, Recovered, Verdict
+from torchloom_core.wire.events import Issue, Judged, Outcome, Proposed, Verdict
 from torchloom_core.wire.messages import (
     Drain,
     KnobSpec,
@@ -270,22 +270,6 @@ def test_a_change_of_which_too_little_was_seen_before_is_not_judged(run):
     judged = only(Judged, watch(run, 9.0, 10))
     assert not judged.hurt
     assert judged.text == "not judged, too little was seen of loss before it"
-
-
-def test_a_weaver_that_took_over_hears_the_end_of_a_change_before_any_hello(run):
-    first, *others = told(run.ask(ChangeKnobs(values={"mode": "bf16"})))
-    run.ask(ChangeKnobs(values={"lr": 0.3}))
-    successor = Run(make_kernel(), epoch=2)
-    successor.feed(Recovered(epoch=2, control=run.kernel.control()))
-    successor.tick()
-    outputs = successor.ack(first, "rejected", epoch=2)
-    assert {command.worker for command in told(outputs, Withdraw)} == {c.worker for c in others}
-    for worker in WORKERS:
-        successor.feed(says_hello(worker))
-    outputs = ack_all(successor, others, step=9)
-    assert only(Outcome, outputs).result == "done"
-    again = told(outputs)
-    assert [command.do.do for command in again] == [SetKnobs(values={"lr": 0.3})] * 3
 
 
 def test_several_groups_are_drained_at_one_step_and_the_others_only_agree():
