@@ -132,9 +132,13 @@ def test_a_person_who_is_sure_of_a_value_says_yes(run, weaver):
     assert weaver.asked == [("knob.set", {"knob": "lr", "value": 20, "sure": True})]
 
 
+ALONE = "lr is worker-fenced: each worker sets it alone, at its own next step"
+
+
 def test_setting_a_knob_tells_how_the_command_fares_and_ends_with_its_own_outcome(run, weaver):
     lines = run.torchloom("knob", "set", "lr", "0.01").stdout.splitlines()
     assert lines == [
+        ALONE,
         "granted: c3.1",
         "c3.1 set_knob to g0-0 issued at step 41",
         "c3.1 set_knob to g0-0 applied at step 41",
@@ -142,11 +146,36 @@ def test_setting_a_knob_tells_how_the_command_fares_and_ends_with_its_own_outcom
     ]
 
 
+def test_several_knobs_are_set_together_with_what_watches_over_them(run, weaver):
+    words = ["knob", "set", "lr", "0.01", "mode", "bf16", "--watch", "loss", "--band", "4"]
+    run.torchloom(*words, "--window", "20", "--wait", "0")
+    guard = {"metric": "loss", "band": 4.0, "window_s": 20.0}
+    body = {"knob": "lr", "value": 0.01, "also": {"mode": "bf16"}, "guard": guard}
+    assert weaver.asked == [("knob.set", body)]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("lr 0.01 mode", "knob set: need a value after 'mode', was nothing"),
+        ("lr 0.01 --watch loss --band -1", "knob set: Expected `float` > 0.0 - at `$.band`"),
+        ("lr 0.01 lr 0.02", "knob set: need each knob once, was 'lr' twice"),
+        ("lr 0.01 mode bf16 --worker g0-0", "knob set: several knobs, or a guard, are for all"),
+    ],
+)
+def test_a_set_that_makes_no_sense_is_one_line_and_nothing_is_asked(run, weaver, words, message):
+    result = run.torchloom("knob", "set", *words.split())
+    assert result.returncode == 5
+    assert message in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert weaver.asked == []
+
+
 def test_without_waiting_only_the_answer_is_told(run, weaver):
     weaver.result = "never"
     result = run.torchloom("knob", "set", "lr", "0.01", "--wait", "0")
     assert result.returncode == 0
-    assert result.stdout == "granted: c3.1\n"
+    assert result.stdout == f"{ALONE}\ngranted: c3.1\n"
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from torchloom_core.errors import MessageError
 from torchloom_core.weaver import operator_service as desk_module
 from torchloom_core.weaver.operator_service import OperatorService
-from torchloom_core.wire.actions import ChangeKnob, PauseRun
+from torchloom_core.wire.actions import ChangeKnob, ChangeKnobs, Guard, PauseRun
 from torchloom_core.wire.events import Reply
 from torchloom_core.wire.operator import Answer, KnobTable
 from torchloom_core.wire.requests import Approve, ForgetKnob, Propose, ResumeActions, StopActions
@@ -72,6 +72,14 @@ PAUSE = '"action": {"kind": "pause"}'
             "",
         ),
         (
+            "knob.set",
+            '{"knob": "lr", "value": 0.1, "also": {"mode": "bf16"}, "guard": {"metric": "loss"}}',
+            Propose(
+                action=ChangeKnobs(values={"lr": 0.1, "mode": "bf16"}, guard=Guard(metric="loss"))
+            ),
+            "",
+        ),
+        (
             "knob.unset",
             '{"knob": "lr", "worker": "a-0", "id": "x"}',
             ForgetKnob(knob="lr", worker="a-0"),
@@ -125,6 +133,20 @@ async def test_a_field_that_a_verb_does_not_have_is_refused_and_not_passed_over(
 ):
     with pytest.raises(MessageError, match=f"^{verb}: Object contains unknown field "):
         await desk.verbs[verb](body.encode(), "alice")
+    assert not asked
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ('"worker": "a-0", "also": {"mode": "bf16"}', "need no worker, was 'a-0'"),
+        ('"worker": "a-0", "guard": {"metric": "loss"}', "need no worker, was 'a-0'"),
+        ('"also": {"lr": 0.2}', "need each knob once, was 'lr' twice"),
+    ],
+)
+async def test_knobs_that_cannot_be_set_together_are_refused(desk, asked, more, why):
+    with pytest.raises(MessageError, match=why):
+        await desk.verbs["knob.set"](f'{{"knob": "lr", "value": 0.1, {more}}}'.encode(), "alice")
     assert not asked
 
 

@@ -124,6 +124,12 @@ def set_knob(
     """
     if len(more) % 2:
         raise RequestError(f"knob set: need a value after {more[-1]!r}, was nothing")
+    names = (name, *more[::2])
+    twice = next((knob for knob in names if names.count(knob) > 1), None)
+    if twice is not None:
+        raise RequestError(f"knob set: need each knob once, was {twice!r} twice")
+    if worker is not None and (more or watch is not None):
+        raise RequestError("knob set: several knobs, or a guard, are for all: need no --worker")
     also = {knob: parse_value(text) for knob, text in zip(more[::2], more[1::2], strict=True)}
     guard = None
     if watch is not None:
@@ -135,7 +141,14 @@ def set_knob(
     wish = KnobSet(
         knob=name, value=parse_value(value), also=also, worker=worker, guard=guard, sure=yes
     )
+    if worker is None and _is_worker_fenced(name, asyncio.run(_knobs(connection))):
+        text = f"{name} is worker-fenced: each worker sets it alone, at its own next step"
+        console().print(text, markup=False)
     act(connection, "knob.set", wish, wait_s=wait)
+
+
+def _is_worker_fenced(name: str, table: KnobTable) -> bool:
+    return any(spec.name == name and spec.fence == "worker" for spec in table.specs)
 
 
 def unset_knob(name: str, /, *, worker: str | None = None, connection: Connection = _HERE) -> None:

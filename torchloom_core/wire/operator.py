@@ -25,7 +25,7 @@ from typing import Annotated
 
 import msgspec
 
-from torchloom_core.errors import RequestError
+from torchloom_core.errors import MessageError
 from torchloom_core.wire.actions import ChangeKnob, ChangeKnobs, Guard
 from torchloom_core.wire.events import KnobDesired
 from torchloom_core.wire.limits import KnobName, Name, RackName
@@ -68,16 +68,17 @@ class KnobSet(
 
         Raises
         ------
-        RequestError
-            If several knobs, or a guard, are wanted of one worker.
+        MessageError
+            If several knobs, or a guard, are wanted of one worker, or one knob twice.
         """
         if not self.also and self.guard is None:
             return ChangeKnob(knob=self.knob, value=self.value, worker=self.worker)
         if self.worker is not None:
-            raise RequestError(
-                "knob.set: several knobs at once, or with a guard, are set on all: need no worker, "
-                f"was {self.worker!r}"
+            raise MessageError(
+                f"knob.set: several knobs, or a guard, are for all: need no worker, was {self.worker!r}"
             )
+        if self.knob in self.also:
+            raise MessageError(f"knob.set: need each knob once, was {self.knob!r} twice")
         return ChangeKnobs(values={self.knob: self.value, **self.also}, guard=self.guard)
 
 
