@@ -75,7 +75,8 @@ class KnobSet(
             return ChangeKnob(knob=self.knob, value=self.value, worker=self.worker)
         if self.worker is not None:
             raise MessageError(
-                f"knob.set: several knobs, or a guard, are for all: need no worker, was {self.worker!r}"
+                "knob.set: several knobs, or a guard, are for all: need no worker, "
+                f"was {self.worker!r}"
             )
         if self.knob in self.also:
             raise MessageError(f"knob.set: need each knob once, was {self.knob!r} twice")
