@@ -13,6 +13,7 @@ from torchloom_threadlet.compression import CompressedProcessGroup, compression_
 from torchloom_threadlet.identity import find_join, identify
 from torchloom_threadlet.torchft.connections import Connections
 from torchloom_threadlet.torchft.fenced_steps import FencedSteps
+from torchloom_threadlet.torchft.rounds import Rounds
 from torchloom_threadlet.torchft.waits import hook, stamp_waits
 from torchloom_threadlet.trainer.loom import Loom, end_drained
 from torchloom_threadlet.trainer.worker import says
@@ -120,6 +121,10 @@ class TorchftLoom(Loom):
                 text = "others may wait for stand-by %s: need replica_id %r in its Manager, was %r"
                 _logger.warning(text, self.worker, self.group, name)
             self.wait_to_join()
+
+    def local_sgd(self, local_sgd: Any) -> None:
+        """Register how often torchft's LocalSGD or DiLoCo synchronises as knobs of the run."""
+        Rounds(local_sgd).register(self)
 
     def _register_compression(self, manager: Any) -> None:
         if manager._use_async_quorum:
