@@ -90,6 +90,7 @@ def test_what_a_manager_waits_for_is_stamped_and_its_work_not_kept(clock):
     assert phases.waited_ns == 3 * SECOND_NS
     assert work.wait(7) == 7
     assert phases.waited_ns == 8 * SECOND_NS
+    assert manager.allreduce(None).wait(7) == 7  # kept by nothing but the call
     present = weakref.ref(work)
     gc.disable()
     try:

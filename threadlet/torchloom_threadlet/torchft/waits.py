@@ -1,7 +1,6 @@
 """Stamp what torchft's Manager waits for, and be called where it is called."""
 
 import logging
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -22,11 +21,14 @@ def stamp_waits(manager: Any, phases: Phases) -> None:
         ("should_commit", "commit"),
     ):
         setattr(manager, name, _stamped(getattr(manager, name), phases, what))
-    allreduce = manager.allreduce
+    allreduce, stamped = manager.allreduce, dict[Any, Any]()
 
     def stamped_allreduce(*args: Any, **kwargs: Any) -> Any:
         work = allreduce(*args, **kwargs)
-        work.wait = _stamped_wait(work, phases)
+        kind = type(work)
+        if kind not in stamped:
+            stamped[kind] = _stamped_work(kind, phases)
+        work.__class__ = stamped[kind]
         return work
 
     manager.allreduce = stamped_allreduce
@@ -71,7 +73,10 @@ def _stamped(method: Callable[..., Any], phases: Phases, what: str) -> Callable[
     return stamped
 
 
-def _stamped_wait(work: Any, phases: Phases) -> Callable[..., Any]:
-    # Bound to the work, the wait would keep it and its tensors until the next collection.
-    wait, present = type(work).wait, weakref.ref(work)
-    return _stamped(lambda *args, **kwargs: wait(present(), *args, **kwargs), phases, "allreduce")
+def _stamped_work(kind: Any, phases: Phases) -> Any:
+    """Return a class of work whose ``wait`` is stamped.
+
+    Not a function in the work's own ``__dict__``: it would keep the work and its tensors until the
+    next collection, or not keep it while ``manager.allreduce(x).wait()`` waits.
+    """
+    return type(kind.__name__, (kind,), {"wait": _stamped(kind.wait, phases, "allreduce")})
