@@ -4,6 +4,7 @@
 class BareManager:
     _use_async_quorum = False
     _pg = None
+    _group_world_size = 1
 
     def __init__(self):
         self._load_state_dict_fns = {}

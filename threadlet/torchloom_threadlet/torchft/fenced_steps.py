@@ -26,12 +26,22 @@ class FencedSteps:
 
     With a synchronous quorum the ranks vote at the end of ``start_quorum``. With an asynchronous
     one, when it is first waited for; whoever still heals then abstains.
+
+    In a group of several ranks each reduces with those of its own number in the other groups, and
+    then the group reduces that once more: they have one outcome, or none of them has any. Where
+    that cannot be, nobody votes, and what is fenced is refused.
     """
 
     def __init__(self, manager: Any, worker: Worker) -> None:
+        obstacle = _obstacle(manager)
+        worker.changes.can_vote = not obstacle
+        if obstacle:
+            _logger.warning("nothing can be changed on all ranks at one step: %s", obstacle)
+            return
         self._manager = manager
         self._worker = worker
         self._is_open = False
+        self._falls_behind = False
         self._start_quorum = manager.start_quorum
         self._wait_quorum = manager.wait_quorum
         self._should_commit = manager.should_commit
@@ -40,8 +50,7 @@ class FencedSteps:
         if manager._use_async_quorum:
             manager.wait_quorum = self._waited
         self._give_with_the_state()
-        worker.changes.can_vote = True
-        worker.fall_behind = self._step_back
+        worker.fall_behind = self._fall_behind
 
     def _started(self, *args: Any, **kwargs: Any) -> Any:
         self._safely(lambda: self._worker.make_due(knobs_only=True))
@@ -74,7 +83,8 @@ class FencedSteps:
         if not self._is_open:
             return
         self._is_open = False
-        if self._manager.errored() is None:
+        # A group's other ranks count on one that has an error, too: they wait for its word.
+        if self._manager.errored() is None or self._manager._group_world_size > 1:
             self._safely(self._vote)
         if self._worker.changes.must_undo:
             self._worker.set_back()
@@ -90,21 +100,46 @@ class FencedSteps:
         count = changes.count(*read_minima(minima))
         if count.split:
             # Whoever is behind takes a peer's state, as one that is a step behind does.
-            if count.behind:
+            if self._is_group_behind(count.behind):
                 self._step_back()
             self._manager.report_error(RuntimeError("the ranks have not all made the same steps"))
 
     def _reduced(self, own: tuple[int, ...]) -> tuple[int, ...]:
+        if self._manager._group_world_size == 1:
+            return self._across(own)
+        error: Exception | None = None
+        outcome = own
+        goes_on = self._manager.errored() is None
+        if goes_on:
+            try:
+                outcome = self._across(own)
+            except Exception as caught:  # noqa: BLE001 - the group waits for this rank's word
+                goes_on, error = False, caught
+        sound = (goes_on, not self._falls_behind)
+        all_go_on, none_falls_behind, *minima = _within((*map(int, sound), *outcome))
+        self._falls_behind = False
+        if not none_falls_behind:
+            self._step_back()
+        if not all_go_on or not none_falls_behind:
+            raise error or RuntimeError("a rank of this group has failed the step")
+        return tuple(minima)
+
+    def _across(self, own: tuple[int, ...]) -> tuple[int, ...]:
+        """Reduce with the ranks of the same number in all groups."""
         pg = self._manager._pg
-        device = "cuda" if "nccl" in pg.getBackendName() else "cpu"
-        ballots = torch.tensor(own, dtype=torch.int64, device=device)
-        if self._manager._group_world_size > 1:
-            dist.all_reduce(ballots, dist.ReduceOp.MIN)
-        if pg.size() > 1:
-            opts = dist.AllreduceOptions()
-            opts.reduceOp = dist.ReduceOp(dist.ReduceOp.MIN)
-            pg.allreduce([ballots], opts).wait()
+        if pg.size() == 1:
+            return own
+        ballots = _tensor(own, pg.getBackendName())
+        opts = dist.AllreduceOptions()
+        opts.reduceOp = dist.ReduceOp(dist.ReduceOp.MIN)
+        pg.allreduce([ballots], opts).wait()
         return tuple(ballots.tolist())
+
+    def _is_group_behind(self, own: bool) -> bool:
+        """Say whether any rank of the group is: they count their steps alike."""
+        if self._manager._group_world_size == 1:
+            return own
+        return not _within((int(not own),))[0]
 
     def _safely(self, function: Callable[[], None]) -> None:
         """Have a step fail, and not the trainer, where a vote has no outcome."""
@@ -114,8 +149,14 @@ class FencedSteps:
             _logger.info("this step has no vote: %s", says(error))
             self._manager.report_error(error)
 
+    def _fall_behind(self) -> None:
+        if self._manager._group_world_size == 1:
+            self._step_back()
+        else:  # a group counts its steps alike: the others hear of it with the next vote
+            self._falls_behind = True
+
     def _step_back(self) -> None:
-        """Count a step less, so that torchft has this rank take a peer's state."""
+        """Count a step less, so that torchft has this group take a peer's state."""
         self._manager._step -= 1
 
     def _take_over(self, standing: str) -> None:
@@ -133,3 +174,30 @@ class FencedSteps:
         )
         loads = manager._load_state_dict_fns
         manager._load_state_dict_fns = {_KEY: loads[_KEY]} | loads
+
+
+def _obstacle(manager: Any) -> str:
+    """Return why the ranks of this group cannot agree with each other, or nothing."""
+    ranks = manager._group_world_size
+    if ranks == 1:
+        return ""
+    if manager._use_async_quorum:
+        return f"need use_async_quorum=False in a group of {ranks} ranks"
+    size = dist.get_world_size() if dist.is_initialized() else 0
+    if size != ranks:
+        was = f"one of {size}" if size else "none"
+        return f"need a default process group of this group's {ranks} ranks, was {was}"
+    return ""
+
+
+def _within(least: tuple[int, ...]) -> tuple[int, ...]:
+    """Reduce with the other ranks of the group, to the least."""
+    ballots = _tensor(least, str(dist.get_backend_config()))
+    dist.all_reduce(ballots, dist.ReduceOp.MIN)
+    return tuple(ballots.tolist())
+
+
+def _tensor(numbers: tuple[int, ...], backend: str) -> torch.Tensor:
+    """Return the numbers where a backend, or the devices of several, can reduce them."""
+    device = "cuda" if "nccl" in backend and "gloo" not in backend else "cpu"
+    return torch.tensor(numbers, dtype=torch.int64, device=device)

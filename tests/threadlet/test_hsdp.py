@@ -1,0 +1,150 @@
+"""Groups of two ranks: FSDP2 within each, torchft across, and one vote of all."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+from torchft.coordination import LighthouseServer
+
+from tests.threadlet.bare_manager import BareManager
+from tests.waiting import eventually
+from torchloom_core.wire.messages import Hello, SetKnobs, Together
+from torchloom_threadlet.torchft import attach
+
+HERE = Path(__file__).parent
+RANKS = ["g0-0", "g0-1", "g1-0", "g1-1"]
+
+
+@pytest.fixture
+def groups(tmp_path, join_file, end_with_sidecars):
+    lighthouse = LighthouseServer(
+        bind="[::]:0",
+        min_replicas=1,
+        join_timeout_ms=10_000,
+        quorum_tick_ms=50,
+        heartbeat_timeout_ms=1000,
+    )
+    common = {"TORCHLOOM_JOIN": str(join_file), "TORCHFT_LIGHTHOUSE": lighthouse.address()}
+    common |= {"RUST_LOG": "error", "OMP_NUM_THREADS": "1", "TORCHLOOM_HEARTBEAT_S": "0.2"}
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    torchrun += ["--nproc-per-node", "2", "--max-restarts", "3"]
+    started = []
+    for name in ("g0", "g1"):
+        with (tmp_path / f"{name}.err").open("w") as errors:
+            started.append(
+                subprocess.Popen(
+                    [*torchrun, HERE / "hsdp_trainer.py", "--journal", tmp_path],
+                    env=os.environ | common | {"REPLICA_GROUP_ID": name},
+                    stderr=errors,
+                )
+            )
+    yield tmp_path
+    for process in started:
+        end_with_sidecars(process)
+    lighthouse.shutdown()
+
+
+def steps(folder, rank):
+    """Return the lines of a rank's journal, those of all its lives."""
+    path = folder / f"{rank}.jsonl"
+    text = path.read_text() if path.exists() else ""
+    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+
+
+async def change(weaver, folder, hellos, number, lr):
+    """Offer a change to all, late to one of each group; return at which steps it landed."""
+    deed = Together(number=number, do=SetKnobs(values={"lr": lr}))
+    for worker, hello in sorted(hellos.items(), key=lambda item: item[0][-1]):
+        if worker == "g0-1":
+            done = len(steps(folder, "g0-0"))
+            await eventually(lambda done=done: len(steps(folder, "g0-0")) > done + 5)
+        await weaver.send(hello, deed, f"c{number}-{worker}")
+    acks = [await weaver.final(f"c{number}-{worker}") for worker in hellos]
+    assert {ack.status for ack in acks} == {"applied"}
+    return {ack.step for ack in acks}
+
+
+@pytest.mark.integration
+async def test_all_ranks_of_all_groups_change_at_one_step_and_those_that_come_back_inherit_it(
+    weaver, groups
+):
+    def all_train_together():
+        return all(
+            steps(groups, rank) and steps(groups, rank)[-1]["participants"] == 2 for rank in RANKS
+        )
+
+    hellos = {rank: await weaver.admit(rank) for rank in RANKS}
+    await eventually(all_train_together)
+    landed = [await change(weaver, groups, hellos, 1, 0.002)]
+
+    ended = {rank: len(steps(groups, rank)) for rank in ("g1-0", "g1-1")}
+    os.kill(hellos["g1-1"].pid, signal.SIGKILL)  # torchrun ends the other, and starts both again
+    for rank in ended:
+        weaver.enrolment.release(rank)
+    for rank in ended:
+        again = await weaver.until(
+            lambda rank=rank: [
+                e
+                for e in weaver.events
+                if isinstance(e, Hello)
+                and e.worker == rank
+                and e.incarnation > hellos[rank].incarnation
+            ]
+        )
+        hellos[rank] = await weaver.admit(rank, incarnation=again[0].incarnation)
+    await eventually(lambda: all(len(steps(groups, rank)) > n + 5 for rank, n in ended.items()))
+    await eventually(all_train_together)
+    for rank, lines in ended.items():
+        first = next(line for line in steps(groups, rank)[lines + 1 :] if line["committed"])
+        assert first["lr"] == 0.002
+    landed.append(await change(weaver, groups, hellos, 2, 0.004))
+    await asyncio.sleep(0.3)
+
+    assert [len(at) for at in landed] == [1, 1]
+    rates, weights, outcomes = defaultdict(set), defaultdict(set), defaultdict(list)
+    for rank in RANKS:
+        for line in steps(groups, rank):
+            outcomes[rank].append(line["committed"])
+            if line["committed"]:
+                rates[line["step"]].add(line["lr"])
+                weights[line["step"], rank[-1]].add(tuple(line["weights"]))
+    assert {len(seen) for seen in rates.values()} == {1}
+    assert {len(seen) for seen in weights.values()} == {1}
+    for (step,), lr in zip(landed, (0.002, 0.004), strict=True):
+        assert rates[step + 1] == {lr} != rates[step]
+    both = zip(outcomes["g0-0"], outcomes["g0-1"], strict=False)
+    assert all(one == other for one, other in both)
+    assert outcomes["g0-0"].count(False) <= 1
+
+
+@pytest.mark.parametrize(
+    ("own", "line"),
+    [
+        ({}, "need a default process group of this group's 2 ranks, was none"),
+        ({"_use_async_quorum": True}, "need use_async_quorum=False in a group of 2 ranks"),
+    ],
+)
+def test_a_group_whose_ranks_cannot_agree_is_warned_of_and_refuses_what_is_fenced(
+    caplog, own, line
+):
+    manager = BareManager()
+    manager._group_world_size = 2
+    for name, value in own.items():
+        setattr(manager, name, value)
+    loom = attach("/nowhere/join.json")
+    loom.manage(manager)
+    loom.knob("depth", lambda: 1, lambda value: None, kind="int", fence="run")
+    assert [r.getMessage() for r in caplog.records if "one step" in r.getMessage()] == [
+        f"nothing can be changed on all ranks at one step: {line}"
+    ]
+    asked = Together(number=1, do=SetKnobs(values={"depth": 2}))
+    assert loom._worker.actuators.refusal(asked, "training") == (
+        "nothing is attached here by which this worker agrees with the others"
+    )
+    assert "together" not in loom._worker.actuators.names

@@ -1,0 +1,115 @@
+"""The ranks of one group have one outcome of a vote, or none of them has any."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.threadlet.bare_manager import BareManager
+from torchloom_threadlet.fence.agreement import Change, Fence
+from torchloom_threadlet.torchft import attach, fenced_steps
+
+WAIT_S = 20
+
+
+class Alone:
+    """A process group in which this rank is alone, or in which a reduction fails."""
+
+    def __init__(self, error=None):
+        self._error = error
+
+    def size(self):
+        return 2 if self._error else 1
+
+    def getBackendName(self):
+        return "gloo"
+
+    def allreduce(self, tensors, opts):
+        raise self._error
+
+
+class Rank(BareManager):
+    _group_world_size = 2
+    _healing = False
+    _quorum_id = 1
+
+    def __init__(self, *, fence=None, fails_before=False, fails_across=False):
+        super().__init__()
+        self._pg = Alone(OSError("the peer is gone") if fails_across else None)
+        self._fails_before = fails_before
+        self._step = 5
+        self.error = None
+        self.loom = attach("/nowhere/join.json")
+        self.loom.manage(self)
+        self.changes = self.loom._worker.changes
+        self.changes._fence = fence or Fence(offered=Change(number=1))
+
+    def start_quorum(self):
+        self.error = RuntimeError("no connection") if self._fails_before else None
+
+    def wait_quorum(self):
+        pass
+
+    def should_commit(self):
+        return self.error is None
+
+    def errored(self):
+        return self.error
+
+    def report_error(self, error):
+        self.error = error
+
+
+@pytest.fixture
+def begin_step(monkeypatch):
+    """Return a function that has two ranks vote at once."""
+    said, met = {}, threading.Barrier(2, timeout=WAIT_S)
+
+    def within(least):
+        said[threading.get_ident()] = least
+        met.wait()
+        reduced = tuple(map(min, *said.values()))
+        met.wait()
+        return reduced
+
+    monkeypatch.setattr(fenced_steps, "_within", within)
+    monkeypatch.setattr(fenced_steps, "_obstacle", lambda manager: "")
+
+    def begin(make_ranks):
+        ranks = make_ranks()
+        with ThreadPoolExecutor(2) as threads:
+            for done in [threads.submit(rank.start_quorum) for rank in ranks]:
+                done.result(WAIT_S)
+        return ranks
+
+    return begin
+
+
+def test_two_that_hold_the_same_agree(begin_step):
+    ranks = begin_step(lambda: (Rank(), Rank()))
+    assert [(rank.error, rank.changes._fence.agreed) for rank in ranks] == [(None, 1)] * 2
+
+
+@pytest.mark.parametrize("how", ["fails_before", "fails_across"])
+def test_where_one_has_no_outcome_nobody_has_and_nobody_waits_for_it(begin_step, how):
+    ranks = begin_step(lambda: (Rank(**{how: True}), Rank()))
+    assert [rank.changes._fence.agreed for rank in ranks] == [0, 0]
+    assert all(rank.error for rank in ranks)
+    assert not any(rank.should_commit() for rank in ranks)
+
+
+def test_where_one_is_behind_the_others_all_of_its_group_take_a_state(begin_step):
+    ranks = begin_step(lambda: (Rank(fence=Fence(lineage=7)), Rank(fence=Fence(lineage=8))))
+    assert [rank._step for rank in ranks] == [4, 4]
+    assert all(str(rank.error) == "the ranks have not all made the same steps" for rank in ranks)
+
+
+def test_where_one_could_not_go_back_to_its_checkpoint_all_of_its_group_take_a_state(begin_step):
+    def ranks():
+        one, other = Rank(), Rank()
+        other.loom._worker.fall_behind()
+        return one, other
+
+    one, other = begin_step(ranks)
+    assert [rank._step for rank in (one, other)] == [4, 4]
+    assert not any(rank.should_commit() for rank in (one, other))
