@@ -1,13 +1,24 @@
 """As much of torchft's Manager as the adapter needs to attach to, and nothing behind it."""
 
 
+class BareProcessGroup:
+    def get_reconfigure_handle(self):
+        return "{}"
+
+    def reconfigure(self, opts):
+        raise AssertionError("there is no quorum")
+
+
 class BareManager:
     _use_async_quorum = False
-    _pg = None
     _group_world_size = 1
 
     def __init__(self):
+        self._pg = BareProcessGroup()
         self._load_state_dict_fns = {}
+
+    def _apply_pending_state_dict(self):
+        raise AssertionError("nobody heals")
 
     def register_state_dict_fn(self, key, load, save):
         self._load_state_dict_fns[key] = load

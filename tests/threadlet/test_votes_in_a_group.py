@@ -5,14 +5,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.threadlet.bare_manager import BareManager
+from tests.threadlet.bare_manager import BareManager, BareProcessGroup
 from torchloom_threadlet.fence.agreement import Change, Fence
 from torchloom_threadlet.torchft import attach, fenced_steps
 
 WAIT_S = 20
 
 
-class Alone:
+class Alone(BareProcessGroup):
     """A process group in which this rank is alone, or in which a reduction fails."""
 
     def __init__(self, error=None):

@@ -14,6 +14,7 @@ import torch.distributed as dist
 
 from torchloom_threadlet.compression import CompressedProcessGroup
 from torchloom_threadlet.fence.agreement import read_minima
+from torchloom_threadlet.torchft.voters import Voters
 from torchloom_threadlet.trainer.worker import Worker, says
 
 _KEY = "torchloom"
@@ -29,7 +30,8 @@ class FencedSteps:
 
     In a group of several ranks each reduces with those of its own number in the other groups, and
     then the group reduces that once more: they have one outcome, or none of them has any. Where
-    that cannot be, nobody votes, and what is fenced is refused.
+    that cannot be, or where a group of the quorum does not vote, nobody does, and what is fenced
+    is refused.
     """
 
     def __init__(self, manager: Any, worker: Worker) -> None:
@@ -42,9 +44,12 @@ class FencedSteps:
         self._worker = worker
         self._is_open = False
         self._falls_behind = False
+        self._voters = Voters(manager._pg)
         self._start_quorum = manager.start_quorum
         self._wait_quorum = manager.wait_quorum
         self._should_commit = manager.should_commit
+        self._load_state = manager._apply_pending_state_dict
+        manager._apply_pending_state_dict = self._loaded
         manager.start_quorum = self._started
         manager.should_commit = self._committed
         if manager._use_async_quorum:
@@ -83,11 +88,27 @@ class FencedSteps:
         if not self._is_open:
             return
         self._is_open = False
+        self._note_who_votes()
+        if not self._voters.all_vote:
+            return
         # A group's other ranks count on one that has an error, too: they wait for its word.
         if self._manager.errored() is None or self._manager._group_world_size > 1:
             self._safely(self._vote)
         if self._worker.changes.must_undo:
             self._worker.set_back()
+
+    def _note_who_votes(self) -> None:
+        """Have the Weaver know whether the ranks of this quorum can agree on anything."""
+        changes, all_vote = self._worker.changes, self._voters.all_vote
+        if changes.can_vote == all_vote:
+            return
+        changes.can_vote = all_vote
+        if not all_vote:
+            _logger.warning(
+                "nothing can be changed on all ranks at one step: a group of this quorum is not "
+                "attached to torchLoom, or to another version of it"
+            )
+        self._worker.send(self._worker.hello())
 
     def _vote(self) -> None:
         worker, changes = self._worker, self._worker.changes
@@ -159,7 +180,15 @@ class FencedSteps:
         """Count a step less, so that torchft has this group take a peer's state."""
         self._manager._step -= 1
 
+    def _loaded(self) -> None:
+        pending = self._manager._pending_state_dict
+        if pending is not None:
+            pending["user"].setdefault(_KEY, "")  # of a peer that is not attached
+        self._load_state()
+
     def _take_over(self, standing: str) -> None:
+        if not standing:
+            return
         self._worker.take_over(standing)
         if self._worker.changes.is_short:
             self._manager.report_error(RuntimeError("the peer had not what was agreed on"))

@@ -1,0 +1,59 @@
+"""A group that is not attached trains with those that are: nobody votes, and no process ends."""
+
+import json
+
+import pytest
+import torch
+
+from tests.threadlet.training.groups import train, with_torchft
+from torchloom_threadlet.torchft import attach
+
+STEPS = 4
+
+
+def steps(manager):
+    committed = []
+    for _ in range(STEPS):
+        manager.start_quorum()
+        manager.allreduce(torch.ones(1000)).wait()
+        committed.append(manager.should_commit())
+    return committed
+
+
+@with_torchft
+@pytest.mark.parametrize("async_quorum", [False, True])
+def test_nobody_votes_where_one_group_does_not_and_all_steps_are_committed(async_quorum, caplog):
+    def body(group, manager, pg):
+        loom = attach("/nowhere/join.json", group=f"g{group}")
+        if group < 2:
+            loom.manage(manager)
+        return steps(manager), loom._worker.changes.can_vote
+
+    results = train(3, body, async_quorum=async_quorum)
+    assert [committed for committed, _ in results] == [[True] * STEPS] * 3
+    assert [can_vote for _, can_vote in results] == [False] * 3
+    assert caplog.text.count("is not attached to torchLoom, or to another version of it") == 2
+
+
+@with_torchft
+def test_groups_of_two_versions_do_not_vote_with_each_other():
+    def body(group, manager, pg):
+        loom = attach("/nowhere/join.json", group=f"g{group}")
+        loom.manage(manager)
+        if group == 1:
+            handle = json.loads(pg.get_reconfigure_handle())
+            pg.get_reconfigure_handle = lambda: json.dumps(handle | {"torchloom_vote": 2})
+        return steps(manager), loom._worker.changes.can_vote
+
+    results = train(2, body)
+    assert results == [([True] * STEPS, False)] * 2
+
+
+@with_torchft
+def test_all_vote_where_all_are_attached():
+    def body(group, manager, pg):
+        loom = attach("/nowhere/join.json", group=f"g{group}")
+        loom.manage(manager)
+        return steps(manager), loom._worker.changes.can_vote
+
+    assert train(2, body) == [([True] * STEPS, True)] * 2
