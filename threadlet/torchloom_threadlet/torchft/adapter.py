@@ -18,6 +18,7 @@ from torchloom_threadlet.torchft.waits import hook, stamp_waits
 from torchloom_threadlet.trainer.loom import Loom, end_drained
 from torchloom_threadlet.trainer.worker import says
 from torchloom_threadlet.training.gradients import Gradients
+from torchloom_threadlet.training.switchable import SwitchableOptimizer
 
 _LINGER_S = 2.0
 _QUORUM_TIMEOUT_S = 60.0
@@ -108,6 +109,9 @@ class TorchftLoom(Loom):
         self._worker.lease.longest_s = _longest_pause_s(manager)
         if optimizer is not None:
             self.optimizer(optimizer, scheduler)
+            inner = getattr(optimizer, "optim", optimizer)
+            if isinstance(inner, SwitchableOptimizer):
+                inner.register(self)
             self._gradients = Gradients(
                 optimizer, step=manager.current_step, measure_update=measure_update
             )
