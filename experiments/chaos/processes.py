@@ -53,11 +53,11 @@ DEADLINE_S = 20.0
 class Place:
     """All that was started in one folder, and what is written down of it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, config: str = CONFIG) -> None:
         self.folder = folder
         self.state = folder / "state"
         self.config = folder / "torchloom.toml"
-        self.config.write_text(CONFIG.format(state=self.state, deadline_s=DEADLINE_S))
+        self.config.write_text(config.format(state=self.state, deadline_s=DEADLINE_S))
         self.timeline = record.Record(folder / record.TIMELINE)
         self.calm = False
         """Whether the striking is over and nobody is started again."""
@@ -181,8 +181,10 @@ class Slot:
         lighthouse: str,
         rng: random.Random,
         wants_standby: Callable[[], bool],
+        program: Path = HERE / "trainer.py",
     ) -> None:
         self._place = place
+        self._program = program
         self._lighthouse = lighthouse
         self._rng = rng
         self._wants_standby = wants_standby
@@ -259,7 +261,7 @@ class Slot:
         self._lives += 1
         self.struck = False
         name = self.name
-        command = [sys.executable, str(HERE / "trainer.py"), "--lighthouse", self._lighthouse]
+        command = [sys.executable, str(self._program), "--lighthouse", self._lighthouse]
         command += ["--steps", "1000000000", "--step-ms", "80", "--log", f"{name}.jsonl"]
         command += ["--result", f"{name}.json", "--checkpoint", f"{self.group}.pt"]
         self.process = self._place.spawn(

@@ -1,0 +1,219 @@
+"""Say of a run that was struck whether each change landed on all ranks at one step, or nowhere."""
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from experiments.chaos import record
+from experiments.chaos.record import Row
+from experiments.fence_soak.script import KNOBS
+from torchloom_core.trajectory.layout import run_folder
+from torchloom_core.trajectory.reader import lives
+from torchloom_core.wire.messages import FINAL_STATUSES
+
+MARKS = tuple(knob.name for knob in KNOBS if knob.mark)
+ABORTS = re.compile(r"terminate called|Fatal Python error|Aborted|Enforce|preamble", re.IGNORECASE)
+TAKEN_OVER = "taken over from a peer"
+
+Values = dict[str, Any]
+
+
+class Try(NamedTuple):
+    """One try of a step: no two have the same quorum and the same step, and are committed."""
+
+    step: int
+    quorum: int
+
+
+@dataclass
+class Life:
+    """What one life of a trainer wrote down."""
+
+    name: str
+    alive: bool
+    steps: dict[Try, Row] = field(default_factory=dict)
+    set_at: dict[int, Values] = field(default_factory=lambda: defaultdict(dict))
+
+
+@dataclass
+class Asked:
+    """What the record says of one granted change."""
+
+    values: Values
+    outcome: str = ""
+    detail: str = ""
+    acks: list[Row] = field(default_factory=list)
+
+
+@dataclass
+class Findings:
+    """What was counted, and every single thing that does not hold."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    faults: list[str] = field(default_factory=list)
+
+
+def judge(folder: Path) -> Findings:
+    """Read everything that a run left behind."""
+    findings = Findings()
+    timeline = record.rows(folder / record.TIMELINE)
+    _look_at_ends(findings, folder, timeline)
+    read = [_life(folder, row, timeline) for row in timeline if _starts_trainer(row)]
+    _compare_lives(findings, read)
+    asked = _asked(run_folder(folder / "state", "soak"))
+    main = main_line(read)
+    _look_at_changes(findings, asked, main, read)
+    findings.counts["seconds"] = round(timeline[-1]["t"] - timeline[0]["t"]) if timeline else 0
+    return findings
+
+
+# --- what is on file -----------------------------------------------------------------------
+
+
+def _starts_trainer(row: Row) -> bool:
+    return bool(row["event"] == "start" and row["what"] == "trainer")
+
+
+def _life(folder: Path, start: Row, timeline: Iterable[Row]) -> Life:
+    name = start["name"]
+    ended = any(row["event"] == "end" and row["name"] == name for row in timeline)
+    return life_of(name, record.rows(folder / f"{name}.journal"), alive=not ended)
+
+
+def life_of(name: str, journal: Iterable[Row], *, alive: bool) -> Life:
+    """Return a life as its journal tells it."""
+    life = Life(name, alive)
+    for row in journal:
+        if row["event"] == "set":
+            life.set_at[row["step"]][row["knob"]] = row["value"]
+        elif row["committed"]:
+            life.steps[Try(row["step"], row["quorum"])] = row
+    return life
+
+
+def _asked(root: Path) -> dict[str, Asked]:
+    asked: dict[str, Asked] = {}
+    for life in lives(root):
+        for line in life.lines():
+            if line.kind not in ("verdict", "outcome", "command_life"):
+                continue
+            body = msgspec.json.decode(line.body)
+            if line.kind == "verdict" and body["granted"]:
+                asked.setdefault(body["proposal"], Asked(_values(body["action"])))
+            elif line.kind == "outcome" and body["verdict"] in asked:
+                told = asked[body["verdict"]]
+                told.outcome, told.detail = body["result"], body["detail"]
+            elif line.kind == "command_life" and body["status"] in FINAL_STATUSES:
+                if body["cause"] in asked:
+                    asked[body["cause"]].acks.append(body)
+    return asked
+
+
+def _values(action: Mapping[str, Any]) -> Values:
+    values = action["values"] if "values" in action else {action["knob"]: action["value"]}
+    return dict(values)
+
+
+# --- what must hold ------------------------------------------------------------------------
+
+
+def _look_at_ends(findings: Findings, folder: Path, timeline: list[Row]) -> None:
+    for row in timeline:
+        if row["event"] == "strike":
+            findings.counts[f"{row['kind']} {row['target']}"] += 1
+        elif row["event"] == "granted":
+            findings.counts["changes granted"] += 1
+            findings.counts["refusals before"] += row["refused"]
+        elif row["event"] == "settled" and not row["calm"]:
+            findings.faults.append("the run did not come to rest")
+        elif row["event"] == "end" and row["what"] == "trainer":
+            findings.counts["lives of trainers that ended"] += 1
+            if not row["struck"]:
+                findings.faults.append(
+                    f"{row['name']} ended with {row['status']}, and nobody killed it: {row['last']}"
+                )
+    for path in sorted(folder.glob("*.err")):
+        if found := ABORTS.search(path.read_text(errors="replace")):
+            findings.faults.append(f"{path.name}: {found.group()}")
+
+
+def _compare_lives(findings: Findings, read: Iterable[Life]) -> None:
+    """See that whoever committed the same try of a step did so with the same knobs and weights."""
+    first: dict[Try, tuple[str, Row]] = {}
+    for life in read:
+        for at, row in life.steps.items():
+            findings.counts["steps committed"] += 1
+            name, other = first.setdefault(at, (life.name, row))
+            if name == life.name:
+                continue
+            findings.counts["steps compared"] += 1
+            for what in ("values", "weights"):
+                if row[what] != other[what]:
+                    findings.faults.append(
+                        f"step {at.step} of quorum {at.quorum}: {what} of {life.name} are "
+                        f"{row[what]}, of {name} {other[what]}"
+                    )
+    ends = {max(life.steps) for life in read if life.alive and life.steps}
+    if ends and max(ends).step - min(ends).step > 1:
+        findings.faults.append(f"those that live ended at {sorted(ends)}")
+
+
+def main_line(read: Iterable[Life]) -> dict[int, Row]:
+    """Return the steps that count: of each the last try that was committed."""
+    last: dict[int, tuple[int, Row]] = {}
+    for life in read:
+        for at, row in life.steps.items():
+            if at.step not in last or at.quorum > last[at.step][0]:
+                last[at.step] = at.quorum, row
+    return {step: row for step, (_, row) in sorted(last.items())}
+
+
+def landings(main: Mapping[int, Row], values: Values) -> list[int]:
+    """Return the steps after which all of ``values`` began to be in use."""
+
+    def in_use(step: int) -> bool:
+        return step in main and values.items() <= main[step]["values"].items()
+
+    return [step - 1 for step in main if in_use(step) and not in_use(step - 1)]
+
+
+def _look_at_changes(
+    findings: Findings, asked: Mapping[str, Asked], main: Mapping[int, Row], read: list[Life]
+) -> None:
+    for verdict, change in asked.items():
+        name = f"{verdict} {change.values}"
+        marked = {k: v for k, v in change.values.items() if k in MARKS}
+        steps = landings(main, marked)
+        makers = [
+            life.name
+            for life in read
+            if any(marked.items() <= values.items() for values in life.set_at.values())
+        ]
+        findings.counts[f"changes {change.outcome or 'without an outcome'}"] += 1
+        if not change.outcome:
+            findings.faults.append(f"{name}: has no outcome")
+        if len(steps) > 1:
+            findings.faults.append(f"{name}: landed more than once, after steps {steps}")
+        if steps and change.values != {
+            k: main[steps[0] + 1]["values"][k] for k in change.values
+        }:
+            findings.faults.append(f"{name}: landed in part, after step {steps[0]}")
+        if change.outcome == "done" and not steps:
+            findings.faults.append(f"{name}: done, and nobody has it: {change.detail}; {makers}")
+        if change.outcome == "undone" and steps:
+            findings.faults.append(
+                f"{name}: undone, and landed after step {steps[0]} on {makers}: {change.detail}"
+            )
+        if change.outcome == "undone" and makers and not steps:
+            findings.counts["changes lost with all who had made them"] += 1
+        for ack in change.acks:
+            if ack["status"] == "applied" and steps and ack["step"] not in steps:
+                kind = "taken over" if ack["detail"] == TAKEN_OVER else "applied"
+                findings.faults.append(
+                    f"{name}: {ack['worker']} says {kind} at step {ack['step']}, was {steps}"
+                )

@@ -1,0 +1,255 @@
+"""Play a script on a live run: change knobs and strike, let it settle, and end it."""
+
+import asyncio
+import contextlib
+import random
+import signal
+import socket
+import time
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from experiments.chaos import record
+from experiments.chaos.person import Asker
+from experiments.chaos.processes import (
+    POLL_S,
+    START_S,
+    Daemon,
+    Place,
+    Server,
+    Slot,
+    strike,
+)
+from experiments.fence_soak.script import Change, Strike
+from torchloom_core.cli.options import Connection
+from torchloom_core.errors import TorchloomError
+
+HERE = Path(__file__).parent
+GROUPS = ("g0", "g1", "g2")
+ASK_AGAIN_S = 0.3
+GRANT_S = 90.0
+CALM_S = 90.0
+TOGETHER_S = 3.0
+CONFIG = """
+[run]
+name = "soak"
+
+[weaver]
+state_dir = "{{state}}"
+tick_s = 0.25
+command_deadline_s = {{deadline_s:g}}
+
+[lighthouse]
+port = {port}
+status_port = 0
+heartbeat_timeout_s = 1.0
+join_timeout_s = 10.0
+
+[arbiter]
+cooldown_s = 0
+"""
+
+
+class SoakError(TorchloomError):
+    """The run did not start, or did not go on."""
+
+
+class Play:
+    """One live run, what is changed in it and what is done to it."""
+
+    def __init__(self, script: list[Change], seed: int, folder: Path) -> None:
+        self._script = script
+        port = free_port()
+        self._place = Place(folder.absolute(), CONFIG.format(port=port))
+        self._daemon = Daemon(self._place, random.Random(f"{seed} weaver"))
+        self._server = Server(self._place)
+        self._slots = [
+            Slot(
+                self._place,
+                group,
+                f"http://localhost:{port}",
+                random.Random(f"{seed} {group}"),
+                lambda: False,
+                HERE / "trainer.py",
+            )
+            for group in GROUPS
+        ]
+        requests = record.Record(self._place.folder / record.REQUESTS)
+        self._asker = Asker(Connection(config=self._place.config), requests, "soak")
+        self._frozen: dict[int, asyncio.Task[None]] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._strikes: list[asyncio.Task[None]] = []
+        self.struck: Counter[str] = Counter()
+        self.granted = 0
+        self.doing = "starting"
+
+    async def run(self, show: Callable[["Play"], None]) -> None:
+        """Play from the first start to the last end; ``show`` is called ten times a second."""
+        self._go(self._show(show))
+        try:
+            await self._start()
+            self._place.timeline.add("begun")
+            self.doing = "changing"
+            for change in self._script:
+                await self._change(change)
+            self.doing = "settling"
+            await asyncio.gather(*self._strikes)
+            await asyncio.gather(*self._frozen.values())
+            await self._settle()
+        finally:
+            self._place.calm = True
+            self._place.timeline.add("ending")
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await self._asker.close()
+            for line in self._place.left_over():
+                strike(int(line.split()[1].rstrip(":")), signal.SIGKILL)
+
+    def _go(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.append(task)
+        return task
+
+    async def _start(self) -> None:
+        self._go(self._daemon.keep_up())
+        self._go(self._server.watch())
+        await self._until(lambda: self._daemon.ready, START_S, "a Weaver that is ready")
+        for slot in self._slots:
+            self._go(slot.keep_up())
+        await self._until(lambda: self._trains(0.0), START_S, "groups that train together")
+
+    def _trains(self, after_s: float) -> bool:
+        """Say whether all groups have taken a step in one quorum, at the same time as the rest."""
+        lasts = [slot.told("step")[-1:] for slot in self._slots if slot.alive]
+        if len(lasts) < len(GROUPS) or not all(lasts):
+            return False
+        rows = [last[0] for last in lasts]
+        steps = [row["step"] for row in rows]
+        return (
+            len({row["quorum"] for row in rows}) == 1
+            and max(steps) - min(steps) <= 2
+            and all(row["committed"] and row["t"] > after_s for row in rows)
+        )
+
+    # --- changing ---
+
+    async def _change(self, change: Change) -> None:
+        await asyncio.sleep(change.gap_s)
+        early_s = max([0.0, *(-due.after_s for due in change.strikes)])
+        now = asyncio.get_running_loop().time()
+        for due in change.strikes:
+            at = now + early_s + due.after_s
+            self._strikes.append(self._go(self._hit_at(at, due)))
+        await asyncio.sleep(early_s)
+        (knob, value), *also = change.values.items()
+        body: dict[str, Any] = {"knob": knob, "value": value, "also": dict(also), "sure": True}
+        end = time.monotonic() + GRANT_S
+        tries = 0
+        while True:
+            answer = await self._asker.ask("knob.set", {**body, "id": f"change-{change.number}-{tries}"})
+            if answer is not None and answer["ok"]:
+                break
+            if answer is not None:
+                tries += 1  # refused: nobody to change, for one
+            if time.monotonic() > end:
+                raise SoakError(f"change {change.number} is not granted: {answer}")
+            await asyncio.sleep(ASK_AGAIN_S)
+        self._place.timeline.add("granted", change=change.number, refused=tries)
+        self.granted += 1
+
+    # --- striking ---
+
+    async def _hit_at(self, at: float, due: Strike) -> None:
+        await asyncio.sleep(max(0.0, at - asyncio.get_running_loop().time()))
+        pid, slot = self._victim(due)
+        what = f"{due.kind} {due.target}"
+        if pid == 0 or pid in self._frozen:
+            self._place.timeline.add("omitted", target=due.target, kind=due.kind)
+            return
+        kill = due.kind == "kill"
+        if kill and due.target == "weaver":
+            self._daemon.struck = True
+        if kill and due.target == "trainer" and slot is not None:
+            slot.struck = True
+        self._place.timeline.add(
+            "strike",
+            target=due.target,
+            kind=due.kind,
+            name=slot.name if slot else "",
+            pid=pid,
+            lasts_s=due.lasts_s,
+        )
+        if kill:
+            strike(pid, signal.SIGKILL)
+        elif strike(pid, signal.SIGSTOP):
+            self._frozen[pid] = self._go(self._thaw(pid, due.lasts_s))
+        self.struck[what] += 1
+
+    def _victim(self, due: Strike) -> tuple[int, Slot | None]:
+        """Return whom to strike, 0 if nobody can be: one who has the weights is left in peace."""
+        if due.target == "weaver":
+            process = self._daemon.process
+            return (process.pid if process and process.poll() is None else 0), None
+        if due.target == "broker":
+            return self._server.pid, None
+        slots = [slot for slot in self._slots if slot.alive]
+        if due.target == "sidecar":
+            slot = slots[int(due.pick * len(slots))] if slots else None
+            return (slot.sidecar if slot else 0), slot
+        slots = [slot for slot in slots if self._pid(slot) not in self._frozen]
+        trained = [slot for slot in slots if slot.steps]
+        if not slots:
+            return 0, None
+        slot = slots[int(due.pick * len(slots))]
+        spares = [other for other in trained if other is not slot]
+        return (self._pid(slot) if spares else 0), slot
+
+    @staticmethod
+    def _pid(slot: Slot) -> int:
+        return slot.process.pid if slot.process else 0
+
+    async def _thaw(self, pid: int, lasts_s: float) -> None:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process = psutil.Process(pid)
+            await asyncio.sleep(lasts_s)
+            process.resume()
+        del self._frozen[pid]
+        self._place.timeline.add("thaw", pid=pid)
+
+    # --- the end ---
+
+    async def _settle(self) -> None:
+        """Wait until nothing is under way and all groups train together again."""
+        began = time.monotonic()
+        calm = False
+        while not calm and time.monotonic() < began + CALM_S:
+            await asyncio.sleep(ASK_AGAIN_S)
+            status = await self._asker.ask("status")
+            calm = status is not None and not status["flights"] and self._trains(time.time() - 1)
+        await asyncio.sleep(TOGETHER_S)
+        self._place.timeline.add("settled", calm=calm and self._trains(time.time() - 1))
+
+    async def _until(self, what: Callable[[], bool], limit_s: float, name: str) -> None:
+        end = time.monotonic() + limit_s
+        while not what():
+            if time.monotonic() > end:
+                raise SoakError(f"need {name} within {limit_s:g} s; see {self._place.folder}")
+            await asyncio.sleep(POLL_S)
+
+    async def _show(self, show: Callable[["Play"], None]) -> None:
+        while True:
+            show(self)
+            await asyncio.sleep(0.1)
+
+
+def free_port() -> int:
+    """Return a port for the lighthouse, which is to be found there by all its lives."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,111 @@
+"""Change knobs of a live run all the time while everything is killed and frozen.
+
+    python experiments/fence_soak/run.py --changes 200 --seed 1
+
+The exit status is 1 if anything does not hold, 2 if the run did not even start.
+"""
+
+import argparse
+import asyncio
+import json
+import logging
+import os
+import platform
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from experiments.fence_soak import script
+from experiments.fence_soak.judge import Findings, judge
+from experiments.fence_soak.play import Play, SoakError
+
+HERE = Path(__file__).parent
+
+
+def play(seed: int, changes: int, folder: Path, console: Console) -> None:
+    """Play one script with a bar that shows how far it is."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    # The servers that die under the person's connection are no news on the screen.
+    logging.basicConfig(
+        level=logging.WARNING,
+        filename=folder / "person.log",
+        format="%(asctime)s %(name)s: %(message)s",
+        force=True,
+    )
+    run = Play(script.write(seed, changes), seed, folder)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
+        bar = progress.add_task("starting", total=changes)
+
+        def show(run: Play) -> None:
+            struck = ", ".join(f"{what} {count}" for what, count in sorted(run.struck.items()))
+            text = f"{run.doing}; {struck}"
+            progress.update(bar, completed=run.granted, description=text)
+
+        asyncio.run(run.run(show))
+
+
+def report(findings: Findings, console: Console) -> None:
+    """Print what was counted, and what does not hold."""
+    counted = Table(title="counted", title_justify="left")
+    counted.add_column("")
+    counted.add_column("", justify="right")
+    for name, count in sorted(findings.counts.items()):
+        counted.add_row(name, str(count))
+    console.print(counted)
+    for line in findings.faults:
+        console.print(line, markup=False)
+    console.print(f"{len(findings.faults)} things that do not hold")
+
+
+def results(seed: int, findings: Findings) -> dict[str, Any]:
+    """Return all of it as it is kept."""
+    return {
+        "machine": {
+            "system": platform.system(),
+            "cores": os.cpu_count(),
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+        },
+        "seed": seed,
+        "counts": dict(sorted(findings.counts.items())),
+        "faults": findings.faults,
+    }
+
+
+def main() -> int:
+    """Play, judge, show, and write it all down."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--changes", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument(
+        "--out", type=Path, default=Path("build/fence_soak"), help="logs and trajectories"
+    )
+    parser.add_argument("--results", type=Path, default=HERE, help="where results.json goes")
+    options = parser.parse_args()
+    if options.changes < 1:
+        parser.error(f"--changes: need at least 1, was {options.changes}")
+    console = Console(width=None if sys.stdout.isatty() else 110)
+    folder = (options.out / f"seed-{options.seed}").absolute()
+    options.results.mkdir(parents=True, exist_ok=True)
+    try:
+        play(options.seed, options.changes, folder, console)
+    except SoakError as error:
+        console.print(str(error), markup=False)
+        return 2
+    findings = judge(folder)
+    text = json.dumps(results(options.seed, findings), indent=1) + "\n"
+    (options.results / "results.json").write_text(text)
+    report(findings, console)
+    return int(bool(findings.faults))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
