@@ -131,8 +131,8 @@ def _look_at_ends(findings: Findings, folder: Path, timeline: list[Row]) -> None
             findings.counts["refusals before"] += row["refused"]
         elif row["event"] == "settled" and not row["calm"]:
             findings.faults.append("the run did not come to rest")
-        elif row["event"] == "end" and row["what"] == "trainer":
-            findings.counts["lives of trainers that ended"] += 1
+        elif row["event"] == "end":
+            findings.counts[f"lives of {row['what']}s that ended"] += 1
             if not row["struck"]:
                 findings.faults.append(
                     f"{row['name']} ended with {row['status']}, and nobody killed it: {row['last']}"
