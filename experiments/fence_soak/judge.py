@@ -199,9 +199,7 @@ def _look_at_changes(
             findings.faults.append(f"{name}: has no outcome")
         if len(steps) > 1:
             findings.faults.append(f"{name}: landed more than once, after steps {steps}")
-        if steps and change.values != {
-            k: main[steps[0] + 1]["values"][k] for k in change.values
-        }:
+        if steps and change.values != {k: main[steps[0] + 1]["values"][k] for k in change.values}:
             findings.faults.append(f"{name}: landed in part, after step {steps[0]}")
         if change.outcome == "done" and not steps:
             findings.faults.append(f"{name}: done, and nobody has it: {change.detail}; {makers}")

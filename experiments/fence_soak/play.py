@@ -151,7 +151,9 @@ class Play:
         end = time.monotonic() + GRANT_S
         tries = 0
         while True:
-            answer = await self._asker.ask("knob.set", {**body, "id": f"change-{change.number}-{tries}"})
+            answer = await self._asker.ask(
+                "knob.set", {**body, "id": f"change-{change.number}-{tries}"}
+            )
             if answer is not None and answer["ok"]:
                 break
             if answer is not None:
