@@ -12,6 +12,7 @@ import ack_cost
 import closed_loop
 import command_latency
 import failure_repair
+import fence_cost
 import ingest
 import long_trace
 import machine
@@ -24,6 +25,7 @@ BENCHMARKS: dict[str, Callable[..., Coroutine[None, None, list[Figure]]]] = {
     "ingest": ingest.measure,
     "step": step_cost.measure,
     "command": command_latency.measure,
+    "fence": fence_cost.measure,
     "tick": tick.measure,
     "ack": ack_cost.measure,
     "events": failure_repair.measure,

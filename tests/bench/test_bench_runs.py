@@ -17,6 +17,7 @@ RUN = Path(__file__).parents[2] / "experiments" / "bench" / "run.py"
         ("ingest", ["ingest"]),
         ("step", ["step", "step_tail"]),
         ("command", ["command"]),
+        ("fence", ["fence", "threadlet"]),
         ("tick", ["tick"]),
         ("ack", ["ack"]),
         ("events", ["events"]),

@@ -1,0 +1,122 @@
+"""What the fence costs a step of three torchft groups, and what all of torchLoom costs it."""
+
+import asyncio
+import os
+import random
+import socket
+import sys
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from statistics import median
+
+from fence_trainer import ARMS
+from figure import Figure
+from scene import Actor, Arrivals, actor, open_bus, running_broker, write_join_file
+
+from torchloom_core.wire.messages import Telemetry
+
+GROUPS = ("g0", "g1", "g2")
+QUIET = {"RUST_LOG": "error", "TORCH_CPP_LOG_LEVEL": "ERROR", "PYTHONWARNINGS": "ignore"}
+PAUSE_S = 0.045
+"""Pretended work; with its own part and the others' a step takes about 70 ms."""
+
+_DRAWS = 2000
+
+
+async def measure(repeats: int, *, tiny: bool) -> list[Figure]:
+    """Start three trainers per repeat; they take turns once the telemetry of all arrives here."""
+    turns, steps = (1, 5) if tiny else (8, 20)
+    arrivals = Arrivals()
+    heard: set[tuple[str, int]] = set()
+
+    def receive(message: object, ts_ns: int) -> bool:
+        del ts_ns
+        if isinstance(message, Telemetry):
+            heard.add((message.worker, message.incarnation))
+            arrivals.notify()
+        return True
+
+    took: dict[str, list[float]] = {arm: [] for arm in ARMS}
+    ratios: dict[str, list[float]] = {"fence": [], "threadlet": []}
+    async with running_broker() as (broker, folder), open_bus(broker, receive):
+        join = write_join_file(broker, folder)
+        for repeat in range(1, repeats + 1):
+            everybody = repeat * len(GROUPS)
+            attached = arrivals.until(lambda: len(heard) >= everybody)
+            rows = await _one(str(join), turns, steps, attached)
+            for arm in ARMS:
+                took[arm] += rows[arm]
+    pairs = {"fence": ("fenced", "unfenced"), "threadlet": ("fenced", "alone")}
+    for name, (one, other) in pairs.items():
+        ratios[name] = [a / b for a, b in zip(took[one], took[other], strict=True)]
+    return [
+        _figure("fence", "a step with the vote / without it, 3 torchft groups", 1.05, ratios, took),
+        _figure(
+            "threadlet",
+            "a step with all of torchLoom, nothing changing / torchft alone",
+            1.02,
+            ratios,
+            took,
+        ),
+    ]
+
+
+async def _one(
+    join: str, turns: int, steps: int, attached: Awaitable[None]
+) -> dict[str, list[float]]:
+    async with AsyncExitStack() as stack:
+        lighthouse = await stack.enter_async_context(_lighthouse())
+        arguments = ("fence_trainer.py", lighthouse, turns, steps, PAUSE_S)
+        trainers: list[Actor] = []
+        for group in GROUPS:
+            own = {"TORCHLOOM_JOIN": join, "TORCHLOOM_GROUP": group, **QUIET}
+            trainers.append(await stack.enter_async_context(actor(*arguments, **own)))
+        await attached
+        for trainer in trainers:
+            trainer.go()
+        told = [await trainer.hear() for trainer in trainers]
+        for trainer in trainers:
+            trainer.go()
+        for trainer in trainers:
+            await trainer.ended()
+    # In lockstep, each waits for the slowest: one group's times are the run's.
+    return told[0]
+
+
+@asynccontextmanager
+async def _lighthouse() -> AsyncIterator[str]:
+    """Yield the URL of torchft's own, in a process of its own."""
+    with socket.socket(socket.AF_INET6) as probe:
+        probe.bind(("::", 0))
+        port = probe.getsockname()[1]
+    program = str(Path(sys.executable).with_name("torchft_lighthouse"))
+    options = ["--bind", f"[::]:{port}", "--min_replicas", str(len(GROUPS))]
+    process = await asyncio.create_subprocess_exec(program, *options, env=os.environ | QUIET)
+    try:
+        yield f"http://localhost:{port}"
+    finally:
+        process.kill()
+        await process.wait()
+
+
+def _figure(
+    name: str, what: str, limit: float, ratios: dict[str, list[float]], took: dict[str, list[float]]
+) -> Figure:
+    low, high = interval(ratios[name])
+    steps = {f"{arm}_step_ms": 1e3 * median(took[arm]) for arm in ARMS}
+    return Figure(
+        name,
+        what,
+        limit,
+        "at most",
+        ratios[name],
+        {**steps, "ratio_from_95": low, "ratio_to_95": high},
+    )
+
+
+def interval(ratios: list[float]) -> tuple[float, float]:
+    """Return the 95 % bootstrap interval of the median."""
+    rng = random.Random(0)
+    medians = sorted(median(rng.choices(ratios, k=len(ratios))) for _ in range(_DRAWS))
+    return medians[round(0.025 * _DRAWS)], medians[round(0.975 * _DRAWS)]
