@@ -155,17 +155,17 @@ class Changes:
 
     def made(self, change: Change, before: Mapping[str, KnobValue], step: int, detail: str) -> None:
         """Note that a change was made, where its knobs were ``before``."""
-        self.due = None
         self._before, self._step = dict(before), step
         self._end(change.number, "applied", step, detail)
+        self.due = None  # not before: it would be taken for a peer's
         self._settle_those_over()
 
     def failed(self, change: Change, step: int, detail: str) -> None:
         """Note that it could not be made; what was set of it was set back."""
-        self.due = None
         with self._lock:
             self._fence = self._fence.fail(change.number)
         self._end(change.number, "failed", step, detail)
+        self.due = None
         self._settle_those_over()
 
     # --- whoever takes this worker's state, and whose it takes ---------------------------------

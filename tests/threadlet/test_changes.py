@@ -1,0 +1,184 @@
+"""What one worker is offered, votes for and makes, and how each command ends: exactly once."""
+
+import itertools
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchloom_core.wire.messages import Command, SetKnobs, Together
+from torchloom_threadlet.fence.agreement import read_minima
+from torchloom_threadlet.trainer.changes import Changes
+
+LATE_NS = 10_000
+
+
+class Rank:
+    """One worker's changes, and what it settled."""
+
+    def __init__(self):
+        self.settled = []
+        self.changes = Changes(lambda *end: self.settled.append(end))
+
+    def offer(self, number, deadline_ns=LATE_NS, cause="p1"):
+        deed = Together(number=number, do=SetKnobs(values={"lr": float(number)}))
+        command = Command(
+            id=f"c{number}",
+            run="run",
+            worker="a-0",
+            incarnation=1,
+            epoch=1,
+            issued_ns=0,
+            deadline_ns=deadline_ns,
+            do=deed,
+            cause=cause,
+        )
+        self.changes.offer(command, deed)
+
+
+def step(*ranks, now_ns=0, committed=True, quorum_id=1):
+    """Vote, and commit or not; return the number that each has to make, None for nothing."""
+    ballots = [rank.changes.vote(now_ns) for rank in ranks]
+    outcome = read_minima(tuple(min(column) for column in zip(*ballots, strict=True)))
+    due = []
+    for rank in ranks:
+        rank.changes.count(*outcome)
+        rank.changes.end_step(quorum_id if committed else None)
+        due.append(rank.changes.due and rank.changes.due.number)
+    return due
+
+
+def make(rank, at_step=7):
+    rank.changes.made(rank.changes.due, {"lr": 0.1}, at_step, "")
+
+
+def test_what_all_hold_is_due_with_the_commit_and_applied_once_it_is_made():
+    a, b = Rank(), Rank()
+    a.offer(1)
+    assert step(a, b) == [None, None]
+    b.offer(1)
+    assert step(a, b, committed=False) == [None, None]
+    assert step(a, b) == [1, 1]
+    assert a.settled == []
+    make(a)
+    assert a.settled == [("c1", "applied", 7, "")]
+    assert a.changes.due is None
+
+
+def test_a_later_offer_takes_the_place_of_an_earlier_one_in_whatever_order_they_come():
+    for first, second in ((1, 2), (2, 1)):
+        rank = Rank()
+        rank.offer(first)
+        rank.offer(second)
+        assert rank.settled == [("c1", "rejected", -1, "a later change took its place")]
+        assert step(rank) == [2]
+
+
+def test_what_is_withdrawn_before_it_comes_or_after_is_never_due():
+    before, after = Rank(), Rank()
+    before.changes.withdraw(1)
+    before.offer(1)
+    after.offer(1)
+    after.changes.withdraw(1)
+    for rank in (before, after):
+        assert rank.settled == [("c1", "rejected", -1, "withdrawn, or past its deadline")]
+        assert step(rank) == [None]
+
+
+def test_what_was_agreed_on_is_made_though_it_is_withdrawn_meanwhile():
+    rank = Rank()
+    rank.offer(1)
+    assert step(rank) == [1]
+    rank.changes.withdraw(1)
+    assert rank.settled == []
+    make(rank)
+    assert rank.settled == [("c1", "applied", 7, "")]
+
+
+def test_what_is_past_its_deadline_is_let_go_at_the_vote():
+    rank = Rank()
+    rank.offer(1, deadline_ns=5)
+    assert step(rank, now_ns=6) == [None]
+    assert rank.settled == [("c1", "rejected", -1, "withdrawn, or past its deadline")]
+
+
+def test_the_pause_of_a_verdict_that_came_to_nothing_is_called_off():
+    rank = Rank()
+    rank.offer(1, cause="p1")
+    rank.changes.call_off("p2")
+    assert rank.settled == []
+    rank.changes.call_off("p1")
+    assert [end[:2] for end in rank.settled] == [("c1", "rejected")]
+
+
+def test_what_one_rank_could_not_make_is_set_back_by_the_others_at_the_next_vote():
+    a, b = Rank(), Rank()
+    for rank in (a, b):
+        rank.offer(1)
+    step(a, b)
+    a.changes.failed(a.changes.due, 7, "no memory")
+    make(b)
+    assert [end[:2] for end in a.settled + b.settled] == [("c1", "failed"), ("c1", "applied")]
+    step(a, b)
+    assert not a.changes.must_undo  # it set its own values back as it failed
+    assert b.changes.must_undo
+    assert b.changes.before == {"lr": 0.1}
+    b.changes.undone()
+    assert not b.changes.must_undo
+
+
+def test_whoever_takes_a_peers_state_has_its_knobs_and_holds_what_it_holds():
+    peer, joiner = Rank(), Rank()
+    peer.offer(1)
+    step(peer)
+    make(peer)
+    peer.offer(2)
+    joiner.offer(1)
+    assert joiner.changes.inherit(peer.changes.standing({"lr": 1.0})) == {"lr": 1.0}
+    assert joiner.settled == [("c1", "applied", 7, "taken over from a peer")]
+    assert step(peer, joiner) == [2, 2]
+    assert joiner.changes.due.do == peer.changes.due.do
+    assert joiner.changes.due.cause == "p1"
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"fence": 7}', "null", "[]"])
+def test_a_standing_that_is_none_changes_nothing(text):
+    rank = Rank()
+    rank.offer(1)
+    with pytest.raises(msgspec.DecodeError):
+        rank.changes.inherit(text)
+    assert step(rank) == [1]
+
+
+@given(
+    st.lists(st.sampled_from(["offer", "again", "withdraw", "step", "fail", "lose"]), max_size=30)
+)
+def test_every_command_ends_once_at_most_and_is_applied_only_if_it_was_made(events):
+    a, b, numbers, made = Rank(), Rank(), itertools.count(1), []
+    last = 0
+    for event in events:
+        if event == "offer":
+            last = next(numbers)
+            a.offer(last)
+            b.offer(last)
+        elif event == "again" and last:
+            a.offer(last)
+        elif event == "withdraw":
+            b.changes.withdraw(last)
+        else:
+            due = step(a, b, committed=event != "lose")
+            assert due[0] == due[1]
+            if due[0] is not None:
+                made.append(due[0])
+                for rank in (a, b):
+                    if event == "fail" and rank is a:
+                        rank.changes.failed(rank.changes.due, 3, "cannot")
+                    else:
+                        make(rank)
+    for rank in (a, b):
+        ended = [command for command, *_ in rank.settled]
+        assert len(ended) == len(set(ended)) or "again" in events
+        applied = {int(command[1:]) for command, status, *_ in rank.settled if status == "applied"}
+        assert applied <= set(made)
+    assert made == sorted(made)
