@@ -1,0 +1,373 @@
+"""Ranks of real torchft that die, freeze, join and fail at the moments that a change is about.
+
+Each rank does its step in four calls, so that one that is not called any more stands still at just
+that moment. No Weaver takes part: what it has offered, the ranks settle alone.
+"""
+
+import os
+import time
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+
+import pytest
+
+os.environ.setdefault("RUST_LOG", "error")
+torch = pytest.importorskip("torch")
+pytest.importorskip("torchft")
+
+from torch.distributed import TCPStore  # noqa: E402
+from torchft import Manager, ProcessGroupGloo  # noqa: E402
+from torchft.checkpointing.http_transport import HTTPTransport  # noqa: E402
+from torchft.coordination import LighthouseServer  # noqa: E402
+
+from tests.threadlet.training.groups import NOT_WRITABLE  # noqa: E402
+from tests.waiting import until  # noqa: E402
+from torchloom_core.wire.messages import Ack, Command, SetKnobs, Together, Withdraw  # noqa: E402
+from torchloom_threadlet.torchft import attach  # noqa: E402
+
+pytestmark = [pytest.mark.integration, pytest.mark.filterwarnings(NOT_WRITABLE)]
+
+LONG = timedelta(seconds=20)
+BROKEN = timedelta(seconds=1)
+"""After which a collective fails that a peer never joins."""
+OLD, NEW = 4, 8
+
+
+class Rank:
+    """A replica group of one rank with a run-fenced knob, and weights that tell its past."""
+
+    def __init__(self, name, lighthouse):
+        self.thread = ThreadPoolExecutor(1)
+        self.width = 1  # the script's default; the run has another value
+        self.refuses = set()
+        self.set_at = []
+        self.used = {}
+        self.weights = torch.zeros(1)
+        self.acks = []
+        self.store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+        self.loom = attach(group=name)
+        self.worker = self.loom._worker
+        self.worker.send = self.acks.append
+        self.transport = HTTPTransport(timeout=LONG, num_chunks=0)
+        self.manager = Manager(
+            pg=ProcessGroupGloo(timeout=BROKEN),
+            load_state_dict=self._load,
+            state_dict=lambda: {"weights": self.weights.clone()},
+            min_replica_size=1,
+            use_async_quorum=False,
+            timeout=LONG,
+            quorum_timeout=LONG,
+            replica_id=name,
+            rank=0,
+            world_size=1,
+            store_addr="localhost",
+            store_port=self.store.port,
+            lighthouse_addr=lighthouse,
+            hostname="localhost",
+            checkpoint_transport=self.transport,
+        )
+        self.loom.manage(self.manager)
+        self.loom.knob(
+            "width", lambda: self.width, self._set, kind="int", low=1, high=99, fence="run"
+        )
+        self.alive = True
+
+    def _set(self, value):
+        if value in self.refuses:
+            raise MemoryError(f"no room for {value}")
+        self.width = value
+        self.set_at.append((value, self.step))
+
+    def _load(self, state):
+        self.weights = state["weights"].clone()
+
+    @property
+    def step(self):
+        return self.manager.current_step()
+
+    def hear(self, deed, number=1):
+        self.worker.deliver(
+            Command(
+                id=f"c{number}.{type(deed).__name__}",
+                run="run",
+                worker=self.loom.worker,
+                incarnation=self.worker.identity.incarnation,
+                epoch=1,
+                issued_ns=time.time_ns(),
+                deadline_ns=time.time_ns() + 60_000_000_000,
+                do=deed,
+                cause=f"p{number}",
+            )
+        )
+
+    def ends(self):
+        final = ("applied", "failed", "rejected")
+        acks = [ack for ack in self.acks if isinstance(ack, Ack) and ack.status in final]
+        return [(ack.status, ack.step) for ack in acks if ack.command.endswith("Together")]
+
+    def begin(self):
+        self.manager.start_quorum()
+
+    def reduce(self):
+        self.gradient = torch.tensor([1.0 + self.manager.participating_rank(), float(self.width)])
+        self.manager.allreduce(self.gradient).wait()
+
+    def commit(self):
+        self.committed = self.manager.should_commit()
+        if self.committed:
+            self.used[self.step] = self.width
+            assert self.gradient[1] == self.width, "a peer has reduced with another value"
+            self.weights = self.weights + self.gradient[0]
+        return self.committed
+
+    def end(self):
+        self.loom.step()
+
+    def die(self):
+        """Go as a process goes that is killed: silent, with all connections closed."""
+        if self.alive:
+            self.alive = False
+            self.manager.shutdown(wait=False)
+            self.manager._pg.abort()
+            self.transport._server.server_close()
+
+
+class Run:
+    def __init__(self):
+        torch.set_num_threads(1)
+        self.lighthouse = LighthouseServer(
+            bind="[::]:0",
+            min_replicas=1,
+            join_timeout_ms=1000,
+            quorum_tick_ms=20,
+            heartbeat_timeout_ms=400,
+        )
+        self.ranks = []
+
+    def add(self, name):
+        self.ranks.append(Rank(name, self.lighthouse.address()))
+        return self.ranks[-1]
+
+    def all(self, what, *ranks):
+        """Have all of them make one call, each in its own thread."""
+        futures = [rank.thread.submit(getattr(rank, what)) for rank in ranks]
+        return [future.result(30) for future in futures]
+
+    def whole(self, *ranks):
+        """Have all of them do a step, and return whether all commit it."""
+        self.all("begin", *ranks)
+        return self.rest(*ranks)
+
+    def rest(self, *ranks):
+        self.all("reduce", *ranks)
+        committed = all(self.all("commit", *ranks))
+        self.all("end", *ranks)
+        return committed
+
+    def until_committed(self, *ranks):
+        """Do steps until one is committed by all."""
+        until(lambda: self.whole(*ranks))
+
+    def together(self, *ranks):
+        """Begin a step in one quorum, whoever was in the last; the last of them was in it."""
+        *first, last = ranks
+        futures = [rank.thread.submit(rank.begin) for rank in first]
+        until(lambda: self.asking(len(first)))
+        self.all("begin", last)
+        for future in futures:
+            future.result(30)
+        assert {rank.manager.num_participants() for rank in ranks} == {len(ranks)}
+
+    def asking(self, count):
+        """Say whether so many ask for a quorum that has yet to be formed."""
+        with urllib.request.urlopen(f"{self.lighthouse.address()}/status", timeout=5) as page:
+            return f"[{count}/{count} participants healthy]" in page.read().decode()
+
+    def close(self):
+        for rank in self.ranks:
+            rank.die()
+            rank.loom.close()
+            rank.thread.shutdown(wait=False)
+        self.lighthouse.shutdown()
+
+
+@pytest.fixture
+def run():
+    run = Run()
+    yield run
+    run.close()
+
+
+@pytest.fixture
+def trio(run):
+    """Three that train together with a value that is not the script's default."""
+    ranks = [run.add(name) for name in "abc"]
+    run.together(*ranks)
+    run.rest(*ranks)
+    offer(ranks, OLD, number=1)
+    run.until_committed(*ranks)
+    assert [rank.width for rank in ranks] == [OLD] * 3
+    for rank in ranks:
+        rank.acks.clear()
+    return ranks
+
+
+def offer(ranks, value=NEW, number=2):
+    for rank in ranks:
+        rank.hear(Together(number=number, do=SetKnobs(values={"width": value})), number)
+
+
+def assert_one_past(*ranks):
+    """All that live are at one step, with the same weights and the same knob at each step."""
+    assert len({(rank.step, rank.width, rank.weights.item()) for rank in ranks}) == 1
+    for first in ranks:
+        for other in ranks:
+            both = first.used.keys() & other.used.keys()
+            assert {s: first.used[s] for s in both} == {s: other.used[s] for s in both}
+
+
+def landed(rank, value=NEW):
+    return [step for what, step in rank.set_at if what == value]
+
+
+def test_a_rank_that_dies_between_the_vote_and_the_gradients_takes_the_vote_along(run, trio):
+    a, b, c = trio
+    offer(trio)
+    run.all("begin", a, b, c)
+    c.die()
+    run.all("reduce", a, b)
+    assert run.all("commit", a, b) == [False, False]
+    run.all("end", a, b)
+    assert (a.width, b.width) == (OLD, OLD)
+    run.until_committed(a, b)
+    assert (a.width, b.width) == (NEW, NEW)
+    assert a.ends() == b.ends() == [("applied", a.step)]
+    run.until_committed(a, b)
+    assert_one_past(a, b)
+
+
+def test_a_rank_that_dies_before_it_makes_what_it_committed_leaves_it_to_the_others(run, trio):
+    a, b, c = trio
+    offer(trio)
+    for what in ("begin", "reduce", "commit"):
+        run.all(what, a, b, c)
+    c.die()
+    run.all("end", a, b)
+    assert a.ends() == b.ends() == [("applied", a.step)]
+    run.until_committed(a, b)
+    again = run.add("c")
+    run.together(again, a, b)
+    assert run.rest(again, a, b)
+    assert set(again.used.values()) == {NEW}
+    assert_one_past(a, b, again)
+
+
+def test_what_only_a_rank_that_died_had_committed_is_agreed_on_again_without_it(run, trio):
+    a, b, c = trio
+    offer(trio)
+    for what in ("begin", "reduce"):
+        run.all(what, a, b, c)
+    assert c.commit()
+    c.die()
+    for rank in (a, b):
+        rank.manager.report_error(RuntimeError("its own"))
+    assert run.all("commit", a, b) == [False, False]
+    run.all("end", a, b)
+    assert (a.width, b.width) == (OLD, OLD)
+    run.until_committed(a, b)
+    assert landed(a) == landed(b) == [a.step]
+    run.until_committed(a, b)
+    assert_one_past(a, b)
+
+
+def test_who_joins_in_the_step_in_which_it_lands_reduces_with_the_old_and_makes_it_too(run, trio):
+    a, b, c = trio
+    c.die()
+    run.until_committed(a, b)
+    joiner = run.add("d")
+    offer((a, b))
+    run.together(joiner, a, b)
+    assert joiner.width == OLD
+    assert run.rest(a, b, joiner)
+    assert landed(a) == landed(b) == landed(joiner) == [a.step]
+    run.until_committed(a, b, joiner)
+    assert_one_past(a, b, joiner)
+
+
+@pytest.mark.parametrize("until_call", [0, 1, 2, 3])
+def test_who_is_frozen_while_the_others_agree_has_it_before_it_reduces_again(
+    run, trio, until_call
+):
+    a, b, c = trio
+    offer(trio)
+    calls = ("begin", "reduce", "commit", "end")
+    for what in calls[:until_call]:
+        run.all(what, a, b, c)
+    for what in calls[until_call:]:  # c stands still
+        run.all(what, a, b)
+    run.until_committed(a, b)
+    run.until_committed(a, b)
+    assert (a.width, b.width) == (NEW, NEW)
+    for what in calls[until_call:] if until_call else ():  # c is back, and ends what it began
+        run.all(what, c)
+    run.together(c, a, b)
+    assert c.width == NEW
+    assert run.rest(a, b, c)
+    assert_one_past(a, b, c)
+
+
+def test_who_committed_alone_while_the_others_did_the_step_again_takes_their_state(run, trio):
+    a, b, c = trio
+    offer((a, b))
+    offer((c,), value=NEW + 1, number=3)
+    for what in ("begin", "reduce"):
+        run.all(what, a, b, c)
+    for rank in (a, b):
+        rank.manager.report_error(RuntimeError("its own"))
+    assert run.all("commit", a, b) == [False, False]
+    run.all("end", a, b)
+    run.until_committed(a, b)  # the same step again, without c, and the change with it
+    assert (a.width, b.width) == (NEW, NEW)
+    assert c.commit()
+    c.end()
+    assert (c.step, c.width) == (a.step, OLD)
+    run.together(c, a, b)
+    assert not run.rest(a, b, c)  # they see that their pasts differ
+    assert run.whole(a, b, c)
+    assert_one_past(a, b, c)
+    assert c.width == NEW
+
+
+def test_what_cannot_be_made_on_one_rank_is_set_back_on_all_before_they_reduce_again(run, trio):
+    a, b, c = trio
+    b.refuses = {NEW}
+    offer(trio)
+    run.whole(a, b, c)
+    assert [rank.width for rank in trio] == [NEW, OLD, NEW]
+    step = a.step
+    assert [rank.ends() for rank in trio] == [[("applied", step)], [("failed", step)]] + [
+        [("applied", step)]
+    ]
+    run.all("begin", a, b, c)
+    assert [rank.width for rank in trio] == [OLD] * 3
+    assert run.rest(a, b, c)
+    assert_one_past(a, b, c)
+
+
+def test_an_offer_that_reaches_two_of_three_lands_when_it_reaches_the_third_or_never(run, trio):
+    a, b, c = trio
+    offer((a, b))
+    for _ in range(3):
+        run.until_committed(a, b, c)
+    assert [rank.width for rank in trio] == [OLD] * 3
+    offer((c,))
+    run.until_committed(a, b, c)
+    assert landed(a) == landed(b) == landed(c) == [a.step]
+    offer((a, b), value=NEW + 1, number=3)
+    a.hear(Withdraw(number=3), number=3)
+    offer((c,), value=NEW + 1, number=3)
+    run.until_committed(a, b, c)
+    assert [rank.width for rank in trio] == [NEW] * 3
+    assert a.ends()[-1] == ("rejected", -1)
+    assert_one_past(a, b, c)
