@@ -296,9 +296,7 @@ def test_who_joins_in_the_step_in_which_it_lands_reduces_with_the_old_and_makes_
 
 
 @pytest.mark.parametrize("until_call", [0, 1, 2, 3])
-def test_who_is_frozen_while_the_others_agree_has_it_before_it_reduces_again(
-    run, trio, until_call
-):
+def test_who_is_frozen_while_the_others_agree_has_it_before_it_reduces_again(run, trio, until_call):
     a, b, c = trio
     offer(trio)
     calls = ("begin", "reduce", "commit", "end")
@@ -346,9 +344,8 @@ def test_what_cannot_be_made_on_one_rank_is_set_back_on_all_before_they_reduce_a
     run.whole(a, b, c)
     assert [rank.width for rank in trio] == [NEW, OLD, NEW]
     step = a.step
-    assert [rank.ends() for rank in trio] == [[("applied", step)], [("failed", step)]] + [
-        [("applied", step)]
-    ]
+    assert a.ends() == c.ends() == [("applied", step)]
+    assert b.ends() == [("failed", step)]
     run.all("begin", a, b, c)
     assert [rank.width for rank in trio] == [OLD] * 3
     assert run.rest(a, b, c)
@@ -371,3 +368,29 @@ def test_an_offer_that_reaches_two_of_three_lands_when_it_reaches_the_third_or_n
     assert [rank.width for rank in trio] == [NEW] * 3
     assert a.ends()[-1] == ("rejected", -1)
     assert_one_past(a, b, c)
+
+
+def test_who_cannot_set_back_ends_and_the_others_go_on_without_it(run, trio):
+    a, b, c = trio
+    b.refuses = {NEW}
+    offer(trio)
+    run.whole(a, b, c)
+    a.refuses = {OLD}
+    with pytest.raises(SystemExit, match="knob width cannot be set back to 4: no room for 4"):
+        run.all("begin", b, c, a)
+    a.die()
+    run.rest(b, c)
+    run.until_committed(b, c)
+    assert_one_past(b, c)
+    assert b.width == OLD
+
+
+def test_who_can_make_it_neither_nor_stay_as_it_was_ends(run, trio):
+    a, b, c = trio
+    b.refuses = {NEW, OLD}
+    offer(trio)
+    with pytest.raises(SystemExit, match="knob width cannot be set back to 4"):
+        run.whole(a, c, b)
+    b.die()
+    run.until_committed(a, c)
+    assert_one_past(a, c)

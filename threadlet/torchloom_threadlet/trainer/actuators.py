@@ -1,6 +1,5 @@
 """What a worker lets itself be told: its knobs, and what to call for a checkpoint or a drain."""
 
-import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -128,7 +127,13 @@ class Actuators:
         self._read(knob)
 
     def set_knobs(self, values: Mapping[str, KnobValue]) -> dict[str, KnobValue]:
-        """Set several knobs, and return what they were; where one fails, set back all of them."""
+        """Set several knobs, and return what they were; where one fails, set back all of them.
+
+        Raises
+        ------
+        SystemExit
+            If one cannot even be set back: this rank must not go on with values of its own.
+        """
         before = {name: self._values[name] for name in values if name in self._values}
         done: list[str] = []
         try:
@@ -136,11 +141,26 @@ class Actuators:
                 done.append(name)
                 self.set_knob(name, value)
         except Exception:
-            for name in reversed(done):
-                with contextlib.suppress(Exception):
-                    self.set_knob(name, before[name])
+            self.set_like_others({n: before[n] for n in reversed(done) if n in before})
             raise
         return before
+
+    def set_like_others(self, values: Mapping[str, KnobValue]) -> None:
+        """Set knobs to what they are on the other ranks, or end with one line.
+
+        Raises
+        ------
+        SystemExit
+            If one cannot be set: this rank must not go on with values of its own.
+        """
+        for name, value in values.items():
+            try:
+                self.set_knob(name, value)
+            except Exception as error:
+                raise SystemExit(
+                    f"torchloom: knob {name} cannot be set to {value!r}, as it is on the other "
+                    f"ranks, so this one must not go on: {text(error, MAX_TEXT)}"
+                ) from error
 
     def check(self, values: Mapping[str, KnobValue]) -> None:
         """Ask the user's functions whether the knobs can take these values, all together.

@@ -18,7 +18,6 @@ from typing import Any
 
 import msgspec
 
-from torchloom_core.errors import KnobError
 from torchloom_core.wire.limits import MAX_SHORT_TEXT, MAX_TEXT
 from torchloom_core.wire.messages import (
     RECONCILE,
@@ -321,11 +320,11 @@ class Worker:
 
         Raises
         ------
-        KnobError
-            If that fails, too: this rank cannot be as the others are, and must end.
+        SystemExit
+            If that fails, too: this rank cannot be as the others are.
         """
         values = self.changes.before
-        self._make_alike(values)
+        self.actuators.set_like_others(values)
         self.changes.undone()
         who = self.identity.worker
         _logger.warning("%s: set back to %s: a rank could not be changed", who, values)
@@ -336,25 +335,16 @@ class Worker:
 
         Raises
         ------
-        KnobError
-            If that fails: this rank cannot be as the others are, and must end.
+        SystemExit
+            If that fails: this rank cannot be as the others are.
         """
-        self._make_alike(self.changes.inherit(standing))
+        values, known = self.changes.inherit(standing), self.actuators.fenced_values()
+        self.actuators.set_like_others(
+            {name: value for name, value in values.items() if known.get(name, value) != value}
+        )
         if self.changes.must_undo:
             self.set_back()
         self.send(self.hello())
-
-    def _make_alike(self, values: Mapping[str, KnobValue]) -> None:
-        known = {spec.name for spec in self.actuators.specs}
-        for name, value in values.items():
-            if name in known and self.actuators.values.get(name) != value:
-                try:
-                    self.actuators.set_knob(name, value)
-                except Exception as error:  # noqa: BLE001 - the user's function
-                    raise KnobError(
-                        f"{self.identity.worker}: knob {name} cannot be set to {value!r}, as it is "
-                        f"on the other ranks: {says(error)}"
-                    ) from None
 
     def _settle(self, command_id: str, status: AckStatus, step: int, detail: str) -> None:
         """End a command that was not obeyed by itself but by all ranks together."""
