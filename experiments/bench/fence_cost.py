@@ -37,14 +37,16 @@ async def measure(repeats: int, *, tiny: bool) -> list[Figure]:
             arrivals.notify()
         return True
 
+    def everybody_is_heard() -> bool:
+        return len(heard) >= len(GROUPS)
+
     took: dict[str, list[float]] = {arm: [] for arm in ARMS}
     ratios: dict[str, list[float]] = {"fence": [], "threadlet": []}
     async with running_broker() as (broker, folder), open_bus(broker, receive):
         join = write_join_file(broker, folder)
-        for repeat in range(1, repeats + 1):
-            everybody = repeat * len(GROUPS)
-            attached = arrivals.until(lambda: len(heard) >= everybody)
-            rows = await _one(str(join), turns, steps, attached)
+        for _ in range(repeats):
+            heard.clear()
+            rows = await _one(str(join), turns, steps, arrivals.until(everybody_is_heard))
             for arm in ARMS:
                 took[arm] += rows[arm]
     pairs = {"fence": ("fenced", "unfenced"), "threadlet": ("fenced", "alone")}

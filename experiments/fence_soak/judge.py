@@ -108,10 +108,13 @@ def _asked(root: Path) -> dict[str, Asked]:
             elif line.kind == "outcome" and body["verdict"] in asked:
                 told = asked[body["verdict"]]
                 told.outcome, told.detail = body["result"], body["detail"]
-            elif line.kind == "command_life" and body["status"] in FINAL_STATUSES:
-                if body["cause"] in asked:
-                    asked[body["cause"]].acks.append(body)
+            elif line.kind == "command_life" and _is_end(body) and body["cause"] in asked:
+                asked[body["cause"]].acks.append(body)
     return asked
+
+
+def _is_end(life: Row) -> bool:
+    return life["status"] in FINAL_STATUSES
 
 
 def _values(action: Mapping[str, Any]) -> Values:
