@@ -1,5 +1,6 @@
 """What a worker lets itself be told: its knobs, and what to call for a checkpoint or a drain."""
 
+import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -187,7 +188,8 @@ class Actuators:
         """Return what the run-fenced knobs are now, all of which a joiner must have."""
         fenced = [knob for knob in self._knobs.values() if knob.spec.fence == "run"]
         for knob in fenced:
-            self._read(knob)
+            with contextlib.suppress(Exception):  # the user's function: what was last read stands
+                self._read(knob)
         names = [knob.spec.name for knob in fenced]
         return {name: self._values[name] for name in names if name in self._values}
 
