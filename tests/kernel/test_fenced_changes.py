@@ -17,6 +17,7 @@ from torchloom_core.wire.messages import (
     KnobSpec,
     Pause,
     Rewind,
+    SetKnob,
     SetKnobs,
     Together,
     Withdraw,
@@ -291,3 +292,66 @@ def test_all_go_back_to_the_checkpoint_at_one_step_where_all_can(run):
     assert [command.do.do for command in commands] == [Rewind(skip=5)] * 3
     outcome = only(Outcome, ack_all(run, commands, step=8))
     assert outcome.detail == "3 workers went back at step 8, and skip 5 batches"
+
+
+def test_what_one_says_it_did_and_most_refused_is_not_done(run):
+    commands = told(run.ask(ChangeKnobs(values={"mode": "bf16"})))
+    outputs = ack_all(run, commands[:1], step=2**53)
+    outputs += ack_all(run, commands[1:], "rejected", detail="withdrawn")
+    assert only(Outcome, outputs).result == "undone"
+    assert run.kernel.run.desired.values("mode") == []
+
+
+@pytest.mark.parametrize("loss", [float("inf"), 1.7e308])
+def test_what_is_no_measurement_before_a_change_does_not_make_the_change_hurt(run, loss):
+    watch(run, loss, 20)
+    ack_all(run, told(run.ask(ChangeKnobs(values={"lr": 0.9}))))
+    assert not only(Judged, watch(run, 2.0, 40)).hurt
+
+
+def test_a_loss_that_becomes_infinite_after_a_change_is_harm(run):
+    watch(run, 2.0, 20)
+    ack_all(run, told(run.ask(ChangeKnobs(values={"lr": 0.9}))))
+    assert only(Judged, watch(run, float("inf"), 10)).hurt
+
+
+def test_what_hurt_is_taken_back_some_time_later_where_it_could_not_be_at_once(run):
+    watch(run, 2.0, 20)
+    ack_all(run, told(run.ask(ChangeKnobs(values={"lr": 0.9}))))
+    run.feed(says_hello("d-0", knobs=(MODE,)))  # lr cannot be changed while it is there
+    outputs = watch(run, 9.0, 8)
+    assert only(Proposed, outputs).policy == GUARD
+    assert not told(outputs)
+    run.exit("d-0")
+    back = told(watch(run, 9.0, 10))
+    assert [command.do.do for command in back] == [SetKnobs(values={"lr": 0.1})] * 3
+    ack_all(run, back)
+    assert not told(watch(run, 9.0, 60))
+
+
+def test_changes_with_guards_of_two_metrics_are_both_watched(run):
+    both = {"loss": 2.0, "grad_norm": 1.0}
+    for _ in range(20):
+        for worker in WORKERS:
+            run.feed(telemetry(worker, both))
+        run.tick()
+    guard = Guard(metric="grad_norm")
+    ack_all(run, told(run.ask(ChangeKnobs(values={"lr": 0.9}))))
+    ack_all(run, told(run.ask(ChangeKnobs(values={"mode": "bf16"}, guard=guard))))
+    outputs = []
+    for _ in range(40):
+        for worker in WORKERS:
+            run.feed(telemetry(worker, both))
+        outputs += run.tick()
+    assert len(of(Judged, outputs)) == 2
+
+
+def test_what_was_wanted_of_one_worker_alone_is_not_told_to_all_of_another_run():
+    run = Run(make_kernel())
+    alone = KnobSpec(name="lr", kind="float", low=0.0, high=1.0)
+    run.feed(says_hello("a-0", knobs=(alone,)))
+    for command in told(run.ask(ChangeKnob(knob="lr", value=0.7, worker="a-0")), SetKnob):
+        run.ack(command)
+    for worker in WORKERS:
+        run.feed(says_hello(worker, incarnation=2))
+    assert not told(run.tick())

@@ -92,6 +92,7 @@ class DesiredKnobs:
             wish.knob: wish.value
             for wish in self.wishes.values()
             if wish.value is not None
+            and wish.worker is None
             and wish.knob in specs
             and specs[wish.knob].fence == "run"
             and not specs[wish.knob].used_up

@@ -26,6 +26,11 @@ _FEWEST = 5
 """Values, before and after, on which a judgement rests."""
 _NO_DOUBT = 3.0
 """So many times beyond its band, a change is judged before its window is over."""
+_LARGEST = 1e100
+"""What is larger is no measurement, and its square no number."""
+_AGAIN_NS = 10 * SECOND_NS
+_TRIES = 5
+"""How often, and how long after each other, it is tried to take back what hurt."""
 _LEAST_NOISE = 1e-3
 """Of the level: below that a difference is not worth a rollback, however quiet the run is."""
 
@@ -83,20 +88,12 @@ class Guards:
         guard = self._guard_of(plan.action)
         if guard is None or not before:
             return
-        for earlier in list(self.watches.values()):
-            del self.watches[earlier.verdict]
-            if earlier.guard.metric == guard.metric:
-                watch = msgspec.structs.replace(
-                    earlier,
-                    verdict=plan.verdict,
-                    guard=guard,
-                    before={**before, **earlier.before},
-                    since_ns=now_ns,
-                )
-                self.watches[plan.verdict] = watch
-                return
         values = self._values(guard, now_ns - round(guard.window_s * SECOND_NS), now_ns)
-        level, noise = _level(values) if len(values) >= _FEWEST else (0.0, -1.0)
+        level, noise = _level(values)
+        for earlier in list(self.watches.values()):
+            if earlier.guard.metric == guard.metric and not earlier.hurt:
+                del self.watches[earlier.verdict]
+                level, noise, before = earlier.level, earlier.noise, {**before, **earlier.before}
         self.watches[plan.verdict] = Watch(
             verdict=plan.verdict,
             guard=guard,
@@ -112,10 +109,33 @@ class Guards:
 
     def judge(self, now_ns: int) -> list[Judged]:
         """Judge the changes whose window is over, or of which there is no doubt."""
-        judged = [j for watch in self.watches.values() if (j := self._judge(watch, now_ns))]
+        watched = [watch for watch in self.watches.values() if not watch.hurt]
+        judged = [j for watch in watched if (j := self._judge(watch, now_ns))]
         for judgement in judged:
-            del self.watches[judgement.verdict]
+            watch = self.watches.pop(judgement.verdict)
+            if judgement.hurt:
+                self.watches[watch.verdict] = msgspec.structs.replace(watch, hurt=judgement.text)
         return judged
+
+    def to_take_back(self, now_ns: int) -> list[Watch]:
+        """Return what hurt and is to be taken back now: again a while after it was denied."""
+        due = []
+        for watch in [watch for watch in self.watches.values() if watch.hurt]:
+            if now_ns < watch.tried_ns + _AGAIN_NS:
+                continue
+            if watch.tries == _TRIES:
+                del self.watches[watch.verdict]
+                continue
+            tried = msgspec.structs.replace(watch, tries=watch.tries + 1, tried_ns=now_ns)
+            self.watches[watch.verdict] = tried
+            due.append(tried)
+        return due
+
+    def taken_back(self, values: KnobValues) -> None:
+        """Note that what hurt has been taken back."""
+        for watch in [watch for watch in self.watches.values() if watch.hurt]:
+            if watch.before == values:
+                del self.watches[watch.verdict]
 
     def restore(self, watches: Iterable[Watch]) -> None:
         """Take over what an earlier Weaver watched."""
@@ -124,7 +144,7 @@ class Guards:
     def _judge(self, watch: Watch, now_ns: int) -> Judged | None:
         guard = watch.guard
         over = now_ns >= watch.since_ns + round(guard.window_s * SECOND_NS)
-        if watch.noise < 0:
+        if watch.noise <= 0:
             text = f"not judged, too little was seen of {guard.metric} before it"
             return Judged(verdict=watch.verdict, hurt=False, text=text, before=watch.before)
         values = self._values(guard, watch.since_ns, now_ns)
@@ -156,10 +176,16 @@ class Guards:
 
 
 def _level(values: list[float]) -> tuple[float, float]:
-    """Return where a series ends, and its noise: what is left of it beside a straight line."""
-    at = np.arange(len(values), dtype=float)
-    slope, start = np.polyfit(at, values, 1)
-    left = np.asarray(values) - (slope * at + start)
-    level = float(np.median(values[-max(_FEWEST, len(values) // 3) :]))
+    """Return where a series ends, and its noise: what is left of it beside a straight line.
+
+    A noise of 0 says that there is too little to tell.
+    """
+    series = np.asarray([value for value in values if abs(value) < _LARGEST])
+    if len(series) < _FEWEST:
+        return 0.0, 0.0
+    at = np.arange(len(series), dtype=float)
+    slope, start = np.polyfit(at, series, 1)
+    left = series - (slope * at + start)
+    level = float(np.median(series[-max(_FEWEST, len(series) // 3) :]))
     noise = 1.4826 * float(np.median(np.abs(left - np.median(left))))
     return level, max(noise, _LEAST_NOISE * abs(level), 1e-12)

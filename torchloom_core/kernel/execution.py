@@ -240,7 +240,9 @@ class Execution:
             return self._withdraw(plan, waited_for)
         if waited_for and (not plan.landed or any(map(self._may_answer, waited_for))):
             return []
-        is_done = plan.landed and plan.fate != "failed"
+        refusals = sum(why.startswith("rejected") for why in plan.missed.values())
+        applied = len(plan.commands) - plan.missed_count - len(waited_for)
+        is_done = plan.fate != "failed" and applied > refusals
         return self._end(plan, "" if is_done else missed_text(plan) or "nobody was left to do it")
 
     def _withdraw(self, plan: Plan, command_ids: Iterable[str]) -> list[Output]:

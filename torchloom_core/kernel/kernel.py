@@ -208,8 +208,9 @@ class Kernel:
             outputs.append(judged)
             if judged.hurt:
                 self.arbiter.failed(judged.verdict)
-                reason = f"{judged.verdict} hurt: {judged.text}"
-                outputs += self._propose(ChangeKnobs(values=judged.before), GUARD, reason)
+        for watch in self.run.guards.to_take_back(self.run.now_ns):
+            reason = f"{watch.verdict} hurt: {watch.hurt}"
+            outputs += self._propose(ChangeKnobs(values=watch.before), GUARD, reason)
         values = self.execution.wanted_nowhere()
         if values:
             outputs += self._propose(ChangeKnobs(values=values), RECONCILE, "wanted since before")

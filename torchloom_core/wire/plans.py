@@ -79,9 +79,13 @@ class Watch(msgspec.Struct, frozen=True, kw_only=True):
     before : dict
         What its knobs were: what they are set back to if it hurts.
     level, noise : float
-        Of the metric before the change; a noise below 0: it cannot be judged.
+        Of the metric before the change; a noise of 0: it cannot be judged.
     since_ns : int
         When it landed.
+    hurt : str
+        By what it was seen to hurt; empty: not so far.
+    tries, tried_ns : int
+        How often it was tried since to take it back, and when last.
     """
 
     verdict: str
@@ -90,6 +94,9 @@ class Watch(msgspec.Struct, frozen=True, kw_only=True):
     level: float
     noise: float
     since_ns: int
+    hurt: str = ""
+    tries: int = 0
+    tried_ns: int = 0
 
 
 def missed_text(plan: Plan) -> str:

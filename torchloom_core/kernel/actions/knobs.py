@@ -66,8 +66,10 @@ class KnobsKind(ActionKind[ChangeKnobs]):
         if trouble:
             run.guards.forget(plan.verdict)
             return []
-        run.guards.begin(plan, run.now_ns)
         values = new_values(plan.action)
+        if plan.policy == GUARD:
+            run.guards.taken_back(values)
+        run.guards.begin(plan, run.now_ns)
         return [run.desired.add(k, v, None, run.now_ns) for k, v in values.items()]
 
     def summary(self, action: ChangeKnobs, plan: Plan, run: Run) -> str:
