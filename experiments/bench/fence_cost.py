@@ -7,6 +7,7 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -16,7 +17,7 @@ from scene import Actor, Arrivals, actor, open_bus, running_broker, write_join_f
 
 from torchloom_core.wire.messages import Telemetry
 
-GROUPS = ("g0", "g1", "g2")
+GROUPS = ("a", "b", "c")
 QUIET = {"RUST_LOG": "error", "TORCH_CPP_LOG_LEVEL": "ERROR", "PYTHONWARNINGS": "ignore"}
 PAUSE_S = 0.045
 """Pretended work; with its own part and the others' a step takes about 70 ms."""
@@ -28,25 +29,24 @@ async def measure(repeats: int, *, tiny: bool) -> list[Figure]:
     """Start three trainers per repeat; they take turns once the telemetry of all arrives here."""
     turns, steps = (1, 5) if tiny else (8, 20)
     arrivals = Arrivals()
-    heard: set[tuple[str, int]] = set()
+    heard: set[str] = set()
 
     def receive(message: object, ts_ns: int) -> bool:
         del ts_ns
         if isinstance(message, Telemetry):
-            heard.add((message.worker, message.incarnation))
+            heard.add(message.worker)
             arrivals.notify()
         return True
-
-    def everybody_is_heard() -> bool:
-        return len(heard) >= len(GROUPS)
 
     took: dict[str, list[float]] = {arm: [] for arm in ARMS}
     ratios: dict[str, list[float]] = {"fence": [], "threadlet": []}
     async with running_broker() as (broker, folder), open_bus(broker, receive):
         join = write_join_file(broker, folder)
-        for _ in range(repeats):
-            heard.clear()
-            rows = await _one(str(join), turns, steps, arrivals.until(everybody_is_heard))
+        for repeat in range(repeats):
+            groups = [f"{group}{repeat}" for group in GROUPS]  # no place is taken twice
+            workers = {f"{group}-0" for group in groups}
+            attached = arrivals.until(partial(workers.issubset, heard))
+            rows = await _one(str(join), groups, turns, steps, attached)
             for arm in ARMS:
                 took[arm] += rows[arm]
     pairs = {"fence": ("fenced", "unfenced"), "threadlet": ("fenced", "alone")}
@@ -65,13 +65,13 @@ async def measure(repeats: int, *, tiny: bool) -> list[Figure]:
 
 
 async def _one(
-    join: str, turns: int, steps: int, attached: Awaitable[None]
+    join: str, groups: list[str], turns: int, steps: int, attached: Awaitable[None]
 ) -> dict[str, list[float]]:
     async with AsyncExitStack() as stack:
         lighthouse = await stack.enter_async_context(_lighthouse())
         arguments = ("fence_trainer.py", lighthouse, turns, steps, PAUSE_S)
         trainers: list[Actor] = []
-        for group in GROUPS:
+        for group in groups:
             own = {"TORCHLOOM_JOIN": join, "TORCHLOOM_GROUP": group, **QUIET}
             trainers.append(await stack.enter_async_context(actor(*arguments, **own)))
         await attached

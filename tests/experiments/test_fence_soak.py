@@ -1,0 +1,135 @@
+"""The soak of the fence, shortened; and its judge sees what does not hold."""
+
+import copy
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from experiments.fence_soak import judge, script
+from experiments.fence_soak.judge import Asked, Findings, Life, life_of
+
+RUN = Path(__file__).parents[2] / "experiments" / "fence_soak" / "run.py"
+SHORT = ("--changes", "10", "--seed", "43")
+START = {"lr": 0.05, "width": 16, "wire": "fp32"}
+
+
+def journal(landed_after, value, last=8, quorum=7):
+    """Return what a life writes down whose width becomes ``value`` after a step."""
+    rows = []
+    for step in range(1, last + 1):
+        width = value if step > landed_after else 16
+        used = {**START, "width": width}
+        rows.append(
+            {
+                "event": "step",
+                "step": step,
+                "quorum": quorum,
+                "committed": True,
+                "values": used,
+                "weights": f"w{step}",
+            }
+        )
+        if step == landed_after:
+            rows.append({"event": "set", "knob": "width", "value": value, "step": step})
+    return rows
+
+
+def faults(lives, asked):
+    findings = Findings()
+    judge._compare_lives(findings, lives)
+    judge._look_at_changes(findings, asked, judge.main_line(lives), lives)
+    return findings.faults
+
+
+def two_lives(first=5, second=5, value=20):
+    return [
+        life_of(name, journal(after, value), alive=True)
+        for name, after in (("a.1", first), ("b.1", second))
+    ]
+
+
+def ack(step, detail=""):
+    return {"worker": "a-0", "status": "applied", "step": step, "detail": detail}
+
+
+def test_what_landed_on_all_at_the_step_that_is_said_is_good():
+    asked = {"p1": Asked({"width": 20}, "done", "at step 5", [ack(5)])}
+    assert faults(two_lives(), asked) == []
+
+
+def test_a_step_that_two_made_with_different_knobs_or_weights_is_found():
+    asked = {"p1": Asked({"width": 20}, "done")}
+    assert "step 6 of quorum 7: values of b.1" in faults(two_lives(second=6), asked)[0]
+    lives = two_lives()
+    lives[1].steps[judge.Try(3, 7)]["weights"] = "other"
+    assert faults(lives, asked) == ["step 3 of quorum 7: weights of b.1 are other, of a.1 w3"]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (Asked({"width": 20}, "undone", "silent"), "undone, and landed after step 5"),
+        (Asked({"width": 20}), "has no outcome"),
+        (Asked({"width": 30}, "done"), "done, and nobody has it"),
+        (Asked({"width": 20, "wire": "bf16"}, "done"), "landed in part"),
+        (Asked({"width": 20}, "done", "", [ack(4)]), "a-0 says applied at step 4, was [5]"),
+    ],
+)
+def test_a_record_that_says_otherwise_than_the_ranks_did_is_found(change, said):
+    assert any(said in fault for fault in faults(two_lives(), {"p1": change}))
+
+
+def test_the_last_try_of_a_step_is_the_one_that_counts():
+    lost = Life("c.1", alive=False)
+    again = copy.deepcopy(journal(5, 20))
+    for row in again:
+        row["quorum"] = 9
+    lives = [life_of("a.1", journal(3, 20, last=6), alive=False), life_of("b.1", again, alive=True)]
+    main = judge.main_line([*lives, lost])
+    assert judge.landings(main, {"width": 20}) == [5]
+
+
+def test_an_end_that_nobody_caused_and_an_abort_are_found(tmp_path):
+    end = {"event": "end", "what": "trainer", "name": "g0.1", "status": -6, "last": "no"}
+    (tmp_path / "g0.1.err").write_text("terminate called after throwing gloo::EnforceNotMet")
+    findings = Findings()
+    judge._look_at_ends(findings, tmp_path, [{**end, "struck": False}, {**end, "struck": True}])
+    assert findings.faults == [
+        "g0.1 ended with -6, and nobody killed it: no",
+        "g0.1.err: terminate called",
+    ]
+
+
+def test_the_script_of_a_seed_is_always_the_same_and_gives_no_value_twice():
+    changes = script.write(1, 200)
+    assert changes == script.write(1, 200)
+    assert changes != script.write(2, 200)
+    marks = [
+        (knob, change.values[knob])
+        for change in changes
+        for knob in judge.MARKS
+        if knob in change.values
+    ]
+    assert len(set(marks)) == len(marks)
+    assert all(any(knob in change.values for knob in judge.MARKS) for change in changes)
+    struck = {(due.kind, due.target) for change in changes for due in change.strikes}
+    assert struck == set(script.STRIKES)
+
+
+@pytest.mark.integration
+def test_ten_changes_among_kills_and_freezes_land_on_all_ranks_or_nowhere(tmp_path):
+    done = subprocess.run(
+        [sys.executable, RUN, *SHORT, "--out", tmp_path, "--results", tmp_path],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
+    counts = json.loads((tmp_path / "results.json").read_text())["counts"]
+    assert counts["changes granted"] == 10
+    assert counts["changes done"] > 0
+    assert counts["steps compared"] > 0
+    assert any(name.startswith("kill") for name in counts)
