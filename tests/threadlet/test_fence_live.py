@@ -37,7 +37,7 @@ OLD, NEW = 4, 8
 class Rank:
     """A replica group of one rank with a run-fenced knob, and weights that tell its past."""
 
-    def __init__(self, name, lighthouse):
+    def __init__(self, name, lighthouse, use_async_quorum):
         self.thread = ThreadPoolExecutor(1)
         self.width = 1  # the script's default; the run has another value
         self.refuses = set()
@@ -55,7 +55,8 @@ class Rank:
             load_state_dict=self._load,
             state_dict=lambda: {"weights": self.weights.clone()},
             min_replica_size=1,
-            use_async_quorum=False,
+            use_async_quorum=use_async_quorum,
+            init_sync=not use_async_quorum,
             timeout=LONG,
             quorum_timeout=LONG,
             replica_id=name,
@@ -108,9 +109,12 @@ class Rank:
 
     def begin(self):
         self.manager.start_quorum()
+        self.manager._quorum_future.result()
 
     def reduce(self):
-        self.gradient = torch.tensor([1.0 + self.manager.participating_rank(), float(self.width)])
+        self.gradient = torch.tensor(
+            [1.0 + (self.manager.participating_rank() or 0), float(self.width)]
+        )
         self.manager.allreduce(self.gradient).wait()
 
     def commit(self):
@@ -144,9 +148,10 @@ class Run:
             heartbeat_timeout_ms=400,
         )
         self.ranks = []
+        self.use_async_quorum = False
 
     def add(self, name):
-        self.ranks.append(Rank(name, self.lighthouse.address()))
+        self.ranks.append(Rank(name, self.lighthouse.address(), self.use_async_quorum))
         return self.ranks[-1]
 
     def all(self, what, *ranks):
@@ -177,7 +182,7 @@ class Run:
         self.all("begin", last)
         for future in futures:
             future.result(30)
-        assert {rank.manager.num_participants() for rank in ranks} == {len(ranks)}
+        assert {rank.manager._pg.size() for rank in ranks} == {len(ranks)}
 
     def asking(self, count):
         """Say whether so many ask for a quorum that has yet to be formed."""
@@ -394,3 +399,22 @@ def test_who_can_make_it_neither_nor_stay_as_it_was_ends(run, trio):
     b.die()
     run.until_committed(a, c)
     assert_one_past(a, c)
+
+
+def test_who_has_a_state_without_what_was_agreed_on_since_does_not_commit(run):
+    run.use_async_quorum = True
+    a, b, joiner = (run.add(name) for name in "abc")
+    run.together(a, b)
+    run.rest(a, b)
+    offer((a, b), OLD, number=1)
+    run.until_committed(a, b)
+    run.together(joiner, a, b)  # the joiner has been given its peer's state
+    offer((a, b))
+    run.all("reduce", a, b, joiner)
+    assert run.all("commit", a, b, joiner) == [True, True, False]
+    run.all("end", a, b, joiner)
+    assert (a.width, b.width, joiner.width) == (NEW, NEW, OLD)
+    run.together(joiner, a, b)
+    run.rest(joiner, a, b)
+    assert joiner.width == NEW
+    assert_one_past(a, b, joiner)
