@@ -11,7 +11,7 @@ from torchloom_core.wire.actions import (
     PauseRun,
     RewindRun,
 )
-from torchloom_core.wire.events import Issue, Judged, Outcome, Proposed, Verdict
+from torchloom_core.wire.events import Issue, Judged, Outcome, Proposed, Recovered, Verdict
 from torchloom_core.wire.messages import (
     Drain,
     KnobSpec,
@@ -355,3 +355,24 @@ def test_what_was_wanted_of_one_worker_alone_is_not_told_to_all_of_another_run()
     for worker in WORKERS:
         run.feed(says_hello(worker, incarnation=2))
     assert not told(run.tick())
+
+
+def test_a_change_that_is_watched_is_judged_by_the_next_weaver_too(run):
+    watch(run, 2.0, 20)
+    ack_all(run, told(run.ask(ChangeKnobs(values={"lr": 0.9}))))
+    successor = Run(make_kernel(), epoch=2, now_ns=run.now_ns)
+    successor.feed(Recovered(epoch=2, control=run.kernel.control()))
+    for worker in WORKERS:
+        successor.feed(says_hello(worker))
+    outputs = watch(successor, 9.0, 10)
+    assert only(Judged, outputs).hurt
+    assert only(Proposed, outputs).proposal.action.values == {"lr": 0.1}
+
+
+def test_a_knob_that_one_declares_for_the_run_is_not_set_on_the_others_alone(run):
+    other = Run(make_kernel())
+    alone = KnobSpec(name="lr", kind="float", low=0.0, high=1.0)
+    for worker in ("a-0", "b-0"):
+        other.feed(says_hello(worker, knobs=(alone,)))
+    other.feed(says_hello("c-0"))
+    assert "at one step on c-0, elsewhere not" in reason(other, ChangeKnob(knob="lr", value=0.2))

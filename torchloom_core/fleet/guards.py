@@ -50,7 +50,6 @@ class Guards:
         self._seen: dict[str, deque[tuple[int, float]]] = {
             metric: deque(maxlen=_KEPT) for metric in config.metrics
         }
-        self._before: dict[str, KnobValues] = {}
         self.watches: KeptTable[Watch] = KeptTable("watch")
 
     def obstacle(self, guard: Guard | None) -> str:
@@ -75,41 +74,38 @@ class Guards:
             if len(values := values[~np.isnan(values)]):
                 seen.append((now_ns, float(np.median(values))))
 
-    def note_values(self, verdict: str, values: KnobValues) -> None:
-        """Remember what the knobs are before a change."""
-        self._before[verdict] = values
+    def expect(self, plan: Plan, before: KnobValues) -> None:
+        """Remember what the knobs are before a change that is about to be made."""
+        guard = self._guard_of(plan.action)
+        if guard is not None and before:
+            self.watches[plan.verdict] = Watch(verdict=plan.verdict, guard=guard, before=before)
 
-    def begin(self, plan: Plan, now_ns: int) -> None:
+    def begin(self, verdict: str, now_ns: int) -> None:
         """Watch over a change that has landed, and over an earlier one that still is watched.
 
         What was before the earlier one is what both are held against, and what both go back to.
         """
-        before = self._before.pop(plan.verdict, {})
-        guard = self._guard_of(plan.action)
-        if guard is None or not before:
+        watch = self.watches.get(verdict)
+        if watch is None:
             return
+        guard, before = watch.guard, watch.before
         values = self._values(guard, now_ns - round(guard.window_s * SECOND_NS), now_ns)
         level, noise = _level(values)
-        for earlier in list(self.watches.values()):
-            if earlier.guard.metric == guard.metric and not earlier.hurt:
+        for earlier in [w for w in self.watches.values() if w.since_ns and not w.hurt]:
+            if earlier.guard.metric == guard.metric:
                 del self.watches[earlier.verdict]
                 level, noise, before = earlier.level, earlier.noise, {**before, **earlier.before}
-        self.watches[plan.verdict] = Watch(
-            verdict=plan.verdict,
-            guard=guard,
-            before=before,
-            level=level,
-            noise=noise,
-            since_ns=now_ns,
+        self.watches[verdict] = msgspec.structs.replace(
+            watch, before=before, level=level, noise=noise, since_ns=now_ns
         )
 
     def forget(self, verdict: str) -> None:
-        """Watch no more over a change that was not made, or is being taken back."""
-        self._before.pop(verdict, None)
+        """Watch no more over a change that was not made."""
+        self.watches.pop(verdict, None)
 
     def judge(self, now_ns: int) -> list[Judged]:
         """Judge the changes whose window is over, or of which there is no doubt."""
-        watched = [watch for watch in self.watches.values() if not watch.hurt]
+        watched = [w for w in self.watches.values() if w.since_ns and not w.hurt]
         judged = [j for watch in watched if (j := self._judge(watch, now_ns))]
         for judgement in judged:
             watch = self.watches.pop(judgement.verdict)

@@ -34,7 +34,7 @@ from torchloom_core.wire.events import (
     Verdict,
 )
 from torchloom_core.wire.messages import FINAL_STATUSES, Command
-from torchloom_core.wire.plans import RECALLED, Flight, Granted, Plan
+from torchloom_core.wire.plans import RECALLED, Flight, Granted, Plan, Watch
 from torchloom_core.wire.requests import Request, ResumeActions, StopActions
 
 _T = TypeVar("_T", bound=msgspec.Struct)
@@ -116,6 +116,7 @@ class Inheritance:
                 faults=tuple(self._entries_of("fault", Fault)),
                 # None of the trajectory: nothing was sent, so they may be asked again.
                 answers=tuple(self._entries_of("answer", Answered)),
+                watches=tuple(self._entries_of("watch", Watch)),
             ),
             unsent=tuple(unsent),
             unstarted=tuple(v for v in self._granted.values() if v.proposal not in self._plans),

@@ -28,7 +28,7 @@ import msgspec
 from torchloom_core.errors import MessageError
 from torchloom_core.wire.actions import ChangeKnob, ChangeKnobs, Guard
 from torchloom_core.wire.events import KnobDesired
-from torchloom_core.wire.limits import KnobName, Name, RackName
+from torchloom_core.wire.limits import MAX_KNOBS, KnobName, Name, RackName
 from torchloom_core.wire.messages import KnobSpec, KnobValue, KnobValues
 
 RequestId = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_-]{1,64}\Z")]
@@ -77,6 +77,10 @@ class KnobSet(
             raise MessageError(
                 "knob.set: several knobs, or a guard, are for all: need no worker, "
                 f"was {self.worker!r}"
+            )
+        if len(self.also) >= MAX_KNOBS:
+            raise MessageError(
+                f"knob.set: need at most {MAX_KNOBS} knobs, was {len(self.also) + 1}"
             )
         if self.knob in self.also:
             raise MessageError(f"knob.set: need each knob once, was {self.knob!r} twice")

@@ -81,7 +81,7 @@ class Watch(msgspec.Struct, frozen=True, kw_only=True):
     level, noise : float
         Of the metric before the change; a noise of 0: it cannot be judged.
     since_ns : int
-        When it landed.
+        When it landed; 0: not yet.
     hurt : str
         By what it was seen to hurt; empty: not so far.
     tries, tried_ns : int
@@ -91,9 +91,9 @@ class Watch(msgspec.Struct, frozen=True, kw_only=True):
     verdict: str
     guard: Guard
     before: KnobValues
-    level: float
-    noise: float
-    since_ns: int
+    level: float = 0.0
+    noise: float = 0.0
+    since_ns: int = 0
     hurt: str = ""
     tries: int = 0
     tried_ns: int = 0

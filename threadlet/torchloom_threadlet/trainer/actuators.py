@@ -119,6 +119,8 @@ class Actuators:
         if len({*self._knobs, knob.spec.name}) > MAX_KNOBS:
             raise KnobError(f"need at most {MAX_KNOBS} knobs, was one more")
         self._read(knob)
+        if knob.spec.fence == "run" and knob.spec.name in self._values:
+            check_value(knob.spec, self._values[knob.spec.name])
         self._knobs[knob.spec.name] = knob
 
     def set_knob(self, name: str, value: KnobValue) -> None:
@@ -126,6 +128,8 @@ class Actuators:
         knob = self._knobs[name]
         knob.set(check_value(knob.spec, value))
         self._read(knob)
+        if knob.spec.fence == "run" and name in self._values:
+            check_value(knob.spec, self._values[name])  # else nobody could take it over
 
     def set_knobs(self, values: Mapping[str, KnobValue]) -> dict[str, KnobValue]:
         """Set several knobs, and return what they were; where one fails, set back all of them.
@@ -181,8 +185,9 @@ class Actuators:
             if check is not None:
                 try:
                     check({**self._values, **values})
-                except Exception as error:  # noqa: BLE001 - the user's function
-                    raise KnobError(f"knob {name}: {text(error, MAX_TEXT)}") from None
+                except BaseException as error:  # noqa: BLE001 - the user's, in the link's thread
+                    why = text(error, MAX_TEXT) or type(error).__name__
+                    raise KnobError(f"knob {name}: {why}") from None
 
     def fenced_values(self) -> dict[str, KnobValue]:
         """Return what the run-fenced knobs are now, all of which a joiner must have."""

@@ -110,6 +110,7 @@ class Worker:
         self._todo: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
         self._inbox = CommandInbox(identity.incarnation, self._refusal)
         self._inbox_lock = threading.Lock()
+        self._refusals: dict[str, str | None] = {}
         self._parted = False
         self._unwanted = ""
         self._asks = False
@@ -191,6 +192,10 @@ class Worker:
 
     def deliver(self, command: Command) -> None:
         """Answer a command, and queue it for the training thread if it is to be done."""
+        if isinstance(command.do, Together):
+            # Asked without the lock: a user's function may take its time over it.
+            refusal = self.actuators.refusal(command.do, self.state)
+            self._refusals = {command.id: refusal}
         with self._inbox_lock:
             ack, do = self._inbox.receive(command, time.time_ns(), whole(self.step))
         self.send(ack)
@@ -445,6 +450,8 @@ class Worker:
     def _refusal(self, command: Command) -> str | None:
         if isinstance(command.do, Pause) and self.lease.is_over(command.cause):
             return "the pause was called off"
+        if isinstance(command.do, Together):
+            return self._refusals.get(command.id)
         return self.actuators.refusal(command.do, self.state)
 
 

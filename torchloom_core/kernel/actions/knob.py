@@ -12,7 +12,7 @@ from torchloom_core.suggest import listed
 from torchloom_core.wire.actions import ChangeKnob, ChangeKnobs
 from torchloom_core.wire.events import Output
 from torchloom_core.wire.knobs import agrees, check_value, find_spec, takes, unusual
-from torchloom_core.wire.messages import Command, KnobSpec, SetKnob
+from torchloom_core.wire.messages import Command, Hello, KnobSpec, SetKnob
 from torchloom_core.wire.plans import Plan
 
 KNOBS = KnobsKind()
@@ -48,6 +48,14 @@ class KnobKind(ActionKind[ChangeKnob]):
             if action.worker is not None:
                 return f"knob {spec.name} lands on all ranks at one step: none can be set alone"
             return KNOBS.obstacle(_of_all(action), run)
+        fenced = [
+            hello.worker
+            for row, hello in enumerate(run.fleet.hello)
+            if run.stays(row) and _is_fenced(hello, spec.name)
+        ]
+        if fenced:
+            who = listed(fenced, _NAMED)
+            return f"knob {spec.name} lands on all ranks at one step on {who}, elsewhere not"
         if not _rows(action, run):
             return f"knob {action.knob}: {action.worker or 'every worker that has it'} is leaving"
         return ""
@@ -94,6 +102,10 @@ class KnobKind(ActionKind[ChangeKnob]):
     def wish(self, action: Mapping[str, Any]) -> str:
         """Return ``knob lr = 0.1 on g0-0``."""
         return f"knob {action['knob']} = {action['value']} on {action.get('worker') or 'all'}"
+
+
+def _is_fenced(hello: Hello, knob: str) -> bool:
+    return any(spec.name == knob and spec.fence == "run" for spec in hello.knobs)
 
 
 def _of_all(action: ChangeKnob) -> ChangeKnobs:

@@ -58,7 +58,7 @@ class KnobsKind(ActionKind[ChangeKnobs]):
     def begin(self, plan: Plan, run: Run) -> list[Output]:
         """Remember what the knobs are, before any rank changes them."""
         if plan.policy != GUARD:
-            run.guards.note_values(plan.verdict, _present(new_values(plan.action), run))
+            run.guards.expect(plan, _present(new_values(plan.action), run))
         return []
 
     def end(self, plan: Plan, trouble: str, run: Run) -> list[Output]:
@@ -69,7 +69,7 @@ class KnobsKind(ActionKind[ChangeKnobs]):
         values = new_values(plan.action)
         if plan.policy == GUARD:
             run.guards.taken_back(values)
-        run.guards.begin(plan, run.now_ns)
+        run.guards.begin(plan.verdict, run.now_ns)
         return [run.desired.add(k, v, None, run.now_ns) for k, v in values.items()]
 
     def summary(self, action: ChangeKnobs, plan: Plan, run: Run) -> str:
