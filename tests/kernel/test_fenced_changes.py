@@ -363,7 +363,7 @@ def test_a_change_that_is_watched_is_judged_by_the_next_weaver_too(run):
     successor = Run(make_kernel(), epoch=2, now_ns=run.now_ns)
     successor.feed(Recovered(epoch=2, control=run.kernel.control()))
     for worker in WORKERS:
-        successor.feed(says_hello(worker))
+        successor.feed(says_hello(worker, values={"lr": 0.9, "mode": "none"}))
     outputs = watch(successor, 9.0, 10)
     assert only(Judged, outputs).hurt
     assert only(Proposed, outputs).proposal.action.values == {"lr": 0.1}
