@@ -12,13 +12,14 @@ have reduced. Beside the fence each rank has what no rank knows: the true past o
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import combinations
 from typing import NamedTuple
 
 import msgspec
 
 from torchloom_threadlet.fence.agreement import (
+    NOTHING,
     Ballot,
     Change,
     Fence,
@@ -62,7 +63,7 @@ class Rank(NamedTuple):
     """The step that it is in, or the one that it committed last and has not failed since."""
     ballot: Ballot | None = None
     heals: Source | None = None
-    """Whose state it takes before it commits, where the quorum is asynchronous."""
+    """Whose state it takes once it has counted, or before it commits if it is asynchronous."""
 
 
 class Round(NamedTuple):
@@ -145,6 +146,7 @@ class Model:
         changes: tuple[int, ...] = (1, 2),
         inherits: bool = True,
         lineage: bool = True,
+        withheld: Callable[[Ballot], Ballot] = Ballot.withheld,
     ) -> None:
         self._fence = fence(ballots=0)
         self._asynchronous = asynchronous
@@ -152,6 +154,7 @@ class Model:
         self._changes = tuple(Change(number=n, do=n) for n in changes)
         self._inherits = inherits
         self._lineage = lineage
+        self._withheld = withheld
 
     def explore(self, ranks: int, budget: Budget, *, settling: int = 0) -> int:
         """Try everything that can happen to so many ranks; return how many states there are.
@@ -286,19 +289,15 @@ class Model:
         )
 
     def _joined(self, rank: Rank, source: Rank, behind: bool, number: int) -> Rank:
-        """Return the rank as it has taken its peer's state, if it is behind, and voted."""
+        """Return the rank as it has voted, and whose state it takes, if it is behind."""
         # No two ballots bear one number: the model takes the step's for all of them.
         rank = rank._replace(at=VOTED, round=number)
         fence = msgspec.structs.replace(rank.fence, ballots=number - 1)
-        if behind and self._asynchronous:
-            fence, ballot = fence.abstain()
-            heals = Source(source.fence, source.truth)
-            return rank._replace(fence=fence, ballot=ballot, step=source.step, heals=heals)
-        if behind:
-            rank = self._healed(rank._replace(fence=fence, step=source.step), source)
-            fence = rank.fence
         fence, ballot = fence.vote()
-        return rank._replace(fence=fence, ballot=ballot)
+        if rank.step < source.step:
+            ballot = self._withheld(ballot)
+        heals = Source(source.fence, source.truth) if behind else None
+        return rank._replace(fence=fence, ballot=ballot, step=source.step, heals=heals)
 
     def _healed(self, rank: Rank, source: Rank | Source) -> Rank:
         knobs = source.truth.knobs if self._inherits else rank.truth.knobs
@@ -337,8 +336,12 @@ class Model:
 
     def _counts(self, state: State, rank: Rank, now: Round) -> State:
         worked = rank._replace(fence=rank.fence.count(now.least, now.largest), at=WORKED)
+        if rank.heals and not self._asynchronous:
+            worked = self._healed(worked, rank.heals)
+            if worked.fence.is_short:
+                return self._fails(state, rank)
         truth = now.truth
-        if not rank.heals:
+        if not worked.heals:
             worked = _undone(worked)
             if truth is not None and truth != worked.truth:
                 raise Violation(f"gradients are reduced by {truth} and {worked.truth}")
@@ -425,7 +428,8 @@ def _over(state: State) -> State:
 
 def _has(rank: Rank, number: int) -> bool:
     """Say whether a rank has made a change, or is in a step that may end with it."""
-    under_way = rank.at and number in (rank.fence.agreed, rank.ballot.offered)
+    voted = rank.fence.voted.number if rank.fence.voted else NOTHING
+    under_way = rank.at and number in (rank.fence.agreed, voted)
     return bool(under_way) or rank.fence.made >= number
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchloom_core.wire.messages import Command, SetKnobs, Together
-from torchloom_threadlet.fence.agreement import read_minima
+from torchloom_threadlet.fence.agreement import tally
 from torchloom_threadlet.trainer.changes import Changes
 
 LATE_NS = 10_000
@@ -40,7 +40,7 @@ class Rank:
 def step(*ranks, now_ns=0, committed=True, quorum_id=1):
     """Vote, and commit or not; return the number that each has to make, None for nothing."""
     ballots = [rank.changes.vote(now_ns) for rank in ranks]
-    outcome = read_minima(tuple(min(column) for column in zip(*ballots, strict=True)))
+    outcome = tally((0, ballot) for ballot in ballots)
     due = []
     for rank in ranks:
         rank.changes.count(*outcome)

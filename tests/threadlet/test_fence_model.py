@@ -80,12 +80,6 @@ class CommitsWhatItHasNot(Fence, frozen=True, kw_only=True):
         return False
 
 
-class AbstainsFromSayingWhatIsUndone(Fence, frozen=True, kw_only=True):
-    def abstain(self):
-        spoken, ballot = super().abstain()
-        return spoken, ballot._replace(undone=NOTHING)
-
-
 @pytest.mark.parametrize(
     ("ranks", "budget"),
     [
@@ -101,6 +95,22 @@ def test_the_fence_holds_whatever_happens(ranks, budget):
 def test_the_fence_holds_where_a_joiner_has_its_peers_state_only_at_the_end_of_a_step():
     budget = Budget(rounds=3, failures=1, evictions=1, births=1, raises=1)
     assert Model(asynchronous=True, changes=(1,)).explore(2, budget, settling=50) > 10_000
+
+
+def test_the_fence_holds_where_a_joiner_was_told_of_a_withdrawal_and_its_peer_was_not():
+    budget = Budget(rounds=3, failures=1, evictions=1, withdrawals=1)
+    assert Model(asynchronous=True, changes=(1,)).explore(2, budget, settling=50) > 1_000
+
+
+class InheritsWhatItHasLetGo(Fence, frozen=True, kw_only=True):
+    def inherit(self, peer):
+        return replace(Fence.inherit(replace(self, let_go=NOTHING), peer), let_go=self.let_go)
+
+
+def test_a_joiner_that_makes_with_its_peer_what_it_has_let_go_is_found():
+    budget = Budget(rounds=3, failures=1, evictions=1, withdrawals=1)
+    with pytest.raises(Violation, match="which was withdrawn from all"):
+        Model(InheritsWhatItHasLetGo, changes=(1,)).explore(2, budget)
 
 
 def test_the_fence_holds_among_three_ranks_of_which_one_cannot_make_a_change_and_dies():
@@ -126,10 +136,17 @@ def test_a_bug_in_the_protocol_is_found(bug, ranks, budget, changes):
         Model(bug, changes=changes).explore(ranks, budget)
 
 
+def without_what_is_undone(ballot):
+    return ballot.withheld()._replace(undone=NOTHING)
+
+
+MODEL_OF_SILENCE = Model(changes=(1,), asynchronous=True, withheld=without_what_is_undone)
+
+
 def test_a_rank_that_keeps_an_undo_to_itself_as_it_abstains_is_found():
     budget = Budget(rounds=3, evictions=1, raises=1)
     with pytest.raises(Violation, match="a step ends as"):
-        Model(AbstainsFromSayingWhatIsUndone, asynchronous=True, changes=(1,)).explore(2, budget)
+        MODEL_OF_SILENCE.explore(2, budget)
 
 
 def test_a_joiner_that_commits_without_what_was_agreed_on_is_found():

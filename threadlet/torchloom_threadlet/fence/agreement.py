@@ -1,12 +1,13 @@
 """How ranks agree on a change: one rank's part, without I/O; docs/fence.md argues why it holds.
 
 A change is offered to every rank from outside, in any order and at any time. Ahead of a step's own
-collectives the ranks of a quorum reduce their ballots; where all ballots name the same change, it
+collectives the ranks of a quorum count their ballots; where all ballots name the same change, it
 is agreed, and whoever commits the step makes it with the commit. Nothing is remembered of a step
 that was not committed: the next step asks again, whoever is in the quorum then.
 """
 
 import secrets
+from collections.abc import Iterable
 from typing import NamedTuple, Self
 
 import msgspec
@@ -48,13 +49,17 @@ class Ballot(NamedTuple):
     attempt : int
         A number that no other ballot has; the largest is the name of this try of the step.
     undone : int
-        See :class:`Fence`.
+        See :class:`Fence`. It counts also of a rank whose ballot is withheld.
     """
 
     offered: int
     lineage: int
     attempt: int
     undone: int
+
+    def withheld(self) -> "Ballot":
+        """Return what counts of it where its rank is behind, and about to take a peer's state."""
+        return self._replace(offered=_NEUTRAL, lineage=_NEUTRAL)
 
     def minima(self) -> tuple[int, ...]:
         """Return what the ranks reduce, element by element, to the least."""
@@ -65,6 +70,14 @@ def read_minima(minima: tuple[int, ...]) -> tuple[Ballot, Ballot]:
     """Return the least and the largest of all ballots, field by field."""
     half = len(Ballot._fields)
     return Ballot(*minima[:half]), Ballot(*(-x for x in minima[half:]))
+
+
+def tally(said: Iterable[tuple[int, Ballot]]) -> tuple[Ballot, Ballot]:
+    """Return the least and the largest, field by field, of ballots and the steps of their ranks."""
+    said = list(said)
+    newest = max(step for step, _ in said)
+    counted = [ballot if step == newest else ballot.withheld() for step, ballot in said]
+    return read_minima(tuple(map(min, zip(*(b.minima() for b in counted), strict=True))))
 
 
 class Fence(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,19 +152,19 @@ class Fence(msgspec.Struct, frozen=True, kw_only=True):
         """Note that the values of the last change made have been set back."""
         return msgspec.structs.replace(self, stands=False)._tidy()
 
+    def lose(self) -> Self:
+        """Note that the state here is none any more: half of it was changed.
+
+        Its lineage is below that of every step that was ever committed, so any peer's counts more.
+        """
+        return msgspec.structs.replace(self, lineage=1 + secrets.randbelow(_ATTEMPTS - 1))
+
     def vote(self) -> tuple[Self, Ballot]:
         """Return what to say ahead of a step, which holds until the step is over."""
         held = self.offered.number if self.offered else NOTHING
-        return self._speak(held, self.lineage, self.offered)
-
-    def abstain(self) -> tuple[Self, Ballot]:
-        """Return what a rank says that has its peer's state only before it commits the step."""
-        return self._speak(_NEUTRAL, _NEUTRAL, None)
-
-    def _speak(self, held: int, lineage: int, voted: Change | None) -> tuple[Self, Ballot]:
         ballots = (self.ballots + 1) % _ATTEMPTS
-        spoken = msgspec.structs.replace(self, ballots=ballots, voted=voted, agreed=NOTHING)
-        return spoken, Ballot(held, lineage, ballots, self.undone)
+        spoken = msgspec.structs.replace(self, ballots=ballots, voted=self.offered, agreed=NOTHING)
+        return spoken, Ballot(held, self.lineage, ballots, self.undone)
 
     def count(self, least: Ballot, largest: Ballot) -> Self:
         """Take in the least and the largest of all ranks' ballots, field by field."""
@@ -182,7 +195,7 @@ class Fence(msgspec.Struct, frozen=True, kw_only=True):
 
         In a step under way, what was agreed on stays agreed: the peer has not made it yet.
         """
-        held = [c for c in (peer.offered, peer.voted) if c]
+        held = [c for c in (peer.offered, peer.voted) if c and c.number > self.let_go]
         taken = msgspec.structs.replace(
             self,
             lineage=peer.lineage,
@@ -193,7 +206,7 @@ class Fence(msgspec.Struct, frozen=True, kw_only=True):
             voted=next((c for c in held if c.number == self.agreed), self.voted),
         )._tidy()
         later = peer.offered and (not self.offered or self.offered.number < peer.offered.number)
-        return taken.offer(held[0]) if later else taken
+        return taken.offer(peer.offered) if later else taken
 
     def _tidy(self) -> Self:
         """Hold nothing that was made, withdrawn or undone."""
@@ -212,6 +225,6 @@ def is_behind(own: Ballot, largest: Ballot) -> bool:
     """Say, where not all have the same state, whether a rank is to take that of a peer.
 
     It may count as many steps: it committed one that the others did not, and they have done it
-    again without it. One that abstained cannot know whose state it is about to have.
+    again without it. One whose ballot was withheld cannot know whose state it is about to have.
     """
     return own.lineage != largest.lineage

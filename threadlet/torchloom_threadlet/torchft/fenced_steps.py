@@ -1,20 +1,19 @@
 """Have the ranks of a torchft run agree on changes ahead of each step, and make them with it.
 
-The ballots are reduced over the Manager's own process group, once the quorum stands and whoever was
-behind has a peer's state, before any other collective of the step.
+The ballots go with the request for the quorum and are counted as its answer comes, before any
+state is loaded and before any collective of the step.
 """
 
 import logging
 import time
-from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from torchloom_threadlet.compression import CompressedProcessGroup
-from torchloom_threadlet.fence.agreement import read_minima
-from torchloom_threadlet.torchft.voters import Voters
+from torchloom_threadlet.fence.agreement import Ballot, is_behind, read_minima, tally
+from torchloom_threadlet.torchft.ballots import Ballots, Said
 from torchloom_threadlet.trainer.worker import Worker, says
 
 _KEY = "torchloom"
@@ -25,13 +24,10 @@ _logger = logging.getLogger(__name__)
 class FencedSteps:
     """The steps of one Manager.
 
-    With a synchronous quorum the ranks vote at the end of ``start_quorum``. With an asynchronous
-    one, when it is first waited for; whoever still heals then abstains.
-
-    In a group of several ranks each reduces with those of its own number in the other groups, and
-    then the group reduces that once more: they have one outcome, or none of them has any. Where
-    that cannot be, or where a group of the quorum does not vote, nobody does, and what is fenced
-    is refused.
+    Each rank hears the ballots of those of its own number in the other groups. In a group of
+    several ranks these reduce what they have heard once more: they have one outcome, or none of
+    them has any. Where that cannot be, or where a group of the quorum does not vote, nobody does,
+    and what is fenced is refused.
     """
 
     def __init__(self, manager: Any, worker: Worker) -> None:
@@ -42,34 +38,78 @@ class FencedSteps:
             return
         self._manager = manager
         self._worker = worker
-        self._is_open = False
-        self._falls_behind = False
-        self._voters = Voters(manager._pg)
+        self._own = Said(0, Ballot(0, 0, 0, 0))
+        self._is_answered = False
+        self._all_vote = True
+        self._trouble = ""
+        self._steps_back = False
         self._start_quorum = manager.start_quorum
         self._wait_quorum = manager.wait_quorum
         self._should_commit = manager.should_commit
         self._load_state = manager._apply_pending_state_dict
-        manager._apply_pending_state_dict = self._loaded
         manager.start_quorum = self._started
+        manager.wait_quorum = self._waited
         manager.should_commit = self._committed
-        if manager._use_async_quorum:
-            manager.wait_quorum = self._waited
+        manager._apply_pending_state_dict = self._loaded
+        Ballots(manager, self._say, self._hear)
         self._give_with_the_state()
-        worker.fall_behind = self._fall_behind
+
+    # --- the thread that asks for the quorum ----------------------------------------------------
+
+    def _say(self) -> Said:
+        self._own = Said(self._manager._step, self._worker.changes.vote(time.time_ns()))
+        return self._own
+
+    def _hear(self, said: list[Said] | None) -> None:
+        """Count what was said; what comes of it is looked at once the answer is taken in."""
+        self._trouble, self._steps_back = "", False
+        self._all_vote = said is not None
+        try:
+            if said is not None:
+                self._count(*tally(said), is_late=self._own.step < max(said).step)
+        except Exception as error:  # noqa: BLE001 - another rank of the group may have died
+            self._trouble = says(error)
+        self._is_answered = True
+
+    def _count(self, least: Ballot, largest: Ballot, *, is_late: bool) -> None:
+        own = self._own.ballot.withheld() if is_late else self._own.ballot
+        if self._manager._group_world_size > 1:
+            least, largest = read_minima(_within(_minima(least, largest)))
+        if self._worker.changes.count(least, largest):
+            return
+        self._trouble = "the ranks have not all made the same steps"
+        self._steps_back = is_behind(own, largest)
+        if self._manager._group_world_size > 1:  # a group counts its steps alike
+            self._steps_back = not _within((int(not self._steps_back),))[0]
+
+    # --- the training thread -----------------------------------------------------------------
 
     def _started(self, *args: Any, **kwargs: Any) -> Any:
-        self._safely(lambda: self._worker.make_due(knobs_only=True))
-        self._is_open = False
+        self._worker.make_due(knobs_only=True)
+        self._is_answered = False
         result = self._start_quorum(*args, **kwargs)
-        self._is_open = True
-        if not self._manager._use_async_quorum:
-            self._vote_once()
+        self._take_in()
         return result
 
     def _waited(self) -> Any:
         result = self._wait_quorum()
-        self._vote_once()
+        # A synchronous quorum is waited for before the state of a peer is loaded.
+        if self._manager._use_async_quorum:
+            self._take_in()
         return result
+
+    def _take_in(self) -> None:
+        """Do, once a step, what follows from the ballots before anything is reduced."""
+        if not self._is_answered:
+            return
+        self._is_answered = False
+        self._note_who_votes()
+        if self._steps_back:
+            self._step_back()
+        if self._trouble:
+            self._manager.report_error(RuntimeError(self._trouble))
+        if self._worker.changes.must_undo:
+            self._worker.set_back()
 
     def _committed(self, *args: Any, **kwargs: Any) -> Any:
         quorum_id = None
@@ -78,28 +118,14 @@ class FencedSteps:
             quorum_id = self._manager._quorum_id if committed else None
             return committed
         finally:
-            self._is_open = False
             self._worker.changes.end_step(quorum_id)
             if isinstance(self._manager._pg, CompressedProcessGroup):
                 self._manager._pg.end_step(quorum_id is not None)
             self._worker.attention |= self._worker.changes.due is not None
 
-    def _vote_once(self) -> None:
-        if not self._is_open:
-            return
-        self._is_open = False
-        self._note_who_votes()
-        if not self._voters.all_vote:
-            return
-        # A group's other ranks count on one that has an error, too: they wait for its word.
-        if self._manager.errored() is None or self._manager._group_world_size > 1:
-            self._safely(self._vote)
-        if self._worker.changes.must_undo:
-            self._worker.set_back()
-
     def _note_who_votes(self) -> None:
         """Have the Weaver know whether the ranks of this quorum can agree on anything."""
-        changes, all_vote = self._worker.changes, self._voters.all_vote
+        changes, all_vote = self._worker.changes, self._all_vote
         if changes.can_vote == all_vote:
             return
         changes.can_vote = all_vote
@@ -110,75 +136,11 @@ class FencedSteps:
             )
         self._worker.send(self._worker.hello())
 
-    def _vote(self) -> None:
-        worker, changes = self._worker, self._worker.changes
-        own = changes.vote(time.time_ns(), abstain=self._manager._healing)
-        worker.phases.begin("allreduce")
-        try:
-            minima = self._reduced(own)
-        finally:
-            worker.phases.end("allreduce")
-        count = changes.count(*read_minima(minima))
-        if count.split:
-            # Whoever is behind takes a peer's state, as one that is a step behind does.
-            if self._is_group_behind(count.behind):
-                self._step_back()
-            self._manager.report_error(RuntimeError("the ranks have not all made the same steps"))
-
-    def _reduced(self, own: tuple[int, ...]) -> tuple[int, ...]:
-        if self._manager._group_world_size == 1:
-            return self._across(own)
-        error: Exception | None = None
-        outcome = own
-        goes_on = self._manager.errored() is None
-        if goes_on:
-            try:
-                outcome = self._across(own)
-            except Exception as caught:  # noqa: BLE001 - the group waits for this rank's word
-                goes_on, error = False, caught
-        sound = (goes_on, not self._falls_behind)
-        all_go_on, none_falls_behind, *minima = _within((*map(int, sound), *outcome))
-        self._falls_behind = False
-        if not none_falls_behind:
-            self._step_back()
-        if not all_go_on or not none_falls_behind:
-            raise error or RuntimeError("a rank of this group has failed the step")
-        return tuple(minima)
-
-    def _across(self, own: tuple[int, ...]) -> tuple[int, ...]:
-        """Reduce with the ranks of the same number in all groups."""
-        pg = self._manager._pg
-        if pg.size() == 1:
-            return own
-        ballots = _tensor(own, pg.getBackendName())
-        opts = dist.AllreduceOptions()
-        opts.reduceOp = dist.ReduceOp(dist.ReduceOp.MIN)
-        pg.allreduce([ballots], opts).wait()
-        return tuple(ballots.tolist())
-
-    def _is_group_behind(self, own: bool) -> bool:
-        """Say whether any rank of the group is: they count their steps alike."""
-        if self._manager._group_world_size == 1:
-            return own
-        return not _within((int(not own),))[0]
-
-    def _safely(self, function: Callable[[], None]) -> None:
-        """Have a step fail, and not the trainer, where a vote has no outcome."""
-        try:
-            function()
-        except Exception as error:  # noqa: BLE001 - a peer may have died
-            _logger.info("this step has no vote: %s", says(error))
-            self._manager.report_error(error)
-
-    def _fall_behind(self) -> None:
-        if self._manager._group_world_size == 1:
-            self._step_back()
-        else:  # a group counts its steps alike: the others hear of it with the next vote
-            self._falls_behind = True
-
     def _step_back(self) -> None:
         """Count a step less, so that torchft has this group take a peer's state."""
         self._manager._step -= 1
+
+    # --- the state that a peer takes, in whichever thread torchft loads it -----------------------
 
     def _loaded(self) -> None:
         pending = self._manager._pending_state_dict
@@ -219,14 +181,14 @@ def _obstacle(manager: Any) -> str:
     return ""
 
 
+def _minima(least: Ballot, largest: Ballot) -> tuple[int, ...]:
+    return (*least, *(-number for number in largest))
+
+
 def _within(least: tuple[int, ...]) -> tuple[int, ...]:
     """Reduce with the other ranks of the group, to the least."""
-    ballots = _tensor(least, str(dist.get_backend_config()))
-    dist.all_reduce(ballots, dist.ReduceOp.MIN)
-    return tuple(ballots.tolist())
-
-
-def _tensor(numbers: tuple[int, ...], backend: str) -> torch.Tensor:
-    """Return the numbers where a backend, or the devices of several, can reduce them."""
+    backend = str(dist.get_backend_config())
     device = "cuda" if "nccl" in backend and "gloo" not in backend else "cpu"
-    return torch.tensor(numbers, dtype=torch.int64, device=device)
+    numbers = torch.tensor(least, dtype=torch.int64, device=device)
+    dist.all_reduce(numbers, dist.ReduceOp.MIN)
+    return tuple(numbers.tolist())

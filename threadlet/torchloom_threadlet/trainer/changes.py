@@ -7,18 +7,11 @@ worker's state has it loaded in whatever thread does that. What the ranks agree 
 
 import threading
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
 
 import msgspec
 
 from torchloom_core.wire.messages import AckStatus, Command, KnobValue, Together
-from torchloom_threadlet.fence.agreement import (
-    Ballot,
-    Change,
-    Fence,
-    is_behind,
-    is_split,
-)
+from torchloom_threadlet.fence.agreement import Ballot, Change, Fence, is_split
 
 Settle = Callable[[str, AckStatus, int, str], None]
 """``(command id, status, step, detail)`` ends a command."""
@@ -41,21 +34,6 @@ class Standing(msgspec.Struct, frozen=True):
     step: int
 
 
-class Count(NamedTuple):
-    """What the ballots of all ranks come to.
-
-    Attributes
-    ----------
-    split : bool
-        Whether not all ranks have one state, so that nobody may reduce anything in this step.
-    behind : bool
-        Whether it is this rank, then, that has to take a peer's.
-    """
-
-    split: bool
-    behind: bool
-
-
 class Changes:
     """The fence of one worker, and the commands behind what it holds.
 
@@ -76,7 +54,6 @@ class Changes:
         self._settle = settle
         self._lock = threading.Lock()
         self._fence = Fence()
-        self._own = Ballot(0, 0, 0, 0)
         self._commands: dict[int, Command] = {}
         self._before: dict[str, KnobValue] = {}
         self._step = -1
@@ -107,25 +84,27 @@ class Changes:
 
     # --- the training thread ----------------------------------------------------------------
 
-    def vote(self, now_ns: int, *, abstain: bool = False) -> tuple[int, ...]:
-        """Return what all ranks reduce, element by element, to the least, ahead of a step."""
+    def vote(self, now_ns: int) -> Ballot:
+        """Return what to say ahead of a step."""
         with self._lock:
             late = [n for n, command in self._commands.items() if now_ns > command.deadline_ns]
             for number in late:
                 self._fence = self._fence.withdraw(number)
-            voted = self._fence.abstain() if abstain else self._fence.vote()
-            self._fence, self._own = voted
+            self._fence, own = self._fence.vote()
         if late:
             self._settle_those_over()
-        return self._own.minima()
+        return own
 
-    def count(self, least: Ballot, largest: Ballot) -> Count:
-        """Take in the least and the largest of all ballots."""
-        split = is_split(least, largest)
+    def count(self, least: Ballot, largest: Ballot) -> bool:
+        """Take in the least and the largest of all ballots; return whether they can be counted.
+
+        They cannot where not all ranks have one state: nobody may reduce anything in that step.
+        """
+        if is_split(least, largest):
+            return False
         with self._lock:
-            if not split:
-                self._fence = self._fence.count(least, largest)
-        return Count(split, split and is_behind(self._own, largest))
+            self._fence = self._fence.count(least, largest)
+        return True
 
     @property
     def must_undo(self) -> bool:
@@ -167,6 +146,11 @@ class Changes:
         self._end(change.number, "failed", step, detail)
         self.due = None
         self._settle_those_over()
+
+    def lose_state(self) -> None:
+        """Note that this rank's state is none any more: it takes a peer's, or all take one's."""
+        with self._lock:
+            self._fence = self._fence.lose()
 
     # --- whoever takes this worker's state, and whose it takes ---------------------------------
 

@@ -81,8 +81,6 @@ class Worker:
         What the trainer waits for, where an adapter stamps it.
     agreed_step : callable, optional
         Returns the step that all groups count alike, where ``step`` may be another.
-    fall_behind : callable
-        Has this worker take a peer's state ahead of the next step, where an adapter can.
     """
 
     def __init__(
@@ -102,7 +100,6 @@ class Worker:
         self.replica_id = ""
         self.phases = Phases()
         self.agreed_step: Callable[[], object] | None = None
-        self.fall_behind: Callable[[], object] = lambda: None
         self._run = join[1].run if join else ""
         self._framework = framework
         self._entered_ns = time.monotonic_ns()
@@ -314,7 +311,7 @@ class Worker:
             self.changes.failed(change, step, says(error))
             _logger.warning("change %d failed: %s", change.number, says(error))
             if isinstance(deed, Rewind):
-                self.fall_behind()  # half of it may be done: a peer's state is whole
+                self.changes.lose_state()  # half of it may be done
         else:
             self.changes.made(change, before, step, detail)
         if isinstance(deed, SetKnobs):
