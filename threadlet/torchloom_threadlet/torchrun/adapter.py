@@ -1,0 +1,225 @@
+"""The loom of a script whose ranks are there from its beginning to its end."""
+
+import logging
+import os
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import torch
+import torch.distributed as dist
+
+from torchloom_core.wire.messages import Drain
+from torchloom_threadlet.cleaning import whole
+from torchloom_threadlet.fence.agreement import NOTHING, read_minima
+from torchloom_threadlet.identity import find_join, identify
+from torchloom_threadlet.torchrun.ballots import Ballots, Outcome
+from torchloom_threadlet.trainer.loom import Loom
+from torchloom_threadlet.trainer.worker import says
+from torchloom_threadlet.training.gradients import Gradients
+
+_QUORUM = 1
+"""All ranks are in one, or there is no run."""
+
+_logger = logging.getLogger(__name__)
+
+
+def attach(
+    join: str | os.PathLike[str] | None = None,
+    *,
+    group: str | None = None,
+    rank: int | None = None,
+    node: str | None = None,
+    rack: str | None = None,
+) -> "TorchrunLoom":
+    """Register this process as a worker; see :func:`torchloom_threadlet.attach`.
+
+    There are no stand-bys, and nobody is sent home who is started again on a cordoned node: the
+    others would wait for it.
+    """
+    identity = identify(group=group, rank=rank, node=node, rack=rack, standby=False)
+    return TorchrunLoom(identity, find_join(join), "torchrun")
+
+
+class TorchrunLoom(Loom):
+    """A loom whose ranks vote in :meth:`step`, and make there what they have agreed on."""
+
+    _ballots: Ballots | None = None
+    _gradients: Gradients | None = None
+    _measures_update = False
+    _agreed_step = -1
+
+    def manage(
+        self,
+        optimizer: Any = None,
+        scheduler: Any = None,
+        *,
+        measure_update: bool = False,
+        process_group: Any = None,
+    ) -> None:
+        """Agree with the other ranks in each step from now on, and register knobs.
+
+        To be called on all ranks, once ``torch.distributed`` is there.
+
+        Parameters
+        ----------
+        optimizer : optional
+            Its learning rate, betas, weight decay, and the clipping and noise of its gradients
+            become run-fenced knobs; ``grad_norm`` is measured.
+        scheduler : optional
+            That of the optimizer, which is scaled with the learning rate.
+        measure_update : bool
+            Whether ``update_norm`` is measured, too, which takes a copy of the weights.
+        process_group : optional
+            Whose ranks agree; all, if not given. They do so over a gloo group of their own.
+        """
+        if self._ballots is None:
+            self._begin_votes(process_group)
+        if optimizer is not None:
+            self.optimizer(optimizer, scheduler)
+            self._gradients = Gradients(
+                optimizer, step=lambda: whole(self._worker.step), measure_update=measure_update
+            )
+            self._gradients.register(self)
+            self._measures_update = measure_update
+
+    def step(self, step: int | None = None, **metrics: Any) -> bool:
+        """Say that a step is finished; vote, and make what was agreed on.
+
+        To be called by all ranks equally often. What all have agreed on is made at the least of
+        what they call this step.
+
+        Raises
+        ------
+        RuntimeError
+            If a rank is gone while there is something to agree on: it may have been made there.
+        """
+        worker = self._worker
+        number = worker.step + 1 if step is None else step
+        if self._ballots is not None and worker.going:
+            self._agree(self._ballots, whole(number))
+        own = {}
+        if self._gradients is not None:
+            own["grad_norm"] = self._gradients.grad_norm
+            if self._measures_update:
+                own["update_norm"] = self._gradients.update_norm
+        return super().step(number, **(own | metrics))
+
+    def close(self) -> None:
+        """Say that this rank's loop has ended: nothing more is agreed on, and nobody waits."""
+        if self._ballots is not None:
+            self._ballots.leave()
+        super().close()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the step and the run-fenced knobs, for the script's own checkpoint."""
+        return {"step": whole(self._worker.step), "knobs": self._worker.actuators.fenced_values()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a checkpoint: on all ranks, with the knobs registered, before weights load.
+
+        Raises
+        ------
+        SystemExit
+            If a knob cannot be set: this rank would go on with a value of its own.
+        """
+        worker = self._worker
+        worker.step = state["step"]
+        known = {spec.name for spec in worker.actuators.specs}
+        for name in sorted(state["knobs"].keys() - known):
+            _logger.warning("knob %s of the checkpoint is not registered here", name)
+        knobs = {name: value for name, value in state["knobs"].items() if name in known}
+        worker.actuators.set_like_others(knobs)
+        worker.send(worker.hello())
+
+    def _begin_votes(self, process_group: Any) -> None:
+        if not dist.is_initialized():
+            _logger.warning(
+                "nothing can be changed on all ranks at one step: call loom.manage after "
+                "torch.distributed.init_process_group"
+            )
+            return
+        # Of its own: ballots must not pair with the script's collectives, nor wait for a GPU.
+        ranks = None if process_group is None else dist.get_process_group_ranks(process_group)
+        own = dist.new_group(ranks, backend="gloo", use_local_synchronization=ranks is not None)
+        linked = torch.tensor(int(not self.inert))
+        dist.all_reduce(linked, dist.ReduceOp.MAX, group=own)
+        if not linked:
+            return  # there is no Weaver anywhere, and nothing to vote on
+        self._ballots = Ballots(own)
+        worker = self._worker
+        worker.changes.can_vote = True
+        worker.agreed_step = lambda: self._agreed_step
+        worker.fall_behind = self._cannot_fall_behind
+        worker.send(worker.hello())
+
+    def _agree(self, ballots: Ballots, step: int) -> None:
+        changes = self._worker.changes
+        self._agreed_step = step
+        has_made = False
+        while not ballots.are_over:
+            minima = changes.vote(time.time_ns())
+            ballots.cast(step, minima)
+            if minima[0] == NOTHING and not has_made:
+                changes.end_step(None)
+                ballots.look()
+                break
+            outcome = self._outcome(ballots)
+            if outcome is None:
+                changes.end_step(None)
+                break
+            has_made = self._take_in(outcome)
+            if not has_made:
+                break
+        if ballots.are_over:
+            self._end_votes()
+
+    def _outcome(self, ballots: Ballots) -> Outcome | None:
+        try:
+            return ballots.outcome()
+        except RuntimeError as error:
+            raise RuntimeError(
+                f"{self.worker} cannot know what the other ranks have agreed on: {says(error)}"
+            ) from error
+
+    def _take_in(self, outcome: Outcome) -> bool:
+        """Take in an outcome; return whether something is made, which the next vote confirms."""
+        worker, changes = self._worker, self._worker.changes
+        least, largest = read_minima(outcome.minima)
+        changes.count(least, largest)
+        if changes.must_undo:
+            worker.set_back()
+        # Whoever held nothing has not looked, and knows of no end of this vote.
+        all_have_looked = least.offered == largest.offered
+        changes.end_step(_QUORUM if all_have_looked else None)
+        change = changes.due
+        if change is None:
+            return False
+        self._agreed_step = outcome.step
+        if change.do is not None and isinstance(change.do.do, Drain):
+            # Without some of its ranks a job cannot go on: who drains a part of it drains it all.
+            everyone = msgspec.structs.replace(change.do, groups=())
+            changes.due = msgspec.structs.replace(change, do=everyone)
+        worker.make_due()
+        worker.attention = True
+        return True
+
+    def _end_votes(self) -> None:
+        worker = self._worker
+        if not worker.changes.can_vote:
+            return
+        _logger.info("%s: the loop of a rank has ended; nothing more is agreed on", self.worker)
+        worker.changes.can_vote = False
+        worker.changes.withdraw(_LAST)
+        worker.send(worker.hello())
+
+    def _cannot_fall_behind(self) -> None:
+        raise RuntimeError(
+            f"{self.worker} could not go back to the checkpoint, as other ranks did: "
+            "the job must start again"
+        )
+
+
+_LAST = 2**62
+"""Above the number of any change."""
