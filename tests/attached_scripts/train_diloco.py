@@ -43,7 +43,7 @@ def main():
     held.update(model=m, inner=inner_optimizer, outer=outer_optimizer)
     criterion = nn.CrossEntropyLoss()
 
-    with DiLoCo(manager, [m], inner_optimizer, outer_optimizer, sync_every=10):
+    with DiLoCo(manager, [m], inner_optimizer, outer_optimizer, sync_every=10) as diloco:
         while True:
             for _ in range(20):
                 inputs, labels = torch.rand(4, 8), torch.randint(4, (4,))

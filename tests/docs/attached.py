@@ -5,12 +5,14 @@ from pathlib import Path
 from tests.docs.pages import ROOT, blocks
 
 SCRIPTS = Path(__file__).parents[1] / "attached_scripts"
-PAGE_OF = {"train_ddp.py": ROOT / "README.md", "train_diloco.py": ROOT / "docs" / "threadlet.md"}
+PAGES = (ROOT / "README.md", ROOT / "docs" / "threadlet.md")
+NAMES = ("train_ddp.py", "train_diloco.py", "train_hsdp.py", "train_torchrun.py")
 
 
 def attached(name):
     """Return script ``name`` as the pages attach it, and the lines that this takes."""
-    (block,) = blocks(PAGE_OF[name], "diff")
+    diffs = (block for page in PAGES for block in blocks(page, "diff"))
+    (block,) = (block for block in diffs if block.note == f"attaches: {name}")
     script = (SCRIPTS / name).read_text(encoding="utf-8")
     added = []
     for hunk in block.text.split("@@ ")[1:]:

@@ -8,7 +8,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 
 _FENCE = re.compile(r"```(\w*)$")
-_NOTE = re.compile(r"<!-- (continues|not run: .+|file: \S+|source: \S+) -->$")
+_NOTE = re.compile(r"<!-- (continues|not run: .+|file: \S+|source: \S+|attaches: \S+) -->$")
 _SPAN = re.compile(r"`([^`\n]+)`")
 
 

@@ -97,11 +97,12 @@ def start_group(tmp_path, join_file, lighthouse, end_with_sidecars):
 def start_torchrun(tmp_path, join_file, lighthouse, end_with_sidecars):
     processes = []
 
-    def start(name, script):
+    def start(name, script, ranks=1):
         (tmp_path / name).write_text(script)
         own = {"TORCHLOOM_JOIN": str(join_file), "TORCHFT_LIGHTHOUSE": lighthouse}
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-        command = [*torchrun, "--max-restarts", "3", tmp_path / name]
+        torchrun += ["--nproc-per-node", str(ranks), "--max-restarts", "3"]
+        command = [*torchrun, tmp_path / name]
         printed = tmp_path / f"{name}.out"
         with printed.open("w") as out:
             environment = os.environ | QUIET | own
@@ -231,6 +232,24 @@ async def test_a_script_of_nested_loops_is_drained_and_torchrun_takes_it_for_don
     assert printed.read_text().count(line) == 1
     lives = {event.incarnation for event in weaver.events if isinstance(event, Hello)}
     assert lives == {hello.incarnation}
+
+
+@pytest.mark.parametrize("name", ["train_hsdp.py", "train_torchrun.py"])
+async def test_a_script_of_two_ranks_changes_and_leaves_at_one_step(weaver, start_torchrun, name):
+    script, _ = attached(name)
+    torchrun, _ = start_torchrun(name, script, ranks=2)
+    hellos = [await weaver.admit(f"g0-{rank}") for rank in range(2)]
+    for number, do in enumerate((SetKnobs(values={"lr": 0.002}), Drain()), 1):
+        for hello in hellos:
+            await weaver.beat(lambda batch: batch.step > 0, hello.worker)
+            deed = Together(number=number, do=do)
+            await weaver.send(hello, deed, f"c{number}-{hello.rank}")
+        acks = [await weaver.final(f"c{number}-{hello.rank}") for hello in hellos]
+        assert [ack.status for ack in acks] == ["applied"] * 2
+        assert len({ack.step for ack in acks}) == 1
+    for hello in hellos:
+        assert (await weaver.event(Exit, hello.worker)).expected
+    assert await asyncio.to_thread(torchrun.wait, DEADLINE_S) == 0
 
 
 def test_what_torchft_logs_is_heard_and_no_more_of_it_printed_than_before(tmp_path, monkeypatch):
