@@ -1,9 +1,7 @@
 """Groups of two ranks: FSDP2 within each, torchft across, and one vote of all."""
 
-import asyncio
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections import defaultdict
@@ -22,7 +20,7 @@ RANKS = ["g0-0", "g0-1", "g1-0", "g1-1"]
 
 
 @pytest.fixture
-def groups(tmp_path, join_file, end_with_sidecars):
+def start(tmp_path, join_file, end_with_sidecars):
     lighthouse = LighthouseServer(
         bind="[::]:0",
         min_replicas=1,
@@ -33,18 +31,16 @@ def groups(tmp_path, join_file, end_with_sidecars):
     common = {"TORCHLOOM_JOIN": str(join_file), "TORCHFT_LIGHTHOUSE": lighthouse.address()}
     common |= {"RUST_LOG": "error", "OMP_NUM_THREADS": "1", "TORCHLOOM_HEARTBEAT_S": "0.2"}
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    torchrun += ["--nproc-per-node", "2", "--max-restarts", "3"]
+    torchrun += ["--nproc-per-node", "2", HERE / "hsdp_trainer.py", "--journal", tmp_path]
     started = []
-    for name in ("g0", "g1"):
-        with (tmp_path / f"{name}.err").open("w") as errors:
-            started.append(
-                subprocess.Popen(
-                    [*torchrun, HERE / "hsdp_trainer.py", "--journal", tmp_path],
-                    env=os.environ | common | {"REPLICA_GROUP_ID": name},
-                    stderr=errors,
-                )
-            )
-    yield tmp_path
+
+    def start(name):
+        with (tmp_path / f"{name}.err").open("a") as errors:
+            environment = os.environ | common | {"REPLICA_GROUP_ID": name}
+            started.append(subprocess.Popen(torchrun, env=environment, stderr=errors))
+        return started[-1]
+
+    yield start
     for process in started:
         end_with_sidecars(process)
     lighthouse.shutdown()
@@ -72,21 +68,22 @@ async def change(weaver, folder, hellos, number, lr):
 
 @pytest.mark.integration
 async def test_all_ranks_of_all_groups_change_at_one_step_and_those_that_come_back_inherit_it(
-    weaver, groups
+    weaver, start, tmp_path, end_with_sidecars
 ):
     def all_train_together():
-        return all(
-            steps(groups, rank) and steps(groups, rank)[-1]["participants"] == 2 for rank in RANKS
-        )
+        latest = [steps(tmp_path, rank)[-1:] for rank in RANKS]
+        return all(lines and lines[0]["participants"] == 2 for lines in latest)
 
+    doomed = [start(name) for name in ("g0", "g1")][1]
     hellos = {rank: await weaver.admit(rank) for rank in RANKS}
     await eventually(all_train_together)
-    landed = [await change(weaver, groups, hellos, 1, 0.002)]
+    landed = [await change(weaver, tmp_path, hellos, 1, 0.002)]
 
-    ended = {rank: len(steps(groups, rank)) for rank in ("g1-0", "g1-1")}
-    os.kill(hellos["g1-1"].pid, signal.SIGKILL)  # torchrun ends the other, and starts both again
+    end_with_sidecars(doomed)  # torchrun, and then its ranks
+    ended = {rank: len(steps(tmp_path, rank)) for rank in ("g1-0", "g1-1")}
     for rank in ended:
         weaver.enrolment.release(rank)
+    start("g1")
     for rank in ended:
         again = await weaver.until(
             lambda rank=rank: [
@@ -98,18 +95,19 @@ async def test_all_ranks_of_all_groups_change_at_one_step_and_those_that_come_ba
             ]
         )
         hellos[rank] = await weaver.admit(rank, incarnation=again[0].incarnation)
-    await eventually(lambda: all(len(steps(groups, rank)) > n + 5 for rank, n in ended.items()))
+    await eventually(lambda: all(len(steps(tmp_path, rank)) > n + 5 for rank, n in ended.items()))
     await eventually(all_train_together)
     for rank, lines in ended.items():
-        first = next(line for line in steps(groups, rank)[lines + 1 :] if line["committed"])
+        first = next(line for line in steps(tmp_path, rank)[lines:] if line["committed"])
         assert first["lr"] == 0.002
-    landed.append(await change(weaver, groups, hellos, 2, 0.004))
-    await asyncio.sleep(0.3)
+    landed.append(await change(weaver, tmp_path, hellos, 2, 0.004))
+    done = len(steps(tmp_path, "g0-0"))
+    await eventually(lambda: len(steps(tmp_path, "g0-0")) > done + 3)
 
     assert [len(at) for at in landed] == [1, 1]
     rates, weights, outcomes = defaultdict(set), defaultdict(set), defaultdict(list)
     for rank in RANKS:
-        for line in steps(groups, rank):
+        for line in steps(tmp_path, rank):
             outcomes[rank].append(line["committed"])
             if line["committed"]:
                 rates[line["step"]].add(line["lr"])
