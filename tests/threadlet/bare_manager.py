@@ -15,6 +15,7 @@ class BareManager:
 
     def __init__(self):
         self._pg = BareProcessGroup()
+        self._client = None
         self._load_state_dict_fns = {}
 
     def _apply_pending_state_dict(self):

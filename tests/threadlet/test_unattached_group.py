@@ -41,8 +41,13 @@ def test_groups_of_two_versions_do_not_vote_with_each_other():
         loom = attach("/nowhere/join.json", group=f"g{group}")
         loom.manage(manager)
         if group == 1:
-            handle = json.loads(pg.get_reconfigure_handle())
-            pg.get_reconfigure_handle = lambda: json.dumps(handle | {"torchloom_vote": 2})
+            with_ballot = pg.get_reconfigure_handle
+
+            def another():
+                handle = json.loads(with_ballot())
+                return json.dumps(handle | {"torchloom": [2, *handle["torchloom"][1:]]})
+
+            pg.get_reconfigure_handle = another
         return steps(manager), loom._worker.changes.can_vote
 
     results = train(2, body)

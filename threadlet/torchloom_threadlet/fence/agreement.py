@@ -205,8 +205,9 @@ class Fence(msgspec.Struct, frozen=True, kw_only=True):
             let_go=max(self.let_go, peer.let_go),
             voted=next((c for c in held if c.number == self.agreed), self.voted),
         )._tidy()
-        later = peer.offered and (not self.offered or self.offered.number < peer.offered.number)
-        return taken.offer(peer.offered) if later else taken
+        if peer.offered is None or (self.offered and self.offered.number >= peer.offered.number):
+            return taken
+        return taken.offer(peer.offered)
 
     def _tidy(self) -> Self:
         """Hold nothing that was made, withdrawn or undone."""

@@ -151,7 +151,6 @@ class TorchrunLoom(Loom):
         worker = self._worker
         worker.changes.can_vote = True
         worker.agreed_step = lambda: self._agreed_step
-        worker.fall_behind = self._cannot_fall_behind
         worker.send(worker.hello())
 
     def _agree(self, ballots: Ballots, step: int) -> None:
@@ -202,6 +201,11 @@ class TorchrunLoom(Loom):
             everyone = msgspec.structs.replace(change.do, groups=())
             changes.due = msgspec.structs.replace(change, do=everyone)
         worker.make_due()
+        if changes.has_lost_state:
+            raise RuntimeError(
+                f"{self.worker} could not go back to the checkpoint, as other ranks did: "
+                "the job must start again"
+            )
         worker.attention = True
         return True
 
@@ -213,12 +217,6 @@ class TorchrunLoom(Loom):
         worker.changes.can_vote = False
         worker.changes.withdraw(_LAST)
         worker.send(worker.hello())
-
-    def _cannot_fall_behind(self) -> None:
-        raise RuntimeError(
-            f"{self.worker} could not go back to the checkpoint, as other ranks did: "
-            "the job must start again"
-        )
 
 
 _LAST = 2**62

@@ -46,6 +46,8 @@ class Changes:
     ----------
     can_vote : bool
         Whether an adapter is attached by which this worker agrees with the others.
+    has_lost_state : bool
+        Whether half of a rewind was made here, and no peer's state was taken since.
     due : Change, optional
         What was agreed on in a step that is committed, to be made before the next one.
     """
@@ -58,6 +60,7 @@ class Changes:
         self._before: dict[str, KnobValue] = {}
         self._step = -1
         self.can_vote = False
+        self.has_lost_state = False
         self.due: Change | None = None
 
     # --- the link's thread ------------------------------------------------------------------
@@ -149,6 +152,7 @@ class Changes:
 
     def lose_state(self) -> None:
         """Note that this rank's state is none any more: it takes a peer's, or all take one's."""
+        self.has_lost_state = True
         with self._lock:
             self._fence = self._fence.lose()
 
@@ -172,6 +176,7 @@ class Changes:
         with self._lock:
             self._fence = self._fence.inherit(peer.fence)
             self._before, self._step = peer.before, peer.step
+        self.has_lost_state = False
         self._settle_those_over()
         return peer.values
 
