@@ -346,6 +346,33 @@ def test_changes_with_guards_of_two_metrics_are_both_watched(run):
     assert len(of(Judged, outputs)) == 2
 
 
+def test_a_loss_that_is_no_number_on_most_ranks_after_a_change_is_harm(run):
+    watch(run, 2.0, 20)
+    ack_all(run, told(run.ask(ChangeKnobs(values={"lr": 0.9}))))
+    outputs = []
+    for _ in range(40):
+        for worker in WORKERS:
+            run.feed(telemetry(worker, {"loss": 2.0} if worker == "a-0" else {}))
+        outputs += run.tick()
+    assert only(Judged, outputs).hurt
+
+
+def test_a_guard_of_a_short_window_judges_by_what_there_is(run):
+    watch(run, 2.0, 20)
+    ack_all(run, told(run.ask(ChangeKnobs(values={"lr": 0.9}))))
+    short = Guard(metric="loss", window_s=3.0)
+    ack_all(run, told(run.ask(ChangeKnobs(values={"mode": "bf16"}, guard=short))))
+    assert not only(Judged, watch(run, 2.0, 5)).hurt
+
+
+def test_a_rewind_that_failed_on_one_rank_is_half_done(run):
+    for worker in WORKERS:
+        run.feed(says_hello(worker, actuators=("together", "rewind")))
+    commands = told(run.ask(RewindRun()))
+    outputs = ack_all(run, commands[:2]) + ack_all(run, commands[2:], "failed")
+    assert only(Outcome, outputs).result == "partial"
+
+
 def test_what_was_wanted_of_one_worker_alone_is_not_told_to_all_of_another_run():
     run = Run(make_kernel())
     alone = KnobSpec(name="lr", kind="float", low=0.0, high=1.0)

@@ -26,6 +26,8 @@ _FEWEST = 5
 """Values, before and after, on which a judgement rests."""
 _NO_DOUBT = 3.0
 """So many times beyond its band, a change is judged before its window is over."""
+_FORGETS = 0.99
+"""How much of the share of workers that report a metric is usual a tick later."""
 _LARGEST = 1e100
 """What is larger is no measurement, and its square no number."""
 _AGAIN_NS = 10 * SECOND_NS
@@ -50,6 +52,7 @@ class Guards:
         self._seen: dict[str, deque[tuple[int, float]]] = {
             metric: deque(maxlen=_KEPT) for metric in config.metrics
         }
+        self._share: dict[str, float] = {}
         self.watches: KeptTable[Watch] = KeptTable("watch")
 
     def obstacle(self, guard: Guard | None) -> str:
@@ -69,9 +72,15 @@ class Guards:
         if not self._seen:
             return
         rows = [row for row, state in enumerate(self._fleet.state) if state == "training"]
+        if not rows:
+            return
         for metric, seen in self._seen.items():
             values = self._fleet.last_column(metric)[rows]
-            if len(values := values[~np.isnan(values)]):
+            values = values[~np.isnan(values)]
+            # Of a few the median would not say that the others' is no number any more.
+            share, usual = len(values) / len(rows), self._share.get(metric, 0.0)
+            self._share[metric] = max(share, usual * _FORGETS)
+            if len(values) and share >= usual / 2:
                 seen.append((now_ns, float(np.median(values))))
 
     def expect(self, plan: Plan, before: KnobValues) -> None:
@@ -144,9 +153,9 @@ class Guards:
             text = f"not judged, too little was seen of {guard.metric} before it"
             return Judged(verdict=watch.verdict, hurt=False, text=text, before=watch.before)
         values = self._values(guard, watch.since_ns, now_ns)
-        if len(values) < _FEWEST:
-            if not over:
-                return None
+        if len(values) < _FEWEST and not over:
+            return None
+        if not values:
             text = f"{guard.metric} was {watch.level:.4g} before it, and is reported no more"
             return Judged(verdict=watch.verdict, hurt=True, text=text, before=watch.before)
         after = statistics.median(values)

@@ -308,7 +308,9 @@ class Execution:
                 _outcome(plan, "done", kind.summary(plan.action, plan, run), run.now_ns),
             ]
         if plan.change:
-            return [*outputs, _outcome(plan, "undone", trouble, run.now_ns)]
+            is_half_done = plan.fate == "failed" and not kind.is_set_back
+            result = "partial" if is_half_done else "undone"
+            return [*outputs, _outcome(plan, result, trouble, run.now_ns)]
         if kind.all_or_none:
             unsent = [command_id for command_id in plan.commands if command_id in still_open]
             outputs += self._commands.recall_unreached(unsent)

@@ -160,6 +160,7 @@ class Actuators:
         """
         for name, value in values.items():
             try:
+                find_spec(name, self.specs)
                 self.set_knob(name, value)
             except Exception as error:
                 raise SystemExit(
@@ -180,6 +181,8 @@ class Actuators:
             check_value(spec, value)
             if spec.fence != "run":
                 raise KnobError(f"knob {name} is worker-fenced: it is set alone")
+            if name not in self._values:
+                raise KnobError(f"knob {name} has no value here now, to which it could be set back")
         for name in values:
             check = self._knobs[name].check
             if check is not None:

@@ -342,7 +342,7 @@ class Worker:
         """
         values, known = self.changes.inherit(standing), self.actuators.fenced_values()
         self.actuators.set_like_others(
-            {name: value for name, value in values.items() if known.get(name, value) != value}
+            {name: value for name, value in values.items() if known.get(name) != value}
         )
         if self.changes.must_undo:
             self.set_back()

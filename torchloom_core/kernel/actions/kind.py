@@ -62,6 +62,8 @@ class ActionKind(ABC, Generic[A]):
         Whether a newer one takes the place of one that is under way on the same target.
     all_or_none : bool
         Whether what some workers did is undone where others did not.
+    is_set_back : bool
+        Whether what all ranks do together is set back on all where it failed on one.
     """
 
     message: ClassVar[type[Any]]
@@ -74,6 +76,7 @@ class ActionKind(ABC, Generic[A]):
     is_alarm: ClassVar[bool] = False
     replaces: ClassVar[bool] = False
     all_or_none: ClassVar[bool] = False
+    is_set_back: ClassVar[bool] = False
 
     # --- what it acts on ---
 

@@ -29,6 +29,7 @@ class KnobKind(ActionKind[ChangeKnob]):
     message = ChangeKnob
     deeds = (SetKnob,)
     replaces = True
+    is_set_back = True
 
     def target(self, action: ChangeKnob) -> str:
         """Return the knob."""

@@ -28,6 +28,7 @@ class KnobsKind(ActionKind[ChangeKnobs]):
     deeds = (Together,)
     high_impact = True
     replaces = True
+    is_set_back = True
 
     def target(self, action: ChangeKnobs) -> str:
         """Return the knobs."""
