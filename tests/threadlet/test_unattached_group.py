@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from tests.threadlet.training.groups import train, with_torchft
+from torchloom_threadlet.compression import CompressedProcessGroup
 from torchloom_threadlet.torchft import attach
 
 STEPS = 4
@@ -15,7 +16,7 @@ def steps(manager):
     committed = []
     for _ in range(STEPS):
         manager.start_quorum()
-        manager.allreduce(torch.ones(1000)).wait()
+        manager.allreduce(torch.ones(4000)).wait()
         committed.append(manager.should_commit())
     return committed
 
@@ -62,3 +63,16 @@ def test_all_vote_where_all_are_attached():
         return steps(manager), loom._worker.changes.can_vote
 
     assert train(2, body) == [([True] * STEPS, True)] * 2
+
+
+@with_torchft
+def test_what_is_compressed_goes_plain_where_one_group_is_not_attached():
+    def body(group, manager, pg):
+        compressed = CompressedProcessGroup(pg, mode="bf16") if group < 2 else pg
+        manager._pg = compressed
+        loom = attach("/nowhere/join.json", group=f"g{group}")
+        if group < 2:
+            loom.manage(manager)
+        return steps(manager)
+
+    assert train(3, body) == [[True] * STEPS] * 3

@@ -60,6 +60,11 @@ class CompressedProcessGroup(ProcessGroupWrapper):  # type: ignore[misc]
     ------
     ValueError
         If one of them is not that.
+
+    Attributes
+    ----------
+    is_plain : bool
+        Whether nothing is compressed for now, whatever the mode, as one rank could not.
     """
 
     def __init__(
@@ -78,6 +83,7 @@ class CompressedProcessGroup(ProcessGroupWrapper):  # type: ignore[misc]
         self._lane = Lane()
         self._verdict: bool | None = None
         self.mode = mode
+        self.is_plain = False
 
     @property
     def mode(self) -> str:
@@ -124,7 +130,7 @@ class CompressedProcessGroup(ProcessGroupWrapper):  # type: ignore[misc]
             self.end_step(self._verdict)
         (tensor,) = tensors
         turn = self._feedback.take_turn(tensor.numel())
-        codec = self._codecs.get(self._mode)
+        codec = None if self.is_plain else self._codecs.get(self._mode)
         ranks = self.size()
         if codec is None or tensor.itemsize <= _NO_GAIN.get(self._mode, 0) or ranks == 1:
             return self._untouched(tensors, opts)

@@ -104,6 +104,9 @@ class FencedSteps:
             return
         self._is_answered = False
         self._note_who_votes()
+        if isinstance(self._manager._pg, CompressedProcessGroup):
+            # All members know alike that one does not vote; it may not compress either.
+            self._manager._pg.is_plain = not self._all_vote
         if self._steps_back:
             self._step_back()
         if self._trouble:
