@@ -19,23 +19,46 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Scenario:
-    """The demo's script.
+class Training:
+    """The run that is trained.
+
+    Attributes
+    ----------
+    config : str
+        The Weaver's configuration, beside this module.
+    heartbeat_s : float
+        How often sidecars report.
+    steps : int
+        Steps of the run.
+    step_ms : float
+        Least duration of a step; a small model on a CPU would be too quick to watch.
+    places : tuple of Place
+        Who trains where.
+    """
+
+    config: str = "torchloom.toml"
+    heartbeat_s: float = 0.5
+    seed: int = 0
+    steps: int = 400
+    step_ms: float = 60.0
+    places: tuple[Place, ...] = (
+        Place("g0", "node-0", "rack-0"),
+        Place("g1", "node-1", "rack-0"),
+        Place("g2", "node-2", "rack-1"),
+        Place("g3", "node-3", "rack-1", standby=True),
+    )
+
+
+@dataclass(frozen=True)
+class Scenario(Training):
+    """A run of which a node is lost, or a peer.
 
     Attributes
     ----------
     title, plot_title, event : str
         What it shows, and what happens, for people.
-    config : str
-        The Weaver's configuration, beside this module.
     freezes : bool
         Whether the sick node's trainer is stopped, as by a driver that hangs, and not killed.
-    steps : int
-        Steps of the run.
-    step_ms : float
-        Least duration of a step; a small model on a CPU would be too quick to watch.
-    heartbeat_s : float
-        How often sidecars report.
     ill_at_step : int
         Step after which the sick node's counters begin to degrade, if they do.
     ill_for_s : float
@@ -45,20 +68,9 @@ class Scenario:
     title: str = "One node lost: the same run, seed and kill, twice"
     plot_title: str = "One node falls ill and dies: steps of a surviving replica group"
     event: str = "node-1 dies"
-    config: str = "torchloom.toml"
     freezes: bool = False
-    heartbeat_s: float = 0.5
-    seed: int = 0
-    steps: int = 400
-    step_ms: float = 60.0
     ill_at_step: int = 60
     ill_for_s: float = 12.0
-    places: tuple[Place, ...] = (
-        Place("g0", "node-0", "rack-0"),
-        Place("g1", "node-1", "rack-0"),
-        Place("g2", "node-2", "rack-1"),
-        Place("g3", "node-3", "rack-1", standby=True),
-    )
     sick: Place = Place("g1", "node-1", "rack-0")
 
     @property

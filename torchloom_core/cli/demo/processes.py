@@ -1,0 +1,164 @@
+"""The processes of a demo: a Weaver, trainers and whatever else they need, in one folder."""
+
+import asyncio
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from functools import cached_property
+from importlib.resources import files
+from pathlib import Path
+
+import psutil
+
+from torchloom_core.cli.demo.scenario import Place, Training
+from torchloom_core.errors import StateError
+
+START_S = 60.0
+
+_OUR_LIGHTHOUSE = """
+[lighthouse]                 # heartbeat timeout: torchft's default, 5 s
+port = {port}
+status_port = 0
+join_timeout_s = 10.0
+"""
+
+
+class Processes:
+    """What runs in a demo's folder; ``trainers`` are by their group."""
+
+    def __init__(self, folder: Path, training: Training) -> None:
+        self.folder = folder
+        self.trainers: dict[str, subprocess.Popen[bytes]] = {}
+        self._training = training
+
+    @cached_property
+    def port(self) -> int:
+        """The lighthouse's port."""
+        return _free_port()
+
+    @property
+    def state_dir(self) -> Path:
+        """The Weaver's state folder."""
+        return self.folder / "state"
+
+    @property
+    def config(self) -> Path:
+        """The Weaver's configuration."""
+        return self.folder / "torchloom.toml"
+
+    def log_of(self, place: Place) -> Path:
+        """Return where a group's trainer writes its steps."""
+        return self.folder / f"{place.group}.jsonl"
+
+    def start_trainer(self, place: Place, environment: Mapping[str, str]) -> None:
+        """Start a group's trainer, for the first time or again."""
+        training = self._training
+        command = [sys.executable, "-m", "torchloom_threadlet.demo_trainer"]
+        command += ["--lighthouse", f"http://127.0.0.1:{self.port}"]
+        command += ["--steps", str(training.steps), "--step-ms", str(training.step_ms)]
+        command += ["--seed", str(training.seed), "--log", str(self.log_of(place))]
+        command += ["--result", str(self.folder / f"{place.group}.json")]
+        own = {
+            "TORCHLOOM_JOIN": str(self.state_dir / "join.json"),
+            "TORCHLOOM_GROUP": place.group,
+            "TORCHLOOM_RANK": "0",
+            "TORCHLOOM_NODE": place.node,
+            "TORCHLOOM_RACK": place.rack,
+            "TORCHLOOM_ROLE": "standby" if place.standby else "",
+            "TORCHLOOM_HEARTBEAT_S": str(training.heartbeat_s),
+            "OMP_NUM_THREADS": "1",
+            "RUST_LOG": "error",
+        }
+        self.trainers[place.group] = self.spawn(place.group, command, {**own, **environment})
+
+    def spawn(
+        self, name: str, command: list[str], environment: Mapping[str, str]
+    ) -> subprocess.Popen[bytes]:
+        """Start a process that writes what it has to say to ``<name>.err``."""
+        with (self.folder / f"{name}.err").open("ab") as log:
+            return subprocess.Popen(
+                command,
+                env={**os.environ, **environment},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    @asynccontextmanager
+    async def weaver(self, *, acting: bool) -> AsyncIterator[None]:
+        """Run the Weaver, with its lighthouse if it may act; without, it runs dry."""
+        text = (
+            files("torchloom_core.cli.demo")
+            .joinpath(self._training.config)
+            .read_text(encoding="utf-8")
+        )
+        text = re.sub(r"(?m)^(\[weaver\])$", f'\\1\nstate_dir = "{self.state_dir}"', text)
+        text = re.sub(r"(?m)^(\[arbiter\])$", f"\\1\ndry_run = {str(not acting).lower()}", text)
+        if acting:
+            text += _OUR_LIGHTHOUSE.format(port=self.port)
+        self.config.write_text(text, encoding="utf-8")
+        command = [sys.executable, "-m", "torchloom_core.cli", "weaver"]
+        process = self.spawn("weaver", [*command, "--config", str(self.config)], {})
+        try:
+            ready = self.state_dir / "join.json"
+            await self.wait_for(ready.exists, process, "weaver")
+            yield
+        finally:
+            process.send_signal(signal.SIGTERM)
+            try:
+                await asyncio.to_thread(process.wait, 20)
+            except subprocess.TimeoutExpired:
+                kill_tree(process)
+
+    async def wait_for(
+        self, condition: Callable[[], bool], process: subprocess.Popen[bytes], name: str
+    ) -> None:
+        """Wait until a process is ready; StateError if it ends before, or takes too long."""
+        deadline = time.monotonic() + START_S
+        while not condition():
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise StateError(f"the {name} did not start; see {self.folder / f'{name}.err'}")
+            await asyncio.sleep(0.05)
+
+    def check(self, group: str) -> None:
+        """Raise StateError if a group's trainer has ended in any way but a good one."""
+        code = self.trainers[group].poll()
+        if code not in (None, 0):
+            raise StateError(
+                f"trainer {group} ended with status {code}; see {self.folder / f'{group}.err'}"
+            )
+
+    def kill_trainers(self) -> None:
+        """Kill all trainers and what they started."""
+        for process in self.trainers.values():
+            kill_tree(process)
+
+
+def kill_tree(process: subprocess.Popen[bytes]) -> None:
+    """Kill a process and all it started, with SIGKILL, as a node dies."""
+    with suppress(psutil.NoSuchProcess):
+        for child in psutil.Process(process.pid).children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                child.kill()
+    process.kill()
+    process.wait()
+
+
+def _free_port() -> int:
+    """Return a port that nobody listens on."""
+    with socket.socket(socket.AF_INET6) as probe:
+        probe.bind(("::", 0))
+        return int(probe.getsockname()[1])
+
+
+def listens(port: int) -> bool:
+    """Return whether anybody listens on a port of this machine."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
