@@ -8,6 +8,8 @@ import argparse
 import hashlib
 import json
 import time
+from collections.abc import Callable
+from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,10 @@ from torch import nn
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torchft import DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo
 
-from torchloom_threadlet.torchft import attach  # torchLoom 1
+from torchloom_threadlet.compression import CompressedProcessGroup
+from torchloom_threadlet.torchft import TorchftLoom, attach  # torchLoom 1
+from torchloom_threadlet.training.gradients import Gradients
+from torchloom_threadlet.training.optimizer_knobs import settings
 
 _BATCH = 96
 _PIXEL_MAX = 16.0
@@ -63,8 +68,10 @@ def main() -> None:
     store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
 
     loom = attach(group=options.group, held=True)  # torchLoom 2: a stand-by waits here, or in 3
+    gloo = ProcessGroupGloo(timeout=timedelta(seconds=5))
+    pg = CompressedProcessGroup(gloo, parameters=model.parameters())  # its mode is a knob
     manager = Manager(
-        pg=ProcessGroupGloo(timeout=timedelta(seconds=5)),
+        pg=pg,
         load_state_dict=lambda state: _load(model, inner, state),
         state_dict=lambda: {"model": model.state_dict(), "optimizer": inner.state_dict()},
         min_replica_size=1,
@@ -82,7 +89,9 @@ def main() -> None:
     )
     optimizer = Optimizer(manager, inner)
     parallel = DistributedDataParallel(manager, model)
-    loom.manage(manager, optimizer)  # torchLoom 3
+    gradients = Gradients(inner, step=manager.current_step)
+    values = _knobs(loom, inner, gradients, pg, options)
+    loom.manage(manager)  # torchLoom 3
     loom.on_checkpoint(lambda: _save(options.checkpoint, manager, model, inner))  # torchLoom 4
 
     failed = 0
@@ -101,6 +110,7 @@ def main() -> None:
             optimizer.step()
             committed = manager.current_step() > step
             failed += not committed
+            figures = asdict(pg.take_figures())
             _line(
                 log,
                 step=manager.current_step(),
@@ -108,8 +118,10 @@ def main() -> None:
                 participants=participants,
                 loss=loss.item(),
                 duration_s=time.time() - started,
+                sent_bytes=figures["sent_bytes"],
+                knobs={name: value() for name, value in values.items()},
             )
-            if not loom.step(loss=loss):  # torchLoom 5
+            if not loom.step(loss=loss, grad_norm=gradients.grad_norm, **figures):  # torchLoom 5
                 drained = True
                 break
 
@@ -142,6 +154,37 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--checkpoint", type=Path, default=Path("digits.pt"))
     parser.add_argument("--linger-s", type=float, default=2.0)
     return parser.parse_args()
+
+
+def _knobs(
+    loom: TorchftLoom,
+    optimizer: torch.optim.Optimizer,
+    gradients: Gradients,
+    pg: CompressedProcessGroup,
+    options: argparse.Namespace,
+) -> dict[str, Callable[[], Any]]:
+    """Register the knobs and return how each is read, for the log.
+
+    Where nobody wants to read them, ``loom.manage(manager, optimizer)`` registers all but the last.
+    """
+    gradients.register(loom)
+    found = settings(optimizer)
+    for setting in found:
+        setting.register(loom)
+    loom.knob(
+        "steps",
+        lambda: options.steps,
+        lambda steps: setattr(options, "steps", steps),
+        kind="int",
+        low=1,
+        fence="run",
+        doc="after which the run ends",
+    )
+    return {setting.name: setting.get for setting in found} | {
+        "clip_norm": lambda: gradients.clip_norm,
+        "compression": lambda: pg.mode,
+        "steps": lambda: options.steps,
+    }
 
 
 def _line(log: Any, **fields: object) -> None:

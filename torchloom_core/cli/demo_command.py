@@ -11,18 +11,20 @@ from torchloom_core.errors import PluginError
 
 def demo(
     *,
-    scenario: Literal["node", "hang"] = "node",
+    scenario: Literal["node", "hang", "knobs"] = "node",
     out: Path = Path("torchloom-demo"),
     seed: int = 0,
 ) -> None:
     """Watch a real torchft run lose a node without losing a step.
 
-    The same run is played twice, first with torchft alone and then with torchLoom.
+    The same run is played twice, first with torchft alone and then with torchLoom. With the
+    scenario ``knobs`` it is played once, and ends with status 4 if anything does not hold.
 
     Parameters
     ----------
     scenario
-        What happens: a node falls ill and dies, or a peer freezes in the middle of a step.
+        What happens: a node falls ill and dies, a peer freezes in the middle of a step, or knobs
+        are changed, at one step on all ranks, also while a group is killed.
     out
         Folder for logs, plot and trajectory: empty, or an earlier demo's, which is replaced.
     seed
@@ -31,6 +33,12 @@ def demo(
     for package in ("grpc", "matplotlib", "psutil", "sklearn", "torch", "torchft"):
         if find_spec(package) is None:
             raise PluginError(f'{package} is not installed: pip install "torchloom[demo]"')
+    if scenario == "knobs":
+        from torchloom_core.cli.demo.knobs.play import play_knobs
+        from torchloom_core.cli.demo.knobs.script import TRAINING
+
+        play_knobs(replace(TRAINING, seed=seed), out, console())
+        return
     from torchloom_core.cli.demo.play import play
     from torchloom_core.cli.demo.scenario import HANG, NODE
 

@@ -1,7 +1,6 @@
 """Play both acts with live progress; ``torchloom demo`` calls :func:`play`."""
 
 import asyncio
-import shutil
 from pathlib import Path
 
 from rich.console import Console, Group
@@ -11,12 +10,8 @@ from rich.table import Table
 
 from torchloom_core.cli.demo import report
 from torchloom_core.cli.demo.act import Act
+from torchloom_core.cli.demo.folder import ACTS, PLOT, SUMMARY, make_room
 from torchloom_core.cli.demo.scenario import Scenario
-from torchloom_core.errors import StateError
-
-_ACTS = ("without", "with")
-_PLOT = "demo.png"
-_SUMMARY = "summary.json"
 
 
 def play(scenario: Scenario, folder: Path, console: Console) -> tuple[Act, Act]:
@@ -28,36 +23,20 @@ def play(scenario: Scenario, folder: Path, console: Console) -> tuple[Act, Act]:
         If ``folder`` holds anything but an earlier demo or cannot be written, or if a process
         of the demo does not do its part.
     """
-    _make_room(folder)
+    make_room(folder)
     acts = (
-        Act(scenario, folder / _ACTS[0], acting=False),
-        Act(scenario, folder / _ACTS[1], acting=True),
+        Act(scenario, folder / ACTS[0], acting=False),
+        Act(scenario, folder / ACTS[1], acting=True),
     )
     for act in acts:
         _perform(act, console)
-    report.write_summary(folder / _SUMMARY, *acts)
-    report.draw(folder / _PLOT, *acts)
+    report.write_summary(folder / SUMMARY, *acts)
+    report.draw(folder / PLOT, *acts)
     console.print()
     report.show_table(console, *acts)
-    console.print(f"plot        {folder / _PLOT}")
-    console.print(f"summary     {folder / _SUMMARY}")
+    console.print(f"plot        {folder / PLOT}")
+    console.print(f"summary     {folder / SUMMARY}")
     return acts
-
-
-def _make_room(folder: Path) -> None:
-    """Remove an earlier demo, and nothing else."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        strange = sorted({path.name for path in folder.iterdir()} - {*_ACTS, _PLOT, _SUMMARY})
-        if strange:
-            raise StateError(
-                f"{folder}: need an empty folder or an earlier demo's, found {strange[0]!r}"
-            )
-        for act in _ACTS:
-            if (folder / act).exists():
-                shutil.rmtree(folder / act)
-    except OSError as error:
-        raise StateError(f"{folder}: cannot be written: {error.strerror}") from None
 
 
 def _perform(act: Act, console: Console) -> None:

@@ -1,0 +1,114 @@
+"""Where each change landed, by what the groups themselves wrote down at every step."""
+
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import Any
+
+from torchloom_core.cli.demo.knobs.record import Asked
+from torchloom_core.cli.demo.steplog import StepLog
+from torchloom_core.wire.messages import KnobValues
+
+Logs = Mapping[str, StepLog]
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Landing:
+    """What became of a change in the groups' logs.
+
+    Attributes
+    ----------
+    last_without : dict of str to int
+        By group, the last step before the change; of those that have made it themselves.
+    inherited : dict of str to int
+        By group, the first step; of those that were away and came back with it.
+    seconds : float
+        From asking until the last group had made it.
+    failed_steps : int
+        That could not be committed meanwhile, of all groups.
+    """
+
+    last_without: dict[str, int]
+    inherited: dict[str, int]
+    seconds: float
+    failed_steps: int
+
+    def is_at_one_step(self, groups: Iterable[str]) -> bool:
+        """Whether all these groups have it, and all that made it did so at the same step."""
+        have = {*self.last_without, *self.inherited}
+        return have == set(groups) and len(set(self.last_without.values())) == 1
+
+
+def land(asked: Asked, logs: Logs) -> Landing:
+    """Find a change in the groups' logs."""
+    last_without: dict[str, int] = {}
+    inherited: dict[str, int] = {}
+    landed_at = asked.at
+    for group, log in logs.items():
+        rows = [row for row in log.steps if row["committed"]]
+        having = (i for i, row in enumerate(rows) if row["t"] > asked.at)
+        first = next((i for i in having if _has(rows[i], asked.values)), None)
+        if first is None:
+            continue
+        step = rows[first]["step"]
+        if first and rows[first - 1]["step"] == step - 1:
+            last_without[group] = step - 1
+            landed_at = max(landed_at, rows[first - 1]["t"])
+        else:
+            inherited[group] = step
+    meanwhile = [row for row in _failed(logs, asked.at) if row["t"] <= landed_at]
+    return Landing(last_without, inherited, landed_at - asked.at, len(meanwhile))
+
+
+def differences(logs: Logs) -> list[int]:
+    """Return the steps that two groups committed with different knobs."""
+    knobs: dict[int, list[KnobValues]] = defaultdict(list)
+    for log in logs.values():
+        for row in log.steps:
+            if row["committed"]:
+                knobs[row["step"]].append(row["knobs"])
+    return sorted(step for step, seen in knobs.items() if any(one != seen[0] for one in seen))
+
+
+def failures(logs: Logs, since: float, killed_at: float) -> tuple[int, int]:
+    """Count the steps that failed ``since`` then: those that a kill cost, and all others.
+
+    It cost a group what failed from then to the group's next step.
+    """
+    by_kill = 0
+    for log in logs.values():
+        after = [row for row in log.steps if row["t"] > killed_at]
+        by_kill += len(list(takewhile(lambda row: not row["committed"], after)))
+    return by_kill, len(_failed(logs, since)) - by_kill
+
+
+def bytes_by_mode(logs: Logs) -> dict[str, float]:
+    """Return what a group sends in a step, the median of each mode, where all take part."""
+    sent: dict[str, list[float]] = defaultdict(list)
+    for log in logs.values():
+        for row in log.steps:
+            if row["committed"] and row["participants"] == len(logs):
+                sent[row["knobs"]["compression"]].append(row["sent_bytes"])
+    return {mode: statistics.median(values) for mode, values in sent.items()}
+
+
+def weights_are_equal(logs: Logs) -> bool:
+    """Whether all groups came to the same end, with bitwise equal weights."""
+    ends = [log.end for log in logs.values()]
+    return all(ends) and len({(end["step"], end["weights"]) for end in ends if end}) == 1
+
+
+def _failed(logs: Logs, since: float) -> list[Row]:
+    return [
+        row
+        for log in logs.values()
+        for row in log.steps
+        if not row["committed"] and row["t"] > since
+    ]
+
+
+def _has(row: Row, values: KnobValues) -> bool:
+    return all(row["knobs"].get(knob) == value for knob, value in values.items())

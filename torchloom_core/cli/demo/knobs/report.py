@@ -1,0 +1,155 @@
+"""What the demo of the knobs shows at the end: tables, and whether all held that it is to show."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from torchloom_core.cli.demo.knobs.landings import (
+    Landing,
+    Logs,
+    bytes_by_mode,
+    differences,
+    failures,
+    land,
+    weights_are_equal,
+)
+from torchloom_core.cli.demo.knobs.record import Asked
+from torchloom_core.cli.demo.knobs.script import VICTIM
+from torchloom_core.wire.requests import GUARD
+
+_MOST_OF_NONE = {"bf16": 0.51, "int8": 0.27}
+
+
+@dataclass(frozen=True)
+class Report:
+    """A run that is over.
+
+    Attributes
+    ----------
+    asked : list of Asked
+        What was changed, from the Weaver's record.
+    logs : dict of str to StepLog
+        What each group wrote.
+    killed_at : float
+        When the victim was killed, s since the epoch.
+    """
+
+    asked: list[Asked]
+    logs: Logs
+    killed_at: float
+
+    @cached_property
+    def landings(self) -> list[Landing]:
+        """Where each change landed, by the groups' logs."""
+        return [land(asked, self.logs) for asked in self.asked]
+
+    @cached_property
+    def sent_bytes(self) -> dict[str, float]:
+        """What a group sends in a step, by mode of compression."""
+        return bytes_by_mode(self.logs)
+
+    @property
+    def zero(self) -> float:
+        """The moment from which time is counted: that of the first change."""
+        return self.asked[0].at
+
+    def promises(self) -> dict[str, bool]:
+        """Return what the demo is to show, and whether it came so."""
+        astray = differences(self.logs)
+        by_kill, others = failures(self.logs, self.zero, self.killed_at)
+        steps = len({row["step"] for log in self.logs.values() for row in log.steps})
+        none = self.sent_bytes.get("none", 0.0)
+        landings = zip(self.asked, self.landings, strict=True)
+        return {
+            f"each of the {len(self.asked)} changes landed on all groups at one step": all(
+                landing.is_at_one_step(self.logs) for landing in self.landings
+            ),
+            f"steps with different knobs in two groups: {len(astray)} of {steps}": not astray,
+            f"the change under way as {VICTIM.group} was killed landed, and it came back with it": (
+                any(
+                    asked.at < self.killed_at < asked.at + landing.seconds
+                    and VICTIM.group in landing.inherited
+                    for asked, landing in landings
+                )
+            ),
+            "the one that hurt was rolled back, and no other": self._hurt_was_undone(),
+            f"failed steps: {by_kill} by the kill, {others} by all else": others == 0,
+            **{
+                f"bytes of {mode}: {self.sent_bytes.get(mode, 0) / none if none else 0:.3f} "
+                f"of none": 0 < self.sent_bytes.get(mode, 0) <= most * none
+                for mode, most in _MOST_OF_NONE.items()
+            },
+            "final weights bitwise equal on all groups": weights_are_equal(self.logs),
+        }
+
+    def _hurt_was_undone(self) -> bool:
+        hurt = [i for i, asked in enumerate(self.asked) if asked.hurt]
+        undone = [i for i, asked in enumerate(self.asked) if asked.by == GUARD]
+        return len(hurt) == 1 and undone == [hurt[0] + 1] and self.asked[undone[0]].result == "done"
+
+
+def show(console: Console, report: Report) -> None:
+    """Print the changes, the bytes of each mode, and what held."""
+    table = Table(title="Knobs on a live run of three groups", title_justify="left")
+    for name in ("asked", "by", "change", "outcome", "last step without it", "landed in", "failed"):
+        table.add_column(
+            name, justify="right" if name in {"asked", "landed in", "failed"} else "left"
+        )
+    for asked, landing in zip(report.asked, report.landings, strict=True):
+        table.add_row(
+            f"{asked.at - report.zero:+.1f} s",
+            asked.by,
+            asked.text,
+            asked.outcome,
+            _steps_text(landing),
+            f"{landing.seconds:.2f} s",
+            str(landing.failed_steps),
+        )
+    console.print(table)
+    console.print("steps: by each group's own log; failed: steps of all groups until it landed\n")
+    for asked in report.asked:
+        if asked.hurt:
+            console.print(f"why {asked.text} was rolled back: {asked.why}", highlight=False)
+    none = report.sent_bytes.get("none", 0.0)
+    sent = [
+        f"{mode} {sent / 1000:.1f} kB" + (f" ({sent / none:.2f} of none)" if none else "")
+        for mode, sent in report.sent_bytes.items()
+    ]
+    console.print(f"sent by a group in a step: {', '.join(sent)}\n", highlight=False)
+    for promise, held in report.promises().items():
+        console.print(
+            f"{'[green]held[/]  ' if held else '[red]broken[/]'} {promise}", highlight=False
+        )
+
+
+def write_summary(path: Path, report: Report, seed: int) -> None:
+    """Write all that as JSON."""
+    summary = {
+        "seed": seed,
+        "changes": [
+            {"by": asked.by, "values": asked.values, "outcome": asked.outcome, **asdict(landing)}
+            for asked, landing in zip(report.asked, report.landings, strict=True)
+        ],
+        "sent_bytes": report.sent_bytes,
+        "promises": report.promises(),
+    }
+    path.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+
+
+def _steps_text(landing: Landing) -> str:
+    """Return ``g0, g1, g2: 57``; groups that stand at the same step are named together."""
+    made = _together(landing.last_without)
+    came = [f"{groups} back at {step} with it" for groups, step in _together(landing.inherited)]
+    return "; ".join([*(f"{groups}: {step}" for groups, step in made), *came])
+
+
+def _together(steps: Mapping[str, int]) -> list[tuple[str, int]]:
+    groups: dict[int, list[str]] = {}
+    for group, step in steps.items():
+        groups.setdefault(step, []).append(group)
+    return [(", ".join(names), step) for step, names in groups.items()]
