@@ -15,7 +15,6 @@ from torchloom_core.cli.demo.knobs.plot import draw
 from torchloom_core.cli.demo.knobs.record import asked_in
 from torchloom_core.cli.demo.knobs.script import SHOWN
 from torchloom_core.cli.demo.scenario import Training
-from torchloom_core.errors import StateError
 from torchloom_core.trajectory.layout import run_folder
 
 
@@ -39,9 +38,7 @@ def play_knobs(training: Training, folder: Path, console: Console) -> report.Rep
     console.print(f"\ntrajectory  {run_folder(act.state_dir, 'demo')}")
     console.print(f"plot        {folder / PLOT}")
     console.print(f"summary     {folder / SUMMARY}")
-    broken = [promise for promise, held in shown.promises().items() if not held]
-    if broken:
-        raise StateError(f"the demo did not hold: {'; '.join(broken)}")
+    report.check(shown)
     return shown
 
 

@@ -49,9 +49,9 @@ class Asked:
     @property
     def outcome(self) -> str:
         """What came of it, in a word or two."""
-        if self.hurt is None:
+        if self.hurt is None or self.result != "done":
             return self.result
-        return "hurt: rolled back" if self.hurt else f"{self.result}, kept"
+        return "rolled back" if self.hurt else "kept"
 
 
 def asked_in(state_dir: Path) -> list[Asked]:

@@ -1,7 +1,6 @@
 """What the demo of the knobs shows at the end: tables, and whether all held that it is to show."""
 
 import json
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,8 +19,13 @@ from torchloom_core.cli.demo.knobs.landings import (
 )
 from torchloom_core.cli.demo.knobs.record import Asked
 from torchloom_core.cli.demo.knobs.script import VICTIM
+from torchloom_core.errors import StateError
 from torchloom_core.wire.requests import GUARD
 
+_LEGEND = (
+    "\n[dim]after step: the last one without it, as each group wrote it down; within: from asking "
+    "until the last group had it; failed: steps of all groups that failed meanwhile[/]\n"
+)
 _MOST_OF_NONE = {"bf16": 0.51, "int8": 0.27}
 
 
@@ -70,7 +74,7 @@ class Report:
                 landing.is_at_one_step(self.logs) for landing in self.landings
             ),
             f"steps with different knobs in two groups: {len(astray)} of {steps}": not astray,
-            f"the change under way as {VICTIM.group} was killed landed, and it came back with it": (
+            f"what was under way as {VICTIM.group} was killed landed, and it came back with it": (
                 any(
                     asked.at < self.killed_at < asked.at + landing.seconds
                     and VICTIM.group in landing.inherited
@@ -95,29 +99,30 @@ class Report:
 
 def show(console: Console, report: Report) -> None:
     """Print the changes, the bytes of each mode, and what held."""
-    table = Table(title="Knobs on a live run of three groups", title_justify="left")
-    for name in ("asked", "by", "change", "outcome", "last step without it", "landed in", "failed"):
-        table.add_column(
-            name, justify="right" if name in {"asked", "landed in", "failed"} else "left"
-        )
+    table = Table(
+        title="Knobs set on a live run\n", title_justify="left", box=None, padding=(0, 1, 0, 0)
+    )
+    for name in ("asked", "by", "change", "outcome", "after step", "within", "failed"):
+        number = name in {"asked", "within", "failed"}
+        table.add_column(name, justify="right" if number else "left", no_wrap=True)
     for asked, landing in zip(report.asked, report.landings, strict=True):
         table.add_row(
             f"{asked.at - report.zero:+.1f} s",
             asked.by,
-            asked.text,
+            asked.text.replace(", ", "\n"),
             asked.outcome,
             _steps_text(landing),
             f"{landing.seconds:.2f} s",
             str(landing.failed_steps),
         )
     console.print(table)
-    console.print("steps: by each group's own log; failed: steps of all groups until it landed\n")
+    console.print(_LEGEND)
     for asked in report.asked:
         if asked.hurt:
-            console.print(f"why {asked.text} was rolled back: {asked.why}", highlight=False)
+            console.print(f"rolled back: {asked.text}, since {asked.why}", highlight=False)
     none = report.sent_bytes.get("none", 0.0)
     sent = [
-        f"{mode} {sent / 1000:.1f} kB" + (f" ({sent / none:.2f} of none)" if none else "")
+        f"{mode} {sent / 1000:.1f} kB" + (f" ({sent / none:.2f})" if none else "")
         for mode, sent in report.sent_bytes.items()
     ]
     console.print(f"sent by a group in a step: {', '.join(sent)}\n", highlight=False)
@@ -125,6 +130,13 @@ def show(console: Console, report: Report) -> None:
         console.print(
             f"{'[green]held[/]  ' if held else '[red]broken[/]'} {promise}", highlight=False
         )
+
+
+def check(report: Report) -> None:
+    """Raise StateError if anything does not hold that the demo is to show."""
+    broken = [promise for promise, held in report.promises().items() if not held]
+    if broken:
+        raise StateError(f"the demo did not hold: {'; '.join(broken)}")
 
 
 def write_summary(path: Path, report: Report, seed: int) -> None:
@@ -142,14 +154,10 @@ def write_summary(path: Path, report: Report, seed: int) -> None:
 
 
 def _steps_text(landing: Landing) -> str:
-    """Return ``g0, g1, g2: 57``; groups that stand at the same step are named together."""
-    made = _together(landing.last_without)
-    came = [f"{groups} back at {step} with it" for groups, step in _together(landing.inherited)]
-    return "; ".join([*(f"{groups}: {step}" for groups, step in made), *came])
-
-
-def _together(steps: Mapping[str, int]) -> list[tuple[str, int]]:
-    groups: dict[int, list[str]] = {}
-    for group, step in steps.items():
-        groups.setdefault(step, []).append(group)
-    return [(", ".join(names), step) for step, names in groups.items()]
+    """Return the groups by the step that each wrote: ``g0 g2: 57``, ``g1: back at 90``."""
+    groups: dict[str, list[str]] = {}
+    for group, step in landing.last_without.items():
+        groups.setdefault(str(step), []).append(group)
+    for group, step in landing.inherited.items():
+        groups.setdefault(f"back at {step}", []).append(group)
+    return "\n".join(f"{' '.join(names)}: {text}" for text, names in groups.items())

@@ -1,0 +1,224 @@
+"""What the demo of the knobs says of a run is what the groups wrote, and no more."""
+
+import itertools
+import json
+from dataclasses import replace
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from torchloom_core.cli.demo.knobs.landings import differences, failures, land
+from torchloom_core.cli.demo.knobs.plot import draw
+from torchloom_core.cli.demo.knobs.record import Asked, changes_of
+from torchloom_core.cli.demo.knobs.report import Report, check, show, write_summary
+from torchloom_core.cli.demo.knobs.script import SCRIPT, ending
+from torchloom_core.cli.demo.steplog import StepLog
+from torchloom_core.cli.knob_commands import parse_value
+from torchloom_core.errors import StateError
+from torchloom_core.wire.actions import ChangeKnob, ChangeKnobs, SaveCheckpoint
+from torchloom_core.wire.events import Judged, Outcome, Verdict
+
+BYTES = {"none": 1000, "bf16": 500, "int8": 260}
+CHANGES = {
+    10: {"compression": "bf16"},
+    20: {"compression": "int8"},
+    31: {"lr": 0.2},
+    50: {"lr": 9.0},
+    55: {"lr": 0.2},
+}
+"""By the last step before it. After step 30 g1 dies, to come back at 40."""
+KILLED_AT = 30.5
+STEPS = 60
+GROUPS = ("g0", "g1", "g2")
+
+
+def row(step, knobs, *, t=None, committed=True):
+    return {
+        "t": float(step) if t is None else t,
+        "step": step,
+        "committed": committed,
+        "participants": 2 if 30 < step < 40 else 3,
+        "loss": 0.1,
+        "duration_s": 1.0,
+        "sent_bytes": BYTES[knobs["compression"]],
+        "knobs": knobs,
+    }
+
+
+def log(path, changes, *, away=()):
+    """Return a group's log: a step a second, and each change after its step."""
+    log = StepLog(path)
+    knobs = {"lr": 0.1, "compression": "none"}
+    for step in range(1, STEPS + 1):
+        if step - 1 in changes:
+            knobs = {**knobs, **changes[step - 1]}
+        if step not in away:
+            log.steps.append(row(step, knobs))
+    log.end = {"step": STEPS, "weights": "w"}
+    return log
+
+
+@pytest.fixture
+def logs(tmp_path):
+    logs = {g: log(tmp_path / g, CHANGES, away=range(31, 40) if g == "g1" else ()) for g in GROUPS}
+    for group in ("g0", "g2"):
+        rows = logs[group].steps
+        rows.insert(30, row(30, rows[29]["knobs"], t=30.7, committed=False))
+    return logs
+
+
+@pytest.fixture
+def asked():
+    first, second, third, fourth, fifth = (
+        Asked(by="operator", values=values, at=step - 0.4, result="done")
+        for step, values in CHANGES.items()
+    )
+    return [
+        first,
+        second,
+        replace(third, at=30.2),
+        replace(fourth, hurt=True, why="it rose"),
+        replace(fifth, by="guard"),
+    ]
+
+
+@pytest.fixture
+def report(asked, logs):
+    return Report(asked, logs, KILLED_AT)
+
+
+def broken(report):
+    return [promise for promise, held in report.promises().items() if not held]
+
+
+def test_all_is_said_to_hold_of_a_run_in_which_it_does(report):
+    assert broken(report) == []
+    check(report)
+
+
+def test_a_landing_is_the_last_step_without_it_and_a_group_that_was_away_has_inherited(report):
+    landing = report.landings[2]
+    assert landing.last_without == {"g0": 31, "g2": 31}
+    assert landing.inherited == {"g1": 40}
+    assert landing.seconds == pytest.approx(0.8)
+    assert landing.failed_steps == 2
+    assert report.landings[0].last_without == dict.fromkeys(GROUPS, 10)
+    assert report.landings[0].failed_steps == 0
+
+
+def test_a_group_that_changes_a_step_later_is_found(asked, logs, tmp_path):
+    late = {(11 if step == 10 else step): values for step, values in CHANGES.items()}
+    logs["g2"] = log(tmp_path / "late", late)
+    assert not land(asked[0], logs).is_at_one_step(logs)
+    assert differences(logs) == [11]
+    assert {promise.split(":")[0] for promise in broken(Report(asked, logs, KILLED_AT))} >= {
+        "each of the 5 changes landed on all groups at one step",
+        "steps with different knobs in two groups",
+    }
+
+
+def test_a_group_that_never_changes_is_found(asked, logs, tmp_path):
+    logs["g2"] = log(tmp_path / "deaf", {10: CHANGES[10]})
+    assert not land(asked[1], logs).is_at_one_step(logs)
+
+
+def test_a_group_that_comes_back_without_the_knobs_is_found(asked, logs, tmp_path):
+    logs["g1"] = log(tmp_path / "bare", CHANGES | {31: {}, 41: CHANGES[31]}, away=range(31, 40))
+    assert differences(logs) == [40, 41]
+    assert not land(asked[2], logs).is_at_one_step(logs)
+
+
+def test_a_step_that_fails_though_nobody_was_killed_is_not_put_down_to_the_kill(report):
+    assert failures(report.logs, report.zero, KILLED_AT) == (2, 0)
+    rows = report.logs["g1"].steps
+    rows.append(row(STEPS, rows[-1]["knobs"], t=99.0, committed=False))
+    assert failures(report.logs, report.zero, KILLED_AT) == (2, 1)
+    assert broken(report) == ["failed steps: 2 by the kill, 1 by all else"]
+
+
+def test_a_change_that_landed_before_the_kill_was_not_under_way(report):
+    early = Report(report.asked, report.logs, killed_at=31.5)
+    assert any("was killed" in promise for promise in broken(early))
+
+
+@pytest.mark.parametrize("index", [0, 3])
+def test_a_rollback_of_anything_but_what_hurt_or_none_is_found(report, index):
+    wrong = list(report.asked)
+    wrong[index] = replace(wrong[index], hurt=None if wrong[index].hurt else True)
+    assert broken(Report(wrong, report.logs, KILLED_AT)) == [
+        "the one that hurt was rolled back, and no other"
+    ]
+
+
+def test_unequal_weights_and_a_group_that_did_not_end_are_found(report):
+    report.logs["g2"].end = {"step": STEPS, "weights": "other"}
+    assert broken(report) == ["final weights bitwise equal on all groups"]
+    report.logs["g2"].end = None
+    with pytest.raises(StateError, match=r"^the demo did not hold: final weights"):
+        check(report)
+
+
+def test_a_mode_that_sends_too_much_is_found(report):
+    for one in itertools.chain.from_iterable(log.steps for log in report.logs.values()):
+        if one["knobs"]["compression"] == "int8":
+            one["sent_bytes"] = 300
+    assert broken(report) == ["bytes of int8: 0.300 of none"]
+
+
+def test_the_record_gives_what_was_asked_by_whom_and_what_became_of_it():
+    def verdict(number, action, policy="person", *, granted=True):
+        return float(number), Verdict(
+            proposal=f"p{number}",
+            policy=policy,
+            action=action,
+            granted=granted,
+            rule=policy,
+            reason="",
+            net_gpu_s=0.0,
+        )
+
+    both = ChangeKnobs(values={"lr": 0.2, "clip_norm": 1.0})
+    back = ChangeKnobs(values={"lr": 0.1})
+    hurt = Judged(verdict="p1", hurt=True, text="it rose", before={"lr": 0.1})
+    done = {"action": both, "result": "done", "detail": "", "took_s": 0.1}
+    record = [
+        verdict(1, both),
+        (1.5, Outcome(verdict="p1", policy="person", **done)),
+        (2.0, hurt),
+        verdict(3, back, "guard"),
+        verdict(4, ChangeKnob(knob="compression", value="int8")),
+        verdict(5, ChangeKnob(knob="lr", value=1.0), granted=False),
+        verdict(6, SaveCheckpoint()),
+    ]
+    first, second, third = changes_of(record)
+    assert (first.by, first.at, first.outcome) == ("operator", 1.0, "rolled back")
+    assert first.text == "lr 0.2, clip_norm 1.0"
+    assert (second.by, second.outcome) == ("guard", "")
+    assert third.values == {"compression": "int8"}
+
+
+def test_what_is_shown_is_what_a_person_would_type():
+    first = "torchloom knob set lr 0.1 clip_norm 1.0 --watch loss --window 3"
+    assert SCRIPT[0].command == first
+    for change in (*SCRIPT, ending(300)):
+        own = change.command.split(" --")[0].split()[3:]
+        typed = dict(zip(own[::2], map(parse_value, own[1::2]), strict=True))
+        request = change.request
+        assert typed == {request.knob: request.value, **request.also}
+        assert (request.guard is not None) == ("--watch" in change.command)
+        assert request.sure == change.command.endswith("--yes")
+
+
+def test_the_tables_the_summary_and_the_plot_are_written(report, tmp_path):
+    shown = StringIO()
+    show(Console(file=shown, width=80), report)
+    assert "g0 g2: 31" in shown.getvalue()
+    assert "g1: back at 40" in shown.getvalue()
+    assert "…" not in shown.getvalue()
+    write_summary(tmp_path / "summary.json", report, seed=3)
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary["seed"] == 3
+    assert all(summary["promises"].values())
+    draw(tmp_path / "demo.png", report)
+    assert (tmp_path / "demo.png").read_bytes().startswith(b"\x89PNG")

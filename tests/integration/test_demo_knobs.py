@@ -1,0 +1,58 @@
+"""The demo of the knobs, at twice its pace: changes under a kill and a rollback, on real groups."""
+
+import json
+from dataclasses import replace
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from torchloom_core.cli.app import app
+from torchloom_core.cli.demo.knobs.play import play_knobs
+from torchloom_core.cli.demo.knobs.script import SCRIPT, TRAINING
+from torchloom_core.trajectory.layout import run_folder
+
+pytestmark = pytest.mark.integration
+
+QUICK = replace(TRAINING, seed=7, step_ms=30)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("demo")
+
+
+@pytest.fixture(scope="module")
+def shown():
+    return StringIO()
+
+
+@pytest.fixture(scope="module")
+def report(folder, shown):
+    """The report of the demo, played to its end."""
+    return play_knobs(QUICK, folder, Console(file=shown, width=100))
+
+
+def test_all_holds_that_it_is_to_show(report):
+    assert all(report.promises().values())
+    assert [asked.by for asked in report.asked] == ["operator"] * 5 + ["guard", "operator"]
+
+
+def test_each_group_that_lived_wrote_down_the_same_step_as_the_weaver_tells(report, shown):
+    for asked, landing in zip(report.asked, report.landings, strict=True):
+        (step,) = set(landing.last_without.values())
+        assert asked.result == "done"
+        assert f" at step {step}\n" in shown.getvalue()
+
+
+def test_the_group_that_was_killed_comes_back_with_all_knobs_before_its_first_step(report):
+    rows = [row for row in report.logs["g1"].steps if row["t"] > report.killed_at]
+    wanted = {knob: value for change in SCRIPT[:4] for knob, value in change.values.items()}
+    assert wanted.items() <= rows[0]["knobs"].items()
+    assert rows[0]["committed"]
+
+
+def test_its_trajectory_is_decided_again_to_the_bit(report, folder, capsys):
+    root = run_folder(folder / "run" / "state", "demo")
+    assert app(["trajectory", "replay", str(root), "--json"], result_action="return_value") == 0
+    assert json.loads(capsys.readouterr().out)["difference"] is None
