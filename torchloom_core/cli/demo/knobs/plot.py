@@ -47,7 +47,7 @@ def draw(path: Path, report: Report) -> None:
     _name_modes(sent, report)
     for axes in panels:
         axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, dpi=130)
+    figure.savefig(path, dpi=100)
 
 
 def _lives(rows: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
