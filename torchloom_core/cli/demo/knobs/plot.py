@@ -74,7 +74,7 @@ def _mark(panels: Any, report: Report) -> None:
             axes.axvline(step, color="#777777", ls=":", lw=1)
         axes.axvline(_killed_at_step(report), color="black", lw=1)
     for step, text in marks:
-        panels[0].annotate(text, (step, 1.01), xycoords=_DATA_AND_AXES, rotation=30, fontsize=9)
+        panels[0].annotate(text, (step, 1.01), xycoords=_DATA_AND_AXES, rotation=45, fontsize=9)
     panels[0].annotate(
         f"kill -9 {VICTIM.group}",
         (_killed_at_step(report), 0.03),
