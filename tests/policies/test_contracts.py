@@ -7,6 +7,7 @@ from torchloom_policies.checkpoint_interval import CheckpointIntervalPolicy
 from torchloom_policies.failure_forecast import FailureForecastPolicy
 from torchloom_policies.hang import HangPolicy
 from torchloom_policies.lemon_nodes import LemonNodesPolicy
+from torchloom_policies.loss_guard import LossGuardPolicy
 from torchloom_policies.membership import MembershipPolicy
 from torchloom_policies.silence import SilencePolicy
 from torchloom_policies.straggler import StragglerPolicy
@@ -66,6 +67,17 @@ class TestMembership(PolicyContract):
     options = {"quiet_s": 2.0, "again_s": 3.0}  # noqa: RUF012
 
 
+class TestLossGuard(PolicyContract):
+    policy_class = LossGuardPolicy
+    options = {  # noqa: RUF012
+        "steps": ["skip", "clip", "rewind"],
+        "least_values": 3,
+        "band": 1.0,
+        "patience_ticks": 1,
+        "cooldown_s": 2.0,
+    }
+
+
 @pytest.mark.parametrize(
     "contract",
     [
@@ -77,6 +89,7 @@ class TestMembership(PolicyContract):
         TestCheckpointInterval,
         TestLemonNodes,
         TestMembership,
+        TestLossGuard,
     ],
 )
 def test_the_story_makes_every_builtin_policy_propose_something(contract):
