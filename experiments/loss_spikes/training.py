@@ -286,12 +286,10 @@ class Training:
         return float(loss.detach())
 
     def _flip(self) -> None:
-        """Set one of the four highest bits of an exponent: times 2 to the 16th to 128th."""
+        """Flip the highest bit of one exponent, which is not set: times 2 to the 128th."""
         flat = self.model.layers[2].weight.grad.view(-1)
-        random = _random(self.seed << 32 | self.time)
-        place = torch.randint(len(flat), (), generator=random)
-        bit = torch.randint(27, 31, (), generator=random)
-        flat.view(torch.int32)[place] |= 1 << bit
+        place = torch.randint(len(flat), (), generator=_random(self.seed << 32 | self.time))
+        flat.view(torch.int32)[place] ^= 1 << 30
 
 
 def _random(seed: int) -> torch.Generator:

@@ -108,12 +108,16 @@ def test_a_spike_that_comes_back_soon_gets_the_next_step_and_a_late_one_the_firs
 
 
 def test_a_level_that_lasts_is_how_the_run_is():
-    run = fleet(window_s=100.0, cooldown_s=10_000.0)
-    assert len(run.ticks_of(3.0 + calm(300, 0.0), norm=1.0)) == 1
-    run.made.clear()
-    assert len(run.ticks_of([4.0] * 4, norm=1.0)) == 0  # the same step so soon
-    run.policy._asked_s.clear()
-    assert run.ticks_of([4.0] * 4, norm=1.0)
+    run = fleet(window_s=100.0, cooldown_s=150.0)
+    assert len(run.ticks_of(3.0 + calm(400, 0.0), norm=1.0)) == 1
+    assert len(run.ticks_of([4.0] * 4, norm=1.0)) == 1
+
+
+def test_a_long_spike_does_not_hide_the_next():
+    run = fleet(cooldown_s=0.0, again_s=0.0, heals=0.0)
+    assert run.ticks_of([9.0] * 60, norm=1.0)
+    assert run.ticks_of(calm(20), norm=1.0) == []
+    assert run.ticks_of([3.0] * 4, norm=1.0)
 
 
 def test_a_loss_that_is_no_number_sends_the_run_back_at_once():

@@ -1,0 +1,57 @@
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from experiments.loss_spikes import training
+from experiments.loss_spikes.run import behind
+from experiments.loss_spikes.training import FAULTS, NO_FAULT, Ran, Training, trial
+
+HERE = Path(__file__).parents[2] / "experiments" / "loss_spikes"
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch):
+    for name, value in {"STEPS": 190, "FAULT_AT": 105, "BATCH": 32, "CHECKPOINT_STEPS": 50}.items():
+        monkeypatch.setattr(training, name, value)
+
+
+def test_a_bit_flip_ruins_a_run_and_the_guard_takes_it_back():
+    training = Training("sgd", 0)
+    training.run(130)
+    alone, guarded = (training.go_wrong("bit flip", o).run(190) for o in (None, {}))
+    calm = training.go_wrong(NO_FAULT, None).run(190)
+    assert math.isnan(alone.curve[-1])
+    assert guarded.curve[-1] == pytest.approx(calm.curve[-1], abs=0.3)
+    assert guarded.done == ["done: 1 worker went back at step 100, and skip 146 batches"]
+
+
+def test_a_trial_has_a_run_of_each_fault_in_each_arm():
+    ran = trial("adamw", 2, {"nothing": None})
+    assert set(ran) == {(NO_FAULT, ""), *((fault, "nothing") for fault in FAULTS)}
+    assert behind(ran["bad stretch", "nothing"], ran[NO_FAULT, ""]) > 0
+
+
+def test_a_copy_in_which_nothing_goes_wrong_goes_on_as_the_first_would():
+    run = Training("adamw", 1)
+    run.run(60)
+    copied = run.go_wrong(NO_FAULT, {}).run(100)
+    assert copied.curve == run.run(100).curve
+    assert copied.proposed == 0
+
+
+def test_who_ends_where_another_was_some_steps_ago_is_so_far_behind():
+    falls = [3.0 - 0.1 * n for n in range(20)]
+    assert behind(Ran(falls), Ran(falls)) == pytest.approx(0)
+    assert behind(Ran(falls[:-2]), Ran(falls)) == pytest.approx(40)
+    assert behind(Ran([float("nan")] * 3), Ran(falls)) == 600
+
+
+def test_the_page_says_what_the_results_say():
+    page = (HERE / "README.md").read_text(encoding="utf-8")
+    results = json.loads((HERE / "results.json").read_text(encoding="utf-8"))
+    for row in results["arms"]:
+        cells = "{:.0f} [{:.0f}, {:.0f}]".format(row["behind"], *row["behind_interval"])
+        assert f"| {row['optimizer']} | {row['fault']} | {row['arm']} | {cells} |" in page
+    assert f"{results['undisturbed_proposals']} proposals in" in page
