@@ -48,6 +48,8 @@ ARMS: dict[str, dict[str, Any] | None] = {
 LONG_STEPS = 12_000
 LONG_SEEDS = 2
 NOISE_HOURS = 10
+LOST = 9.0
+"""Nats that a loss stands for which is no number, or as good as none."""
 LAST = 3
 """The end of a curve is the mean of so many tries."""
 
@@ -66,6 +68,12 @@ def behind(ran: Ran, reference: Ran) -> float:
     places = np.arange(len(lowest)) * TRY_STEPS
     as_good = float(np.interp(-loss, -lowest, places))
     return float(places[-1] - as_good)
+
+
+def above(ran: Ran, reference: Ran) -> float:
+    """Return how much higher the loss ends, nats a character, at most ``LOST``."""
+    more = end(ran.curve) - end(reference.curve)
+    return min(more, LOST) if math.isfinite(more) else LOST
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:
@@ -107,7 +115,7 @@ def draw(trials: list[dict[tuple[str, str], Ran]], optimizers: list[str], path: 
                 ]
                 steps = [TRY_STEPS * (n + 1) for n in range(len(more[0]))]
                 axes[row][column].plot(
-                    steps, np.nan_to_num(np.median(more, axis=0), nan=9.0), line, label=arm, lw=1
+                    steps, np.nan_to_num(np.median(more, axis=0), nan=LOST), line, label=arm, lw=1
                 )
             axes[row][column].set(
                 title=f"{optimizer}, {fault}", ylim=(-0.1, 1.5), xlim=(250, STEPS)
@@ -139,13 +147,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     kinds = ("white", "slow", "heavy tails")
     rises = parallel(delayed(rises_of_noise)(kind) for kind in kinds)
 
-    table = Table("optimizer", "fault", "arm", "steps behind (95 %)", "less than nothing", "lost")
+    table = Table(
+        "optimizer",
+        "fault",
+        "arm",
+        "steps behind (95 %)",
+        "less than nothing",
+        "nats lower",
+        "lost",
+    )
     rows, worse = [], False
     for optimizer in OPTIMIZERS:
         ours = [t for t, name in zip(trials, optimizers, strict=True) if name == optimizer]
         for fault in FAULTS:
             of = {arm: [behind(t[fault, arm], t[NO_FAULT, ""]) for t in ours] for arm in ARMS}
+            nats = {arm: [above(t[fault, arm], t[NO_FAULT, ""]) for t in ours] for arm in ARMS}
             for arm, steps in of.items():
+                lower = [a - b for a, b in zip(nats["nothing"], nats[arm], strict=True)]
                 less = [a - b for a, b in zip(of["nothing"], steps, strict=True)]
                 row = {
                     "optimizer": optimizer,
@@ -155,7 +173,10 @@ def main(argv: Sequence[str] | None = None) -> int:
                     "behind_interval": interval(steps),
                     "less": statistics.fmean(less),
                     "less_interval": interval(less),
-                    "lost": sum(not math.isfinite(end(t[fault, arm].curve)) for t in ours),
+                    "above": statistics.fmean(nats[arm]),
+                    "lower": statistics.fmean(lower),
+                    "lower_interval": interval(lower),
+                    "lost": sum(each == LOST for each in nats[arm]),
                     "acted": sum(bool(t[fault, arm].proposed) for t in ours),
                 }
                 rows.append(row)
@@ -166,6 +187,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                     arm,
                     "{:.0f} [{:.0f}, {:.0f}]".format(row["behind"], *row["behind_interval"]),
                     "{:+.0f} [{:+.0f}, {:+.0f}]".format(row["less"], *row["less_interval"]),
+                    "{:+.3f} [{:+.3f}, {:+.3f}]".format(row["lower"], *row["lower_interval"]),
                     f"{row['lost']} of {len(ours)}",
                 )
     hours = len(calm) * LONG_STEPS * STEP_S / 3600

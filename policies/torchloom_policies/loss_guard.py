@@ -72,7 +72,7 @@ class LossGuardPolicy:
         ----------
         steps : list of str
             Of ``rewind``, ``clip`` and ``skip`` those that may be proposed, in this order. By
-            experiments/loss_spikes only the first is worth it.
+            experiments/loss_spikes the first is worth most, and clipping nothing.
         window_s : float
             How much of the past noise and trend are measured on, seconds.
         least_values : int
