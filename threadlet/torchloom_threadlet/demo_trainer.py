@@ -8,7 +8,6 @@ import argparse
 import hashlib
 import json
 import time
-from collections.abc import Callable
 from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
@@ -21,9 +20,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torchft import DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo
 
 from torchloom_threadlet.compression import CompressedProcessGroup
-from torchloom_threadlet.torchft import TorchftLoom, attach  # torchLoom 1
-from torchloom_threadlet.training.gradients import Gradients
-from torchloom_threadlet.training.optimizer_knobs import settings
+from torchloom_threadlet.torchft import attach  # torchLoom 1
 
 _BATCH = 96
 _PIXEL_MAX = 16.0
@@ -89,9 +86,16 @@ def main() -> None:
     )
     optimizer = Optimizer(manager, inner)
     parallel = DistributedDataParallel(manager, model)
-    gradients = Gradients(inner, step=manager.current_step)
-    values = _knobs(loom, inner, gradients, pg, options)
-    loom.manage(manager)  # torchLoom 3
+    loom.knob(
+        "steps",
+        lambda: options.steps,
+        lambda steps: setattr(options, "steps", steps),
+        kind="int",
+        low=1,
+        fence="run",
+        doc="after which the run ends",
+    )
+    loom.manage(manager, optimizer)  # torchLoom 3
     loom.on_checkpoint(lambda: _save(options.checkpoint, manager, model, inner))  # torchLoom 4
 
     failed = 0
@@ -119,9 +123,9 @@ def main() -> None:
                 loss=loss.item(),
                 duration_s=time.time() - started,
                 sent_bytes=figures["sent_bytes"],
-                knobs={name: value() for name, value in values.items()},
+                knobs=loom.knobs,
             )
-            if not loom.step(loss=loss, grad_norm=gradients.grad_norm, **figures):  # torchLoom 5
+            if not loom.step(loss=loss, **figures):  # torchLoom 5
                 drained = True
                 break
 
@@ -154,37 +158,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--checkpoint", type=Path, default=Path("digits.pt"))
     parser.add_argument("--linger-s", type=float, default=2.0)
     return parser.parse_args()
-
-
-def _knobs(
-    loom: TorchftLoom,
-    optimizer: torch.optim.Optimizer,
-    gradients: Gradients,
-    pg: CompressedProcessGroup,
-    options: argparse.Namespace,
-) -> dict[str, Callable[[], Any]]:
-    """Register the knobs and return how each is read, for the log.
-
-    Where nobody wants to read them, ``loom.manage(manager, optimizer)`` registers all but the last.
-    """
-    gradients.register(loom)
-    found = settings(optimizer)
-    for setting in found:
-        setting.register(loom)
-    loom.knob(
-        "steps",
-        lambda: options.steps,
-        lambda steps: setattr(options, "steps", steps),
-        kind="int",
-        low=1,
-        fence="run",
-        doc="after which the run ends",
-    )
-    return {setting.name: setting.get for setting in found} | {
-        "clip_norm": lambda: gradients.clip_norm,
-        "compression": lambda: pg.mode,
-        "steps": lambda: options.steps,
-    }
 
 
 def _line(log: Any, **fields: object) -> None:

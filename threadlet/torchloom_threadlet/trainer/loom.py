@@ -84,6 +84,11 @@ class Loom:
         """Whether there is no Weaver to talk to."""
         return not self._worker.linked
 
+    @property
+    def knobs(self) -> dict[str, Any]:
+        """The knobs' values, as they were when last set or registered."""
+        return self._worker.actuators.values
+
     def step(self, step: int | None = None, **metrics: Any) -> bool:
         """Say that a step is finished; obey what has been asked; return whether to go on.
 

@@ -179,6 +179,6 @@ GROUP = "group:"
 
 
 def workers_text(plan: Plan) -> str:
-    """Return how many workers the plan's last stage told something."""
-    count = len(plan.commands)
+    """Return how many workers did what the plan's last stage told them."""
+    count = len(plan.commands) - plan.missed_count
     return "1 worker" if count == 1 else f"{count} workers"
