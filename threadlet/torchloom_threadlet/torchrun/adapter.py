@@ -158,7 +158,7 @@ class TorchrunLoom(Loom):
         self._agreed_step = step
         has_made = False
         while not ballots.are_over:
-            minima = changes.vote(time.time_ns())
+            minima = changes.vote(time.time_ns()).minima()
             ballots.cast(step, minima)
             if minima[0] == NOTHING and not has_made:
                 changes.end_step(None)
