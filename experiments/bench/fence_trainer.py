@@ -41,6 +41,20 @@ class SwitchedSteps(fenced_steps.FencedSteps):
         return commit(*arguments, **named)
 
 
+class SwitchedBallots:
+    """The ballots of a Manager, to be taken off and put back on."""
+
+    def __init__(self, manager: Any) -> None:
+        self._manager, self._ballots = manager, manager._client
+
+    def put(self, on: bool) -> None:
+        """Let them travel with the requests for quorums, or not."""
+        ballots = self._ballots
+        self._manager._client = ballots if on else ballots._client
+        handle = ballots._handle_with_ballot if on else ballots._handle
+        self._manager._pg.get_reconfigure_handle = handle
+
+
 class Hooks:
     """What torchLoom has put on an object, to be taken off and put back."""
 
@@ -98,6 +112,7 @@ def main() -> None:
     loom.manage(manager, optimizer)
     for hook in hooks:
         hook.keep()
+    ballots = SwitchedBallots(manager)
     order = [arm for turn in range(turns) for arm in ARMS[:: 1 if turn % 2 else -1]]
     took: dict[str, list[float]] = {arm: [] for arm in ARMS}
     seconds: list[float] = []
@@ -109,6 +124,7 @@ def main() -> None:
             SwitchedSteps.on = arm == "fenced"
             for hook in hooks:
                 hook.put(arm != "alone")
+            ballots.put(arm == "fenced")
         began = time.perf_counter()
         optimizer.zero_grad()
         time.sleep(pause_s)

@@ -31,6 +31,7 @@ from torchloom_policies.calm_past import CalmPast
 Step = Literal["skip", "clip", "rewind"]
 
 _SKIP, _CLIP = "skip_updates", "clip_norm"
+_REWINDS = "rewinds_total"
 _LOSS, _GRAD, _UPDATE = "loss", "grad_norm", "update_norm"
 _PRIOR = 4.0
 """How many tries the shares in the options stand for."""
@@ -131,7 +132,7 @@ class LossGuardPolicy:
             "clip": _Share(options.clip_helps),
             "rewind": _Share(options.rewind_helps),
         }
-        self.needs = (*map(Need, self._past), Need(UNSAVED_WORK))
+        self.needs = (*map(Need, self._past), Need(UNSAVED_WORK), Need(_REWINDS))
 
     def on_tick(self, view: FleetView) -> Iterable[Proposal]:
         """Take a value of each metric; propose the next step if a spike has lasted."""
@@ -199,7 +200,7 @@ class LossGuardPolicy:
             if proposal is None or proposal.net_gpu_s <= 0:
                 continue
             self._asked_s[step] = view.now_s
-            spike.ask(at, step, proposal.action, _step(view, case.rows))
+            spike.ask(at, step, proposal.action, view, case.rows)
             for past in self._past.values():
                 past.wait(2 * self._options.patience_ticks)
             yield proposal
@@ -269,17 +270,23 @@ class _Spike:
         self.done = self.told = False
         self._values: Mapping[str, KnobValue] = {}
         self._step = 0
+        self._rewinds = 0.0
 
-    def ask(self, at: int, asked: Step, action: Action, step: int) -> None:
-        """Remember what is proposed, and at which step of the training."""
-        self.at, self.asked, self.done, self._step = at, asked, False, step
+    def ask(
+        self, at: int, asked: Step, action: Action, view: FleetView, rows: Sequence[int]
+    ) -> None:
+        """Remember what is proposed, and how far the training was."""
+        self.at, self.asked, self.done = at, asked, False
+        self._step, self._rewinds = _step(view, rows), _rewinds(view, rows)
         self._values = action.values if isinstance(action, ChangeKnobs) else {}
 
     def look(self, view: FleetView, rows: Sequence[int]) -> None:
         """See whether what was asked for has been done."""
         self.seen_s = view.now_s
         if self.asked == "rewind":
+            # torchft's step only goes on, a script's own may go back.
             self.done |= _step(view, rows) < self._step
+            self.done |= _rewinds(view, rows) > self._rewinds
         for knob, value in self._values.items():
             present = view.knob(knob)
             self.done |= all(present[row] == value for row in rows)
@@ -356,6 +363,12 @@ class _Pace:
 
 def _step(view: FleetView, rows: Sequence[int]) -> int:
     return int(view.step[rows].max())
+
+
+def _rewinds(view: FleetView, rows: Sequence[int]) -> float:
+    """Return how often a rank has gone back, 0 where nobody says."""
+    told = view.latest(_REWINDS)[rows]
+    return float(np.nanmax(told)) if np.isfinite(told).any() else 0.0
 
 
 def _middle(view: FleetView, metric: str, rows: Sequence[int]) -> float:

@@ -24,7 +24,7 @@ class Fleet:
     def __init__(self, knobs=KNOBS, costs=COSTS, **options):
         self.policy = LossGuardPolicy(LossGuardPolicy.Options(**options))
         self.knobs, self.costs = knobs, costs
-        self.ticks, self.step = 0, 0
+        self.ticks, self.step, self.rewinds = 0, 0, math.nan
         self.values = {"clip_norm": 0.0, "skip_updates": 0}
         self.made = []
 
@@ -32,6 +32,7 @@ class Fleet:
         self.ticks += 1
         self.step += steps
         names = {"loss": loss, "grad_norm": norm, "update_norm": math.nan, UNSAVED_WORK: unsaved_s}
+        names["rewinds_total"] = self.rewinds
         view = view_of(
             {name: [[value], [value]] for name, value in names.items()},
             step=self.step,
@@ -198,6 +199,19 @@ def test_a_step_that_was_carried_out_in_vain_is_trusted_less_and_one_that_was_no
         (second,) = run.ticks_of([3.0] * 40, norm=1.0)
         confidence[carried_out] = second.confidence - first.confidence
     assert confidence[True] < 0 < confidence[False]
+
+
+@pytest.mark.parametrize("how", ["the step falls", "the count of rewinds rises"])
+def test_a_rewind_in_vain_is_trusted_less_however_it_shows_that_it_was_made(how):
+    run = fleet(steps=("rewind",), cooldown_s=30.0)
+    run.rewinds = 0.0
+    (first,) = run.ticks_of([3.0] * 5, unsaved_s=60.0)
+    if how == "the step falls":
+        run.step -= 20
+    else:
+        run.rewinds = 1.0
+    (second,) = run.ticks_of([3.0] * 60, unsaved_s=60.0)
+    assert second.confidence < first.confidence
 
 
 @settings(max_examples=25, deadline=None)

@@ -155,6 +155,7 @@ class TorchftLoom(Loom):
             "quorum_id": phases.quorum_id,
             "failed_steps_total": self._failed_steps,
             "wait_s": wait_s,
+            "rewinds_total": self._worker.rewinds,
         }
         if self._gradients is not None:
             own["grad_norm"] = self._gradients.grad_norm

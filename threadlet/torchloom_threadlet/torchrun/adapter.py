@@ -99,7 +99,7 @@ class TorchrunLoom(Loom):
         number = worker.step + 1 if step is None else step
         if self._ballots is not None and worker.going:
             self._agree(self._ballots, whole(number))
-        own = {}
+        own: dict[str, Any] = {"rewinds_total": worker.rewinds}
         if self._gradients is not None:
             own["grad_norm"] = self._gradients.grad_norm
             if self._measures_update:

@@ -73,6 +73,8 @@ class Worker:
         Whether the training thread must call :meth:`attend` at its next step boundary.
     changes : Changes
         What all ranks change at one step.
+    rewinds : int
+        How often it has gone back to a checkpoint.
     lease : PauseLease
         How long a pause lasts.
     replica_id : str
@@ -92,6 +94,7 @@ class Worker:
         self.going = True
         self.attention = True
         self.samples = SampleBuffer()
+        self.rewinds = 0
         self.changes = Changes(self._settle)
         self.actuators = Actuators(
             standby=identity.standby, held=held, can_agree=lambda: self.changes.can_vote
@@ -307,6 +310,7 @@ class Worker:
                 case Rewind(skip=skip):
                     for rewind in self.actuators.rewind:
                         rewind(skip)
+                    self.rewinds += 1
         except Exception as error:  # noqa: BLE001 - the user's functions run in here
             self.changes.failed(change, step, says(error))
             _logger.warning("change %d failed: %s", change.number, says(error))
