@@ -205,12 +205,12 @@ def test_a_step_that_was_carried_out_in_vain_is_trusted_less_and_one_that_was_no
 def test_a_rewind_in_vain_is_trusted_less_however_it_shows_that_it_was_made(how):
     run = fleet(steps=("rewind",), cooldown_s=30.0)
     run.rewinds = 0.0
-    (first,) = run.ticks_of([3.0] * 5, unsaved_s=60.0)
+    first, *_ = run.ticks_of([3.0] * 5)
     if how == "the step falls":
         run.step -= 20
     else:
         run.rewinds = 1.0
-    (second,) = run.ticks_of([3.0] * 60, unsaved_s=60.0)
+    second, *_ = run.ticks_of([3.0] * 60)
     assert second.confidence < first.confidence
 
 
