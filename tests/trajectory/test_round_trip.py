@@ -39,6 +39,9 @@ def values_of(kind: Any) -> st.SearchStrategy[Any]:
         hints = typing.get_type_hints(kind, include_extras=True)
         return st.builds(kind, **{name: values_of(hints[name]) for name in kind.__struct_fields__})
     origin, args = get_origin(kind), get_args(kind)
+    if origin is Annotated and get_origin(args[0]) is dict:
+        least = max(meta.min_length or 0 for meta in args[1:])
+        return st.dictionaries(*map(values_of, get_args(args[0])), min_size=least, max_size=2)
     if origin is Annotated:
         return limited(args[0], args[1])
     if origin is Literal:
