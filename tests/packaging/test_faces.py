@@ -47,6 +47,10 @@ FACES = {
         TorchftLoom
         attach
     """,
+    "torchloom_threadlet.torchrun": """
+        TorchrunLoom
+        attach
+    """,
 }
 
 

@@ -141,10 +141,10 @@ def set_knob(
     wish = KnobSet(
         knob=name, value=parse_value(value), also=also, worker=worker, guard=guard, sure=yes
     )
+    act(connection, "knob.set", wish, wait_s=wait)
     if worker is None and _is_worker_fenced(name, asyncio.run(_knobs(connection))):
         text = f"{name} is worker-fenced: each worker sets it alone, at its own next step"
         console().print(text, markup=False)
-    act(connection, "knob.set", wish, wait_s=wait)
 
 
 def _is_worker_fenced(name: str, table: KnobTable) -> bool:
