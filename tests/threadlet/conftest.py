@@ -1,6 +1,7 @@
 import asyncio
 import contextlib
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -288,6 +289,17 @@ class Trainer:
     async def ended(self):
         """Wait for the process to end and return its exit status."""
         return await asyncio.to_thread(self.process.wait, DEADLINE_S)
+
+
+@pytest.fixture(autouse=True)
+def no_ears_left_behind():
+    """Take off what a loom of this process hears torchft's log by: the next one hears it first."""
+    loggers = [logging.getLogger(f"torchft_{kind}") for kind in ("quorums", "commits", "errors")]
+    before = [(list(logger.filters), logger.level) for logger in loggers]
+    yield
+    for logger, (filters, level) in zip(loggers, before, strict=True):
+        logger.filters[:] = filters
+        logger.setLevel(level)
 
 
 @pytest.fixture
