@@ -21,18 +21,22 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # so that none is left over for one core at the end.
 WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 PYTEST = -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
-UNITS := -m "not integration and not slow" --hypothesis-profile quick
+UNITS := -m "not integration and not slow and not long" --hypothesis-profile quick
 
 # Where Python can watch lines by itself (3.12 and on), coverage costs next to nothing.
 MONITOR = $(shell $(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 12))' && echo COVERAGE_CORE=sysmon)
 
-.PHONY: demo test quick coverage wheel bench lint lock clean
+.PHONY: demo test long quick coverage wheel bench lint lock clean
 
 demo: $(READY)
 	$(BIN)/torchloom demo
 
 test: $(READY)
-	$(BIN)/python $(PYTEST)
+	$(BIN)/python $(PYTEST) -m "not long"
+
+# Real runs of half a minute and more each.
+long: $(READY)
+	$(BIN)/python $(PYTEST) -m long
 
 # In under a minute: what needs no process and computes little.
 quick: lint

@@ -119,6 +119,7 @@ def test_the_script_of_a_seed_is_always_the_same_and_gives_no_value_twice():
     assert struck == set(script.STRIKES)
 
 
+@pytest.mark.long
 @pytest.mark.integration
 def test_ten_changes_among_kills_and_freezes_land_on_all_ranks_or_nowhere(tmp_path):
     done = subprocess.run(

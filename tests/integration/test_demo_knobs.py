@@ -12,7 +12,7 @@ from torchloom_core.cli.demo.knobs.play import play_knobs
 from torchloom_core.cli.demo.knobs.script import SCRIPT, TRAINING
 from torchloom_core.trajectory.layout import run_folder
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.long]
 
 QUICK = replace(TRAINING, seed=7, step_ms=30)
 

@@ -16,7 +16,7 @@ from torchft.coordination import LighthouseServer
 from tests.waiting import eventually
 from torchloom_core.wire.messages import Hello, SetKnobs, Together
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.long]
 HERE = Path(__file__).parent
 LONG, SHORT = {"sync_every": 24}, {"sync_every": 2}
 DELAYED = {"sync_every": 24, "fragment_sync_delay": 9}

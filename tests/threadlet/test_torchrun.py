@@ -21,7 +21,7 @@ from torchloom_core.wire.messages import (
     Together,
 )
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.long]
 TRAINER = Path(__file__).parent / "torchrun_trainer.py"
 
 
