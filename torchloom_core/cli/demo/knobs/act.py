@@ -17,7 +17,7 @@ from torchloom_core.cli.demo.processes import START_S, Processes
 from torchloom_core.cli.demo.scenario import Training
 from torchloom_core.cli.demo.steplog import StepLog
 from torchloom_core.cli.options import Connection
-from torchloom_core.cli.weaver_client import ask, open_client
+from torchloom_core.cli.weaver_client import ask, ask_knobs, open_client
 from torchloom_core.errors import StateError
 from torchloom_core.wire.codec import UNREADABLE
 from torchloom_core.wire.events import CommandLife, Judged, Outcome
@@ -87,6 +87,7 @@ class KnobsAct:
                 async with open_client(Connection(config=self._processes.config)) as client:
                     self._client = client
                     await client.listen(self._hear)
+                    await self._until_the_knobs_are_known()
                     for change in SCRIPT:
                         await self._make(change)
                     await self._make(ending(self._step()))
@@ -177,6 +178,15 @@ class KnobsAct:
                 raise StateError(f"not over in {START_S:g} s: {what}; see {self.folder}")
             await asyncio.sleep(0.05)
         return found
+
+    async def _until_the_knobs_are_known(self) -> None:
+        """Wait until the Weaver has heard of all groups' knobs: telemetry may come before."""
+        deadline = time.monotonic() + START_S
+        groups = len(self.logs)
+        while len((await ask_knobs(self._client)).values) < groups:
+            if time.monotonic() > deadline:
+                raise StateError(f"not over in {START_S:g} s: the knobs of {groups} groups")
+            await asyncio.sleep(0.05)
 
     async def _until_the_trainers_have_left(self) -> None:
         for group, trainer in self.trainers.items():
