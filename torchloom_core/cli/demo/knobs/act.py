@@ -183,7 +183,7 @@ class KnobsAct:
         """Wait until the Weaver has heard of all groups' knobs: telemetry may come before."""
         deadline = time.monotonic() + START_S
         groups = len(self.logs)
-        while len((await ask_knobs(self._client)).values) < groups:
+        while sum("lr" in own for own in (await ask_knobs(self._client)).values.values()) < groups:
             if time.monotonic() > deadline:
                 raise StateError(f"not over in {START_S:g} s: the knobs of {groups} groups")
             await asyncio.sleep(0.05)
