@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -182,9 +182,11 @@ class Slot:
         rng: random.Random,
         wants_standby: Callable[[], bool],
         program: Path = HERE / "trainer.py",
+        arguments: Sequence[str] = (),
     ) -> None:
         self._place = place
         self._program = program
+        self._arguments = arguments
         self._lighthouse = lighthouse
         self._rng = rng
         self._wants_standby = wants_standby
@@ -264,6 +266,7 @@ class Slot:
         command = [sys.executable, str(self._program), "--lighthouse", self._lighthouse]
         command += ["--steps", "1000000000", "--step-ms", "80", "--log", f"{name}.jsonl"]
         command += ["--result", f"{name}.json", "--checkpoint", f"{self.group}.pt"]
+        command += self._arguments
         self.process = self._place.spawn(
             name,
             command,

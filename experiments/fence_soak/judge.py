@@ -11,12 +11,12 @@ import msgspec
 
 from experiments.chaos import record
 from experiments.chaos.record import Row
-from experiments.fence_soak.script import KNOBS
+from experiments.fence_soak.script import KNOBS, Algorithm, fits
 from torchloom_core.trajectory.layout import run_folder
 from torchloom_core.trajectory.reader import lives
 from torchloom_core.wire.messages import FINAL_STATUSES
 
-MARKS = tuple(knob.name for knob in KNOBS if knob.mark)
+MARKS = {knob.name for knobs in KNOBS.values() for knob in knobs if knob.mark}
 ABORTS = re.compile(r"terminate called|Fatal Python error|Aborted|Enforce|preamble", re.IGNORECASE)
 TAKEN_OVER = "taken over from a peer"
 
@@ -58,7 +58,7 @@ class Findings:
     faults: list[str] = field(default_factory=list)
 
 
-def judge(folder: Path) -> Findings:
+def judge(folder: Path, algorithm: Algorithm) -> Findings:
     """Read everything that a run left behind."""
     findings = Findings()
     timeline = record.rows(folder / record.TIMELINE)
@@ -68,6 +68,7 @@ def judge(folder: Path) -> Findings:
     asked = _asked(run_folder(folder / "state", "soak"))
     main = main_line(read)
     _look_at_changes(findings, asked, main, read)
+    _look_at_the_unfit(findings, asked, main, algorithm)
     findings.counts["seconds"] = round(timeline[-1]["t"] - timeline[0]["t"]) if timeline else 0
     return findings
 
@@ -132,6 +133,8 @@ def _look_at_ends(findings: Findings, folder: Path, timeline: list[Row]) -> None
         elif row["event"] == "granted":
             findings.counts["changes granted"] += 1
             findings.counts["refusals before"] += row["refused"]
+        elif row["event"] == "refused":
+            findings.counts["changes refused at once"] += 1
         elif row["event"] == "settled" and not row["calm"]:
             findings.faults.append("the run did not come to rest")
         elif row["event"] == "end":
@@ -147,50 +150,59 @@ def _look_at_ends(findings: Findings, folder: Path, timeline: list[Row]) -> None
 
 def _compare_lives(findings: Findings, read: Iterable[Life]) -> None:
     """See that whoever committed the same try of a step did so with the same knobs and weights."""
-    first: dict[Try, tuple[str, Row]] = {}
+    first: dict[tuple[Try, str], tuple[str, Any]] = {}
     for life in read:
         for at, row in life.steps.items():
             findings.counts["steps committed"] += 1
-            name, other = first.setdefault(at, (life.name, row))
-            if name == life.name:
-                continue
-            findings.counts["steps compared"] += 1
             for what in ("values", "weights"):
-                if row[what] != other[what]:
+                if row[what] is None:
+                    continue
+                name, other = first.setdefault((at, what), (life.name, row[what]))
+                if name == life.name:
+                    continue
+                findings.counts[f"{what} of a step compared"] += 1
+                if row[what] != other:
                     findings.faults.append(
                         f"step {at.step} of quorum {at.quorum}: {what} of {life.name} are "
-                        f"{row[what]}, of {name} {other[what]}"
+                        f"{row[what]}, of {name} {other}"
                     )
     ends = {max(life.steps) for life in read if life.alive and life.steps}
     if ends and max(ends).step - min(ends).step > 1:
         findings.faults.append(f"those that live ended at {sorted(ends)}")
 
 
-def main_line(read: Iterable[Life]) -> dict[int, Row]:
-    """Return the steps that count: of each the last try that was committed."""
-    last: dict[int, tuple[int, Row]] = {}
+def main_line(read: Iterable[Life]) -> dict[int, Values]:
+    """Return what the steps that count were made with: each the last time it was committed."""
+    last: dict[int, tuple[int, Values]] = {}
     for life in read:
         for at, row in life.steps.items():
-            if at.step not in last or at.quorum > last[at.step][0]:
-                last[at.step] = at.quorum, row
-    return {step: row for step, (_, row) in sorted(last.items())}
+            if row["values"] is not None and (at.step not in last or at.quorum > last[at.step][0]):
+                last[at.step] = at.quorum, row["values"]
+    return {step: values for step, (_, values) in sorted(last.items())}
 
 
-def landings(main: Mapping[int, Row], values: Values) -> list[int]:
-    """Return the steps after which all of ``values`` began to be in use."""
+def landings(main: Mapping[int, Values], values: Values) -> list[range]:
+    """Return the steps after which all of ``values`` began to be in use.
 
-    def in_use(step: int) -> bool:
-        return step in main and values.items() <= main[step]["values"].items()
-
-    return [step - 1 for step in main if in_use(step) and not in_use(step - 1)]
+    Of each time all the steps that it may have been, if nobody was left to say it of some. A rate
+    that is back with the optimizer whose it is has not landed once more.
+    """
+    found: list[range] = []
+    before, last = 0, Values()
+    for step, used in main.items():
+        is_back = found and used.get("optimizer") != last.get("optimizer")
+        if values.items() <= used.items() and not values.items() <= last.items() and not is_back:
+            found.append(range(before, step))
+        before, last = step, used
+    return found
 
 
 def _look_at_changes(
-    findings: Findings, asked: Mapping[str, Asked], main: Mapping[int, Row], read: list[Life]
+    findings: Findings, asked: Mapping[str, Asked], main: Mapping[int, Values], read: list[Life]
 ) -> None:
     for verdict, change in asked.items():
         name = f"{verdict} {change.values}"
-        marked = {k: v for k, v in change.values.items() if k in MARKS}
+        marked = {k: v for k, v in change.values.items() if k in MARKS} or change.values
         steps = landings(main, marked)
         makers = [
             life.name
@@ -202,7 +214,7 @@ def _look_at_changes(
             findings.faults.append(f"{name}: has no outcome")
         if len(steps) > 1:
             findings.faults.append(f"{name}: landed more than once, after steps {steps}")
-        if steps and change.values != {k: main[steps[0] + 1]["values"][k] for k in change.values}:
+        if steps and not change.values.items() <= main[steps[0].stop].items():
             findings.faults.append(f"{name}: landed in part, after step {steps[0]}")
         if change.outcome == "done" and not steps:
             findings.faults.append(f"{name}: done, and nobody has it: {change.detail}; {makers}")
@@ -213,8 +225,28 @@ def _look_at_changes(
         if change.outcome == "undone" and makers and not steps:
             findings.counts["changes lost with all who had made them"] += 1
         for ack in change.acks:
-            if ack["status"] == "applied" and steps and ack["step"] not in steps:
+            said = ack["step"]
+            if ack["status"] == "applied" and steps and not any(said in step for step in steps):
                 kind = "taken over" if ack["detail"] == TAKEN_OVER else "applied"
                 findings.faults.append(
-                    f"{name}: {ack['worker']} says {kind} at step {ack['step']}, was {steps}"
+                    f"{name}: {ack['worker']} says {kind} at step {said}, was {steps}"
                 )
+
+
+def _look_at_the_unfit(
+    findings: Findings,
+    asked: Mapping[str, Asked],
+    main: Mapping[int, Values],
+    algorithm: Algorithm,
+) -> None:
+    """See that no round was made of what torchft cannot make one of."""
+    for verdict, change in asked.items():
+        if not fits(change.values, algorithm):
+            findings.counts["changes that do not fit"] += 1
+            if change.outcome != "undone":
+                findings.faults.append(
+                    f"{verdict} {change.values}: does not fit, and is {change.outcome}"
+                )
+    for step, used in main.items():
+        if not fits(used, algorithm):
+            findings.faults.append(f"step {step} was made with {used}, which does not fit")

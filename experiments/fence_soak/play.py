@@ -24,7 +24,7 @@ from experiments.chaos.processes import (
     Slot,
     strike,
 )
-from experiments.fence_soak.script import Change, Strike
+from experiments.fence_soak.script import Algorithm, Change, Strike, fits
 from torchloom_core.cli.options import Connection
 from torchloom_core.errors import TorchloomError
 
@@ -51,6 +51,9 @@ join_timeout_s = 10.0
 
 [arbiter]
 cooldown_s = 0
+
+[guard]
+metric = ""
 """
 
 
@@ -61,8 +64,9 @@ class SoakError(TorchloomError):
 class Play:
     """One live run, what is changed in it and what is done to it."""
 
-    def __init__(self, script: list[Change], seed: int, folder: Path) -> None:
+    def __init__(self, script: list[Change], seed: int, folder: Path, algorithm: Algorithm) -> None:
         self._script = script
+        self._algorithm = algorithm
         port = free_port()
         self._place = Place(folder.absolute(), CONFIG.format(port=port))
         self._daemon = Daemon(self._place, random.Random(f"{seed} weaver"))
@@ -75,6 +79,7 @@ class Play:
                 random.Random(f"{seed} {group}"),
                 lambda: False,
                 HERE / "trainer.py",
+                ("--algorithm", algorithm),
             )
             for group in GROUPS
         ]
@@ -84,7 +89,7 @@ class Play:
         self._tasks: list[asyncio.Task[None]] = []
         self._strikes: list[asyncio.Task[None]] = []
         self.struck: Counter[str] = Counter()
-        self.granted = 0
+        self.asked = 0
         self.doing = "starting"
 
     async def run(self, show: Callable[["Play"], None]) -> None:
@@ -155,14 +160,17 @@ class Play:
                 "knob.set", {**body, "id": f"change-{change.number}-{tries}"}
             )
             if answer is not None and answer["ok"]:
+                self._place.timeline.add("granted", change=change.number, refused=tries)
+                break
+            if answer is not None and not fits(change.values, self._algorithm):
+                self._place.timeline.add("refused", change=change.number)
                 break
             if answer is not None:
                 tries += 1  # refused: nobody to change, for one
             if time.monotonic() > end:
                 raise SoakError(f"change {change.number} is not granted: {answer}")
             await asyncio.sleep(ASK_AGAIN_S)
-        self._place.timeline.add("granted", change=change.number, refused=tries)
-        self.granted += 1
+        self.asked += 1
 
     # --- striking ---
 

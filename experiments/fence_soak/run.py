@@ -28,7 +28,9 @@ from experiments.fence_soak.play import Play, SoakError
 HERE = Path(__file__).parent
 
 
-def play(seed: int, changes: int, folder: Path, console: Console) -> None:
+def play(
+    algorithm: script.Algorithm, seed: int, changes: int, folder: Path, console: Console
+) -> None:
     """Play one script with a bar that shows how far it is."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -39,7 +41,7 @@ def play(seed: int, changes: int, folder: Path, console: Console) -> None:
         format="%(asctime)s %(name)s: %(message)s",
         force=True,
     )
-    run = Play(script.write(seed, changes), seed, folder)
+    run = Play(script.write(seed, changes, algorithm), seed, folder, algorithm)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
         bar = progress.add_task("starting", total=changes)
@@ -47,7 +49,7 @@ def play(seed: int, changes: int, folder: Path, console: Console) -> None:
         def show(run: Play) -> None:
             struck = ", ".join(f"{what} {count}" for what, count in sorted(run.struck.items()))
             text = f"{run.doing}; {struck}"
-            progress.update(bar, completed=run.granted, description=text)
+            progress.update(bar, completed=run.asked, description=text)
 
         asyncio.run(run.run(show))
 
@@ -65,7 +67,7 @@ def report(findings: Findings, console: Console) -> None:
     console.print(f"{len(findings.faults)} things that do not hold")
 
 
-def results(seed: int, findings: Findings) -> dict[str, Any]:
+def results(algorithm: str, seed: int, findings: Findings) -> dict[str, Any]:
     """Return all of it as it is kept."""
     return {
         "machine": {
@@ -74,6 +76,7 @@ def results(seed: int, findings: Findings) -> dict[str, Any]:
             "python": platform.python_version(),
             "torch": torch.__version__,
         },
+        "algorithm": algorithm,
         "seed": seed,
         "counts": dict(sorted(findings.counts.items())),
         "faults": findings.faults,
@@ -83,26 +86,27 @@ def results(seed: int, findings: Findings) -> dict[str, Any]:
 def main() -> int:
     """Play, judge, show, and write it all down."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--algorithm", choices=script.KNOBS, default="ddp")
     parser.add_argument("--changes", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(
         "--out", type=Path, default=Path("build/fence_soak"), help="logs and trajectories"
     )
-    parser.add_argument("--results", type=Path, default=HERE, help="where results.json goes")
+    parser.add_argument("--results", type=Path, default=HERE, help="where the findings go")
     options = parser.parse_args()
     if options.changes < 1:
         parser.error(f"--changes: need at least 1, was {options.changes}")
     console = Console(width=None if sys.stdout.isatty() else 110)
-    folder = (options.out / f"seed-{options.seed}").absolute()
+    folder = (options.out / f"{options.algorithm}-{options.seed}").absolute()
     options.results.mkdir(parents=True, exist_ok=True)
     try:
-        play(options.seed, options.changes, folder, console)
+        play(options.algorithm, options.seed, options.changes, folder, console)
     except SoakError as error:
         console.print(str(error), markup=False)
         return 2
-    findings = judge(folder)
-    text = json.dumps(results(options.seed, findings), indent=1) + "\n"
-    (options.results / "results.json").write_text(text)
+    findings = judge(folder, options.algorithm)
+    text = json.dumps(results(options.algorithm, options.seed, findings), indent=1) + "\n"
+    (options.results / f"{folder.name}.json").write_text(text)
     report(findings, console)
     return int(bool(findings.faults))
 

@@ -1,8 +1,13 @@
 """Which knobs are changed and what is struck, and when: the same for the same seed."""
 
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
+
+from torchloom_threadlet.compression import MODES
+
+Algorithm = Literal["ddp", "local_sgd", "diloco"]
 
 GAP_S = 0.5
 """Between two changes, in the mean."""
@@ -21,37 +26,75 @@ STRIKES = {
 EARLIEST_S, LATEST_S = -0.3, 0.6
 SHORTEST_FREEZE_S, LONGEST_FREEZE_S = 0.2, 8.0
 
+OPTIMIZERS = ("adamw", "sgd", "muon")
+WIRES = ("fp32", "fp64", "bf16")
+
+PARTS = {"local_sgd": 1, "diloco": 2}
+"""How many fragments are synchronised, each in its turn."""
+
+SHORTEST_ROUND, LONGEST_DELAY = 8, 3
+"""Of these every delay goes with every round."""
+
+UNFIT = 0.1
+"""How likely a change of rounds is one that must be refused."""
+
 
 @dataclass(frozen=True)
 class Knob:
-    """One knob that must not differ; ``mark``: no two changes give it the same value.
-
-    ``start`` is None where the trainer has a value of its own.
-    """
+    """One knob that must not differ; ``mark``: no two changes give it the same value."""
 
     name: str
-    kind: Literal["float", "int", "choice"]
-    low: float | None = None
-    high: float | None = None
-    choices: tuple[str, ...] = ()
-    start: Any = None
+    choices: tuple[Any, ...] = ()
     mark: bool = False
 
-    def draw(self, rng: random.Random, number: int) -> Any:
-        """Return the value that change ``number`` gives it."""
-        if self.kind == "choice":
-            return rng.choice(self.choices)
-        if self.kind == "int":
-            return 16 + number
-        return round(0.02 + 1e-5 * number, 5)
+    def draw(self, rng: random.Random, number: int, turn: int) -> Any:
+        """Return the value that change ``number`` gives it.
+
+        ``turn`` is its place in an order that goes up and down.
+        """
+        match self.name:
+            case "lr":
+                return round(1e-3 + 1e-6 * number, 6)
+            case "width":
+                return 16 + number
+            case "sync_every":
+                return SHORTEST_ROUND + 2 * turn
+        return rng.choice(self.choices)
 
 
 # A further knob that shapes a step is one more line here and its use in trainer.py.
-KNOBS = (
-    Knob("lr", "float", low=0.0, high=1.0, mark=True),
-    Knob("width", "int", low=1, high=100_000, start=16, mark=True),
-    Knob("wire", "choice", choices=("fp32", "fp64", "bf16"), start="fp32"),
-)
+LR = Knob("lr", mark=True)
+SYNC_EVERY = Knob("sync_every", mark=True)
+DELAY = Knob("fragment_sync_delay", choices=tuple(range(LONGEST_DELAY + 1)))
+KNOBS: dict[Algorithm, tuple[Knob, ...]] = {
+    "ddp": (
+        LR,
+        Knob("width", mark=True),
+        Knob("wire", WIRES),
+        Knob("compression", MODES),
+        Knob("optimizer", OPTIMIZERS),
+    ),
+    "local_sgd": (LR, SYNC_EVERY),
+    "diloco": (LR, SYNC_EVERY, DELAY),
+}
+UNFIT_VALUES: dict[Algorithm, tuple[dict[str, Any], ...]] = {
+    "ddp": (),
+    "local_sgd": ({"sync_every": 0},),
+    "diloco": (
+        {"sync_every": 9},
+        {"fragment_sync_delay": 1000},
+        {"sync_every": 8, "fragment_sync_delay": 4},
+        {"lr": 0.5, "sync_every": 11},
+    ),
+}
+
+
+def fits(values: Mapping[str, Any], algorithm: Algorithm) -> bool:
+    """Say whether torchft can make rounds of these values."""
+    if algorithm == "ddp":
+        return True
+    every, parts = values.get("sync_every", SHORTEST_ROUND), PARTS[algorithm]
+    return every > 0 and not every % parts and every // parts > values.get(DELAY.name, 0)
 
 
 @dataclass(frozen=True)
@@ -78,21 +121,18 @@ class Change:
     strikes: tuple[Strike, ...]
 
 
-def write(seed: int, changes: int) -> list[Change]:
+def write(seed: int, changes: int, algorithm: Algorithm = "ddp") -> list[Change]:
     """Return so many changes, of one knob or of several, and what is struck around them."""
     rng = random.Random(seed)
-    return [_change(rng, number) for number in range(1, changes + 1)]
+    turns = rng.sample(range(changes), changes)
+    return [_change(rng, number, turn, algorithm) for number, turn in enumerate(turns, 1)]
 
 
-def _change(rng: random.Random, number: int) -> Change:
-    marks = [knob for knob in KNOBS if knob.mark]
-    chosen = {rng.choice(marks).name}
-    if rng.random() < 0.5:
-        chosen |= {knob.name for knob in KNOBS if rng.random() < 0.5}
+def _change(rng: random.Random, number: int, turn: int, algorithm: Algorithm) -> Change:
     return Change(
         number=number,
         gap_s=rng.expovariate(1 / GAP_S),
-        values={knob.name: knob.draw(rng, number) for knob in KNOBS if knob.name in chosen},
+        values=_values(rng, number, turn, algorithm),
         strikes=tuple(
             Strike(
                 kind=kind,
@@ -105,3 +145,13 @@ def _change(rng: random.Random, number: int) -> Change:
             if rng.random() < likely
         ),
     )
+
+
+def _values(rng: random.Random, number: int, turn: int, algorithm: Algorithm) -> dict[str, Any]:
+    if UNFIT_VALUES[algorithm] and rng.random() < UNFIT:
+        return rng.choice(UNFIT_VALUES[algorithm])
+    knobs = KNOBS[algorithm]
+    chosen = {rng.choice([knob.name for knob in knobs if knob.mark])}
+    if rng.random() < 0.5:
+        chosen |= {knob.name for knob in knobs if rng.random() < 0.5}
+    return {knob.name: knob.draw(rng, number, turn) for knob in knobs if knob.name in chosen}

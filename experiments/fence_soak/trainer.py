@@ -1,28 +1,39 @@
-"""The digits trainer with knobs that must not differ, which journals each step and each setting.
+"""A trainer with knobs that must not differ, which journals each step and each setting.
 
-``width`` and ``wire`` shape an allreduce of its own ahead of that of the gradients: where they
-differ between two ranks, gloo aborts both.
+Of LocalSGD and DiLoCo a step is a sync, and what it was made with is how long its round was.
 """
 
+import argparse
 import hashlib
 import json
 import os
 import time
+from collections.abc import Callable, Iterable
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from torchft import ProcessGroupGloo
+from sklearn.datasets import load_digits
+from torch import nn
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from torch.optim import SGD, AdamW
+from torchft import DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo
+from torchft.local_sgd import DiLoCo, LocalSGD
 
-from experiments.fence_soak.script import KNOBS, Knob
+from experiments.fence_soak.script import KNOBS, PARTS, SHORTEST_ROUND, WIRES
 from torchloom_threadlet import demo_trainer
+from torchloom_threadlet.compression import CompressedProcessGroup
 from torchloom_threadlet.torchft import adapter
+from torchloom_threadlet.training.muon import MuonWithAdamW
+from torchloom_threadlet.training.switchable import SwitchableOptimizer
 
 PROCESS_GROUP_TIMEOUT_S = 5.0
-DTYPES = {"fp32": torch.float32, "fp64": torch.float64, "bf16": torch.bfloat16}
-
-values: dict[str, Any] = {knob.name: knob.start for knob in KNOBS if knob.start is not None}
+INNER_STEP_S = 0.003
+WARMUP_STEPS = 5
+SEED = 0
+DTYPES = dict(zip(WIRES, (torch.float32, torch.float64, torch.bfloat16), strict=True))
 
 
 def note(event: str, **fields: object) -> None:
@@ -31,88 +42,250 @@ def note(event: str, **fields: object) -> None:
         journal.write(json.dumps({"t": time.time(), "event": event, **fields}) + "\n")
 
 
-class ShapedGloo(ProcessGroupGloo):  # type: ignore[misc]  # torchft has no types
-    """A process group whose collectives take the shape that the knobs say."""
+class ShapedGroup(CompressedProcessGroup):
+    """Each of its reductions is preceded by one whose size and type are knobs.
 
-    def __init__(self, *_: Any, **__: Any) -> None:
-        super().__init__(timeout=timedelta(seconds=PROCESS_GROUP_TIMEOUT_S))
+    Where they differ between two ranks, gloo aborts both.
+    """
+
+    def __init__(self, parameters: Iterable[torch.Tensor]) -> None:
+        gloo = ProcessGroupGloo(timeout=timedelta(seconds=PROCESS_GROUP_TIMEOUT_S))
+        super().__init__(gloo, parameters=parameters)
+        self.width, self.wire = 16, WIRES[0]
 
     def allreduce(self, tensors: list[torch.Tensor], opts: Any) -> Any:
-        """Reduce a tensor of the knobs' shape, then what was asked for; ballots go alone."""
-        if tensors[0].dtype != torch.int64 and self.size() > 1:
-            shaped = torch.ones(values["width"], dtype=DTYPES[values["wire"]])
+        """Reduce a tensor of the knobs' shape, then what was asked for."""
+        if self.size() > 1:
+            shaped = torch.ones(self.width, dtype=DTYPES[self.wire])
             super().allreduce([shaped], opts).wait()
         return super().allreduce(tensors, opts)
 
+    def register(self, loom: Any) -> None:
+        """Register the knobs ``width`` and ``wire``."""
+        for name, form in (
+            ("width", {"kind": "int", "low": 1}),
+            ("wire", {"kind": "choice", "choices": WIRES}),
+        ):
+            get, put = partial(getattr, self, name), partial(setattr, self, name)
+            loom.knob(name, get, put, **form, fence="run")
+
 
 class WatchedLoom(adapter.TorchftLoom):
-    """Journals what each step was made with, and each knob as it is set."""
+    """Journals what each step was made with, and each knob as it is set.
 
-    _optimizer: Any = None
-    _committed = False
+    Attributes
+    ----------
+    used : callable
+        Returns what this step was made with, None if that is not for the others to have, too.
+    shared : callable
+        Returns the weights that all ranks have alike after a step.
+    log : Path
+        Written to once a step.
+    """
 
-    def manage(self, manager: Any, optimizer: Any = None) -> None:
-        """Register the knobs, all of them run-fenced."""
-        super().manage(manager)
-        self._optimizer = optimizer
-        for knob in KNOBS:
-            self._register(knob)
+    used: Callable[[], dict[str, Any] | None]
+    shared: Callable[[], Iterable[torch.Tensor]]
+    log: Path
+    _committed: bool | None = None
+
+    def manage(self, manager: Any, *arguments: Any, **named: Any) -> None:
+        """Look at what becomes of each step."""
+        super().manage(manager, *arguments, **named)
         should_commit = manager.should_commit
 
-        def committed(*arguments: Any, **named: Any) -> Any:
+        def decided(*arguments: Any, **named: Any) -> Any:
             self._committed = False
             self._committed = should_commit(*arguments, **named)
             return self._committed
 
-        manager.should_commit = committed
+        manager.should_commit = decided
 
-    def _register(self, knob: Knob) -> None:
+    def knob(self, name: str, get: Any, set: Any, **form: Any) -> None:
+        """Register a knob whose settings are journaled, if it is one that is changed."""
+
         def put(value: Any) -> None:
-            self._put(knob.name, value)
-            note("set", knob=knob.name, value=value, step=self._manager.current_step())
+            set(value)
+            note("set", knob=name, value=value, step=self._manager.current_step())
 
-        self.knob(
-            knob.name,
-            lambda: self._used()[knob.name],
-            put,
-            kind=knob.kind,
-            low=knob.low,
-            high=knob.high,
-            choices=knob.choices,
-            fence="run",
-        )
-
-    def _put(self, name: str, value: Any) -> None:
-        if name != "lr":
-            values[name] = value
-            return
-        for group in self._optimizer.param_groups:
-            group["lr"] = value
-
-    def _used(self) -> dict[str, Any]:
-        return {"lr": float(self._optimizer.param_groups[0]["lr"]), **values}
+        super().knob(name, get, put, **form)
 
     def step(self, step: int | None = None, **metrics: Any) -> bool:
-        """Journal the step before anything is changed after it."""
-        note(
-            "step",
-            step=self._manager.current_step(),
-            quorum=self._manager._quorum_id,
-            committed=self._committed,
-            values=self._used(),
-            weights=self._digest(),
-        )
+        """Journal a step that is over before anything is changed after it."""
+        if self._committed is not None:
+            note(
+                "step",
+                step=self._manager.current_step(),
+                quorum=self._manager._quorum_id,
+                committed=self._committed,
+                values=self.used(),
+                weights=digest(self.shared()),
+            )
+            self._committed = None
+            self.log.write_text("")
         return super().step(step, **metrics)
 
-    def _digest(self) -> str:
-        digest = hashlib.sha256()
-        for group in self._optimizer.param_groups:
-            for parameter in group["params"]:
-                digest.update(parameter.detach().numpy().tobytes())
-        return digest.hexdigest()[:16]
+
+def digest(tensors: Iterable[torch.Tensor]) -> str:
+    """Return some digits that are equal if and only if all the numbers are, and finite."""
+    found = hashlib.sha256()
+    for tensor in tensors:
+        if not tensor.isfinite().all():
+            raise FloatingPointError("a weight is no number")
+        found.update(tensor.detach().numpy().tobytes())
+    return found.hexdigest()[:16]
+
+
+class Trainer:
+    """One replica group's model, its loom and its Manager."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._options = options
+        digits = load_digits()
+        self._images = torch.tensor(digits.data, dtype=torch.float32) / 16
+        self._labels = torch.tensor(digits.target)
+        self._model = demo_trainer.build(SEED)
+        self._optimizer: Any = None
+        self._healed = False
+        self._loom: Any = adapter.attach()
+        self._loom.log = options.log
+        self._loom.shared = self._model.parameters
+        self._store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+
+    def ddp(self) -> None:
+        """Train step by step."""
+        weights = list(self._model.parameters())
+        inner = self._optimizer = SwitchableOptimizer(
+            weights,
+            {
+                "adamw": partial(AdamW, lr=1e-3),
+                "sgd": partial(SGD, lr=0.05, momentum=0.9),
+                "muon": partial(MuonWithAdamW, by_adamw=weights[-2:]),
+            },
+            start="adamw",
+            warmup_steps=WARMUP_STEPS,
+        )
+        group = ShapedGroup(weights)
+        manager = self._manager(group)
+        optimizer = Optimizer(manager, inner)
+        parallel = DistributedDataParallel(manager, self._model)
+        self._loom.manage(manager, optimizer)
+        group.register(self._loom)
+        self._loom.used = lambda: {
+            "lr": float(inner.param_groups[0]["lr"]),
+            "width": group.width,
+            "wire": group.wire,
+            "compression": group.mode,
+            "optimizer": inner.active,
+        }
+        while True:
+            optimizer.zero_grad()
+            rank, ranks = manager.participating_rank() or 0, max(manager.num_participants(), 1)
+            rows = self._rows(manager.current_step(), rank, ranks)
+            time.sleep(self._options.step_ms / 1000)
+            loss = self._loss(parallel, rows)
+            loss.backward()
+            optimizer.step()
+            self._loom.step(loss=loss)
+
+    def rounds(self) -> None:
+        """Train in rounds, each a sync and the steps before it."""
+        gloo = ProcessGroupGloo(timeout=timedelta(seconds=PROCESS_GROUP_TIMEOUT_S))
+        manager = self._manager(gloo)
+        inner = self._optimizer = AdamW(self._model.parameters(), lr=1e-3)
+        self._loom.manage(manager, inner)
+        local_sgd, parts = self._local_sgd(manager), PARTS[self._options.algorithm]
+        self._loom.local_sgd(local_sgd)
+
+        def used() -> dict[str, Any] | None:
+            # A round in which a peer's state was taken began before its knobs were known.
+            healed, self._healed = self._healed, False
+            return (
+                None
+                if healed
+                else {
+                    "lr": float(inner.param_groups[0]["lr"]),
+                    "sync_every": local_sgd._sync_every * parts,
+                    "fragment_sync_delay": getattr(local_sgd, "_fragment_sync_delay", 0),
+                }
+            )
+
+        self._loom.used = used
+        number = 0
+        with local_sgd:
+            while True:
+                number += 1
+                inner.zero_grad()
+                time.sleep(INNER_STEP_S)
+                loss = self._loss(self._model, self._rows(number + os.getpid(), 0, 1))
+                loss.backward()
+                inner.step()
+                self._loom.step(loss=loss)
+
+    def _local_sgd(self, manager: Manager) -> Any:
+        model, inner = self._model, self._optimizer
+        if self._options.algorithm == "local_sgd":
+            return LocalSGD(manager, model, inner, SHORTEST_ROUND)
+        assert isinstance(model, nn.Sequential)
+        fragments = [model[:2], model[2:]]
+        outer = [SGD(part.parameters(), lr=0.7, momentum=0.9, nesterov=True) for part in fragments]
+        diloco = DiLoCo(
+            manager, fragments, inner, outer, sync_every=SHORTEST_ROUND, fragment_sync_delay=1
+        )
+        self._loom.shared = lambda: [
+            weights for part in diloco._fragments for weights in part.original_parameters.values()
+        ]
+        return diloco
+
+    def _manager(self, group: Any) -> Manager:
+        return Manager(
+            pg=group,
+            load_state_dict=self._load,
+            state_dict=lambda: {
+                "model": self._model.state_dict(),
+                "optimizer": self._optimizer.state_dict(),
+            },
+            min_replica_size=1,
+            use_async_quorum=False,
+            quorum_retries=100,
+            timeout=timedelta(seconds=10),
+            quorum_timeout=timedelta(seconds=60),
+            replica_id=self._loom.group,
+            rank=0,
+            world_size=1,
+            store_addr="localhost",
+            store_port=self._store.port,
+            lighthouse_addr=self._options.lighthouse,
+            hostname="localhost",
+        )
+
+    def _load(self, state: dict[str, Any]) -> None:
+        self._healed = True
+        self._model.load_state_dict(state["model"])
+        self._optimizer.load_state_dict(state["optimizer"])
+
+    def _rows(self, step: int, rank: int, ranks: int) -> torch.Tensor:
+        return demo_trainer.shard(step, rank, ranks, len(self._images), SEED)
+
+    def _loss(self, model: Any, rows: torch.Tensor) -> torch.Tensor:
+        return nn.functional.cross_entropy(model(self._images[rows]), self._labels[rows])
+
+
+def main() -> None:
+    """Train until somebody ends it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--algorithm", choices=KNOBS, required=True)
+    parser.add_argument("--lighthouse", required=True)
+    parser.add_argument("--step-ms", type=float, required=True, help="of DDP")
+    parser.add_argument("--log", type=Path, required=True)
+    options, _ = parser.parse_known_args()  # the slots of the other soak say more
+    torch.set_num_threads(1)
+    adapter.TorchftLoom = WatchedLoom  # type: ignore[misc]
+    trainer = Trainer(options)
+    if options.algorithm == "ddp":
+        trainer.ddp()
+    else:
+        trainer.rounds()
 
 
 if __name__ == "__main__":
-    adapter.TorchftLoom = WatchedLoom  # type: ignore[misc]
-    demo_trainer.ProcessGroupGloo = ShapedGloo
-    demo_trainer.main()
+    main()
