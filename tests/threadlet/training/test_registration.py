@@ -4,6 +4,8 @@ import torch
 from torch.optim import SGD, AdamW
 
 import torchloom_threadlet
+from tests.threadlet.training.groups import train, with_torchft
+from torchloom_threadlet.torchft import attach
 from torchloom_threadlet.training.global_batch import GlobalBatch
 from torchloom_threadlet.training.gradients import Gradients
 from torchloom_threadlet.training.optimizer_knobs import settings
@@ -50,3 +52,40 @@ def test_every_knob_is_registered_for_the_run_and_is_what_it_was_set_to():
     assert [optimizer.param_groups[0][name] for name in ("lr", "momentum", "weight_decay")] == [
         VALUES[name] for name in ("lr", "momentum", "weight_decay")
     ]
+
+
+def switchable():
+    factories = {"adamw": AdamW, "sgd": lambda params: SGD(params, lr=0.1, momentum=0.9)}
+    return SwitchableOptimizer([torch.nn.Parameter(torch.ones(2))], factories, "adamw")
+
+
+@with_torchft
+def test_a_joiner_has_its_peers_optimizer_before_the_settings_of_that_one():
+    def manage(group, manager, pg):
+        loom, optimizer = attach("/nowhere/join.json", group=f"g{group}"), switchable()
+        loom.manage(manager, optimizer)
+        return loom._worker, optimizer
+
+    (peer, _), (joiner, optimizer) = train(2, manage)
+    peer.actuators.set_knobs({"optimizer": "sgd"})
+    joiner.take_over(peer.changes.standing(peer.actuators.fenced_values()))
+    assert optimizer.active == "sgd"
+    assert joiner.actuators.values["momentum"] == 0.9
+
+
+def test_a_rate_that_is_set_with_an_optimizer_is_the_new_ones_however_they_are_named():
+    loom, optimizer = torchloom_threadlet.attach("/nowhere/join.json"), switchable()
+    for each in (optimizer, *settings(optimizer)):
+        each.register(loom)
+    loom._worker.actuators.set_knobs({"lr": 0.25, "optimizer": "sgd"})
+    assert optimizer.param_groups[0]["lr"] == 0.25
+    optimizer.switch("adamw")
+    assert optimizer.param_groups[0]["lr"] == 0.001
+
+
+def test_what_a_rate_was_before_is_that_of_the_optimizer_which_is_active_then():
+    loom, optimizer = torchloom_threadlet.attach("/nowhere/join.json"), switchable()
+    for each in (optimizer, *settings(optimizer)):
+        each.register(loom)
+    loom._worker.actuators.set_knobs({"optimizer": "sgd"})
+    assert loom._worker.actuators.set_knobs({"lr": 0.25}) == {"lr": 0.1}

@@ -108,10 +108,10 @@ class TorchftLoom(Loom):
         self._worker.agreed_step = lambda: manager.current_step()
         self._worker.lease.longest_s = _longest_pause_s(manager)
         if optimizer is not None:
-            self.optimizer(optimizer, scheduler)
             inner = getattr(optimizer, "optim", optimizer)
             if isinstance(inner, SwitchableOptimizer):
                 inner.register(self)
+            self.optimizer(optimizer, scheduler)
             self._gradients = Gradients(
                 optimizer, step=manager.current_step, measure_update=measure_update
             )

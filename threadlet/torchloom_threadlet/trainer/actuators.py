@@ -1,7 +1,7 @@
 """What a worker lets itself be told: its knobs, and what to call for a checkpoint or a drain."""
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 import msgspec
@@ -134,17 +134,22 @@ class Actuators:
     def set_knobs(self, values: Mapping[str, KnobValue]) -> dict[str, KnobValue]:
         """Set several knobs, and return what they were; where one fails, set back all of them.
 
+        They are set in the order in which they were registered, however they were named: first
+        the optimizer, then its rate.
+
         Raises
         ------
         SystemExit
             If one cannot even be set back: this rank must not go on with values of its own.
         """
-        before = {name: self._values[name] for name in values if name in self._values}
+        names = [name for name in self._knobs if name in values]
+        self._look_at(names)  # one of them may have moved with another, such as the rate
+        before = {name: self._values[name] for name in names if name in self._values}
         done: list[str] = []
         try:
-            for name, value in values.items():
+            for name in names:
                 done.append(name)
-                self.set_knob(name, value)
+                self.set_knob(name, values[name])
         except Exception:
             self.set_like_others({n: before[n] for n in reversed(done) if n in before})
             raise
@@ -194,16 +199,18 @@ class Actuators:
 
     def fenced_values(self) -> dict[str, KnobValue]:
         """Return what the run-fenced knobs are now, all of which a joiner must have."""
-        fenced = [knob for knob in self._knobs.values() if knob.spec.fence == "run"]
-        for knob in fenced:
-            with contextlib.suppress(Exception):  # the user's function: what was last read stands
-                self._read(knob)
-        names = [knob.spec.name for knob in fenced]
+        names = [name for name, knob in self._knobs.items() if knob.spec.fence == "run"]
+        self._look_at(names)
         return {name: self._values[name] for name in names if name in self._values}
 
     def cut(self, quorum_id: int) -> str:
         """Shut down the connections of a quorum, and say what was done."""
         return self.connections.cut(quorum_id) if self.connections else ""
+
+    def _look_at(self, names: Iterable[str]) -> None:
+        for name in names:
+            with contextlib.suppress(Exception):  # the user's function: what was last read stands
+                self._read(self._knobs[name])
 
     def _read(self, knob: Knob) -> None:
         name = knob.spec.name

@@ -97,7 +97,11 @@ class SwitchableOptimizer(Optimizer):
         self._enter(name)
 
     def register(self, loom: Any) -> None:
-        """Register the knob ``optimizer``."""
+        """Register the knob ``optimizer``, before the settings of the optimizer that is active.
+
+        Knobs are set in the order of their registration: a joiner is to have its peer's optimizer
+        before that one's momentum is set.
+        """
         loom.knob(
             "optimizer",
             lambda: self.active,
