@@ -130,6 +130,8 @@ def _look_at_ends(findings: Findings, folder: Path, timeline: list[Row]) -> None
     for row in timeline:
         if row["event"] == "strike":
             findings.counts[f"{row['kind']} {row['target']}"] += 1
+        elif row["event"] == "omitted":
+            findings.counts["strikes omitted: nobody else had the weights, or none was there"] += 1
         elif row["event"] == "granted":
             findings.counts["changes granted"] += 1
             findings.counts["refusals before"] += row["refused"]
@@ -213,14 +215,15 @@ def _look_at_changes(
         if not change.outcome:
             findings.faults.append(f"{name}: has no outcome")
         if len(steps) > 1:
-            findings.faults.append(f"{name}: landed more than once, after steps {steps}")
+            findings.faults.append(f"{name}: landed more than once, after step {_named(steps)}")
         if steps and not change.values.items() <= main[steps[0].stop].items():
-            findings.faults.append(f"{name}: landed in part, after step {steps[0]}")
+            findings.faults.append(f"{name}: landed in part, after step {_named(steps)}")
         if change.outcome == "done" and not steps:
             findings.faults.append(f"{name}: done, and nobody has it: {change.detail}; {makers}")
         if change.outcome == "undone" and steps:
             findings.faults.append(
-                f"{name}: undone, and landed after step {steps[0]} on {makers}: {change.detail}"
+                f"{name}: undone, and landed after step {_named(steps)} on {makers}: "
+                f"{change.detail}"
             )
         if change.outcome == "undone" and makers and not steps:
             findings.counts["changes lost with all who had made them"] += 1
@@ -229,8 +232,12 @@ def _look_at_changes(
             if ack["status"] == "applied" and steps and not any(said in step for step in steps):
                 kind = "taken over" if ack["detail"] == TAKEN_OVER else "applied"
                 findings.faults.append(
-                    f"{name}: {ack['worker']} says {kind} at step {said}, was {steps}"
+                    f"{name}: {ack['worker']} says {kind} at step {said}, was {_named(steps)}"
                 )
+
+
+def _named(steps: Iterable[range]) -> str:
+    return ", ".join("-".join(str(step) for step in sorted({*own[:1], *own[-1:]})) for own in steps)
 
 
 def _look_at_the_unfit(

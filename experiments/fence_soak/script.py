@@ -33,7 +33,7 @@ PARTS = {"local_sgd": 1, "diloco": 2}
 """How many fragments are synchronised, each in its turn."""
 
 SHORTEST_ROUND, LONGEST_DELAY = 8, 3
-"""Of these every delay goes with every round."""
+"""Every delay goes with every round; the shortest is the first."""
 
 UNFIT = 0.1
 """How likely a change of rounds is one that must be refused."""
@@ -58,7 +58,7 @@ class Knob:
             case "width":
                 return 16 + number
             case "sync_every":
-                return SHORTEST_ROUND + 2 * turn
+                return SHORTEST_ROUND + 2 + 2 * turn
         return rng.choice(self.choices)
 
 
@@ -83,7 +83,7 @@ UNFIT_VALUES: dict[Algorithm, tuple[dict[str, Any], ...]] = {
     "diloco": (
         {"sync_every": 9},
         {"fragment_sync_delay": 1000},
-        {"sync_every": 8, "fragment_sync_delay": 4},
+        {"sync_every": 4, "fragment_sync_delay": 3},
         {"lr": 0.5, "sync_every": 11},
     ),
 }

@@ -80,7 +80,7 @@ class WatchedLoom(adapter.TorchftLoom):
     shared : callable
         Returns the weights that all ranks have alike after a step.
     log : Path
-        Written to once a step.
+        Written to once a step, by which others see that this life has the weights.
     """
 
     used: Callable[[], dict[str, Any] | None]
@@ -121,7 +121,7 @@ class WatchedLoom(adapter.TorchftLoom):
                 weights=digest(self.shared()),
             )
             self._committed = None
-            self.log.write_text("")
+            self.log.write_text("\n")
         return super().step(step, **metrics)
 
 

@@ -12,7 +12,8 @@ from experiments.fence_soak import judge, script
 from experiments.fence_soak.judge import Asked, Findings, Life, life_of
 
 RUN = Path(__file__).parents[2] / "experiments" / "fence_soak" / "run.py"
-SHORT = ("--changes", "10", "--seed", "43")
+SHORT = {"ddp": 8, "diloco": 5}
+SEED = 43
 START = {"lr": 0.05, "width": 16, "wire": "fp32"}
 
 
@@ -75,7 +76,7 @@ def test_a_step_that_two_made_with_different_knobs_or_weights_is_found():
         (Asked({"width": 20}), "has no outcome"),
         (Asked({"width": 30}, "done"), "done, and nobody has it"),
         (Asked({"width": 20, "wire": "bf16"}, "done"), "landed in part"),
-        (Asked({"width": 20}, "done", "", [ack(4)]), "a-0 says applied at step 4, was [5]"),
+        (Asked({"width": 20}, "done", "", [ack(4)]), "a-0 says applied at step 4, was 5"),
     ],
 )
 def test_a_record_that_says_otherwise_than_the_ranks_did_is_found(change, said):
@@ -89,7 +90,7 @@ def test_the_last_try_of_a_step_is_the_one_that_counts():
         row["quorum"] = 9
     lives = [life_of("a.1", journal(3, 20, last=6), alive=False), life_of("b.1", again, alive=True)]
     main = judge.main_line([*lives, lost])
-    assert judge.landings(main, {"width": 20}) == [5]
+    assert judge.landings(main, {"width": 20}) == [range(5, 6)]
 
 
 def test_an_end_that_nobody_caused_and_an_abort_are_found(tmp_path):
@@ -103,34 +104,85 @@ def test_an_end_that_nobody_caused_and_an_abort_are_found(tmp_path):
     ]
 
 
-def test_the_script_of_a_seed_is_always_the_same_and_gives_no_value_twice():
+@pytest.mark.parametrize("algorithm", script.KNOBS)
+def test_no_value_by_which_a_change_is_known_is_given_twice_and_those_that_fit_say_so(algorithm):
+    changes = script.write(1, 200, algorithm)
+    fit = [change.values for change in changes if script.fits(change.values, algorithm)]
+    marks = [(knob, values[knob]) for values in fit for knob in judge.MARKS if knob in values]
+    assert len(set(marks)) == len(marks)
+    assert all(judge.MARKS & values.keys() for values in fit)
+    assert {name for values in fit for name in values} == {
+        knob.name for knob in script.KNOBS[algorithm]
+    }
+    unfit = [change.values for change in changes if change.values not in fit]
+    assert all(values in unfit for values in script.UNFIT_VALUES[algorithm])
+
+
+@pytest.mark.parametrize(
+    ("values", "algorithm", "fit"),
+    [
+        ({"sync_every": 9}, "local_sgd", True),
+        ({"sync_every": 0}, "local_sgd", False),
+        ({"sync_every": 9}, "diloco", False),
+        ({"sync_every": 8, "fragment_sync_delay": 3}, "diloco", True),
+        ({"sync_every": 8, "fragment_sync_delay": 4}, "diloco", False),
+    ],
+)
+def test_rounds_are_as_torchft_can_make_them(values, algorithm, fit):
+    assert script.fits(values, algorithm) == fit
+
+
+def test_a_round_of_what_does_not_fit_and_a_change_to_it_that_is_not_undone_are_found():
+    findings, odd = Findings(), {"sync_every": 9}
+    judge._look_at_the_unfit(findings, {"p1": Asked(odd, "done")}, {4: odd}, "diloco")
+    assert findings.faults == [
+        "p1 {'sync_every': 9}: does not fit, and is done",
+        "step 4 was made with {'sync_every': 9}, which does not fit",
+    ]
+
+
+def test_a_round_in_which_a_peers_state_was_taken_is_compared_by_its_weights_alone():
+    lives = two_lives()
+    lives[1].steps[judge.Try(6, 7)]["values"] = None
+    asked = {"p1": Asked({"width": 20}, "done", "at step 5", [ack(5)])}
+    assert faults(lives, asked) == []
+    lives[1].steps[judge.Try(6, 7)]["weights"] = "other"
+    assert faults(lives, asked) == ["step 6 of quorum 7: weights of b.1 are other, of a.1 w6"]
+
+
+def test_where_nobody_is_left_to_say_it_a_change_may_have_landed_at_several_steps():
+    main = {1: {"lr": 1}, 2: {"lr": 1}, 5: {"lr": 2}, 6: {"lr": 2}}
+    assert judge.landings(main, {"lr": 2}) == [range(2, 5)]
+
+
+def test_a_rate_that_is_back_with_its_optimizer_has_not_landed_again():
+    used = [("adamw", 1), ("adamw", 2), ("sgd", 9), ("adamw", 2), ("adamw", 3), ("adamw", 2)]
+    main = {step: {"optimizer": name, "lr": lr} for step, (name, lr) in enumerate(used)}
+    assert judge.landings(main, {"lr": 2}) == [range(1), range(4, 5)]
+
+
+def test_the_script_of_a_seed_is_always_the_same():
     changes = script.write(1, 200)
     assert changes == script.write(1, 200)
     assert changes != script.write(2, 200)
-    marks = [
-        (knob, change.values[knob])
-        for change in changes
-        for knob in judge.MARKS
-        if knob in change.values
-    ]
-    assert len(set(marks)) == len(marks)
-    assert all(any(knob in change.values for knob in judge.MARKS) for change in changes)
     struck = {(due.kind, due.target) for change in changes for due in change.strikes}
     assert struck == set(script.STRIKES)
 
 
 @pytest.mark.long
 @pytest.mark.integration
-def test_ten_changes_among_kills_and_freezes_land_on_all_ranks_or_nowhere(tmp_path):
+@pytest.mark.parametrize(("algorithm", "changes"), SHORT.items())
+def test_changes_among_kills_and_freezes_land_on_all_ranks_or_nowhere(tmp_path, algorithm, changes):
+    arguments = ["--algorithm", algorithm, "--changes", changes, "--seed", SEED]
     done = subprocess.run(
-        [sys.executable, RUN, *SHORT, "--out", tmp_path, "--results", tmp_path],
+        [sys.executable, RUN, *map(str, arguments), "--out", tmp_path, "--results", tmp_path],
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
-    counts = json.loads((tmp_path / "results.json").read_text())["counts"]
-    assert counts["changes granted"] == 10
+    counts = json.loads((tmp_path / f"{algorithm}-{SEED}.json").read_text())["counts"]
+    assert counts["changes granted"] + counts.get("changes refused at once", 0) == changes
     assert counts["changes done"] > 0
-    assert counts["steps compared"] > 0
-    assert any(name.startswith("kill") for name in counts)
+    assert counts["values of a step compared"] > 0
+    assert counts["kill trainer"] > 0
