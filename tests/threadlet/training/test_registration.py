@@ -1,5 +1,6 @@
 from typing import NamedTuple
 
+import pytest
 import torch
 from torch.optim import SGD, AdamW
 
@@ -89,3 +90,31 @@ def test_what_a_rate_was_before_is_that_of_the_optimizer_which_is_active_then():
         each.register(loom)
     loom._worker.actuators.set_knobs({"optimizer": "sgd"})
     assert loom._worker.actuators.set_knobs({"lr": 0.25}) == {"lr": 0.1}
+
+
+def test_a_set_of_optimizer_and_rate_that_one_rank_cannot_make_leaves_all_with_the_same_rates():
+    def rank(at_fault):
+        loom, optimizer, odd = (
+            torchloom_threadlet.attach("/nowhere/join.json"),
+            switchable(),
+            {"odd": 0},
+        )
+
+        def put(value):
+            odd["odd"] = value
+            if at_fault and value:
+                raise ValueError(value)
+
+        optimizer.register(loom)
+        loom.knob("odd", lambda: odd["odd"], put, kind="int", fence="run")
+        for setting in settings(optimizer):
+            setting.register(loom)
+        return loom._worker.actuators, optimizer
+
+    values = {"optimizer": "sgd", "odd": 1, "lr": 0.25}
+    (actuators, optimizer), (failing, other) = rank(at_fault=False), rank(at_fault=True)
+    actuators.set_back(actuators.set_knobs(values))
+    with pytest.raises(ValueError, match="1"):
+        failing.set_knobs(values)
+    assert optimizer.active == other.active == "adamw"
+    assert optimizer.state_dict() == other.state_dict() == switchable().state_dict()

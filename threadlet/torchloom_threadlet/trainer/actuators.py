@@ -142,18 +142,27 @@ class Actuators:
         SystemExit
             If one cannot even be set back: this rank must not go on with values of its own.
         """
-        names = [name for name in self._knobs if name in values]
-        self._look_at(names)  # one of them may have moved with another, such as the rate
-        before = {name: self._values[name] for name in names if name in self._values}
-        done: list[str] = []
+        before: dict[str, KnobValue] = {}
         try:
-            for name in names:
-                done.append(name)
+            for name in [name for name in self._knobs if name in values]:
+                self._look_at([name])  # it may just have moved with another, as a rate does
+                if name in self._values:
+                    before[name] = self._values[name]
                 self.set_knob(name, values[name])
         except Exception:
-            self.set_like_others({n: before[n] for n in reversed(done) if n in before})
+            self.set_back(before)
             raise
         return before
+
+    def set_back(self, before: Mapping[str, KnobValue]) -> None:
+        """Set knobs back to what they were, the last one first: each as it was when it was set.
+
+        Raises
+        ------
+        SystemExit
+            If one cannot be set back: this rank must not go on with values of its own.
+        """
+        self.set_like_others(dict(reversed(before.items())))
 
     def set_like_others(self, values: Mapping[str, KnobValue]) -> None:
         """Set knobs to what they are on the other ranks, or end with one line.

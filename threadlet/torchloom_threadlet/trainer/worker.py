@@ -330,7 +330,7 @@ class Worker:
             If that fails, too: this rank cannot be as the others are.
         """
         values = self.changes.before
-        self.actuators.set_like_others(values)
+        self.actuators.set_back(values)
         self.changes.undone()
         who = self.identity.worker
         _logger.warning("%s: set back to %s: a rank could not be changed", who, values)
