@@ -17,7 +17,9 @@ from torchloom_core.trajectory.reader import lives
 from torchloom_core.wire.messages import FINAL_STATUSES
 
 MARKS = {knob.name for knobs in KNOBS.values() for knob in knobs if knob.mark}
-ABORTS = re.compile(r"terminate called|Fatal Python error|Aborted|Enforce|preamble", re.IGNORECASE)
+ABORTS = re.compile(
+    r"terminate called|Fatal Python error|Aborted \(|Enforce|preamble|AssertionError", re.IGNORECASE
+)
 TAKEN_OVER = "taken over from a peer"
 
 Values = dict[str, Any]

@@ -211,7 +211,8 @@ class Play:
         if due.target == "sidecar":
             slot = slots[int(due.pick * len(slots))] if slots else None
             return (slot.sidecar if slot else 0), slot
-        slots = [slot for slot in slots if self._pid(slot) not in self._frozen]
+        # Who was killed just now is taken for alive for a moment.
+        slots = [slot for slot in slots if not slot.struck and self._pid(slot) not in self._frozen]
         trained = [slot for slot in slots if slot.steps]
         if not slots:
             return 0, None

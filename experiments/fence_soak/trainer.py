@@ -80,7 +80,7 @@ class WatchedLoom(adapter.TorchftLoom):
     shared : callable
         Returns the weights that all ranks have alike after a step.
     log : Path
-        Written to once a step, by which others see that this life has the weights.
+        Written to at each step that is committed: this life has the weights.
     """
 
     used: Callable[[], dict[str, Any] | None]
@@ -120,8 +120,9 @@ class WatchedLoom(adapter.TorchftLoom):
                 values=self.used(),
                 weights=digest(self.shared()),
             )
+            if self._committed:
+                self.log.write_text("\n")
             self._committed = None
-            self.log.write_text("\n")
         return super().step(step, **metrics)
 
 

@@ -48,18 +48,6 @@ def test_what_has_ended_is_not_brought_back_by_late_telemetry(fleet):
     assert fleet.state[2] == "training"
 
 
-@pytest.mark.parametrize(("age_s", "known"), [(-1, 0.2), (30, 0.1), (3600, 0.2)])
-def test_a_hello_that_is_told_again_is_not_believed_and_one_by_a_clock_set_back_is(
-    fleet, age_s, known
-):
-    told_ns = START_NS + DAY_NS
-    fleet.register(hello("a-0", values={"lr": 0.1}, ts_ns=told_ns), told_ns)
-    again = hello("a-0", values={"lr": 0.2}, ts_ns=told_ns - age_s * SECOND_NS)
-    assert not fleet.register(again, told_ns)
-    assert fleet.knobs[0] == {"lr": known}
-    assert fleet.hello[0].values == {"lr": known}
-
-
 def test_who_has_joined_does_not_stand_by_again_by_late_telemetry(fleet):
     fleet.register(hello("s-0", state="standby"), START_NS)
     hear(fleet, "s-0", state="standby")

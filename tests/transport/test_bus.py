@@ -111,6 +111,39 @@ async def test_a_death_while_the_weaver_was_away_is_told_to_the_next(
     assert arrivals.messages == [death]
 
 
+async def test_a_hello_that_a_killed_weaver_had_not_acked_is_not_told_to_the_next_but_an_ack_is(
+    connect_bus, arrivals, connect_worker, make, monkeypatch
+):
+    monkeypatch.setattr(jetstream, "_ACK_WAIT_S", 0.5)
+    heard = []
+
+    class Killed:
+        def receive(self, message, ts_recv_ns):
+            heard.append(message)
+            return False
+
+        def reject(self, subject, reason):
+            raise AssertionError(reason)
+
+    first = await connect_bus(Killed())
+    worker = await connect_worker("g0-0")
+    await worker.client.publish(subjects.event("run", "g0-0", 1), codec.encode(make.hello()))
+    await worker.client.publish(subjects.ack("run", "g0-0", 1), codec.encode(make.ack()))
+    await eventually(lambda: len(heard) == 2)
+    await first.close()
+    bus = await connect_bus(arrivals)
+    await arrivals.until(lambda a: make.ack() in a.messages)
+
+    async def all_is_acked():
+        info = await bus._streams.context.consumer_info("TL_REPORT_run", "weaver")
+        return info.num_ack_pending == 0
+
+    await eventually(all_is_acked)
+    assert arrivals.messages == [make.ack()]
+    await worker.client.publish(subjects.event("run", "g0-0", 1), codec.encode(make.hello()))
+    await arrivals.until(lambda a: a.messages[1:] == [make.hello()])
+
+
 async def test_acks_sent_while_the_weaver_was_away_are_received_after(
     connect_bus, arrivals, connect_worker, make
 ):

@@ -41,7 +41,6 @@ from torchloom_core.wire.steering import LighthouseView
 
 _OVER = frozenset({"left", "gone"})
 """States that no life of a worker comes back from."""
-_LATEST_S = 300
 _STATE_AFTER: dict[type, str] = {
     Drain: "left",
     Join: "joining",
@@ -104,9 +103,8 @@ class FleetState:
     def register(self, hello: Hello, ts_ns: int) -> bool:
         """Enter a worker, or another life of it; return whether a life begins with this hello.
 
-        A hello of a life that may not follow the known one is ignored, and so is an earlier one of
-        the known life, which comes late, and one of a new worker where there are as many as there
-        may be.
+        A hello of a life that may not follow the known one is ignored, and so is one of a new
+        worker where there are as many as there may be.
         """
         row = self.row_of.get(hello.worker)
         if row is None and self.is_full:
@@ -117,7 +115,7 @@ class FleetState:
         elif begins:
             self._lives.note(row, self.hello[row].incarnation, ended=self.is_over(row))
             self._intake.forget(row)
-        elif self.hello[row].incarnation != hello.incarnation or self._is_late(row, hello):
+        elif self.hello[row].incarnation != hello.incarnation:
             return False
         if self.state[row] != "gone":
             self._declared.remove(self.hello[row].knobs)
@@ -154,14 +152,6 @@ class FleetState:
         vacant = self.is_over(row) or self._heard_ns[row] < ts_ns - self._stale_ns
         present = self.hello[row].incarnation
         return self._lives.may_follow(row, incarnation, present, vacant=bool(vacant))
-
-    def _is_late(self, row: int, hello: Hello) -> bool:
-        """Say whether a hello is older than the known one: a server tells again what is not acked.
-
-        One that is much older is of a clock that was set back.
-        """
-        age_ns = self.hello[row].ts_ns - hello.ts_ns
-        return 0 < age_ns < _LATEST_S * SECOND_NS
 
     def end(self, message: Exit, ts_ns: int) -> bool:
         """Mark a worker's process as ended; return False if that life is not the known one."""

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 from nats.aio.msg import Msg
+from nats.errors import NotJSMessageError
 
 from torchloom_core.clock import Clock
 from torchloom_core.errors import MessageError
@@ -126,4 +127,15 @@ class Inlet:
             named = f"{message.group}-{message.rank}"
             self.reject(msg.subject, f"need worker <group>-<rank>, {named}, was {message.worker}")
             return True
+        if isinstance(message, Hello) and _is_told_again(msg):
+            # What a Weaver that was killed had not acknowledged comes half a minute late, after all
+            # that was said meanwhile; what is true now is asked for by every Weaver that starts.
+            return True
         return self._receive(message, ts_recv_ns)  # type: ignore[arg-type]
+
+
+def _is_told_again(msg: Msg) -> bool:
+    try:
+        return msg.metadata.num_delivered > 1
+    except NotJSMessageError:
+        return False
