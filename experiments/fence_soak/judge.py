@@ -20,6 +20,7 @@ MARKS = {knob.name for knobs in KNOBS.values() for knob in knobs if knob.mark}
 ABORTS = re.compile(
     r"terminate called|Fatal Python error|Aborted \(|Enforce|preamble|AssertionError", re.IGNORECASE
 )
+PERSON = "person"
 TAKEN_OVER = "taken over from a peer"
 
 Values = dict[str, Any]
@@ -49,6 +50,7 @@ class Asked:
     values: Values
     outcome: str = ""
     detail: str = ""
+    policy: str = PERSON
     acks: list[Row] = field(default_factory=list)
 
 
@@ -107,7 +109,8 @@ def _asked(root: Path) -> dict[str, Asked]:
                 continue
             body = msgspec.json.decode(line.body)
             if line.kind == "verdict" and body["granted"]:
-                asked.setdefault(body["proposal"], Asked(_values(body["action"])))
+                change = Asked(_values(body["action"]), policy=body["policy"])
+                asked.setdefault(body["proposal"], change)
             elif line.kind == "outcome" and body["verdict"] in asked:
                 told = asked[body["verdict"]]
                 told.outcome, told.detail = body["result"], body["detail"]
@@ -214,6 +217,8 @@ def _look_at_changes(
             if any(marked.items() <= values.items() for values in life.set_at.values())
         ]
         findings.counts[f"changes {change.outcome or 'without an outcome'}"] += 1
+        if change.policy != PERSON:
+            findings.faults.append(f"{name}: nobody asked for it but {change.policy}")
         if not change.outcome:
             findings.faults.append(f"{name}: has no outcome")
         if len(steps) > 1:

@@ -57,7 +57,7 @@ def ack(step, detail=""):
 
 
 def test_what_landed_on_all_at_the_step_that_is_said_is_good():
-    asked = {"p1": Asked({"width": 20}, "done", "at step 5", [ack(5)])}
+    asked = {"p1": Asked({"width": 20}, "done", "at step 5", acks=[ack(5)])}
     assert faults(two_lives(), asked) == []
 
 
@@ -76,7 +76,8 @@ def test_a_step_that_two_made_with_different_knobs_or_weights_is_found():
         (Asked({"width": 20}), "has no outcome"),
         (Asked({"width": 30}, "done"), "done, and nobody has it"),
         (Asked({"width": 20, "wire": "bf16"}, "done"), "landed in part"),
-        (Asked({"width": 20}, "done", "", [ack(4)]), "a-0 says applied at step 4, was 5"),
+        (Asked({"width": 20}, "done", policy="reconcile"), "nobody asked for it but reconcile"),
+        (Asked({"width": 20}, "done", acks=[ack(4)]), "a-0 says applied at step 4, was 5"),
     ],
 )
 def test_a_record_that_says_otherwise_than_the_ranks_did_is_found(change, said):
@@ -144,7 +145,7 @@ def test_a_round_of_what_does_not_fit_and_a_change_to_it_that_is_not_undone_are_
 def test_a_round_in_which_a_peers_state_was_taken_is_compared_by_its_weights_alone():
     lives = two_lives()
     lives[1].steps[judge.Try(6, 7)]["values"] = None
-    asked = {"p1": Asked({"width": 20}, "done", "at step 5", [ack(5)])}
+    asked = {"p1": Asked({"width": 20}, "done", "at step 5", acks=[ack(5)])}
     assert faults(lives, asked) == []
     lives[1].steps[judge.Try(6, 7)]["weights"] = "other"
     assert faults(lives, asked) == ["step 6 of quorum 7: weights of b.1 are other, of a.1 w6"]
