@@ -286,3 +286,21 @@ def test_a_torchft_group_that_heals_takes_over_the_peers_optimizer():
     assert set(first[:4]) in ({"muon"}, {"sgd"})  # whichever torchft takes for the source
     assert first[4:] == ["adamw"] * 4
     assert torch.equal(weights_of_first, weights_of_second)
+
+
+@pytest.mark.parametrize("name", ["adamw", "muon"])
+def test_a_mean_without_a_gradient_after_it_does_not_blow_up_in_adam(name):
+    weights = torch.nn.Parameter(torch.ones(4))
+    factories = {
+        "sgd": lambda params: SGD(params, lr=0.1, momentum=0.9),
+        "adamw": lambda params: AdamW(params, lr=0.001, weight_decay=0.0),
+        "muon": lambda params: MuonWithAdamW(params, lr=0.001, weight_decay=0.0),
+    }
+    optimizer = SwitchableOptimizer([weights], factories, "sgd")
+    weights.grad = torch.full((4,), 0.1)
+    optimizer.step()
+    optimizer.switch(name)
+    before = weights.detach().clone()
+    weights.grad = torch.zeros(4)
+    optimizer.step()
+    assert (weights - before).abs().max() < 0.002

@@ -33,7 +33,8 @@ def carried(old: State, old_group: Group, group: Group, parameter: Tensor) -> St
     - Adam to Adam: all of it.
     - To SGD and Muon: the mean of gradients; for SGD as the sum that its momentum tends to.
     - To Adam: its second moment starts anew, and with it the correction for a short past. So that
-      this does not blow the mean up, it counts as one gradient before the first step.
+      this does not blow the mean up, it counts as one gradient before the first step, in both
+      moments: whose next gradient is 0, as most are that topk sends, would be divided by nothing.
     """
     ours, theirs = kind(group), kind(old_group)
     if ours == theirs == "adam" and old.keys() == _ADAM:
@@ -42,12 +43,12 @@ def carried(old: State, old_group: Group, group: Group, parameter: Tensor) -> St
     if mean is None:
         return {}
     if ours == "adam":
-        beta1 = float(group["betas"][0])
+        beta1, beta2 = map(float, group["betas"])
         on_device = group["capturable"] or group.get("fused")
         return {
             "step": torch.zeros((), device=parameter.device if on_device else "cpu"),
             "exp_avg": mean * (1 - beta1),
-            "exp_avg_sq": torch.zeros_like(mean),
+            "exp_avg_sq": mean.square() * (1 - beta2),
         }
     if ours == "sgd" and group["momentum"]:
         return {"momentum_buffer": mean * _tends_to(group)}
