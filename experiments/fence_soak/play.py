@@ -236,14 +236,15 @@ class Play:
 
     async def _settle(self) -> None:
         """Wait until nothing is under way and all groups train together again."""
-        began = time.monotonic()
-        calm = False
-        while not calm and time.monotonic() < began + CALM_S:
+        began, end, calm = time.time(), time.monotonic() + CALM_S, False
+        while not calm and time.monotonic() < end:
             await asyncio.sleep(ASK_AGAIN_S)
             status = await self._asker.ask("status")
-            calm = status is not None and not status["flights"] and self._trains(time.time() - 1)
-        await asyncio.sleep(TOGETHER_S)
-        self._place.timeline.add("settled", calm=calm and self._trains(time.time() - 1))
+            calm = status is not None and not status["flights"] and self._trains(began)
+        at_rest = time.time() + TOGETHER_S
+        while calm and not self._trains(at_rest) and time.monotonic() < end:  # noqa: ASYNC110
+            await asyncio.sleep(ASK_AGAIN_S)
+        self._place.timeline.add("settled", calm=calm and self._trains(at_rest))
 
     async def _until(self, what: Callable[[], bool], limit_s: float, name: str) -> None:
         end = time.monotonic() + limit_s
