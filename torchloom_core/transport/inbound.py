@@ -136,6 +136,6 @@ class Inlet:
 
 def _is_told_again(msg: Msg) -> bool:
     try:
-        return msg.metadata.num_delivered > 1
+        return bool(msg.metadata.num_delivered > 1)
     except NotJSMessageError:
         return False

@@ -162,7 +162,7 @@ class Actuators:
         SystemExit
             If one cannot be set back: this rank must not go on with values of its own.
         """
-        self.set_like_others(dict(reversed(before.items())))
+        self.set_like_others(dict(reversed(list(before.items()))))
 
     def set_like_others(self, values: Mapping[str, KnobValue]) -> None:
         """Set knobs to what they are on the other ranks, or end with one line.
