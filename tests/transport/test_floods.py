@@ -5,6 +5,7 @@ import json
 import urllib.request
 
 import pytest
+from nats.errors import NotJSMessageError
 
 from tests.deadlines import DEADLINE_S
 from tests.settled import settle
@@ -23,6 +24,10 @@ class Incoming:
     def __init__(self, subject, data):
         self.subject = subject
         self.data = data
+
+    @property
+    def metadata(self):
+        raise NotJSMessageError
 
 
 def test_a_sender_has_so_much_at_once_and_more_after_a_rest():
