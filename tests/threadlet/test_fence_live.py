@@ -143,9 +143,9 @@ class Run:
         self.lighthouse = LighthouseServer(
             bind="[::]:0",
             min_replicas=1,
-            join_timeout_ms=1000,
+            join_timeout_ms=5000,  # `together` has to see those who wait, also on busy cores
             quorum_tick_ms=20,
-            heartbeat_timeout_ms=400,
+            heartbeat_timeout_ms=800,
         )
         self.ranks = []
         self.use_async_quorum = False
