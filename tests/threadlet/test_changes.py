@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchloom_core.wire.messages import Command, SetKnobs, Together
+from torchloom_core.wire.messages import Command, Rewind, SetKnobs, Together
 from torchloom_threadlet.fence.agreement import tally
 from torchloom_threadlet.trainer.changes import Changes
 
@@ -21,8 +21,8 @@ class Rank:
         self.settled = []
         self.changes = Changes(lambda *end: self.settled.append(end))
 
-    def offer(self, number, deadline_ns=LATE_NS, cause="p1"):
-        deed = Together(number=number, do=SetKnobs(values={"lr": float(number)}))
+    def offer(self, number, deadline_ns=LATE_NS, cause="p1", do=None):
+        deed = Together(number=number, do=do or SetKnobs(values={"lr": float(number)}))
         command = Command(
             id=f"c{number}",
             run="run",
@@ -125,6 +125,19 @@ def test_what_one_rank_could_not_make_is_set_back_by_the_others_at_the_next_vote
     assert b.changes.must_undo
     assert b.changes.before == {"lr": 0.1}
     b.changes.undone()
+    assert not b.changes.must_undo
+
+
+def test_what_is_no_knob_and_failed_on_one_rank_is_set_back_by_nobody():
+    a, b = Rank(), Rank()
+    for rank in (a, b):
+        rank.offer(1, do=Rewind())
+    step(a, b)
+    a.changes.failed(a.changes.due, 7, "no checkpoint")
+    make(b)
+    assert [end[:2] for end in a.settled + b.settled] == [("c1", "failed"), ("c1", "applied")]
+    step(a, b)
+    assert not a.changes.must_undo
     assert not b.changes.must_undo
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from torchloom_core.wire.messages import AckStatus, Command, KnobValue, Together
+from torchloom_core.wire.messages import AckStatus, Command, KnobValue, SetKnobs, Together
 from torchloom_threadlet.fence.agreement import Ballot, Change, Fence, is_split
 
 Settle = Callable[[str, AckStatus, int, str], None]
@@ -81,7 +81,8 @@ class Changes:
 
     def call_off(self, cause: str) -> None:
         """Withdraw what was offered under a verdict that has come to nothing."""
-        numbers = [n for n, command in list(self._commands.items()) if command.cause == cause]
+        with self._lock:
+            numbers = [n for n, command in self._commands.items() if command.cause == cause]
         if numbers:
             self.withdraw(max(numbers))
 
@@ -143,9 +144,14 @@ class Changes:
         self._settle_those_over()
 
     def failed(self, change: Change, step: int, detail: str) -> None:
-        """Note that it could not be made; what was set of it was set back."""
-        with self._lock:
-            self._fence = self._fence.fail(change.number)
+        """Note that it could not be made.
+
+        What was set of knobs was set back, and the other ranks are to do the same; of anything
+        else there is nothing to set back.
+        """
+        if change.do is not None and isinstance(change.do.do, SetKnobs):
+            with self._lock:
+                self._fence = self._fence.fail(change.number)
         self._end(change.number, "failed", step, detail)
         self.due = None
         self._settle_those_over()
