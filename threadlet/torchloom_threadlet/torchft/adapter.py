@@ -59,7 +59,6 @@ class TorchftLoom(Loom):
 
     _manager: Any = None
     _gradients: Gradients | None = None
-    _measures_update = False
     _compressed: CompressedProcessGroup | None = None
     _failed_steps = 0
     _waited_ns = 0
@@ -116,7 +115,6 @@ class TorchftLoom(Loom):
                 optimizer, step=manager.current_step, measure_update=measure_update
             )
             self._gradients.register(self)
-            self._measures_update = measure_update
         if isinstance(manager._pg, CompressedProcessGroup):
             self._register_compression(manager)
         if self.state == "standby":
@@ -158,9 +156,7 @@ class TorchftLoom(Loom):
             "rewinds_total": self._worker.rewinds,
         }
         if self._gradients is not None:
-            own["grad_norm"] = self._gradients.grad_norm
-            if self._measures_update:
-                own["update_norm"] = self._gradients.update_norm
+            own |= self._gradients.figures()
         if self._compressed is not None:
             own |= asdict(self._compressed.take_figures())
         going = super().step(manager.current_step() if step is None else step, **(own | metrics))

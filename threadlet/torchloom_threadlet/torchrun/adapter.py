@@ -47,7 +47,6 @@ class TorchrunLoom(Loom):
 
     _ballots: Ballots | None = None
     _gradients: Gradients | None = None
-    _measures_update = False
     _agreed_step = -1
 
     def manage(
@@ -82,7 +81,6 @@ class TorchrunLoom(Loom):
                 optimizer, step=lambda: whole(self._worker.step), measure_update=measure_update
             )
             self._gradients.register(self)
-            self._measures_update = measure_update
 
     def step(self, step: int | None = None, **metrics: Any) -> bool:
         """Say that a step is finished; vote, and make what was agreed on.
@@ -101,9 +99,7 @@ class TorchrunLoom(Loom):
             self._agree(self._ballots, whole(number))
         own: dict[str, Any] = {"rewinds_total": worker.rewinds}
         if self._gradients is not None:
-            own["grad_norm"] = self._gradients.grad_norm
-            if self._measures_update:
-                own["update_norm"] = self._gradients.update_norm
+            own |= self._gradients.figures()
         return super().step(number, **(own | metrics))
 
     def close(self) -> None:

@@ -6,7 +6,7 @@ knobs ``clip_norm``, ``gradient_noise`` and ``skip_updates``, and for the figure
 
     gradients = Gradients(optimizer, step=manager.current_step, clip_norm=1.0)
     ...
-    loom.step(loss=loss, grad_norm=gradients.grad_norm, update_norm=gradients.update_norm)
+    loom.step(loss=loss, **gradients.figures())
 """
 
 import math
@@ -97,6 +97,11 @@ class Gradients:
     def skip_next(self, updates: int = 1) -> None:
         """Leave out the next so many updates: neither weights nor the optimizer's state change."""
         self._skips = int(_not_negative("updates", updates))
+
+    def figures(self) -> dict[str, Tensor]:
+        """Return what was measured of the last step, by its name in telemetry."""
+        measured = {"grad_norm": self.grad_norm}
+        return measured | {"update_norm": self.update_norm} if self._measure_update else measured
 
     def register(self, loom: Any) -> None:
         """Register the knobs ``clip_norm``, ``gradient_noise`` and ``skip_updates``."""

@@ -64,7 +64,7 @@ class MuonWithAdamW(Optimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Take parameters while it is being made."""
         if hasattr(self, "_optimizers"):
-            raise NotImplementedError("Muon with AdamW takes no more parameters once it is made")
+            raise ValueError("Muon with AdamW takes no more parameters once it is made")
         super().add_param_group(param_group)
 
     @torch.no_grad()
