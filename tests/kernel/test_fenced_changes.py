@@ -403,3 +403,12 @@ def test_a_knob_that_one_declares_for_the_run_is_not_set_on_the_others_alone(run
         other.feed(says_hello(worker, knobs=(alone,)))
     other.feed(says_hello("c-0"))
     assert "at one step on c-0, elsewhere not" in reason(other, ChangeKnob(knob="lr", value=0.2))
+
+
+def test_a_watch_of_a_metric_that_is_kept_no_more_is_dropped_at_a_restart(run):
+    watch(run, 2.0, 20)
+    ack_all(run, told(run.ask(ChangeKnobs(values={"lr": 0.9}))))
+    other = '[guard]\nmetric = "grad_norm"\nmetrics = ["grad_norm"]\n'
+    successor = Run(make_kernel(config=other), epoch=2, now_ns=run.now_ns)
+    successor.feed(Recovered(epoch=2, control=run.kernel.control()))
+    assert not of(Judged, watch(successor, 9.0, 40))

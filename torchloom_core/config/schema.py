@@ -162,6 +162,12 @@ class Guard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     window_s: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 30.0
     metrics: tuple[str, ...] = ("loss", "grad_norm", "update_norm", "step_time_s")
 
+    def __post_init__(self) -> None:
+        """Refuse a metric that is none of those that may be watched."""
+        if self.metric and self.metric not in self.metrics:
+            known = ", ".join(self.metrics) or "none"
+            raise ValueError(f"metric: need one of metrics ({known}), was {self.metric!r}")
+
 
 class Evaluate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``[evaluate]``: the job that a backtest puts on the trace's nodes, and how it recovers.

@@ -43,7 +43,7 @@ class Guards:
     Attributes
     ----------
     watches : KeptTable of Watch
-        By the verdict whose change is watched over; one at most.
+        By the verdict whose change is, or is about to be, watched over.
     """
 
     def __init__(self, fleet: FleetState, config: schema.Guard) -> None:
@@ -143,8 +143,9 @@ class Guards:
                 del self.watches[watch.verdict]
 
     def restore(self, watches: Iterable[Watch]) -> None:
-        """Take over what an earlier Weaver watched."""
-        self.watches.update((watch.verdict, watch) for watch in watches)
+        """Take over what an earlier Weaver watched, of the metrics that still may be."""
+        kept = (watch for watch in watches if watch.guard.metric in self._seen)
+        self.watches.update((watch.verdict, watch) for watch in kept)
 
     def _judge(self, watch: Watch, now_ns: int) -> Judged | None:
         guard = watch.guard
