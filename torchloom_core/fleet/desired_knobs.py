@@ -85,8 +85,6 @@ class DesiredKnobs:
         self, specs: Mapping[str, KnobSpec], present: Iterable[Mapping[str, KnobValue]]
     ) -> dict[str, KnobValue]:
         """Return the run-fenced knobs, with their values, that no worker has as it is desired."""
-        if not self.wishes:
-            return {}
         knobs = list(present)
         return {
             wish.knob: wish.value

@@ -379,9 +379,11 @@ class Execution:
         Asked again only of other lives than those that have once been told.
         """
         run = self._run
-        rows = run.voters()
-        if self.is_mute or any(plan.change for plan in self._plans.table.values()):
+        if not run.desired.wishes or self.is_mute:
             return {}
+        if any(plan.change for plan in self._plans.table.values()):
+            return {}
+        rows = run.voters()
         present = [run.fleet.knobs[row] for row in rows]
         wanted = run.desired.nowhere(run.fleet.knob_specs, present) if rows else {}
         lives = frozenset(
