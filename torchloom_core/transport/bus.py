@@ -229,7 +229,7 @@ class NatsBus:
         """Call ``callback(epoch)`` once when another Weaver has claimed a later epoch than ours."""
         self._superseded = callback
         await self._hear(f"$KV.{subjects.bucket(self._run)}.{EPOCH_KEY}", self._epoch_moved)
-        self._link.on_reconnect(self._look_at_epoch)
+        self._link.on_reconnect(self._look_around)
         await self._link.settle()
         await self._look_at_epoch()
 
@@ -341,6 +341,15 @@ class NatsBus:
             await self._look_at_epoch()
             if self._superseded is None:
                 return
+
+    async def _look_around(self) -> None:
+        """Find out what went by while the connection was down.
+
+        A hello that was lost with it is not believed when it is told again, half a minute late.
+        """
+        await self._look_at_epoch()
+        if self._superseded is not None:
+            await self.roll_call(self._epoch)
 
     async def _look_at_epoch(self) -> None:
         if self._superseded is None or not self._epoch:
