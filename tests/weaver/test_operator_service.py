@@ -142,6 +142,8 @@ async def test_a_field_that_a_verb_does_not_have_is_refused_and_not_passed_over(
         ('"worker": "a-0", "also": {"mode": "bf16"}', "need no worker, was 'a-0'"),
         ('"worker": "a-0", "guard": {"metric": "loss"}', "need no worker, was 'a-0'"),
         ('"also": {"lr": 0.2}', "need each knob once, was 'lr' twice"),
+        ('"guard": {"metric": "loss", "band": -1}', r"> 0.0 - at `\$.guard.band`"),
+        ('"guard": {"metric": "loss", "window_s": 3601}', r"<= 3600.0 - at `\$.guard.window_s`"),
     ],
 )
 async def test_knobs_that_cannot_be_set_together_are_refused(desk, asked, more, why):
