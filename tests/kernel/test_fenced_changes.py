@@ -329,6 +329,16 @@ def test_what_hurt_is_taken_back_some_time_later_where_it_could_not_be_at_once(r
     assert not told(watch(run, 9.0, 60))
 
 
+def test_it_is_tried_five_times_to_take_back_what_hurt_and_each_says_which(run):
+    watch(run, 2.0, 20)
+    ack_all(run, told(run.ask(ChangeKnobs(values={"lr": 0.9}))))
+    run.feed(says_hello("d-0", knobs=(MODE,)))  # lr cannot be changed while it is there
+    tried = of(Proposed, watch(run, 9.0, 120))
+    assert len(tried) == 5
+    assert "(try" not in tried[0].proposal.reason
+    assert [p.proposal.reason[-13:] for p in tried[1:]] == [f" (try {n} of 5)" for n in range(2, 6)]
+
+
 def test_changes_with_guards_of_two_metrics_are_both_watched(run):
     both = {"loss": 2.0, "grad_norm": 1.0}
     for _ in range(20):

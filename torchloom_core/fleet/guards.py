@@ -31,7 +31,7 @@ _FORGETS = 0.99
 _LARGEST = 1e100
 """What is larger is no measurement, and its square no number."""
 _AGAIN_NS = 10 * SECOND_NS
-_TRIES = 5
+TRIES = 5
 """How often, and how long after each other, it is tried to take back what hurt."""
 _LEAST_NOISE = 1e-3
 """Of the level: below that a difference is not worth a rollback, however quiet the run is."""
@@ -128,7 +128,7 @@ class Guards:
         for watch in [watch for watch in self.watches.values() if watch.hurt]:
             if now_ns < watch.tried_ns + _AGAIN_NS:
                 continue
-            if watch.tries == _TRIES:
+            if watch.tries == TRIES:
                 del self.watches[watch.verdict]
                 continue
             tried = msgspec.structs.replace(watch, tries=watch.tries + 1, tried_ns=now_ns)

@@ -13,7 +13,7 @@ from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.schema import Config
 from torchloom_core.dispatch.answers import Answers
 from torchloom_core.dispatch.commands import Commands
-from torchloom_core.fleet.guards import Guards
+from torchloom_core.fleet.guards import TRIES, Guards
 from torchloom_core.fleet.sample_table import SampleTable
 from torchloom_core.fleet.state import FleetState
 from torchloom_core.fleet.steering import Steering
@@ -209,7 +209,8 @@ class Kernel:
             if judged.hurt:
                 self.arbiter.failed(judged.verdict)
         for watch in self.run.guards.to_take_back(self.run.now_ns):
-            reason = f"{watch.verdict} hurt: {watch.hurt}"
+            which = f" (try {watch.tries} of {TRIES})" if watch.tries > 1 else ""
+            reason = f"{watch.verdict} hurt: {watch.hurt}{which}"
             outputs += self._propose(ChangeKnobs(values=watch.before), GUARD, reason)
         values = self.execution.wanted_nowhere()
         if values:
