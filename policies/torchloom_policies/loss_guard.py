@@ -1,21 +1,18 @@
 """Do about a spike of the loss what people do by hand, if it does not heal by itself."""
 
 import math
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Annotated, Literal
+from typing import Annotated
 
 import msgspec
 import numpy as np
 
 from torchloom_core.plugin import (
     UNSAVED_WORK,
-    Action,
     Alert,
     ChangeKnobs,
     FleetView,
     KnobSpec,
-    KnobValue,
     Need,
     NotNegative,
     Positive,
@@ -24,17 +21,12 @@ from torchloom_core.plugin import (
     RewindRun,
     Share,
     hookimpl,
-    unsaved_work_s,
 )
 from torchloom_policies.calm_past import CalmPast
-
-Step = Literal["skip", "clip", "rewind"]
+from torchloom_policies.loss_spike import REWINDS, Case, Pace, Spike, Step, SuccessRate, step_of
 
 _SKIP, _CLIP = "skip_updates", "clip_norm"
-_REWINDS = "rewinds_total"
 _LOSS, _GRAD, _UPDATE = "loss", "grad_norm", "update_norm"
-_PRIOR = 4.0
-"""How many tries the shares in the options stand for."""
 
 
 class LossGuardPolicy:
@@ -121,25 +113,25 @@ class LossGuardPolicy:
             )
             for metric in (_LOSS, _GRAD, _UPDATE)
         }
-        self._pace = _Pace(options.window_s)
-        self._spike: _Spike | None = None
-        self._last: _Spike | None = None
+        self._pace = Pace(options.window_s)
+        self._spike: Spike | None = None
+        self._last: Spike | None = None
         self._asked_s: dict[Step, float] = {}
         self._make = {"skip": self._skip, "clip": self._clip, "rewind": self._rewind}
-        self._heals = _Share(options.heals)
-        self._helps: dict[Step, _Share] = {
-            "skip": _Share(options.skip_helps),
-            "clip": _Share(options.clip_helps),
-            "rewind": _Share(options.rewind_helps),
+        self._heals = SuccessRate(options.heals)
+        self._helps: dict[Step, SuccessRate] = {
+            "skip": SuccessRate(options.skip_helps),
+            "clip": SuccessRate(options.clip_helps),
+            "rewind": SuccessRate(options.rewind_helps),
         }
-        self.needs = (*map(Need, self._past), Need(UNSAVED_WORK), Need(_REWINDS))
+        self.needs = (*map(Need, self._past), Need(UNSAVED_WORK), Need(REWINDS))
 
     def on_tick(self, view: FleetView) -> Iterable[Proposal]:
         """Take a value of each metric; propose the next step if a spike has lasted."""
         rows = np.flatnonzero(view.is_in("training")).tolist()
         if not rows:
             return
-        moved = self._pace.look(view.now_s, _step(view, rows))
+        moved = self._pace.look(view.now_s, step_of(view, rows))
         for metric, past in self._past.items():
             past.take(view.now_s, _middle(view, metric, rows), moved)
         known = {metric: past for metric, past in self._past.items() if past.known}
@@ -154,7 +146,7 @@ class LossGuardPolicy:
         self._spike.look(view, rows)
         long = view.now_s - self._spike.since_s > self._options.window_s
         if lost or (up and not long):
-            yield from self._next(_Case(self._spike, up, view, rows))
+            yield from self._next(Case(self._spike, up, view, rows))
         elif up or not any(past.waits for past in watched.values()):
             self._end(over=not up)
 
@@ -166,7 +158,7 @@ class LossGuardPolicy:
         if last is not None and view.now_s - last.seen_s <= self._options.again_s:
             at = last.at
         since_s = [past.since_s for past in up.values()] or [view.now_s - missing * view.tick_s]
-        self._spike = _Spike(min(since_s), at)
+        self._spike = Spike(min(since_s), at)
         for past in self._past.values():
             past.hold()
 
@@ -178,7 +170,7 @@ class LossGuardPolicy:
         for past in self._past.values():
             past.go_on(anew=not over)
 
-    def _learn(self, spike: "_Spike", *, over: bool) -> None:
+    def _learn(self, spike: Spike, *, over: bool) -> None:
         """Count whether it was over after the last step, or without it if nobody took that."""
         if spike.asked is not None:
             share = self._helps[spike.asked] if spike.done else self._heals
@@ -187,7 +179,7 @@ class LossGuardPolicy:
 
     # --- what to do about it ---
 
-    def _next(self, case: "_Case") -> Iterator[Proposal]:
+    def _next(self, case: Case) -> Iterator[Proposal]:
         """Propose the first step further up that can be taken, pays and was not just proposed."""
         steps, spike, view = self._options.steps, case.spike, case.view
         if case.up:
@@ -210,7 +202,7 @@ class LossGuardPolicy:
             text = f"{case.what}; the last checkpoint was saved since, so it is no way back"
             yield Proposal(action=Alert(worker=view.workers[case.rows[0]], text=text), reason=text)
 
-    def _skip(self, case: "_Case") -> Proposal | None:
+    def _skip(self, case: Case) -> Proposal | None:
         spec, pace = _fenced(_SKIP, "int", case.view), self._pace.steps_per_s
         if spec is None or not case.up or not pace:
             return None
@@ -221,7 +213,7 @@ class LossGuardPolicy:
             "skip", ChangeKnobs(values={_SKIP: updates}), what, updates / pace, case
         )
 
-    def _clip(self, case: "_Case") -> Proposal | None:
+    def _clip(self, case: Case) -> Proposal | None:
         spec, norms = _fenced(_CLIP, "float", case.view), self._past[_GRAD]
         if spec is None or not case.up or not norms.known:
             return None
@@ -238,7 +230,7 @@ class LossGuardPolicy:
         cost_s = cut * self._options.payback_s
         return self._priced("clip", action, what, cost_s, case)
 
-    def _rewind(self, case: "_Case") -> Proposal | None:
+    def _rewind(self, case: Case) -> Proposal | None:
         if case.saved_since:
             return None
         seen = math.ceil(case.unsaved_at_most_s * self._pace.steps_per_s)
@@ -248,7 +240,7 @@ class LossGuardPolicy:
         return self._priced("rewind", RewindRun(skip=batches), what, cost_s, case)
 
     def _priced(
-        self, step: Step, action: ChangeKnobs | RewindRun, what: str, cost_s: float, case: "_Case"
+        self, step: Step, action: ChangeKnobs | RewindRun, what: str, cost_s: float, case: Case
     ) -> Proposal:
         gpus, most_s = case.view.costs.gpus_per_worker * len(case.rows), self._options.payback_s
         return Proposal(
@@ -258,117 +250,6 @@ class LossGuardPolicy:
             cost_gpu_s=gpus * cost_s,
             confidence=max(0.0, self._helps[step].mean - self._heals.mean),
         )
-
-
-class _Spike:
-    """A rise of some metric, or the loss of all, and what was asked for because of it."""
-
-    def __init__(self, since_s: float, at: int) -> None:
-        self.since_s = self.seen_s = since_s
-        self.at = at
-        self.asked: Step | None = None
-        self.done = self.told = False
-        self._values: Mapping[str, KnobValue] = {}
-        self._step = 0
-        self._rewinds = 0.0
-
-    def ask(
-        self, at: int, asked: Step, action: Action, view: FleetView, rows: Sequence[int]
-    ) -> None:
-        """Remember what is proposed, and how far the training was."""
-        self.at, self.asked, self.done = at, asked, False
-        self._step, self._rewinds = _step(view, rows), _rewinds(view, rows)
-        self._values = action.values if isinstance(action, ChangeKnobs) else {}
-
-    def look(self, view: FleetView, rows: Sequence[int]) -> None:
-        """See whether what was asked for has been done."""
-        self.seen_s = view.now_s
-        if self.asked == "rewind":
-            # torchft's step only goes on, a script's own may go back.
-            self.done |= _step(view, rows) < self._step
-            self.done |= _rewinds(view, rows) > self._rewinds
-        for knob, value in self._values.items():
-            present = view.knob(knob)
-            self.done |= all(present[row] == value for row in rows)
-
-
-class _Case:
-    """A spike that lasts, and what the view tells of it; ``up`` is what has stayed up."""
-
-    def __init__(
-        self, spike: _Spike, up: Mapping[str, CalmPast], view: FleetView, rows: Sequence[int]
-    ) -> None:
-        self.spike, self.up, self.view, self.rows = spike, up, view, rows
-        self.lasts_s = view.now_s - spike.since_s
-        unsaved_s, usual_s = unsaved_work_s(view), view.costs.unsaved_s
-        self.saved_since = unsaved_s is not None and unsaved_s < self.lasts_s
-        self.good_s = usual_s if unsaved_s is None else max(0.0, unsaved_s - self.lasts_s)
-        # What is usual is half of the work between two checkpoints.
-        self.unsaved_at_most_s = 2.0 * usual_s + self.lasts_s if unsaved_s is None else unsaved_s
-
-    def setback_s(self, most: float) -> float:
-        """Return how much training it has undone, ``most`` where nobody can say."""
-        return min((past.undone_s for past in self.up.values()), default=most)
-
-    @property
-    def what(self) -> str:
-        """What has happened, for people."""
-        if not self.up:
-            return f"steps go on, and for {self.lasts_s:.0f} s neither loss nor norm is a number"
-        rises = ", ".join(f"{metric} is {past}" for metric, past in self.up.items())
-        return f"for {self.lasts_s:.0f} s {rises}"
-
-
-class _Share:
-    """How often something was so, a beta distribution that begins at ``mean``."""
-
-    def __init__(self, mean: float) -> None:
-        self._so, self._tries = mean * _PRIOR, _PRIOR
-
-    @property
-    def mean(self) -> float:
-        return self._so / self._tries
-
-    def count(self, so: bool) -> None:
-        self._so += so
-        self._tries += 1
-
-
-class _Pace:
-    """How many steps the run makes a second, those that it makes again counted, too."""
-
-    def __init__(self, window_s: float) -> None:
-        self._window_s = window_s
-        self._seen: deque[tuple[float, int]] = deque()
-        self._step = -1
-
-    @property
-    def steps_per_s(self) -> float:
-        """Over the last window, 0 where nothing is known."""
-        if len(self._seen) < 2:
-            return 0.0
-        (first_s, first), (last_s, last) = self._seen[0], self._seen[-1]
-        return (last - first) / (last_s - first_s)
-
-    def look(self, now_s: float, step: int) -> bool:
-        """Take how far the run is; return whether it has made a step since the last look."""
-        made = max(0, step - self._step) if self._step >= 0 else 0
-        self._step = step
-        done = self._seen[-1][1] if self._seen else 0
-        self._seen.append((now_s, done + made))
-        while self._seen[0][0] < now_s - self._window_s:
-            self._seen.popleft()
-        return made > 0
-
-
-def _step(view: FleetView, rows: Sequence[int]) -> int:
-    return int(view.step[rows].max())
-
-
-def _rewinds(view: FleetView, rows: Sequence[int]) -> float:
-    """Return how often a rank has gone back, 0 where nobody says."""
-    told = view.latest(_REWINDS)[rows]
-    return float(np.nanmax(told)) if np.isfinite(told).any() else 0.0
 
 
 def _middle(view: FleetView, metric: str, rows: Sequence[int]) -> float:
