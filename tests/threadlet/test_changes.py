@@ -155,6 +155,18 @@ def test_whoever_takes_a_peers_state_has_its_knobs_and_holds_what_it_holds():
     assert joiner.changes.due.cause == "p1"
 
 
+def test_what_is_taken_over_in_the_step_in_which_it_was_voted_for_is_told_as_that_ends():
+    peer, thawed = Rank(), Rank()
+    for rank in (peer, thawed):
+        rank.offer(1)
+    step(peer)
+    make(peer)
+    thawed.changes.vote(0)  # with its request for the quorum in which it finds that it is behind
+    thawed.changes.inherit(peer.changes.standing({"lr": 1.0}))
+    thawed.changes.end_step(2)
+    assert thawed.settled == [("c1", "applied", 7, "taken over from a peer")]
+
+
 @pytest.mark.parametrize("text", ["", "{}", '{"fence": 7}', "null", "[]"])
 def test_a_standing_that_is_none_changes_nothing(text):
     rank = Rank()

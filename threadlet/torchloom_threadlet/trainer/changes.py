@@ -135,6 +135,7 @@ class Changes:
         with self._lock:
             self._fence, change = self._fence.end_step(quorum_id)
             self.due = change or self.due
+        self._settle_those_over()  # of those that were held for this step alone
 
     def made(self, change: Change, before: Mapping[str, KnobValue], step: int, detail: str) -> None:
         """Note that a change was made, where its knobs were ``before``."""
