@@ -269,8 +269,20 @@ def test_a_change_of_which_too_little_was_seen_before_is_not_judged(run):
     watch(run, 2.0, 2)
     ack_all(run, told(run.ask(ChangeKnobs(values={"lr": 0.9}))))
     judged = only(Judged, watch(run, 9.0, 10))
-    assert not judged.hurt
-    assert judged.text == "not judged, too little was seen of loss before it"
+    assert judged.hurt is None
+    assert judged.text == "too little was seen of loss before it"
+
+
+def test_a_change_that_landed_as_the_weaver_died_is_held_against_what_its_successor_never_saw(run):
+    watch(run, 2.0, 20)
+    commands = told(run.ask(ChangeKnobs(values={"lr": 0.9})))
+    successor = Run(make_kernel(), epoch=2, now_ns=run.now_ns)
+    successor.feed(Recovered(epoch=2, control=run.kernel.control()))
+    for worker in WORKERS:
+        successor.feed(says_hello(worker))
+    watch(successor, 9.0, 6)
+    ack_all(successor, commands)
+    assert only(Judged, watch(successor, 9.0, 10)).hurt
 
 
 def test_several_groups_are_drained_at_one_step_and_the_others_only_agree():

@@ -83,11 +83,18 @@ class Guards:
             if len(values) and share >= usual / 2:
                 seen.append((now_ns, float(np.median(values))))
 
-    def expect(self, plan: Plan, before: KnobValues) -> None:
-        """Remember what the knobs are before a change that is about to be made."""
+    def expect(self, plan: Plan, before: KnobValues, now_ns: int) -> None:
+        """Remember what the knobs and the metric are before a change that is to be offered.
+
+        Measured now: a Weaver that hears of its landing may have begun after it.
+        """
         guard = self._guard_of(plan.action)
-        if guard is not None and before:
-            self.watches[plan.verdict] = Watch(verdict=plan.verdict, guard=guard, before=before)
+        if guard is None or not before:
+            return
+        level, noise = self._level(guard, now_ns)
+        self.watches[plan.verdict] = Watch(
+            verdict=plan.verdict, guard=guard, before=before, level=level, noise=noise
+        )
 
     def begin(self, verdict: str, now_ns: int) -> None:
         """Watch over a change that has landed, and over an earlier one that still is watched.
@@ -98,8 +105,7 @@ class Guards:
         if watch is None:
             return
         guard, before = watch.guard, watch.before
-        values = self._values(guard, now_ns - round(guard.window_s * SECOND_NS), now_ns)
-        level, noise = _level(values)
+        level, noise = (watch.level, watch.noise) if watch.noise else self._level(guard, now_ns)
         for earlier in [w for w in self.watches.values() if w.since_ns and not w.hurt]:
             if earlier.guard.metric == guard.metric:
                 del self.watches[earlier.verdict]
@@ -151,8 +157,8 @@ class Guards:
         guard = watch.guard
         over = now_ns >= watch.since_ns + round(guard.window_s * SECOND_NS)
         if watch.noise <= 0:
-            text = f"not judged, too little was seen of {guard.metric} before it"
-            return Judged(verdict=watch.verdict, hurt=False, text=text, before=watch.before)
+            text = f"too little was seen of {guard.metric} before it"
+            return Judged(verdict=watch.verdict, hurt=None, text=text, before=watch.before)
         values = self._values(guard, watch.since_ns, now_ns)
         if len(values) < _FEWEST and not over:
             return None
@@ -176,6 +182,9 @@ class Guards:
         if own is not None or not default.metric or not self._seen.get(default.metric):
             return own
         return Guard(metric=default.metric, band=default.band, window_s=default.window_s)
+
+    def _level(self, guard: Guard, now_ns: int) -> tuple[float, float]:
+        return _level(self._values(guard, now_ns - round(guard.window_s * SECOND_NS), now_ns))
 
     def _values(self, guard: Guard, from_ns: int, to_ns: int) -> list[float]:
         return [v for at, v in self._seen[guard.metric] if from_ns < at <= to_ns]

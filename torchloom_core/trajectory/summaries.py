@@ -136,7 +136,8 @@ def _steer(body: Mapping[str, Any]) -> str:
 
 
 def _judged(body: Mapping[str, Any]) -> str:
-    return f"{body['verdict']} {'hurt' if body['hurt'] else 'did no harm'}: {body['text']}"
+    said = {True: "hurt", False: "did no harm", None: "was not judged"}[body["hurt"]]
+    return f"{body['verdict']} {said}: {body['text']}"
 
 
 _TEXTS: dict[str, Callable[[Mapping[str, Any]], str]] = {

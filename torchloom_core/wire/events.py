@@ -132,10 +132,13 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag="outcome"):
 
 
 class Judged(msgspec.Struct, frozen=True, kw_only=True, tag="judged"):
-    """What a change did to the run, by its guard; one that ``hurt`` is set back to ``before``."""
+    """What a change did to the run, by its guard; one that ``hurt`` is set back to ``before``.
+
+    ``hurt`` is None where that could not be judged, and ``text`` says why.
+    """
 
     verdict: str
-    hurt: bool
+    hurt: bool | None
     text: str
     before: KnobValues
 

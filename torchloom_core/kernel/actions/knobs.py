@@ -59,7 +59,7 @@ class KnobsKind(ActionKind[ChangeKnobs]):
     def begin(self, plan: Plan, run: Run) -> list[Output]:
         """Remember what the knobs are, before any rank changes them."""
         if plan.policy != GUARD:
-            run.guards.expect(plan, _present(new_values(plan.action), run))
+            run.guards.expect(plan, _present(new_values(plan.action), run), run.now_ns)
         return []
 
     def end(self, plan: Plan, trouble: str, run: Run) -> list[Output]:

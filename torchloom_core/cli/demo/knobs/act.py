@@ -132,7 +132,7 @@ class KnobsAct:
             lambda: next((j for j in self._heard(Judged) if j.verdict == verdict), None),
             "the guard's word",
         )
-        self._say(f"  guard: {'it hurts' if judged.hurt else 'kept'}, {judged.text}")
+        self._say(f"  guard: {'it hurts' if judged.hurt else 'kept' if judged.hurt is False else 'not judged'}, {judged.text}")
         if judged.hurt:
             outcome = await self._until(
                 lambda: next((o for o in self._heard(Outcome) if o.policy == GUARD), None),
