@@ -14,13 +14,14 @@ WAIT_S = 20
 
 
 class Client:
-    """Answers a request for a quorum: this group, and none other."""
+    """Answers a request for a quorum: this group, and what another says in its handle, if it is."""
 
-    def __init__(self, rank):
-        self._rank = rank
+    def __init__(self, rank, other):
+        self._rank, self._other = rank, other
 
     def _quorum(self):
-        return SimpleNamespace(reconfigure_handles=[self._rank._pg.get_reconfigure_handle()])
+        handles = [self._rank._pg.get_reconfigure_handle()]
+        return SimpleNamespace(reconfigure_handles=handles + ([self._other] if self._other else []))
 
 
 class Rank(BareManager):
@@ -28,9 +29,9 @@ class Rank(BareManager):
     _healing = False
     _quorum_id = 1
 
-    def __init__(self, *, fence=None):
+    def __init__(self, *, fence=None, other=""):
         super().__init__()
-        self._client = Client(self)
+        self._client = Client(self, other)
         self._step = 5
         self.error = None
         self.loom = attach("/nowhere/join.json")
@@ -83,6 +84,25 @@ def begin_step(monkeypatch):
 def test_two_that_hold_the_same_agree(begin_step):
     ranks = begin_step(lambda: (Rank(), Rank()))
     assert [(rank.error, rank.changes._fence.agreed) for rank in ranks] == [(None, 1)] * 2
+
+
+@pytest.mark.parametrize(
+    "handle",
+    [
+        "no JSON",
+        "[" * 100_000,
+        '{"id": "x"}',
+        '{"torchloom": [2, 5, 1, 0, 9, 0]}',
+        '{"torchloom": [1, 5, 1]}',
+        '{"torchloom": [1, 5, 1, 0, 9, -1]}',
+        '{"torchloom": [1, 5, 1, 0, 9, 1e3]}',
+        '{"torchloom": [1, 5, 1, 0, 9, 9223372036854775808]}',
+    ],
+)
+def test_where_one_hears_of_a_group_that_does_not_vote_nobody_of_its_own_does(begin_step, handle):
+    ranks = begin_step(lambda: (Rank(other=handle), Rank()))
+    assert [(rank.error, rank.changes._fence.agreed) for rank in ranks] == [(None, 0)] * 2
+    assert [rank.changes.can_vote for rank in ranks] == [False, False]
 
 
 def test_where_one_is_behind_the_others_all_of_its_group_take_a_state(begin_step):

@@ -16,6 +16,8 @@ VERSION = 1
 """Of the ballots: groups of two versions do not vote with each other."""
 
 _KEY = "torchloom"
+_LARGEST = 2**63 - 2
+"""More is no number that the ranks of a group could reduce."""
 
 
 class Said(NamedTuple):
@@ -69,8 +71,9 @@ def _read(handle: str) -> Said | None:
     """Return what a handle says, or None: its group does not vote, or not by these ballots."""
     try:
         version, step, *ballot = json.loads(handle)[_KEY]
-        if version != VERSION or not all(type(number) is int for number in (step, *ballot)):
+        numbers = (step, *ballot)
+        if version != VERSION or not all(type(n) is int and 0 <= n <= _LARGEST for n in numbers):
             return None
         return Said(step, Ballot(*ballot))
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):  # whoever is in the quorum said it
         return None

@@ -63,20 +63,23 @@ class FencedSteps:
     def _hear(self, said: list[Said] | None) -> None:
         """Count what was said; what comes of it is looked at once the answer is taken in."""
         self._trouble, self._steps_back = "", False
-        self._all_vote = said is not None
         try:
-            if said is not None:
-                self._count(*tally(said), is_late=self._own.step < max(said).step)
+            self._count([self._own] if said is None else said, all_vote=said is not None)
         except Exception as error:  # noqa: BLE001 - another rank of the group may have died
             self._trouble = says(error)
         self._is_answered = True
 
-    def _count(self, least: Ballot, largest: Ballot, *, is_late: bool) -> None:
-        own = self._own.ballot.withheld() if is_late else self._own.ballot
+    def _count(self, said: list[Said], *, all_vote: bool) -> None:
+        least, largest = tally(said)
         if self._manager._group_world_size > 1:
-            least, largest = read_minima(_within(_minima(least, largest)))
-        if self._worker.changes.count(least, largest):
+            # Each rank, whatever it has heard: the others wait for it in here.
+            voting, *minima = _within((int(all_vote), *_minima(least, largest)))
+            all_vote, (least, largest) = bool(voting), read_minima(tuple(minima))
+        self._all_vote = all_vote
+        if not all_vote or self._worker.changes.count(least, largest):
             return
+        is_late = self._own.step < max(said).step
+        own = self._own.ballot.withheld() if is_late else self._own.ballot
         self._trouble = "the ranks have not all made the same steps"
         self._steps_back = is_behind(own, largest)
         if self._manager._group_world_size > 1:  # a group counts its steps alike
@@ -141,7 +144,7 @@ class FencedSteps:
 
     def _step_back(self) -> None:
         """Count a step less, so that torchft has this group take a peer's state."""
-        self._manager._step -= 1
+        self._manager._step = max(0, self._manager._step - 1)
 
     # --- the state that a peer takes, in whichever thread torchft loads it -----------------------
 
