@@ -41,6 +41,7 @@ class Rank:
         self.thread = ThreadPoolExecutor(1)
         self.width = 1  # the script's default; the run has another value
         self.refuses = set()
+        self.is_unreadable = False
         self.set_at = []
         self.used = {}
         self.weights = torch.zeros(1)
@@ -69,10 +70,13 @@ class Rank:
             checkpoint_transport=self.transport,
         )
         self.loom.manage(self.manager)
-        self.loom.knob(
-            "width", lambda: self.width, self._set, kind="int", low=1, high=99, fence="run"
-        )
+        self.loom.knob("width", self._get, self._set, kind="int", low=1, high=99, fence="run")
         self.alive = True
+
+    def _get(self):
+        if self.is_unreadable:
+            raise RuntimeError("not now")
+        return self.width
 
     def _set(self, value):
         if value in self.refuses:
@@ -355,6 +359,28 @@ def test_what_cannot_be_made_on_one_rank_is_set_back_on_all_before_they_reduce_a
     assert [rank.width for rank in trio] == [OLD] * 3
     assert run.rest(a, b, c)
     assert_one_past(a, b, c)
+
+
+def test_a_knob_that_cannot_be_read_is_set_back_and_nobody_ends(run, trio):
+    a, b, c = trio
+    for rank in trio:
+        rank.is_unreadable = True
+    offer(trio)
+    run.whole(a, b, c)
+    assert [rank.ends()[-1][0] for rank in trio] == ["failed"] * 3
+    c.die()
+    run.until_committed(a, b)
+    joiner = run.add("d")
+    joiner.is_unreadable = True
+    run.together(joiner, a, b)
+    assert run.rest(a, b, joiner)
+    assert joiner.width == OLD
+    for rank in (a, b, joiner):
+        rank.is_unreadable = False
+    offer((a, b, joiner), number=3)
+    run.until_committed(a, b, joiner)
+    assert_one_past(a, b, joiner)
+    assert joiner.width == NEW
 
 
 def test_an_offer_that_reaches_two_of_three_lands_when_it_reaches_the_third_or_never(run, trio):

@@ -174,13 +174,18 @@ class Actuators:
         """
         for name, value in values.items():
             try:
-                find_spec(name, self.specs)
-                self.set_knob(name, value)
+                knob, value = self._knobs[name], check_value(find_spec(name, self.specs), value)
+                knob.set(value)
             except Exception as error:
                 raise SystemExit(
                     f"torchloom: knob {name} cannot be set to {value!r}, as it is on the other "
                     f"ranks, so this one must not go on: {text(error, MAX_TEXT)}"
                 ) from error
+            try:
+                self._read(knob)
+                check_value(knob.spec, self._values[name])
+            except Exception:  # noqa: BLE001 - the user's function: set it is, as the others have it
+                self._values[name] = value
 
     def check(self, values: Mapping[str, KnobValue]) -> None:
         """Ask the user's functions whether the knobs can take these values, all together.
