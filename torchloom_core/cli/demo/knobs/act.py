@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _GOODBYE_S = 15.0
 _FIRST_STEPS = 30
 _TOGETHER_STEPS = 15
+_SAID = {True: "it hurts", False: "kept", None: "not judged"}
 
 _T = TypeVar("_T")
 
@@ -132,7 +133,7 @@ class KnobsAct:
             lambda: next((j for j in self._heard(Judged) if j.verdict == verdict), None),
             "the guard's word",
         )
-        self._say(f"  guard: {'it hurts' if judged.hurt else 'kept' if judged.hurt is False else 'not judged'}, {judged.text}")
+        self._say(f"  guard: {_SAID[judged.hurt]}, {judged.text}")
         if judged.hurt:
             outcome = await self._until(
                 lambda: next((o for o in self._heard(Outcome) if o.policy == GUARD), None),
