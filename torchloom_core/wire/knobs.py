@@ -7,7 +7,7 @@ from torchloom_core.errors import KnobError
 from torchloom_core.suggest import nearest
 from torchloom_core.wire.messages import KnobSpec, KnobValue
 
-_FAR = 10.0
+_FAR = {"float": 10.0, "int": 100.0}
 _ROUNDING = 1.0 + 1e-9
 
 
@@ -63,7 +63,8 @@ def check_value(spec: KnobSpec, value: KnobValue) -> KnobValue:
 def unusual(spec: KnobSpec, value: KnobValue, used: Iterable[KnobValue]) -> str:
     """Return why a value may be a slip of the finger, or nothing.
 
-    Only of a float knob: the range of a learning rate is wide, and almost none of it trains.
+    The range of a learning rate is wide, and almost none of it trains; an interval of steps that
+    is far too long cannot be shortened before it is over.
 
     Examples
     --------
@@ -71,14 +72,15 @@ def unusual(spec: KnobSpec, value: KnobValue, used: Iterable[KnobValue]) -> str:
     'knob lr: need a value within 10 times of those in use (0.01 to 0.1), was 20.0'
     """
     sizes = [abs(own) for own in used if isinstance(own, int | float) and own]
-    if spec.kind != "float" or not isinstance(value, int | float) or not sizes:
+    far = _FAR.get(spec.kind)
+    if far is None or not isinstance(value, int | float) or not sizes:
         return ""
-    low, high = min(sizes), max(sizes)
-    if low <= abs(value) * _FAR * _ROUNDING and abs(value) <= high * _FAR * _ROUNDING:
+    low, high, size = min(sizes), max(sizes), abs(value) * _ROUNDING
+    if low <= size * far and abs(value) <= high * far * _ROUNDING:
         return ""
     in_use = f"{low:g}" if low == high else f"{low:g} to {high:g}"
     return (
-        f"knob {spec.name}: need a value within {_FAR:g} times of those in use ({in_use}), "
+        f"knob {spec.name}: need a value within {far:g} times of those in use ({in_use}), "
         f"was {value!r}"
     )
 
