@@ -159,6 +159,7 @@ def test_several_knobs_are_set_together_with_what_watches_over_them(run, weaver)
     [
         ("lr 0.01 mode", "knob set: need a value after 'mode', was nothing"),
         ("lr 0.01 lr 0.02", "knob set: need each knob once, was 'lr' twice"),
+        ("lr 0.01 --window 9", "need --watch with --band and --window, was nothing to watch"),
     ],
 )
 def test_a_set_that_makes_no_sense_is_one_line_and_nothing_is_asked(run, weaver, words, message):

@@ -92,8 +92,8 @@ def set_knob(
     *more: Annotated[str, Parameter(allow_leading_hyphen=True)],
     worker: str | None = None,
     watch: str | None = None,
-    band: float = 3.0,
-    window: float = 30.0,
+    band: float | None = None,
+    window: float | None = None,
     yes: Annotated[bool, Parameter(negative="")] = False,
     wait: Wait = 60.0,
     connection: Connection = _HERE,
@@ -116,11 +116,12 @@ def set_knob(
         The metric by which to judge whether it hurts, and is taken back; that of the config
         unless given. Only with run-fenced knobs.
     band
-        How many times its own noise the metric may lie above what it was before.
+        How many times its own noise the metric may lie above what it was before [3].
     window
-        How long it is watched, seconds.
+        How long it is watched, seconds [30].
     yes
-        Set it also to a number that is more than ten times off all those in use.
+        Set it also to a number that is far off all those in use: ten times, a whole number a
+        hundred times.
     """
     if len(more) % 2:
         raise RequestError(f"knob set: need a value after {more[-1]!r}, was nothing")
@@ -129,8 +130,12 @@ def set_knob(
     if twice is not None:
         raise RequestError(f"knob set: need each knob once, was {twice!r} twice")
     also = {knob: parse_value(text) for knob, text in zip(more[::2], more[1::2], strict=True)}
+    limits = {"band": band, "window_s": window}
+    given = {limit: number for limit, number in limits.items() if number is not None}
+    if watch is None and given:
+        raise RequestError("knob set: need --watch with --band and --window, was nothing to watch")
     # What a guard may be, the Weaver says.
-    guard = None if watch is None else Guard(metric=watch, band=band, window_s=window)
+    guard = None if watch is None else Guard(metric=watch, **given)
     wish = KnobSet(
         knob=name, value=parse_value(value), also=also, worker=worker, guard=guard, sure=yes
     )
