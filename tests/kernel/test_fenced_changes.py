@@ -3,6 +3,7 @@
 import pytest
 
 from tests.kernel.runs import Run, hello, make_kernel, of, only, telemetry
+from torchloom_core.clock import SECOND_NS
 from torchloom_core.wire.actions import (
     ChangeKnob,
     ChangeKnobs,
@@ -273,6 +274,16 @@ def test_a_change_of_which_too_little_was_seen_before_is_not_judged(run):
     assert judged.text == "too little was seen of loss before it"
 
 
+def test_a_change_is_not_judged_on_what_was_measured_before_nothing_was_heard(run):
+    watch(run, 2.0, 40)
+    ack_all(run, told(run.ask(ChangeKnobs(values={"lr": 0.9}))))
+    outputs = watch(run, 2.0, 1)  # measured before it landed, heard after
+    for _ in range(60):
+        outputs += run.tick()
+    assert not of(Judged, outputs)
+    assert only(Judged, watch(run, 9.0, 10)).hurt
+
+
 def test_a_change_that_landed_as_the_weaver_died_is_held_against_what_its_successor_never_saw(run):
     watch(run, 2.0, 20)
     commands = told(run.ask(ChangeKnobs(values={"lr": 0.9})))
@@ -304,6 +315,30 @@ def test_all_go_back_to_the_checkpoint_at_one_step_where_all_can(run):
     assert [command.do.do for command in commands] == [Rewind(skip=5)] * 3
     outcome = only(Outcome, ack_all(run, commands, step=8))
     assert outcome.detail == "3 workers went back at step 8, and skip 5 batches"
+
+
+def test_what_may_have_been_done_by_those_that_cannot_be_heard_is_not_called_undone(run):
+    commands = told(run.ask(ChangeKnobs(values={"mode": "bf16"})))
+    run.now_ns = commands[0].deadline_ns + 60 * SECOND_NS  # nothing came, and nothing comes
+    assert not of(Outcome, [*run.tick(), *run.tick()])
+    watch(run, 2.0, 1)  # what was sent meanwhile, and with it what they did
+    assert only(Outcome, ack_all(run, commands, step=9)).result == "done"
+
+
+def test_what_nobody_answers_that_can_be_heard_ends_some_time_after_its_deadline(run):
+    commands = told(run.ask(ChangeKnobs(values={"mode": "bf16"})))
+    silent = watch(run, 2.0, 66)  # a tick is a second, the deadline a minute away
+    assert run.now_ns > commands[0].deadline_ns + 5 * SECOND_NS
+    assert only(Outcome, silent).result == "undone"
+
+
+def test_who_is_silent_is_not_waited_for_once_others_let_go_at_the_deadline(run):
+    commands = told(run.ask(ChangeKnobs(values={"mode": "bf16"})))
+    run.now_ns = commands[0].deadline_ns
+    outputs = ack_all(run, commands[1:], "rejected", detail="withdrawn, or past its deadline")
+    for _ in range(40):
+        outputs += run.tick()
+    assert only(Outcome, outputs).result == "undone"
 
 
 def test_what_one_says_it_did_and_most_refused_is_not_done(run):

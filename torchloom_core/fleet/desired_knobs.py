@@ -1,6 +1,6 @@
 """What every knob should be, and what is still to be said to a worker; the kernel keeps it."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from torchloom_core.kept import KeptTable
 from torchloom_core.wire.events import KnobDesired
@@ -19,6 +19,7 @@ class DesiredKnobs:
 
     def __init__(self) -> None:
         self.wishes: KeptTable[KnobDesired] = KeptTable("knob")
+        self._told_again: frozenset[tuple[str, int]] = frozenset()
 
     def restore(self, desired: Iterable[KnobDesired]) -> None:
         """Take over what an earlier Weaver left."""
@@ -82,11 +83,17 @@ class DesiredKnobs:
         return wanted
 
     def nowhere(
-        self, specs: Mapping[str, KnobSpec], present: Iterable[Mapping[str, KnobValue]]
+        self,
+        specs: Mapping[str, KnobSpec],
+        lives: Iterable[tuple[str, int]],
+        present: Collection[Mapping[str, KnobValue]],
     ) -> dict[str, KnobValue]:
-        """Return the run-fenced knobs, with their values, that no worker has as it is desired."""
-        knobs = list(present)
-        return {
+        """Return the run-fenced knobs that no worker has as desired: the run has begun anew.
+
+        They are to be set again, once: not of lives of which some were in the last answer.
+        """
+        told = frozenset(lives)
+        wanted = {
             wish.knob: wish.value
             for wish in self.wishes.values()
             if wish.value is not None
@@ -94,8 +101,12 @@ class DesiredKnobs:
             and wish.knob in specs
             and specs[wish.knob].fence == "run"
             and not specs[wish.knob].used_up
-            and all(own.get(wish.knob) != wish.value for own in knobs)
+            and all(own.get(wish.knob) != wish.value for own in present)
         }
+        if not told or not wanted or told & self._told_again:
+            return {}
+        self._told_again = told
+        return wanted
 
     def _value(self, worker: str | None, knob: str) -> KnobValue | None:
         wish = self.wishes.get(_key(worker, knob))

@@ -24,6 +24,8 @@ from torchloom_core.wire.plans import Plan, Watch
 _KEPT = 4096
 _FEWEST = 5
 """Values, before and after, on which a judgement rests."""
+_JITTER_NS = SECOND_NS // 4
+"""By how much what is heard of one and the same step may differ."""
 _NO_DOUBT = 3.0
 """So many times beyond its band, a change is judged before its window is over."""
 _FORGETS = 0.99
@@ -53,6 +55,8 @@ class Guards:
             metric: deque(maxlen=_KEPT) for metric in config.metrics
         }
         self._share: dict[str, float] = {}
+        self._steps_ns: deque[int] = deque(maxlen=_KEPT)
+        self._progress_ns = 0
         self.watches: KeptTable[Watch] = KeptTable("watch")
 
     def obstacle(self, guard: Guard | None) -> str:
@@ -74,6 +78,10 @@ class Guards:
         rows = [row for row, state in enumerate(self._fleet.state) if state == "training"]
         if not rows:
             return
+        progress_ns = self._fleet.progress_ns(rows)
+        if progress_ns > self._progress_ns + _JITTER_NS:
+            self._progress_ns = progress_ns
+            self._steps_ns.append(now_ns)
         for metric, seen in self._seen.items():
             values = self._fleet.last_column(metric)[rows]
             values = values[~np.isnan(values)]
@@ -154,15 +162,18 @@ class Guards:
         self.watches.update((watch.verdict, watch) for watch in kept)
 
     def _judge(self, watch: Watch, now_ns: int) -> Judged | None:
-        guard = watch.guard
-        over = now_ns >= watch.since_ns + round(guard.window_s * SECOND_NS)
+        guard, window_ns = watch.guard, round(watch.guard.window_s * SECOND_NS)
+        over = now_ns >= watch.since_ns + window_ns
         if watch.noise <= 0:
             text = f"too little was seen of {guard.metric} before it"
             return Judged(verdict=watch.verdict, hurt=None, text=text, before=watch.before)
         values = self._values(guard, watch.since_ns, now_ns)
-        if len(values) < _FEWEST and not over:
-            return None
-        if not values:
+        if len(values) < _FEWEST:
+            # A run that stands still, or is not heard, reports nothing either.
+            lately = now_ns - window_ns
+            steps = sum(at > lately for at in self._steps_ns)
+            if not over or steps < _FEWEST or self._values(guard, lately, now_ns):
+                return None
             text = f"{guard.metric} was {watch.level:.4g} before it, and is reported no more"
             return Judged(verdict=watch.verdict, hurt=True, text=text, before=watch.before)
         after = statistics.median(values)

@@ -49,6 +49,9 @@ _STATE_AFTER: dict[type, str] = {
 }
 _FAULT_NOTES = frozenset({"fault", "hang"})
 
+_GAP_NS = 5 * SECOND_NS
+"""Silence after which what was said meanwhile may still be on its way, for as long."""
+
 
 class FleetState:
     """Every worker that ever registered, one row each, and what was last heard of it.
@@ -85,6 +88,7 @@ class FleetState:
         self._costs = costs
         self._capacity = 0
         self._heard_ns: Ints = np.zeros(0, dtype=np.int64)
+        self._audible_ns: Ints = np.zeros(0, dtype=np.int64)
         self._progress_ns: Ints = np.zeros(0, dtype=np.int64)
         self._step: Ints = np.zeros(0, dtype=np.int64)
         self._table_rows: tuple[tuple[str, ...], NDArray[np.intp]] = ((), np.zeros(0, np.intp))
@@ -123,7 +127,7 @@ class FleetState:
         self.hello[row] = hello
         self.knobs[row] = dict(hello.values)
         self._where = None
-        self._heard_ns[row] = ts_ns
+        self._note_heard(row, ts_ns)
         if begins:
             self.state[row] = hello.state
             self.ending[row] = ""
@@ -271,9 +275,14 @@ class FleetState:
     def _hear(self, newest: Newest) -> None:
         for row, (batch, ts_ns) in newest.items():
             self._see(row, batch.state)
-            self._heard_ns[row] = ts_ns
+            self._note_heard(row, ts_ns)
             self._step[row] = batch.step
             self._progress_ns[row] = ts_ns - round(batch.progress_age_s * SECOND_NS)
+
+    def _note_heard(self, row: int, ts_ns: int) -> None:
+        if ts_ns > self._heard_ns[row] + _GAP_NS:
+            self._audible_ns[row] = ts_ns
+        self._heard_ns[row] = ts_ns
 
     def _see(self, row: int, state: str) -> None:
         """Take the state that a worker reports, unless the report is from before the known one."""
@@ -370,12 +379,21 @@ class FleetState:
         """Return when the worker in ``row`` was last heard of."""
         return int(self._heard_ns[row])
 
+    def is_audible(self, row: int, now_ns: int) -> bool:
+        """Say whether the worker has been heard for so long that what it said before has come."""
+        return bool(self._audible_ns[row] <= now_ns - _GAP_NS <= self._heard_ns[row])
+
+    def progress_ns(self, rows: Sequence[int]) -> int:
+        """Return when one of the workers in these rows last finished a step."""
+        return int(self._progress_ns[rows].max())
+
     def _grow(self, workers: int) -> None:
         if workers <= self._capacity:
             return
         self._capacity = max(16, 2 * self._capacity)
         more = self._capacity - len(self._step)
         self._heard_ns = np.pad(self._heard_ns, (0, more))
+        self._audible_ns = np.pad(self._audible_ns, (0, more))
         self._progress_ns = np.pad(self._progress_ns, (0, more))
         self._step = np.pad(self._step, (0, more), constant_values=-1)
         self._intake.grow(self._capacity)

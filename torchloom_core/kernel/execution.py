@@ -21,7 +21,6 @@ from torchloom_core.wire.events import Issue, Outcome, Output, Verdict
 from torchloom_core.wire.messages import (
     RECONCILE,
     Command,
-    Deed,
     Drain,
     Hello,
     Join,
@@ -57,7 +56,7 @@ class Execution:
         self._plans = run.plans
         self._commands = run.commands
         self._patience_ns = round(2 * config.weaver.command_deadline_s * SECOND_NS)
-        self._told_again: frozenset[tuple[str, int]] = frozenset()
+        self._restored_ns = 0
         self.switch: KeptTable[Stopped] = KeptTable("actions")
 
     @property
@@ -115,6 +114,7 @@ class Execution:
         run, now_ns = self._run, self._run.now_ns
         kind = kind_of(verdict.action)
         stages, await_training = kind.stages(verdict.action, run)
+        deed = stages[0].deed if stages else None
         plan = Plan(
             verdict=verdict.proposal,
             policy=verdict.policy,
@@ -123,7 +123,7 @@ class Execution:
             deadline_ns=now_ns + self._patience_ns,
             stages=stages,
             await_training=await_training,
-            change=deed.number if isinstance(deed := _first_deed(stages), Together) else 0,
+            change=deed.number if isinstance(deed, Together) else 0,
         )
         kind.at_once(plan.action, run.fleet.cordons, now_ns)
         if not stages:
@@ -238,7 +238,7 @@ class Execution:
         waited_for = self._plans.open_of(plan.verdict)
         if waited_for and plan.fate == "refused":
             return self._withdraw(plan, waited_for)
-        if waited_for and (not plan.landed or any(map(self._may_answer, waited_for))):
+        if any(self._may_answer(plan, command_id) for command_id in waited_for):
             return []
         refusals = sum(why.startswith("rejected") for why in plan.missed.values())
         applied = len(plan.commands) - plan.missed_count - len(waited_for)
@@ -276,11 +276,30 @@ class Execution:
             return outputs
         return []
 
-    def _may_answer(self, command_id: str) -> bool:
+    def _may_answer(self, plan: Plan, command_id: str) -> bool:
         """Say whether its worker still may answer; one that a new Weaver has yet to hear may."""
-        run = self._run
-        row = run.fleet.row_of.get(self._commands.flights[command_id].command.worker)
-        return row is None or run.fleet.heard_ns_of(row) >= run.now_ns - run.stale_ns
+        run, command = self._run, self._commands.flights[command_id].command
+        row = run.fleet.row_of.get(command.worker)
+        is_early = not plan.landed and (not plan.missed or run.now_ns <= command.deadline_ns)
+        return row is None or is_early or run.fleet.heard_ns_of(row) >= run.now_ns - run.stale_ns
+
+    def overdue(self) -> list[str]:
+        """Return the commands of which nothing was heard until well past their deadline.
+
+        What all do together may have been done by those of which nothing at all is heard.
+        """
+        run, flights = self._run, self._commands.flights
+        late = self._commands.overdue(run.now_ns)
+        return [c for c in late if not self._may_be_done(flights[c].command)]
+
+    def _may_be_done(self, command: Command) -> bool:
+        run, plan = self._run, self._plans.table.get(command.cause)
+        if plan is None or not plan.change:
+            return False
+        row = run.fleet.row_of.get(command.worker)
+        if row is None:
+            return run.now_ns < self._restored_ns + run.stale_ns
+        return not run.fleet.is_audible(row, run.now_ns)
 
     def _issue_stage(self, plan: Plan) -> list[Output]:
         outputs = self._run.tell(plan.stages[0], plan.verdict)
@@ -374,25 +393,15 @@ class Execution:
         return outputs
 
     def wanted_nowhere(self) -> KnobValues:
-        """Return the run-fenced knobs that are to be set again: a run that began anew has none.
-
-        Asked again only of other lives than those that have once been told.
-        """
+        """Return the run-fenced knobs that are to be set again: a run that began anew has none."""
         run = self._run
-        if not run.desired.wishes or self.is_mute:
+        changes = any(plan.change for plan in self._plans.table.values())
+        if not run.desired.wishes or self.is_mute or changes:
             return {}
-        if any(plan.change for plan in self._plans.table.values()):
-            return {}
-        rows = run.voters()
+        rows, hello = run.voters(), run.fleet.hello
+        lives = [(hello[row].worker, hello[row].incarnation) for row in rows]
         present = [run.fleet.knobs[row] for row in rows]
-        wanted = run.desired.nowhere(run.fleet.knob_specs, present) if rows else {}
-        lives = frozenset(
-            (run.fleet.hello[row].worker, run.fleet.hello[row].incarnation) for row in rows
-        )
-        if not wanted or lives & self._told_again:
-            return {}
-        self._told_again = lives
-        return wanted
+        return run.desired.nowhere(run.fleet.knob_specs, lives, present)
 
     def prepare_standbys(self) -> list[Output]:
         """Have stand-bys held back, and tell those to prepare of whom the lighthouse knows."""
@@ -411,6 +420,7 @@ class Execution:
         ``commands`` are those whose end is still to be told, whether or not they were sent. What
         was begun by a clock that was ahead has as long from now on as it would have had.
         """
+        self._restored_ns = self._run.now_ns
         open_of: dict[str, list[Command]] = {}
         for command in commands:
             open_of.setdefault(command.cause, []).append(command)
@@ -445,10 +455,6 @@ class Execution:
             return False
         another = incarnation not in (None, fleet.hello[row].incarnation)
         return another or fleet.state[row] == "gone"
-
-
-def _first_deed(stages: tuple[Stage, ...]) -> Deed | None:
-    return stages[0].deed if stages else None
 
 
 def _outcome(plan: Plan, result: str, detail: str, now_ns: int) -> Outcome:

@@ -179,7 +179,7 @@ class Kernel:
         ]
         over = self.fleet.cordons.lift_over(self.run.now_ns)
         outputs += [CordonOver(node=node) for node in over]
-        for command_id in self.commands.overdue(self.run.now_ns):
+        for command_id in self.execution.overdue():
             outputs += self._settle(command_id, "nothing was heard of it until its deadline")
         outputs += self.run.pauses.check(self.run.now_ns)
         outputs += self._note_failures(self.execution.advance_all())
