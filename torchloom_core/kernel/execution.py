@@ -169,6 +169,7 @@ class Execution:
             plan,
             missed=missed,
             missed_count=plan.missed_count + 1,
+            refused_count=plan.refused_count + (status == "rejected"),
             fate=_FATES.get(status, plan.fate) if plan.fate == "offered" else plan.fate,
         )
 
@@ -240,9 +241,8 @@ class Execution:
             return self._withdraw(plan, waited_for)
         if any(self._may_answer(plan, command_id) for command_id in waited_for):
             return []
-        refusals = sum(why.startswith("rejected") for why in plan.missed.values())
         applied = len(plan.commands) - plan.missed_count - len(waited_for)
-        is_done = plan.fate != "failed" and applied > refusals
+        is_done = plan.fate != "failed" and applied > plan.refused_count
         return self._end(plan, "" if is_done else missed_text(plan) or "nobody was left to do it")
 
     def _withdraw(self, plan: Plan, command_ids: Iterable[str]) -> list[Output]:

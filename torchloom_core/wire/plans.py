@@ -44,8 +44,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         How many commands of the stages before were applied.
     missed : dict of str to str
         The first commands that ended otherwise, each with its final status and why.
-    missed_count : int
-        How many did in all.
+    missed_count, refused_count : int
+        How many did in all, and how many of these were rejected.
     change : int
         The number under which all ranks agree to do it at one step; 0: each does it alone.
     fate : str
@@ -66,6 +66,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     applied: int = 0
     missed: dict[str, str] = {}
     missed_count: int = 0
+    refused_count: int = 0
     change: int = 0
     fate: Literal["offered", "refused", "withdrawn", "failed"] = "offered"
     landed: tuple[int, ...] = ()
