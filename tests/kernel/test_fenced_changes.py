@@ -349,6 +349,16 @@ def test_what_one_says_it_did_and_most_refused_is_not_done(run):
     assert run.kernel.run.desired.values("mode") == []
 
 
+def test_what_some_say_they_did_and_more_refused_than_are_named_is_not_done():
+    run = Run(make_kernel())
+    for index in range(52):
+        run.feed(says_hello(f"g{index}-0"))
+    commands = told(run.ask(ChangeKnobs(values={"mode": "bf16"})))
+    outputs = ack_all(run, commands[:22], step=9)
+    outputs += ack_all(run, commands[22:], "rejected", detail="withdrawn")
+    assert only(Outcome, outputs).result == "undone"
+
+
 @pytest.mark.parametrize("loss", [float("inf"), 1.7e308])
 def test_what_is_no_measurement_before_a_change_does_not_make_the_change_hurt(run, loss):
     watch(run, loss, 20)
@@ -380,7 +390,7 @@ def test_it_is_tried_five_times_to_take_back_what_hurt_and_each_says_which(run):
     watch(run, 2.0, 20)
     ack_all(run, told(run.ask(ChangeKnobs(values={"lr": 0.9}))))
     run.feed(says_hello("d-0", knobs=(MODE,)))  # lr cannot be changed while it is there
-    tried = of(Proposed, watch(run, 9.0, 120))
+    tried = of(Proposed, watch(run, 9.0, 200))
     assert len(tried) == 5
     assert "(try" not in tried[0].proposal.reason
     assert [p.proposal.reason[-13:] for p in tried[1:]] == [f" (try {n} of 5)" for n in range(2, 6)]

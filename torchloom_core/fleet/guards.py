@@ -34,7 +34,8 @@ _LARGEST = 1e100
 """What is larger is no measurement, and its square no number."""
 _AGAIN_NS = 10 * SECOND_NS
 TRIES = 5
-"""How often, and how long after each other, it is tried to take back what hurt."""
+"""How often it is tried to take back what hurt, the second time so much later, each further one
+after twice as long."""
 _LEAST_NOISE = 1e-3
 """Of the level: below that a difference is not worth a rollback, however quiet the run is."""
 
@@ -140,7 +141,7 @@ class Guards:
         """Return what hurt and is to be taken back now: again a while after it was denied."""
         due = []
         for watch in [watch for watch in self.watches.values() if watch.hurt]:
-            if now_ns < watch.tried_ns + _AGAIN_NS:
+            if watch.tries and now_ns < watch.tried_ns + _AGAIN_NS * 2 ** (watch.tries - 1):
                 continue
             if watch.tries == TRIES:
                 del self.watches[watch.verdict]
@@ -156,10 +157,17 @@ class Guards:
             if watch.before == values:
                 del self.watches[watch.verdict]
 
-    def restore(self, watches: Iterable[Watch]) -> None:
-        """Take over what an earlier Weaver watched, of the metrics that still may be."""
-        kept = (watch for watch in watches if watch.guard.metric in self._seen)
-        self.watches.update((watch.verdict, watch) for watch in kept)
+    def restore(self, watches: Iterable[Watch], now_ns: int) -> None:
+        """Take over what an earlier Weaver watched, of the metrics that still may be.
+
+        Its clock may have been ahead.
+        """
+        for watch in watches:
+            if watch.guard.metric in self._seen:
+                since_ns, tried_ns = min(watch.since_ns, now_ns), min(watch.tried_ns, now_ns)
+                self.watches[watch.verdict] = msgspec.structs.replace(
+                    watch, since_ns=since_ns, tried_ns=tried_ns
+                )
 
     def _judge(self, watch: Watch, now_ns: int) -> Judged | None:
         guard, window_ns = watch.guard, round(watch.guard.window_s * SECOND_NS)

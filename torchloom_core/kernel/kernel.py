@@ -360,7 +360,7 @@ class Kernel:
         self.run.desired.restore(control.desired)
         self.fleet.cordons.restore(control.cordoned, control.cordoned_until_ns)
         self.answers.restore(control.answers)
-        self.run.guards.restore(control.watches)
+        self.run.guards.restore(control.watches, self.run.now_ns)
         for fault in control.faults:
             self.fleet.fault_log.add(fault)
         outputs = self.commands.recover(message.epoch, control.flights, self.run.now_ns)
