@@ -118,3 +118,21 @@ def test_a_set_of_optimizer_and_rate_that_one_rank_cannot_make_leaves_all_with_t
         failing.set_knobs(values)
     assert optimizer.active == other.active == "adamw"
     assert optimizer.state_dict() == other.state_dict() == switchable().state_dict()
+
+
+def test_a_value_that_left_its_range_behind_our_back_is_set_back_to_all_the_same():
+    loom, rate = torchloom_threadlet.attach("/nowhere/join.json"), {"rate": 1.0}
+
+    def put(value):
+        if value == 2.0:
+            raise ValueError(value)
+        rate["rate"] = value
+
+    loom.knob("rate", lambda: rate["rate"], put, kind="float", low=0.0, high=5.0, fence="run")
+    actuators = loom._worker.actuators
+    rate["rate"] = 7.0
+    with pytest.raises(ValueError, match="2"):
+        actuators.set_knobs({"rate": 2.0})
+    before = actuators.set_knobs({"rate": 3.0})
+    actuators.set_back(before)
+    assert rate["rate"] == 7.0

@@ -174,7 +174,10 @@ class Actuators:
         """
         for name, value in values.items():
             try:
-                knob, value = self._knobs[name], check_value(find_spec(name, self.specs), value)
+                spec = find_spec(name, self.specs)
+                knob = self._knobs[name]
+                with contextlib.suppress(KnobError):  # out of range or not, it is what they have
+                    value = check_value(spec, value)
                 knob.set(value)
             except Exception as error:
                 raise SystemExit(
