@@ -2,6 +2,7 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from types import SimpleNamespace
 
 import pytest
@@ -26,6 +27,7 @@ class Client:
 
 class Rank(BareManager):
     _group_world_size = 2
+    _timeout = timedelta(seconds=WAIT_S)
     _healing = False
     _quorum_id = 1
 
@@ -61,14 +63,14 @@ def begin_step(monkeypatch):
     """Return a function that has two ranks vote at once."""
     said, met = {}, threading.Barrier(2, timeout=WAIT_S)
 
-    def within(least):
+    def reduced(least, timeout):
         said[threading.get_ident()] = least
         met.wait()
-        reduced = tuple(map(min, *said.values()))
+        outcome = tuple(map(min, *said.values()))
         met.wait()
-        return reduced
+        return outcome
 
-    monkeypatch.setattr(fenced_steps, "_within", within)
+    monkeypatch.setattr(fenced_steps, "_reduced", reduced)
     monkeypatch.setattr(fenced_steps, "_obstacle", lambda manager: "")
 
     def begin(make_ranks):
@@ -103,6 +105,17 @@ def test_where_one_hears_of_a_group_that_does_not_vote_nobody_of_its_own_does(be
     ranks = begin_step(lambda: (Rank(other=handle), Rank()))
     assert [(rank.error, rank.changes._fence.agreed) for rank in ranks] == [(None, 0)] * 2
     assert [rank.changes.can_vote for rank in ranks] == [False, False]
+
+
+def test_where_a_rank_of_the_group_never_votes_the_step_fails_and_says_so(monkeypatch):
+    def reduced(least, timeout):
+        raise RuntimeError("Timed out")
+
+    monkeypatch.setattr(fenced_steps, "_reduced", reduced)
+    monkeypatch.setattr(fenced_steps, "_obstacle", lambda manager: "")
+    rank = Rank()
+    rank.start_quorum()
+    assert str(rank.error).startswith("the ranks of this group did not vote: RuntimeError")
 
 
 def test_where_one_is_behind_the_others_all_of_its_group_take_a_state(begin_step):

@@ -6,6 +6,7 @@ state is loaded and before any collective of the step.
 
 import logging
 import time
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -66,14 +67,14 @@ class FencedSteps:
         try:
             self._count([self._own] if said is None else said, all_vote=said is not None)
         except Exception as error:  # noqa: BLE001 - another rank of the group may have died
-            self._trouble = says(error)
+            self._trouble = f"the ranks of this group did not vote: {says(error)}"
         self._is_answered = True
 
     def _count(self, said: list[Said], *, all_vote: bool) -> None:
         least, largest = tally(said)
         if self._manager._group_world_size > 1:
             # Each rank, whatever it has heard: the others wait for it in here.
-            voting, *minima = _within((int(all_vote), *_minima(least, largest)))
+            voting, *minima = self._within(int(all_vote), *_minima(least, largest))
             all_vote, (least, largest) = bool(voting), read_minima(tuple(minima))
         self._all_vote = all_vote
         if not all_vote or self._worker.changes.count(least, largest):
@@ -83,7 +84,11 @@ class FencedSteps:
         self._trouble = "the ranks have not all made the same steps"
         self._steps_back = is_behind(own, largest)
         if self._manager._group_world_size > 1:  # a group counts its steps alike
-            self._steps_back = not _within((int(not self._steps_back),))[0]
+            self._steps_back = not self._within(int(not self._steps_back))[0]
+
+    def _within(self, *numbers: int) -> tuple[int, ...]:
+        """Reduce numbers with the other ranks of the group, to the least."""
+        return _reduced(numbers, self._manager._timeout)
 
     # --- the training thread -----------------------------------------------------------------
 
@@ -136,9 +141,11 @@ class FencedSteps:
             return
         changes.can_vote = all_vote
         if not all_vote:
+            knobs = ", ".join(self._worker.actuators.fenced_values())
             _logger.warning(
                 "nothing can be changed on all ranks at one step: a group of this quorum is not "
-                "attached to torchLoom, or to another version of it"
+                "attached to torchLoom, or to another version of it, and may not have %s as here",
+                knobs or "its knobs",
             )
         self._worker.send(self._worker.hello())
 
@@ -191,10 +198,11 @@ def _minima(least: Ballot, largest: Ballot) -> tuple[int, ...]:
     return (*least, *(-number for number in largest))
 
 
-def _within(least: tuple[int, ...]) -> tuple[int, ...]:
-    """Reduce with the other ranks of the group, to the least."""
+def _reduced(numbers: tuple[int, ...], timeout: timedelta) -> tuple[int, ...]:
     backend = str(dist.get_backend_config())
     device = "cuda" if "nccl" in backend and "gloo" not in backend else "cpu"
-    numbers = torch.tensor(least, dtype=torch.int64, device=device)
-    dist.all_reduce(numbers, dist.ReduceOp.MIN)
-    return tuple(numbers.tolist())
+    least = torch.tensor(numbers, dtype=torch.int64, device=device)
+    work = dist.all_reduce(least, dist.ReduceOp.MIN, async_op=True)
+    if work is not None:
+        work.wait(timeout)  # a rank that is not attached never comes
+    return tuple(least.tolist())
