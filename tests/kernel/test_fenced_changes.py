@@ -296,6 +296,11 @@ def test_a_change_that_landed_as_the_weaver_died_is_held_against_what_its_succes
     assert only(Judged, watch(successor, 9.0, 10)).hurt
 
 
+def test_what_all_do_at_one_step_is_refused_while_the_run_is_paused(run):
+    ack_all(run, told(run.ask(PauseRun())), step=7)
+    assert "the run is paused: resume it first" in reason(run, ChangeKnobs(values={"lr": 0.2}))
+
+
 def test_several_groups_are_drained_at_one_step_and_the_others_only_agree():
     run = Run(make_kernel(config="[arbiter]\nmax_in_motion_share = 1.0\n"))
     for worker in WORKERS:

@@ -24,18 +24,17 @@ def together(do: SetKnobs | Pause | Drain | Rewind, run: Run, groups: Iterable[s
 
 def cannot_agree(what: str, run: Run) -> str:
     """Return why the ranks of the run cannot do something at one step, or nothing."""
-    rows = run.rows_in("training", "paused")
+    rows, lands = run.rows_in("training", "paused"), f"{what} lands on all ranks at one step, and"
     if not rows:
-        return f"{what} lands on all ranks at one step, and no worker is training"
+        return f"{lands} no worker is training"
+    if run.pauses.verdict:
+        return f"{lands} the run is paused: resume it first"
     alone = set(rows).difference(run.voters())
     if not alone:
         return ""
     names = listed(sorted(run.fleet.hello[row].worker for row in alone), _NAMED)
-    has = "has" if len(alone) == 1 else "have"
-    return (
-        f"{what} lands on all ranks at one step, and {names} {has} nothing to agree by: "
-        "attach by torchloom_threadlet.torchft or .torchrun"
-    )
+    attach = "attach by torchloom_threadlet.torchft or .torchrun"
+    return f"{lands} {names} {'has' if len(alone) == 1 else 'have'} nothing to agree by: {attach}"
 
 
 def landed_text(plan: Plan) -> str:
