@@ -262,8 +262,22 @@ def test_what_came_upon_a_change_that_still_is_watched_goes_back_with_it(run):
     watch(run, 2.0, 20)
     ack_all(run, told(run.ask(ChangeKnobs(values={"lr": 0.9}))))
     ack_all(run, told(run.ask(ChangeKnobs(values={"mode": "bf16"}))))
+    first = only(Verdict, [v for v in of(Verdict, run.outputs) if "lr" in v.action.values])
     outputs = watch(run, 5.0, 10)
     assert only(Proposed, outputs).proposal.action.values == {"lr": 0.1, "mode": "none"}
+    assert only(Judged, outputs).text.endswith(f"with it, as still watched: {first.proposal}")
+
+
+def test_the_outcome_says_what_is_watched_or_that_too_little_was_seen(run):
+    def outcome(mode):
+        commands = told(run.ask(ChangeKnobs(values={"mode": mode})))
+        return only(Outcome, ack_all(run, commands)).detail
+
+    assert outcome("bf16").endswith("on 3 workers at step 10")
+    watch(run, 2.0, 2)
+    assert outcome("none").endswith("; not watched over, too little was seen of loss before")
+    watch(run, 2.0, 20)
+    assert outcome("bf16").endswith("; loss is watched for 30 s")
 
 
 def test_a_change_of_which_too_little_was_seen_before_is_not_judged(run):

@@ -16,6 +16,7 @@ from torchloom_core.clock import SECOND_NS
 from torchloom_core.config import schema
 from torchloom_core.fleet.state import FleetState
 from torchloom_core.kept import KeptTable
+from torchloom_core.suggest import listed
 from torchloom_core.wire.actions import Action, ChangeKnobs, Guard
 from torchloom_core.wire.events import Judged
 from torchloom_core.wire.messages import KnobValues
@@ -114,14 +115,26 @@ class Guards:
         if watch is None:
             return
         guard, before = watch.guard, watch.before
+        upon: tuple[str, ...] = ()
         level, noise = (watch.level, watch.noise) if watch.noise else self._level(guard, now_ns)
         for earlier in [w for w in self.watches.values() if w.since_ns and not w.hurt]:
             if earlier.guard.metric == guard.metric:
                 del self.watches[earlier.verdict]
                 level, noise, before = earlier.level, earlier.noise, {**before, **earlier.before}
+                upon = (*upon, *earlier.upon, earlier.verdict)
         self.watches[verdict] = msgspec.structs.replace(
-            watch, before=before, level=level, noise=noise, since_ns=now_ns
+            watch, before=before, upon=upon, level=level, noise=noise, since_ns=now_ns
         )
+
+    def text(self, verdict: str) -> str:
+        """Return, to go on with, how the change that has just landed is watched over."""
+        watch = self.watches.get(verdict)
+        if watch is None:
+            return ""
+        guard = watch.guard
+        if not watch.noise:
+            return f"; not watched over, too little was seen of {guard.metric} before"
+        return f"; {guard.metric} is watched for {guard.window_s:g} s"
 
     def forget(self, verdict: str) -> None:
         """Watch no more over a change that was not made."""
@@ -193,6 +206,8 @@ class Guards:
             f"{guard.metric} {watch.level:.4g} before it, {after:.4g} after: "
             f"{times:+.1f} times its noise of {watch.noise:.2g}, band {guard.band:g}"
         )
+        if watch.upon:
+            text += f"; with it, as still watched: {listed(watch.upon)}"
         return Judged(verdict=watch.verdict, hurt=hurt, text=text, before=watch.before)
 
     def _guard_of(self, action: Action) -> Guard | None:

@@ -79,6 +79,8 @@ class Watch(msgspec.Struct, frozen=True, kw_only=True):
     ----------
     before : dict
         What its knobs were: what they are set back to if it hurts.
+    upon : tuple of str
+        Earlier verdicts that were still watched as it landed, and go back with it.
     level, noise : float
         Of the metric before the change; a noise of 0: it cannot be judged.
     since_ns : int
@@ -92,6 +94,7 @@ class Watch(msgspec.Struct, frozen=True, kw_only=True):
     verdict: str
     guard: Guard
     before: KnobValues
+    upon: tuple[str, ...] = ()
     level: float = 0.0
     noise: float = 0.0
     since_ns: int = 0
@@ -101,8 +104,11 @@ class Watch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def missed_text(plan: Plan) -> str:
-    """Return the commands that were not applied, each with why."""
-    text = ", ".join(f"{command_id} {why}" for command_id, why in plan.missed.items())
+    """Return the commands that were not applied, and why: those with one reason together."""
+    ids: dict[str, list[str]] = {}
+    for command_id, why in plan.missed.items():
+        ids.setdefault(why, []).append(command_id)
+    text = ", ".join(f"{', '.join(same)} {why}" for why, same in ids.items())
     more = plan.missed_count - len(plan.missed)
     return f"{text} and {more} more" if more else text
 

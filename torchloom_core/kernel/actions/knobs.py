@@ -76,7 +76,7 @@ class KnobsKind(ActionKind[ChangeKnobs]):
     def summary(self, action: ChangeKnobs, plan: Plan, run: Run) -> str:
         """Return the values, on how many, at which step, and what watches over them."""
         values = ", ".join(f"{knob} = {value!r}" for knob, value in action.values.items())
-        return f"{values} on {workers_text(plan)}{landed_text(plan)}"
+        return f"{values} on {workers_text(plan)}{landed_text(plan)}{run.guards.text(plan.verdict)}"
 
     def wish(self, action: Mapping[str, Any]) -> str:
         """Return ``knobs lr = 0.1, compression = bf16``."""
