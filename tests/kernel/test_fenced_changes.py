@@ -278,6 +278,8 @@ def test_the_outcome_says_what_is_watched_or_that_too_little_was_seen(run):
     assert outcome("none").endswith("; not watched over, too little was seen of loss before")
     watch(run, 2.0, 20)
     assert outcome("bf16").endswith("; loss is watched for 30 s")
+    one = ack_all(run, told(run.ask(ChangeKnob(knob="mode", value="none"))))
+    assert only(Outcome, one).detail.endswith("; loss is watched for 30 s")
 
 
 def test_a_change_of_which_too_little_was_seen_before_is_not_judged(run):

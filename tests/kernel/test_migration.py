@@ -366,8 +366,8 @@ def test_an_outcome_names_the_first_twenty_that_did_not_apply_and_counts_the_oth
     commands = run.commands()
     for command in commands:
         run.ack(command, "rejected", detail="no")
-    named = ", ".join(command.id for command in commands[:20])
-    assert only(Outcome, run.outputs).detail == f"{named} rejected: no and 2 more"
+    named = ", ".join(f"{command.id} rejected: no" for command in commands[:20])
+    assert only(Outcome, run.outputs).detail == f"{named} and 2 more"
 
 
 def test_an_outcome_says_why_a_command_that_nobody_answered_ended(run):

@@ -432,7 +432,7 @@ def test_commands_that_were_never_sent_are_not_taken_for_applied_where_their_pla
     why = "expired: the Weaver ended before it was sent"
     assert (outcome.result, outcome.detail) == (
         "undone",
-        f"{', '.join(command.id for command in run.commands())} {why}",
+        ", ".join(f"{command.id} {why}" for command in run.commands()),
     )
     assert successor.kernel.control().desired == ()
 

@@ -104,11 +104,8 @@ class Watch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def missed_text(plan: Plan) -> str:
-    """Return the commands that were not applied, and why: those with one reason together."""
-    ids: dict[str, list[str]] = {}
-    for command_id, why in plan.missed.items():
-        ids.setdefault(why, []).append(command_id)
-    text = ", ".join(f"{', '.join(same)} {why}" for why, same in ids.items())
+    """Return the commands that were not applied, each with why."""
+    text = ", ".join(f"{command_id} {why}" for command_id, why in plan.missed.items())
     more = plan.missed_count - len(plan.missed)
     return f"{text} and {more} more" if more else text
 

@@ -96,9 +96,10 @@ class KnobKind(ActionKind[ChangeKnob]):
         return KNOBS.end(plan, trouble, run) if plan.change else []
 
     def summary(self, action: ChangeKnob, plan: Plan, run: Run) -> str:
-        """Return the value, how many have it, and who was left out."""
+        """Return the value, how many have it, who was left out, and what is watched."""
         done = f"{action.knob} = {action.value!r} on {workers_text(plan)}{landed_text(plan)}"
-        return ", ".join(filter(None, [done, _left_out(action, run)]))
+        watched = run.guards.text(plan.verdict)
+        return ", ".join(filter(None, [done, _left_out(action, run)])) + watched
 
     def wish(self, action: Mapping[str, Any]) -> str:
         """Return ``knob lr = 0.1 on g0-0``."""
