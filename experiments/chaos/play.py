@@ -258,7 +258,7 @@ class Play:
         return self._daemon.ready and self._trains() and await self._has_no_flights()
 
     async def _is_steered(self) -> bool:
-        await self._asker.ask("knob.set", {"knob": "tally", "value": FINAL_VALUE})
+        await self._asker.ask("knob.set", {"knob": "tally", "value": FINAL_VALUE, "sure": True})
         await asyncio.sleep(1)
         training = [s for s in self._slots.values() if s.alive and not s.stands_by]
         told = [[row["value"] for row in slot.told("set_knob")][-1:] for slot in training]

@@ -147,7 +147,7 @@ class Run:
         self.lighthouse = LighthouseServer(
             bind="[::]:0",
             min_replicas=1,
-            join_timeout_ms=5000,  # `together` has to see those who wait, also on busy cores
+            join_timeout_ms=3000,
             quorum_tick_ms=20,
             heartbeat_timeout_ms=800,
         )
@@ -181,12 +181,18 @@ class Run:
     def together(self, *ranks):
         """Begin a step in one quorum, whoever was in the last; the last of them was in it."""
         *first, last = ranks
-        futures = [rank.thread.submit(rank.begin) for rank in first]
-        until(lambda: self.asking(len(first)))
+        while not (futures := self.waiting(first)):
+            self.rest(*first)  # on cores so busy that they gave up waiting
         self.all("begin", last)
         for future in futures:
             future.result(30)
         assert {rank.manager._pg.size() for rank in ranks} == {len(ranks)}
+
+    def waiting(self, ranks):
+        """Have ranks ask for a quorum; return their requests if they wait for one more rank."""
+        futures = [rank.thread.submit(rank.begin) for rank in ranks]
+        until(lambda: self.asking(len(ranks)) or all(future.done() for future in futures))
+        return [] if all(future.done() for future in futures) else futures
 
     def asking(self, count):
         """Say whether so many ask for a quorum that has yet to be formed."""
