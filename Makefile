@@ -34,7 +34,7 @@ demo: $(READY)
 test: $(READY)
 	$(BIN)/python $(PYTEST) -m "not long"
 
-# Real runs of half a minute and more each.
+# Long real runs, and each benchmark once, of a small size.
 long: $(READY)
 	$(BIN)/python $(PYTEST) -m long
 

@@ -68,9 +68,9 @@ class Calls:
         """Call any method of any service with any bytes, and return the call."""
         return self._channel.unary_unary(method)(data, timeout=LONGEST_S)
 
-    async def close(self) -> None:
-        """Close the connection, as the end of a process does."""
-        await self._channel.close()
+    async def close(self, grace_s: float | None = None) -> None:
+        """Close the connection, as the end of a process does, or once calls had time to end."""
+        await self._channel.close(grace_s)
 
 
 def _written(name: str, **fields: Any) -> bytes:

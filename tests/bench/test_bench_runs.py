@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.long]
 RUN = Path(__file__).parents[2] / "experiments" / "bench" / "run.py"
 
 

@@ -12,6 +12,7 @@ SHORT = ("--kills", "20", "--seed", "106")
 
 
 @pytest.mark.integration
+@pytest.mark.long
 def test_twenty_kills_of_everything_lose_double_and_break_nothing(tmp_path):
     done = subprocess.run(
         [sys.executable, RUN, *SHORT, "--out", tmp_path, "--results", tmp_path],

@@ -12,6 +12,7 @@ import pytest
 
 from experiments.lighthouse.calls import Calls, member_bytes, request_bytes
 from experiments.lighthouse.fuzzed import messages
+from tests.deadlines import DEADLINE_S
 from tests.waiting import eventually, soon
 from torchloom_core.lighthouse import connections as connections_module
 from torchloom_core.lighthouse import pauses as pauses_module
@@ -40,7 +41,7 @@ class Lighthouse:
 
     async def hang_up(self):
         for calls in self.calls:
-            await calls.close()
+            await calls.close(DEADLINE_S)  # what the server's end answers is on its way
 
     @property
     def electorate(self):

@@ -181,11 +181,15 @@ class Run:
     def together(self, *ranks):
         """Begin a step in one quorum, whoever was in the last; the last of them was in it."""
         *first, last = ranks
-        while not (futures := self.waiting(first)):
-            self.rest(*first)  # on cores so busy that they gave up waiting
-        self.all("begin", last)
-        for future in futures:
-            future.result(30)
+        while True:
+            while not (futures := self.waiting(first)):
+                self.rest(*first)  # on cores so busy that they gave up waiting
+            self.all("begin", last)
+            for future in futures:
+                future.result(30)
+            if not any(rank.manager.errored() for rank in ranks):
+                break
+            self.rest(*ranks)  # or so busy that they did not connect in time
         assert {rank.manager._pg.size() for rank in ranks} == {len(ranks)}
 
     def waiting(self, ranks):
