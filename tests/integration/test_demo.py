@@ -15,7 +15,7 @@ from torchloom_core.cli.demo.act import Act
 from torchloom_core.cli.demo.scenario import Scenario
 from torchloom_core.trajectory.layout import run_folder
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.long]
 
 SCENARIO = replace(Scenario(), seed=7, steps=260, ill_at_step=30)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.long]
 TRAINER = Path(__file__).parent.parent / "threadlet" / "quorum_trainer.py"
 CONFIG = """
 [weaver]
