@@ -112,8 +112,10 @@ class Play:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
             await self._asker.close()
-            for line in self._place.left_over():
-                strike(int(line.split()[1].rstrip(":")), signal.SIGKILL)
+            while left := self._place.left_over():  # again: a Weaver starts its lighthouse anew
+                for line in left:
+                    strike(int(line.split()[1].rstrip(":")), signal.SIGKILL)
+                await asyncio.sleep(POLL_S)
 
     def _go(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
