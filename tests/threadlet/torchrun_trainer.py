@@ -44,7 +44,7 @@ def main():
     loom.knob("odd", lambda: odd["value"], set_odd, kind="int", fence="run")
     saved = options.journal / "saved.pt"
     if saved.exists():
-        loom.load_state_dict(torch.load(saved))
+        loom.load_state_dict(torch.load(saved, weights_only=True))
     alone = options.last_rank_ends_at is not None
     replica = model if alone or options.fsdp else DistributedDataParallel(model)
     steps = options.last_rank_ends_at if alone and rank == last else options.steps
