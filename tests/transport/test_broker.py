@@ -344,6 +344,12 @@ def test_a_process_that_ends_while_it_is_asked_to_is_no_error(monkeypatch):
     detached_process.end(child.pid, "argument", 1.0)
 
 
+def test_a_process_is_running_from_the_moment_it_was_started(monkeypatch):
+    words = iter([[], [], ["program", "argument"]])
+    monkeypatch.setattr(psutil.Process, "cmdline", lambda self: next(words))
+    assert detached_process.is_running(os.getpid(), "argument")
+
+
 def test_a_process_that_has_ended_and_that_nobody_reaps_has_ended():
     careless = (
         "import subprocess, sys, time\n"

@@ -11,6 +11,7 @@ import psutil
 
 _PRIVATE_FILE = 0o600
 _POLL_S = 0.01
+_SETTLED_S = 1.0
 
 
 def start_detached(command: Sequence[str], output: Path) -> int:
@@ -83,6 +84,15 @@ def _running(pid: int, argument: str) -> psutil.Process | None:
         os.waitpid(pid, os.WNOHANG)
     with suppress(psutil.NoSuchProcess, psutil.AccessDenied, OSError):  # no more open files
         process = psutil.Process(pid)
-        if argument in process.cmdline():
+        if argument in _command_line(process):
             return process
     return None
+
+
+def _command_line(process: psutil.Process) -> list[str]:
+    # A program has none for a moment while it starts and while it ends; a thread of the kernel,
+    # which may have been given the pid, never has one.
+    deadline = time.monotonic() + _SETTLED_S
+    while not (words := list[str](process.cmdline())) and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+    return words
