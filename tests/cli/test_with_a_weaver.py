@@ -207,6 +207,17 @@ def test_what_is_refused_fails_or_does_not_end_is_one_line(run, weaver, result, 
         ("pause", "propose", {"action": {"kind": "pause"}}),
         ("resume", "propose", {"action": {"kind": "resume"}}),
         ("dump g0-0", "propose", {"action": {"kind": "dump", "worker": "g0-0"}}),
+        (
+            "probe g0-0 g1-0 g2-0 g3-0 --probe-bytes 65536",
+            "propose",
+            {
+                "action": {
+                    "kind": "probe",
+                    "pairs": [["g0-0", "g1-0"], ["g2-0", "g3-0"]],
+                    "probe_bytes": 65536,
+                }
+            },
+        ),
         ("cordon n7", "propose", {"action": {"kind": "cordon", "node": "n7"}}),
         (
             "cordon n7 --for 1h30m",
@@ -233,6 +244,20 @@ def test_every_command_that_acts_sends_its_verb(run, weaver, words, verb, body):
     result = run.torchloom(*words.split())
     assert result.returncode == 0, result.stderr
     assert weaver.asked == [(verb, body)]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("probe g0-0 g1-0 g2-0", "probe: need a receiver after 'g2-0', was nothing"),
+        ("probe g0-0 g0-0", "probe: pairs: need each worker in one place, was g0-0 in two"),
+    ],
+)
+def test_pairs_that_are_none_are_refused_before_anybody_is_asked(run, weaver, words, said):
+    result = run.torchloom(*words.split())
+    assert result.returncode == RequestError.exit_code
+    assert result.stderr == f"torchloom: {said}\n"
+    assert not weaver.asked
 
 
 def test_who_asks_is_who_the_credentials_say(run, weaver):

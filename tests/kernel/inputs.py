@@ -16,11 +16,13 @@ from torchloom_core.wire.actions import (
     EvictGroup,
     Migrate,
     PauseRun,
+    ProbeLinks,
     ResumeRun,
     SaveCheckpoint,
     UncordonNode,
 )
 from torchloom_core.wire.events import Forecast, NodeFault, PredictorFailed, Recovered, Tick
+from torchloom_core.wire.links import Door, Measured
 from torchloom_core.wire.messages import (
     Ack,
     AckStatus,
@@ -54,6 +56,9 @@ values: st.SearchStrategy[Any] = st.one_of(
     st.booleans(), int64, finite, st.sampled_from(["bf16", ""])
 )
 
+doors = st.none() | st.builds(
+    Door, host=st.just("h"), port=st.integers(1, 3), knock=st.just("0" * 64)
+)
 hellos = st.builds(
     lambda worker, group, **rest: Hello(run="run", worker=worker, group=group, rank=0, **rest),
     worker=workers,
@@ -64,7 +69,8 @@ hellos = st.builds(
     state=states,
     knobs=st.lists(st.sampled_from(KNOBS), unique_by=lambda k: k.name).map(tuple),
     values=st.dictionaries(st.sampled_from(["lr", "every"]), values, max_size=2),
-    actuators=st.sampled_from([(), ("checkpoint",)]),
+    actuators=st.sampled_from([(), ("checkpoint",), ("checkpoint", "probe")]),
+    door=doors,
 )
 
 
@@ -112,6 +118,13 @@ acks = st.builds(
     incarnation=lives,
     epoch=st.integers(0, 3),
     status=st.sampled_from(get_args(AckStatus)),
+    measured=st.none()
+    | st.builds(
+        Measured,
+        bytes_per_s=st.floats(1.0, 1e15),
+        latency_s=st.floats(0, 3600),
+        spread=st.none() | st.floats(0, 1e6),
+    ),
 )
 actions: st.SearchStrategy[Action] = st.one_of(
     st.builds(Migrate, group=groups),
@@ -128,6 +141,9 @@ actions: st.SearchStrategy[Action] = st.one_of(
     st.builds(PauseRun),
     st.builds(ResumeRun),
     st.builds(CollectDump, worker=workers),
+    st.lists(workers, min_size=2, max_size=6, unique=True).map(
+        lambda named: ProbeLinks(pairs=tuple(zip(named[::2], named[1::2], strict=False)))
+    ),
     st.builds(Alert, worker=workers, text=st.just("look")),
     st.builds(CordonNode, node=nodes, lasts_s=st.sampled_from([None, 1.0, 90.0])),
     st.builds(UncordonNode, node=nodes),
@@ -179,7 +195,8 @@ ROSTER = [
         state="standby" if worker[0] == "s" else "training",
         knobs=KNOBS,
         values={"lr": 0.1, "every": 5},
-        actuators=("checkpoint",),
+        actuators=("checkpoint", "probe"),
+        door=Door(host="h", port=1, knock="0" * 64),
     )
     for worker in WORKERS
 ]

@@ -16,6 +16,7 @@ from torchloom_core.plugin import FleetView, PolicyNeed
 from torchloom_core.wire.actions import Action
 from torchloom_core.wire.codec import encode
 from torchloom_core.wire.events import Input, Issue, Output, Proposal, Recovered, Reply, Tick
+from torchloom_core.wire.links import Door
 from torchloom_core.wire.messages import Ack, Command, Exit, Hello, KnobSpec, Telemetry
 from torchloom_core.wire.requests import Propose, Request
 from torchloom_core.wire.steering import LighthouseView
@@ -192,6 +193,19 @@ def lighthouse_view(**changes: Any) -> LighthouseView:
         "members": ("a:uuid", "b:uuid", "c:uuid"),
     }
     return LighthouseView(**{**fields, **changes})
+
+
+KNOCK = "0123456789abcdef" * 4
+
+
+def door(worker: str, knock: str = KNOCK) -> Door:
+    """Return where the worker's sidecar takes probes."""
+    return Door(host=f"{worker}.example", port=4000, knock=knock)
+
+
+def can_be_probed(worker: str, **changes: Any) -> Hello:
+    """What a worker says whose sidecar takes probes."""
+    return hello(worker, **{"actuators": ("drain", "probe"), "door": door(worker), **changes})
 
 
 def three_groups(kernel: Kernel, standby: bool = True) -> Run:

@@ -32,6 +32,8 @@ def eager(view: FleetView) -> Any:
     digest = hashlib.sha256()
     for array in (view.step, view.window("heat", 3.0), view.latest("loss"), view.age_s("heat")):
         digest.update(np.ascontiguousarray(array).tobytes())
+    for array in view.links(range(len(view))):
+        digest.update(np.ascontiguousarray(array).tobytes())
     digest.update(repr((view.state, view.knob("lr"), view.faults, view.hazard("oracle"))).encode())
     draw = digest.digest()[0]
     for group in sorted(set(view.group)):

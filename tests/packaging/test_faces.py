@@ -15,9 +15,9 @@ FACES = {
         ActedOn Action AdmitGroup Alert ChangeKnob ChangeKnobs CollectDump ConfigError CordonNode
         Costs DrainGroup EvictGroup Example Fault FleetView Floats Forecast Guard Hazard Ints
         KnobSpec KnobValue
-        Learner LighthouseRows Migrate ModelError Need NeedFaults NeedForecast NotNegative Outlook
-        PauseRun
-        PluginError Policy PolicyNeed Positive Predictor PredictorNeed Proposal Registry
+        Learner LighthouseRows Links Migrate ModelError Need NeedFaults NeedForecast NotNegative
+        Outlook PauseRun
+        PluginError Policy PolicyNeed Positive Predictor PredictorNeed ProbeLinks Proposal Registry
         ResumeRun RewindRun RunFailures SaveCheckpoint Share Standbys UncordonNode
         daly_s ettr expected_unsaved_s grow hookimpl incidents places_of unsaved_work_s young_s
     """,
@@ -27,7 +27,7 @@ FACES = {
         in_words json_part part_of reasons step_means with_something_known
     """,
     "torchloom_core.testing": """
-        LearnerContract PolicyContract PredictorContract
+        LearnerContract LinkSample PolicyContract PredictorContract
         view_of
     """,
     "torchloom_core.trace": """

@@ -10,6 +10,7 @@ from cyclopts import Parameter
 from torchloom_core.cli.options import Connection, Wait
 from torchloom_core.cli.times import Duration
 from torchloom_core.cli.weaver_client import act
+from torchloom_core.errors import RequestError
 from torchloom_core.wire.actions import (
     Action,
     AdmitGroup,
@@ -19,6 +20,7 @@ from torchloom_core.wire.actions import (
     EvictGroup,
     Migrate,
     PauseRun,
+    ProbeLinks,
     ResumeRun,
     RewindRun,
     SaveCheckpoint,
@@ -158,6 +160,41 @@ def dump(worker: str, /, *, wait: Wait = _WAIT_S, connection: Connection = _HERE
         The worker.
     """
     _propose(CollectDump(worker=worker), wait, connection)
+
+
+def probe(
+    sender: str,
+    receiver: str,
+    /,
+    *more: str,
+    probe_bytes: int = 1 << 20,
+    wait: Wait = _WAIT_S,
+    connection: Connection = _HERE,
+) -> None:
+    """Measure the link from one worker to another: what it carries, and its latency.
+
+    Sidecars measure it where TORCHLOOM_LINK_ADDRESS is set; trainers go on.
+
+    Parameters
+    ----------
+    sender
+        The worker that sends.
+    receiver
+        The worker that receives.
+    more
+        More senders, each followed by its receiver: nobody twice, and all at the same time.
+    probe_bytes
+        How much is sent over each link.
+    """
+    named = (sender, receiver, *more)
+    if len(named) % 2:
+        raise RequestError(f"probe: need a receiver after {named[-1]!r}, was nothing")
+    pairs = tuple(zip(named[::2], named[1::2], strict=True))
+    try:
+        action = ProbeLinks(pairs=pairs, probe_bytes=probe_bytes)
+    except ValueError as error:
+        raise RequestError(f"probe: {error}") from None
+    _propose(action, wait, connection)
 
 
 def cordon(

@@ -115,6 +115,7 @@ for _name, _help in (
     ("resume", "Go on after a pause."),
     ("rewind", "Go back to the last checkpoint, all ranks at one step."),
     ("dump", "Collect a worker's stacks and Flight Recorder dump."),
+    ("probe", "Measure links between workers."),
     ("cordon", "Put nobody new on a node."),
     ("uncordon", "Let workers be put on a node again."),
     ("approve", "Approve a proposal that waits for a person."),

@@ -11,6 +11,7 @@ from torchloom_core.fleet.cordons import Cordons
 from torchloom_core.fleet.declared_knobs import DeclaredKnobs
 from torchloom_core.fleet.fault_log import FaultLog, fault_of_worker
 from torchloom_core.fleet.intake import Intake, Newest
+from torchloom_core.fleet.links import MeasuredLinks
 from torchloom_core.fleet.lives import Lives
 from torchloom_core.fleet.quorums import Quorums
 from torchloom_core.fleet.rings import Rings
@@ -21,6 +22,7 @@ from torchloom_core.plugin.view import FleetView
 from torchloom_core.wire.endings import in_a_word
 from torchloom_core.wire.events import Fault, Forecast, NodeFault
 from torchloom_core.wire.limits import MAX_WORKERS
+from torchloom_core.wire.links import Link, Measured
 from torchloom_core.wire.messages import (
     Deed,
     Drain,
@@ -31,6 +33,7 @@ from torchloom_core.wire.messages import (
     KnobValue,
     Note,
     Pause,
+    Probe,
     Resume,
     SetKnob,
     SetKnobs,
@@ -69,6 +72,8 @@ class FleetState:
         Nodes on which nobody new is put.
     fault_log : FaultLog
         What went wrong of late, on whatever node.
+    links : MeasuredLinks
+        What was measured of the links between them.
     quorums : Quorums
         Who is in which quorum.
     """
@@ -102,6 +107,7 @@ class FleetState:
         self.knobs: list[dict[str, KnobValue]] = []
         self.cordons = Cordons()
         self.fault_log = FaultLog(fault_memory_s(needs))
+        self.links = MeasuredLinks()
         self.quorums = Quorums(self.hello)
 
     def register(self, hello: Hello, ts_ns: int) -> bool:
@@ -124,6 +130,7 @@ class FleetState:
         if self.state[row] != "gone":
             self._declared.remove(self.hello[row].knobs)
         self.quorums.hear(hello, self.hello[row])
+        self.links.settle(hello.worker, hello.node)
         self.hello[row] = hello
         self.knobs[row] = dict(hello.values)
         self._where = None
@@ -226,9 +233,43 @@ class FleetState:
         fault = fault_of_worker(worker, node, kind, ts_ns, suffix)
         return fault if self.fault_log.add(fault) else None
 
+    def note_link(self, sender: str, probe: Probe, measured: Measured, ts_ns: int) -> None:
+        """Remember what a probe of a known sender measured, unless its receiver has gone since."""
+        row = self.row_of.get(probe.receiver)
+        if row is None or self.hello[row].door != probe.door:
+            return
+        link = Link(
+            sender=sender,
+            sender_node=self.hello[self.row_of[sender]].node,
+            receiver=probe.receiver,
+            receiver_node=self.hello[row].node,
+            measured=measured,
+            ts_ns=ts_ns,
+        )
+        self.links.add(link)
+
     def is_over(self, row: int) -> bool:
         """Say whether the worker in ``row`` has left or its process has ended."""
         return self.state[row] in _OVER
+
+    def is_training(self, worker: str) -> bool:
+        """Say whether the worker is known, and trains."""
+        row = self.row_of.get(worker)
+        return row is not None and self.state[row] == "training"
+
+    def is_gone(self, worker: str, incarnation: int | None = None) -> bool:
+        """Say whether the worker, or this life of it, is known to have ended."""
+        row = self.row_of.get(worker)
+        if row is None:
+            return False
+        another = incarnation not in (None, self.hello[row].incarnation)
+        return another or self.state[row] == "gone"
+
+    def nodes(self) -> set[str]:
+        """Return every node that is known: workers sat there, or somebody told of a fault."""
+        known = {hello.node for hello in self.hello}
+        known.update(faults[0].node for faults in self.fault_log.faults_of.values())
+        return known - {""}
 
     def knows(self, worker: str, incarnation: int) -> bool:
         """Say whether this is the life of the worker that is registered."""
@@ -347,6 +388,7 @@ class FleetState:
             faults_of=self.fault_log.faults_of,
             costs=self._costs,
             cordoned=self.cordons.nodes,
+            links_of=self.links.of.copy(),
         )
 
     @property

@@ -29,7 +29,7 @@ from torchloom_core.wire.messages import (
     Together,
     Withdraw,
 )
-from torchloom_core.wire.plans import Plan, Stage, missed_text
+from torchloom_core.wire.plans import Plan, Stage, Stopped, missed_text
 
 _NAMED = 20
 """How many commands that were not applied an outcome names."""
@@ -41,10 +41,6 @@ _FATES: dict[str, Any] = {"rejected": "refused", "failed": "failed"}
 
 WITHDRAWN = "withdrawn"
 """The cause of commands that take back what a rank cannot do."""
-
-
-class Stopped(msgspec.Struct, frozen=True, kw_only=True):
-    """The kill switch is on."""
 
 
 class Execution:
@@ -93,7 +89,7 @@ class Execution:
 
     def nodes(self) -> set[str]:
         """Return every node that is known."""
-        return self._run.nodes()
+        return self._run.fleet.nodes()
 
     def cordoned(self) -> Set[str]:
         """Return the nodes on which nobody new is put."""
@@ -205,11 +201,11 @@ class Execution:
         if self._plans.open_of(plan.verdict):
             return []
         if plan.missed:
-            return self._end(plan, missed_text(plan))
-        is_first = not plan.applied
-        waits = [w for w in plan.await_training if is_first and not self._is_training(w)]
+            return self._end(plan, kind_of(plan.action).shortfall(plan.action, plan, self._run))
+        is_first, fleet = not plan.applied, self._run.fleet
+        waits = [w for w in plan.await_training if is_first and not fleet.is_training(w)]
         if waits:
-            gone = [w for w in waits if self._is_gone(w)]
+            gone = [w for w in waits if fleet.is_gone(w)]
             if gone:
                 return self._end(plan, f"stand-by {', '.join(gone)} ended before it trained")
             if self._run.now_ns > plan.deadline_ns:
@@ -217,7 +213,7 @@ class Execution:
             return []
         if not plan.stages:
             return self._end(plan, "")
-        gone = [w for w, incarnation in plan.stages[0].lives if self._is_gone(w, incarnation)]
+        gone = [w for w, incarnation in plan.stages[0].lives if fleet.is_gone(w, incarnation)]
         if gone:
             return self._end(plan, f"{', '.join(gone)} ended before its turn")
         return self._issue_stage(plan)
@@ -302,12 +298,14 @@ class Execution:
         return not run.fleet.is_audible(row, run.now_ns)
 
     def _issue_stage(self, plan: Plan) -> list[Output]:
-        outputs = self._run.tell(plan.stages[0], plan.verdict)
+        due = plan.stages if kind_of(plan.action).side_by_side else plan.stages[:1]
+        outputs = [output for stage in due for output in self._run.tell(stage, plan.verdict)]
         issued = [output.command.id for output in outputs if isinstance(output, Issue)]
-        self._plans.opened(plan.verdict, issued, plan.stages[0].lives)
+        lives = [life for stage in due for life in stage.lives]
+        self._plans.opened(plan.verdict, issued, lives)
         self._plans.table[plan.verdict] = msgspec.structs.replace(
             plan,
-            stages=plan.stages[1:],
+            stages=plan.stages[len(due) :],
             commands=tuple(issued),
             applied=plan.applied + len(plan.commands),
         )
@@ -442,19 +440,6 @@ class Execution:
             kind.restored(plan, self._run)
         if stopped:
             self.stop()
-
-    def _is_training(self, worker: str) -> bool:
-        row = self._run.fleet.row_of.get(worker)
-        return row is not None and self._run.fleet.state[row] == "training"
-
-    def _is_gone(self, worker: str, incarnation: int | None = None) -> bool:
-        """Say whether the worker, or this life of it, is known to have ended."""
-        fleet = self._run.fleet
-        row = fleet.row_of.get(worker)
-        if row is None:
-            return False
-        another = incarnation not in (None, fleet.hello[row].incarnation)
-        return another or fleet.state[row] == "gone"
 
 
 def _outcome(plan: Plan, result: str, detail: str, now_ns: int) -> Outcome:

@@ -58,6 +58,7 @@ from torchloom_core.wire.messages import (
     Hello,
     Note,
     Pause,
+    Probe,
     SetKnob,
     Telemetry,
     done_by,
@@ -128,6 +129,7 @@ class Kernel:
             self.run.guards.watches,
             self.fleet.cordons.cordons,
             self.fleet.fault_log.kept,
+            self.fleet.links.kept,
             self.answers.kept,
         )
         self._full_told_ns = -_FULL_EVERY_NS
@@ -281,6 +283,8 @@ class Kernel:
                     self.run.pauses.applied(ack, flight.command.cause, self.run.now_ns)
                 case Drain():
                     outputs += self._count_out(ack.worker, f"{ack.worker} was drained")
+                case Probe() as probe if ack.measured:
+                    self.fleet.note_link(ack.worker, probe, ack.measured, self.run.now_ns)
         self.execution.settled(flight.command, ack.status, ack.detail, ack.step)
         return outputs + self._advance(flight.command.cause)
 
@@ -363,6 +367,7 @@ class Kernel:
         self.run.guards.restore(control.watches, self.run.now_ns)
         for fault in control.faults:
             self.fleet.fault_log.add(fault)
+        self.fleet.links.restore(control.links, self.run.now_ns)
         outputs = self.commands.recover(message.epoch, control.flights, self.run.now_ns)
         for command in message.unsent:
             outputs.append(self.commands.never_sent(command, _UNSENT))
@@ -440,6 +445,7 @@ class Kernel:
             faults=tuple(sorted(self.fleet.fault_log.kept.values(), key=attrgetter("ts_ns"))),
             answers=tuple(self.answers.kept.values()),
             watches=tuple(self.run.guards.watches.values()),
+            links=tuple(self.fleet.links.kept.values()),
         )
 
     def changes(self) -> Changes:

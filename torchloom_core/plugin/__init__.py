@@ -40,6 +40,7 @@ from torchloom_core.plugin.api import (
 from torchloom_core.plugin.arrays import Floats, Ints
 from torchloom_core.plugin.checkpointing import daly_s, ettr, expected_unsaved_s, young_s
 from torchloom_core.plugin.faults import incidents, places_of
+from torchloom_core.plugin.links import Links
 from torchloom_core.plugin.needs import (
     Need,
     NeedFaults,
@@ -63,6 +64,7 @@ from torchloom_core.wire.actions import (
     Guard,
     Migrate,
     PauseRun,
+    ProbeLinks,
     ResumeRun,
     RewindRun,
     SaveCheckpoint,
@@ -98,6 +100,7 @@ __all__ = [
     "KnobValue",
     "Learner",
     "LighthouseRows",
+    "Links",
     "Migrate",
     "ModelError",
     "Need",
@@ -112,6 +115,7 @@ __all__ = [
     "Positive",
     "Predictor",
     "PredictorNeed",
+    "ProbeLinks",
     "Proposal",
     "Registry",
     "ResumeRun",

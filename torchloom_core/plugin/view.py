@@ -1,6 +1,6 @@
 """What a policy or predictor sees of the fleet at one tick."""
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import NamedTuple, Protocol, cast
 
 import msgspec
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.schema import Costs
 from torchloom_core.plugin.arrays import AnyArray, Floats, Ints
+from torchloom_core.plugin.links import Links, LinksOf, links_among
 from torchloom_core.wire.events import Fault as Fault
 from torchloom_core.wire.events import Forecast
 from torchloom_core.wire.messages import KnobSpec, KnobValue
@@ -145,6 +146,7 @@ class FleetView:
         costs: Costs,
         cordoned: Set[str] = frozenset(),
         lighthouse: LighthouseRows | None = None,
+        links_of: LinksOf | None = None,
     ) -> None:
         self.now_ns = now_ns
         self.tick_s = tick_s
@@ -166,6 +168,7 @@ class FleetView:
         self._knob_values = knob_values
         self._forecasts = forecasts
         self._predictors = predictors
+        self._links_of = links_of or {}
 
     def twin(self) -> "FleetView":
         """Return a view of the same that may be spoilt without harm to this one."""
@@ -221,6 +224,16 @@ class FleetView:
     def knob(self, name: str) -> list[KnobValue | None]:
         """Return the knob's present value per worker, None where a worker has no such knob."""
         return [values.get(name) for values in self._knob_values]
+
+    def links(self, rows: Iterable[int]) -> Links:
+        """Return what probes measured of the links among workers, given by their rows, each once.
+
+        Raises
+        ------
+        IndexError
+            If there is no such row.
+        """
+        return links_among(self._links_of, [self.workers[row] for row in rows], self.now_ns)
 
     def forecast(self, predictor: str) -> Forecast | None:
         """Return the predictor's newest forecast, or None before the first.

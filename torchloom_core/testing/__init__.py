@@ -19,6 +19,6 @@ A predictor that learns subclasses ``LearnerContract``, which asks for all of th
 from torchloom_core.testing.learner_contract import LearnerContract
 from torchloom_core.testing.policy_contract import PolicyContract
 from torchloom_core.testing.predictor_contract import PredictorContract
-from torchloom_core.testing.views import view_of
+from torchloom_core.testing.views import LinkSample, view_of
 
-__all__ = ["LearnerContract", "PolicyContract", "PredictorContract", "view_of"]
+__all__ = ["LearnerContract", "LinkSample", "PolicyContract", "PredictorContract", "view_of"]

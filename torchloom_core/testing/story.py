@@ -9,13 +9,14 @@ from torchloom_core.plugin.api import Example
 from torchloom_core.plugin.arrays import Floats, samples_in
 from torchloom_core.plugin.needs import PolicyNeed, forecasts_read, windows_s
 from torchloom_core.plugin.view import FleetView
-from torchloom_core.testing.views import EPOCH_S, view_of
+from torchloom_core.testing.views import EPOCH_S, LinkSample, view_of
 from torchloom_core.wire.events import Fault, Forecast
 from torchloom_core.wire.messages import KnobSpec
 
 TICKS = 24
 _WORKERS = 10
 _MOST_SAMPLES = 60
+_LINKS = (1.0, 6e6, 125e6, 1e15)
 _EXTREMES = (0.0, -1.0, 1e300, np.inf, -np.inf)
 
 
@@ -24,8 +25,8 @@ def story(needs: Sequence[PolicyNeed], seed: int = 0) -> list[FleetView]:
 
     Six workers at first, ten in the end, two a group, four a rack, one group standing by.
     Metrics jitter, rise, spike, take extreme values, have holes and disappear; a worker falls
-    silent, one hangs, one drains and leaves, one dies; faults and forecasts come in. Two stories
-    with the same arguments are equal.
+    silent, one hangs, one drains and leaves, one dies; faults and forecasts come in, and links are
+    measured, one of them no more once it is slow. Two stories with the same arguments are equal.
     """
     random = np.random.default_rng(seed)
     windows = windows_s(needs)
@@ -34,6 +35,7 @@ def story(needs: Sequence[PolicyNeed], seed: int = 0) -> list[FleetView]:
     series = {metric: _series(random, past + TICKS) for metric in windows}
     hazards = random.choice([0.0, 0.01, 0.5, 1.0], size=(TICKS, _WORKERS + 1))
     names = [need.predictor for need in forecasts_read(needs)]
+    links = np.random.default_rng([seed, 1]).choice(_LINKS, size=(TICKS, _WORKERS))
     views = []
     for tick in range(TICKS):
         workers = 6 if tick < 8 else _WORKERS
@@ -64,6 +66,7 @@ def story(needs: Sequence[PolicyNeed], seed: int = 0) -> list[FleetView]:
                 forecasts=[_forecast(name, forecast, hazards[forecast]) for name in names],
                 faults=[fault for fault in _FAULTS if fault.ts_ns <= now_s * 1e9],
                 costs=Costs(),
+                links=_links(links, tick, tick_s),
             )
         )
     return views
@@ -155,6 +158,22 @@ def _forecast(predictor: str, tick: int, hazards: Floats) -> Forecast:
         hazard={f"g{i // 2}-{i % 2}": float(p) for i, p in enumerate(hazards)},
         why={"g0-0": "it is told so"},
     )
+
+
+def _links(bytes_per_s: Floats, tick: int, tick_s: float) -> dict[tuple[str, str], LinkSample]:
+    """Return what was measured until ``tick``: of each link from a worker to the next at times."""
+    links = {}
+    for then in range(tick + 1):
+        for i in range(_WORKERS - 1):
+            if (then + i) % 3 or (i == 2 and then > 6):
+                continue
+            links[f"g{i // 2}-{i % 2}", f"g{(i + 1) // 2}-{(i + 1) % 2}"] = LinkSample(
+                bytes_per_s=float(bytes_per_s[then, i]),
+                latency_s=0.0 if i == 1 else 1e-4,
+                age_s=(tick - then) * tick_s,
+                spread=None if i == 3 else 0.1,
+            )
+    return links
 
 
 _FAULTS = tuple(

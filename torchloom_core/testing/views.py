@@ -1,6 +1,7 @@
 """Build a :class:`FleetView` from plain arrays."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -12,10 +13,29 @@ from torchloom_core.fleet.rings import Rings
 from torchloom_core.plugin.arrays import Floats, Ints
 from torchloom_core.plugin.view import FleetView, LighthouseRows
 from torchloom_core.wire.events import Fault, Forecast
+from torchloom_core.wire.links import Link, Measured
 from torchloom_core.wire.messages import KnobSpec, KnobValue
 
 EPOCH_S = 1_700_000_000.0
 """The time of a view whose time nobody gave: 14 November 2023, 22:13:20 UTC."""
+
+
+class LinkSample(NamedTuple):
+    """What was measured of a link, ``age_s`` ago; a ``spread`` of None was measured once only.
+
+    Examples
+    --------
+    >>> from torchloom_core.testing import LinkSample, view_of
+    >>> view = view_of(workers=2, links={("w0", "w1"): LinkSample(25e6, 0.0004)})
+    >>> view.links([0, 1]).latency_s
+    array([[   nan, 0.0004],
+           [   nan,    nan]])
+    """
+
+    bytes_per_s: float
+    latency_s: float
+    age_s: float = 0.0
+    spread: float | None = 0.0
 
 
 def view_of(
@@ -40,6 +60,7 @@ def view_of(
     costs: Costs | None = None,
     cordoned: Iterable[str] = (),
     lighthouse: Mapping[str, Iterable[str]] | None = None,
+    links: Mapping[tuple[str, str], LinkSample] | None = None,
 ) -> FleetView:
     """Return the view a plugin would get of a fleet like this.
 
@@ -81,6 +102,8 @@ def view_of(
     lighthouse : mapping of str to iterable of str, optional
         What torchLoom's lighthouse sees: ``failed``, ``silent`` and ``lost`` workers, and
         ``member``, all of them if that is not given.
+    links : mapping of (sender, receiver) to LinkSample, optional
+        What probes measured.
 
     Raises
     ------
@@ -129,7 +152,26 @@ def view_of(
         costs=costs or Costs(),
         cordoned=frozenset(cordoned),
         lighthouse=None if lighthouse is None else _lighthouse(lighthouse, ids),
+        links_of=_links_of(links or {}, now_ns),
     )
+
+
+def _links_of(
+    links: Mapping[tuple[str, str], LinkSample], now_ns: int
+) -> dict[str, dict[str, Link]]:
+    links_of: dict[str, dict[str, Link]] = {}
+    for (sender, receiver), sample in links.items():
+        links_of.setdefault(sender, {})[receiver] = Link(
+            sender=sender,
+            sender_node="n0",
+            receiver=receiver,
+            receiver_node="n1",
+            measured=Measured(
+                bytes_per_s=sample.bytes_per_s, latency_s=sample.latency_s, spread=sample.spread
+            ),
+            ts_ns=now_ns - round(sample.age_s * SECOND_NS),
+        )
+    return links_of
 
 
 def _lighthouse(seen: Mapping[str, Iterable[str]], workers: Sequence[str]) -> LighthouseRows:

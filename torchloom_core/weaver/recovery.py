@@ -33,6 +33,7 @@ from torchloom_core.wire.events import (
     Recovered,
     Verdict,
 )
+from torchloom_core.wire.links import Link
 from torchloom_core.wire.messages import FINAL_STATUSES, Command
 from torchloom_core.wire.plans import RECALLED, Flight, Granted, Plan, Watch
 from torchloom_core.wire.requests import Request, ResumeActions, StopActions
@@ -117,6 +118,7 @@ class Inheritance:
                 # None of the trajectory: nothing was sent, so they may be asked again.
                 answers=tuple(self._entries_of("answer", Answered)),
                 watches=tuple(self._entries_of("watch", Watch)),
+                links=tuple(self._entries_of("link", Link)),
             ),
             unsent=tuple(unsent),
             unstarted=tuple(v for v in self._granted.values() if v.proposal not in self._plans),

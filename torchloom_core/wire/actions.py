@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from torchloom_core.wire.limits import KnobName, MetricName, Target, Text
+from torchloom_core.wire.links import MAX_PAIRS, ProbeBytes
 from torchloom_core.wire.messages import KnobValue, KnobValues
 
 
@@ -196,6 +197,39 @@ class CollectDump(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
     worker: Target
 
 
+class ProbeLinks(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="probe"):
+    """Measure the links from senders to receivers, all of ``pairs`` at the same time.
+
+    Nobody stands in two pairs, so that no two probes share a link. Only workers that say
+    ``probe`` among their actuators can be named.
+
+    Raises
+    ------
+    ValueError
+        If somebody stands in two pairs, or is both sides of one.
+
+    Examples
+    --------
+    >>> from torchloom_core.plugin import ProbeLinks
+    >>> ProbeLinks(pairs=(("g0-0", "g1-0"), ("g2-0", "g3-0"))).probe_bytes
+    1048576
+    """
+
+    pairs: Annotated[
+        tuple[tuple[Target, Target], ...], msgspec.Meta(min_length=1, max_length=MAX_PAIRS)
+    ]
+    probe_bytes: ProbeBytes = 1 << 20
+
+    def __post_init__(self) -> None:
+        """Refuse pairs that share a worker."""
+        named: set[str] = set()
+        for pair in self.pairs:
+            for worker in pair:
+                if worker in named:
+                    raise ValueError(f"pairs: need each worker in one place, was {worker} in two")
+                named.add(worker)
+
+
 class Alert(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="alert"):
     """Tell people about ``worker``; nothing is changed.
 
@@ -252,6 +286,7 @@ Action = (
     | ResumeRun
     | RewindRun
     | CollectDump
+    | ProbeLinks
     | Alert
     | CordonNode
     | UncordonNode

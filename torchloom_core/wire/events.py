@@ -13,6 +13,7 @@ import msgspec
 
 from torchloom_core.wire.actions import Action
 from torchloom_core.wire.limits import Text
+from torchloom_core.wire.links import Link
 from torchloom_core.wire.messages import (
     Ack,
     AckStatus,
@@ -356,6 +357,7 @@ class Control(msgspec.Struct, frozen=True, kw_only=True):
     faults: tuple[Fault, ...] = ()
     answers: tuple[Answered, ...] = ()
     watches: tuple[Watch, ...] = ()
+    links: tuple[Link, ...] = ()
 
 
 class Recovered(msgspec.Struct, frozen=True, kw_only=True, tag="recovered"):

@@ -39,6 +39,7 @@ from torchloom_core.wire.limits import (
     Text,
     Version,
 )
+from torchloom_core.wire.links import Door, Measured, ProbeBytes
 
 SCHEMA_VERSION = 1
 
@@ -156,6 +157,8 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):
         How torchft's lighthouse calls this life of its group; empty before the first quorum.
     quorum_id : int
         The quorum that the group was last in, -1 before the first.
+    door : Door, optional
+        Where its sidecar takes probes; None of one that takes none.
     """
 
     run: Name
@@ -174,6 +177,7 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):
     framework: ShortText = ""
     replica_id: ShortText = ""
     quorum_id: QuorumId = -1
+    door: Door | None = None
     ts_ns: Stamp = 0
     v: Version = SCHEMA_VERSION
 
@@ -252,6 +256,17 @@ class Dump(msgspec.Struct, frozen=True, kw_only=True, tag_field="verb", tag="dum
     """Collect stacks and, where there is one, the Flight Recorder's dump."""
 
 
+class Probe(msgspec.Struct, frozen=True, kw_only=True, tag_field="verb", tag="probe"):
+    """The sidecar sends ``probe_bytes`` to that of ``receiver``, which waits behind ``door``.
+
+    What was measured comes back in the ack.
+    """
+
+    receiver: Name
+    door: Door
+    probe_bytes: ProbeBytes
+
+
 class Cut(msgspec.Struct, frozen=True, kw_only=True, tag_field="verb", tag="cut"):
     """Shut down the connections to peers that were made for this quorum; none of a later one.
 
@@ -324,6 +339,7 @@ Deed = (
     | Pause
     | Resume
     | Dump
+    | Probe
     | Cut
     | Terminate
     | Together
@@ -366,7 +382,7 @@ class Ack(msgspec.Struct, frozen=True, kw_only=True, tag="ack"):
     """What became of a command, as the Threadlet saw it.
 
     ``epoch`` is the epoch of the copy of the command that is answered: a restarted Weaver
-    sends what is in flight again under its own epoch.
+    sends what is in flight again under its own epoch. ``measured`` is what a probe found.
     """
 
     command: Id
@@ -377,6 +393,7 @@ class Ack(msgspec.Struct, frozen=True, kw_only=True, tag="ack"):
     status: AckStatus
     step: Step = -1
     detail: Text = ""
+    measured: Measured | None = None
     ts_ns: Stamp = 0
     v: Version = SCHEMA_VERSION
 

@@ -110,6 +110,10 @@ def missed_text(plan: Plan) -> str:
     return f"{text} and {more} more" if more else text
 
 
+class Stopped(msgspec.Struct, frozen=True, kw_only=True):
+    """The kill switch is on."""
+
+
 class Granted(msgspec.Struct, frozen=True, kw_only=True):
     """A past grant, as cooldowns, rates, budgets and the breaker remember it."""
 

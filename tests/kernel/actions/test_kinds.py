@@ -7,7 +7,7 @@ from typing import get_args
 import msgspec
 import pytest
 
-from tests.kernel.runs import Run, hello, in_quorum, make_kernel, three_groups
+from tests.kernel.runs import Run, can_be_probed, hello, in_quorum, make_kernel, three_groups
 from torchloom_core.config.template import template_text
 from torchloom_core.kernel.actions.kinds import KINDS, kind_of, target_of, wish_of
 from torchloom_core.simulate.answers.answers import ANSWERS
@@ -23,6 +23,7 @@ from torchloom_core.wire.actions import (
     EvictGroup,
     Migrate,
     PauseRun,
+    ProbeLinks,
     ResumeRun,
     RewindRun,
     SaveCheckpoint,
@@ -47,6 +48,7 @@ POSSIBLE = {
         ResumeRun(),
         RewindRun(skip=3),
         CollectDump(worker="a-0"),
+        ProbeLinks(pairs=(("x-0", "y-0"),)),
         Alert(worker="a-0", text="look"),
         CordonNode(node="node-b"),
         UncordonNode(node="node-c"),
@@ -57,9 +59,11 @@ POSSIBLE = {
 
 @pytest.fixture
 def run():
-    """Three groups that train, a stand-by, a cordoned node, and a worker that is paused."""
+    """Three groups that train, a stand-by, a cordoned node, a paused worker, and two to probe."""
     told = three_groups(make_kernel())
     told.feed(hello("p-0", state="paused"))
+    told.feed(can_be_probed("x-0", state="joining"))
+    told.feed(can_be_probed("y-0", state="joining"))
     told.ask(CordonNode(node="node-c"))
     for group in "abc":
         told.feed(in_quorum(f"{group}-0", 7))

@@ -35,7 +35,7 @@ class CordonKind(ActionKind[CordonNode]):
                 return f"node {node} is cordoned already, until somebody uncordons it"
             end = moment_text(end_ns // SECOND_NS * SECOND_NS)
             return f"node {node} is cordoned already, until {end}"
-        known = run.nodes()
+        known = run.fleet.nodes()
         need = "need a node on which a worker sat, or of which a fault was told"
         return "" if node in known else f"{need}, was {node!r}{nearest(node, known)}"
 

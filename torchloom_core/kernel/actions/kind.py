@@ -13,7 +13,7 @@ from torchloom_core.kernel.actions.run import Run
 from torchloom_core.wire.actions import Action
 from torchloom_core.wire.events import Output
 from torchloom_core.wire.messages import Command, Deed
-from torchloom_core.wire.plans import Plan, Stage
+from torchloom_core.wire.plans import Plan, Stage, missed_text
 
 A = TypeVar("A", bound=Action)
 
@@ -64,6 +64,8 @@ class ActionKind(ABC, Generic[A]):
         Whether what some workers did is undone where others did not.
     is_set_back : bool
         Whether what all ranks do together is set back on all where it failed on one.
+    side_by_side : bool
+        Whether no stage waits for the one before.
     """
 
     message: ClassVar[type[Any]]
@@ -77,6 +79,7 @@ class ActionKind(ABC, Generic[A]):
     replaces: ClassVar[bool] = False
     all_or_none: ClassVar[bool] = False
     is_set_back: ClassVar[bool] = False
+    side_by_side: ClassVar[bool] = False
 
     # --- what it acts on ---
 
@@ -155,6 +158,10 @@ class ActionKind(ABC, Generic[A]):
     @abstractmethod
     def summary(self, action: A, plan: Plan, run: Run) -> str:
         """Return what was done, for the outcome."""
+
+    def shortfall(self, action: A, plan: Plan, run: Run) -> str:
+        """Return what was not done of a plan of which some commands were not applied."""
+        return missed_text(plan)
 
     def wish(self, action: Mapping[str, Any]) -> str:
         """Return the action in a few words, from what a record holds of it."""

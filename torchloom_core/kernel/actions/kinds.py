@@ -15,6 +15,7 @@ from torchloom_core.kernel.actions.knob import KnobKind
 from torchloom_core.kernel.actions.knobs import KnobsKind
 from torchloom_core.kernel.actions.migrate import MigrateKind
 from torchloom_core.kernel.actions.pause import PauseKind
+from torchloom_core.kernel.actions.probe import ProbeKind
 from torchloom_core.kernel.actions.resume import ResumeKind
 from torchloom_core.kernel.actions.rewind import RewindKind
 from torchloom_core.kernel.actions.uncordon import UncordonKind
@@ -34,6 +35,7 @@ KINDS: Mapping[str, ActionKind[Any]] = {
         ResumeKind(),
         RewindKind(),
         DumpKind(),
+        ProbeKind(),
         AlertKind(),
         CordonKind(),
         UncordonKind(),

@@ -79,12 +79,6 @@ class Run:
         """Return the replica groups that train."""
         return set(self.fleet.groups("training", "paused"))
 
-    def nodes(self) -> set[str]:
-        """Return every node that is known: workers sat there, or somebody told of a fault."""
-        known = {hello.node for hello in self.fleet.hello}
-        known.update(faults[0].node for faults in self.fleet.fault_log.faults_of.values())
-        return known - {""}
-
     def in_use(self, knob: str) -> list[KnobValue]:
         """Return the values that a knob has on whichever worker, or should have."""
         present = [

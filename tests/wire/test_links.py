@@ -1,0 +1,122 @@
+"""What may be said of links: who is probed, how much is sent, and what was measured."""
+
+import math
+
+import msgspec
+import pytest
+
+from torchloom_core.errors import MessageError
+from torchloom_core.wire.actions import ProbeLinks
+from torchloom_core.wire.codec import decode_ack, decode_command, decode_event, encode
+from torchloom_core.wire.links import MAX_PAIRS, MAX_PROBE_BYTES, MIN_PROBE_BYTES, Door, Measured
+from torchloom_core.wire.messages import Ack, Command, Hello, Probe
+
+KNOCK = "0123456789abcdef" * 4
+DOOR = Door(host="10.0.0.3", port=4000, knock=KNOCK)
+WHO = {"run": "run", "worker": "g0-0", "incarnation": 1}
+
+
+def decoded(**fields) -> ProbeLinks:
+    return msgspec.json.decode(msgspec.json.encode({"kind": "probe", **fields}), type=ProbeLinks)
+
+
+def many(count):
+    return [[f"s{number}", f"r{number}"] for number in range(count)]
+
+
+@pytest.mark.parametrize("count", [1, 2, MAX_PAIRS])
+def test_a_probe_of_pairs_that_share_nobody_is_one(count):
+    assert len(decoded(pairs=many(count)).pairs) == count
+
+
+@pytest.mark.parametrize(
+    "pairs",
+    [
+        [],
+        many(MAX_PAIRS + 1),
+        [["a", "a"]],
+        [["a", "b"], ["b", "c"]],
+        [["a", "b"], ["a", "c"]],
+        [["a", "b"], ["a", "b"]],
+        [["a", "b"], ["c", "b"]],
+        [["a"]],
+        [["a", "b", "c"]],
+        [["a", ""]],
+        [["a", "x" * 257]],
+        [["a", 1]],
+    ],
+)
+def test_other_pairs_are_refused(pairs):
+    with pytest.raises(msgspec.ValidationError):
+        decoded(pairs=pairs)
+
+
+def test_a_policy_hears_at_once_that_a_worker_stands_in_two_pairs():
+    with pytest.raises(ValueError, match="need each worker in one place, was b in two"):
+        ProbeLinks(pairs=(("a", "b"), ("b", "c")))
+
+
+@pytest.mark.parametrize("probe_bytes", [MIN_PROBE_BYTES, MAX_PROBE_BYTES])
+def test_a_probe_sends_within_its_limits(probe_bytes):
+    assert decoded(pairs=many(1), probe_bytes=probe_bytes).probe_bytes == probe_bytes
+
+
+@pytest.mark.parametrize(
+    "probe_bytes", [MIN_PROBE_BYTES - 1, MAX_PROBE_BYTES + 1, 0, -1, 1e6 + 0.5, "1", None]
+)
+def test_a_probe_beyond_its_limits_is_refused(probe_bytes):
+    with pytest.raises(msgspec.ValidationError):
+        decoded(pairs=many(1), probe_bytes=probe_bytes)
+
+
+def test_a_hello_a_command_and_an_ack_carry_what_a_probe_needs():
+    hello = Hello(**WHO, group="g0", rank=0, node="n0", door=DOOR)
+    assert decode_event(encode(hello)) == hello
+    deed = Probe(receiver="g1-0", door=DOOR, probe_bytes=1 << 20)
+    command = Command(**WHO, id="c1", epoch=1, issued_ns=0, deadline_ns=1, do=deed)
+    assert decode_command(encode(command)) == command
+    measured = Measured(bytes_per_s=1e6, latency_s=0.0)
+    ack = Ack(**WHO, command="c1", epoch=1, status="applied", measured=measured)
+    assert decode_ack(encode(ack)) == ack
+
+
+@pytest.mark.parametrize(
+    "door",
+    [
+        {"host": ""},
+        {"host": "a b"},
+        {"host": "a\n"},
+        {"host": "x" * 254},
+        {"port": 0},
+        {"port": 65_536},
+        {"knock": KNOCK[:-1]},
+        {"knock": KNOCK[:-1] + "G"},
+        {"knock": KNOCK + "\n"},
+    ],
+)
+def test_a_door_that_is_none_is_refused(door):
+    plain = {"host": "h", "port": 1, "knock": KNOCK, **door}
+    hello = Hello(**WHO, group="g0", rank=0, node="n0")
+    data = msgspec.json.encode({**msgspec.to_builtins(hello), "door": plain})
+    with pytest.raises(MessageError):
+        decode_event(data)
+
+
+@pytest.mark.parametrize(
+    "measured",
+    [
+        {"bytes_per_s": 0},
+        {"bytes_per_s": -1.0},
+        {"bytes_per_s": 1e16},
+        {"latency_s": -1e-9},
+        {"latency_s": 3601},
+        {"spread": -0.1},
+        {"bytes_per_s": math.nan},
+        {"latency_s": None},
+    ],
+)
+def test_a_measurement_that_is_none_is_refused(measured):
+    plain = {"bytes_per_s": 1e6, "latency_s": 0.1, "spread": 0.1, **measured}
+    ack = msgspec.to_builtins(Ack(**WHO, command="c1", epoch=1, status="applied"))
+    with pytest.raises(MessageError):
+        decode_ack(msgspec.json.encode({**ack, "measured": plain}))

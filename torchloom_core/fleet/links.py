@@ -1,0 +1,72 @@
+"""What probes measured of the links between workers; the fleet state keeps it."""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from torchloom_core.kept import KeptTable
+from torchloom_core.wire.links import Link
+
+LINKS_KEPT = 65_536
+"""How many links are remembered: all pairs of 256 workers."""
+
+
+class MeasuredLinks:
+    """The last measurement of each link; of too many the oldest are forgotten.
+
+    What was measured from one node, or to it, says nothing of another: it is forgotten once a
+    worker says hello from elsewhere. Of workers that are gone it stays.
+
+    Attributes
+    ----------
+    of : dict of str to dict of str to Link
+        By sender and receiver. The inner dicts are never changed, only replaced.
+    kept : KeptTable of Link
+        All of them, the oldest first.
+    """
+
+    def __init__(self) -> None:
+        self._senders_to: dict[str, dict[str, None]] = {}
+        self.of: dict[str, dict[str, Link]] = {}
+        self.kept: KeptTable[Link] = KeptTable("link")
+
+    def add(self, link: Link) -> None:
+        """Remember what was measured, in place of what was before."""
+        self._forget(link.sender, link.receiver)
+        self.kept[_key(link.sender, link.receiver)] = link
+        self.of[link.sender] = {**self.of.get(link.sender, {}), link.receiver: link}
+        self._senders_to.setdefault(link.receiver, {})[link.sender] = None
+        if len(self.kept) > LINKS_KEPT:
+            oldest = self.kept[next(iter(self.kept))]
+            self._forget(oldest.sender, oldest.receiver)
+
+    def settle(self, worker: str, node: str) -> None:
+        """Take note of where a worker sits; what was measured of it elsewhere holds no more."""
+        from_it = self.of.get(worker, {}).values()
+        to_it = [self.of[sender][worker] for sender in self._senders_to.get(worker, ())]
+        moved = [link for link in from_it if link.sender_node != node]
+        moved += [link for link in to_it if link.receiver_node != node]
+        for link in moved:
+            self._forget(link.sender, link.receiver)
+
+    def restore(self, links: Iterable[Link], now_ns: int) -> None:
+        """Take over what an earlier Weaver knew, by a clock that may have been ahead."""
+        for link in sorted(links, key=lambda link: (link.ts_ns, link.sender, link.receiver)):
+            self.add(msgspec.structs.replace(link, ts_ns=min(link.ts_ns, now_ns)))
+
+    def _forget(self, sender: str, receiver: str) -> None:
+        if self.kept.pop(_key(sender, receiver), None) is None:
+            return
+        left = {name: link for name, link in self.of[sender].items() if name != receiver}
+        if left:
+            self.of[sender] = left
+        else:
+            del self.of[sender]
+        senders = self._senders_to[receiver]
+        del senders[sender]
+        if not senders:
+            del self._senders_to[receiver]
+
+
+def _key(sender: str, receiver: str) -> str:
+    return f"{sender}.{receiver}"

@@ -1,0 +1,90 @@
+"""Probe: sidecars measure links between workers; trainers go on and know nothing of it."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from torchloom_core.kernel.actions.kind import ActionKind, Stages
+from torchloom_core.kernel.actions.run import Run
+from torchloom_core.suggest import listed
+from torchloom_core.wire.actions import ProbeLinks
+from torchloom_core.wire.links import Door, measured_text
+from torchloom_core.wire.messages import Probe
+from torchloom_core.wire.plans import Plan
+
+_NAMED = 20
+
+
+class ProbeKind(ActionKind[ProbeLinks]):
+    """One at a time, so that no two probes share a link; its pairs all at once."""
+
+    message = ProbeLinks
+    deeds = (Probe,)
+    changes_run = False
+    side_by_side = True
+
+    def target(self, action: ProbeLinks) -> str:
+        """Return the pairs in short."""
+        return f"probe:{_pairs_text(action.pairs, 1)}"
+
+    def obstacle(self, action: ProbeLinks, run: Run) -> str:
+        """Refuse a worker that is not there or offers no probing, and a second probe."""
+        named = [worker for pair in action.pairs for worker in pair]
+        if problem := next(filter(None, (_problem(worker, run) for worker in named)), ""):
+            return problem
+        plans = run.plans.table.values()
+        other = next((plan for plan in plans if isinstance(plan.action, ProbeLinks)), None)
+        return f"{other.verdict} is probing links: need one probe at a time" if other else ""
+
+    def stages(self, action: ProbeLinks, run: Run) -> Stages:
+        """Return a command to each sender."""
+        deeds = (
+            (sender, Probe(receiver=receiver, door=door, probe_bytes=action.probe_bytes))
+            for sender, receiver in action.pairs
+            if (door := _door(receiver, run)) is not None
+        )
+        return Stages(tuple(run.stage([run.fleet.row_of[sender]], deed) for sender, deed in deeds))
+
+    def summary(self, action: ProbeLinks, plan: Plan, run: Run) -> str:
+        """Return what was measured of each pair, or why it was not."""
+        told = [
+            f"{_text(pair)}: {_result(pair, command, plan, run)}"
+            for pair, command in zip(action.pairs, plan.commands, strict=True)
+        ]
+        more = [f"and {len(told) - _NAMED} more"] if len(told) > _NAMED else []
+        return "; ".join([*told[:_NAMED], *more])
+
+    def shortfall(self, action: ProbeLinks, plan: Plan, run: Run) -> str:
+        """Return the same: a pair that failed says nothing of the others."""
+        return self.summary(action, plan, run)
+
+    def wish(self, action: Mapping[str, Any]) -> str:
+        """Return ``probe g0-0 -> g1-0, g2-0 -> g3-0``."""
+        return f"probe {_pairs_text(action['pairs'], 3)}"
+
+
+def _problem(worker: str, run: Run) -> str:
+    if problem := run.not_present(worker):
+        return problem
+    need = "need TORCHLOOM_LINK_ADDRESS in its environment"
+    return "" if _door(worker, run) else f"worker {worker} offers no probing: {need}"
+
+
+def _door(worker: str, run: Run) -> Door | None:
+    hello = run.fleet.hello[run.fleet.row_of[worker]]
+    return hello.door if "probe" in hello.actuators else None
+
+
+def _result(pair: tuple[str, str], command: str, plan: Plan, run: Run) -> str:
+    if command in plan.missed:
+        return plan.missed[command]
+    link = run.fleet.links.of.get(pair[0], {}).get(pair[1])
+    is_new = link is not None and link.ts_ns >= plan.started_ns
+    return measured_text(link.measured) if link and is_new else "nothing was measured"
+
+
+def _pairs_text(pairs: Iterable[Iterable[str]], most: int) -> str:
+    return listed([_text(pair) for pair in pairs], most)
+
+
+def _text(pair: Iterable[str]) -> str:
+    return " -> ".join(pair)

@@ -1,0 +1,72 @@
+"""What is known of the links between workers, as matrices; the view makes them."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from torchloom_core.clock import SECOND_NS
+from torchloom_core.plugin.arrays import Floats, frozen
+from torchloom_core.wire.links import Link
+
+LinksOf = Mapping[str, Mapping[str, Link]]
+"""Sender to receiver to what was measured last; none of them is ever changed."""
+
+
+class Links(NamedTuple):
+    """What probes measured of the links among some rows of a view.
+
+    Each is ``(rows, rows)``, ``[i, j]`` from row ``i`` to row ``j``; NaN where nothing is known,
+    the diagonal always.
+
+    Attributes
+    ----------
+    bytes_per_s : (rows, rows) float64
+        What the link carries in that direction.
+    latency_s : (rows, rows) float64
+        Half of a round trip.
+    age_s : (rows, rows) float64
+        How long ago that was measured.
+    spread : (rows, rows) float64
+        The standard deviation of ``bytes_per_s`` over its value; NaN also where it was measured
+        once only.
+
+    Examples
+    --------
+    >>> from torchloom_core.plugin import Links
+    >>> from torchloom_core.testing import LinkSample, view_of
+    >>> sample = LinkSample(bytes_per_s=25e6, latency_s=0.0004, age_s=30.0)
+    >>> view = view_of(workers=3, links={("w0", "w2"): sample})
+    >>> links: Links = view.links([0, 2])
+    >>> links.bytes_per_s
+    array([[      nan, 25000000.],
+           [      nan,       nan]])
+    >>> float(links.age_s[0, 1])
+    30.0
+    """
+
+    bytes_per_s: Floats
+    latency_s: Floats
+    age_s: Floats
+    spread: Floats
+
+
+def links_among(links_of: LinksOf, workers: Sequence[str], now_ns: int) -> Links:
+    """Return what is known of the links among ``workers``, each named once."""
+    column = {worker: index for index, worker in enumerate(workers)}
+    known = [
+        (index, column[receiver], link)
+        for index, sender in enumerate(workers)
+        for receiver, link in links_of.get(sender, {}).items()
+        if receiver in column
+    ]
+    links = np.full((len(Links._fields), len(workers), len(workers)), np.nan)
+    for row, to, link in known:
+        measured = link.measured
+        links[:, row, to] = (
+            measured.bytes_per_s,
+            measured.latency_s,
+            (now_ns - link.ts_ns) / SECOND_NS,
+            np.nan if measured.spread is None else measured.spread,
+        )
+    return Links(*frozen(links))

@@ -1,0 +1,78 @@
+"""The links between workers: where a worker can be probed, and what a probe measured.
+
+docs/telemetry.md says how a probe goes.
+"""
+
+from typing import Annotated
+
+import msgspec
+
+from torchloom_core.wire.limits import Stamp, Target
+
+MAX_PAIRS = 512
+"""How many links one action probes: each of them by two workers that no other pair has."""
+
+MIN_PROBE_BYTES = 16 << 10
+MAX_PROBE_BYTES = 8 << 20
+
+ProbeBytes = Annotated[int, msgspec.Meta(ge=MIN_PROBE_BYTES, le=MAX_PROBE_BYTES)]
+"""What one probe sends over its link."""
+
+Host = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9._:%-]{1,253}\Z")]
+"""A host's name, or an address of either family."""
+
+Port = Annotated[int, msgspec.Meta(ge=1, le=65_535)]
+Knock = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{64}\Z")]
+
+
+class Door(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a worker's sidecar takes probes, and the secret that only the Weaver passes on.
+
+    Of one sidecar's life: the next one has another port and another ``knock``.
+    """
+
+    host: Host
+    port: Port
+    knock: Knock
+
+
+class Measured(msgspec.Struct, frozen=True, kw_only=True):
+    """What a probe measured of a link.
+
+    Attributes
+    ----------
+    bytes_per_s : float
+        The median over the bursts after the first.
+    latency_s : float
+        Half of the shortest round trip.
+    spread : float, optional
+        The standard deviation of ``bytes_per_s`` over its value; None where there was time for
+        one burst alone.
+    """
+
+    bytes_per_s: Annotated[float, msgspec.Meta(gt=0, le=1e15)]
+    latency_s: Annotated[float, msgspec.Meta(ge=0, le=3600)]
+    spread: Annotated[float, msgspec.Meta(ge=0, le=1e6)] | None = None
+
+
+def measured_text(measured: Measured) -> str:
+    """Return it for people.
+
+    Examples
+    --------
+    >>> measured_text(Measured(bytes_per_s=24.84e6, latency_s=0.0004, spread=0.031))
+    '24.8 MB/s +- 3 %, 0.400 ms'
+    """
+    spread = "" if measured.spread is None else f" +- {measured.spread:.0%}".replace("%", " %")
+    return f"{measured.bytes_per_s / 1e6:.3g} MB/s{spread}, {measured.latency_s * 1e3:.3f} ms"
+
+
+class Link(msgspec.Struct, frozen=True, kw_only=True):
+    """What was measured last of the link from ``sender`` to ``receiver``, and where they sat."""
+
+    sender: Target
+    sender_node: Target
+    receiver: Target
+    receiver_node: Target
+    measured: Measured
+    ts_ns: Stamp
