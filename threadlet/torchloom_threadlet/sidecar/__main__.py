@@ -23,7 +23,7 @@ from torchloom_core.plain_text import Complaints, plain_line
 from torchloom_core.wire import subjects
 from torchloom_core.wire.codec import decode_hold, encode_telemetry
 from torchloom_core.wire.endings import is_meant
-from torchloom_core.wire.messages import Ack, Command, Exit, Hello, Note, Terminate
+from torchloom_core.wire.messages import Ack, Command, Exit, Hello, Note, Probe, Terminate
 from torchloom_threadlet import ipc
 from torchloom_threadlet.cleaning import fitting
 from torchloom_threadlet.sidecar.collectors import Collection
@@ -31,6 +31,8 @@ from torchloom_threadlet.sidecar.commands import Commands
 from torchloom_threadlet.sidecar.connection import BROKER_ERRORS, Connection
 from torchloom_threadlet.sidecar.exit_status import wait_for_death
 from torchloom_threadlet.sidecar.hangs import Hangs
+from torchloom_threadlet.sidecar.probing.commands import Probing
+from torchloom_threadlet.sidecar.probing.door import ProbeDoor
 from torchloom_threadlet.sidecar.publisher import Publisher
 from torchloom_threadlet.sidecar.roll_calls import RollCalls
 from torchloom_threadlet.sidecar.telemetry import Batches
@@ -81,14 +83,19 @@ class Sidecar:
         life = hello.run, hello.worker, hello.incarnation
         self._mail = Publisher(self._uplink, *life)
         self._termination = Termination(pid, hello.incarnation, self._mail, self._on_stored)
+        self._door = ProbeDoor(os.environ.get("TORCHLOOM_LINK_ADDRESS", ""), self._say_hello)
+        self._probing = Probing(
+            hello.incarnation, self._mail, lambda: self._door.door is not None, self._on_stored
+        )
         self._roll = RollCalls(hello.run, hello.worker, self._say_hello)
         self._orders = Commands(*life, self._on_command)
 
     async def run(self, reader: asyncio.StreamReader, unpacker: ipc.Unpacker) -> None:
         """Serve until the trainer dies, then tell how."""
         listening = self._spawn(self._listen(reader, unpacker))
-        for part in (self._uplink.run, self._mail.run, self._collection.run, self._beat):
-            self._spawn(part())
+        parts = self._uplink, self._mail, self._collection, self._door
+        for run in (*(part.run for part in parts), self._beat):
+            self._spawn(run())
         status = await wait_for_death(self._pid)
         _let_go_of_stderr()
         if self._uplink.unwanted:
@@ -164,7 +171,7 @@ class Sidecar:
                 is_news = _news(frame) != _news(self._hello)
                 self._hello = frame
                 if is_news:
-                    self._mail.event(frame)
+                    self._mail.event(self._hello_now())
             case ipc.Flight():
                 self._hangs.hear(frame)
             case ipc.Goodbye():
@@ -204,6 +211,9 @@ class Sidecar:
         if isinstance(command.do, Terminate):
             await self._termination.obey(command, self._heartbeat.latest.step)
             return
+        if isinstance(command.do, Probe):
+            await self._probing.obey(command, command.do, self._heartbeat.latest.step)
+            return
         await self._mail.ack(
             Ack(
                 command=command.id,
@@ -223,7 +233,11 @@ class Sidecar:
         self._spawn(self._orders.settled(ack))
 
     def _hello_now(self) -> Hello:
-        return msgspec.structs.replace(self._hello, ts_ns=time.time_ns())
+        hello = msgspec.structs.replace(self._hello, ts_ns=time.time_ns())
+        if self._door.door is None:
+            return hello
+        able = (*hello.actuators, "probe")
+        return msgspec.structs.replace(hello, actuators=able, door=self._door.door)
 
     # --- the heart --------------------------------------------------------------------------
 

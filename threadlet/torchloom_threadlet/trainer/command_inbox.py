@@ -7,8 +7,11 @@ inbox lives in the trainer, so it survives every sidecar, broker and Weaver.
 
 from collections.abc import Callable
 
+import msgspec
+
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.wire.limits import MAX_TEXT
+from torchloom_core.wire.links import Measured
 from torchloom_core.wire.messages import Ack, AckStatus, Command
 from torchloom_threadlet.cleaning import text
 
@@ -44,8 +47,7 @@ class CommandInbox:
         self._highest_epoch = max(self._highest_epoch, command.epoch)
         if command.id in self._ended:
             ended, _ = self._ended[command.id]
-            ack = _ack(command, ended.status, now_ns, ended.step, ended.detail)
-            return ack, False
+            return msgspec.structs.replace(ended, epoch=command.epoch, ts_ns=now_ns), False
         if command.id in self._pending:
             if not stale:
                 self._pending[command.id] = command
@@ -78,15 +80,28 @@ class CommandInbox:
         return self.settle(command_id, "rejected", now_ns, step, detail) if detail else None
 
     def settle(
-        self, command_id: str, status: AckStatus, now_ns: int, step: int = -1, detail: str = ""
+        self,
+        command_id: str,
+        status: AckStatus,
+        now_ns: int,
+        step: int = -1,
+        detail: str = "",
+        measured: Measured | None = None,
     ) -> Ack:
         """Record how a command ended and return the ack, for the copy that came last."""
-        return self._end(self._pending.pop(command_id), status, now_ns, step, detail)
+        command = self._pending.pop(command_id)
+        return self._end(command, status, now_ns, step, detail, measured)
 
     def _end(
-        self, command: Command, status: AckStatus, now_ns: int, step: int, detail: str = ""
+        self,
+        command: Command,
+        status: AckStatus,
+        now_ns: int,
+        step: int,
+        detail: str = "",
+        measured: Measured | None = None,
     ) -> Ack:
-        ack = _ack(command, status, now_ns, step, detail)
+        ack = _ack(command, status, now_ns, step, detail, measured)
         if len(self._ended) >= _KEPT:
             self._forget(now_ns)
         self._ended[command.id] = (ack, command.deadline_ns)
@@ -101,7 +116,14 @@ class CommandInbox:
         }
 
 
-def _ack(command: Command, status: AckStatus, now_ns: int, step: int, detail: str = "") -> Ack:
+def _ack(
+    command: Command,
+    status: AckStatus,
+    now_ns: int,
+    step: int,
+    detail: str = "",
+    measured: Measured | None = None,
+) -> Ack:
     return Ack(
         command=command.id,
         run=command.run,
@@ -111,5 +133,6 @@ def _ack(command: Command, status: AckStatus, now_ns: int, step: int, detail: st
         status=status,
         step=step,
         detail=text(detail, MAX_TEXT),
+        measured=measured,
         ts_ns=now_ns,
     )

@@ -1,0 +1,59 @@
+"""Commands to probe, which the sidecar obeys: one at a time, beside all else it does."""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from torchloom_core.wire.links import measured_text
+from torchloom_core.wire.messages import Ack, Command, Probe
+from torchloom_threadlet.sidecar.probing.sender import ProbeFailedError, measure
+from torchloom_threadlet.sidecar.publisher import Publisher
+from torchloom_threadlet.trainer.command_inbox import CommandInbox
+
+
+class Probing:
+    """Decides on commands to probe, as the trainer does on all others, and probes.
+
+    Parameters
+    ----------
+    offers : callable
+        Says whether this sidecar takes part in probes.
+    on_stored : callable
+        Called once a final ack is safe with the broker.
+    """
+
+    def __init__(
+        self,
+        incarnation: int,
+        publisher: Publisher,
+        offers: Callable[[], bool],
+        on_stored: Callable[[Ack], object],
+    ) -> None:
+        self._publisher = publisher
+        self._offers = offers
+        self._on_stored = on_stored
+        self._inbox = CommandInbox(incarnation, self._refusal)
+        self._task: asyncio.Task[None] | None = None
+
+    def _refusal(self, command: Command) -> str | None:
+        if not self._offers():
+            return "no probing is offered here"
+        return "another probe is under way" if self._task and not self._task.done() else None
+
+    async def obey(self, command: Command, deed: Probe, step: int) -> None:
+        """Answer one copy of a command, and begin to probe if it is to be done."""
+        ack, begins = self._inbox.receive(command, time.time_ns(), step)
+        await self._publisher.ack(ack, self._on_stored)
+        if begins:
+            self._task = asyncio.create_task(self._probe(command.id, deed, step))
+
+    async def _probe(self, command_id: str, deed: Probe, step: int) -> None:
+        try:
+            measured = await measure(deed)
+        except ProbeFailedError as error:
+            ack = self._inbox.settle(command_id, "failed", time.time_ns(), step, str(error))
+        else:
+            ack = self._inbox.settle(
+                command_id, "applied", time.time_ns(), step, measured_text(measured), measured
+            )
+        await self._publisher.ack(ack, self._on_stored)
