@@ -11,14 +11,14 @@ ROOT = Path(__file__).parents[2]
 
 FACES = {
     "torchloom_core.plugin": """
-        SECOND_NS UNSAVED_WORK
+        SECOND_NS TRAFFIC_NEEDS UNSAVED_WORK
         ActedOn Action AdmitGroup Alert ChangeKnob ChangeKnobs CollectDump ConfigError CordonNode
         Costs DrainGroup EvictGroup Example Fault FleetView Floats Forecast Guard Hazard Ints
         KnobSpec KnobValue
         Learner LighthouseRows Links Migrate ModelError Need NeedFaults NeedForecast NotNegative
         Outlook PauseRun
         PluginError Policy PolicyNeed Positive Predictor PredictorNeed ProbeLinks Proposal Registry
-        ResumeRun RewindRun RunFailures SaveCheckpoint Share Standbys UncordonNode
+        ResumeRun RewindRun RunFailures SaveCheckpoint Share Standbys Traffic UncordonNode
         daly_s ettr expected_unsaved_s grow hookimpl incidents places_of unsaved_work_s young_s
     """,
     "torchloom_core.learning": """

@@ -64,7 +64,7 @@ class Lighthouse(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class Costs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``[costs]``: what failures and actions cost this run, in seconds.
+    """``[costs]``: what failures and actions cost this run, in seconds if nothing else is said.
 
     Attributes
     ----------
@@ -83,6 +83,9 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         How long a planned migration holds the run up.
     checkpoint_s : float
         How long one checkpoint holds the run up.
+    state_bytes : float
+        What a worker that joins is given, and what a checkpoint of it has, bytes; 0: not known.
+        What is measured counts before it.
 
     Examples
     --------
@@ -100,6 +103,7 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     replace_s: NotNegative = 300.0
     migrate_s: NotNegative = 2.0
     checkpoint_s: NotNegative = 10.0
+    state_bytes: NotNegative = 0.0
 
 
 class ActionRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -274,7 +274,7 @@ def _shown(config: Config, arms: list[Arm]) -> dict[str, Any]:
     """Return what of the config had a say."""
     sections = {
         "evaluate": told(config.evaluate),
-        "costs": msgspec.to_builtins(config.costs),
+        "costs": told(config.costs),
         "arbiter": msgspec.to_builtins(config.arbiter),
     }
     plugins = {arm.name: {"policies": arm.policies, "predictors": arm.predictors} for arm in arms}

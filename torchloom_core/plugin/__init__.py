@@ -50,6 +50,7 @@ from torchloom_core.plugin.needs import (
 )
 from torchloom_core.plugin.outlook import UNSAVED_WORK, ActedOn, Outlook, Standbys, unsaved_work_s
 from torchloom_core.plugin.run_failures import RunFailures
+from torchloom_core.plugin.traffic import TRAFFIC_NEEDS, Traffic
 from torchloom_core.plugin.view import FleetView, LighthouseRows, grow
 from torchloom_core.wire.actions import (
     Action,
@@ -75,6 +76,7 @@ from torchloom_core.wire.messages import KnobSpec, KnobValue
 
 __all__ = [
     "SECOND_NS",
+    "TRAFFIC_NEEDS",
     "UNSAVED_WORK",
     "ActedOn",
     "Action",
@@ -124,6 +126,7 @@ __all__ = [
     "SaveCheckpoint",
     "Share",
     "Standbys",
+    "Traffic",
     "UncordonNode",
     "daly_s",
     "ettr",

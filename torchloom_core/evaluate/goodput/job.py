@@ -23,6 +23,9 @@ INSURANCE_S = 10_800.0
 STALLS = ("join_stall_s", "leave_stall_s", "kill_stall_s")
 """Keys of ``[evaluate]`` that say how long the others stand still."""
 
+_UNTOLD = (*STALLS, "state_bytes")
+"""Keys that a report does without where they are 0."""
+
 STALE_TICKS = 3
 """Ticks without a word after which a worker or a metric is out of date."""
 
@@ -63,10 +66,10 @@ def paid_nodes(evaluate: Evaluate) -> int:
     return (evaluate.groups + evaluate.standbys) * evaluate.nodes_per_group + evaluate.spares
 
 
-def told(evaluate: Evaluate) -> dict[str, Any]:
-    """Return the job as a report tells it: of stalls only those that take time."""
-    keys: dict[str, Any] = msgspec.to_builtins(evaluate)
-    return {key: value for key, value in keys.items() if value or key not in STALLS}
+def told(section: Evaluate | Costs) -> dict[str, Any]:
+    """Return a section as a report tells it: of stalls only those that take time, and so on."""
+    keys: dict[str, Any] = msgspec.to_builtins(section)
+    return {key: value for key, value in keys.items() if value or key not in _UNTOLD}
 
 
 def standbys_of(arm: Arm, evaluate: Evaluate) -> int:

@@ -218,7 +218,7 @@ def _break_even(setting: Setting, runs: Runs) -> BreakEven:
 def _job(setting: Setting) -> dict[str, object]:
     evaluate, costs = setting.config.evaluate, setting.config.costs
     job = told(evaluate)
-    return {**job, "nodes_paid": paid_nodes(evaluate), "costs": msgspec.to_builtins(costs)}
+    return {**job, "nodes_paid": paid_nodes(evaluate), "costs": told(costs)}
 
 
 def _without_timeline(run: RunResult) -> RunResult:

@@ -1,0 +1,167 @@
+"""How busy the run's network is, and what sending something else over it costs the steps.
+
+For policies whose actions send a state or a checkpoint over the network that the allreduce needs:
+public, like :mod:`torchloom_core.plugin`.
+"""
+
+import math
+from collections import deque
+
+import numpy as np
+
+from torchloom_core.clock import SECOND_NS
+from torchloom_core.plugin.needs import Need
+from torchloom_core.plugin.view import FleetView
+
+STATE_BYTES = "state_bytes"
+"""The metric by which a worker tells how much it gives to one that joins, bytes."""
+
+_NOW_S = 60.0
+_MEMORY_S = 3600.0
+_IDLE_SHARE = 0.1
+"""Below this too little is sent to tell the bandwidth by it, and a transfer disturbs little."""
+_MOST_BYTES = 1e18
+
+TRAFFIC_NEEDS = (
+    Need("step_time_s", window_s=_NOW_S),
+    Need("wire_s", window_s=_NOW_S),
+    Need("sent_bytes", window_s=_NOW_S),
+    Need(STATE_BYTES),
+)
+"""The metrics that :class:`Traffic` reads."""
+
+
+class Traffic:
+    """What the allreduces of the training workers tell of the network they share.
+
+    The wire is busy for ``wire_s`` of each step, the least over the workers, since what others
+    have beyond that they spend on waiting for a slower rank; what that worker has sent meanwhile
+    tells the bandwidth. Both are medians of the last minute. Nothing is probed: where nobody
+    trains, or nobody reports these metrics, nothing is known, all numbers are NaN, and prices 0.
+
+    Bytes that go over a wire which is busy for a share ``s`` of the time take ``bytes /
+    bandwidth`` of it. Let both sides get half of it where they meet: in each step the transfer
+    has the wire alone for ``1 - s`` and the step's own bytes need ``2 s`` instead of ``s``. So
+    every second of the wire that the transfer takes delays the step by ``s`` seconds, which all
+    GPUs of the run wait. To send the same at a lower rate delays it as much in all: only fewer
+    bytes, or a time at which the network is less busy, make it cheaper.
+
+    All bytes are those of one worker, which sends and receives over its own link; the workers of
+    a group do so at the same time.
+
+    Attributes
+    ----------
+    busy_share : float
+        Share of a step in which the wire was busy, 0 to 1; NaN if not known.
+    bytes_per_s : float
+        What a worker sends while the wire is busy; NaN if not known, or the network is idle.
+    state_bytes : float
+        What a worker that joins is given: as measured, else ``costs.state_bytes``; NaN if not
+        known.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from torchloom_core.plugin import Traffic
+    >>> from torchloom_core.testing import view_of
+    >>> minute = np.ones((2, 60))
+    >>> step = {"step_time_s": minute, "wire_s": minute * [[0.9], [0.8]]}
+    >>> sent = {"sent_bytes": 1e7 * minute, "state_bytes": [1.2e9, np.nan]}
+    >>> traffic = Traffic()
+    >>> traffic.look(view_of(step | sent))
+    >>> traffic.busy_share, traffic.bytes_per_s
+    (0.8, 12500000.0)
+    >>> traffic.transfer_s(1.2e9), round(traffic.transfer_gpu_s(1.2e9), 1)
+    (96.0, 153.6)
+    >>> traffic.in_words(traffic.state_bytes)
+    '1.2 GB take 96 s of a network that is 80% busy: 154 GPU-s'
+    """
+
+    def __init__(self) -> None:
+        self._past: deque[tuple[int, float]] = deque()
+        self._gpus = 0.0
+        self.busy_share = self.bytes_per_s = self.state_bytes = math.nan
+
+    def look(self, view: FleetView) -> None:
+        """Take in a tick; to be called at every one, for the last hour to be known."""
+        in_run = view.is_in("training", "paused")
+        self._gpus = view.costs.gpus_per_worker * int(np.count_nonzero(in_run))
+        self.busy_share, self.bytes_per_s = _wire(view)
+        given = view.latest(STATE_BYTES)[in_run]
+        given = given[(given > 0) & (given <= _MOST_BYTES)]
+        if len(given):
+            self.state_bytes = float(given.max())
+        elif math.isnan(self.state_bytes) and view.costs.state_bytes > 0:
+            self.state_bytes = view.costs.state_bytes
+        while self._past and view.now_ns - self._past[0][0] >= _MEMORY_S * SECOND_NS:
+            self._past.popleft()
+        if not math.isnan(self.busy_share):
+            self._past.append((view.now_ns, self._delay_s_per_byte))
+
+    def transfer_s(self, size_bytes: float) -> float:
+        """Return for how long a transfer needs the whole wire, seconds; NaN if not known."""
+        return size_bytes / self.bytes_per_s
+
+    def transfer_gpu_s(self, size_bytes: float) -> float:
+        """Return what a transfer costs the run now, GPU-seconds; 0 if not known."""
+        return _product(size_bytes, self._delay_s_per_byte) * self._gpus
+
+    def usual_gpu_s(self, size_bytes: float) -> float:
+        """Return what it costs at the median of the last hour, GPU-seconds; 0 if not known."""
+        return self.usual_delay_s(size_bytes) * self._gpus
+
+    def usual_delay_s(self, size_bytes: float) -> float:
+        """Return by how much it delays the run at that median, seconds; 0 if not known."""
+        past = [delay for _, delay in self._past]
+        return _product(size_bytes, float(np.median(past))) if past else 0.0
+
+    def in_words(self, size_bytes: float) -> str:
+        """Return what a transfer takes now, for a person."""
+        if math.isnan(size_bytes):
+            return "what is sent is of unknown size, so its price counts as 0"
+        if math.isnan(self.busy_share):
+            return f"{_in_words(size_bytes)} go over a network of which nothing is known, priced 0"
+        if math.isnan(self.bytes_per_s):
+            return f"{_in_words(size_bytes)} go over a network that is {self.busy_share:.0%} busy"
+        return (
+            f"{_in_words(size_bytes)} take {self.transfer_s(size_bytes):.0f} s of a network that "
+            f"is {self.busy_share:.0%} busy: {self.transfer_gpu_s(size_bytes):.0f} GPU-s"
+        )
+
+    @property
+    def _delay_s_per_byte(self) -> float:
+        delay_s = self.busy_share / self.bytes_per_s
+        return delay_s if math.isfinite(delay_s) else 0.0
+
+
+def _wire(view: FleetView) -> tuple[float, float]:
+    """Return for which share of a step the wire is busy, and how many bytes it takes a second."""
+    training = view.is_in("training")
+    step_s, wire_s, sent = (
+        view.window(need.metric, need.window_s)[training] for need in TRAFFIC_NEEDS[:3]
+    )
+    known = (step_s > 0) & (wire_s >= 0) & np.isfinite(step_s) & np.isfinite(wire_s)
+    columns = np.flatnonzero(known.any(axis=0))
+    if not len(columns):
+        return math.nan, math.nan
+    wire_s = np.where(known, wire_s, np.inf)
+    rows = wire_s[:, columns].argmin(axis=0)
+    busy_s = wire_s[rows, columns]
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        busy_share = float(np.median(np.minimum(busy_s / step_s[rows, columns], 1.0)))
+        bytes_per_s = sent[rows, columns] / busy_s
+    bytes_per_s = bytes_per_s[(bytes_per_s >= 1.0) & (bytes_per_s <= _MOST_BYTES)]
+    if busy_share < _IDLE_SHARE or not len(bytes_per_s):
+        return busy_share, math.nan
+    return busy_share, float(np.median(bytes_per_s))
+
+
+def _product(size_bytes: float, delay_s_per_byte: float) -> float:
+    return size_bytes * delay_s_per_byte if 0 <= size_bytes <= _MOST_BYTES else 0.0
+
+
+def _in_words(size_bytes: float) -> str:
+    for unit, many in ("TB", 1e12), ("GB", 1e9), ("MB", 1e6):
+        if size_bytes >= many:
+            return f"{size_bytes / many:.3g} {unit}"
+    return f"{size_bytes / 1e3:.3g} kB"
