@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 from torchft.coordination import LighthouseServer
 
@@ -25,6 +26,7 @@ from torchloom_core.wire.messages import (
     SetKnobs,
     Together,
 )
+from torchloom_threadlet.demo_trainer import build
 from torchloom_threadlet.torchft import TorchftLoom, attach
 
 pytestmark = pytest.mark.integration
@@ -169,6 +171,18 @@ async def prepared(weaver, name):
     )
     assert (made[0].state, made[0].actuators[-1]) == ("standby", "prepared")
     return made[0]
+
+
+async def test_who_gives_its_state_to_a_joiner_tells_how_large_that_was(weaver, start_group):
+    for name in ("g0", "g1"):
+        start_group(name)
+        await weaver.admit(f"{name}-0")
+        await weaver.beat(lambda batch: batch.step > 1, f"{name}-0")
+    given = await weaver.beat(lambda batch: "state_bytes" in batch.metrics)
+    row = np.frombuffer(given.values, "<f8").reshape(-1, len(given.metrics))[-1]
+    weights = sum(parameter.nbytes for parameter in build(seed=0).parameters())
+    assert row[given.metrics.index("state_bytes")] == 2 * weights  # and as much momentum
+    assert all("state_bytes" not in b.metrics for b in weaver.telemetry if b.worker == "g1-0")
 
 
 async def test_a_stand_by_that_was_prepared_waits_with_its_manager_until_it_is_to_join(

@@ -13,6 +13,7 @@ from torchloom_threadlet.compression import CompressedProcessGroup, compression_
 from torchloom_threadlet.identity import find_join, identify
 from torchloom_threadlet.torchft.connections import Connections
 from torchloom_threadlet.torchft.fenced_steps import FencedSteps
+from torchloom_threadlet.torchft.given_state import GivenState
 from torchloom_threadlet.torchft.rounds import Rounds
 from torchloom_threadlet.torchft.waits import hook, stamp_waits
 from torchloom_threadlet.trainer.loom import Loom, end_drained
@@ -58,6 +59,7 @@ class TorchftLoom(Loom):
     """A loom that takes its step from torchft's Manager and leaves the quorum on a drain."""
 
     _manager: Any = None
+    _given: GivenState | None = None
     _gradients: Gradients | None = None
     _compressed: CompressedProcessGroup | None = None
     _failed_steps = 0
@@ -159,6 +161,8 @@ class TorchftLoom(Loom):
             own |= self._gradients.figures()
         if self._compressed is not None:
             own |= asdict(self._compressed.take_figures())
+        if self._given is not None and self._given.size_bytes:
+            own["state_bytes"] = self._given.size_bytes
         going = super().step(manager.current_step() if step is None else step, **(own | metrics))
         if not going and not self._lingered:
             self._lingered = True
@@ -166,8 +170,9 @@ class TorchftLoom(Loom):
         return going
 
     def _watch(self, manager: Any) -> None:
-        """Stamp what ``manager`` waits for, and know its connections."""
+        """Stamp what ``manager`` waits for, and know its connections and what it gives to peers."""
         stamp_waits(manager, self._worker.phases)
+        self._given = GivenState(manager)
         try:
             connections = Connections(manager._pg)
         except Exception as error:  # noqa: BLE001 - a process group of the user's own
