@@ -1,6 +1,6 @@
 """Let every healthy stand-by group train, but for those that are kept warm."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Annotated
 
 import msgspec
@@ -8,6 +8,7 @@ import numpy as np
 
 from torchloom_core.plugin import (
     SECOND_NS,
+    TRAFFIC_NEEDS,
     AdmitGroup,
     FleetView,
     NotNegative,
@@ -16,6 +17,7 @@ from torchloom_core.plugin import (
     Proposal,
     Registry,
     Share,
+    Traffic,
     hookimpl,
 )
 
@@ -37,11 +39,18 @@ class MembershipPolicy:
 
     An admission gains the group's GPUs for as long as it is expected to train, ``horizon_s``. It
     costs all others the time of a join, which is at most that of a migration, ``costs.migrate_s``:
-    a join and a leave.
+    a join and a leave; and what its state takes of the network while they train
+    (:class:`~torchloom_core.plugin.Traffic`).
+
+    While that takes more than at the median of the run's last hour, the group waits for a quieter
+    network, as one rents skis that one may have to buy: until the GPU-seconds that its own GPUs
+    have lost by waiting are as many as the transfer would cost more now than usually. Where that
+    stays as it is, both together are at most twice what it would have cost to go at once. What was
+    lost by waiting is not in the price, for it is lost either way; the reason tells of it.
     """
 
     name = "membership"
-    needs: tuple[PolicyNeed, ...] = ()
+    needs: tuple[PolicyNeed, ...] = TRAFFIC_NEEDS
 
     class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """Options of ``[policies.membership]``.
@@ -71,36 +80,59 @@ class MembershipPolicy:
 
     def __init__(self, options: Options) -> None:
         self._options = options
+        self._traffic = Traffic()
         self._asked_ns: dict[str, int] = {}
+        self._fit_since_ns: dict[str, int] = {}
 
     def on_tick(self, view: FleetView) -> Iterable[Proposal]:
-        """Propose every stand-by group that is neither kept warm nor under suspicion."""
-        options = self._options
+        """Propose every stand-by group that is neither kept warm, nor suspicious, nor waits."""
+        self._traffic.look(view)
         workers = int(np.count_nonzero(view.is_in("training")))
         if not workers:
             return
         standbys = _standbys(view)
-        self._asked_ns = {g: ns for g, ns in self._asked_ns.items() if g in standbys}
-        fit = [group for group, rows in standbys.items() if not self._is_suspicious(view, rows)]
-        present = {view.group[row] for row in np.flatnonzero(view.is_in(*_PRESENT)).tolist()}
-        groups, most = len(present), options.max_groups or len(view)
-        for group in fit[: max(0, len(fit) - options.keep_warm)][: max(0, most - groups)]:
-            groups += 1
-            asked_ns = self._asked_ns.get(group)
-            if asked_ns is not None and view.now_ns - asked_ns < options.again_s * SECOND_NS:
-                continue
-            self._asked_ns[group] = view.now_ns
+        fit_since_ns, self._fit_since_ns = self._fit_since_ns, {}
+        for groups, group in self._next(standbys, view):
+            since_ns = self._fit_since_ns[group] = fit_since_ns.get(group, view.now_ns)
+            waited_s = (view.now_ns - since_ns) / SECOND_NS
             gpus = view.costs.gpus_per_worker * len(standbys[group])
+            if self._waits(waited_s * gpus):
+                continue
+            del self._fit_since_ns[group]
+            self._asked_ns[group] = view.now_ns
+            state_bytes = self._traffic.state_bytes
+            waited = f"; waited {waited_s:.0f} s for a quieter one, {waited_s * gpus:.0f} GPU-s"
             yield Proposal(
                 action=AdmitGroup(group=group),
                 reason=(
                     f"{gpus:g} GPUs stand by, and nothing speaks against their nodes; the global "
-                    f"batch grows from that of {groups - 1} groups to that of {groups}"
+                    f"batch grows from that of {groups} groups to that of {groups + 1}; "
+                    f"{self._traffic.in_words('their state', state_bytes)}"
+                    f"{waited if waited_s else ''}"
                 ),
-                gain_gpu_s=gpus * options.horizon_s,
-                cost_gpu_s=view.costs.migrate_s * view.costs.gpus_per_worker * workers,
-                confidence=options.confidence,
+                gain_gpu_s=gpus * self._options.horizon_s,
+                cost_gpu_s=view.costs.migrate_s * view.costs.gpus_per_worker * workers
+                + self._traffic.transfer_gpu_s(state_bytes),
+                confidence=self._options.confidence,
             )
+
+    def _next(self, standbys: dict[str, list[int]], view: FleetView) -> Iterator[tuple[int, str]]:
+        """Yield who may join now, each with the number of groups that are there before it."""
+        options = self._options
+        self._asked_ns = {g: ns for g, ns in self._asked_ns.items() if g in standbys}
+        fit = [group for group, rows in standbys.items() if not self._is_suspicious(view, rows)]
+        present = {view.group[row] for row in np.flatnonzero(view.is_in(*_PRESENT)).tolist()}
+        most = max(0, (options.max_groups or len(view)) - len(present))
+        for place, group in enumerate(fit[: max(0, len(fit) - options.keep_warm)][:most]):
+            asked_ns = self._asked_ns.get(group)
+            if asked_ns is None or view.now_ns - asked_ns >= options.again_s * SECOND_NS:
+                yield len(present) + place, group
+
+    def _waits(self, lost_gpu_s: float) -> bool:
+        """Say whether to wait on for a quieter network, so much having been lost by it."""
+        traffic = self._traffic
+        price_gpu_s = traffic.transfer_gpu_s(traffic.state_bytes)
+        return price_gpu_s - traffic.usual_gpu_s(traffic.state_bytes) > lost_gpu_s
 
     def _is_suspicious(self, view: FleetView, rows: list[int]) -> bool:
         """Say whether a node of these rows is cordoned, or had a fault of late."""

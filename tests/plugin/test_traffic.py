@@ -41,8 +41,8 @@ def test_the_worker_that_waits_least_tells_the_wire():
 def test_a_transfer_costs_its_time_on_the_wire_times_how_busy_that_is_for_all_gpus():
     traffic = seen(fleet(costs=Costs(gpus_per_worker=8.0)))
     assert traffic.transfer_gpu_s(1.2e9) == pytest.approx(96.0 * 0.8 * 4 * 8)
-    said = "1.2 GB take 96 s of a network that is 80% busy: 2458 GPU-s"
-    assert traffic.in_words(traffic.state_bytes) == said
+    said = "the state (1.2 GB) takes 96 s of a network that is 80% busy: 2458 GPU-s"
+    assert traffic.in_words("the state", traffic.state_bytes) == said
 
 
 def test_what_two_fair_sides_do_to_each_other_is_the_price():
@@ -63,20 +63,24 @@ def test_a_network_that_is_nearly_idle_costs_nothing_and_its_bandwidth_is_not_kn
     traffic = seen(fleet(wire_s=0.05))
     assert math.isnan(traffic.bytes_per_s)
     assert traffic.transfer_gpu_s(1.2e9) == 0.0
-    assert traffic.in_words(1.2e9) == "1.2 GB go over a network that is 5% busy"
+    said = "it (1.2 GB) goes over a network that is 5% busy, priced 0"
+    assert traffic.in_words("it", 1.2e9) == said
 
 
 @pytest.mark.parametrize(
     ("unknown", "said"),
     [
-        ({"wire_s": math.nan}, "1.2 GB go over a network of which nothing is known, priced 0"),
-        ({"state_bytes": math.nan}, "what is sent is of unknown size, so its price counts as 0"),
+        (
+            {"wire_s": math.nan},
+            "it (1.2 GB) goes over a network of which nothing is known, priced 0",
+        ),
+        ({"state_bytes": math.nan}, "it is of unknown size, and its transfer priced 0"),
     ],
 )
 def test_what_is_not_known_costs_nothing_and_it_says_so(unknown, said):
     traffic = seen(fleet(**unknown))
     assert traffic.transfer_gpu_s(traffic.state_bytes) == 0.0
-    assert traffic.in_words(traffic.state_bytes) == said
+    assert traffic.in_words("it", traffic.state_bytes) == said
 
 
 def test_the_config_says_how_large_the_state_is_until_it_was_measured_once():
@@ -121,7 +125,7 @@ def test_a_price_is_finite_and_no_more_than_all_gpus_waiting(step_s, wire_s, sen
         if price:
             assert price <= 4 * traffic.transfer_s(wanted) * (1 + 1e-9)
         assert traffic.usual_gpu_s(wanted) == pytest.approx(price)
-        assert traffic.in_words(wanted)
+        assert traffic.in_words("it", wanted)
 
 
 def test_no_workers_at_all_are_no_trouble():

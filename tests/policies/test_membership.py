@@ -1,3 +1,6 @@
+import math
+
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,6 +11,7 @@ from torchloom_core.testing import view_of
 from torchloom_policies.membership import MembershipPolicy
 
 NOW_S = 1_700_000_000.0
+STEP = {"step_time_s": 1.0, "wire_s": 0.8, "sent_bytes": 1e7, "state_bytes": 1.2e9}
 TWO_WAIT = ("training", "training", "standby", "standby")
 
 
@@ -15,9 +19,17 @@ def policy(**options):
     return MembershipPolicy(MembershipPolicy.Options(**options))
 
 
+def fleet(state=TWO_WAIT, now_s=NOW_S, step=None, **view):
+    unknown = dict.fromkeys(STEP, math.nan)
+    metrics = {
+        name: np.full((len(state), 60), value)
+        for name, value in {**unknown, **(step or {})}.items()
+    }
+    return view_of(metrics, now_s=now_s, state=state, **view)
+
+
 def admitted(policy, **view):
-    proposals = policy.on_tick(view_of(now_s=view.pop("now_s", NOW_S), **view))
-    return [proposal.action.group for proposal in proposals]
+    return [proposal.action.group for proposal in policy.on_tick(fleet(**view))]
 
 
 def fault(node, ago_s, **fields):
@@ -34,66 +46,63 @@ def fault(node, ago_s, **fields):
 
 
 def test_every_group_that_stands_by_is_admitted():
-    assert admitted(policy(), workers=4, state=TWO_WAIT) == ["g2", "g3"]
+    assert admitted(policy()) == ["g2", "g3"]
 
 
 def test_as_many_as_asked_for_are_kept_warm():
-    assert admitted(policy(keep_warm=1), workers=4, state=TWO_WAIT) == ["g2"]
-    assert admitted(policy(keep_warm=3), workers=4, state=TWO_WAIT) == []
+    assert admitted(policy(keep_warm=1)) == ["g2"]
+    assert admitted(policy(keep_warm=3)) == []
 
 
 def test_the_run_grows_to_the_most_groups_that_it_may_have():
-    assert admitted(policy(max_groups=3), workers=4, state=TWO_WAIT) == ["g2"]
-    assert admitted(policy(max_groups=2), workers=4, state=TWO_WAIT) == []
+    assert admitted(policy(max_groups=3)) == ["g2"]
+    assert admitted(policy(max_groups=2)) == []
     coming_back = ("training", "joining", "standby", "standby")
-    assert admitted(policy(max_groups=3), workers=4, state=coming_back) == ["g2"]
+    assert admitted(policy(max_groups=3), state=coming_back) == ["g2"]
 
 
 @pytest.mark.parametrize("state", ["paused", "joining", "left", "standby"])
 def test_nobody_is_admitted_to_a_run_that_does_not_train(state):
-    assert admitted(policy(), workers=2, state=[state, "standby"]) == []
+    assert admitted(policy(), state=[state, "standby"]) == []
 
 
 def test_a_group_is_admitted_when_all_its_workers_stand_by():
     group = ("a", "b", "b", "c", "c")
     state = ("training", "standby", "gone", "standby", "standby")
-    assert admitted(policy(), workers=5, group=group, state=state) == ["c"]
+    assert admitted(policy(), group=group, state=state) == ["c"]
 
 
 def test_nobody_is_admitted_from_a_cordoned_node_nor_kept_warm_there():
-    view = {"workers": 4, "state": TWO_WAIT, "cordoned": ["n3"]}
+    view = {"cordoned": ["n3"]}
     assert admitted(policy(), **view) == ["g2"]
     assert admitted(policy(keep_warm=1), **view) == []
 
 
 def test_nobody_is_admitted_from_a_node_that_had_a_fault_of_late():
     faults = [fault("n2", 700), fault("n3", 500)]
-    assert admitted(policy(quiet_s=600.0), workers=4, state=TWO_WAIT, faults=faults) == ["g2"]
-    assert admitted(policy(quiet_s=400.0), workers=4, state=TWO_WAIT, faults=faults) == ["g2", "g3"]
+    assert admitted(policy(quiet_s=600.0), faults=faults) == ["g2"]
+    assert admitted(policy(quiet_s=400.0), faults=faults) == ["g2", "g3"]
 
 
 def test_a_fault_of_a_worker_whose_node_is_unknown_speaks_against_its_group():
     faults = [fault("", 5, worker="w2")]
-    view = {"workers": 4, "node": ["", "", "", ""], "state": TWO_WAIT, "faults": faults}
+    view = {"node": ["", "", "", ""], "state": TWO_WAIT, "faults": faults}
     assert admitted(policy(), **view) == ["g3"]
 
 
 def test_who_still_stands_by_is_proposed_again_after_a_while_and_who_stands_by_anew_at_once():
     membership = policy(again_s=60.0)
     seen = [
-        admitted(membership, now_s=NOW_S + after_s, workers=2, state=["training", state])
+        admitted(membership, now_s=NOW_S + after_s, state=["training", state])
         for after_s, state in [(0, "standby"), (59, "standby"), (60, "standby"), (70, "training")]
     ]
     assert seen == [["g1"], [], ["g1"], []]
-    assert admitted(membership, now_s=NOW_S + 80, workers=2, state=["training", "standby"]) == [
-        "g1"
-    ]
+    assert admitted(membership, now_s=NOW_S + 80, state=["training", "standby"]) == ["g1"]
 
 
 def test_the_price_is_the_time_of_the_others_and_the_gain_that_of_its_own_gpus():
     costs = Costs(gpus_per_worker=8.0, migrate_s=2.0)
-    view = view_of(
-        workers=5,
+    view = fleet(
         group=["a", "b", "c", "s", "s"],
         state=["training", "training", "paused", "standby", "standby"],
         costs=costs,
@@ -106,6 +115,87 @@ def test_the_price_is_the_time_of_the_others_and_the_gain_that_of_its_own_gpus()
     assert "from that of 3 groups to that of 4" in proposal.reason
 
 
+# --- the network ---
+
+
+def busy(share, after_s=0.0, **step):
+    """A step that takes a second, in which the wire is busy for that share, at 12.5 MB/s."""
+    sent = {"wire_s": share, "sent_bytes": 1.25e7 * share}
+    return {"step": {**STEP, **sent, **step}, "now_s": NOW_S + after_s}
+
+
+FOUR_TRAIN = ["training"] * 4
+FIFTH_WAITS = [*FOUR_TRAIN, "standby"]
+TICK_S = 10
+
+
+def usually(membership, share, ticks=360):
+    """Show some time, else an hour, in which the network was so busy, and nobody stood by."""
+    for tick in range(-ticks, 0):
+        assert not admitted(membership, state=FOUR_TRAIN, **busy(share, tick * TICK_S))
+    return membership
+
+
+def test_the_price_has_what_the_state_takes_of_the_network():
+    (proposal,) = policy().on_tick(fleet(state=FIFTH_WAITS, **busy(0.8)))
+    assert proposal.cost_gpu_s == pytest.approx(2.0 * 4 + 96.0 * 0.8 * 4)
+    assert proposal.reason.endswith(
+        "their state (1.2 GB) takes 96 s of a network that is 80% busy: 307 GPU-s"
+    )
+
+
+def test_where_nothing_is_known_the_transfer_costs_nothing_and_it_says_so():
+    first, _ = policy().on_tick(fleet(costs=Costs(state_bytes=1.2e9)))
+    assert first.cost_gpu_s == 2.0 * 2
+    assert "of which nothing is known, priced 0" in first.reason
+    first, _ = policy().on_tick(fleet())
+    assert "is of unknown size, and its transfer priced 0" in first.reason
+
+
+def test_a_group_waits_for_a_quieter_network_and_goes_as_soon_as_it_is_there():
+    membership = usually(policy(), 0.2)
+    for after_s in range(0, 40, TICK_S):
+        assert not admitted(membership, state=FIFTH_WAITS, **busy(0.8, after_s))
+    (proposal,) = membership.on_tick(fleet(state=FIFTH_WAITS, **busy(0.2, 40)))
+    assert proposal.cost_gpu_s == pytest.approx(2.0 * 4 + 96.0 * 0.2 * 4)
+    assert proposal.reason.endswith(
+        "takes 96 s of a network that is 20% busy: 77 GPU-s; waited 40 s for a quieter one, "
+        "40 GPU-s"
+    )
+
+
+def test_it_waits_until_that_has_cost_what_the_transfer_would_cost_more():
+    membership = usually(policy(), 0.2)
+    more_gpu_s = 96.0 * (0.8 - 0.2) * 4
+    waited_s = 0
+    while not admitted(membership, state=FIFTH_WAITS, **busy(0.8, waited_s)):
+        waited_s += TICK_S
+    assert more_gpu_s <= waited_s < more_gpu_s + TICK_S
+
+
+def test_a_network_that_is_always_so_busy_is_not_waited_for():
+    assert admitted(usually(policy(), 0.8), **busy(0.8)) == ["g2", "g3"]
+
+
+def test_a_group_that_came_back_waits_anew():
+    membership = usually(policy(), 0.2)
+    gone_s = 200
+    for after_s in range(0, 400, TICK_S):
+        state = [*FOUR_TRAIN, "gone"] if after_s == gone_s else FIFTH_WAITS
+        assert not admitted(membership, state=state, **busy(0.8, after_s))
+
+
+@given(st.lists(st.floats(0.0, 1.0), min_size=1, max_size=50), st.floats(0.0, 1.0))
+def test_nobody_waits_longer_than_waiting_can_pay(shares, usual):
+    membership = usually(policy(), usual, ticks=10)
+    for tick, share in enumerate(shares):
+        after_s = tick * TICK_S
+        if admitted(membership, state=FIFTH_WAITS, **busy(share, after_s)):
+            return
+        met = [96.0 * 4 * one for one in shares[: tick + 1]]
+        assert after_s < max(met)
+
+
 @given(
     st.lists(st.sampled_from(["training", "standby", "joining", "gone"]), max_size=12),
     st.integers(0, 4),
@@ -113,7 +203,7 @@ def test_the_price_is_the_time_of_the_others_and_the_gain_that_of_its_own_gpus()
 )
 def test_never_are_fewer_kept_or_more_let_in_than_asked_for(state, keep_warm, max_groups):
     membership = policy(keep_warm=keep_warm, max_groups=max_groups)
-    groups = admitted(membership, workers=len(state), state=state)
+    groups = admitted(membership, state=state)
     if groups:
         assert state.count("standby") - len(groups) >= keep_warm
         there = state.count("training") + state.count("joining")

@@ -73,8 +73,8 @@ class Traffic:
     (0.8, 12500000.0)
     >>> traffic.transfer_s(1.2e9), round(traffic.transfer_gpu_s(1.2e9), 1)
     (96.0, 153.6)
-    >>> traffic.in_words(traffic.state_bytes)
-    '1.2 GB take 96 s of a network that is 80% busy: 154 GPU-s'
+    >>> traffic.in_words("the state", traffic.state_bytes)
+    'the state (1.2 GB) takes 96 s of a network that is 80% busy: 154 GPU-s'
     """
 
     def __init__(self) -> None:
@@ -115,17 +115,18 @@ class Traffic:
         past = [delay for _, delay in self._past]
         return _product(size_bytes, float(np.median(past))) if past else 0.0
 
-    def in_words(self, size_bytes: float) -> str:
-        """Return what a transfer takes now, for a person."""
+    def in_words(self, what: str, size_bytes: float) -> str:
+        """Return what it takes to send ``what`` now, for a person."""
         if math.isnan(size_bytes):
-            return "what is sent is of unknown size, so its price counts as 0"
+            return f"{what} is of unknown size, and its transfer priced 0"
+        what = f"{what} ({_in_words(size_bytes)})"
         if math.isnan(self.busy_share):
-            return f"{_in_words(size_bytes)} go over a network of which nothing is known, priced 0"
+            return f"{what} goes over a network of which nothing is known, priced 0"
         if math.isnan(self.bytes_per_s):
-            return f"{_in_words(size_bytes)} go over a network that is {self.busy_share:.0%} busy"
+            return f"{what} goes over a network that is {self.busy_share:.0%} busy, priced 0"
         return (
-            f"{_in_words(size_bytes)} take {self.transfer_s(size_bytes):.0f} s of a network that "
-            f"is {self.busy_share:.0%} busy: {self.transfer_gpu_s(size_bytes):.0f} GPU-s"
+            f"{what} takes {self.transfer_s(size_bytes):.0f} s of a network that is "
+            f"{self.busy_share:.0%} busy: {self.transfer_gpu_s(size_bytes):.0f} GPU-s"
         )
 
     @property
