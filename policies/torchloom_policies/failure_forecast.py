@@ -1,5 +1,6 @@
 """Move a replica group off what is about to fail, when the forecast makes that worth its price."""
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -8,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchloom_core.plugin import (
+    TRAFFIC_NEEDS,
     UNSAVED_WORK,
     ActedOn,
     Action,
@@ -25,6 +27,7 @@ from torchloom_core.plugin import (
     Registry,
     Share,
     Standbys,
+    Traffic,
     expected_unsaved_s,
     hookimpl,
     unsaved_work_s,
@@ -44,10 +47,13 @@ class FailureForecastPolicy:
     which is the rule "migrate iff p (D + R + unsaved work) > G" of proactive migration
     (Aupy, Robert, Vivien and Zaidouni, "Checkpointing algorithms and fault prediction", 2014)
     in GPU-seconds, but that the stand-by may fail as well; a worker of it that was not judged
-    yet, because it has come since, is taken for a typical one of the run, the median. Where the
-    trainer reports ``unsaved_work_s``, the unsaved work is what it will be on average until the
-    forecast is over; else it is ``costs.unsaved_s``. A group's probability is 1 - prod(1 - p)
-    over its workers, as if they failed independently.
+    yet, because it has come since, is taken for a typical one of the run, the median. To the
+    price comes what the state that the stand-by is given takes of the network
+    (:class:`~torchloom_core.plugin.Traffic`); the failure will not wait for a quieter one.
+
+    Where the trainer reports ``unsaved_work_s``, the unsaved work is what it will be on average
+    until the forecast is over; else it is ``costs.unsaved_s``. A group's probability is
+    1 - prod(1 - p) over its workers, as if they failed independently.
 
     The nodes that the group leaves for, those that alone fail with ``min_probability``, are
     cordoned for the rest of the forecast's horizon: after that nothing is known against them. The
@@ -89,15 +95,18 @@ class FailureForecastPolicy:
     def __init__(self, options: Options) -> None:
         self._options = options
         self._outlook = Outlook(options.predictor, options.horizon_s)
+        self._traffic = Traffic()
         self._moved = ActedOn()
         self._alerted = ActedOn()
         self.needs = (
             Need(UNSAVED_WORK),
+            *TRAFFIC_NEEDS,
             NeedForecast(options.predictor, skilled=not options.accept_unskilled),
         )
 
     def on_tick(self, view: FleetView) -> Iterable[Proposal]:
         """Weigh what the newest forecast still says."""
+        self._traffic.look(view)
         worker_probability = self._outlook.probability(view)
         if self._outlook.rest_s == 0.0:
             return
@@ -142,16 +151,16 @@ class FailureForecastPolicy:
         if not self._moved.is_news(*news):
             return
         standby = standbys.fit(risk.rows)
-        own_gpu_s = groups.standby_probability[standby] * risk.loss_gpu_s if standby else 0.0
-        if risk.net_gpu_s <= own_gpu_s:
+        standby_gpu_s = self._standby_gpu_s(risk, standby, groups)
+        if risk.net_gpu_s <= standby_gpu_s:
             return
-        action, cost_gpu_s = self._way_out(risk, standby, own_gpu_s)
+        action, cost_gpu_s = self._way_out(risk, standby, standby_gpu_s)
         if action is not None:
             standbys.take(risk.rows)
             self._moved.add(*news, self._outlook.rest_s)
             yield Proposal(
                 action=action,
-                reason=self._reason(risk, cost_gpu_s, view),
+                reason=self._reason(risk, cost_gpu_s, view) + self._transfer(action),
                 gain_gpu_s=risk.loss_gpu_s,
                 cost_gpu_s=cost_gpu_s,
                 confidence=risk.probability,
@@ -168,15 +177,19 @@ class FailureForecastPolicy:
                 cause=(self._outlook.id,),
             )
 
-    def _way_out(
-        self, risk: "_Risk", standby: str, own_gpu_s: float
-    ) -> tuple[Action | None, float]:
-        """Return how the group should leave, if at all, and what that costs in GPU-seconds.
+    def _standby_gpu_s(self, risk: "_Risk", standby: str, groups: "_Groups") -> float:
+        """Return what the stand-by costs: it may fail as well, and is to be given the state."""
+        if not standby:
+            return 0.0
+        transfer_gpu_s = self._traffic.transfer_gpu_s(self._traffic.state_bytes)
+        return groups.standby_probability[standby] * risk.loss_gpu_s + transfer_gpu_s
 
-        ``own_gpu_s`` is what is to be expected of the stand-by's own failure.
-        """
+    def _way_out(
+        self, risk: "_Risk", standby: str, standby_gpu_s: float
+    ) -> tuple[Action | None, float]:
+        """Return how the group should leave, if at all, and what that costs in GPU-seconds."""
         if standby:
-            return Migrate(group=risk.group), risk.price_gpu_s + own_gpu_s
+            return Migrate(group=risk.group), risk.price_gpu_s + standby_gpu_s
         cost_gpu_s = risk.price_gpu_s + risk.away_gpu_s
         if self._options.drain_without_standby and risk.probability * risk.loss_gpu_s > cost_gpu_s:
             return DrainGroup(group=risk.group), cost_gpu_s
@@ -201,6 +214,13 @@ class FailureForecastPolicy:
                 confidence=probability,
                 cause=(self._outlook.id,),
             )
+
+    def _transfer(self, action: Action) -> str:
+        """Return what the stand-by's state takes, where somebody said how large it is."""
+        size_bytes = self._traffic.state_bytes
+        if not isinstance(action, Migrate) or math.isnan(size_bytes):
+            return ""
+        return f"; {self._traffic.in_words('the state', size_bytes)}"
 
     def _reason(self, risk: "_Risk", cost_gpu_s: float, view: FleetView) -> str:
         worker, node = view.workers[risk.worst], view.node[risk.worst]

@@ -14,6 +14,7 @@ from torchloom_policies.failure_forecast import FailureForecastPolicy
 
 COSTS = Costs(gpus_per_worker=8, detect_s=5, restart_s=30, unsaved_s=5, replace_s=100, migrate_s=2)
 GROUPS = ["a", "a", "b", "b", "spare", "spare"]
+STEP = {"step_time_s": 1.0, "wire_s": 0.8, "sent_bytes": 1e7, "state_bytes": 1.25e7}
 STATES = ["training"] * 4 + ["standby"] * 2
 
 
@@ -26,7 +27,10 @@ def fleet(hazard, forecast_id="f1", why=None, **view):
         id=forecast_id, predictor="trend", horizon_s=60.0, hazard=hazard, why=why or {}
     )
     view = {"workers": 6, "group": GROUPS, "state": STATES, "costs": COSTS, **view}
-    metrics = {"unsaved_work_s": np.full(len(view["group"]), view.pop("unsaved_work_s", np.nan))}
+    rows = len(view["group"])
+    metrics = {"unsaved_work_s": np.full(rows, view.pop("unsaved_work_s", np.nan))}
+    step = {**dict.fromkeys(STEP, np.nan), **view.pop("step_metrics", {})}
+    metrics |= {name: np.full((rows, 60), value) for name, value in step.items()}
     return view_of(metrics, forecasts=[forecast], predictors=["ewma"], **view)
 
 
@@ -54,6 +58,28 @@ def test_a_group_whose_loss_exceeds_the_price_is_migrated():
         "group b fails within 60 s with probability 0.50, first w2 on n2 (too hot): that would "
         "cost 2880 GPU-s, leaving in time 64"
     )
+
+
+def test_the_price_has_what_the_state_takes_of_a_busy_network():
+    (proposal,) = ways_out(policy(), fleet({"w2": 0.5}, step_metrics=STEP))
+    assert proposal.action == Migrate(group="b")
+    assert proposal.cost_gpu_s == pytest.approx(2 * 32 + 1.0 * 0.8 * 32)
+    assert proposal.reason.endswith(
+        "leaving in time 90; the state (12.5 MB) takes 1 s of a network that is 80% busy: 26 GPU-s"
+    )
+    dear = {**STEP, "state_bytes": 1.25e9}
+    assert not ways_out(policy(), fleet({"w2": 0.5}, step_metrics=dear))
+
+
+def test_who_leaves_without_a_stand_by_gives_its_state_to_nobody():
+    dear = {
+        "step_metrics": {**STEP, "state_bytes": 1.25e9},
+        "state": ["training"] * 4 + ["gone"] * 2,
+    }
+    (proposal,) = ways_out(policy(drain_without_standby=True), fleet({"w2": 0.9}, **dear))
+    assert proposal.action == DrainGroup(group="b")
+    assert proposal.cost_gpu_s == 2 * 32 + 100 * 16
+    assert "state" not in proposal.reason
 
 
 def test_a_groups_probability_is_that_of_any_of_its_workers():
