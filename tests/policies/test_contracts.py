@@ -12,6 +12,7 @@ from torchloom_policies.membership import MembershipPolicy
 from torchloom_policies.silence import SilencePolicy
 from torchloom_policies.straggler import StragglerPolicy
 from torchloom_policies.thresholds import ThresholdsPolicy
+from torchloom_policies.uploads import UploadsPolicy
 
 RULES = [
     {"metric": "gpu_temp_celsius", "level": 60.0, "for_s": 2.0, "clear": 55.0},
@@ -78,6 +79,16 @@ class TestLossGuard(PolicyContract):
     }
 
 
+class TestUploads(PolicyContract):
+    policy_class = UploadsPolicy
+    options = {  # noqa: RUF012
+        "knob": "lr",
+        "interval": "step_time_s",
+        "predictor": "trend",
+        "again_s": 2.0,
+    }
+
+
 @pytest.mark.parametrize(
     "contract",
     [
@@ -90,6 +101,7 @@ class TestLossGuard(PolicyContract):
         TestLemonNodes,
         TestMembership,
         TestLossGuard,
+        TestUploads,
     ],
 )
 def test_the_story_makes_every_builtin_policy_propose_something(contract):

@@ -1,0 +1,211 @@
+"""Slow the uploads of checkpoints down while the network is busier than usual."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Annotated
+
+import msgspec
+import numpy as np
+
+from torchloom_core.plugin import (
+    SECOND_NS,
+    TRAFFIC_NEEDS,
+    ChangeKnob,
+    FleetView,
+    KnobSpec,
+    Need,
+    NeedForecast,
+    Outlook,
+    PolicyNeed,
+    Positive,
+    Proposal,
+    Registry,
+    Share,
+    Traffic,
+    hookimpl,
+)
+
+_TOLERANCE = 1.2
+"""A limit that is off by no more than this factor stays."""
+
+_CERTAIN = 1.0 - 1e-12
+
+
+class UploadsPolicy:
+    """Limit the rate of uploads so that one just ends before the next checkpoint, or lift it.
+
+    A limit makes the bytes no fewer. On a network that is equally busy all the time a slow upload
+    takes as much from the steps as a fast one (:class:`~torchloom_core.plugin.Traffic`), and
+    leaves the work at risk for longer. What it does is to move bytes to a later time, which pays
+    if the network is busier now than it is at the median of the run's last hour: then most of an
+    upload that takes until the next checkpoint may go at the usual price. With ``confidence`` as
+    the probability of that, a limit is proposed where
+
+        confidence x (price of an upload now - usual price) > p x interval x run's GPUs
+
+    and lifted once the right side is larger than the difference of prices alone. ``p`` is the
+    probability that the run fails in the time by which the slow upload ends later: a checkpoint
+    that is not stored by then is lost, and an interval of work with it. The run's failure rate is
+    that for which the interval is right: by Young's rule, an interval ``I`` and a save of
+    ``costs.checkpoint_s`` stand for ``2 checkpoint_s / I^2``. A forecast adds to it.
+
+    The limit is a knob that the script offers; see docs/policy.md for its upload function.
+    """
+
+    name = "uploads"
+
+    class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+        """Options of ``[policies.uploads]``.
+
+        Attributes
+        ----------
+        knob : str
+            The knob that holds the most bytes a second of a worker's upload; 0: no limit.
+        interval : str
+            The knob, or the metric, that holds the time between two checkpoints, seconds.
+        upload_share : float
+            An upload is to take this share of the interval, above 0, to 1.
+        confidence : float
+            Probability that the network is as usual before the next checkpoint, 0 to 1.
+        again_s : float
+            The same limit is proposed again after this time, seconds.
+        predictor : str
+            Whose forecasts tell of failures; it must stand under ``[predictors]``. Empty: none.
+        """
+
+        knob: str = "upload_bytes_per_s"
+        interval: str = "checkpoint_interval_s"
+        upload_share: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.9
+        confidence: Share = 0.5
+        again_s: Positive = 600.0
+        predictor: str = ""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._traffic = Traffic()
+        self._outlook = Outlook(options.predictor)
+        self._asked, self._asked_ns = -1.0, 0
+        self.needs: tuple[PolicyNeed, ...] = (*TRAFFIC_NEEDS, Need(options.interval))
+        if options.predictor:
+            self.needs = (*self.needs, NeedForecast(options.predictor))
+
+    def on_tick(self, view: FleetView) -> Iterable[Proposal]:
+        """Propose a limit, or none, where the present one is not right."""
+        self._traffic.look(view)
+        training = np.flatnonzero(view.is_in("training")).tolist()
+        limits = _numbers(self._options.knob, training, view)
+        interval_s = self._interval_s(training, view)
+        size_bytes = self._traffic.state_bytes
+        if not limits or not interval_s or math.isnan(size_bytes) or not view.costs.checkpoint_s:
+            return
+        rate = size_bytes / (self._options.upload_share * interval_s)
+        wanted = _within(view.knob_specs[self._options.knob], rate)
+        stakes = self._stakes(wanted, interval_s, view)
+        value = self._value(wanted, limits, stakes)
+        if value is None or not self._is_news(value, view.now_ns):
+            return
+        saved_gpu_s = max(0.0, stakes.saved_gpu_s)
+        gain_gpu_s, cost_gpu_s = stakes.risk_gpu_s, saved_gpu_s
+        if value:
+            gain_gpu_s, cost_gpu_s = saved_gpu_s, stakes.risk_gpu_s
+        yield Proposal(
+            action=ChangeKnob(knob=self._options.knob, value=value),
+            reason=(
+                f"{self._traffic.in_words('an upload', size_bytes)}, and usually "
+                f"{stakes.usual_gpu_s:.0f}; to be there as late as the next checkpoint leaves "
+                f"{interval_s:.0f} s of work at risk, with probability {stakes.fails:.2g}: "
+                f"{stakes.risk_gpu_s:.0f} GPU-s"
+            ),
+            gain_gpu_s=gain_gpu_s,
+            cost_gpu_s=cost_gpu_s,
+            confidence=self._options.confidence if value else 1.0,
+            cause=(self._outlook.id,) if self._outlook.id else (),
+        )
+
+    def _stakes(self, wanted: float, interval_s: float, view: FleetView) -> "_Stakes":
+        """Return what an upload at the rate ``wanted`` saves, and what it puts at risk."""
+        traffic, size_bytes = self._traffic, self._traffic.state_bytes
+        usual_gpu_s = traffic.usual_gpu_s(size_bytes)
+        fast_s = traffic.transfer_s(size_bytes)
+        late_s = interval_s if wanted == 0 else size_bytes / wanted
+        late_s -= 0.0 if math.isnan(fast_s) else min(late_s, fast_s)
+        gpus = view.costs.gpus_per_worker * int(np.count_nonzero(view.is_in("training", "paused")))
+        fails = self._fails(late_s, interval_s, view)
+        return _Stakes(
+            usual_gpu_s=usual_gpu_s,
+            saved_gpu_s=traffic.transfer_gpu_s(size_bytes) - usual_gpu_s,
+            fails=fails,
+            risk_gpu_s=fails * interval_s * gpus,
+        )
+
+    def _value(self, wanted: float, limits: list[float], stakes: "_Stakes") -> float | None:
+        """Return what the limit should be, 0 for none, or None where it should stay."""
+        expected_gpu_s = self._options.confidence * stakes.saved_gpu_s
+        if 0 < wanted < self._traffic.bytes_per_s and expected_gpu_s > stakes.risk_gpu_s:
+            is_right = all(_is_near(limit, wanted) for limit in limits)
+            return None if is_right else wanted
+        if max(limits) > 0 and stakes.risk_gpu_s > max(0.0, stakes.saved_gpu_s):
+            return 0
+        return None
+
+    def _fails(self, late_s: float, interval_s: float, view: FleetView) -> float:
+        """Return the probability that the run fails within ``late_s``."""
+        log_survival = -(late_s / interval_s) * 2.0 * view.costs.checkpoint_s / interval_s
+        if self._options.predictor:
+            p = self._outlook.probability(view)[view.is_in("training", "paused")]
+            p = np.minimum(p[p > 0], _CERTAIN)
+            if len(p):
+                share = min(1.0, late_s / self._outlook.rest_s)
+                log_survival += share * float(np.log1p(-p).sum())
+        return -math.expm1(log_survival)
+
+    def _is_news(self, value: float, now_ns: int) -> bool:
+        """Say whether this was not proposed of late, and remember it."""
+        lately = now_ns - self._asked_ns < self._options.again_s * SECOND_NS
+        if lately and _is_near(self._asked, value):
+            return False
+        self._asked, self._asked_ns = value, now_ns
+        return True
+
+    def _interval_s(self, training: list[int], view: FleetView) -> float:
+        """Return the shortest time between two checkpoints of anybody, 0 if nobody says."""
+        reported = view.latest(self._options.interval)[training].tolist()
+        said = _numbers(self._options.interval, training, view) + reported
+        return min((value for value in said if 1.0 <= value < math.inf), default=0.0)
+
+
+@dataclass(frozen=True)
+class _Stakes:
+    """What is won and lost by a slow upload."""
+
+    usual_gpu_s: float
+    saved_gpu_s: float
+    fails: float
+    risk_gpu_s: float
+
+
+def _is_near(one: float, other: float) -> bool:
+    return other / _TOLERANCE <= one <= other * _TOLERANCE
+
+
+def _numbers(knob: str, rows: list[int], view: FleetView) -> list[float]:
+    """Return what the knob is on these workers, if it is a number."""
+    spec = view.knob_specs.get(knob)
+    if spec is None or spec.kind not in ("float", "int"):
+        return []
+    present = view.knob(knob)
+    return [float(value) for row in rows if (value := present[row]) is not None]
+
+
+def _within(spec: KnobSpec, value: float) -> float | int:
+    low = 0.0 if spec.low is None else spec.low
+    high = math.inf if spec.high is None else spec.high
+    value = min(max(round(value, 1), low), high)
+    return round(value) if spec.kind == "int" else value
+
+
+@hookimpl
+def torchloom_register(registry: Registry) -> None:
+    """Offer the policy."""
+    registry.policy(UploadsPolicy)
