@@ -7,6 +7,7 @@ import msgspec
 import numpy as np
 
 from torchloom_core.plugin import (
+    TRAFFIC_NEEDS,
     UNSAVED_WORK,
     ActedOn,
     ChangeKnob,
@@ -22,6 +23,7 @@ from torchloom_core.plugin import (
     Registry,
     RunFailures,
     SaveCheckpoint,
+    Traffic,
     daly_s,
     ettr,
     hookimpl,
@@ -29,6 +31,7 @@ from torchloom_core.plugin import (
 )
 
 _DAY_S = 86_400.0
+_UPLOADS = "upload_bytes_per_s"
 
 
 class CheckpointIntervalPolicy:
@@ -48,6 +51,11 @@ class CheckpointIntervalPolicy:
     difference in :func:`~torchloom_core.plugin.ettr` over ``period_s``. It is proposed if it
     differs by more than ``tolerance`` from what is set and from what was proposed within the last
     ``period_s``: the optimum is flat.
+
+    Where a script offers the knob ``upload_bytes_per_s``, its checkpoints go over the network that
+    the steps need. Then a save costs, beside ``costs.checkpoint_s``, the time by which an upload
+    of the state delays the run (:class:`~torchloom_core.plugin.Traffic`): at the median of the
+    last hour for the interval, as it is now for a checkpoint at once.
 
     With a ``predictor``, a checkpoint is saved at once if
 
@@ -97,16 +105,18 @@ class CheckpointIntervalPolicy:
     def __init__(self, options: Options) -> None:
         self._options = options
         self._failures = RunFailures(options.incident_s)
+        self._traffic = Traffic()
         self._proposed_s = 0.0
         self._proposed_ns = 0
         self._outlook = Outlook(options.predictor)
         self._saved = ActedOn()
-        self.needs: Sequence[PolicyNeed] = (NeedFaults(options.memory_s),)
+        self.needs: Sequence[PolicyNeed] = (NeedFaults(options.memory_s), *TRAFFIC_NEEDS)
         if options.predictor:
             self.needs = (*self.needs, Need(UNSAVED_WORK), NeedForecast(options.predictor))
 
     def on_tick(self, view: FleetView) -> Iterable[Proposal]:
         """Count failures; propose another interval, or a checkpoint at once."""
+        self._traffic.look(view)
         training = np.flatnonzero(view.is_in("training", "paused")).tolist()
         self._failures.look(view, training)
         if not training:
@@ -122,16 +132,17 @@ class CheckpointIntervalPolicy:
         options, costs = self._options, view.costs
         if not values:
             return
+        save_s = _save_s(self._traffic.usual_delay_s(self._traffic.state_bytes), view)
         rollbacks = self._failures.rollbacks
         mtbf_s = 1.0 / (self._rate_per_s() * rollbacks.share)
-        wanted = self._within_range(daly_s(save_s=costs.checkpoint_s, mtbf_s=mtbf_s), view)
+        wanted = self._within_range(daly_s(save_s=save_s, mtbf_s=mtbf_s), view)
         present = max(dict.fromkeys(values), key=lambda value: _distance(value, wanted))
         if not self._is_news(present, wanted, view.now_ns):
             return
         before, after = (
             ettr(
                 interval_s,
-                save_s=costs.checkpoint_s,
+                save_s=save_s,
                 mtbf_s=mtbf_s,
                 restart_s=costs.restart_s,
                 detect_s=costs.detect_s,
@@ -146,7 +157,7 @@ class CheckpointIntervalPolicy:
             reason=(
                 f"{self._failures.count} failures in {self._failures.node_s / _DAY_S:.1f} "
                 f"node-days, of {rollbacks.watched} watched {rollbacks.count} took work back: "
-                f"one that does every {mtbf_s:.0f} s, a save takes {costs.checkpoint_s:g} s; "
+                f"one that does every {mtbf_s:.0f} s, a save takes {save_s:g} s; "
                 f"{wanted:.0f} s of work between saves instead of {present:.0f} s leave "
                 f"{after:.2%} of the time instead of {before:.2%}"
             ),
@@ -180,6 +191,7 @@ class CheckpointIntervalPolicy:
         self, values: list[float], training: list[int], view: FleetView
     ) -> Iterator[Proposal]:
         costs = view.costs
+        save_s = _save_s(self._traffic.delay_s(self._traffic.state_bytes), view)
         unsaved_s = unsaved_work_s(view)
         if unsaved_s is None:
             unsaved_s = costs.unsaved_s
@@ -193,7 +205,7 @@ class CheckpointIntervalPolicy:
         ]
         with np.errstate(divide="ignore"):
             any_fails = float(-np.expm1(share * np.log1p(-p[fresh]).sum()))
-        if any_fails * unsaved_s <= costs.checkpoint_s:
+        if any_fails * unsaved_s <= save_s:
             return
         for row in fresh:
             self._saved.add(view.workers[row], float(p[row]), view.now_ns, self._outlook.rest_s)
@@ -206,10 +218,10 @@ class CheckpointIntervalPolicy:
                 f"the run fails with probability {any_fails:.2f} before it saves again, first "
                 f"{view.workers[worst]} on {view.node[worst] or 'an unknown node'}"
                 f"{f' ({why})' if why else ''}: {unsaved_s:.0f} s of work would be lost, a save "
-                f"takes {costs.checkpoint_s:g} s"
+                f"takes {save_s:g} s"
             ),
             gain_gpu_s=unsaved_s * run_gpus,
-            cost_gpu_s=costs.checkpoint_s * run_gpus,
+            cost_gpu_s=save_s * run_gpus,
             confidence=any_fails,
             cause=(self._outlook.id,),
         )
@@ -219,6 +231,11 @@ class CheckpointIntervalPolicy:
         if until_next_s <= 0 or self._outlook.rest_s <= until_next_s:
             return 1.0  # nobody saves in time
         return until_next_s / self._outlook.rest_s
+
+
+def _save_s(upload_s: float, view: FleetView) -> float:
+    """Return how long a save holds the run up, where it is uploaded with the time for that."""
+    return view.costs.checkpoint_s + (upload_s if _UPLOADS in view.knob_specs else 0.0)
 
 
 def _values(knob: str, training: list[int], view: FleetView) -> list[float]:

@@ -6,6 +6,7 @@ import pytest
 from tests.kernel.runs import Run, active, hello, make_kernel, of, only
 from torchloom_core.config.schema import Costs
 from torchloom_core.plugin import (
+    TRAFFIC_NEEDS,
     ChangeKnob,
     Fault,
     Forecast,
@@ -24,6 +25,8 @@ HOUR_S, DAY_S = 3600.0, 86_400.0
 KNOB = KnobSpec(name="checkpoint_interval_s", kind="float", low=60.0, high=20_000.0)
 COSTS = Costs(gpus_per_worker=8, checkpoint_s=30, restart_s=60, detect_s=60, unsaved_s=1800)
 NODES = 10
+STEP = {"step_time_s": 1.0, "wire_s": 0.5, "sent_bytes": 1e7, "state_bytes": 1e9}
+UPLOADS = KnobSpec(name="upload_bytes_per_s", kind="float", low=0.0)
 
 
 def policy(**options):
@@ -36,11 +39,16 @@ def fleet(now_s=0.0, faults=(), interval=HOUR_S, spec=KNOB, hazard=None, unsaved
     if hazard is not None:
         forecasts = [Forecast(id="f1", predictor="trend", horizon_s=600.0, hazard=hazard)]
     n = NODES + 1
+    step = {**dict.fromkeys(STEP, np.nan), **view.pop("step_metrics", {})}
+    specs = [*([spec] if spec else []), *view.pop("more_knobs", [])]
     view = {"state": ["training"] * NODES + ["standby"], "costs": COSTS, **view}
     return view_of(
-        {"unsaved_work_s": np.full(n, unsaved)},
+        {
+            "unsaved_work_s": np.full(n, unsaved),
+            **{name: np.full((n, 60), value) for name, value in step.items()},
+        },
         now_s=EPOCH_S + now_s,
-        knob_specs=[spec] if spec else [],
+        knob_specs=specs,
         knob_values=[{spec.name: interval}] * n if spec else None,
         faults=faults,
         forecasts=forecasts,
@@ -268,9 +276,9 @@ def test_one_suspicion_leads_to_one_save():
     assert proposed(judge, fleet(62.0, hazard={"w3": 0.8, "w4": 0.5}, unsaved=900.0))
 
 
-def test_without_a_predictor_nothing_is_saved_and_nothing_is_read():
+def test_without_a_predictor_nothing_is_saved_and_no_forecast_is_read():
     judge = policy()
-    assert judge.needs == (NeedFaults(30 * DAY_S),)
+    assert judge.needs == (NeedFaults(30 * DAY_S), *TRAFFIC_NEEDS)
     proposals = proposed(judge, fleet(hazard={"w3": 1.0}, unsaved=900.0))
     assert [type(proposal.action) for proposal in proposals] == [ChangeKnob]
 
@@ -294,3 +302,24 @@ def test_a_run_without_a_standby_saves_before_a_forecast_failure():
     for _ in range(5):
         run.tick()
     assert len(of(Proposed, run.outputs)) == 1
+
+
+# --- the price of an upload ---
+
+
+def test_where_checkpoints_are_uploaded_a_save_takes_what_that_takes_of_the_network():
+    busy = {"step_metrics": STEP}  # 50 s of a network that is half busy: 25 s
+    here = only_action(proposed(policy(), fleet(**busy)))
+    there = only_action(proposed(policy(), fleet(**busy, more_knobs=[UPLOADS])))
+    mtbf = mtbf_s(0, 0)
+    assert here.value == pytest.approx(daly_s(save_s=30.0, mtbf_s=mtbf), abs=0.1)
+    assert there.value == pytest.approx(daly_s(save_s=55.0, mtbf_s=mtbf), abs=0.1)
+
+
+def test_a_save_at_once_is_dearer_while_the_network_is_busy():
+    options = {"predictor": "trend"}
+    at_risk = {"hazard": {"w0": 0.5}, "unsaved": 100.0, "interval": HOUR_S, "spec": None}
+    (saved,) = proposed(policy(**options), fleet(**at_risk, more_knobs=[UPLOADS]))
+    assert saved.cost_gpu_s == 30.0 * 8 * NODES
+    dear = fleet(**at_risk, more_knobs=[UPLOADS], step_metrics=STEP)
+    assert not proposed(policy(**options), dear)

@@ -104,14 +104,18 @@ class Traffic:
 
     def transfer_gpu_s(self, size_bytes: float) -> float:
         """Return what a transfer costs the run now, GPU-seconds; 0 if not known."""
-        return _product(size_bytes, self._delay_s_per_byte) * self._gpus
+        return self.delay_s(size_bytes) * self._gpus
 
     def usual_gpu_s(self, size_bytes: float) -> float:
         """Return what it costs at the median of the last hour, GPU-seconds; 0 if not known."""
         return self.usual_delay_s(size_bytes) * self._gpus
 
+    def delay_s(self, size_bytes: float) -> float:
+        """Return by how much a transfer delays the run now, seconds; 0 if not known."""
+        return _product(size_bytes, self._delay_s_per_byte)
+
     def usual_delay_s(self, size_bytes: float) -> float:
-        """Return by how much it delays the run at that median, seconds; 0 if not known."""
+        """Return by how much it does at the median of the last hour, seconds; 0 if not known."""
         past = [delay for _, delay in self._past]
         return _product(size_bytes, float(np.median(past))) if past else 0.0
 
