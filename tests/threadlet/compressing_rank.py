@@ -112,11 +112,10 @@ class Rank:
         while now != before:
             time.sleep(SETTLED_S)
             now, before = _acknowledged(self.connections._inodes), now
-        return [now, self.pg.take_figures().sent_bytes]
+        return [now, self.pg.take_figures().cost.sent_bytes]
 
     def figures(self):
-        taken = self.pg.take_figures()
-        return [taken.sent_bytes, taken.compress_s, taken.wire_s]
+        return self.pg.take_figures().metrics()
 
 
 def _ended(work):

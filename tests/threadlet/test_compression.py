@@ -184,14 +184,23 @@ def test_the_socket_carries_the_share_of_bytes_that_a_mode_promises(three, mode,
     assert least < sent[mode] / sent["none"] < most
 
 
-def test_the_times_of_a_step_are_told_once(three):
-    three.all("mode", mode="int8")
-    three.all("step", seed=1, shapes=[[PAYLOAD]])
-    for sent, compress_s, wire_s in three.all("figures"):
-        assert sent > PAYLOAD
-        assert 0.0 < compress_s < 10.0
-        assert 0.0 < wire_s < 10.0
-    assert three.all("figures") == [[0, 0.0, 0.0]] * 3
+@pytest.mark.parametrize("mode", ["none", "int8"])
+def test_the_figures_of_a_step_are_told_once_and_bucket_by_bucket(three, mode):
+    three.all("mode", mode=mode)
+    three.all("step", seed=1, shapes=[[PAYLOAD // 4], [PAYLOAD // 2]])
+    for told in three.all("figures"):
+        assert told["gradient_bytes"] == PAYLOAD + 2 * PAYLOAD
+        assert told["reductions"] == 2
+        assert told["sent_bytes"] == told["bucket_0_bytes"] + told["bucket_1_bytes"]
+        assert told["bucket_1_bytes"] == pytest.approx(2 * told["bucket_0_bytes"], rel=0.01)
+        assert 0.0 < told["wire_s"] == told["bucket_0_wire_s"] + told["bucket_1_wire_s"] < 10.0
+        compress_s = told["bucket_0_compress_s"] + told["bucket_1_compress_s"]
+        assert told["compress_s"] == pytest.approx(compress_s)
+        assert (told["compress_s"] > 0) == (mode == "int8")
+        assert told["overlap_s"] > 0.0  # nobody tells of a wait here
+    for told in three.all("figures"):
+        assert set(told.values()) == {0}
+        assert len(told) == 6
 
 
 def test_modes_change_live_while_ranks_leave_and_join(three):

@@ -8,7 +8,6 @@ import argparse
 import hashlib
 import json
 import time
-from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -114,7 +113,7 @@ def main() -> None:
             optimizer.step()
             committed = manager.current_step() > step
             failed += not committed
-            figures = asdict(pg.take_figures())
+            figures: dict[str, Any] = pg.take_figures().metrics()
             _line(
                 log,
                 step=manager.current_step(),

@@ -23,7 +23,7 @@ from torchloom_threadlet.compression.collectives import (
     ring_bytes,
 )
 from torchloom_threadlet.compression.feedback import Feedback, Turn
-from torchloom_threadlet.compression.figures import Figures, Meter
+from torchloom_threadlet.compression.figures import Cost, Entry, Figures, Meter, Overlap
 from torchloom_threadlet.compression.lane import Lane
 from torchloom_threadlet.compression.modes import MODES, NONE, make_codecs
 from torchloom_threadlet.compression.work import CompressedWork
@@ -117,6 +117,11 @@ class CompressedProcessGroup(ProcessGroupWrapper):  # type: ignore[misc]
         self._verdict = None
         self._feedback.end_step(committed)
 
+    @property
+    def overlap(self) -> Overlap:
+        """Whom to tell, by ``begin`` and ``end``, that the training thread waits for a work."""
+        return self._meter.overlap
+
     def take_figures(self) -> Figures:
         """Return what the allreduces since the last call have sent and cost."""
         return self._meter.take()
@@ -139,13 +144,15 @@ class CompressedProcessGroup(ProcessGroupWrapper):  # type: ignore[misc]
         peers = Peers(self._rank, ranks)
         divisor = ranks if op == ReduceOp.AVG else 1
         work = CompressedWork(tensors)
-        reduce = partial(self._reduce, lane, codec, tensor, turn, peers, divisor)
+        entry = self._meter.begin(tensor.nbytes)
+        reduce = partial(self._reduce, lane, codec, tensor, turn, peers, divisor, entry)
         lane.add(partial(work.run, reduce))
         return work
 
     def reconfigure(self, opts: Any) -> Any:
         """Take part in another quorum; what is still under way in this one fails."""
         self._lane.end(RuntimeError("the quorum is over"))
+        self._meter.overlap.forget()
         configured = super().reconfigure(opts)
         self._lane = Lane()
         return configured
@@ -176,43 +183,66 @@ class CompressedProcessGroup(ProcessGroupWrapper):  # type: ignore[misc]
     @contextmanager
     def _run_context(self) -> Iterator[None]:
         """Issue what is not compressed after all that is, as every rank does."""
-        self._lane.drain()
+        self._meter.overlap.begin("allreduce")
+        try:
+            self._lane.drain()
+        finally:
+            self._meter.overlap.end("allreduce")
         yield
 
     def _untouched(self, tensors: list[Tensor], opts: Any) -> Any:
         began = time.perf_counter()
-        work = super().allreduce(tensors, opts)
-        if all(tensor.device.type == "cpu" for tensor in tensors):
-            ended = partial(self._meter_untouched, began, ring_bytes(tensors[0], self.size()))
-            work.get_future().add_done_callback(ended)
+        entry = self._meter.begin(sum(tensor.nbytes for tensor in tensors))
+        cost = Cost()
+        try:
+            work = super().allreduce(tensors, opts)
+            if all(tensor.device.type == "cpu" for tensor in tensors):
+                sent = ring_bytes(tensors[0], self.size())
+                ended = partial(self._meter_untouched, entry, began, sent)
+                work.get_future().add_done_callback(ended)
+                return work
+        except Exception:
+            self._meter.end(entry, cost)
+            raise
+        self._meter.end(entry, cost)  # of a launch on an accelerator nobody is told the end
         return work
 
-    def _meter_untouched(self, began: float, sent: int, _: object) -> None:
-        self._meter.add(sent, wire_s=time.perf_counter() - began)
+    def _meter_untouched(self, entry: Entry, began: float, sent: int, _: object) -> None:
+        self._meter.end(entry, Cost(sent, wire_s=time.perf_counter() - began))
 
     def _reduce(
-        self, lane: Lane, codec: Codec, tensor: Tensor, turn: Turn, peers: Peers, divisor: int
+        self,
+        lane: Lane,
+        codec: Codec,
+        tensor: Tensor,
+        turn: Turn,
+        peers: Peers,
+        divisor: int,
+        entry: Entry,
     ) -> None:
         """Drive ``codec`` over the wrapped process group, and write the result to ``tensor``."""
         began, wire_s, sent = time.perf_counter(), 0.0, 0
         reduction = codec.reduce(tensor.float().contiguous(), turn.memory, peers)
         answer: Tensor | None = None
-        while True:
-            try:
-                asked = next(reduction) if answer is None else reduction.send(answer)
-            except StopIteration as stop:
-                total, memory = stop.value
-                break
-            issued = time.perf_counter()
-            work, answer = lane.issue(partial(self._begin, asked, peers.ranks))
-            work.wait()
-            wire_s += time.perf_counter() - issued
-            sent += asked.sent_bytes(peers.ranks)
-        if divisor != 1:
-            total /= divisor
-        lane.issue(partial(tensor.copy_, total))
-        self._feedback.stage(turn, memory)
-        self._meter.add(sent, time.perf_counter() - began - wire_s, wire_s)
+        try:
+            while True:
+                try:
+                    asked = next(reduction) if answer is None else reduction.send(answer)
+                except StopIteration as stop:
+                    total, memory = stop.value
+                    break
+                issued = time.perf_counter()
+                work, answer = lane.issue(partial(self._begin, asked, peers.ranks))
+                work.wait()
+                wire_s += time.perf_counter() - issued
+                sent += asked.sent_bytes(peers.ranks)
+            if divisor != 1:
+                total /= divisor
+            lane.issue(partial(tensor.copy_, total))
+            self._feedback.stage(turn, memory)
+        finally:
+            compress_s = time.perf_counter() - began - wire_s
+            self._meter.end(entry, Cost(sent, compress_s, wire_s))
 
     def _begin(self, asked: Collective, ranks: int) -> tuple[Any, Tensor]:
         """Issue a collective; return its work, and where its answer will be."""

@@ -4,7 +4,6 @@ import logging
 import os
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
 
@@ -131,11 +130,11 @@ class TorchftLoom(Loom):
         Rounds(local_sgd).register(self)
 
     def _register_compression(self, manager: Any) -> None:
+        self._compressed = manager._pg
         if manager._use_async_quorum:
             text = "%s: compression stays as it is: to switch it, need use_async_quorum=False"
             _logger.warning(text, self.worker)
             return
-        self._compressed = manager._pg
         self.knob(**compression_knob(manager._pg))
 
     def step(self, step: int | None = None, **metrics: Any) -> bool:
@@ -160,7 +159,7 @@ class TorchftLoom(Loom):
         if self._gradients is not None:
             own |= self._gradients.figures()
         if self._compressed is not None:
-            own |= asdict(self._compressed.take_figures())
+            own |= self._compressed.take_figures().metrics()
         if self._given is not None and self._given.size_bytes:
             own["state_bytes"] = self._given.size_bytes
         going = super().step(manager.current_step() if step is None else step, **(own | metrics))
@@ -171,10 +170,12 @@ class TorchftLoom(Loom):
 
     def _watch(self, manager: Any) -> None:
         """Stamp what ``manager`` waits for, and know its connections and what it gives to peers."""
-        stamp_waits(manager, self._worker.phases)
+        pg = manager._pg
+        of_reductions = [pg.overlap] if isinstance(pg, CompressedProcessGroup) else []
+        stamp_waits(manager, self._worker.phases, *of_reductions)
         self._given = GivenState(manager)
         try:
-            connections = Connections(manager._pg)
+            connections = Connections(pg)
         except Exception as error:  # noqa: BLE001 - a process group of the user's own
             _logger.warning("connections to peers cannot be cut here: %s", says(error))
             return

@@ -2,15 +2,27 @@
 
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from torchloom_threadlet.trainer.phases import Phases
 
 _logger = logging.getLogger(__name__)
 
 
-def stamp_waits(manager: Any, phases: Phases) -> None:
+class Waits(Protocol):
+    """Told when a wait begins and when it ends."""
+
+    def begin(self, what: str) -> None:
+        """Note that a wait begins."""
+
+    def end(self, what: str) -> None:
+        """Note that it is over."""
+
+
+def stamp_waits(manager: Any, phases: Phases, *of_reductions: Waits) -> None:
     """Stamp the time in ``manager`` that is spent on waiting for others.
+
+    ``of_reductions`` are told of the waits for an allreduce alone.
 
     On a GPU, ``wait`` of a collective and the launch of a kernel return at once, and the host
     waits for both together in ``should_commit``: there the stamps do not tell the two apart.
@@ -20,14 +32,14 @@ def stamp_waits(manager: Any, phases: Phases) -> None:
         ("wait_quorum", "quorum"),
         ("should_commit", "commit"),
     ):
-        setattr(manager, name, _stamped(getattr(manager, name), phases, what))
+        setattr(manager, name, _stamped(getattr(manager, name), what, phases))
     allreduce, stamped = manager.allreduce, dict[Any, Any]()
 
     def stamped_allreduce(*args: Any, **kwargs: Any) -> Any:
         work = allreduce(*args, **kwargs)
         kind = type(work)
         if kind not in stamped:
-            stamped[kind] = _stamped_work(kind, phases)
+            stamped[kind] = _stamped_work(kind, phases, *of_reductions)
         work.__class__ = stamped[kind]
         return work
 
@@ -62,21 +74,23 @@ def _call(function: Callable[[], None] | None, name: str) -> None:
         _logger.exception("torchloom failed at %s; training goes on", name)
 
 
-def _stamped(method: Callable[..., Any], phases: Phases, what: str) -> Callable[..., Any]:
+def _stamped(method: Callable[..., Any], what: str, *waits: Waits) -> Callable[..., Any]:
     def stamped(*args: Any, **kwargs: Any) -> Any:
-        phases.begin(what)
+        for each in waits:
+            each.begin(what)
         try:
             return method(*args, **kwargs)
         finally:
-            phases.end(what)
+            for each in waits:
+                each.end(what)
 
     return stamped
 
 
-def _stamped_work(kind: Any, phases: Phases) -> Any:
+def _stamped_work(kind: Any, *waits: Waits) -> Any:
     """Return a class of work whose ``wait`` is stamped.
 
     Not a function in the work's own ``__dict__``: it would keep the work and its tensors until the
     next collection, or not keep it while ``manager.allreduce(x).wait()`` waits.
     """
-    return type(kind.__name__, (kind,), {"wait": _stamped(kind.wait, phases, "allreduce")})
+    return type(kind.__name__, (kind,), {"wait": _stamped(kind.wait, "allreduce", *waits)})

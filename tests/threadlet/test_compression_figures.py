@@ -1,0 +1,112 @@
+"""What is counted of reductions: each once, and of their time what nobody waits for."""
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchloom_threadlet.compression.figures import Cost, Entry, Meter, Overlap
+from torchloom_threadlet.torchft.waits import stamp_waits
+from torchloom_threadlet.trainer.phases import Phases
+
+SPANS = st.lists(st.tuples(st.integers(0, 20), st.integers(1, 20)), max_size=6)
+
+
+class Clock:
+    """Seconds as a test wants them."""
+
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(time, "perf_counter", clock)
+    return clock
+
+
+@given(reductions=SPANS, waits=SPANS, looks=st.lists(st.integers(0, 50), max_size=4))
+def test_overlap_is_the_union_of_the_reductions_less_the_union_of_the_waits(
+    reductions, waits, looks
+):
+    overlap, clock, told = Overlap(), Clock(), 0.0
+    entries = [(begin, begin + length, Entry(0)) for begin, length in reductions]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(time, "perf_counter", clock)
+        for second in range(50):
+            clock.now = float(second)
+            for begin, end, entry in entries:
+                if second == begin:
+                    overlap.add(entry)
+                if second == end:
+                    overlap.discard(entry)
+            for begin, length in waits:
+                if second == begin:
+                    overlap.begin("allreduce")
+                if second == begin + length:
+                    overlap.end("allreduce")
+            if second in looks:
+                told += overlap.take()
+        told += overlap.take()
+    under_way = {s for begin, length in reductions for s in range(begin, begin + length)}
+    waited = {s for begin, length in waits for s in range(begin, begin + length)}
+    assert told == len(under_way - waited)
+
+
+def test_what_is_under_way_when_its_quorum_ends_counts_no_longer(clock):
+    overlap, entry = Overlap(), Entry(0)
+    overlap.add(entry)
+    clock.now = 1.0
+    overlap.forget()
+    clock.now = 5.0
+    overlap.discard(entry)
+    assert overlap.take() == 1.0
+
+
+def test_a_bucket_that_ends_after_a_look_counts_with_the_next():
+    meter = Meter()
+    first, second = meter.begin(100), meter.begin(200)
+    meter.end(first, Cost(10, 1.0, 2.0))
+    told = meter.take()
+    assert (told.reductions, told.gradient_bytes, told.buckets) == (2, 300, {0: Cost(10, 1.0, 2.0)})
+    meter.end(second, Cost(20, 3.0, 4.0))
+    told = meter.take()
+    assert (told.reductions, told.cost, told.buckets) == (0, Cost(20, 3.0, 4.0), {1: told.cost})
+
+
+def test_only_the_first_eight_buckets_are_told_of_one_by_one():
+    meter = Meter()
+    for _ in range(10):
+        meter.end(meter.begin(8), Cost(3))
+    metrics = meter.take().metrics()
+    assert (metrics["sent_bytes"], metrics["reductions"]) == (30, 10)
+    assert [name for name in metrics if name.endswith("_bytes") and name.startswith("bucket")] == [
+        f"bucket_{place}_bytes" for place in range(8)
+    ]
+
+
+def test_of_a_managers_waits_those_for_a_reduction_count(clock):
+    class Work:
+        def wait(self):
+            clock.now += 3.0
+
+    class Manager:
+        def should_commit(self):
+            clock.now += 2.0
+
+        start_quorum = wait_quorum = should_commit
+
+        def allreduce(self, tensor):
+            return Work()
+
+    overlap, manager = Overlap(), Manager()
+    stamp_waits(manager, Phases(), overlap)
+    overlap.add(Entry(0))
+    clock.now = 1.0
+    manager.allreduce(None).wait()
+    manager.should_commit()
+    assert overlap.take() == 1.0 + 2.0
