@@ -298,7 +298,7 @@ def knob(**changes: Any) -> dict[str, Any]:
         {"values": {"a b": 1}},
         {"values": {"lr": None}},
         {"values": {"lr": 2**63}},
-        {"values": {"lr": "v" * 257}},
+        {"values": {"lr": "v" * 4097}},
         {"values": {f"k{n}": n for n in range(257)}},
     ],
 )

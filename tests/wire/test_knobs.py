@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from torchloom_core.errors import KnobError
 from torchloom_core.suggest import nearest
-from torchloom_core.wire.knobs import check_value, find_spec
+from torchloom_core.wire.knobs import check_value, find_spec, shown
 from torchloom_core.wire.messages import KnobSpec
 
 LR = KnobSpec(name="lr", kind="float", low=0.0, high=1.0)
@@ -16,6 +16,7 @@ EVERY = KnobSpec(name="every", kind="int", low=1, high=10)
 WIRE = KnobSpec(name="wire", kind="choice", choices=("bf16", "fp32"))
 FAST = KnobSpec(name="fast", kind="bool")
 FREE = KnobSpec(name="free", kind="int")
+RING = KnobSpec(name="ring", kind="order")
 WIDE = KnobSpec(name="wide", kind="float")
 
 
@@ -29,6 +30,9 @@ WIDE = KnobSpec(name="wide", kind="float")
         (FAST, False, False),
         (FREE, -(2**63), -(2**63)),
         (WIDE, 2**60, float(2**60)),
+        (RING, "", ""),
+        (RING, "g2,g0,node_1-a", "g2,g0,node_1-a"),
+        (RING, ",".join(f"g{n:03}" for n in range(819)), ",".join(f"g{n:03}" for n in range(819))),
     ],
 )
 def test_a_good_value_is_taken_in_the_knobs_type(spec, value, taken):
@@ -53,6 +57,11 @@ def test_a_good_value_is_taken_in_the_knobs_type(spec, value, taken):
         (FREE, 2**63, "knob free: need a number of 63 bits, was one of 64"),
         (WIRE, "fp8", "knob wire: need one of bf16, fp32, was 'fp8'"),
         (WIRE, 1, "knob wire: need one of bf16, fp32, was 1"),
+        (RING, 3, "knob ring: need names of groups with commas between, was 3"),
+        (RING, "a, b", "knob ring: need names of groups with commas between, ' b' is none"),
+        (RING, "a,,b", "knob ring: need names of groups with commas between, '' is none"),
+        (RING, "a,b,a", "knob ring: need each group once, was a twice"),
+        (RING, "g" * 4097, "knob ring: need at most 4096 characters, were 4097"),
         (FAST, 1, "knob fast: need true or false, was 1"),
         (FAST, "true", "knob fast: need true or false, was 'true'"),
     ],
@@ -85,3 +94,13 @@ def test_of_many_names_some_are_listed():
     text = nearest("?", [f"w{n:04}" for n in range(10_000)])
     assert text.startswith("; there are w0000, w0001, ")
     assert text.endswith(", w0019 and 9980 more")
+
+
+def test_a_long_value_is_shown_to_people_without_its_middle():
+    told = shown("g" * 4096)
+    assert len(told) == 203
+    assert told.startswith("'ggg")
+    assert "g...g" in told
+    with pytest.raises(KnobError) as refused:
+        check_value(WIRE, "g" * 4096)
+    assert len(str(refused.value)) < 300

@@ -22,10 +22,11 @@ from torchloom_core.wire.limits import (
     MAX_METRIC_NAME,
     MAX_METRICS,
     MAX_NAME,
+    MAX_ORDER,
     MAX_SHORT_TEXT,
     METRIC_NAME,
 )
-from torchloom_core.wire.messages import FieldValue, KnobValue, Note
+from torchloom_core.wire.messages import FieldValue, KnobSpec, KnobValue, Note
 from torchloom_core.wire.subjects import token
 
 _MOST_WARNINGS = 1000
@@ -86,16 +87,17 @@ def whole(value: Any) -> int:
     return number
 
 
-def knob_value(knob: str, value: Any) -> KnobValue | None:
+def knob_value(spec: KnobSpec, value: Any) -> KnobValue | None:
     """Return a knob's value as a message can say it, None where none can."""
     plain = _plain(value)
-    if isinstance(plain, str) and len(plain) > MAX_SHORT_TEXT:
+    most = MAX_ORDER if spec.kind == "order" else MAX_SHORT_TEXT
+    if isinstance(plain, str) and len(plain) > most:
         plain = None
     if plain is None:
         warn_once(
-            f"knob {knob}",
+            f"knob {spec.name}",
             "need true or false, a finite number, or a text of at most "
-            f"{MAX_SHORT_TEXT} characters, was {text(value, 80)}",
+            f"{most} characters, was {text(value, 80)}",
         )
     return plain
 

@@ -1,14 +1,17 @@
 """Check a knob's value against its specification."""
 
 import math
+import re
 from collections.abc import Iterable
 
 from torchloom_core.errors import KnobError
 from torchloom_core.suggest import nearest
+from torchloom_core.wire.limits import MAX_ORDER, NAME
 from torchloom_core.wire.messages import KnobSpec, KnobValue
 
 _FAR = {"float": 10.0, "int": 100.0}
 _ROUNDING = 1.0 + 1e-9
+_MOST_SHOWN = 200
 
 
 def check_value(spec: KnobSpec, value: KnobValue) -> KnobValue:
@@ -29,24 +32,26 @@ def check_value(spec: KnobSpec, value: KnobValue) -> KnobValue:
     match spec.kind:
         case "bool":
             if not isinstance(value, bool):
-                raise KnobError(f"knob {spec.name}: need true or false, was {value!r}")
+                raise KnobError(f"knob {spec.name}: need true or false, was {shown(value)}")
             return value
         case "choice":
             if value not in spec.choices:
                 raise KnobError(
-                    f"knob {spec.name}: need one of {', '.join(spec.choices)}, was {value!r}"
+                    f"knob {spec.name}: need one of {', '.join(spec.choices)}, was {shown(value)}"
                 )
             return value
+        case "order":
+            return _check_order(spec, value)
         case "int":
             if isinstance(value, bool) or not isinstance(value, int):
-                raise KnobError(f"knob {spec.name}: need a whole number, was {value!r}")
+                raise KnobError(f"knob {spec.name}: need a whole number, was {shown(value)}")
             if not -(2**63) <= value < 2**63:
                 bits = value.bit_length()
                 raise KnobError(f"knob {spec.name}: need a number of 63 bits, was one of {bits}")
             number: int | float = value
         case "float":
             if isinstance(value, bool) or not isinstance(value, int | float):
-                raise KnobError(f"knob {spec.name}: need a number, was {value!r}")
+                raise KnobError(f"knob {spec.name}: need a number, was {shown(value)}")
             try:
                 number = float(value)
             except OverflowError:
@@ -58,6 +63,38 @@ def check_value(spec: KnobSpec, value: KnobValue) -> KnobValue:
     if spec.high is not None and number > spec.high:
         raise KnobError(f"knob {spec.name}: need at most {spec.high:g}, was {number!r}")
     return number
+
+
+def _check_order(spec: KnobSpec, value: KnobValue) -> str:
+    if not isinstance(value, str):
+        raise KnobError(
+            f"knob {spec.name}: need names of groups with commas between, was {shown(value)}"
+        )
+    if len(value) > MAX_ORDER:
+        raise KnobError(f"knob {spec.name}: need at most {MAX_ORDER} characters, were {len(value)}")
+    names = value.split(",") if value else []
+    wrong = next((name for name in names if not re.search(NAME, name)), None)
+    if wrong is not None:
+        raise KnobError(
+            f"knob {spec.name}: need names of groups with commas between, {shown(wrong)} is none"
+        )
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise KnobError(f"knob {spec.name}: need each group once, was {twice} twice")
+    return value
+
+
+def shown(value: KnobValue) -> str:
+    """Return a value as a line for people has it, its middle left out where it is long.
+
+    Examples
+    --------
+    >>> shown(0.5), shown("bf16")
+    ('0.5', "'bf16'")
+    """
+    said = repr(value)
+    half = _MOST_SHOWN // 2
+    return said if len(said) <= _MOST_SHOWN else f"{said[:half]}...{said[-half:]}"
 
 
 def unusual(spec: KnobSpec, value: KnobValue, used: Iterable[KnobValue]) -> str:

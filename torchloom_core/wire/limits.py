@@ -17,6 +17,9 @@ MAX_KNOBS = 256
 MAX_CHOICES = 256
 MAX_FIELDS = 64
 MAX_SHORT_TEXT = 256
+MAX_ORDER = 4096
+"""Characters of a knob's value that names replica groups."""
+
 MAX_TEXT = 2000
 MAX_LONG_TEXT = 500_000
 """Stacks and the Flight Recorder's dump travel in a note."""
@@ -63,6 +66,9 @@ has is denied."""
 
 ShortText = Annotated[str, msgspec.Meta(max_length=MAX_SHORT_TEXT)]
 Text = Annotated[str, msgspec.Meta(max_length=MAX_TEXT)]
+KnobText = Annotated[str, msgspec.Meta(max_length=MAX_ORDER)]
+"""A knob's value; one that is no order is one of its choices, and shorter."""
+
 LongText = Annotated[str, msgspec.Meta(max_length=MAX_LONG_TEXT)]
 FileText = Annotated[str, msgspec.Meta(max_length=65_536)]
 """A small file, such as credentials."""

@@ -23,6 +23,7 @@ from torchloom_core.wire.limits import (
     Id,
     Int64,
     KnobName,
+    KnobText,
     LongText,
     MetricName,
     Name,
@@ -43,7 +44,7 @@ from torchloom_core.wire.links import Door, Measured, ProbeBytes
 
 SCHEMA_VERSION = 1
 
-KnobValue = bool | Int64 | Finite | ShortText
+KnobValue = bool | Int64 | Finite | KnobText
 
 CALLED_AT_ONCE = 1000
 """How many workers a roll call names at most."""
@@ -63,7 +64,8 @@ class KnobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     name : str
         By which it is changed.
     kind : str
-        ``float``, ``int``, ``bool`` or ``choice``.
+        ``float``, ``int``, ``bool``, ``choice`` or ``order``: names of replica groups with commas
+        between, each at most once, or nothing.
     fence : str
         How a change must land: ``worker`` knobs are applied by each worker alone, ``run`` knobs
         by all ranks at the same step or by none.
@@ -87,7 +89,7 @@ class KnobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """
 
     name: KnobName
-    kind: Literal["float", "int", "bool", "choice"]
+    kind: Literal["float", "int", "bool", "choice", "order"]
     fence: Literal["worker", "run"] = "worker"
     low: Finite | None = None
     high: Finite | None = None

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import msgspec
 
 from torchloom_core.errors import KnobError
-from torchloom_core.wire.knobs import check_value, find_spec
+from torchloom_core.wire.knobs import check_value, find_spec, shown
 from torchloom_core.wire.limits import MAX_KNOBS, MAX_TEXT
 from torchloom_core.wire.messages import (
     Checkpoint,
@@ -181,8 +181,8 @@ class Actuators:
                 knob.set(value)
             except Exception as error:
                 raise SystemExit(
-                    f"torchloom: knob {name} cannot be set to {value!r}, as it is on the other "
-                    f"ranks, so this one must not go on: {text(error, MAX_TEXT)}"
+                    f"torchloom: knob {name} cannot be set to {shown(value)}, as it is on the "
+                    f"other ranks, so this one must not go on: {text(error, MAX_TEXT)}"
                 ) from error
             try:
                 self._read(knob)
@@ -231,7 +231,7 @@ class Actuators:
 
     def _read(self, knob: Knob) -> None:
         name = knob.spec.name
-        value = knob_value(name, knob.get())
+        value = knob_value(knob.spec, knob.get())
         if value is None:
             self._values.pop(name, None)
         else:

@@ -198,7 +198,7 @@ class Loom:
         get: Callable[[], Any],
         set: Callable[[Any], object],
         *,
-        kind: Literal["float", "int", "bool", "choice"] = "float",
+        kind: Literal["float", "int", "bool", "choice", "order"] = "float",
         low: float | None = None,
         high: float | None = None,
         choices: Iterable[str] = (),

@@ -11,7 +11,7 @@ from torchloom_core.kernel.actions.run import Run
 from torchloom_core.suggest import listed
 from torchloom_core.wire.actions import ChangeKnob, ChangeKnobs
 from torchloom_core.wire.events import Output
-from torchloom_core.wire.knobs import agrees, check_value, find_spec, takes, unusual
+from torchloom_core.wire.knobs import agrees, check_value, find_spec, shown, takes, unusual
 from torchloom_core.wire.messages import Command, Hello, KnobSpec, SetKnob
 from torchloom_core.wire.plans import Plan
 
@@ -97,7 +97,7 @@ class KnobKind(ActionKind[ChangeKnob]):
 
     def summary(self, action: ChangeKnob, plan: Plan, run: Run) -> str:
         """Return the value, how many have it, who was left out, and what is watched."""
-        done = f"{action.knob} = {action.value!r} on {workers_text(plan)}{landed_text(plan)}"
+        done = f"{action.knob} = {shown(action.value)} on {workers_text(plan)}{landed_text(plan)}"
         watched = run.guards.text(plan.verdict)
         return ", ".join(filter(None, [done, _left_out(action, run)])) + watched
 

@@ -10,7 +10,7 @@ from torchloom_core.kernel.actions.run import Run
 from torchloom_core.suggest import listed
 from torchloom_core.wire.actions import ChangeKnobs, new_values
 from torchloom_core.wire.events import Output
-from torchloom_core.wire.knobs import agrees, check_value, find_spec, unusual
+from torchloom_core.wire.knobs import agrees, check_value, find_spec, shown, unusual
 from torchloom_core.wire.messages import KnobSpec, KnobValues, SetKnobs, Together
 from torchloom_core.wire.plans import Plan
 from torchloom_core.wire.requests import GUARD
@@ -75,7 +75,7 @@ class KnobsKind(ActionKind[ChangeKnobs]):
 
     def summary(self, action: ChangeKnobs, plan: Plan, run: Run) -> str:
         """Return the values, on how many, at which step, and what watches over them."""
-        values = ", ".join(f"{knob} = {value!r}" for knob, value in action.values.items())
+        values = ", ".join(f"{knob} = {shown(value)}" for knob, value in action.values.items())
         return f"{values} on {workers_text(plan)}{landed_text(plan)}{run.guards.text(plan.verdict)}"
 
     def wish(self, action: Mapping[str, Any]) -> str:
