@@ -12,7 +12,8 @@ from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.schema import Config, Costs, Evaluate
 from torchloom_core.evaluate.goodput.arms import Arm
 from torchloom_core.evaluate.goodput.episode import Episode, draw
-from torchloom_core.evaluate.goodput.run import Setting, installed
+from torchloom_core.evaluate.goodput.run import Setting
+from torchloom_core.evaluate.installed import installed
 from torchloom_core.trace.bundle.bundle import Bundle
 from torchloom_core.trace.bundle.schema import Component, Event
 from torchloom_core.trace.bundle.writer import BundleWriter

@@ -24,13 +24,15 @@ from tests.evaluate.episodes import (
     write,
 )
 from torchloom_core.clock import SECOND_NS
+from torchloom_core.evaluate.closed_loop import ClosedLoop
 from torchloom_core.evaluate.forecasts.altered_future import OtherFuture
 from torchloom_core.evaluate.goodput.arms import Arm, baselines, random_alarms
-from torchloom_core.evaluate.goodput.closed_loop import ClosedLoop
 from torchloom_core.evaluate.goodput.job import job_spec, kernel_config
 from torchloom_core.evaluate.goodput.run import play, plugins_of, simulate
+from torchloom_core.evaluate.goodput.simulated_fleet import SimulatedFleet
 from torchloom_core.kernel.plugins.host import ActivePlugins, ActivePolicy
 from torchloom_core.plugin import Need
+from torchloom_core.plugin.needs import windows_s
 from torchloom_core.simulate.model import FleetModel
 from torchloom_core.simulate.scenario import Hit
 from torchloom_core.wire.actions import (
@@ -73,16 +75,19 @@ class Scripted:
 
 
 def drive(stage, plugins_or_policy, arm=None, config=CONFIG):
-    """Run a driver; return it and the model's result."""
+    """Play a closed loop; return it, its fleet and the model's result."""
     arm = arm or candidate()
     job = job_spec(arm, config, stage.mtbf_s)
     model = FleetModel(job, stage.nodes, stage.hits, start_ns=stage.start_ns, end_ns=stage.end_ns)
     plugins = plugins_or_policy
     if isinstance(plugins, Scripted):
         plugins = ActivePlugins((ActivePolicy("scripted", plugins),))
-    driver = ClosedLoop(stage, job, model, kernel_config(arm, config, job), plugins, 3600.0)
-    driver.run()
-    return driver, model.finish()
+    metrics = windows_s(plugins.needs)
+    fleet = SimulatedFleet(stage, job, model, config.run.name, metrics, 3600.0)
+    kernel = kernel_config(arm, config, job)
+    loop = ClosedLoop(fleet, kernel, plugins, start_ns=stage.start_ns, told=stage.told)
+    loop.run()
+    return loop, fleet, model.finish()
 
 
 def real(arm, stage, bundle, config=CONFIG):
@@ -130,8 +135,8 @@ def test_another_future_leaves_every_decision_before_it_the_same(bundle, seed, h
     assert other.nodes == stage.nodes
     # An interval for the failures that came is one thing that the arm is told: the same here.
     other = dataclasses.replace(other, failures=stage.failures)
-    was, _ = drive(stage, real(arm, stage, bundle), arm)
-    now, _ = drive(other, real(arm, other, bundle), arm)
+    was, _, _ = drive(stage, real(arm, stage, bundle), arm)
+    now, _, _ = drive(other, real(arm, other, bundle), arm)
     assert _until(was.verdicts, after_ns) == _until(now.verdicts, after_ns)
 
 
@@ -140,8 +145,8 @@ def test_what_is_told_the_future_decides_otherwise_in_another(bundle):
     stage = scene_of(bundle)
     after_ns = stage.hits[1].ts_ns - HOUR_NS
     other = scene_of(OtherFuture(bundle, after_ns))
-    was, _ = drive(stage, real(oracle, stage, bundle), oracle)
-    now, _ = drive(other, real(oracle, other, bundle), oracle)
+    was, _, _ = drive(stage, real(oracle, stage, bundle), oracle)
+    now, _, _ = drive(other, real(oracle, other, bundle), oracle)
     assert _until(was.verdicts, after_ns) != _until(now.verdicts, after_ns)
 
 
@@ -180,10 +185,10 @@ def test_a_migration_takes_as_long_as_its_commands_not_a_tick(tmp_path):
     stage = scene_of(write(tmp_path / "quiet.tltrace", [event(0, 1.0, "n0", fatal=False)]))
     wanted = once(Migrate(group="g0"))
     wanted.start_ns = stage.start_ns
-    driver, result = drive(stage, Scripted(wanted))
+    _, fleet, result = drive(stage, Scripted(wanted))
     assert result.migrations == 1
     decided, migrated = (
-        next(entry.ts_ns for entry in driver.timeline if entry.kind == kind)
+        next(entry.ts_ns for entry in fleet.timeline if entry.kind == kind)
         for kind in ("decided migrate", "migrated")
     )
     # One command for the stand-by to join, one for the group to leave, one second each.
@@ -198,21 +203,21 @@ def test_a_move_is_right_if_a_node_it_left_is_hit_within_the_horizon(tmp_path, a
     hit = Hit(id="h", ts_ns=struck_ns, nodes=stage.nodes[:1], follows="component", repair_ns=1)
     wanted = once(Migrate(group="g0"))
     wanted.start_ns = stage.start_ns
-    driver, _ = drive(dataclasses.replace(stage, hits=(hit,)), Scripted(wanted))
-    assert (driver.moves, driver.right_moves) == (1, right)
+    _, fleet, _ = drive(dataclasses.replace(stage, hits=(hit,)), Scripted(wanted))
+    assert (fleet.moves, fleet.right_moves) == (1, right)
 
 
 def test_a_checkpoint_that_all_workers_are_told_to_save_is_saved_once(tmp_path):
     stage = scene_of(write(tmp_path / "quiet.tltrace", [event(0, 1.0, "n0", fatal=False)]))
     wanted = once(SaveCheckpoint())
     wanted.start_ns = stage.start_ns
-    _, result = drive(stage, Scripted(wanted))
+    _, _, result = drive(stage, Scripted(wanted))
     assert result.proactive_saves == 1
 
 
 def test_a_run_with_a_policy_that_does_nothing_goes_as_one_without(bundle):
     stage = scene_of(bundle, seed=2)
-    _, watched = drive(stage, Scripted(lambda view: []))
+    _, _, watched = drive(stage, Scripted(lambda view: []))
     arm = Arm(name="alone", kind="baseline", what="")
     alone = play(setting_of(bundle), arm, stage)
     assert {k: v / SECOND_NS for k, v in watched.buckets.items()} == alone.buckets
@@ -247,8 +252,8 @@ def test_a_cordoned_node_is_told_to_the_model(tmp_path):
         action = {3: proposals[0], 6: proposals[1]}.get(age)
         return [Proposal(action=action, reason="told to", gain_gpu_s=1e9)] if action else []
 
-    driver, result = drive(stage, Scripted(wanted))
-    assert [verdict.granted for _, verdict in driver.verdicts] == [True, False]
+    loop, _, result = drive(stage, Scripted(wanted))
+    assert [verdict.granted for _, verdict in loop.verdicts] == [True, False]
     assert result.migrations == 0
 
 
@@ -290,9 +295,9 @@ def test_a_standby_that_is_admitted_trains_beside_the_others_where_recovery_is_p
 
     once_admitted = once(AdmitGroup(group="g4"))
     once_admitted.start_ns = stage.start_ns
-    driver, result = drive(stage, Scripted(wanted), config=config)
+    loop, _, result = drive(stage, Scripted(wanted), config=config)
     assert states[1:5] == ["standby", "standby", "training", "training"]
-    assert (driver.verdict_counts.deeds().granted, result.migrations) == ({"admit": 1.0}, 0)
+    assert (loop.verdict_counts.deeds().granted, result.migrations) == ({"admit": 1.0}, 0)
     idle = result.buckets["spare"] / (result.wall_ns * 8)
     assert idle == pytest.approx(2.0, abs=0.05)  # the cold spares
 
@@ -317,8 +322,8 @@ def test_a_run_that_loses_only_a_step_is_saved_less_often_than_one_that_rolls_ba
         config = replace(CONFIG, evaluate=replace(JOB, recovery=recovery))
         arm = next(a for a in baselines(policies(), JOB) if a.name == "daly_online")
         stage = scene_of(bundle, evaluate=config.evaluate, seed=2)
-        driver, result = drive(stage, real(arm, stage, bundle, config), arm, config)
-        told = [verdict.reason for _, verdict in driver.verdicts][-1]
+        loop, _, result = drive(stage, real(arm, stage, bundle, config), arm, config)
+        told = [verdict.reason for _, verdict in loop.verdicts][-1]
         watched, back = map(int, re.search(r"of (\d+) watched (\d+) took", told).groups())
         assert watched > 0
         assert back == (watched if recovery == "restart" else 0)
@@ -340,11 +345,11 @@ def test_a_decision_on_a_worker_that_sits_elsewhere_than_recorded_is_counted_as_
         told = Proposal(action=Migrate(group=group or ""), reason="told to", gain_gpu_s=1e9)
         return [told] if group else []
 
-    driver, result = drive(stage, Scripted(wanted, METRICS))
+    _, fleet, result = drive(stage, Scripted(wanted, METRICS))
     assert result.migrations == 2
-    assert driver.decisions == 2
+    assert fleet.decisions == 2
     # The second moves the former stand-by, whose node was not at work in the recording.
-    assert driver.invalid_decisions == 1
+    assert fleet.invalid_decisions == 1
     assert np.isfinite(heat[2][:4]).all()
     assert np.isnan(heat[28][4])
 
@@ -357,8 +362,8 @@ def test_a_metric_that_does_not_depend_on_the_load_goes_with_the_node(bundle):
         counts.append(view.latest("ecc_total"))
         return []
 
-    driver, _ = drive(stage, Scripted(wanted, ["ecc_total"]))
-    assert driver.invalid_decisions == 0
+    _, fleet, _ = drive(stage, Scripted(wanted, ["ecc_total"]))
+    assert fleet.invalid_decisions == 0
     assert np.isfinite(counts[5]).all()
 
 
@@ -367,8 +372,8 @@ def test_a_metric_that_does_not_depend_on_the_load_goes_with_the_node(bundle):
 
 def test_a_policy_that_raises_is_quarantined_and_the_run_goes_on(bundle):
     stage = scene_of(bundle)
-    driver, result = drive(stage, Scripted(lambda view: 1 / 0))
-    assert "raised: ZeroDivisionError" in driver.quarantined["scripted"]
+    loop, _, result = drive(stage, Scripted(lambda view: 1 / 0))
+    assert "raised: ZeroDivisionError" in loop.quarantined["scripted"]
     assert result.wall_s == pytest.approx(JOB.days * DAY_NS / SECOND_NS)
 
 
@@ -378,9 +383,9 @@ def test_an_alert_is_no_decision(bundle):
     def wanted(view):
         return [Proposal(action=Alert(worker=view.workers[0], text="hot"), reason="hot")]
 
-    driver, _ = drive(stage, Scripted(wanted))
-    assert any(verdict.granted for _, verdict in driver.verdicts)
-    assert driver.decisions == 0
+    loop, fleet, _ = drive(stage, Scripted(wanted))
+    assert any(verdict.granted for _, verdict in loop.verdicts)
+    assert fleet.decisions == 0
 
 
 # --- those who know the future ---

@@ -2,7 +2,8 @@ import pytest
 from msgspec.structs import replace
 
 from tests.evaluate.episodes import CONFIG, JOB, candidate, setting_of, some_events, write
-from torchloom_core.evaluate.goodput.parallel import Errand, Workforce
+from torchloom_core.evaluate.goodput.errand import Errand
+from torchloom_core.evaluate.parallel import Workforce
 
 ray = pytest.importorskip("ray")
 

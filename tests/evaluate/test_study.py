@@ -18,12 +18,13 @@ from tests.evaluate.episodes import (
 from torchloom_core.errors import TraceError
 from torchloom_core.evaluate.goodput import compare, sensitivity
 from torchloom_core.evaluate.goodput.arms import baselines, without_policies
-from torchloom_core.evaluate.goodput.parallel import Errand, Workforce
+from torchloom_core.evaluate.goodput.errand import Errand
 from torchloom_core.evaluate.goodput.run import simulate
-from torchloom_core.evaluate.goodput.run_cache import RunCache, key_of
 from torchloom_core.evaluate.goodput.study import run_study
+from torchloom_core.evaluate.parallel import Workforce
 from torchloom_core.evaluate.report.findings import complaints, findings
 from torchloom_core.evaluate.results import Report, RunResult, Simulation
+from torchloom_core.evaluate.run_cache import RunCache
 
 SEEDS = 2
 QUICK = replace(CONFIG, evaluate=replace(JOB, days=1.0))
@@ -41,7 +42,7 @@ def study(bundle, folder, *, seeds=SEEDS, progress=lambda done, total: None, **w
         setting_of(bundle, QUICK),
         [candidate()],
         seeds=seeds,
-        store=RunCache(folder),
+        store=RunCache(folder, RunResult),
         workforce=Workforce(**workforce),
         progress=progress,
     )
@@ -50,6 +51,10 @@ def study(bundle, folder, *, seeds=SEEDS, progress=lambda done, total: None, **w
 @pytest.fixture(scope="module")
 def simulation(bundle, tmp_path_factory):
     return study(bundle, tmp_path_factory.mktemp("runs"))
+
+
+def key_of(setting, arm, seed):
+    return Errand(setting=setting, arm=arm, seed=seed).key
 
 
 def bytes_of(simulation: Simulation) -> bytes:
@@ -78,7 +83,7 @@ def test_runs_are_played_seed_by_seed_so_that_the_first_show_the_pace_of_all_arm
 
 
 def test_a_file_that_was_torn_is_played_again(bundle, tmp_path):
-    store = RunCache(tmp_path / "runs")
+    store = RunCache(tmp_path / "runs", RunResult)
     setting, arm = setting_of(bundle, QUICK), candidate()
     run = simulate(setting, arm, 0)
     key = key_of(setting, arm, 0)
@@ -172,7 +177,7 @@ def test_a_policy_that_does_nothing_gains_nothing_over_its_job_whatever_the_refe
         setting_of(bundle, QUICK),
         [idle],
         seeds=SEEDS,
-        store=RunCache(tmp_path),
+        store=RunCache(tmp_path, RunResult),
         workforce=Workforce(),
         progress=lambda done, total: None,
     )
@@ -259,7 +264,7 @@ def test_unless_asked_for_no_cost_is_varied_and_the_rest_is_the_same(bundle, sim
         setting_of(bundle, QUICK),
         [candidate()],
         seeds=SEEDS,
-        store=RunCache(tmp_path),
+        store=RunCache(tmp_path, RunResult),
         workforce=Workforce(),
         progress=lambda done, total: told.append((done, total)),
         vary_costs=False,
@@ -297,7 +302,7 @@ def growing(bundle, tmp_path_factory):
         setting_of(bundle, config),
         [grows],
         seeds=6,
-        store=RunCache(tmp_path_factory.mktemp("grown")),
+        store=RunCache(tmp_path_factory.mktemp("grown"), RunResult),
         workforce=Workforce(),
         progress=lambda done, total: None,
         vary_costs=False,

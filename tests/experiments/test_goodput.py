@@ -8,7 +8,7 @@ import pytest
 from torchloom_core.activation.activation import activate
 from torchloom_core.config.loading import load
 from torchloom_core.evaluate.goodput.job import STALLS, paid_nodes
-from torchloom_core.evaluate.goodput.run import installed
+from torchloom_core.evaluate.installed import installed
 from torchloom_core.trace.importers.infinitehbd import NODES
 
 HERE = Path(__file__).parents[2] / "experiments" / "goodput_2048"

@@ -7,7 +7,8 @@ import pytest
 from torchloom_core.config.loading import load
 from torchloom_core.evaluate.goodput.candidates import Asked, candidates
 from torchloom_core.evaluate.goodput.job import of_trace
-from torchloom_core.evaluate.goodput.run import Setting, installed, simulate
+from torchloom_core.evaluate.goodput.run import Setting, simulate
+from torchloom_core.evaluate.installed import installed
 from torchloom_core.trace import Bundle, Parameters, synthesize
 
 HERE = Path(__file__).parents[2] / "experiments" / "small_trace"

@@ -106,8 +106,8 @@ def evaluate(
     from torchloom_core.evaluate.evaluation import evaluate as find_out
     from torchloom_core.evaluate.forecasts.scoring import Scoring
     from torchloom_core.evaluate.goodput.candidates import Asked
-    from torchloom_core.evaluate.goodput.parallel import Workforce
     from torchloom_core.evaluate.goodput.sweep import range_of
+    from torchloom_core.evaluate.parallel import Workforce
 
     # Not when it is needed: a missing package is told before the runs are played.
     from torchloom_core.evaluate.report import page_text

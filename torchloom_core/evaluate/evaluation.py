@@ -21,12 +21,12 @@ from torchloom_core.evaluate.goodput import sweep
 from torchloom_core.evaluate.goodput.arms import FORECAST_POLICY, Arm
 from torchloom_core.evaluate.goodput.candidates import Asked, candidates, forecasters, refuse_twice
 from torchloom_core.evaluate.goodput.job import of_trace, told
-from torchloom_core.evaluate.goodput.parallel import Workforce
-from torchloom_core.evaluate.goodput.run import Setting, installed
-from torchloom_core.evaluate.goodput.run_cache import RunCache
+from torchloom_core.evaluate.goodput.run import Setting
 from torchloom_core.evaluate.goodput.study import run_study
 from torchloom_core.evaluate.goodput.sweep import Range
+from torchloom_core.evaluate.installed import policies
 from torchloom_core.evaluate.open_loop import replay_policies
+from torchloom_core.evaluate.parallel import Workforce
 from torchloom_core.evaluate.preflight import (
     built,
     check_days,
@@ -37,7 +37,8 @@ from torchloom_core.evaluate.preflight import (
     refuse_unread,
     say_unmeasured,
 )
-from torchloom_core.evaluate.results import ReplayedPolicy, Report
+from torchloom_core.evaluate.results import ReplayedPolicy, Report, RunResult
+from torchloom_core.evaluate.run_cache import RunCache
 from torchloom_core.learning.forecast_score import ForecastScore
 from torchloom_core.learning.model import Model
 from torchloom_core.trace.bundle.bundle import Bundle
@@ -119,7 +120,7 @@ def _simulate(
     has_policies = asked.policies or (asked.config_path and config.policies)
     if asked.predictors and not has_policies:
         asked = replace(asked, policies=(FORECAST_POLICY,))
-    arms = candidates(asked, config, _policies())
+    arms = candidates(asked, config, policies())
     refuse_unread(asked, config, arms)
     refuse_growth(arms, config)
     source = _source(asked)
@@ -139,7 +140,7 @@ def _simulate(
         setting,
         arms,
         seeds=wanted.seeds,
-        store=RunCache(store),
+        store=RunCache(store, RunResult),
         workforce=wanted.workforce,
         progress=lambda done, total: progress("runs", done, total),
         vary_costs=wanted.vary_costs,
@@ -155,7 +156,7 @@ def _replay(wanted: Wanted, bundle: Bundle, config: Config, progress: Progress) 
     if wanted.sweep:
         raise ConfigError("--sweep: need --mode simulate, was replay: nobody answers there")
     asked, scoring = wanted.asked, wanted.scoring
-    arms = candidates(asked, config, _policies())
+    arms = candidates(asked, config, policies())
     source = _source(asked)
     ahead_s = _horizons_s(arms, config, source, bundle)
     tested = forecasters(asked, config)
@@ -199,10 +200,6 @@ def _replay(wanted: Wanted, bundle: Bundle, config: Config, progress: Progress) 
         policies=tuple(replayed),
         assumptions=report.assumptions + tuple(assumptions.of_replay()),
     )
-
-
-def _policies() -> dict[str, Any]:
-    return {info.name: info.cls for info in installed() if info.kind == "policy" and info.cls}
 
 
 def _source(asked: Asked) -> str:

@@ -20,7 +20,7 @@ from torchloom_core.evaluate.forecasts.hindcasts import Hindcasts, judge
 from torchloom_core.evaluate.forecasts.labels import Task
 from torchloom_core.evaluate.goodput.arms import Arm
 from torchloom_core.evaluate.goodput.job import ticking
-from torchloom_core.evaluate.goodput.run import installed
+from torchloom_core.evaluate.installed import installed
 from torchloom_core.evaluate.results import ReplayedPolicy
 from torchloom_core.kernel.actions.kinds import kind_of
 from torchloom_core.kernel.kernel import Kernel

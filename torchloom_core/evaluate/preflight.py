@@ -14,7 +14,8 @@ from torchloom_core.evaluate.goodput.arms import MEMBERSHIP_POLICY, Arm
 from torchloom_core.evaluate.goodput.candidates import Asked, forecasters
 from torchloom_core.evaluate.goodput.episode import DAY_NS, span_ns
 from torchloom_core.evaluate.goodput.job import ticking
-from torchloom_core.evaluate.goodput.run import Setting, installed
+from torchloom_core.evaluate.goodput.run import Setting
+from torchloom_core.evaluate.installed import installed
 from torchloom_core.kernel.plugins.host import ActivePlugins
 from torchloom_core.plugin.needs import forecasts_read, windows_s
 from torchloom_core.plugin.outlook import UNSAVED_WORK

@@ -23,7 +23,7 @@ from torchloom_core.evaluate.forecasts.labels import Task
 from torchloom_core.evaluate.forecasts.leaks import refuse_future, refuse_trained
 from torchloom_core.evaluate.forecasts.scores import score
 from torchloom_core.evaluate.goodput.candidates import Forecaster
-from torchloom_core.evaluate.goodput.run import installed
+from torchloom_core.evaluate.installed import installed
 from torchloom_core.learning.forecast_score import ForecastScore
 from torchloom_core.learning.model import Model
 from torchloom_core.learning.skill import RANDOM, with_skill

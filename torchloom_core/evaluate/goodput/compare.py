@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from torchloom_core.evaluate.goodput.arms import Arm
 from torchloom_core.evaluate.goodput.episode import rng
-from torchloom_core.evaluate.goodput.verdict_counts import mean_verdicts
 from torchloom_core.evaluate.results import ArmSummary, AsPlanned, RunResult
+from torchloom_core.evaluate.verdict_counts import mean_verdicts
 from torchloom_core.learning.forecast_score import Interval
 from torchloom_core.plugin.arrays import Floats
 

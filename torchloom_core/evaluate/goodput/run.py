@@ -4,7 +4,6 @@ The study calls :func:`simulate` for every pair, in whatever process.
 """
 
 from collections.abc import Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +11,18 @@ import msgspec
 from msgspec.structs import replace
 
 from torchloom_core.activation.activation import activate
-from torchloom_core.activation.discovery import PluginInfo, discover
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.schema import Config
+from torchloom_core.evaluate.closed_loop import ClosedLoop
 from torchloom_core.evaluate.goodput.arms import Arm
-from torchloom_core.evaluate.goodput.closed_loop import ClosedLoop, entry_of, is_told
 from torchloom_core.evaluate.goodput.episode import Episode, Unknown, episode_of
 from torchloom_core.evaluate.goodput.job import job_spec, kernel_config
 from torchloom_core.evaluate.goodput.oracles import FORETOLD_INFO, Foretold, know_it_all
+from torchloom_core.evaluate.goodput.simulated_fleet import SimulatedFleet, entry_of, is_told
+from torchloom_core.evaluate.installed import installed
 from torchloom_core.evaluate.results import RunResult, TimelineEntry
 from torchloom_core.kernel.plugins.host import ActivePlugins
+from torchloom_core.plugin.needs import windows_s
 from torchloom_core.simulate.model import FleetModel
 from torchloom_core.simulate.records import Result
 from torchloom_core.simulate.scenario import JobSpec
@@ -103,18 +104,20 @@ def _watched(
 ) -> RunResult:
     config = kernel_config(arm, setting.config, job)
     plugins = plugins_of(arm, config, setting, stage)
-    driver = ClosedLoop(stage, job, model, config, plugins, setting.horizon_s)
-    driver.run()
-    result = _result(arm, stage.seed, model.finish(), driver.timeline)
+    metrics = windows_s(plugins.needs)
+    fleet = SimulatedFleet(stage, job, model, config.run.name, metrics, setting.horizon_s)
+    loop = ClosedLoop(fleet, config, plugins, start_ns=stage.start_ns, told=stage.told)
+    loop.run()
+    result = _result(arm, stage.seed, model.finish(), fleet.timeline)
     return replace(
         result,
-        decisions=driver.decisions,
-        invalid_decisions=driver.invalid_decisions,
-        moves=driver.moves,
-        right_moves=driver.right_moves,
-        deeds=driver.verdict_counts.deeds(),
-        quarantined=dict(sorted(driver.quarantined.items())),
-        silent=driver.silent,
+        decisions=fleet.decisions,
+        invalid_decisions=fleet.invalid_decisions,
+        moves=fleet.moves,
+        right_moves=fleet.right_moves,
+        deeds=loop.verdict_counts.deeds(),
+        quarantined=loop.quarantined,
+        silent=loop.silent,
     )
 
 
@@ -134,12 +137,6 @@ def plugins_of(arm: Arm, config: Config, setting: Setting, stage: Episode) -> Ac
         if isinstance(predictor, Foretold):
             predictor.be_told(stage.hits)
     return plugins
-
-
-@lru_cache(maxsize=1)
-def installed() -> tuple[PluginInfo, ...]:
-    """Load the installed plugins once a process."""
-    return tuple(discover())
 
 
 def _result(arm: Arm, seed: int, came_to: Result, timeline: Sequence[TimelineEntry]) -> RunResult:

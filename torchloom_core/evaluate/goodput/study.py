@@ -4,7 +4,7 @@ Every run is looked up in the store first and put there once it is over, so a st
 interrupted goes on where it was.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -14,6 +14,7 @@ from torchloom_core.evaluate.goodput import compare, sensitivity, sweep
 from torchloom_core.evaluate.goodput.arms import Arm, baselines, random_alarms, without_policies
 from torchloom_core.evaluate.goodput.compare import Runs
 from torchloom_core.evaluate.goodput.episode import Episode, episode_of, opened
+from torchloom_core.evaluate.goodput.errand import Errand
 from torchloom_core.evaluate.goodput.job import (
     job_spec,
     kernel_config,
@@ -21,64 +22,39 @@ from torchloom_core.evaluate.goodput.job import (
     standbys_of,
     told,
 )
-from torchloom_core.evaluate.goodput.parallel import Errand, Workforce
-from torchloom_core.evaluate.goodput.run import Setting, installed
-from torchloom_core.evaluate.goodput.run_cache import RunCache, key_of
+from torchloom_core.evaluate.goodput.run import Setting
+from torchloom_core.evaluate.installed import policies
+from torchloom_core.evaluate.parallel import Workforce
 from torchloom_core.evaluate.results import BreakEven, RunResult, Simulation
+from torchloom_core.evaluate.run_cache import RunCache
+from torchloom_core.evaluate.runner import Progress, Runner
 
 ORACLE = "oracle"
 CLAIRVOYANT = "clairvoyant"
 
 _DAY_S = 86_400.0
 
-Progress = Callable[[int, int], None]
-"""Told how many runs are over, and how many there will be."""
-
 
 class Study:
-    """Plays runs, and remembers how many are over.
+    """Plays the arms of a setting on all seeds.
 
     Parameters
     ----------
-    total : int
-        How many runs there will be.
+    seeds : int
+        How many.
     """
 
-    def __init__(
-        self, store: RunCache, workforce: Workforce, seeds: int, total: int, progress: Progress
-    ) -> None:
-        self._store, self._workforce, self._progress = store, workforce, progress
-        self._over, self._total = 0, total
+    def __init__(self, runner: Runner[RunResult], seeds: int) -> None:
+        self._runner = runner
         self.seeds = tuple(range(seeds))
 
     def play(self, setting: Setting, arms: Sequence[Arm], most: int | None = None) -> Runs:
         """Return the runs of every arm, by name, in the order of the seeds, the first ``most``."""
         chosen = self.seeds[:most]
-        wanted = [Errand(setting=setting, arm=arm, seed=seed) for arm in arms for seed in chosen]
-        key = {(e.arm.name, e.seed): key_of(setting, e.arm, e.seed) for e in wanted}
-        found: dict[str, RunResult] = {}
-        missing: dict[str, Errand] = {}
-        for errand in wanted:
-            name = key[errand.arm.name, errand.seed]
-            run = self._store.find(name, errand.arm.name)
-            if run is None:
-                missing.setdefault(name, errand)
-            else:
-                found[name] = run
-        self._done(len(wanted) - len(missing))
-        for errand, run in self._workforce.play(list(missing.values())):
-            name = key[errand.arm.name, errand.seed]
-            self._store.keep(name, run)
-            found[name] = run
-            self._done(1)
-        return {
-            arm.name: [replace(found[key[arm.name, seed]], arm=arm.name) for seed in chosen]
-            for arm in arms
-        }
-
-    def _done(self, runs: int) -> None:
-        self._over += runs
-        self._progress(self._over, max(self._total, self._over))
+        played = self._runner.play(
+            [Errand(setting=setting, arm=arm, seed=seed) for arm in arms for seed in chosen]
+        )
+        return {arm.name: [played[arm.name, seed] for seed in chosen] for arm in arms}
 
 
 def run_study(
@@ -86,7 +62,7 @@ def run_study(
     candidates: Sequence[Arm],
     *,
     seeds: int,
-    store: RunCache,
+    store: RunCache[RunResult],
     workforce: Workforce,
     progress: Progress,
     vary_costs: bool = True,
@@ -108,16 +84,15 @@ def run_study(
     TraceError
         If the trace is too small for the job.
     """
-    policies = {info.name: info.cls for info in installed() if info.kind == "policy" and info.cls}
-    arms = [*_affordable(setting, baselines(policies, setting.config.evaluate))]
+    arms = [*_affordable(setting, baselines(policies(), setting.config.evaluate))]
     arms += candidates
     unknown = has_unknown(setting)
     watched = 1 + sum(bool(arm.policies) for arm in arms)
     total = (len(arms) + 1 + watched) * seeds + (len(candidates) + 2) * seeds * unknown
     total += sensitivity.runs_of(len(candidates), seeds) * vary_costs
-    ways = sweep.ways(policies, candidates)
+    ways = sweep.ways(policies(), candidates)
     total += len(ways) * len(swept.values) * seeds if swept else 0
-    study = Study(store, workforce, seeds, total, progress)
+    study = Study(Runner(store, workforce, total, progress), seeds)
 
     runs = dict(study.play(setting, arms))
     if ORACLE in runs:

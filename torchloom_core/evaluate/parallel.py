@@ -5,14 +5,11 @@ import signal
 import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
-from typing import Literal
+from typing import Literal, Protocol, TypeVar
 
 import msgspec
 
 from torchloom_core.errors import WorkerLost
-from torchloom_core.evaluate.goodput.arms import Arm
-from torchloom_core.evaluate.goodput.run import Setting, simulate
-from torchloom_core.evaluate.results import RunResult
 
 Backend = Literal["loky", "ray"]
 
@@ -20,12 +17,27 @@ _ROUND = 4
 """Runs a core in one round on Ray, whose joblib backend hands nothing out before the end."""
 
 
-class Errand(msgspec.Struct, frozen=True, kw_only=True):
-    """One run that is to be played."""
+Played = TypeVar("Played")
+_Played_co = TypeVar("_Played_co", covariant=True)
 
-    setting: Setting
-    arm: Arm
-    seed: int
+
+class Errand(Protocol[_Played_co]):
+    """One run that is to be played, as it is sent to whoever plays it."""
+
+    @property
+    def seed(self) -> int:
+        """Which draw it is played under."""
+
+    @property
+    def arm_name(self) -> str:
+        """Which arm is played."""
+
+    @property
+    def key(self) -> str:
+        """A hash of everything that the run depends on."""
+
+    def play(self) -> _Played_co:
+        """Play it."""
 
 
 class Workforce(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,7 +56,7 @@ class Workforce(msgspec.Struct, frozen=True, kw_only=True):
     backend: Backend = "loky"
     ray_address: str = ""
 
-    def play(self, errands: Sequence[Errand]) -> Iterator[tuple[Errand, RunResult]]:
+    def play(self, errands: Sequence[Errand[Played]]) -> Iterator[tuple[Errand[Played], Played]]:
         """Yield every run as soon as it is over, in whatever order.
 
         They go out seed by seed: a process draws an episode once for all arms, and after the first
@@ -100,5 +112,5 @@ def _leave_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _play(errand: Errand) -> tuple[Errand, RunResult]:
-    return errand, simulate(errand.setting, errand.arm, errand.seed)
+def _play(errand: Errand[Played]) -> tuple[Errand[Played], Played]:
+    return errand, errand.play()

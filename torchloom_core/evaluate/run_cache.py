@@ -1,0 +1,78 @@
+"""Finished runs on disk, so that an interrupted study loses none and repeats none."""
+
+import hashlib
+import inspect
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+import torchloom_core
+from torchloom_core.evaluate.installed import installed
+from torchloom_core.files import write_whole
+
+Run = TypeVar("Run", bound=msgspec.Struct)
+
+
+class RunCache(Generic[Run]):
+    """One file a run, under a key that names everything which the run depends on.
+
+    Parameters
+    ----------
+    kind : type
+        What a run is; its field ``arm`` names the arm.
+    """
+
+    def __init__(self, folder: Path, kind: type[Run]) -> None:
+        self._folder, self._kind = folder, kind
+
+    def find(self, key: str, arm: str) -> Run | None:
+        """Return the run as one of this arm, or None if it is not there or not whole."""
+        try:
+            found = msgspec.json.decode(self._path(key).read_bytes(), type=self._kind)
+        except (OSError, msgspec.MsgspecError):
+            return None
+        return msgspec.structs.replace(found, arm=arm)
+
+    def keep(self, key: str, run: Run) -> None:
+        """Write a run, wholly or not at all."""
+        write_whole(self._path(key), msgspec.json.encode(run))
+
+    def _path(self, key: str) -> Path:
+        return self._folder / f"{key}.json"
+
+
+def key_of(parts: list[Any], predictors: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return the hash of what a run depends on, of the models of its predictors, and of the code.
+
+    Parameters
+    ----------
+    parts : list
+        Whatever msgspec can encode.
+    predictors : mapping
+        As under ``[predictors]``.
+    """
+    models = [Path(table["model"]) for _, table in sorted(predictors.items()) if "model" in table]
+    everything = [*parts, [_folder_digest(model) for model in models], code_digest()]
+    return hashlib.sha256(msgspec.json.encode(everything, order="sorted")).hexdigest()[:32]
+
+
+def _folder_digest(folder: Path) -> str:
+    return _digest_of(path for path in sorted(folder.rglob("*")) if path.is_file())
+
+
+@lru_cache(maxsize=1)
+def code_digest() -> str:
+    """Return the hash of our own code and that of every installed plugin."""
+    core = sorted(Path(torchloom_core.__file__).parent.rglob("*.py"))
+    plugins = {inspect.getfile(info.cls) for info in installed() if info.cls is not None}
+    return _digest_of([*core, *map(Path, sorted(plugins))])
+
+
+def _digest_of(paths: Iterable[Path]) -> str:
+    digest = hashlib.sha256()
+    for path in paths:
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()
