@@ -73,6 +73,7 @@ for _name, _module, _help in (
     ("validate", "trace_commands", "Find everything that is wrong with a bundle."),
     ("describe", "trace_commands", "Show what is in a bundle."),
     ("synthesize", "trace_make_commands", "Write a synthetic trace."),
+    ("bandwidth", "trace_make_commands", "Write a synthetic trace of links that change."),
     ("from-trajectory", "trace_make_commands", "Write one life of a Weaver as a trace."),
 ):
     _function = _name.replace("-", "_")

@@ -1,7 +1,7 @@
-"""``torchloom trace synthesize|from-trajectory``."""
+"""``torchloom trace synthesize|bandwidth|from-trajectory``."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
@@ -54,6 +54,61 @@ def synthesize(
     table |= {name: value for name, value in given.items() if value is not None}
     chosen = convert(table, Parameters, str(parameters or "synthesize"), text=text)
     write(out, chosen, force=force)
+    tell(out, json)
+
+
+def bandwidth(
+    out: Path,
+    /,
+    *,
+    shape: Literal["steps", "sinus", "failing"] | None = None,
+    mbit_per_s: Annotated[tuple[float, ...], Parameter(negative="", show_default=False)] = (),
+    hold_s: float | None = None,
+    duration_s: float | None = None,
+    workers: int | None = None,
+    seed: int | None = None,
+    parameters: Path | None = None,
+    force: Force = False,
+    json: AsJson = False,
+) -> None:
+    """Write a trace of what the links of a few workers carry, for `torchloom evaluate`.
+
+    Parameters
+    ----------
+    out
+        The bundle to write, NAME.tltrace.
+    shape
+        steps: one level after the other; sinus: up and down between the largest and the least;
+        failing: one link goes from the first level to the last, the others keep the first.
+    mbit_per_s
+        The levels, Mbit/s, may be repeated; 1000, 200, 50 and 1000 unless given.
+    hold_s
+        How long a level lasts, or half a swing, seconds; 60 unless given.
+    duration_s
+        How long the trace is, seconds; 240 unless given.
+    workers
+        4 unless given.
+    seed
+        0 unless given.
+    parameters
+        TOML file with these and all other parameters: jitter, unequal links, how often a value.
+    force
+        Replace a bundle that is there already.
+    """
+    from torchloom_core.trace.synthetic.bandwidth import BandwidthParameters, synthesize_bandwidth
+
+    given = {
+        "shape": shape,
+        "mbit_per_s": [*mbit_per_s] or None,
+        "hold_s": hold_s,
+        "duration_s": duration_s,
+        "workers": workers,
+        "seed": seed,
+    }
+    table, text = _read(parameters) if parameters else ({}, "")
+    table |= {name: value for name, value in given.items() if value is not None}
+    chosen = convert(table, BandwidthParameters, str(parameters or "bandwidth"), text=text)
+    synthesize_bandwidth(out, chosen, force=force)
     tell(out, json)
 
 

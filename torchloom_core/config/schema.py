@@ -4,6 +4,7 @@ from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 
+from torchloom_core.suggest import nearest
 from torchloom_core.wire.actions import Action
 from torchloom_core.wire.limits import Name
 
@@ -173,6 +174,79 @@ class Guard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             raise ValueError(f"metric: need one of metrics ({known}), was {self.metric!r}")
 
 
+class AllreduceMode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``[evaluate.allreduce.modes.<name>]``: what a mode of compression does to a step.
+
+    Attributes
+    ----------
+    sent : float, optional
+        Bytes that a rank sends, relative to those of ``none``; absent: the formula of
+        docs/compression.md.
+    compress_s : float
+        Time to compress and uncompress in one step.
+    quality : float
+        Progress of one step, relative to one of ``none``: steps that ``none`` needs to a loss
+        over steps that this mode needs.
+    """
+
+    sent: Annotated[float, msgspec.Meta(gt=0, le=1000)] | None = None
+    compress_s: NotNegative = 0.0
+    quality: Annotated[float, msgspec.Meta(gt=0, le=1)] = 1.0
+
+
+SENT_BY_FORMULA = ("none", "bf16", "fp16", "int8", "topk")
+"""Modes of which docs/compression.md says what they send of any gradient."""
+
+
+class Allreduce(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``[evaluate.allreduce]``: a run whose step time depends on its network, on a bandwidth trace.
+
+    Attributes
+    ----------
+    gradient_bytes : int
+        What a step's reductions come to before compression.
+    compute_s : float
+        A rank's own time of a step.
+    modes : dict of str to AllreduceMode
+        What the knob ``compression`` may be.
+    start : str
+        The mode that the run begins with.
+    overlap : float
+        Share of the bytes that go over the wire behind compute, as far as there is time.
+    latency_s : float
+        Of one hop of the ring.
+    noise : float
+        By how much the times of a step vary, relative, one standard deviation.
+    heartbeat_s : float
+        How often a worker reports.
+    steps : float, optional
+        To how much progress the time is told, in steps of ``none``; absent: what the best static
+        mode makes in the time of the trace.
+    """
+
+    gradient_bytes: Annotated[int, msgspec.Meta(ge=1, le=2**53)]
+    compute_s: Positive
+    modes: Annotated[dict[str, AllreduceMode], msgspec.Meta(min_length=1)]
+    start: str = "none"
+    overlap: Share = 0.0
+    latency_s: NotNegative = 0.0
+    noise: Annotated[float, msgspec.Meta(ge=0, le=0.5)] = 0.03
+    heartbeat_s: Positive = 1.0
+    steps: Annotated[float, msgspec.Meta(gt=0, le=1e7)] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a start that is no mode, and a mode of which nobody knows what it sends."""
+        if self.start not in self.modes:
+            known = ", ".join(self.modes)
+            raise ValueError(f"start: need one of modes ({known}), was {self.start!r}")
+        for name, mode in self.modes.items():
+            if mode.sent is None and name not in SENT_BY_FORMULA:
+                raise ValueError(
+                    f"modes.{name}: need sent, since there is no formula for what it sends"
+                    f"{nearest(name, SENT_BY_FORMULA)}"
+                )
+
+
 class Evaluate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``[evaluate]``: the job that a backtest puts on the trace's nodes, and how it recovers.
 
@@ -181,7 +255,8 @@ class Evaluate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     ``restart`` (any failure stops all groups, which start again from the last checkpoint) or
     ``per_step`` (the other groups go on and only the step is lost, as with torchft). For the
     latter, ``join_stall_s``, ``leave_stall_s`` and ``kill_stall_s`` are how long those that go on
-    stand still for a group that joins them, one that leaves in order, and one that dies.
+    stand still for a group that joins them, one that leaves in order, and one that dies. With
+    ``allreduce`` it is another job, on a trace of bandwidth.
     """
 
     tick_s: Positive = 600.0
@@ -208,6 +283,7 @@ class Evaluate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     repair_s: NotNegative = 86_400.0
     command_s: NotNegative = 1.0
     forecast_s: NotNegative = 1.0
+    allreduce: Allreduce | None = None
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -8,13 +8,11 @@ from typing import Any, Literal
 
 import msgspec
 
+from torchloom_core.evaluate.allreduce_results import AllreduceSimulation
+from torchloom_core.evaluate.arm_results import ArmKind, Verdicts
 from torchloom_core.learning.forecast_score import ForecastScore, Interval
 
 REPORT_VERSION = 1
-
-ArmKind = Literal["bound", "baseline", "oracle", "candidate"]
-"""``bound``: nobody can be better; ``oracle``: knows the future; ``candidate``: what is tested."""
-
 
 # --- forecasts ---
 
@@ -49,30 +47,6 @@ class TimelineEntry(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     place: str = ""
     detail: str = ""
-
-
-class Verdicts(msgspec.Struct, frozen=True, kw_only=True):
-    """What policies asked for and what the arbiter said: counts of a run, or means over runs.
-
-    A proposal that is made again at the next tick counts again.
-
-    Attributes
-    ----------
-    granted : dict of str to float
-        By kind of action, ``migrate`` or ``cordon``.
-    denied : dict of str to float
-        By the arbiter's rule.
-    why_denied : dict of str to str
-        By rule, one of its reasons.
-    cordons : dict of str to float
-        Cordons that were granted, by node.
-    """
-
-    proposed: float = 0.0
-    granted: dict[str, float] = {}
-    denied: dict[str, float] = {}
-    why_denied: dict[str, str] = {}
-    cordons: dict[str, float] = {}
 
 
 class RunResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -264,5 +238,6 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     forecasts: tuple[ForecastScore, ...] = ()
     policies: tuple[ReplayedPolicy, ...] = ()
     simulation: Simulation | None = None
+    allreduce: AllreduceSimulation | msgspec.UnsetType = msgspec.UNSET
     torchloom: str = ""
     version: int = REPORT_VERSION

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from torchloom_core.evaluate.results import Verdicts
+from torchloom_core.evaluate.arm_results import Verdicts
 from torchloom_core.kernel.actions.kinds import kind_of
 from torchloom_core.wire.actions import name_of
 from torchloom_core.wire.events import Verdict

@@ -3,6 +3,7 @@
 import numpy as np
 
 from torchloom_core.clock import SECOND_NS
+from torchloom_core.evaluate.arm_results import Verdicts
 from torchloom_core.evaluate.results import (
     ArmSummary,
     BreakEven,
@@ -12,7 +13,6 @@ from torchloom_core.evaluate.results import (
     SensitivityPoint,
     Simulation,
     TimelineEntry,
-    Verdicts,
 )
 from torchloom_core.learning.forecast_score import CalibrationBin, ForecastScore, Interval, PrPoint
 

@@ -4,10 +4,11 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from tests.evaluate.report.reports import arm, interval, report, score, simulation
+from torchloom_core.evaluate.arm_results import Verdicts
 from torchloom_core.evaluate.report import page_text, tables
 from torchloom_core.evaluate.report.findings import complaints, findings
 from torchloom_core.evaluate.report.wording import counts, duration, estimate, gain
-from torchloom_core.evaluate.results import AsPlanned, Verdicts
+from torchloom_core.evaluate.results import AsPlanned
 from torchloom_core.learning.forecast_score import Interval
 
 

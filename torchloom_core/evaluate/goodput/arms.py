@@ -10,7 +10,7 @@ from typing import Any, Literal
 import msgspec
 
 from torchloom_core.config.schema import Evaluate
-from torchloom_core.evaluate.results import ArmKind
+from torchloom_core.evaluate.arm_results import ArmKind
 
 HOUR_S = 3600.0
 FORECAST_POLICY = "failure_forecast"

@@ -69,6 +69,7 @@ def paid_nodes(evaluate: Evaluate) -> int:
 def told(section: Evaluate | Costs) -> dict[str, Any]:
     """Return a section as a report tells it: of stalls only those that take time, and so on."""
     keys: dict[str, Any] = msgspec.to_builtins(section)
+    keys.pop("allreduce", None)
     return {key: value for key, value in keys.items() if value or key not in _UNTOLD}
 
 

@@ -37,6 +37,9 @@ TELEMETRY = "telemetry"
 TELEMETRY_COLUMNS = ("t_event", "t_avail", "component", "metric", "value", "valid")
 """int64, int64, string, string, float64, bool; sorted by ``t_avail``, then ``t_event``."""
 
+LINK_METRIC = "link_bytes_per_s"
+"""Of a worker: what its link carries, each way. A trace that has it is one of bandwidth."""
+
 Follows = Literal["component", "job", "fabric", "unknown"]
 """What a failure stays with when the job moves: the component, the job, the fabric."""
 

@@ -1,0 +1,52 @@
+"""Bundles of links to try a run on."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+
+from torchloom_core.clock import SECOND_NS
+from torchloom_core.trace.bundle.bundle import Bundle
+from torchloom_core.trace.bundle.schema import LINK_METRIC, Component
+from torchloom_core.trace.bundle.writer import BundleWriter
+from torchloom_core.trace.synthetic.parameters import START_NS
+
+Value = tuple[float, str, float]
+"""Seconds since the start, component, bytes a second."""
+
+
+def write_links(
+    path: Path,
+    values: Sequence[Value],
+    *,
+    span_s: float,
+    nodes: Sequence[str] = ("w0", "w1"),
+    metric: str = LINK_METRIC,
+) -> Bundle:
+    """Write a bundle of nodes and values, which are in time order."""
+    with BundleWriter(
+        path,
+        name=path.stem,
+        start_ns=START_NS,
+        end_ns=START_NS + round(span_s * SECOND_NS),
+        source="made up",
+        licence="CC0-1.0",
+        synthetic=True,
+    ) as writer:
+        for node in nodes:
+            writer.add(Component(id=node, kind="node"))
+        if values:
+            at_ns = [START_NS + round(at_s * SECOND_NS) for at_s, _, _ in values]
+            writer.telemetry(
+                pa.table(
+                    {
+                        "t_event": pa.array(at_ns, pa.int64()),
+                        "t_avail": pa.array(at_ns, pa.int64()),
+                        "component": [name for _, name, _ in values],
+                        "metric": [metric] * len(values),
+                        "value": [rate for _, _, rate in values],
+                        "valid": [True] * len(values),
+                    }
+                )
+            )
+    return Bundle.open(path)

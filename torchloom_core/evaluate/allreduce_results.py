@@ -1,0 +1,111 @@
+"""What a simulated run on a bandwidth trace came to, as it stands in ``report.json``."""
+
+from typing import Any
+
+import msgspec
+
+from torchloom_core.evaluate.arm_results import ArmKind, Verdicts
+from torchloom_core.learning.forecast_score import Interval
+
+
+class AllreduceRunResult(msgspec.Struct, frozen=True, kw_only=True):
+    """One simulated run: an arm under one seed. Times are seconds since its start.
+
+    Attributes
+    ----------
+    time_s : float, optional
+        To the progress that was asked for; None if it was given up before.
+    wall_s : float
+        How long it was simulated.
+    progress : float
+        By then, in steps of ``none``.
+    in_mode : dict of str to float
+        Share of the time in each mode.
+    decisions : int
+        Granted actions that change something.
+    modes : tuple of (float, str)
+        From when on it was in which mode.
+    curve : tuple of (float, float)
+        Time and progress.
+    """
+
+    arm: str
+    seed: int
+    time_s: float | None
+    wall_s: float
+    progress: float
+    steps: int
+    switches: int
+    in_mode: dict[str, float]
+    decisions: int = 0
+    deeds: Verdicts = Verdicts()
+    quarantined: dict[str, str] = {}
+    silent: tuple[str, ...] = ()
+    modes: tuple[tuple[float, str], ...] = ()
+    curve: tuple[tuple[float, float], ...] = ()
+
+    @property
+    def progress_per_h(self) -> float:
+        """Progress in an hour, in steps of ``none``."""
+        return self.progress / self.wall_s * 3600.0
+
+
+class AllreduceArm(msgspec.Struct, frozen=True, kw_only=True):
+    """One arm over all seeds.
+
+    Attributes
+    ----------
+    time_s : Interval, optional
+        To the progress that was asked for; None if a run was given up before.
+    progress_per_h : Interval
+        In steps of ``none``.
+    speedup : Interval, optional
+        Times the progress an hour of the best static mode under the same seed; None for that one.
+    to_oracle : float, optional
+        Of a candidate: share of the way from the best static mode to the oracle.
+    in_mode : dict of str to float
+        Mean share of the time in each mode.
+    """
+
+    name: str
+    kind: ArmKind
+    what: str
+    time_s: Interval | None
+    progress_per_h: Interval
+    speedup: Interval | None = None
+    to_oracle: float | None = None
+    in_mode: dict[str, float] = {}
+    switches: float = 0.0
+    steps: float = 0.0
+    decisions: float = 0.0
+    deeds: Verdicts = Verdicts()
+    quarantined: dict[str, str] = {}
+    silent: dict[str, int] = {}
+
+
+class AllreduceSimulation(msgspec.Struct, frozen=True, kw_only=True):
+    """The closed loop on a bandwidth trace: time to a fixed progress of every arm.
+
+    Attributes
+    ----------
+    job : dict
+        ``[evaluate.allreduce]`` and the number of ranks.
+    progress : float
+        What the time is told to, in steps of ``none``.
+    reference : str
+        The best static mode in hindsight.
+    span_s : float
+        How long the recording is; it begins anew after that.
+    slowest_link : tuple of (float, float)
+        From when on how many bytes a second the slowest link carries.
+    """
+
+    job: dict[str, Any]
+    seeds: tuple[int, ...]
+    progress: float
+    reference: str
+    oracle: str
+    span_s: float
+    slowest_link: tuple[tuple[float, float], ...]
+    arms: tuple[AllreduceArm, ...]
+    runs: tuple[AllreduceRunResult, ...]

@@ -1,0 +1,168 @@
+"""What the links between the ranks of a run carry, as a trace has measured it."""
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torchloom_core.clock import SECOND_NS, moment_text
+from torchloom_core.errors import TraceError
+from torchloom_core.plugin.arrays import Floats, Ints
+from torchloom_core.suggest import listed
+from torchloom_core.trace.bundle.bundle import Bundle
+from torchloom_core.trace.bundle.schema import LINK_METRIC
+from torchloom_core.trace.bundle.telemetry import codes
+from torchloom_core.trace.feed.watched import watch
+
+_NAMED = 3
+
+
+class Bottleneck:
+    """The slowest link of a ring over time, which begins anew where the recording ends.
+
+    Parameters
+    ----------
+    at_s : sequence of float
+        When it changes, ascending from 0, seconds.
+    bytes_per_s : sequence of float
+        What it carries from then on; positive.
+    span_s : float
+        How long the recording is.
+    """
+
+    def __init__(self, at_s: Sequence[float], bytes_per_s: Sequence[float], span_s: float) -> None:
+        self.at_s, self.bytes_per_s, self.span_s = tuple(at_s), tuple(bytes_per_s), span_s
+        lengths = [until - begin for begin, until in pairwise((*at_s, span_s))]
+        parts = (length * rate for length, rate in zip(lengths, bytes_per_s, strict=True))
+        *self._carried, self._in_all = accumulate(parts, initial=0.0)
+
+    def carried(self, ts_s: float) -> float:
+        """Return how many bytes it can have carried from 0 to ``ts_s``."""
+        passes, rest_s = divmod(ts_s, self.span_s)
+        piece = bisect_right(self.at_s, rest_s) - 1
+        within = (rest_s - self.at_s[piece]) * self.bytes_per_s[piece]
+        return passes * self._in_all + self._carried[piece] + within
+
+    def when(self, sent_bytes: float) -> float:
+        """Return when it can have carried so many bytes since 0, seconds."""
+        passes, rest = divmod(sent_bytes, self._in_all)
+        piece = bisect_right(self._carried, rest) - 1
+        within_s = (rest - self._carried[piece]) / self.bytes_per_s[piece]
+        return passes * self.span_s + self.at_s[piece] + within_s
+
+
+@dataclass(frozen=True)
+class Links:
+    """The ranks of a trace of bandwidth, and the slowest of their links over time.
+
+    Attributes
+    ----------
+    workers, nodes, racks : tuple of str
+        One a rank.
+    start_ns : int
+        From when on all links are known.
+    """
+
+    workers: tuple[str, ...]
+    nodes: tuple[str, ...]
+    racks: tuple[str, ...]
+    start_ns: int
+    bottleneck: Bottleneck
+
+
+def links_of(bundle: Bundle, from_ns: int | None = None) -> Links:
+    """Return the links of what is watched in a trace.
+
+    A value holds until the next valid one. That of a component that several ranks hang on, as a
+    switch, is a link of each of them.
+
+    Parameters
+    ----------
+    from_ns : int, optional
+        Nothing before it is played.
+
+    Raises
+    ------
+    TraceError
+        If a rank has no link, there are fewer than two, or a link carries nothing.
+    """
+    watched, manifest = watch(bundle), bundle.manifest
+    names = tuple(name for name in bundle.measured if watched.rows_of(name))
+    at_ns, component, value = _values(bundle, names)
+    measured = {names[number] for number in np.unique(component).tolist()}
+    linked = {row for name in measured for row in watched.rows_of(name)}
+    without = [name for row, name in enumerate(watched.ids) if row not in linked]
+    if without:
+        raise TraceError(
+            f"{bundle.path}: need {LINK_METRIC} of every worker, was none of "
+            f"{listed(without, _NAMED)}"
+        )
+    if len(watched.ids) < 2:
+        raise TraceError(
+            f"{bundle.path}: need {LINK_METRIC} of at least 2 workers, was {len(watched.ids)}: "
+            f"one alone reduces nothing"
+        )
+    _refuse_dead(bundle, at_ns, [names[number] for number in component.tolist()], value)
+    first_ns = max(int(at_ns[component == number].min()) for number in np.unique(component))
+    start_ns = max(first_ns, manifest.start_ns, from_ns or manifest.start_ns)
+    if start_ns >= manifest.end_ns:
+        raise TraceError(
+            f"{bundle.path}: need time in which all links are known, was none after "
+            f"{moment_text(start_ns)}"
+        )
+    changes = list(_slowest(at_ns, component, value, start_ns))
+    return Links(
+        workers=watched.ids,
+        nodes=watched.node,
+        racks=watched.rack,
+        start_ns=start_ns,
+        bottleneck=Bottleneck(
+            [(ts_ns - start_ns) / SECOND_NS for ts_ns, _ in changes],
+            [rate for _, rate in changes],
+            (manifest.end_ns - start_ns) / SECOND_NS,
+        ),
+    )
+
+
+def _values(bundle: Bundle, names: tuple[str, ...]) -> tuple[Ints, NDArray[np.int64], Floats]:
+    """Return times, components and values of all that is valid, by the time of the event."""
+    tables = list(bundle.telemetry(metrics=(LINK_METRIC,)))
+    at_ns = np.concatenate([t["t_event"].to_numpy() for t in tables] or [np.zeros(0, np.int64)])
+    component = np.concatenate([codes(t["component"], names) for t in tables] or [at_ns])
+    value = np.concatenate([t["value"].to_numpy() for t in tables] or [np.zeros(0)])
+    valid = np.concatenate([t["valid"].to_numpy() for t in tables] or [np.zeros(0, np.bool_)])
+    kept = valid & ~np.isnan(value) & (component >= 0) & (at_ns < bundle.manifest.end_ns)
+    order = np.argsort(at_ns[kept], kind="stable")
+    return at_ns[kept][order], component[kept][order], value[kept][order]
+
+
+def _refuse_dead(bundle: Bundle, at_ns: Ints, component: Sequence[str], value: Floats) -> None:
+    dead = np.flatnonzero(~(value > 0) | np.isinf(value))
+    if len(dead):
+        first = int(dead[0])
+        raise TraceError(
+            f"{bundle.path}: need {LINK_METRIC} > 0, was {value[first]:g} of {component[first]} at "
+            f"{moment_text(int(at_ns[first]))}: a step over it would never end"
+        )
+
+
+def _slowest(
+    at_ns: Ints, component: NDArray[np.int64], value: Floats, start_ns: int
+) -> Iterator[tuple[int, float]]:
+    """Yield when the least of all values changes, from the start on, and what it is then."""
+    present: dict[int, float] = {}
+    told = None
+    times = at_ns.tolist()
+    for ts_ns, number, rate, next_ns in zip(
+        times, component.tolist(), value.tolist(), [*times[1:], None], strict=True
+    ):
+        present[number] = rate
+        if next_ns is not None and (next_ns == ts_ns or next_ns <= start_ns):
+            continue
+        slowest = min(present.values())
+        if slowest != told:
+            told = slowest
+            yield max(ts_ns, start_ns), slowest
