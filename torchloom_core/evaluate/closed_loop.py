@@ -137,6 +137,8 @@ class ClosedLoop:
         while self._due and self._due[0][0] <= self._world.end_ns:
             ts_ns, _, _, message = heapq.heappop(self._due)
             self._catch_up(ts_ns)
+            if ts_ns > self._world.end_ns:
+                return
             if isinstance(message, Command):
                 self._obey(message, ts_ns)
             elif isinstance(message, Tick):
