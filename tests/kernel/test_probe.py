@@ -260,6 +260,7 @@ def _link(sender, receiver, ts_ns):
 def test_a_view_that_is_kept_does_not_change():
     seen = []
     run = fleet(Calls(lambda view: seen.append(view)))
+    run.ack(probe(run, ("a-0", "c-0"))["a-0"], measured=SLOW)
     run.tick()
     run.ack(probe(run, AB)["a-0"], measured=FAST)
     run.tick()

@@ -8,7 +8,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import msgspec
 
@@ -104,29 +104,31 @@ class ProbeDoor:
         await asyncio.sleep(_BETWEEN_S)
 
     async def _receive(self, peer: socket.socket) -> None:
+        nonce = os.urandom(NONCE_BYTES)
         with peer:
             try:
                 tune(peer)
-                probe_bytes = await self._let_in(peer)
-                if self._serves:
-                    return
-                self._serves = True
-                try:
-                    await _measure(peer, probe_bytes)
-                finally:
-                    self._serves = False
+                probe_bytes = await self._knocked(peer, nonce)
+                with self._alone():
+                    await _measure(peer, answer(self._knock, nonce), probe_bytes)
             except (OSError, ProtocolError) as error:  # a TimeoutError is an OSError
                 self._complaints.add("guest", f"a probe was not taken: {error or 'it stalled'}")
 
-    async def _let_in(self, peer: socket.socket) -> int:
-        loop = asyncio.get_running_loop()
-        nonce = os.urandom(NONCE_BYTES)
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        if self._serves:
+            raise ProtocolError("another one is under way")
+        self._serves = True
+        try:
+            yield
+        finally:
+            self._serves = False
+
+    async def _knocked(self, peer: socket.socket, nonce: bytes) -> int:
+        """Return how much is to be sent by one that has the knock."""
         async with asyncio.timeout(_KNOCK_S):
-            await loop.sock_sendall(peer, GREETING + nonce)
-            probe_bytes = requested(self._knock, nonce, await receive(peer, REQUEST_BYTES))
-            if not self._serves:
-                await loop.sock_sendall(peer, answer(self._knock, nonce))
-        return probe_bytes
+            await asyncio.get_running_loop().sock_sendall(peer, GREETING + nonce)
+            return requested(self._knock, nonce, await receive(peer, REQUEST_BYTES))
 
 
 async def _listen(host: str) -> socket.socket:
@@ -145,11 +147,12 @@ async def _listen(host: str) -> socket.socket:
     return listener
 
 
-async def _measure(peer: socket.socket, probe_bytes: int) -> None:
-    """Echo pings and time bursts, until the time is over."""
+async def _measure(peer: socket.socket, let_in: bytes, probe_bytes: int) -> None:
+    """Let it in, echo pings and time bursts, until the time is over."""
     loop = asyncio.get_running_loop()
     until = loop.time() + MEASURES_S
     async with asyncio.timeout_at(until):
+        await loop.sock_sendall(peer, let_in)
         for _ in range(PINGS):
             await loop.sock_sendall(peer, await receive(peer, 1))
     for size in bursts(probe_bytes):
