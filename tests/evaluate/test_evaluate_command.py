@@ -369,7 +369,7 @@ def test_a_report_says_what_it_takes_for_granted(folder):
     said = " ".join(report["assumptions"])
     for text in ("made up, CC0-1.0", "4 groups of 1 x 8 GPUs", "Not modelled", "Daly's"):
         assert text in said
-    assert Report.__struct_fields__ == tuple(report)
+    assert {*Report.__struct_fields__} - {*report} == {"allreduce"}  # of another kind of trace
 
 
 @pytest.mark.parametrize(

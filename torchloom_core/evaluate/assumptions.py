@@ -3,7 +3,9 @@
 from collections import Counter
 from collections.abc import Iterator
 
+from torchloom_core.clock import moment_text
 from torchloom_core.config.schema import Config
+from torchloom_core.evaluate import allreduce
 from torchloom_core.evaluate.goodput.episode import DAY_NS, span_ns
 from torchloom_core.evaluate.goodput.job import FIRST_INTERVAL_S, INSURANCE_S, STALLS
 from torchloom_core.evaluate.goodput.run import Setting
@@ -12,20 +14,58 @@ from torchloom_core.trace.feed.watched import watch
 
 
 def of_trace(bundle: Bundle) -> Iterator[str]:
-    """Yield what is assumed of the trace in either mode."""
-    manifest = bundle.manifest
+    """Yield what is assumed of a trace of failures in either mode."""
     fatal = [event for event in bundle.events() if event.fatal]
-    days = (manifest.end_ns - manifest.start_ns) / DAY_NS
-    made = "synthetic" if manifest.synthetic else "recorded"
-    yield (
-        f"The trace is {made}: {manifest.source}, {manifest.licence}; {days:.4g} days, "
-        f"{len(watch(bundle).ids)} watched, {len(fatal)} failures."
-    )
+    yield f"{_of_whom(bundle)}, {len(watch(bundle).ids)} watched, {len(fatal)} failures."
     if not fatal:
         yield "The trace has no failure, so nothing can be gained by expecting one."
     late = sum(event.t_avail > event.t_event for event in fatal)
     if late:
         yield f"{late} failures were known only some time after they happened, and are told then."
+
+
+def _of_whom(bundle: Bundle) -> str:
+    manifest = bundle.manifest
+    days = (manifest.end_ns - manifest.start_ns) / DAY_NS
+    made = "synthetic" if manifest.synthetic else "recorded"
+    return f"The trace is {made}: {manifest.source}, {manifest.licence}; {days:.4g} days"
+
+
+def of_allreduce(setting: allreduce.Setting, bundle: Bundle, seeds: int) -> Iterator[str]:
+    """Yield what the closed loop on a trace of bandwidth assumes."""
+    links, job, config = setting.links, setting.job, setting.config
+    ranks = len(links.workers)
+    yield f"{_of_whom(bundle)}, the links of {ranks} workers."
+    yield (
+        f"All links are known from {moment_text(links.start_ns)} on, where every run begins, and "
+        f"begin anew after {links.bottleneck.span_s:g} s, where the recording ends. A value holds "
+        f"until the next."
+    )
+    yield (
+        f"A step is the slowest rank's compute, compression, and the wire: 2 (n - 1)/n of "
+        f"{job.gradient_bytes:,} bytes, times what the mode sends, over the slowest link, and "
+        f"{2 * (ranks - 1)} hops of {job.latency_s:g} s. {job.overlap:.0%} of it goes behind "
+        f"compute, as far as that lasts."
+    )
+    yield (
+        f"Times vary by {job.noise:.1%} from step to step, the same in all arms of a seed; the "
+        f"links are the same in all of the {seeds} seeds, so an interval tells what that noise "
+        f"makes out, not how another network would fare."
+    )
+    yield (
+        f"Workers report every {job.heartbeat_s:g} s, policies look every "
+        f"{config.weaver.tick_s:g} s, a command takes {config.evaluate.command_s:g} s and a "
+        f"forecast {config.evaluate.forecast_s:g} s. A mode that all hold as a step begins is "
+        f"that of the step after it; to switch costs nothing else."
+    )
+    yield (
+        "Progress is the sum of the steps' quality as the config has it, in steps of none. The "
+        "loss that workers report is made up: it falls with progress, for a guard to watch."
+    )
+    yield (
+        "Not modelled: failures, ranks that join or leave, traffic of others beyond what the "
+        "trace says, several reductions a step, and links that are not those of the ring."
+    )
 
 
 def of_simulation(setting: Setting, bundle: Bundle, seeds: int) -> Iterator[str]:

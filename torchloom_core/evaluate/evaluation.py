@@ -8,19 +8,21 @@ import msgspec
 from msgspec.structs import replace
 
 from torchloom_core import __version__
-from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.loading import DEFAULT_PATH
-from torchloom_core.config.schema import Config
+from torchloom_core.config.schema import Allreduce, Config
 from torchloom_core.errors import ConfigError
-from torchloom_core.evaluate import assumptions
+from torchloom_core.evaluate import allreduce, assumptions
+from torchloom_core.evaluate.allreduce.run import kernel_config
+from torchloom_core.evaluate.allreduce.step_metrics import METRICS
+from torchloom_core.evaluate.allreduce_results import AllreduceRunResult
 from torchloom_core.evaluate.forecasts.external_scores import score_given
 from torchloom_core.evaluate.forecasts.labels import Task
-from torchloom_core.evaluate.forecasts.leaks import refuse_foreknown, refuse_trained
+from torchloom_core.evaluate.forecasts.leaks import refuse_foreknown
 from torchloom_core.evaluate.forecasts.scoring import Scoring, score_predictors, split_ns
 from torchloom_core.evaluate.goodput import sweep
 from torchloom_core.evaluate.goodput.arms import FORECAST_POLICY, Arm
 from torchloom_core.evaluate.goodput.candidates import Asked, candidates, forecasters, refuse_twice
-from torchloom_core.evaluate.goodput.job import of_trace, told
+from torchloom_core.evaluate.goodput.job import of_trace, ticking, told
 from torchloom_core.evaluate.goodput.run import Setting
 from torchloom_core.evaluate.goodput.study import run_study
 from torchloom_core.evaluate.goodput.sweep import Range
@@ -28,10 +30,13 @@ from torchloom_core.evaluate.installed import policies
 from torchloom_core.evaluate.open_loop import replay_policies
 from torchloom_core.evaluate.parallel import Workforce
 from torchloom_core.evaluate.preflight import (
+    begin_ns,
     built,
     check_days,
     check_until,
     horizons_s,
+    job_on_links,
+    refuse_fleet_options,
     refuse_growth,
     refuse_short,
     refuse_unread,
@@ -40,7 +45,7 @@ from torchloom_core.evaluate.preflight import (
 from torchloom_core.evaluate.results import ReplayedPolicy, Report, RunResult
 from torchloom_core.evaluate.run_cache import RunCache
 from torchloom_core.learning.forecast_score import ForecastScore
-from torchloom_core.learning.model import Model
+from torchloom_core.plugin.outlook import UNSAVED_WORK
 from torchloom_core.trace.bundle.bundle import Bundle
 from torchloom_core.trace.bundle.checksums import refuse_changed
 
@@ -105,17 +110,20 @@ def evaluate(wanted: Wanted, store: Path, progress: Progress) -> Report:
     config = of_trace(wanted.config, bundle)
     if wanted.days is not None:
         config = replace(config, evaluate=replace(config.evaluate, days=wanted.days))
-    if wanted.mode == "simulate":
-        return _simulate(wanted, bundle, config, store, progress)
-    return _replay(wanted, bundle, config, progress)
+    if wanted.mode == "replay":
+        return _replay(wanted, bundle, config, progress)
+    if wanted.scores:
+        raise ConfigError("--scores: need --mode replay, was simulate: nobody acts on given scores")
+    job = job_on_links(bundle, config)
+    if job is not None:
+        return _simulate_allreduce(wanted, bundle, config, job, store, progress)
+    return _simulate(wanted, bundle, config, store, progress)
 
 
 def _simulate(
     wanted: Wanted, bundle: Bundle, config: Config, store: Path, progress: Progress
 ) -> Report:
     """Play the arms on the fleet model, in a closed loop."""
-    if wanted.scores:
-        raise ConfigError("--scores: need --mode replay, was simulate: nobody acts on given scores")
     asked = wanted.asked
     has_policies = asked.policies or (asked.config_path and config.policies)
     if asked.predictors and not has_policies:
@@ -131,7 +139,7 @@ def _simulate(
         config=config,
         config_path=source,
         horizon_s=_horizon_s(wanted, ahead_s),
-        from_ns=_begin_ns(bundle, arms, wanted.scoring.until_ns),
+        from_ns=begin_ns(bundle, arms, wanted.scoring.until_ns),
     )
     check_days(setting, bundle, asked=wanted.days is not None, until_ns=wanted.scoring.until_ns)
     if wanted.sweep:
@@ -149,6 +157,37 @@ def _simulate(
     said = tuple(assumptions.of_simulation(setting, bundle, wanted.seeds))
     report = _report(wanted, bundle, config, arms)
     return replace(report, simulation=simulation, assumptions=report.assumptions + said)
+
+
+def _simulate_allreduce(
+    wanted: Wanted, bundle: Bundle, config: Config, job: Allreduce, store: Path, progress: Progress
+) -> Report:
+    """Play the arms on the trace's links, in a closed loop."""
+    refuse_fleet_options(days=wanted.days, swept=wanted.sweep)
+    asked, source = wanted.asked, _source(wanted.asked)
+    found = candidates(asked, config, policies())
+    refuse_unread(asked, config, found)
+    arms = [allreduce.candidate(arm.name, arm.what, arm.policies, arm.predictors) for arm in found]
+    plugins = built([kernel_config(config, arm) for arm in arms], source)
+    say_unmeasured(plugins, {*METRICS}, "simulated trainers do not report")
+    setting = allreduce.Setting(
+        trace=str(wanted.trace.absolute()),
+        config=config,
+        job=job,
+        config_path=source,
+        from_ns=begin_ns(bundle, found, wanted.scoring.until_ns),
+    )
+    simulation = allreduce.run_study(
+        setting,
+        arms,
+        seeds=wanted.seeds,
+        store=RunCache(store, AllreduceRunResult),
+        workforce=wanted.workforce,
+        progress=lambda done, total: progress("runs", done, total),
+    )
+    report = _report(wanted, bundle, config, found)
+    said = tuple(assumptions.of_allreduce(setting, bundle, wanted.seeds))
+    return replace(report, allreduce=simulation, assumptions=said)
 
 
 def _replay(wanted: Wanted, bundle: Bundle, config: Config, progress: Progress) -> Report:
@@ -191,7 +230,7 @@ def _replay(wanted: Wanted, bundle: Bundle, config: Config, progress: Progress) 
     replayed: list[ReplayedPolicy] = []
     for number, arm in enumerate(arms):
         progress("policies", number, len(arms))
-        from_ns = _begin_ns(bundle, [arm], scoring.until_ns)
+        from_ns = begin_ns(bundle, [arm], scoring.until_ns)
         replayed.append(replay_policies(bundle, arm, config, task, from_ns=from_ns, source=source))
     report = _report(wanted, bundle, config, arms)
     return replace(
@@ -211,8 +250,12 @@ def _horizons_s(
     arms: list[Arm], config: Config, source: str, bundle: Bundle
 ) -> list[tuple[str, float]]:
     """Build the arms' plugins once; say what the trace does not measure of what they read."""
-    plugins = built(arms, config, source)
-    say_unmeasured(plugins, bundle)
+    ticks = ticking(config)
+    plugins = built(
+        [replace(ticks, policies=arm.policies, predictors=arm.predictors) for arm in arms], source
+    )
+    known = {*bundle.metrics, UNSAVED_WORK}  # this one the job itself tells
+    say_unmeasured(plugins, known, "the trace has not")
     return horizons_s(plugins)
 
 
@@ -229,28 +272,6 @@ def _report(wanted: Wanted, bundle: Bundle, config: Config, arms: list[Arm]) -> 
         assumptions=tuple(assumptions.of_trace(bundle)),
         torchloom=__version__,
     )
-
-
-def _begin_ns(bundle: Bundle, arms: list[Arm], until_ns: int | None) -> int | None:
-    """Return from when on nothing was used to fit a model of the arms, a horizon later.
-
-    It is no sooner than ``until_ns``. A model that was fitted on another trace bars nothing.
-
-    Raises
-    ------
-    LeakError
-        If a model was fitted on time after ``until_ns``.
-    """
-    begin_ns = [] if until_ns is None else [until_ns]
-    tables = [table for arm in arms for table in arm.predictors.values() if "model" in table]
-    for path in dict.fromkeys(str(table["model"]) for table in tables):
-        model = Model.load(Path(path))
-        if model.knows(bundle.manifest.name, bundle.digest()):
-            info = model.info
-            if until_ns is not None:
-                refuse_trained(path, info.until_ns, until_ns)
-            begin_ns.append(info.until_ns + round(info.horizon_s * SECOND_NS))
-    return max(begin_ns, default=None)
 
 
 def _trace(bundle: Bundle) -> dict[str, Any]:
@@ -274,5 +295,9 @@ def _shown(config: Config, arms: list[Arm]) -> dict[str, Any]:
         "costs": told(config.costs),
         "arbiter": msgspec.to_builtins(config.arbiter),
     }
+    if config.evaluate.allreduce is not None:
+        sections["evaluate"] = {"allreduce": msgspec.to_builtins(config.evaluate.allreduce)}
+        sections["weaver"] = msgspec.to_builtins(config.weaver)
+        sections["guard"] = msgspec.to_builtins(config.guard)
     plugins = {arm.name: {"policies": arm.policies, "predictors": arm.predictors} for arm in arms}
     return {**sections, "arms": plugins}

@@ -2,24 +2,28 @@
 
 import logging
 import math
+from collections.abc import Iterable, Set
 from pathlib import Path
 
 from msgspec.structs import replace
 
 from torchloom_core.activation.activation import activate
 from torchloom_core.clock import SECOND_NS, moment_text
-from torchloom_core.config.schema import Config
+from torchloom_core.config.schema import Allreduce, Config
 from torchloom_core.errors import ConfigError
+from torchloom_core.evaluate.forecasts.leaks import refuse_trained
 from torchloom_core.evaluate.goodput.arms import MEMBERSHIP_POLICY, Arm
 from torchloom_core.evaluate.goodput.candidates import Asked, forecasters
 from torchloom_core.evaluate.goodput.episode import DAY_NS, span_ns
 from torchloom_core.evaluate.goodput.job import ticking
 from torchloom_core.evaluate.goodput.run import Setting
+from torchloom_core.evaluate.goodput.sweep import Range
 from torchloom_core.evaluate.installed import installed
 from torchloom_core.kernel.plugins.host import ActivePlugins
+from torchloom_core.learning.model import Model
 from torchloom_core.plugin.needs import forecasts_read, windows_s
-from torchloom_core.plugin.outlook import UNSAVED_WORK
 from torchloom_core.trace.bundle.bundle import Bundle
+from torchloom_core.trace.bundle.schema import LINK_METRIC
 
 _log = logging.getLogger(__name__)
 
@@ -34,10 +38,47 @@ def check_until(bundle: Bundle, until_ns: int | None) -> None:
         )
 
 
+def job_on_links(bundle: Bundle, config: Config) -> Allreduce | None:
+    """Return what is simulated where steps wait for the network, None where they do not.
+
+    Raises
+    ------
+    ConfigError
+        If a job waits for links that the trace does not have, or the trace has links and nothing
+        else.
+    """
+    job, has_links = config.evaluate.allreduce, LINK_METRIC in bundle.metrics
+    if job is not None and not has_links:
+        raise ConfigError(
+            f"[evaluate.allreduce]: need {LINK_METRIC} in the telemetry of {bundle.path}, was none"
+        )
+    if job is None and has_links:
+        rule = f"{bundle.path} has {LINK_METRIC}: need [evaluate.allreduce] to simulate steps on it"
+        if not any(event.fatal for event in bundle.events()):
+            raise ConfigError(f"{rule}, was none")
+        _log.warning("%s; its failures are simulated, in goodput", rule)
+    return job
+
+
+def refuse_fleet_options(*, days: float | None, swept: Range | None) -> None:
+    """Raise ConfigError if what is asked for has no meaning where steps wait for the network."""
+    if days is not None:
+        raise ConfigError(
+            f"--days: need none with [evaluate.allreduce], was {days:g}: a run lasts until its "
+            f"progress is made; see steps"
+        )
+    if swept:
+        raise ConfigError(
+            f"--sweep: need a trace of failures, was one of {LINK_METRIC}: no spare is in it"
+        )
+
+
 def refuse_unread(asked: Asked, config: Config, arms: list[Arm]) -> None:
     """Raise ConfigError if nobody would act on a predictor that was asked for."""
     if not asked.predictors:
         return
+    if not arms:
+        raise ConfigError("--predictor: need a --policy that reads it, was none")
     read = {name for arm in arms for name in arm.predictors}
     policies = asked.policies
     if not policies:  # The config's own are one arm, and have every predictor beside them.
@@ -64,23 +105,31 @@ def refuse_growth(arms: list[Arm], config: Config) -> None:
             )
 
 
-def built(arms: list[Arm], config: Config, source: str) -> list[ActivePlugins]:
-    """Build every arm once, so that a mistake is told before an hour has passed."""
-    every = (
-        replace(ticking(config), policies=arm.policies, predictors=arm.predictors) for arm in arms
-    )
+def built(configs: Iterable[Config], source: str) -> list[ActivePlugins]:
+    """Build every arm once, so that a mistake is told before an hour has passed.
+
+    Parameters
+    ----------
+    configs : iterable of Config
+        The kernel's, one an arm.
+    """
     path = Path(source)
     text = path.read_text(encoding="utf-8") if path.is_file() else ""
-    plugins = [activate(own, installed(), source, text) for own in every]
+    plugins = [activate(own, installed(), source, text) for own in configs]
     told = [line for one in plugins for line in (*(f.detail for f in one.failed), *one.remarks)]
     for line in dict.fromkeys(told):
         _log.warning("%s", line)
     return plugins
 
 
-def say_unmeasured(plugins: list[ActivePlugins], bundle: Bundle) -> None:
-    """Say which metrics a plugin reads that the trace has not: there it sees nothing."""
-    known = {*bundle.metrics, UNSAVED_WORK}  # this one the job itself tells
+def say_unmeasured(plugins: list[ActivePlugins], known: Set[str], lacking: str) -> None:
+    """Say which metrics a plugin reads that are not known: there it sees nothing.
+
+    Parameters
+    ----------
+    lacking : str
+        Who has them not, as in ``the trace has not``.
+    """
     missing: dict[str, set[str]] = {}
     for active in plugins:
         readers = [(f"policy {one.name}", one.policy.needs) for one in active.policies]
@@ -90,7 +139,7 @@ def say_unmeasured(plugins: list[ActivePlugins], bundle: Bundle) -> None:
     for reader, metrics in missing.items():
         if metrics:
             names = ", ".join(sorted(metrics))
-            _log.warning("%s reads what the trace has not: it sees no %s", reader, names)
+            _log.warning("%s reads what %s: it sees no %s", reader, lacking, names)
 
 
 def horizons_s(plugins: list[ActivePlugins]) -> list[tuple[str, float]]:
@@ -143,3 +192,25 @@ def check_days(setting: Setting, bundle: Bundle, *, asked: bool, until_ns: int |
     if asked:
         raise ConfigError(f"--days: need at most {there}, was {evaluate.days:g}")
     _log.warning("runs last %s, not the %g of [evaluate] days", there, evaluate.days)
+
+
+def begin_ns(bundle: Bundle, arms: list[Arm], until_ns: int | None) -> int | None:
+    """Return from when on nothing was used to fit a model of the arms, a horizon later.
+
+    It is no sooner than ``until_ns``. A model that was fitted on another trace bars nothing.
+
+    Raises
+    ------
+    LeakError
+        If a model was fitted on time after ``until_ns``.
+    """
+    begin_ns = [] if until_ns is None else [until_ns]
+    tables = [table for arm in arms for table in arm.predictors.values() if "model" in table]
+    for path in dict.fromkeys(str(table["model"]) for table in tables):
+        model = Model.load(Path(path))
+        if model.knows(bundle.manifest.name, bundle.digest()):
+            info = model.info
+            if until_ns is not None:
+                refuse_trained(path, info.until_ns, until_ns)
+            begin_ns.append(info.until_ns + round(info.horizon_s * SECOND_NS))
+    return max(begin_ns, default=None)

@@ -35,6 +35,16 @@ def static(mode: str) -> Arm:
     return Arm(name=f"static {mode}", kind="baseline", what=f"{mode} all the time", mode=mode)
 
 
+def candidate(
+    name: str,
+    what: str,
+    policies: dict[str, dict[str, Any]],
+    predictors: dict[str, dict[str, Any]],
+) -> Arm:
+    """Return an arm that is tested."""
+    return Arm(name=name, kind="candidate", what=what, policies=policies, predictors=predictors)
+
+
 def arms_of(job: Allreduce, candidates: Iterable[Arm]) -> list[Arm]:
     """Return all arms: the modes of the config, the oracle, and what is tested."""
     oracle = Arm(

@@ -56,7 +56,9 @@ class Canvas:
 
 
 @contextmanager
-def canvas(width: float, height: float, columns: int = 1, **options: Any) -> Iterator[Canvas]:
+def canvas(
+    width: float, height: float, columns: int = 1, *, rows: int = 1, **options: Any
+) -> Iterator[Canvas]:
     """Give a figure of so many inches; ``.svg`` holds it when the block is over."""
     import matplotlib as mpl
     from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -65,7 +67,7 @@ def canvas(width: float, height: float, columns: int = 1, **options: Any) -> Ite
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(width, height), layout="constrained")
         FigureCanvasSVG(figure)
-        drawn = Canvas(figure, figure.subplots(1, columns, **options))
+        drawn = Canvas(figure, figure.subplots(rows, columns, **options))
         yield drawn
         text = io.StringIO()
         figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from torchloom_core.evaluate.report import wording
+from torchloom_core.evaluate.report import allreduce, wording
 from torchloom_core.evaluate.report.sweep import answers
 from torchloom_core.evaluate.results import (
     ArmSummary,
@@ -23,6 +23,8 @@ _AS_TOLD = 0.9
 
 def findings(report: Report) -> list[str]:
     """Return one sentence or two on everything that was tested."""
+    if report.allreduce is not msgspec.UNSET:
+        return list(allreduce.answers(report.allreduce))
     said = [] if report.trace["failures"] else ["The trace has no failure: nothing can be shown."]
     said += [_score(score) for score in report.forecasts]
     said += [_policy(policy) for policy in report.policies]

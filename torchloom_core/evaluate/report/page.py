@@ -10,7 +10,7 @@ import msgspec
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.evaluate.goodput.compare import MIN_SEEDS
 from torchloom_core.evaluate.goodput.sensitivity import SEEDS
-from torchloom_core.evaluate.report import forecast_plots, goodput_plots, wording
+from torchloom_core.evaluate.report import allreduce, forecast_plots, goodput_plots, wording
 from torchloom_core.evaluate.report.findings import complaints, findings, flips, ranked, watched
 from torchloom_core.evaluate.report.sweep import answers, sweep_plot
 from torchloom_core.evaluate.results import Report, Simulation
@@ -39,6 +39,7 @@ def page_text(report: Report) -> str:
         bounds=_bounds(simulation) if simulation else (),
         complaints=complaints(simulation) if simulation else (),
         answers=answers,
+        links=allreduce,
         sections=list(_sections(report)),
         thresholds="; ".join(sorted({score.threshold_from for score in report.forecasts})),
         config=_pretty(report.config),
@@ -60,6 +61,9 @@ def _plots(report: Report) -> dict[str, str]:
         drawn["calibration"] = forecast_plots.calibration_plot(report.forecasts)
         drawn["lead"] = forecast_plots.lead_plot(report.forecasts)
         drawn["false_alarms"] = forecast_plots.false_alarm_plot(report.forecasts)
+    if report.allreduce is not msgspec.UNSET:
+        drawn["progress"] = allreduce.progress_plot(report.allreduce)
+        drawn["modes"] = allreduce.mode_plot(report.allreduce)
     if report.simulation is not None:
         simulation = report.simulation
         drawn["goodput"] = goodput_plots.goodput_plot(simulation)
@@ -74,6 +78,8 @@ def _plots(report: Report) -> dict[str, str]:
 
 def _sections(report: Report) -> Iterator[tuple[str, str]]:
     yield "findings", "Findings"
+    if report.allreduce is not msgspec.UNSET:
+        yield "allreduce", "Time to progress"
     if report.simulation:
         yield "goodput", "Goodput"
         yield "time", "Where the rest goes"
@@ -91,7 +97,14 @@ def _sections(report: Report) -> Iterator[tuple[str, str]]:
 
 def _facts(report: Report) -> Iterator[tuple[str, str]]:
     start_ns, end_ns = report.trace["start_ns"], report.trace["end_ns"]
-    yield "trace", f"{_date(start_ns)}, {(end_ns - start_ns) / _DAY_NS:.4g} days"
+    length = f"{(end_ns - start_ns) / _DAY_NS:.4g} days"
+    if report.allreduce is not msgspec.UNSET:
+        length = wording.duration((end_ns - start_ns) / SECOND_NS)
+    yield "trace", f"{_date(start_ns)}, {length}"
+    if report.allreduce is not msgspec.UNSET:
+        yield "ranks", f"{report.allreduce.job['ranks']}"
+        yield "runs an arm", f"{len(report.allreduce.seeds)}"
+        yield "progress", f"{report.allreduce.progress:,.6g} steps of none"
     if report.simulation and report.simulation.runs:
         simulation = report.simulation
         run = simulation.runs[0]

@@ -8,7 +8,8 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from torchloom_core.evaluate.report import wording
+from torchloom_core.evaluate.allreduce_results import AllreduceSimulation
+from torchloom_core.evaluate.report import allreduce, wording
 from torchloom_core.evaluate.report.findings import complaints, findings, ranked, watched
 from torchloom_core.evaluate.results import ArmSummary, ReplayedPolicy, Report, Simulation, Sweep
 from torchloom_core.learning.forecast_score import ForecastScore
@@ -37,6 +38,10 @@ def _parts(report: Report) -> Iterator[RenderableType]:
         if report.simulation.sweep is not msgspec.UNSET:
             yield _sweep(report.simulation.sweep)
         yield from map(_complaint, complaints(report.simulation))
+
+    if report.allreduce is not msgspec.UNSET:
+        yield _allreduce(report.allreduce)
+        yield from map(_complaint, allreduce.complaints(report.allreduce))
 
 
 def _complaint(text: str) -> Text:
@@ -103,6 +108,26 @@ def _worth(simulation: Simulation) -> Table:
                 f"{sum(arm.deeds.denied.values()):.1f}",
                 style=_STYLE_OF[arm.kind],
             )
+    return table
+
+
+def _allreduce(simulation: AllreduceSimulation) -> Table:
+    table = _table(
+        f"Time to the progress of {simulation.progress:,.6g} steps of none, over "
+        f"{len(simulation.seeds)} seeds; times the progress an hour of {simulation.reference}",
+        "arm", "seconds", "steps of none an hour", "times", "to oracle", "switches", "time in",
+    )  # fmt: skip
+    for arm in allreduce.ranked(simulation):
+        table.add_row(
+            escape(arm.name),
+            "given up" if arm.time_s is None else wording.estimate(arm.time_s, 1),
+            wording.estimate(arm.progress_per_h, 0),
+            allreduce.times(arm.speedup),
+            "" if arm.to_oracle is None else f"{arm.to_oracle:.0%}",
+            f"{arm.switches:.1f}",
+            escape(allreduce.in_modes(arm)),
+            style=_STYLE_OF[arm.kind],
+        )
     return table
 
 
