@@ -232,6 +232,25 @@ def test_another_future_leaves_every_decision_before_it_the_same(tmp_path, after
     assert before[0] or after_s == 10.0
 
 
+@pytest.mark.parametrize("after_s", [10.0, 45.5, 100.0])
+def test_another_future_leaves_all_that_is_seen_before_it_the_same(tmp_path, after_s):
+    bundle = changing(tmp_path)
+    after_ns = bundle.manifest.start_ns + round(after_s * SECOND_NS)
+    seen = {}
+    for links in (links_of(bundle), links_of(Slower(bundle, after_ns))):
+        rows = seen.setdefault(links, [])
+
+        def look(view, rows=rows):
+            if view.now_ns <= after_ns:
+                rows.append([view.step.tolist(), *(view.latest(one).tolist() for one in ALL)])
+            return []
+
+        drive(links, Scripted(look), msgspec.structs.replace(JOB, noise=0.05))
+    was, now = seen.values()
+    assert len(was) == int(after_s)
+    assert repr(was) == repr(now)
+
+
 def until(verdicts, ns):
     return [msgspec.json.encode(verdict) for ts_ns, verdict in verdicts if ts_ns <= ns]
 

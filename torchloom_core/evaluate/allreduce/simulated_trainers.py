@@ -29,7 +29,6 @@ from torchloom_core.wire.messages import (
     Command,
     Hello,
     KnobSpec,
-    KnobValues,
     SetKnobs,
     Together,
     Withdraw,
@@ -212,10 +211,9 @@ class SimulatedTrainers:
         status: AckStatus = "accepted"
         match command.do:
             case Together(number=number, do=SetKnobs(values=values)):
-                trouble = self._trouble(values)
-                if not trouble:
-                    mode = str(values[COMPRESSION])
-                    self._held[command.worker] = _Offer(command, number, mode)
+                # It is the only knob that they have, and the kernel has checked its value.
+                mode = str(values[COMPRESSION])
+                self._held[command.worker] = _Offer(command, number, mode)
             case Withdraw(number=number):
                 status = "applied"
                 held = self._held.get(command.worker)
@@ -226,13 +224,6 @@ class SimulatedTrainers:
                 trouble = f"a simulated trainer does no {deed.__struct_config__.tag}"
         yield self._ack(command, "delivered", ts_ns)
         yield self._ack(command, "rejected" if trouble else status, ts_ns, trouble)
-
-    def _trouble(self, values: KnobValues) -> str:
-        """Return why these values cannot be set, or nothing."""
-        modes = self._run.workload.modes
-        if values.keys() == {COMPRESSION} and values[COMPRESSION] in modes:
-            return ""
-        return f"need {COMPRESSION} alone, one of {', '.join(modes)}"
 
     def judged(self, verdict: Verdict, ts_ns: int) -> None:
         """Count what is to be changed."""
