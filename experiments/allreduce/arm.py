@@ -1,0 +1,251 @@
+"""Play one arm: a Weaver, its lighthouse and the ranks, on links that a schedule shapes."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from experiments.allreduce.lab import CONTROL, DATA, Lab
+from experiments.allreduce.model import Workload
+from experiments.allreduce.schedule import Schedule, play
+
+TUNER = "tuner"
+LIGHTHOUSE_PORT = 29510
+READY_S = 90.0
+ENDING_S = 240.0
+"""For the last steps, and for trying what was kept."""
+
+POLL_S = 0.1
+CONFIG = """
+[run]
+name = "lab"
+
+[weaver]
+state_dir = "{state}"
+tick_s = 0.5
+
+[broker]
+host = "{hub}"
+
+[lighthouse]
+host = "{hub}"
+port = {port}
+status_port = 0
+min_replicas = {ranks}
+heartbeat_timeout_s = 5.0
+
+[arbiter]
+min_groups = {ranks}
+cooldown_s = 0
+
+{policy}
+"""
+
+Row = dict[str, Any]
+
+
+class ArmError(Exception):
+    """An arm did not start, or did not go on."""
+
+
+@dataclass(frozen=True)
+class Arm:
+    """What one trial is about.
+
+    Attributes
+    ----------
+    name : str
+        A mode, or ``tuner``.
+    mode : str
+        To begin with.
+    policy : str
+        Lines of the Weaver's config.
+    """
+
+    name: str
+    mode: str
+    policy: str = ""
+
+
+@dataclass(frozen=True)
+class Played:
+    """What came of one arm and seed.
+
+    Attributes
+    ----------
+    rows : list of list of dict
+        What each rank has written down.
+    began : list of float
+        When each phase did, s since the first step.
+    """
+
+    arm: str
+    seed: int
+    rows: list[list[Row]]
+    began: list[float]
+
+    def steps(self) -> list[Row]:
+        """Return rank 0's steps."""
+        return [row for row in self.rows[0] if row["event"] == "step"]
+
+    def marks(self) -> list[tuple[float, float]]:
+        """Return when the loss on held-out text was what, in order of time."""
+        return sorted(
+            (row["t"], row["held_out"]) for rank in self.rows for row in rank if "held_out" in row
+        )
+
+    def failed_steps(self) -> int:
+        """Return how many steps some rank did not commit."""
+        return sum(
+            not row["committed"] for rank in self.rows for row in rank if row["event"] == "step"
+        )
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What all arms of a run have alike."""
+
+    workload: Workload
+    topk_share: float = 0.01
+    powersgd_rank: int = 4
+    mark_s: float = 5.0
+
+
+def play_arm(
+    lab: Lab, arm: Arm, seed: int, schedule: Schedule, settings: Settings, folder: Path
+) -> Played:
+    """Play an arm from its first step to the end of the schedule."""
+    folder = folder.absolute()
+    folder.mkdir(parents=True)
+    lab.set_rates(schedule[0].rates)
+    started: list[subprocess.Popen[bytes]] = []
+    try:
+        weaver = _start_weaver(lab, arm, folder)
+        started.append(weaver)
+        ranks = [_start_rank(lab, rank, arm, seed, schedule, settings, folder)
+                 for rank in range(lab.ranks)]  # fmt: skip
+        started += ranks
+        begun_s = _begun_s(folder, ranks)
+        began = play(schedule, lab, begun_s, alive=lambda: all(p.poll() is None for p in ranks))
+        _await_end(ranks, folder)
+    finally:
+        for process in started:
+            process.terminate()
+        for process in started:
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+    return Played(arm.name, seed, [_read(folder, rank) for rank in range(lab.ranks)], began)
+
+
+def _start_weaver(lab: Lab, arm: Arm, folder: Path) -> subprocess.Popen[bytes]:
+    config = folder / "torchloom.toml"
+    config.write_text(
+        CONFIG.format(
+            state=folder / "state",
+            hub=lab.hub_address,
+            port=LIGHTHOUSE_PORT,
+            ranks=lab.ranks,
+            policy=arm.policy,
+        )
+    )
+    command = [sys.executable, "-m", "torchloom_core.cli", "weaver", "--config", str(config)]
+    weaver = _spawn(lab, None, "weaver", command, folder, {})
+    said = folder / "weaver.out"
+    _wait_for(lambda: "is ready" in said.read_text(), [weaver], folder, "a Weaver that is ready")
+    return weaver
+
+
+def _start_rank(
+    lab: Lab, rank: int, arm: Arm, seed: int, schedule: Schedule, settings: Settings, folder: Path
+) -> subprocess.Popen[bytes]:
+    said = {
+        "rank": rank,
+        "ranks": lab.ranks,
+        "control": lab.address(rank, CONTROL),
+        "data": lab.address(rank, DATA),
+        "first": lab.address(0, CONTROL),
+        "lighthouse": f"http://{lab.hub_address}:{LIGHTHOUSE_PORT}",
+        "mode": arm.mode,
+        "seed": seed,
+        "seconds": schedule[-1].end_s,
+        "mark_s": settings.mark_s,
+        "topk_share": settings.topk_share,
+        "powersgd_rank": settings.powersgd_rank,
+        "out": folder,
+        **asdict(settings.workload),
+    }
+    command = [sys.executable, "-m", "experiments.allreduce.trainer"]
+    for name, value in said.items():
+        command += [f"--{name.replace('_', '-')}", str(value)]
+    environment = {
+        "TORCHLOOM_JOIN": str(folder / "state" / "join.json"),
+        "TORCHLOOM_NODE": f"node-{rank}",
+        "RUST_LOG": "error",
+        **lab.environment(),
+    }
+    return _spawn(lab, rank, f"rank{rank}", command, folder, environment)
+
+
+def _spawn(
+    lab: Lab,
+    place: int | None,
+    name: str,
+    command: Sequence[str],
+    folder: Path,
+    environment: Mapping[str, str],
+) -> subprocess.Popen[bytes]:
+    with (folder / f"{name}.out").open("wb") as out, (folder / f"{name}.err").open("wb") as err:
+        return subprocess.Popen(
+            lab.inside(place, command),
+            env={**os.environ, **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+        )
+
+
+def _begun_s(folder: Path, ranks: Sequence[subprocess.Popen[bytes]]) -> float:
+    """Return when rank 0's clock began, by ``time.monotonic``."""
+    journal = folder / "rank0.jsonl"
+    found: list[float] = []
+
+    def has_begun() -> bool:
+        if journal.exists():
+            lines = journal.read_text().splitlines(keepends=True)
+            found.extend(json.loads(line)["monotonic_s"] for line in lines if '"begun"' in line)
+        return bool(found)
+
+    _wait_for(has_begun, ranks, folder, "ranks that train")
+    return found[0]
+
+
+def _await_end(ranks: Sequence[subprocess.Popen[bytes]], folder: Path) -> None:
+    end = time.monotonic() + ENDING_S
+    while any(process.poll() is None for process in ranks):
+        if time.monotonic() > end:
+            raise ArmError(f"need ranks that end within {ENDING_S:g} s; see {folder}")
+        time.sleep(POLL_S)
+    if any(process.returncode for process in ranks):
+        raise ArmError(f"a rank has ended with {[p.returncode for p in ranks]}; see {folder}")
+
+
+def _wait_for(
+    what: Any, processes: Sequence[subprocess.Popen[bytes]], folder: Path, name: str
+) -> None:
+    end = time.monotonic() + READY_S
+    while not what():
+        if time.monotonic() > end or any(process.poll() is not None for process in processes):
+            raise ArmError(f"need {name} within {READY_S:g} s; see {folder}")
+        time.sleep(POLL_S)
+
+
+def _read(folder: Path, rank: int) -> list[Row]:
+    return [json.loads(line) for line in (folder / f"rank{rank}.jsonl").read_text().splitlines()]

@@ -1,0 +1,95 @@
+"""A character model of any size, its text, and the batches that a rank sees at a step."""
+
+from dataclasses import dataclass
+from pydoc_data.topics import topics
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+WARM_UP = 20
+TRIED = 64
+"""Stretches of held-out text by which the loss is judged."""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What is trained.
+
+    Attributes
+    ----------
+    width, layers : int
+        Of the transformer: about ``12 * layers * width**2`` parameters.
+    context, batch : int
+        Characters of a stretch of text, and stretches a rank and step.
+    learning_rate : float
+        AdamW's, after a warm-up.
+    """
+
+    width: int = 256
+    layers: int = 4
+    context: int = 48
+    batch: int = 6
+    learning_rate: float = 1e-3
+
+
+class CharacterModel(nn.Module):
+    """A transformer that foretells the next character."""
+
+    def __init__(self, workload: Workload, characters: int) -> None:
+        super().__init__()
+        width, context = workload.width, workload.context
+        self.characters = nn.Embedding(characters, width)
+        self.places = nn.Embedding(context, width)
+        layer = nn.TransformerEncoderLayer(
+            width, 4, 4 * width, 0.0, "gelu", batch_first=True, norm_first=True
+        )
+        self.layers = nn.TransformerEncoder(layer, workload.layers, enable_nested_tensor=False)
+        self.out = nn.Linear(width, characters)
+        self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(context))
+
+    def forward(self, text: Tensor) -> Tensor:
+        """Return the mean loss over ``text``, of shape (batch, context + 1), nats a character."""
+        before, after = text[:, :-1], text[:, 1:]
+        hidden = self.characters(before) + self.places.weight
+        hidden = self.layers(hidden, mask=self.mask, is_causal=True)
+        return functional.cross_entropy(self.out(hidden).flatten(0, 1), after.flatten())
+
+
+class Text:
+    """Python's language reference, as it comes with Python; a tenth of it is held out."""
+
+    def __init__(self, workload: Workload) -> None:
+        text = "\n".join(topics[name] for name in sorted(topics))
+        characters = sorted(set(text))
+        number = {character: place for place, character in enumerate(characters)}
+        numbers = torch.tensor([number[character] for character in text])
+        cut = len(numbers) * 9 // 10
+        self._text, self._held_out = numbers[:cut], numbers[cut:]
+        self._workload = workload
+        self.characters = len(characters)
+
+    def batch(self, seed: int, step: int, rank: int) -> Tensor:
+        """Return what a rank sees at a step, (batch, context + 1): the same in every mode."""
+        generator = torch.Generator().manual_seed((seed * 1_000_003 + step) * 64 + rank)
+        return self._stretches(self._text, self._workload.batch, generator)
+
+    def held_out(self) -> Tensor:
+        """Return what the loss is judged by, (tried, context + 1): always the same."""
+        return self._stretches(self._held_out, TRIED, torch.Generator().manual_seed(0))
+
+    def _stretches(self, text: Tensor, count: int, generator: torch.Generator) -> Tensor:
+        context = self._workload.context
+        starts = torch.randint(len(text) - context - 1, (count, 1), generator=generator)
+        return text[starts + torch.arange(context + 1)]
+
+
+def build(workload: Workload, text: Text, seed: int) -> CharacterModel:
+    """Return the model of a seed, as every rank begins with it."""
+    torch.manual_seed(seed)
+    return CharacterModel(workload, text.characters)
+
+
+def learning_rate(workload: Workload, step: int) -> float:
+    """Return the rate of a step, counted from 0."""
+    return workload.learning_rate * min(1.0, (step + 1) / WARM_UP)

@@ -1,0 +1,223 @@
+"""One rank of the lab: a torchft trainer that writes down every step, and the loss afterwards.
+
+The weights at each mark are kept and tried on held-out text once the run is over, shared among the
+ranks, so that no time of the run goes into it. Without a Weaver it trains all the same.
+"""
+
+import argparse
+import json
+import logging
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import fields
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from torchft import DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo
+from torchft.checkpointing import HTTPTransport
+
+from experiments.allreduce.model import Text, Workload, build, learning_rate
+from torchloom_threadlet.compression import MODES, CompressedProcessGroup, Figures
+from torchloom_threadlet.torchft import attach
+
+STORE_PORT = 29400
+PROCESS_GROUP_TIMEOUT_S = 90.0
+SETTLING_STEPS = 3
+"""Before the clock starts: connections, allocations, caches."""
+
+LAST, ENDED = "last step", "ended"
+
+
+class WatchedGroup(CompressedProcessGroup):
+    """Keeps the figures that its telemetry takes."""
+
+    last = Figures()
+
+    def take_figures(self) -> Any:
+        """Return what the allreduces since the last call have sent and cost."""
+        self.last = super().take_figures()
+        return self.last
+
+
+class ByDataLink(HTTPTransport):  # type: ignore[misc]
+    """Gives a peer its state over the shaped link, as the gradients go."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__(timeout=timedelta(seconds=PROCESS_GROUP_TIMEOUT_S), num_chunks=0)
+        self._address = address
+
+    def metadata(self) -> str:
+        """Return where the state is to be had."""
+        return str(super().metadata()).replace(socket.gethostname(), self._address, 1)
+
+
+class Rank:
+    """One replica group."""
+
+    def __init__(self, options: argparse.Namespace, workload: Workload) -> None:
+        self._options, self._workload = options, workload
+        self._text = Text(workload)
+        self._model = build(workload, self._text, options.seed)
+        self._journal = (options.out / f"rank{options.rank}.jsonl").open("w", buffering=1)
+        self._kept: list[tuple[int, float, dict[str, torch.Tensor]]] = []
+        self._loom = attach(group=f"g{options.rank}")
+        # One for the group alone, as torchrun would give it; rank 0's is also how all stop as one.
+        self._store = TCPStore(options.control, STORE_PORT, is_master=True, wait_for_workers=False)
+        self._shared = TCPStore(options.first, STORE_PORT, is_master=False)
+        parameters = list(self._model.parameters())
+        self._group = WatchedGroup(
+            ProcessGroupGloo(timeout=timedelta(seconds=PROCESS_GROUP_TIMEOUT_S)),
+            options.mode,
+            topk_share=options.topk_share,
+            powersgd_rank=options.powersgd_rank,
+            parameters=parameters,
+        )
+        self._inner = torch.optim.AdamW(parameters, workload.learning_rate, fused=True)
+        self._manager = Manager(
+            pg=self._group,
+            load_state_dict=self._load,
+            state_dict=lambda: {
+                "model": self._model.state_dict(),
+                "optimizer": self._inner.state_dict(),
+            },
+            min_replica_size=options.ranks,
+            use_async_quorum=False,
+            init_sync=False,
+            quorum_retries=100,
+            timeout=timedelta(seconds=PROCESS_GROUP_TIMEOUT_S),
+            quorum_timeout=timedelta(seconds=PROCESS_GROUP_TIMEOUT_S),
+            replica_id=self._loom.group,
+            rank=0,
+            world_size=1,
+            store_addr=options.control,
+            store_port=STORE_PORT,
+            lighthouse_addr=options.lighthouse,
+            hostname=options.control,
+            checkpoint_transport=ByDataLink(options.data),
+        )
+
+    def train(self) -> None:
+        """Train for as long as is asked for, then try what was kept."""
+        optimizer = Optimizer(self._manager, self._inner)
+        parallel = DistributedDataParallel(self._manager, self._model)
+        self._loom.manage(self._manager, optimizer)
+        begun = None
+        marks = iter(range(1 << 30))
+        mark = next(marks)
+        while not self._is_last():
+            before = time.monotonic()
+            step = self._manager.current_step()
+            waited_ns = self._loom._worker.phases.waited_ns
+            mode = self._group.mode
+            for group in self._inner.param_groups:
+                group["lr"] = learning_rate(self._workload, step)
+            optimizer.zero_grad()
+            loss = parallel(self._text.batch(self._options.seed, step, self._options.rank))
+            loss.backward()
+            optimizer.step()
+            now = time.monotonic()
+            waited_s = (self._loom._worker.phases.waited_ns - waited_ns) / 1e9
+            made = self._manager.current_step()
+            self._loom.step(loss=loss.item())
+            if begun is None:
+                if made >= SETTLING_STEPS:
+                    begun = now
+                    self._note("begun", monotonic_s=now, step=made)
+                continue
+            figures = self._group.last
+            self._note(
+                "step",
+                step=made,
+                t=now - begun,
+                loss=loss.item(),
+                mode=mode,
+                step_time=now - before,
+                compute=now - before - waited_s,
+                compress=figures.compress_s,
+                wire=figures.wire_s,
+                bytes=figures.sent_bytes,
+                committed=made > step,
+                participants=self._manager.num_participants(),
+            )
+            if now - begun >= mark * self._options.mark_s:
+                if mark % self._options.ranks == self._options.rank:
+                    state = self._model.state_dict()
+                    kept = {name: value.clone() for name, value in state.items()}
+                    self._kept.append((made, now - begun, kept))
+                mark = next(marks)
+            if self._options.rank == 0 and now - begun >= self._options.seconds:
+                self._say_last(made)
+        self._try()
+
+    def _say_last(self, made: int) -> None:
+        """Say at which step all stop: nobody has made it before this rank begins the next."""
+        if not self._shared.check([LAST]):
+            self._shared.set(LAST, str(made + 1))
+
+    def _is_last(self) -> bool:
+        if not self._shared.check([LAST]):
+            return False
+        return self._manager.current_step() >= int(self._shared.get(LAST))
+
+    def _try(self) -> None:
+        self._manager.shutdown(wait=False)
+        held_out = self._text.held_out()
+        for step, t, state in self._kept:
+            self._model.load_state_dict(state)
+            with torch.no_grad():
+                self._note("mark", step=step, t=t, held_out=self._model(held_out).item())
+        self._note("ended")
+        self._loom.close()
+        self._shared.set(f"{ENDED} {self._options.rank}", "")
+        if self._options.rank == 0:  # whose store it is
+            self._shared.wait([f"{ENDED} {rank}" for rank in range(self._options.ranks)])
+
+    def _load(self, state: dict[str, Any]) -> None:
+        self._model.load_state_dict(state["model"])
+        self._inner.load_state_dict(state["optimizer"])
+
+    def _note(self, event: str, **said: object) -> None:
+        self._journal.write(json.dumps({"event": event, **said}) + "\n")
+
+
+def main() -> None:
+    """Train one rank."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rank", type=int, required=True)
+    parser.add_argument("--ranks", type=int, required=True)
+    parser.add_argument("--control", required=True, help="this rank's address for the stores")
+    parser.add_argument("--data", required=True, help="its address on the shaped link")
+    parser.add_argument("--first", required=True, help="rank 0's control address")
+    parser.add_argument("--lighthouse", required=True)
+    parser.add_argument("--mode", choices=MODES, default="none", help="to begin with")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seconds", type=float, required=True)
+    parser.add_argument("--mark-s", type=float, default=5.0)
+    parser.add_argument("--topk-share", type=float, default=0.01)
+    parser.add_argument("--powersgd-rank", type=int, default=4)
+    parser.add_argument("--out", type=Path, required=True)
+    add_workload(parser)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    logging.basicConfig(level=logging.WARNING)
+    Rank(options, workload_of(options)).train()
+
+
+def add_workload(parser: argparse.ArgumentParser) -> None:
+    """Let each field of the workload be asked for."""
+    for field in fields(Workload):
+        kind: Callable[[str], Any] = float if isinstance(field.default, float) else int
+        parser.add_argument(f"--{field.name.replace('_', '-')}", type=kind, default=field.default)
+
+
+def workload_of(options: argparse.Namespace) -> Workload:
+    """Return the workload that was asked for."""
+    return Workload(**{field.name: getattr(options, field.name) for field in fields(Workload)})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,145 @@
+"""The lab of network namespaces: what it carries, what it leaves, and one run in it."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from experiments.allreduce import lab as lab_module
+from experiments.allreduce.arm import Arm, Settings, play_arm
+from experiments.allreduce.lab import EXIT_NOT_HERE, Lab, NoLabError, Rate, reason_for_none
+from experiments.allreduce.model import Workload
+from experiments.allreduce.schedule import steps
+
+PORT = 9000
+RECEIVER = """
+import socket, sys, time
+server = socket.create_server(("0.0.0.0", {port}))
+print("ready", flush=True)
+peer, _ = server.accept()
+began, got = None, 0
+while part := peer.recv(1 << 16):
+    began = began or time.perf_counter()
+    got += len(part)
+print(got * 8 / 1e6 / (time.perf_counter() - began))
+"""
+SENDER = """
+import socket, sys
+peer = socket.create_connection((sys.argv[1], {port}))
+peer.sendall(bytes(int(sys.argv[2])))
+peer.close()
+"""
+
+
+@pytest.fixture
+def name(request):
+    return f"t{abs(hash(request.node.name)) % 10_000}"
+
+
+@pytest.fixture
+def lab(name):
+    if reason := reason_for_none():
+        pytest.skip(reason)
+    with Lab(2, name) as there:
+        yield there
+    assert there.left() == []
+
+
+def carried_mbit(lab, sent_bytes):
+    """Send so much from rank 0 to rank 1, and return at which rate it came."""
+    python = [sys.executable, "-c"]
+    with subprocess.Popen(
+        lab.inside(1, [*python, RECEIVER.format(port=PORT)]), stdout=subprocess.PIPE, text=True
+    ) as receiver:
+        assert receiver.stdout.readline() == "ready\n"
+        sender = [*python, SENDER.format(port=PORT), lab.address(1), str(sent_bytes)]
+        subprocess.run(lab.inside(0, sender), check=True)
+        return float(receiver.stdout.read())
+
+
+@pytest.mark.long
+@pytest.mark.integration
+@pytest.mark.parametrize("mbit", [100.0, 20.0])
+def test_a_link_carries_what_it_should_and_another_rate_from_when_it_is_changed(lab, mbit):
+    lab.set_rates([Rate.both(1000.0)] * 2)
+    lab.set_rates([Rate.both(mbit)] * 2)
+    assert 0.75 * mbit < carried_mbit(lab, int(mbit * 1e6 / 8)) < 1.15 * mbit
+
+
+@pytest.mark.long
+@pytest.mark.integration
+def test_a_link_may_carry_less_one_way(lab):
+    lab.set_rates([Rate(up=50.0, down=None), Rate(up=None, down=20.0)])
+    assert 15.0 < carried_mbit(lab, 2_500_000) < 23.0
+
+
+@pytest.mark.long
+@pytest.mark.integration
+def test_the_link_of_a_pair_carries_its_own_rate(lab):
+    lab.set_pairs([[0.0, 40.0], [400.0, 0.0]])
+    assert 30.0 < carried_mbit(lab, 5_000_000) < 46.0
+
+
+@pytest.mark.long
+@pytest.mark.integration
+def test_what_a_crash_has_left_is_gone_with_the_next_down_and_its_processes_with_it(name):
+    if reason := reason_for_none():
+        pytest.skip(reason)
+    crashing = (
+        "import os, subprocess\n"
+        "from experiments.allreduce import lab\n"
+        f"there = lab.Lab(2, {name!r})\n"
+        "there.up()\n"
+        "sleep = there.inside(0, ['sh', '-c', 'echo $$; exec sleep 600 > /dev/null'])\n"
+        "subprocess.Popen(sleep, stderr=subprocess.DEVNULL)\n"
+        "import time\n"
+        "while not lab._run(['ip', 'netns', 'pids', there.namespace(0)]): time.sleep(0.01)\n"
+        f"os.kill(os.getpid(), {int(signal.SIGKILL)})\n"
+    )
+    command = [sys.executable, "-c", crashing]
+    crashed = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    assert crashed.returncode == -signal.SIGKILL
+    there = Lab(2, name)
+    assert len(there.left()) == 3
+    lab_module.main(["down", "--name", name])
+    assert there.left() == []
+    sleeper = Path("/proc", crashed.stdout.strip(), "cmdline")
+    assert not sleeper.exists() or sleeper.read_bytes() == b""  # a zombie has none
+
+
+@pytest.mark.long
+@pytest.mark.integration
+def test_two_ranks_train_in_the_lab_and_switch_the_link_under_way(lab, tmp_path):
+    small = Settings(Workload(width=32, layers=1, context=16, batch=2), mark_s=1.0)
+    schedule = steps((None, 20.0), (2.0, 2.0), 2)
+    played = play_arm(lab, Arm("bf16", "bf16"), 1, schedule, small, tmp_path / "arm")
+    assert len(played.began) == 2
+    assert played.failed_steps() == 0
+    assert len(played.steps()) >= 2
+    assert {row["mode"] for row in played.steps()} == {"bf16"}
+    assert {row["participants"] for row in played.steps()} == {2}
+    assert all(row["bytes"] > 0 for row in played.steps())
+    assert len(played.marks()) >= 2
+    assert lab.left() == sorted([lab.hub, lab.namespace(0), lab.namespace(1)])
+
+
+def test_where_there_can_be_no_lab_it_says_why_in_one_line_and_ends_with_3(monkeypatch, capsys):
+    monkeypatch.setattr(lab_module.os, "geteuid", lambda: 1000)
+    with pytest.raises(NoLabError, match="need to be root"):
+        Lab(2).up()
+    with pytest.raises(SystemExit) as ended:
+        lab_module.main(["up", "--ranks", "2"])
+    assert ended.value.code == EXIT_NOT_HERE
+    assert capsys.readouterr().err == "no lab here: need to be root\n"
+
+
+def test_without_iproute2_it_says_what_to_install(monkeypatch):
+    monkeypatch.setattr(lab_module.shutil, "which", lambda tool: None)
+    assert reason_for_none() == "there is no `ip` here: install iproute2"
+
+
+def test_a_rate_of_nothing_is_refused():
+    with pytest.raises(ValueError, match="need a rate > 0 Mbit/s, was 0"):
+        lab_module._shape("data", 0.0)
