@@ -9,7 +9,9 @@ import time
 from datetime import timedelta
 
 import torch
+from torch._C._distributed_c10d import AllgatherOptions
 from torch.distributed import AllreduceOptions, ReduceOp
+from torch.distributed.distributed_c10d import AllToAllOptions
 from torchft import ProcessGroupGloo
 
 from tests.threadlet.gloo_peer import configure, ended, say
@@ -99,9 +101,63 @@ class Rank:
     def refused(self, numbers):
         try:
             self.pg.allreduce([torch.ones(numbers)], options("SUM"))
+        except (RuntimeError, AssertionError) as error:  # torchft asserts that there is one
+            return str(error)
+        return ""
+
+    def named(self, group):
+        """Bear a replica group's name, and say its place in handles from now on."""
+        self.pg.set_rank_info(f"{group}:uuid", 0, 1)
+        self.pg.takes_order = True
+
+    def order(self, order):
+        self.pg.ring_order = order
+        return self.pg.get_reconfigure_handle()
+
+    def reorder(self, handles, attempt):
+        try:
+            self.pg.reorder(handles, attempt)
         except RuntimeError as error:
             return str(error)
         return ""
+
+    def links(self):
+        """Say of each connection its own port, the peer's, and how many bytes went out."""
+        now, before = self._links(), []
+        while now != before:
+            time.sleep(SETTLED_S)
+            now, before = self._links(), now
+        return now
+
+    def _links(self):
+        return [
+            [opened.getsockname()[1], opened.getpeername()[1], _sent_over(opened)]
+            for opened in connections._opened(self.connections._inodes)
+        ]
+
+    def collectives(self, rank, ranks):
+        """Say what comes of everything that names a rank, for one that is torchft's ``rank``."""
+        own = torch.tensor([float(rank)])
+        told = own.clone()
+        self.pg.broadcast_one(told, 1).wait()
+        gathered = [torch.zeros(1) for _ in range(ranks)]
+        self.pg.allgather([gathered], [own], AllgatherOptions()).wait()
+        flat = torch.zeros(ranks)
+        self.pg.allgather_into_tensor_coalesced([flat], [own], AllgatherOptions()).wait()
+        rows, even = torch.arange(ranks) + 10.0 * rank, torch.zeros(ranks)
+        self.pg.alltoall_base(even, rows, [], [], AllToAllOptions()).get_future().wait()
+        # Each rank is sent one number more than the one before.
+        sizes = [1 + peer for peer in range(ranks)]
+        rows = torch.cat([torch.full((size,), 10.0 * rank + size) for size in sizes])
+        uneven = torch.zeros(ranks * sizes[rank])
+        into = [sizes[rank]] * ranks
+        self.pg.alltoall_base(uneven, rows, into, sizes, AllToAllOptions()).wait()
+        passed, (after, before) = torch.zeros(1), ((rank + 1) % ranks, (rank - 1) % ranks)
+        works = [self.pg.send([own], after, 7), self.pg.recv([passed], before, 7)]
+        for work in works:
+            work.wait()
+        answers = told, torch.cat(gathered), flat, even, uneven, passed
+        return [answer.tolist() for answer in answers]
 
     def cut(self, uuid):
         return self.connections.cut(uuid)
@@ -129,9 +185,13 @@ def _ended(work):
 def _acknowledged(inodes):
     total = 0
     for opened in connections._opened(inodes):
-        info = opened.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
-        total += struct.unpack_from("Q", info, connections._TCP_BYTES_AT)[0]
+        total += _sent_over(opened)
     return total
+
+
+def _sent_over(opened):
+    info = opened.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+    return struct.unpack_from("Q", info, connections._TCP_BYTES_AT)[0]
 
 
 def main():

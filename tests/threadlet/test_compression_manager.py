@@ -9,7 +9,7 @@ from torch.distributed import TCPStore
 from torchft import DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo
 from torchft.coordination import LighthouseServer
 
-from torchloom_threadlet.compression import MODES, CompressedProcessGroup, compression_knob
+from torchloom_threadlet.compression import MODES, CompressedProcessGroup, allreduce_knobs
 from torchloom_threadlet.torchft import attach
 
 pytestmark = pytest.mark.integration
@@ -100,7 +100,7 @@ def test_the_managers_own_judgement_ends_a_step_where_nobody_calls_end_step(ligh
 def test_the_knob_is_fenced_for_the_run_and_takes_no_other_mode(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     pg = CompressedProcessGroup(ProcessGroupGloo(timeout=TIMEOUT))
-    knob = compression_knob(pg)
+    knob = allreduce_knobs(pg)[0]
     attach().knob(**knob)
     assert (knob["name"], knob["fence"], knob["choices"]) == ("compression", "run", MODES)
     knob["set"]("int8")

@@ -52,7 +52,7 @@ class Rank:
         self.worker.send = self.acks.append
         self.transport = HTTPTransport(timeout=LONG, num_chunks=0)
         self.manager = Manager(
-            pg=ProcessGroupGloo(timeout=BROKEN),
+            pg=self.process_group(),
             load_state_dict=self._load,
             state_dict=lambda: {"weights": self.weights.clone()},
             min_replica_size=1,
@@ -72,6 +72,9 @@ class Rank:
         self.loom.manage(self.manager)
         self.loom.knob("width", self._get, self._set, kind="int", low=1, high=99, fence="run")
         self.alive = True
+
+    def process_group(self):
+        return ProcessGroupGloo(timeout=BROKEN)
 
     def _get(self):
         if self.is_unreadable:
@@ -142,6 +145,8 @@ class Rank:
 
 
 class Run:
+    rank = Rank
+
     def __init__(self):
         torch.set_num_threads(1)
         self.lighthouse = LighthouseServer(
@@ -155,7 +160,7 @@ class Run:
         self.use_async_quorum = False
 
     def add(self, name):
-        self.ranks.append(Rank(name, self.lighthouse.address(), self.use_async_quorum))
+        self.ranks.append(self.rank(name, self.lighthouse.address(), self.use_async_quorum))
         return self.ranks[-1]
 
     def all(self, what, *ranks):

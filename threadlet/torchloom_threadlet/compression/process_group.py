@@ -12,7 +12,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import AllgatherOptions
 from torch.distributed import AllreduceOptions, ReduceOp
 from torch.distributed.distributed_c10d import AllToAllOptions
-from torchft.process_group import ProcessGroup, ProcessGroupWrapper
+from torchft.process_group import ProcessGroup
 
 from torchloom_threadlet.compression.codecs import Codec
 from torchloom_threadlet.compression.collectives import (
@@ -26,6 +26,7 @@ from torchloom_threadlet.compression.feedback import Feedback, Turn
 from torchloom_threadlet.compression.figures import Cost, Entry, Figures, Meter, Overlap
 from torchloom_threadlet.compression.lane import Lane
 from torchloom_threadlet.compression.modes import MODES, NONE, make_codecs
+from torchloom_threadlet.compression.ordered import OrderedProcessGroup
 from torchloom_threadlet.compression.work import CompressedWork
 
 _LEAST_NUMBERS = 1024
@@ -35,7 +36,7 @@ _NO_GAIN = {NONE: 0, "bf16": 2, "fp16": 2}
 """Bytes of a number up to which a mode would make nothing smaller; 0 for those that always do."""
 
 
-class CompressedProcessGroup(ProcessGroupWrapper):  # type: ignore[misc]
+class CompressedProcessGroup(OrderedProcessGroup):
     """Wraps any torchft process group: ``CompressedProcessGroup(ProcessGroupGloo(...))``.
 
     Sums and averages of a single float32, bf16 or fp16 tensor of at least 1024 numbers are
@@ -76,7 +77,7 @@ class CompressedProcessGroup(ProcessGroupWrapper):  # type: ignore[misc]
         powersgd_rank: int = 4,
         parameters: Iterable[Tensor] = (),
     ) -> None:
-        super().__init__(pg=pg)
+        super().__init__(pg)
         self._codecs = make_codecs(topk_share, powersgd_rank, parameters)
         self._feedback = Feedback()
         self._meter = Meter()
@@ -268,16 +269,3 @@ def _can_be_compressed(tensors: list[Tensor], op: Any) -> bool:
     (tensor,) = tensors
     narrow = tensor.dtype in (torch.float32, torch.bfloat16, torch.float16)
     return narrow and not tensor.is_sparse and _LEAST_NUMBERS <= tensor.numel() <= _MOST_NUMBERS
-
-
-def compression_knob(pg: CompressedProcessGroup) -> dict[str, Any]:
-    """Return what registers ``pg.mode`` as a knob: ``loom.knob(**compression_knob(pg))``."""
-    return {
-        "name": "compression",
-        "get": partial(getattr, pg, "mode"),
-        "set": partial(setattr, pg, "mode"),
-        "kind": "choice",
-        "choices": MODES,
-        "fence": "run",
-        "doc": "how gradients are compressed for the allreduce",
-    }

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from torchloom_core.wire.steering import name_of_replica
-from torchloom_threadlet.compression import CompressedProcessGroup, compression_knob
+from torchloom_threadlet.compression import CompressedProcessGroup, allreduce_knobs
 from torchloom_threadlet.identity import find_join, identify
 from torchloom_threadlet.torchft.connections import Connections
 from torchloom_threadlet.torchft.fenced_steps import FencedSteps
@@ -90,7 +90,8 @@ class TorchftLoom(Loom):
             Whether ``update_norm`` is measured, too, which takes a copy of the weights.
 
         Where the Manager's process group is a
-        :class:`~torchloom_threadlet.compression.CompressedProcessGroup`, its mode is a knob, too.
+        :class:`~torchloom_threadlet.compression.CompressedProcessGroup`, how it reduces is
+        told by knobs, too.
 
         Raises
         ------
@@ -135,7 +136,8 @@ class TorchftLoom(Loom):
             text = "%s: compression stays as it is: to switch it, need use_async_quorum=False"
             _logger.warning(text, self.worker)
             return
-        self.knob(**compression_knob(manager._pg))
+        for knob in allreduce_knobs(manager._pg):
+            self.knob(**knob)
 
     def step(self, step: int | None = None, **metrics: Any) -> bool:
         """Say that a step is finished, committed or not; return False once drained.

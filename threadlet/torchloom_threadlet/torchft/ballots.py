@@ -35,12 +35,15 @@ class Ballots:
     say : callable
         Returns what this rank says; called once a request, in the thread that makes it.
     hear : callable
-        Told what all members said, None: not all vote. Called in that thread, before the process
-        group is made anew or any state is loaded.
+        Told what all members said, None: not all vote; and the answer itself. Called in that
+        thread, before the process group is made anew or any state is loaded.
     """
 
     def __init__(
-        self, manager: Any, say: Callable[[], Said], hear: Callable[[list[Said] | None], None]
+        self,
+        manager: Any,
+        say: Callable[[], Said],
+        hear: Callable[[list[Said] | None, Any], None],
     ) -> None:
         self._say, self._hear = say, hear
         self._handle = manager._pg.get_reconfigure_handle
@@ -54,7 +57,7 @@ class Ballots:
     def _quorum(self, *args: Any, **kwargs: Any) -> Any:
         quorum = self._client._quorum(*args, **kwargs)
         said = [_read(handle) for handle in quorum.reconfigure_handles]
-        self._hear([one for one in said if one is not None] if all(said) else None)
+        self._hear([one for one in said if one is not None] if all(said) else None, quorum)
         return quorum
 
     def _handle_with_ballot(self) -> str:

@@ -53,6 +53,8 @@ class FencedSteps:
         manager.should_commit = self._committed
         manager._apply_pending_state_dict = self._loaded
         Ballots(manager, self._say, self._hear)
+        if isinstance(manager._pg, CompressedProcessGroup):
+            manager._pg.takes_order = not manager._use_async_quorum
         self._give_with_the_state()
 
     # --- the thread that asks for the quorum ----------------------------------------------------
@@ -61,14 +63,31 @@ class FencedSteps:
         self._own = Said(self._manager._step, self._worker.changes.vote(time.time_ns()))
         return self._own
 
-    def _hear(self, said: list[Said] | None) -> None:
+    def _hear(self, said: list[Said] | None, quorum: Any) -> None:
         """Count what was said; what comes of it is looked at once the answer is taken in."""
         self._trouble, self._steps_back = "", False
         try:
             self._count([self._own] if said is None else said, all_vote=said is not None)
         except Exception as error:  # noqa: BLE001 - another rank of the group may have died
             self._trouble = f"the ranks of this group did not vote: {says(error)}"
+        if said is not None:
+            self._reorder(quorum, max(one.ballot.attempt for one in said))
         self._is_answered = True
+
+    def _reorder(self, quorum: Any, attempt: int) -> None:
+        """Have the members seated as they say now, where the Manager does not do it anyway.
+
+        All have one answer, so all do it, or none; and this step's collectives are yet to come.
+        """
+        pg = self._manager._pg
+        if not isinstance(pg, CompressedProcessGroup) or not pg.takes_order:
+            return
+        if quorum.quorum_id != self._manager._quorum_id:
+            return
+        try:
+            pg.reorder(quorum.reconfigure_handles, attempt)
+        except Exception as error:  # noqa: BLE001 - a peer may have died meanwhile
+            self._trouble = self._trouble or f"the ring has no new order: {says(error)}"
 
     def _count(self, said: list[Said], *, all_vote: bool) -> None:
         least, largest = tally(said)

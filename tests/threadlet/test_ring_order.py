@@ -1,0 +1,221 @@
+"""Groups that stand in the ring as they are told to, over gloo, in processes of their own."""
+
+import itertools
+import json
+import signal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.threadlet.ranks import Quorum, started
+from torchloom_threadlet.compression import MODES
+from torchloom_threadlet.compression.ring import Ring, ring_of, with_place
+
+NAMES = ("g0", "g1", "g2", "g3")
+NUMBERS = 500_000
+MUCH = 4 * NUMBERS // 4
+BARE = '{"id": "x", "store": "localhost:1", "global_rank": null}'
+attempts = itertools.count(1)
+
+
+def handles(order, names):
+    return [with_place(BARE, order, name) for name in names]
+
+
+# --- what the handles say ---------------------------------------------------------------------
+
+
+@given(st.permutations(NAMES), st.integers(0, 4))
+def test_the_named_come_first_in_their_order_and_the_others_as_they_were(order, named):
+    told = [*order[:named], "stranger"]
+    seats = ring_of(handles(",".join(told), NAMES)).seats
+    others = [name for name in NAMES if name not in told]
+    assert [NAMES[rank] for rank in seats] == [*order[:named], *others]
+
+
+ANY_HANDLE = st.one_of(
+    st.text(),
+    st.sampled_from(['{"torchloom_place": ' + value + "}" for value in ("-2", "1e9", "true")]),
+    st.builds(lambda value: json.dumps({"torchloom_place": value}), st.integers(-1, 5)),
+    st.builds(json.dumps, st.dictionaries(st.just("torchloom_place"), st.floats() | st.text())),
+)
+
+
+@given(st.lists(ANY_HANDLE, max_size=6))
+def test_whatever_handles_say_they_make_a_ring_of_all(said):
+    assert sorted(ring_of(said).seats) == list(range(len(said)))
+
+
+def test_of_two_that_say_one_place_torchfts_order_decides():
+    said = [with_place(BARE, *own) for own in (("g9,g0", "g0"), ("g1", "g1"), ("g2", "g2"))]
+    assert ring_of(said).seats == (1, 2, 0)
+
+
+def test_where_one_says_no_place_nobody_moves():
+    said = handles("g3,g2,g1,g0", NAMES)
+    assert ring_of(said).seats == (3, 2, 1, 0)
+    assert ring_of([*said[:3], BARE]).seats == (0, 1, 2, 3)
+
+
+@given(st.permutations(range(5)))
+def test_what_is_put_by_seat_is_found_by_rank(seats):
+    ring = Ring(tuple(seats))
+    assert ring.by_rank(ring.by_seat("abcde")) == list("abcde")
+    assert [ring.seat(rank) for rank in ring.seats] == list(range(5))
+    assert ring.by_seat([]) == []
+
+
+# --- over gloo ------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def quorum():
+    with started(30.0, ranks=4) as quorum:
+        for name, number in zip(NAMES, range(4), strict=True):
+            quorum.one(number, "named", group=name)
+        yield quorum
+
+
+@pytest.fixture
+def four(quorum):
+    """Return a quorum of all in torchft's order: the last test's, if that has left it whole."""
+    if quorum.members != quorum.ranks:
+        gather(quorum, "", 0, 1, 2, 3)
+    reorder(quorum, "")
+    quorum.all("mode", mode="none")
+    quorum.all("end_step", committed=False)
+    return quorum
+
+
+def reorder(quorum, *orders):
+    """Have the members say a place each by an order of their own, or all by one; then reorder."""
+    orders = orders * len(quorum.members) if len(orders) == 1 else orders
+    pairs = zip(quorum.members, orders, strict=True)
+    said = [quorum._one(rank, "order", order=order) for rank, order in pairs]
+    assert set(quorum.all("reorder", handles=said, attempt=next(attempts))) == {""}
+
+
+def gather(quorum, order, *numbers):
+    for number in numbers:
+        quorum.handles[number] = quorum.one(number, "order", order=order)
+    quorum.gather(*numbers)
+
+
+def neighbours(quorum):
+    """Return who sends much of an allreduce to whom, as the sockets count it."""
+    before = quorum.all("links")
+    quorum.all("reduced", shape=[NUMBERS], fill=1.0)
+    after = quorum.all("links")
+    at = {
+        link[0]: NAMES[quorum.ranks.index(r)]
+        for r, own in zip(quorum.members, after, strict=True)
+        for link in own
+    }
+    found = set()
+    for then, now in zip(before, after, strict=True):
+        moved = {link[0]: link[2] for link in then}
+        found |= {(at[own], at[peer]) for own, peer, sent in now if sent - moved[own] > MUCH / 2}
+    return found
+
+
+def ring(*names):
+    """Return the pairs of a ring; gloo's passes things on to the one before."""
+    return {(own, names[place - 1]) for place, own in enumerate(names)}
+
+
+@pytest.mark.integration
+def test_who_stands_next_to_whom_is_what_was_asked_for(four):
+    assert neighbours(four) == ring("g0", "g1", "g2", "g3")
+    reorder(four, "g2,g0,g3,g1")
+    assert neighbours(four) == ring("g2", "g0", "g3", "g1")
+    reorder(four, "stranger,g3,g1")
+    assert neighbours(four) == ring("g3", "g1", "g0", "g2")
+    reorder(four, "")
+    assert neighbours(four) == ring("g0", "g1", "g2", "g3")
+
+
+@pytest.mark.integration
+def test_all_ranks_have_the_same_bits_in_any_order(four):
+    for order in ("g3,g0", "g1,g2,g3,g0", "g2,g1"):
+        reorder(four, order)
+        for step, mode in enumerate(MODES):
+            four.all("mode", mode=mode)
+            four.agree("step", seed=step, shapes=[[4099], [64, 130], [10]])
+            assert four.agree("reduced", shape=[3], fill=1.5) == [6.0, 6.0, 0]
+
+
+@pytest.mark.integration
+def test_whatever_names_a_rank_means_the_same_peer_in_any_order(four):
+    def told():
+        for number, rank in enumerate(four.members):
+            rank.ask("collectives", rank=number, ranks=4)
+        return [rank.answer() for rank in four.members]
+
+    plain = told()
+    for rank, (root, gathered, flat, even, uneven, passed) in enumerate(plain):
+        assert (root, gathered, flat, passed) == ([1], [0, 1, 2, 3], [0, 1, 2, 3], [(rank - 1) % 4])
+        assert even == [10 * peer + rank for peer in range(4)]
+        assert uneven == [10 * peer + 1 + rank for peer in range(4) for _ in range(1 + rank)]
+    reorder(four, "g2,g0,g3,g1")
+    assert told() == plain
+
+
+@pytest.mark.integration
+def test_groups_that_say_other_orders_still_form_one_ring(four):
+    reorder(four, "g1,g0", "g1,g0", "g2", "")  # places 1, 0, 0, none
+    assert neighbours(four) == ring("g1", "g2", "g0", "g3")
+    four.agree("step", seed=1, shapes=[[5000]])
+
+
+@pytest.mark.integration
+def test_a_new_quorum_stands_in_the_order_at_once_and_a_joiner_that_has_none_comes_last(four):
+    gather(four, "g2,g1,g0", 0, 1, 2)
+    assert neighbours(four) == ring("g2", "g1", "g0")
+    four.handles[3] = four.one(3, "order", order="")
+    gather(four, "g3,g2,g1,g0", 0, 1, 2)
+    four.gather(0, 1, 2, 3)
+    assert neighbours(four) == ring("g2", "g1", "g0", "g3")
+    reorder(four, "g3,g1,g2,g0")  # it has inherited it
+    assert neighbours(four) == ring("g3", "g1", "g2", "g0")
+    gather(four, "g3,g1,g2,g0", 3, 1, 0)
+    assert neighbours(four) == ring("g3", "g1", "g0")
+    four.agree("step", seed=2, shapes=[[5000]])
+
+
+@pytest.mark.integration
+def test_what_was_not_sent_is_sent_in_another_order(four):
+    four.all("mode", mode="topk")
+    four.all("step", seed=6, shapes=[[6000]])
+    reorder(four, "g3,g1,g2,g0")
+    least, most, _ = four.agree("reduced", shape=[6000], fill=0.0)
+    assert least < -1.0
+    assert most > 1.0
+
+
+@pytest.mark.integration
+def test_connections_made_for_an_order_can_be_cut(four):
+    reorder(four, "g3,g1,g2,g0")
+    four.all("mode", mode="int8")
+    four.one(0, "begin", numbers=[50_000])
+    assert four.one(0, "cut", uuid=Quorum.uuid).startswith("3 connections")
+    assert "Connection closed" in four.one(0, "ended")[0]
+    four.members = []
+
+
+@pytest.mark.integration
+def test_a_peer_that_does_not_come_fails_the_order_in_time_and_the_next_quorum_is_whole():
+    timeout_s = 2.0
+    with started(timeout_s, ranks=3) as quorum:
+        for number in range(3):
+            quorum.one(number, "named", group=NAMES[number])
+            quorum.handles[number] = quorum.one(number, "order", order="")
+        quorum.gather(0, 1, 2)
+        said = [quorum.one(number, "order", order="g2,g1,g0") for number in range(3)]
+        quorum.ranks[2].process.send_signal(signal.SIGSTOP)
+        for rank in quorum.ranks[:2]:
+            rank.ask("reorder", handles=said, attempt=1)
+        assert all(rank.answer() for rank in quorum.ranks[:2])
+        assert quorum.one(0, "refused", numbers=5000) == "process group not initialized"
+        gather(quorum, "g1,g0", 0, 1)
+        quorum.agree("step", seed=1, shapes=[[5000]])
