@@ -10,9 +10,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from experiments.allreduce.lab import CONTROL, DATA, Lab
 from experiments.allreduce.model import Workload
 from experiments.allreduce.schedule import Schedule, play
+from torchloom_core.cli.demo.bandwidth.namespaces import CONTROL, DATA, Lab
 
 TUNER = "tuner"
 LIGHTHOUSE_PORT = 29510

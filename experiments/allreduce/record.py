@@ -14,8 +14,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from experiments.allreduce import schedule
-from experiments.allreduce.lab import Rate
 from experiments.allreduce.schedule import Schedule, least_mbit
+from torchloom_core.cli.demo.bandwidth.namespaces import Rate
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.errors import TorchloomError
 from torchloom_core.trace import Bundle, BundleWriter, Component, Job, Placement

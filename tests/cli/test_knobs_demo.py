@@ -8,12 +8,12 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from torchloom_core.cli.demo.knobs.landings import differences, failures, land
+from torchloom_core.cli.demo.knobs.landings import failures, land
 from torchloom_core.cli.demo.knobs.plot import draw
 from torchloom_core.cli.demo.knobs.record import Asked, changes_of
 from torchloom_core.cli.demo.knobs.report import Report, check, show, write_summary
 from torchloom_core.cli.demo.knobs.script import SCRIPT, ending
-from torchloom_core.cli.demo.steplog import StepLog
+from torchloom_core.cli.demo.steplog import StepLog, differences
 from torchloom_core.cli.knob_commands import parse_value
 from torchloom_core.errors import StateError
 from torchloom_core.wire.actions import ChangeKnob, ChangeKnobs, SaveCheckpoint

@@ -9,9 +9,11 @@ import pytest
 
 from experiments.allreduce import lab as lab_module
 from experiments.allreduce.arm import Arm, Settings, play_arm
-from experiments.allreduce.lab import EXIT_NOT_HERE, Lab, NoLabError, Rate, reason_for_none
+from experiments.allreduce.lab import EXIT_NOT_HERE
 from experiments.allreduce.model import Workload
 from experiments.allreduce.schedule import steps
+from torchloom_core.cli.demo.bandwidth import namespaces
+from torchloom_core.cli.demo.bandwidth.namespaces import Lab, NoLabError, Rate, reason_for_none
 
 PORT = 9000
 RECEIVER = """
@@ -89,7 +91,7 @@ def test_what_a_crash_has_left_is_gone_with_the_next_down_and_its_processes_with
         pytest.skip(reason)
     crashing = (
         "import os, subprocess\n"
-        "from experiments.allreduce import lab\n"
+        "from torchloom_core.cli.demo.bandwidth import namespaces as lab\n"
         f"there = lab.Lab(2, {name!r})\n"
         "there.up()\n"
         "sleep = there.inside(0, ['sh', '-c', 'echo $$; exec sleep 600 > /dev/null'])\n"
@@ -126,7 +128,7 @@ def test_two_ranks_train_in_the_lab_and_switch_the_link_under_way(lab, tmp_path)
 
 
 def test_where_there_can_be_no_lab_it_says_why_in_one_line_and_ends_with_3(monkeypatch, capsys):
-    monkeypatch.setattr(lab_module.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(namespaces.os, "geteuid", lambda: 1000)
     with pytest.raises(NoLabError, match="need to be root"):
         Lab(2).up()
     with pytest.raises(SystemExit) as ended:
@@ -136,10 +138,10 @@ def test_where_there_can_be_no_lab_it_says_why_in_one_line_and_ends_with_3(monke
 
 
 def test_without_iproute2_it_says_what_to_install(monkeypatch):
-    monkeypatch.setattr(lab_module.shutil, "which", lambda tool: None)
+    monkeypatch.setattr(namespaces.shutil, "which", lambda tool: None)
     assert reason_for_none() == "there is no `ip` here: install iproute2"
 
 
 def test_a_rate_of_nothing_is_refused():
     with pytest.raises(ValueError, match="need a rate > 0 Mbit/s, was 0"):
-        lab_module._shape("data", 0.0)
+        namespaces._shape("data", 0.0)

@@ -25,11 +25,15 @@ _BATCH = 96
 _PIXEL_MAX = 16.0
 
 
-def build(seed: int) -> nn.Module:
+def build(seed: int, width: int = 128) -> nn.Module:
     """Return the model, with the same weights for the same seed."""
     torch.manual_seed(seed)
     return nn.Sequential(
-        nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, 10)
+        nn.Linear(64, width),
+        nn.ReLU(),
+        nn.Linear(width, width // 2),
+        nn.ReLU(),
+        nn.Linear(width // 2, 10),
     )
 
 
@@ -59,9 +63,9 @@ def main() -> None:
     digits = load_digits()
     images = torch.tensor(digits.data, dtype=torch.float32) / _PIXEL_MAX
     labels = torch.tensor(digits.target)
-    model = build(options.seed)
+    model = build(options.seed, options.width)
     inner = torch.optim.SGD(model.parameters(), lr=options.lr, momentum=0.9)
-    store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+    store = TCPStore(options.host, 0, is_master=True, wait_for_workers=False)
 
     loom = attach(group=options.group, held=True)  # torchLoom 2: a stand-by waits here, or in 3
     gloo = ProcessGroupGloo(timeout=timedelta(seconds=5))
@@ -78,10 +82,10 @@ def main() -> None:
         replica_id=loom.group,
         rank=0,
         world_size=1,
-        store_addr="localhost",
+        store_addr=options.host,
         store_port=store.port,
         lighthouse_addr=options.lighthouse,
-        hostname="localhost",
+        hostname=options.host,
     )
     optimizer = Optimizer(manager, inner)
     parallel = DistributedDataParallel(manager, model)
@@ -148,9 +152,11 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--lighthouse", required=True, help="URL of torchft's lighthouse")
+    parser.add_argument("--host", default="localhost", help="where other groups reach this one")
     parser.add_argument("--group", help="replica group; else TORCHLOOM_GROUP")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--lr", type=float, default=0.05)
+    parser.add_argument("--width", type=int, default=128, help="of the first hidden layer")
     parser.add_argument("--step-ms", type=float, default=60.0, help="work to pretend, per step")
     parser.add_argument("--log", type=Path, default=Path("digits.jsonl"))
     parser.add_argument("--result", type=Path, default=Path("digits.json"))

@@ -11,20 +11,22 @@ from torchloom_core.errors import PluginError
 
 def demo(
     *,
-    scenario: Literal["node", "hang", "knobs"] = "node",
+    scenario: Literal["node", "hang", "knobs", "bandwidth"] = "node",
     out: Path = Path("torchloom-demo"),
     seed: int = 0,
 ) -> None:
     """Watch a real torchft run lose a node without losing a step.
 
     The same run is played twice, first with torchft alone and then with torchLoom. With the
-    scenario ``knobs`` it is played once, and ends with status 4 if anything does not hold.
+    scenario ``knobs`` it is played once; this one and ``bandwidth`` end with status 4 if anything
+    does not hold that they are to show.
 
     Parameters
     ----------
     scenario
-        What happens: a node falls ill and dies, a peer freezes in the middle of a step, or knobs
-        are changed, at one step on all ranks, also while a group is killed.
+        What happens: a node falls ill and dies, a peer freezes in the middle of a step, knobs
+        are changed, at one step on all ranks, also while a group is killed, or links become slow
+        and how gradients are compressed is chosen anew.
     out
         Folder for logs, plot and trajectory: empty, or an earlier demo's, which is replaced.
     seed
@@ -38,6 +40,12 @@ def demo(
         from torchloom_core.cli.demo.knobs.script import TRAINING
 
         play_knobs(replace(TRAINING, seed=seed), out, console())
+        return
+    if scenario == "bandwidth":
+        from torchloom_core.cli.demo.bandwidth import play as bandwidth
+        from torchloom_core.cli.demo.bandwidth.script import TRAINING as BANDWIDTH
+
+        bandwidth.play_bandwidth(replace(BANDWIDTH, seed=seed), out, console())
         return
     from torchloom_core.cli.demo.play import play
     from torchloom_core.cli.demo.scenario import HANG, NODE

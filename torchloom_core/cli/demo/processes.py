@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import cached_property
 from importlib.resources import files
@@ -23,19 +23,45 @@ START_S = 60.0
 
 _OUR_LIGHTHOUSE = """
 [lighthouse]                 # heartbeat timeout: torchft's default, 5 s
+host = "{host}"
 port = {port}
 status_port = 0
 join_timeout_s = 10.0
 """
 
 
+class Loopback:
+    """Where the processes run and how they reach each other: side by side, on loopback.
+
+    Attributes
+    ----------
+    host : str
+        Where broker and lighthouse listen.
+    """
+
+    host = "127.0.0.1"
+
+    def hub(self, command: Sequence[str]) -> list[str]:
+        """Return the command that runs ``command`` where broker and lighthouse are."""
+        return list(command)
+
+    def trainer(self, at: int, command: Sequence[str]) -> list[str]:
+        """Return the command that runs the trainer of the place ``at``, its options included."""
+        return list(command)
+
+    def environment(self, at: int) -> Mapping[str, str]:
+        """Return what that trainer finds in its environment."""
+        return {}
+
+
 class Processes:
     """What runs in a demo's folder; ``trainers`` are by their group."""
 
-    def __init__(self, folder: Path, training: Training) -> None:
+    def __init__(self, folder: Path, training: Training, network: Loopback | None = None) -> None:
         self.folder = folder
         self.trainers: dict[str, subprocess.Popen[bytes]] = {}
         self._training = training
+        self._network = network or Loopback()
 
     @cached_property
     def port(self) -> int:
@@ -58,12 +84,13 @@ class Processes:
 
     def start_trainer(self, place: Place, environment: Mapping[str, str]) -> None:
         """Start a group's trainer, for the first time or again."""
-        training = self._training
+        training, at = self._training, self._training.places.index(place)
         command = [sys.executable, "-m", "torchloom_threadlet.demo_trainer"]
-        command += ["--lighthouse", f"http://127.0.0.1:{self.port}"]
+        command += ["--lighthouse", f"http://{self._network.host}:{self.port}"]
         command += ["--steps", str(training.steps), "--step-ms", str(training.step_ms)]
         command += ["--seed", str(training.seed), "--log", str(self.log_of(place))]
         command += ["--result", str(self.folder / f"{place.group}.json")]
+        command += training.options
         own = {
             "TORCHLOOM_JOIN": str(self.state_dir / "join.json"),
             "TORCHLOOM_GROUP": place.group,
@@ -75,7 +102,10 @@ class Processes:
             "OMP_NUM_THREADS": "1",
             "RUST_LOG": "error",
         }
-        self.trainers[place.group] = self.spawn(place.group, command, {**own, **environment})
+        own |= {**self._network.environment(at), **environment}
+        self.trainers[place.group] = self.spawn(
+            place.group, self._network.trainer(at, command), own
+        )
 
     def spawn(
         self, name: str, command: list[str], environment: Mapping[str, str]
@@ -92,8 +122,13 @@ class Processes:
             )
 
     @asynccontextmanager
-    async def weaver(self, *, acting: bool) -> AsyncIterator[None]:
-        """Run the Weaver, with its lighthouse if it may act; without, it runs dry."""
+    async def weaver(
+        self, *, acting: bool, changed: Callable[[str], str] = str
+    ) -> AsyncIterator[None]:
+        """Run the Weaver, with its lighthouse if it may act; without, it runs dry.
+
+        ``changed`` turns the configuration's text into the one that is run with.
+        """
         text = (
             files("torchloom_core.cli.demo")
             .joinpath(self._training.config)
@@ -102,10 +137,12 @@ class Processes:
         text = re.sub(r"(?m)^(\[weaver\])$", f'\\1\nstate_dir = "{self.state_dir}"', text)
         text = re.sub(r"(?m)^(\[arbiter\])$", f"\\1\ndry_run = {str(not acting).lower()}", text)
         if acting:
-            text += _OUR_LIGHTHOUSE.format(port=self.port)
-        self.config.write_text(text, encoding="utf-8")
+            text += _OUR_LIGHTHOUSE.format(host=self._network.host, port=self.port)
+            text += f'\n[broker]\nhost = "{self._network.host}"\n'
+        self.config.write_text(changed(text), encoding="utf-8")
         command = [sys.executable, "-m", "torchloom_core.cli", "weaver"]
-        process = self.spawn("weaver", [*command, "--config", str(self.config)], {})
+        command = self._network.hub([*command, "--config", str(self.config)])
+        process = self.spawn("weaver", command, {})
         try:
             ready = self.state_dir / "join.json"
             await self.wait_for(ready.exists, process, "weaver")

@@ -34,6 +34,8 @@ class Training:
         Least duration of a step; a small model on a CPU would be too quick to watch.
     places : tuple of Place
         Who trains where.
+    options : tuple of str
+        More of the trainers'.
     """
 
     config: str = "torchloom.toml"
@@ -47,6 +49,7 @@ class Training:
         Place("g2", "node-2", "rack-1"),
         Place("g3", "node-3", "rack-1", standby=True),
     )
+    options: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,8 @@
 
 import json
 import statistics
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,30 @@ class StepLog:
                 self.steps.append(row)
             else:
                 self.end = row
+
+
+Logs = Mapping[str, StepLog]
+"""The groups' logs by the groups' names."""
+
+
+def differences(logs: Logs) -> list[int]:
+    """Return the steps that two groups committed with different knobs."""
+    knobs: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    for log in logs.values():
+        for row in log.steps:
+            if row["committed"]:
+                knobs[row["step"]].append(row["knobs"])
+    return sorted(step for step, seen in knobs.items() if any(one != seen[0] for one in seen))
+
+
+def failed_steps(logs: Logs, since: float) -> list[dict[str, Any]]:
+    """Return the steps of all groups that failed since that moment."""
+    return [
+        row
+        for log in logs.values()
+        for row in log.steps
+        if not row["committed"] and row["t"] > since
+    ]
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,9 @@ from itertools import takewhile
 from typing import Any
 
 from torchloom_core.cli.demo.knobs.record import Asked
-from torchloom_core.cli.demo.steplog import StepLog
+from torchloom_core.cli.demo.steplog import Logs, failed_steps
 from torchloom_core.wire.messages import KnobValues
 
-Logs = Mapping[str, StepLog]
 Row = Mapping[str, Any]
 
 
@@ -59,18 +58,8 @@ def land(asked: Asked, logs: Logs) -> Landing:
             landed_at = max(landed_at, rows[first - 1]["t"])
         else:
             inherited[group] = step
-    meanwhile = [row for row in _failed(logs, asked.at) if row["t"] <= landed_at]
+    meanwhile = [row for row in failed_steps(logs, asked.at) if row["t"] <= landed_at]
     return Landing(last_without, inherited, landed_at - asked.at, len(meanwhile))
-
-
-def differences(logs: Logs) -> list[int]:
-    """Return the steps that two groups committed with different knobs."""
-    knobs: dict[int, list[KnobValues]] = defaultdict(list)
-    for log in logs.values():
-        for row in log.steps:
-            if row["committed"]:
-                knobs[row["step"]].append(row["knobs"])
-    return sorted(step for step, seen in knobs.items() if any(one != seen[0] for one in seen))
 
 
 def failures(logs: Logs, since: float, killed_at: float) -> tuple[int, int]:
@@ -82,7 +71,7 @@ def failures(logs: Logs, since: float, killed_at: float) -> tuple[int, int]:
     for log in logs.values():
         after = [row for row in log.steps if row["t"] > killed_at]
         by_kill += len(list(takewhile(lambda row: not row["committed"], after)))
-    return by_kill, len(_failed(logs, since)) - by_kill
+    return by_kill, len(failed_steps(logs, since)) - by_kill
 
 
 def bytes_by_mode(logs: Logs) -> dict[str, float]:
@@ -99,15 +88,6 @@ def weights_are_equal(logs: Logs) -> bool:
     """Whether all groups came to the same end, with bitwise equal weights."""
     ends = [log.end for log in logs.values()]
     return all(ends) and len({(end["step"], end["weights"]) for end in ends if end}) == 1
-
-
-def _failed(logs: Logs, since: float) -> list[Row]:
-    return [
-        row
-        for log in logs.values()
-        for row in log.steps
-        if not row["committed"] and row["t"] > since
-    ]
 
 
 def _has(row: Row, values: KnobValues) -> bool:

@@ -10,15 +10,14 @@ from rich.table import Table
 
 from torchloom_core.cli.demo.knobs.landings import (
     Landing,
-    Logs,
     bytes_by_mode,
-    differences,
     failures,
     land,
     weights_are_equal,
 )
 from torchloom_core.cli.demo.knobs.record import Asked
 from torchloom_core.cli.demo.knobs.script import VICTIM
+from torchloom_core.cli.demo.steplog import Logs, differences
 from torchloom_core.errors import StateError
 from torchloom_core.wire.requests import GUARD
 

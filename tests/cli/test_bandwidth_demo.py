@@ -1,0 +1,119 @@
+"""What the demo of the bandwidth says of its two runs is what the groups wrote, and no more."""
+
+import json
+import math
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from torchloom_core.cli.demo.bandwidth.phases import phases_of
+from torchloom_core.cli.demo.bandwidth.plot import draw
+from torchloom_core.cli.demo.bandwidth.report import ArmFigures, Report, check, show, write_summary
+from torchloom_core.cli.demo.bandwidth.script import SCRIPT, SETTLE_STEPS
+from torchloom_core.cli.demo.steplog import StepLog
+from torchloom_core.errors import StateError
+
+GROUPS = ("g0", "g1", "g2")
+SLOW = next(at for at, phase in enumerate(SCRIPT) if phase.mbit == 20.0)
+
+
+def log(path, step_s, mode_of):
+    """Return a group's log: in each phase steps of so many seconds, in a mode."""
+    log, now, step = StepLog(path), 1000.0, 0
+    for number, phase in enumerate(SCRIPT):
+        end = now + phase.seconds
+        while now + step_s[number] <= end:
+            now += step_s[number]
+            step += 1
+            log.steps.append(
+                {
+                    "t": now,
+                    "step": step,
+                    "committed": True,
+                    "participants": 3,
+                    "loss": math.exp(-step / 200),
+                    "duration_s": step_s[number],
+                    "sent_bytes": 1000,
+                    "knobs": {"compression": mode_of[number]},
+                }
+            )
+        now = end
+    return log
+
+
+def began():
+    edges = [1000.0]
+    for phase in SCRIPT:
+        edges.append(edges[-1] + phase.seconds)
+    return edges
+
+
+def arm(path, step_s, modes):
+    logs = {group: log(path / group, step_s, modes) for group in GROUPS}
+    return ArmFigures("an arm", "links as they are", logs, began())
+
+
+@pytest.fixture
+def without(tmp_path):
+    return arm(tmp_path, [0.1, 0.2, 1.0, 0.2], ["none"] * 4)
+
+
+@pytest.fixture
+def report(tmp_path, without):
+    tuned = arm(tmp_path, [0.1, 0.12, 0.3, 0.12], ["none", "int8", "topk", "int8"])
+    return Report(without, tuned)
+
+
+def test_a_phase_is_what_its_steps_were_once_it_had_settled(without):
+    log = without.log
+    first = [row for row in log.steps if row["t"] <= without.began[1]]
+    for row in first[:SETTLE_STEPS]:
+        row["duration_s"] = 100.0
+    first[0]["knobs"] = {"compression": "bf16"}
+    figures = phases_of(log, without.began)[0]
+    assert figures.step_s == 0.1
+    assert figures.steps == len(first)
+    assert figures.modes == ("none",)
+
+
+def test_a_phase_with_no_step_has_no_step_time(tmp_path):
+    figures = arm(tmp_path, [0.1, 0.1, 1000.0, 0.1], ["none"] * 4).phases[SLOW]
+    assert figures.steps == 0
+    assert math.isnan(figures.step_s)
+
+
+def test_all_that_is_to_be_shown_holds_of_a_run_that_was_tuned(report):
+    assert all(report.promises().values())
+    check(report)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "word"),
+    [
+        (lambda rows: rows[50].update(committed=False), "failed steps: 1"),
+        (lambda rows: rows[50].update(knobs={"compression": "topk"}), "two groups: 1"),
+    ],
+)
+def test_what_does_not_hold_is_named(report, spoil, word):
+    spoil(report.tuned.logs["g1"].steps)
+    with pytest.raises(StateError, match=word):
+        check(report)
+
+
+def test_a_tuner_that_makes_nothing_faster_is_not_praised(without):
+    with pytest.raises(StateError, match=r"at 20 Mbit/s a step takes 1\.00"):
+        check(Report(without, without))
+
+
+def test_table_plot_and_summary_come_of_it(report, tmp_path):
+    shown = StringIO()
+    show(Console(file=shown, width=120), report)
+    draw(tmp_path / "demo.png", report)
+    write_summary(tmp_path / "summary.json", report, seed=3)
+    assert "20 Mbit/s, 20 s" in shown.getvalue()
+    assert "topk" in shown.getvalue()
+    assert (tmp_path / "demo.png").stat().st_size > 10_000
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary["seed"] == 3
+    assert summary["phases"]["tuned"][SLOW]["modes"] == ["topk"]

@@ -1,0 +1,288 @@
+"""A lab of network namespaces on one machine, one a rank, whose links are shaped as they run.
+
+Every rank has two links to a hub, which is a namespace as well: ``data``, shaped, where the
+process group's connections and the states of peers go, and ``control``, never shaped, for NATS,
+the lighthouse and the stores, so that what is measured is the allreduce alone. All of it lies in
+namespaces whose names begin with the lab's: they end, and nothing is left.
+"""
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+PREFIX = "loomlab"
+DATA, CONTROL = "data", "control"
+HUB = "hub"
+BURST_BYTES = 64 * 1024
+"""Small, so that also a short transfer goes at the rate; one packet of the kernel's largest fits:
+a larger one is cut, which costs more processor time than there is."""
+
+MTU_BYTES = 9000
+"""With frames of 1,500 bytes, two cores carry less than half of 1,000 Mbit/s for four ranks."""
+
+QUEUE_S = 0.05
+LEAST_QUEUE_BYTES = 256 * 1024
+MOST_RANKS = 64
+ENDING_S = 10.0
+
+
+class NoLabError(Exception):
+    """A lab cannot be had on a machine; the text says why."""
+
+
+class LabError(Exception):
+    """A command for the lab has failed."""
+
+
+@dataclass(frozen=True)
+class Rate:
+    """What a rank's data link carries, Mbit/s; None: as much as the machine can.
+
+    Attributes
+    ----------
+    up, down : float, optional
+        From the rank, and to it.
+    """
+
+    up: float | None = None
+    down: float | None = None
+
+    @classmethod
+    def both(cls, mbit: float | None) -> "Rate":
+        """Return the same either way."""
+        return cls(mbit, mbit)
+
+
+def reason_for_none() -> str:
+    """Return why this machine cannot have a lab, or nothing."""
+    if sys.platform != "linux":
+        return "network namespaces are Linux's"
+    for tool in ("ip", "tc"):
+        if shutil.which(tool) is None:
+            return f"there is no `{tool}` here: install iproute2"
+    if os.geteuid() != 0:
+        return "need to be root"
+    probe = f"{PREFIX}-probe-{os.getpid()}"
+    try:
+        _run(["ip", "netns", "add", probe])
+        _run(["ip", "-n", probe, "link", "add", DATA, "type", "veth"])
+        _batch("tc", probe, [_shape(DATA, 100)])
+    except LabError as error:
+        return f"namespaces with shaped links are not allowed here: {error}"
+    finally:
+        subprocess.run(["ip", "netns", "del", probe], check=False, capture_output=True)
+    return ""
+
+
+class Lab:
+    """The namespaces of one name; a context that ends with none of them.
+
+    Parameters
+    ----------
+    ranks : int
+        How many there are, 1 to 64.
+    name : str
+        Two labs of different names do not meet.
+
+    Raises
+    ------
+    NoLabError
+        If this machine cannot have one.
+    """
+
+    def __init__(self, ranks: int, name: str = "a") -> None:
+        if not 1 <= ranks <= MOST_RANKS:
+            raise ValueError(f"need 1 to {MOST_RANKS} ranks, was {ranks}")
+        self.ranks = ranks
+        self._begin = f"{PREFIX}-{name}-"
+
+    def __enter__(self) -> "Lab":
+        self.up()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.down()
+
+    # --- where things are ---
+
+    @property
+    def hub(self) -> str:
+        """The namespace of the Weaver, the broker and the lighthouse."""
+        return self._begin + HUB
+
+    @property
+    def hub_address(self) -> str:
+        """Where the hub is reached, on the control link."""
+        return "10.79.0.254"
+
+    def namespace(self, rank: int) -> str:
+        """Return the name of a rank's namespace."""
+        return f"{self._begin}{rank}"
+
+    def address(self, rank: int, link: str = DATA) -> str:
+        """Return a rank's address on one of its links."""
+        return f"10.{78 if link == DATA else 79}.0.{rank + 1}"
+
+    def inside(self, place: int | None, command: Sequence[str]) -> list[str]:
+        """Return the command that runs ``command`` at a rank, or in the hub, as the same process.
+
+        Its host name is its address on the control link, by which torchft's parts find each other.
+        """
+        space, name = self.hub, self.hub_address
+        if place is not None:
+            space, name = self.namespace(place), self.address(place, CONTROL)
+        named = ["unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"', name]
+        return ["ip", "netns", "exec", space, *named, *command]
+
+    def environment(self) -> Mapping[str, str]:
+        """Return what a rank's process needs to send its gradients over the data link."""
+        return {"GLOO_SOCKET_IFNAME": DATA, "TP_SOCKET_IFNAME": DATA}
+
+    # --- up and down ---
+
+    def up(self) -> None:
+        """Set it up, anew if it is there already."""
+        if reason := reason_for_none():
+            raise NoLabError(reason)
+        self.down()
+        try:
+            self._set_up()
+        except BaseException:
+            self.down()
+            raise
+
+    def _set_up(self) -> None:
+        _run(["ip", "netns", "add", self.hub])
+        in_hub = ["link set lo up"]
+        for link in (DATA, CONTROL):
+            # The addresses are known beforehand, and nothing is filtered: no spanning tree.
+            in_hub += [f"link add {link} type bridge stp_state 0 forward_delay 0"]
+            in_hub += [f"link set {link} up"]
+        in_hub += [f"addr add {self.hub_address}/24 dev {CONTROL}"]
+        for rank in range(self.ranks):
+            space = self.namespace(rank)
+            _run(["ip", "netns", "add", space])
+            in_rank = ["link set lo up"]
+            for link in (DATA, CONTROL):
+                port = _port(link, rank)
+                in_hub += [
+                    f"link add {port} mtu {MTU_BYTES} type veth "
+                    f"peer name {link} mtu {MTU_BYTES} netns {space}",
+                    f"link set {port} master {link}",
+                    f"link set {port} up",
+                ]
+                in_rank += [
+                    f"addr add {self.address(rank, link)}/24 dev {link}",
+                    f"link set {link} up",
+                ]
+            _batch("ip", self.hub, in_hub)
+            _batch("ip", space, in_rank)
+            in_hub = []
+
+    def down(self) -> None:
+        """End every process in its namespaces, and them; whatever a crash has left as well."""
+        for space in self.left():
+            _end_processes(space)
+            _run(["ip", "netns", "del", space])
+
+    def left(self) -> list[str]:
+        """Return the namespaces of this lab's name that are there."""
+        listed = _run(["ip", "netns", "list"]).splitlines()
+        names = [line.split()[0] for line in listed if line.strip()]
+        return sorted(name for name in names if name.startswith(self._begin))
+
+    # --- shaping ---
+
+    def set_rates(self, rates: Sequence[Rate]) -> None:
+        """Have each rank's data link carry so much from now on.
+
+        Parameters
+        ----------
+        rates : sequence of Rate
+            One a rank.
+        """
+        if len(rates) != self.ranks:
+            raise ValueError(f"need a rate for each of {self.ranks} ranks, was {len(rates)}")
+        lines: dict[str, list[str]] = {}
+        for rank, rate in enumerate(rates):
+            lines.setdefault(self.namespace(rank), []).append(_shape(DATA, rate.up))
+            lines.setdefault(self.hub, []).append(_shape(_port(DATA, rank), rate.down))
+        for space, changes in lines.items():
+            _batch("tc", space, changes)
+
+    def set_pairs(
+        self, mbit: Sequence[Sequence[float]], delay_ms: Sequence[Sequence[float]] | None = None
+    ) -> None:
+        """Have each pair's link carry so much, whatever the others do: ``mbit[i][j]`` from i to j.
+
+        Parameters
+        ----------
+        delay_ms : sequence of sequences of float, optional
+            By how much each packet from i to j is late; it needs the kernel's ``sch_netem``.
+        """
+        for rank in range(self.ranks):
+            lines = [
+                f"qdisc replace dev {DATA} root noqueue",
+                f"qdisc replace dev {DATA} root handle 1: htb",
+            ]
+            for other in range(self.ranks):
+                if other == rank:
+                    continue
+                number = f"1:{other + 16:x}"
+                kbit = round(mbit[rank][other] * 1000)
+                lines += [
+                    f"class add dev {DATA} parent 1: classid {number} htb rate {kbit}kbit "
+                    f"ceil {kbit}kbit burst {BURST_BYTES} cburst {BURST_BYTES} quantum 3000",
+                    f"filter add dev {DATA} parent 1: protocol ip prio 1 u32 match ip dst "
+                    f"{self.address(other)}/32 flowid {number}",
+                ]
+                if delay_ms is not None and delay_ms[rank][other] > 0:
+                    delay = f"netem delay {delay_ms[rank][other]:g}ms limit 10000"
+                    lines.append(f"qdisc add dev {DATA} parent {number} {delay}")
+            _batch("tc", self.namespace(rank), lines)
+
+
+def _port(link: str, rank: int) -> str:
+    return f"{link[0]}{rank}"
+
+
+def _shape(device: str, mbit: float | None) -> str:
+    """Return the line for ``tc`` that shapes a device; given again it only changes the rate."""
+    if mbit is None:
+        return f"qdisc replace dev {device} root noqueue"
+    if not mbit > 0:
+        raise ValueError(f"need a rate > 0 Mbit/s, was {mbit}")
+    limit = max(LEAST_QUEUE_BYTES, round(mbit * 1e6 / 8 * QUEUE_S))
+    shape = f"tbf rate {round(mbit * 1000)}kbit burst {BURST_BYTES} limit {limit}"
+    return f"qdisc replace dev {device} root handle 1: {shape}"
+
+
+def _end_processes(space: str) -> None:
+    """Kill what runs in a namespace, and return once it is gone."""
+    end = time.monotonic() + ENDING_S
+    while pids := _run(["ip", "netns", "pids", space]).split():
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
+        if time.monotonic() > end:
+            raise LabError(f"need an end of process {pids[0]} in {space}")
+        time.sleep(0.01)
+
+
+def _batch(tool: str, space: str, lines: Sequence[str]) -> None:
+    """Run many lines of ``ip`` or ``tc`` as one process."""
+    _run([tool, "-n", space, "-batch", "-"], "\n".join(lines) + "\n")
+
+
+def _run(command: Sequence[str], given: str = "") -> str:
+    ended = subprocess.run(command, input=given, capture_output=True, text=True, check=False)
+    if ended.returncode:
+        said = (ended.stderr or ended.stdout).strip().splitlines()
+        raise LabError(f"{' '.join(command)}: {said[0] if said else ended.returncode}")
+    return ended.stdout

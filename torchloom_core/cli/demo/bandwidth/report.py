@@ -1,0 +1,167 @@
+"""What the demo of the bandwidth shows at the end: a table, and whether all held."""
+
+import json
+import math
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from torchloom_core.cli.demo.bandwidth.act import BandwidthAct
+from torchloom_core.cli.demo.bandwidth.phases import (
+    PhaseFigures,
+    committed,
+    phases_of,
+    smooth_loss,
+)
+from torchloom_core.cli.demo.bandwidth.script import SCRIPT, SETTLE_STEPS
+from torchloom_core.cli.demo.steplog import Logs, StepLog, differences, failed_steps
+from torchloom_core.errors import StateError
+
+_LEGEND = (
+    f"\n[dim]step: median after the first {SETTLE_STEPS} steps of the phase; mode: of those in "
+    "which a tenth of its steps were made, in their order[/]\n"
+)
+_MOST_OF_A_SLOW_STEP = 0.5
+_MOST_OF_A_QUICK_STEP = 1.25
+
+
+@dataclass(frozen=True)
+class ArmFigures:
+    """What one act has written.
+
+    Attributes
+    ----------
+    began : list of float
+        When each phase began, and when the last one ended, s since the epoch.
+    """
+
+    title: str
+    links: str
+    logs: Logs
+    began: list[float]
+
+    @classmethod
+    def of(cls, act: BandwidthAct) -> "ArmFigures":
+        """Return those of an act that is over."""
+        return cls(act.arm.title, act.links.text, act.logs, act.began)
+
+    @property
+    def log(self) -> StepLog:
+        """That of the first group: all make the same steps."""
+        return next(iter(self.logs.values()))
+
+    @cached_property
+    def phases(self) -> list[PhaseFigures]:
+        """Each phase of the script."""
+        return phases_of(self.log, self.began)
+
+    @cached_property
+    def losses(self) -> list[tuple[float, float]]:
+        """Seconds since the first phase began, and the loss, smoothed, of each step."""
+        rows = committed(self.log, self.began[0], self.began[-1])
+        times = (row["t"] - self.began[0] for row in rows)
+        return list(zip(times, smooth_loss(rows), strict=True))
+
+    def seconds_to(self, loss: float) -> float:
+        """Return when the loss was first that small; inf: never."""
+        return next((s for s, own in self.losses if own <= loss), math.inf)
+
+
+@dataclass(frozen=True)
+class Report:
+    """Both acts."""
+
+    without: ArmFigures
+    tuned: ArmFigures
+
+    @property
+    def loss(self) -> float:
+        """What the run without the tuner came to."""
+        return self.without.losses[-1][1]
+
+    def promises(self) -> dict[str, bool]:
+        """Return what the demo is to show, and whether it came so."""
+        slow = min(range(len(SCRIPT)), key=lambda at: SCRIPT[at].mbit or math.inf)
+        quick = next(at for at, phase in enumerate(SCRIPT) if phase.mbit is None)
+        ratios = [
+            tuned.step_s / without.step_s
+            for tuned, without in zip(self.tuned.phases, self.without.phases, strict=True)
+        ]
+        arms = (self.without, self.tuned)
+        astray = [step for arm in arms for step in differences(arm.logs)]
+        failed = [row for arm in arms for row in failed_steps(arm.logs, arm.began[0])]
+        took, had = self.tuned.seconds_to(self.loss), self.without.losses[-1][0]
+        return {
+            f"at {SCRIPT[slow].text} a step takes {ratios[slow]:.2f} of what it took": (
+                ratios[slow] <= _MOST_OF_A_SLOW_STEP
+            ),
+            f"{SCRIPT[quick].text} it takes {ratios[quick]:.2f} of it": (
+                ratios[quick] <= _MOST_OF_A_QUICK_STEP
+            ),
+            f"the loss of {self.loss:.3f} after {took:.0f} s instead of {had:.0f} s": took < had,
+            f"steps with different knobs in two groups: {len(astray)}": not astray,
+            f"failed steps: {len(failed)}": not failed,
+        }
+
+
+def show(console: Console, report: Report) -> None:
+    """Print the phases, side by side, and what held."""
+    table = Table(
+        title="Links that become slow, and quick again\n",
+        title_justify="left",
+        box=None,
+        padding=(0, 2, 0, 0),
+    )
+    table.add_column("links", no_wrap=True)
+    for name in ("step", "steps"):
+        table.add_column(f"{name}, none", justify="right", no_wrap=True)
+    for name in ("step, tuned", "steps, tuned"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("mode, tuned")
+    rows = zip(SCRIPT, report.without.phases, report.tuned.phases, strict=True)
+    for phase, without, tuned in rows:
+        table.add_row(
+            f"{phase.text}, {phase.seconds:g} s",
+            _milliseconds(without.step_s),
+            str(without.steps),
+            _milliseconds(tuned.step_s),
+            str(tuned.steps),
+            ", ".join(tuned.modes),
+        )
+    console.print(table)
+    console.print(_LEGEND)
+    console.print(f"{report.tuned.links}\n", highlight=False)
+    for promise, held in report.promises().items():
+        console.print(
+            f"{'[green]held[/]  ' if held else '[red]broken[/]'} {promise}", highlight=False
+        )
+
+
+def check(report: Report) -> None:
+    """Raise StateError if anything does not hold that the demo is to show."""
+    broken = [promise for promise, held in report.promises().items() if not held]
+    if broken:
+        raise StateError(f"the demo did not hold: {'; '.join(broken)}")
+
+
+def write_summary(path: Path, report: Report, seed: int) -> None:
+    """Write all that as JSON."""
+    summary = {
+        "seed": seed,
+        "links": report.tuned.links,
+        "script": [asdict(phase) for phase in SCRIPT],
+        "phases": {
+            name: [asdict(phase) for phase in arm.phases]
+            for name, arm in (("without", report.without), ("tuned", report.tuned))
+        },
+        "loss": report.loss,
+        "promises": report.promises(),
+    }
+    path.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+
+
+def _milliseconds(seconds: float) -> str:
+    return "" if math.isnan(seconds) else f"{seconds * 1000:.0f} ms"
