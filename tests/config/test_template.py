@@ -7,7 +7,15 @@ import pytest
 from torchloom_core.activation.activation import activate
 from torchloom_core.activation.discovery import discover
 from torchloom_core.config.loading import parse
-from torchloom_core.config.schema import ACTION_KINDS, ActionRule, Config, Lighthouse, PolicySwitch
+from torchloom_core.config.schema import (
+    ACTION_KINDS,
+    ActionRule,
+    Allreduce,
+    AllreduceMode,
+    Config,
+    Lighthouse,
+    PolicySwitch,
+)
 from torchloom_core.config.template import template_text, write_template
 from torchloom_core.errors import ConfigError, StateError
 
@@ -44,6 +52,18 @@ def test_the_lighthouse_is_shown_with_its_defaults_and_right_once_uncommented():
     for field in msgspec.structs.fields(Lighthouse):
         at = next(i for i, line in enumerate(shown) if line.startswith(f"# {field.name} = "))
         assert shown[at - 1].startswith("# # "), field.name
+
+
+def test_the_allreduce_of_a_backtest_is_shown_and_right_once_uncommented():
+    shown = uncommented("evaluate.allreduce")
+    job = parse(shown).evaluate.allreduce
+    assert [*job.modes] == ["none", "int8"]
+    for cls in (Allreduce, AllreduceMode):
+        for field in msgspec.structs.fields(cls):
+            assert re.search(rf"(?m)^\[?[\w.]*\b{field.name}\b.*[=\]]", shown), field.name
+            required = field.default is msgspec.NODEFAULT or field.name == "steps"
+            in_modes = cls is AllreduceMode
+            assert required or in_modes or getattr(job, field.name) == field.default
 
 
 def test_the_template_is_the_defaults_with_some_plugins_switched_on():

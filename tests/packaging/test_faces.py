@@ -32,9 +32,9 @@ FACES = {
     """,
     "torchloom_core.trace": """
         ACTIONS EVENTS JOBS PLACEMENT TOPOLOGY
-        ActionTaken Bundle BundleWriter Component Event Exposure Feed Findings Follows Job Manifest
-        Parameters Placement RecordedLife
-        from_trajectory recorded_inputs recorded_life synthesize validate views
+        ActionTaken BandwidthParameters Bundle BundleWriter Component Event Exposure Feed
+        Findings Follows Job Manifest Parameters Placement RecordedLife
+        from_trajectory recorded_inputs recorded_life synthesize synthesize_bandwidth validate views
     """,
     "torchloom_core.trace.importers": """
         import_backblaze import_csv import_infinitehbd

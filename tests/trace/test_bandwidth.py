@@ -50,7 +50,7 @@ def test_a_sinus_goes_from_the_largest_to_the_least_and_back(tmp_path):
 
 def test_of_a_failing_link_the_others_know_nothing(tmp_path):
     bundle = made(
-        tmp_path / "x.tltrace", shape="failing", mbit_per_s=(1000.0, 1.0), duration_s=100.0
+        tmp_path / "x.tltrace", shape="failing", mbit_per_s=(1000.0, 1.0, 7.0), duration_s=100.0
     )
     lines = links(bundle)
     assert (lines[:-1] == 1000.0).all()

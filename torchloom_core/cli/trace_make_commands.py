@@ -79,7 +79,7 @@ def bandwidth(
         The bundle to write, NAME.tltrace.
     shape
         steps: one level after the other; sinus: up and down between the largest and the least;
-        failing: one link goes from the first level to the last, the others keep the first.
+        failing: one link falls from the first level to the least, the others keep the first.
     mbit_per_s
         The levels, Mbit/s, may be repeated; 1000, 200, 50 and 1000 unless given.
     hold_s

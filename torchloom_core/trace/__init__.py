@@ -4,10 +4,11 @@
 
     from torchloom_core.trace import Bundle, BundleWriter, Component, Event, views
 
-A bundle is written with :class:`BundleWriter`, made up by :func:`synthesize`, or taken from what
-a Weaver recorded by :func:`from_trajectory`; :mod:`torchloom_core.trace.importers` makes bundles
-of what others recorded. :class:`Bundle` reads it, :func:`validate` finds what is wrong with it,
-:class:`Feed` turns it into a kernel's inputs and :func:`views` into what a predictor sees.
+A bundle is written with :class:`BundleWriter`, made up by :func:`synthesize` or
+:func:`synthesize_bandwidth`, or taken from what a Weaver recorded by :func:`from_trajectory`;
+:mod:`torchloom_core.trace.importers` makes bundles of what others recorded. :class:`Bundle` reads
+it, :func:`validate` finds what is wrong with it, :class:`Feed` turns it into a kernel's inputs and
+:func:`views` into what a predictor sees.
 """
 
 from torchloom_core.trace.bundle.bundle import Bundle
@@ -31,6 +32,7 @@ from torchloom_core.trace.feed.feed import Feed
 from torchloom_core.trace.feed.views import views
 from torchloom_core.trace.recorded.from_trajectory import from_trajectory
 from torchloom_core.trace.recorded.recorded import RecordedLife, recorded_inputs, recorded_life
+from torchloom_core.trace.synthetic.bandwidth import BandwidthParameters, synthesize_bandwidth
 from torchloom_core.trace.synthetic.parameters import Parameters
 from torchloom_core.trace.synthetic.trace import synthesize
 from torchloom_core.trace.validation.validate import Findings, validate
@@ -42,6 +44,7 @@ __all__ = [
     "PLACEMENT",
     "TOPOLOGY",
     "ActionTaken",
+    "BandwidthParameters",
     "Bundle",
     "BundleWriter",
     "Component",
@@ -59,6 +62,7 @@ __all__ = [
     "recorded_inputs",
     "recorded_life",
     "synthesize",
+    "synthesize_bandwidth",
     "validate",
     "views",
 ]

@@ -28,7 +28,7 @@ class BandwidthParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
     shape : str
         ``steps``: the levels in turn, ``hold_s`` each, again and again; ``sinus``: between the
         largest and the least, from one to the other in ``hold_s``; ``failing``: the link of the
-        last worker falls from the first level to the last, the others keep the first.
+        last worker falls from the first level to the least, the others keep the first.
     mbit_per_s : tuple of float
         The levels.
     jitter : float
@@ -131,9 +131,9 @@ def _sinus(at_s: Floats, parameters: BandwidthParameters) -> Floats:
 
 
 def _failing(at_s: Floats, parameters: BandwidthParameters) -> Floats:
-    first, last = parameters.mbit_per_s[0], parameters.mbit_per_s[-1]
+    first, least = parameters.mbit_per_s[0], min(parameters.mbit_per_s)
     links = np.full((len(at_s), parameters.workers), first)
-    links[:, -1] = first * (last / first) ** (at_s / parameters.duration_s)
+    links[:, -1] = first * (least / first) ** (at_s / parameters.duration_s)
     return links
 
 
