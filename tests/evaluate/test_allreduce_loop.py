@@ -197,6 +197,17 @@ def test_a_second_change_waits_for_the_first_and_lands_too(tmp_path):
     assert [stretch.mode for stretch in run.stretches] == ["none", "int8", "none"]
 
 
+def test_an_offer_that_is_past_its_deadline_as_a_step_begins_never_lands(tmp_path):
+    # Steps of 96.2 s; the offer of 4 s is good until 63 s.
+    _, _, run = drive(steady(tmp_path, mbit_per_s=1.0), Scripted(once(SET_INT8, 3)), goal=6.0)
+    assert [stretch.mode for stretch in run.stretches] == ["none"]
+    patient = msgspec.structs.replace(CONFIG.weaver, command_deadline_s=120.0)
+    config = msgspec.structs.replace(CONFIG, weaver=patient)
+    links = steady(tmp_path / "2", mbit_per_s=1.0)
+    _, _, run = drive(links, Scripted(once(SET_INT8, 3)), config=config, goal=6.0)
+    assert [stretch.mode for stretch in run.stretches] == ["none", "int8"]
+
+
 def test_a_guard_on_the_loss_has_something_to_watch_and_lets_a_harmless_mode_be(tmp_path):
     action = ChangeKnobs(values={"compression": "int8"}, guard=Guard(metric="loss", window_s=10.0))
     loop, _, run = drive(steady(tmp_path), Scripted(once(action, 20)))

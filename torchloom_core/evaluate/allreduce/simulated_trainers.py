@@ -214,16 +214,13 @@ class SimulatedTrainers:
                 # It is the only knob that they have, and the kernel has checked its value.
                 mode = str(values[COMPRESSION])
                 self._held[command.worker] = _Offer(command, number, mode)
-            case Withdraw(number=number):
+            case Withdraw():
+                self._held.pop(command.worker, None)
                 status = "applied"
-                held = self._held.get(command.worker)
-                if held is not None and held.number <= number:
-                    del self._held[command.worker]
-                    yield self._ack(held.command, "expired", ts_ns, "withdrawn")
             case deed:
                 trouble = f"a simulated trainer does no {deed.__struct_config__.tag}"
-        yield self._ack(command, "delivered", ts_ns)
-        yield self._ack(command, "rejected" if trouble else status, ts_ns, trouble)
+        final = self._ack(command, "rejected" if trouble else status, ts_ns, trouble)
+        return [self._ack(command, "delivered", ts_ns), final]
 
     def judged(self, verdict: Verdict, ts_ns: int) -> None:
         """Count what is to be changed."""
