@@ -33,6 +33,10 @@ def test_the_page_says_what_the_results_say():
     for model, part, *figures, rest in said:
         shown[model, part] = [tuple(figures), tuple(rest.split(", "))]
     assert len(shown) * 2 == len(rows)
+    network = json.loads((HERE / "network.json").read_text(encoding="utf-8"))["rows"]
+    for limit in {row["limit"] for row in network}:
+        lost = [row["lost_s"] for row in network if row["limit"] == limit]
+        assert f"| {sum(lost) / len(lost):.2f} | {min(lost):.2f} to {max(lost):.2f} |" in page
     for one in rows:
         figures = (f"{one['ratio']:.2f}", f"{one['pack_mb_s']:.0f}", f"{one['unpack_mb_s']:.0f}")
         assert shown[one["model"], one["part"]][list(PACKINGS).index(one["packing"])] == figures
