@@ -1,0 +1,225 @@
+"""Allreduce over links that differ: in torchft's order, in random ones, and in a chosen one.
+
+    python experiments/allreduce/uneven.py [--ranks 8] [--orders 5] [--mb 4] [--seed 1]
+
+Each pair of ranks has a rate of its own, by a seed. Groups of plain gloo are made in each order, as
+a process group is configured anew, and reduce the same payload; the best order that a search of
+all of them finds stands for a solver's, which :func:`measure` takes in its place.
+"""
+
+import argparse
+import itertools
+import json
+import random
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch.distributed import (  # type: ignore[attr-defined]
+    PrefixStore,
+    ProcessGroupGloo,
+    TCPStore,
+)
+
+from experiments.allreduce.lab import CONTROL, Lab, or_exit
+
+HERE = Path(__file__).parent
+STORE_PORT = 29400
+TIMEOUT = timedelta(seconds=300)
+LATENCY_S = 3e-4
+"""From one rank to the next without a queue, measured here: alpha."""
+
+LEAST_MBIT, MOST_MBIT = 20.0, 400.0
+
+Matrix = list[list[float]]
+Order = tuple[int, ...]
+Solver = Callable[[Matrix], Order]
+"""Takes Mbit/s from rank to rank, zero on the diagonal; returns all ranks in the ring's order."""
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One order: median and predicted time of an allreduce, s, and its slowest link, Mbit/s."""
+
+    name: str
+    order: Order
+    bottleneck_mbit: float
+    predicted_s: float
+    measured_s: float
+
+
+def uneven_matrix(ranks: int, seed: int) -> Matrix:
+    """Return rates that lie evenly between the least and the most on a scale of logarithms."""
+    rng = random.Random(seed)
+    ratio = MOST_MBIT / LEAST_MBIT
+    return [
+        [0.0 if i == j else LEAST_MBIT * ratio ** rng.random() for j in range(ranks)]
+        for i in range(ranks)
+    ]
+
+
+def bottleneck(matrix: Matrix, order: Order) -> float:
+    """Return what the slowest link of a ring carries; in gloo's each rank sends to the one before.
+
+    That is so in gloo's allreduce.cc: ``sendRank = rank - 1``, ``recvRank = rank + 1``.
+    """
+    return min(matrix[j][i] for i, j in zip(order, (*order[1:], order[0]), strict=True))
+
+
+def predicted_s(matrix: Matrix, order: Order, payload_bytes: int) -> float:
+    """Return a ring allreduce's time: all links carry alike much, so the slowest sets the pace."""
+    ranks = len(order)
+    sent_bytes = 2 * (ranks - 1) / ranks * payload_bytes
+    return 2 * (ranks - 1) * LATENCY_S + sent_bytes * 8e-6 / bottleneck(matrix, order)
+
+
+def best_order(matrix: Matrix) -> Order:
+    """Return the order whose slowest link is fastest, by trying all of them: up to 9 ranks."""
+    others = range(1, len(matrix))
+    return max(
+        ((0, *order) for order in itertools.permutations(others)),
+        key=lambda order: bottleneck(matrix, order),
+    )
+
+
+def measure(
+    lab: Lab,
+    matrix: Matrix,
+    payload_bytes: int,
+    repeats: int,
+    orders: int,
+    seed: int,
+    solver: Solver = best_order,
+) -> list[Tried]:
+    """Reduce in the default order, in random ones and the solver's, on links as in ``matrix``."""
+    lab.set_pairs(matrix)
+    rng = random.Random(seed)
+    ranks = range(lab.ranks)
+    drawn = [(f"random {n + 1}", tuple(rng.sample(ranks, lab.ranks))) for n in range(orders)]
+    named = [("default", tuple(ranks)), *drawn, ("solver", solver(matrix))]
+    times = _run(lab, [order for _, order in named], payload_bytes, repeats)
+    return [
+        Tried(
+            name,
+            order,
+            bottleneck(matrix, order),
+            predicted_s(matrix, order, payload_bytes),
+            statistics.median(measured),
+        )
+        for (name, order), measured in zip(named, times, strict=True)
+    ]
+
+
+def _run(lab: Lab, orders: list[Order], payload_bytes: int, repeats: int) -> list[list[float]]:
+    said = json.dumps(
+        {"orders": orders, "bytes": payload_bytes, "repeats": repeats, "ranks": lab.ranks}
+    )
+    variables = [f"{name}={value}" for name, value in lab.environment().items()]
+    module = ["env", *variables, sys.executable, "-m", "experiments.allreduce.uneven"]
+    started = [
+        subprocess.Popen(
+            lab.inside(rank, [*module, "--rank", str(rank), "--first", lab.address(0, CONTROL)]),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE if rank == 0 else subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        for rank in range(lab.ranks)
+    ]
+    try:
+        for process in started:
+            assert process.stdin is not None
+            process.stdin.write(said)
+            process.stdin.close()
+        assert started[0].stdout is not None
+        text = started[0].stdout.read()
+        for process in started:
+            if process.wait(TIMEOUT.total_seconds()):
+                raise RuntimeError(f"a rank has ended with {process.returncode}")
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+    found: list[list[float]] = json.loads(text)
+    return found
+
+
+def reduce_as(rank: int, first: str) -> None:
+    """Be one rank: read what to do and reduce; rank 0 writes how long the slowest rank took."""
+    asked = json.load(sys.stdin)
+    torch.set_num_threads(1)
+    store = TCPStore(first, STORE_PORT, is_master=rank == 0, wait_for_workers=False)
+    found = []
+    for number, order in enumerate(asked["orders"]):
+        prefix = PrefixStore(str(number), store)
+        group = ProcessGroupGloo(prefix, order.index(rank), asked["ranks"], TIMEOUT)
+        payload = torch.ones(asked["bytes"] // 4)
+        times = []
+        for _ in range(asked["repeats"] + 1):
+            group.allreduce([torch.zeros(1)]).wait()
+            began = time.perf_counter()
+            group.allreduce([payload]).wait()
+            times.append(time.perf_counter() - began)
+        found.append(times[1:])  # the first makes the connections fast
+    store.set(f"times {rank}", json.dumps(found))
+    if rank == 0:
+        ranks = [json.loads(store.get(f"times {other}")) for other in range(asked["ranks"])]
+        slowest = [
+            [max(times) for times in zip(*repeats, strict=True)]
+            for repeats in zip(*ranks, strict=True)
+        ]
+        print(json.dumps(slowest))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--ranks", type=int, default=8)
+    parser.add_argument("--orders", type=int, default=5, help="random ones")
+    parser.add_argument("--mb", type=float, default=4.0, help="of the payload")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--out", type=Path, default=HERE / "uneven.json")
+    parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--first", help=argparse.SUPPRESS)
+    asked = parser.parse_args(argv)
+    if asked.rank is not None:
+        reduce_as(asked.rank, asked.first)
+        return 0
+    matrix = uneven_matrix(asked.ranks, asked.seed)
+    payload_bytes = round(asked.mb * 1e6)
+    with or_exit(), Lab(asked.ranks, "uneven") as lab:
+        rows = measure(lab, matrix, payload_bytes, asked.repeats, asked.orders, asked.seed)
+    table = Table("order", "slowest link, Mbit/s", "predicted, s", "measured, s", "error")
+    for row in rows:
+        error = f"{row.measured_s / row.predicted_s - 1:+.1%}"
+        table.add_row(
+            f"{row.name}: {' '.join(map(str, row.order))}",
+            f"{row.bottleneck_mbit:.0f}",
+            f"{row.predicted_s:.3f}",
+            f"{row.measured_s:.3f}",
+            error,
+        )
+    console = Console(width=None if sys.stdout.isatty() else 110)
+    console.print(table)
+    ours = rows[-1].measured_s
+    random_s = statistics.median(row.measured_s for row in rows if row.name.startswith("random"))
+    near = abs(ours / rows[-1].predicted_s - 1) <= 0.1
+    console.print(f"{'holds' if near else 'does not hold'}: within 10 % of the prediction")
+    gain = random_s / ours
+    word = "holds" if gain >= 1.5 else "does not hold"
+    console.print(f"{word}: {gain:.2f} times as fast as the median random order, need 1.5")
+    written = {"matrix_mbit": matrix, "bytes": payload_bytes, "rows": [asdict(row) for row in rows]}
+    asked.out.write_text(json.dumps(written, indent=1) + "\n")
+    return 0 if near and gain >= 1.5 else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
