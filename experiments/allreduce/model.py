@@ -26,10 +26,10 @@ class Workload:
         AdamW's, after a warm-up.
     """
 
-    width: int = 256
+    width: int = 384
     layers: int = 4
-    context: int = 48
-    batch: int = 6
+    context: int = 32
+    batch: int = 1
     learning_rate: float = 1e-3
 
 

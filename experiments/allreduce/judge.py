@@ -1,0 +1,158 @@
+"""What came of the arms: the time to a fixed loss, step times, and which promises hold."""
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from experiments.allreduce.arm import TUNER, Played
+from experiments.allreduce.quality import half_interval
+from experiments.allreduce.schedule import Schedule
+
+GAIN = 1.3
+STEADY_GAIN = 0.95
+NEAR = 1.1
+SETTLING_STEPS = 10
+WIDTH = 3
+"""Marks over which a loss is the mean."""
+
+
+@dataclass(frozen=True)
+class Phased:
+    """One arm in one phase: the median step, s, over all seeds, and how many steps it is of."""
+
+    arm: str
+    phase: int
+    name: str
+    step_s: float
+    steps: int
+    mode: str
+
+
+@dataclass(frozen=True)
+class Check:
+    """One promise."""
+
+    text: str
+    holds: bool
+
+
+def smooth(played: Played) -> list[tuple[float, float]]:
+    """Return the least loss so far over time, of means over a few marks."""
+    marks = played.marks()
+    means = [
+        statistics.fmean(loss for _, loss in marks[max(0, n - WIDTH + 1) : n + 1])
+        for n in range(len(marks))
+    ]
+    return [(marks[n][0], min(means[: n + 1])) for n in range(len(marks))]
+
+
+def time_to(played: Played, loss: float) -> float:
+    """Return when a loss was reached, between marks; inf if it was not."""
+    before: tuple[float, float] | None = None
+    for at_s, now in smooth(played):
+        if now <= loss:
+            if before is None or before[1] == now:
+                return at_s
+            share = (before[1] - loss) / (before[1] - now)
+            return before[0] + share * (at_s - before[0])
+        before = (at_s, now)
+    return math.inf
+
+
+def fixed_loss(trials: Sequence[Played], seed: int) -> float:
+    """Return the loss of a seed: what the best of its static modes reaches at the end."""
+    ends = [smooth(each)[-1][1] for each in trials if each.seed == seed and each.arm != TUNER]
+    return min(ends)
+
+
+def gains(trials: Sequence[Played]) -> list[float]:
+    """Return for each seed how many times faster the tuner is than its best static mode."""
+    found = []
+    for seed in sorted({each.seed for each in trials}):
+        loss = fixed_loss(trials, seed)
+        ours = [time_to(each, loss) for each in trials if (each.seed, each.arm) == (seed, TUNER)]
+        best = min(
+            time_to(each, loss) for each in trials if each.seed == seed and each.arm != TUNER
+        )
+        found += [best / each if math.isfinite(each) else 0.0 for each in ours]
+    return found
+
+
+def phased(trials: Sequence[Played], schedule: Schedule) -> list[Phased]:
+    """Return the step time of each arm in each phase, its first steps there left out."""
+    rows = []
+    for arm in dict.fromkeys(each.arm for each in trials):
+        for number, phase in enumerate(schedule):
+            times: list[float] = []
+            modes: list[str] = []
+            for played in trials:
+                if played.arm == arm and number < len(played.began):
+                    began = [
+                        row
+                        for row in played.steps()
+                        if played.began[number] <= row["t"] - row["step_time"] < phase.end_s
+                    ]
+                    # A mode in which a phase has not so many steps has those after the first.
+                    skip = min(SETTLING_STEPS, len(began) // 2)
+                    times += [row["step_time"] for row in began[skip:]]
+                    modes += [row["mode"] for row in began[skip:]]
+            step_s = statistics.median(times) if times else math.nan
+            mode = statistics.mode(modes) if modes else ""
+            rows.append(Phased(arm, number, phase.name, step_s, len(times), mode))
+    return rows
+
+
+def switches(played: Played, settled_s: float) -> int:
+    """Return how often the mode has changed after a time."""
+    modes = [row["mode"] for row in played.steps() if row["t"] >= settled_s]
+    return sum(a != b for a, b in pairwise(modes))
+
+
+def checks_of_changing(trials: Sequence[Played], schedule: Schedule) -> list[Check]:
+    """Return what is promised of bandwidth that changes."""
+    if not any(each.arm == TUNER for each in trials):
+        return []
+    found = [_gain_check(gains(trials), GAIN)]
+    table = phased(trials, schedule)
+    for number, phase in enumerate(schedule):
+        here = [row for row in table if row.phase == number and not math.isnan(row.step_s)]
+        ours = [row.step_s for row in here if row.arm == TUNER]
+        static = [row for row in here if row.arm != TUNER]
+        if ours and static:
+            best = min(static, key=lambda row: row.step_s)
+            text = (
+                f"phase {number + 1}, {phase.name}: step {ours[0]:.3f} s, "
+                f"best static {best.step_s:.3f} s ({best.arm}), need at most {NEAR:g} times that"
+            )
+            found.append(Check(text, ours[0] <= NEAR * best.step_s))
+    return [*found, _failures(trials)]
+
+
+def checks_of_constant(trials: Sequence[Played], settled_s: float, level: str) -> list[Check]:
+    """Return what is promised of bandwidth that stays as it is."""
+    ours = [each for each in trials if each.arm == TUNER]
+    if not ours:
+        return []
+    most = max(switches(each, settled_s) for each in ours)
+    found = [
+        _gain_check(gains(trials), STEADY_GAIN),
+        Check(f"{most} switches after {settled_s:g} s, need at most 1", most <= 1),
+        _failures(trials),
+    ]
+    return [Check(f"{level}: {each.text}", each.holds) for each in found]
+
+
+def _gain_check(found: Sequence[float], least: float) -> Check:
+    mean, half = statistics.fmean(found), half_interval(found)
+    text = (
+        f"time to the fixed loss: {mean:.2f} ± {half:.2f} times as fast as the best static mode "
+        f"over {len(found)} seeds, need {least:g}"
+    )
+    return Check(text, mean >= least)
+
+
+def _failures(trials: Sequence[Played]) -> Check:
+    failed = sum(each.failed_steps() for each in trials if each.arm == TUNER)
+    return Check(f"{failed} failed steps of the tuner's arms, need 0", failed == 0)

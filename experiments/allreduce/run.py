@@ -1,0 +1,186 @@
+"""Train on links whose bandwidth changes: each mode from beginning to end, and the tuner.
+
+    python experiments/allreduce/run.py [--seeds 3] [--phase-s 30] [--quick]
+    python experiments/allreduce/run.py --constant unshaped,1000,200,50
+    python experiments/allreduce/run.py --trace mine.tltrace
+
+All arms of a seed see the same weights, batches and schedule, one after the other. The exit status
+is 1 if a promise does not hold, 2 if an arm did not run, 3 where there can be no lab.
+"""
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from rich.console import Console
+
+from experiments.allreduce import judge, report, schedule
+from experiments.allreduce.arm import TUNER, Arm, ArmError, Played, Settings, play_arm
+from experiments.allreduce.lab import Lab, or_exit
+from experiments.allreduce.record import recorded
+from experiments.allreduce.schedule import Schedule
+from experiments.allreduce.trainer import add_workload, workload_of
+from torchloom_core.activation.discovery import discover
+from torchloom_threadlet.compression import MODES
+
+HERE = Path(__file__).parent
+POLICY = "allreduce_tuner"
+QUICK_S = 10.0
+SETTLED_SHARE = 0.4
+"""Of a constant schedule, after which the tuner may switch once more at the most."""
+
+
+@dataclass(frozen=True)
+class Bout:
+    """A schedule that all arms are played on, and where its results go."""
+
+    name: str
+    schedule: Schedule
+
+
+def policy_lines(quality: dict[str, float], more: str) -> str:
+    """Return the tuner's part of the Weaver's config."""
+    lines = [f"[policies.{POLICY}]", more.strip(), f"[policies.{POLICY}.quality]"]
+    return "\n".join(lines + [f"{mode} = {value}" for mode, value in quality.items()])
+
+
+def arms_of(asked: argparse.Namespace, quality: dict[str, float], console: Console) -> list[Arm]:
+    """Return the arms that were asked for, without the tuner where it is not installed."""
+    arms = [Arm(mode, mode) for mode in asked.arms.split(",") if mode != TUNER]
+    for arm in arms:
+        if arm.mode not in MODES:
+            raise SystemExit(f"--arms: need {', '.join(MODES)} or {TUNER}, was {arm.mode}")
+    if TUNER in asked.arms.split(","):
+        installed = any(each.name == POLICY and not each.problem for each in discover())
+        if installed:
+            more = asked.policy.read_text() if asked.policy else ""
+            arms.append(Arm(TUNER, "none", policy_lines(quality, more)))
+        else:
+            console.print(f"the policy {POLICY} is not installed: the arm {TUNER} is left out")
+    return arms
+
+
+def bouts_of(asked: argparse.Namespace) -> Iterator[Bout]:
+    """Yield the schedules that were asked for."""
+    if asked.trace:
+        yield Bout("trace", recorded(asked.trace, asked.ranks))
+    elif asked.constant:
+        seconds = asked.phase_s * len(schedule.CHANGING)
+        for level in asked.constant.split(","):
+            mbit = None if level == "unshaped" else float(level)
+            yield Bout(f"constant-{level}", schedule.steps([mbit], [seconds], asked.ranks))
+    else:
+        yield Bout(asked.schedule, schedule.of_options(asked))
+
+
+def play(
+    lab: Lab, arms: Sequence[Arm], bout: Bout, asked: argparse.Namespace, console: Console
+) -> list[Played]:
+    """Play each arm with each seed, the arms in turn."""
+    settings = Settings(
+        workload_of(asked), asked.topk_share, asked.powersgd_rank, asked.mark_s or asked.phase_s / 8
+    )
+    trials = []
+    for seed in range(1, asked.seeds + 1):
+        for arm in arms:
+            folder = asked.logs / bout.name / f"{arm.name}-{seed}"
+            shutil.rmtree(folder, ignore_errors=True)
+            played = play_arm(lab, arm, seed, bout.schedule, settings, folder)
+            trials.append(played)
+            loss = judge.smooth(played)[-1][1]
+            done = f"{len(played.steps())} steps, loss {loss:.4f}"
+            failed = f", {played.failed_steps()} failed" if played.failed_steps() else ""
+            console.print(f"{bout.name}, {arm.name}, seed {seed}: {done}{failed}")
+    return trials
+
+
+def conclude(
+    trials: list[Played],
+    bout: Bout,
+    quality: dict[str, float],
+    asked: argparse.Namespace,
+    console: Console,
+) -> bool:
+    """Show and write down what came of a bout; return whether all that is promised holds."""
+    table = judge.phased(trials, bout.schedule)
+    if bout.name.startswith("constant"):
+        settled_s = SETTLED_SHARE * bout.schedule[-1].end_s
+        checks = judge.checks_of_constant(trials, settled_s, bout.schedule[0].name)
+    else:
+        checks = judge.checks_of_changing(trials, bout.schedule)
+    report.show(trials, table, checks, bout.schedule, console)
+    console.print(report.ideal_switcher(table, quality, bout.schedule), soft_wrap=True)
+    asked.out.mkdir(parents=True, exist_ok=True)
+    report.draw_loss(trials, bout.schedule, asked.out / f"{bout.name}-loss.png")
+    report.draw_steps(table, bout.schedule, asked.out / f"{bout.name}-steps.png")
+    results = {
+        "machine": {
+            "system": platform.system(),
+            "cores": os.cpu_count(),
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+        },
+        "asked": {name: str(value) for name, value in vars(asked).items()},
+        "schedule": [asdict(phase) for phase in bout.schedule],
+        "quality": quality,
+        "steps": [asdict(row) for row in table],
+        "trials": [
+            {
+                "arm": each.arm,
+                "seed": each.seed,
+                "began": each.began,
+                "failed_steps": each.failed_steps(),
+                "marks": each.marks(),
+            }
+            for each in trials
+        ],
+        "checks": [asdict(check) for check in checks],
+    }
+    text = json.dumps(results, indent=1) + "\n"
+    (asked.out / f"{bout.name}.json").write_text(text)
+    return all(check.holds for check in checks)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seeds", type=int, default=3, help="of weights and batches")
+    parser.add_argument("--arms", default=",".join((*MODES, TUNER)))
+    parser.add_argument("--constant", help="levels instead of a schedule: unshaped,1000,200,50")
+    parser.add_argument("--trace", type=Path, help="a bundle with link_bytes_per_s instead")
+    parser.add_argument("--quick", action="store_true", help="one seed, short phases: to look at")
+    parser.add_argument("--mark-s", type=float, default=0.0, help="0: eight times a phase")
+    parser.add_argument("--quality", type=Path, default=HERE / "quality.json")
+    parser.add_argument("--policy", type=Path, help="more lines of the policy's table, TOML")
+    parser.add_argument("--topk-share", type=float, default=0.01)
+    parser.add_argument("--powersgd-rank", type=int, default=4)
+    parser.add_argument("--out", type=Path, default=HERE, help="results and plots")
+    parser.add_argument("--logs", type=Path, default=Path("build/allreduce"))
+    schedule.add_options(parser)
+    add_workload(parser)
+    asked = parser.parse_args(argv)
+    if asked.quick:
+        asked.seeds, asked.phase_s = 1, QUICK_S
+    console = Console(width=None if sys.stdout.isatty() else 110)
+    quality = json.loads(asked.quality.read_text())["quality"] if asked.quality.exists() else {}
+    arms = arms_of(asked, quality, console)
+    good = True
+    try:
+        with or_exit(), Lab(asked.ranks) as lab:
+            for bout in bouts_of(asked):
+                trials = play(lab, arms, bout, asked, console)
+                good &= conclude(trials, bout, quality, asked, console)
+    except ArmError as error:
+        console.print(str(error), markup=False)
+        return 2
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
