@@ -23,11 +23,12 @@ from rich.console import Console
 
 from experiments.allreduce import judge, report, schedule
 from experiments.allreduce.arm import TUNER, Arm, ArmError, Played, Settings, play_arm
-from experiments.allreduce.lab import Lab, or_exit
+from experiments.allreduce.lab import or_exit
 from experiments.allreduce.record import recorded
 from experiments.allreduce.schedule import Schedule
 from experiments.allreduce.trainer import add_workload, workload_of
 from torchloom_core.activation.discovery import discover
+from torchloom_core.cli.demo.bandwidth.namespaces import Lab
 from torchloom_threadlet.compression import MODES
 
 HERE = Path(__file__).parent

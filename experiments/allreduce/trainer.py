@@ -137,9 +137,9 @@ class Rank:
                 mode=mode,
                 step_time=now - before,
                 compute=now - before - waited_s,
-                compress=figures.compress_s,
-                wire=figures.wire_s,
-                bytes=figures.sent_bytes,
+                compress=figures.cost.compress_s,
+                wire=figures.cost.wire_s,
+                bytes=figures.cost.sent_bytes,
                 committed=made > step,
                 participants=self._manager.num_participants(),
             )

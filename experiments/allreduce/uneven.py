@@ -29,7 +29,8 @@ from torch.distributed import (  # type: ignore[attr-defined]
     TCPStore,
 )
 
-from experiments.allreduce.lab import CONTROL, Lab, or_exit
+from experiments.allreduce.lab import or_exit
+from torchloom_core.cli.demo.bandwidth.namespaces import CONTROL, Lab
 
 HERE = Path(__file__).parent
 STORE_PORT = 29400
