@@ -14,10 +14,12 @@ from torchloom_core.wire.actions import (
     DrainGroup,
     Migrate,
     PauseRun,
+    ProbeLinks,
     ResumeRun,
     SaveCheckpoint,
     UncordonNode,
 )
+from torchloom_core.wire.links import Door, Measured
 from torchloom_core.wire.messages import (
     Ack,
     Checkpoint,
@@ -70,6 +72,7 @@ def events(worker: str, incarnation: int = 1) -> list[dict[str, Any]]:
         node=f"node-{worker}",
         rack="r1",
         host="host",
+        door=Door(host="127.0.0.1", port=1, knock="0" * 64),
         pid=7,
         knobs=(lr, mode),
         values={"lr": 0.1, "mode": "bf16"},
@@ -90,6 +93,7 @@ def ack(worker: str, incarnation: int = 1) -> dict[str, Any]:
             command="c1.1",
             run=RUN,
             worker=worker,
+            measured=Measured(bytes_per_s=1e6, latency_s=0.001, spread=0.1),
             incarnation=incarnation,
             epoch=1,
             status="applied",
@@ -114,6 +118,7 @@ def bodies() -> list[tuple[str, Any]]:
         DrainGroup(group="w"),
         ChangeKnob(knob="x", value=1.5, worker="g0-0"),
         SaveCheckpoint(group="g0"),
+        ProbeLinks(pairs=(("g0-0", "g1-0"),)),
         CollectDump(worker="g0-0"),
         Alert(worker="g0-0", text="look"),
         CordonNode(node="node-w", lasts_s=60.0),

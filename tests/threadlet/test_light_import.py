@@ -42,6 +42,7 @@ def test_no_part_of_the_weaver_is_loaded():
             "wire.codec",
             "wire.knobs",
             "wire.limits",
+            "wire.links",
             "wire.messages",
             "wire.subjects",
         )

@@ -19,6 +19,7 @@ from torchloom_core.errors import StateError
 from torchloom_core.trajectory.layout import part_paths, run_folder
 from torchloom_core.trajectory.reader import lives
 from torchloom_core.trajectory.writer import HELD_BYTES, TrajectoryWriter
+from torchloom_core.wire.actions import ProbeLinks
 from torchloom_core.wire.codec import encode, encode_telemetry
 from torchloom_core.wire.events import Input, Output, PolicyFailed, Tick
 from torchloom_core.wire.messages import Telemetry, WorkerState
@@ -28,6 +29,9 @@ pytestmark = pytest.mark.slow
 INT64 = st.integers(-(2**63), 2**63 - 1)
 FLOAT = st.floats(allow_nan=False, allow_infinity=False)
 TEXT = st.text(max_size=8)
+PROBES = st.lists(st.text(min_size=1, max_size=8), min_size=2, max_size=6, unique=True).map(
+    lambda named: ProbeLinks(pairs=tuple(zip(named[::2], named[1::2], strict=False)))
+)
 
 
 def values_of(kind: Any) -> st.SearchStrategy[Any]:
@@ -35,6 +39,8 @@ def values_of(kind: Any) -> st.SearchStrategy[Any]:
     simple = {int: INT64, float: FLOAT, str: TEXT, bool: st.booleans(), type(None): st.none()}
     if kind in simple:
         return simple[kind]
+    if kind is ProbeLinks:
+        return PROBES
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         hints = typing.get_type_hints(kind, include_extras=True)
         return st.builds(kind, **{name: values_of(hints[name]) for name in kind.__struct_fields__})
