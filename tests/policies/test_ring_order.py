@@ -1,0 +1,129 @@
+import itertools
+import math
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from torchloom_core.plugin import PluginError
+from torchloom_policies.ring_order import RingSolver, ring_of
+
+SOLVER = RingSolver()
+SPEED = st.sampled_from([0.0, 1e6, 2e6, 3e6, 5e7, 1e9])
+
+
+@st.composite
+def networks(draw, speeds=SPEED, most=7):
+    n = draw(st.integers(4, most))
+    table = draw(st.lists(speeds, min_size=n * n, max_size=n * n))
+    delays = draw(st.lists(st.sampled_from([0.0, 1e-4, 0.3]), min_size=n * n, max_size=n * n))
+    return np.array(table).reshape(n, n), np.array(delays).reshape(n, n)
+
+
+def all_rings(speed, delay):
+    for rest in itertools.permutations(range(1, len(speed))):
+        ring = ring_of((0, *rest), speed, delay)
+        if ring is not None:
+            yield ring
+
+
+@settings(max_examples=150, deadline=None)
+@given(networks())
+def test_the_ring_is_the_best_of_all_orders(network):
+    speed, delay = network
+    ring = SOLVER.best(speed, delay)
+    best = max(
+        all_rings(speed, delay), key=lambda ring: (ring.bottleneck, -ring.seconds), default=None
+    )
+    if best is None:
+        assert ring is None
+    else:
+        assert ring.proven
+        assert ring.bottleneck == best.bottleneck
+        assert ring.seconds == pytest.approx(best.seconds, rel=1e-4)
+
+
+@settings(max_examples=100, deadline=None)
+@given(networks(speeds=st.sampled_from([0.0, math.nan, math.nan, 1e6, 5e7])))
+def test_links_of_which_nothing_is_known_are_used_only_where_no_ring_does_without(network):
+    speed, delay = network
+    ring = SOLVER.best(speed, delay)
+    fewest = min((ring.unknown for ring in all_rings(speed, delay)), default=None)
+    assert (None if ring is None else ring.unknown) == fewest
+
+
+def test_eight_in_a_random_network_get_the_exact_optimum():
+    speed = np.exp(np.random.default_rng(3).normal(size=(8, 8))) * 1e7
+    delay = np.zeros((8, 8))
+    best = max(all_rings(speed, delay), key=lambda ring: ring.bottleneck)
+    assert SOLVER.best(speed).bottleneck == best.bottleneck
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_sixty_four_are_ordered_to_the_proven_optimum(seed):
+    speed = np.exp(1.5 * np.random.default_rng(seed).normal(size=(64, 64))) * 1e7
+    ring = SOLVER.best(speed)
+    assert ring.proven
+    assert sorted(ring.order) == list(range(64))
+    # No ring is faster than the slowest of everybody's fastest link.
+    np.fill_diagonal(speed, 0)
+    assert ring.bottleneck <= min(speed.max(axis=0).min(), speed.max(axis=1).min())
+
+
+def test_a_search_that_runs_out_of_time_says_that_it_is_not_proven():
+    random = np.random.default_rng(0)
+    racks = random.permutation(64) // 8
+    speed = np.where(racks[:, None] == racks, 1e9, 1e8) * (1 + 0.1 * random.random((64, 64)))
+    ring = RingSolver(limit_s=1e-3).best(speed)
+    assert not ring.proven
+    assert sorted(ring.order) == list(range(64))
+    assert ring.bottleneck > 0
+
+
+def test_the_same_links_give_the_same_ring():
+    speed = np.exp(np.random.default_rng(1).normal(size=(24, 24))) * 1e7
+    assert SOLVER.best(speed) == RingSolver().best(speed.copy())
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_up_to_three_need_no_search(n):
+    speed = np.full((n, n), 1e6)
+    if n == 3:
+        speed[0, 1] = 5e5
+    ring = SOLVER.best(speed)
+    assert ring.order == {1: (0,), 2: (0, 1), 3: (0, 2, 1)}[n]
+    assert ring.proven
+    assert ring.bottleneck == (math.inf if n == 1 else 1e6)
+
+
+@pytest.mark.parametrize("dead", [2, 5])
+def test_a_node_that_nothing_reaches_closes_no_ring(dead):
+    speed = np.full((6, 6), 1e6)
+    speed[:, dead] = 0.0
+    assert SOLVER.best(speed) is None
+    assert SOLVER.best(np.zeros((0, 0))) is None
+
+
+def test_senseless_figures_are_borne():
+    speed = np.full((5, 5), 1e6)
+    speed[0, 1], speed[1, 2], speed[2, 3] = -1.0, math.inf, 1e300
+    ring = SOLVER.best(speed, np.full((5, 5), math.nan))
+    assert sorted(ring.order) == list(range(5))
+    assert ring.bottleneck == 1e6
+
+
+def test_without_ortools_one_line_says_which_extra_is_needed(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ortools.sat.python.cp_model", None)
+    with pytest.raises(
+        PluginError, match=r"need the extra tuner, pip install 'torchloom\[tuner\]'"
+    ):
+        RingSolver()
+
+
+@pytest.mark.integration
+def test_ortools_is_not_loaded_before_a_solver_is_made():
+    code = "import sys, torchloom_policies.ring_order; sys.exit('ortools' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
