@@ -1,0 +1,172 @@
+"""How long a step takes in each compression mode: a model fitted to what steps have taken."""
+
+import math
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from torchloom_core.plugin import Floats
+from torchloom_policies.allreduce_modes import NONE, prior_of
+from torchloom_policies.link_filter import LinkFilter
+from torchloom_policies.step_samples import StepSample
+
+_RECENT = 15
+_FOR_ERROR = 30
+_LEAST_LOG_SD = 0.02
+_UNTRIED_LOG_SD = 0.05
+_TELLING_S = 2e-4
+"""A time on the wire below that is the clock's matter."""
+
+
+@dataclass(frozen=True)
+class StepCost:
+    """What a step is expected to take.
+
+    Attributes
+    ----------
+    step_s : float
+        Seconds, on average over a round where ranks do not synchronise at every step.
+    wire_s, exposed_s : float
+        Seconds on the wire of a synchronisation, and those that nothing hides.
+    slope : (k,) array
+        Of the step's logarithm over what the :class:`LinkFilter` estimates.
+    own_log_sd : float
+        Uncertainty that is this mode's own: of its coding, and of the model.
+    """
+
+    step_s: float
+    wire_s: float
+    exposed_s: float
+    slope: Floats
+    own_log_sd: float
+
+
+class CostModel:
+    """The cost of a step: computing, coding, and what of the wire's time is not hidden.
+
+    ``step = compute + code(mode) + max(0, wire - overlap) + rest(mode)`` with ``wire =
+    bytes(mode, ranks) / bandwidth + hops(mode, ranks) * latency``: Hockney's model of a message
+    ("The communication challenge for MPP", 1994) with what a collective sends (Thakur, Rabenseifner
+    and Gropp, "Optimization of collective communication operations in MPICH", 2005). The slowest
+    worker's computing is everybody's; waiting for it is not wire time. Bytes and coding of a mode
+    are expected (:mod:`torchloom_policies.allreduce_modes`) until it has run, then measured.
+
+    Attributes
+    ----------
+    link : LinkFilter
+        What is known of the links.
+    """
+
+    def __init__(self, modes: Iterable[str]) -> None:
+        self.link = LinkFilter(tuple(modes))
+        self._compute_s: deque[float] = deque(maxlen=9)
+        self._overlap_s: dict[str, deque[float]] = {}
+        self._code: dict[str, deque[float]] = {}
+        self._rest_s: dict[str, deque[float]] = {}
+        self._share: dict[str, float] = {}
+        self._misses: deque[float] = deque(maxlen=_FOR_ERROR)
+        self._last: StepSample | None = None
+
+    @property
+    def error(self) -> float:
+        """How far predictions were off, as the median share; NaN before any was made."""
+        return math.expm1(float(np.median(self._misses))) if self._misses else math.nan
+
+    @property
+    def ready(self) -> bool:
+        """Whether anything can be said of a step."""
+        return self._last is not None and self.link.known
+
+    def tried(self, mode: str) -> bool:
+        """Say whether the mode has run."""
+        return mode in self._code
+
+    def pass_time(self, seconds: float) -> None:
+        """Know less of the links, as time has passed."""
+        self.link.pass_time(seconds)
+
+    def learn(self, sample: StepSample) -> bool:
+        """Take a step that was measured; return whether the bandwidth has jumped."""
+        expected = self.cost(sample.mode, sample)
+        if expected is not None and sample.every == 1:
+            self._misses.append(abs(math.log(expected.step_s / sample.step_s)))
+        mode, self._last, jumped = sample.mode, sample, False
+        self._recent(self._code, mode).append(sample.compress_s / sample.gradient_bytes)
+        prior = prior_of(mode).sent_share(sample.ranks)
+        if prior > 0:
+            self._share[mode] = sample.sent_bytes / sample.gradient_bytes / prior
+        if sample.wire_s > _TELLING_S and sample.sent_bytes > 0:
+            hops = prior_of(mode).hops(sample.ranks, sample.reductions)
+            jumped = self.link.measure_wire(mode, sample.sent_bytes, hops, sample.wire_s)
+        self._compute_s.append(sample.compute_s)
+        self._recent(self._overlap_s, mode, 9).append(sample.overlap_s)
+        exposed_s = max(0.0, sample.wire_s - self._overlap())
+        rest_s = sample.step_s - sample.compute_s - sample.compress_s - exposed_s
+        self._recent(self._rest_s, mode, 9).append(rest_s)
+        return jumped
+
+    def cost(self, mode: str, like: StepSample | None = None, every: int = 0) -> StepCost | None:
+        """Return what a step in ``mode`` is expected to take, None where nothing is known.
+
+        Parameters
+        ----------
+        like : StepSample, optional
+            Whose gradient, ranks and reductions it has; absent: those of the last step.
+        every : int
+            Steps between two synchronisations; 0: as in ``like``.
+        """
+        like = like or self._last
+        if like is None or not self._compute_s or not self.link.known:
+            return None
+        every, prior = every or like.every, prior_of(mode)
+        sent = prior.sent_share(like.ranks) * self._share.get(mode, 1.0) * like.gradient_bytes
+        wire_s, slope = self.link.wire(mode, sent, prior.hops(like.ranks, like.reductions))
+        code, code_log_sd = self._coding(mode)
+        exposed_s = max(0.0, wire_s - self._overlap())
+        round_s = code * like.gradient_bytes + exposed_s + self._rest(mode)
+        compute_s = _median(self._compute_s)
+        step_s = max(compute_s + round_s / every, 0.5 * (compute_s + exposed_s / every), 1e-9)
+        share_log_sd = 0.0 if mode in self._share else prior.share_log_sd
+        own = math.hypot(
+            code * like.gradient_bytes * code_log_sd / every / step_s,
+            exposed_s * share_log_sd / every / step_s,
+            _LEAST_LOG_SD if self.tried(mode) else _UNTRIED_LOG_SD,
+        )
+        slope = slope * (exposed_s > 0) / every / step_s
+        return StepCost(step_s, wire_s, exposed_s, slope, own)
+
+    def faster(self, one: StepCost, than: StepCost) -> tuple[float, float]:
+        """Return the logarithm of how many times faster ``one`` is, and its standard deviation."""
+        gain = math.log(than.step_s / one.step_s)
+        shared = self.link.variance(than.slope - one.slope)
+        return gain, math.sqrt(shared + one.own_log_sd**2 + than.own_log_sd**2)
+
+    def _coding(self, mode: str) -> tuple[float, float]:
+        """Return seconds a byte of gradient to code and decode, and their uncertainty."""
+        seen, prior = self._code.get(mode), prior_of(mode)
+        if not seen:
+            return prior.code_ns_per_byte * 1e-9, prior.code_log_sd
+        middle = _median(seen)
+        if middle <= 0 or mode == NONE:
+            return max(0.0, middle), 0.0
+        off = float(np.median(np.abs(np.array(seen) / middle - 1.0)))
+        return middle, max(0.05, min(1.85 * off, prior.code_log_sd)) / math.sqrt(len(seen))
+
+    def _rest(self, mode: str) -> float:
+        """Return what of a step nothing else explains: quorum, commit, launching."""
+        if self._rest_s.get(mode):
+            return _median(self._rest_s[mode])
+        return _median([_median(seen) for seen in self._rest_s.values()])
+
+    def _overlap(self) -> float:
+        """Return how much of the wire's time computing can hide: the most of any mode."""
+        return max((_median(seen) for seen in self._overlap_s.values()), default=0.0)
+
+    def _recent(self, of: dict[str, deque[float]], mode: str, most: int = _RECENT) -> deque[float]:
+        return of.setdefault(mode, deque(maxlen=most))
+
+
+def _median(values: Sequence[float]) -> float:
+    return float(np.median(values)) if len(values) else 0.0

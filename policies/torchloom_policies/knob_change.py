@@ -1,0 +1,153 @@
+"""Follow one change of run-fenced knobs: asked for, landed, measured; or taken back by others."""
+
+import math
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from torchloom_core.plugin import KnobValue
+from torchloom_policies.step_samples import StepSample
+
+_RECENT = 15
+_LEAST_SAMPLES = 2
+_LEAST_NOISE = 0.02
+_SURE = 2.0
+_LAND_STEPS, _LAND_S = 4, 10.0
+
+Purpose = Literal["better", "try", "back"]
+Settings = Mapping[str, KnobValue]
+
+
+@dataclass
+class Change:
+    """A change of knobs.
+
+    Attributes
+    ----------
+    values, before : mapping
+        The knobs, and what they were.
+    purpose : str
+        ``better`` by the model, ``try`` to learn, ``back`` to what was before a worse one.
+    worth : dict of str to float
+        Progress of a step, as a logarithm, before (``"before"``) and after (``"after"``).
+    """
+
+    values: Settings
+    before: Settings
+    purpose: Purpose
+    asked_s: float
+    quality: float
+    step_s: list[float]
+    landed_s: float = math.nan
+    landed_step: int = -1
+    after_s: list[float] = field(default_factory=list)
+    comparable: bool = True
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a change did to the progress: its logarithm, and how sure that is."""
+
+    change: Change
+    gain: float
+    noise: float
+
+    @property
+    def worse(self) -> bool:
+        """Whether less progress is made, by more than the noise."""
+        return self.gain < -_SURE * self.noise
+
+    @property
+    def better(self) -> bool:
+        """Whether more progress is made, by more than the noise."""
+        return self.gain > _SURE * self.noise
+
+
+class ChangeTracker:
+    """At most one change at a time, from the proposal until it has been measured.
+
+    Attributes
+    ----------
+    asked : Change, optional
+        What was proposed and has not landed yet.
+    settling : Change, optional
+        What has landed and is being measured.
+    """
+
+    def __init__(self, settle_steps: int, rollback_s: float) -> None:
+        self._settle_steps, self._rollback_s = settle_steps, rollback_s
+        self._recent_s: deque[float] = deque(maxlen=_RECENT)
+        self._last: Change | None = None
+        self._settings: dict[str, KnobValue] = {}
+        self.asked: Change | None = None
+        self.settling: Change | None = None
+
+    def ask(self, values: Settings, purpose: Purpose, quality: float, now_s: float) -> None:
+        """Note what is proposed; ``quality`` is the logarithm by which a step is worth more."""
+        before = {knob: self._settings[knob] for knob in values}
+        self.asked = Change(values, before, purpose, now_s, quality, list(self._recent_s))
+        self.settling = None
+
+    def look(self, settings: Settings, step: int, now_s: float, step_s: float) -> Change | None:
+        """See what the knobs are; return a change of ours that others have taken back.
+
+        Whoever changes them otherwise, a person say, ends what was under way.
+        """
+        before, self._settings = self._settings, dict(settings)
+        if self.asked is not None and _holds(self.asked.values, settings):
+            self.settling = self._last = self.asked
+            self.asked = None
+            self.settling.landed_s, self.settling.landed_step = now_s, step
+            self._recent_s.clear()
+            return None
+        wait_s = max(_LAND_S, _LAND_STEPS * step_s)
+        if self.asked is not None and now_s - self.asked.asked_s > wait_s:
+            self.asked = None
+        if not before or before == settings:
+            return None
+        self._recent_s.clear()
+        self.asked = self.settling = None
+        last, self._last = self._last, None
+        back = last is not None and _holds(last.before, settings)
+        soon = last is not None and now_s - last.landed_s <= self._rollback_s
+        return last if back and soon and last is not None and last.purpose != "back" else None
+
+    def measure(self, sample: StepSample, jumped: bool) -> Measured | None:
+        """Take a step; return what the change did once enough steps were measured."""
+        change = self.settling
+        if jumped:
+            self._recent_s.clear()
+            if change is not None:
+                change.comparable = False
+                change.after_s.clear()
+            if self.asked is not None:
+                self.asked.comparable = False
+        self._recent_s.append(sample.step_s)
+        if change is None:
+            return None
+        change.after_s.append(sample.step_s)
+        steps = sample.step - change.landed_step
+        if steps < self._settle_steps or len(change.after_s) < _LEAST_SAMPLES:
+            return None
+        self.settling = None
+        if not change.comparable or len(change.step_s) < _LEAST_SAMPLES:
+            return None
+        before, noise_before = _level(change.step_s)
+        after, noise_after = _level(change.after_s)
+        noise = max(_LEAST_NOISE, math.hypot(noise_before, noise_after))
+        return Measured(change, change.quality + before - after, noise)
+
+
+def _holds(values: Settings, settings: Settings) -> bool:
+    return all(settings.get(knob) == value for knob, value in values.items())
+
+
+def _level(step_s: list[float]) -> tuple[float, float]:
+    """Return the median logarithm of some steps, and its standard error."""
+    logs = np.log(step_s)
+    middle = float(np.median(logs))
+    spread = 1.48 * float(np.median(np.abs(logs - middle)))
+    return middle, 1.25 * max(spread, _LEAST_NOISE) / math.sqrt(len(logs))

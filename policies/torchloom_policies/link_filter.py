@@ -1,0 +1,150 @@
+"""What is known of bandwidth and latency from how long messages took, and how well.
+
+A Kalman filter over logarithms (Särkkä, "Bayesian Filtering and Smoothing", 5.2): bandwidth,
+latency of a message, and of each mode how much of the bandwidth it makes use of. So what a mode
+tells of the link, and what the link tells of a mode, comes with its uncertainty.
+"""
+
+import math
+from collections import deque
+from collections.abc import Sequence
+
+import numpy as np
+
+from torchloom_core.plugin import Floats
+
+_LATENCY_S = 2e-4
+_LATENCY_LOG_SD = 1.0
+_EFFICIENCY_LOG_SD = 0.15
+_LOST_LOG_SD = 2.0
+"""Where hardly anything is known of the bandwidth any more."""
+_WALK = np.array([0.03, 0.01])
+"""By how much bandwidth and latency drift in a second: a random walk of their logarithms."""
+_JUMP, _JUMP_OF_NEW_MODE = 3.0, 4.5
+"""How many standard deviations: what only a mode's own figures explain shows as it begins."""
+_JUMP_LOG_SD = 0.4
+"""The first step after a jump may have begun before it."""
+_LEAST_JUMP = math.log(1.5)
+_NOISE = (0.03, 0.3)
+_LEAST_NOISE_S = 0.001
+_RECENT = 15
+_LEAST_SHARE = 0.1
+_BANDWIDTH, _LATENCY = 0, 1
+
+
+class LinkFilter:
+    """Bandwidth of the slowest link, latency, and each mode's efficiency.
+
+    Attributes
+    ----------
+    known : bool
+        Whether anything was measured.
+    """
+
+    def __init__(self, modes: Sequence[str]) -> None:
+        self._at = {mode: place for place, mode in enumerate(modes, 2)}
+        self._mean = np.zeros(2 + len(modes))
+        self._mean[_LATENCY] = math.log(_LATENCY_S)
+        variances = [_LOST_LOG_SD**2, _LATENCY_LOG_SD**2, *[_EFFICIENCY_LOG_SD**2] * len(modes)]
+        self._cov = np.diag(variances)
+        self._misses: deque[float] = deque(maxlen=_RECENT)
+        self._mode = ""
+        self.known = False
+
+    @property
+    def bytes_per_s(self) -> float:
+        """The bandwidth, NaN before anything was measured."""
+        return math.exp(self._mean[_BANDWIDTH]) if self.known else math.nan
+
+    @property
+    def latency_s(self) -> float:
+        """The time of a message of no bytes."""
+        return math.exp(self._mean[_LATENCY])
+
+    @property
+    def log_sd(self) -> float:
+        """Standard deviation of the bandwidth's logarithm."""
+        return math.sqrt(self._cov[_BANDWIDTH, _BANDWIDTH])
+
+    def pass_time(self, seconds: float) -> None:
+        """Know less of what may have changed meanwhile."""
+        for place, (walk, most) in enumerate(
+            zip(_WALK, (_LOST_LOG_SD, _LATENCY_LOG_SD), strict=True)
+        ):
+            more = min(walk**2 * seconds, max(0.0, most**2 - self._cov[place, place]))
+            self._cov[place, place] += more
+
+    def doubt(self) -> None:
+        """Know less of the bandwidth: another ring has other links."""
+        self._cov[_BANDWIDTH, _BANDWIDTH] += _LEAST_JUMP**2
+
+    def wire(self, mode: str, sent_bytes: float, hops: float) -> tuple[float, Floats]:
+        """Return the seconds on the wire, and their gradient over what is estimated."""
+        carried_s = sent_bytes * math.exp(-self._mean[_BANDWIDTH] - self._mean[self._at[mode]])
+        gradient = np.zeros_like(self._mean)
+        gradient[[_BANDWIDTH, self._at[mode]]] = -carried_s
+        gradient[_LATENCY] = hops * self.latency_s
+        return carried_s + hops * self.latency_s, gradient
+
+    def variance(self, gradient: Floats) -> float:
+        """Return the variance of what has such a gradient."""
+        return max(0.0, float(gradient @ self._cov @ gradient))
+
+    def measure_wire(self, mode: str, sent_bytes: float, hops: float, wire_s: float) -> bool:
+        """Take a step's time on the wire; return whether the bandwidth has jumped."""
+        relative = math.hypot(self._noise(), _LEAST_NOISE_S / wire_s)
+        expected_s, gradient = self.wire(mode, sent_bytes, hops)
+        miss, slope = math.log(wire_s / expected_s), gradient / expected_s
+        sigmas = _JUMP if mode == self._mode else _JUMP_OF_NEW_MODE
+        limit = sigmas * math.sqrt(self.variance(slope) + relative**2)
+        jumped = abs(miss) > max(limit, _LEAST_JUMP)
+        if jumped or not self.known:
+            # Solved for the bandwidth; what the latency explains leaves at least a little.
+            carried_s = max(wire_s - hops * self.latency_s, _LEAST_SHARE * wire_s)
+            efficiency = self._mean[self._at[mode]]
+            self._restart(math.log(sent_bytes / carried_s) - efficiency)
+            expected_s, gradient = self.wire(mode, sent_bytes, hops)
+            miss, slope = math.log(wire_s / expected_s), gradient / expected_s
+            relative = math.hypot(relative, _JUMP_LOG_SD if self.known else 0.0)
+        else:
+            self._misses.append(abs(miss))
+        self._update(slope, miss, relative)
+        fresh, self.known, self._mode = not self.known, True, mode
+        return jumped and not fresh
+
+    def measure_link(self, bytes_per_s: float, log_sd: float) -> bool:
+        """Take a probed bandwidth; return whether it has jumped."""
+        miss, slope = math.log(bytes_per_s) - self._mean[_BANDWIDTH], np.zeros_like(self._mean)
+        slope[_BANDWIDTH] = 1.0
+        limit = _JUMP * math.hypot(self.log_sd, log_sd)
+        jumped = self.known and abs(miss) > max(limit, _LEAST_JUMP)
+        if jumped or not self.known:
+            self._restart(math.log(bytes_per_s))
+            miss = 0.0
+        self._update(slope, miss, log_sd)
+        self.known = True
+        return jumped
+
+    def measure_latency(self, latency_s: float, log_sd: float) -> None:
+        """Take a probed latency."""
+        slope = np.zeros_like(self._mean)
+        slope[_LATENCY] = 1.0
+        self._update(slope, math.log(latency_s) - self._mean[_LATENCY], log_sd)
+
+    def _noise(self) -> float:
+        if len(self._misses) < _RECENT:
+            return 0.1
+        return min(max(1.48 * float(np.median(self._misses)), _NOISE[0]), _NOISE[1])
+
+    def _restart(self, log_bandwidth: float) -> None:
+        """Forget what was known of the bandwidth."""
+        self._mean[_BANDWIDTH] = log_bandwidth
+        self._cov[_BANDWIDTH] = self._cov[:, _BANDWIDTH] = 0.0
+        self._cov[_BANDWIDTH, _BANDWIDTH] = 4 * _LOST_LOG_SD**2
+
+    def _update(self, slope: Floats, miss: float, log_sd: float) -> None:
+        spread = self._cov @ slope
+        weight = spread / (slope @ spread + log_sd**2)
+        self._mean += weight * miss
+        self._cov -= np.outer(weight, spread)
+        self._cov = (self._cov + self._cov.T) / 2

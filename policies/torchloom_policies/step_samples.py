@@ -1,0 +1,152 @@
+"""Take the step that all ranks have just finished out of the telemetry."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from torchloom_core.plugin import FleetView, Floats, Ints, Need, grow
+from torchloom_policies.allreduce_modes import prior_of
+
+STEP, COMPUTE, WAIT = "step_time_s", "compute_s", "wait_s"
+SENT, CODE, WIRE = "sent_bytes", "compress_s", "wire_s"
+GRADIENT, REDUCTIONS, OVERLAP = "gradient_bytes", "reductions", "overlap_s"
+NEEDS = tuple(map(Need, (STEP, COMPUTE, WAIT, SENT, CODE, WIRE, GRADIENT, REDUCTIONS, OVERLAP)))
+
+_MOST_S = 1e6
+_MOST_BYTES = 1e15
+_PATIENCE_TICKS = 3
+
+
+@dataclass(frozen=True)
+class StepSample:
+    """One step of the whole run.
+
+    Attributes
+    ----------
+    now_s : float
+        When it was seen.
+    step : int
+        Its number.
+    mode : str
+        How its gradients were compressed.
+    ranks : int
+        How many groups reduce together.
+    every : int
+        Steps from one synchronisation to the next.
+    step_s, compute_s : float
+        The longest of any worker.
+    compress_s, wire_s : float
+        The median, and the least: others also wait for the slowest.
+    overlap_s : float
+        Of the worker that waited least on the wire, 0 where none says.
+    sent_bytes, gradient_bytes : float
+        Of one worker.
+    reductions : float
+        In the step.
+    """
+
+    now_s: float
+    step: int
+    mode: str
+    ranks: int
+    every: int
+    step_s: float
+    compute_s: float
+    compress_s: float
+    wire_s: float
+    overlap_s: float
+    sent_bytes: float
+    gradient_bytes: float
+    reductions: float
+
+
+class StepReader:
+    """Gives each step, or as many of them as the telemetry shows, once."""
+
+    def __init__(self) -> None:
+        self._seen: Ints = np.zeros(0, dtype=np.int64)
+        self._waited = 0
+
+    def skip(self, view: FleetView) -> None:
+        """Take what has been measured until now for seen."""
+        self._seen = np.array(view.step, dtype=np.int64)
+        self._waited = 0
+
+    def read(self, view: FleetView, rows: list[int], mode: str, every: int) -> StepSample | None:
+        """Return a step that was not returned before, None where there is none yet.
+
+        A step is taken once all of ``rows`` that report have told of a new one: whoever waits for
+        a slow rank tells nothing of the wire. Whoever stays silent is not waited for long.
+        """
+        self._seen = grow(self._seen, len(view), -1)
+        told = _known(view, STEP, _MOST_S) & _known(view, SENT, _MOST_BYTES)
+        told &= _known(view, WIRE, _MOST_S)
+        told &= np.isin(np.arange(len(view)), rows)
+        fresh = told & (view.step > self._seen)
+        if not fresh.any():
+            return None
+        self._waited += 1
+        if (fresh != told).any() and self._waited < _PATIENCE_TICKS:
+            return None
+        self._seen = np.where(fresh, view.step, self._seen)
+        self._waited = 0
+        return _sample(
+            view, np.flatnonzero(fresh), len({view.group[row] for row in rows}), mode, every
+        )
+
+
+def _sample(view: FleetView, rows: Ints, ranks: int, mode: str, every: int) -> StepSample | None:
+    step_s = _among(view, STEP, rows, _MOST_S)
+    longest_s = float(step_s.max())
+    sent = float(np.median(_among(view, SENT, rows, _MOST_BYTES)))
+    wire_s = _among(view, WIRE, rows, _MOST_S)
+    code_s = np.nan_to_num(_among(view, CODE, rows, _MOST_S))
+    wait_s = _among(view, WAIT, rows, _MOST_S)
+    overlap_s = _among(view, OVERLAP, rows, _MOST_S)
+    # Reductions that are under way at once count each in wire_s, but no longer than all take.
+    under_way_s = np.where(np.isfinite(overlap_s), overlap_s + wait_s - code_s, math.inf)
+    wire_s = np.fmin(wire_s, np.maximum(np.nan_to_num(under_way_s, nan=math.inf), 0.0))
+    gradient = _middle(_among(view, GRADIENT, rows, _MOST_BYTES))
+    if not gradient > 0:
+        share = prior_of(mode).sent_share(ranks)
+        gradient = sent / share if share > 0 else math.nan
+    own_s = _among(view, COMPUTE, rows, _MOST_S)
+    own_s = np.where(np.isfinite(own_s), own_s, np.maximum(step_s - wait_s, 0.0))
+    own_s = own_s[np.isfinite(own_s)]
+    if not (gradient > 0 and sent > 0 and longest_s > 0):
+        return None
+    compute_s = float(own_s.max()) if len(own_s) else max(0.0, longest_s - float(wire_s.min()))
+    reductions = _middle(_among(view, REDUCTIONS, rows, _MOST_BYTES))
+    least = int(wire_s.argmin())
+    return StepSample(
+        now_s=view.now_s,
+        step=int(view.step[rows].max()),
+        mode=mode,
+        ranks=ranks,
+        every=every,
+        step_s=longest_s,
+        compute_s=min(compute_s, longest_s),
+        compress_s=float(np.median(code_s)),
+        wire_s=float(wire_s[least]),
+        overlap_s=float(np.nan_to_num(overlap_s[least])),
+        sent_bytes=sent,
+        gradient_bytes=gradient,
+        reductions=reductions if reductions >= 1 else 1.0,
+    )
+
+
+def _known(view: FleetView, metric: str, most: float) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    values = view.latest(metric)
+    return (values >= 0) & (values <= most)
+
+
+def _among(view: FleetView, metric: str, rows: Ints, most: float) -> Floats:
+    """Return the values of these rows, NaN where they make no sense."""
+    values = view.latest(metric)[rows]
+    return np.where((values >= 0) & (values <= most), values, math.nan)
+
+
+def _middle(values: Floats) -> float:
+    values = values[np.isfinite(values)]
+    return float(np.median(values)) if len(values) else math.nan

@@ -1,0 +1,166 @@
+"""A run whose step time follows a planted law, seen by the policy a tick at a time."""
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from torchloom_core.config.schema import Costs
+from torchloom_core.plugin import ChangeKnobs, KnobSpec, LinkSample, ProbeLinks
+from torchloom_core.testing import view_of
+from torchloom_policies.step_samples import (
+    CODE,
+    COMPUTE,
+    GRADIENT,
+    NEEDS,
+    OVERLAP,
+    REDUCTIONS,
+    SENT,
+    STEP,
+    WAIT,
+    WIRE,
+)
+
+NOW_S = 1_700_000_000.0
+MBIT = 1e6 / 8
+MODES = ("none", "bf16", "fp16", "int8", "topk", "powersgd")
+UNSHAPED = 10_000 * MBIT
+
+
+@dataclass
+class Law:
+    """What a step takes; the defaults are like what four ranks of gloo were measured to take."""
+
+    gradient_bytes: float = 50.4e6
+    compute_s: float = 0.2
+    overlap_s: float = 0.05
+    latency_s: float = 3e-4
+    quorum_s: float = 0.004
+    sent: dict = field(
+        default_factory=lambda: {
+            "none": 1.5, "bf16": 0.75, "fp16": 0.752, "int8": 0.38, "topk": 0.06, "powersgd": 0.005,
+        }
+    )  # fmt: skip
+    code_s: dict = field(
+        default_factory=lambda: {
+            "none": 0.0, "bf16": 0.03, "fp16": 0.05, "int8": 0.18, "topk": 0.12, "powersgd": 0.15,
+        }
+    )  # fmt: skip
+    hops: dict = field(
+        default_factory=lambda: {
+            "none": 6, "bf16": 6, "fp16": 6, "int8": 6, "topk": 3, "powersgd": 18,
+        }
+    )  # fmt: skip
+    trial_factor: dict = field(default_factory=dict)
+
+    def wire_s(self, mode, bandwidth, knobs=None):
+        wire = self.sent[mode] * self.gradient_bytes / bandwidth + self.hops[mode] * self.latency_s
+        for knob, value in (knobs or {}).items():
+            wire *= self.trial_factor.get((knob, value), 1.0)
+        return wire
+
+    def step_s(self, mode, bandwidth, knobs=None):
+        exposed = max(0.0, self.wire_s(mode, bandwidth, knobs) - self.overlap_s)
+        return self.compute_s + self.code_s[mode] + exposed + self.quorum_s
+
+
+class Run:
+    """Workers, one a group; what the policy proposes lands two ticks later."""
+
+    def __init__(
+        self, policy, law=None, *, workers=4, seed=0, noise=0.05, mode="none", knobs=(), lands=2
+    ):
+        self.policy, self.law, self.n = policy, law or Law(), workers
+        self.random, self.noise, self.lands = np.random.default_rng(seed), noise, lands
+        self.specs = [KnobSpec(name="compression", kind="choice", choices=MODES, fence="run")]
+        self.specs += [spec for spec, _ in knobs]
+        self.values = {"compression": mode, **{spec.name: value for spec, value in knobs}}
+        self.bandwidth, self.slow, self.silent = UNSHAPED, {}, set()
+        self.state, self.lacking = "training", set()
+        self.t, self.step, self.ends_s, self.tick_at = 0.0, 0, 0.0, 0
+        self.rows = {need.metric: [] for need in NEEDS} | {"loss": []}
+        self.under_way, self.made, self.switches, self.links = [], [], [], {}
+        self.steps = []  # (step, time, mode, seconds)
+        self.loss = 2.0
+        self.ends_s = self._next()
+
+    @property
+    def mode(self):
+        return self.values["compression"]
+
+    def _jitter(self, size=None):
+        return np.exp(self.noise * self.random.normal(size=size))
+
+    def _next(self):
+        mode, law, n = self.mode, self.law, self.n
+        compute = law.compute_s * self._jitter(n) * [self.slow.get(i, 1.0) for i in range(n)]
+        wire = law.wire_s(mode, self.bandwidth, self.values) * self._jitter()
+        code = law.code_s[mode] * self._jitter(n)
+        overlap = min(wire, law.overlap_s)
+        step = compute.max() + code.max() + wire - overlap + law.quorum_s
+        late = (compute + code).max() - compute - code
+        self.now = {
+            STEP: np.full(n, step),
+            COMPUTE: compute,
+            WAIT: step - compute,
+            SENT: np.full(n, law.sent[mode] * law.gradient_bytes),
+            CODE: code,
+            WIRE: wire + late,
+            GRADIENT: np.full(n, law.gradient_bytes),
+            REDUCTIONS: np.ones(n),
+            OVERLAP: np.full(n, overlap),
+            "loss": np.full(n, self.loss),
+        }
+        return self.t + step
+
+    def tick(self):
+        self.tick_at += 1
+        told = None
+        while self.ends_s <= self.tick_at:
+            self.t, self.step, told = self.ends_s, self.step + 1, self.now
+            self.steps.append((self.step, self.t, self.mode, float(told[STEP][0])))
+            due = [values for at, values in self.under_way if at <= self.tick_at]
+            self.under_way = [(at, v) for at, v in self.under_way if at > self.tick_at]
+            for values in due:
+                if values.get("compression", self.mode) != self.mode:
+                    self.switches.append((self.step, self.mode, values["compression"]))
+                self.values = {**self.values, **values}
+            self.ends_s = self._next()
+        for name, column in self.rows.items():
+            new = np.full(self.n, math.nan) if told is None else told[name].copy()
+            new[list(self.silent)] = math.nan
+            column.append(new)
+            del column[:-10]
+        proposals = list(self.policy.on_tick(self.view()))
+        for proposal in proposals:
+            assert proposal.reason
+            if isinstance(proposal.action, ChangeKnobs):
+                assert proposal.net_gpu_s > 0
+                self.under_way.append((self.tick_at + self.lands, proposal.action.values))
+            if isinstance(proposal.action, ProbeLinks):
+                self.probe(proposal.action)
+        self.made += proposals
+        return proposals
+
+    def probe(self, action):
+        for pair in action.pairs:
+            self.links[pair] = LinkSample(
+                bytes_per_s=float(self.bandwidth * self._jitter()), latency_s=self.law.latency_s
+            )
+
+    def view(self):
+        present = [{} if i in self.lacking else self.values for i in range(self.n)]
+        return view_of(
+            {name: np.array(column).T for name, column in self.rows.items()},
+            workers=self.n,
+            step=self.step,
+            state=self.state,
+            now_s=NOW_S + self.tick_at,
+            knob_specs=self.specs,
+            knob_values=present,
+            costs=Costs(gpus_per_worker=1.0),
+            links=self.links,
+        )
+
+    def ticks(self, count):
+        return [proposal for _ in range(count) for proposal in self.tick()]

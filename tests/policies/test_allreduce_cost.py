@@ -1,0 +1,168 @@
+import math
+
+import pytest
+
+from tests.policies.allreduce_run import MBIT, MODES, NOW_S, UNSHAPED, Law, Run
+from torchloom_core.testing import view_of
+from torchloom_policies.allreduce_cost import CostModel
+from torchloom_policies.link_filter import LinkFilter
+from torchloom_policies.step_samples import NEEDS, StepReader
+
+ALIKE = ("none", "bf16", "int8", "topk", "powersgd")
+
+
+class Watcher:
+    """What the policy does with telemetry, and nothing else."""
+
+    def __init__(self):
+        self.model, self.reader, self.seen, self.jumps = CostModel(MODES), StepReader(), [], 0
+        self.mode = None
+
+    def on_tick(self, view):
+        self.model.pass_time(view.tick_s)
+        mode = view.knob("compression")[0]
+        if mode != self.mode:  # the last step may still be of the mode before
+            self.mode = mode
+            self.reader.skip(view)
+            return []
+        sample = self.reader.read(view, list(range(len(view))), mode, 1)
+        if sample is not None:
+            self.seen.append(sample)
+            self.jumps += self.model.learn(sample)
+        return []
+
+
+def fitted(schedule, **more):
+    run = Run(Watcher(), **more)
+    for bandwidth, mode, ticks in schedule:
+        run.bandwidth, run.values["compression"] = bandwidth, mode
+        run.ticks(ticks)
+    return run, run.policy.model
+
+
+FIT = [
+    (bandwidth * MBIT, mode, 12)
+    for bandwidth in (1000, 400)
+    for mode in ("none", "bf16", "int8", "topk", "powersgd")
+]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_it_foretells_steps_of_a_schedule_that_it_was_not_fitted_on(seed):
+    run, model = fitted(FIT, seed=seed)
+    for bandwidth, mode in ((200, "bf16"), (50, "topk"), (700, "none")):
+        run.bandwidth, run.values["compression"] = bandwidth * MBIT, mode
+        run.ticks(30)
+        for other in ALIKE:
+            planted = run.law.step_s(other, run.bandwidth)
+            assert model.cost(other).step_s == pytest.approx(planted, rel=0.15), (bandwidth, other)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_it_finds_the_planted_bandwidth_latency_and_coding(seed):
+    law = Law(latency_s=2e-3)
+    run, model = fitted([*FIT, (200 * MBIT, "none", 30), (200 * MBIT, "powersgd", 30)],
+                        seed=seed, law=law)  # fmt: skip
+    assert model.link.bytes_per_s == pytest.approx(200 * MBIT, rel=0.15)
+    assert model.link.latency_s == pytest.approx(2e-3, rel=0.15)
+    for mode in ("bf16", "int8", "topk", "powersgd"):
+        assert model._coding(mode)[0] * law.gradient_bytes == pytest.approx(
+            law.code_s[mode], rel=0.15
+        )
+
+
+def test_a_bandwidth_that_falls_is_seen_at_the_first_step():
+    run, model = fitted([(UNSHAPED, "none", 20)])
+    before = model.link.bytes_per_s
+    run.bandwidth = UNSHAPED / 20
+    run._next()
+    steps = len(run.policy.seen)
+    while run.policy.jumps == 0:
+        run.tick()
+    assert len(run.policy.seen) <= steps + 2  # the step under way was of the old bandwidth
+    assert model.link.bytes_per_s == pytest.approx(before / 20, rel=0.3)
+
+
+def test_a_slow_rank_is_computing_and_not_the_wire():
+    run, model = fitted([(200 * MBIT, "none", 30)])
+    before = model.link.bytes_per_s
+    run.slow = {2: 6.0}
+    run.ticks(60)
+    assert run.policy.jumps == 0
+    assert model.link.bytes_per_s == pytest.approx(before, rel=0.15)
+    law = Law(compute_s=1.2)
+    assert model.cost("none").step_s == pytest.approx(law.step_s("none", 200 * MBIT), rel=0.15)
+
+
+def test_what_is_not_measured_is_uncertain_and_more_so_with_time():
+    run, model = fitted([(200 * MBIT, "none", 20)])
+    fresh = model.link.log_sd
+    assert fresh < 0.3
+    _, own = model.faster(model.cost("int8"), model.cost("none"))
+    run.law.sent["int8"] = 0.381
+    model.pass_time(600.0)
+    assert fresh + 0.2 < model.link.log_sd < 2.1
+    _, later = model.faster(model.cost("int8"), model.cost("none"))
+    assert later > own
+
+
+def test_a_mode_that_hardly_sends_tells_little_of_the_bandwidth():
+    _, much = fitted([(1000 * MBIT, "none", 20)])
+    _, little = fitted([(1000 * MBIT, "powersgd", 20)])
+    assert little.link.log_sd > 3 * much.link.log_sd
+
+
+def test_bytes_and_coding_are_measured_once_a_mode_has_run():
+    run, model = fitted([(200 * MBIT, "powersgd", 20)])
+    expected = run.law.code_s["powersgd"] / run.law.gradient_bytes
+    assert model._coding("powersgd") == (
+        pytest.approx(expected, rel=0.1),
+        pytest.approx(0.02, abs=0.02),
+    )
+    assert model._share["powersgd"] == pytest.approx(0.005 / (1.5 * 0.02))
+    assert model.tried("powersgd")
+    assert not model.tried("int8")
+
+
+def test_it_says_how_far_it_was_off():
+    _, model = fitted([(200 * MBIT, "none", 30)], noise=0.0)
+    assert model.error < 0.01
+    _, noisy = fitted([(200 * MBIT, "none", 60)], noise=0.2)
+    assert 0.03 < noisy.error < 0.5
+    assert math.isnan(CostModel(MODES).error)
+
+
+def test_it_bears_one_worker_and_senseless_figures():
+    run, model = fitted([(200 * MBIT, "none", 10)], workers=2)
+    run.silent = {0}
+    run.ticks(10)
+    assert model.link.bytes_per_s == pytest.approx(200 * MBIT, rel=0.2)
+    reader = StepReader()
+    names = [need.metric for need in NEEDS]
+    for value in (0.0, -1.0, 1e300, math.inf, math.nan, 1e-300):
+        view = view_of({name: [[value], [value]] for name in names}, step=7, now_s=NOW_S)
+        sample = reader.read(view, [0, 1], "none", 1)
+        if sample is not None:
+            model.learn(sample)
+        assert math.isfinite(model.cost("int8").step_s)
+
+
+def test_reductions_that_overlap_are_not_counted_twice():
+    run, _ = fitted([(200 * MBIT, "none", 5)])
+    view = run.view()
+    twice = {
+        need.metric: view.latest(need.metric) * (2.0 if need.metric == "wire_s" else 1.0)
+        for need in NEEDS
+    }
+    sample = StepReader().read(view_of(twice, step=run.step, now_s=NOW_S), [0, 1, 2, 3], "none", 1)
+    assert sample.wire_s == pytest.approx(view.latest("wire_s").min(), rel=0.05)
+
+
+def test_probed_links_count_as_much_as_they_are_sure():
+    link = LinkFilter(MODES)
+    assert not link.measure_link(1e8, 0.1)
+    assert link.bytes_per_s == pytest.approx(1e8)
+    assert not link.measure_link(1.1e8, 0.1)
+    assert 1e8 < link.bytes_per_s < 1.1e8
+    assert link.measure_link(5e6, 0.1)
+    assert link.bytes_per_s == pytest.approx(5e6, rel=0.01)
