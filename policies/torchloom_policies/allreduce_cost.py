@@ -55,12 +55,15 @@ class CostModel:
 
     Attributes
     ----------
+    modes : tuple of str
+        All that it may be asked about.
     link : LinkFilter
         What is known of the links.
     """
 
     def __init__(self, modes: Iterable[str]) -> None:
-        self.link = LinkFilter(tuple(modes))
+        self.modes = tuple(modes)
+        self.link = LinkFilter(self.modes)
         self._compute_s: deque[float] = deque(maxlen=9)
         self._overlap_s: dict[str, deque[float]] = {}
         self._code: dict[str, deque[float]] = {}
@@ -79,6 +82,11 @@ class CostModel:
         """Whether anything can be said of a step."""
         return self._last is not None and self.link.known
 
+    @property
+    def bucket_bytes(self) -> float:
+        """How large a reduction is, on average."""
+        return self._last.gradient_bytes / self._last.reductions if self._last else 0.0
+
     def tried(self, mode: str) -> bool:
         """Say whether the mode has run."""
         return mode in self._code
@@ -90,8 +98,8 @@ class CostModel:
     def learn(self, sample: StepSample) -> bool:
         """Take a step that was measured; return whether the bandwidth has jumped."""
         expected = self.cost(sample.mode, sample)
-        if expected is not None and sample.every == 1:
-            self._misses.append(abs(math.log(expected.step_s / sample.step_s)))
+        if expected is not None:
+            self._misses.append(abs(math.log(expected.step_s / sample.mean_s)))
         mode, self._last, jumped = sample.mode, sample, False
         self._recent(self._code, mode).append(sample.compress_s / sample.gradient_bytes)
         prior = prior_of(mode).sent_share(sample.ranks)
@@ -107,7 +115,9 @@ class CostModel:
         self._recent(self._rest_s, mode, 9).append(rest_s)
         return jumped
 
-    def cost(self, mode: str, like: StepSample | None = None, every: int = 0) -> StepCost | None:
+    def cost(
+        self, mode: str, like: StepSample | None = None, *, every: int = 0, shift: float = 0.0
+    ) -> StepCost | None:
         """Return what a step in ``mode`` is expected to take, None where nothing is known.
 
         Parameters
@@ -116,13 +126,16 @@ class CostModel:
             Whose gradient, ranks and reductions it has; absent: those of the last step.
         every : int
             Steps between two synchronisations; 0: as in ``like``.
+        shift : float
+            What is added to the bandwidth's logarithm: what if it were another?
         """
         like = like or self._last
         if like is None or not self._compute_s or not self.link.known:
             return None
         every, prior = every or like.every, prior_of(mode)
         sent = prior.sent_share(like.ranks) * self._share.get(mode, 1.0) * like.gradient_bytes
-        wire_s, slope = self.link.wire(mode, sent, prior.hops(like.ranks, like.reductions))
+        hops = prior.hops(like.ranks, like.reductions)
+        wire_s, slope = self.link.wire(mode, sent, hops, shift)
         code, code_log_sd = self._coding(mode)
         exposed_s = max(0.0, wire_s - self._overlap())
         round_s = code * like.gradient_bytes + exposed_s + self._rest(mode)

@@ -49,8 +49,8 @@ NONE = "none"
 
 PRIORS: Mapping[str, ModePrior] = {
     NONE: ModePrior(1.0, 2, 0.0, code_log_sd=0.0, ring_share=1.0),
-    "bf16": ModePrior(0.5, 2, 0.5),
-    "fp16": ModePrior(0.501, 2, 1.0),
+    "bf16": ModePrior(0.5, 2, 0.5, code_log_sd=0.5),
+    "fp16": ModePrior(0.501, 2, 1.0, code_log_sd=0.5),
     "int8": ModePrior(0.254, 2, 3.2),
     "topk": ModePrior(0.015, 1, 2.0, gathers=True, share_log_sd=1.0, ring_share=1.0),
     "powersgd": ModePrior(0.02, 6, 2.8, share_log_sd=1.5, ring_share=1.0),

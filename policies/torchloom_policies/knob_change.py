@@ -15,6 +15,7 @@ _RECENT = 15
 _LEAST_SAMPLES = 2
 _LEAST_NOISE = 0.02
 _SURE = 2.0
+_NEWS_STEPS = 30
 _LAND_STEPS, _LAND_S = 4, 10.0
 
 Purpose = Literal["better", "try", "back"]
@@ -31,8 +32,12 @@ class Change:
         The knobs, and what they were.
     purpose : str
         ``better`` by the model, ``try`` to learn, ``back`` to what was before a worse one.
-    worth : dict of str to float
-        Progress of a step, as a logarithm, before (``"before"``) and after (``"after"``).
+    quality : float
+        The logarithm by which a step is worth more afterwards.
+    step_s, after_s : list of float
+        Seconds of the last steps before, and of those after it has landed.
+    comparable : bool
+        Whether the bandwidth has not jumped since.
     """
 
     values: Settings
@@ -75,6 +80,8 @@ class ChangeTracker:
         What was proposed and has not landed yet.
     settling : Change, optional
         What has landed and is being measured.
+    just_landed : bool
+        Whether that was seen at the last look.
     """
 
     def __init__(self, settle_steps: int, rollback_s: float) -> None:
@@ -84,6 +91,18 @@ class ChangeTracker:
         self._settings: dict[str, KnobValue] = {}
         self.asked: Change | None = None
         self.settling: Change | None = None
+        self.just_landed = False
+        self._calm = 0
+
+    @property
+    def is_news(self) -> bool:
+        """Whether the bandwidth is new: what was not worth a trial then is not so by noise now."""
+        return self._calm <= _NEWS_STEPS
+
+    @property
+    def well_measured(self) -> bool:
+        """Whether as many steps of the present settings were seen as after a change."""
+        return len(self._recent_s) >= max(self._settle_steps, _LEAST_SAMPLES)
 
     def ask(self, values: Settings, purpose: Purpose, quality: float, now_s: float) -> None:
         """Note what is proposed; ``quality`` is the logarithm by which a step is worth more."""
@@ -92,14 +111,15 @@ class ChangeTracker:
         self.settling = None
 
     def look(self, settings: Settings, step: int, now_s: float, step_s: float) -> Change | None:
-        """See what the knobs are; return a change of ours that others have taken back.
+        """See what the knobs are; return a change of ours that somebody has taken back.
 
-        Whoever changes them otherwise, a person say, ends what was under way.
+        A guard takes back what was changed while it still watched, too, so what the knobs are
+        instead says nothing. Whoever changes them, a person say, ends what was under way.
         """
-        before, self._settings = self._settings, dict(settings)
+        before, self._settings, self.just_landed = self._settings, dict(settings), False
         if self.asked is not None and _holds(self.asked.values, settings):
             self.settling = self._last = self.asked
-            self.asked = None
+            self.asked, self.just_landed = None, True
             self.settling.landed_s, self.settling.landed_step = now_s, step
             self._recent_s.clear()
             return None
@@ -111,24 +131,30 @@ class ChangeTracker:
         self._recent_s.clear()
         self.asked = self.settling = None
         last, self._last = self._last, None
-        back = last is not None and _holds(last.before, settings)
-        soon = last is not None and now_s - last.landed_s <= self._rollback_s
-        return last if back and soon and last is not None and last.purpose != "back" else None
+        if last is None or last.purpose == "back" or _holds(last.values, settings):
+            return None
+        return last if now_s - last.landed_s <= self._rollback_s else None
+
+    def jumped(self) -> None:
+        """Note that the bandwidth is another: what was before compares with nothing now."""
+        self._recent_s.clear()
+        self._calm = 0
+        if self.settling is not None:
+            self.settling.comparable = False
+            self.settling.after_s.clear()
+        if self.asked is not None:
+            self.asked.comparable = False
 
     def measure(self, sample: StepSample, jumped: bool) -> Measured | None:
         """Take a step; return what the change did once enough steps were measured."""
         change = self.settling
         if jumped:
-            self._recent_s.clear()
-            if change is not None:
-                change.comparable = False
-                change.after_s.clear()
-            if self.asked is not None:
-                self.asked.comparable = False
-        self._recent_s.append(sample.step_s)
+            self.jumped()
+        self._calm += 1
+        self._recent_s.append(sample.mean_s)
         if change is None:
             return None
-        change.after_s.append(sample.step_s)
+        change.after_s.append(sample.mean_s)
         steps = sample.step - change.landed_step
         if steps < self._settle_steps or len(change.after_s) < _LEAST_SAMPLES:
             return None

@@ -1,8 +1,8 @@
 """What is known of bandwidth and latency from how long messages took, and how well.
 
 A Kalman filter over logarithms (Särkkä, "Bayesian Filtering and Smoothing", 5.2): bandwidth,
-latency of a message, and of each mode how much of the bandwidth it makes use of. So what a mode
-tells of the link, and what the link tells of a mode, comes with its uncertainty.
+latency of a message, and of each mode, and of a probe, how much of the bandwidth it makes use of.
+So what a mode tells of the link, and what the link tells of a mode, comes with its uncertainty.
 """
 
 import math
@@ -13,15 +13,17 @@ import numpy as np
 
 from torchloom_core.plugin import Floats
 
-_LATENCY_S = 2e-4
-_LATENCY_LOG_SD = 1.0
-_EFFICIENCY_LOG_SD = 0.15
+_LATENCY_S = 3e-4
+_LATENCY_LOG_SD = 1.5
+_EFFICIENCY_LOG_SD = 0.1
+_PROBE_LOG_SD = 0.25
 _LOST_LOG_SD = 2.0
 """Where hardly anything is known of the bandwidth any more."""
 _WALK = np.array([0.03, 0.01])
 """By how much bandwidth and latency drift in a second: a random walk of their logarithms."""
-_JUMP, _JUMP_OF_NEW_MODE = 3.0, 4.5
-"""How many standard deviations: what only a mode's own figures explain shows as it begins."""
+_JUMP = 4.0
+_CLEAR_JUMP = math.log(3.0)
+"""What is less may be one odd step: it is believed once the next says the same."""
 _JUMP_LOG_SD = 0.4
 """The first step after a jump may have begun before it."""
 _LEAST_JUMP = math.log(1.5)
@@ -29,7 +31,8 @@ _NOISE = (0.03, 0.3)
 _LEAST_NOISE_S = 0.001
 _RECENT = 15
 _LEAST_SHARE = 0.1
-_BANDWIDTH, _LATENCY = 0, 1
+_LONGER = 1.5
+_BANDWIDTH, _LATENCY, _PROBE = range(3)
 
 
 class LinkFilter:
@@ -42,13 +45,14 @@ class LinkFilter:
     """
 
     def __init__(self, modes: Sequence[str]) -> None:
-        self._at = {mode: place for place, mode in enumerate(modes, 2)}
-        self._mean = np.zeros(2 + len(modes))
+        self._at = {mode: place for place, mode in enumerate(modes, 3)}
+        self._mean = np.zeros(3 + len(modes))
         self._mean[_LATENCY] = math.log(_LATENCY_S)
-        variances = [_LOST_LOG_SD**2, _LATENCY_LOG_SD**2, *[_EFFICIENCY_LOG_SD**2] * len(modes)]
-        self._cov = np.diag(variances)
+        own = [_EFFICIENCY_LOG_SD] * len(modes)
+        self._cov = np.diag(np.square([_LOST_LOG_SD, _LATENCY_LOG_SD, _PROBE_LOG_SD, *own]))
         self._misses: deque[float] = deque(maxlen=_RECENT)
-        self._mode = ""
+        self._odd = 0.0
+        self._ambiguity = 0.0
         self.known = False
 
     @property
@@ -64,7 +68,7 @@ class LinkFilter:
     @property
     def log_sd(self) -> float:
         """Standard deviation of the bandwidth's logarithm."""
-        return math.sqrt(self._cov[_BANDWIDTH, _BANDWIDTH])
+        return math.hypot(math.sqrt(self._cov[_BANDWIDTH, _BANDWIDTH]), self._ambiguity)
 
     def pass_time(self, seconds: float) -> None:
         """Know less of what may have changed meanwhile."""
@@ -78,9 +82,15 @@ class LinkFilter:
         """Know less of the bandwidth: another ring has other links."""
         self._cov[_BANDWIDTH, _BANDWIDTH] += _LEAST_JUMP**2
 
-    def wire(self, mode: str, sent_bytes: float, hops: float) -> tuple[float, Floats]:
-        """Return the seconds on the wire, and their gradient over what is estimated."""
-        carried_s = sent_bytes * math.exp(-self._mean[_BANDWIDTH] - self._mean[self._at[mode]])
+    def wire(
+        self, mode: str, sent_bytes: float, hops: float, shift: float = 0.0
+    ) -> tuple[float, Floats]:
+        """Return the seconds on the wire, and their gradient over what is estimated.
+
+        ``shift`` is what is added to the bandwidth's logarithm.
+        """
+        log_bandwidth = self._mean[_BANDWIDTH] + shift + self._mean[self._at[mode]]
+        carried_s = sent_bytes * math.exp(-log_bandwidth)
         gradient = np.zeros_like(self._mean)
         gradient[[_BANDWIDTH, self._at[mode]]] = -carried_s
         gradient[_LATENCY] = hops * self.latency_s
@@ -88,38 +98,50 @@ class LinkFilter:
 
     def variance(self, gradient: Floats) -> float:
         """Return the variance of what has such a gradient."""
-        return max(0.0, float(gradient @ self._cov @ gradient))
+        ambiguous = float(gradient[_BANDWIDTH]) * self._ambiguity
+        return max(0.0, float(gradient @ self._cov @ gradient)) + ambiguous**2
 
     def measure_wire(self, mode: str, sent_bytes: float, hops: float, wire_s: float) -> bool:
         """Take a step's time on the wire; return whether the bandwidth has jumped."""
         relative = math.hypot(self._noise(), _LEAST_NOISE_S / wire_s)
+        ambiguity = self._ambiguous(hops, wire_s)
+        if ambiguity < self._ambiguity:  # this step tells more than those before
+            self._cov[_BANDWIDTH, _BANDWIDTH] += self._ambiguity**2 - ambiguity**2
+            self._ambiguity = ambiguity
         expected_s, gradient = self.wire(mode, sent_bytes, hops)
         miss, slope = math.log(wire_s / expected_s), gradient / expected_s
-        sigmas = _JUMP if mode == self._mode else _JUMP_OF_NEW_MODE
-        limit = sigmas * math.sqrt(self.variance(slope) + relative**2)
-        jumped = abs(miss) > max(limit, _LEAST_JUMP)
+        limit = _JUMP * math.sqrt(self.variance(slope) + relative**2)
+        odd = self.known and abs(miss) > max(limit, _LEAST_JUMP)
+        jumped = odd and (abs(miss) > _CLEAR_JUMP or miss * self._odd > 0)
+        self._odd = miss if odd else 0.0
+        if odd and not jumped:
+            return False
         if jumped or not self.known:
             # Solved for the bandwidth; what the latency explains leaves at least a little.
             carried_s = max(wire_s - hops * self.latency_s, _LEAST_SHARE * wire_s)
             efficiency = self._mean[self._at[mode]]
             self._restart(math.log(sent_bytes / carried_s) - efficiency)
+            self._ambiguity = ambiguity
             expected_s, gradient = self.wire(mode, sent_bytes, hops)
             miss, slope = math.log(wire_s / expected_s), gradient / expected_s
             relative = math.hypot(relative, _JUMP_LOG_SD if self.known else 0.0)
         else:
             self._misses.append(abs(miss))
         self._update(slope, miss, relative)
-        fresh, self.known, self._mode = not self.known, True, mode
-        return jumped and not fresh
+        self.known = True
+        return jumped
 
     def measure_link(self, bytes_per_s: float, log_sd: float) -> bool:
         """Take a probed bandwidth; return whether it has jumped."""
-        miss, slope = math.log(bytes_per_s) - self._mean[_BANDWIDTH], np.zeros_like(self._mean)
-        slope[_BANDWIDTH] = 1.0
-        limit = _JUMP * math.hypot(self.log_sd, log_sd)
+        probed = math.log(bytes_per_s) - self._mean[_PROBE]
+        miss, slope = probed - self._mean[_BANDWIDTH], np.zeros_like(self._mean)
+        slope[[_BANDWIDTH, _PROBE]] = 1.0
+        self._cov[_BANDWIDTH, _BANDWIDTH] += self._ambiguity**2
+        self._ambiguity = 0.0
+        limit = _JUMP * math.sqrt(self.variance(slope) + log_sd**2)
         jumped = self.known and abs(miss) > max(limit, _LEAST_JUMP)
         if jumped or not self.known:
-            self._restart(math.log(bytes_per_s))
+            self._restart(probed)
             miss = 0.0
         self._update(slope, miss, log_sd)
         self.known = True
@@ -130,6 +152,17 @@ class LinkFilter:
         slope = np.zeros_like(self._mean)
         slope[_LATENCY] = 1.0
         self._update(slope, math.log(latency_s) - self._mean[_LATENCY], log_sd)
+
+    def _ambiguous(self, hops: float, wire_s: float) -> float:
+        """Return how much of the bandwidth's logarithm a longer latency would explain as well.
+
+        No number of steps of the same kind tells that, so it stays beside what is filtered.
+        """
+        latency_s = hops * self.latency_s
+        longer_s = latency_s * math.exp(_LONGER * math.sqrt(self._cov[_LATENCY, _LATENCY]))
+        least_s = _LEAST_SHARE * wire_s
+        apart = max(wire_s - latency_s, least_s) / max(wire_s - longer_s, least_s)
+        return min(math.log(apart), _LOST_LOG_SD)
 
     def _noise(self) -> float:
         if len(self._misses) < _RECENT:

@@ -14,6 +14,7 @@ GRADIENT, REDUCTIONS, OVERLAP = "gradient_bytes", "reductions", "overlap_s"
 NEEDS = tuple(map(Need, (STEP, COMPUTE, WAIT, SENT, CODE, WIRE, GRADIENT, REDUCTIONS, OVERLAP)))
 
 _MOST_S = 1e6
+_LEAST_STEP_S = 1e-6
 _MOST_BYTES = 1e15
 _PATIENCE_TICKS = 3
 
@@ -59,6 +60,11 @@ class StepSample:
     sent_bytes: float
     gradient_bytes: float
     reductions: float
+
+    @property
+    def mean_s(self) -> float:
+        """Seconds of a step on average: those between two synchronisations only compute."""
+        return self.compute_s + (self.step_s - self.compute_s) / self.every
 
 
 class StepReader:
@@ -114,7 +120,7 @@ def _sample(view: FleetView, rows: Ints, ranks: int, mode: str, every: int) -> S
     own_s = _among(view, COMPUTE, rows, _MOST_S)
     own_s = np.where(np.isfinite(own_s), own_s, np.maximum(step_s - wait_s, 0.0))
     own_s = own_s[np.isfinite(own_s)]
-    if not (gradient > 0 and sent > 0 and longest_s > 0):
+    if not (gradient >= 1 and sent >= 1 and longest_s >= _LEAST_STEP_S):
         return None
     compute_s = float(own_s.max()) if len(own_s) else max(0.0, longest_s - float(wire_s.min()))
     reductions = _middle(_among(view, REDUCTIONS, rows, _MOST_BYTES))

@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec.structs import replace
 
 from torchloom_core.config.schema import Costs
 from torchloom_core.plugin import ChangeKnobs, KnobSpec, LinkSample, ProbeLinks
@@ -79,7 +80,8 @@ class Run:
         self.state, self.lacking = "training", set()
         self.t, self.step, self.ends_s, self.tick_at = 0.0, 0, 0.0, 0
         self.rows = {need.metric: [] for need in NEEDS} | {"loss": []}
-        self.under_way, self.made, self.switches, self.links = [], [], [], {}
+        self.under_way, self.made, self.switches = [], [], []
+        self.links, self.probed = {}, {}
         self.steps = []  # (step, time, mode, seconds)
         self.loss = 2.0
         self.ends_s = self._next()
@@ -144,11 +146,15 @@ class Run:
 
     def probe(self, action):
         for pair in action.pairs:
-            self.links[pair] = LinkSample(
-                bytes_per_s=float(self.bandwidth * self._jitter()), latency_s=self.law.latency_s
-            )
+            speed = float(self.bandwidth * self._jitter())
+            self.links[pair] = LinkSample(bytes_per_s=speed, latency_s=self.law.latency_s)
+            self.probed[pair] = self.tick_at
 
     def view(self):
+        links = {
+            pair: replace(sample, age_s=float(self.tick_at - self.probed.get(pair, 0)))
+            for pair, sample in self.links.items()
+        }
         present = [{} if i in self.lacking else self.values for i in range(self.n)]
         return view_of(
             {name: np.array(column).T for name, column in self.rows.items()},
@@ -159,7 +165,7 @@ class Run:
             knob_specs=self.specs,
             knob_values=present,
             costs=Costs(gpus_per_worker=1.0),
-            links=self.links,
+            links=links,
         )
 
     def ticks(self, count):

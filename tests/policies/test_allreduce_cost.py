@@ -61,7 +61,7 @@ def test_it_foretells_steps_of_a_schedule_that_it_was_not_fitted_on(seed):
 @pytest.mark.parametrize("seed", range(3))
 def test_it_finds_the_planted_bandwidth_latency_and_coding(seed):
     law = Law(latency_s=2e-3)
-    run, model = fitted([*FIT, (200 * MBIT, "none", 30), (200 * MBIT, "powersgd", 30)],
+    _, model = fitted([*FIT, (200 * MBIT, "none", 30), (200 * MBIT, "powersgd", 30)],
                         seed=seed, law=law)  # fmt: skip
     assert model.link.bytes_per_s == pytest.approx(200 * MBIT, rel=0.15)
     assert model.link.latency_s == pytest.approx(2e-3, rel=0.15)
@@ -165,4 +165,12 @@ def test_probed_links_count_as_much_as_they_are_sure():
     assert not link.measure_link(1.1e8, 0.1)
     assert 1e8 < link.bytes_per_s < 1.1e8
     assert link.measure_link(5e6, 0.1)
-    assert link.bytes_per_s == pytest.approx(5e6, rel=0.01)
+    assert link.bytes_per_s == pytest.approx(5e6, rel=0.05)
+
+
+def test_what_probes_find_beside_what_the_allreduce_gets_is_their_own_matter():
+    link = LinkFilter(MODES)
+    for _ in range(20):
+        link.measure_wire("none", 1e8, 6, 1.0)
+        assert not link.measure_link(1.6e8, 0.1)
+    assert link.bytes_per_s == pytest.approx(1e8, rel=0.2)

@@ -3,6 +3,7 @@
 import pytest
 
 from torchloom_core.testing import PolicyContract
+from torchloom_policies.allreduce_tuner import AllreduceTunerPolicy
 from torchloom_policies.checkpoint_interval import CheckpointIntervalPolicy
 from torchloom_policies.failure_forecast import FailureForecastPolicy
 from torchloom_policies.hang import HangPolicy
@@ -66,6 +67,11 @@ class TestLemonNodes(PolicyContract):
 class TestMembership(PolicyContract):
     policy_class = MembershipPolicy
     options = {"quiet_s": 2.0, "again_s": 3.0}  # noqa: RUF012
+
+
+class TestAllreduceTuner(PolicyContract):
+    policy_class = AllreduceTunerPolicy
+    options = {"settle_steps": 1, "probe_every_s": 1.0}  # noqa: RUF012
 
 
 class TestLossGuard(PolicyContract):

@@ -1,0 +1,299 @@
+"""Turn the knobs of the allreduce to what makes most progress a second at today's bandwidth."""
+
+import math
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from torchloom_core.plugin import (
+    Alert,
+    ChangeKnobs,
+    FleetView,
+    Guard,
+    Need,
+    Proposal,
+    Registry,
+    hookimpl,
+)
+from torchloom_policies.allreduce_cost import CostModel
+from torchloom_policies.allreduce_modes import PRIORS
+from torchloom_policies.allreduce_options import QUALITY, AllreduceTunerOptions
+from torchloom_policies.allreduce_settings import SettingTuner, Wish
+from torchloom_policies.knob_change import ChangeTracker, Measured, Settings
+from torchloom_policies.link_watch import LinkWatch
+from torchloom_policies.mode_choice import ModeChoice, Option, probability_above_zero
+from torchloom_policies.mode_record import ModeRecord
+from torchloom_policies.step_samples import NEEDS, StepReader, StepSample
+from torchloom_policies.tuned_run import MODE, TunedRun, tuned_run
+
+_ROLLBACK_WINDOWS = 4.0
+_CLEAR = math.log(1.5)
+_SURE = 0.95
+_CHANGED = math.log(1.5)
+_SILENT_S = 60.0
+
+
+class AllreduceTunerPolicy:
+    """Propose the compression mode, and other run-fenced knobs, that make most progress a second.
+
+    A model of the step's cost (:class:`torchloom_policies.allreduce_cost.CostModel`) is fitted
+    to telemetry and probes. A mode is worth its quality over the seconds of a step, which is time
+    to a loss; one that is better by ``hysteresis`` is proposed with a guard. The gain is the GPU
+    time that it saves within ``horizon_s``, the confidence the probability that it is better at
+    all, by the model's own uncertainty; the cost is one step. What has never run is tried where it
+    may well be better, for ``explore_gpu_s`` altogether. One change at a time is under way, until
+    ``settle_steps`` were measured; where it made the progress less than it was, it is taken back,
+    and not tried again at that bandwidth for ``forgive_s``. A mode that a guard took back counts
+    for less from then on.
+    """
+
+    name = "allreduce_tuner"
+    Options = AllreduceTunerOptions
+
+    def __init__(self, options: AllreduceTunerOptions) -> None:
+        self._options = options
+        self._model = CostModel(dict.fromkeys((*PRIORS, *options.modes)))
+        quality = {**QUALITY, **options.quality}
+        self._record = ModeRecord(quality, options.forgive_s, options.penalty)
+        self._choice = ModeChoice(self._model, self._record, options.hysteresis)
+        self._changes = ChangeTracker(
+            options.settle_steps, _ROLLBACK_WINDOWS * options.guard_window_s
+        )
+        self._links = LinkWatch(options, self._model)
+        self._settings = SettingTuner(options, self._model)
+        self._reader = StepReader()
+        self._left_gpu_s = options.explore_gpu_s
+        self._asked: dict[str, tuple[float, float]] = {}
+        self._told: set[str] = set()
+        self._before_s = self._heard_s = math.nan
+        self._mode = ""
+        self._standing: tuple[str, int] = "", 0
+        self._sample: StepSample | None = None
+        self.needs = (*NEEDS, Need(options.guard_metric))
+
+    def on_tick(self, view: FleetView) -> Iterable[Proposal]:
+        """Learn from the last step; propose a change where one is worth it."""
+        run = tuned_run(view)
+        if run is None:
+            self._reader.skip(view)
+            return
+        if run.trouble:
+            yield from self._tell(run.trouble, view, run)
+        if not run.settings or run.mode not in self._model.modes:
+            self._reader.skip(view)
+            return
+        self._model.pass_time(0.0 if math.isnan(self._before_s) else view.now_s - self._before_s)
+        self._before_s = view.now_s
+        self._notice(view, run)
+        measured = self._learn(view, run)
+        if self._sample is None:
+            yield from self._tell_of_silence(view, run)
+            return
+        if measured is not None:
+            yield from self._judge(measured, view, run)
+        if self._links.trouble:
+            yield from self._tell(self._links.trouble, view, run)
+        if self._changes.asked is None and self._model.ready:
+            yield from self._next(view, run)
+
+    # --- what is ---
+
+    def _notice(self, view: FleetView, run: TunedRun) -> None:
+        """See which change has landed, and which was taken back."""
+        step_s = self._sample.step_s if self._sample else 0.0
+        step = int(view.step[run.rows].max())
+        back = self._changes.look(run.settings, step, view.now_s, step_s)
+        if back is not None and MODE in back.values:
+            self._record.hurt(str(back.values[MODE]), view.now_s)
+        if self._changes.just_landed and self._changes.settling is not None:
+            self._asked.pop(_said(self._changes.settling.values), None)  # it was not denied
+        if run.mode != self._mode or self._changes.just_landed:
+            self._mode = run.mode
+            self._reader.skip(view)  # the newest step may still be of the settings before
+
+    def _learn(self, view: FleetView, run: TunedRun) -> Measured | None:
+        """Take the newest step and the newest probes; return what a change has done."""
+        sample = self._reader.read(view, run.rows, run.mode, run.every)
+        jumped = self._links.look(view, run)
+        if sample is None:
+            if jumped:
+                self._changes.jumped()
+            return None
+        self._sample = sample
+        jumped = self._model.learn(sample) or jumped
+        self._standing = self._standing[0], self._standing[1] + 1
+        return self._changes.measure(sample, jumped)
+
+    def _judge(self, measured: Measured, view: FleetView, run: TunedRun) -> Iterator[Proposal]:
+        """Go back from what made less progress, or from a trial that made no more."""
+        change = measured.change
+        tried = change.purpose == "try" and MODE not in change.values
+        if change.purpose == "back" or not (measured.worse or (tried and not measured.better)):
+            return
+        if MODE in change.values:
+            mode = str(change.values[MODE])
+            self._record.was_slow(mode, self._model.link.bytes_per_s, view.now_s)
+        loss = abs(measured.gain)
+        yield from self._ask(
+            Wish(
+                values=change.before,
+                purpose="back",
+                gain=max(loss, math.log1p(self._options.hysteresis)),
+                confidence=probability_above_zero(loss, measured.noise),
+                quality=-change.quality,
+                why=f"{_said(change.values)} made {-math.expm1(measured.gain):.0%} less progress "
+                f"a second than {_said(change.before)}, measured over {len(change.after_s)} steps",
+            ),
+            view,
+            run,
+        )
+
+    # --- what is to be done ---
+
+    def _next(self, view: FleetView, run: TunedRun) -> Iterator[Proposal]:
+        """Propose what gains most; while a change is being measured only what is beyond doubt."""
+        option = self._choice.better(run.mode, self._modes(view, run), view.now_s)
+        if option is None:
+            self._standing = "", 0
+        if self._changes.settling is not None:
+            if option is None or option.gain < _CLEAR or option.confidence < _SURE:
+                return
+            if not self._changes.settling.after_s:
+                return
+        if option is not None and self._stands(option):
+            yield from self._ask(self._wish(option, "better", option.gain, run), view, run)
+            if self._changes.asked is not None:
+                return
+        settled = self._changes.settling is None
+        wish = self._settings.better(run, view) if settled else None
+        ring = self._links.better_ring(run, view) if settled and wish is None else None
+        for found in (wish, ring):
+            if found is not None:
+                yield from self._ask(found, view, run)
+        if not settled or self._changes.asked is not None:
+            return
+        modes = self._modes(view, run)
+        stake = self._choice.at_stake(run.mode, modes, view.now_s)
+        probes = list(self._links.probes(view, run, stake))
+        yield from probes
+        if probes:
+            return
+        if not self._changes.well_measured:
+            return
+        trial = self._choice.worth_trying(run.mode, modes, view.now_s)
+        trial = trial if self._changes.is_news else None
+        found = None if trial is None else self._wish(trial, "try", trial.hope, run)
+        found = found or self._settings.trial(run)
+        if found is None:
+            return
+        price_gpu_s = self._price_of_trial(found, view, run)
+        if price_gpu_s <= self._left_gpu_s:
+            yield from self._ask(found, view, run)
+            self._left_gpu_s -= 0.0 if self._changes.asked is None else price_gpu_s
+
+    def _stands(self, option: Option) -> bool:
+        """Say whether the mode is so much better that one step shows it, or was at several."""
+        if option.mode != self._standing[0]:
+            self._standing = option.mode, 1
+        return option.gain >= _CLEAR or self._standing[1] >= self._options.settle_steps
+
+    def _modes(self, view: FleetView, run: TunedRun) -> list[str]:
+        """Return the modes that may be proposed: without a guard none that loses something."""
+        watched = self._is_watched(view, run)
+        return [
+            mode
+            for mode in run.modes(self._options.modes)
+            if watched or self._record.quality(mode) >= 1.0
+        ]
+
+    def _is_watched(self, view: FleetView, run: TunedRun) -> bool:
+        return bool(np.isfinite(view.latest(self._options.guard_metric)[run.rows]).any())
+
+    def _wish(self, option: Option, purpose: str, gain: float, run: TunedRun) -> Wish:
+        present = self._model.cost(run.mode)
+        assert present is not None
+        seconds = f"{option.cost.step_s:.3g} s a step"
+        worth = f", each worth {option.quality:.2g}" if option.quality < 1 else ""
+        quality = math.log(option.quality / self._record.quality(run.mode))
+        return Wish(
+            values={MODE: option.mode},
+            purpose="better" if purpose == "better" else "try",
+            gain=gain,
+            confidence=option.confidence,
+            quality=quality,
+            why=f"{run.mode} takes {present.step_s:.3g} s a step, {present.wire_s:.3g} s of it "
+            f"on the wire; {option.mode} is expected to take {seconds}{worth}",
+        )
+
+    def _price_of_trial(self, wish: Wish, view: FleetView, run: TunedRun) -> float:
+        assert self._sample is not None
+        own_s = self._sample.step_s
+        other = self._model.cost(str(wish.values.get(MODE, run.mode)))
+        slower_s = 0.1 * own_s + max(0.0, (other.step_s if other else own_s) - own_s)
+        return self._options.settle_steps * slower_s * _gpus(view, run)
+
+    # --- what is proposed ---
+
+    def _ask(self, wish: Wish, view: FleetView, run: TunedRun) -> Iterator[Proposal]:
+        """Propose a change once, and again only when time or the bandwidth has changed."""
+        assert self._sample is not None
+        gpus = _gpus(view, run)
+        guard = None
+        if self._is_watched(view, run):
+            options = self._options
+            guard = Guard(
+                metric=options.guard_metric,
+                band=options.guard_band,
+                window_s=options.guard_window_s,
+            )
+        off, link = self._model.error, self._model.link
+        known = f"±{math.expm1(link.log_sd):.0%}" if link.log_sd < 1 else "hardly known"
+        proposal = Proposal(
+            action=ChangeKnobs(values=dict(wish.values), guard=guard),
+            reason=f"{8e-6 * link.bytes_per_s:.3g} Mbit/s, {known}: {wish.why}"
+            + ("" if math.isnan(off) else f"; the model was {off:.0%} off"),
+            gain_gpu_s=-math.expm1(-wish.gain) * self._options.horizon_s * gpus,
+            cost_gpu_s=min(self._sample.step_s, self._options.horizon_s) * gpus,
+            confidence=min(max(wish.confidence, 0.0), 1.0),
+        )
+        if (wish.purpose != "back" and self._blocked(wish, view)) or proposal.net_gpu_s <= 0:
+            return
+        self._asked[_said(wish.values)] = view.now_s, math.log(link.bytes_per_s)
+        self._changes.ask(wish.values, wish.purpose, wish.quality, view.now_s)
+        self._settings.asked(wish, run.mode)
+        yield proposal
+
+    def _blocked(self, wish: Wish, view: FleetView) -> bool:
+        """Say whether the change was proposed a short time ago, at this bandwidth."""
+        since_s = view.now_s - self._options.cooldown_s
+        self._asked = {k: v for k, v in self._asked.items() if v[0] > since_s}
+        then = self._asked.get(_said(wish.values))
+        return then is not None and (
+            abs(math.log(self._model.link.bytes_per_s) - then[1]) < _CHANGED
+        )
+
+    def _tell(self, text: str, view: FleetView, run: TunedRun) -> Iterator[Proposal]:
+        if text not in self._told and len(self._told) < 100:
+            self._told.add(text)
+            yield Proposal(action=Alert(worker=view.workers[run.rows[0]], text=text), reason=text)
+
+    def _tell_of_silence(self, view: FleetView, run: TunedRun) -> Iterator[Proposal]:
+        if math.isnan(self._heard_s):
+            self._heard_s = view.now_s
+        if view.now_s - self._heard_s > _SILENT_S and int(view.step[run.rows].max()) > 0:
+            text = "the allreduce is left as it is: no worker reports sent_bytes and wire_s"
+            yield from self._tell(text, view, run)
+
+
+def _gpus(view: FleetView, run: TunedRun) -> float:
+    return view.costs.gpus_per_worker * len(run.rows)
+
+
+def _said(values: Settings) -> str:
+    return ", ".join(f"{knob} = {value}" for knob, value in sorted(values.items()))
+
+
+@hookimpl
+def torchloom_register(registry: Registry) -> None:
+    """Offer the policy."""
+    registry.policy(AllreduceTunerPolicy)

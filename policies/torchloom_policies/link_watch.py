@@ -1,0 +1,152 @@
+"""Learn from probed links, propose probes, and a better order of the ring."""
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from torchloom_core.plugin import FleetView, Floats, Links, ProbeLinks, Proposal
+from torchloom_policies.allreduce_cost import CostModel
+from torchloom_policies.allreduce_modes import prior_of
+from torchloom_policies.allreduce_options import AllreduceTunerOptions
+from torchloom_policies.allreduce_settings import Wish
+from torchloom_policies.link_probes import ProbeSchedule
+from torchloom_policies.ring_advice import RingAdvice
+from torchloom_policies.tuned_run import RING, TunedRun
+
+_LEAST_LOG_SD = 0.1
+_UNSURE_LOG_SD = 0.35
+_OLD_S = 600.0
+_FRESH_ROUNDS = 3.0
+_OTHERS_LOG_SD = 0.5
+"""By how much links of the ring that were not probed lately may be slower."""
+_MOST, _LEAST_S = 1e13, 1e-9
+
+
+class LinkWatch:
+    """What the links tell, and what there is to ask of them.
+
+    Attributes
+    ----------
+    trouble : str
+        Why the ring's order is not tuned, or nothing.
+    """
+
+    def __init__(self, options: AllreduceTunerOptions, model: CostModel) -> None:
+        self._options, self._model = options, model
+        self._advice = RingAdvice(options.ring)
+        self._schedule = ProbeSchedule(options.probe_every_s)
+        self._seen_s = -math.inf
+        self.trouble = ""
+
+    def look(self, view: FleetView, run: TunedRun) -> bool:
+        """Take the slowest link of the ring that was probed lately; say whether it has jumped."""
+        self.trouble = self._advice.trouble if RING in run.settings else ""
+        links, ring = self._links(view, run), _ring(run)
+        edges = list(zip(ring, (*ring[1:], ring[0]), strict=True))
+        speeds = np.array([links.bytes_per_s[edge] for edge in edges])
+        age_s = np.array([links.age_s[edge] for edge in edges])
+        fresh = (speeds > 0) & (age_s <= _FRESH_ROUNDS * self._options.probe_every_s)
+        if not fresh.any():
+            return False
+        slowest = edges[int(np.where(fresh, speeds, math.inf).argmin())]
+        measured_s = view.now_s - float(links.age_s[slowest])
+        if not measured_s > self._seen_s + 1e-3:
+            return False
+        self._seen_s = measured_s
+        spread = float(np.nan_to_num(links.spread[slowest]))
+        latency = np.array([links.latency_s[edge] for edge in edges])
+        if (latency > 0).all() and np.isfinite(latency).all():
+            self._model.link.measure_latency(float(np.median(latency)), 1.0)
+        others = 0.0 if fresh.all() else _OTHERS_LOG_SD
+        return self._model.link.measure_link(
+            float(links.bytes_per_s[slowest]), math.hypot(spread, _LEAST_LOG_SD, others)
+        )
+
+    def better_ring(self, run: TunedRun, view: FleetView) -> Wish | None:
+        """Return an order whose slowest link is faster, if that is worth something."""
+        own = self._model.cost(run.mode)
+        if RING not in run.settings or own is None:
+            return None
+        groups, links = list(run.groups), self._links(view, run)
+        found = self._advice.better(groups, _ring(run), links)
+        if found is None or found[1] <= 1.0 + self._options.hysteresis:
+            return None
+        best, times = found
+        saved_s = own.wire_s * prior_of(run.mode).ring_share * (1.0 - 1.0 / times)
+        saved_s = min(saved_s, own.exposed_s) / run.every
+        if saved_s <= 0:
+            return None
+        proven = "" if best.proven else ", the best found in time"
+        return Wish(
+            values={RING: ",".join(groups[place] for place in best.order)},
+            purpose="better",
+            gain=-math.log1p(-min(saved_s / own.step_s, 0.99)),
+            confidence=0.8 if best.proven else 0.7,
+            quality=0.0,
+            why=f"the slowest link of the ring would be {times:.3g} times as fast"
+            f" ({8e-6 * best.bottleneck:.3g} Mbit/s{proven})",
+        )
+
+    def probes(self, view: FleetView, run: TunedRun, stake: float) -> Iterator[Proposal]:
+        """Propose a round of probes where the bandwidth is unsure and that could matter.
+
+        ``stake`` is the logarithm of what another mode would gain at a bandwidth as far off as it
+        may be.
+        """
+        options, own = self._options, self._model.cost(run.mode)
+        if not options.probe_every_s or own is None or not self._schedule.due(view.now_s):
+            return
+        if own.wire_s > options.probe_wire_share * own.step_s:
+            return
+        links = self._links(view, run)
+        unsure = self._model.link.log_sd > _UNSURE_LOG_SD and stake > 0
+        for_ring = self._advice.wanted and RING in run.settings and len(run.groups) > 2
+        beside = ~np.eye(len(run.groups), dtype=bool)
+        unknown = for_ring and not (links.age_s[beside] < _OLD_S).all()
+        if not unsure and not unknown:
+            return
+        pairs = self._schedule.next_round(links, _ring(run), unknown)
+        if not pairs:
+            return
+        self._schedule.asked(pairs, links, view.now_s)
+        rows = list(run.groups.values())
+        gpus = view.costs.gpus_per_worker * len(run.rows)
+        took_s = options.probe_bytes / self._model.link.bytes_per_s
+        why = (
+            f"the bandwidth is known to a factor of {math.exp(self._model.link.log_sd):.2g}, and "
+            "another compression mode may be better at what it is"
+            if unsure
+            else "not all links are known, and another order of the ring may be faster"
+        )
+        yield Proposal(
+            action=ProbeLinks(
+                pairs=tuple((view.workers[rows[a]], view.workers[rows[b]]) for a, b in pairs),
+                probe_bytes=options.probe_bytes,
+            ),
+            reason=f"{why}; {len(pairs)} links are probed with {options.probe_bytes} bytes each",
+            gain_gpu_s=-math.expm1(-max(stake, 0.1)) * options.horizon_s * gpus,
+            cost_gpu_s=min(took_s, own.step_s) * gpus * 0.1,
+            confidence=0.2,
+        )
+
+    def _links(self, view: FleetView, run: TunedRun) -> Links:
+        """Return the links among the groups; what makes no sense counts as unknown."""
+        links = view.links(list(run.groups.values()))
+        speed = np.where(links.bytes_per_s <= 0, 0.0, _within(links.bytes_per_s, 1.0, _MOST))
+        return Links(
+            bytes_per_s=speed,
+            latency_s=_within(links.latency_s, _LEAST_S, _OLD_S),
+            age_s=_within(links.age_s, 0.0, _MOST),
+            spread=_within(links.spread, 0.0, 1.0),
+        )
+
+
+def _within(values: Floats, low: float, high: float) -> Floats:
+    return np.where((values >= low) & (values <= high), values, math.nan)
+
+
+def _ring(run: TunedRun) -> list[int]:
+    """Return the present ring as places among the groups."""
+    place = {name: at for at, name in enumerate(run.groups)}
+    return [place[name] for name in run.ring]

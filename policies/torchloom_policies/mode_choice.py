@@ -1,0 +1,127 @@
+"""Choose a compression mode by the progress a second that it is expected to make."""
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from torchloom_policies.allreduce_cost import CostModel, StepCost
+from torchloom_policies.mode_record import ModeRecord
+
+_SURE, _ENOUGH = 0.7, 0.6
+"""How likely a change must be better, and better by the hysteresis, to be made."""
+_WORTH_TRYING = 0.3
+"""A mode that never ran is tried if it beats the hysteresis with this probability."""
+_FAR_SD = 2.0
+
+
+@dataclass(frozen=True)
+class Option:
+    """A mode, compared with the present one.
+
+    Attributes
+    ----------
+    mode : str
+        Its name.
+    gain : float
+        The logarithm of how much more progress a second it makes.
+    hope : float
+        The same where the mode's own cost is one standard deviation less than expected.
+    confidence, enough : float
+        Probability that it makes more progress, and so much more that it is worth a change.
+    chance : float
+        Probability that its own cost is so much less than expected that it is worth a change.
+    cost : StepCost
+        Of a step.
+    quality : float
+        Progress of a step, of one without compression.
+    """
+
+    mode: str
+    gain: float
+    hope: float
+    confidence: float
+    enough: float
+    chance: float
+    cost: StepCost
+    quality: float
+
+
+class ModeChoice:
+    """Compares modes by quality over seconds of a step, which is time to a loss.
+
+    Parameters
+    ----------
+    hysteresis : float
+        The share by which another mode must be better.
+    """
+
+    def __init__(self, model: CostModel, record: ModeRecord, hysteresis: float) -> None:
+        self._model, self._record = model, record
+        self._least = math.log1p(hysteresis)
+
+    def better(self, present: str, modes: Iterable[str], now_s: float) -> Option | None:
+        """Return the mode that makes most progress, if it surely makes more."""
+        sure = [
+            option
+            for option in self._options(present, modes, now_s)
+            if option.enough >= _ENOUGH and option.confidence >= _SURE
+        ]
+        return max(sure, key=lambda option: option.gain, default=None)
+
+    def worth_trying(self, present: str, modes: Iterable[str], now_s: float) -> Option | None:
+        """Return a mode that has never run and may well be better."""
+        hopeful = [
+            option
+            for option in self._options(present, modes, now_s)
+            if not self._model.tried(option.mode)
+            and option.hope > self._least
+            and option.chance >= _WORTH_TRYING
+        ]
+        return max(hopeful, key=lambda option: option.hope, default=None)
+
+    def at_stake(self, present: str, modes: Iterable[str], now_s: float) -> float:
+        """Return what another mode would gain if the bandwidth were as far off as it may be."""
+        far = _FAR_SD * self._model.link.log_sd
+        modes = tuple(modes)
+        return max(
+            (
+                option.gain
+                for shift in (-far, far)
+                for option in self._options(present, modes, now_s, shift)
+                if option.gain > self._least
+            ),
+            default=0.0,
+        )
+
+    def _options(
+        self, present: str, modes: Iterable[str], now_s: float, shift: float = 0.0
+    ) -> Iterator[Option]:
+        own = self._model.cost(present, shift=shift)
+        if own is None:
+            return
+        own_quality = self._record.quality(present)
+        for mode in modes:
+            quality = self._record.quality(mode)
+            cost = self._model.cost(mode, shift=shift)
+            if mode == present or cost is None or quality <= 0:
+                continue
+            if self._record.spoken_against(mode, self._model.link.bytes_per_s, now_s):
+                continue
+            gain, log_sd = self._model.faster(cost, own)
+            gain += math.log(quality / own_quality)
+            own_log_sd = math.hypot(own.own_log_sd, cost.own_log_sd)
+            yield Option(
+                mode,
+                gain,
+                gain + own_log_sd,
+                probability_above_zero(gain, log_sd),
+                probability_above_zero(gain - self._least, log_sd),
+                probability_above_zero(gain - self._least, own_log_sd),
+                cost,
+                quality,
+            )
+
+
+def probability_above_zero(mean: float, sd: float) -> float:
+    """Return the probability that a normal variable is above 0."""
+    return 0.5 * math.erfc(-mean / max(sd, 1e-9) / math.sqrt(2.0))

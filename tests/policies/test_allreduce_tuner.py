@@ -1,0 +1,445 @@
+import itertools
+import math
+import sys
+
+import numpy as np
+import pytest
+
+from tests.policies.allreduce_run import MBIT, MODES, NOW_S, UNSHAPED, Law, Run
+from torchloom_core.plugin import Alert, ChangeKnobs, Guard, KnobSpec, LinkSample, ProbeLinks
+from torchloom_core.testing import view_of
+from torchloom_policies.allreduce_options import QUALITY
+from torchloom_policies.allreduce_tuner import AllreduceTunerPolicy
+
+SCHEDULE = (
+    (UNSHAPED, 45),
+    (1000 * MBIT, 45),
+    (200 * MBIT, 45),
+    (50 * MBIT, 60),
+    (1000 * MBIT, 45),
+)
+RING = KnobSpec(name="ring_order", kind="order", fence="run")
+PIECES = KnobSpec(name="concurrent_allreduces", kind="int", low=1, high=16, fence="run")
+BUCKET = KnobSpec(name="bucket_bytes", kind="int", low=0, fence="run")
+EVERY = KnobSpec(name="sync_every", kind="int", low=1, high=256, fence="run")
+
+
+def tuner(**options):
+    return AllreduceTunerPolicy(AllreduceTunerPolicy.Options(**options))
+
+
+def progress(law, mode, bandwidth, quality=QUALITY):
+    return quality[mode] / law.step_s(mode, bandwidth)
+
+
+def best(law, bandwidth, quality=QUALITY):
+    return max(progress(law, mode, bandwidth, quality) for mode in MODES)
+
+
+def changes(proposals, knob="compression"):
+    return [p for p in proposals if isinstance(p.action, ChangeKnobs) and knob in p.action.values]
+
+
+@pytest.mark.parametrize("noise", [0.03, 0.1])
+@pytest.mark.parametrize("seed", range(4))
+def test_ten_steps_after_each_change_it_is_within_ten_percent_of_the_best_mode(seed, noise):
+    run = Run(tuner(), seed=seed, noise=noise)
+    for bandwidth, ticks in SCHEDULE:
+        run.bandwidth = bandwidth
+        begun = run.step + 1  # the step under way is of the bandwidth before
+        run.ticks(ticks)
+        modes = [mode for step, _, mode, _ in run.steps if step > begun + 10]
+        near = [
+            progress(run.law, mode, bandwidth) >= 0.9 * best(run.law, bandwidth) for mode in modes
+        ]
+        assert np.mean(near) > 0.95, (bandwidth / MBIT, modes)
+
+
+@pytest.mark.parametrize("noise", [0.05, 0.15])
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("mbit", [10_000, 1000, 200, 50])
+def test_at_a_constant_bandwidth_it_switches_at_most_once_after_settling(mbit, seed, noise):
+    run = Run(tuner(), seed=seed, noise=noise)
+    run.bandwidth = mbit * MBIT
+    run.ends_s = run._next()
+    run.ticks(60)
+    settled = len(run.switches)
+    run.ticks(400)
+    assert len(run.switches) - settled <= 1, run.switches
+    assert progress(run.law, run.mode, run.bandwidth) >= 0.9 * best(run.law, run.bandwidth)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_modes_that_are_equal_cause_no_flapping(seed):
+    same = Law(sent=dict.fromkeys(MODES, 0.75), code_s=dict.fromkeys(MODES, 0.02),
+               hops=dict.fromkeys(MODES, 6))  # fmt: skip
+    run = Run(tuner(quality=dict.fromkeys(MODES, 1.0)), same, seed=seed, noise=0.15)
+    run.bandwidth = 200 * MBIT
+    run.ticks(300)
+    tried = [mode for _, _, mode in run.switches]
+    assert len(tried) <= len(MODES)
+    late = [step for step, _, _ in run.switches if step > run.step / 2]
+    assert not late
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_slow_rank_causes_no_switch(seed):
+    run = Run(tuner(), seed=seed, mode="powersgd")
+    run.bandwidth = 200 * MBIT
+    run.ends_s = run._next()
+    run.ticks(60)
+    assert run.mode == "powersgd"
+    run.slow = {1: 2.0}
+    run.ticks(120)
+    assert run.mode == "powersgd"
+    assert run.switches == []
+
+
+def test_a_bandwidth_that_falls_leads_to_a_proposal_at_the_first_telemetry_that_shows_it():
+    run = Run(tuner(), noise=0.02)
+    run.ticks(30)
+    assert run.switches == []
+    run.bandwidth = UNSHAPED / 40
+    run.ends_s = run._next()  # the step under way goes over the slow link
+    step = run.step
+    while run.step == step:
+        assert not changes(run.made)
+        proposals = run.tick()
+    (change,) = changes(proposals)
+    assert change.action.guard == Guard(metric="loss", band=3.0, window_s=30.0)
+    assert 0 < change.confidence <= 1
+    assert "Mbit/s" in change.reason
+
+
+def test_a_bandwidth_that_returns_is_seen_on_the_wire_without_a_probe():
+    run = Run(tuner(probe_every_s=0.0), noise=0.03)
+    run.bandwidth = 50 * MBIT
+    run.ends_s = run._next()
+    run.ticks(100)
+    assert run.mode == "powersgd"
+    run.bandwidth = 10_000 * MBIT
+    run.ticks(60)
+    assert progress(run.law, run.mode, run.bandwidth) >= 0.9 * best(run.law, run.bandwidth)
+    assert not [p for p in run.made if isinstance(p.action, ProbeLinks)]
+
+
+def test_links_are_probed_where_the_mode_tells_little_and_the_answer_matters():
+    law = Law(latency_s=2e-3)
+    run = Run(tuner(probe_every_s=5.0), law, mode="powersgd", noise=0.02)
+    run.bandwidth = 3000 * MBIT
+    rounds = []
+    for _ in range(40):
+        probes = [p for p in run.tick() if isinstance(p.action, ProbeLinks)]
+        assert len(probes) <= 1
+        rounds += [(run.tick_at, p) for p in probes]
+    for _, proposal in rounds:
+        named = [worker for pair in proposal.action.pairs for worker in pair]
+        assert len(named) == len(set(named))
+        assert proposal.action.probe_bytes == 1 << 20
+        assert proposal.net_gpu_s > 0
+    assert rounds[0][1].action.pairs == (("w0", "w1"), ("w2", "w3"))
+    assert all(later - tick >= 5 for (tick, _), (later, _) in itertools.pairwise(rounds))
+    assert run.mode in ("none", "bf16")
+
+
+def test_probes_that_nobody_answers_become_rare():
+    run = Run(tuner(probe_every_s=2.0, modes=("powersgd", "bf16"), quality={"bf16": 0.6}),
+              Law(latency_s=2e-3), mode="powersgd")  # fmt: skip
+    run.probe = lambda action: None
+    run.bandwidth = 1000 * MBIT
+    run.ticks(300)
+    at = [p for p in run.made if isinstance(p.action, ProbeLinks)]
+    assert 2 <= len(at) <= 20
+
+
+def test_no_link_is_probed_that_the_allreduce_fills():
+    run = Run(tuner(modes=("none",)), knobs=[(RING, "")])
+    run.bandwidth = 50 * MBIT
+    run.ticks(100)
+    assert not run.made
+
+
+def hurting(seconds=8, forgive_s=3600.0, **options):
+    """Return a run whose guard takes topk back each time, and where it landed."""
+    law = Law(code_s={**Law().code_s, "powersgd": 9.0})
+    run = Run(tuner(forgive_s=forgive_s, quality={"topk": 1.0}, **options), law)
+    run.bandwidth = 50 * MBIT
+    run.ends_s = run._next()
+    landed = []
+    for _ in range(400):
+        run.tick()
+        if run.mode == "topk" and (not landed or landed[-1][1]):
+            landed.append([run.tick_at, 0])
+        if landed and not landed[-1][1] and run.tick_at >= landed[-1][0] + seconds:
+            landed[-1][1] = run.tick_at
+            run.values = {**run.values, "compression": "none"}
+            run.under_way.clear()
+            run.switches.append((run.step, "topk", "none"))
+    return run, landed
+
+
+def test_a_mode_that_the_guard_took_back_is_not_tried_again():
+    run, landed = hurting()
+    assert len(landed) == 1
+    assert run.mode == "int8"
+
+
+def test_a_mode_that_hurt_is_forgiven_in_time_and_then_counts_for_less():
+    run, landed = hurting(forgive_s=100.0, penalty=0.5)
+    assert 2 <= len(landed) <= 3
+    assert run.policy._record.quality("topk") == 0.5 ** len(landed)
+
+
+def test_a_mode_that_measures_slower_is_left_and_not_tried_again_at_that_bandwidth():
+    # The model expects of int8 a tenth of the coding that it takes, so it is worth a trial.
+    law = Law(code_s={**Law().code_s, "int8": 1.5})
+    run = Run(tuner(modes=("bf16", "int8")), law, mode="bf16")
+    run.bandwidth = 1000 * MBIT
+    run.ends_s = run._next()
+    run.ticks(300)
+    assert [(old, new) for _, old, new in run.switches] == [("bf16", "int8"), ("int8", "bf16")]
+
+
+def test_it_waits_for_the_settling_steps_before_it_proposes_again():
+    law = Law(trial_factor={(PIECES.name, 2): 0.8})
+    asked = []
+    run = Run(tuner(settle_steps=6, modes=("none",)), law, knobs=[(PIECES, 1)], noise=0.02)
+    run.bandwidth = 1000 * MBIT
+    for _ in range(60):
+        asked += [run.step for _ in changes(run.tick(), PIECES.name)]
+    assert len(asked) >= 2
+    assert min(np.diff(asked)) >= 6
+
+
+def test_what_was_denied_is_not_proposed_at_every_tick():
+    run = Run(tuner(cooldown_s=60.0), lands=10_000)  # nothing ever lands
+    run.bandwidth = 200 * MBIT
+    run.ticks(181)
+    by_value = {}
+    for proposal in changes(run.made):
+        by_value.setdefault(proposal.action.values["compression"], []).append(proposal)
+    assert max(map(len, by_value.values())) <= 4
+    assert run.mode == "none"
+
+
+def test_without_a_loss_nothing_that_loses_something_is_proposed():
+    run = Run(tuner())
+    run.bandwidth = 50 * MBIT
+    run.loss = math.nan
+    run.ends_s = run._next()
+    run.ticks(120)
+    assert run.mode == "int8"
+    assert {p.action.guard for p in changes(run.made)} == {None}
+
+
+def test_a_worker_without_the_knob_is_told_of_once_and_nothing_is_changed():
+    run = Run(tuner())
+    run.bandwidth = 50 * MBIT
+    run.lacking = {2}
+    run.ticks(60)
+    (proposal,) = run.made
+    assert isinstance(proposal.action, Alert)
+    assert "not on w2" in proposal.reason
+
+
+def test_where_no_worker_compresses_one_alert_says_so():
+    run = Run(tuner())
+    run.specs = []
+    run.ticks(60)
+    (proposal,) = run.made
+    assert "CompressedProcessGroup" in proposal.reason
+
+
+def test_a_run_that_reports_no_bytes_is_told_of_once():
+    run = Run(tuner())
+    run.silent = {0, 1, 2, 3}
+    run.ticks(200)
+    (proposal,) = run.made
+    assert "sent_bytes" in proposal.reason
+
+
+@pytest.mark.parametrize(
+    "state", ["paused", "standby", ["training", "paused", "training", "training"]]
+)
+def test_a_run_that_is_held_up_is_left_as_it_is(state):
+    run = Run(tuner())
+    run.bandwidth, run.state = 50 * MBIT, state
+    run.ticks(40)
+    assert run.made == []
+
+
+def test_one_rank_alone_is_left_as_it_is():
+    run = Run(tuner(), workers=2)
+    run.bandwidth, run.state = 50 * MBIT, ["training", "gone"]
+    run.ticks(40)
+    assert run.made == []
+
+
+def test_ranks_that_come_and_go_do_not_end_it():
+    run = Run(tuner(), workers=6)
+    run.bandwidth = 200 * MBIT
+    run.ticks(40)
+    for gone in (1, 3, 5):
+        run.state = ["gone" if i == gone else "training" for i in range(6)]
+        run.ticks(15)
+    run.state = "training"
+    run.bandwidth = 10_000 * MBIT
+    run.ticks(60)
+    assert progress(run.law, run.mode, run.bandwidth) >= 0.9 * best(run.law, run.bandwidth)
+
+
+def linked(n, slow=(), **more):
+    speed = np.full((n, n), 1e8)
+    for i, j in slow:
+        speed[i, j] = speed[j, i] = 5e6
+    return {
+        (f"w{i}", f"w{j}"): LinkSample(bytes_per_s=float(speed[i, j]), latency_s=1e-4, **more)
+        for i in range(n)
+        for j in range(n)
+        if i != j
+    }
+
+
+def uneven(**options):
+    run = Run(tuner(modes=("none",), **options), workers=5, knobs=[(RING, "")])
+    run.links = linked(5, slow=[(0, 1), (2, 3)])
+    run.bandwidth = 5e6
+    run.ends_s = run._next()
+    return run
+
+
+def test_a_ring_over_fast_links_is_proposed_once_all_links_are_known():
+    run = uneven()
+    missing = run.links.pop(("w3", "w0"))
+    run.ticks(40)
+    assert not changes(run.made, "ring_order")
+    run.links[("w3", "w0")] = missing
+    run.ticks(60)
+    (proposal,) = changes(run.made, "ring_order")
+    order = proposal.action.values["ring_order"].split(",")
+    assert sorted(order) == [f"g{i}" for i in range(5)]
+    links = list(zip(order, [*order[1:], order[0]], strict=True))
+    assert not {frozenset(link) for link in links} & {
+        frozenset({"g0", "g1"}),
+        frozenset({"g2", "g3"}),
+    }
+    assert "20 times as fast" in proposal.reason
+
+
+def test_a_link_that_goes_away_does_not_end_it():
+    run = uneven()
+    run.ticks(5)
+    run.links[("w1", "w2")] = LinkSample(bytes_per_s=0.0)
+    run.ticks(20)
+    run.links = {pair: LinkSample(bytes_per_s=0.0) for pair in run.links}
+    run.ticks(20)
+    run.links = {pair: LinkSample(bytes_per_s=math.nan, age_s=math.nan) for pair in run.links}
+    run.ticks(20)
+    run.links = {pair: LinkSample(bytes_per_s=math.inf, spread=math.inf) for pair in run.links}
+    run.ticks(20)
+    assert math.isfinite(run.policy._model.cost("none").step_s)
+
+
+def test_without_ortools_the_ring_is_left_alone_and_one_line_says_why(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ortools.sat.python.cp_model", None)
+    run = uneven()
+    run.ticks(60)
+    alerts = [p.reason for p in run.made if isinstance(p.action, Alert)]
+    (told,) = alerts
+    assert "pip install 'torchloom[tuner]'" in told
+    assert not changes(run.made, "ring_order")
+
+
+def test_more_pieces_at_once_are_kept_where_they_measure_better():
+    law = Law(trial_factor={(PIECES.name, 2): 0.7, (PIECES.name, 4): 0.6, (PIECES.name, 8): 0.8})
+    run = Run(tuner(modes=("none",)), law, knobs=[(PIECES, 1)], noise=0.02)
+    run.bandwidth = 1000 * MBIT
+    run.ticks(300)
+    assert run.values[PIECES.name] == 4
+    asked = [p.action.values[PIECES.name] for p in changes(run.made, PIECES.name)]
+    assert asked == [2, 4, 8, 4]
+
+
+def test_trials_end_when_their_budget_is_spent():
+    run = Run(tuner(modes=("none",), explore_gpu_s=0.0), knobs=[(PIECES, 1), (BUCKET, 0)])
+    run.bandwidth = 200 * MBIT
+    run.ticks(200)
+    assert run.made == []
+
+
+def test_buckets_are_tried_from_half_a_reduction_down():
+    run = Run(tuner(modes=("none",)), knobs=[(BUCKET, 0)], noise=0.02)
+    run.bandwidth = 1000 * MBIT
+    run.ticks(100)
+    asked = [p.action.values[BUCKET.name] for p in changes(run.made, BUCKET.name)]
+    assert asked == [1 << 24, 0]
+
+
+def test_rounds_become_longer_where_the_wire_is_slow_by_a_factor_of_two_at_a_time():
+    run = Run(tuner(modes=("none",), sync_cost=0.1), knobs=[(EVERY, 4)], noise=0.02)
+    run.bandwidth = 200 * MBIT
+    run.ticks(400)
+    asked = [p.action.values["sync_every"] for p in changes(run.made, "sync_every")]
+    assert asked[:2] == [8, 16]
+    # At 3 s of wire and .2 s of computing the optimum of H**-.1 / (.2 + 3 / H) is 9 * 15.
+    assert 64 <= run.values["sync_every"] <= 256
+
+
+def test_a_longer_round_is_worth_nothing_where_the_wire_is_fast():
+    run = Run(tuner(modes=("none",)), knobs=[(EVERY, 32)], noise=0.02)
+    run.ticks(100)
+    assert all(p.action.values["sync_every"] < 32 for p in changes(run.made, "sync_every"))
+
+
+def test_two_that_see_the_same_propose_the_same():
+    runs = [Run(tuner(), seed=5, noise=0.1) for _ in range(2)]
+    for run in runs:
+        for bandwidth, ticks in SCHEDULE:
+            run.bandwidth = bandwidth
+            run.ticks(ticks)
+    assert runs[0].made == runs[1].made
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_the_telemetry_says_it_proposes_only_what_can_be_weighed(seed):
+    random = np.random.default_rng(seed)
+    policy = tuner(explore_gpu_s=1e9, probe_wire_share=1.0)
+    odd = [0.0, -1.0, 1e-300, 1e-9, 1e300, math.inf, -math.inf, math.nan, 1.0, 1e6]
+    values = {"compression": "none", "ring_order": "", "concurrent_allreduces": 1,
+              "bucket_bytes": 0, "sync_every": 4}  # fmt: skip
+    specs = [KnobSpec(name="compression", kind="choice", choices=(*MODES, "new"), fence="run"),
+             RING, PIECES, BUCKET, EVERY]  # fmt: skip
+    for tick in range(80):
+        n = int(random.integers(2, 6))
+        figures = {
+            need.metric: np.where(
+                random.random(5) < 0.3, random.choice(odd, 5), np.exp(random.normal(0, 5, 5))
+            )
+            for need in policy.needs
+        }
+        links = {
+            (f"w{i}", f"w{j}"): LinkSample(
+                bytes_per_s=float(random.choice(odd)),
+                latency_s=float(random.choice(odd)),
+                age_s=float(random.choice(odd)),
+                spread=float(random.choice(odd)),
+            )
+            for i in range(n)
+            for j in range(5)
+        }
+        view = view_of(
+            figures,
+            step=random.integers(0, 10, 5) + 3 * tick,
+            now_s=NOW_S + tick,
+            state=["training" if i < n else "gone" for i in range(5)],
+            knob_specs=specs,
+            knob_values=[values] * 5,
+            links=links,
+        )
+        for proposal in policy.on_tick(view):
+            for number in (proposal.gain_gpu_s, proposal.cost_gpu_s, proposal.confidence):
+                assert math.isfinite(number)
+                assert number >= 0
+            assert proposal.confidence <= 1
+            if isinstance(proposal.action, ChangeKnobs):
+                values = {**values, **proposal.action.values}

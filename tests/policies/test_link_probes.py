@@ -1,0 +1,62 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchloom_core.plugin import Links
+from torchloom_policies.link_probes import ProbeSchedule, ring_rounds, tournament
+
+
+def links(n):
+    return Links(*(np.full((n, n), np.nan) for _ in range(4)))
+
+
+def known(table, pairs, now_s, at):
+    for pair in pairs:
+        at[pair] = now_s
+    for pair, when_s in at.items():
+        table.age_s[pair] = now_s - when_s
+
+
+@given(st.integers(2, 17))
+def test_a_tournament_has_each_pair_once_each_way_and_nobody_twice_a_round(n):
+    rounds = tournament(n)
+    pairs = [pair for one in rounds for pair in one]
+    assert sorted(pairs) == [(i, j) for i in range(n) for j in range(n) if i != j]
+    for one in rounds:
+        named = [worker for pair in one for worker in pair]
+        assert len(named) == len(set(named))
+
+
+@given(st.integers(2, 17), st.randoms())
+def test_the_ring_is_probed_in_rounds_in_which_nobody_stands_twice(n, random):
+    ring = random.sample(range(n), n)
+    rounds = ring_rounds(ring)
+    assert {p for one in rounds for p in one} == set(zip(ring, [*ring[1:], ring[0]], strict=True))
+    for one in rounds:
+        named = [worker for pair in one for worker in pair]
+        assert len(named) == len(set(named))
+
+
+@pytest.mark.parametrize("n", [2, 3, 5, 8])
+def test_the_ring_comes_first_and_then_all_pairs(n):
+    schedule, table, at, seen = ProbeSchedule(1.0), links(n), {}, []
+    for tick in range(4 * n + 4):
+        known(table, seen[-1] if seen else (), float(tick), at)
+        pairs = schedule.next_round(table, range(n), all_pairs=True)
+        schedule.asked(pairs, table, float(tick))
+        seen.append(pairs)
+    ring = ring_rounds(range(n))
+    assert seen[: len(ring)] == ring
+    assert {pair for one in seen for pair in one} == {
+        (i, j) for i in range(n) for j in range(n) if i != j
+    }
+
+
+def test_where_nobody_answers_it_asks_ever_more_rarely():
+    schedule, table, asked = ProbeSchedule(1.0), links(4), []
+    for now_s in range(100):
+        if schedule.due(float(now_s)):
+            asked.append(now_s)
+            schedule.asked(schedule.next_round(table, range(4), all_pairs=False), table, now_s)
+    assert list(np.diff(asked)) == [1, 2, 4, 8, *[16] * (len(asked) - 5)]
