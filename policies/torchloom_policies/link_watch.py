@@ -21,6 +21,8 @@ _FRESH_ROUNDS = 3.0
 _OTHERS_LOG_SD = 0.5
 """By how much links of the ring that were not probed lately may be slower."""
 _MOST, _LEAST_S = 1e13, 1e-9
+_MOST_GROUPS = 256
+"""Beyond, all links among them are more than can be looked at every tick, or probed in time."""
 
 
 class LinkWatch:
@@ -42,6 +44,12 @@ class LinkWatch:
     def look(self, view: FleetView, run: TunedRun) -> bool:
         """Take the slowest link of the ring that was probed lately; say whether it has jumped."""
         self.trouble = self._advice.trouble if RING in run.settings else ""
+        if len(run.groups) > _MOST_GROUPS:
+            self.trouble = (
+                f"the links are left alone: need at most {_MOST_GROUPS} groups to probe and order "
+                f"them, was {len(run.groups)}"
+            )
+            return False
         links, ring = self._links(view, run), _ring(run)
         edges = list(zip(ring, (*ring[1:], ring[0]), strict=True))
         speeds = np.array([links.bytes_per_s[edge] for edge in edges])
@@ -66,7 +74,7 @@ class LinkWatch:
     def better_ring(self, run: TunedRun, view: FleetView) -> Wish | None:
         """Return an order whose slowest link is faster, if that is worth something."""
         own = self._model.cost(run.mode)
-        if RING not in run.settings or own is None:
+        if RING not in run.settings or own is None or len(run.groups) > _MOST_GROUPS:
             return None
         groups, links = list(run.groups), self._links(view, run)
         found = self._advice.better(groups, _ring(run), links)
@@ -97,20 +105,24 @@ class LinkWatch:
         options, own = self._options, self._model.cost(run.mode)
         if not options.probe_every_s or own is None or not self._schedule.due(view.now_s):
             return
-        if own.wire_s > options.probe_wire_share * own.step_s:
+        if own.wire_s > options.probe_wire_share * own.step_s or len(run.groups) > _MOST_GROUPS:
             return
+        rows = list(run.groups.values())
+        offers = view.can_be_probed[rows]
         links = self._links(view, run)
         unsure = self._model.link.log_sd > _UNSURE_LOG_SD and stake > 0
-        for_ring = self._advice.wanted and RING in run.settings and len(run.groups) > 2
-        beside = ~np.eye(len(run.groups), dtype=bool)
+        for_ring = (
+            self._advice.wanted and RING in run.settings and len(rows) > 2 and bool(offers.all())
+        )
+        beside = ~np.eye(len(rows), dtype=bool)
         unknown = for_ring and not (links.age_s[beside] < _OLD_S).all()
         if not unsure and not unknown:
             return
         pairs = self._schedule.next_round(links, _ring(run), unknown)
+        pairs = tuple(pair for pair in pairs if offers[list(pair)].all())
         if not pairs:
             return
         self._schedule.asked(pairs, links, view.now_s)
-        rows = list(run.groups.values())
         gpus = view.costs.gpus_per_worker * len(run.rows)
         took_s = options.probe_bytes / self._model.link.bytes_per_s
         why = (

@@ -4,11 +4,10 @@ import math
 from dataclasses import dataclass, field
 
 import numpy as np
-from msgspec.structs import replace
 
 from torchloom_core.config.schema import Costs
-from torchloom_core.plugin import ChangeKnobs, KnobSpec, LinkSample, ProbeLinks
-from torchloom_core.testing import view_of
+from torchloom_core.plugin import ChangeKnobs, KnobSpec, ProbeLinks
+from torchloom_core.testing import LinkSample, view_of
 from torchloom_policies.step_samples import (
     CODE,
     COMPUTE,
@@ -152,7 +151,7 @@ class Run:
 
     def view(self):
         links = {
-            pair: replace(sample, age_s=float(self.tick_at - self.probed.get(pair, 0)))
+            pair: sample._replace(age_s=float(self.tick_at - self.probed.get(pair, 0)))
             for pair, sample in self.links.items()
         }
         present = [{} if i in self.lacking else self.values for i in range(self.n)]
@@ -164,6 +163,7 @@ class Run:
             now_s=NOW_S + self.tick_at,
             knob_specs=self.specs,
             knob_values=present,
+            can_be_probed=[True] * self.n,
             costs=Costs(gpus_per_worker=1.0),
             links=links,
         )

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tests.policies.allreduce_run import MBIT, MODES, NOW_S, UNSHAPED, Law, Run
-from torchloom_core.plugin import Alert, ChangeKnobs, Guard, KnobSpec, LinkSample, ProbeLinks
-from torchloom_core.testing import view_of
+from torchloom_core.plugin import Alert, ChangeKnobs, Guard, KnobSpec, ProbeLinks
+from torchloom_core.testing import LinkSample, view_of
 from torchloom_policies.allreduce_options import QUALITY
 from torchloom_policies.allreduce_tuner import AllreduceTunerPolicy
 
@@ -329,13 +329,19 @@ def test_a_ring_over_fast_links_is_proposed_once_all_links_are_known():
 def test_a_link_that_goes_away_does_not_end_it():
     run = uneven()
     run.ticks(5)
-    run.links[("w1", "w2")] = LinkSample(bytes_per_s=0.0)
+    run.links[("w1", "w2")] = LinkSample(bytes_per_s=0.0, latency_s=math.nan)
     run.ticks(20)
-    run.links = {pair: LinkSample(bytes_per_s=0.0) for pair in run.links}
+    run.links = {pair: LinkSample(bytes_per_s=0.0, latency_s=math.nan) for pair in run.links}
     run.ticks(20)
-    run.links = {pair: LinkSample(bytes_per_s=math.nan, age_s=math.nan) for pair in run.links}
+    run.links = {
+        pair: LinkSample(bytes_per_s=math.nan, latency_s=math.nan, age_s=math.nan)
+        for pair in run.links
+    }
     run.ticks(20)
-    run.links = {pair: LinkSample(bytes_per_s=math.inf, spread=math.inf) for pair in run.links}
+    run.links = {
+        pair: LinkSample(bytes_per_s=math.inf, latency_s=math.nan, spread=math.inf)
+        for pair in run.links
+    }
     run.ticks(20)
     assert math.isfinite(run.policy._model.cost("none").step_s)
 
@@ -421,7 +427,7 @@ def test_whatever_the_telemetry_says_it_proposes_only_what_can_be_weighed(seed):
             (f"w{i}", f"w{j}"): LinkSample(
                 bytes_per_s=float(random.choice(odd)),
                 latency_s=float(random.choice(odd)),
-                age_s=float(random.choice(odd)),
+                age_s=float(random.choice([0.0, 1.0, 1e6])),
                 spread=float(random.choice(odd)),
             )
             for i in range(n)
@@ -435,6 +441,7 @@ def test_whatever_the_telemetry_says_it_proposes_only_what_can_be_weighed(seed):
             knob_specs=specs,
             knob_values=[values] * 5,
             links=links,
+            can_be_probed=random.random(5) < 0.7,
         )
         for proposal in policy.on_tick(view):
             for number in (proposal.gain_gpu_s, proposal.cost_gpu_s, proposal.confidence):

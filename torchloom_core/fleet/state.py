@@ -50,6 +50,9 @@ _STATE_AFTER: dict[type, str] = {
     Pause: "paused",
     Resume: "training",
 }
+_Names = tuple[str, ...]
+_Where = tuple[_Names, _Names, _Names, _Names, NDArray[np.bool_]]
+
 _FAULT_NOTES = frozenset({"fault", "hang"})
 
 _GAP_NS = 5 * SECOND_NS
@@ -97,7 +100,7 @@ class FleetState:
         self._progress_ns: Ints = np.zeros(0, dtype=np.int64)
         self._step: Ints = np.zeros(0, dtype=np.int64)
         self._table_rows: tuple[tuple[str, ...], NDArray[np.intp]] = ((), np.zeros(0, np.intp))
-        self._where: tuple[tuple[str, ...], ...] | None = None
+        self._where: _Where | None = None
         self._lives = Lives()
         self._declared = DeclaredKnobs()
         self.row_of: dict[str, int] = {}
@@ -366,8 +369,9 @@ class FleetState:
                 tuple(h.group for h in hellos),
                 tuple(h.node for h in hellos),
                 tuple(h.rack for h in hellos),
+                frozen(np.fromiter((h.door is not None for h in hellos), bool, len(hellos))),
             )
-        names, group, node, rack = self._where
+        names, group, node, rack, can_be_probed = self._where
         return FleetView(
             now_ns=now_ns,
             tick_s=self._tick_s,
@@ -389,6 +393,7 @@ class FleetState:
             costs=self._costs,
             cordoned=self.cordons.nodes,
             links_of=self.links.of.copy(),
+            can_be_probed=can_be_probed,
         )
 
     @property

@@ -106,6 +106,8 @@ class FleetView:
         The knobs that some worker offers, by name.
     lighthouse : LighthouseRows, optional
         What torchLoom's lighthouse sees; None where there is none of ours.
+    can_be_probed : (workers,) bool
+        Who offers that links to it, and from it, are probed.
 
     Examples
     --------
@@ -147,6 +149,7 @@ class FleetView:
         cordoned: Set[str] = frozenset(),
         lighthouse: LighthouseRows | None = None,
         links_of: LinksOf | None = None,
+        can_be_probed: NDArray[np.bool_] | None = None,
     ) -> None:
         self.now_ns = now_ns
         self.tick_s = tick_s
@@ -168,6 +171,9 @@ class FleetView:
         self._knob_values = knob_values
         self._forecasts = forecasts
         self._predictors = predictors
+        self.can_be_probed = (
+            np.zeros(len(workers), dtype=bool) if can_be_probed is None else can_be_probed
+        )
         self._links_of = links_of or {}
 
     def twin(self) -> "FleetView":

@@ -10,7 +10,7 @@ from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.schema import Costs
 from torchloom_core.fleet.ring import Ring
 from torchloom_core.fleet.rings import Rings
-from torchloom_core.plugin.arrays import Floats, Ints
+from torchloom_core.plugin.arrays import Floats, Ints, frozen
 from torchloom_core.plugin.view import FleetView, LighthouseRows
 from torchloom_core.wire.events import Fault, Forecast
 from torchloom_core.wire.links import Link, Measured
@@ -61,6 +61,7 @@ def view_of(
     cordoned: Iterable[str] = (),
     lighthouse: Mapping[str, Iterable[str]] | None = None,
     links: Mapping[tuple[str, str], LinkSample] | None = None,
+    can_be_probed: Sequence[bool] | None = None,
 ) -> FleetView:
     """Return the view a plugin would get of a fleet like this.
 
@@ -104,6 +105,8 @@ def view_of(
         ``member``, all of them if that is not given.
     links : mapping of (sender, receiver) to LinkSample, optional
         What probes measured.
+    can_be_probed : sequence of bool, optional
+        Who offers to be probed; absent: nobody does.
 
     Raises
     ------
@@ -153,6 +156,7 @@ def view_of(
         cordoned=frozenset(cordoned),
         lighthouse=None if lighthouse is None else _lighthouse(lighthouse, ids),
         links_of=_links_of(links or {}, now_ns),
+        can_be_probed=None if can_be_probed is None else frozen(np.array(can_be_probed, bool)),
     )
 
 
