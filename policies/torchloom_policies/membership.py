@@ -82,7 +82,7 @@ class MembershipPolicy:
         self._options = options
         self._traffic = Traffic()
         self._asked_ns: dict[str, int] = {}
-        self._fit_since_ns: dict[str, int] = {}
+        self._waiting_since_ns: dict[str, int] = {}
 
     def on_tick(self, view: FleetView) -> Iterable[Proposal]:
         """Propose every stand-by group that is neither kept warm, nor suspicious, nor waits."""
@@ -91,14 +91,14 @@ class MembershipPolicy:
         if not workers:
             return
         standbys = _standbys(view)
-        fit_since_ns, self._fit_since_ns = self._fit_since_ns, {}
+        waiting_since_ns, self._waiting_since_ns = self._waiting_since_ns, {}
         for groups, group in self._next(standbys, view):
-            since_ns = self._fit_since_ns[group] = fit_since_ns.get(group, view.now_ns)
+            since_ns = waiting_since_ns.get(group, view.now_ns)
             waited_s = (view.now_ns - since_ns) / SECOND_NS
             gpus = view.costs.gpus_per_worker * len(standbys[group])
             if self._waits(waited_s * gpus):
+                self._waiting_since_ns[group] = since_ns
                 continue
-            del self._fit_since_ns[group]
             self._asked_ns[group] = view.now_ns
             state_bytes = self._traffic.state_bytes
             waited = f"; waited {waited_s:.0f} s for a quieter one, {waited_s * gpus:.0f} GPU-s"
