@@ -91,6 +91,17 @@ def test_the_config_says_how_large_the_state_is_until_it_was_measured_once():
     assert seen(fleet(costs=costs), unmeasured).state_bytes == 1.2e9
 
 
+def test_a_wire_is_never_busier_than_all_the_time():
+    traffic = seen(fleet(wire_s=2.5, sent_bytes=2.5e7))  # reductions that overlap each count
+    assert traffic.busy_share == 1.0
+    assert traffic.transfer_gpu_s(1e9) == pytest.approx(100.0 * 4)
+
+
+@pytest.mark.parametrize("odd", [math.inf, -1.0, 0.0, 1e300])
+def test_a_size_that_none_can_have_is_not_known(odd):
+    assert math.isnan(seen(fleet(state_bytes=odd)).state_bytes)
+
+
 def test_only_workers_that_train_tell_of_the_network():
     states = ["training", "training", "standby", "gone"]
     traffic = seen(fleet(state=states, wire_s=[0.8, 0.8, 0.0, 0.0]))
