@@ -52,6 +52,9 @@ class Rank:
     def mode(self, mode):
         self.pg.mode = mode
 
+    def pieces(self, at_once, most_bytes=0):
+        self.pg.concurrent_allreduces, self.pg.bucket_bytes = at_once, most_bytes
+
     def end_step(self, committed):
         self.pg.end_step(committed)
 

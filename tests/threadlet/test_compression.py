@@ -25,6 +25,7 @@ def three(quorum):
         quorum.gather(0, 1, 2)
     quorum.all("end_step", committed=False)
     quorum.all("figures")
+    quorum.all("pieces", at_once=1)
     return quorum
 
 
@@ -33,6 +34,44 @@ def test_all_ranks_have_the_same_bits(three, mode):
     three.all("mode", mode=mode)
     for step in range(3):
         three.agree("step", seed=step, shapes=[[4099], [64, 130], [10], [3, 1000, 5]])
+
+
+PIECES = {"four at once": (4, 0), "one by one": (1, 65_536), "three of many": (3, 65_536)}
+
+
+@pytest.mark.parametrize("pieces", PIECES.values(), ids=PIECES)
+@pytest.mark.parametrize("mode", MODES)
+def test_all_ranks_have_the_same_bits_in_pieces_and_the_sockets_carry_them(three, mode, pieces):
+    three.all("mode", mode=mode)
+    three.all("pieces", at_once=pieces[0], most_bytes=pieces[1])
+    before = three.all("sent")
+    for step in range(2):
+        three.agree("step", seed=step, shapes=[[200_003], [64, 130], [10], [3, 1000, 50]])
+    after = three.all("sent")
+    counted = [now[0] - then[0] for now, then in zip(after, before, strict=True)]
+    assert counted == pytest.approx([now[1] for now in after], rel=0.05, abs=30_000)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_a_sum_in_pieces_is_what_it_would_be_whatever_the_layout(three, dtype):
+    three.all("mode", mode="none")
+    three.all("pieces", at_once=3)
+    for op, value in (("SUM", 4.5), ("AVG", 1.5)):
+        given = {"shape": [100, 200], "fill": 1.5, "dtype": dtype, "op": op, "transposed": True}
+        assert three.agree("reduced", **given) == [value, value, 0]
+
+
+def test_the_pieces_change_live_with_the_mode_and_what_was_not_sent_is_kept(three):
+    for step in range(12):
+        three.all("mode", mode=MODES[step % len(MODES)])
+        three.all("pieces", at_once=1 + step % 4, most_bytes=65_536 * (step % 2))
+        three.agree("step", seed=10 * step, shapes=[[40_000], [64, 130], [2000]])
+    three.all("mode", mode="topk")
+    three.all("step", seed=6, shapes=[[60_000]])
+    three.all("pieces", at_once=5)
+    least, most, _ = three.agree("reduced", shape=[60_000], fill=0.0)
+    assert least < -1.0
+    assert most > 1.0
 
 
 @pytest.mark.parametrize("mode", [mode for mode in MODES if mode != "topk"])

@@ -29,7 +29,15 @@ class Memory:
 
 
 class Codec(Protocol):
-    """One way to sum a bucket over the ranks."""
+    """One way to sum a bucket over the ranks.
+
+    Attributes
+    ----------
+    is_whole : bool
+        Whether a bucket must not be reduced in pieces.
+    """
+
+    is_whole: bool
 
     def reduce(
         self, tensor: Tensor, memory: Memory, peers: Peers

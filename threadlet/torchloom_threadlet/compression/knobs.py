@@ -1,8 +1,10 @@
 """What of a process group's allreduce can be changed while it runs, on all ranks at one step."""
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+from torchloom_threadlet.compression.cuts import LEAST_BYTES
 from torchloom_threadlet.compression.modes import MODES
 from torchloom_threadlet.compression.process_group import CompressedProcessGroup
 
@@ -21,7 +23,28 @@ def allreduce_knobs(pg: CompressedProcessGroup) -> list[dict[str, Any]]:
             "kind": "order",
             "doc": "in which order the groups stand in the ring; the others after those named",
         },
+        {
+            **_attribute(pg, "concurrent_allreduces", "concurrent_allreduces"),
+            "kind": "int",
+            "low": 1,
+            "high": 16,
+            "doc": "pieces of a reduction that are under way at once",
+        },
+        {
+            **_attribute(pg, "bucket_bytes", "bucket_bytes"),
+            "kind": "int",
+            "low": 0,
+            "check": _check_bucket,
+            "unit": "bytes",
+            "doc": "of a piece of a reduction at most; 0: as many pieces as are under way at once",
+        },
     ]
+
+
+def _check_bucket(values: Mapping[str, Any]) -> None:
+    most = values["bucket_bytes"]
+    if 0 < most < LEAST_BYTES:
+        raise ValueError(f"need 0, or at least {LEAST_BYTES}, was {most}")
 
 
 def _attribute(pg: CompressedProcessGroup, name: str, attribute: str) -> dict[str, Any]:

@@ -33,6 +33,8 @@ class PowerSGD:
         Sums vectors, and matrices whose factors would be no smaller.
     """
 
+    is_whole = True  # its matrices would be cut, and their factors would not get smaller
+
     def __init__(self, rank: int, pieces: Pieces, otherwise: Sharded) -> None:
         if rank < 1:
             raise ValueError(f"need powersgd_rank >= 1, was {rank}")

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Hashable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -22,14 +23,23 @@ from torchloom_threadlet.compression.collectives import (
     Peers,
     ring_bytes,
 )
+from torchloom_threadlet.compression.cuts import (
+    LEAST_BYTES,
+    LEAST_NUMBERS,
+    Bucket,
+    Plain,
+    edges,
+)
 from torchloom_threadlet.compression.feedback import Feedback, Turn
 from torchloom_threadlet.compression.figures import Cost, Entry, Figures, Meter, Overlap
+from torchloom_threadlet.compression.flights import fly
 from torchloom_threadlet.compression.lane import Lane
 from torchloom_threadlet.compression.modes import MODES, NONE, make_codecs
 from torchloom_threadlet.compression.ordered import OrderedProcessGroup
 from torchloom_threadlet.compression.work import CompressedWork
 
-_LEAST_NUMBERS = 1024
+_PLAIN = Plain()
+_MOST_AT_ONCE = 16
 _MOST_NUMBERS = 2**31 - 1
 _WIDTHS = {torch.float32: 4, torch.bfloat16: 2, torch.float16: 2}
 _NO_GAIN = {NONE: 0, "bf16": 2, "fp16": 2}
@@ -41,7 +51,7 @@ class CompressedProcessGroup(OrderedProcessGroup):
 
     Sums and averages of a single float32, bf16 or fp16 tensor of at least 1024 numbers are
     compressed; all else goes through as it is. Set :attr:`mode` between steps, on all ranks at
-    the same one.
+    the same one; and so :attr:`concurrent_allreduces` and :attr:`bucket_bytes`.
 
     Parameters
     ----------
@@ -85,6 +95,8 @@ class CompressedProcessGroup(OrderedProcessGroup):
         self._verdict: bool | None = None
         self.mode = mode
         self.is_plain = False
+        self.concurrent_allreduces = 1
+        self.bucket_bytes = 0
 
     @property
     def mode(self) -> str:
@@ -96,6 +108,31 @@ class CompressedProcessGroup(OrderedProcessGroup):
         if mode not in MODES:
             raise ValueError(f"need one of {', '.join(MODES)}, was {mode!r}")
         self._mode = mode
+
+    @property
+    def concurrent_allreduces(self) -> int:
+        """How many pieces of a reduction are under way at once, from 1 to 16."""
+        return self._concurrent_allreduces
+
+    @concurrent_allreduces.setter
+    def concurrent_allreduces(self, pieces: int) -> None:
+        if not 1 <= pieces <= _MOST_AT_ONCE:
+            raise ValueError(f"need 1 to {_MOST_AT_ONCE} pieces at once, was {pieces}")
+        self._concurrent_allreduces = pieces
+
+    @property
+    def bucket_bytes(self) -> int:
+        """How many bytes a piece has at most, in the tensor's own type.
+
+        0: each reduction is cut into as many as are under way at once.
+        """
+        return self._bucket_bytes
+
+    @bucket_bytes.setter
+    def bucket_bytes(self, most: int) -> None:
+        if most != 0 and most < LEAST_BYTES:
+            raise ValueError(f"need 0, or at least {LEAST_BYTES} bytes, was {most}")
+        self._bucket_bytes = most
 
     @property
     def part(self) -> Hashable:
@@ -136,19 +173,28 @@ class CompressedProcessGroup(OrderedProcessGroup):
             self.end_step(self._verdict)
         (tensor,) = tensors
         turn = self._feedback.take_turn(tensor.numel())
-        codec = None if self.is_plain else self._codecs.get(self._mode)
-        ranks = self.size()
-        if codec is None or tensor.itemsize <= _NO_GAIN.get(self._mode, 0) or ranks == 1:
+        ranks, at_once = self.size(), self._concurrent_allreduces
+        codec = self._codec(tensor)
+        at = [0, tensor.numel()]
+        if not (self.is_plain or codec.is_whole):
+            at = edges(tensor.numel(), tensor.itemsize, self._bucket_bytes, at_once)
+        if ranks == 1 or (codec is _PLAIN and len(at) == 2):
             return self._untouched(tensors, opts)
         lane = self._lane
         lane.raise_if_ended()
-        peers = Peers(self._rank, ranks)
         divisor = ranks if op == ReduceOp.AVG else 1
+        bucket = Bucket(tensor, turn.memory, at)
+        job = _Job(codec, bucket, turn, Peers(self._rank, ranks), divisor, at_once)
         work = CompressedWork(tensors)
-        entry = self._meter.begin(tensor.nbytes)
-        reduce = partial(self._reduce, lane, codec, tensor, turn, peers, divisor, entry)
+        reduce = partial(self._reduce, lane, job, self._meter.begin(tensor.nbytes))
         lane.add(partial(work.run, reduce))
         return work
+
+    def _codec(self, tensor: Tensor) -> Codec:
+        """Return what makes ``tensor`` smaller in the present mode; the plain sum if nothing."""
+        if self.is_plain or tensor.itemsize <= _NO_GAIN.get(self._mode, 0):
+            return _PLAIN
+        return self._codecs.get(self._mode, _PLAIN)
 
     def reconfigure(self, opts: Any) -> Any:
         """Take part in another quorum; what is still under way in this one fails."""
@@ -211,39 +257,23 @@ class CompressedProcessGroup(OrderedProcessGroup):
     def _meter_untouched(self, entry: Entry, began: float, sent: int, _: object) -> None:
         self._meter.end(entry, Cost(sent, wire_s=time.perf_counter() - began))
 
-    def _reduce(
-        self,
-        lane: Lane,
-        codec: Codec,
-        tensor: Tensor,
-        turn: Turn,
-        peers: Peers,
-        divisor: int,
-        entry: Entry,
-    ) -> None:
-        """Drive ``codec`` over the wrapped process group, and write the result to ``tensor``."""
-        began, wire_s, sent = time.perf_counter(), 0.0, 0
-        reduction = codec.reduce(tensor.float().contiguous(), turn.memory, peers)
-        answer: Tensor | None = None
+    def _reduce(self, lane: Lane, job: "_Job", entry: Entry) -> None:
+        """Drive the codec over the wrapped process group, and write the result to the tensor."""
+        began, ranks, sent, cost = time.perf_counter(), job.peers.ranks, 0, Cost()
+
+        def issue(asked: Collective) -> tuple[Any, Tensor]:
+            nonlocal sent
+            sent += asked.sent_bytes(ranks)
+            return lane.issue(partial(self._begin, asked, ranks))
+
         try:
-            while True:
-                try:
-                    asked = next(reduction) if answer is None else reduction.send(answer)
-                except StopIteration as stop:
-                    total, memory = stop.value
-                    break
-                issued = time.perf_counter()
-                work, answer = lane.issue(partial(self._begin, asked, peers.ranks))
-                work.wait()
-                wire_s += time.perf_counter() - issued
-                sent += asked.sent_bytes(peers.ranks)
-            if divisor != 1:
-                total /= divisor
-            lane.issue(partial(tensor.copy_, total))
-            self._feedback.stage(turn, memory)
+            flown = fly(job.bucket.reductions(job.codec, job.peers), issue, job.at_once)
+            totals, memories = zip(*flown.results, strict=True)
+            lane.issue(partial(job.bucket.write, totals, job.divisor))
+            self._feedback.stage(job.turn, job.bucket.remembered(memories))
+            cost = Cost(sent, time.perf_counter() - began - flown.waited_s, flown.wire_s)
         finally:
-            compress_s = time.perf_counter() - began - wire_s
-            self._meter.end(entry, Cost(sent, compress_s, wire_s))
+            self._meter.end(entry, cost)
 
     def _begin(self, asked: Collective, ranks: int) -> tuple[Any, Tensor]:
         """Issue a collective; return its work, and where its answer will be."""
@@ -258,6 +288,18 @@ class CompressedProcessGroup(OrderedProcessGroup):
         return self._pg.allreduce([asked.tensor], AllreduceOptions()), asked.tensor
 
 
+@dataclass(frozen=True)
+class _Job:
+    """One reduction, as it was asked for."""
+
+    codec: Codec
+    bucket: Bucket
+    turn: Turn
+    peers: Peers
+    divisor: int
+    at_once: int
+
+
 def _can_be_compressed(tensors: list[Tensor], op: Any) -> bool:
     """Return whether any mode may compress a reduction of these."""
     # Several tensors in a call are summed into each other, which is left to the backend.
@@ -268,4 +310,4 @@ def _can_be_compressed(tensors: list[Tensor], op: Any) -> bool:
         return False
     (tensor,) = tensors
     narrow = tensor.dtype in (torch.float32, torch.bfloat16, torch.float16)
-    return narrow and not tensor.is_sparse and _LEAST_NUMBERS <= tensor.numel() <= _MOST_NUMBERS
+    return narrow and not tensor.is_sparse and LEAST_NUMBERS <= tensor.numel() <= _MOST_NUMBERS

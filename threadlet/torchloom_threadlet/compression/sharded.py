@@ -15,6 +15,8 @@ class Sharded:
     same bits whatever the order of the sum.
     """
 
+    is_whole = False
+
     def __init__(self, quantizer: Quantizer) -> None:
         self._quantizer = quantizer
 

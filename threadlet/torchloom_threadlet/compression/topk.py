@@ -23,6 +23,8 @@ class TopK:
         Of the numbers that are sent, in (0, 1].
     """
 
+    is_whole = False
+
     def __init__(self, share: float) -> None:
         if not 0.0 < share <= 1.0:
             raise ValueError(f"need 0 < topk_share <= 1, was {share}")

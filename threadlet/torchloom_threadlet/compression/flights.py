@@ -1,0 +1,96 @@
+"""Several reductions at once: while the collective of one is under way, another codes.
+
+All ranks must issue the same collectives in the same order. So reductions take turns in a fixed
+one, whichever is done first: nothing here depends on time but what is told of it.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from torch import Tensor
+
+from torchloom_threadlet.compression.collectives import Collective, Reduction
+
+_Result = TypeVar("_Result")
+Issue = Callable[[Collective], tuple[Any, Tensor]]
+"""Issues a collective; returns its work, and where the answer will be."""
+
+
+@dataclass
+class Flown(Generic[_Result]):
+    """What became of some reductions.
+
+    Attributes
+    ----------
+    results : list
+        What each has returned, in their order.
+    waited_s : float
+        In which there was nothing to do but wait.
+    wire_s : float
+        In which a collective at least was under way.
+    """
+
+    results: list[_Result]
+    waited_s: float = 0.0
+    wire_s: float = 0.0
+
+
+class _Flight(Generic[_Result]):
+    """A reduction whose collective is under way."""
+
+    def __init__(
+        self, place: int, reduction: Reduction[_Result], work: Any, answer: Tensor, issued: float
+    ) -> None:
+        self.place, self.reduction, self.answer = place, reduction, answer
+        self.issued, self.ended = issued, 0.0
+        self._work = work
+        if answer.device.type == "cpu":  # elsewhere the host is told of no end
+            work.get_future().add_done_callback(self._note_end)
+
+    def land(self) -> None:
+        """Wait for the collective."""
+        self._work.wait()
+        self.ended = self.ended or time.perf_counter()
+
+    def _note_end(self, _: object) -> None:
+        self.ended = time.perf_counter()
+
+
+def fly(reductions: Sequence[Reduction[_Result]], issue: Issue, at_once: int) -> Flown[_Result]:
+    """Drive reductions, so many at once, and return what they return.
+
+    Raises
+    ------
+    Exception
+        Whatever a collective ends with; none is issued after that.
+    """
+    results: dict[int, _Result] = {}
+    waiting = deque(enumerate(reductions))
+    flying: deque[_Flight[_Result]] = deque()
+    flown: Flown[_Result] = Flown([])
+    over_until = 0.0
+    while waiting or flying:
+        answer: Tensor | None = None
+        if waiting and len(flying) < at_once:
+            place, reduction = waiting.popleft()
+        else:
+            flight = flying.popleft()
+            looked = time.perf_counter()
+            flight.land()
+            flown.waited_s += time.perf_counter() - looked
+            # In the order in which they were issued, so that each adds what is beyond the last.
+            flown.wire_s += max(0.0, flight.ended - max(flight.issued, over_until))
+            over_until = max(over_until, flight.ended)
+            place, reduction, answer = flight.place, flight.reduction, flight.answer
+        try:
+            asked = next(reduction) if answer is None else reduction.send(answer)
+        except StopIteration as stop:
+            results[place] = stop.value
+            continue
+        issued = time.perf_counter()
+        flying.append(_Flight(place, reduction, *issue(asked), issued))
+    flown.results = [results[place] for place in range(len(reductions))]
+    return flown
