@@ -15,12 +15,7 @@ import torch
 from torch import Tensor
 from torch.distributed import Work
 from torch.distributed.distributed_c10d import BroadcastOptions
-from torchft.process_group import (
-    ProcessGroup,
-    ProcessGroupWrapper,
-    ReconfigureOptions,
-    create_store_client,
-)
+from torchft.process_group import ProcessGroup, ReconfigureOptions, create_store_client
 
 from torchloom_core.wire.steering import name_of_replica
 from torchloom_threadlet.compression.ring import (
@@ -29,11 +24,12 @@ from torchloom_threadlet.compression.ring import (
     ring_of,
     with_place,
 )
+from torchloom_threadlet.compression.wrapper import Wrapper
 
 _ATTEMPT = "torchloom_attempt"
 
 
-class OrderedProcessGroup(ProcessGroupWrapper):  # type: ignore[misc]
+class OrderedProcessGroup(Wrapper):
     """Wraps any torchft process group, whose ring goes as its members' handles say.
 
     Attributes
@@ -47,7 +43,7 @@ class OrderedProcessGroup(ProcessGroupWrapper):  # type: ignore[misc]
     """
 
     def __init__(self, pg: ProcessGroup) -> None:
-        super().__init__(pg=pg)
+        super().__init__(pg)
         self.ring_order = ""
         self.takes_order = False
         self._ring = Ring(())
@@ -88,12 +84,11 @@ class OrderedProcessGroup(ProcessGroupWrapper):  # type: ignore[misc]
         ring = ring_of(handles)
         if ring.seats == self._ring.seats:
             return
-        timeout: timedelta = getattr(self._pg, "_timeout", None) or self._timeout
         opts = ReconfigureOptions()
         opts.uuid, opts.handles, opts.hints = self._uuid, list(handles), {_ATTEMPT: str(attempt)}
-        opts.timeout = timeout
+        opts.timeout = self._timeout
         try:
-            _wait_for_store(ring.by_seat(handles)[0], timeout)
+            _wait_for_store(ring.by_seat(handles)[0], self._timeout)
             self.reconfigure(opts).wait()  # the instance's own: others may watch it
         except Exception:
             self.abort()  # not one collective in the old order: others may stand in the new one

@@ -4,7 +4,6 @@ import time
 from collections.abc import Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -206,12 +205,12 @@ class CompressedProcessGroup(OrderedProcessGroup):
 
     def abort(self, errored: bool = True) -> None:
         """Abort the wrapped process group; it can be reconfigured."""
-        self._pg.abort()
+        super().abort(errored)
         self._lane.end(RuntimeError("the process group was aborted"))
 
     def shutdown(self) -> None:
         """Shut the wrapped process group down."""
-        self._pg.shutdown()
+        super().shutdown()
         self._lane.end(RuntimeError("the process group was shut down"))
 
     def errored(self) -> Exception | None:
@@ -221,11 +220,7 @@ class CompressedProcessGroup(OrderedProcessGroup):
         step has ended with this, and is taken for committed if nothing has failed here.
         """
         self._verdict = not self._lane.ended
-        return self._pg.errored()  # type: ignore[no-any-return]
-
-    def set_timeout(self, timeout: timedelta) -> None:
-        """Set the wrapped process group's timeout."""
-        self._pg.set_timeout(timeout)
+        return super().errored()
 
     @contextmanager
     def _run_context(self) -> Iterator[None]:
