@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from experiments.allreduce.model import Workload
+from experiments.allreduce.model import POWERSGD_RANK, TOPK_SHARE, Workload
 from experiments.allreduce.schedule import Schedule, play
 from torchloom_core.cli.demo.bandwidth.namespaces import CONTROL, DATA, Lab
 
@@ -111,8 +111,8 @@ class Settings:
     """What all arms of a run have alike."""
 
     workload: Workload
-    topk_share: float = 0.01
-    powersgd_rank: int = 4
+    topk_share: float = TOPK_SHARE
+    powersgd_rank: int = POWERSGD_RANK
     mark_s: float = 5.0
 
 

@@ -8,6 +8,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 WARM_UP = 20
+TOPK_SHARE, POWERSGD_RANK = 0.01, 2
+"""Of the process group; with four columns PowerSGD is ahead of all modes on slow links and near
+them on fast ones, and there is less to choose."""
+
 TRIED = 64
 """Stretches of held-out text by which the loss is judged."""
 

@@ -24,7 +24,14 @@ from rich.table import Table
 from scipy.stats import t as student
 from torch import Tensor, nn
 
-from experiments.allreduce.model import Text, Workload, build, learning_rate
+from experiments.allreduce.model import (
+    POWERSGD_RANK,
+    TOPK_SHARE,
+    Text,
+    Workload,
+    build,
+    learning_rate,
+)
 from experiments.allreduce.trainer import add_workload, workload_of
 from torchloom_threadlet.compression import MODES
 from torchloom_threadlet.compression.codecs import Memory
@@ -152,8 +159,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--steps", type=int, default=600)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--modes", default=",".join(MODES))
-    parser.add_argument("--topk-share", type=float, default=0.01)
-    parser.add_argument("--powersgd-rank", type=int, default=4)
+    parser.add_argument("--topk-share", type=float, default=TOPK_SHARE)
+    parser.add_argument("--powersgd-rank", type=int, default=POWERSGD_RANK)
     parser.add_argument("--out", type=Path, default=HERE / "quality.json")
     add_workload(parser)
     asked = parser.parse_args(argv)

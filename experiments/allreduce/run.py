@@ -24,6 +24,7 @@ from rich.console import Console
 from experiments.allreduce import judge, report, schedule
 from experiments.allreduce.arm import TUNER, Arm, ArmError, Played, Settings, play_arm
 from experiments.allreduce.lab import or_exit
+from experiments.allreduce.model import POWERSGD_RANK, TOPK_SHARE
 from experiments.allreduce.record import recorded
 from experiments.allreduce.schedule import Schedule
 from experiments.allreduce.trainer import add_workload, workload_of
@@ -156,11 +157,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--constant", help="levels instead of a schedule: unshaped,1000,200,50")
     parser.add_argument("--trace", type=Path, help="a bundle with link_bytes_per_s instead")
     parser.add_argument("--quick", action="store_true", help="one seed, short phases: to look at")
-    parser.add_argument("--mark-s", type=float, default=0.0, help="0: eight times a phase")
+    parser.add_argument(
+        "--mark-s", type=float, default=0.0, help="seconds; 0: eight times in `--phase-s`"
+    )
     parser.add_argument("--quality", type=Path, default=HERE / "quality.json")
     parser.add_argument("--policy", type=Path, help="more lines of the policy's table, TOML")
-    parser.add_argument("--topk-share", type=float, default=0.01)
-    parser.add_argument("--powersgd-rank", type=int, default=4)
+    parser.add_argument("--topk-share", type=float, default=TOPK_SHARE)
+    parser.add_argument("--powersgd-rank", type=int, default=POWERSGD_RANK)
     parser.add_argument("--out", type=Path, default=HERE, help="results and plots")
     parser.add_argument("--logs", type=Path, default=Path("build/allreduce"))
     schedule.add_options(parser)

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from torchloom_core.cli.demo.bandwidth.namespaces import Lab, Rate
 
 CHANGING = (None, 1000.0, 200.0, 50.0, 1000.0)
-SHARES = (1.0, 1.0, 1.0, 1.0, 1.0)
-"""How long each of them lasts, of ``--phase-s``."""
+SHARES = (2.0, 1.0, 2.0, 2.0, 1.0)
+"""How long each of them lasts, of ``--phase-s``: as long where one mode is far ahead as where
+another is, so that none is good throughout."""
 
 KINDS = ("changing", "sinus", "failing", "asymmetric")
 SLICE_S = 2.0

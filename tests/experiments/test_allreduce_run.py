@@ -1,0 +1,157 @@
+"""The schedules of the lab, and what is concluded from a run in it."""
+
+import argparse
+import json
+import math
+from itertools import pairwise
+
+import pytest
+
+from experiments.allreduce import judge, quality, record, report, schedule, uneven
+from experiments.allreduce.arm import TUNER, Played
+from experiments.allreduce.lab import Rate
+from experiments.allreduce.model import Text, Workload, build
+from experiments.allreduce.schedule import steps
+
+TINY = Workload(width=16, layers=1, context=8, batch=1)
+CALM = steps((None, 50.0), (20.0, 20.0), 1)
+
+
+def played(arm, step_s, fall, *, seed=1, modes=None, failed=0):
+    """Return an arm whose step takes ``step_s`` in each phase, and whose loss falls evenly."""
+    rows, at_s, number = [], 0.0, 0
+    for place, phase in enumerate(CALM):
+        while at_s < phase.end_s:
+            at_s += step_s[place]
+            number += 1
+            mode = modes[place] if modes else arm
+            said = {"event": "step", "step": number, "t": at_s, "step_time": step_s[place]}
+            rows.append({**said, "mode": mode, "committed": number > failed})
+    marks = [{"event": "mark", "t": float(t), "held_out": 4 - fall * t} for t in range(41)]
+    return Played(arm, seed, [rows + marks], [0.0, 20.0])
+
+
+def test_a_schedule_of_a_seed_is_always_the_same_and_covers_its_time():
+    for make in (
+        lambda seed: schedule.sinus(50, 1000, 30, 60, 4, seed),
+        lambda seed: schedule.failing(1000, 20, 60, 4, seed),
+        lambda seed: schedule.asymmetric(500, 60, 4, seed),
+    ):
+        planned = make(1)
+        assert planned == make(1)
+        assert planned != make(2)
+        assert planned[0].start_s == 0
+        assert planned[-1].end_s == pytest.approx(60)
+        assert all(a.end_s == b.start_s for a, b in pairwise(planned))
+        assert {len(phase.rates) for phase in planned} == {4}
+
+
+def test_a_failing_link_falls_and_the_others_stay():
+    planned = schedule.failing(1000, 20, 60, 4, 1)
+    firsts, lasts = planned[0].rates, planned[-1].rates
+    fallen = [a != b for a, b in zip(firsts, lasts, strict=True)]
+    assert fallen.count(True) == 1
+    assert lasts[fallen.index(True)].up < 40
+
+
+def test_a_schedule_comes_back_from_its_trace_bundle(tmp_path):
+    planned = steps((None, 1000.0, 50.0), (3.0, 2.0, 4.0), 2)
+    path = tmp_path / "lab.tltrace"
+    record.write_bundle(planned, path)
+    assert record.recorded(path, 2) == planned
+    with pytest.raises(ValueError, match="need link_bytes_per_s of 3 components, was 2"):
+        record.recorded(path, 3)
+
+
+def test_a_bundle_says_the_slower_way_of_a_link(tmp_path):
+    path = tmp_path / "lab.tltrace"
+    record.write_bundle(schedule.phases([(2.0, (Rate(up=80.0, down=None),))]), path)
+    assert record.recorded(path, 1)[0].rates == (Rate.both(80.0),)
+
+
+def test_the_time_to_a_loss_lies_between_marks_and_is_endless_if_it_is_not_reached():
+    falling = played("none", (1.0, 1.0), 0.02)
+    assert judge.time_to(falling, 3.61) == pytest.approx(20.5, abs=0.01)
+    assert judge.time_to(falling, 1.0) == math.inf
+
+
+def test_the_gain_is_over_the_best_static_mode_of_the_seed():
+    trials = [played("none", (1, 1), 0.01), played("int8", (1, 1), 0.02)]
+    trials.append(played(TUNER, (1, 1), 0.04))
+    assert judge.gains(trials) == [pytest.approx(2.0, rel=0.05)]
+    trials[-1] = played(TUNER, (1, 1), 0.005)
+    assert judge.gains(trials) == [0.0]
+
+
+def test_what_does_not_hold_is_said_to_not_hold():
+    best = [played("none", (0.1, 1.0), 0.02), played("int8", (0.2, 0.4), 0.02)]
+    good = judge.checks_of_changing([*best, played(TUNER, (0.1, 0.4), 0.04)], CALM)
+    assert [check.holds for check in good] == [True, True, True, True]
+    slow = judge.checks_of_changing([*best, played(TUNER, (0.1, 0.5), 0.02, failed=1)], CALM)
+    assert [check.holds for check in slow] == [False, True, False, False]
+    assert judge.checks_of_changing(best, CALM) == []
+
+
+def test_a_tuner_that_goes_on_switching_does_not_hold():
+    static = [played("none", (0.5, 0.5), 0.02)]
+    restless = played(TUNER, (0.5, 0.5), 0.02, modes=("none", "int8"))
+    calm = played(TUNER, (0.5, 0.5), 0.02, modes=("none", "none"))
+    assert judge.switches(restless, 5.0) == 1
+    assert judge.switches(restless, 25.0) == 0
+    assert all(check.holds for check in judge.checks_of_constant([*static, calm], 5.0, "x"))
+
+
+def test_steps_that_begin_in_a_phase_count_for_it_and_its_first_ones_do_not():
+    trial = played("none", (0.1, 1.0), 0.02)
+    rows = judge.phased([trial], CALM)
+    assert [row.step_s for row in rows] == [pytest.approx(0.1), pytest.approx(1.0)]
+    assert rows[1].steps == 10
+
+
+def test_an_ideal_switcher_has_the_best_mode_of_each_phase():
+    trials = [played("none", (0.1, 1.0), 0.02), played("int8", (0.2, 0.25), 0.02)]
+    said = report.ideal_switcher(judge.phased(trials, CALM), {"none": 1.0, "int8": 1.0}, CALM)
+    assert said.startswith("ideal switcher (none, int8): 1.60 times as fast to where none")
+    assert "1.27 times its progress" in said
+
+
+def test_quality_is_the_steps_of_none_over_those_of_the_mode():
+    steps_ = list(range(0, 101, 10))
+    fast = quality.Curve("none", 1, steps_, [4 - 0.02 * n for n in steps_])
+    slow = quality.Curve("topk", 1, steps_, [4 - 0.01 * n for n in steps_])
+    found = {row.mode: row.quality for row in quality.judge([fast, slow])}
+    assert found["none"] == 1.0
+    assert found["topk"] == pytest.approx(0.5, abs=0.06)
+
+
+def test_a_mode_trains_and_its_quality_is_written(tmp_path):
+    out = tmp_path / "quality.json"
+    tiny = ["--width", "16", "--layers", "1", "--context", "8", "--batch", "1"]
+    said = ["--seeds", "1", "--steps", "10", "--jobs", "1", "--modes", "int8", "--out", str(out)]
+    assert quality.main([*said, *tiny]) == 0
+    written = json.loads(out.read_text())
+    assert list(written["quality"]) == ["none", "int8"]
+
+
+def test_a_rank_sees_the_same_batch_at_a_step_and_another_at_the_next():
+    text = Text(TINY)
+    assert text.batch(1, 2, 0).equal(text.batch(1, 2, 0))
+    for other in ((2, 2, 0), (1, 3, 0), (1, 2, 1)):
+        assert not text.batch(1, 2, 0).equal(text.batch(*other))
+    assert build(TINY, text, 1).out.weight.equal(build(TINY, text, 1).out.weight)
+
+
+def test_a_ring_sends_from_each_rank_to_the_one_before_it():
+    matrix = [[0.0, 10.0, 90.0], [80.0, 0.0, 20.0], [30.0, 70.0, 0.0]]
+    assert uneven.bottleneck(matrix, (0, 1, 2)) == 70.0  # 1 to 0, 2 to 1, 0 to 2
+    assert uneven.bottleneck(matrix, (0, 2, 1)) == 10.0
+    assert uneven.best_order(matrix) == (0, 1, 2)
+
+
+def test_the_schedule_is_five_levels_of_half_a_minute_to_a_minute_each():
+    parser = argparse.ArgumentParser()
+    schedule.add_options(parser)
+    planned = schedule.of_options(parser.parse_args([]))
+    names = [phase.name for phase in planned]
+    assert names == ["unshaped", "1000 Mbit/s", "200 Mbit/s", "50 Mbit/s", "1000 Mbit/s"]
+    assert all(30 <= phase.end_s - phase.start_s <= 60 for phase in planned)
