@@ -19,6 +19,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torchft import DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo
 
 from torchloom_threadlet.compression import CompressedProcessGroup
+from torchloom_threadlet.throttled import ThrottledProcessGroup
 from torchloom_threadlet.torchft import attach  # torchLoom 1
 
 _BATCH = 96
@@ -69,7 +70,8 @@ def main() -> None:
 
     loom = attach(group=options.group, held=True)  # torchLoom 2: a stand-by waits here, or in 3
     gloo = ProcessGroupGloo(timeout=timedelta(seconds=5))
-    pg = CompressedProcessGroup(gloo, parameters=model.parameters())  # its mode is a knob
+    link = ThrottledProcessGroup(gloo) if options.link_rate else None
+    pg = CompressedProcessGroup(link or gloo, parameters=model.parameters())  # its mode is a knob
     manager = Manager(
         pg=pg,
         load_state_dict=lambda state: _load(model, inner, state),
@@ -106,6 +108,8 @@ def main() -> None:
     with options.log.open("a", buffering=1) as log:
         while manager.current_step() < options.steps:
             started = time.time()
+            if link:
+                link.bytes_per_s = _rate(options.link_rate)
             optimizer.zero_grad()  # starts the quorum; heals a joiner, which moves its step
             step = manager.current_step()
             rank = manager.participating_rank() or 0
@@ -160,6 +164,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--step-ms", type=float, default=60.0, help="work to pretend, per step")
     parser.add_argument("--log", type=Path, default=Path("digits.jsonl"))
     parser.add_argument("--result", type=Path, default=Path("digits.json"))
+    parser.add_argument("--link-rate", type=Path, help="file with what a link is to carry, bytes/s")
     parser.add_argument("--checkpoint", type=Path, default=Path("digits.pt"))
     parser.add_argument("--linger-s", type=float, default=2.0)
     return parser.parse_args()
@@ -167,6 +172,12 @@ def _options() -> argparse.Namespace:
 
 def _line(log: Any, **fields: object) -> None:
     log.write(json.dumps({"t": time.time(), **fields}) + "\n")
+
+
+def _rate(path: Path) -> float | None:
+    """Return what is in the file; no limit where it is empty."""
+    text = path.read_text()
+    return float(text) if text else None
 
 
 def _load(model: nn.Module, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:

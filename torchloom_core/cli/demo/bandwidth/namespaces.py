@@ -16,6 +16,8 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from torchloom_core.errors import StateError
+
 PREFIX = "loomlab"
 DATA, CONTROL = "data", "control"
 HUB = "hub"
@@ -32,11 +34,11 @@ MOST_RANKS = 64
 ENDING_S = 10.0
 
 
-class NoLabError(Exception):
+class NoLabError(StateError):
     """A lab cannot be had on a machine; the text says why."""
 
 
-class LabError(Exception):
+class LabError(StateError):
     """A command for the lab has failed."""
 
 
