@@ -16,6 +16,7 @@ import fence_cost
 import ingest
 import long_trace
 import machine
+import measuring_cost
 import report
 import step_cost
 import tick
@@ -26,6 +27,7 @@ BENCHMARKS: dict[str, Callable[..., Coroutine[None, None, list[Figure]]]] = {
     "step": step_cost.measure,
     "command": command_latency.measure,
     "fence": fence_cost.measure,
+    "measuring": measuring_cost.measure,
     "tick": tick.measure,
     "ack": ack_cost.measure,
     "events": failure_repair.measure,

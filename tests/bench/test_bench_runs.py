@@ -18,6 +18,7 @@ RUN = Path(__file__).parents[2] / "experiments" / "bench" / "run.py"
         ("step", ["step", "step_tail"]),
         ("command", ["command"]),
         ("fence", ["fence", "threadlet"]),
+        ("measuring", ["measuring"]),
         ("tick", ["tick"]),
         ("ack", ["ack"]),
         ("events", ["events"]),
