@@ -15,16 +15,16 @@ from torchloom_core.plugin import (
     Registry,
     hookimpl,
 )
-from torchloom_policies.allreduce_cost import CostModel
-from torchloom_policies.allreduce_modes import PRIORS
-from torchloom_policies.allreduce_options import QUALITY, AllreduceTunerOptions
-from torchloom_policies.allreduce_settings import SettingTuner, Wish
-from torchloom_policies.knob_change import ChangeTracker, Measured, Settings
-from torchloom_policies.link_watch import LinkWatch
-from torchloom_policies.mode_choice import ModeChoice, Option, probability_above_zero
-from torchloom_policies.mode_record import ModeRecord
-from torchloom_policies.step_samples import NEEDS, StepReader, StepSample
-from torchloom_policies.tuned_run import MODE, TunedRun, tuned_run
+from torchloom_policies.allreduce.cost import CostModel
+from torchloom_policies.allreduce.knob_change import ChangeTracker, Measured, Settings
+from torchloom_policies.allreduce.link_watch import LinkWatch
+from torchloom_policies.allreduce.mode_choice import ModeChoice, Option, probability_above_zero
+from torchloom_policies.allreduce.mode_record import ModeRecord
+from torchloom_policies.allreduce.modes import PRIORS
+from torchloom_policies.allreduce.options import QUALITY, AllreduceTunerOptions
+from torchloom_policies.allreduce.settings import SettingTuner, Wish
+from torchloom_policies.allreduce.step_samples import NEEDS, StepReader, StepSample
+from torchloom_policies.allreduce.tuned_run import MODE, TunedRun, tuned_run
 
 _ROLLBACK_WINDOWS = 4.0
 _CLEAR = math.log(1.5)
@@ -36,7 +36,7 @@ _SILENT_S = 60.0
 class AllreduceTunerPolicy:
     """Propose the compression mode, and other run-fenced knobs, that make most progress a second.
 
-    A model of the step's cost (:class:`torchloom_policies.allreduce_cost.CostModel`) is fitted
+    A model of the step's cost (:class:`torchloom_policies.allreduce.cost.CostModel`) is fitted
     to telemetry and probes. A mode is worth its quality over the seconds of a step, which is time
     to a loss; one that is better by ``hysteresis`` is proposed with a guard. The gain is the GPU
     time that it saves within ``horizon_s``, the confidence the probability that it is better at

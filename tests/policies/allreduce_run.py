@@ -8,7 +8,7 @@ import numpy as np
 from torchloom_core.config.schema import Costs
 from torchloom_core.plugin import ChangeKnobs, KnobSpec, ProbeLinks
 from torchloom_core.testing import LinkSample, view_of
-from torchloom_policies.step_samples import (
+from torchloom_policies.allreduce.step_samples import (
     CODE,
     COMPUTE,
     GRADIENT,

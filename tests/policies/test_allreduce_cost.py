@@ -4,9 +4,9 @@ import pytest
 
 from tests.policies.allreduce_run import MBIT, MODES, NOW_S, UNSHAPED, Law, Run
 from torchloom_core.testing import view_of
-from torchloom_policies.allreduce_cost import CostModel
-from torchloom_policies.link_filter import LinkFilter
-from torchloom_policies.step_samples import NEEDS, StepReader
+from torchloom_policies.allreduce.cost import CostModel
+from torchloom_policies.allreduce.link_filter import LinkFilter
+from torchloom_policies.allreduce.step_samples import NEEDS, StepReader
 
 ALIKE = ("none", "bf16", "int8", "topk", "powersgd")
 

@@ -8,7 +8,7 @@ import pytest
 from tests.policies.allreduce_run import MBIT, MODES, NOW_S, UNSHAPED, Law, Run
 from torchloom_core.plugin import Alert, ChangeKnobs, Guard, KnobSpec, ProbeLinks
 from torchloom_core.testing import LinkSample, view_of
-from torchloom_policies.allreduce_options import QUALITY
+from torchloom_policies.allreduce.options import QUALITY
 from torchloom_policies.allreduce_tuner import AllreduceTunerPolicy
 
 SCHEDULE = (

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchloom_core.plugin import Links
-from torchloom_policies.link_probes import ProbeSchedule, ring_rounds, tournament
+from torchloom_policies.allreduce.link_probes import ProbeSchedule, ring_rounds, tournament
 
 
 def links(n):

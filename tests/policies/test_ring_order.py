@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchloom_core.plugin import PluginError
-from torchloom_policies.ring_order import RingSolver, ring_of
+from torchloom_policies.allreduce.ring_order import RingSolver, ring_of
 
 SOLVER = RingSolver()
 SPEED = st.sampled_from([0.0, 1e6, 2e6, 3e6, 5e7, 1e9])
@@ -125,5 +125,5 @@ def test_without_ortools_one_line_says_which_extra_is_needed(monkeypatch):
 
 @pytest.mark.integration
 def test_ortools_is_not_loaded_before_a_solver_is_made():
-    code = "import sys, torchloom_policies.ring_order; sys.exit('ortools' in sys.modules)"
+    code = "import sys, torchloom_policies.allreduce.ring_order; sys.exit('ortools' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from torchloom_core.plugin import KnobValue
-from torchloom_policies.step_samples import StepSample
+from torchloom_policies.allreduce.step_samples import StepSample
 
 _RECENT = 15
 _LEAST_SAMPLES = 2

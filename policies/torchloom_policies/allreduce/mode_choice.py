@@ -4,8 +4,8 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from torchloom_policies.allreduce_cost import CostModel, StepCost
-from torchloom_policies.mode_record import ModeRecord
+from torchloom_policies.allreduce.cost import CostModel, StepCost
+from torchloom_policies.allreduce.mode_record import ModeRecord
 
 _SURE, _ENOUGH = 0.7, 0.6
 """How likely a change must be better, and better by the hysteresis, to be made."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from torchloom_core.plugin import Floats, Links, PluginError
-from torchloom_policies.ring_order import Ring, RingSolver, ring_of
+from torchloom_policies.allreduce.ring_order import Ring, RingSolver, ring_of
 
 _SAME = 0.1
 """Links that have changed by less than this share give no new ring."""

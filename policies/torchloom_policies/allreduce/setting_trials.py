@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from torchloom_core.plugin import KnobSpec, KnobValue
-from torchloom_policies.knob_change import Settings
+from torchloom_policies.allreduce.knob_change import Settings
 
 PIECES, BUCKET = "concurrent_allreduces", "bucket_bytes"
 _LEAST_BUCKET = 1 << 20

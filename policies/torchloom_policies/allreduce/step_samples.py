@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from torchloom_core.plugin import FleetView, Floats, Ints, Need, grow
-from torchloom_policies.allreduce_modes import prior_of
+from torchloom_policies.allreduce.modes import prior_of
 
 STEP, COMPUTE, WAIT = "step_time_s", "compute_s", "wait_s"
 SENT, CODE, WIRE = "sent_bytes", "compress_s", "wire_s"

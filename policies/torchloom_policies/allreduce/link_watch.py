@@ -6,13 +6,13 @@ from collections.abc import Iterator
 import numpy as np
 
 from torchloom_core.plugin import FleetView, Floats, Links, ProbeLinks, Proposal
-from torchloom_policies.allreduce_cost import CostModel
-from torchloom_policies.allreduce_modes import prior_of
-from torchloom_policies.allreduce_options import AllreduceTunerOptions
-from torchloom_policies.allreduce_settings import Wish
-from torchloom_policies.link_probes import ProbeSchedule
-from torchloom_policies.ring_advice import RingAdvice
-from torchloom_policies.tuned_run import RING, TunedRun
+from torchloom_policies.allreduce.cost import CostModel
+from torchloom_policies.allreduce.link_probes import ProbeSchedule
+from torchloom_policies.allreduce.modes import prior_of
+from torchloom_policies.allreduce.options import AllreduceTunerOptions
+from torchloom_policies.allreduce.ring_advice import RingAdvice
+from torchloom_policies.allreduce.settings import Wish
+from torchloom_policies.allreduce.tuned_run import RING, TunedRun
 
 _LEAST_LOG_SD = 0.1
 _UNSURE_LOG_SD = 0.35

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchloom_core.plugin import Floats, PluginError
-from torchloom_policies.ring_start import could_close, first_cycle
+from torchloom_policies.allreduce.ring_start import could_close, first_cycle
 
 _MESSAGE_BYTES = 1e6
 """Of the messages by whose times rings with one and the same slowest link are told apart."""

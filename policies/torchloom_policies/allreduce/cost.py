@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from torchloom_core.plugin import Floats
-from torchloom_policies.allreduce_modes import NONE, prior_of
-from torchloom_policies.link_filter import LinkFilter
-from torchloom_policies.step_samples import StepSample
+from torchloom_policies.allreduce.link_filter import LinkFilter
+from torchloom_policies.allreduce.modes import NONE, prior_of
+from torchloom_policies.allreduce.step_samples import StepSample
 
 _RECENT = 15
 _FOR_ERROR = 30
@@ -51,7 +51,7 @@ class CostModel:
     ("The communication challenge for MPP", 1994) with what a collective sends (Thakur, Rabenseifner
     and Gropp, "Optimization of collective communication operations in MPICH", 2005). The slowest
     worker's computing is everybody's; waiting for it is not wire time. Bytes and coding of a mode
-    are expected (:mod:`torchloom_policies.allreduce_modes`) until it has run, then measured.
+    are expected (:mod:`torchloom_policies.allreduce.modes`) until it has run, then measured.
 
     Attributes
     ----------

@@ -4,12 +4,12 @@ import math
 from dataclasses import dataclass
 
 from torchloom_core.plugin import FleetView
-from torchloom_policies.allreduce_cost import CostModel
-from torchloom_policies.allreduce_options import AllreduceTunerOptions
-from torchloom_policies.knob_change import Purpose, Settings
-from torchloom_policies.mode_choice import probability_above_zero
-from torchloom_policies.setting_trials import SettingTrials
-from torchloom_policies.tuned_run import EVERY, TunedRun
+from torchloom_policies.allreduce.cost import CostModel
+from torchloom_policies.allreduce.knob_change import Purpose, Settings
+from torchloom_policies.allreduce.mode_choice import probability_above_zero
+from torchloom_policies.allreduce.options import AllreduceTunerOptions
+from torchloom_policies.allreduce.setting_trials import SettingTrials
+from torchloom_policies.allreduce.tuned_run import EVERY, TunedRun
 
 _HOPED = 0.1
 _HOPED_CONFIDENCE = 0.3
@@ -25,7 +25,7 @@ class Wish:
     values : mapping
         The knobs.
     purpose : str
-        See :class:`torchloom_policies.knob_change.Change`.
+        See :class:`torchloom_policies.allreduce.knob_change.Change`.
     gain : float
         The logarithm of how much more progress a second is made, if it is right.
     confidence : float

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from torchloom_core.plugin import FleetView, KnobSpec, KnobValue
-from torchloom_policies.setting_trials import BUCKET, PIECES
+from torchloom_policies.allreduce.setting_trials import BUCKET, PIECES
 
 MODE, RING, EVERY = "compression", "ring_order", "sync_every"
 _KINDS = {MODE: "choice", RING: "order", EVERY: "int", PIECES: "int", BUCKET: "int"}

@@ -1,0 +1,1 @@
+"""What the allreduce tuner is made of."""
