@@ -188,6 +188,7 @@ def _start_rank(
     environment = {
         "TORCHLOOM_JOIN": str(folder / "state" / "join.json"),
         "TORCHLOOM_NODE": f"node-{rank}",
+        "TORCHLOOM_LINK_ADDRESS": lab.address(rank),
         "RUST_LOG": "error",
         **lab.environment(),
     }

@@ -31,6 +31,8 @@ _CLEAR = math.log(1.5)
 _SURE = 0.95
 _CHANGED = math.log(1.5)
 _SILENT_S = 60.0
+_TRIAL = 3
+"""A setting that no model foretells is measured over so many times the steps."""
 
 
 class AllreduceTunerPolicy:
@@ -259,7 +261,8 @@ class AllreduceTunerPolicy:
         if (wish.purpose != "back" and self._blocked(wish, view)) or proposal.net_gpu_s <= 0:
             return
         self._asked[_said(wish.values)] = view.now_s, math.log(link.bytes_per_s)
-        self._changes.ask(wish.values, wish.purpose, wish.quality, view.now_s)
+        times = 1 if MODE in wish.values else _TRIAL
+        self._changes.ask(wish.values, wish.purpose, wish.quality, view.now_s, times)
         self._settings.asked(wish, run.mode)
         yield proposal
 

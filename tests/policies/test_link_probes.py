@@ -39,24 +39,39 @@ def test_the_ring_is_probed_in_rounds_in_which_nobody_stands_twice(n, random):
 
 
 @pytest.mark.parametrize("n", [2, 3, 5, 8])
-def test_the_ring_comes_first_and_then_all_pairs(n):
+def test_all_links_are_asked_about_in_turn(n):
     schedule, table, at, seen = ProbeSchedule(1.0), links(n), {}, []
-    for tick in range(4 * n + 4):
+    for tick in range(2 * n + 2):
         known(table, seen[-1] if seen else (), float(tick), at)
-        pairs = schedule.next_round(table, range(n), all_pairs=True)
+        pairs = schedule.next_round(table, range(n), of_ring=False)
         schedule.asked(pairs, table, float(tick))
         seen.append(pairs)
+    everyone = {(i, j) for i in range(n) for j in range(n) if i != j}
+    assert {pair for one in seen for pair in one} == everyone
+
+
+@pytest.mark.parametrize("n", [2, 3, 5, 8])
+def test_links_that_are_others_are_all_asked_about_as_soon_as_the_last_have_answered(n):
+    schedule, table, at, seen = ProbeSchedule(100.0), links(n), {}, []
+    schedule.hurry(0.0)
+    for tick in range(20):
+        if schedule.is_due(table, float(tick)):
+            pairs = schedule.next_round(table, range(n), of_ring=True)
+            schedule.asked(pairs, table, float(tick))
+            seen.append(pairs)
+            known(table, pairs, tick + 0.5, at)
+            known(table, (), tick + 1.0, at)
     ring = ring_rounds(range(n))
-    assert seen[: len(ring)] == ring
-    assert {pair for one in seen for pair in one} == {
-        (i, j) for i in range(n) for j in range(n) if i != j
-    }
+    assert set(seen) == set(ring)
+    assert len(seen) <= 4
 
 
 def test_where_nobody_answers_it_asks_ever_more_rarely():
     schedule, table, asked = ProbeSchedule(1.0), links(4), []
     for now_s in range(100):
-        if schedule.due(float(now_s)):
+        if schedule.is_due(table, float(now_s)):
             asked.append(now_s)
-            schedule.asked(schedule.next_round(table, range(4), all_pairs=False), table, now_s)
-    assert list(np.diff(asked)) == [1, 2, 4, 8, *[16] * (len(asked) - 5)]
+            pairs = schedule.next_round(table, range(4), of_ring=True)
+            schedule.asked(pairs, table, float(now_s))
+    assert max(np.diff(asked)) == 16
+    assert len(asked) < 15

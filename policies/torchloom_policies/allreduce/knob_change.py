@@ -34,6 +34,8 @@ class Change:
         ``better`` by the model, ``try`` to learn, ``back`` to what was before a worse one.
     quality : float
         The logarithm by which a step is worth more afterwards.
+    settle_steps : int
+        How many steps are measured before it is judged.
     step_s, after_s : list of float
         Seconds of the last steps before, and of those after it has landed.
     comparable : bool
@@ -45,6 +47,7 @@ class Change:
     purpose: Purpose
     asked_s: float
     quality: float
+    settle_steps: int
     step_s: list[float]
     landed_s: float = math.nan
     landed_step: int = -1
@@ -104,10 +107,16 @@ class ChangeTracker:
         """Whether as many steps of the present settings were seen as after a change."""
         return len(self._recent_s) >= max(self._settle_steps, _LEAST_SAMPLES)
 
-    def ask(self, values: Settings, purpose: Purpose, quality: float, now_s: float) -> None:
-        """Note what is proposed; ``quality`` is the logarithm by which a step is worth more."""
+    def ask(
+        self, values: Settings, purpose: Purpose, quality: float, now_s: float, times: int = 1
+    ) -> None:
+        """Note what is proposed; ``quality`` is the logarithm by which a step is worth more.
+
+        It is judged after ``times`` as many steps as a change settles in.
+        """
         before = {knob: self._settings[knob] for knob in values}
-        self.asked = Change(values, before, purpose, now_s, quality, list(self._recent_s))
+        steps, recent_s = times * self._settle_steps, list(self._recent_s)
+        self.asked = Change(values, before, purpose, now_s, quality, steps, recent_s)
         self.settling = None
 
     def look(self, settings: Settings, step: int, now_s: float, step_s: float) -> Change | None:
@@ -156,7 +165,7 @@ class ChangeTracker:
             return None
         change.after_s.append(sample.mean_s)
         steps = sample.step - change.landed_step
-        if steps < self._settle_steps or len(change.after_s) < _LEAST_SAMPLES:
+        if steps < change.settle_steps or len(change.after_s) < _LEAST_SAMPLES:
             return None
         self.settling = None
         if not change.comparable or len(change.step_s) < _LEAST_SAMPLES:

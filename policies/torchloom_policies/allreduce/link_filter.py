@@ -19,7 +19,7 @@ _EFFICIENCY_LOG_SD = 0.1
 _PROBE_LOG_SD = 0.25
 _LOST_LOG_SD = 2.0
 """Where hardly anything is known of the bandwidth any more."""
-_WALK = np.array([0.03, 0.01])
+_WALK = (0.03, 0.01)
 """By how much bandwidth and latency drift in a second: a random walk of their logarithms."""
 _JUMP = 4.0
 _CLEAR_JUMP = math.log(3.0)
@@ -32,6 +32,14 @@ _LEAST_NOISE_S = 0.001
 _RECENT = 15
 _LEAST_SHARE = 0.1
 _LONGER = 1.5
+_TELLING_BYTES = 128 * 1024
+"""Smaller messages tell of buffers and latency: they fit into what a link takes at once."""
+_BLIND_WALK = 0.3
+"""By how much the bandwidth may drift in a second while only such messages are sent."""
+_BLIND_NOISE = 0.3
+_BLIND_JUMP = math.log(2.5)
+_BLIND_REACH = math.log(20.0)
+_FAR_SD = 2.0
 _BANDWIDTH, _LATENCY, _PROBE = range(3)
 
 
@@ -53,6 +61,8 @@ class LinkFilter:
         self._misses: deque[float] = deque(maxlen=_RECENT)
         self._odd = 0.0
         self._ambiguity = 0.0
+        self._is_blind = False
+        self._blind: deque[float] = deque(maxlen=_RECENT)
         self.known = False
 
     @property
@@ -70,10 +80,20 @@ class LinkFilter:
         """Standard deviation of the bandwidth's logarithm."""
         return math.hypot(math.sqrt(self._cov[_BANDWIDTH, _BANDWIDTH]), self._ambiguity)
 
+    @property
+    def reach(self) -> float:
+        """How far off the bandwidth's logarithm may be, at most.
+
+        While only small messages are sent it may have become any other without a sign.
+        """
+        return max(_FAR_SD * self.log_sd, _BLIND_REACH if self._is_blind else 0.0)
+
     def pass_time(self, seconds: float) -> None:
         """Know less of what may have changed meanwhile."""
+        bandwidth, latency = _WALK
+        walks = (_BLIND_WALK if self._is_blind else bandwidth, latency)
         for place, (walk, most) in enumerate(
-            zip(_WALK, (_LOST_LOG_SD, _LATENCY_LOG_SD), strict=True)
+            zip(walks, (_LOST_LOG_SD, _LATENCY_LOG_SD), strict=True)
         ):
             more = min(walk**2 * seconds, max(0.0, most**2 - self._cov[place, place]))
             self._cov[place, place] += more
@@ -103,6 +123,12 @@ class LinkFilter:
 
     def measure_wire(self, mode: str, sent_bytes: float, hops: float, wire_s: float) -> bool:
         """Take a step's time on the wire; return whether the bandwidth has jumped."""
+        was_blind, self._is_blind = self._is_blind, sent_bytes < _TELLING_BYTES * hops
+        if self._is_blind and self.known:
+            if not was_blind:
+                self._blind.clear()
+                self._odd = 0.0
+            return self._measure_blind(mode, sent_bytes, hops, wire_s)
         relative = math.hypot(self._noise(), _LEAST_NOISE_S / wire_s)
         ambiguity = self._ambiguous(hops, wire_s)
         if ambiguity < self._ambiguity:  # this step tells more than those before
@@ -129,6 +155,28 @@ class LinkFilter:
             self._misses.append(abs(miss))
         self._update(slope, miss, relative)
         self.known = True
+        return jumped
+
+    def _measure_blind(self, mode: str, sent_bytes: float, hops: float, wire_s: float) -> bool:
+        """Learn of latency and of the mode; return whether the link must be another."""
+        took = math.log(wire_s)
+        usual = float(np.median(self._blind)) if len(self._blind) > 1 else took
+        odd = took - usual if abs(took - usual) > _BLIND_JUMP else 0.0
+        jumped = odd * self._odd > 0  # one alone may be of the settings before
+        self._odd = odd
+        if jumped:
+            self._blind.clear()
+            self._restart(self._mean[_BANDWIDTH] - odd, 1.0)
+        if jumped or not odd:
+            self._blind.append(took)
+        expected_s, gradient = self.wire(mode, sent_bytes, hops)
+        own = self._at[mode]
+        told = np.zeros(len(self._mean), dtype=bool)
+        told[[_LATENCY, own]] = True
+        self._cov[np.ix_(told, ~told)] = self._cov[np.ix_(~told, told)] = 0.0
+        self._cov[own, own] += _BLIND_NOISE**2 / _RECENT  # it depends on the bandwidth, too
+        slope = np.where(told, gradient / expected_s, 0.0)
+        self._update(slope, math.log(wire_s / expected_s), self._noise())
         return jumped
 
     def measure_link(self, bytes_per_s: float, log_sd: float) -> bool:
@@ -169,11 +217,11 @@ class LinkFilter:
             return 0.1
         return min(max(1.48 * float(np.median(self._misses)), _NOISE[0]), _NOISE[1])
 
-    def _restart(self, log_bandwidth: float) -> None:
+    def _restart(self, log_bandwidth: float, log_sd: float = 2 * _LOST_LOG_SD) -> None:
         """Forget what was known of the bandwidth."""
         self._mean[_BANDWIDTH] = log_bandwidth
         self._cov[_BANDWIDTH] = self._cov[:, _BANDWIDTH] = 0.0
-        self._cov[_BANDWIDTH, _BANDWIDTH] = 4 * _LOST_LOG_SD**2
+        self._cov[_BANDWIDTH, _BANDWIDTH] = log_sd**2
 
     def _update(self, slope: Floats, miss: float, log_sd: float) -> None:
         spread = self._cov @ slope

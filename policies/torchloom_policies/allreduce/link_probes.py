@@ -8,62 +8,86 @@ import numpy as np
 from torchloom_core.plugin import Links
 
 _LONGEST_REST = 16.0
+_LONGEST_PROBE_S = 3.0
+_MOST_ROUNDS = 3
+"""In which all links of a ring can be probed."""
 
 Pairs = tuple[tuple[int, int], ...]
 
 
 class ProbeSchedule:
-    """Rounds of disjoint pairs, a round at a time: the ring's own links first.
+    """Rounds of disjoint pairs, a round at a time.
+
+    To know the bandwidth, the rounds of the ring's own links come in turn; all of them at once
+    where the links are others than they were. To know all links, rounds of a tournament.
 
     Parameters
     ----------
     every_s : float
         How long one round at least follows another. Where nobody answers, twice as long each time.
+
+    Attributes
+    ----------
+    since_s : float
+        What was measured before is of other links.
     """
 
     def __init__(self, every_s: float) -> None:
         self._every_s = every_s
         self._asked_s = -math.inf
         self._asked: Pairs = ()
+        self._left = 0
+        self._turn = 0
         self._rest = 1.0
+        self.since_s = -math.inf
 
-    def due(self, now_s: float) -> bool:
+    @property
+    def is_sweeping(self) -> bool:
+        """Whether some of the ring's links are to be asked about at once."""
+        return self._left > 0
+
+    def is_due(self, links: Links, now_s: float) -> bool:
         """Say whether it is time for another round."""
-        return now_s - self._asked_s >= self._every_s * self._rest
+        waited_s = now_s - self._asked_s
+        if self.is_sweeping:
+            return self._answered(links, now_s) or waited_s >= _LONGEST_PROBE_S
+        return waited_s >= self._every_s * self._rest
 
-    def next_round(self, links: Links, ring: Sequence[int], all_pairs: bool) -> Pairs:
-        """Return the round whose links were measured longest ago; empty where none is left.
+    def next_round(self, links: Links, ring: Sequence[int], *, of_ring: bool) -> Pairs:
+        """Return the next round of the ring's links, or of those measured longest ago.
 
         Parameters
         ----------
         ring : sequence of int
             In which order the links' rows stand.
-        all_pairs : bool
-            Whether links beside the ring's are wanted, too: a tournament of all against all.
         """
+        if of_ring:
+            rounds = ring_rounds(ring)
+            self._turn = (self._turn + 1) % len(rounds)
+            self._left = min(max(0, self._left - 1), len(rounds))
+            return rounds[self._turn]
         age_s = np.nan_to_num(links.age_s, nan=math.inf)
-        rounds = ring_rounds(ring)
-        old = [
-            (max(float(age_s[pair]) for pair in pairs), -place)
-            for place, pairs in enumerate(rounds)
-        ]
-        if all_pairs and all(math.isfinite(age) for age, _ in old):
-            rounds += tournament(len(ring))
-            old += [
-                (max(float(age_s[pair]) for pair in pairs), -place)
-                for place, pairs in enumerate(rounds[len(old) :], len(old))
-            ]
-        return rounds[old.index(max(old))] if old else ()
+        return max(tournament(len(ring)), key=lambda p: max(float(age_s[pair]) for pair in p))
+
+    def hurry(self, since_s: float) -> None:
+        """Ask about all of the ring's links at once: they are others since then."""
+        if self._asked_s < since_s:
+            self._asked_s, self._asked = -math.inf, ()
+        self._left, self.since_s = _MOST_ROUNDS, since_s
 
     def asked(self, pairs: Pairs, links: Links, now_s: float) -> None:
         """Note a round that is proposed; one that came to nothing makes the next come later."""
-        lost = bool(self._asked) and all(
-            not links.age_s[pair] <= now_s - self._asked_s
+        lost = bool(self._asked) and not self._answered(links, now_s)
+        self._rest = min(2 * self._rest, _LONGEST_REST) if lost else 1.0
+        self._asked, self._asked_s = pairs, now_s
+
+    def _answered(self, links: Links, now_s: float) -> bool:
+        """Say whether any link of the last round was measured since it was asked for."""
+        return any(
+            links.age_s[pair] <= now_s - self._asked_s
             for pair in self._asked
             if max(pair) < len(links.age_s)
         )
-        self._rest = min(2 * self._rest, _LONGEST_REST) if lost else 1.0
-        self._asked, self._asked_s = pairs, now_s
 
 
 def ring_rounds(ring: Sequence[int]) -> list[Pairs]:

@@ -17,10 +17,15 @@ from torchloom_policies.allreduce.tuned_run import RING, TunedRun
 _LEAST_LOG_SD = 0.1
 _UNSURE_LOG_SD = 0.35
 _OLD_S = 600.0
-_FRESH_ROUNDS = 3.0
+_LEAST_PROBE_BYTES, _PROBE_S = 640 * 1024, 0.04
+"""A probe sends no more than what takes so long, and no less than what tells anything."""
 _OTHERS_LOG_SD = 0.5
 """By how much links of the ring that were not probed lately may be slower."""
 _MOST, _LEAST_S = 1e13, 1e-9
+Bools = np.ndarray[tuple[int], np.dtype[np.bool_]]
+_CHANGED = math.log(1.5)
+_LEAST_RING_GAIN = 1.25
+"""So many times as fast the slowest link must be in another ring: probes are not that exact."""
 _MOST_GROUPS = 256
 """Beyond, all links among them are more than can be looked at every tick, or probed in time."""
 
@@ -39,6 +44,7 @@ class LinkWatch:
         self._advice = RingAdvice(options.ring)
         self._schedule = ProbeSchedule(options.probe_every_s)
         self._seen_s = -math.inf
+        self._speeds: dict[tuple[str, str], float] = {}
         self.trouble = ""
 
     def look(self, view: FleetView, run: TunedRun) -> bool:
@@ -54,14 +60,16 @@ class LinkWatch:
         edges = list(zip(ring, (*ring[1:], ring[0]), strict=True))
         speeds = np.array([links.bytes_per_s[edge] for edge in edges])
         age_s = np.array([links.age_s[edge] for edge in edges])
-        fresh = (speeds > 0) & (age_s <= _FRESH_ROUNDS * self._options.probe_every_s)
-        if not fresh.any():
+        at_s = view.now_s - age_s
+        new = (speeds > 0) & (at_s > self._seen_s + 1e-3)
+        if not new.any():
             return False
+        self._seen_s = float(at_s[new].max())
+        names = tuple(run.groups)
+        if self._have_changed([(names[a], names[b]) for a, b in edges], speeds, new):
+            self._schedule.hurry(float(at_s[new].min()))
+        fresh = (speeds > 0) & (at_s >= self._schedule.since_s)
         slowest = edges[int(np.where(fresh, speeds, math.inf).argmin())]
-        measured_s = view.now_s - float(links.age_s[slowest])
-        if not measured_s > self._seen_s + 1e-3:
-            return False
-        self._seen_s = measured_s
         spread = float(np.nan_to_num(links.spread[slowest]))
         latency = np.array([links.latency_s[edge] for edge in edges])
         if (latency > 0).all() and np.isfinite(latency).all():
@@ -71,14 +79,30 @@ class LinkWatch:
             float(links.bytes_per_s[slowest]), math.hypot(spread, _LEAST_LOG_SD, others)
         )
 
+    def _have_changed(self, edges: list[tuple[str, str]], speeds: Floats, new: Bools) -> bool:
+        """Say whether all links that were measured anew carry another bandwidth than before."""
+        before = np.array([self._speeds.get(edge, math.nan) for edge in edges])
+        told = {
+            edge: speed for edge, speed, is_new in zip(edges, speeds, new, strict=True) if is_new
+        }
+        self._speeds = {edge: self._speeds[edge] for edge in edges if edge in self._speeds} | told
+        times = np.abs(np.log(speeds[new] / before[new]))
+        return bool((times > _CHANGED).all())
+
+    def hurry(self, now_s: float) -> None:
+        """Ask again at once: the links are others than they were."""
+        self._schedule.hurry(now_s)
+
     def better_ring(self, run: TunedRun, view: FleetView) -> Wish | None:
         """Return an order whose slowest link is faster, if that is worth something."""
         own = self._model.cost(run.mode)
         if RING not in run.settings or own is None or len(run.groups) > _MOST_GROUPS:
             return None
         groups, links = list(run.groups), self._links(view, run)
+        old = view.now_s - links.age_s < self._schedule.since_s
+        links = links._replace(bytes_per_s=np.where(old, math.nan, links.bytes_per_s))
         found = self._advice.better(groups, _ring(run), links)
-        if found is None or found[1] <= 1.0 + self._options.hysteresis:
+        if found is None or found[1] <= max(_LEAST_RING_GAIN, 1.0 + self._options.hysteresis):
             return None
         best, times = found
         saved_s = own.wire_s * prior_of(run.mode).ring_share * (1.0 - 1.0 / times)
@@ -87,7 +111,7 @@ class LinkWatch:
             return None
         proven = "" if best.proven else ", the best found in time"
         return Wish(
-            values={RING: ",".join(groups[place] for place in best.order)},
+            values={RING: ",".join(groups[place] for place in reversed(best.order))},
             purpose="better",
             gain=-math.log1p(-min(saved_s / own.step_s, 0.99)),
             confidence=0.8 if best.proven else 0.7,
@@ -103,7 +127,7 @@ class LinkWatch:
         may be.
         """
         options, own = self._options, self._model.cost(run.mode)
-        if not options.probe_every_s or own is None or not self._schedule.due(view.now_s):
+        if not options.probe_every_s or own is None:
             return
         if own.wire_s > options.probe_wire_share * own.step_s or len(run.groups) > _MOST_GROUPS:
             return
@@ -115,28 +139,32 @@ class LinkWatch:
             self._advice.wanted and RING in run.settings and len(rows) > 2 and bool(offers.all())
         )
         beside = ~np.eye(len(rows), dtype=bool)
-        unknown = for_ring and not (links.age_s[beside] < _OLD_S).all()
-        if not unsure and not unknown:
+        fresh_s = min(_OLD_S, view.now_s - self._schedule.since_s)
+        unknown = for_ring and not (links.age_s[beside] <= fresh_s).all()
+        sweeping = self._schedule.is_sweeping and stake > 0
+        if not (unsure or unknown or sweeping) or not self._schedule.is_due(links, view.now_s):
             return
-        pairs = self._schedule.next_round(links, _ring(run), unknown)
+        pairs = self._schedule.next_round(links, _ring(run), of_ring=unsure or sweeping)
         pairs = tuple(pair for pair in pairs if offers[list(pair)].all())
         if not pairs:
             return
         self._schedule.asked(pairs, links, view.now_s)
         gpus = view.costs.gpus_per_worker * len(run.rows)
-        took_s = options.probe_bytes / self._model.link.bytes_per_s
+        bandwidth = self._model.link.bytes_per_s
+        probe_bytes = int(min(options.probe_bytes, max(_LEAST_PROBE_BYTES, bandwidth * _PROBE_S)))
+        took_s = probe_bytes / bandwidth
         why = (
             f"the bandwidth is known to a factor of {math.exp(self._model.link.log_sd):.2g}, and "
             "another compression mode may be better at what it is"
-            if unsure
+            if unsure or not unknown
             else "not all links are known, and another order of the ring may be faster"
         )
         yield Proposal(
             action=ProbeLinks(
                 pairs=tuple((view.workers[rows[a]], view.workers[rows[b]]) for a, b in pairs),
-                probe_bytes=options.probe_bytes,
+                probe_bytes=probe_bytes,
             ),
-            reason=f"{why}; {len(pairs)} links are probed with {options.probe_bytes} bytes each",
+            reason=f"{why}; {len(pairs)} links are probed with {probe_bytes} bytes each",
             gain_gpu_s=-math.expm1(-max(stake, 0.1)) * options.horizon_s * gpus,
             cost_gpu_s=min(took_s, own.step_s) * gpus * 0.1,
             confidence=0.2,
@@ -159,6 +187,9 @@ def _within(values: Floats, low: float, high: float) -> Floats:
 
 
 def _ring(run: TunedRun) -> list[int]:
-    """Return the present ring as places among the groups."""
+    """Return the places of the groups in the order in which the ring's data goes.
+
+    In gloo's each rank sends to the one before it.
+    """
     place = {name: at for at, name in enumerate(run.groups)}
-    return [place[name] for name in run.ring]
+    return [place[name] for name in reversed(run.ring)]

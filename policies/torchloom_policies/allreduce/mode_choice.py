@@ -11,7 +11,6 @@ _SURE, _ENOUGH = 0.7, 0.6
 """How likely a change must be better, and better by the hysteresis, to be made."""
 _WORTH_TRYING = 0.3
 """A mode that never ran is tried if it beats the hysteresis with this probability."""
-_FAR_SD = 2.0
 
 
 @dataclass(frozen=True)
@@ -81,7 +80,7 @@ class ModeChoice:
 
     def at_stake(self, present: str, modes: Iterable[str], now_s: float) -> float:
         """Return what another mode would gain if the bandwidth were as far off as it may be."""
-        far = _FAR_SD * self._model.link.log_sd
+        far = self._model.link.reach
         modes = tuple(modes)
         return max(
             (

@@ -32,7 +32,7 @@ class AllreduceTunerOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_un
     explore_gpu_s : float
         GPU-seconds that trials of what was never measured may cost altogether.
     probe_bytes : int
-        What one probe sends.
+        What one probe sends at the most: no more than a link carries in 40 ms, and 640 KiB.
     probe_every_s : float
         How long one round of probes at least follows another; 0: links are not probed.
     probe_wire_share : float
@@ -61,8 +61,8 @@ class AllreduceTunerOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_un
     settle_steps: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 3
     horizon_s: Positive = 300.0
     explore_gpu_s: NotNegative = 600.0
-    probe_bytes: Annotated[int, msgspec.Meta(ge=1024, le=2**30)] = 1 << 20
-    probe_every_s: NotNegative = 10.0
+    probe_bytes: Annotated[int, msgspec.Meta(ge=640 * 1024, le=8 << 20)] = 1 << 20
+    probe_every_s: NotNegative = 2.0
     probe_wire_share: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.3
     guard_metric: str = "loss"
     guard_band: Annotated[float, msgspec.Meta(gt=0, le=1e6)] = 3.0

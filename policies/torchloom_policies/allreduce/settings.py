@@ -13,7 +13,7 @@ from torchloom_policies.allreduce.tuned_run import EVERY, TunedRun
 
 _HOPED = 0.1
 _HOPED_CONFIDENCE = 0.3
-_LEAST_WIRE_SHARE = 0.2
+_LEAST_WIRE_SHARE = 0.5
 
 
 @dataclass(frozen=True)

@@ -92,7 +92,12 @@ class Report:
         ]
         arms = (self.without, self.tuned)
         astray = [step for arm in arms for step in differences(arm.logs)]
-        failed = [row for arm in arms for row in failed_steps(arm.logs, arm.began[0])]
+        failed = [
+            row
+            for arm in arms
+            for row in failed_steps(arm.logs, arm.began[0])
+            if row["t"] < arm.began[-1]  # all are ended then, one after the other
+        ]
         took, had = self.tuned.seconds_to(self.loss), self.without.losses[-1][0]
         return {
             f"at {SCRIPT[slow].text} a step takes {ratios[slow]:.2f} of what it took": (
