@@ -38,6 +38,8 @@ _BLIND_WALK = 0.3
 """By how much the bandwidth may drift in a second while only such messages are sent."""
 _BLIND_NOISE = 0.3
 _BLIND_JUMP = math.log(2.5)
+_USUAL = 5
+"""Steps after which it is known what they usually take; the first may be of another mode."""
 _BLIND_REACH = math.log(20.0)
 _FAR_SD = 2.0
 _BANDWIDTH, _LATENCY, _PROBE = range(3)
@@ -160,7 +162,7 @@ class LinkFilter:
     def _measure_blind(self, mode: str, sent_bytes: float, hops: float, wire_s: float) -> bool:
         """Learn of latency and of the mode; return whether the link must be another."""
         took = math.log(wire_s)
-        usual = float(np.median(self._blind)) if len(self._blind) > 1 else took
+        usual = float(np.median(self._blind)) if len(self._blind) >= _USUAL else took
         odd = took - usual if abs(took - usual) > _BLIND_JUMP else 0.0
         jumped = odd * self._odd > 0  # one alone may be of the settings before
         self._odd = odd
