@@ -15,6 +15,7 @@ from tests.kernel.inputs import acks, batches, exits, hellos, notes
 from torchloom_core.errors import MessageError
 from torchloom_core.trajectory.columns import TelemetryStream
 from torchloom_core.wire import codec, limits
+from torchloom_core.wire.links import MAX_PROBE_BYTES, MIN_PROBE_BYTES, Door
 from torchloom_core.wire.messages import (
     Command,
     Cut,
@@ -24,6 +25,7 @@ from torchloom_core.wire.messages import (
     JoinReply,
     JoinRequest,
     Note,
+    Probe,
     RollCall,
     SetKnob,
     SetKnobs,
@@ -44,9 +46,21 @@ values = st.one_of(
     st.floats(allow_nan=False, allow_infinity=False),
     st.text(max_size=256),
 )
-_WITH_FIELDS = (SetKnob, Cut, Together, Withdraw)
+doors = st.builds(
+    Door,
+    host=st.from_regex(r"\A[A-Za-z0-9._:%-]{1,40}\Z"),
+    port=st.integers(1, 65_535),
+    knock=st.binary(min_size=32, max_size=32).map(bytes.hex),
+)
+_WITH_FIELDS = (SetKnob, Probe, Cut, Together, Withdraw)
 deeds = st.one_of(
     st.builds(SetKnob, knob=knobs, value=values),
+    st.builds(
+        Probe,
+        receiver=names,
+        door=doors,
+        probe_bytes=st.integers(MIN_PROBE_BYTES, MAX_PROBE_BYTES),
+    ),
     st.builds(Cut, quorum_id=counts),
     st.builds(
         Together,
