@@ -25,6 +25,7 @@ NOW_S = 1_700_000_000.0
 MBIT = 1e6 / 8
 MODES = ("none", "bf16", "fp16", "int8", "topk", "powersgd")
 UNSHAPED = 10_000 * MBIT
+METRICS = (*(need.metric for need in NEEDS), "loss")
 
 
 @dataclass
@@ -78,7 +79,7 @@ class Run:
         self.bandwidth, self.slow, self.silent = UNSHAPED, {}, set()
         self.state, self.lacking = "training", set()
         self.t, self.step, self.ends_s, self.tick_at = 0.0, 0, 0.0, 0
-        self.rows = {need.metric: [] for need in NEEDS} | {"loss": []}
+        self.newest = {}
         self.under_way, self.made, self.switches = [], [], []
         self.links, self.probed = {}, {}
         self.steps = []  # (step, time, mode, seconds)
@@ -127,11 +128,9 @@ class Run:
                     self.switches.append((self.step, self.mode, values["compression"]))
                 self.values = {**self.values, **values}
             self.ends_s = self._next()
-        for name, column in self.rows.items():
-            new = np.full(self.n, math.nan) if told is None else told[name].copy()
-            new[list(self.silent)] = math.nan
-            column.append(new)
-            del column[:-10]
+        told = told or dict.fromkeys(METRICS, np.full(self.n, math.nan))
+        heard = np.isin(np.arange(self.n), list(self.silent), invert=True)
+        self.newest = {name: np.where(heard, told[name], math.nan) for name in METRICS}
         proposals = list(self.policy.on_tick(self.view()))
         for proposal in proposals:
             assert proposal.reason
@@ -156,7 +155,7 @@ class Run:
         }
         present = [{} if i in self.lacking else self.values for i in range(self.n)]
         return view_of(
-            {name: np.array(column).T for name, column in self.rows.items()},
+            self.newest,
             workers=self.n,
             step=self.step,
             state=self.state,

@@ -24,6 +24,12 @@ BUCKET = KnobSpec(name="bucket_bytes", kind="int", low=0, fence="run")
 EVERY = KnobSpec(name="sync_every", kind="int", low=1, high=256, fence="run")
 
 
+def quickly(argument, quick, *others):
+    """Try these values in every run of the tests, and the others where time is taken for it."""
+    marked = [pytest.param(value, marks=pytest.mark.long) for value in others]
+    return pytest.mark.parametrize(argument, [*quick, *marked])
+
+
 def tuner(**options):
     return AllreduceTunerPolicy(AllreduceTunerPolicy.Options(**options))
 
@@ -41,7 +47,7 @@ def changes(proposals, knob="compression"):
 
 
 @pytest.mark.parametrize("noise", [0.03, 0.1])
-@pytest.mark.parametrize("seed", range(4))
+@quickly("seed", [0], 1, 2, 3)
 def test_ten_steps_after_each_change_it_is_within_ten_percent_of_the_best_mode(seed, noise):
     run = Run(tuner(probe_every_s=1.0), seed=seed, noise=noise, lands=1)
     for bandwidth, ticks in SCHEDULE:
@@ -55,8 +61,8 @@ def test_ten_steps_after_each_change_it_is_within_ten_percent_of_the_best_mode(s
         assert np.mean(near) > 0.9, (bandwidth / MBIT, modes)
 
 
-@pytest.mark.parametrize("noise", [0.05, 0.15])
-@pytest.mark.parametrize("seed", range(3))
+@quickly("noise", [0.15], 0.05)
+@quickly("seed", [0], 1, 2)
 @pytest.mark.parametrize("mbit", [10_000, 1000, 200, 50])
 def test_at_a_constant_bandwidth_it_switches_at_most_once_after_settling(mbit, seed, noise):
     run = Run(tuner(), seed=seed, noise=noise)
@@ -69,7 +75,7 @@ def test_at_a_constant_bandwidth_it_switches_at_most_once_after_settling(mbit, s
     assert progress(run.law, run.mode, run.bandwidth) >= 0.9 * best(run.law, run.bandwidth)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@quickly("seed", [0], 1, 2)
 def test_modes_that_are_equal_cause_no_flapping(seed):
     same = Law(sent=dict.fromkeys(MODES, 0.75), code_s=dict.fromkeys(MODES, 0.02),
                hops=dict.fromkeys(MODES, 6))  # fmt: skip
@@ -82,7 +88,7 @@ def test_modes_that_are_equal_cause_no_flapping(seed):
     assert not late
 
 
-@pytest.mark.parametrize("seed", range(3))
+@quickly("seed", [0], 1, 2)
 def test_a_slow_rank_causes_no_switch(seed):
     run = Run(tuner(), seed=seed, mode="powersgd")
     run.bandwidth = 200 * MBIT
@@ -413,13 +419,13 @@ def test_a_longer_round_is_worth_nothing_where_the_wire_is_fast():
 def test_two_that_see_the_same_propose_the_same():
     runs = [Run(tuner(), seed=5, noise=0.1) for _ in range(2)]
     for run in runs:
-        for bandwidth, ticks in SCHEDULE:
+        for bandwidth, ticks in SCHEDULE[:3]:
             run.bandwidth = bandwidth
             run.ticks(ticks)
-    assert runs[0].made == runs[1].made
+    assert runs[0].made == runs[1].made != []
 
 
-@pytest.mark.parametrize("seed", range(20))
+@quickly("seed", range(8), *range(8, 20))
 def test_whatever_the_telemetry_says_it_proposes_only_what_can_be_weighed(seed):
     random = np.random.default_rng(seed)
     policy = tuner(explore_gpu_s=1e9, probe_wire_share=1.0)
