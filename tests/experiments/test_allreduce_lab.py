@@ -43,7 +43,7 @@ def name(request):
 @pytest.fixture
 def lab(name):
     if reason := reason_for_none():
-        pytest.skip(reason)
+        pytest.skip(f"no lab here: {reason}")
     with Lab(2, name) as there:
         yield there
     assert there.left() == []
@@ -88,7 +88,7 @@ def test_the_link_of_a_pair_carries_its_own_rate(lab):
 @pytest.mark.integration
 def test_what_a_crash_has_left_is_gone_with_the_next_down_and_its_processes_with_it(name):
     if reason := reason_for_none():
-        pytest.skip(reason)
+        pytest.skip(f"no lab here: {reason}")
     crashing = (
         "import os, subprocess\n"
         "from torchloom_core.cli.demo.bandwidth import namespaces as lab\n"
@@ -128,6 +128,7 @@ def test_two_ranks_train_in_the_lab_and_switch_the_link_under_way(lab, tmp_path)
 
 
 def test_where_there_can_be_no_lab_it_says_why_in_one_line_and_ends_with_3(monkeypatch, capsys):
+    monkeypatch.setattr(namespaces.shutil, "which", lambda tool: f"/usr/sbin/{tool}")
     monkeypatch.setattr(namespaces.os, "geteuid", lambda: 1000)
     with pytest.raises(NoLabError, match="need to be root"):
         Lab(2).up()
