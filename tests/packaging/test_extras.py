@@ -21,7 +21,7 @@ MODULES_OF = {
     "protobuf": "google",
     "scikit-learn": "sklearn",
 }
-OTHERS = ("predictors", "evaluate", "lighthouse")
+OTHERS = ("predictors", "evaluate", "lighthouse", "tuner")
 WITHOUT = """
 import sys
 
@@ -38,6 +38,7 @@ STEADY = """
 [policies.straggler]
 [policies.silence]
 [policies.checkpoint_interval]
+[policies.allreduce_tuner]
 [policies.failure_forecast]
 predictor = "fault_history"
 [predictors.fault_history]
@@ -69,7 +70,7 @@ def with_only(extra, others, tmp_path):
 @pytest.fixture
 def server_only(tmp_path):
     start = with_only("server", OTHERS, tmp_path)
-    assert {"grpc", "pandas", "scipy", "sklearn", "statsmodels"} <= start.absent
+    assert {"grpc", "ortools", "pandas", "scipy", "sklearn", "statsmodels"} <= start.absent
     return start
 
 
