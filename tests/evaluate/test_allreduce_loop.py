@@ -15,7 +15,15 @@ from torchloom_core.evaluate.allreduce.workload import workload_of
 from torchloom_core.evaluate.closed_loop import ClosedLoop
 from torchloom_core.evaluate.goodput.episode import rng
 from torchloom_core.kernel.plugins.host import ActivePlugins, ActivePolicy
-from torchloom_core.plugin import ChangeKnob, ChangeKnobs, Guard, Need, PauseRun, Proposal
+from torchloom_core.plugin import (
+    ChangeKnob,
+    ChangeKnobs,
+    Guard,
+    Need,
+    PauseRun,
+    ProbeLinks,
+    Proposal,
+)
 from torchloom_core.simulate.allreduce_run import AllreduceRun
 from torchloom_core.simulate.links import links_of
 from torchloom_core.trace.bundle.bundle import Bundle
@@ -75,7 +83,14 @@ def drive(links, policy, job=JOB, config=CONFIG, seed=0, goal=300.0, limit_s=1e4
     ranks = len(links.workers)
     run = AllreduceRun(workload_of(job, ranks), links.bottleneck, rng(seed, "steps"))
     trainers = SimulatedTrainers(
-        run, job, links, name="run", goal=goal, limit_s=limit_s, heartbeats=np.zeros(ranks)
+        run,
+        job,
+        links,
+        name="run",
+        goal=goal,
+        limit_s=limit_s,
+        heartbeats=np.zeros(ranks),
+        probing=rng(seed, "probes"),
     )
     plugins = ActivePlugins((ActivePolicy(policy.name, policy),))
     loop = ClosedLoop(trainers, config, plugins, start_ns=links.start_ns)
@@ -213,6 +228,75 @@ def test_a_guard_on_the_loss_has_something_to_watch_and_lets_a_harmless_mode_be(
     loop, _, run = drive(steady(tmp_path), Scripted(once(action, 20)))
     assert [verdict.granted for _, verdict in loop.verdicts] == [True]
     assert [stretch.mode for stretch in run.stretches] == ["none", "int8"]
+
+
+# --- a probe ---
+
+
+def uneven(path, change_s=5.0):
+    """Return three links, the second of which is slower from a moment on."""
+    values = [(0.0, f"w{row}", rate * MBIT) for row, rate in enumerate((1000.0, 500.0, 800.0))]
+    values.append((change_s, "w1", 100.0 * MBIT))
+    nodes = ("w0", "w1", "w2")
+    return links_of(write_links(path / "x.tltrace", values, span_s=60.0, nodes=nodes))
+
+
+def probe_at(tick, *pairs, probe_bytes=1 << 20):
+    return once(ProbeLinks(pairs=pairs, probe_bytes=probe_bytes), tick)
+
+
+def test_a_probe_measures_the_slower_of_the_two_links_as_it_is_at_that_moment(tmp_path):
+    for tick, mbit in ((2, 500.0), (5, 100.0)):  # a command takes a second
+        seen = []
+        ask = probe_at(tick, ("w0", "w1"))
+
+        def look(view, ask=ask, seen=seen):
+            seen.append((view.can_be_probed.tolist(), view.links(range(3))))
+            return ask(view)
+
+        job = msgspec.structs.replace(JOB, latency_s=0.0003)
+        drive(uneven(tmp_path / str(tick)), Scripted(look), job, goal=50.0)
+        can_be_probed, links = seen[-1]
+        assert can_be_probed == [True] * 3
+        assert links.bytes_per_s[0, 1] == mbit * MBIT
+        assert links.latency_s[0, 1] == 0.0003
+        assert links.spread[0, 1] == 0.0
+        assert np.isfinite(links.bytes_per_s).sum() == 1
+
+
+def test_what_a_probe_found_is_known_once_it_is_over_and_no_sooner(tmp_path):
+    known_at = {}
+    for probe_bytes in (1 << 20, 8 << 20):  # of 50 Mbit/s: 0.17 and 1.34 s
+        ask = probe_at(2, ("w0", "w1"), probe_bytes=probe_bytes)
+        ticks = itertools.count(1)
+
+        def look(view, ask=ask, ticks=ticks, probe_bytes=probe_bytes):
+            tick = next(ticks)
+            if np.isfinite(view.links((0, 1)).bytes_per_s[0, 1]):
+                known_at.setdefault(probe_bytes, tick)
+            return ask(view)
+
+        drive(steady(tmp_path / str(probe_bytes), mbit_per_s=50.0), Scripted(look), goal=10.0)
+    assert known_at == {1 << 20: 4, 8 << 20: 5}
+
+
+def test_the_next_step_waits_for_what_is_probed_and_no_other_does(tmp_path):
+    links = steady(tmp_path, mbit_per_s=200.0)
+    quiet = drive(links, Scripted(lambda view: []), goal=50.0)[2]
+    _, trainers, run = drive(links, Scripted(probe_at(5, ("w0", "w1"))), goal=50.0)
+    assert run.now_s - quiet.now_s == pytest.approx((1 << 20) / (200 * MBIT))
+    assert trainers.decisions == 0
+
+
+def test_probes_of_several_links_at_once_cost_no_more_than_one(tmp_path):
+    values = [(0.0, f"w{row}", 200.0 * MBIT) for row in range(4)]
+    nodes = tuple(f"w{row}" for row in range(4))
+    links = links_of(write_links(tmp_path / "x.tltrace", values, span_s=60.0, nodes=nodes))
+    one, two = (
+        drive(links, Scripted(probe_at(5, *pairs)), goal=50.0)[2].now_s
+        for pairs in ([("w0", "w1")], [("w0", "w1"), ("w2", "w3")])
+    )
+    assert one == two
 
 
 def test_a_run_is_given_up_after_its_time(tmp_path):

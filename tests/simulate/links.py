@@ -22,8 +22,9 @@ def write_links(
     span_s: float,
     nodes: Sequence[str] = ("w0", "w1"),
     metric: str = LINK_METRIC,
+    parts: Sequence[Component] = (),
 ) -> Bundle:
-    """Write a bundle of nodes and values, which are in time order."""
+    """Write a bundle of nodes, or ``parts``, and values, which are in time order."""
     with BundleWriter(
         path,
         name=path.stem,
@@ -33,8 +34,8 @@ def write_links(
         licence="CC0-1.0",
         synthetic=True,
     ) as writer:
-        for node in nodes:
-            writer.add(Component(id=node, kind="node"))
+        for part in parts or [Component(id=node, kind="node") for node in nodes]:
+            writer.add(part)
         if values:
             at_ns = [START_NS + round(at_s * SECOND_NS) for at_s, _, _ in values]
             writer.telemetry(

@@ -10,6 +10,8 @@ from tests.simulate.links import write_links
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.errors import TraceError
 from torchloom_core.simulate.links import Bottleneck, links_of
+from torchloom_core.trace.bundle.bundle import Bundle
+from torchloom_core.trace.bundle.schema import Component
 from torchloom_core.trace.synthetic.parameters import START_NS
 
 BOTH = [(0.0, "w0", 100.0), (0.0, "w1", 80.0)]
@@ -43,6 +45,29 @@ def test_the_slowest_link_of_each_moment_sets_the_pace(tmp_path):
     assert links.workers == ("w0", "w1")
     assert links.bottleneck.at_s == (0.0, 2.0, 3.0, 5.0)
     assert links.bottleneck.bytes_per_s == (80.0, 30.0, 10.0, 90.0)
+
+
+def test_each_link_carries_what_was_measured_last_and_begins_anew_with_the_recording(tmp_path):
+    values = [*BOTH, (2.0, "w0", 30.0), (3.0, "w1", 10.0)]
+    own = links_of(write_links(tmp_path / "x.tltrace", values, span_s=10.0)).own
+    at_s = (0.0, 1.9, 2.0, 3.5, 9.9, 10.0, 12.0)
+    assert [own.bytes_per_s(0, ts_s) for ts_s in at_s] == [100, 100, 30, 30, 30, 100, 30]
+    assert [own.bytes_per_s(1, ts_s) for ts_s in at_s] == [80, 80, 80, 10, 10, 80, 80]
+    late = links_of(Bundle.open(tmp_path / "x.tltrace"), START_NS + 5 * SECOND_NS).own
+    assert [late.bytes_per_s(row, 0.0) for row in (0, 1)] == [30, 10]
+
+
+def test_a_link_is_no_faster_than_the_slowest_of_what_it_hangs_on(tmp_path):
+    values = [*BOTH, (2.0, "rack", 50.0), (4.0, "rack", 90.0)]
+    nodes = [Component(id=name, kind="node", parents=("rack",)) for name in ("w0", "w1")]
+    path = tmp_path / "x.tltrace"
+    bundle = write_links(
+        path, values, span_s=10.0, parts=[*nodes, Component(id="rack", kind="rack")]
+    )
+    own = links_of(bundle).own
+    # All is known, and the run begins, at 2 s.
+    assert [own.bytes_per_s(0, ts_s) for ts_s in (0.0, 2.0)] == [50, 90]
+    assert [own.bytes_per_s(1, ts_s) for ts_s in (0.0, 2.0)] == [50, 80]
 
 
 def test_a_run_begins_when_all_links_are_known(tmp_path):

@@ -137,14 +137,17 @@ class AllreduceRun:
         self.curve: list[tuple[float, float]] = [(0.0, 0.0)]
         self._every_s = wire.span_s / _POINTS
 
-    def step(self, mode: str) -> Step:
-        """Return the step that begins now, in this mode; ask again in another as you like."""
+    def step(self, mode: str, others_bytes: float = 0.0) -> Step:
+        """Return the step that begins now, in this mode; ask again in another as you like.
+
+        ``others_bytes`` is what the slowest link carries meanwhile besides, for somebody else.
+        """
         load, wire, chosen = self.workload, self._wire, self.workload.modes[mode]
         own, compress, sent, luck = self._drawn
         own_s = load.compute_s * own
         computed_s = self.now_s + float(own_s.max())
         behind = wire.carried(computed_s)
-        needed = chosen.sent_bytes * sent
+        needed = chosen.sent_bytes * sent + others_bytes
         hidden = min(load.overlap * needed, behind - wire.carried(self.now_s))
         compress_s = chosen.compress_s * compress
         ready_s = computed_s + compress_s

@@ -54,9 +54,49 @@ class Bottleneck:
         return passes * self.span_s + self.at_s[piece] + within_s
 
 
+class OwnLinks:
+    """What the link of each rank carries over time, which begins anew where the recording ends.
+
+    Parameters
+    ----------
+    at_ns, bytes_per_s : (values,) arrays
+        What was measured, in time order.
+    component : (values,) int64
+        Of what.
+    hung_on : sequence of sequence of int
+        The components whose links are each rank's.
+    start_ns, span_s : int, float
+        When the recording begins, and how long it is.
+    """
+
+    def __init__(
+        self,
+        at_ns: Ints,
+        component: NDArray[np.int64],
+        bytes_per_s: Floats,
+        hung_on: Sequence[Sequence[int]],
+        start_ns: int,
+        span_s: float,
+    ) -> None:
+        self._hung_on, self._start_ns, self._span_s = hung_on, start_ns, span_s
+        self._of = {
+            number: (at_ns[component == number], bytes_per_s[component == number])
+            for number in np.unique(component).tolist()
+        }
+
+    def bytes_per_s(self, row: int, ts_s: float) -> float:
+        """Return what a rank's link carries ``ts_s`` after the start."""
+        now_ns = self._start_ns + round(ts_s % self._span_s * SECOND_NS)
+        series = [self._of[number] for number in self._hung_on[row]]
+        return min(
+            float(rates[np.searchsorted(at_ns, now_ns, side="right") - 1])
+            for at_ns, rates in series
+        )
+
+
 @dataclass(frozen=True)
 class Links:
-    """The ranks of a trace of bandwidth, and the slowest of their links over time.
+    """The ranks of a trace of bandwidth, what their links carry, and the slowest of them.
 
     Attributes
     ----------
@@ -71,6 +111,7 @@ class Links:
     racks: tuple[str, ...]
     start_ns: int
     bottleneck: Bottleneck
+    own: OwnLinks
 
 
 def links_of(bundle: Bundle, from_ns: int | None = None) -> Links:
@@ -114,6 +155,11 @@ def links_of(bundle: Bundle, from_ns: int | None = None) -> Links:
             f"{moment_text(start_ns)}"
         )
     changes = list(_slowest(at_ns, component, value, start_ns))
+    span_s = (manifest.end_ns - start_ns) / SECOND_NS
+    hung_on: list[list[int]] = [[] for _ in watched.ids]
+    for number in np.unique(component).tolist():
+        for row in watched.rows_of(names[number]):
+            hung_on[row].append(number)
     return Links(
         workers=watched.ids,
         nodes=watched.node,
@@ -122,8 +168,9 @@ def links_of(bundle: Bundle, from_ns: int | None = None) -> Links:
         bottleneck=Bottleneck(
             [(ts_ns - start_ns) / SECOND_NS for ts_ns, _ in changes],
             [rate for _, rate in changes],
-            (manifest.end_ns - start_ns) / SECOND_NS,
+            span_s,
         ),
+        own=OwnLinks(at_ns, component, value, hung_on, start_ns, span_s),
     )
 
 

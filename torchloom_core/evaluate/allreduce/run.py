@@ -176,6 +176,7 @@ class Errand(msgspec.Struct, frozen=True, kw_only=True):
             goal=self.goal.progress,
             limit_s=self.goal.limit_s,
             heartbeats=rng(self.seed, "heartbeats").random(len(links.workers)),
+            probing=rng(self.seed, "probes"),
         )
         loop = ClosedLoop(trainers, config, plugins, start_ns=links.start_ns)
         loop.run()

@@ -2,7 +2,7 @@
 
 They report what a ``CompressedProcessGroup`` under torchft reports, at the heartbeats at which
 their sidecars would, and change ``compression`` as docs/fence.md has it: all hold what they are
-offered as they ask for the quorum of a step, and make it with that step.
+offered as they ask for the quorum of a step, and make it with that step. Their links can be probed.
 """
 
 from bisect import bisect_right
@@ -20,15 +20,18 @@ from torchloom_core.kernel.actions.kinds import kind_of
 from torchloom_core.plugin.arrays import Floats, Ints
 from torchloom_core.simulate.allreduce_run import AllreduceRun, Step
 from torchloom_core.simulate.event_queue import NEVER_NS
+from torchloom_core.simulate.link_probe import probe_link
 from torchloom_core.simulate.links import Links
 from torchloom_core.wire.actions import Action
 from torchloom_core.wire.events import Verdict
+from torchloom_core.wire.links import Door, Measured, measured_text
 from torchloom_core.wire.messages import (
     Ack,
     AckStatus,
     Command,
     Hello,
     KnobSpec,
+    Probe,
     SetKnobs,
     Together,
     Withdraw,
@@ -37,6 +40,7 @@ from torchloom_core.wire.messages import (
 COMPRESSION = "compression"
 _LIFE = 1
 _NO_STEP = -1
+_KNOCK = "0" * 64
 
 
 class _Offer(NamedTuple):
@@ -64,6 +68,8 @@ class SimulatedTrainers:
         When it is over in any case.
     heartbeats : (workers,) float64
         When in its first interval each worker has its first heartbeat, as a share of it.
+    probing : np.random.Generator
+        Of the noise in what probes measure.
 
     Attributes
     ----------
@@ -83,8 +89,12 @@ class SimulatedTrainers:
         goal: float,
         limit_s: float,
         heartbeats: Floats,
+        probing: np.random.Generator,
     ) -> None:
         self._run, self._links, self._name, self._mode = run, links, name, job.start
+        self._hop_s, self._probing = job.latency_s, probing
+        self._probes: list[tuple[int, Ack]] = []
+        self._probe_bytes = 0.0
         self._goal, self._limit_ns = goal, links.start_ns + round(limit_s * SECOND_NS)
         self._heartbeat_ns = round(job.heartbeat_s * SECOND_NS)
         self._first_ns: Ints = links.start_ns + (heartbeats * self._heartbeat_ns).astype(np.int64)
@@ -111,7 +121,9 @@ class SimulatedTrainers:
             news += self._end_step()
         if ts_ns >= self._limit_ns:
             self.end_ns = min(self.end_ns, self._limit_ns)
-        return news
+        news += [probe for probe in self._probes if probe[0] <= ts_ns]
+        self._probes = [probe for probe in self._probes if probe[0] > ts_ns]
+        return sorted(news, key=lambda one: one[0])
 
     def report(self, ts_ns: int) -> SampleTable:
         """Return what each has sent with its last heartbeat: its newest step, if it is news."""
@@ -163,7 +175,8 @@ class SimulatedTrainers:
                 state="training",
                 knobs=(knob,),
                 values={COMPRESSION: self._mode},
-                actuators=("together",),
+                actuators=("probe", "together"),
+                door=Door(host=worker, port=1, knock=_KNOCK),
                 ts_ns=links.start_ns,
             )
 
@@ -185,7 +198,8 @@ class SimulatedTrainers:
             late = self._held.pop(worker).command
             yield now_ns, self._ack(late, "expired", now_ns, "it came too late")
         self._agreed = self._vote()
-        self._under_way = self._run.step(self._mode)
+        self._under_way = self._run.step(self._mode, self._probe_bytes)
+        self._probe_bytes = 0.0
 
     def _vote(self) -> list[_Offer]:
         """Return what all hold, ahead of a step; it is held no longer."""
@@ -217,10 +231,27 @@ class SimulatedTrainers:
             case Withdraw():
                 self._held.pop(command.worker, None)
                 status = "applied"
+            case Probe() as probe:
+                self._probe(command, probe, ts_ns)
             case deed:
                 trouble = f"a simulated trainer does no {deed.__struct_config__.tag}"
         final = self._ack(command, "rejected" if trouble else status, ts_ns, trouble)
         return [self._ack(command, "delivered", ts_ns), final]
+
+    def _probe(self, command: Command, probe: Probe, ts_ns: int) -> None:
+        """Measure a link; what is sent for it, the next step's gradients wait for.
+
+        That is the most it can cost: what goes while all compute costs nothing.
+        """
+        rows = map(self._links.workers.index, (command.worker, probe.receiver))
+        since_s = (ts_ns - self._links.start_ns) / SECOND_NS
+        rate = min(self._links.own.bytes_per_s(row, since_s) for row in rows)
+        noise = self._run.workload.noise
+        measured, took_s = probe_link(rate, self._hop_s, probe.probe_bytes, noise, self._probing)
+        self._probe_bytes = max(self._probe_bytes, rate * took_s)  # no two share a link
+        end_ns = ts_ns + round(took_s * SECOND_NS)
+        text = measured_text(measured)
+        self._probes.append((end_ns, self._ack(command, "applied", end_ns, text, measured)))
 
     def judged(self, verdict: Verdict, ts_ns: int) -> None:
         """Count what is to be changed."""
@@ -229,7 +260,14 @@ class SimulatedTrainers:
     def done(self, action: Action) -> None:
         """Nothing that the Weaver does by itself concerns them."""
 
-    def _ack(self, command: Command, status: AckStatus, ts_ns: int, detail: str = "") -> Ack:
+    def _ack(
+        self,
+        command: Command,
+        status: AckStatus,
+        ts_ns: int,
+        detail: str = "",
+        measured: Measured | None = None,
+    ) -> Ack:
         return Ack(
             command=command.id,
             run=command.run,
@@ -239,5 +277,6 @@ class SimulatedTrainers:
             status=status,
             step=self._run.steps,
             detail=detail,
+            measured=measured,
             ts_ns=ts_ns,
         )
