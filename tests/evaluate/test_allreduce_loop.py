@@ -337,12 +337,14 @@ def test_another_future_leaves_all_that_is_seen_before_it_the_same(tmp_path, aft
 
         def look(view, rows=rows):
             if view.now_ns <= after_ns:
-                rows.append([view.step.tolist(), *(view.latest(one).tolist() for one in ALL)])
-            return []
+                probed = view.links((0, 1)).bytes_per_s.tolist()
+                rows.append([view.step.tolist(), probed, *(view.latest(m).tolist() for m in ALL)])
+            return [ProbeLinks(pairs=(("w0", "w1"),), probe_bytes=1 << 16)]
 
         drive(links, Scripted(look), msgspec.structs.replace(JOB, noise=0.05))
     was, now = seen.values()
     assert len(was) == int(after_s)
+    assert np.isfinite(was[-1][1][0][1])
     assert repr(was) == repr(now)
 
 
