@@ -32,10 +32,10 @@ _LEAST_NOISE_S = 0.001
 _RECENT = 15
 _LEAST_SHARE = 0.1
 _LONGER = 1.5
-_TELLING_BYTES = 128 * 1024
-"""Smaller messages tell of buffers and latency: they fit into what a link takes at once."""
+_TELLING_BYTES = 512 * 1024
+"""Less in a step tells of buffers and latency: it fits into what a link takes at once."""
 _BLIND_WALK = 0.3
-"""By how much the bandwidth may drift in a second while only such messages are sent."""
+"""By how much the bandwidth may drift in a second while no more than that is sent."""
 _BLIND_NOISE = 0.3
 _BLIND_JUMP = math.log(2.5)
 _USUAL = 5
@@ -86,7 +86,7 @@ class LinkFilter:
     def reach(self) -> float:
         """How far off the bandwidth's logarithm may be, at most.
 
-        While only small messages are sent it may have become any other without a sign.
+        While little is sent it may have become any other without a sign.
         """
         return max(_FAR_SD * self.log_sd, _BLIND_REACH if self._is_blind else 0.0)
 
@@ -125,7 +125,7 @@ class LinkFilter:
 
     def measure_wire(self, mode: str, sent_bytes: float, hops: float, wire_s: float) -> bool:
         """Take a step's time on the wire; return whether the bandwidth has jumped."""
-        was_blind, self._is_blind = self._is_blind, sent_bytes < _TELLING_BYTES * hops
+        was_blind, self._is_blind = self._is_blind, sent_bytes < _TELLING_BYTES
         if self._is_blind and self.known:
             if not was_blind:
                 self._blind.clear()
