@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from experiments.allreduce.arm import TUNER, Played
+from experiments.allreduce.arm import TUNER, Played, Row
 from experiments.allreduce.quality import half_interval
 from experiments.allreduce.schedule import Schedule
 
@@ -28,6 +28,20 @@ class Phased:
     step_s: float
     steps: int
     mode: str
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a step of a static mode takes: medians over all its steps and seeds.
+
+    ``beside_s`` is what of it is not the wire, as the rank sees it that waits there the least:
+    computing, compressing, the quorum, the commit. ``sent_bytes`` is what a rank sends.
+    """
+
+    mode: str
+    beside_s: float
+    compress_s: float
+    sent_bytes: float
 
 
 @dataclass(frozen=True)
@@ -102,6 +116,30 @@ def phased(trials: Sequence[Played], schedule: Schedule) -> list[Phased]:
             mode = statistics.mode(modes) if modes else ""
             rows.append(Phased(arm, number, phase.name, step_s, len(times), mode))
     return rows
+
+
+def costs(trials: Sequence[Played]) -> list[Cost]:
+    """Return what each static mode has cost beside the wire."""
+    found = []
+    for mode in dict.fromkeys(each.arm for each in trials if each.arm != TUNER):
+        beside_s, compress_s, sent = [], [], []
+        for played in trials:
+            if played.arm != mode:
+                continue
+            by_step: dict[int, list[Row]] = {}
+            for rank in played.rows:
+                for row in rank:
+                    if row["event"] == "step":
+                        by_step.setdefault(row["step"], []).append(row)
+            for rows in by_step.values():
+                longest_s = max(row["step_time"] for row in rows)
+                beside_s.append(longest_s - min(row["wire"] for row in rows))
+                compress_s.append(statistics.median(row["compress"] for row in rows))
+                sent.append(statistics.median(row["bytes"] for row in rows))
+        if sent:
+            medians = map(statistics.median, (beside_s, compress_s, sent))
+            found.append(Cost(mode, *medians))
+    return found
 
 
 def switches(played: Played, settled_s: float) -> int:

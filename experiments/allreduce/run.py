@@ -133,6 +133,7 @@ def conclude(
         "schedule": [asdict(phase) for phase in bout.schedule],
         "quality": quality,
         "steps": [asdict(row) for row in table],
+        "costs": [asdict(cost) for cost in judge.costs(trials)],
         "trials": [
             {
                 "arm": each.arm,

@@ -1,0 +1,267 @@
+"""What ``torchloom evaluate`` says of the lab's schedule and workload, beside what was measured.
+
+    python experiments/allreduce/backtest.py experiments/allreduce/changing.json
+
+The results are those of ``run.py``. Schedule and config are written to ``--out``, evaluated, and
+both rankings printed; the wire's time is in no way fitted. The exit status is 2 if the results are
+of no use.
+"""
+
+import argparse
+import json
+import math
+import statistics
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+from scipy.stats import kendalltau
+
+from experiments.allreduce.arm import TUNER
+from experiments.allreduce.judge import WIDTH, Cost, Phased
+from experiments.allreduce.record import UNSHAPED_MBIT, write_bundle
+from experiments.allreduce.schedule import Phase, Schedule, least_mbit
+from torchloom_core.cli.demo.bandwidth.namespaces import Rate
+from torchloom_core.config.loading import load
+from torchloom_core.evaluate.allreduce.workload import workload_of
+from torchloom_core.simulate.allreduce_run import AllreduceRun
+from torchloom_core.simulate.links import Bottleneck
+
+_BYTES_PER_MBIT = 1e6 / 8
+CONFIG = """
+[weaver]
+tick_s = 0.5
+
+[arbiter]
+cooldown_s = 0
+
+[policies.allreduce_tuner]
+[policies.allreduce_tuner.quality]
+{quality}
+
+[evaluate.allreduce]
+gradient_bytes = {gradient_bytes}
+compute_s = {compute_s}
+"""
+MODE = """
+[evaluate.allreduce.modes.{mode}]
+sent = {sent}
+compress_s = {compress_s}
+quality = {quality}
+"""
+
+
+class ResultsError(Exception):
+    """The results say too little."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What the lab has measured.
+
+    Attributes
+    ----------
+    steps : list of Phased
+        Of static modes, where they made any in a phase.
+    losses : dict of str to float
+        By arm, the loss at the end, on the mean over seeds.
+    quality : dict of str to float
+        As ``quality.py`` found it.
+    """
+
+    schedule: Schedule
+    costs: list[Cost]
+    steps: list[Phased]
+    losses: dict[str, float]
+    quality: dict[str, float]
+
+    @property
+    def ranks(self) -> int:
+        """How many there were."""
+        return len(self.schedule[0].rates)
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A mode's step in a phase, s."""
+
+    phase: str
+    mode: str
+    measured_s: float
+    predicted_s: float
+
+    @property
+    def off(self) -> float:
+        """How far the prediction is off, as a share."""
+        return self.predicted_s / self.measured_s - 1.0
+
+
+def read(results: Path) -> Measured:
+    """Return what stands in the results of ``run.py``.
+
+    Raises
+    ------
+    ResultsError
+        If something is missing.
+    """
+    try:
+        found: dict[str, Any] = json.loads(results.read_text())
+        costs = [Cost(**cost) for cost in found["costs"]]
+        measured = Measured(
+            tuple(_phase(phase) for phase in found["schedule"]),
+            costs,
+            [
+                Phased(**row)
+                for row in found["steps"]
+                if row["arm"] != TUNER and math.isfinite(row["step_s"])
+            ],
+            _losses(found["trials"]),
+            found["quality"],
+        )
+    except OSError as error:
+        raise ResultsError(f"{results}: {error.strerror}") from None
+    except KeyError as error:
+        raise ResultsError(f"{results}: need {error} in what run.py writes") from None
+    except (TypeError, ValueError) as error:
+        raise ResultsError(f"{results}: need what run.py writes: {error}") from None
+    if "none" not in {cost.mode for cost in costs}:
+        raise ResultsError(f"{results}: need the arm none: what others send is told by it")
+    return measured
+
+
+def _phase(said: Mapping[str, Any]) -> Phase:
+    return Phase(said["start_s"], said["end_s"], tuple(Rate(**rate) for rate in said["rates"]))
+
+
+def _losses(trials: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    ends: dict[str, list[float]] = {}
+    for trial in trials:
+        last = [loss for _, loss in trial["marks"][-WIDTH:]]
+        ends.setdefault(trial["arm"], []).append(statistics.fmean(last))
+    return {arm: statistics.fmean(each) for arm, each in ends.items()}
+
+
+def config_of(measured: Measured) -> str:
+    """Return the config that has the lab's workload.
+
+    The ranks compute for as long as the mode that needs the least beside the wire and its coding;
+    what another needs more, as its copying takes processor time, counts with its coding.
+    """
+    plain = next(cost for cost in measured.costs if cost.mode == "none")
+    compute_s = min(cost.beside_s - cost.compress_s for cost in measured.costs)
+    quality = {cost.mode: measured.quality.get(cost.mode, 1.0) for cost in measured.costs}
+    text = CONFIG.format(
+        quality="\n".join(f"{mode} = {value}" for mode, value in quality.items()),
+        gradient_bytes=round(plain.sent_bytes * measured.ranks / 2 / (measured.ranks - 1)),
+        compute_s=compute_s,
+    )
+    for cost in measured.costs:
+        text += MODE.format(
+            mode=cost.mode,
+            sent=cost.sent_bytes / plain.sent_bytes,
+            compress_s=cost.beside_s - compute_s,
+            quality=quality[cost.mode],
+        )
+    return text
+
+
+def compared(measured: Measured, config: Path) -> list[Compared]:
+    """Return each static mode's step in each phase, measured and by the simulator without noise."""
+    job = load(config, {}).evaluate.allreduce
+    assert job is not None
+    workload = workload_of(job, measured.ranks, noise=False)
+    rows = []
+    for row in measured.steps:
+        rates = measured.schedule[row.phase].rates
+        mbit = min(UNSHAPED_MBIT, *(least_mbit(rate) for rate in rates))
+        wire = Bottleneck([0.0], [mbit * _BYTES_PER_MBIT], 60.0)
+        step = AllreduceRun(workload, wire, np.random.default_rng(0)).step(row.arm)
+        rows.append(Compared(row.name, row.arm, row.step_s, step.end_s))
+    return rows
+
+
+def evaluated(measured: Measured, folder: Path, seeds: int) -> dict[str, float]:
+    """Write trace and config, evaluate them; return by arm the progress an hour."""
+    folder.mkdir(parents=True, exist_ok=True)
+    trace, config, out = folder / "lab.tltrace", folder / "lab.toml", folder / "evaluation"
+    write_bundle(measured.schedule, trace, force=True)
+    config.write_text(config_of(measured))
+    command = [sys.executable, "-m", "torchloom_core.cli", "evaluate", str(trace), "--config"]
+    command += [str(config), "--policy", "allreduce_tuner", "--seeds", str(seeds)]
+    done = subprocess.run([*command, "--out", str(out)], capture_output=True, text=True)
+    if done.returncode:
+        raise ResultsError(f"torchloom evaluate: {done.stderr.strip()}")
+    report = json.loads((out / "report.json").read_bytes())["allreduce"]
+    names = {f"static {cost.mode}": cost.mode for cost in measured.costs}
+    names["allreduce_tuner"] = TUNER
+    return {
+        names[arm["name"]]: arm["progress_per_h"]["value"]
+        for arm in report["arms"]
+        if arm["name"] in names
+    }
+
+
+def tau(losses: Mapping[str, float], progress: Mapping[str, float]) -> float:
+    """Return Kendall's tau of two rankings, of the arms that both have."""
+    arms = [arm for arm in losses if arm in progress]
+    return float(kendalltau([-losses[arm] for arm in arms], [progress[arm] for arm in arms])[0])
+
+
+def show(measured: Measured, progress: Mapping[str, float], steps: Sequence[Compared]) -> None:
+    """Print both rankings, and the steps."""
+    console = Console(width=None if sys.stdout.isatty() else 110)
+    table = Table(title="ranking, the best first", title_justify="left")
+    for column in ("lab", "loss at the end", "evaluate", "steps of none an hour"):
+        table.add_column(column)
+    by_loss = sorted(measured.losses, key=lambda arm: measured.losses[arm])
+    by_progress = sorted(progress, key=lambda arm: -progress[arm])
+    for place in range(max(len(by_loss), len(by_progress))):
+        lab, ours = by_loss[place : place + 1], by_progress[place : place + 1]
+        cells = [f"{lab[0]}", f"{measured.losses[lab[0]]:.4f}"] if lab else ["", ""]
+        cells += [f"{ours[0]}", f"{progress[ours[0]]:.0f}"] if ours else []
+        table.add_row(*cells)
+    console.print(table)
+    static = {arm: loss for arm, loss in measured.losses.items() if arm != TUNER}
+    console.print(
+        f"Kendall's tau: {tau(static, progress):.2f} of the static modes, "
+        f"{tau(measured.losses, progress):.2f} of all arms"
+    )
+    table = Table(title="step, s", title_justify="left")
+    for column in ("phase", "mode", "measured", "predicted", "off"):
+        table.add_column(column)
+    for row in steps:
+        times = f"{row.measured_s:.3f}", f"{row.predicted_s:.3f}"
+        table.add_row(row.phase, row.mode, *times, f"{row.off:+.0%}")
+    console.print(table)
+    off = [abs(row.off) for row in steps]
+    if off:
+        console.print(f"median {statistics.median(off):.0%} off, {max(off):.0%} at the most")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("results", type=Path, help="what run.py has written")
+    parser.add_argument("--quality", type=Path, help="another quality.json than the run's")
+    parser.add_argument("--seeds", type=int, default=6)
+    parser.add_argument("--out", type=Path, default=Path("build/allreduce/backtest"))
+    asked = parser.parse_args(argv)
+    try:
+        measured = read(asked.results)
+        if asked.quality:
+            measured.quality.update(json.loads(asked.quality.read_text())["quality"])
+        progress = evaluated(measured, asked.out, asked.seeds)
+        show(measured, progress, compared(measured, asked.out / "lab.toml"))
+    except ResultsError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
