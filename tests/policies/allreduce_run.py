@@ -79,7 +79,7 @@ class Run:
         self.bandwidth, self.slow, self.silent = UNSHAPED, {}, set()
         self.state, self.lacking = "training", set()
         self.t, self.step, self.ends_s, self.tick_at = 0.0, 0, 0.0, 0
-        self.newest = {name: np.full(self.n, math.nan) for name in METRICS}
+        self.newest = dict.fromkeys(METRICS, np.full(workers, math.nan))
         self.under_way, self.made, self.switches = [], [], []
         self.links, self.probed = {}, {}
         self.steps = []  # (step, time, mode, seconds)
@@ -128,9 +128,10 @@ class Run:
                     self.switches.append((self.step, self.mode, values["compression"]))
                 self.values = {**self.values, **values}
             self.ends_s = self._next()
-        heard = np.isin(np.arange(self.n), list(self.silent), invert=True)
         if told is not None:
-            self.newest = {name: np.where(heard, told[name], math.nan) for name in METRICS}
+            heard = np.isin(np.arange(self.n), list(self.silent), invert=True)
+            for name, before in self.newest.items():
+                self.newest[name] = np.where(heard, told[name], before)
         proposals = list(self.policy.on_tick(self.view()))
         for proposal in proposals:
             assert proposal.reason
