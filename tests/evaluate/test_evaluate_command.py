@@ -186,10 +186,11 @@ def test_days_of_the_config_are_as_many_as_there_are_and_it_is_said(folder, capl
     ]
 
 
-def test_metrics_that_a_policy_reads_and_the_trace_has_not_are_named_once(folder, caplog):
+def test_metrics_that_a_policy_needs_and_the_trace_has_not_are_named_once(folder, caplog):
     rules = "[[policies.thresholds.rules]]\nmetric = 'no_such_celsius'\nlevel = 1.0\n"
     silent = "[policies.silence]\nmetrics = ['no_such_total', 'gpu_temp_celsius']\n"
-    (folder / "blind.toml").write_text("[evaluate]\ngroups = 4\n" + rules + silent)
+    optional = "[policies.checkpoint_interval]\n"  # reads what a wire costs, where it is told
+    (folder / "blind.toml").write_text("[evaluate]\ngroups = 4\n" + rules + silent + optional)
     words = ("--config", "blind.toml", "--seeds", "1", "--days", "1", "--no-sensitivity")
     assert evaluate("small.tltrace", *words) == 0
     said = "{} reads what the trace has not: it sees no {}"

@@ -21,7 +21,7 @@ from torchloom_core.evaluate.goodput.sweep import Range
 from torchloom_core.evaluate.installed import installed
 from torchloom_core.kernel.plugins.host import ActivePlugins
 from torchloom_core.learning.model import Model
-from torchloom_core.plugin.needs import forecasts_read, windows_s
+from torchloom_core.plugin.needs import Need, forecasts_read
 from torchloom_core.trace.bundle.bundle import Bundle
 from torchloom_core.trace.bundle.schema import LINK_METRIC
 
@@ -123,7 +123,7 @@ def built(configs: Iterable[Config], source: str) -> list[ActivePlugins]:
 
 
 def say_unmeasured(plugins: list[ActivePlugins], known: Set[str], lacking: str) -> None:
-    """Say which metrics a plugin reads that are not known: there it sees nothing.
+    """Say which metrics a plugin cannot do without that are not known: there it sees nothing.
 
     Parameters
     ----------
@@ -135,7 +135,8 @@ def say_unmeasured(plugins: list[ActivePlugins], known: Set[str], lacking: str) 
         readers = [(f"policy {one.name}", one.policy.needs) for one in active.policies]
         readers += [(f"predictor {name}", one.needs) for name, one in active.predictors.items()]
         for reader, needs in readers:
-            missing.setdefault(reader, set()).update(windows_s(needs).keys() - known)
+            missed = {one.metric for one in needs if isinstance(one, Need) and not one.optional}
+            missing.setdefault(reader, set()).update(missed - known)
     for reader, metrics in missing.items():
         if metrics:
             names = ", ".join(sorted(metrics))

@@ -18,6 +18,8 @@ class Need(msgspec.Struct, frozen=True):
         Its name, as the trainer or a collector reports it.
     window_s : float
         How far back, seconds; 0: the latest value only.
+    optional : bool
+        Whether the plugin does its part without it: an evaluation does not warn that it is missing.
 
     Examples
     --------
@@ -29,6 +31,7 @@ class Need(msgspec.Struct, frozen=True):
 
     metric: str
     window_s: float = 0.0
+    optional: bool = False
 
 
 class NeedFaults(msgspec.Struct, frozen=True):

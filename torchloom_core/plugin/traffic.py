@@ -23,10 +23,10 @@ _IDLE_SHARE = 0.1
 _MOST_BYTES = 1e18
 
 TRAFFIC_NEEDS = (
-    Need("step_time_s", window_s=_NOW_S),
-    Need("wire_s", window_s=_NOW_S),
-    Need("sent_bytes", window_s=_NOW_S),
-    Need(STATE_BYTES),
+    Need("step_time_s", window_s=_NOW_S, optional=True),
+    Need("wire_s", window_s=_NOW_S, optional=True),
+    Need("sent_bytes", window_s=_NOW_S, optional=True),
+    Need(STATE_BYTES, optional=True),
 )
 """The metrics that :class:`Traffic` reads."""
 
