@@ -1,5 +1,6 @@
 """The links of the demo: namespaces and tc where that can be, the process group elsewhere."""
 
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -45,7 +46,7 @@ class ShapedLinks(Loopback):
     text = "links shaped by tc, a network namespace for each group"
 
     def __init__(self, groups: int) -> None:
-        self._lab = Lab(groups, "demo")
+        self._lab = Lab(groups, f"demo-{os.getpid()}")
         self._groups = groups
         self.host = self._lab.hub_address
 
