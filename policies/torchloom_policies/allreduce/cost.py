@@ -16,6 +16,7 @@ _RECENT = 15
 _FOR_ERROR = 30
 _LEAST_LOG_SD = 0.02
 _UNTRIED_LOG_SD = 0.05
+_TELLING_STEPS = 3
 _TELLING_S = 2e-4
 """A time on the wire below that is the clock's matter."""
 
@@ -151,9 +152,12 @@ class CostModel:
         return StepCost(step_s, wire_s, exposed_s, slope, own)
 
     def faster(self, one: StepCost, than: StepCost) -> tuple[float, float]:
-        """Return the logarithm of how many times faster ``one`` is, and its standard deviation."""
+        """Return the logarithm of how many times faster ``one`` is, and its standard deviation.
+
+        That of the bandwidth is not counted: whoever asks asks at one.
+        """
         gain = math.log(than.step_s / one.step_s)
-        shared = self.link.variance(than.slope - one.slope)
+        shared = self.link.variance((than.slope - one.slope) * self.link.beside_bandwidth)
         return gain, math.sqrt(shared + one.own_log_sd**2 + than.own_log_sd**2)
 
     def _coding(self, mode: str) -> tuple[float, float]:
@@ -169,7 +173,7 @@ class CostModel:
 
     def _rest(self, mode: str) -> float:
         """Return what of a step nothing else explains: quorum, commit, launching."""
-        if self._rest_s.get(mode):
+        if len(self._rest_s.get(mode, ())) >= _TELLING_STEPS:
             return _median(self._rest_s[mode])
         return _median([_median(seen) for seen in self._rest_s.values()])
 

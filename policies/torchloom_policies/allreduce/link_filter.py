@@ -78,6 +78,13 @@ class LinkFilter:
         return math.exp(self._mean[_LATENCY])
 
     @property
+    def beside_bandwidth(self) -> Floats:
+        """1 where something else than the bandwidth is estimated."""
+        beside = np.ones_like(self._mean)
+        beside[_BANDWIDTH] = 0.0
+        return beside
+
+    @property
     def log_sd(self) -> float:
         """Standard deviation of the bandwidth's logarithm."""
         return math.hypot(math.sqrt(self._cov[_BANDWIDTH, _BANDWIDTH]), self._ambiguity)

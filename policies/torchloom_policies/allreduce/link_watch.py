@@ -74,7 +74,9 @@ class LinkWatch:
         latency = np.array([links.latency_s[edge] for edge in edges])
         if (latency > 0).all() and np.isfinite(latency).all():
             self._model.link.measure_latency(float(np.median(latency)), 1.0)
-        others = 0.0 if fresh.all() else _OTHERS_LOG_SD
+        # Links that were not probed lately may be slower than this one, but none makes it faster.
+        slower = self._model.link.bytes_per_s < float(links.bytes_per_s[slowest])
+        others = _OTHERS_LOG_SD if slower and not fresh.all() else 0.0
         return self._model.link.measure_link(
             float(links.bytes_per_s[slowest]), math.hypot(spread, _LEAST_LOG_SD, others)
         )
