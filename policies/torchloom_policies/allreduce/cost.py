@@ -31,6 +31,8 @@ class StepCost:
         Seconds, on average over a round where ranks do not synchronise at every step.
     wire_s, exposed_s : float
         Seconds on the wire of a synchronisation, and those that nothing hides.
+    carried_s : float
+        Seconds that its bytes alone keep the link busy.
     slope : (k,) array
         Of the step's logarithm over what the :class:`LinkFilter` estimates.
     own_log_sd : float
@@ -40,6 +42,7 @@ class StepCost:
     step_s: float
     wire_s: float
     exposed_s: float
+    carried_s: float
     slope: Floats
     own_log_sd: float
 
@@ -149,7 +152,8 @@ class CostModel:
             _LEAST_LOG_SD if self.tried(mode) else _UNTRIED_LOG_SD,
         )
         slope = slope * (exposed_s > 0) / every / step_s
-        return StepCost(step_s, wire_s, exposed_s, slope, own)
+        carried_s = sent * math.exp(-shift) / self.link.bytes_per_s
+        return StepCost(step_s, wire_s, exposed_s, carried_s, slope, own)
 
     def faster(self, one: StepCost, than: StepCost) -> tuple[float, float]:
         """Return the logarithm of how many times faster ``one`` is, and its standard deviation.

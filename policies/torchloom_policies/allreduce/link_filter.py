@@ -40,6 +40,9 @@ _BLIND_NOISE = 0.3
 _BLIND_JUMP = math.log(2.5)
 _USUAL = 5
 """Steps after which it is known what they usually take; the first may be of another mode."""
+_ODDS = 4
+"""Steps one after the other that must be odd: who comes last to all of a step's messages, as a
+slow core has it, waits for nobody, and tells of no link."""
 _BLIND_REACH = math.log(20.0)
 _FAR_SD = 2.0
 _BANDWIDTH, _LATENCY, _PROBE = range(3)
@@ -65,6 +68,7 @@ class LinkFilter:
         self._ambiguity = 0.0
         self._is_blind = False
         self._blind: deque[float] = deque(maxlen=_RECENT)
+        self._odds: deque[float] = deque(maxlen=_ODDS)
         self.known = False
 
     @property
@@ -136,7 +140,7 @@ class LinkFilter:
         if self._is_blind and self.known:
             if not was_blind:
                 self._blind.clear()
-                self._odd = 0.0
+                self._odds.clear()
             return self._measure_blind(mode, sent_bytes, hops, wire_s)
         relative = math.hypot(self._noise(), _LEAST_NOISE_S / wire_s)
         ambiguity = self._ambiguous(hops, wire_s)
@@ -168,16 +172,19 @@ class LinkFilter:
 
     def _measure_blind(self, mode: str, sent_bytes: float, hops: float, wire_s: float) -> bool:
         """Learn of latency and of the mode; return whether the link must be another."""
-        took = math.log(wire_s)
+        took, jumped = math.log(wire_s), False
         usual = float(np.median(self._blind)) if len(self._blind) >= _USUAL else took
-        odd = took - usual if abs(took - usual) > _BLIND_JUMP else 0.0
-        jumped = odd * self._odd > 0  # one alone may be of the settings before
-        self._odd = odd
+        if abs(took - usual) > _BLIND_JUMP:
+            self._odds.append(took - usual)
+            odd = float(np.median(self._odds))
+            jumped = len(self._odds) == _ODDS and abs(odd) > _BLIND_JUMP
+        else:
+            self._odds.clear()
+            self._blind.append(took)
         if jumped:
+            self._odds.clear()
             self._blind.clear()
             self._restart(self._mean[_BANDWIDTH] - odd, 1.0)
-        if jumped or not odd:
-            self._blind.append(took)
         expected_s, gradient = self.wire(mode, sent_bytes, hops)
         own = self._at[mode]
         told = np.zeros(len(self._mean), dtype=bool)

@@ -131,7 +131,7 @@ class LinkWatch:
         options, own = self._options, self._model.cost(run.mode)
         if not options.probe_every_s or own is None:
             return
-        if own.wire_s > options.probe_wire_share * own.step_s or len(run.groups) > _MOST_GROUPS:
+        if own.carried_s > options.probe_wire_share * own.step_s or len(run.groups) > _MOST_GROUPS:
             return
         rows = list(run.groups.values())
         offers = view.can_be_probed[rows]

@@ -36,7 +36,7 @@ class AllreduceTunerOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_un
     probe_every_s : float
         How long one round of probes at least follows another; 0: links are not probed.
     probe_wire_share : float
-        Links are probed only while the wire takes less than this share of a step.
+        Links are probed only while a step's bytes keep them busy for less than this share of it.
     guard_metric, guard_band, guard_window_s : str, float, float
         What watches over each change, where anyone reports the metric: see ``Guard``.
     ring : bool
