@@ -27,6 +27,7 @@ def test_a_mode_beyond_its_band_is_said_to_be(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_training_in_int8_follows_training_in_none():
     plain, coded = (train(mode, 0, 20, 20).loss[-1] for mode in ("none", "int8"))
     assert coded == pytest.approx(plain, abs=0.02)

@@ -11,7 +11,7 @@ from torchloom_core.clock import SECOND_NS
 from torchloom_core.trajectory.reader import lives
 from torchloom_core.wire.steering import name_of_replica
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.long]
 
 _logger = logging.getLogger(__name__)
 

@@ -67,6 +67,7 @@ async def change(weaver, folder, hellos, number, lr):
 
 
 @pytest.mark.integration
+@pytest.mark.long
 async def test_all_ranks_of_all_groups_change_at_one_step_and_those_that_come_back_inherit_it(
     weaver, start, tmp_path, end_with_sidecars
 ):

@@ -11,7 +11,11 @@ from torchloom_threadlet.compression import CompressedProcessGroup
 
 torchft = pytest.importorskip("torchft")
 
-pytestmark = [pytest.mark.integration, pytest.mark.filterwarnings(NOT_WRITABLE)]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.long,
+    pytest.mark.filterwarnings(NOT_WRITABLE),
+]
 
 
 SOON = timedelta(seconds=8)
