@@ -26,11 +26,7 @@ from tests.waiting import until  # noqa: E402
 from torchloom_core.wire.messages import Ack, Command, SetKnobs, Together, Withdraw  # noqa: E402
 from torchloom_threadlet.torchft import attach  # noqa: E402
 
-pytestmark = [
-    pytest.mark.integration,
-    pytest.mark.long,
-    pytest.mark.filterwarnings(NOT_WRITABLE),
-]
+pytestmark = [pytest.mark.integration, pytest.mark.filterwarnings(NOT_WRITABLE)]
 
 LONG = timedelta(seconds=20)
 BROKEN = timedelta(seconds=2)
