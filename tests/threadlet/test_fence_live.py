@@ -28,7 +28,7 @@ from torchloom_threadlet.torchft import attach  # noqa: E402
 
 pytestmark = [pytest.mark.integration, pytest.mark.filterwarnings(NOT_WRITABLE)]
 
-LONG = timedelta(seconds=20)
+LONG = timedelta(seconds=60)
 BROKEN = timedelta(seconds=2)
 """After which a collective fails that a peer never joins."""
 OLD, NEW = 4, 8
@@ -166,7 +166,7 @@ class Run:
     def all(self, what, *ranks):
         """Have all of them make one call, each in its own thread."""
         futures = [rank.thread.submit(getattr(rank, what)) for rank in ranks]
-        return [future.result(30) for future in futures]
+        return [future.result(120) for future in futures]
 
     def whole(self, *ranks):
         """Have all of them do a step, and return whether all commit it."""
@@ -191,7 +191,7 @@ class Run:
                 self.rest(*first)  # on cores so busy that they gave up waiting
             self.all("begin", last)
             for future in futures:
-                future.result(30)
+                future.result(120)
             if all(rank.manager._pg._pg for rank in ranks):
                 break
             self.rest(*ranks)  # or so busy that they did not connect in time
