@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
+import psutil
+
 from torchloom_core.cli.demo.bandwidth.namespaces import CONTROL, Lab, Rate, reason_for_none
 from torchloom_core.cli.demo.processes import Loopback
 
@@ -46,6 +48,10 @@ class ShapedLinks(Loopback):
     text = "links shaped by tc, a network namespace for each group"
 
     def __init__(self, groups: int) -> None:
+        for space in Lab(groups, "demo").left():  # of demos that were killed
+            pid = space.split("-")[2]
+            if not psutil.pid_exists(int(pid)):
+                Lab(groups, f"demo-{pid}").down()
         self._lab = Lab(groups, f"demo-{os.getpid()}")
         self._groups = groups
         self.host = self._lab.hub_address

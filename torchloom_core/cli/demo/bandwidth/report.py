@@ -5,6 +5,7 @@ import math
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -17,8 +18,8 @@ from torchloom_core.cli.demo.bandwidth.phases import (
     smooth_loss,
 )
 from torchloom_core.cli.demo.bandwidth.script import SCRIPT, SETTLE_STEPS
+from torchloom_core.cli.demo.promises import check_promises, show_promises
 from torchloom_core.cli.demo.steplog import Logs, StepLog, differences, failed_steps
-from torchloom_core.errors import StateError
 
 _LEGEND = (
     f"\n[dim]step: median after the first {SETTLE_STEPS} steps of the phase; mode: of those in "
@@ -139,17 +140,12 @@ def show(console: Console, report: Report) -> None:
     console.print(table)
     console.print(_LEGEND)
     console.print(f"{report.tuned.links}\n", highlight=False)
-    for promise, held in report.promises().items():
-        console.print(
-            f"{'[green]held[/]  ' if held else '[red]broken[/]'} {promise}", highlight=False
-        )
+    show_promises(console, report.promises())
 
 
 def check(report: Report) -> None:
     """Raise StateError if anything does not hold that the demo is to show."""
-    broken = [promise for promise, held in report.promises().items() if not held]
-    if broken:
-        raise StateError(f"the demo did not hold: {'; '.join(broken)}")
+    check_promises(report.promises())
 
 
 def write_summary(path: Path, report: Report, seed: int) -> None:
@@ -159,13 +155,19 @@ def write_summary(path: Path, report: Report, seed: int) -> None:
         "links": report.tuned.links,
         "script": [asdict(phase) for phase in SCRIPT],
         "phases": {
-            name: [asdict(phase) for phase in arm.phases]
+            name: [_told(phase) for phase in arm.phases]
             for name, arm in (("without", report.without), ("tuned", report.tuned))
         },
         "loss": report.loss,
         "promises": report.promises(),
     }
     path.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+
+
+def _told(phase: PhaseFigures) -> dict[str, Any]:
+    """Return a phase as JSON can hold it, which knows no NaN."""
+    told = asdict(phase)
+    return told | {"step_s": None} if math.isnan(phase.step_s) else told
 
 
 def _milliseconds(seconds: float) -> str:

@@ -17,8 +17,8 @@ from torchloom_core.cli.demo.knobs.landings import (
 )
 from torchloom_core.cli.demo.knobs.record import Asked
 from torchloom_core.cli.demo.knobs.script import VICTIM
+from torchloom_core.cli.demo.promises import check_promises, show_promises
 from torchloom_core.cli.demo.steplog import Logs, differences
-from torchloom_core.errors import StateError
 from torchloom_core.wire.requests import GUARD
 
 _LEGEND = (
@@ -125,17 +125,12 @@ def show(console: Console, report: Report) -> None:
         for mode, sent in report.sent_bytes.items()
     ]
     console.print(f"sent by a group in a step: {', '.join(sent)}\n", highlight=False)
-    for promise, held in report.promises().items():
-        console.print(
-            f"{'[green]held[/]  ' if held else '[red]broken[/]'} {promise}", highlight=False
-        )
+    show_promises(console, report.promises())
 
 
 def check(report: Report) -> None:
     """Raise StateError if anything does not hold that the demo is to show."""
-    broken = [promise for promise, held in report.promises().items() if not held]
-    if broken:
-        raise StateError(f"the demo did not hold: {'; '.join(broken)}")
+    check_promises(report.promises())
 
 
 def write_summary(path: Path, report: Report, seed: int) -> None:
