@@ -94,6 +94,13 @@ def test_a_life_is_told_in_lines_for_people(recorded):
     assert " tick " not in result.stdout
 
 
+def test_the_folder_above_a_trajectory_is_one_line_and_fails(recorded):
+    result = recorded.torchloom("trajectory", "show", ".torchloom/trajectory")
+    assert result.returncode != 0
+    assert result.stderr.endswith("; there is one at .torchloom/trajectory/run\n")
+    assert result.stderr.count("\n") == 1
+
+
 def test_records_can_be_chosen_by_kind_worker_and_number(recorded):
     def shown(*words: str) -> list[dict[str, object]]:
         result = recorded.torchloom("trajectory", "show", "--json", *words)

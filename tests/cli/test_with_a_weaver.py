@@ -209,13 +209,13 @@ def test_what_is_refused_fails_or_does_not_end_is_one_line(run, weaver, result, 
         ("resume", "propose", {"action": {"kind": "resume"}}),
         ("dump g0-0", "propose", {"action": {"kind": "dump", "worker": "g0-0"}}),
         (
-            "probe g0-0 g1-0 g2-0 g3-0 --probe-bytes 65536",
+            "probe g0-0 g1-0 g2-0 g3-0 --probe-bytes 700000",
             "propose",
             {
                 "action": {
                     "kind": "probe",
                     "pairs": [["g0-0", "g1-0"], ["g2-0", "g3-0"]],
-                    "probe_bytes": 65536,
+                    "probe_bytes": 700000,
                 }
             },
         ),
@@ -252,11 +252,15 @@ def test_every_command_that_acts_sends_its_verb(run, weaver, words, verb, body):
     [
         ("probe g0-0 g1-0 g2-0", "probe: need a receiver after 'g2-0', was nothing"),
         ("probe g0-0 g0-0", "probe: pairs: need each worker in one place, was g0-0 in two"),
+        (
+            "probe g0-0 g1-0 --probe-bytes 10",
+            'Invalid value "10" for --probe-bytes. Must be >= 655360.',
+        ),
     ],
 )
-def test_pairs_that_are_none_are_refused_before_anybody_is_asked(run, weaver, words, said):
+def test_a_probe_that_is_none_is_refused_before_anybody_is_asked(run, weaver, words, said):
     result = run.torchloom(*words.split())
-    assert result.returncode == RequestError.exit_code
+    assert result.returncode in (RequestError.exit_code, 2)
     assert result.stderr == f"torchloom: {said}\n"
     assert not weaver.asked
 

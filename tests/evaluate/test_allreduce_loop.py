@@ -339,7 +339,7 @@ def test_another_future_leaves_all_that_is_seen_before_it_the_same(tmp_path, aft
             if view.now_ns <= after_ns:
                 probed = view.links((0, 1)).bytes_per_s.tolist()
                 rows.append([view.step.tolist(), probed, *(view.latest(m).tolist() for m in ALL)])
-            return [ProbeLinks(pairs=(("w0", "w1"),), probe_bytes=1 << 16)]
+            return [ProbeLinks(pairs=(("w0", "w1"),), probe_bytes=1 << 20)]
 
         drive(links, Scripted(look), msgspec.structs.replace(JOB, noise=0.05))
     was, now = seen.values()

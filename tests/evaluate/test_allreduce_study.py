@@ -190,6 +190,24 @@ def test_a_trace_in_which_no_step_ends_is_refused(tmp_path):
         study(bundle, msgspec.structs.replace(JOB, steps=None, modes={"none": AllreduceMode()}))
 
 
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {"compute_s": 1e-9, "gradient_bytes": 1, "latency_s": 0.0},
+            r"was \S+ of none: a longer compute_s",
+        ),
+        ({"steps": 1e5, "modes": {"weak": AllreduceMode(sent=0.1, quality=1e-6)}}, "1e.11 of weak"),
+    ],
+)
+def test_a_workload_of_more_steps_than_can_be_simulated_is_refused(tmp_path, changes, said):
+    bundle = scheduled(tmp_path / "x.tltrace", [(0.0, 300.0)], span_s=60.0)
+    modes = {"none": AllreduceMode(), **changes.get("modes", {})}
+    job = msgspec.structs.replace(JOB, **{"steps": None, **changes, "modes": modes})
+    with pytest.raises(ConfigError, match=f"need at most 20,000,000 steps, .*{said}"):
+        study(bundle, job)
+
+
 def test_what_a_mode_sends_is_what_the_manual_says():
     text = (ROOT / "docs" / "compression.md").read_text()
     shares = dict(re.findall(r"(?m)^\| `(\w+)` \| .*? \| (\d*\.?\d+)(?: at 1 %)? \|", text))
@@ -217,7 +235,9 @@ def folder(tmp_path, monkeypatch):
     scheduled(tmp_path / "net.tltrace", [(0.0, 1000.0), (20.0, 50.0)], span_s=40.0)
     heat = [(0.0, worker, 50.0) for worker in ("w0", "w1", "w2")]
     nodes = ("w0", "w1", "w2")
-    write_links(tmp_path / "hot.tltrace", heat, span_s=40.0, nodes=nodes, metric="gpu_temp_celsius")
+    for trace, metric in (("hot", "gpu_temp_celsius"), ("misnamed", "link_bytes")):
+        path = tmp_path / f"{trace}.tltrace"
+        write_links(path, heat, span_s=40.0, nodes=nodes, metric=metric)
     (tmp_path / "net.toml").write_text(CONFIG)
     (tmp_path / "plain.toml").write_text("[evaluate]\ngroups = 2\n")
     return tmp_path
@@ -258,6 +278,7 @@ def test_a_policy_that_reads_what_no_trainer_reports_is_named(folder, caplog):
     ("words", "told"),
     [
         (("hot.tltrace", "--config", "net.toml"), "need link_bytes_per_s in the telemetry of"),
+        (("misnamed.tltrace", "--config", "net.toml"), "was none; did you mean link_bytes?"),
         (("net.tltrace", "--config", "plain.toml"), "need [evaluate.allreduce] to simulate steps"),
         (("net.tltrace", "--config", "net.toml", "--days", "1"), "--days: need none with"),
         (("net.tltrace", "--config", "net.toml", "--sweep", "spares=0..2"), "--sweep: need a"),

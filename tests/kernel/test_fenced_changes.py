@@ -213,11 +213,11 @@ def test_a_joiner_that_has_not_taken_the_others_knobs_yet_is_told_nothing(run):
     assert not of(Issue, run.tick())
 
 
-def watch(run, loss, ticks):
+def watch(run, loss, ticks, **changes):
     outputs = []
     for _ in range(ticks):
         for worker in WORKERS:
-            run.feed(telemetry(worker, {} if loss is None else {"loss": loss}))
+            run.feed(telemetry(worker, {} if loss is None else {"loss": loss}, **changes))
         outputs += run.tick()
     return outputs
 
@@ -500,3 +500,65 @@ def test_a_watch_of_a_metric_that_is_kept_no_more_is_dropped_at_a_restart(run):
     successor = Run(make_kernel(config=other), epoch=2, now_ns=run.now_ns)
     successor.feed(Recovered(epoch=2, control=run.kernel.control()))
     assert not of(Judged, watch(successor, 9.0, 40))
+
+
+def start_anew(run, step):
+    """End all workers, and have the next life of each begin at the step, untrained."""
+    for worker in WORKERS:
+        run.exit(worker)
+        run.feed(says_hello(worker, incarnation=2))
+    return watch(run, 9.0, 10, incarnation=2, step=step)
+
+
+def test_a_run_that_began_anew_is_not_held_against_what_was_measured_before(run):
+    watch(run, 2.0, 20, step=4000)
+    ack_all(run, told(run.ask(ChangeKnobs(values={"lr": 0.9}))))
+    outputs = start_anew(run, step=3)
+    judged = only(Judged, outputs)
+    assert judged.hurt is None
+    assert judged.text == "not watched over: the run went back from step 4000 to 3"
+    assert GUARD not in [proposed.policy for proposed in of(Proposed, outputs)]
+    ack_all(run, told(outputs), incarnation=2)
+    ack_all(run, told(run.ask(ChangeKnobs(values={"lr": 0.5}))), incarnation=2)
+    assert only(Judged, watch(run, 20.0, 10, incarnation=2, step=5)).hurt
+
+
+def test_a_change_that_lands_after_the_steps_went_back_is_held_against_what_came_since(run):
+    watch(run, 2.0, 20, step=4000)
+    commands = told(run.ask(ChangeKnobs(values={"lr": 0.9})))
+    watch(run, 9.0, 10, step=3)
+    ack_all(run, commands)
+    assert not only(Judged, watch(run, 9.0, 40, step=4)).hurt
+
+
+def test_what_only_puts_back_a_knob_that_was_wanted_is_not_judged(run):
+    ack_all(run, told(run.ask(ChangeKnobs(values={"lr": 0.2}))))
+    for worker in WORKERS:
+        run.feed(says_hello(worker, incarnation=2, state="joining"))
+    watch(run, 2.0, 20, incarnation=2, state="joining")
+    outputs = watch(run, 2.0, 1, incarnation=2)
+    assert [proposed.policy for proposed in of(Proposed, outputs)] == [RECONCILE]
+    landed = ack_all(run, told(outputs), incarnation=2)
+    assert only(Outcome, landed).detail.endswith("at step 10")
+    assert not of(Judged, watch(run, 9.0, 40, incarnation=2))
+
+
+@pytest.mark.parametrize("gone", ["a-0", "b-0"])
+def test_a_worker_that_comes_back_behind_the_others_is_no_run_that_began_anew(run, gone):
+    watch(run, 2.0, 20, step=4000)
+    ack_all(run, told(run.ask(ChangeKnobs(values={"lr": 0.9}))))
+    run.exit(gone)
+    run.feed(says_hello(gone, incarnation=2))
+    run.feed(telemetry(gone, {"loss": 9.0}, incarnation=2, step=3))
+    assert only(Judged, watch(run, 9.0, 10, step=4000)).hurt
+
+
+def test_the_next_weaver_knows_that_the_run_began_anew_meanwhile(run):
+    watch(run, 2.0, 20, step=4000)
+    ack_all(run, told(run.ask(ChangeKnobs(values={"lr": 0.9}))))
+    successor = Run(make_kernel(), epoch=2, now_ns=run.now_ns)
+    successor.feed(Recovered(epoch=2, control=run.kernel.control()))
+    for worker in WORKERS:
+        successor.feed(says_hello(worker, incarnation=2, values={"lr": 0.9, "mode": "none"}))
+    judged = only(Judged, watch(successor, 9.0, 10, incarnation=2, step=3))
+    assert judged.hurt is None

@@ -56,10 +56,10 @@ def bytes_per_s(run, sender, receiver):
 
 def test_each_sender_is_told_its_receiver_s_door_and_all_at_once():
     run = fleet()
-    told = probe(run, AB, CD, probe_bytes=70_000)
+    told = probe(run, AB, CD, probe_bytes=700_000)
     assert {worker: command.do for worker, command in told.items()} == {
-        "a-0": Probe(receiver="b-0", door=door("b-0"), probe_bytes=70_000),
-        "c-0": Probe(receiver="d-0", door=door("d-0"), probe_bytes=70_000),
+        "a-0": Probe(receiver="b-0", door=door("b-0"), probe_bytes=700_000),
+        "c-0": Probe(receiver="d-0", door=door("d-0"), probe_bytes=700_000),
     }
 
 
@@ -148,6 +148,16 @@ def test_two_probes_never_run_at_once_and_the_next_waits_for_no_cooldown_of_othe
     run.ack(told["a-0"], measured=FAST)
     policy.next = [proposal(ProbeLinks(pairs=(CD,)))]
     assert only(Verdict, run.tick()).granted
+
+
+def test_a_sender_that_says_nothing_keeps_others_from_probing_for_some_seconds_only():
+    run = fleet()
+    probe(run, AB)
+    for _ in range(16):
+        run.tick()
+    outcome = run.all(Outcome)[-1]
+    assert outcome.detail == "a-0 -> b-0: expired: nothing was heard of it until its deadline"
+    assert probe(run, CD)
 
 
 def test_a_failed_probe_is_no_failure_to_the_circuit_breaker():

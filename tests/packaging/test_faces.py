@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 
 FACES = {
     "torchloom_core.plugin": """
-        SECOND_NS TRAFFIC_NEEDS UNSAVED_WORK
+        MAX_ORDER SECOND_NS TRAFFIC_NEEDS UNSAVED_WORK
         ActedOn Action AdmitGroup Alert ChangeKnob ChangeKnobs CollectDump ConfigError CordonNode
         Costs DrainGroup EvictGroup Example Fault FleetView Floats Forecast Guard Hazard Ints
         KnobSpec KnobValue

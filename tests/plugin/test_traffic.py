@@ -10,7 +10,13 @@ from torchloom_core.plugin import Traffic
 from torchloom_core.testing import view_of
 from torchloom_core.testing.views import EPOCH_S
 
-STEP = {"step_time_s": 1.0, "wire_s": 0.8, "sent_bytes": 1e7, "state_bytes": 1.2e9}
+STEP = {
+    "step_time_s": 1.0,
+    "wire_s": 0.8,
+    "sent_bytes": 1e7,
+    "state_bytes": 1.2e9,
+    "round_s": math.nan,
+}
 anything = st.floats(allow_nan=True, allow_infinity=True)
 sizes = st.floats(0.0, 1e15)
 shares = st.floats(0.0, 1.0)
@@ -36,6 +42,12 @@ def test_the_worker_that_waits_least_tells_the_wire():
     assert traffic.busy_share == 0.8
     assert traffic.bytes_per_s == 1.25e7
     assert traffic.transfer_s(1.2e9) == 96.0
+
+
+def test_in_rounds_of_several_steps_the_wire_is_busy_for_a_share_of_the_round():
+    traffic = seen(fleet(step_time_s=0.1, round_s=4.0))
+    assert traffic.busy_share == 0.2
+    assert traffic.bytes_per_s == 1.25e7
 
 
 def test_a_transfer_costs_its_time_on_the_wire_times_how_busy_that_is_for_all_gpus():

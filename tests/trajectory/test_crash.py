@@ -249,6 +249,20 @@ def test_no_trajectory_is_one_line(tmp_path: Path) -> None:
         lives(tmp_path / "nowhere")
 
 
+@pytest.mark.parametrize("above", [".", "trajectory"])
+def test_a_folder_above_a_trajectory_is_one_line_that_names_it(tmp_path: Path, above: str) -> None:
+    root = tmp_path / "trajectory" / "demo"
+    TrajectoryWriter(root, "demo", 1, Config(), {}, 5).close()
+    with pytest.raises(StateError, match="it holds no epoch; there is one at ") as raised:
+        lives(tmp_path / above)
+    assert str(raised.value).endswith(str(root))
+
+
+def test_a_folder_of_anything_else_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(StateError, match=r"need a trajectory's folder, it holds no epoch$"):
+        lives(tmp_path)
+
+
 def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(StateError, match=r"file/run: cannot be written: Not a directory"):

@@ -6,6 +6,7 @@ Each is a proposal like a policy's: the arbiter has the last word, and the comma
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
+from cyclopts.validators import Number
 
 from torchloom_core.cli.options import Connection, Wait
 from torchloom_core.cli.times import Duration
@@ -26,9 +27,12 @@ from torchloom_core.wire.actions import (
     SaveCheckpoint,
     UncordonNode,
 )
+from torchloom_core.wire.links import MAX_PROBE_BYTES, MIN_PROBE_BYTES
 
 _HERE = Connection()
 _WAIT_S = 60.0
+
+_ProbeBytes = Annotated[int, Parameter(validator=Number(gte=MIN_PROBE_BYTES, lte=MAX_PROBE_BYTES))]
 
 
 def stop_actions(*, connection: Connection = _HERE) -> None:
@@ -167,7 +171,7 @@ def probe(
     receiver: str,
     /,
     *more: str,
-    probe_bytes: int = 1 << 20,
+    probe_bytes: _ProbeBytes = 1 << 20,
     wait: Wait = _WAIT_S,
     connection: Connection = _HERE,
 ) -> None:

@@ -7,11 +7,22 @@ import msgspec
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.kept import KeptTable
 from torchloom_core.wire.events import CommandLife, Issue, Output, Recall
-from torchloom_core.wire.messages import FINAL_STATUSES, Ack, AckStatus, Command, Deed, SetKnob
+from torchloom_core.wire.links import PROBE_DEADLINE_S
+from torchloom_core.wire.messages import (
+    FINAL_STATUSES,
+    Ack,
+    AckStatus,
+    Command,
+    Deed,
+    Probe,
+    SetKnob,
+)
 from torchloom_core.wire.plans import RECALLED, Flight
 
 _GRACE_NS = 5 * SECOND_NS
 """A worker judges the deadline by its own clock, and its ack takes a moment."""
+
+_PROBE_NS = round(PROBE_DEADLINE_S * SECOND_NS)
 
 _CHANGES_AN_EPOCH = 1 << 20
 
@@ -40,6 +51,8 @@ class Commands:
     ) -> list[Output]:
         """Enter a new command; return what to give out."""
         self._issued += 1
+        is_probe = isinstance(deed, Probe)
+        within_ns = min(_PROBE_NS, self._deadline_ns) if is_probe else self._deadline_ns
         command = Command(
             id=f"c{self.epoch}.{self._issued}",
             run=self._run,
@@ -47,7 +60,7 @@ class Commands:
             incarnation=incarnation,
             epoch=self.epoch,
             issued_ns=now_ns,
-            deadline_ns=now_ns + self._deadline_ns,
+            deadline_ns=now_ns + within_ns,
             do=deed,
             cause=cause,
         )

@@ -22,6 +22,7 @@ from torchloom_core.evaluate.installed import installed
 from torchloom_core.kernel.plugins.host import ActivePlugins
 from torchloom_core.learning.model import Model
 from torchloom_core.plugin.needs import Need, forecasts_read
+from torchloom_core.suggest import nearest
 from torchloom_core.trace.bundle.bundle import Bundle
 from torchloom_core.trace.bundle.schema import LINK_METRIC
 
@@ -51,6 +52,7 @@ def job_on_links(bundle: Bundle, config: Config) -> Allreduce | None:
     if job is not None and not has_links:
         raise ConfigError(
             f"[evaluate.allreduce]: need {LINK_METRIC} in the telemetry of {bundle.path}, was none"
+            f"{nearest(LINK_METRIC, bundle.metrics)}"
         )
     if job is None and has_links:
         rule = f"{bundle.path} has {LINK_METRIC}: need [evaluate.allreduce] to simulate steps on it"

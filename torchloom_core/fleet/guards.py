@@ -2,7 +2,8 @@
 
 Of each metric that may be watched the median over the workers that train is kept, one value a
 tick. What it was before a change is measured when the change lands; when its window is over, or
-as soon as there can be no doubt, the values since are held against it.
+as soon as there can be no doubt, the values since are held against it. What was measured before a
+run began anew is held against nothing that comes after.
 """
 
 import statistics
@@ -14,6 +15,7 @@ import numpy as np
 
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.config import schema
+from torchloom_core.fleet.furthest_steps import FurthestSteps
 from torchloom_core.fleet.state import FleetState
 from torchloom_core.kept import KeptTable
 from torchloom_core.suggest import listed
@@ -59,6 +61,7 @@ class Guards:
         self._share: dict[str, float] = {}
         self._steps_ns: deque[int] = deque(maxlen=_KEPT)
         self._progress_ns = 0
+        self._furthest = FurthestSteps()
         self.watches: KeptTable[Watch] = KeptTable("watch")
 
     def obstacle(self, guard: Guard | None) -> str:
@@ -73,13 +76,19 @@ class Guards:
             return f"guard: no worker that trains reports {guard.metric}, so nothing can be watched"
         return ""
 
-    def look(self, now_ns: int) -> None:
-        """Take one value of each metric: its median over the workers that train."""
+    def look(self, now_ns: int) -> list[Judged]:
+        """Take one value of each metric: its median over the workers that train.
+
+        Return the changes that are watched over no more, since the run began anew.
+        """
         if not self._seen:
-            return
+            return []
         rows = [row for row, state in enumerate(self._fleet.state) if state == "training"]
         if not rows:
-            return
+            return []
+        was_at = self._furthest.most
+        went_back = self._furthest.went_back(*self._fleet.steps_heard(rows, now_ns))
+        ended = self._begin_anew(was_at) if went_back else []
         progress_ns = self._fleet.progress_ns(rows)
         if progress_ns > self._progress_ns + _JITTER_NS:
             self._progress_ns = progress_ns
@@ -92,6 +101,23 @@ class Guards:
             self._share[metric] = max(share, usual * _FORGETS)
             if len(values) and share >= usual / 2:
                 seen.append((now_ns, float(np.median(values))))
+        return ended
+
+    def _begin_anew(self, was_at: int) -> list[Judged]:
+        """Drop what was measured so far, and end the watches that rest on it."""
+        self._steps_ns.clear()
+        for seen in self._seen.values():
+            seen.clear()
+        text = f"not watched over: the run went back from step {was_at} to {self._furthest.most}"
+        ended = []
+        for watch in [watch for watch in self.watches.values() if not watch.hurt]:
+            if watch.since_ns:
+                del self.watches[watch.verdict]
+                ended.append(_unjudged(watch, text))
+            else:
+                offered = msgspec.structs.replace(watch, level=0.0, noise=0.0)
+                self.watches[watch.verdict] = offered
+        return ended
 
     def expect(self, plan: Plan, before: KnobValues, now_ns: int) -> None:
         """Remember what the knobs and the metric are before a change that is to be offered.
@@ -103,7 +129,12 @@ class Guards:
             return
         level, noise = self._level(guard, now_ns)
         self.watches[plan.verdict] = Watch(
-            verdict=plan.verdict, guard=guard, before=before, level=level, noise=noise
+            verdict=plan.verdict,
+            guard=guard,
+            before=before,
+            level=level,
+            noise=noise,
+            step=self._furthest.most,
         )
 
     def begin(self, verdict: str, now_ns: int) -> None:
@@ -176,6 +207,7 @@ class Guards:
         Its clock may have been ahead.
         """
         for watch in watches:
+            self._furthest.most = max(self._furthest.most, watch.step)
             if watch.guard.metric in self._seen:
                 since_ns, tried_ns = min(watch.since_ns, now_ns), min(watch.tried_ns, now_ns)
                 self.watches[watch.verdict] = msgspec.structs.replace(
@@ -186,8 +218,7 @@ class Guards:
         guard, window_ns = watch.guard, round(watch.guard.window_s * SECOND_NS)
         over = now_ns >= watch.since_ns + window_ns
         if watch.noise <= 0:
-            text = f"too little was seen of {guard.metric} before it"
-            return Judged(verdict=watch.verdict, hurt=None, text=text, before=watch.before)
+            return _unjudged(watch, f"too little was seen of {guard.metric} before it")
         values = self._values(guard, watch.since_ns, now_ns)
         if len(values) < _FEWEST:
             # A run that stands still, or is not heard, reports nothing either.
@@ -222,6 +253,10 @@ class Guards:
 
     def _values(self, guard: Guard, from_ns: int, to_ns: int) -> list[float]:
         return [v for at, v in self._seen[guard.metric] if from_ns < at <= to_ns]
+
+
+def _unjudged(watch: Watch, why: str) -> Judged:
+    return Judged(verdict=watch.verdict, hurt=None, text=why, before=watch.before)
 
 
 def _level(values: list[float]) -> tuple[float, float]:

@@ -430,6 +430,12 @@ class FleetState:
         """Say whether the worker has been heard for so long that what it said before has come."""
         return bool(self._audible_ns[row] <= now_ns - _GAP_NS <= self._heard_ns[row])
 
+    def steps_heard(self, rows: Sequence[int], now_ns: int) -> tuple[Ints, Ints]:
+        """Return those of the rows that are heard and have told a step, and the steps."""
+        at = np.asarray(rows, dtype=np.int64)
+        at = at[(self._heard_ns[at] >= now_ns - self._stale_ns) & (self._step[at] >= 0)]
+        return at, self._step[at]
+
     def progress_ns(self, rows: Sequence[int]) -> int:
         """Return when one of the workers in these rows last finished a step."""
         return int(self._progress_ns[rows].max())

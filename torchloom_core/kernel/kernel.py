@@ -204,8 +204,7 @@ class Kernel:
 
     def _put_right(self) -> list[Output]:
         """Take back what hurt the run, and set again what was wanted of one that began anew."""
-        outputs: list[Output] = []
-        self.run.guards.look(self.run.now_ns)
+        outputs: list[Output] = [*self.run.guards.look(self.run.now_ns)]
         for judged in self.run.guards.judge(self.run.now_ns):
             outputs.append(judged)
             if judged.hurt:

@@ -72,9 +72,11 @@ from torchloom_core.wire.actions import (
     UncordonNode,
 )
 from torchloom_core.wire.events import Fault, Forecast, Proposal
+from torchloom_core.wire.limits import MAX_ORDER
 from torchloom_core.wire.messages import KnobSpec, KnobValue
 
 __all__ = [
+    "MAX_ORDER",
     "SECOND_NS",
     "TRAFFIC_NEEDS",
     "UNSAVED_WORK",

@@ -26,6 +26,7 @@ TRAFFIC_NEEDS = (
     Need("step_time_s", window_s=_NOW_S, optional=True),
     Need("wire_s", window_s=_NOW_S, optional=True),
     Need("sent_bytes", window_s=_NOW_S, optional=True),
+    Need("round_s", window_s=_NOW_S, optional=True),
     Need(STATE_BYTES, optional=True),
 )
 """The metrics that :class:`Traffic` reads."""
@@ -34,10 +35,11 @@ TRAFFIC_NEEDS = (
 class Traffic:
     """What the allreduces of the training workers tell of the network they share.
 
-    The wire is busy for ``wire_s`` of each step, the least over the workers, since what others
-    have beyond that they spend on waiting for a slower rank; what that worker has sent meanwhile
-    tells the bandwidth. Both are medians of the last minute. Nothing is probed: where nobody
-    trains, or nobody reports these metrics, nothing is known, all numbers are NaN, and prices 0.
+    The wire is busy for ``wire_s`` of each step, of LocalSGD and DiLoCo of each round, the least
+    over the workers, since what others have beyond that they spend on waiting for a slower rank;
+    what that worker has sent meanwhile tells the bandwidth. Both are medians of the last minute.
+    Nothing is probed: where nobody trains, or nobody reports these metrics, nothing is known, all
+    numbers are NaN, and prices 0.
 
     Bytes that go over a wire which is busy for a share ``s`` of the time take ``bytes /
     bandwidth`` of it. Let both sides get half of it where they meet: in each step the transfer
@@ -67,8 +69,9 @@ class Traffic:
     >>> minute = np.ones((2, 60))
     >>> step = {"step_time_s": minute, "wire_s": minute * [[0.9], [0.8]]}
     >>> sent = {"sent_bytes": 1e7 * minute, "state_bytes": [1.2e9, np.nan]}
+    >>> rounds = {"round_s": np.nan * minute}
     >>> traffic = Traffic()
-    >>> traffic.look(view_of(step | sent))
+    >>> traffic.look(view_of(step | sent | rounds))
     >>> traffic.busy_share, traffic.bytes_per_s
     (0.8, 12500000.0)
     >>> traffic.transfer_s(1.2e9), round(traffic.transfer_gpu_s(1.2e9), 1)
@@ -142,9 +145,10 @@ class Traffic:
 def _wire(view: FleetView) -> tuple[float, float]:
     """Return for which share of a step the wire is busy, and how many bytes it takes a second."""
     training = view.is_in("training")
-    step_s, wire_s, sent = (
-        view.window(need.metric, need.window_s)[training] for need in TRAFFIC_NEEDS[:3]
+    step_s, wire_s, sent, round_s = (
+        view.window(need.metric, need.window_s)[training] for need in TRAFFIC_NEEDS[:4]
     )
+    step_s = np.where(np.isnan(round_s), step_s, round_s)
     known = (step_s > 0) & (wire_s >= 0) & np.isfinite(step_s) & np.isfinite(wire_s)
     columns = np.flatnonzero(known.any(axis=0))
     if not len(columns):

@@ -31,24 +31,29 @@ class Bottleneck:
         What it carries from then on; positive.
     span_s : float
         How long the recording is.
+
+    Attributes
+    ----------
+    in_all : float
+        How many bytes it can have carried by then.
     """
 
     def __init__(self, at_s: Sequence[float], bytes_per_s: Sequence[float], span_s: float) -> None:
         self.at_s, self.bytes_per_s, self.span_s = tuple(at_s), tuple(bytes_per_s), span_s
         lengths = [until - begin for begin, until in pairwise((*at_s, span_s))]
         parts = (length * rate for length, rate in zip(lengths, bytes_per_s, strict=True))
-        *self._carried, self._in_all = accumulate(parts, initial=0.0)
+        *self._carried, self.in_all = accumulate(parts, initial=0.0)
 
     def carried(self, ts_s: float) -> float:
         """Return how many bytes it can have carried from 0 to ``ts_s``."""
         passes, rest_s = divmod(ts_s, self.span_s)
         piece = bisect_right(self.at_s, rest_s) - 1
         within = (rest_s - self.at_s[piece]) * self.bytes_per_s[piece]
-        return passes * self._in_all + self._carried[piece] + within
+        return passes * self.in_all + self._carried[piece] + within
 
     def when(self, sent_bytes: float) -> float:
         """Return when it can have carried so many bytes since 0, seconds."""
-        passes, rest = divmod(sent_bytes, self._in_all)
+        passes, rest = divmod(sent_bytes, self.in_all)
         piece = bisect_right(self._carried, rest) - 1
         within_s = (rest - self._carried[piece]) / self.bytes_per_s[piece]
         return passes * self.span_s + self.at_s[piece] + within_s

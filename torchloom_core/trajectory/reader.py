@@ -14,6 +14,7 @@ import pyarrow as pa
 from torchloom_core.config.schema import Config
 from torchloom_core.errors import StateError
 from torchloom_core.kernel.plugins.guard import OVERRAN
+from torchloom_core.suggest import listed
 from torchloom_core.trajectory.columns import decode
 from torchloom_core.trajectory.layout import (
     FORMAT,
@@ -34,6 +35,8 @@ _input_decoder: msgspec.json.Decoder[Input] = msgspec.json.Decoder(Input)
 _meta_decoder = msgspec.json.Decoder(Meta)
 
 _EPOCH = re.compile(r"epoch-\d{6,}")
+
+_NAMED = 3
 
 _T = TypeVar("_T")
 
@@ -177,7 +180,7 @@ def lives(root: Path) -> list[Life]:
     Raises
     ------
     StateError
-        If there is no such folder, or a ``meta.json`` in it cannot be read.
+        If there is no such folder, it holds no life, or a ``meta.json`` in it cannot be read.
     """
     try:
         there = stat.S_ISDIR(root.stat().st_mode)
@@ -186,9 +189,18 @@ def lives(root: Path) -> list[Life]:
     if not there:
         raise StateError(f"{root!s:.300}: need a trajectory's folder, there is none")
     folders = [path for path in root.iterdir() if _EPOCH.fullmatch(path.name)]
+    if not folders:
+        within = sorted({str(life.parent) for life in _lives_below(root)})
+        hint = f"; there is one at {listed(within, _NAMED)}" if within else ""
+        raise StateError(f"{root!s:.300}: need a trajectory's folder, it holds no epoch{hint}")
     # Killed before its meta.json was there, a Weaver has recorded nothing.
     found = [Life(folder) for folder in folders if (folder / META).exists()]
     return sorted(found, key=lambda life: life.meta.epoch)
+
+
+def _lives_below(root: Path) -> list[Path]:
+    found = [path for pattern in ("*/epoch-*", "*/*/epoch-*") for path in root.glob(pattern)]
+    return [path for path in found if _EPOCH.fullmatch(path.name)]
 
 
 def _record_batches(sizes: list[tuple[Path, int]]) -> Iterator[Any]:

@@ -200,8 +200,9 @@ class CollectDump(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
 class ProbeLinks(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="probe"):
     """Measure the links from senders to receivers, all of ``pairs`` at the same time.
 
-    Nobody stands in two pairs, so that no two probes share a link. Only workers that say
-    ``probe`` among their actuators can be named.
+    Nobody stands in two pairs, so that no two probes share a link. Only workers whose sidecars
+    take part can be named, which have ``TORCHLOOM_LINK_ADDRESS`` in their environment:
+    ``view.can_be_probed`` says which.
 
     Raises
     ------

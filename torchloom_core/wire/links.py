@@ -12,7 +12,12 @@ from torchloom_core.wire.limits import Stamp, Target
 MAX_PAIRS = 512
 """How many links one action probes: each of them by two workers that no other pair has."""
 
-MIN_PROBE_BYTES = 16 << 10
+PROBE_DEADLINE_S = 10.0
+"""Until when a probe may begin and end, which takes some four seconds: others wait for it."""
+
+MIN_PROBE_BYTES = 640 << 10
+"""Less than twice 64 KiB a burst a fast link hands over at one moment: there is no time to take."""
+
 MAX_PROBE_BYTES = 8 << 20
 
 ProbeBytes = Annotated[int, msgspec.Meta(ge=MIN_PROBE_BYTES, le=MAX_PROBE_BYTES)]
@@ -62,9 +67,17 @@ def measured_text(measured: Measured) -> str:
     --------
     >>> measured_text(Measured(bytes_per_s=24.84e6, latency_s=0.0004, spread=0.031))
     '24.8 MB/s +- 3 %, 0.400 ms'
+    >>> measured_text(Measured(bytes_per_s=24.84e6, latency_s=0.0004, spread=45.63))
+    '24.8 MB/s (hardly known), 0.400 ms'
     """
-    spread = "" if measured.spread is None else f" +- {measured.spread:.0%}".replace("%", " %")
-    return f"{measured.bytes_per_s / 1e6:.3g} MB/s{spread}, {measured.latency_s * 1e3:.3f} ms"
+    spread = measured.spread
+    if spread is None:
+        sure = ""
+    elif spread >= 1:
+        sure = " (hardly known)"
+    else:
+        sure = f" +- {100 * spread:.0f} %"
+    return f"{measured.bytes_per_s / 1e6:.3g} MB/s{sure}, {measured.latency_s * 1e3:.3f} ms"
 
 
 class Link(msgspec.Struct, frozen=True, kw_only=True):

@@ -83,6 +83,8 @@ class Watch(msgspec.Struct, frozen=True, kw_only=True):
         Earlier verdicts that were still watched as it landed, and go back with it.
     level, noise : float
         Of the metric before the change; a noise of 0: it cannot be judged.
+    step : int
+        How far the run was then; -1: that is not known.
     since_ns : int
         When it landed; 0: not yet.
     hurt : str
@@ -97,6 +99,7 @@ class Watch(msgspec.Struct, frozen=True, kw_only=True):
     upon: tuple[str, ...] = ()
     level: float = 0.0
     noise: float = 0.0
+    step: int = -1
     since_ns: int = 0
     hurt: str = ""
     tries: int = 0

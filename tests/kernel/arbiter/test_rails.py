@@ -91,6 +91,13 @@ TRIALS = [
         past=(granted(MIGRATE, 59.0), granted(Migrate(group="g1"), 60.0)),
     ),
     Trial(
+        "cooldown",
+        candidate(Migrate(group="g1")),
+        candidate(MIGRATE),
+        "need 60 s after the last migrate of group:g0, was 59.9 s",
+        past=(granted(MIGRATE, 59.97), granted(Migrate(group="g1"), 60.0)),
+    ),
+    Trial(
         "rate_limit",
         candidate(Migrate(group="g1")),
         candidate(SAVE),

@@ -26,6 +26,8 @@ from torchloom_core.simulate.links import Links, links_of
 
 _PATIENCE = 20.0
 """A run is given up after so many times as long as the best static mode takes."""
+_MOST_STEPS = 20_000_000
+"""On the trace, or to the goal: one takes some 10 microseconds to simulate."""
 
 
 class Goal(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,23 +89,45 @@ def goal_of(setting: Setting) -> Goal:
     Raises
     ------
     ConfigError
-        If no mode ends a step in the time of the trace.
+        If no mode ends a step in the time of the trace, or one takes more steps than can be
+        simulated in a time that is worth it.
     """
     span_s, modes = setting.links.bottleneck.span_s, setting.job.modes
     wanted = setting.job.steps
     if wanted is None:
+        for mode in modes:
+            _refuse_endless(setting, mode, _most_steps(setting, mode))
         wanted = max(_progress_in(setting, mode, span_s) for mode in modes)
     if not wanted:
         raise ConfigError(
             f"{setting.trace}: need a trace in which a step ends, was {span_s:g} s: more time, or "
             f"steps in [evaluate.allreduce]"
         )
+    for mode in modes:
+        _refuse_endless(setting, mode, wanted / modes[mode].quality)
     takes_s = float("inf")
     for mode in modes:
         run = setting.new_run(None)
         _play(run, partial(run.step, mode), Goal(progress=wanted, limit_s=takes_s))
         takes_s = min(takes_s, run.now_s)
     return Goal(progress=wanted, limit_s=_PATIENCE * takes_s)
+
+
+def _most_steps(setting: Setting, mode: str) -> float:
+    """Return what a mode can make of the trace at the most, by its time and by its bytes."""
+    wire, load = setting.links.bottleneck, setting.new_run(None).workload
+    chosen = load.modes[mode]
+    least_s = load.compute_s + chosen.compress_s + (1.0 - load.overlap) * load.latency_s
+    share = max(least_s / wire.span_s, chosen.sent_bytes / wire.in_all)
+    return 1.0 / share if share > 0 else float("inf")
+
+
+def _refuse_endless(setting: Setting, mode: str, steps: float) -> None:
+    if steps > _MOST_STEPS:
+        raise ConfigError(
+            f"{setting.config_path}: evaluate.allreduce: need at most {_MOST_STEPS:,} steps, "
+            f"was {steps:.3g} of {mode}: a longer compute_s, a shorter trace or fewer steps"
+        )
 
 
 def _progress_in(setting: Setting, mode: str, span_s: float) -> float:

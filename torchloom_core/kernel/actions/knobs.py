@@ -11,7 +11,7 @@ from torchloom_core.suggest import listed
 from torchloom_core.wire.actions import ChangeKnobs, new_values
 from torchloom_core.wire.events import Output
 from torchloom_core.wire.knobs import agrees, check_value, find_spec, shown, unusual
-from torchloom_core.wire.messages import KnobSpec, KnobValues, SetKnobs, Together
+from torchloom_core.wire.messages import RECONCILE, KnobSpec, KnobValues, SetKnobs, Together
 from torchloom_core.wire.plans import Plan
 from torchloom_core.wire.requests import GUARD
 
@@ -57,8 +57,8 @@ class KnobsKind(ActionKind[ChangeKnobs]):
         return together(SetKnobs(values=checked(action.values, run)), run)
 
     def begin(self, plan: Plan, run: Run) -> list[Output]:
-        """Remember what the knobs are, before any rank changes them."""
-        if plan.policy != GUARD:
+        """Remember what the knobs are, before any rank changes them, unless it only puts back."""
+        if plan.policy not in (GUARD, RECONCILE):
             run.guards.expect(plan, _present(new_values(plan.action), run), run.now_ns)
         return []
 

@@ -141,7 +141,8 @@ def cooldown(case: Case) -> str:
     target, name = case.target, case.name
     for grant in case.within(round(rest_s * SECOND_NS)):
         if grant.target == target and grant.action == name:
-            ago_s = (case.now_ns - grant.ts_ns) / SECOND_NS
+            # Rounded down, or what was too soon might read as what is needed.
+            ago_s = (case.now_ns - grant.ts_ns) // (SECOND_NS // 10) / 10
             return f"need {rest_s:g} s after the last {name} of {target}, was {ago_s:.1f} s"
     return ""
 
