@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchloom_threadlet.compression.figures import Cost, Entry, Meter, Overlap
+from torchloom_threadlet.compression.figures import Cost, Entry, Figures, Meter, Overlap
+from torchloom_threadlet.torchft.round_figures import RoundFigures
 from torchloom_threadlet.torchft.waits import stamp_waits
 from torchloom_threadlet.trainer.phases import Phases
 
@@ -110,3 +111,23 @@ def test_of_a_managers_waits_those_for_a_reduction_count(clock):
     manager.allreduce(None).wait()
     manager.should_commit()
     assert overlap.take() == 1.0 + 2.0
+
+
+def test_a_round_is_told_of_by_the_step_that_ends_it_and_without_its_pauses(clock):
+    class Group:
+        def take_figures(self):
+            return Figures(Cost(7), reductions=1)
+
+    figures, told = RoundFigures(Group()), []
+    for step in range(7):
+        clock.now += 1.0
+        if step in (0, 3, 6):  # the first is a round of one step, as all are under DDP
+            figures.decide()
+        told.append(figures.end_step(wait_s=0.25))
+        clock.now += 100.0  # a pause
+        figures.begin_step()
+    assert [bool(row) for row in told] == [True, False, False, True, False, False, True]
+    assert told[0]["sent_bytes"] == told[3]["sent_bytes"] == 7
+    assert "round_steps" not in told[0]
+    for row in (told[3], told[6]):
+        assert (row["round_steps"], row["round_s"], row["round_wait_s"]) == (3, 3.0, 0.75)

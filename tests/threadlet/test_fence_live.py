@@ -185,10 +185,13 @@ class Run:
 
     def together(self, *ranks):
         """Begin a step in one quorum, whoever was in the last; the last of them was in it."""
-        *first, last = ranks
         while True:
-            while not (futures := self.waiting(first)):
-                self.rest(*first)  # on cores so busy that they gave up waiting
+            *first, last = ranks
+            futures = self.waiting(first)
+            if not futures:  # on cores so busy that they gave up waiting for the last of them,
+                self.rest(*first)  # and would not wait for it again, whoever of them is asked
+                ranks = (last, *first)
+                continue
             self.all("begin", last)
             for future in futures:
                 future.result(120)

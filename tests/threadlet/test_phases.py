@@ -60,7 +60,7 @@ def test_a_wait_that_raises_is_over(clock):
         wait_quorum = should_commit = allreduce = start_quorum
 
     phases, manager = Phases(), Manager()
-    stamp_waits(manager, phases)
+    stamp_waits(manager, phases, phases)
     with pytest.raises(RuntimeError):
         manager.start_quorum()
     assert phases.present().name == COMPUTE
@@ -83,7 +83,7 @@ def test_what_a_manager_waits_for_is_stamped_and_its_work_not_kept(clock):
             return Work()
 
     phases, manager = Phases(), Manager()
-    stamp_waits(manager, phases)
+    stamp_waits(manager, phases, phases)
     for call in (manager.start_quorum, manager.wait_quorum, manager.should_commit):
         call()
     work = manager.allreduce(None)

@@ -139,6 +139,23 @@ async def test_a_port_at_which_nobody_listens_is_told(opened):
     assert "refused" in text
 
 
+@pytest.mark.parametrize("host", ["..", "x" * 64 + ".example"])
+async def test_a_host_that_cannot_be_one_is_told(opened, host):
+    said = f"g1-0 could not be reached: {host!r} is no host"
+    assert await failure(opened.deed(host=host)) == said
+
+
+async def test_the_least_that_may_be_sent_is_measured(opened):
+    for _ in range(20):
+        assert (await soon(measure(opened.deed(MIN_PROBE_BYTES)))).bytes_per_s > 0
+
+
+async def test_what_came_at_one_moment_is_not_said_to_have_broken_off(opened, monkeypatch):
+    monkeypatch.setattr(protocol, "MIN_PROBE_BYTES", 10)
+    said = "20 of 20 bytes came to g1-0, too few at a time to be timed"
+    assert await failure(opened.deed(20)) == said
+
+
 async def test_a_host_that_is_none_is_told(opened):
     assert "could not be reached" in await failure(opened.deed(host="no-such-host.invalid"))
 
@@ -324,7 +341,7 @@ async def test_a_flood_holds_no_more_than_a_few_connections_and_is_over_when_it_
 
 
 @pytest.mark.parametrize(
-    "address", ["0.0.0.0", "::", "no-such-host.invalid", "192.0.2.1", "a b", "x" * 300]
+    "address", ["0.0.0.0", "::", "no-such-host.invalid", "192.0.2.1", "a b", "x" * 300, ".."]
 )
 async def test_an_address_that_is_none_of_this_host_is_told_and_nothing_listens(address, caplog):
     said = []
@@ -334,6 +351,8 @@ async def test_an_address_that_is_none_of_this_host_is_told_and_nothing_listens(
     assert not said
     (line,) = caplog.messages
     assert line.startswith("TORCHLOOM_LINK_ADDRESS: need an address of this host, was ")
+    assert "codec" not in line
+    assert "Expected" not in line
 
 
 async def test_without_an_address_nothing_listens_and_nothing_is_said(caplog):

@@ -20,17 +20,22 @@ def with_torchft(test):
     return pytest.mark.integration(pytest.mark.filterwarnings(NOT_WRITABLE)(test))
 
 
-def train(count, body, *, states=lambda group: ({}, lambda state: None), async_quorum=False):
+def _no_states(group):
+    return {}, lambda state: None
+
+
+def train(count, body, *, states=_no_states, async_quorum=False, wrapped=lambda pg: pg):
     """Call ``body(group, manager, pg)`` for so many groups at once; return what each returned.
 
     ``states(group)`` gives what a joiner loads: the state, or a function of none, and who takes it.
+    ``wrapped(pg)`` is the Manager's process group over gloo's.
     """
     torch.set_num_threads(1)
     lighthouse = LighthouseServer(bind="[::]:0", min_replicas=count, join_timeout_ms=20_000)
     try:
         with ThreadPoolExecutor(count) as pool:
             futures = [
-                pool.submit(_group, lighthouse, group, count, body, states, async_quorum)
+                pool.submit(_group, lighthouse, group, count, body, states, async_quorum, wrapped)
                 for group in range(count)
             ]
             return [future.result() for future in futures]
@@ -38,9 +43,9 @@ def train(count, body, *, states=lambda group: ({}, lambda state: None), async_q
         lighthouse.shutdown()
 
 
-def _group(lighthouse, group, count, body, states, async_quorum):
+def _group(lighthouse, group, count, body, states, async_quorum, wrapped):
     store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
-    pg = ProcessGroupGloo(timeout=SOON)
+    pg = wrapped(ProcessGroupGloo(timeout=SOON))
     save, load = states(group)
     transport = HTTPTransport(timeout=SOON, num_chunks=0)
     manager = Manager(

@@ -4,6 +4,7 @@ import threading
 import time
 from collections import defaultdict
 from dataclasses import dataclass, field
+from typing import Protocol
 
 _BUCKETS_TOLD = 8
 _NAMES = tuple(
@@ -125,10 +126,27 @@ class Meter:
         return Figures(total, gradient_bytes, reductions, overlap_s, buckets)
 
 
+class Waits(Protocol):
+    """Told when a wait begins and when it ends."""
+
+    def begin(self, what: str) -> None:
+        """Note that a wait begins."""
+
+    def end(self, what: str) -> None:
+        """Note that it is over."""
+
+
 class Overlap:
-    """How long reductions were under way that nobody waited for."""
+    """How long reductions were under way that nobody waited for.
+
+    Attributes
+    ----------
+    passed_to : Waits, optional
+        Told of the same waits: of those in the process group nobody else knows.
+    """
 
     def __init__(self) -> None:
+        self.passed_to: Waits | None = None
         self._lock = threading.Lock()
         self._under_way: set[Entry] = set()
         self._waits = 0
@@ -152,9 +170,13 @@ class Overlap:
         with self._lock:
             self._count()
             self._waits += 1
+        if self.passed_to is not None:
+            self.passed_to.begin(what)
 
     def end(self, what: str) -> None:
         """Note that the wait is over, however it ended."""
+        if self.passed_to is not None:
+            self.passed_to.end(what)
         with self._lock:
             self._count()
             self._waits -= 1

@@ -13,6 +13,7 @@ from torchloom_threadlet.identity import find_join, identify
 from torchloom_threadlet.torchft.connections import Connections
 from torchloom_threadlet.torchft.fenced_steps import FencedSteps
 from torchloom_threadlet.torchft.given_state import GivenState
+from torchloom_threadlet.torchft.round_figures import RoundFigures
 from torchloom_threadlet.torchft.rounds import Rounds
 from torchloom_threadlet.torchft.waits import hook, stamp_waits
 from torchloom_threadlet.trainer.loom import Loom, end_drained
@@ -60,7 +61,7 @@ class TorchftLoom(Loom):
     _manager: Any = None
     _given: GivenState | None = None
     _gradients: Gradients | None = None
-    _compressed: CompressedProcessGroup | None = None
+    _figures: RoundFigures | None = None
     _failed_steps = 0
     _waited_ns = 0
     _lingered = False
@@ -125,13 +126,16 @@ class TorchftLoom(Loom):
                 text = "others may wait for stand-by %s: need replica_id %r in its Manager, was %r"
                 _logger.warning(text, self.worker, self.group, name)
             self.wait_to_join()
+        if self._figures is not None:
+            self._figures.begin_step()
 
     def local_sgd(self, local_sgd: Any) -> None:
         """Register how often torchft's LocalSGD or DiLoCo synchronises as knobs of the run."""
         Rounds(local_sgd).register(self)
 
     def _register_compression(self, manager: Any) -> None:
-        self._compressed = manager._pg
+        self._figures = RoundFigures(manager._pg)
+        hook(manager, "should_commit", after=self._figures.decide)
         if manager._use_async_quorum:
             text = "%s: compression stays as it is: to switch it, need use_async_quorum=False"
             _logger.warning(text, self.worker)
@@ -160,11 +164,13 @@ class TorchftLoom(Loom):
         }
         if self._gradients is not None:
             own |= self._gradients.figures()
-        if self._compressed is not None:
-            own |= self._compressed.take_figures().metrics()
+        if self._figures is not None:
+            own |= self._figures.end_step(wait_s)
         if self._given is not None and self._given.size_bytes:
             own["state_bytes"] = self._given.size_bytes
         going = super().step(manager.current_step() if step is None else step, **(own | metrics))
+        if self._figures is not None:
+            self._figures.begin_step()
         if not going and not self._lingered:
             self._lingered = True
             time.sleep(_LINGER_S)
@@ -172,9 +178,12 @@ class TorchftLoom(Loom):
 
     def _watch(self, manager: Any) -> None:
         """Stamp what ``manager`` waits for, and know its connections and what it gives to peers."""
-        pg = manager._pg
-        of_reductions = [pg.overlap] if isinstance(pg, CompressedProcessGroup) else []
-        stamp_waits(manager, self._worker.phases, *of_reductions)
+        pg, phases = manager._pg, self._worker.phases
+        if isinstance(pg, CompressedProcessGroup):
+            pg.overlap.passed_to = phases
+            stamp_waits(manager, phases, pg.overlap)
+        else:
+            stamp_waits(manager, phases, phases)
         self._given = GivenState(manager)
         try:
             connections = Connections(pg)

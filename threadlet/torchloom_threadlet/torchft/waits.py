@@ -2,27 +2,17 @@
 
 import logging
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
-from torchloom_threadlet.trainer.phases import Phases
+from torchloom_threadlet.compression.figures import Waits
 
 _logger = logging.getLogger(__name__)
 
 
-class Waits(Protocol):
-    """Told when a wait begins and when it ends."""
-
-    def begin(self, what: str) -> None:
-        """Note that a wait begins."""
-
-    def end(self, what: str) -> None:
-        """Note that it is over."""
-
-
-def stamp_waits(manager: Any, phases: Phases, *of_reductions: Waits) -> None:
+def stamp_waits(manager: Any, phases: Waits, of_reductions: Waits) -> None:
     """Stamp the time in ``manager`` that is spent on waiting for others.
 
-    ``of_reductions`` are told of the waits for an allreduce alone.
+    ``of_reductions`` is told of the waits for an allreduce, ``phases`` of all else.
 
     On a GPU, ``wait`` of a collective and the launch of a kernel return at once, and the host
     waits for both together in ``should_commit``: there the stamps do not tell the two apart.
@@ -39,7 +29,7 @@ def stamp_waits(manager: Any, phases: Phases, *of_reductions: Waits) -> None:
         work = allreduce(*args, **kwargs)
         kind = type(work)
         if kind not in stamped:
-            stamped[kind] = _stamped_work(kind, phases, *of_reductions)
+            stamped[kind] = _stamped_work(kind, of_reductions)
         work.__class__ = stamped[kind]
         return work
 
@@ -74,23 +64,21 @@ def _call(function: Callable[[], None] | None, name: str) -> None:
         _logger.exception("torchloom failed at %s; training goes on", name)
 
 
-def _stamped(method: Callable[..., Any], what: str, *waits: Waits) -> Callable[..., Any]:
+def _stamped(method: Callable[..., Any], what: str, waits: Waits) -> Callable[..., Any]:
     def stamped(*args: Any, **kwargs: Any) -> Any:
-        for each in waits:
-            each.begin(what)
+        waits.begin(what)
         try:
             return method(*args, **kwargs)
         finally:
-            for each in waits:
-                each.end(what)
+            waits.end(what)
 
     return stamped
 
 
-def _stamped_work(kind: Any, *waits: Waits) -> Any:
+def _stamped_work(kind: Any, waits: Waits) -> Any:
     """Return a class of work whose ``wait`` is stamped.
 
     Not a function in the work's own ``__dict__``: it would keep the work and its tensors until the
     next collection, or not keep it while ``manager.allreduce(x).wait()`` waits.
     """
-    return type(kind.__name__, (kind,), {"wait": _stamped(kind.wait, "allreduce", *waits)})
+    return type(kind.__name__, (kind,), {"wait": _stamped(kind.wait, "allreduce", waits)})

@@ -76,9 +76,11 @@ class ProbeDoor:
         try:
             host = msgspec.convert(self._address, Host)
             listener = await _listen(host)
-        except (OSError, UnicodeError, ValueError) as error:
+        except (OSError, ValueError) as error:
             text = "TORCHLOOM_LINK_ADDRESS: need an address of this host, was %r: %s"
-            _logger.warning(text, plain_line(self._address), plain_line(str(error)))
+            is_none = isinstance(error, UnicodeError | msgspec.ValidationError)
+            why = "it is no host" if is_none else plain_line(str(error))
+            _logger.warning(text, plain_line(self._address), why)
             return
         with listener:
             port = listener.getsockname()[1]

@@ -48,7 +48,7 @@ async def measure(deed: Probe) -> Measured:
         async with asyncio.timeout(_CONNECT_S):
             peer = await _connect(deed.door)
     except (OSError, UnicodeError) as error:
-        raise ProbeFailedError(f"{receiver} could not be reached: {_why(error)}") from None
+        raise ProbeFailedError(f"{receiver} could not be reached: {_why(error, deed)}") from None
     with peer:
         try:
             async with asyncio.timeout(_PATIENCE_S):
@@ -59,7 +59,9 @@ async def measure(deed: Probe) -> Measured:
             raise ProbeFailedError(f"{receiver} broke off: {error}") from None
 
 
-def _why(error: OSError | UnicodeError) -> str:
+def _why(error: OSError | UnicodeError, deed: Probe) -> str:
+    if isinstance(error, UnicodeError):
+        return f"{deed.door.host!r} is no host"
     if isinstance(error, TimeoutError):
         return f"no answer within {_CONNECT_S:g} s"
     number = getattr(error, "errno", None) or 0
@@ -89,7 +91,7 @@ async def _probe(peer: socket.socket, deed: Probe) -> Measured:
         taken.append(await _send_burst(peer, size))
         if taken[-1].received < size:
             break
-    return _measured(taken, latency_s)
+    return _measured(taken, latency_s, deed)
 
 
 async def _knock(peer: socket.socket, deed: Probe) -> None:
@@ -130,13 +132,13 @@ async def _send_burst(peer: socket.socket, size: int) -> Burst:
         await asyncio.gather(sending, return_exceptions=True)
 
 
-def _measured(taken: list[Burst], latency_s: float) -> Measured:
+def _measured(taken: list[Burst], latency_s: float, deed: Probe) -> Measured:
     rates = [min(burst.bytes_per_s, _FASTEST) for burst in taken if burst.bytes_per_s > 0]
     if taken[0].bytes_per_s > 0 and len(rates) > 1:
         del rates[0]
     if not rates:
-        received = sum(burst.received for burst in taken)
-        raise ProtocolError(f"{received} bytes came, too few to be timed")
+        came = f"{sum(burst.received for burst in taken)} of {deed.probe_bytes} bytes came"
+        raise ProbeFailedError(f"{came} to {deed.receiver}, too few at a time to be timed")
     bytes_per_s = statistics.median(rates)
     spread = statistics.pstdev(rates) / bytes_per_s if len(rates) > 1 else None
     return Measured(
