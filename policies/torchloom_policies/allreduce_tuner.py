@@ -3,19 +3,17 @@
 import math
 from collections.abc import Iterable, Iterator
 
-import numpy as np
-
 from torchloom_core.plugin import (
-    Alert,
     ChangeKnobs,
     FleetView,
-    Guard,
     Need,
     Proposal,
     Registry,
     hookimpl,
 )
+from torchloom_policies.allreduce.alerts import Alerts
 from torchloom_policies.allreduce.cost import CostModel
+from torchloom_policies.allreduce.guard_metric import GuardMetric
 from torchloom_policies.allreduce.knob_change import ChangeTracker, Measured, Settings
 from torchloom_policies.allreduce.link_watch import LinkWatch
 from torchloom_policies.allreduce.mode_choice import ModeChoice, Option, probability_above_zero
@@ -24,13 +22,11 @@ from torchloom_policies.allreduce.modes import PRIORS
 from torchloom_policies.allreduce.options import QUALITY, AllreduceTunerOptions
 from torchloom_policies.allreduce.settings import SettingTuner, Wish
 from torchloom_policies.allreduce.step_samples import NEEDS, StepReader, StepSample
-from torchloom_policies.allreduce.tuned_run import MODE, TunedRun, tuned_run
+from torchloom_policies.allreduce.tuned_run import EVERY, MODE, RING, TunedRun, tuned_run
 
-_ROLLBACK_WINDOWS = 4.0
 _CLEAR = math.log(1.5)
 _SURE = 0.95
 _CHANGED = math.log(1.5)
-_SILENT_S = 60.0
 _TRIAL = 3
 """A setting that no model foretells is measured over so many times the steps."""
 
@@ -58,16 +54,16 @@ class AllreduceTunerPolicy:
         quality = {**QUALITY, **options.quality}
         self._record = ModeRecord(quality, options.forgive_s, options.penalty)
         self._choice = ModeChoice(self._model, self._record, options.hysteresis)
-        self._changes = ChangeTracker(
-            options.settle_steps, _ROLLBACK_WINDOWS * options.guard_window_s
-        )
+        self._changes = ChangeTracker(options.settle_steps)
+        self._watched = GuardMetric(options)
         self._links = LinkWatch(options, self._model)
         self._settings = SettingTuner(options, self._model)
         self._reader = StepReader()
         self._left_gpu_s = options.explore_gpu_s
         self._asked: dict[str, tuple[float, float]] = {}
-        self._told: set[str] = set()
-        self._before_s = self._heard_s = math.nan
+        self._alerts = Alerts(options)
+        self._may_lose = any(self._record.quality(mode) < 1.0 for mode in options.modes)
+        self._before_s = math.nan
         self._mode = ""
         self._standing: tuple[str, int] = "", 0
         self._sample: StepSample | None = None
@@ -79,8 +75,7 @@ class AllreduceTunerPolicy:
         if run is None:
             self._reader.skip(view)
             return
-        if run.trouble:
-            yield from self._tell(run.trouble, view, run)
+        yield from self._alerts.tell(run.trouble, view, run)
         if not run.settings or run.mode not in self._model.modes:
             self._reader.skip(view)
             return
@@ -89,12 +84,14 @@ class AllreduceTunerPolicy:
         self._notice(view, run)
         measured = self._learn(view, run)
         if self._sample is None:
-            yield from self._tell_of_silence(view, run)
+            yield from self._alerts.tell_of_silence(view, run)
             return
         if measured is not None:
             yield from self._judge(measured, view, run)
-        if self._links.trouble:
-            yield from self._tell(self._links.trouble, view, run)
+        yield from self._alerts.tell_of_names(view, run)
+        yield from self._alerts.tell(self._links.trouble, view, run)
+        if self._sample.now_s == view.now_s and self._may_lose:
+            yield from self._alerts.tell(self._watched.trouble(view.now_s), view, run)
         if self._changes.asked is None and self._model.ready:
             yield from self._next(view, run)
 
@@ -103,12 +100,18 @@ class AllreduceTunerPolicy:
     def _notice(self, view: FleetView, run: TunedRun) -> None:
         """See which change has landed, and which was taken back."""
         step_s = self._sample.step_s if self._sample else 0.0
-        step = int(view.step[run.rows].max())
-        back = self._changes.look(run.settings, step, view.now_s, step_s)
+        self._watched.look(view, run.rows, step_s)
+        back = self._changes.look(
+            run.settings, run.step, view.now_s, step_s, self._watched.window_s
+        )
         if back is not None and MODE in back.values:
             self._record.hurt(str(back.values[MODE]), view.now_s)
+        elif back is not None:
+            self._record.refused(_said(back.values), view.now_s)
         if self._changes.just_landed and self._changes.settling is not None:
             self._asked.pop(_said(self._changes.settling.values), None)  # it was not denied
+            if RING in self._changes.settling.values:
+                self._model.link.doubt()
         if run.mode != self._mode or self._changes.just_landed:
             self._mode = run.mode
             self._reader.skip(view)  # the newest step may still be of the settings before
@@ -122,7 +125,12 @@ class AllreduceTunerPolicy:
                 self._changes.jumped()
             return None
         self._sample = sample
-        jumped = self._model.learn(sample) or jumped
+        jumped |= self._links.check(sample)
+        if self._model.learn(sample):
+            jumped = True
+            self._links.hurry(view.now_s)
+        elif self._model.link.is_suspect:
+            self._links.hurry(view.now_s)
         self._standing = self._standing[0], self._standing[1] + 1
         return self._changes.measure(sample, jumped)
 
@@ -136,6 +144,13 @@ class AllreduceTunerPolicy:
             mode = str(change.values[MODE])
             self._record.was_slow(mode, self._model.link.bytes_per_s, view.now_s)
         loss = abs(measured.gain)
+        than = f"progress a second than {_said(change.before)}"
+        found = (
+            f"made {-math.expm1(measured.gain):.0%} less {than}"
+            if measured.worse
+            else f"made no more {than} beyond the noise, "
+            f"{math.expm1(measured.gain):+.1%} ±{math.expm1(measured.noise):.1%}"
+        )
         yield from self._ask(
             Wish(
                 values=change.before,
@@ -143,8 +158,8 @@ class AllreduceTunerPolicy:
                 gain=max(loss, math.log1p(self._options.hysteresis)),
                 confidence=probability_above_zero(loss, measured.noise),
                 quality=-change.quality,
-                why=f"{_said(change.values)} made {-math.expm1(measured.gain):.0%} less progress "
-                f"a second than {_said(change.before)}, measured over {len(change.after_s)} steps",
+                why=f"{_said(change.values)} {found}, measured over {len(change.after_s)} "
+                + ("steps" if self._sample is None or self._sample.every == 1 else "rounds"),
             ),
             view,
             run,
@@ -154,7 +169,7 @@ class AllreduceTunerPolicy:
 
     def _next(self, view: FleetView, run: TunedRun) -> Iterator[Proposal]:
         """Propose what gains most; while a change is being measured only what is beyond doubt."""
-        option = self._choice.better(run.mode, self._modes(view, run), view.now_s)
+        option = self._choice.better(run.mode, self._modes(run), view.now_s)
         if option is None:
             self._standing = "", 0
         if self._changes.settling is not None:
@@ -167,16 +182,16 @@ class AllreduceTunerPolicy:
             if self._changes.asked is not None:
                 return
         settled = self._changes.settling is None
-        wish = self._settings.better(run, view) if settled else None
-        ring = self._links.better_ring(run, view) if settled and wish is None else None
-        for found in (wish, ring):
-            if found is not None:
-                yield from self._ask(found, view, run)
+        for better in (self._settings.better, self._links.better_ring):
+            wish = better(run, view) if settled and self._changes.asked is None else None
+            if wish is not None:
+                yield from self._ask(wish, view, run)
         if not settled or self._changes.asked is not None:
             return
-        modes = self._modes(view, run)
+        modes = self._modes(run)
         stake = self._choice.at_stake(run.mode, modes, view.now_s)
-        probes = list(self._links.probes(view, run, stake))
+        assert self._sample is not None
+        probes = list(self._links.probes(view, run, stake, self._sample.wire_s))
         yield from probes
         if probes:
             return
@@ -199,22 +214,20 @@ class AllreduceTunerPolicy:
             self._standing = option.mode, 1
         return option.gain >= _CLEAR or self._standing[1] >= self._options.settle_steps
 
-    def _modes(self, view: FleetView, run: TunedRun) -> list[str]:
+    def _modes(self, run: TunedRun) -> list[str]:
         """Return the modes that may be proposed: without a guard none that loses something."""
-        watched = self._is_watched(view, run)
         return [
             mode
             for mode in run.modes(self._options.modes)
-            if watched or self._record.quality(mode) >= 1.0
+            if self._watched.can_tell or self._record.quality(mode) >= 1.0
         ]
-
-    def _is_watched(self, view: FleetView, run: TunedRun) -> bool:
-        return bool(np.isfinite(view.latest(self._options.guard_metric)[run.rows]).any())
 
     def _wish(self, option: Option, purpose: str, gain: float, run: TunedRun) -> Wish:
         present = self._model.cost(run.mode)
         assert present is not None
         seconds = f"{option.cost.step_s:.3g} s a step"
+        trial = ", a trial of what has never run," if purpose == "try" else ""
+        wire_s = present.wire_s / present.every
         worth = f", each worth {option.quality:.2g}" if option.quality < 1 else ""
         quality = math.log(option.quality / self._record.quality(run.mode))
         return Wish(
@@ -223,16 +236,16 @@ class AllreduceTunerPolicy:
             gain=gain,
             confidence=option.confidence,
             quality=quality,
-            why=f"{run.mode} takes {present.step_s:.3g} s a step, {present.wire_s:.3g} s of it "
-            f"on the wire; {option.mode} is expected to take {seconds}{worth}",
+            why=f"{run.mode} takes {present.step_s:.3g} s a step, {wire_s:.3g} s of it "
+            f"on the wire; {option.mode}{trial} is expected to take {seconds}{worth}",
         )
 
     def _price_of_trial(self, wish: Wish, view: FleetView, run: TunedRun) -> float:
         assert self._sample is not None
-        own_s = self._sample.step_s
+        own_s = self._sample.mean_s
         other = self._model.cost(str(wish.values.get(MODE, run.mode)))
         slower_s = 0.1 * own_s + max(0.0, (other.step_s if other else own_s) - own_s)
-        return self._options.settle_steps * slower_s * _gpus(view, run)
+        return self._options.settle_steps * self._sample.every * slower_s * _gpus(view, run)
 
     # --- what is proposed ---
 
@@ -240,18 +253,10 @@ class AllreduceTunerPolicy:
         """Propose a change once, and again only when time or the bandwidth has changed."""
         assert self._sample is not None
         gpus = _gpus(view, run)
-        guard = None
-        if self._is_watched(view, run):
-            options = self._options
-            guard = Guard(
-                metric=options.guard_metric,
-                band=options.guard_band,
-                window_s=options.guard_window_s,
-            )
         off, link = self._model.error, self._model.link
         known = f"±{math.expm1(link.log_sd):.0%}" if link.log_sd < 1 else "hardly known"
         proposal = Proposal(
-            action=ChangeKnobs(values=dict(wish.values), guard=guard),
+            action=ChangeKnobs(values=dict(wish.values), guard=self._watched.guard),
             reason=f"{8e-6 * link.bytes_per_s:.3g} Mbit/s, {known}: {wish.why}"
             + ("" if math.isnan(off) else f"; the model was {off:.0%} off"),
             gain_gpu_s=-math.expm1(-wish.gain) * self._options.horizon_s * gpus,
@@ -261,31 +266,21 @@ class AllreduceTunerPolicy:
         if (wish.purpose != "back" and self._blocked(wish, view)) or proposal.net_gpu_s <= 0:
             return
         self._asked[_said(wish.values)] = view.now_s, math.log(link.bytes_per_s)
-        times = 1 if MODE in wish.values else _TRIAL
+        times = 1 if wish.values.keys() & {MODE, EVERY} else _TRIAL
         self._changes.ask(wish.values, wish.purpose, wish.quality, view.now_s, times)
         self._settings.asked(wish, run.mode)
         yield proposal
 
     def _blocked(self, wish: Wish, view: FleetView) -> bool:
-        """Say whether the change was proposed a short time ago, at this bandwidth."""
+        """Say whether it was taken back, or proposed a short time ago, at this bandwidth."""
+        if self._record.was_refused(_said(wish.values), view.now_s):
+            return True
         since_s = view.now_s - self._options.cooldown_s
         self._asked = {k: v for k, v in self._asked.items() if v[0] > since_s}
         then = self._asked.get(_said(wish.values))
         return then is not None and (
             abs(math.log(self._model.link.bytes_per_s) - then[1]) < _CHANGED
         )
-
-    def _tell(self, text: str, view: FleetView, run: TunedRun) -> Iterator[Proposal]:
-        if text not in self._told and len(self._told) < 100:
-            self._told.add(text)
-            yield Proposal(action=Alert(worker=view.workers[run.rows[0]], text=text), reason=text)
-
-    def _tell_of_silence(self, view: FleetView, run: TunedRun) -> Iterator[Proposal]:
-        if math.isnan(self._heard_s):
-            self._heard_s = view.now_s
-        if view.now_s - self._heard_s > _SILENT_S and int(view.step[run.rows].max()) > 0:
-            text = "the allreduce is left as it is: no worker reports sent_bytes and wire_s"
-            yield from self._tell(text, view, run)
 
 
 def _gpus(view: FleetView, run: TunedRun) -> float:

@@ -15,6 +15,9 @@ from torchloom_policies.allreduce.step_samples import (
     NEEDS,
     OVERLAP,
     REDUCTIONS,
+    ROUND,
+    ROUND_STEPS,
+    ROUND_WAIT,
     SENT,
     STEP,
     WAIT,
@@ -83,7 +86,7 @@ class Run:
         self.under_way, self.made, self.switches = [], [], []
         self.links, self.probed = {}, {}
         self.steps = []  # (step, time, mode, seconds)
-        self.loss = 2.0
+        self.loss, self.told = 2.0, False
         self.ends_s = self._next()
 
     @property
@@ -121,6 +124,7 @@ class Run:
         while self.ends_s <= self.tick_at:
             self.t, self.step, told = self.ends_s, self.step + 1, self.now
             self.steps.append((self.step, self.t, self.mode, float(told[STEP][0])))
+            self._settle()
             due = [values for at, values in self.under_way if at <= self.tick_at]
             self.under_way = [(at, v) for at, v in self.under_way if at > self.tick_at]
             for values in due:
@@ -128,10 +132,11 @@ class Run:
                     self.switches.append((self.step, self.mode, values["compression"]))
                 self.values = {**self.values, **values}
             self.ends_s = self._next()
+        self.told = told is not None
         if told is not None:
             heard = np.isin(np.arange(self.n), list(self.silent), invert=True)
-            for name, before in self.newest.items():
-                self.newest[name] = np.where(heard, told[name], before)
+            for name, value in told.items():
+                self.newest[name] = np.where(heard, value, self.newest[name])
         proposals = list(self.policy.on_tick(self.view()))
         for proposal in proposals:
             assert proposal.reason
@@ -142,6 +147,9 @@ class Run:
                 self.probe(proposal.action)
         self.made += proposals
         return proposals
+
+    def _settle(self):
+        """Take in what counts from a step's end on."""
 
     def probe(self, action):
         for pair in action.pairs:
@@ -155,8 +163,12 @@ class Run:
             for pair, sample in self.links.items()
         }
         present = [{} if i in self.lacking else self.values for i in range(self.n)]
+        silence = np.full(self.n, math.nan)
         return view_of(
-            self.newest,
+            {
+                name: values if self.told else np.stack([values, silence], axis=1)
+                for name, values in self.newest.items()
+            },
             workers=self.n,
             step=self.step,
             state=self.state,
@@ -170,3 +182,55 @@ class Run:
 
     def ticks(self, count):
         return [proposal for _ in range(count) for proposal in self.tick()]
+
+
+class RoundsRun(Run):
+    """The same under LocalSGD: what lands is seen in the midst of a round, which ends as it began.
+
+    The sync of that round is compressed as was set. What a tick sees are the sync's own figures
+    until they are stale, and the times of the newest step, mostly one that only computes.
+    """
+
+    def __init__(self, policy, law=None, *, every=8, stale_s=10, **more):
+        self.every, self.stale_s = every, stale_s
+        spec = KnobSpec(name="sync_every", kind="int", low=1, high=256, fence="run")
+        super().__init__(policy, law, knobs=[(spec, every)], **more)
+
+    def _next(self):
+        end_s = super()._next()
+        before_s = (self.every - 1) * self.now[COMPUTE]
+        sync_s, wait_s = self.now[STEP], self.now[WAIT] + before_s.max() - before_s
+        self.now |= {
+            WAIT: wait_s,
+            ROUND_STEPS: np.full(self.n, float(self.every)),
+            ROUND: sync_s + before_s.max(),
+            ROUND_WAIT: wait_s,
+        }
+        return end_s + before_s.max()
+
+    def tick(self):
+        due = [values for at, values in self.under_way if at <= self.tick_at + 1]
+        self.under_way = [(at, v) for at, v in self.under_way if at > self.tick_at + 1]
+        for values in due:
+            if values.get("compression", self.mode) != self.mode:
+                self.switches.append((self.step, self.mode, values["compression"]))
+            self.values = {**self.values, **values}
+            self.ends_s = max(self._next(), self.tick_at + 0.5)
+        return super().tick()
+
+    def _settle(self):
+        self.every = self.values["sync_every"]
+
+    def view(self):
+        past_s = self.tick_at - self.t
+        heard = dict(self.newest)
+        if past_s > self.law.compute_s and self.step:
+            heard |= {STEP: heard[COMPUTE], WAIT: 0.0 * heard[WAIT]}
+        if past_s > self.stale_s:
+            for name in (SENT, CODE, WIRE, GRADIENT, REDUCTIONS, OVERLAP, ROUND, ROUND_STEPS):
+                heard[name] = np.full(self.n, math.nan)
+        self.newest, own = heard, self.newest
+        try:
+            return super().view()
+        finally:
+            self.newest = own

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from tests.policies.allreduce_run import MBIT, MODES, NOW_S, UNSHAPED, Law, Run
+from tests.policies.allreduce_run import MBIT, MODES, NOW_S, UNSHAPED, Law, RoundsRun, Run
 from torchloom_core.testing import view_of
 from torchloom_policies.allreduce.cost import CostModel
 from torchloom_policies.allreduce.link_filter import LinkFilter
@@ -25,7 +25,8 @@ class Watcher:
             self.mode = mode
             self.reader.skip(view)
             return []
-        sample = self.reader.read(view, list(range(len(view))), mode, 1)
+        every = view.knob("sync_every")[0] or 1
+        sample = self.reader.read(view, list(range(len(view))), mode, every)
         if sample is not None:
             self.seen.append(sample)
             self.jumps += self.model.learn(sample)
@@ -114,6 +115,28 @@ def test_a_mode_that_hardly_sends_tells_little_of_the_bandwidth():
     assert little.link.log_sd > 3 * much.link.log_sd
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_steps_that_are_nearly_all_latency_do_not_carry_the_bandwidth_away(seed):
+    law = Law(latency_s=4.4e-3)
+    law.sent["powersgd"] = 0.0125
+    run, model = fitted([(200 * MBIT, "none", 20), (200 * MBIT, "int8", 20)], law=law, seed=seed)
+    run.noise, run.values["compression"] = 0.2, "powersgd"
+    run.ticks(200)
+    assert model.link.bytes_per_s == pytest.approx(200 * MBIT, rel=0.3)
+    run.noise, run.values["compression"] = 0.03, "bf16"
+    run.ticks(8)
+    assert model.cost("bf16").step_s == pytest.approx(law.step_s("bf16", 200 * MBIT), rel=0.15)
+
+
+def test_what_was_learned_from_one_step_is_no_surer_than_that_step():
+    link = LinkFilter(MODES)
+    link.measure_wire("powersgd", 1e6, 18, 18 * link.latency_s + 0.001)
+    assert link.log_sd > 0.5
+    surer = LinkFilter(MODES)
+    surer.measure_wire("none", 1e8, 18, 1.0)
+    assert surer.log_sd < 0.2
+
+
 def test_bytes_and_coding_are_measured_once_a_mode_has_run():
     run, model = fitted([(200 * MBIT, "powersgd", 20)])
     expected = run.law.code_s["powersgd"] / run.law.gradient_bytes
@@ -176,3 +199,34 @@ def test_what_probes_find_beside_what_the_allreduce_gets_is_their_own_matter():
         link.measure_wire("none", 1e8, 6, 1.0)
         assert not link.measure_link(1.6e8, 0.1)
     assert link.bytes_per_s == pytest.approx(1e8, rel=0.2)
+
+
+@pytest.mark.parametrize("compute_s", [0.1, 1.1, 3.0])
+def test_each_sync_is_seen_once_with_its_round_whichever_step_a_tick_sees(compute_s):
+    law = Law(compute_s=compute_s, overlap_s=0.0)
+    run = RoundsRun(Watcher(), law, every=6, noise=0.0, mode="int8")
+    run.bandwidth = 200 * MBIT
+    run.ends_s = run._next()
+    run.ticks(120)
+    seen = run.policy.seen
+    assert len({sample.step for sample in seen}) == len(seen) >= run.step / 2 - 1
+    sync_s = law.step_s("int8", run.bandwidth) - compute_s
+    for sample in seen[1:]:
+        assert sample.every == 6
+        assert sample.compute_s == pytest.approx(6 * compute_s)
+        assert sample.step_s == pytest.approx(6 * compute_s + sync_s)
+    for times in (0.5, 1.0, 2.0):
+        expected = compute_s + sync_s / (6 * times)
+        assert run.policy.model.cost("int8", times=times).step_s == pytest.approx(expected, rel=0.1)
+
+
+def test_a_round_that_had_begun_before_its_length_changed_is_not_taken_for_one_of_the_new_length():
+    run = RoundsRun(Watcher(), Law(compute_s=1.1), every=4, noise=0.0)
+    run.ticks(20)
+    step = run.step
+    run.under_way.append((run.tick_at, {"sync_every": 8}))
+    run.ticks(60)
+    seen = {sample.step: sample.every for sample in run.policy.seen}
+    assert step + 1 not in seen
+    assert seen[step] == 4
+    assert seen[step + 2] == 8

@@ -1,14 +1,19 @@
 import itertools
 import math
+import re
 import sys
 
+import msgspec
 import numpy as np
 import pytest
 
-from tests.policies.allreduce_run import MBIT, MODES, NOW_S, UNSHAPED, Law, Run
+from tests.policies.allreduce_run import MBIT, MODES, NOW_S, UNSHAPED, Law, RoundsRun, Run
 from torchloom_core.plugin import Alert, ChangeKnobs, Guard, KnobSpec, ProbeLinks
 from torchloom_core.testing import LinkSample, view_of
+from torchloom_policies.allreduce.knob_change import Change, ChangeTracker, Measured
+from torchloom_policies.allreduce.mode_record import ModeRecord
 from torchloom_policies.allreduce.options import QUALITY
+from torchloom_policies.allreduce.setting_trials import SettingTrials
 from torchloom_policies.allreduce_tuner import AllreduceTunerPolicy
 
 SCHEDULE = (
@@ -118,8 +123,8 @@ def test_a_bandwidth_that_falls_leads_to_a_proposal_at_the_first_telemetry_that_
 
 def test_a_bandwidth_that_returns_is_seen_on_the_wire_without_a_probe():
     run = Run(tuner(probe_every_s=0.0), noise=0.03)
+    run.ticks(10)
     run.bandwidth = 50 * MBIT
-    run.ends_s = run._next()
     run.ticks(100)
     assert run.mode == "powersgd"
     run.bandwidth = 10_000 * MBIT
@@ -147,6 +152,24 @@ def test_links_are_probed_where_the_mode_tells_little_and_the_answer_matters():
     assert run.mode in ("none", "bf16")
 
 
+def test_probes_become_rarer_while_the_links_stay_as_they_are_and_come_at_once_when_not():
+    law = Law(latency_s=2e-3)
+    run = Run(tuner(probe_every_s=2.0, modes=("powersgd", "bf16"), quality={"bf16": 0.6}),
+              law, mode="powersgd", noise=0.02)  # fmt: skip
+    run.bandwidth = 100 * MBIT
+    run.ends_s = run._next()
+    run.ticks(120)
+    run.made.clear()
+    run.ticks(80)
+    assert 5 <= len(run.made) <= 11
+    assert all(isinstance(p.action, ProbeLinks) for p in run.made)
+    run.law.latency_s *= 0.5  # a step takes another time than the steps before
+    begun = run.tick_at
+    while not run.tick():
+        pass
+    assert run.tick_at - begun <= 6
+
+
 def test_probes_that_nobody_answers_become_rare():
     run = Run(tuner(probe_every_s=2.0, modes=("powersgd", "bf16"), quality={"bf16": 0.6}),
               Law(latency_s=2e-3), mode="powersgd")  # fmt: skip
@@ -155,6 +178,61 @@ def test_probes_that_nobody_answers_become_rare():
     run.ticks(300)
     at = [p for p in run.made if isinstance(p.action, ProbeLinks)]
     assert 2 <= len(at) <= 20
+
+
+@quickly("seed", [0, 1], 2, 3)
+def test_a_link_that_recovered_is_asked_though_it_was_thought_to_be_busy(seed):
+    law = Law(
+        gradient_bytes=2.386e6,
+        compute_s=0.067,
+        overlap_s=0.0,
+        latency_s=8e-3,
+        sent={"none": 4 / 3, "int8": 0.338, "powersgd": 0.0437},
+        code_s={"none": 0.0, "int8": 0.005, "powersgd": 0.009},
+        hops=dict.fromkeys(MODES, 4),
+    )
+    run = Run(tuner(modes=("none", "int8", "powersgd")), law, workers=3, seed=seed, noise=0.02)
+    for bandwidth, mode in ((200, "int8"), (20, "powersgd"), (200, "int8")):
+        run.bandwidth = bandwidth * MBIT
+        run.ticks(45)
+        assert run.mode == mode
+
+
+def light():
+    """Return the law of a model so small that a step takes seconds at most."""
+    sent = {**Law().sent, "powersgd": 0.03}
+    return Law(gradient_bytes=4e6, code_s=dict.fromkeys(MODES, 0.01), sent=sent)
+
+
+@pytest.mark.parametrize("mode", ["none", "powersgd"])
+@quickly("seed", [0], 1, 2)
+def test_probes_that_tell_of_another_network_are_believed_twice_and_no_more(seed, mode):
+    run = Run(tuner(), light(), mode=mode, seed=seed)
+
+    def loopback(action):
+        for pair in action.pairs:
+            run.links[pair] = LinkSample(bytes_per_s=float(7e9 * run._jitter()), latency_s=1e-5)
+            run.probed[pair] = run.tick_at
+
+    run.probe = loopback
+    run.bandwidth = 20 * MBIT
+    run.ends_s = run._next()
+    run.ticks(100)
+    (told,) = [p.reason for p in run.made if isinstance(p.action, Alert)]
+    assert re.search(r"probes told of [45]\S+e\+04 Mbit/s where the allreduce has 2\S+ M", told)
+    run.made.clear()
+    run.ticks(200)
+    assert run.mode == "powersgd"
+    assert not [p for p in run.made if isinstance(p.action, ProbeLinks)]
+
+
+@quickly("seed", [0], 1, 2)
+def test_probes_of_links_that_change_often_stay_believed(seed):
+    run = Run(tuner(), light(), seed=seed)
+    for bandwidth in (200, 20, 1000, 20, 200, 20, 200, 10):
+        run.bandwidth = bandwidth * MBIT
+        run.ticks(20)
+    assert not [p for p in run.made if isinstance(p.action, Alert)]
 
 
 def test_no_link_is_probed_that_the_allreduce_fills():
@@ -251,6 +329,38 @@ def test_without_a_loss_nothing_that_loses_something_is_proposed():
     assert {p.action.guard for p in changes(run.made)} == {None}
 
 
+def test_no_mode_that_loses_something_is_proposed_before_its_loss_can_be_watched():
+    run = Run(tuner(modes=("none", "powersgd")))
+    run.bandwidth = 50 * MBIT
+    run.ends_s = run._next()  # 12 s a step, of which a window of 30 s has no five
+    while not changes(run.made):
+        run.tick()
+    (change,) = changes(run.made)
+    assert len(run.steps) == 6
+    assert 110 <= change.action.guard.window_s <= 140
+    run.loss = math.nan
+    run.bandwidth, run.values = UNSHAPED, {"compression": "none"}
+    run.ticks(150)
+    run.made.clear()
+    run.bandwidth = 50 * MBIT
+    run.ticks(150)
+    assert not changes(run.made)
+
+
+def test_a_setting_that_the_guard_took_back_is_not_proposed_again_until_it_is_forgiven():
+    run = Run(tuner(modes=("none",), forgive_s=150.0), knobs=[(EVERY, 4)], noise=0.02)
+    run.bandwidth = 200 * MBIT
+    landed = []
+    for _ in range(300):
+        run.tick()
+        if run.values["sync_every"] > 4:
+            landed.append((run.tick_at, run.values["sync_every"]))
+            run.values = {**run.values, "sync_every": 4}
+    assert {value for _, value in landed} == {8}
+    assert 2 <= len(landed) <= 3
+    assert all(later - tick >= 150 for (tick, _), (later, _) in itertools.pairwise(landed))
+
+
 def test_a_worker_without_the_knob_is_told_of_once_and_nothing_is_changed():
     run = Run(tuner())
     run.bandwidth = 50 * MBIT
@@ -267,6 +377,7 @@ def test_where_no_worker_compresses_one_alert_says_so():
     run.ticks(60)
     (proposal,) = run.made
     assert "CompressedProcessGroup" in proposal.reason
+    assert "use_async_quorum=False" in proposal.reason
 
 
 def test_a_run_that_reports_no_bytes_is_told_of_once():
@@ -277,6 +388,14 @@ def test_a_run_that_reports_no_bytes_is_told_of_once():
     assert "sent_bytes" in proposal.reason
 
 
+def test_a_first_round_that_takes_minutes_is_no_silence():
+    run = rounds(40, law=Law(compute_s=20.0))
+    run.step = 412  # of the life of the Weaver before
+    run.ticks(150)
+    assert run.step == 412
+    assert run.made == []
+
+
 @pytest.mark.parametrize(
     "state", ["paused", "standby", ["training", "paused", "training", "training"]]
 )
@@ -285,6 +404,50 @@ def test_a_run_that_is_held_up_is_left_as_it_is(state):
     run.bandwidth, run.state = 50 * MBIT, state
     run.ticks(40)
     assert run.made == []
+
+
+def test_names_of_no_mode_are_told_of_once():
+    run = Run(tuner(modes=("none", "int4", "fp16"), quality={"foo": 0.5}))
+    run.specs = [KnobSpec(name="compression", kind="choice", choices=("none", "bf16"), fence="run")]
+    run.ticks(30)
+    (told,) = [p.reason for p in run.made if isinstance(p.action, Alert)]
+    assert told.endswith("that the knob compression offers, not int4, foo")
+
+
+def test_a_guard_metric_that_nobody_reports_is_told_of_after_a_minute():
+    run = Run(tuner())
+    run.loss = math.nan
+    run.ticks(60)
+    assert not [p for p in run.made if isinstance(p.action, Alert)]
+    run.ticks(60)
+    (told,) = [p.reason for p in run.made if isinstance(p.action, Alert)]
+    assert "only modes that lose nothing are proposed" in told
+    assert "guard_metric loss" in told
+    run = Run(tuner(modes=("none", "bf16")))
+    run.loss = math.nan
+    run.ticks(120)
+    assert not [p for p in run.made if isinstance(p.action, Alert)]
+
+
+@pytest.mark.parametrize(
+    ("options", "wrong"),
+    [
+        ({"modes": ["none", "int8", "none"]}, "need each mode once, was none twice"),
+        ({"quality": {"bf16": 1e-200}}, "quality"),
+        ({"penalty": 1e-200}, "penalty"),
+        ({"guard_metric": ""}, "guard_metric"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(options, wrong):
+    with pytest.raises(msgspec.ValidationError, match=wrong):
+        msgspec.convert(options, AllreduceTunerPolicy.Options)
+
+
+def test_a_mode_that_hurt_without_end_is_still_worth_something():
+    record = ModeRecord({"topk": 0.1}, forgive_s=0.0, penalty=0.01)
+    for at in range(500):
+        record.hurt("topk", float(at))
+    assert record.quality("topk") == 1e-3
 
 
 def test_one_rank_alone_is_left_as_it_is():
@@ -345,6 +508,30 @@ def test_a_ring_over_fast_links_is_proposed_once_all_links_are_known():
     assert "20 times as fast" in proposal.reason
 
 
+def test_links_measured_before_the_bandwidth_fell_do_not_order_the_ring():
+    run = uneven()
+    run.bandwidth = 1e8
+    run.links = linked(5)
+    run.ends_s = run._next()
+    run.ticks(40)
+    run.bandwidth = 5e6
+    run.links[("w0", "w1")] = LinkSample(bytes_per_s=5e6, latency_s=1e-4)
+    run.probed[("w0", "w1")] = run.tick_at
+    run.probe = lambda action: None
+    run.ticks(60)
+    assert not changes(run.made, "ring_order")
+
+
+def test_a_ring_over_faster_links_is_left_where_they_are_not_what_takes_time():
+    run = uneven()
+    run.links = {pair: each._replace(bytes_per_s=1e3 * each.bytes_per_s)
+                 for pair, each in run.links.items()}  # fmt: skip
+    run.bandwidth = 3000 * MBIT
+    run.ends_s = run._next()
+    run.ticks(60)
+    assert not changes(run.made, "ring_order")
+
+
 def test_a_link_that_goes_away_does_not_end_it():
     run = uneven()
     run.ticks(5)
@@ -375,6 +562,17 @@ def test_without_ortools_the_ring_is_left_alone_and_one_line_says_why(monkeypatc
     assert not changes(run.made, "ring_order")
 
 
+def test_more_groups_than_can_be_ordered_in_time_keep_their_order_and_one_line_says_so():
+    run = Run(tuner(modes=("none",)), workers=65, knobs=[(RING, "")])
+    run.links = linked(65, slow=[(0, 1)])
+    run.bandwidth = 5e6
+    run.ends_s = run._next()
+    run.ticks(20)
+    (told,) = run.made
+    assert isinstance(told.action, Alert)
+    assert "need at most 64 groups to order them, was 65" in told.reason
+
+
 def test_more_pieces_at_once_are_kept_where_they_measure_better():
     law = Law(trial_factor={(PIECES.name, 2): 0.7, (PIECES.name, 4): 0.6, (PIECES.name, 8): 0.8})
     run = Run(tuner(modes=("none",)), law, knobs=[(PIECES, 1)], noise=0.02)
@@ -383,6 +581,38 @@ def test_more_pieces_at_once_are_kept_where_they_measure_better():
     assert run.values[PIECES.name] == 4
     asked = [p.action.values[PIECES.name] for p in changes(run.made, PIECES.name)]
     assert asked == [2, 4, 8, 4]
+
+
+def test_a_trial_that_measures_no_better_is_taken_back_and_said_to_be_that():
+    run = Run(tuner(modes=("none",)), knobs=[(PIECES, 16)], noise=0.02)
+    run.bandwidth = 1000 * MBIT
+    run.ticks(60)
+    trial, back = changes(run.made, PIECES.name)[:2]
+    assert "concurrent_allreduces = 8 is a trial of what has never run" in trial.reason
+    assert back.action.values == {PIECES.name: 16}
+    assert re.search(
+        r"made no more progress a second than \S+ = 16 beyond the noise, ", back.reason
+    )
+
+
+def test_a_trial_that_measures_better_by_more_than_a_standard_error_is_kept():
+    change = Change({}, {}, "try", 0.0, 0.0, 3, [])
+    found = {gain: Measured(change, gain, 0.3) for gain in (-0.7, -0.4, 0.2, 0.33)}
+    assert [gain for gain, measured in found.items() if measured.worse] == [-0.7]
+    assert [gain for gain, measured in found.items() if measured.better] == [0.33]
+
+
+@pytest.mark.parametrize(
+    ("present", "next_one"), [(1 << 21, 1 << 20), (1 << 22, 1 << 21), (1 << 20, 1 << 21)]
+)
+def test_pieces_no_smaller_than_a_reduction_are_not_made_larger(present, next_one):
+    trials, settings = SettingTrials(), {BUCKET.name: present}
+    tried = []
+    while (found := trials.next_value({BUCKET.name: BUCKET}, settings, "none", 2.4e6)) is not None:
+        trials.made(*found, "none")
+        tried.append(found[1])
+    assert tried[0] == next_one
+    assert max(tried) <= 1 << 22
 
 
 def test_trials_end_when_their_budget_is_spent():
@@ -400,10 +630,23 @@ def test_buckets_are_tried_from_half_a_reduction_down():
     assert asked == [1 << 24, 0]
 
 
+def rounds(mbit, *, law=None, every=8, seed=0, **options):
+    run = RoundsRun(tuner(**options), law, every=every, noise=0.05, seed=seed)
+    run.bandwidth = mbit * MBIT
+    run.ends_s = run._next()
+    return run
+
+
+def progress_in_rounds(run, mode, every, sync_cost):
+    """Return what the law says of the progress a second."""
+    law = run.law
+    sync_s = law.step_s(mode, run.bandwidth) - law.compute_s
+    return QUALITY[mode] * every**-sync_cost / (law.compute_s + sync_s / every)
+
+
 def test_rounds_become_longer_where_the_wire_is_slow_by_a_factor_of_two_at_a_time():
-    run = Run(tuner(modes=("none",), sync_cost=0.1), knobs=[(EVERY, 4)], noise=0.02)
-    run.bandwidth = 200 * MBIT
-    run.ticks(400)
+    run = rounds(200, every=4, modes=("none",), sync_cost=0.1)
+    run.ticks(600)
     asked = [p.action.values["sync_every"] for p in changes(run.made, "sync_every")]
     assert asked[:2] == [8, 16]
     # At 3 s of wire and .2 s of computing the optimum of H**-.1 / (.2 + 3 / H) is 9 * 15.
@@ -411,9 +654,94 @@ def test_rounds_become_longer_where_the_wire_is_slow_by_a_factor_of_two_at_a_tim
 
 
 def test_a_longer_round_is_worth_nothing_where_the_wire_is_fast():
-    run = Run(tuner(modes=("none",)), knobs=[(EVERY, 32)], noise=0.02)
-    run.ticks(100)
+    run = rounds(10_000, every=32, modes=("none",))
+    run.ticks(200)
     assert all(p.action.values["sync_every"] < 32 for p in changes(run.made, "sync_every"))
+
+
+@quickly("seed", [0], 1, 2, 3)
+@pytest.mark.parametrize("inner_s", [0.05, 0.2, 1.1, 4.0])
+def test_in_rounds_what_helps_is_kept_whichever_step_a_tick_sees(inner_s, seed):
+    run = rounds(40, law=Law(compute_s=inner_s), seed=seed, sync_cost=0.05)
+    first = progress_in_rounds(run, "none", 8, 0.05)
+    run.ticks(1200)
+    assert progress_in_rounds(run, run.mode, run.values["sync_every"], 0.05) > 1.2 * first
+    asked = [tuple(p.action.values.items()) for p in run.made if isinstance(p.action, ChangeKnobs)]
+    assert len(asked) == len(set(asked)), asked
+    before = {"compression": "none", "sync_every": 8}
+    for values in asked:
+        after = {**before, **dict(values)}
+        assert progress_in_rounds(run, after["compression"], after["sync_every"], 0.05) > (
+            0.95 * progress_in_rounds(run, before["compression"], before["sync_every"], 0.05)
+        )
+        before = after
+    assert not [p for p in run.made if isinstance(p.action, Alert)]
+
+
+def test_in_rounds_as_many_syncs_are_measured_as_a_change_settles_in(monkeypatch):
+    judged, measure = [], ChangeTracker.measure
+
+    def watched(self, sample, jumped):
+        found = measure(self, sample, jumped)
+        judged.extend([] if found is None else [found.change])
+        return found
+
+    monkeypatch.setattr(ChangeTracker, "measure", watched)
+    rounds(40, law=Law(compute_s=1.1), modes=("none", "int8")).ticks(300)
+    assert judged
+    for change in judged:
+        assert len(change.after_s) == change.settle_steps >= 3
+
+
+def test_a_run_that_is_set_back_is_tuned_on():
+    run = Run(tuner(), noise=0.02)
+    run.step = 5000
+    run.ticks(40)
+    run.bandwidth = 100 * MBIT
+    while run.policy._changes.settling is None:
+        run.tick()
+    run.step -= 4000
+    for mbit in (10_000, 20):
+        run.bandwidth = mbit * MBIT
+        run.ticks(150)
+        assert progress(run.law, run.mode, run.bandwidth) >= 0.9 * best(run.law, run.bandwidth)
+
+
+@pytest.mark.parametrize("slow_s", [250, 1000])
+def test_a_link_that_recovers_after_any_time_is_asked_and_made_use_of(slow_s):
+    run = Run(tuner(), noise=0.05)
+    run.ticks(40)
+    run.bandwidth = 20 * MBIT
+    run.ticks(slow_s)
+    assert run.mode == "powersgd"
+    run.bandwidth = 10_000 * MBIT
+    run.ticks(60)
+    assert progress(run.law, run.mode, run.bandwidth) >= 0.9 * best(run.law, run.bandwidth)
+
+
+def test_one_worker_that_says_it_is_far_ahead_does_not_end_it():
+    run = Run(tuner(), noise=0.02)
+    view = run.view
+    run.view = lambda: Ahead(view())
+    for mbit in (10_000, 20, 10_000):
+        run.bandwidth = mbit * MBIT
+        run.ticks(250)
+        assert progress(run.law, run.mode, run.bandwidth) >= 0.9 * best(run.law, run.bandwidth)
+
+
+class Ahead:
+    """A view whose last worker says that it is far ahead."""
+
+    def __init__(self, view):
+        self._view = view
+        self.step = np.array(view.step)
+        self.step[-1] = 2**53
+
+    def __getattr__(self, name):
+        return getattr(self._view, name)
+
+    def __len__(self):
+        return len(self._view)
 
 
 def test_two_that_see_the_same_propose_the_same():

@@ -25,7 +25,7 @@ HOUR_S, DAY_S = 3600.0, 86_400.0
 KNOB = KnobSpec(name="checkpoint_interval_s", kind="float", low=60.0, high=20_000.0)
 COSTS = Costs(gpus_per_worker=8, checkpoint_s=30, restart_s=60, detect_s=60, unsaved_s=1800)
 NODES = 10
-STEP = {"step_time_s": 1.0, "wire_s": 0.5, "sent_bytes": 1e7, "state_bytes": 1e9}
+STEP = {"step_time_s": 1.0, "wire_s": 0.5, "sent_bytes": 1e7, "state_bytes": 1e9, "round_s": np.nan}
 UPLOADS = KnobSpec(name="upload_bytes_per_s", kind="float", low=0.0)
 
 

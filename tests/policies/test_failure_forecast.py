@@ -14,7 +14,13 @@ from torchloom_policies.failure_forecast import FailureForecastPolicy
 
 COSTS = Costs(gpus_per_worker=8, detect_s=5, restart_s=30, unsaved_s=5, replace_s=100, migrate_s=2)
 GROUPS = ["a", "a", "b", "b", "spare", "spare"]
-STEP = {"step_time_s": 1.0, "wire_s": 0.8, "sent_bytes": 1e7, "state_bytes": 1.25e7}
+STEP = {
+    "step_time_s": 1.0,
+    "wire_s": 0.8,
+    "sent_bytes": 1e7,
+    "state_bytes": 1.25e7,
+    "round_s": np.nan,
+}
 STATES = ["training"] * 4 + ["standby"] * 2
 
 

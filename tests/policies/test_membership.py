@@ -11,7 +11,13 @@ from torchloom_core.testing import view_of
 from torchloom_policies.membership import MembershipPolicy
 
 NOW_S = 1_700_000_000.0
-STEP = {"step_time_s": 1.0, "wire_s": 0.8, "sent_bytes": 1e7, "state_bytes": 1.2e9}
+STEP = {
+    "step_time_s": 1.0,
+    "wire_s": 0.8,
+    "sent_bytes": 1e7,
+    "state_bytes": 1.2e9,
+    "round_s": math.nan,
+}
 TWO_WAIT = ("training", "training", "standby", "standby")
 
 

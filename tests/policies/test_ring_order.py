@@ -73,14 +73,23 @@ def test_sixty_four_are_ordered_to_the_proven_optimum(seed):
     assert ring.bottleneck <= min(speed.max(axis=0).min(), speed.max(axis=1).min())
 
 
-def test_a_search_that_runs_out_of_time_says_that_it_is_not_proven():
+def racks_of(n):
     random = np.random.default_rng(0)
-    racks = random.permutation(64) // 8
-    speed = np.where(racks[:, None] == racks, 1e9, 1e8) * (1 + 0.1 * random.random((64, 64)))
-    ring = RingSolver(limit_s=1e-3).best(speed)
+    rack = random.permutation(n) // 8
+    return np.where(rack[:, None] == rack, 1e9, 1e8) * (1 + 0.1 * random.random((n, n)))
+
+
+def test_a_search_that_runs_out_of_time_says_that_it_is_not_proven():
+    ring = RingSolver(limit_s=1e-3).best(racks_of(64))
     assert not ring.proven
     assert sorted(ring.order) == list(range(64))
     assert ring.bottleneck > 0
+
+
+def test_no_question_of_a_search_is_a_long_one():
+    spent_s = list(SOLVER.search(racks_of(64)))
+    assert len(spent_s) > 5
+    assert max(spent_s) < 0.035
 
 
 def test_the_same_links_give_the_same_ring():

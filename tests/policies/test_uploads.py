@@ -28,6 +28,7 @@ def fleet(share, tick=0, *, limit=0.0, interval_s=600.0, state_bytes=1.2e9, haza
     known = {"step_time_s": 1.0, "wire_s": share, "sent_bytes": 1.25e7 * share}
     rows = {
         **known,
+        "round_s": math.nan,
         "state_bytes": state_bytes,
         "checkpoint_interval_s": view.pop("reported_s", math.nan),
     }

@@ -33,6 +33,8 @@ class StepCost:
         Seconds on the wire of a synchronisation, and those that nothing hides.
     carried_s : float
         Seconds that its bytes alone keep the link busy.
+    every : float
+        Steps from one synchronisation to the next.
     slope : (k,) array
         Of the step's logarithm over what the :class:`LinkFilter` estimates.
     own_log_sd : float
@@ -43,6 +45,7 @@ class StepCost:
     wire_s: float
     exposed_s: float
     carried_s: float
+    every: float
     slope: Floats
     own_log_sd: float
 
@@ -112,7 +115,7 @@ class CostModel:
         if sample.wire_s > _TELLING_S and sample.sent_bytes > 0:
             hops = prior_of(mode).hops(sample.ranks, sample.reductions)
             jumped = self.link.measure_wire(mode, sample.sent_bytes, hops, sample.wire_s)
-        self._compute_s.append(sample.compute_s)
+        self._compute_s.append(sample.compute_s / sample.every)
         self._recent(self._overlap_s, mode, 9).append(sample.overlap_s)
         exposed_s = max(0.0, sample.wire_s - self._overlap())
         rest_s = sample.step_s - sample.compute_s - sample.compress_s - exposed_s
@@ -120,23 +123,23 @@ class CostModel:
         return jumped
 
     def cost(
-        self, mode: str, like: StepSample | None = None, *, every: int = 0, shift: float = 0.0
+        self, mode: str, like: StepSample | None = None, *, times: float = 1.0, shift: float = 0.0
     ) -> StepCost | None:
         """Return what a step in ``mode`` is expected to take, None where nothing is known.
 
         Parameters
         ----------
         like : StepSample, optional
-            Whose gradient, ranks and reductions it has; absent: those of the last step.
-        every : int
-            Steps between two synchronisations; 0: as in ``like``.
+            Whose gradient, ranks, reductions and round it has; absent: those of the last step.
+        times : float
+            How many times as many steps go from one synchronisation to the next.
         shift : float
             What is added to the bandwidth's logarithm: what if it were another?
         """
         like = like or self._last
         if like is None or not self._compute_s or not self.link.known:
             return None
-        every, prior = every or like.every, prior_of(mode)
+        every, prior = like.every * times, prior_of(mode)
         sent = prior.sent_share(like.ranks) * self._share.get(mode, 1.0) * like.gradient_bytes
         hops = prior.hops(like.ranks, like.reductions)
         wire_s, slope = self.link.wire(mode, sent, hops, shift)
@@ -153,7 +156,7 @@ class CostModel:
         )
         slope = slope * (exposed_s > 0) / every / step_s
         carried_s = sent * math.exp(-shift) / self.link.bytes_per_s
-        return StepCost(step_s, wire_s, exposed_s, carried_s, slope, own)
+        return StepCost(step_s, wire_s, exposed_s, carried_s, every, slope, own)
 
     def faster(self, one: StepCost, than: StepCost) -> tuple[float, float]:
         """Return the logarithm of how many times faster ``one`` is, and its standard deviation.

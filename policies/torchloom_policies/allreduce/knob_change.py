@@ -17,6 +17,7 @@ _LEAST_NOISE = 0.02
 _SURE = 2.0
 _NEWS_STEPS = 30
 _LAND_STEPS, _LAND_S = 4, 10.0
+_ROLLBACK_WINDOWS = 4.0
 
 Purpose = Literal["better", "try", "back"]
 Settings = Mapping[str, KnobValue]
@@ -57,7 +58,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Measured:
-    """What a change did to the progress: its logarithm, and how sure that is."""
+    """What a change did to the progress: its logarithm, and that one's standard error."""
 
     change: Change
     gain: float
@@ -70,8 +71,8 @@ class Measured:
 
     @property
     def better(self) -> bool:
-        """Whether more progress is made, by more than the noise."""
-        return self.gain > _SURE * self.noise
+        """Whether more progress is made, by more than one standard error."""
+        return self.gain > self.noise
 
 
 class ChangeTracker:
@@ -87,8 +88,8 @@ class ChangeTracker:
         Whether that was seen at the last look.
     """
 
-    def __init__(self, settle_steps: int, rollback_s: float) -> None:
-        self._settle_steps, self._rollback_s = settle_steps, rollback_s
+    def __init__(self, settle_steps: int) -> None:
+        self._settle_steps = settle_steps
         self._recent_s: deque[float] = deque(maxlen=_RECENT)
         self._last: Change | None = None
         self._settings: dict[str, KnobValue] = {}
@@ -119,11 +120,18 @@ class ChangeTracker:
         self.asked = Change(values, before, purpose, now_s, quality, steps, recent_s)
         self.settling = None
 
-    def look(self, settings: Settings, step: int, now_s: float, step_s: float) -> Change | None:
+    def look(
+        self, settings: Settings, step: int, now_s: float, step_s: float, watched_s: float
+    ) -> Change | None:
         """See what the knobs are; return a change of ours that somebody has taken back.
 
         A guard takes back what was changed while it still watched, too, so what the knobs are
         instead says nothing. Whoever changes them, a person say, ends what was under way.
+
+        Parameters
+        ----------
+        watched_s : float
+            How long a guard watches over a change.
         """
         before, self._settings, self.just_landed = self._settings, dict(settings), False
         if self.asked is not None and _holds(self.asked.values, settings):
@@ -142,7 +150,7 @@ class ChangeTracker:
         last, self._last = self._last, None
         if last is None or last.purpose == "back" or _holds(last.values, settings):
             return None
-        return last if now_s - last.landed_s <= self._rollback_s else None
+        return last if now_s - last.landed_s <= _ROLLBACK_WINDOWS * watched_s else None
 
     def jumped(self) -> None:
         """Note that the bandwidth is another: what was before compares with nothing now."""
@@ -164,7 +172,10 @@ class ChangeTracker:
         if change is None:
             return None
         change.after_s.append(sample.mean_s)
-        steps = sample.step - change.landed_step
+        if sample.step < change.landed_step:  # the run was set back meanwhile
+            change.landed_step, change.comparable = sample.step, False
+        # Ticks see some of many quick steps; of rounds the one that had begun is left out.
+        steps = len(change.after_s) if sample.every > 1 else sample.step - change.landed_step
         if steps < change.settle_steps or len(change.after_s) < _LEAST_SAMPLES:
             return None
         self.settling = None

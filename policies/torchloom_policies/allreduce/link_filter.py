@@ -34,15 +34,21 @@ _LEAST_SHARE = 0.1
 _LONGER = 1.5
 _TELLING_BYTES = 512 * 1024
 """Less in a step tells of buffers and latency: it fits into what a link takes at once."""
+_TELLING_SHARES = (0.3, 0.5)
+"""Of the time on the wire that the bytes take: with less a step tells of latency, too, and after
+such steps, with less than the second."""
 _BLIND_WALK = 0.3
 """By how much the bandwidth may drift in a second while no more than that is sent."""
 _BLIND_NOISE = 0.3
-_BLIND_JUMP = math.log(2.5)
+_BLIND_JUMP, _BLIND_ODD = math.log(2.5), math.log(1.5)
+"""What is another bandwidth for sure, and what is reason enough to ask the links."""
 _USUAL = 5
 """Steps after which it is known what they usually take; the first may be of another mode."""
 _ODDS = 4
 """Steps one after the other that must be odd: who comes last to all of a step's messages, as a
 slow core has it, waits for nobody, and tells of no link."""
+_NOTABLE, _PLAUSIBLE = 0.5, 2.5
+"""Standard deviations by which the latency may be longer than it was thought to be."""
 _BLIND_REACH = math.log(20.0)
 _FAR_SD = 2.0
 _BANDWIDTH, _LATENCY, _PROBE = range(3)
@@ -55,6 +61,11 @@ class LinkFilter:
     ----------
     known : bool
         Whether anything was measured.
+    is_blind : bool
+        Whether the last step sent so little that it tells nothing of the bandwidth.
+    is_suspect : bool
+        Whether the last steps of that kind took so much more or less time than those before that
+        the bandwidth may be another.
     """
 
     def __init__(self, modes: Sequence[str]) -> None:
@@ -66,9 +77,10 @@ class LinkFilter:
         self._misses: deque[float] = deque(maxlen=_RECENT)
         self._odd = 0.0
         self._ambiguity = 0.0
-        self._is_blind = False
+        self.is_blind = self.is_suspect = False
         self._blind: deque[float] = deque(maxlen=_RECENT)
         self._odds: deque[float] = deque(maxlen=_ODDS)
+        self._seen: set[str] = set()
         self.known = False
 
     @property
@@ -99,12 +111,12 @@ class LinkFilter:
 
         While little is sent it may have become any other without a sign.
         """
-        return max(_FAR_SD * self.log_sd, _BLIND_REACH if self._is_blind else 0.0)
+        return max(_FAR_SD * self.log_sd, _BLIND_REACH if self.is_blind else 0.0)
 
     def pass_time(self, seconds: float) -> None:
         """Know less of what may have changed meanwhile."""
         bandwidth, latency = _WALK
-        walks = (_BLIND_WALK if self._is_blind else bandwidth, latency)
+        walks = (_BLIND_WALK if self.is_blind else bandwidth, latency)
         for place, (walk, most) in enumerate(
             zip(walks, (_LOST_LOG_SD, _LATENCY_LOG_SD), strict=True)
         ):
@@ -136,8 +148,17 @@ class LinkFilter:
 
     def measure_wire(self, mode: str, sent_bytes: float, hops: float, wire_s: float) -> bool:
         """Take a step's time on the wire; return whether the bandwidth has jumped."""
-        was_blind, self._is_blind = self._is_blind, sent_bytes < _TELLING_BYTES
-        if self._is_blind and self.known:
+        was_blind, self.is_suspect = self.is_blind, False
+        if self.known and mode not in self._seen:
+            self._explain_by_latency(mode, sent_bytes, hops, wire_s)
+        self._seen.add(mode)
+        expected_s, gradient = self.wire(mode, sent_bytes, hops)
+        # Not by what this step took: only those that took long by chance would tell anything.
+        share = 1.0 - hops * self.latency_s / expected_s
+        self.is_blind = sent_bytes < _TELLING_BYTES or (
+            self.known and share < _TELLING_SHARES[was_blind]
+        )
+        if self.is_blind and self.known:
             if not was_blind:
                 self._blind.clear()
                 self._odds.clear()
@@ -147,7 +168,6 @@ class LinkFilter:
         if ambiguity < self._ambiguity:  # this step tells more than those before
             self._cov[_BANDWIDTH, _BANDWIDTH] += self._ambiguity**2 - ambiguity**2
             self._ambiguity = ambiguity
-        expected_s, gradient = self.wire(mode, sent_bytes, hops)
         miss, slope = math.log(wire_s / expected_s), gradient / expected_s
         limit = _JUMP * math.sqrt(self.variance(slope) + relative**2)
         odd = self.known and abs(miss) > max(limit, _LEAST_JUMP)
@@ -158,33 +178,48 @@ class LinkFilter:
         if jumped or not self.known:
             # Solved for the bandwidth; what the latency explains leaves at least a little.
             carried_s = max(wire_s - hops * self.latency_s, _LEAST_SHARE * wire_s)
-            efficiency = self._mean[self._at[mode]]
-            self._restart(math.log(sent_bytes / carried_s) - efficiency)
-            self._ambiguity = ambiguity
-            expected_s, gradient = self.wire(mode, sent_bytes, hops)
-            miss, slope = math.log(wire_s / expected_s), gradient / expected_s
-            relative = math.hypot(relative, _JUMP_LOG_SD if self.known else 0.0)
+            doubt = math.hypot(relative, _JUMP_LOG_SD if self.known else 0.0) * wire_s / carried_s
+            self._restart(math.log(sent_bytes / carried_s), doubt, self._at[mode])
+            self._ambiguity, self.known = ambiguity, True
         else:
             self._misses.append(abs(miss))
-        self._update(slope, miss, relative)
-        self.known = True
+            self._update(slope, miss, relative)
         return jumped
+
+    def _explain_by_latency(self, mode: str, sent_bytes: float, hops: float, wire_s: float) -> None:
+        """Learn the latency where a mode that has never run takes longer than its bytes.
+
+        That it has more messages is likelier then than that the bandwidth fell at that very step.
+        """
+        carried_s = self.wire(mode, sent_bytes, 0.0)[0]
+        needed_s = (wire_s - carried_s) / hops if hops > 0 else 0.0
+        if needed_s <= self.latency_s:
+            return
+        more, log_sd = math.log(needed_s / self.latency_s), math.sqrt(self._cov[_LATENCY, _LATENCY])
+        if _NOTABLE * log_sd < more < _PLAUSIBLE * log_sd:
+            self._mean[_LATENCY] += more
+            self._cov[_LATENCY] = self._cov[:, _LATENCY] = 0.0
+            self._cov[_LATENCY, _LATENCY] = _BLIND_NOISE**2
 
     def _measure_blind(self, mode: str, sent_bytes: float, hops: float, wire_s: float) -> bool:
         """Learn of latency and of the mode; return whether the link must be another."""
         took, jumped = math.log(wire_s), False
         usual = float(np.median(self._blind)) if len(self._blind) >= _USUAL else took
-        if abs(took - usual) > _BLIND_JUMP:
+        if abs(took - usual) > _BLIND_ODD:
             self._odds.append(took - usual)
-            odd = float(np.median(self._odds))
-            jumped = len(self._odds) == _ODDS and abs(odd) > _BLIND_JUMP
         else:
             self._odds.clear()
             self._blind.append(took)
-        if jumped:
+        if len(self._odds) == _ODDS:
+            odd = float(np.median(self._odds))
+            jumped = abs(odd) > _BLIND_JUMP
             self._odds.clear()
             self._blind.clear()
-            self._restart(self._mean[_BANDWIDTH] - odd, 1.0)
+            if jumped:
+                self._restart(self._mean[_BANDWIDTH] - odd, 1.0)
+            else:
+                self.is_suspect = True
+                self._cov[_BANDWIDTH, _BANDWIDTH] += _BLIND_JUMP**2
         expected_s, gradient = self.wire(mode, sent_bytes, hops)
         own = self._at[mode]
         told = np.zeros(len(self._mean), dtype=bool)
@@ -205,10 +240,10 @@ class LinkFilter:
         limit = _JUMP * math.sqrt(self.variance(slope) + log_sd**2)
         jumped = self.known and abs(miss) > max(limit, _LEAST_JUMP)
         if jumped or not self.known:
-            self._restart(probed)
-            miss = 0.0
-        self._update(slope, miss, log_sd)
-        self.known = True
+            self._restart(math.log(bytes_per_s), log_sd, _PROBE)
+            self.known = True
+        else:
+            self._update(slope, miss, log_sd)
         return jumped
 
     def measure_latency(self, latency_s: float, log_sd: float) -> None:
@@ -233,11 +268,15 @@ class LinkFilter:
             return 0.1
         return min(max(1.48 * float(np.median(self._misses)), _NOISE[0]), _NOISE[1])
 
-    def _restart(self, log_bandwidth: float, log_sd: float = 2 * _LOST_LOG_SD) -> None:
-        """Forget what was known of the bandwidth."""
-        self._mean[_BANDWIDTH] = log_bandwidth
+    def _restart(self, log_bandwidth: float, log_sd: float, by: int | None = None) -> None:
+        """Forget what was known of the bandwidth; ``by`` is whose use of the new one was seen."""
         self._cov[_BANDWIDTH] = self._cov[:, _BANDWIDTH] = 0.0
-        self._cov[_BANDWIDTH, _BANDWIDTH] = log_sd**2
+        self._mean[_BANDWIDTH] = log_bandwidth
+        if by is not None:
+            self._mean[_BANDWIDTH] -= self._mean[by]
+            self._cov[_BANDWIDTH] = self._cov[:, _BANDWIDTH] = -self._cov[by]
+            log_sd = math.hypot(log_sd, math.sqrt(self._cov[by, by]))
+        self._cov[_BANDWIDTH, _BANDWIDTH] = min(log_sd, 2 * _LOST_LOG_SD) ** 2
 
     def _update(self, slope: Floats, miss: float, log_sd: float) -> None:
         spread = self._cov @ slope

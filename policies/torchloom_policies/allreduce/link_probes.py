@@ -8,6 +8,7 @@ import numpy as np
 from torchloom_core.plugin import Links
 
 _LONGEST_REST = 16.0
+_LONGEST_CALM = 4.0
 _LONGEST_PROBE_S = 3.0
 _MOST_ROUNDS = 3
 """In which all links of a ring can be probed."""
@@ -19,7 +20,8 @@ class ProbeSchedule:
     """Rounds of disjoint pairs, a round at a time.
 
     To know the bandwidth, the rounds of the ring's own links come in turn; all of them at once
-    where the links are others than they were. To know all links, rounds of a tournament.
+    where the links are others than they were, ever more rarely where they stay as they are. To
+    know all links, rounds of a tournament.
 
     Parameters
     ----------
@@ -73,12 +75,16 @@ class ProbeSchedule:
         """Ask about all of the ring's links at once: they are others since then."""
         if self._asked_s < since_s:
             self._asked_s, self._asked = -math.inf, ()
-        self._left, self.since_s = _MOST_ROUNDS, since_s
+        self._left, self._rest, self.since_s = _MOST_ROUNDS, 1.0, since_s
+
+    def rest(self) -> None:
+        """Note that the links are as they were: the next round may come later."""
+        self._rest = max(self._rest, min(2 * self._rest, _LONGEST_CALM))
 
     def asked(self, pairs: Pairs, links: Links, now_s: float) -> None:
         """Note a round that is proposed; one that came to nothing makes the next come later."""
         lost = bool(self._asked) and not self._answered(links, now_s)
-        self._rest = min(2 * self._rest, _LONGEST_REST) if lost else 1.0
+        self._rest = min(2 * self._rest, _LONGEST_REST) if lost else min(self._rest, _LONGEST_CALM)
         self._asked, self._asked_s = pairs, now_s
 
     def _answered(self, links: Links, now_s: float) -> bool:

@@ -10,8 +10,10 @@ from torchloom_policies.allreduce.cost import CostModel
 from torchloom_policies.allreduce.link_probes import ProbeSchedule
 from torchloom_policies.allreduce.modes import prior_of
 from torchloom_policies.allreduce.options import AllreduceTunerOptions
+from torchloom_policies.allreduce.probe_trust import ProbeTrust
 from torchloom_policies.allreduce.ring_advice import RingAdvice
 from torchloom_policies.allreduce.settings import Wish
+from torchloom_policies.allreduce.step_samples import StepSample
 from torchloom_policies.allreduce.tuned_run import RING, TunedRun
 
 _LEAST_LOG_SD = 0.1
@@ -36,25 +38,30 @@ class LinkWatch:
     Attributes
     ----------
     trouble : str
-        Why the ring's order is not tuned, or nothing.
+        Why links are not probed, or the ring's order is not tuned, or nothing.
     """
 
     def __init__(self, options: AllreduceTunerOptions, model: CostModel) -> None:
         self._options, self._model = options, model
         self._advice = RingAdvice(options.ring)
         self._schedule = ProbeSchedule(options.probe_every_s)
-        self._seen_s = -math.inf
-        self._speeds: dict[tuple[str, str], float] = {}
+        self._trust = ProbeTrust()
+        self._seen_s = self._looked_s = -math.inf
+        self._before: Floats = np.zeros((0, 0))
+        self._groups: tuple[str, ...] = ()
         self.trouble = ""
 
     def look(self, view: FleetView, run: TunedRun) -> bool:
         """Take the slowest link of the ring that was probed lately; say whether it has jumped."""
-        self.trouble = self._advice.trouble if RING in run.settings else ""
+        self.trouble = self._advice.trouble(list(run.groups)) if RING in run.settings else ""
         if len(run.groups) > _MOST_GROUPS:
             self.trouble = (
                 f"the links are left alone: need at most {_MOST_GROUPS} groups to probe and order "
                 f"them, was {len(run.groups)}"
             )
+            return False
+        if self._trust.trouble:
+            self.trouble = self._trust.trouble
             return False
         links, ring = self._links(view, run), _ring(run)
         edges = list(zip(ring, (*ring[1:], ring[0]), strict=True))
@@ -64,10 +71,11 @@ class LinkWatch:
         new = (speeds > 0) & (at_s > self._seen_s + 1e-3)
         if not new.any():
             return False
-        self._seen_s = float(at_s[new].max())
-        names = tuple(run.groups)
-        if self._have_changed([(names[a], names[b]) for a, b in edges], speeds, new):
+        self._looked_s, self._seen_s = self._seen_s, float(at_s[new].max())
+        if self._have_changed(links, view.now_s, run):
             self._schedule.hurry(float(at_s[new].min()))
+        else:
+            self._schedule.rest()
         fresh = (speeds > 0) & (at_s >= self._schedule.since_s)
         slowest = edges[int(np.where(fresh, speeds, math.inf).argmin())]
         spread = float(np.nan_to_num(links.spread[slowest]))
@@ -77,18 +85,28 @@ class LinkWatch:
         # Links that were not probed lately may be slower than this one, but none makes it faster.
         slower = self._model.link.bytes_per_s < float(links.bytes_per_s[slowest])
         others = _OTHERS_LOG_SD if slower and not fresh.all() else 0.0
-        return self._model.link.measure_link(
+        link = self._model.link
+        before = link.bytes_per_s
+        jumped = link.measure_link(
             float(links.bytes_per_s[slowest]), math.hypot(spread, _LEAST_LOG_SD, others)
         )
+        self._trust.probed(before, link.bytes_per_s, link.latency_s, run.step)
+        return jumped
 
-    def _have_changed(self, edges: list[tuple[str, str]], speeds: Floats, new: Bools) -> bool:
+    def check(self, sample: StepSample) -> bool:
+        """Hold a step against what probes told before it; say whether that was wrong."""
+        shown = self._trust.refuted_by(sample)
+        return shown is not None and self._model.link.measure_link(shown, _LEAST_LOG_SD)
+
+    def _have_changed(self, links: Links, now_s: float, run: TunedRun) -> bool:
         """Say whether all links that were measured anew carry another bandwidth than before."""
-        before = np.array([self._speeds.get(edge, math.nan) for edge in edges])
-        told = {
-            edge: speed for edge, speed, is_new in zip(edges, speeds, new, strict=True) if is_new
-        }
-        self._speeds = {edge: self._speeds[edge] for edge in edges if edge in self._speeds} | told
-        times = np.abs(np.log(speeds[new] / before[new]))
+        if self._groups != tuple(run.groups):
+            self._groups = tuple(run.groups)
+            self._before = np.full_like(links.bytes_per_s, math.nan)
+        new = (links.bytes_per_s > 0) & (links.age_s <= now_s - self._looked_s)
+        told = links.bytes_per_s[new]
+        times = np.abs(np.log(told / self._before[new]))
+        self._before[new] = told
         return bool((times > _CHANGED).all())
 
     def hurry(self, now_s: float) -> None:
@@ -98,47 +116,54 @@ class LinkWatch:
     def better_ring(self, run: TunedRun, view: FleetView) -> Wish | None:
         """Return an order whose slowest link is faster, if that is worth something."""
         own = self._model.cost(run.mode)
-        if RING not in run.settings or own is None or len(run.groups) > _MOST_GROUPS:
+        if RING not in run.settings or own is None or self._are_left(run):
             return None
         groups, links = list(run.groups), self._links(view, run)
         old = view.now_s - links.age_s < self._schedule.since_s
         links = links._replace(bytes_per_s=np.where(old, math.nan, links.bytes_per_s))
         found = self._advice.better(groups, _ring(run), links)
-        if found is None or found[1] <= max(_LEAST_RING_GAIN, 1.0 + self._options.hysteresis):
+        if found is None or found[1] <= _LEAST_RING_GAIN:
             return None
         best, times = found
-        saved_s = own.wire_s * prior_of(run.mode).ring_share * (1.0 - 1.0 / times)
-        saved_s = min(saved_s, own.exposed_s) / run.every
-        if saved_s <= 0:
+        sent_bytes = own.carried_s * self._model.link.bytes_per_s
+        carried_s = sent_bytes * prior_of(run.mode).ring_share * times / best.bottleneck
+        saved_s = min(carried_s * (1.0 - 1.0 / times), own.exposed_s) / own.every
+        gain = -math.log1p(-min(saved_s / own.step_s, 0.99))
+        if gain <= math.log1p(self._options.hysteresis):
             return None
         proven = "" if best.proven else ", the best found in time"
         return Wish(
             values={RING: ",".join(groups[place] for place in reversed(best.order))},
             purpose="better",
-            gain=-math.log1p(-min(saved_s / own.step_s, 0.99)),
+            gain=gain,
             confidence=0.8 if best.proven else 0.7,
             quality=0.0,
-            why=f"the slowest link of the ring would be {times:.3g} times as fast"
-            f" ({8e-6 * best.bottleneck:.3g} Mbit/s{proven})",
+            why=f"the slowest link of the ring would be {times:.3g} times as fast{proven}",
         )
 
-    def probes(self, view: FleetView, run: TunedRun, stake: float) -> Iterator[Proposal]:
+    def probes(
+        self, view: FleetView, run: TunedRun, stake: float, wire_s: float
+    ) -> Iterator[Proposal]:
         """Propose a round of probes where the bandwidth is unsure and that could matter.
 
-        ``stake`` is the logarithm of what another mode would gain at a bandwidth as far off as it
-        may be.
+        Parameters
+        ----------
+        stake : float
+            The logarithm of what another mode would gain at a bandwidth as far off as it may be.
+        wire_s : float
+            What the last step was measured to be on the wire.
         """
         options, own = self._options, self._model.cost(run.mode)
-        if not options.probe_every_s or own is None:
+        if not options.probe_every_s or own is None or self._are_left(run):
             return
-        if own.carried_s > options.probe_wire_share * own.step_s or len(run.groups) > _MOST_GROUPS:
+        if self._busy_s(own.carried_s, wire_s) > options.probe_wire_share * own.step_s:
             return
         rows = list(run.groups.values())
         offers = view.can_be_probed[rows]
         links = self._links(view, run)
         unsure = self._model.link.log_sd > _UNSURE_LOG_SD and stake > 0
         for_ring = (
-            self._advice.wanted and RING in run.settings and len(rows) > 2 and bool(offers.all())
+            RING in run.settings and self._advice.can_order(list(run.groups)) and offers.all()
         )
         beside = ~np.eye(len(rows), dtype=bool)
         fresh_s = min(_OLD_S, view.now_s - self._schedule.since_s)
@@ -171,6 +196,18 @@ class LinkWatch:
             cost_gpu_s=min(took_s, own.step_s) * gpus * 0.1,
             confidence=0.2,
         )
+
+    def _are_left(self, run: TunedRun) -> bool:
+        return len(run.groups) > _MOST_GROUPS or bool(self._trust.trouble)
+
+    def _busy_s(self, carried_s: float, wire_s: float) -> float:
+        """Return how long a step's bytes keep the links busy at least.
+
+        They may be faster than is known of them: who held them for busy then would never ask.
+        """
+        link = self._model.link
+        sure = math.exp(-link.log_sd) if link.is_blind else 1.0
+        return min(carried_s * sure, wire_s)
 
     def _links(self, view: FleetView, run: TunedRun) -> Links:
         """Return the links among the groups; what makes no sense counts as unknown."""

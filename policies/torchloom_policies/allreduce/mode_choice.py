@@ -81,38 +81,33 @@ class ModeChoice:
         return max(hopeful, key=lambda option: option.hope, default=None)
 
     def at_stake(self, present: str, modes: Iterable[str], now_s: float) -> float:
-        """Return what another mode would gain if the bandwidth were as far off as it may be."""
-        far = self._model.link.reach
-        modes = tuple(modes)
-        return max(
-            (
-                option.gain
-                for shift in (-far, far)
-                for option in self._options(present, modes, now_s, shift)
-                if option.gain > self._least
-            ),
-            default=0.0,
-        )
+        """Return what another mode would gain if the bandwidth were as far off as it may be.
 
-    def _options(
-        self, present: str, modes: Iterable[str], now_s: float, shift: float = 0.0
-    ) -> Iterator[Option]:
-        own = self._model.cost(present, shift=shift)
+        What the present one takes is measured, whatever the bandwidth.
+        """
+        own, far, stake = self._model.cost(present), self._model.link.reach, 0.0
+        modes = tuple(modes)
+        for shift in (-far, far):
+            for mode, quality in self._others(present, modes, now_s, shift):
+                cost = self._model.cost(mode, shift=shift)
+                if own is not None and cost is not None:
+                    faster, _ = self._model.faster(cost, own)
+                    stake = max(stake, faster + self._worth(quality, present))
+        return stake if stake > self._least else 0.0
+
+    def _options(self, present: str, modes: Iterable[str], now_s: float) -> Iterator[Option]:
+        own = self._model.cost(present)
         if own is None:
             return
-        own_quality = self._record.quality(present)
-        for mode in modes:
-            quality = self._record.quality(mode)
-            cost = self._model.cost(mode, shift=shift)
-            if mode == present or cost is None or quality <= 0:
+        for mode, quality in self._others(present, modes, now_s):
+            cost = self._model.cost(mode)
+            if cost is None:
                 continue
-            if self._record.spoken_against(mode, self._model.link.bytes_per_s, now_s):
-                continue
-            worth = math.log(quality / own_quality)
+            worth = self._worth(quality, present)
             gain = confidence = enough = chance = 0.0
             own_log_sd = math.hypot(own.own_log_sd, cost.own_log_sd)
             for sds, weight in _NODES:
-                other = self._model.cost(mode, shift=shift + sds * self._model.link.log_sd)
+                other = self._model.cost(mode, shift=sds * self._model.link.log_sd)
                 assert other is not None
                 there, log_sd = self._model.faster(other, own)
                 there += worth
@@ -121,6 +116,20 @@ class ModeChoice:
                 enough += weight * probability_above_zero(there - self._least, log_sd)
                 chance += weight * probability_above_zero(there - self._least, own_log_sd)
             yield Option(mode, gain, gain + own_log_sd, confidence, enough, chance, cost, quality)
+
+    def _others(
+        self, present: str, modes: Iterable[str], now_s: float, shift: float = 0.0
+    ) -> Iterator[tuple[str, float]]:
+        """Yield the modes that nothing speaks against at such a bandwidth, and their quality."""
+        bytes_per_s = self._model.link.bytes_per_s * math.exp(shift)
+        for mode in modes:
+            quality = self._record.quality(mode)
+            against = self._record.spoken_against(mode, bytes_per_s, now_s)
+            if mode != present and quality > 0 and not against:
+                yield mode, quality
+
+    def _worth(self, quality: float, present: str) -> float:
+        return math.log(quality / self._record.quality(present))
 
 
 def probability_above_zero(mean: float, sd: float) -> float:

@@ -10,9 +10,9 @@ import importlib
 import itertools
 import math
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,10 @@ _FINEST = 1_000_000
 _SHARES = (0.7, 0.3)
 """Of the solver's time: for the slowest link, and then for the sum of times."""
 _FIRST, _PARTS = 2, 4
+_MOST_S = 0.02
+"""Of one question, so that nobody who waits for its answer waits long."""
+_ARC_S = 3e-6
+"""What it takes to put one link into a question, in the solver's seconds."""
 
 Bools = NDArray[np.bool_]
 
@@ -81,7 +85,21 @@ class RingSolver:
         self._limit_s = limit_s
 
     def best(self, bytes_per_s: Floats, latency_s: Floats | None = None) -> Ring | None:
+        """Return the best ring, as :meth:`search` does, in one go."""
+        search = self.search(bytes_per_s, latency_s)
+        while True:
+            try:
+                next(search)
+            except StopIteration as ended:
+                return cast("Ring | None", ended.value)
+
+    def search(
+        self, bytes_per_s: Floats, latency_s: Floats | None = None
+    ) -> Generator[float, None, Ring | None]:
         """Return the best ring, None where the links that work close none.
+
+        After each question it yields what the question took, in the solver's seconds: the search
+        may go on later.
 
         Parameters
         ----------
@@ -104,13 +122,13 @@ class RingSolver:
             orders = [(0, *rest) for rest in itertools.permutations(range(1, len(speed)))]
             rings = [ring_of(order, speed, delay) for order in orders]
             return max(filter(None, rings), key=_worth, default=None)
-        found = self._search(known, seconds)
+        found = yield from self._search(known, seconds)
         if found is None and np.isnan(speed).any():
             # What is unknown is slower than all that is known, so as little of it as can be.
             worst = float(seconds[np.isfinite(seconds)].max(initial=1.0)) * len(speed)
             least = float(known[known > 0].min(initial=1.0))
             unknown = np.isnan(speed)
-            found = self._search(
+            found = yield from self._search(
                 np.where(unknown, least / 2, known), np.where(unknown, worst, seconds)
             )
         if found is None:
@@ -120,7 +138,9 @@ class RingSolver:
         assert ring is not None
         return ring
 
-    def _search(self, known: Floats, seconds: Floats) -> tuple[tuple[int, ...], bool] | None:
+    def _search(
+        self, known: Floats, seconds: Floats
+    ) -> Generator[float, None, tuple[tuple[int, ...], bool] | None]:
         """Return the order with the greatest least bandwidth, and whether that is proven."""
         levels = np.unique(known[known > 0])
         able = bisect_left(levels, True, key=lambda level: not could_close(known >= level))
@@ -133,8 +153,10 @@ class RingSolver:
         while low < high and limit_s > 0:
             # A question that is hard to answer must not leave the easier ones unasked.
             part_s = limit_s / (_FIRST if probe == able - 1 else _PARTS)
-            found, spent_s, sure = self._cycle(known >= levels[probe], part_s)
+            links = known >= levels[probe]
+            found, spent_s, sure = self._cycle(links, min(part_s, _MOST_S))
             limit_s -= spent_s
+            yield spent_s + _ARC_S * int(links.sum())
             if found is not None:
                 best, low = found, int(np.searchsorted(levels, _least(known, found)))
             else:
@@ -143,7 +165,9 @@ class RingSolver:
         if best is None:
             return None
         fast = known >= _least(known, best)
-        shorter, _, _ = self._cycle(fast, self._limit_s * _SHARES[1], seconds, best)
+        limit_s = min(self._limit_s * _SHARES[1], _MOST_S)
+        shorter, spent_s, _ = self._cycle(fast, limit_s, seconds, best)
+        yield spent_s + _ARC_S * int(fast.sum())
         return shorter or best, low >= high and not doubt
 
     def _cycle(

@@ -48,7 +48,8 @@ def _next_to(knob: str, present: int, largest_bytes: float) -> tuple[int, ...]:
     if knob == PIECES:
         return (2 * present, present // 2)
     if present:
-        return (present // 2, 2 * present)
+        whole = present >= largest_bytes  # what is larger still cuts no reduction either
+        return (present // 2,) if whole else (present // 2, 2 * present)
     half = 1 << max(0, int(largest_bytes / 2).bit_length() - 1)
     return (min(max(half, _LEAST_BUCKET), _MOST_BUCKET),) if largest_bytes > _LEAST_BUCKET else ()
 

@@ -54,14 +54,14 @@ class SettingTuner:
     def better(self, run: TunedRun, view: FleetView) -> Wish | None:
         """Return a better ``sync_every``, twice or half the present one."""
         spec, every = run.specs.get(EVERY), run.every
-        own = self._model.cost(run.mode, every=every)
+        own = self._model.cost(run.mode)
         if spec is None or own is None:
             return None
         best: Wish | None = None
         for value in (2 * every, every // 2):
             low = 1 if spec.low is None else max(1.0, spec.low)
             fits = low <= value and (spec.high is None or value <= spec.high)
-            other = self._model.cost(run.mode, every=value) if fits else None
+            other = self._model.cost(run.mode, times=value / every) if fits else None
             if other is None:
                 continue
             faster, log_sd = self._model.faster(other, own)
@@ -74,8 +74,8 @@ class SettingTuner:
                     gain=gain,
                     confidence=probability_above_zero(gain, log_sd),
                     quality=quality,
-                    why=f"a synchronisation each {every} steps makes a step {own.step_s:.3g} s "
-                    f"long, each {value} it would be {other.step_s:.3g} s",
+                    why=f"with {EVERY} = {every} a step takes {own.step_s:.3g} s on average, with "
+                    f"{value} it would be {other.step_s:.3g} s",
                 )
         return best
 
@@ -84,7 +84,7 @@ class SettingTuner:
         own = self._model.cost(run.mode)
         if not self._options.concurrency or own is None:
             return None
-        share = own.exposed_s / run.every / own.step_s
+        share = own.exposed_s / own.every / own.step_s
         found = self._trials.next_value(run.specs, run.settings, run.mode, self._model.bucket_bytes)
         if found is None or share < _LEAST_WIRE_SHARE:
             return None
@@ -95,7 +95,8 @@ class SettingTuner:
             gain=_HOPED * share,
             confidence=_HOPED_CONFIDENCE,
             quality=0.0,
-            why=f"{share:.0%} of a step of {run.mode} is the wire; {knob} = {value} was not tried",
+            why=f"{share:.0%} of a step of {run.mode} is the wire; {knob} = {value} is a trial of "
+            "what has never run",
         )
 
     def asked(self, wish: Wish, mode: str) -> None:

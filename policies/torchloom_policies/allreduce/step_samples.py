@@ -1,4 +1,4 @@
-"""Take the step that all ranks have just finished out of the telemetry."""
+"""Take the step, or the round of several, that all ranks have just finished from telemetry."""
 
 import math
 from dataclasses import dataclass
@@ -11,17 +11,21 @@ from torchloom_policies.allreduce.modes import prior_of
 STEP, COMPUTE, WAIT = "step_time_s", "compute_s", "wait_s"
 SENT, CODE, WIRE = "sent_bytes", "compress_s", "wire_s"
 GRADIENT, REDUCTIONS, OVERLAP = "gradient_bytes", "reductions", "overlap_s"
-NEEDS = tuple(map(Need, (STEP, COMPUTE, WAIT, SENT, CODE, WIRE, GRADIENT, REDUCTIONS, OVERLAP)))
+ROUND_STEPS, ROUND, ROUND_WAIT = "round_steps", "round_s", "round_wait_s"
+_ALWAYS = (STEP, COMPUTE, WAIT, SENT, CODE, WIRE, GRADIENT, REDUCTIONS, OVERLAP)
+_IN_ROUNDS = (ROUND_STEPS, ROUND, ROUND_WAIT)
+NEEDS = (*map(Need, _ALWAYS), *(Need(metric, optional=True) for metric in _IN_ROUNDS))
 
 _MOST_S = 1e6
 _LEAST_STEP_S = 1e-6
 _MOST_BYTES = 1e15
+_MOST_STEPS = 1e9
 _PATIENCE_TICKS = 3
 
 
 @dataclass(frozen=True)
 class StepSample:
-    """One step of the whole run.
+    """One step of the whole run; under LocalSGD and DiLoCo one sync, and the steps before it.
 
     Attributes
     ----------
@@ -33,10 +37,10 @@ class StepSample:
         How its gradients were compressed.
     ranks : int
         How many groups reduce together.
-    every : int
+    every : float
         Steps from one synchronisation to the next.
     step_s, compute_s : float
-        The longest of any worker.
+        The longest of any worker, of all these steps together.
     compress_s, wire_s : float
         The median, and the least: others also wait for the slowest.
     overlap_s : float
@@ -44,14 +48,14 @@ class StepSample:
     sent_bytes, gradient_bytes : float
         Of one worker.
     reductions : float
-        In the step.
+        In the synchronisation.
     """
 
     now_s: float
     step: int
     mode: str
     ranks: int
-    every: int
+    every: float
     step_s: float
     compute_s: float
     compress_s: float
@@ -64,7 +68,7 @@ class StepSample:
     @property
     def mean_s(self) -> float:
         """Seconds of a step on average: those between two synchronisations only compute."""
-        return self.compute_s + (self.step_s - self.compute_s) / self.every
+        return self.step_s / self.every
 
 
 class StepReader:
@@ -74,6 +78,8 @@ class StepReader:
         self._seen: Ints = np.zeros(0, dtype=np.int64)
         self._waited = 0
         self._last: StepSample | None = None
+        self._knob = 0
+        self._old_steps = 0.0
 
     def skip(self, view: FleetView) -> None:
         """Take what has been measured until now for seen."""
@@ -84,13 +90,17 @@ class StepReader:
         """Return a step that was not returned before, None where there is none yet.
 
         A step is taken once all of ``rows`` that report have told of a new one: whoever waits for
-        a slow rank tells nothing of the wire. Whoever stays silent is not waited for long.
+        a slow rank tells nothing of the wire. Whoever stays silent is not waited for long. Steps
+        that synchronise nothing tell nothing of it, so a tick may look at any of them. ``every``
+        is what the knob says: a round that had begun before it changed is left out.
         """
+        if every != self._knob:
+            self._knob, self._old_steps = every, self._last.every if self._last else 0.0
         self._seen = grow(self._seen, len(view), -1)
         told = _known(view, STEP, _MOST_S) & _known(view, SENT, _MOST_BYTES)
         told &= _known(view, WIRE, _MOST_S)
         told &= np.isin(np.arange(len(view)), rows)
-        fresh = told & (view.step > self._seen)
+        fresh = told & (view.step != self._seen)  # after a rewind it is lower
         if self._last is not None and self._last.mode != mode:
             # Heartbeats differ: some still tell the last step before the change.
             old = fresh & np.isclose(view.latest(SENT), self._last.sent_bytes, rtol=1e-4)
@@ -104,18 +114,25 @@ class StepReader:
         self._seen = np.where(fresh, view.step, self._seen)
         self._waited = 0
         groups = len({view.group[row] for row in rows})
-        sample = _sample(view, np.flatnonzero(fresh), groups, mode, every)
-        self._last = sample or self._last
+        sample = _sample(view, np.flatnonzero(fresh), groups, mode)
+        if sample is None:
+            return None
+        old_steps, self._old_steps = self._old_steps, 0.0
+        if sample.every == old_steps:
+            return None
+        self._last = sample
         return sample
 
 
-def _sample(view: FleetView, rows: Ints, ranks: int, mode: str, every: int) -> StepSample | None:
-    step_s = _among(view, STEP, rows, _MOST_S)
+def _sample(view: FleetView, rows: Ints, ranks: int, mode: str) -> StepSample | None:
+    steps = _among(view, ROUND_STEPS, rows, _MOST_STEPS)
+    every = max(1.0, _middle(steps)) if (steps >= 1).any() else 1.0
+    step_s = _of_round(view, ROUND, STEP, rows)
     longest_s = float(step_s.max())
     sent = float(np.median(_among(view, SENT, rows, _MOST_BYTES)))
     wire_s = _among(view, WIRE, rows, _MOST_S)
     code_s = np.nan_to_num(_among(view, CODE, rows, _MOST_S))
-    wait_s = _among(view, WAIT, rows, _MOST_S)
+    wait_s = _of_round(view, ROUND_WAIT, WAIT, rows)
     overlap_s = _among(view, OVERLAP, rows, _MOST_S)
     # Reductions that are under way at once count each in wire_s, but no longer than all take.
     under_way_s = np.where(np.isfinite(overlap_s), overlap_s + wait_s - code_s, math.inf)
@@ -124,7 +141,7 @@ def _sample(view: FleetView, rows: Ints, ranks: int, mode: str, every: int) -> S
     if not gradient > 0:
         share = prior_of(mode).sent_share(ranks)
         gradient = sent / share if share > 0 else math.nan
-    own_s = _among(view, COMPUTE, rows, _MOST_S)
+    own_s = np.where(steps >= 1, math.nan, _among(view, COMPUTE, rows, _MOST_S))
     own_s = np.where(np.isfinite(own_s), own_s, np.maximum(step_s - wait_s, 0.0))
     own_s = own_s[np.isfinite(own_s)]
     if not (gradient >= 1 and sent >= 1 and longest_s >= _LEAST_STEP_S):
@@ -134,7 +151,7 @@ def _sample(view: FleetView, rows: Ints, ranks: int, mode: str, every: int) -> S
     least = int(wire_s.argmin())
     return StepSample(
         now_s=view.now_s,
-        step=int(view.step[rows].max()),
+        step=int(np.median(view.step[rows])),
         mode=mode,
         ranks=ranks,
         every=every,
@@ -158,6 +175,13 @@ def _among(view: FleetView, metric: str, rows: Ints, most: float) -> Floats:
     """Return the values of these rows, NaN where they make no sense."""
     values = view.latest(metric)[rows]
     return np.where((values >= 0) & (values <= most), values, math.nan)
+
+
+def _of_round(view: FleetView, metric: str, of_step: str, rows: Ints) -> Floats:
+    """Return the values of the round, where one had several steps; else those of the step."""
+    in_rounds = _among(view, ROUND_STEPS, rows, _MOST_STEPS) >= 1
+    of_round = _among(view, metric, rows, _MOST_S)
+    return np.where(in_rounds, of_round, _among(view, of_step, rows, _MOST_S))
 
 
 def _middle(values: Floats) -> float:

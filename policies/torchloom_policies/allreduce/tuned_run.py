@@ -22,6 +22,8 @@ class TunedRun:
         Who trains.
     groups : dict of str to int
         Their replica groups, in torchft's order, each with its first row.
+    step : int
+        At which most of them are: one that says another by mistake is not believed.
     settings : dict
         What the run-fenced knobs are that all of them have; empty while they differ.
     specs : dict of str to KnobSpec
@@ -32,6 +34,7 @@ class TunedRun:
 
     rows: list[int]
     groups: dict[str, int]
+    step: int
     settings: dict[str, KnobValue]
     specs: dict[str, KnobSpec]
     trouble: str = ""
@@ -66,6 +69,7 @@ def tuned_run(view: FleetView) -> TunedRun | None:
     groups = {name: groups[name] for name in sorted(groups)}
     if len(groups) < 2 or view.is_in("paused").any():
         return None
+    step = int(np.median(view.step[rows]))
     specs, settings, trouble = {}, {}, ""
     for knob, kind in _KINDS.items():
         spec = view.knob_specs.get(knob)
@@ -79,15 +83,15 @@ def tuned_run(view: FleetView) -> TunedRun | None:
             continue
         of_all = {value for row in rows if (value := values[row]) is not None}
         if len(of_all) > 1:
-            return TunedRun(rows, groups, {}, {})  # a change is landing
+            return TunedRun(rows, groups, step, {}, {})  # a change is landing
         specs[knob], settings[knob] = spec, of_all.pop()
-    return TunedRun(rows, groups, {} if trouble else settings, specs, trouble)
+    return TunedRun(rows, groups, step, {} if trouble else settings, specs, trouble)
 
 
 def _no_knob() -> str:
     return (
         f"the allreduce is left as it is: need the run-fenced knob {MODE}, which a "
-        "CompressedProcessGroup brings"
+        "CompressedProcessGroup brings where the Manager has use_async_quorum=False"
     )
 
 

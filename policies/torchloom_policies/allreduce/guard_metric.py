@@ -1,0 +1,69 @@
+"""How well the metric is known that watches over a change, by what the kernel's guard asks for."""
+
+import math
+from collections import deque
+
+import numpy as np
+
+from torchloom_core.plugin import FleetView, Guard
+from torchloom_policies.allreduce.options import AllreduceTunerOptions
+
+_ENOUGH = 6
+"""Values before a change: the guard asks for five, and the oldest may be out when it asks."""
+_STEPS = 10
+"""A window is no shorter than so many steps: each gives one value."""
+_LONGEST_S = 3600.0
+_LARGEST = 1e100
+_SILENT_S = 60.0
+
+
+class GuardMetric:
+    """Counts the ticks in which the metric is reported, as the guard does, and words the guard.
+
+    Attributes
+    ----------
+    window_s : float
+        How long is watched before and after a change.
+    """
+
+    def __init__(self, options: AllreduceTunerOptions) -> None:
+        self._options = options
+        self._seen_s: deque[float] = deque(maxlen=1000)
+        self._last_s = math.nan
+        self.window_s = options.guard_window_s
+
+    def look(self, view: FleetView, rows: list[int], step_s: float) -> None:
+        """See whether it is reported; ``step_s`` is how long a step takes."""
+        least_s = _STEPS * max(step_s, view.tick_s)
+        self.window_s = max(self._options.guard_window_s, min(math.ceil(least_s), _LONGEST_S))
+        values = view.window(self._options.guard_metric, view.tick_s)[rows, -1]
+        values = values[~np.isnan(values)]
+        seen = len(values) > 0 and abs(float(np.median(values))) < _LARGEST
+        if seen:
+            self._seen_s.append(view.now_s)
+        if seen or math.isnan(self._last_s):
+            self._last_s = view.now_s
+        while self._seen_s and not 0.0 <= view.now_s - self._seen_s[0] < self.window_s:
+            self._seen_s.popleft()
+
+    def trouble(self, now_s: float) -> str:
+        """Return that nobody reports the metric, if so; for a run that reports its steps."""
+        if now_s - self._last_s <= max(_SILENT_S, self.window_s):
+            return ""
+        return (
+            "only modes that lose nothing are proposed: need a worker that reports the "
+            f"guard_metric {self._options.guard_metric}, none has for a minute"
+        )
+
+    @property
+    def can_tell(self) -> bool:
+        """Whether a change that hurts would be seen."""
+        return len(self._seen_s) >= _ENOUGH
+
+    @property
+    def guard(self) -> Guard | None:
+        """What a change is watched by, None where nobody reports the metric."""
+        if not self._seen_s:
+            return None
+        options = self._options
+        return Guard(metric=options.guard_metric, band=options.guard_band, window_s=self.window_s)
