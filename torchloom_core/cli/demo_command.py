@@ -8,10 +8,12 @@ from typing import Literal
 from torchloom_core.cli.output import console
 from torchloom_core.errors import PluginError
 
+Scenario = Literal["node", "hang", "knobs", "bandwidth"]
+
 
 def demo(
     *,
-    scenario: Literal["node", "hang", "knobs", "bandwidth"] = "node",
+    scenario: Scenario = "node",
     out: Path = Path("torchloom-demo"),
     seed: int = 0,
 ) -> None:
@@ -19,7 +21,8 @@ def demo(
 
     The same run is played twice, first with torchft alone and then with torchLoom. With the
     scenario ``knobs`` it is played once; this one and ``bandwidth`` end with status 4 if anything
-    does not hold that they are to show.
+    does not hold that they are to show. However it ends, it leaves no process behind; one that
+    was killed with SIGKILL may, until the next in its folder.
 
     Parameters
     ----------
@@ -35,6 +38,13 @@ def demo(
     for package in ("grpc", "matplotlib", "psutil", "sklearn", "torch", "torchft"):
         if find_spec(package) is None:
             raise PluginError(f'{package} is not installed: pip install "torchloom[demo]"')
+    from torchloom_core.cli.demo.stage import stage
+
+    with stage(out):
+        _play(scenario, out, seed)
+
+
+def _play(scenario: Scenario, out: Path, seed: int) -> None:
     if scenario == "knobs":
         from torchloom_core.cli.demo.knobs.play import play_knobs
         from torchloom_core.cli.demo.knobs.script import TRAINING

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from torchloom_core.cli.demo import report
 from torchloom_core.cli.demo.act import Act
-from torchloom_core.cli.demo.folder import ACTS, PLOT, SUMMARY, make_room
+from torchloom_core.cli.demo.folder import ACTS, PLOT, SUMMARY
 from torchloom_core.cli.demo.scenario import Scenario
 
 
@@ -20,10 +20,8 @@ def play(scenario: Scenario, folder: Path, console: Console) -> tuple[Act, Act]:
     Raises
     ------
     StateError
-        If ``folder`` holds anything but an earlier demo or cannot be written, or if a process
-        of the demo does not do its part.
+        If a process of the demo does not do its part.
     """
-    make_room(folder)
     acts = (
         Act(scenario, folder / ACTS[0], acting=False),
         Act(scenario, folder / ACTS[1], acting=True),

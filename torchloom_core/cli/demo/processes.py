@@ -1,6 +1,7 @@
 """The processes of a demo: a Weaver, trainers and whatever else they need, in one folder."""
 
 import asyncio
+import ctypes
 import os
 import re
 import signal
@@ -16,10 +17,12 @@ from pathlib import Path
 
 import psutil
 
+from torchloom_core.cli.demo.marks import VARIABLE, own_mark
 from torchloom_core.cli.demo.scenario import Place, Training
 from torchloom_core.errors import StateError
 
 START_S = 60.0
+_PR_SET_PDEATHSIG = 1
 
 _OUR_LIGHTHOUSE = """
 [lighthouse]                 # heartbeat timeout: torchft's default, 5 s
@@ -108,17 +111,26 @@ class Processes:
         )
 
     def spawn(
-        self, name: str, command: list[str], environment: Mapping[str, str]
+        self,
+        name: str,
+        command: list[str],
+        environment: Mapping[str, str],
+        *,
+        orphaned: signal.Signals = signal.SIGKILL,
     ) -> subprocess.Popen[bytes]:
-        """Start a process that writes what it has to say to ``<name>.err``."""
+        """Start a process that writes what it has to say to ``<name>.err``.
+
+        ``orphaned`` is the signal that it gets if we are killed, on Linux.
+        """
         with (self.folder / f"{name}.err").open("ab") as log:
             return subprocess.Popen(
                 command,
-                env={**os.environ, **environment},
+                env={**os.environ, VARIABLE: own_mark(), **environment},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
+                preexec_fn=_ending_with_us(orphaned),
             )
 
     @asynccontextmanager
@@ -142,7 +154,7 @@ class Processes:
         self.config.write_text(changed(text), encoding="utf-8")
         command = [sys.executable, "-m", "torchloom_core.cli", "weaver"]
         command = self._network.hub([*command, "--config", str(self.config)])
-        process = self.spawn("weaver", command, {})
+        process = self.spawn("weaver", command, {}, orphaned=signal.SIGTERM)
         try:
             ready = self.state_dir / "join.json"
             await self.wait_for(ready.exists, process, "weaver")
@@ -186,6 +198,20 @@ def kill_tree(process: subprocess.Popen[bytes]) -> None:
                 child.kill()
     process.kill()
     process.wait()
+
+
+def _ending_with_us(number: signal.Signals) -> Callable[[], None] | None:
+    """Return what a child of ours does first, so that it gets a signal when we end."""
+    if sys.platform != "linux":
+        return None
+    prctl, us = ctypes.CDLL(None).prctl, os.getpid()
+
+    def ask() -> None:
+        prctl(_PR_SET_PDEATHSIG, int(number))
+        if os.getppid() != us:  # we have ended before it asked
+            os._exit(1)
+
+    return ask
 
 
 def _free_port() -> int:

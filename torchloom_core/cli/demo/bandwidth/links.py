@@ -5,10 +5,17 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
-import psutil
-
-from torchloom_core.cli.demo.bandwidth.namespaces import CONTROL, Lab, Rate, reason_for_none
+from torchloom_core.cli.demo.bandwidth.namespaces import (
+    CONTROL,
+    PREFIX,
+    Lab,
+    Rate,
+    reason_for_none,
+)
+from torchloom_core.cli.demo.marks import is_mark, own_mark
 from torchloom_core.cli.demo.processes import Loopback
+
+_NAMESPACES = Path("/var/run/netns")
 
 
 class ThrottledLinks(Loopback):
@@ -48,11 +55,7 @@ class ShapedLinks(Loopback):
     text = "links shaped by tc, a network namespace for each group"
 
     def __init__(self, groups: int) -> None:
-        for space in Lab(groups, "demo").left():  # of demos that were killed
-            pid = space.split("-")[2]
-            if not psutil.pid_exists(int(pid)):
-                Lab(groups, f"demo-{pid}").down()
-        self._lab = Lab(groups, f"demo-{os.getpid()}")
+        self._lab = _lab(groups, own_mark())
         self._groups = groups
         self.host = self._lab.hub_address
 
@@ -83,3 +86,22 @@ def links_for(folder: Path, groups: int) -> ThrottledLinks | ShapedLinks:
     if why := reason_for_none():
         return ThrottledLinks(folder, why)
     return ShapedLinks(groups)
+
+
+def marks_of_links() -> set[str]:
+    """Return the marks of the demos whose shaped links are there, and may be taken down."""
+    if os.geteuid() != 0:
+        return set()
+    begin = f"{PREFIX}-demo-"
+    names = (space.name.removeprefix(begin) for space in _NAMESPACES.glob(f"{begin}*"))
+    return {mark for name in names if is_mark(mark := name.rpartition("-")[0])}
+
+
+def take_down_links(mark: str) -> None:
+    """End the shaped links of the demo with a mark, if they are there."""
+    if mark in marks_of_links():
+        _lab(1, mark).down()
+
+
+def _lab(groups: int, mark: str) -> Lab:
+    return Lab(groups, f"demo-{mark}")

@@ -142,6 +142,10 @@ class Lab:
         named = ["unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"', name]
         return ["ip", "netns", "exec", space, *named, *command]
 
+    def processes(self, place: int | None) -> list[int]:
+        """Return the processes at a rank, or in the hub."""
+        return _processes(self.hub if place is None else self.namespace(place))
+
     def environment(self) -> Mapping[str, str]:
         """Return what a rank's process needs to send its gradients over the data link."""
         return {"GLOO_SOCKET_IFNAME": DATA, "TP_SOCKET_IFNAME": DATA}
@@ -268,13 +272,17 @@ def _shape(device: str, mbit: float | None) -> str:
 def _end_processes(space: str) -> None:
     """Kill what runs in a namespace, and return once it is gone."""
     end = time.monotonic() + ENDING_S
-    while pids := _run(["ip", "netns", "pids", space]).split():
+    while pids := _processes(space):
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(int(pid), signal.SIGKILL)
+                os.kill(pid, signal.SIGKILL)
         if time.monotonic() > end:
             raise LabError(f"need an end of process {pids[0]} in {space}")
         time.sleep(0.01)
+
+
+def _processes(space: str) -> list[int]:
+    return [int(pid) for pid in _run(["ip", "netns", "pids", space]).split()]
 
 
 def _batch(tool: str, space: str, lines: Sequence[str]) -> None:

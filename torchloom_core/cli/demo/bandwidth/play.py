@@ -12,7 +12,7 @@ from torchloom_core.cli.demo.bandwidth import report
 from torchloom_core.cli.demo.bandwidth.act import BandwidthAct
 from torchloom_core.cli.demo.bandwidth.plot import draw
 from torchloom_core.cli.demo.bandwidth.script import ARMS, SCRIPT
-from torchloom_core.cli.demo.folder import PLOT, SUMMARY, make_room
+from torchloom_core.cli.demo.folder import PLOT, SUMMARY
 from torchloom_core.cli.demo.scenario import Training
 from torchloom_core.trajectory.layout import run_folder
 
@@ -23,10 +23,9 @@ def play_bandwidth(training: Training, folder: Path, console: Console) -> report
     Raises
     ------
     StateError
-        If ``folder`` holds anything but an earlier demo or cannot be written, if a process of the
-        demo does not do its part, or if anything does not hold that the demo is to show.
+        If a process of the demo does not do its part, or if anything does not hold that the demo
+        is to show.
     """
-    make_room(folder)
     acts = []
     for arm in ARMS:
         acts.append(BandwidthAct(training, arm, folder / arm.folder))

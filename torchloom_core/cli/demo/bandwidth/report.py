@@ -11,22 +11,30 @@ from rich.console import Console
 from rich.table import Table
 
 from torchloom_core.cli.demo.bandwidth.act import BandwidthAct
+from torchloom_core.cli.demo.bandwidth.choices import Choice, choices
 from torchloom_core.cli.demo.bandwidth.phases import (
     PhaseFigures,
     committed,
     phases_of,
     smooth_loss,
 )
-from torchloom_core.cli.demo.bandwidth.script import SCRIPT, SETTLE_STEPS
+from torchloom_core.cli.demo.bandwidth.script import (
+    SCRIPT,
+    SETTLE_STEPS,
+    TRAINING,
+    quality_of_modes,
+)
 from torchloom_core.cli.demo.promises import check_promises, show_promises
 from torchloom_core.cli.demo.steplog import Logs, StepLog, differences, failed_steps
 
 _LEGEND = (
     f"\n[dim]step: median after the first {SETTLE_STEPS} steps of the phase; mode: of those in "
-    "which a tenth of its steps were made, in their order[/]\n"
+    "which a tenth of its steps were made, in their order; progress: worth of a step by "
+    f"{TRAINING.config} over its time, in the mode of most of a phase's second half[/]\n"
 )
 _MOST_OF_A_SLOW_STEP = 0.5
 _MOST_OF_A_QUICK_STEP = 1.25
+_LEAST_OF_BEST_PROGRESS = 0.9
 
 
 @dataclass(frozen=True)
@@ -83,6 +91,12 @@ class Report:
         """What the run without the tuner came to."""
         return self.without.losses[-1][1]
 
+    @cached_property
+    def choices(self) -> list[Choice]:
+        """What the tuner had chosen in each phase, once it had settled."""
+        tuned, without = ((arm.log, arm.began) for arm in (self.tuned, self.without))
+        return choices(tuned, without, quality_of_modes())
+
     def promises(self) -> dict[str, bool]:
         """Return what the demo is to show, and whether it came so."""
         slow = min(range(len(SCRIPT)), key=lambda at: SCRIPT[at].mbit or math.inf)
@@ -99,7 +113,8 @@ class Report:
             for row in failed_steps(arm.logs, arm.began[0])
             if row["t"] < arm.began[-1]  # all are ended then, one after the other
         ]
-        took, had = self.tuned.seconds_to(self.loss), self.without.losses[-1][0]
+        took, had = self.tuned.seconds_to(self.loss), self.without.seconds_to(self.loss)
+        chosen = ", ".join(choice.text for choice in self.choices)
         return {
             f"at {SCRIPT[slow].text} a step takes {ratios[slow]:.2f} of what it took": (
                 ratios[slow] <= _MOST_OF_A_SLOW_STEP
@@ -107,7 +122,12 @@ class Report:
             f"{SCRIPT[quick].text} it takes {ratios[quick]:.2f} of it": (
                 ratios[quick] <= _MOST_OF_A_QUICK_STEP
             ),
-            f"the loss of {self.loss:.3f} after {took:.0f} s instead of {had:.0f} s": took < had,
+            f"a loss of {self.loss:.3f} is first seen after {took:.0f} s instead of {had:.0f} s": (
+                took < had
+            ),
+            f"progress a second, of the best mode known there: {chosen}": all(
+                choice.share >= _LEAST_OF_BEST_PROGRESS for choice in self.choices
+            ),
             f"steps with different knobs in two groups: {len(astray)}": not astray,
             f"failed steps: {len(failed)}": not failed,
         }
@@ -158,6 +178,7 @@ def write_summary(path: Path, report: Report, seed: int) -> None:
             name: [_told(phase) for phase in arm.phases]
             for name, arm in (("without", report.without), ("tuned", report.tuned))
         },
+        "choices": [asdict(choice) for choice in report.choices],
         "loss": report.loss,
         "promises": report.promises(),
     }

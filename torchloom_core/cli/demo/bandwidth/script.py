@@ -1,6 +1,9 @@
 """What the links carry and when, and which two runs meet it."""
 
+import tomllib
 from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
 
 from torchloom_core.cli.demo.scenario import NODE, Training
 
@@ -16,6 +19,14 @@ TRAINING = Training(
     places=NODE.places[:3],
     options=("--width", "1024", "--lr", "0.005"),
 )
+
+
+@cache
+def quality_of_modes() -> dict[str, float]:
+    """Return what a step in each mode is worth, by the demo's configuration."""
+    text = files("torchloom_core.cli.demo").joinpath(TRAINING.config).read_text(encoding="utf-8")
+    quality = tomllib.loads(text)["policies"]["allreduce_tuner"]["quality"]
+    return {str(mode): float(worth) for mode, worth in quality.items()}
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
-from torchloom_core.cli.demo.folder import PLOT, RUN, SUMMARY, make_room
+from torchloom_core.cli.demo.folder import PLOT, RUN, SUMMARY
 from torchloom_core.cli.demo.knobs import report
 from torchloom_core.cli.demo.knobs.act import KnobsAct
 from torchloom_core.cli.demo.knobs.plot import draw
@@ -24,10 +24,9 @@ def play_knobs(training: Training, folder: Path, console: Console) -> report.Rep
     Raises
     ------
     StateError
-        If ``folder`` holds anything but an earlier demo or cannot be written, if a process of the
-        demo does not do its part, or if anything does not hold that the demo is to show.
+        If a process of the demo does not do its part, or if anything does not hold that the demo
+        is to show.
     """
-    make_room(folder)
     act = KnobsAct(training, folder / RUN)
     _perform(act, console)
     shown = report_of(act)

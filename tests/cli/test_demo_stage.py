@@ -1,0 +1,176 @@
+"""However a demo ends, what it started ends with it, or with the next demo in its folder."""
+
+import os
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager, suppress
+
+import psutil
+import pytest
+
+from tests.deadlines import DEADLINE_S
+from tests.waiting import until
+from torchloom_core.cli.demo.bandwidth.links import ShapedLinks, marks_of_links
+from torchloom_core.cli.demo.bandwidth.namespaces import reason_for_none
+from torchloom_core.cli.demo.folder import MARK
+from torchloom_core.cli.demo.marks import VARIABLE, own_mark
+from torchloom_core.cli.demo.stage import stage
+from torchloom_core.errors import StateError
+
+pytestmark = pytest.mark.integration
+
+PLAY = """
+import os, subprocess, sys, time
+from pathlib import Path
+from torchloom_core.cli import Terminated
+from torchloom_core.cli.demo.bandwidth.links import ShapedLinks
+from torchloom_core.cli.demo.marks import VARIABLE, own_mark
+from torchloom_core.cli.demo.processes import Processes
+from torchloom_core.cli.demo.scenario import Training
+from torchloom_core.cli.demo.stage import stage
+
+folder, how = Path(sys.argv[1]), sys.argv[2]
+sleep = ["sleep", "600"]
+try:
+    with stage(folder):
+        (folder / "run").mkdir()
+        if how == "child":
+            pid = Processes(folder / "run", Training()).spawn("sleep", sleep, {}).pid
+        else:
+            env = {**os.environ, VARIABLE: own_mark()}
+            pid = subprocess.Popen(sleep, env=env, start_new_session=True).pid
+        if how == "links":
+            ShapedLinks(2).running().__enter__()
+        print(pid, flush=True)
+        if how != "over":
+            time.sleep(600)
+except Terminated:
+    sys.exit(143)
+except KeyboardInterrupt:
+    sys.exit(130)
+"""
+
+
+@contextmanager
+def playing(folder, how="detached", **options):
+    """A demo that has started a process: its own process, and that one."""
+    command = [sys.executable, "-c", PLAY, str(folder), how]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, **options) as demo:
+        started = psutil.Process(int(demo.stdout.readline()))
+        try:
+            yield demo, started
+        finally:
+            demo.kill()
+            with suppress(psutil.NoSuchProcess):
+                started.kill()
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "demo"
+
+
+def has_ended(process):
+    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+
+
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 143)]
+)
+def test_a_signal_ends_a_demo_with_all_that_it_started(folder, number, status):
+    with playing(folder) as (demo, started):
+        demo.send_signal(number)
+        assert demo.wait(DEADLINE_S) == status
+        assert has_ended(started)
+
+
+def test_sigterm_ends_a_demo_that_a_shell_runs_in_the_background(folder):
+    def ignore():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    with playing(folder, preexec_fn=ignore) as (demo, started):
+        demo.terminate()
+        assert demo.wait(DEADLINE_S) == 143
+        assert has_ended(started)
+
+
+def test_a_demo_that_is_over_has_ended_what_went_on(folder):
+    with playing(folder, "over") as (demo, started):
+        assert demo.wait(DEADLINE_S) == 0
+        assert has_ended(started)
+
+
+def test_a_demo_first_ends_what_one_that_was_killed_has_left_and_nothing_else(folder):
+    with playing(folder.with_name("other")) as (other, others), playing(folder) as (demo, started):
+        demo.kill()
+        demo.wait()
+        assert not has_ended(started)
+        with stage(folder):
+            assert has_ended(started)
+            assert not (folder / "run").exists()
+        assert not has_ended(others)
+        assert other.poll() is None
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a child of its parent's end")
+def test_a_trainer_ends_when_its_demo_is_killed(folder):
+    with playing(folder, "child") as (demo, started):
+        demo.kill()
+        demo.wait()
+        until(lambda: has_ended(started))
+
+
+def test_two_demos_do_not_play_in_one_folder(folder):
+    with playing(folder) as (demo, started):
+        with pytest.raises(StateError, match="another demo plays there"), stage(folder):
+            pass
+        assert not has_ended(started)
+        assert demo.poll() is None
+
+
+def test_a_mark_that_is_none_ends_nothing(folder):
+    folder.mkdir()
+    bystander = subprocess.Popen(["sleep", "600"], env={**os.environ, VARIABLE: ""})
+    try:
+        (folder / MARK).write_text("")
+        with stage(folder):
+            assert (folder / MARK).read_text() == own_mark()
+        assert bystander.poll() is None
+    finally:
+        bystander.kill()
+        bystander.wait()
+
+
+def test_the_links_that_a_demo_left_are_taken_down_by_the_next(folder):
+    if reason := reason_for_none():
+        pytest.skip(f"no lab here: {reason}")
+    with playing(folder, "links") as (demo, _):
+        mark = (folder / MARK).read_text()
+        demo.kill()
+        # Nobody has asked for its status: its pid is not free yet.
+        until(lambda: psutil.Process(demo.pid).status() == psutil.STATUS_ZOMBIE)
+        assert mark in marks_of_links()
+        with stage(folder):
+            assert mark not in marks_of_links()
+
+
+def test_the_links_of_another_folder_are_taken_down_unless_its_demo_may_play(folder, tmp_path):
+    if reason := reason_for_none():
+        pytest.skip(f"no lab here: {reason}")
+    with playing(folder, "links") as (demo, _):
+        mark = (folder / MARK).read_text()
+        with stage(tmp_path / "another"):
+            assert mark in marks_of_links()
+        demo.kill()
+        demo.wait()
+        with stage(tmp_path / "another"):
+            assert mark not in marks_of_links()
+
+
+def test_shaped_links_have_the_mark_of_their_demo():
+    if reason := reason_for_none():
+        pytest.skip(f"no lab here: {reason}")
+    with ShapedLinks(1).running():
+        assert own_mark() in marks_of_links()
+    assert own_mark() not in marks_of_links()
