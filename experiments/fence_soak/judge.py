@@ -15,12 +15,17 @@ from experiments.fence_soak.script import KNOBS, Algorithm, fits
 from torchloom_core.trajectory.layout import run_folder
 from torchloom_core.trajectory.reader import lives
 from torchloom_core.wire.messages import FINAL_STATUSES
+from torchloom_core.wire.requests import GUARD, PERSON, RECONCILE
 
 MARKS = {knob.name for knobs in KNOBS.values() for knob in knobs if knob.mark}
 ABORTS = re.compile(
     r"terminate called|Fatal Python error|Aborted \(|Enforce|preamble|AssertionError", re.IGNORECASE
 )
-PERSON = "person"
+AUTHORS: Mapping[str, frozenset[str]] = {"tuned": frozenset({"allreduce_tuner", GUARD, RECONCILE})}
+"""Who changes knobs; of the other runs a person alone."""
+EXPLAINED_S = 12.0
+"""For how long a step may fail after something was struck, ended or joined."""
+
 TAKEN_OVER = "taken over from a peer"
 
 Values = dict[str, Any]
@@ -40,6 +45,7 @@ class Life:
     name: str
     alive: bool
     steps: dict[Try, Row] = field(default_factory=dict)
+    failed: list[Row] = field(default_factory=list)
     set_at: dict[int, Values] = field(default_factory=lambda: defaultdict(dict))
 
 
@@ -71,8 +77,12 @@ def judge(folder: Path, algorithm: Algorithm) -> Findings:
     _compare_lives(findings, read)
     asked = _asked(run_folder(folder / "state", "soak"))
     main = main_line(read)
-    _look_at_changes(findings, asked, main, read)
-    _look_at_the_unfit(findings, asked, main, algorithm)
+    _look_at_authors(findings, asked, AUTHORS.get(algorithm, frozenset({PERSON})))
+    if algorithm == "tuned":
+        _look_at_failures(findings, read, timeline)
+    else:
+        _look_at_changes(findings, asked, main, read)
+        _look_at_the_unfit(findings, asked, main, algorithm)
     findings.counts["seconds"] = round(timeline[-1]["t"] - timeline[0]["t"]) if timeline else 0
     return findings
 
@@ -98,6 +108,8 @@ def life_of(name: str, journal: Iterable[Row], *, alive: bool) -> Life:
             life.set_at[row["step"]][row["knob"]] = row["value"]
         elif row["committed"]:
             life.steps[Try(row["step"], row["quorum"])] = row
+        else:
+            life.failed.append(row)
     return life
 
 
@@ -204,6 +216,32 @@ def landings(main: Mapping[int, Values], values: Values) -> list[range]:
     return found
 
 
+def _look_at_authors(
+    findings: Findings, asked: Mapping[str, Asked], authors: frozenset[str]
+) -> None:
+    for verdict, change in asked.items():
+        name = f"{verdict} {change.values}"
+        findings.counts[f"changes {change.outcome or 'without an outcome'}"] += 1
+        if change.policy not in authors:
+            findings.faults.append(f"{name}: nobody asked for it but {change.policy}")
+        if not change.outcome:
+            findings.faults.append(f"{name}: has no outcome")
+
+
+def _look_at_failures(findings: Findings, read: Iterable[Life], timeline: Iterable[Row]) -> None:
+    """See that no step failed but where somebody was struck, ended or joined shortly before."""
+    read = list(read)
+    reasons = [row["t"] for row in timeline if row["event"] in ("strike", "thaw", "start", "end")]
+    reasons += [min(row["t"] for row in life.steps.values()) for life in read if life.steps]
+    for life in read:
+        for row in life.failed:
+            findings.counts["steps failed"] += 1
+            if not any(0 <= row["t"] - at <= EXPLAINED_S for at in reasons):
+                findings.faults.append(
+                    f"{life.name}: step {row['step']} failed, and nobody was hit"
+                )
+
+
 def _look_at_changes(
     findings: Findings, asked: Mapping[str, Asked], main: Mapping[int, Values], read: list[Life]
 ) -> None:
@@ -216,11 +254,6 @@ def _look_at_changes(
             for life in read
             if any(marked.items() <= values.items() for values in life.set_at.values())
         ]
-        findings.counts[f"changes {change.outcome or 'without an outcome'}"] += 1
-        if change.policy != PERSON:
-            findings.faults.append(f"{name}: nobody asked for it but {change.policy}")
-        if not change.outcome:
-            findings.faults.append(f"{name}: has no outcome")
         if len(steps) > 1:
             findings.faults.append(f"{name}: landed more than once, after step {_named(steps)}")
         if steps and not change.values.items() <= main[steps[0].stop].items():

@@ -55,6 +55,16 @@ cooldown_s = 0
 [guard]
 metric = ""
 """
+TUNER = """
+[policies.allreduce_tuner]
+guard_window_s = 5.0
+cooldown_s = 2.0
+forgive_s = 20.0
+
+[policies.allreduce_tuner.quality]
+topk = 0.8
+powersgd = 0.9
+"""
 
 
 class SoakError(TorchloomError):
@@ -68,7 +78,8 @@ class Play:
         self._script = script
         self._algorithm = algorithm
         port = free_port()
-        self._place = Place(folder.absolute(), CONFIG.format(port=port))
+        config = CONFIG.format(port=port) + (TUNER if algorithm == "tuned" else "")
+        self._place = Place(folder.absolute(), config)
         self._daemon = Daemon(self._place, random.Random(f"{seed} weaver"))
         self._server = Server(self._place)
         self._slots = [
@@ -153,6 +164,11 @@ class Play:
             at = now + early_s + due.after_s
             self._strikes.append(self._go(self._hit_at(at, due)))
         await asyncio.sleep(early_s)
+        if change.values:
+            await self._ask_for(change)
+        self.asked += 1
+
+    async def _ask_for(self, change: Change) -> None:
         (knob, value), *also = change.values.items()
         body: dict[str, Any] = {"knob": knob, "value": value, "also": dict(also), "sure": True}
         end = time.monotonic() + GRANT_S
@@ -172,7 +188,6 @@ class Play:
             if time.monotonic() > end:
                 raise SoakError(f"change {change.number} is not granted: {answer}")
             await asyncio.sleep(ASK_AGAIN_S)
-        self.asked += 1
 
     # --- striking ---
 

@@ -7,10 +7,14 @@ from typing import Any, Literal
 
 from torchloom_threadlet.compression import MODES
 
-Algorithm = Literal["ddp", "local_sgd", "diloco"]
+Algorithm = Literal["ddp", "local_sgd", "diloco", "tuned"]
 
-GAP_S = 0.5
-"""Between two changes, in the mean."""
+GAPS_S: Mapping[Algorithm, float] = {"ddp": 0.5, "local_sgd": 0.5, "diloco": 0.5, "tuned": 8.0}
+"""Between two changes, in the mean; of ``tuned`` between two moments at which it may be struck."""
+
+RATES = (None, 2e6, 2e5, 1e6, 5e4)
+"""Bytes a second that each rank of ``tuned`` sends at most, one after the other."""
+STEPS_A_RATE = 60
 
 STRIKES = {
     ("kill", "trainer"): 0.10,
@@ -29,7 +33,7 @@ SHORTEST_FREEZE_S, LONGEST_FREEZE_S = 0.2, 8.0
 OPTIMIZERS = ("adamw", "sgd", "muon")
 WIRES = ("fp32", "fp64", "bf16")
 
-PARTS = {"local_sgd": 1, "diloco": 2}
+PARTS: Mapping[str, int] = {"local_sgd": 1, "diloco": 2}
 """How many fragments are synchronised, each in its turn."""
 
 SHORTEST_ROUND, LONGEST_DELAY = 8, 3
@@ -76,7 +80,10 @@ KNOBS: dict[Algorithm, tuple[Knob, ...]] = {
     ),
     "local_sgd": (LR, SYNC_EVERY),
     "diloco": (LR, SYNC_EVERY, DELAY),
+    "tuned": (),
 }
+"""What a person changes. Those of ``tuned`` are changed by the policy ``allreduce_tuner``."""
+
 UNFIT_VALUES: dict[Algorithm, tuple[dict[str, Any], ...]] = {
     "ddp": (),
     "local_sgd": ({"sync_every": 0},),
@@ -86,12 +93,13 @@ UNFIT_VALUES: dict[Algorithm, tuple[dict[str, Any], ...]] = {
         {"sync_every": 4, "fragment_sync_delay": 3},
         {"lr": 0.5, "sync_every": 11},
     ),
+    "tuned": (),
 }
 
 
 def fits(values: Mapping[str, Any], algorithm: Algorithm) -> bool:
     """Say whether torchft can make rounds of these values."""
-    if algorithm == "ddp":
+    if algorithm not in PARTS:
         return True
     every, parts = values.get("sync_every", SHORTEST_ROUND), PARTS[algorithm]
     return every > 0 and not every % parts and every // parts > values.get(DELAY.name, 0)
@@ -113,7 +121,7 @@ class Strike:
 
 @dataclass(frozen=True)
 class Change:
-    """What is asked for ``gap_s`` after the last change was granted."""
+    """What is asked for ``gap_s`` after the last change was granted; nothing: it is only struck."""
 
     number: int
     gap_s: float
@@ -131,7 +139,7 @@ def write(seed: int, changes: int, algorithm: Algorithm = "ddp") -> list[Change]
 def _change(rng: random.Random, number: int, turn: int, algorithm: Algorithm) -> Change:
     return Change(
         number=number,
-        gap_s=rng.expovariate(1 / GAP_S),
+        gap_s=rng.expovariate(1 / GAPS_S[algorithm]),
         values=_values(rng, number, turn, algorithm),
         strikes=tuple(
             Strike(
@@ -151,6 +159,8 @@ def _values(rng: random.Random, number: int, turn: int, algorithm: Algorithm) ->
     if UNFIT_VALUES[algorithm] and rng.random() < UNFIT:
         return rng.choice(UNFIT_VALUES[algorithm])
     knobs = KNOBS[algorithm]
+    if not knobs:
+        return {}
     chosen = {rng.choice([knob.name for knob in knobs if knob.mark])}
     if rng.random() < 0.5:
         chosen |= {knob.name for knob in knobs if rng.random() < 0.5}

@@ -22,9 +22,17 @@ from torch.optim import SGD, AdamW
 from torchft import DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo
 from torchft.local_sgd import DiLoCo, LocalSGD
 
-from experiments.fence_soak.script import KNOBS, PARTS, SHORTEST_ROUND, WIRES
+from experiments.fence_soak.script import (
+    KNOBS,
+    PARTS,
+    RATES,
+    SHORTEST_ROUND,
+    STEPS_A_RATE,
+    WIRES,
+)
 from torchloom_threadlet import demo_trainer
 from torchloom_threadlet.compression import CompressedProcessGroup
+from torchloom_threadlet.throttled import ThrottledProcessGroup
 from torchloom_threadlet.torchft import adapter
 from torchloom_threadlet.training.muon import MuonWithAdamW
 from torchloom_threadlet.training.switchable import SwitchableOptimizer
@@ -168,7 +176,6 @@ class Trainer:
         group = ShapedGroup(weights)
         manager = self._manager(group)
         optimizer = Optimizer(manager, inner)
-        parallel = DistributedDataParallel(manager, self._model)
         self._loom.manage(manager, optimizer)
         group.register(self._loom)
         self._loom.used = lambda: {
@@ -178,7 +185,35 @@ class Trainer:
             "compression": group.mode,
             "optimizer": inner.active,
         }
+        self._steps(manager, optimizer)
+
+    def tuned(self) -> None:
+        """Train step by step over a link whose speed changes with the steps."""
+        weights = list(self._model.parameters())
+        inner = self._optimizer = AdamW(weights, lr=1e-3)
+        gloo = ProcessGroupGloo(timeout=timedelta(seconds=PROCESS_GROUP_TIMEOUT_S))
+        link = ThrottledProcessGroup(gloo)
+        group = CompressedProcessGroup(link, parameters=weights)
+        manager = self._manager(group)
+        optimizer = Optimizer(manager, inner)
+        self._loom.manage(manager, optimizer)
+        self._loom.used = lambda: {
+            "compression": group.mode,
+            "concurrent_allreduces": group.concurrent_allreduces,
+            "bucket_bytes": group.bucket_bytes,
+        }
+
+        def slow() -> None:
+            link.bytes_per_s = RATES[manager.current_step() // STEPS_A_RATE % len(RATES)]
+
+        self._steps(manager, optimizer, slow)
+
+    def _steps(
+        self, manager: Manager, optimizer: Optimizer, before: Callable[[], None] = lambda: None
+    ) -> None:
+        parallel = DistributedDataParallel(manager, self._model)
         while True:
+            before()
             optimizer.zero_grad()
             rank, ranks = manager.participating_rank() or 0, max(manager.num_participants(), 1)
             rows = self._rows(manager.current_step(), rank, ranks)
@@ -282,10 +317,12 @@ def main() -> None:
     torch.set_num_threads(1)
     adapter.TorchftLoom = WatchedLoom  # type: ignore[misc]
     trainer = Trainer(options)
-    if options.algorithm == "ddp":
-        trainer.ddp()
-    else:
+    if options.algorithm in PARTS:
         trainer.rounds()
+    elif options.algorithm == "tuned":
+        trainer.tuned()
+    else:
+        trainer.ddp()
 
 
 if __name__ == "__main__":

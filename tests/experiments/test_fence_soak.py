@@ -41,6 +41,7 @@ def journal(landed_after, value, last=8, quorum=7):
 def faults(lives, asked):
     findings = Findings()
     judge._compare_lives(findings, lives)
+    judge._look_at_authors(findings, asked, frozenset({"person"}))
     judge._look_at_changes(findings, asked, judge.main_line(lives), lives)
     return findings.faults
 
@@ -105,7 +106,19 @@ def test_an_end_that_nobody_caused_and_an_abort_are_found(tmp_path):
     ]
 
 
-@pytest.mark.parametrize("algorithm", script.KNOBS)
+def test_a_step_that_fails_long_after_anybody_was_hit_is_found():
+    life = life_of("a.1", [], alive=True)
+    life.failed.append({"t": 100.0, "step": 7})
+    timeline = [{"event": "strike", "t": 100.0 - judge.EXPLAINED_S}]
+    findings = Findings()
+    judge._look_at_failures(findings, [life], timeline)
+    assert findings.faults == []
+    timeline[0]["t"] -= 1.0
+    judge._look_at_failures(findings, [life], timeline)
+    assert findings.faults == ["a.1: step 7 failed, and nobody was hit"]
+
+
+@pytest.mark.parametrize("algorithm", ["ddp", *script.PARTS])
 def test_no_value_by_which_a_change_is_known_is_given_twice_and_those_that_fit_say_so(algorithm):
     changes = script.write(1, 200, algorithm)
     fit = [change.values for change in changes if script.fits(change.values, algorithm)]
