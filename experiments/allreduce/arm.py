@@ -10,8 +10,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from experiments.allreduce.model import POWERSGD_RANK, TOPK_SHARE, Workload
 from experiments.allreduce.schedule import Schedule, play
+from experiments.allreduce.trainer import cpu_s
 from torchloom_core.cli.demo.bandwidth.namespaces import CONTROL, DATA, Lab
 
 TUNER = "tuner"
@@ -82,22 +85,30 @@ class Played:
         What each rank has written down.
     began : list of float
         When each phase did, s since the first step.
+    weaver_cpu_s : float
+        Processor time of the Weaver, its broker and its lighthouse.
     """
 
     arm: str
     seed: int
     rows: list[list[Row]]
     began: list[float]
+    weaver_cpu_s: float = 0.0
 
     def steps(self) -> list[Row]:
         """Return rank 0's steps."""
         return [row for row in self.rows[0] if row["event"] == "step"]
 
     def marks(self) -> list[tuple[float, float]]:
-        """Return when the loss on held-out text was what, in order of time."""
+        """Return when the loss was what, in order of time."""
         return sorted(
-            (row["t"], row["held_out"]) for rank in self.rows for row in rank if "held_out" in row
+            (row["t"], row["tried"]) for rank in self.rows for row in rank if "tried" in row
         )
+
+    def control_share(self) -> float:
+        """Return how much of one core Weaver, broker, lighthouse and all sidecars have used."""
+        sidecars_s = sum(row.get("sidecar_cpu_s", 0.0) for rank in self.rows for row in rank)
+        return (self.weaver_cpu_s + sidecars_s) / self.steps()[-1]["t"]
 
     def failed_steps(self) -> int:
         """Return how many steps some rank did not commit."""
@@ -133,6 +144,7 @@ def play_arm(
         begun_s = _begun_s(folder, ranks)
         began = play(schedule, lab, begun_s, alive=lambda: all(p.poll() is None for p in ranks))
         _await_end(ranks, folder)
+        weaver_cpu_s = cpu_s(map(psutil.Process, lab.processes(None)))
     finally:
         for process in started:
             process.terminate()
@@ -142,7 +154,8 @@ def play_arm(
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-    return Played(arm.name, seed, [_read(folder, rank) for rank in range(lab.ranks)], began)
+    rows = [read_journal(folder, rank) for rank in range(lab.ranks)]
+    return Played(arm.name, seed, rows, began, weaver_cpu_s)
 
 
 def _start_weaver(lab: Lab, arm: Arm, folder: Path) -> subprocess.Popen[bytes]:
@@ -248,5 +261,6 @@ def _wait_for(
         time.sleep(POLL_S)
 
 
-def _read(folder: Path, rank: int) -> list[Row]:
+def read_journal(folder: Path, rank: int) -> list[Row]:
+    """Return what a rank has written down."""
     return [json.loads(line) for line in (folder / f"rank{rank}.jsonl").read_text().splitlines()]

@@ -24,7 +24,8 @@ from rich.table import Table
 from scipy.stats import kendalltau
 
 from experiments.allreduce.arm import TUNER
-from experiments.allreduce.judge import WIDTH, Cost, Phased
+from experiments.allreduce.judge import Cost, Phased
+from experiments.allreduce.quality import falling
 from experiments.allreduce.record import UNSHAPED_MBIT, write_bundle
 from experiments.allreduce.schedule import Phase, Schedule, least_mbit
 from torchloom_core.cli.demo.bandwidth.namespaces import Rate
@@ -142,8 +143,8 @@ def _phase(said: Mapping[str, Any]) -> Phase:
 def _losses(trials: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     ends: dict[str, list[float]] = {}
     for trial in trials:
-        last = [loss for _, loss in trial["marks"][-WIDTH:]]
-        ends.setdefault(trial["arm"], []).append(statistics.fmean(last))
+        losses = falling([loss for _, loss in trial["marks"]])
+        ends.setdefault(trial["arm"], []).append(losses[-1])
     return {arm: statistics.fmean(each) for arm, each in ends.items()}
 
 

@@ -7,15 +7,14 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from experiments.allreduce.arm import TUNER, Played, Row
-from experiments.allreduce.quality import half_interval
+from experiments.allreduce.quality import falling, first_at, half_interval
 from experiments.allreduce.schedule import Schedule
 
 GAIN = 1.3
 STEADY_GAIN = 0.95
 NEAR = 1.1
 SETTLING_STEPS = 10
-WIDTH = 3
-"""Marks over which a loss is the mean."""
+OWN_SHARE = 0.02
 
 
 @dataclass(frozen=True)
@@ -52,32 +51,22 @@ class Check:
     holds: bool
 
 
-def smooth(played: Played) -> list[tuple[float, float]]:
-    """Return the least loss so far over time, of means over a few marks."""
+def curve(played: Played) -> list[tuple[float, float]]:
+    """Return the loss over time, without its noise."""
     marks = played.marks()
-    means = [
-        statistics.fmean(loss for _, loss in marks[max(0, n - WIDTH + 1) : n + 1])
-        for n in range(len(marks))
-    ]
-    return [(marks[n][0], min(means[: n + 1])) for n in range(len(marks))]
+    losses = falling([loss for _, loss in marks])
+    return [(at_s, loss) for (at_s, _), loss in zip(marks, losses, strict=True)]
 
 
 def time_to(played: Played, loss: float) -> float:
     """Return when a loss was reached, between marks; inf if it was not."""
-    before: tuple[float, float] | None = None
-    for at_s, now in smooth(played):
-        if now <= loss:
-            if before is None or before[1] == now:
-                return at_s
-            share = (before[1] - loss) / (before[1] - now)
-            return before[0] + share * (at_s - before[0])
-        before = (at_s, now)
-    return math.inf
+    times, losses = zip(*played.marks(), strict=True)
+    return first_at(times, losses, loss)
 
 
 def fixed_loss(trials: Sequence[Played], seed: int) -> float:
     """Return the loss of a seed: what the best of its static modes reaches at the end."""
-    ends = [smooth(each)[-1][1] for each in trials if each.seed == seed and each.arm != TUNER]
+    ends = [curve(each)[-1][1] for each in trials if each.seed == seed and each.arm != TUNER]
     return min(ends)
 
 
@@ -148,6 +137,16 @@ def switches(played: Played, settled_s: float) -> int:
     return sum(a != b for a, b in pairwise(modes))
 
 
+def own_share(trials: Sequence[Played]) -> float:
+    """Return what more of one core the control plane uses where the tuner acts.
+
+    In both it takes telemetry and leads the quorum; only with the tuner it computes and probes.
+    """
+    ours = [each.control_share() for each in trials if each.arm == TUNER]
+    without = [each.control_share() for each in trials if each.arm != TUNER]
+    return statistics.fmean(ours) - statistics.fmean(without)
+
+
 def checks_of_changing(trials: Sequence[Played], schedule: Schedule) -> list[Check]:
     """Return what is promised of bandwidth that changes."""
     if not any(each.arm == TUNER for each in trials):
@@ -165,7 +164,7 @@ def checks_of_changing(trials: Sequence[Played], schedule: Schedule) -> list[Che
                 f"best static {best.step_s:.3f} s ({best.arm}), need at most {NEAR:g} times that"
             )
             found.append(Check(text, ours[0] <= NEAR * best.step_s))
-    return [*found, _failures(trials)]
+    return [*found, _own_cost(trials), _failures(trials)]
 
 
 def checks_of_constant(trials: Sequence[Played], settled_s: float, level: str) -> list[Check]:
@@ -177,6 +176,7 @@ def checks_of_constant(trials: Sequence[Played], settled_s: float, level: str) -
     found = [
         _gain_check(gains(trials), STEADY_GAIN),
         Check(f"{most} switches after {settled_s:g} s, need at most 1", most <= 1),
+        _own_cost(trials),
         _failures(trials),
     ]
     return [Check(f"{level}: {each.text}", each.holds) for each in found]
@@ -189,6 +189,12 @@ def _gain_check(found: Sequence[float], least: float) -> Check:
         f"over {len(found)} seeds, need {least:g}"
     )
     return Check(text, mean >= least)
+
+
+def _own_cost(trials: Sequence[Played]) -> Check:
+    share = own_share(trials)
+    text = f"the tuner uses {share:.1%} of a core, probes included, need at most {OWN_SHARE:.0%}"
+    return Check(text, share <= OWN_SHARE)
 
 
 def _failures(trials: Sequence[Played]) -> Check:

@@ -22,9 +22,11 @@ from joblib import Parallel, delayed
 from rich.console import Console
 from rich.table import Table
 from scipy.stats import t as student
+from sklearn.isotonic import IsotonicRegression
 from torch import Tensor, nn
 
 from experiments.allreduce.model import (
+    BETAS,
     POWERSGD_RANK,
     TOPK_SHARE,
     Text,
@@ -41,37 +43,42 @@ from torchloom_threadlet.compression.modes import make_codecs
 HERE = Path(__file__).parent
 RANKS = 4
 EVERY = 10
-WIDTH = 3
-"""Tries over which a loss is the mean: one alone is noise."""
 
 
 @dataclass(frozen=True)
 class Curve:
-    """One training: the loss on held-out text at each step that was tried."""
+    """One training: the loss at each step at which it was tried."""
 
     mode: str
     seed: int
     steps: list[int]
     loss: list[float]
 
-    def smooth(self) -> list[float]:
-        """Return the least loss so far, of means over neighbours."""
-        means = [
-            statistics.fmean(self.loss[max(0, n - WIDTH + 1) : n + 1])
-            for n in range(len(self.loss))
-        ]
-        return [min(means[: n + 1]) for n in range(len(means))]
+    def end(self) -> float:
+        """Return the loss at the end."""
+        return falling(self.loss)[-1]
 
     def steps_to(self, loss: float) -> float:
         """Return at which step a loss is reached, between tries; inf if it is not."""
-        curve = self.smooth()
-        for n, now in enumerate(curve):
-            if now <= loss:
-                if n == 0 or curve[n - 1] == now:
-                    return float(self.steps[n])
-                share = (curve[n - 1] - loss) / (curve[n - 1] - now)
-                return self.steps[n - 1] + share * (self.steps[n] - self.steps[n - 1])
-        return math.inf
+        return first_at(self.steps, self.loss, loss)
+
+
+def falling(losses: Sequence[float]) -> list[float]:
+    """Return the losses without their noise: of all that never rise what is nearest to them."""
+    found = IsotonicRegression(increasing=False).fit_transform(range(len(losses)), losses)
+    return [float(loss) for loss in found]
+
+
+def first_at(places: Sequence[float], losses: Sequence[float], loss: float) -> float:
+    """Return where a loss is reached, steps or seconds, between tries; inf if it is not."""
+    curve = falling(losses)
+    for n, now in enumerate(curve):
+        if now <= loss:
+            if n == 0 or curve[n - 1] == now:
+                return float(places[n])
+            share = (curve[n - 1] - loss) / (curve[n - 1] - now)
+            return places[n - 1] + share * (places[n] - places[n - 1])
+    return math.inf
 
 
 def train(
@@ -82,15 +89,15 @@ def train(
     text = Text(workload)
     model = build(workload, text, seed)
     parameters = list(model.parameters())
-    optimizer = torch.optim.AdamW(parameters, workload.learning_rate, fused=True)
+    optimizer = torch.optim.AdamW(parameters, workload.learning_rate, BETAS, fused=True)
     codec = make_codecs(topk_share, powersgd_rank, parameters).get(mode)
-    held_out, memories = text.held_out(), [Memory()] * RANKS
+    tried, memories = text.tried(), [Memory()] * RANKS
     curve = Curve(mode, seed, [], [])
     for step in range(steps + 1):
         if step % EVERY == 0:
             with torch.no_grad():
                 curve.steps.append(step)
-                curve.loss.append(model(held_out).item())
+                curve.loss.append(model(tried).item())
         gradients = []
         for rank in range(RANKS):
             grads = torch.autograd.grad(model(text.batch(seed, step, rank)), parameters)
@@ -135,7 +142,7 @@ def judge(curves: Sequence[Curve]) -> list[Quality]:
         by_seed.setdefault(curve.seed, {})[curve.mode] = curve
     found: dict[str, list[float]] = {}
     for trained in by_seed.values():
-        loss = max(curve.smooth()[-1] for curve in trained.values())
+        loss = max(curve.end() for curve in trained.values())
         steps = trained["none"].steps_to(loss)
         for mode, curve in trained.items():
             found.setdefault(mode, []).append(min(1.0, steps / curve.steps_to(loss)))
@@ -176,12 +183,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     curves = []
     for curve in ended:
         curves.append(curve)
-        print(f"{curve.mode}, seed {curve.seed}: {curve.smooth()[-1]:.4f}", flush=True)
+        print(f"{curve.mode}, seed {curve.seed}: {curve.end():.4f}", flush=True)
 
     rows = judge(curves)
     table = Table("mode", "quality (95 %)", "loss at the end", title=f"{asked.steps} steps")
     for row in rows:
-        last = statistics.fmean(c.smooth()[-1] for c in curves if c.mode == row.mode)
+        last = statistics.fmean(c.end() for c in curves if c.mode == row.mode)
         table.add_row(row.mode, f"{row.quality:.3f} ± {row.half:.3f}", f"{last:.3f}")
     Console().print(table)
     written = {

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from experiments.allreduce.arm import TUNER, Played
-from experiments.allreduce.judge import Check, Phased, fixed_loss, smooth, time_to
+from experiments.allreduce.judge import Check, Phased, curve, fixed_loss, time_to
 from experiments.allreduce.schedule import Schedule
 
 
@@ -105,16 +105,16 @@ def draw_loss(trials: Sequence[Played], schedule: Schedule, path: Path) -> None:
             axes.text(middle, 1.01, phase.name, ha="center", transform=axes.get_xaxis_transform())
     colours: dict[str, str] = {}
     for each in trials:
-        curve = smooth(each)
+        points = curve(each)
         (line,) = axes.plot(
-            [at_s for at_s, _ in curve],
-            [loss for _, loss in curve],
+            [at_s for at_s, _ in points],
+            [loss for _, loss in points],
             color=colours.get(each.arm),
             label=None if each.arm in colours else each.arm,
             lw=2.5 if each.arm == TUNER else 1.2,
         )
         colours[each.arm] = line.get_color()
-    axes.set(xlabel="s since the first step", ylabel="held-out loss, nats a character")
+    axes.set(xlabel="s since the first step", ylabel="loss, nats a character")
     axes.legend(fontsize="small")
     axes.grid(alpha=0.3)
     figure.savefig(path, dpi=110)

@@ -56,6 +56,8 @@ def policy_lines(quality: dict[str, float], more: str) -> str:
 def arms_of(asked: argparse.Namespace, quality: dict[str, float], console: Console) -> list[Arm]:
     """Return the arms that were asked for, without the tuner where it is not installed."""
     arms = [Arm(mode, mode) for mode in asked.arms.split(",") if mode != TUNER]
+    if not arms:
+        raise SystemExit("--arms: need a static mode at least, which the tuner is compared with")
     for arm in arms:
         if arm.mode not in MODES:
             raise SystemExit(f"--arms: need {', '.join(MODES)} or {TUNER}, was {arm.mode}")
@@ -87,7 +89,10 @@ def play(
 ) -> list[Played]:
     """Play each arm with each seed, the arms in turn."""
     settings = Settings(
-        workload_of(asked), asked.topk_share, asked.powersgd_rank, asked.mark_s or asked.phase_s / 8
+        workload_of(asked),
+        asked.topk_share,
+        asked.powersgd_rank,
+        asked.mark_s or asked.phase_s / 15,
     )
     trials = []
     for seed in range(1, asked.seeds + 1):
@@ -96,7 +101,7 @@ def play(
             shutil.rmtree(folder, ignore_errors=True)
             played = play_arm(lab, arm, seed, bout.schedule, settings, folder)
             trials.append(played)
-            loss = judge.smooth(played)[-1][1]
+            loss = judge.curve(played)[-1][1]
             done = f"{len(played.steps())} steps, loss {loss:.4f}"
             failed = f", {played.failed_steps()} failed" if played.failed_steps() else ""
             console.print(f"{bout.name}, {arm.name}, seed {seed}: {done}{failed}")
@@ -140,6 +145,7 @@ def conclude(
                 "seed": each.seed,
                 "began": each.began,
                 "failed_steps": each.failed_steps(),
+                "control_share": each.control_share(),
                 "marks": each.marks(),
             }
             for each in trials
@@ -159,7 +165,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--trace", type=Path, help="a bundle with link_bytes_per_s instead")
     parser.add_argument("--quick", action="store_true", help="one seed, short phases: to look at")
     parser.add_argument(
-        "--mark-s", type=float, default=0.0, help="seconds; 0: eight times in `--phase-s`"
+        "--mark-s", type=float, default=0.0, help="seconds; 0: fifteen times in `--phase-s`"
     )
     parser.add_argument("--quality", type=Path, default=HERE / "quality.json")
     parser.add_argument("--policy", type=Path, help="more lines of the policy's table, TOML")

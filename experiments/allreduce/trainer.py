@@ -1,26 +1,28 @@
 """One rank of the lab: a torchft trainer that writes down every step, and the loss afterwards.
 
-The weights at each mark are kept and tried on held-out text once the run is over, shared among the
+The weights at each mark are kept and their loss is tried once the run is over, shared among the
 ranks, so that no time of the run goes into it. Without a Weaver it trains all the same.
 """
 
 import argparse
+import contextlib
 import json
 import logging
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import fields
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torchft import DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo
 from torchft.checkpointing import HTTPTransport
 
-from experiments.allreduce.model import Text, Workload, build, learning_rate
+from experiments.allreduce.model import BETAS, Text, Workload, build, learning_rate
 from torchloom_threadlet.compression import MODES, CompressedProcessGroup, Figures
 from torchloom_threadlet.torchft import attach
 
@@ -76,7 +78,7 @@ class Rank:
             powersgd_rank=options.powersgd_rank,
             parameters=parameters,
         )
-        self._inner = torch.optim.AdamW(parameters, workload.learning_rate, fused=True)
+        self._inner = torch.optim.AdamW(parameters, workload.learning_rate, BETAS, fused=True)
         self._manager = Manager(
             pg=self._group,
             load_state_dict=self._load,
@@ -139,7 +141,10 @@ class Rank:
                 compute=now - before - waited_s,
                 compress=figures.cost.compress_s,
                 wire=figures.cost.wire_s,
+                overlap=figures.overlap_s,
                 bytes=figures.cost.sent_bytes,
+                gradient=figures.gradient_bytes,
+                reductions=figures.reductions,
                 committed=made > step,
                 participants=self._manager.num_participants(),
             )
@@ -164,12 +169,13 @@ class Rank:
         return self._manager.current_step() >= int(self._shared.get(LAST))
 
     def _try(self) -> None:
+        self._note("trained", sidecar_cpu_s=cpu_s(psutil.Process().children()))
         self._manager.shutdown(wait=False)
-        held_out = self._text.held_out()
+        tried = self._text.tried()
         for step, t, state in self._kept:
             self._model.load_state_dict(state)
             with torch.no_grad():
-                self._note("mark", step=step, t=t, held_out=self._model(held_out).item())
+                self._note("mark", step=step, t=t, tried=self._model(tried).item())
         self._note("ended")
         self._loom.close()
         self._shared.set(f"{ENDED} {self._options.rank}", "")
@@ -182,6 +188,16 @@ class Rank:
 
     def _note(self, event: str, **said: object) -> None:
         self._journal.write(json.dumps({"event": event, **said}) + "\n")
+
+
+def cpu_s(processes: Iterable[psutil.Process]) -> float:
+    """Return the processor time that processes which still run have used."""
+    used_s = 0.0
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            times = process.cpu_times()
+            used_s += times.user + times.system
+    return used_s
 
 
 def main() -> None:

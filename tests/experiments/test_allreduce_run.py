@@ -3,11 +3,12 @@
 import argparse
 import json
 import math
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 
-from experiments.allreduce import judge, quality, record, report, schedule, uneven
+from experiments.allreduce import judge, quality, record, report, run, schedule, uneven
 from experiments.allreduce.arm import TUNER, Played
 from experiments.allreduce.lab import Rate
 from experiments.allreduce.model import Text, Workload, build
@@ -27,7 +28,7 @@ def played(arm, step_s, fall, *, seed=1, modes=None, failed=0):
             mode = modes[place] if modes else arm
             said = {"event": "step", "step": number, "t": at_s, "step_time": step_s[place]}
             rows.append({**said, "mode": mode, "committed": number > failed})
-    marks = [{"event": "mark", "t": float(t), "held_out": 4 - fall * t} for t in range(41)]
+    marks = [{"event": "mark", "t": float(t), "tried": 4 - fall * t} for t in range(41)]
     return Played(arm, seed, [rows + marks], [0.0, 20.0])
 
 
@@ -70,9 +71,28 @@ def test_a_bundle_says_the_slower_way_of_a_link(tmp_path):
 
 
 def test_the_time_to_a_loss_lies_between_marks_and_is_endless_if_it_is_not_reached():
-    falling = played("none", (1.0, 1.0), 0.02)
-    assert judge.time_to(falling, 3.61) == pytest.approx(20.5, abs=0.01)
-    assert judge.time_to(falling, 1.0) == math.inf
+    falls = played("none", (1.0, 1.0), 0.02)
+    assert judge.time_to(falls, 3.61) == pytest.approx(19.5, abs=0.01)
+    assert judge.time_to(falls, 1.0) == math.inf
+
+
+def test_a_loss_that_is_met_by_chance_alone_is_not_reached_by_it():
+    losses = [4.0, 3.0, 1.0, 3.2, 2.8, 2.0, 2.2, 1.8]
+    assert quality.falling(losses) == pytest.approx([4.0, 3.0, 7 / 3, 7 / 3, 7 / 3, 2.1, 2.1, 1.8])
+    assert quality.first_at(range(8), losses, 2.0) > 6
+
+
+def test_what_more_of_a_core_is_used_than_without_the_tuner_is_the_tuner_s():
+    static = [replace(played("none", (1.0, 1.0), 0.02), weaver_cpu_s=2.0)]
+    ours = replace(played(TUNER, (1.0, 1.0), 0.02), weaver_cpu_s=4.0)
+    ours.rows[0].append({"event": "trained", "sidecar_cpu_s": 2.0})
+    assert judge.own_share([*static, ours]) == pytest.approx(0.1)
+    (text,) = [
+        check.text
+        for check in judge.checks_of_constant([*static, ours], 5.0, "x")
+        if not check.holds
+    ]
+    assert text == "x: the tuner uses 10.0% of a core, probes included, need at most 2%"
 
 
 def test_the_gain_is_over_the_best_static_mode_of_the_seed():
@@ -86,9 +106,9 @@ def test_the_gain_is_over_the_best_static_mode_of_the_seed():
 def test_what_does_not_hold_is_said_to_not_hold():
     best = [played("none", (0.1, 1.0), 0.02), played("int8", (0.2, 0.4), 0.02)]
     good = judge.checks_of_changing([*best, played(TUNER, (0.1, 0.4), 0.04)], CALM)
-    assert [check.holds for check in good] == [True, True, True, True]
+    assert [check.holds for check in good] == [True, True, True, True, True]
     slow = judge.checks_of_changing([*best, played(TUNER, (0.1, 0.5), 0.02, failed=1)], CALM)
-    assert [check.holds for check in slow] == [False, True, False, False]
+    assert [check.holds for check in slow] == [False, True, False, True, False]
     assert judge.checks_of_changing(best, CALM) == []
 
 
@@ -146,6 +166,7 @@ def test_a_ring_sends_from_each_rank_to_the_one_before_it():
     assert uneven.bottleneck(matrix, (0, 1, 2)) == 70.0  # 1 to 0, 2 to 1, 0 to 2
     assert uneven.bottleneck(matrix, (0, 2, 1)) == 10.0
     assert uneven.best_order(matrix) == (0, 1, 2)
+    assert uneven.bottleneck(matrix, uneven.chosen_order(matrix)) == 70.0
 
 
 def test_the_schedule_is_five_levels_of_half_a_minute_to_a_minute_each():
@@ -155,3 +176,8 @@ def test_the_schedule_is_five_levels_of_half_a_minute_to_a_minute_each():
     names = [phase.name for phase in planned]
     assert names == ["unshaped", "1000 Mbit/s", "200 Mbit/s", "50 Mbit/s", "1000 Mbit/s"]
     assert all(30 <= phase.end_s - phase.start_s <= 60 for phase in planned)
+
+
+def test_a_tuner_that_is_compared_with_nothing_is_refused():
+    with pytest.raises(SystemExit, match="--arms: need a static mode at least"):
+        run.main(["--arms", "tuner"])

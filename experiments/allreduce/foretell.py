@@ -1,0 +1,164 @@
+"""How well the tuner's model of a step foretells modes on links that it was not fitted on.
+
+    python experiments/allreduce/run.py --constant unshaped,1000,200,50
+    python experiments/allreduce/foretell.py --fitted changing --told constant-unshaped,...
+
+The model learns from the static arms of one run, a seed of them, one arm after the other, as the
+policy learns: bytes, coding, computing, latency. Of each other run it is shown the first few steps
+in one mode, which tell the bandwidth, and foretells the step of every mode there. Journals are read
+from where ``run.py`` has left them.
+"""
+
+import argparse
+import copy
+import json
+import statistics
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from experiments.allreduce.arm import TUNER, Row, read_journal
+from experiments.allreduce.judge import SETTLING_STEPS
+from torchloom_policies.allreduce.cost import CostModel
+from torchloom_policies.allreduce.step_samples import StepSample
+
+HERE = Path(__file__).parent
+SHOWN_STEPS = 5
+"""Of the mode that tells the bandwidth."""
+
+MOST_OFF = 0.15
+
+
+@dataclass(frozen=True)
+class Foretold:
+    """The median step of a mode in a run, s, and what the model said it would be."""
+
+    run: str
+    told_by: str
+    mode: str
+    measured_s: float
+    foretold_s: float
+
+    @property
+    def off(self) -> float:
+        """By which share the model was off."""
+        return self.foretold_s / self.measured_s - 1
+
+
+def samples(folder: Path) -> list[StepSample]:
+    """Return the steps of an arm, as the policy sees them, those that all ranks have told of."""
+    by_step: dict[int, list[Row]] = {}
+    journals = sorted(folder.glob("rank*.jsonl"))
+    for rank in range(len(journals)):
+        for row in read_journal(folder, rank):
+            if row["event"] == "step":
+                by_step.setdefault(row["step"], []).append(row)
+    whole = (rows for _, rows in sorted(by_step.items()) if len(rows) == len(journals))
+    return [_sample(rows) for rows in whole]
+
+
+def _sample(rows: Sequence[Row]) -> StepSample:
+    waited_least = min(rows, key=lambda row: float(row["wire"]))
+    first = rows[0]
+    return StepSample(
+        now_s=first["t"],
+        step=first["step"],
+        mode=first["mode"],
+        ranks=len(rows),
+        every=1,
+        step_s=max(row["step_time"] for row in rows),
+        compute_s=max(row["compute"] for row in rows),
+        compress_s=statistics.median(row["compress"] for row in rows),
+        wire_s=waited_least["wire"],
+        overlap_s=waited_least["overlap"],
+        sent_bytes=first["bytes"],
+        gradient_bytes=first["gradient"],
+        reductions=first["reductions"],
+    )
+
+
+def fitted(arms: Sequence[list[StepSample]]) -> CostModel:
+    """Return a model that has seen all steps of these arms."""
+    model = CostModel(dict.fromkeys(steps[0].mode for steps in arms))
+    for steps in arms:
+        before_s = steps[0].now_s
+        for step in steps:
+            model.pass_time(max(0.0, step.now_s - before_s))
+            before_s = step.now_s
+            model.learn(step)
+        model.link.doubt()  # the next arm begins on other links
+    return model
+
+
+def foretell(run: str, model: CostModel, arms: Sequence[list[StepSample]]) -> Iterator[Foretold]:
+    """Yield what the model says of each mode in a run, of which it sees a few steps of one.
+
+    That is in turn each mode that sends enough to tell the bandwidth.
+    """
+    for telling in arms:
+        knows = copy.deepcopy(model)
+        for step in telling[:SHOWN_STEPS]:
+            knows.learn(step)
+        if knows.link.is_blind:
+            continue
+        for steps in arms:
+            settled = [step.step_s for step in steps[SETTLING_STEPS:]]
+            cost = knows.cost(steps[0].mode)
+            if settled and cost is not None:
+                measured_s = statistics.median(settled)
+                yield Foretold(run, telling[0].mode, steps[0].mode, measured_s, cost.step_s)
+
+
+def arms_of(folder: Path, seed: int) -> list[list[StepSample]]:
+    """Return the steps of each static arm of a run and seed."""
+    names = [path for path in sorted(folder.glob(f"*-{seed}")) if path.name != f"{TUNER}-{seed}"]
+    found = [steps for steps in map(samples, names) if steps]
+    if not found:
+        raise SystemExit(f"{folder}: need journals of run.py, static arms of seed {seed}")
+    return found
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--logs", type=Path, default=Path("build/allreduce"))
+    parser.add_argument("--fitted", default="changing", help="the run that it learns from")
+    parser.add_argument(
+        "--told",
+        default="constant-unshaped,constant-1000,constant-200,constant-50",
+        help="the runs that it foretells",
+    )
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--out", type=Path, default=HERE / "foretold.json")
+    asked = parser.parse_args(argv)
+    model = fitted(arms_of(asked.logs / asked.fitted, asked.seed))
+    rows = [
+        row
+        for run in asked.told.split(",")
+        for row in foretell(run, model, arms_of(asked.logs / run, asked.seed))
+    ]
+    if not rows:
+        raise SystemExit(f"--told: need {SETTLING_STEPS + 1} steps of a mode at least, in each run")
+    table = Table("run", "bandwidth told by", "mode", "measured, s", "foretold, s", "off")
+    for row in rows:
+        times = f"{row.measured_s:.3f}", f"{row.foretold_s:.3f}"
+        table.add_row(row.run, row.told_by, row.mode, *times, f"{row.off:+.0%}")
+    console = Console(width=None if sys.stdout.isatty() else 110)
+    console.print(table)
+    off = [abs(row.off) for row in rows]
+    most = max(off)
+    word = "holds" if most <= MOST_OFF else "does not hold"
+    within = sum(each <= MOST_OFF for each in off)
+    console.print(
+        f"{word}: {within} of {len(off)} within {MOST_OFF:.0%}, median {statistics.median(off):.0%}"
+        f" off, {most:.0%} at the most"
+    )
+    asked.out.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
+    return 0 if most <= MOST_OFF else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
