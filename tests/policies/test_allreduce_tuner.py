@@ -198,6 +198,36 @@ def test_a_link_that_recovered_is_asked_though_it_was_thought_to_be_busy(seed):
         assert run.mode == mode
 
 
+class SmoothedLaw(Law):
+    """What little a step of powersgd sends a link takes at once, while others wait their turn."""
+
+    def wire_s(self, mode, bandwidth, knobs=None):
+        wire_s = super().wire_s(mode, bandwidth, knobs)
+        hidden_s = min(0.06, self.sent[mode] * self.gradient_bytes / bandwidth)
+        return wire_s - (hidden_s if mode == "powersgd" else 0.0)
+
+
+@pytest.mark.parametrize("noise", [0.03, 0.1])
+@quickly("seed", [0, 1], 2, 3)
+def test_a_link_that_recovered_is_asked_though_hardly_a_step_shows_it(seed, noise):
+    law = SmoothedLaw(
+        gradient_bytes=28.8e6,
+        compute_s=0.15,
+        overlap_s=0.0,
+        latency_s=4.2e-3,
+        sent={"none": 1.5, "int8": 0.38, "powersgd": 0.0195},
+        code_s={"none": 0.0, "int8": 0.08, "powersgd": 0.03},
+        hops={"none": 6, "int8": 6, "powersgd": 18},
+    )
+    quality = {"powersgd": 0.6}
+    modes = ("none", "int8", "powersgd")
+    run = Run(tuner(modes=modes, quality=quality), law, seed=seed, noise=noise)
+    for bandwidth, mode in ((1000, "int8"), (200, "powersgd"), (50, "powersgd"), (1000, "int8")):
+        run.bandwidth = bandwidth * MBIT
+        run.ticks(30)
+        assert run.mode == mode
+
+
 def light():
     """Return the law of a model so small that a step takes seconds at most."""
     sent = {**Law().sent, "powersgd": 0.03}

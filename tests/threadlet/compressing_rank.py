@@ -49,6 +49,9 @@ class Rank:
     def configure(self, uuid, handles):
         configure(self.pg, uuid, handles)
 
+    def patience(self, timeout_s):
+        self.pg.set_timeout(timedelta(seconds=timeout_s))
+
     def mode(self, mode):
         self.pg.mode = mode
 

@@ -205,17 +205,18 @@ def test_connections_made_for_an_order_can_be_cut(four):
 
 @pytest.mark.integration
 def test_a_peer_that_does_not_come_fails_the_order_in_time_and_the_next_quorum_is_whole():
-    timeout_s = 2.0
-    with started(timeout_s, ranks=3) as quorum:
+    with started(60.0, ranks=3) as quorum:
         for number in range(3):
             quorum.one(number, "named", group=NAMES[number])
             quorum.handles[number] = quorum.one(number, "order", order="")
         quorum.gather(0, 1, 2)
         said = [quorum.one(number, "order", order="g2,g1,g0") for number in range(3)]
         quorum.ranks[2].process.send_signal(signal.SIGSTOP)
-        for rank in quorum.ranks[:2]:
-            rank.ask("reorder", handles=said, attempt=1)
-        assert all(rank.answer() for rank in quorum.ranks[:2])
+        quorum.members = quorum.ranks[:2]
+        quorum.all("patience", timeout_s=2.0)
+        refused = quorum.all("reorder", handles=said, attempt=1)
+        assert all("need an answer" in why for why in refused)
+        quorum.all("patience", timeout_s=60.0)
         assert quorum.one(0, "refused", numbers=5000) == "process group not initialized"
         gather(quorum, "g1,g0", 0, 1)
         quorum.agree("step", seed=1, shapes=[[5000]])

@@ -75,7 +75,7 @@ def lighthouse():
         min_replicas=1,
         join_timeout_ms=10_000,
         quorum_tick_ms=100,
-        heartbeat_timeout_ms=1000,
+        heartbeat_timeout_ms=5000,  # torchft's own: busy cores may hold all groups up for one
     )
     yield server.address()
     server.shutdown()

@@ -34,9 +34,9 @@ _LEAST_SHARE = 0.1
 _LONGER = 1.5
 _TELLING_BYTES = 512 * 1024
 """Less in a step tells of buffers and latency: it fits into what a link takes at once."""
-_TELLING_SHARES = (0.3, 0.5)
+_TELLING_SHARES = (0.6, 0.7)
 """Of the time on the wire that the bytes take: with less a step tells of latency, too, and after
-such steps, with less than the second."""
+such steps, with less than the second. A link that is much faster all at once must show in it."""
 _BLIND_WALK = 0.3
 """By how much the bandwidth may drift in a second while no more than that is sent."""
 _BLIND_NOISE = 0.3
@@ -74,6 +74,7 @@ class LinkFilter:
         self._mean[_LATENCY] = math.log(_LATENCY_S)
         own = [_EFFICIENCY_LOG_SD] * len(modes)
         self._cov = np.diag(np.square([_LOST_LOG_SD, _LATENCY_LOG_SD, _PROBE_LOG_SD, *own]))
+        self._others = [at for at in range(len(self._mean)) if at != _LATENCY]
         self._misses: deque[float] = deque(maxlen=_RECENT)
         self._odd = 0.0
         self._ambiguity = 0.0
@@ -202,33 +203,35 @@ class LinkFilter:
             self._cov[_LATENCY, _LATENCY] = _BLIND_NOISE**2
 
     def _measure_blind(self, mode: str, sent_bytes: float, hops: float, wire_s: float) -> bool:
-        """Learn of latency and of the mode; return whether the link must be another."""
-        took, jumped = math.log(wire_s), False
+        """Learn the latency; return whether the link must be another.
+
+        What an odd step tells of is not known, so it teaches nothing.
+        """
+        took = math.log(wire_s)
         usual = float(np.median(self._blind)) if len(self._blind) >= _USUAL else took
         if abs(took - usual) > _BLIND_ODD:
             self._odds.append(took - usual)
-        else:
-            self._odds.clear()
-            self._blind.append(took)
-        if len(self._odds) == _ODDS:
-            odd = float(np.median(self._odds))
-            jumped = abs(odd) > _BLIND_JUMP
-            self._odds.clear()
-            self._blind.clear()
-            if jumped:
-                self._restart(self._mean[_BANDWIDTH] - odd, 1.0)
-            else:
-                self.is_suspect = True
-                self._cov[_BANDWIDTH, _BANDWIDTH] += _BLIND_JUMP**2
+            return len(self._odds) == _ODDS and self._is_another()
+        self._odds.clear()
+        self._blind.append(took)
         expected_s, gradient = self.wire(mode, sent_bytes, hops)
-        own = self._at[mode]
-        told = np.zeros(len(self._mean), dtype=bool)
-        told[[_LATENCY, own]] = True
-        self._cov[np.ix_(told, ~told)] = self._cov[np.ix_(~told, told)] = 0.0
-        self._cov[own, own] += _BLIND_NOISE**2 / _RECENT  # it depends on the bandwidth, too
-        slope = np.where(told, gradient / expected_s, 0.0)
+        self._cov[_LATENCY, self._others] = self._cov[self._others, _LATENCY] = 0.0
+        slope = np.zeros_like(self._mean)
+        slope[_LATENCY] = gradient[_LATENCY] / expected_s
         self._update(slope, math.log(wire_s / expected_s), self._noise())
-        return jumped
+        return False
+
+    def _is_another(self) -> bool:
+        """Say whether steps that were odd, one after the other, are of another link for sure."""
+        odd = float(np.median(self._odds))
+        self._odds.clear()
+        self._blind.clear()
+        if abs(odd) > _BLIND_JUMP:
+            self._restart(self._mean[_BANDWIDTH] - odd, 1.0)
+            return True
+        self.is_suspect = True
+        self._cov[_BANDWIDTH, _BANDWIDTH] += _BLIND_JUMP**2
+        return False
 
     def measure_link(self, bytes_per_s: float, log_sd: float) -> bool:
         """Take a probed bandwidth; return whether it has jumped."""

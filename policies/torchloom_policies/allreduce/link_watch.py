@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from torchloom_core.plugin import FleetView, Floats, Links, ProbeLinks, Proposal
-from torchloom_policies.allreduce.cost import CostModel
+from torchloom_policies.allreduce.cost import CostModel, StepCost
 from torchloom_policies.allreduce.link_probes import ProbeSchedule
 from torchloom_policies.allreduce.modes import prior_of
 from torchloom_policies.allreduce.options import AllreduceTunerOptions
@@ -24,6 +24,8 @@ _LEAST_PROBE_BYTES, _PROBE_S = 640 * 1024, 0.04
 _OTHERS_LOG_SD = 0.5
 """By how much links of the ring that were not probed lately may be slower."""
 _MOST, _LEAST_S = 1e13, 1e-9
+_SAME_S = 1e-3
+"""What was measured within so long is the same measurement."""
 Bools = np.ndarray[tuple[int], np.dtype[np.bool_]]
 _CHANGED = math.log(1.5)
 _LEAST_RING_GAIN = 1.25
@@ -68,7 +70,7 @@ class LinkWatch:
         speeds = np.array([links.bytes_per_s[edge] for edge in edges])
         age_s = np.array([links.age_s[edge] for edge in edges])
         at_s = view.now_s - age_s
-        new = (speeds > 0) & (at_s > self._seen_s + 1e-3)
+        new = (speeds > 0) & (at_s > self._seen_s + _SAME_S)
         if not new.any():
             return False
         self._looked_s, self._seen_s = self._seen_s, float(at_s[new].max())
@@ -103,7 +105,7 @@ class LinkWatch:
         if self._groups != tuple(run.groups):
             self._groups = tuple(run.groups)
             self._before = np.full_like(links.bytes_per_s, math.nan)
-        new = (links.bytes_per_s > 0) & (links.age_s <= now_s - self._looked_s)
+        new = (links.bytes_per_s > 0) & (links.age_s < now_s - self._looked_s - _SAME_S)
         told = links.bytes_per_s[new]
         times = np.abs(np.log(told / self._before[new]))
         self._before[new] = told
@@ -125,10 +127,7 @@ class LinkWatch:
         if found is None or found[1] <= _LEAST_RING_GAIN:
             return None
         best, times = found
-        sent_bytes = own.carried_s * self._model.link.bytes_per_s
-        carried_s = sent_bytes * prior_of(run.mode).ring_share * times / best.bottleneck
-        saved_s = min(carried_s * (1.0 - 1.0 / times), own.exposed_s) / own.every
-        gain = -math.log1p(-min(saved_s / own.step_s, 0.99))
+        gain = _gain_of_ring(run.mode, own, times)
         if gain <= math.log1p(self._options.hysteresis):
             return None
         proven = "" if best.proven else ", the best found in time"
@@ -164,7 +163,7 @@ class LinkWatch:
         unsure = self._model.link.log_sd > _UNSURE_LOG_SD and stake > 0
         for_ring = (
             RING in run.settings and self._advice.can_order(list(run.groups)) and offers.all()
-        )
+        ) and _gain_of_ring(run.mode, own, math.inf) > math.log1p(options.hysteresis)
         beside = ~np.eye(len(rows), dtype=bool)
         fresh_s = min(_OLD_S, view.now_s - self._schedule.since_s)
         unknown = for_ring and not (links.age_s[beside] <= fresh_s).all()
@@ -205,9 +204,7 @@ class LinkWatch:
 
         They may be faster than is known of them: who held them for busy then would never ask.
         """
-        link = self._model.link
-        sure = math.exp(-link.log_sd) if link.is_blind else 1.0
-        return min(carried_s * sure, wire_s)
+        return min(carried_s * math.exp(-self._model.link.log_sd), wire_s)
 
     def _links(self, view: FleetView, run: TunedRun) -> Links:
         """Return the links among the groups; what makes no sense counts as unknown."""
@@ -219,6 +216,13 @@ class LinkWatch:
             age_s=_within(links.age_s, 0.0, _MOST),
             spread=_within(links.spread, 0.0, 1.0),
         )
+
+
+def _gain_of_ring(mode: str, own: StepCost, times: float) -> float:
+    """Return what links so many times as fast gain in a step, as a logarithm."""
+    carried_s = own.carried_s * prior_of(mode).ring_share
+    saved_s = min(carried_s * (1.0 - 1.0 / times), own.exposed_s) / own.every
+    return -math.log1p(-min(saved_s / own.step_s, 0.99))
 
 
 def _within(values: Floats, low: float, high: float) -> Floats:
