@@ -170,6 +170,22 @@ def test_probes_become_rarer_while_the_links_stay_as_they_are_and_come_at_once_w
     assert run.tick_at - begun <= 6
 
 
+def test_links_that_were_found_to_be_others_are_all_asked_about_at_once():
+    run = Run(tuner(probe_every_s=4.0, modes=("powersgd", "bf16"), quality={"bf16": 0.6}),
+              Law(latency_s=2e-3), mode="powersgd", noise=0.02)  # fmt: skip
+    run.bandwidth = 100 * MBIT
+    run.ends_s = run._next()
+    run.ticks(100)
+    assert run.mode == "powersgd"
+    run.law.wire_s = lambda mode, *_: Law.wire_s(run.law, mode, 100 * MBIT)  # no step shows it
+    run.bandwidth = 170 * MBIT
+    run.made.clear()
+    asked = []
+    for _ in range(30):
+        asked += [run.tick_at for p in run.tick() if isinstance(p.action, ProbeLinks)]
+    assert any(third - first <= 4 for first, third in zip(asked, asked[2:], strict=False))
+
+
 def test_probes_that_nobody_answers_become_rare():
     run = Run(tuner(probe_every_s=2.0, modes=("powersgd", "bf16"), quality={"bf16": 0.6}),
               Law(latency_s=2e-3), mode="powersgd")  # fmt: skip
@@ -208,7 +224,7 @@ class SmoothedLaw(Law):
 
 
 @pytest.mark.parametrize("noise", [0.03, 0.1])
-@quickly("seed", [0, 1], 2, 3)
+@quickly("seed", [0], 1, 2, 3)
 def test_a_link_that_recovered_is_asked_though_hardly_a_step_shows_it(seed, noise):
     law = SmoothedLaw(
         gradient_bytes=28.8e6,

@@ -60,7 +60,7 @@ def start(tmp_path, join_file, end_with_sidecars):
         min_replicas=1,
         join_timeout_ms=10_000,
         quorum_tick_ms=50,
-        heartbeat_timeout_ms=1000,
+        heartbeat_timeout_ms=3000,
     )
     groups = []
 
