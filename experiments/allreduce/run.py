@@ -54,20 +54,21 @@ def policy_lines(quality: dict[str, float], more: str) -> str:
 
 
 def arms_of(asked: argparse.Namespace, quality: dict[str, float], console: Console) -> list[Arm]:
-    """Return the arms that were asked for, without the tuner where it is not installed."""
-    arms = [Arm(mode, mode) for mode in asked.arms.split(",") if mode != TUNER]
-    if not arms:
-        raise SystemExit("--arms: need a static mode at least, which the tuner is compared with")
-    for arm in arms:
-        if arm.mode not in MODES:
-            raise SystemExit(f"--arms: need {', '.join(MODES)} or {TUNER}, was {arm.mode}")
-    if TUNER in asked.arms.split(","):
-        installed = any(each.name == POLICY and not each.problem for each in discover())
-        if installed:
+    """Return the arms that were asked for; a tuner that is not installed is left out."""
+    arms = []
+    installed = any(each.name == POLICY and not each.problem for each in discover())
+    for name in asked.arms.split(","):
+        if name in MODES:
+            arms.append(Arm(name, name))
+        elif name != TUNER:
+            raise SystemExit(f"--arms: need {', '.join(MODES)} or {TUNER}, was {name}")
+        elif installed:
             more = asked.policy.read_text() if asked.policy else ""
             arms.append(Arm(TUNER, "none", policy_lines(quality, more)))
         else:
             console.print(f"the policy {POLICY} is not installed: the arm {TUNER} is left out")
+    if all(arm.name == TUNER for arm in arms):
+        raise SystemExit("--arms: need a static mode at least, which the tuner is compared with")
     return arms
 
 
@@ -121,7 +122,7 @@ def conclude(
         settled_s = SETTLED_SHARE * bout.schedule[-1].end_s
         checks = judge.checks_of_constant(trials, settled_s, bout.schedule[0].name)
     else:
-        checks = judge.checks_of_changing(trials, bout.schedule)
+        checks = judge.checks_of_changing(trials, bout.schedule, quality)
     report.show(trials, table, checks, bout.schedule, console)
     console.print(report.ideal_switcher(table, quality, bout.schedule), soft_wrap=True)
     asked.out.mkdir(parents=True, exist_ok=True)
