@@ -143,6 +143,8 @@ class AllreduceTunerPolicy:
         if MODE in change.values:
             mode = str(change.values[MODE])
             self._record.was_slow(mode, self._model.link.bytes_per_s, view.now_s)
+        elif measured.worse:
+            self._record.refused(_said(change.values), view.now_s)
         loss = abs(measured.gain)
         than = f"progress a second than {_said(change.before)}"
         found = (

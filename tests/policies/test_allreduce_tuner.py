@@ -554,6 +554,19 @@ def test_a_ring_over_fast_links_is_proposed_once_all_links_are_known():
     assert "20 times as fast" in proposal.reason
 
 
+def test_an_order_that_made_steps_slower_is_not_tried_again():
+    run = uneven()
+    missing = run.links.pop(("w3", "w0"))
+    run.ticks(100)
+    run.links[("w3", "w0")] = missing
+    while not changes(run.made, "ring_order"):
+        run.tick()
+    (asked,) = changes(run.made, "ring_order")
+    run.law.trial_factor[RING.name, asked.action.values["ring_order"]] = 1.25
+    run.ticks(600)
+    assert [p.action.values["ring_order"] for p in changes(run.made, "ring_order")][1:] == [""]
+
+
 def test_links_measured_before_the_bandwidth_fell_do_not_order_the_ring():
     run = uneven()
     run.bandwidth = 1e8
@@ -565,6 +578,25 @@ def test_links_measured_before_the_bandwidth_fell_do_not_order_the_ring():
     run.probed[("w0", "w1")] = run.tick_at
     run.probe = lambda action: None
     run.ticks(60)
+    assert not changes(run.made, "ring_order")
+
+
+def test_a_probe_that_something_was_in_the_way_of_makes_no_other_ring():
+    law = Law(gradient_bytes=30e6, overlap_s=0.0, code_s=dict.fromkeys(MODES, 0.0))
+    run = Run(tuner(modes=("int8",)), law, mode="int8", knobs=[(RING, "")], noise=0.02)
+    probe, slowed = run.probe, []
+
+    def once_slowed(action):
+        probe(action)
+        if ("w3", "w2") in action.pairs and not slowed:
+            slowed.append(run.tick_at)
+            run.links["w3", "w2"] = LinkSample(bytes_per_s=600 * MBIT, latency_s=1e-4)
+
+    run.probe = once_slowed
+    run.bandwidth = 1500 * MBIT
+    run.ends_s = run._next()
+    run.ticks(200)
+    assert slowed
     assert not changes(run.made, "ring_order")
 
 

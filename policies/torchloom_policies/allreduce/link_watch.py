@@ -11,6 +11,7 @@ from torchloom_policies.allreduce.link_probes import ProbeSchedule
 from torchloom_policies.allreduce.modes import prior_of
 from torchloom_policies.allreduce.options import AllreduceTunerOptions
 from torchloom_policies.allreduce.probe_trust import ProbeTrust
+from torchloom_policies.allreduce.probed_links import SAME_S, ProbedLinks
 from torchloom_policies.allreduce.ring_advice import RingAdvice
 from torchloom_policies.allreduce.settings import Wish
 from torchloom_policies.allreduce.step_samples import StepSample
@@ -24,9 +25,6 @@ _LEAST_PROBE_BYTES, _PROBE_S = 640 * 1024, 0.04
 _OTHERS_LOG_SD = 0.5
 """By how much links of the ring that were not probed lately may be slower."""
 _MOST, _LEAST_S = 1e13, 1e-9
-_SAME_S = 1e-3
-"""What was measured within so long is the same measurement."""
-Bools = np.ndarray[tuple[int], np.dtype[np.bool_]]
 _CHANGED = math.log(1.5)
 _LEAST_RING_GAIN = 1.25
 """So many times as fast the slowest link must be in another ring: probes are not that exact."""
@@ -47,10 +45,10 @@ class LinkWatch:
         self._options, self._model = options, model
         self._advice = RingAdvice(options.ring)
         self._schedule = ProbeSchedule(options.probe_every_s)
+        self._probed = ProbedLinks()
         self._trust = ProbeTrust()
-        self._seen_s = self._looked_s = -math.inf
-        self._before: Floats = np.zeros((0, 0))
-        self._groups: tuple[str, ...] = ()
+        self._seen_s, self._before = -math.inf, math.nan
+        self._is_in_doubt = False
         self.trouble = ""
 
     def look(self, view: FleetView, run: TunedRun) -> bool:
@@ -65,18 +63,18 @@ class LinkWatch:
         if self._trust.trouble:
             self.trouble = self._trust.trouble
             return False
-        links, ring = self._links(view, run), _ring(run)
-        edges = list(zip(ring, (*ring[1:], ring[0]), strict=True))
+        links, edges = self._links(view, run), _edges(_ring(run))
         speeds = np.array([links.bytes_per_s[edge] for edge in edges])
         age_s = np.array([links.age_s[edge] for edge in edges])
         at_s = view.now_s - age_s
-        new = (speeds > 0) & (at_s > self._seen_s + _SAME_S)
+        since_s = self._probed.take(tuple(run.groups), links, view.now_s)
+        if since_s is not None:
+            self._schedule.hurry(since_s)
+        new = (speeds > 0) & (at_s > self._seen_s + SAME_S)
         if not new.any():
             return False
-        self._looked_s, self._seen_s = self._seen_s, float(at_s[new].max())
-        if self._have_changed(links, view.now_s, run):
-            self._schedule.hurry(float(at_s[new].min()))
-        else:
+        self._seen_s = float(at_s[new].max())
+        if since_s is None:
             self._schedule.rest()
         fresh = (speeds > 0) & (at_s >= self._schedule.since_s)
         slowest = edges[int(np.where(fresh, speeds, math.inf).argmin())]
@@ -88,11 +86,11 @@ class LinkWatch:
         slower = self._model.link.bytes_per_s < float(links.bytes_per_s[slowest])
         others = _OTHERS_LOG_SD if slower and not fresh.all() else 0.0
         link = self._model.link
-        before = link.bytes_per_s
+        self._before = link.bytes_per_s
         jumped = link.measure_link(
             float(links.bytes_per_s[slowest]), math.hypot(spread, _LEAST_LOG_SD, others)
         )
-        self._trust.probed(before, link.bytes_per_s, link.latency_s, run.step)
+        self._trust.probed(self._before, link.bytes_per_s, link.latency_s, run.step)
         return jumped
 
     def check(self, sample: StepSample) -> bool:
@@ -100,35 +98,32 @@ class LinkWatch:
         shown = self._trust.refuted_by(sample)
         return shown is not None and self._model.link.measure_link(shown, _LEAST_LOG_SD)
 
-    def _have_changed(self, links: Links, now_s: float, run: TunedRun) -> bool:
-        """Say whether all links that were measured anew carry another bandwidth than before."""
-        if self._groups != tuple(run.groups):
-            self._groups = tuple(run.groups)
-            self._before = np.full_like(links.bytes_per_s, math.nan)
-        new = (links.bytes_per_s > 0) & (links.age_s < now_s - self._looked_s - _SAME_S)
-        told = links.bytes_per_s[new]
-        times = np.abs(np.log(told / self._before[new]))
-        self._before[new] = told
-        return bool((times > _CHANGED).all())
-
     def hurry(self, now_s: float) -> None:
         """Ask again at once: the links are others than they were."""
         self._schedule.hurry(now_s)
+        self._probed.forget()
 
     def better_ring(self, run: TunedRun, view: FleetView) -> Wish | None:
         """Return an order whose slowest link is faster, if that is worth something."""
         own = self._model.cost(run.mode)
+        self._is_in_doubt = False
         if RING not in run.settings or own is None or self._are_left(run):
             return None
-        groups, links = list(run.groups), self._links(view, run)
-        old = view.now_s - links.age_s < self._schedule.since_s
-        links = links._replace(bytes_per_s=np.where(old, math.nan, links.bytes_per_s))
-        found = self._advice.better(groups, _ring(run), links)
+        groups, links, ring = list(run.groups), self._links(view, run), _ring(run)
+        probed = self._probed.bytes_per_s
+        if len(probed) != len(groups):
+            return None
+        found = self._advice.better(groups, ring, links._replace(bytes_per_s=probed))
         if found is None or found[1] <= _LEAST_RING_GAIN:
             return None
         best, times = found
         gain = _gain_of_ring(run.mode, own, times)
         if gain <= math.log1p(self._options.hysteresis):
+            return None
+        slowest = min(_edges(ring), key=lambda edge: float(probed[edge]))
+        slower = math.log(self._before / float(probed[slowest])) > _CHANGED
+        if slower and not self._probed.was_asked_twice(slowest):
+            self._is_in_doubt = True  # no step has shown it: asked again, it may be as quick
             return None
         proven = "" if best.proven else ", the best found in time"
         return Wish(
@@ -168,9 +163,10 @@ class LinkWatch:
         fresh_s = min(_OLD_S, view.now_s - self._schedule.since_s)
         unknown = for_ring and not (links.age_s[beside] <= fresh_s).all()
         sweeping = self._schedule.is_sweeping and stake > 0
-        if not (unsure or unknown or sweeping) or not self._schedule.is_due(links, view.now_s):
+        of_ring = unsure or sweeping or self._is_in_doubt
+        if not (of_ring or unknown) or not self._schedule.is_due(links, view.now_s):
             return
-        pairs = self._schedule.next_round(links, _ring(run), of_ring=unsure or sweeping)
+        pairs = self._schedule.next_round(links, _ring(run), of_ring=of_ring)
         pairs = tuple(pair for pair in pairs if offers[list(pair)].all())
         if not pairs:
             return
@@ -182,7 +178,7 @@ class LinkWatch:
         why = (
             f"the bandwidth is known to a factor of {math.exp(self._model.link.log_sd):.2g}, and "
             "another compression mode may be better at what it is"
-            if unsure or not unknown
+            if unsure or not (unknown or self._is_in_doubt)
             else "not all links are known, and another order of the ring may be faster"
         )
         yield Proposal(
@@ -236,3 +232,8 @@ def _ring(run: TunedRun) -> list[int]:
     """
     place = {name: at for at, name in enumerate(run.groups)}
     return [place[name] for name in reversed(run.ring)]
+
+
+def _edges(ring: list[int]) -> list[tuple[int, int]]:
+    """Return the ring's links, from whom to whom."""
+    return list(zip(ring, (*ring[1:], ring[0]), strict=True))
