@@ -72,10 +72,21 @@ class Run:
     """Workers, one a group; what the policy proposes lands two ticks later."""
 
     def __init__(
-        self, policy, law=None, *, workers=4, seed=0, noise=0.05, mode="none", knobs=(), lands=2
+        self,
+        policy,
+        law=None,
+        *,
+        workers=4,
+        seed=0,
+        noise=0.05,
+        mode="none",
+        knobs=(),
+        lands=2,
+        reductions=1,
     ):
         self.policy, self.law, self.n = policy, law or Law(), workers
         self.random, self.noise, self.lands = np.random.default_rng(seed), noise, lands
+        self.reductions = reductions
         self.specs = [KnobSpec(name="compression", kind="choice", choices=MODES, fence="run")]
         self.specs += [spec for spec, _ in knobs]
         self.values = {"compression": mode, **{spec.name: value for spec, value in knobs}}
@@ -112,7 +123,7 @@ class Run:
             CODE: code,
             WIRE: wire + late,
             GRADIENT: np.full(n, law.gradient_bytes),
-            REDUCTIONS: np.ones(n),
+            REDUCTIONS: np.full(n, float(self.reductions)),
             OVERLAP: np.full(n, overlap),
             "loss": np.full(n, self.loss),
         }

@@ -65,7 +65,7 @@ def test_it_finds_the_planted_bandwidth_latency_and_coding(seed):
     _, model = fitted([*FIT, (200 * MBIT, "none", 30), (200 * MBIT, "powersgd", 30)],
                         seed=seed, law=law)  # fmt: skip
     assert model.link.bytes_per_s == pytest.approx(200 * MBIT, rel=0.15)
-    assert model.link.latency_s == pytest.approx(2e-3, rel=0.15)
+    assert model.link.latency_s("powersgd") == pytest.approx(2e-3, rel=0.15)
     for mode in ("bf16", "int8", "topk", "powersgd"):
         assert model._coding(mode)[0] * law.gradient_bytes == pytest.approx(
             law.code_s[mode], rel=0.15
@@ -130,7 +130,7 @@ def test_steps_that_are_nearly_all_latency_do_not_carry_the_bandwidth_away(seed)
 
 def test_what_was_learned_from_one_step_is_no_surer_than_that_step():
     link = LinkFilter(MODES)
-    link.measure_wire("powersgd", 1e6, 18, 18 * link.latency_s + 0.001)
+    link.measure_wire("powersgd", 1e6, 18, 18 * link.latency_s("powersgd") + 0.001)
     assert link.log_sd > 0.5
     surer = LinkFilter(MODES)
     surer.measure_wire("none", 1e8, 18, 1.0)

@@ -244,6 +244,32 @@ def test_a_link_that_recovered_is_asked_though_hardly_a_step_shows_it(seed, nois
         assert run.mode == mode
 
 
+class StumblingLaw(Law):
+    """Where all ranks gather from all others, some time is lost beside bytes and latency."""
+
+    def wire_s(self, mode, bandwidth, knobs=None):
+        return super().wire_s(mode, bandwidth, knobs) + (0.05 if mode == "topk" else 0.0)
+
+
+@quickly("seed", [1], 0, 2, 3)
+def test_many_messages_are_not_shunned_because_those_of_another_mode_were_slow(seed):
+    law = StumblingLaw(
+        gradient_bytes=28.8e6,
+        compute_s=0.1,
+        overlap_s=0.0,
+        latency_s=1.4e-3,
+        sent={"none": 1.5, "int8": 0.38, "topk": 0.045, "powersgd": 0.0195},
+        code_s={"none": 0.0, "int8": 0.09, "topk": 0.18, "powersgd": 0.05},
+        hops={"none": 18, "int8": 18, "topk": 9, "powersgd": 54},
+    )
+    quality = {"topk": 0.7, "powersgd": 0.55}
+    run = Run(tuner(modes=tuple(law.sent), quality=quality), law, seed=seed, reductions=3)
+    for bandwidth, mode in ((1000, "int8"), (200, "powersgd"), (50, "powersgd")):
+        run.bandwidth = bandwidth * MBIT
+        run.ticks(40)
+        assert run.mode == mode
+
+
 def light():
     """Return the law of a model so small that a step takes seconds at most."""
     sent = {**Law().sent, "powersgd": 0.03}

@@ -149,9 +149,12 @@ class CostModel:
         compute_s = _median(self._compute_s)
         step_s = max(compute_s + round_s / every, 0.5 * (compute_s + exposed_s / every), 1e-9)
         share_log_sd = 0.0 if mode in self._share else prior.share_log_sd
+        wait_log_sd = 0.0 if self.tried(mode) else self.link.latency_log_sd(mode)
+        waited_s = min(hops * self.link.latency_s(mode), exposed_s)
         own = math.hypot(
             code * like.gradient_bytes * code_log_sd / every / step_s,
             exposed_s * share_log_sd / every / step_s,
+            waited_s * wait_log_sd / every / step_s,
             _LEAST_LOG_SD if self.tried(mode) else _UNTRIED_LOG_SD,
         )
         slope = slope * (exposed_s > 0) / every / step_s

@@ -1,8 +1,9 @@
 """What is known of bandwidth and latency from how long messages took, and how well.
 
-A Kalman filter over logarithms (Särkkä, "Bayesian Filtering and Smoothing", 5.2): bandwidth,
-latency of a message, and of each mode, and of a probe, how much of the bandwidth it makes use of.
-So what a mode tells of the link, and what the link tells of a mode, comes with its uncertainty.
+A Kalman filter over logarithms (Särkkä, "Bayesian Filtering and Smoothing", 5.2): bandwidth; of
+each mode, and of a probe, how much of the bandwidth it makes use of; and the latency of each mode's
+messages, which is partly that of the link and partly its own. So what a mode tells of the link, and
+what the link and other modes tell of a mode, comes with its uncertainty.
 """
 
 import math
@@ -14,7 +15,9 @@ import numpy as np
 from torchloom_core.plugin import Floats
 
 _LATENCY_S = 3e-4
-_LATENCY_LOG_SD = 1.5
+_LATENCY_LOG_SDS = (1.2, 0.9)
+"""Of what all modes' latencies have in common, and of what each has beside."""
+_LATENCY_LOG_SD = math.hypot(*_LATENCY_LOG_SDS)
 _EFFICIENCY_LOG_SD = 0.1
 _PROBE_LOG_SD = 0.25
 _LOST_LOG_SD = 2.0
@@ -51,7 +54,7 @@ _NOTABLE, _PLAUSIBLE = 0.5, 2.5
 """Standard deviations by which the latency may be longer than it was thought to be."""
 _BLIND_REACH = math.log(20.0)
 _FAR_SD = 2.0
-_BANDWIDTH, _LATENCY, _PROBE = range(3)
+_BANDWIDTH, _PROBE = range(2)
 
 
 class LinkFilter:
@@ -69,12 +72,16 @@ class LinkFilter:
     """
 
     def __init__(self, modes: Sequence[str]) -> None:
-        self._at = {mode: place for place, mode in enumerate(modes, 3)}
-        self._mean = np.zeros(3 + len(modes))
-        self._mean[_LATENCY] = math.log(_LATENCY_S)
-        own = [_EFFICIENCY_LOG_SD] * len(modes)
-        self._cov = np.diag(np.square([_LOST_LOG_SD, _LATENCY_LOG_SD, _PROBE_LOG_SD, *own]))
-        self._others = [at for at in range(len(self._mean)) if at != _LATENCY]
+        count = len(modes)
+        self._at = {mode: place for place, mode in enumerate(modes, 2)}
+        self._waits = {mode: place for place, mode in enumerate(modes, 2 + count)}
+        self._latencies, self._rest = slice(2 + count, None), slice(2 + count)
+        own = [_EFFICIENCY_LOG_SD] * count
+        common, each = np.square(_LATENCY_LOG_SDS)
+        self._mean = np.zeros(2 + 2 * count)
+        self._mean[self._latencies] = math.log(_LATENCY_S)
+        self._cov = np.diag(np.square([_LOST_LOG_SD, _PROBE_LOG_SD, *own, *[0.0] * count]))
+        self._cov[self._latencies, self._latencies] = common + each * np.eye(count)
         self._misses: deque[float] = deque(maxlen=_RECENT)
         self._odd = 0.0
         self._ambiguity = 0.0
@@ -89,10 +96,14 @@ class LinkFilter:
         """The bandwidth, NaN before anything was measured."""
         return math.exp(self._mean[_BANDWIDTH]) if self.known else math.nan
 
-    @property
-    def latency_s(self) -> float:
-        """The time of a message of no bytes."""
-        return math.exp(self._mean[_LATENCY])
+    def latency_s(self, mode: str) -> float:
+        """Return the time of a message of no bytes."""
+        return math.exp(self._mean[self._waits[mode]])
+
+    def latency_log_sd(self, mode: str) -> float:
+        """Return the standard deviation of its logarithm."""
+        wait = self._waits[mode]
+        return math.sqrt(self._cov[wait, wait])
 
     @property
     def beside_bandwidth(self) -> Floats:
@@ -117,10 +128,9 @@ class LinkFilter:
     def pass_time(self, seconds: float) -> None:
         """Know less of what may have changed meanwhile."""
         bandwidth, latency = _WALK
-        walks = (_BLIND_WALK if self.is_blind else bandwidth, latency)
-        for place, (walk, most) in enumerate(
-            zip(walks, (_LOST_LOG_SD, _LATENCY_LOG_SD), strict=True)
-        ):
+        walks = [(_BANDWIDTH, _BLIND_WALK if self.is_blind else bandwidth, _LOST_LOG_SD)]
+        walks += [(wait, latency, _LATENCY_LOG_SD) for wait in self._waits.values()]
+        for place, walk, most in walks:
             more = min(walk**2 * seconds, max(0.0, most**2 - self._cov[place, place]))
             self._cov[place, place] += more
 
@@ -139,8 +149,8 @@ class LinkFilter:
         carried_s = sent_bytes * math.exp(-log_bandwidth)
         gradient = np.zeros_like(self._mean)
         gradient[[_BANDWIDTH, self._at[mode]]] = -carried_s
-        gradient[_LATENCY] = hops * self.latency_s
-        return carried_s + hops * self.latency_s, gradient
+        waited_s = gradient[self._waits[mode]] = hops * self.latency_s(mode)
+        return carried_s + waited_s, gradient
 
     def variance(self, gradient: Floats) -> float:
         """Return the variance of what has such a gradient."""
@@ -155,7 +165,7 @@ class LinkFilter:
         self._seen.add(mode)
         expected_s, gradient = self.wire(mode, sent_bytes, hops)
         # Not by what this step took: only those that took long by chance would tell anything.
-        share = 1.0 - hops * self.latency_s / expected_s
+        share = 1.0 - hops * self.latency_s(mode) / expected_s
         self.is_blind = sent_bytes < _TELLING_BYTES or (
             self.known and share < _TELLING_SHARES[was_blind]
         )
@@ -165,7 +175,7 @@ class LinkFilter:
                 self._odds.clear()
             return self._measure_blind(mode, sent_bytes, hops, wire_s)
         relative = math.hypot(self._noise(), _LEAST_NOISE_S / wire_s)
-        ambiguity = self._ambiguous(hops, wire_s)
+        ambiguity = self._ambiguous(mode, hops, wire_s)
         if ambiguity < self._ambiguity:  # this step tells more than those before
             self._cov[_BANDWIDTH, _BANDWIDTH] += self._ambiguity**2 - ambiguity**2
             self._ambiguity = ambiguity
@@ -178,7 +188,7 @@ class LinkFilter:
             return False
         if jumped or not self.known:
             # Solved for the bandwidth; what the latency explains leaves at least a little.
-            carried_s = max(wire_s - hops * self.latency_s, _LEAST_SHARE * wire_s)
+            carried_s = max(wire_s - hops * self.latency_s(mode), _LEAST_SHARE * wire_s)
             doubt = math.hypot(relative, _JUMP_LOG_SD if self.known else 0.0) * wire_s / carried_s
             self._restart(math.log(sent_bytes / carried_s), doubt, self._at[mode])
             self._ambiguity, self.known = ambiguity, True
@@ -194,13 +204,18 @@ class LinkFilter:
         """
         carried_s = self.wire(mode, sent_bytes, 0.0)[0]
         needed_s = (wire_s - carried_s) / hops if hops > 0 else 0.0
-        if needed_s <= self.latency_s:
+        if needed_s <= self.latency_s(mode):
             return
-        more, log_sd = math.log(needed_s / self.latency_s), math.sqrt(self._cov[_LATENCY, _LATENCY])
+        more, log_sd = math.log(needed_s / self.latency_s(mode)), self.latency_log_sd(mode)
         if _NOTABLE * log_sd < more < _PLAUSIBLE * log_sd:
-            self._mean[_LATENCY] += more
-            self._cov[_LATENCY] = self._cov[:, _LATENCY] = 0.0
-            self._cov[_LATENCY, _LATENCY] = _BLIND_NOISE**2
+            self._learn_latency(mode, 1.0, more, _BLIND_NOISE)
+
+    def _learn_latency(self, mode: str, share: float, miss: float, log_sd: float) -> None:
+        """Have a miss explained by latency alone: the mode's, and what others share with it."""
+        self._cov[self._latencies, self._rest] = self._cov[self._rest, self._latencies] = 0.0
+        slope = np.zeros_like(self._mean)
+        slope[self._waits[mode]] = share
+        self._update(slope, miss, log_sd)
 
     def _measure_blind(self, mode: str, sent_bytes: float, hops: float, wire_s: float) -> bool:
         """Learn the latency; return whether the link must be another.
@@ -215,10 +230,8 @@ class LinkFilter:
         self._odds.clear()
         self._blind.append(took)
         expected_s, gradient = self.wire(mode, sent_bytes, hops)
-        self._cov[_LATENCY, self._others] = self._cov[self._others, _LATENCY] = 0.0
-        slope = np.zeros_like(self._mean)
-        slope[_LATENCY] = gradient[_LATENCY] / expected_s
-        self._update(slope, math.log(wire_s / expected_s), self._noise())
+        share = float(gradient[self._waits[mode]]) / expected_s
+        self._learn_latency(mode, share, math.log(wire_s / expected_s), self._noise())
         return False
 
     def _is_another(self) -> bool:
@@ -252,16 +265,16 @@ class LinkFilter:
     def measure_latency(self, latency_s: float, log_sd: float) -> None:
         """Take a probed latency."""
         slope = np.zeros_like(self._mean)
-        slope[_LATENCY] = 1.0
-        self._update(slope, math.log(latency_s) - self._mean[_LATENCY], log_sd)
+        slope[self._latencies] = 1.0 / len(self._waits)
+        self._update(slope, math.log(latency_s) - float(slope @ self._mean), log_sd)
 
-    def _ambiguous(self, hops: float, wire_s: float) -> float:
+    def _ambiguous(self, mode: str, hops: float, wire_s: float) -> float:
         """Return how much of the bandwidth's logarithm a longer latency would explain as well.
 
         No number of steps of the same kind tells that, so it stays beside what is filtered.
         """
-        latency_s = hops * self.latency_s
-        longer_s = latency_s * math.exp(_LONGER * math.sqrt(self._cov[_LATENCY, _LATENCY]))
+        latency_s = hops * self.latency_s(mode)
+        longer_s = latency_s * math.exp(_LONGER * self.latency_log_sd(mode))
         least_s = _LEAST_SHARE * wire_s
         apart = max(wire_s - latency_s, least_s) / max(wire_s - longer_s, least_s)
         return min(math.log(apart), _LOST_LOG_SD)

@@ -90,7 +90,8 @@ class LinkWatch:
         jumped = link.measure_link(
             float(links.bytes_per_s[slowest]), math.hypot(spread, _LEAST_LOG_SD, others)
         )
-        self._trust.probed(self._before, link.bytes_per_s, link.latency_s, run.step)
+        latency_s = {mode: link.latency_s(mode) for mode in self._model.modes}
+        self._trust.probed(self._before, link.bytes_per_s, latency_s, run.step)
         return jumped
 
     def check(self, sample: StepSample) -> bool:

@@ -1,6 +1,7 @@
 """Whether probes are to be believed: they may go over another network than the allreduce."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torchloom_policies.allreduce.modes import prior_of
@@ -21,7 +22,7 @@ class _Claim:
 
     told: float
     before: float
-    latency_s: float
+    latency_s: Mapping[str, float]
     last_step: int
 
 
@@ -39,8 +40,8 @@ class ProbeTrust:
         self._wrong = False
         self.trouble = ""
 
-    def probed(self, before: float, now: float, latency_s: float, step: int) -> None:
-        """Take what a probe has made of the bandwidth and what the latency is thought to be."""
+    def probed(self, before: float, now: float, latency_s: Mapping[str, float], step: int) -> None:
+        """Take what a probe has made of the bandwidth, and what each mode's latency may be."""
         if now >= _TIMES * before:
             self._claim = _Claim(now, before, latency_s, step + _STEPS)
         elif self._claim is not None:
@@ -52,7 +53,7 @@ class ProbeTrust:
         if claim is None or sample.wire_s <= 0 or sample.sent_bytes < _LEAST_BYTES:
             return None
         hops = prior_of(sample.mode).hops(sample.ranks, sample.reductions)
-        rest_s = hops * claim.latency_s
+        rest_s = hops * claim.latency_s[sample.mode]
         told_s = sample.sent_bytes / claim.told + rest_s
         before_s = sample.sent_bytes / claim.before + rest_s
         if sample.step > claim.last_step:
