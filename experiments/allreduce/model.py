@@ -1,5 +1,6 @@
 """A character model of any size, its text, and the batches that a rank sees at a step."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pydoc_data.topics import topics
 
@@ -30,7 +31,9 @@ class Workload:
     context, batch : int
         Characters of a stretch of text, and stretches a rank and step.
     learning_rate : float
-        AdamW's, after a warm-up.
+        After a warm-up.
+    momentum : float
+        SGD's; with 0 it is AdamW that learns.
     """
 
     width: int = 384
@@ -38,6 +41,7 @@ class Workload:
     context: int = 32
     batch: int = 1
     learning_rate: float = 1e-3
+    momentum: float = 0.0
 
 
 class CharacterModel(nn.Module):
@@ -95,6 +99,13 @@ def build(workload: Workload, text: Text, seed: int) -> CharacterModel:
     """Return the model of a seed, as every rank begins with it."""
     torch.manual_seed(seed)
     return CharacterModel(workload, text.characters)
+
+
+def optimizer_of(workload: Workload, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
+    """Return what learns."""
+    if workload.momentum:
+        return torch.optim.SGD(parameters, workload.learning_rate, workload.momentum)
+    return torch.optim.AdamW(parameters, workload.learning_rate, BETAS, fused=True)
 
 
 def learning_rate(workload: Workload, step: int) -> float:

@@ -26,13 +26,13 @@ from sklearn.isotonic import IsotonicRegression
 from torch import Tensor, nn
 
 from experiments.allreduce.model import (
-    BETAS,
     POWERSGD_RANK,
     TOPK_SHARE,
     Text,
     Workload,
     build,
     learning_rate,
+    optimizer_of,
 )
 from experiments.allreduce.trainer import add_workload, workload_of
 from torchloom_threadlet.compression import MODES
@@ -89,7 +89,7 @@ def train(
     text = Text(workload)
     model = build(workload, text, seed)
     parameters = list(model.parameters())
-    optimizer = torch.optim.AdamW(parameters, workload.learning_rate, BETAS, fused=True)
+    optimizer = optimizer_of(workload, parameters)
     codec = make_codecs(topk_share, powersgd_rank, parameters).get(mode)
     tried, memories = text.tried(), [Memory()] * RANKS
     curve = Curve(mode, seed, [], [])

@@ -22,7 +22,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torchft import DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo
 from torchft.checkpointing import HTTPTransport
 
-from experiments.allreduce.model import BETAS, Text, Workload, build, learning_rate
+from experiments.allreduce.model import Text, Workload, build, learning_rate, optimizer_of
 from torchloom_threadlet.compression import MODES, CompressedProcessGroup, Figures
 from torchloom_threadlet.torchft import attach
 
@@ -78,7 +78,7 @@ class Rank:
             powersgd_rank=options.powersgd_rank,
             parameters=parameters,
         )
-        self._inner = torch.optim.AdamW(parameters, workload.learning_rate, BETAS, fused=True)
+        self._inner = optimizer_of(workload, parameters)
         self._manager = Manager(
             pg=self._group,
             load_state_dict=self._load,
