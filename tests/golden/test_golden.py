@@ -27,7 +27,8 @@ SCORES += ["--predictor", "threshold_rules", "--predictor", "fault_history"]
 
 def unpack(name: str, folder: Path) -> None:
     with tarfile.open(HERE / f"{name}.tar.gz") as file:
-        file.extractall(folder, filter="data")
+        safely = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # 3.11.4 and on
+        file.extractall(folder, **safely)
 
 
 def torchloom(folder: Path, *words: str, status: int = 0) -> str:
