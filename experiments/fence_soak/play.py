@@ -34,6 +34,7 @@ ASK_AGAIN_S = 0.3
 GRANT_S = 90.0
 CALM_S = 90.0
 TOGETHER_S = 3.0
+_SERVERS_PORTS = range(20_000, 30_000)
 CONFIG = """
 [run]
 name = "soak"
@@ -277,8 +278,12 @@ class Play:
 
 
 def free_port() -> int:
-    """Return a port for the lighthouse, which is to be found there by all its lives."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """Return a port for the lighthouse, which is to be found there by all its lives.
+
+    It lies below those that outgoing connections are given, which may take any at any time.
+    """
+    for port in random.sample(_SERVERS_PORTS, len(_SERVERS_PORTS)):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise SoakError(f"need a free port of {_SERVERS_PORTS}")
