@@ -8,13 +8,16 @@ from experiments.loss_spikes import training
 from experiments.loss_spikes.run import behind
 from experiments.loss_spikes.training import FAULTS, NO_FAULT, Ran, Training, trial
 
-HERE = Path(__file__).parents[2] / "experiments" / "loss_spikes"
+ROOT = Path(__file__).parents[2]
+HERE = ROOT / "experiments" / "loss_spikes"
 
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch):
     for name, value in {"STEPS": 190, "FAULT_AT": 105, "BATCH": 32, "CHECKPOINT_STEPS": 50}.items():
         monkeypatch.setattr(training, name, value)
+    # What comes with Python is another text in another version, and other steps come of it.
+    monkeypatch.setattr(training, "topics", {"": (ROOT / "LICENSE").read_text(encoding="utf-8")})
 
 
 def test_a_bit_flip_ruins_a_run_and_the_guard_takes_it_back():
@@ -24,7 +27,7 @@ def test_a_bit_flip_ruins_a_run_and_the_guard_takes_it_back():
     calm = training.go_wrong(NO_FAULT, None).run(190)
     assert math.isnan(alone.curve[-1])
     assert guarded.curve[-1] == pytest.approx(calm.curve[-1], abs=0.3)
-    assert guarded.done == ["done: 1 worker went back at step 100, and skip 146 batches"]
+    assert guarded.done == ["done: 1 worker went back at step 100, and skip 148 batches"]
 
 
 def test_a_trial_has_a_run_of_each_fault_in_each_arm():
