@@ -30,13 +30,15 @@ class ProbeSchedule:
 
     Attributes
     ----------
+    asked_s : float
+        When the last round was asked for.
     since_s : float
         What was measured before is of other links.
     """
 
     def __init__(self, every_s: float) -> None:
         self._every_s = every_s
-        self._asked_s = -math.inf
+        self.asked_s = -math.inf
         self._asked: Pairs = ()
         self._left = 0
         self._turn = 0
@@ -50,7 +52,7 @@ class ProbeSchedule:
 
     def is_due(self, links: Links, now_s: float) -> bool:
         """Say whether it is time for another round."""
-        waited_s = now_s - self._asked_s
+        waited_s = now_s - self.asked_s
         if self.is_sweeping:
             return self._answered(links, now_s) or waited_s >= _LONGEST_PROBE_S
         return waited_s >= self._every_s * self._rest
@@ -73,8 +75,8 @@ class ProbeSchedule:
 
     def hurry(self, since_s: float) -> None:
         """Ask about all of the ring's links at once: they are others since then."""
-        if self._asked_s < since_s:
-            self._asked_s, self._asked = -math.inf, ()
+        if self.asked_s < since_s:
+            self.asked_s, self._asked = -math.inf, ()
         self._left, self._rest, self.since_s = _MOST_ROUNDS, 1.0, since_s
 
     def rest(self) -> None:
@@ -85,12 +87,12 @@ class ProbeSchedule:
         """Note a round that is proposed; one that came to nothing makes the next come later."""
         lost = bool(self._asked) and not self._answered(links, now_s)
         self._rest = min(2 * self._rest, _LONGEST_REST) if lost else min(self._rest, _LONGEST_CALM)
-        self._asked, self._asked_s = pairs, now_s
+        self._asked, self.asked_s = pairs, now_s
 
     def _answered(self, links: Links, now_s: float) -> bool:
         """Say whether any link of the last round was measured since it was asked for."""
         return any(
-            links.age_s[pair] <= now_s - self._asked_s
+            links.age_s[pair] <= now_s - self.asked_s
             for pair in self._asked
             if max(pair) < len(links.age_s)
         )

@@ -91,7 +91,8 @@ class LinkWatch:
             float(links.bytes_per_s[slowest]), math.hypot(spread, _LEAST_LOG_SD, others)
         )
         latency_s = {mode: link.latency_s(mode) for mode in self._model.modes}
-        self._trust.probed(self._before, link.bytes_per_s, latency_s, run.step)
+        asked_s = self._schedule.asked_s
+        self._trust.probed(asked_s, self._before, link.bytes_per_s, latency_s, run.step)
         return jumped
 
     def check(self, sample: StepSample) -> bool:
@@ -103,6 +104,7 @@ class LinkWatch:
         """Ask again at once: the links are others than they were."""
         self._schedule.hurry(now_s)
         self._probed.forget()
+        self._trust.again()
 
     def better_ring(self, run: TunedRun, view: FleetView) -> Wish | None:
         """Return an order whose slowest link is faster, if that is worth something."""

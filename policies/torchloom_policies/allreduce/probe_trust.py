@@ -20,6 +20,7 @@ _LEAST_BYTES = 512 * 1024
 class _Claim:
     """What probes told, and what was thought before, bytes a second; until when it is news."""
 
+    asked_s: float
     told: float
     before: float
     latency_s: Mapping[str, float]
@@ -37,13 +38,22 @@ class ProbeTrust:
 
     def __init__(self) -> None:
         self._claim: _Claim | None = None
-        self._wrong = False
+        self._wrong_s: float | None = None
         self.trouble = ""
 
-    def probed(self, before: float, now: float, latency_s: Mapping[str, float], step: int) -> None:
-        """Take what a probe has made of the bandwidth, and what each mode's latency may be."""
+    def again(self) -> None:
+        """Believe them once more: the links are others than they were."""
+        self.trouble = ""
+
+    def probed(
+        self, asked_s: float, before: float, now: float, latency_s: Mapping[str, float], step: int
+    ) -> None:
+        """Take what a round of probes has made of the bandwidth, and each mode's latency by then.
+
+        ``asked_s`` is when that round was asked for.
+        """
         if now >= _TIMES * before:
-            self._claim = _Claim(now, before, latency_s, step + _STEPS)
+            self._claim = _Claim(asked_s, now, before, latency_s, step + _STEPS)
         elif self._claim is not None:
             self._claim.last_step = step + _STEPS
 
@@ -63,16 +73,17 @@ class ProbeTrust:
             shown = sample.sent_bytes / max(sample.wire_s - rest_s, _LEAST_SHARE * sample.wire_s)
             nearer = abs(math.log(sample.wire_s / before_s)) < math.log(sample.wire_s / told_s)
             if nearer and sample.wire_s >= _TIMES * told_s:
-                self._doubt(claim.told, shown)
+                self._doubt(claim, shown)
                 return shown
-            self._wrong = False
+            self._wrong_s = None
         return None
 
-    def _doubt(self, told: float, shown: float) -> None:
-        if self._wrong:
+    def _doubt(self, claim: _Claim, shown: float) -> None:
+        # Of one round, whose answers come one after the other, no more than one counts.
+        if self._wrong_s is not None and self._wrong_s != claim.asked_s:
             self.trouble = (
-                f"links are probed no more: probes told of {8e-6 * told:.3g} Mbit/s where the "
-                f"allreduce has {8e-6 * shown:.3g} Mbit/s, twice; need TORCHLOOM_LINK_ADDRESS to "
-                "be of the network that the allreduce goes over, or unset"
+                f"links are probed no more for now: probes told of {8e-6 * claim.told:.3g} Mbit/s "
+                f"where the allreduce has {8e-6 * shown:.3g} Mbit/s, twice; need "
+                "TORCHLOOM_LINK_ADDRESS to be of the network that the allreduce goes over, or unset"
             )
-        self._wrong = True
+        self._wrong_s = claim.asked_s
