@@ -46,6 +46,7 @@ BAND, ENDLESS = 3.0, 1e6
 TUNED = f"""
 [policies.{POLICY}]
 modes = ["none", "{HARMFUL}"]
+hysteresis = 1.0
 guard_window_s = {WINDOW_S:g}
 guard_band = {{band:g}}
 ring = false

@@ -258,6 +258,15 @@ def test_a_metric_that_is_reported_no_more_after_a_change_is_harm(run):
     assert judged.text.endswith("is reported no more")
 
 
+def test_a_metric_that_was_fine_for_a_while_and_then_is_no_number_is_harm(run):
+    watch(run, 2.0, 20)
+    ack_all(run, told(run.ask(ChangeKnobs(values={"lr": 0.9}))))
+    watch(run, 2.0, 12)
+    judged = only(Judged, watch(run, None, 40))
+    assert judged.hurt
+    assert judged.text.endswith("is reported no more")
+
+
 def test_what_came_upon_a_change_that_still_is_watched_goes_back_with_it(run):
     watch(run, 2.0, 20)
     ack_all(run, told(run.ask(ChangeKnobs(values={"lr": 0.9}))))

@@ -220,14 +220,13 @@ class Guards:
         if watch.noise <= 0:
             return _unjudged(watch, f"too little was seen of {guard.metric} before it")
         values = self._values(guard, watch.since_ns, now_ns)
-        if len(values) < _FEWEST:
-            # A run that stands still, or is not heard, reports nothing either.
-            lately = now_ns - window_ns
-            steps = sum(at > lately for at in self._steps_ns)
-            if not over or steps < _FEWEST or self._values(guard, lately, now_ns):
-                return None
+        # What was reported often enough to be judged, and then no more, has not become harmless.
+        enough = len(values) >= _FEWEST
+        if over and self._is_silent(guard, now_ns - window_ns // (2 if enough else 1), now_ns):
             text = f"{guard.metric} was {watch.level:.4g} before it, and is reported no more"
             return Judged(verdict=watch.verdict, hurt=True, text=text, before=watch.before)
+        if not enough:
+            return None
         after = statistics.median(values)
         times = (after - watch.level) / watch.noise
         if not over and times <= _NO_DOUBT * guard.band:
@@ -240,6 +239,14 @@ class Guards:
         if watch.upon:
             text += f"; with it, as still watched: {listed(watch.upon)}"
         return Judged(verdict=watch.verdict, hurt=hurt, text=text, before=watch.before)
+
+    def _is_silent(self, guard: Guard, since_ns: int, now_ns: int) -> bool:
+        """Say whether steps go on and nothing is reported of them.
+
+        A run that stands still, or is not heard, reports nothing either.
+        """
+        steps = sum(at > since_ns for at in self._steps_ns)
+        return steps >= _FEWEST and not self._values(guard, since_ns, now_ns)
 
     def _guard_of(self, action: Action) -> Guard | None:
         own = action.guard if isinstance(action, ChangeKnobs) else None
