@@ -37,7 +37,7 @@ from torchloom_core.trajectory.reader import lives
 HERE = Path(__file__).parent
 HARMFUL = "topk"
 RANKS = 4
-WORKLOAD = Workload(width=128, layers=2, context=32, batch=8, learning_rate=0.4, momentum=0.9)
+WORKLOAD = Workload(width=128, layers=2, context=32, batch=8, learning_rate=0.3, momentum=0.9)
 BEFORE_S, SLOW_S, SLOW_MBIT = 20.0, 100.0, 50.0
 OVER_STEPS = 15
 """The loss of a moment is the median over so many steps, all ranks'."""
