@@ -179,6 +179,8 @@ def checks_of_changing(
         of = {arm: progress(trials, arm, number, phase, quality) for arm in (*static, TUNER)}
         of = {arm: made for arm, made in of.items() if not math.isnan(made)}
         ours = of.pop(TUNER, 0.0)
+        if not of:  # no step of a static mode begins there
+            continue
         best = max(of, key=of.__getitem__)
         text = (
             f"phase {number + 1}, {phase.name}: {ours / of[best]:.2f} of the progress a second "
