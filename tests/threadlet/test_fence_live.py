@@ -94,6 +94,12 @@ class Rank:
     def step(self):
         return self.manager.current_step()
 
+    @property
+    def connected(self):
+        """How many are in its quorum, itself among them; 0 if it has not connected to them."""
+        pg = self.manager._pg
+        return pg.size() if pg._pg else 0
+
     def hear(self, deed, number=1):
         self.worker.deliver(
             Command(
@@ -192,13 +198,17 @@ class Run:
                 self.rest(*first)  # and would not wait for it again, whoever of them is asked
                 ranks = (last, *first)
                 continue
-            self.all("begin", last)
+            joining = last.thread.submit(last.begin)
             for future in futures:
                 future.result(120)
-            if all(rank.manager._pg._pg for rank in ranks):
+            while any(0 < rank.connected < len(ranks) for rank in first):
+                self.rest(*first)  # or gave up just before it asked: it waits for their next step
+                self.all("begin", *first)
+            joining.result(120)
+            if all(rank.connected for rank in ranks):
                 break
             self.rest(*ranks)  # or so busy that they did not connect in time
-        assert {rank.manager._pg.size() for rank in ranks} == {len(ranks)}
+        assert {rank.connected for rank in ranks} == {len(ranks)}
 
     def waiting(self, ranks):
         """Have ranks ask for a quorum; return their requests if they wait for one more rank."""

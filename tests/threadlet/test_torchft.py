@@ -30,7 +30,7 @@ from torchloom_threadlet.demo_trainer import build
 from torchloom_threadlet.torchft import TorchftLoom, attach
 
 pytestmark = pytest.mark.integration
-STEPS = 150
+STEPS = 100_000  # no run gets there before all that it is to see has been seen
 QUIET = {"RUST_LOG": "error", "OMP_NUM_THREADS": "1", "TORCHLOOM_HEARTBEAT_S": "0.2"}
 
 
@@ -118,6 +118,17 @@ def start_torchrun(tmp_path, join_file, lighthouse, end_with_sidecars):
         end_with_sidecars(process)
 
 
+async def end_run(weaver, *hellos):
+    """End the run of all of them at one step, and return which that is."""
+    for hello in hellos:
+        last = Together(number=9, do=SetKnobs(values={"steps": 1}))
+        await weaver.send(hello, last, f"end-{hello.worker}")
+    ends = [await weaver.final(f"end-{hello.worker}") for hello in hellos]
+    assert {ack.status for ack in ends} == {"applied"}
+    (step,) = {ack.step for ack in ends}
+    return step
+
+
 async def test_a_group_moves_to_a_stand_by_without_a_failed_step(weaver, start_group):
     started = [start_group("g0"), start_group("g1")]
     standby = start_group("g2", TORCHLOOM_ROLE="standby")
@@ -138,21 +149,22 @@ async def test_a_group_moves_to_a_stand_by_without_a_failed_step(weaver, start_g
     assert said[-1].quorum_id > hellos["g1"].quorum_id
 
     assert (await weaver.ask(hellos["g0"], Drain(), "drain")).status == "applied"
-    assert joined.step < STEPS
+    await weaver.beat(lambda batch: batch.step > joined.step, "g1-0")
 
     assert (await weaver.ask(hellos["g1"], Checkpoint(), "save")).status == "applied"
     assert started[1].saved
+    ended = await end_run(weaver, hellos["g1"], hellos["g2"])
     for name in ("g0", "g1", "g2"):
         end = await weaver.event(Exit, f"{name}-0")
         assert (end.status, end.expected) == (0, True)
 
     drained, survivor, joiner = started[0].result, started[1].result, standby.result
     assert drained["drained"]
-    assert (survivor["step"], joiner["step"]) == (STEPS, STEPS)
+    assert (survivor["step"], joiner["step"]) == (ended, ended)
     assert survivor["weights"] == joiner["weights"]
     assert [survivor["failed_steps"], joiner["failed_steps"], drained["failed_steps"]] == [0, 0, 0]
     counted = [line["step"] for line in started[1].steps]
-    assert counted == list(range(counted[0], STEPS + 1))
+    assert counted == list(range(counted[0], ended + 1))
     assert {"participants", "quorum_id", "failed_steps_total", "loss", "step_time_s"} <= {
         name for batch in weaver.telemetry for name in batch.metrics
     }
@@ -189,6 +201,7 @@ async def test_a_stand_by_that_was_prepared_waits_with_its_manager_until_it_is_t
     weaver, start_group
 ):
     started, standby = start_group("g0"), start_group("g1", TORCHLOOM_ROLE="standby")
+    trains = await weaver.admit("g0-0")
     hello = await prepared(weaver, "g1")
     again = await weaver.ask(hello, Prepare(), "again")
     assert again.detail == "need a stand-by that waits in attach(held=True)"
@@ -196,6 +209,7 @@ async def test_a_stand_by_that_was_prepared_waits_with_its_manager_until_it_is_t
     assert alone.detail == "knob lr is run-fenced: one worker cannot change it alone"
     assert (await weaver.ask(hello, Join(), "join")).status == "applied"
     await weaver.beat(lambda batch: batch.state == "training", "g1-0")
+    await end_run(weaver, trains, hello)
     for name in ("g0", "g1"):
         assert (await weaver.event(Exit, f"{name}-0")).status == 0
     assert [group.result["failed_steps"] for group in (started, standby)] == [0, 0]
