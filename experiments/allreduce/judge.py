@@ -175,6 +175,7 @@ def checks_of_changing(
         return []
     found = [_gain_check(gains(trials), GAIN)]
     static = dict.fromkeys(each.arm for each in trials if each.arm != TUNER)
+    step_s = {(row.arm, row.phase): row.step_s for row in phased(trials, schedule)}
     for number, phase in enumerate(schedule):
         of = {arm: progress(trials, arm, number, phase, quality) for arm in (*static, TUNER)}
         of = {arm: made for arm, made in of.items() if not math.isnan(made)}
@@ -182,11 +183,19 @@ def checks_of_changing(
         if not of:  # no step of a static mode begins there
             continue
         best = max(of, key=of.__getitem__)
+        shortest = min(of, key=lambda arm: step_s[arm, number])
+        here = f"phase {number + 1}, {phase.name}"
         text = (
-            f"phase {number + 1}, {phase.name}: {ours / of[best]:.2f} of the progress a second "
+            f"{here}: {ours / of[best]:.2f} of the progress a second "
             f"in the best static mode ({best}), need {1 / NEAR:.2f}"
         )
         found.append(Check(text, ours * NEAR >= of[best]))
+        times = step_s[TUNER, number] / step_s[best, number]
+        text = (
+            f"{here}: a step takes {times:.2f} times as long as in that mode, need at most {NEAR:g}"
+            f" (the shortest, {shortest}: {step_s[TUNER, number] / step_s[shortest, number]:.2f})"
+        )
+        found.append(Check(text, times <= NEAR))
     return [*found, _own_cost(trials), _failures(trials)]
 
 
