@@ -274,6 +274,19 @@ def test_a_policy_that_reads_what_no_trainer_reports_is_named(folder, caplog):
     assert "reads what simulated trainers do not report: it sees no heat" in caplog.text
 
 
+def test_what_a_policy_alerts_of_is_in_the_report(folder, capsys):
+    tuned = '[policies.allreduce_tuner]\nmodes = ["none", "bf17"]\n'
+    (folder / "tuned.toml").write_text(CONFIG + tuned)
+    assert evaluate("net.tltrace", "--config", "tuned.toml", "--seeds", "1") == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "alerts:" in printed
+    assert "bf17" in printed
+    report = json.loads((folder / "net-evaluation" / "report.json").read_bytes())
+    (told,) = report["allreduce"]["arms"][-1]["deeds"]["alerts"]
+    assert "bf17" in told
+    assert "bf17" in (folder / "net-evaluation" / "report.html").read_text()
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
@@ -283,6 +296,7 @@ def test_a_policy_that_reads_what_no_trainer_reports_is_named(folder, caplog):
         (("net.tltrace", "--config", "net.toml", "--days", "1"), "--days: need none with"),
         (("net.tltrace", "--config", "net.toml", "--sweep", "spares=0..2"), "--sweep: need a"),
         (("net.tltrace", "--config", "net.toml", "--predictor", "ewma"), "need a --policy"),
+        (("net.tltrace", "--config", "net.toml", "--jobs", "0"), "--jobs: need at least 1, or -1"),
         (("net.tltrace", "--config", "net.toml", "--scores", "a=b.csv"), "need --mode replay"),
     ],
 )

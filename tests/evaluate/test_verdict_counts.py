@@ -11,7 +11,7 @@ NODE = st.sampled_from(("n0", "n1", "n2"))
 ACTION = st.one_of(
     NODE.map(lambda node: CordonNode(node=node)),
     NODE.map(lambda node: Migrate(group=f"g-{node}")),
-    NODE.map(lambda node: Alert(worker=node, text="")),
+    NODE.map(lambda node: Alert(worker="w0", text=f"{node} is hot")),
 )
 
 
@@ -46,6 +46,19 @@ def test_every_proposal_is_granted_or_denied_by_one_rule(verdicts):
     assert sum(deeds.granted.values()) + sum(deeds.denied.values()) == len(verdicts)
     assert sum(deeds.cordons.values()) == deeds.granted.get("cordon", 0.0)
     assert deeds.why_denied == {rule: f"because of {rule}" for rule in deeds.denied}
+
+
+@given(VERDICTS)
+def test_each_alert_that_was_granted_is_kept_once(verdicts):
+    granted = [one.action for one in verdicts if one.granted]
+    texts = [action.text for action in granted if isinstance(action, Alert)]
+    assert deeds_of(verdicts).alerts == tuple(dict.fromkeys(texts))
+
+
+def test_of_many_alerts_the_first_are_kept():
+    alerts = [verdict(Alert(worker="w0", text=f"{n} K")) for n in range(100)]
+    runs = [deeds_of(alerts), deeds_of(alerts[50:])]
+    assert mean_verdicts(runs).alerts == runs[0].alerts == tuple(f"{n} K" for n in range(5))
 
 
 @given(st.lists(VERDICTS, min_size=1, max_size=4))

@@ -23,6 +23,8 @@ class Verdicts(msgspec.Struct, frozen=True, kw_only=True):
         By rule, one of its reasons.
     cordons : dict of str to float
         Cordons that were granted, by node.
+    alerts : tuple of str
+        What the first alerts said that were granted, each text once.
     """
 
     proposed: float = 0.0
@@ -30,3 +32,4 @@ class Verdicts(msgspec.Struct, frozen=True, kw_only=True):
     denied: dict[str, float] = {}
     why_denied: dict[str, str] = {}
     cordons: dict[str, float] = {}
+    alerts: tuple[str, ...] = ()

@@ -9,7 +9,7 @@ from typing import Literal, Protocol, TypeVar
 
 import msgspec
 
-from torchloom_core.errors import WorkerLost
+from torchloom_core.errors import ConfigError, WorkerLost
 
 Backend = Literal["loky", "ray"]
 
@@ -55,6 +55,10 @@ class Workforce(msgspec.Struct, frozen=True, kw_only=True):
     jobs: int = 1
     backend: Backend = "loky"
     ray_address: str = ""
+
+    def __post_init__(self) -> None:
+        if self.jobs < 1 and self.jobs != -1:
+            raise ConfigError(f"--jobs: need at least 1, or -1, was {self.jobs}")
 
     def play(self, errands: Sequence[Errand[Played]]) -> Iterator[tuple[Errand[Played], Played]]:
         """Yield every run as soon as it is over, in whatever order.

@@ -1,12 +1,14 @@
 """What policies asked for in a run, what the arbiter said, and the mean of that over runs."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from torchloom_core.evaluate.arm_results import Verdicts
 from torchloom_core.kernel.actions.kinds import kind_of
-from torchloom_core.wire.actions import name_of
+from torchloom_core.wire.actions import Alert, name_of
 from torchloom_core.wire.events import Verdict
+
+_MOST_ALERTS = 5
 
 
 class VerdictCounts:
@@ -17,6 +19,7 @@ class VerdictCounts:
         self._denied: Counter[str] = Counter()
         self._why: dict[str, str] = {}
         self._cordons: Counter[str] = Counter()
+        self._alerts: list[str] = []
 
     def enter(self, verdict: Verdict) -> None:
         """Count one verdict."""
@@ -26,6 +29,8 @@ class VerdictCounts:
             return
         self._granted[name_of(verdict.action)] += 1
         self._cordons.update(kind_of(verdict.action).cordons(verdict.action))
+        if isinstance(verdict.action, Alert):
+            self._alerts = _first((*self._alerts, verdict.action.text))
 
     def deeds(self) -> Verdicts:
         """Return what was counted."""
@@ -35,6 +40,7 @@ class VerdictCounts:
             denied=_mean([self._denied]),
             why_denied=dict(sorted(self._why.items())),
             cordons=_mean([self._cordons]),
+            alerts=tuple(self._alerts),
         )
 
 
@@ -47,7 +53,12 @@ def mean_verdicts(runs: Sequence[Verdicts]) -> Verdicts:
         denied=_mean([run.denied for run in runs]),
         why_denied=dict(sorted(why.items())),
         cordons=_mean([run.cordons for run in runs]),
+        alerts=tuple(_first(text for run in runs for text in run.alerts)),
     )
+
+
+def _first(alerts: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(alerts))[:_MOST_ALERTS]
 
 
 def _mean(counts: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -48,6 +48,8 @@ def complaints(simulation: AllreduceSimulation) -> Iterator[str]:
             yield f"{arm.name}: {name} was quarantined: {why}"
         for name, count in arm.silent.items():
             yield f"{arm.name}: {name} forecast nothing in {count} of {len(simulation.seeds)} runs"
+        for text in arm.deeds.alerts:
+            yield f"{arm.name} alerts: {text}"
         if arm.time_s is None:
             yield (
                 f"{arm.name} was given up before it had made {_goal(simulation)}: its progress an "
