@@ -99,13 +99,18 @@ def settled_steps(played: Played, number: int, phase: Phase) -> list[Row]:
 def progress(
     trials: Sequence[Played], arm: str, number: int, phase: Phase, quality: Mapping[str, float]
 ) -> float:
-    """Return the progress a second in a phase, in steps of ``none``: the median over the seeds."""
+    """Return the progress a second in a phase, in steps of ``none``: the median over the seeds.
+
+    A seed in which the tuner makes no step there counts as none; of a static mode it is left out.
+    """
     each = []
     for played in trials:
         steps = settled_steps(played, number, phase) if played.arm == arm else []
         if steps:
             worth = sum(quality.get(row["mode"], 1.0) for row in steps)
             each.append(worth / sum(row["step_time"] for row in steps))
+        elif (played.arm, arm) == (TUNER, TUNER):
+            each.append(0.0)
     return statistics.median(each) if each else math.nan
 
 

@@ -437,8 +437,8 @@ class FleetState:
         return at, self._step[at]
 
     def progress_ns(self, rows: Sequence[int]) -> int:
-        """Return when one of the workers in these rows last finished a step."""
-        return int(self._progress_ns[rows].max())
+        """Return when the workers in these rows last finished a step, by the median of them."""
+        return int(np.median(self._progress_ns[rows]))
 
     def _grow(self, workers: int) -> None:
         if workers <= self._capacity:

@@ -54,6 +54,8 @@ _NOTABLE, _PLAUSIBLE = 0.5, 2.5
 """Standard deviations by which the latency may be longer than it was thought to be."""
 _BLIND_REACH = math.log(20.0)
 _FAR_SD = 2.0
+_BOUNDS = (math.log(1e3), math.log(1e13))
+"""Of the bandwidth's logarithm: whatever is told, no link of a run is slower or faster."""
 _BANDWIDTH, _PROBE = range(2)
 
 
@@ -237,8 +239,11 @@ class LinkFilter:
     def _is_another(self) -> bool:
         """Say whether steps that were odd, one after the other, are of another link for sure."""
         odd = float(np.median(self._odds))
+        usual = float(np.median(self._blind)) + odd
         self._odds.clear()
         self._blind.clear()
+        # Where it ends as it began, the way back is as long as the way there.
+        self._blind.extend([usual] * _USUAL)
         if abs(odd) > _BLIND_JUMP:
             self._restart(self._mean[_BANDWIDTH] - odd, 1.0)
             return True
@@ -292,6 +297,7 @@ class LinkFilter:
             self._mean[_BANDWIDTH] -= self._mean[by]
             self._cov[_BANDWIDTH] = self._cov[:, _BANDWIDTH] = -self._cov[by]
             log_sd = math.hypot(log_sd, math.sqrt(self._cov[by, by]))
+        self._mean[_BANDWIDTH] = min(max(self._mean[_BANDWIDTH], _BOUNDS[0]), _BOUNDS[1])
         self._cov[_BANDWIDTH, _BANDWIDTH] = min(log_sd, 2 * _LOST_LOG_SD) ** 2
 
     def _update(self, slope: Floats, miss: float, log_sd: float) -> None:

@@ -40,7 +40,8 @@ class StepSample:
     every : float
         Steps from one synchronisation to the next.
     step_s, compute_s : float
-        The longest of any worker, of all these steps together.
+        The median, as all wait for each other, and the longest of any worker; of all these steps
+        together.
     compress_s, wire_s : float
         The median, and the least: others also wait for the slowest.
     overlap_s : float
@@ -80,6 +81,7 @@ class StepReader:
         self._last: StepSample | None = None
         self._knob = 0
         self._old_steps = 0.0
+        self._held_back = 0
 
     def skip(self, view: FleetView) -> None:
         """Take what has been measured until now for seen."""
@@ -90,7 +92,7 @@ class StepReader:
         """Return a step that was not returned before, None where there is none yet.
 
         A step is taken once all of ``rows`` that report have told of a new one: whoever waits for
-        a slow rank tells nothing of the wire. Whoever stays silent is not waited for long. Steps
+        a slow rank tells nothing of the wire. A minority that stays silent is not waited for long. Steps
         that synchronise nothing tell nothing of it, so a tick may look at any of them. ``every``
         is what the knob says: a round that had begun before it changed is left out.
         """
@@ -101,15 +103,20 @@ class StepReader:
         told &= _known(view, WIRE, _MOST_S)
         told &= np.isin(np.arange(len(view)), rows)
         fresh = told & (view.step != self._seen)  # after a rewind it is lower
-        if self._last is not None and self._last.mode != mode:
-            # Heartbeats differ: some still tell the last step before the change.
+        if self._last is None or self._last.mode == mode:
+            self._held_back = 0
+        elif self._held_back < _PATIENCE_TICKS:
+            # Heartbeats differ: some still tell the last step before the change. But where another
+            # mode sends as much, as of tensors that it leaves as they are, so do all after it.
             old = fresh & np.isclose(view.latest(SENT), self._last.sent_bytes, rtol=1e-4)
             self._seen = np.where(old, view.step, self._seen)
             fresh &= ~old
+            self._held_back += bool(old.any())
         if not fresh.any():
             return None
         self._waited += 1
-        if (fresh != told).any() and self._waited < _PATIENCE_TICKS:
+        is_late = self._waited >= _PATIENCE_TICKS and 2 * fresh.sum() >= told.sum()
+        if (fresh != told).any() and not is_late:
             return None
         self._seen = np.where(fresh, view.step, self._seen)
         self._waited = 0
@@ -126,13 +133,15 @@ class StepReader:
 
 def _sample(view: FleetView, rows: Ints, ranks: int, mode: str) -> StepSample | None:
     steps = _among(view, ROUND_STEPS, rows, _MOST_STEPS)
-    every = max(1.0, _middle(steps)) if (steps >= 1).any() else 1.0
-    step_s = _of_round(view, ROUND, STEP, rows)
-    longest_s = float(step_s.max())
+    every = float(np.median(np.nan_to_num(steps)))
+    if every < 1:  # most know of no rounds
+        every, steps = 1.0, np.full_like(steps, math.nan)
+    each_s = _of_round(view, ROUND, STEP, rows, steps)
+    step_s = _middle(each_s)
     sent = float(np.median(_among(view, SENT, rows, _MOST_BYTES)))
     wire_s = _among(view, WIRE, rows, _MOST_S)
     code_s = np.nan_to_num(_among(view, CODE, rows, _MOST_S))
-    wait_s = _of_round(view, ROUND_WAIT, WAIT, rows)
+    wait_s = _of_round(view, ROUND_WAIT, WAIT, rows, steps)
     overlap_s = _among(view, OVERLAP, rows, _MOST_S)
     # Reductions that are under way at once count each in wire_s, but no longer than all take.
     under_way_s = np.where(np.isfinite(overlap_s), overlap_s + wait_s - code_s, math.inf)
@@ -142,11 +151,11 @@ def _sample(view: FleetView, rows: Ints, ranks: int, mode: str) -> StepSample | 
         share = prior_of(mode).sent_share(ranks)
         gradient = sent / share if share > 0 else math.nan
     own_s = np.where(steps >= 1, math.nan, _among(view, COMPUTE, rows, _MOST_S))
-    own_s = np.where(np.isfinite(own_s), own_s, np.maximum(step_s - wait_s, 0.0))
+    own_s = np.where(np.isfinite(own_s), own_s, np.maximum(each_s - wait_s, 0.0))
     own_s = own_s[np.isfinite(own_s)]
-    if not (gradient >= 1 and sent >= 1 and longest_s >= _LEAST_STEP_S):
+    if not (gradient >= 1 and sent >= 1 and step_s >= _LEAST_STEP_S):
         return None
-    compute_s = float(own_s.max()) if len(own_s) else max(0.0, longest_s - float(wire_s.min()))
+    compute_s = float(own_s.max()) if len(own_s) else max(0.0, step_s - float(wire_s.min()))
     reductions = _middle(_among(view, REDUCTIONS, rows, _MOST_BYTES))
     least = int(wire_s.argmin())
     return StepSample(
@@ -155,8 +164,8 @@ def _sample(view: FleetView, rows: Ints, ranks: int, mode: str) -> StepSample | 
         mode=mode,
         ranks=ranks,
         every=every,
-        step_s=longest_s,
-        compute_s=min(compute_s, longest_s),
+        step_s=step_s,
+        compute_s=min(compute_s, step_s),
         compress_s=float(np.median(code_s)),
         wire_s=float(wire_s[least]),
         overlap_s=float(np.nan_to_num(overlap_s[least])),
@@ -177,11 +186,10 @@ def _among(view: FleetView, metric: str, rows: Ints, most: float) -> Floats:
     return np.where((values >= 0) & (values <= most), values, math.nan)
 
 
-def _of_round(view: FleetView, metric: str, of_step: str, rows: Ints) -> Floats:
-    """Return the values of the round, where one had several steps; else those of the step."""
-    in_rounds = _among(view, ROUND_STEPS, rows, _MOST_STEPS) >= 1
+def _of_round(view: FleetView, metric: str, of_step: str, rows: Ints, steps: Floats) -> Floats:
+    """Return the values of the round, where one had ``steps``; else those of the step."""
     of_round = _among(view, metric, rows, _MOST_S)
-    return np.where(in_rounds, of_round, _among(view, of_step, rows, _MOST_S))
+    return np.where(steps >= 1, of_round, _among(view, of_step, rows, _MOST_S))
 
 
 def _middle(values: Floats) -> float:
