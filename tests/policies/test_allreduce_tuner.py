@@ -278,7 +278,7 @@ def light():
 
 @pytest.mark.parametrize("mode", ["none", "powersgd"])
 @quickly("seed", [0], 1, 2)
-def test_probes_that_tell_of_another_network_are_believed_twice_and_no_more(seed, mode):
+def test_probes_that_tell_of_another_network_are_believed_ever_more_rarely(seed, mode):
     run = Run(tuner(), light(), mode=mode, seed=seed)
 
     def loopback(action):
@@ -289,13 +289,12 @@ def test_probes_that_tell_of_another_network_are_believed_twice_and_no_more(seed
     run.probe = loopback
     run.bandwidth = 20 * MBIT
     run.ends_s = run._next()
-    run.ticks(100)
+    run.ticks(600)
     (told,) = [p.reason for p in run.made if isinstance(p.action, Alert)]
-    assert re.search(r"probes told of [45]\S+e\+04 Mbit/s where the allreduce has 2\S+ M", told)
-    run.made.clear()
-    run.ticks(200)
-    assert run.mode == "powersgd"
-    assert not [p for p in run.made if isinstance(p.action, ProbeLinks)]
+    assert re.search(r"probes told of more than the (1\d|2\d)\S* Mbit/s that the allreduce", told)
+    in_powersgd_s = sum(seconds for _, _, mode, seconds in run.steps if mode == "powersgd")
+    assert in_powersgd_s > 0.93 * run.t
+    assert len(run.switches) < 15
 
 
 @quickly("seed", [0], 1, 2)

@@ -252,13 +252,18 @@ class LinkFilter:
         return False
 
     def measure_link(self, bytes_per_s: float, log_sd: float) -> bool:
-        """Take a probed bandwidth; return whether it has jumped."""
+        """Take a probed bandwidth; return whether it has jumped.
+
+        While steps tell of the bandwidth themselves, none is believed that is far above that.
+        """
         probed = math.log(bytes_per_s) - self._mean[_PROBE]
         miss, slope = probed - self._mean[_BANDWIDTH], np.zeros_like(self._mean)
         slope[[_BANDWIDTH, _PROBE]] = 1.0
+        limit = _JUMP * math.sqrt(self.variance(slope) + log_sd**2)
+        if self.known and not self.is_blind and miss > max(limit, _LEAST_JUMP):
+            return False
         self._cov[_BANDWIDTH, _BANDWIDTH] += self._ambiguity**2
         self._ambiguity = 0.0
-        limit = _JUMP * math.sqrt(self.variance(slope) + log_sd**2)
         jumped = self.known and abs(miss) > max(limit, _LEAST_JUMP)
         if jumped or not self.known:
             self._restart(math.log(bytes_per_s), log_sd, _PROBE)

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 import numpy as np
 
 from torchloom_core.plugin import FleetView, Floats, Links, ProbeLinks, Proposal
+from torchloom_policies.allreduce.ceiling import Ceiling
 from torchloom_policies.allreduce.cost import CostModel, StepCost
 from torchloom_policies.allreduce.link_probes import ProbeSchedule
 from torchloom_policies.allreduce.modes import prior_of
 from torchloom_policies.allreduce.options import AllreduceTunerOptions
-from torchloom_policies.allreduce.probe_trust import ProbeTrust
 from torchloom_policies.allreduce.probed_links import SAME_S, ProbedLinks
 from torchloom_policies.allreduce.ring_advice import RingAdvice
 from torchloom_policies.allreduce.settings import Wish
@@ -46,7 +46,7 @@ class LinkWatch:
         self._advice = RingAdvice(options.ring)
         self._schedule = ProbeSchedule(options.probe_every_s)
         self._probed = ProbedLinks()
-        self._trust = ProbeTrust()
+        self._ceiling = Ceiling()
         self._seen_s, self._before = -math.inf, math.nan
         self._is_in_doubt = False
         self.trouble = ""
@@ -60,9 +60,7 @@ class LinkWatch:
                 f"them, was {len(run.groups)}"
             )
             return False
-        if self._trust.trouble:
-            self.trouble = self._trust.trouble
-            return False
+        self.trouble = self.trouble or self._ceiling.trouble
         links, edges = self._links(view, run), _edges(_ring(run))
         speeds = np.array([links.bytes_per_s[edge] for edge in edges])
         age_s = np.array([links.age_s[edge] for edge in edges])
@@ -87,30 +85,28 @@ class LinkWatch:
         others = _OTHERS_LOG_SD if slower and not fresh.all() else 0.0
         link = self._model.link
         self._before = link.bytes_per_s
-        jumped = link.measure_link(
-            float(links.bytes_per_s[slowest]), math.hypot(spread, _LEAST_LOG_SD, others)
-        )
+        told = self._ceiling.below(float(links.bytes_per_s[slowest]), self._before, view.now_s)
+        jumped = link.measure_link(told, math.hypot(spread, _LEAST_LOG_SD, others))
         latency_s = {mode: link.latency_s(mode) for mode in self._model.modes}
         asked_s = self._schedule.asked_s
-        self._trust.probed(asked_s, self._before, link.bytes_per_s, latency_s, run.step)
+        self._ceiling.probed(asked_s, self._before, link.bytes_per_s, latency_s, run.step)
         return jumped
 
     def check(self, sample: StepSample) -> bool:
         """Hold a step against what probes told before it; say whether that was wrong."""
-        shown = self._trust.refuted_by(sample)
+        shown = self._ceiling.shown_by(sample)
         return shown is not None and self._model.link.measure_link(shown, _LEAST_LOG_SD)
 
     def hurry(self, now_s: float) -> None:
         """Ask again at once: the links are others than they were."""
         self._schedule.hurry(now_s)
         self._probed.forget()
-        self._trust.again()
 
     def better_ring(self, run: TunedRun, view: FleetView) -> Wish | None:
         """Return an order whose slowest link is faster, if that is worth something."""
         own = self._model.cost(run.mode)
         self._is_in_doubt = False
-        if RING not in run.settings or own is None or self._are_left(run):
+        if RING not in run.settings or own is None or len(run.groups) > _MOST_GROUPS:
             return None
         groups, links, ring = list(run.groups), self._links(view, run), _ring(run)
         probed = self._probed.bytes_per_s
@@ -151,7 +147,7 @@ class LinkWatch:
             What the last step was measured to be on the wire.
         """
         options, own = self._options, self._model.cost(run.mode)
-        if not options.probe_every_s or own is None or self._are_left(run):
+        if not options.probe_every_s or own is None or len(run.groups) > _MOST_GROUPS:
             return
         if self._busy_s(own.carried_s, wire_s) > options.probe_wire_share * own.step_s:
             return
@@ -194,9 +190,6 @@ class LinkWatch:
             cost_gpu_s=min(took_s, own.step_s) * gpus * 0.1,
             confidence=0.2,
         )
-
-    def _are_left(self, run: TunedRun) -> bool:
-        return len(run.groups) > _MOST_GROUPS or bool(self._trust.trouble)
 
     def _busy_s(self, carried_s: float, wire_s: float) -> float:
         """Return how long a step's bytes keep the links busy at least.

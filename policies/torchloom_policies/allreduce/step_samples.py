@@ -92,9 +92,9 @@ class StepReader:
         """Return a step that was not returned before, None where there is none yet.
 
         A step is taken once all of ``rows`` that report have told of a new one: whoever waits for
-        a slow rank tells nothing of the wire. A minority that stays silent is not waited for long. Steps
-        that synchronise nothing tell nothing of it, so a tick may look at any of them. ``every``
-        is what the knob says: a round that had begun before it changed is left out.
+        a slow rank tells nothing of the wire. A minority that stays silent is not waited for long.
+        Steps that synchronise nothing tell nothing of it, so a tick may look at any of them.
+        ``every`` is what the knob says: a round that had begun before it changed is left out.
         """
         if every != self._knob:
             self._knob, self._old_steps = every, self._last.every if self._last else 0.0

@@ -1,4 +1,7 @@
-"""Whether probes are to be believed: they may go over another network than the allreduce."""
+"""What an allreduce carries however fast its links are: cores may be slower than what they send on.
+
+And probes may go over another network. Either way they tell of more than steps ever show.
+"""
 
 import math
 from collections.abc import Mapping
@@ -7,13 +10,15 @@ from dataclasses import dataclass
 from torchloom_policies.allreduce.modes import prior_of
 from torchloom_policies.allreduce.step_samples import StepSample
 
-_TIMES = 3.0
+_TIMES = 2.0
 """So many times as fast as it was thought to be, a link is believed only for now."""
 _STEPS = 20
 """What the allreduce shows later may be another bandwidth."""
 _LEAST_SHARE = 0.1
 _LEAST_BYTES = 512 * 1024
 """What is less in a step may go into buffers."""
+_DOUBLES_S, _LONGEST_S = 60.0, 3600.0
+"""In which a ceiling doubles: the link may have been slow by chance. Twice as long each time."""
 
 
 @dataclass
@@ -27,23 +32,32 @@ class _Claim:
     last_step: int
 
 
-class ProbeTrust:
+class Ceiling:
     """Holds what probes told against the next steps that tell it from what was thought before.
 
     Attributes
     ----------
     trouble : str
-        Why probes are believed no more, or nothing.
+        That probes tell of more than steps show, once two rounds did; or nothing.
     """
 
     def __init__(self) -> None:
         self._claim: _Claim | None = None
         self._wrong_s: float | None = None
+        self._shown, self._shown_s = math.inf, 0.0
+        self._doubles_s = _DOUBLES_S / 2
         self.trouble = ""
 
-    def again(self) -> None:
-        """Believe them once more: the links are others than they were."""
-        self.trouble = ""
+    def below(self, told: float, known: float, now_s: float) -> float:
+        """Return what of a probed bandwidth an allreduce may well carry, bytes a second.
+
+        Parameters
+        ----------
+        known : float
+            What is thought of the link so far: steps may show more than they once did.
+        """
+        most = self._shown * 2.0 ** min((now_s - self._shown_s) / self._doubles_s, 60.0)
+        return min(told, max(most, known)) if known > 0 else told
 
     def probed(
         self, asked_s: float, before: float, now: float, latency_s: Mapping[str, float], step: int
@@ -57,7 +71,7 @@ class ProbeTrust:
         elif self._claim is not None:
             self._claim.last_step = step + _STEPS
 
-    def refuted_by(self, sample: StepSample) -> float | None:
+    def shown_by(self, sample: StepSample) -> float | None:
         """Return the bandwidth that a step shows where it is not what probes told."""
         claim = self._claim
         if claim is None or sample.wire_s <= 0 or sample.sent_bytes < _LEAST_BYTES:
@@ -70,20 +84,22 @@ class ProbeTrust:
             self._claim = None
         elif before_s >= _TIMES * told_s:  # such a step tells the one from the other
             self._claim = None
-            shown = sample.sent_bytes / max(sample.wire_s - rest_s, _LEAST_SHARE * sample.wire_s)
             nearer = abs(math.log(sample.wire_s / before_s)) < math.log(sample.wire_s / told_s)
             if nearer and sample.wire_s >= _TIMES * told_s:
-                self._doubt(claim, shown)
-                return shown
-            self._wrong_s = None
+                carried_s = max(sample.wire_s - rest_s, _LEAST_SHARE * sample.wire_s)
+                return self._lower(claim, sample.sent_bytes / carried_s, sample.now_s)
         return None
 
-    def _doubt(self, claim: _Claim, shown: float) -> None:
+    def _lower(self, claim: _Claim, shown: float, now_s: float) -> float:
+        self._shown, self._shown_s = shown, now_s
         # Of one round, whose answers come one after the other, no more than one counts.
-        if self._wrong_s is not None and self._wrong_s != claim.asked_s:
-            self.trouble = (
-                f"links are probed no more for now: probes told of {8e-6 * claim.told:.3g} Mbit/s "
-                f"where the allreduce has {8e-6 * shown:.3g} Mbit/s, twice; need "
-                "TORCHLOOM_LINK_ADDRESS to be of the network that the allreduce goes over, or unset"
-            )
+        if self._wrong_s != claim.asked_s:
+            self._doubles_s = min(2 * self._doubles_s, _LONGEST_S)
+            if self._wrong_s is not None and not self.trouble:
+                self.trouble = (
+                    f"probes told of more than the {8e-6 * shown:.3g} Mbit/s that the allreduce "
+                    "has, twice: it hardly counts from now on. Unless the cores are what is slow, "
+                    "need TORCHLOOM_LINK_ADDRESS to be of the network that the allreduce goes over"
+                )
         self._wrong_s = claim.asked_s
+        return shown

@@ -1,0 +1,63 @@
+"""Probes that tell of another bandwidth than the next steps show."""
+
+import pytest
+
+from torchloom_policies.allreduce.ceiling import Ceiling
+from torchloom_policies.allreduce.step_samples import StepSample
+
+SLOW, QUICK = 5e6, 5e9
+LATENCY_S = {"none": 1e-4}
+
+
+def step(number):
+    """Return a step that took what it takes over a slow link."""
+    return StepSample(
+        now_s=float(number),
+        step=number,
+        mode="none",
+        ranks=4,
+        every=1.0,
+        step_s=1.2,
+        compute_s=0.2,
+        compress_s=0.0,
+        wire_s=1.0,
+        overlap_s=0.0,
+        sent_bytes=SLOW,
+        gradient_bytes=SLOW / 1.5,
+        reductions=1.0,
+    )
+
+
+def refute(ceiling, asked_s, number):
+    ceiling.probed(asked_s, SLOW, QUICK, LATENCY_S, number)
+    assert ceiling.shown_by(step(number + 1)) == pytest.approx(SLOW, rel=0.01)
+
+
+def test_what_steps_have_shown_is_the_most_until_they_show_more():
+    ceiling = Ceiling()
+    assert ceiling.below(QUICK, SLOW, 1.0) == QUICK
+    refute(ceiling, 1.0, 1)
+    assert ceiling.below(QUICK, SLOW / 10, 2.0) == pytest.approx(SLOW, rel=0.02)
+    assert ceiling.below(SLOW / 2, SLOW / 10, 2.0) == SLOW / 2
+    assert ceiling.below(QUICK, 3 * SLOW, 2.0) == 3 * SLOW
+
+
+def test_a_ceiling_doubles_and_takes_longer_each_time_that_it_was_right():
+    ceiling = Ceiling()
+    refute(ceiling, 1.0, 0)
+    assert ceiling.below(QUICK, SLOW / 10, 61.0) == pytest.approx(2 * SLOW, rel=0.02)
+    assert ceiling.below(QUICK, SLOW / 10, 1e6) == QUICK
+    refute(ceiling, 2.0, 100)
+    assert ceiling.below(QUICK, SLOW / 10, 221.0) == pytest.approx(2 * SLOW, rel=0.02)
+
+
+def test_two_rounds_that_were_wrong_are_told_and_two_answers_of_one_are_not():
+    ceiling = Ceiling()
+    refute(ceiling, 1.0, 1)
+    refute(ceiling, 1.0, 2)
+    assert not ceiling.trouble
+    refute(ceiling, 3.0, 3)
+    told = ceiling.trouble
+    assert "probes told of more than the 40 Mbit/s that the allreduce has, twice" in told
+    refute(ceiling, 1e6, 1000)
+    assert ceiling.trouble == told  # once
