@@ -267,6 +267,18 @@ def test_a_metric_that_was_fine_for_a_while_and_then_is_no_number_is_harm(run):
     assert judged.text.endswith("is reported no more")
 
 
+def test_one_worker_that_goes_on_alone_does_not_make_a_stall_of_all_harm(run):
+    watch(run, 2.0, 20)
+    ack_all(run, told(run.ask(ChangeKnobs(values={"lr": 0.9}))))
+    outputs = []
+    for tick in range(60):
+        for worker in WORKERS:
+            age_s = 0.0 if worker == "c-0" else float(tick)
+            run.feed(telemetry(worker, {}, progress_age_s=age_s))
+        outputs += run.tick()
+    assert not any(judged.hurt for judged in of(Judged, outputs))
+
+
 def test_what_came_upon_a_change_that_still_is_watched_goes_back_with_it(run):
     watch(run, 2.0, 20)
     ack_all(run, told(run.ask(ChangeKnobs(values={"lr": 0.9}))))
@@ -560,6 +572,19 @@ def test_a_worker_that_comes_back_behind_the_others_is_no_run_that_began_anew(ru
     run.feed(says_hello(gone, incarnation=2))
     run.feed(telemetry(gone, {"loss": 9.0}, incarnation=2, step=3))
     assert only(Judged, watch(run, 9.0, 10, step=4000)).hurt
+
+
+def test_a_step_that_only_one_ever_claimed_ends_no_watch_of_the_next_weaver(run):
+    watch(run, 2.0, 20, step=4000)
+    run.feed(telemetry("c-0", {"loss": 2.0}, step=2**53))
+    run.tick()
+    watch(run, 2.0, 5, step=4000)
+    ack_all(run, told(run.ask(ChangeKnobs(values={"lr": 0.9}))))
+    successor = Run(make_kernel(), epoch=2, now_ns=run.now_ns)
+    successor.feed(Recovered(epoch=2, control=run.kernel.control()))
+    for worker in WORKERS:
+        successor.feed(says_hello(worker, values={"lr": 0.9, "mode": "none"}))
+    assert only(Judged, watch(successor, 9.0, 10, step=4010)).hurt
 
 
 def test_the_next_weaver_knows_that_the_run_began_anew_meanwhile(run):
