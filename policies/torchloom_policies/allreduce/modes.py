@@ -19,8 +19,8 @@ class ModePrior(msgspec.Struct, frozen=True):
     collectives : int
         One after another in a reduction, each in as many rounds as there are other ranks.
     code_ns_per_byte : float
-        Coding and decoding, nanoseconds a byte of gradient: of 50 MB on a shared core with gloo
-        and 4 ranks int8 took .13 to .19 s, top-k .10 s and PowerSGD .12 to .16 s.
+        Coding and decoding, nanoseconds a byte of gradient: about what 4 ranks take that share
+        two cores, by experiments/compression/coding.py.
     share_log_sd, code_log_sd : float
         How far off that may be, as the standard deviation of the logarithm.
     ring_share : float
@@ -49,11 +49,11 @@ NONE = "none"
 
 PRIORS: Mapping[str, ModePrior] = {
     NONE: ModePrior(1.0, 2, 0.0, code_log_sd=0.0, ring_share=1.0),
-    "bf16": ModePrior(0.5, 2, 0.5, code_log_sd=0.5),
-    "fp16": ModePrior(0.501, 2, 1.0, code_log_sd=0.5),
-    "int8": ModePrior(0.254, 2, 3.2),
-    "topk": ModePrior(0.015, 1, 2.0, gathers=True, share_log_sd=1.0, ring_share=1.0),
-    "powersgd": ModePrior(0.02, 6, 2.8, share_log_sd=1.5, ring_share=1.0),
+    "bf16": ModePrior(0.5, 2, 1.0),
+    "fp16": ModePrior(0.501, 2, 3.0),
+    "int8": ModePrior(0.254, 2, 2.5),
+    "topk": ModePrior(0.015, 1, 9.0, gathers=True, share_log_sd=1.0, ring_share=1.0),
+    "powersgd": ModePrior(0.02, 6, 3.0, share_log_sd=1.5, ring_share=1.0),
 }
 """Share of topk: 1 % of the numbers, six bytes each. That of powersgd depends on the matrices."""
 
