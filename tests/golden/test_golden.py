@@ -1,4 +1,4 @@
-"""What version 0.1.0 recorded in November 2026 is decided, read and scored the same, to the byte.
+"""What version 0.1.0 recorded in November 2026 is decided, read and scored the same, to the digit.
 
 ``demo`` is the demo's run; ``chaos`` holds five lives of a Weaver that was killed again and again;
 ``scripted`` is six minutes of 20 workers in which everything is asked for and half of it goes
@@ -6,11 +6,13 @@ wrong; ``evaluation`` is a synthetic trace with the reports of both modes. None 
 made anew: a change that breaks one has changed what somebody recorded.
 """
 
+import json
 import os
 import subprocess
 import sys
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,6 +38,15 @@ def torchloom(folder: Path, *words: str, status: int = 0) -> str:
     done = subprocess.run(command, cwd=folder, env=PLAIN, capture_output=True, text=True)
     assert done.returncode == status, done.stdout + done.stderr
     return done.stdout
+
+
+def without_alerts(report: Any) -> Any:
+    """Return a report as it was when it did not say yet what policies alert of."""
+    if isinstance(report, list):
+        return [without_alerts(one) for one in report]
+    if isinstance(report, dict):
+        return {key: without_alerts(one) for key, one in report.items() if key != "alerts"}
+    return report
 
 
 @pytest.mark.parametrize("name", ["demo", "chaos"])
@@ -68,4 +79,5 @@ def test_a_report_has_the_figures_that_it_had(mode: str, words: list[str], tmp_p
     unpack("evaluation", tmp_path)
     said = ["--config", "torchloom.toml", "--resamples", "200", "--out", "report", "--json"]
     report = torchloom(tmp_path, "evaluate", "golden.tltrace", *said, *words)
-    assert report == (tmp_path / f"{mode}.json").read_text()
+    recorded = json.loads((tmp_path / f"{mode}.json").read_text())
+    assert without_alerts(json.loads(report)) == recorded

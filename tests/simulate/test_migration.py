@@ -248,3 +248,13 @@ def test_a_drain_that_is_asked_for_twice_is_done_once():
     assert model.drain("g1") == ""
     assert model.drain("g1") == ""
     assert model.finish().migrations == 1
+
+
+def test_a_group_that_had_its_nodes_back_at_once_is_seen_to_work_again():
+    job = plain_job(durable=DURABLE, migrate_s=1.0)
+    model = fleet(job, [], 100)
+    assert model.drain("g0") == ""
+    model.advance(0)
+    assert states(model) == {"g0-0": "left"}
+    model.advance(1 * S)
+    assert states(model) == {"g0-0": "training"}

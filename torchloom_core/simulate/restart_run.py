@@ -121,6 +121,7 @@ class RestartRun(PhasedRun):
         for group in self._returning:
             if group.role == "run":
                 group.revive()
+                self._engine.version += 1
         self._returning.clear()
         self._is_deep = False
         self._engine.tell("restarted" if self._comeback[0] == "restart" else "resumed")
