@@ -179,13 +179,15 @@ class AllreduceTunerPolicy:
                 return
             if not self._changes.settling.after_s:
                 return
-        if option is not None and self._stands(option):
+        stands = option is not None and self._stands(option)
+        if option is not None and stands:
             yield from self._ask(self._wish(option, "better", option.gain, run), view, run)
             if self._changes.asked is not None:
                 return
+        is_free = option is None or stands  # no mode is about to be proposed
         settled = self._changes.settling is None
         for better in (self._settings.better, self._links.better_ring):
-            wish = better(run, view) if settled and self._changes.asked is None else None
+            wish = better(run, view) if settled and is_free and not self._changes.asked else None
             if wish is not None:
                 yield from self._ask(wish, view, run)
         if not settled or self._changes.asked is not None:
@@ -195,9 +197,7 @@ class AllreduceTunerPolicy:
         assert self._sample is not None
         probes = list(self._links.probes(view, run, stake, self._sample.wire_s))
         yield from probes
-        if probes:
-            return
-        if not self._changes.well_measured:
+        if probes or not is_free or not self._changes.well_measured:
             return
         trial = self._choice.worth_trying(run.mode, modes, view.now_s)
         trial = trial if self._changes.is_news else None

@@ -55,10 +55,12 @@ class Law:
             "none": 6, "bf16": 6, "fp16": 6, "int8": 6, "topk": 3, "powersgd": 18,
         }
     )  # fmt: skip
+    link_use: dict = field(default_factory=lambda: {"bf16": 0.72, "fp16": 0.72, "int8": 0.72})
     trial_factor: dict = field(default_factory=dict)
 
     def wire_s(self, mode, bandwidth, knobs=None):
-        wire = self.sent[mode] * self.gradient_bytes / bandwidth + self.hops[mode] * self.latency_s
+        carried_s = self.sent[mode] * self.gradient_bytes / bandwidth / self.link_use.get(mode, 1.0)
+        wire = carried_s + self.hops[mode] * self.latency_s
         for knob, value in (knobs or {}).items():
             wire *= self.trial_factor.get((knob, value), 1.0)
         return wire

@@ -122,7 +122,7 @@ def test_a_bandwidth_that_falls_leads_to_a_proposal_at_the_first_telemetry_that_
 
 
 def test_a_bandwidth_that_returns_is_seen_on_the_wire_without_a_probe():
-    run = Run(tuner(probe_every_s=0.0), noise=0.03)
+    run = Run(tuner(probe_every_s=0.0), Law(latency_s=1e-4), noise=0.03)
     run.ticks(10)
     run.bandwidth = 50 * MBIT
     run.ticks(100)
@@ -154,7 +154,7 @@ def test_links_are_probed_where_the_mode_tells_little_and_the_answer_matters():
 
 def test_probes_become_rarer_while_the_links_stay_as_they_are_and_come_at_once_when_not():
     law = Law(latency_s=2e-3)
-    run = Run(tuner(probe_every_s=2.0, modes=("powersgd", "bf16"), quality={"bf16": 0.6}),
+    run = Run(tuner(probe_every_s=2.0, modes=("powersgd", "bf16"), quality={"bf16": 0.8}),
               law, mode="powersgd", noise=0.02)  # fmt: skip
     run.bandwidth = 100 * MBIT
     run.ends_s = run._next()
@@ -294,7 +294,7 @@ def test_probes_that_tell_of_another_network_are_believed_ever_more_rarely(seed,
     assert re.search(r"probes told of more than the (1\d|2\d)\S* Mbit/s that the allreduce", told)
     in_powersgd_s = sum(seconds for _, _, mode, seconds in run.steps if mode == "powersgd")
     assert in_powersgd_s > 0.93 * run.t
-    assert len(run.switches) < 15
+    assert len(run.switches) < 22
 
 
 @quickly("seed", [0], 1, 2)

@@ -114,7 +114,9 @@ class CostModel:
             self._share[mode] = sample.sent_bytes / sample.gradient_bytes / prior
         if sample.wire_s > _TELLING_S and sample.sent_bytes > 0:
             hops = prior_of(mode).hops(sample.ranks, sample.reductions)
-            jumped = self.link.measure_wire(mode, sample.sent_bytes, hops, sample.wire_s)
+            jumped = self.link.measure_wire(
+                mode, sample.sent_bytes, hops, sample.wire_s, fills=sample.fills_links
+            )
         self._compute_s.append(sample.compute_s / sample.every)
         self._recent(self._overlap_s, mode, 9).append(sample.overlap_s)
         exposed_s = max(0.0, sample.wire_s - self._overlap())

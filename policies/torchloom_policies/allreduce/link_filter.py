@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from torchloom_core.plugin import Floats
+from torchloom_policies.allreduce.modes import prior_of
 
 _LATENCY_S = 3e-4
 _LATENCY_LOG_SDS = (1.2, 0.9)
@@ -35,8 +36,6 @@ _LEAST_NOISE_S = 0.001
 _RECENT = 15
 _LEAST_SHARE = 0.1
 _LONGER = 1.5
-_TELLING_BYTES = 512 * 1024
-"""Less in a step tells of buffers and latency: it fits into what a link takes at once."""
 _TELLING_SHARES = (0.6, 0.7)
 """Of the time on the wire that the bytes take: with less a step tells of latency, too, and after
 such steps, with less than the second. A link that is much faster all at once must show in it."""
@@ -81,6 +80,7 @@ class LinkFilter:
         own = [_EFFICIENCY_LOG_SD] * count
         common, each = np.square(_LATENCY_LOG_SDS)
         self._mean = np.zeros(2 + 2 * count)
+        self._mean[list(self._at.values())] = [math.log(prior_of(mode).link_use) for mode in modes]
         self._mean[self._latencies] = math.log(_LATENCY_S)
         self._cov = np.diag(np.square([_LOST_LOG_SD, _PROBE_LOG_SD, *own, *[0.0] * count]))
         self._cov[self._latencies, self._latencies] = common + each * np.eye(count)
@@ -159,8 +159,13 @@ class LinkFilter:
         ambiguous = float(gradient[_BANDWIDTH]) * self._ambiguity
         return max(0.0, float(gradient @ self._cov @ gradient)) + ambiguous**2
 
-    def measure_wire(self, mode: str, sent_bytes: float, hops: float, wire_s: float) -> bool:
-        """Take a step's time on the wire; return whether the bandwidth has jumped."""
+    def measure_wire(
+        self, mode: str, sent_bytes: float, hops: float, wire_s: float, *, fills: bool = True
+    ) -> bool:
+        """Take a step's time on the wire; return whether the bandwidth has jumped.
+
+        ``fills`` says whether it sent enough at once to tell of the bandwidth.
+        """
         was_blind, self.is_suspect = self.is_blind, False
         if self.known and mode not in self._seen:
             self._explain_by_latency(mode, sent_bytes, hops, wire_s)
@@ -168,9 +173,7 @@ class LinkFilter:
         expected_s, gradient = self.wire(mode, sent_bytes, hops)
         # Not by what this step took: only those that took long by chance would tell anything.
         share = 1.0 - hops * self.latency_s(mode) / expected_s
-        self.is_blind = sent_bytes < _TELLING_BYTES or (
-            self.known and share < _TELLING_SHARES[was_blind]
-        )
+        self.is_blind = not fills or (self.known and share < _TELLING_SHARES[was_blind])
         if self.is_blind and self.known:
             if not was_blind:
                 self._blind.clear()

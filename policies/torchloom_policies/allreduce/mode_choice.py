@@ -9,8 +9,9 @@ from torchloom_policies.allreduce.mode_record import ModeRecord
 
 _SURE, _ENOUGH = 0.7, 0.6
 """How likely a change must be better, and better by the hysteresis, to be made."""
-_WORTH_TRYING = 0.3
-"""A mode that never ran is tried if it beats the hysteresis with this probability."""
+_WORTH_TRYING, _WORTH_A_LOSS = 0.3, 0.5
+"""A mode that never ran is tried if it beats the hysteresis with this probability; one that loses
+something with the second, as steps go by until what a short trial has cost is made up for."""
 _NODES = ((-2.857, 0.0113), (-1.356, 0.2221), (0.0, 0.5332), (1.356, 0.2221), (2.857, 0.0113))
 """Gauss and Hermite's, of a normal variable, and their weights."""
 
@@ -76,7 +77,7 @@ class ModeChoice:
             for option in self._options(present, modes, now_s)
             if not self._model.tried(option.mode)
             and option.hope > self._least
-            and option.chance >= _WORTH_TRYING
+            and option.chance >= (_WORTH_TRYING if option.quality >= 1.0 else _WORTH_A_LOSS)
         ]
         return max(hopeful, key=lambda option: option.hope, default=None)
 

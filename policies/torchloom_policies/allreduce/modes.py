@@ -25,6 +25,9 @@ class ModePrior(msgspec.Struct, frozen=True):
         How far off that may be, as the standard deviation of the logarithm.
     ring_share : float
         Of its wire time what goes from neighbour to neighbour in the ring's order.
+    link_use : float
+        Of the bandwidth of a link what it makes use of: several connections that share one, each
+        rank's to all others, leave some of it unused (experiments/allreduce, its static modes).
     """
 
     share: float
@@ -34,6 +37,7 @@ class ModePrior(msgspec.Struct, frozen=True):
     share_log_sd: float = 0.05
     code_log_sd: float = 0.7
     ring_share: float = 0.5
+    link_use: float = 0.72
 
     def sent_share(self, ranks: int) -> float:
         """Return the bytes that one of so many ranks sends, of its gradient's."""
@@ -48,12 +52,12 @@ class ModePrior(msgspec.Struct, frozen=True):
 NONE = "none"
 
 PRIORS: Mapping[str, ModePrior] = {
-    NONE: ModePrior(1.0, 2, 0.0, code_log_sd=0.0, ring_share=1.0),
+    NONE: ModePrior(1.0, 2, 0.0, code_log_sd=0.0, ring_share=1.0, link_use=1.0),
     "bf16": ModePrior(0.5, 2, 1.0),
     "fp16": ModePrior(0.501, 2, 3.0),
     "int8": ModePrior(0.254, 2, 2.5),
-    "topk": ModePrior(0.015, 1, 9.0, gathers=True, share_log_sd=1.0, ring_share=1.0),
-    "powersgd": ModePrior(0.02, 6, 3.0, share_log_sd=1.5, ring_share=1.0),
+    "topk": ModePrior(0.015, 1, 9.0, gathers=True, share_log_sd=1.0, ring_share=1.0, link_use=1.0),
+    "powersgd": ModePrior(0.02, 6, 3.0, share_log_sd=1.5, ring_share=1.0, link_use=1.0),
 }
 """Share of topk: 1 % of the numbers, six bytes each. That of powersgd depends on the matrices."""
 

@@ -46,6 +46,7 @@ class ProbedLinks:
         new = (links.bytes_per_s > 0) & (at_s > self._at_s + SAME_S)
         told = links.bytes_per_s[new]
         times = np.abs(np.log(told / self._told[new]))
+        times = times[np.isfinite(times)]
         changed = len(times) > 0 and bool((times > _CHANGED).all())
         if changed:
             self.forget()

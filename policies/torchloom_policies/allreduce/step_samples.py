@@ -21,6 +21,8 @@ _LEAST_STEP_S = 1e-6
 _MOST_BYTES = 1e15
 _MOST_STEPS = 1e9
 _PATIENCE_TICKS = 3
+_TELLING_BYTES = 128 * 1024
+"""Less in a collective tells of buffers and latency: it fits into what a link takes at once."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,12 @@ class StepSample:
     def mean_s(self) -> float:
         """Seconds of a step on average: those between two synchronisations only compute."""
         return self.step_s / self.every
+
+    @property
+    def fills_links(self) -> bool:
+        """Whether its collectives send so much that they tell of the bandwidth."""
+        collectives = prior_of(self.mode).collectives * self.reductions
+        return self.sent_bytes >= _TELLING_BYTES * collectives
 
 
 class StepReader:
