@@ -218,6 +218,16 @@ def test_powersgd_sends_the_vectors_of_a_bucket_whole():
     assert torch.equal(ended[0][0], ended[1][0])
 
 
+def test_powersgd_takes_three_allreduces_whatever_is_beside_the_matrices():
+    codec = make_codecs(0.01, 2, layer((80, 60), (60,), (60, 70)))["powersgd"]
+    reduction = codec.reduce(torch.ones(80 * 60 + 60 + 60 * 70), Memory(), Peers(0, 2))
+    asked = [next(reduction)]
+    with pytest.raises(StopIteration):
+        while True:
+            asked.append(reduction.send(asked[-1].tensor.clone()))
+    assert [type(each) for each in asked] == [Sum, Sum, Sum]
+
+
 def test_what_a_collective_sends_is_counted_as_a_ring_sends_it():
     row = torch.zeros(3, 100, dtype=torch.uint8)
     assert Exchange(row).sent_bytes(3) == 200

@@ -30,7 +30,8 @@ class PowerSGD:
     pieces : Pieces
         Finds the matrices in a tensor.
     otherwise : Sharded
-        Sums vectors, and matrices whose factors would be no smaller.
+        Sums a tensor in which there is no matrix whose factors would be smaller. Beside one that
+        has such matrices the rest goes with their first factors, as it is.
     """
 
     is_whole = True  # its matrices would be cut, and their factors would not get smaller
@@ -55,9 +56,14 @@ class PowerSGD:
         matrices = [_matrix(unsent, piece) for piece in factored]
         bases = self._bases(memory.basis, factored, tensor.device)
 
-        left = yield Sum(_flat([m @ b for m, b in zip(matrices, bases, strict=True)]))
-        if not left.isfinite().all():
+        projected = [m @ b for m, b in zip(matrices, bases, strict=True)]
+        rest = [unsent[piece.start : piece.stop] for piece in plain]
+        first = yield Sum(_flat([*projected, *rest]))
+        if not first.isfinite().all():
             return torch.full_like(tensor, torch.nan), memory
+        left, *summed = torch.split_with_sizes(
+            first, [sum(one.numel() for one in projected), *(piece.numbers for piece in plain)]
+        )
         # Only one rank's arithmetic may count here: another build of LAPACK, or another number
         # of threads, would give other bits.
         if peers.rank == 0:
@@ -75,22 +81,18 @@ class PowerSGD:
         for piece, a, b, sent in zip(factored, lefts, rights, own, strict=True):
             total[piece.start : piece.stop] = _product(a, b).view(-1)[: piece.numbers]
             unsent[piece.start : piece.stop] -= (a @ sent.t()).view(-1)[: piece.numbers]
-        if plain:
-            whole = torch.cat([unsent[piece.start : piece.stop] for piece in plain])
-            summed, _ = yield from self._otherwise.reduce(whole, memory, peers)
-            numbers = [piece.numbers for piece in plain]
-            for piece, part in zip(plain, torch.split_with_sizes(summed, numbers), strict=True):
-                total[piece.start : piece.stop] = part
-                unsent[piece.start : piece.stop] = 0.0
+        for piece, part in zip(plain, summed, strict=True):
+            total[piece.start : piece.stop] = part
+            unsent[piece.start : piece.stop] = 0.0
         return total.view(tensor.shape), Memory(unsent, right)
 
     def _columns(self, piece: Piece) -> int:
         return min(self._rank, piece.rows, piece.columns)
 
     def _gains(self, piece: Piece) -> bool:
-        # The left factor is sent twice. Four bytes a number, where bf16 needs two.
+        # The left factor is sent twice. For less than half of the bytes nothing is left for later.
         factors = self._columns(piece) * (2 * piece.rows + piece.columns)
-        return 4 * factors < 2 * piece.numbers
+        return 2 * factors < piece.numbers
 
     def _left(self, flat: Tensor, pieces: Sequence[Piece]) -> list[Tensor]:
         return _split(flat, [(piece.rows, self._columns(piece)) for piece in pieces])
