@@ -221,11 +221,11 @@ def test_powersgd_sends_the_vectors_of_a_bucket_whole():
 def test_powersgd_takes_three_allreduces_whatever_is_beside_the_matrices():
     codec = make_codecs(0.01, 2, layer((80, 60), (60,), (60, 70)))["powersgd"]
     reduction = codec.reduce(torch.ones(80 * 60 + 60 + 60 * 70), Memory(), Peers(0, 2))
-    asked = [next(reduction)]
+    answer = next(reduction).tensor
+    answer = reduction.send(answer.clone()).tensor
+    answer = reduction.send(answer.clone()).tensor
     with pytest.raises(StopIteration):
-        while True:
-            asked.append(reduction.send(asked[-1].tensor.clone()))
-    assert [type(each) for each in asked] == [Sum, Sum, Sum]
+        reduction.send(answer.clone())
 
 
 def test_what_a_collective_sends_is_counted_as_a_ring_sends_it():
