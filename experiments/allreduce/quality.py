@@ -34,6 +34,7 @@ from experiments.allreduce.model import (
     learning_rate,
     optimizer_of,
 )
+from experiments.allreduce.schedule import at_least
 from experiments.allreduce.trainer import add_workload, workload_of
 from torchloom_threadlet.compression import MODES
 from torchloom_threadlet.compression.codecs import Memory
@@ -162,8 +163,8 @@ def half_interval(values: Sequence[float]) -> float:
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=600)
+    parser.add_argument("--seeds", type=at_least(1), default=3)
+    parser.add_argument("--steps", type=at_least(EVERY), default=600)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--modes", default=",".join(MODES))
     parser.add_argument("--topk-share", type=float, default=TOPK_SHARE)

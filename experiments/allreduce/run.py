@@ -160,7 +160,9 @@ def conclude(
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seeds", type=int, default=3, help="of weights and batches")
+    parser.add_argument(
+        "--seeds", type=schedule.at_least(1), default=3, help="of weights and batches"
+    )
     parser.add_argument("--arms", default=",".join((*MODES, TUNER)))
     parser.add_argument("--constant", help="levels instead of a schedule: unshaped,1000,200,50")
     parser.add_argument("--trace", type=Path, help="a bundle with link_bytes_per_s instead")

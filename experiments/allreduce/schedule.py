@@ -15,6 +15,7 @@ SHARES = (2.0, 1.0, 2.0, 2.0, 1.0)
 another is, so that none is good throughout."""
 
 KINDS = ("changing", "sinus", "failing", "asymmetric")
+_MOST_S = 86_400.0
 SLICE_S = 2.0
 """How often a rate that changes all the time is set anew."""
 
@@ -130,9 +131,28 @@ def phases(spans: Iterable[tuple[float, tuple[Rate, ...]]]) -> Schedule:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Let a schedule be asked for."""
     parser.add_argument("--schedule", choices=KINDS, default="changing")
-    parser.add_argument("--phase-s", type=float, default=30.0)
-    parser.add_argument("--ranks", type=int, default=4)
+    parser.add_argument("--phase-s", type=_seconds, default=30.0)
+    parser.add_argument("--ranks", type=at_least(2), default=4)
     parser.add_argument("--seed", type=int, default=1, help="of the schedule")
+
+
+def at_least(least: int) -> Callable[[str], int]:
+    """Return what reads an option's whole number, and refuses one below ``least``."""
+
+    def whole(text: str) -> int:
+        number = int(text)
+        if number < least:
+            raise argparse.ArgumentTypeError(f"need at least {least}, was {number}")
+        return number
+
+    return whole
+
+
+def _seconds(text: str) -> float:
+    number = float(text)
+    if not 0.0 < number <= _MOST_S:
+        raise argparse.ArgumentTypeError(f"need more than 0 and at most {_MOST_S:g}, was {text}")
+    return number
 
 
 def of_options(asked: argparse.Namespace) -> Schedule:

@@ -190,6 +190,22 @@ def test_the_schedule_is_five_levels_of_half_a_minute_to_a_minute_each():
     assert all(30 <= phase.end_s - phase.start_s <= 60 for phase in planned)
 
 
+@pytest.mark.parametrize(
+    ("said", "rule"),
+    [
+        (["--phase-s", "inf"], "--phase-s: need more than 0 and at most 86400, was inf"),
+        (["--phase-s", "0"], "--phase-s: need more than 0"),
+        (["--ranks", "1"], "--ranks: need at least 2, was 1"),
+        (["--ranks", "two"], "--ranks: invalid"),
+    ],
+)
+def test_a_schedule_that_cannot_be_is_refused_in_a_line(capsys, tmp_path, said, rule):
+    with pytest.raises(SystemExit) as ended:
+        record.main([str(tmp_path / "x.tltrace"), *said])
+    assert ended.value.code == 2
+    assert rule in capsys.readouterr().err
+
+
 def test_a_tuner_that_is_compared_with_nothing_is_refused():
     with pytest.raises(SystemExit, match="--arms: need a static mode at least"):
         run.main(["--arms", "tuner"])
