@@ -14,6 +14,7 @@ import numpy as np
 
 from torchloom_core.plugin import Floats
 from torchloom_policies.allreduce.modes import prior_of
+from torchloom_policies.allreduce.usual_time import UsualTime
 
 _LATENCY_S = 3e-4
 _LATENCY_LOG_SDS = (1.2, 0.9)
@@ -42,13 +43,8 @@ such steps, with less than the second. A link that is much faster all at once mu
 _BLIND_WALK = 0.3
 """By how much the bandwidth may drift in a second while no more than that is sent."""
 _BLIND_NOISE = 0.3
-_BLIND_JUMP, _BLIND_ODD = math.log(2.5), math.log(1.5)
-"""What is another bandwidth for sure, and what is reason enough to ask the links."""
-_USUAL = 5
-"""Steps after which it is known what they usually take; the first may be of another mode."""
-_ODDS = 4
-"""Steps one after the other that must be odd: who comes last to all of a step's messages, as a
-slow core has it, waits for nobody, and tells of no link."""
+_BLIND_JUMP = math.log(2.5)
+"""What is another bandwidth for sure."""
 _NOTABLE, _PLAUSIBLE = 0.5, 2.5
 """Standard deviations by which the latency may be longer than it was thought to be."""
 _BLIND_REACH = math.log(20.0)
@@ -88,8 +84,7 @@ class LinkFilter:
         self._odd = 0.0
         self._ambiguity = 0.0
         self.is_blind = self.is_suspect = False
-        self._blind: deque[float] = deque(maxlen=_RECENT)
-        self._odds: deque[float] = deque(maxlen=_ODDS)
+        self._usual = UsualTime()
         self._seen: set[str] = set()
         self.known = False
 
@@ -176,8 +171,7 @@ class LinkFilter:
         self.is_blind = not fills or (self.known and share < _TELLING_SHARES[was_blind])
         if self.is_blind and self.known:
             if not was_blind:
-                self._blind.clear()
-                self._odds.clear()
+                self._usual.forget()
             return self._measure_blind(mode, sent_bytes, hops, wire_s)
         relative = math.hypot(self._noise(), _LEAST_NOISE_S / wire_s)
         ambiguity = self._ambiguous(mode, hops, wire_s)
@@ -227,28 +221,18 @@ class LinkFilter:
 
         What an odd step tells of is not known, so it teaches nothing.
         """
-        took = math.log(wire_s)
-        usual = float(np.median(self._blind)) if len(self._blind) >= _USUAL else took
-        if abs(took - usual) > _BLIND_ODD:
-            self._odds.append(took - usual)
-            return len(self._odds) == _ODDS and self._is_another()
-        self._odds.clear()
-        self._blind.append(took)
+        if not self._usual.take(wire_s):
+            shift = self._usual.shift()
+            return shift is not None and self._is_another(shift)
         expected_s, gradient = self.wire(mode, sent_bytes, hops)
         share = float(gradient[self._waits[mode]]) / expected_s
         self._learn_latency(mode, share, math.log(wire_s / expected_s), self._noise())
         return False
 
-    def _is_another(self) -> bool:
-        """Say whether steps that were odd, one after the other, are of another link for sure."""
-        odd = float(np.median(self._odds))
-        usual = float(np.median(self._blind)) + odd
-        self._odds.clear()
-        self._blind.clear()
-        # Where it ends as it began, the way back is as long as the way there.
-        self._blind.extend([usual] * _USUAL)
-        if abs(odd) > _BLIND_JUMP:
-            self._restart(self._mean[_BANDWIDTH] - odd, 1.0)
+    def _is_another(self, shift: float) -> bool:
+        """Say whether steps that take another time from now on are of another link for sure."""
+        if abs(shift) > _BLIND_JUMP:
+            self._restart(self._mean[_BANDWIDTH] - shift, 1.0)
             return True
         self.is_suspect = True
         self._cov[_BANDWIDTH, _BANDWIDTH] += _BLIND_JUMP**2
