@@ -105,9 +105,9 @@ class StragglerPolicy:
         if np.count_nonzero(~np.isnan(time_s)) < options.min_workers:
             self._slow, self._spare = _Streak(), _Streak()
             return
-        median_s = float(np.nanmedian(time_s))
         share = self._shares(view)
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore", invalid="ignore"):
+            median_s = float(np.nanmedian(time_s))
             possible = np.minimum(1.0, share * median_s / time_s)
         slow = time_s > options.ratio * median_s
         ripe = self._slow.count(slow, training, arrived, options.patience)

@@ -24,6 +24,18 @@ def test_a_link_that_was_never_measured_says_nothing_of_whether_the_others_have_
     assert probed.take(GROUPS, links(30.0, {(1, 2): (1e6, 29.0)}), 30.0) is None
 
 
+def test_links_that_have_changed_once_are_not_told_again_one_by_one():
+    probed = ProbedLinks()
+    before = {(0, 1): (6e6, 9.0), (1, 2): (6e6, 9.0), (2, 0): (6e6, 9.0)}
+    assert probed.take(GROUPS, links(10.0, before), 10.0) is None
+    now = {(0, 1): (1.2e8, 19.0)}
+    assert probed.take(GROUPS, links(20.0, now), 20.0) == 19.0
+    for at_s, pair in ((29.0, (1, 2)), (39.0, (2, 0))):
+        now[pair] = 1.2e8, at_s
+        assert probed.take(GROUPS, links(at_s + 1.0, now), at_s + 1.0) is None
+    assert np.isfinite(probed.bytes_per_s).sum() == 3
+
+
 def test_links_have_changed_only_if_all_that_were_measured_again_have():
     probed = ProbedLinks()
     before = {(0, 1): (6e6, 9.0), (1, 2): (6e6, 9.0)}

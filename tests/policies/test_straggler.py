@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from torchloom_core.config.schema import Costs
@@ -179,6 +179,7 @@ def test_a_group_leaves_without_a_replacement_only_where_that_is_wanted_and_none
     assert proposal.cost_gpu_s == pytest.approx(8 * 3 + 2 * 50)
 
 
+@example([1.0, 9e307, 9e307, 9e307])
 @given(st.lists(st.floats(allow_nan=True, allow_infinity=True), min_size=1, max_size=20))
 def test_no_measurement_makes_a_price_infinite(values):
     for share in (None, [0.5] * len(values)):

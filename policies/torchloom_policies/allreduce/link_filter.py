@@ -224,6 +224,8 @@ class LinkFilter:
         if not self._usual.take(wire_s):
             shift = self._usual.shift()
             return shift is not None and self._is_another(shift)
+        if self._usual.is_first:
+            return False
         expected_s, gradient = self.wire(mode, sent_bytes, hops)
         share = float(gradient[self._waits[mode]]) / expected_s
         self._learn_latency(mode, share, math.log(wire_s / expected_s), self._noise())

@@ -45,8 +45,9 @@ class ProbedLinks:
         at_s = now_s - links.age_s
         new = (links.bytes_per_s > 0) & (at_s > self._at_s + SAME_S)
         told = links.bytes_per_s[new]
-        times = np.abs(np.log(told / self._told[new]))
-        times = times[np.isfinite(times)]
+        # What was measured before the last change is another than now, and says nothing.
+        again = self._since[new]
+        times = np.abs(np.log(told[again] / self._told[new][again]))
         changed = len(times) > 0 and bool((times > _CHANGED).all())
         if changed:
             self.forget()

@@ -21,6 +21,11 @@ class UsualTime:
         self._logs: deque[float] = deque(maxlen=_RECENT)
         self._odds: deque[float] = deque(maxlen=_ODDS)
 
+    @property
+    def is_first(self) -> bool:
+        """Whether only one step was taken: it may have waited for what others had sent before."""
+        return len(self._logs) == 1
+
     def forget(self) -> None:
         """Begin anew: what follows may take any other time."""
         self._logs.clear()
