@@ -40,7 +40,7 @@ class Workload:
     layers: int = 4
     context: int = 32
     batch: int = 1
-    learning_rate: float = 1e-3
+    learning_rate: float = 5e-4
     momentum: float = 0.0
 
 
