@@ -1,14 +1,16 @@
-"""How much progress a step makes in each mode, relative to none: no network, one process.
+"""What a step is worth in each mode to a run that changes into it: no network, one process.
 
-    python experiments/allreduce/quality.py [--seeds 3] [--steps 600] [--jobs 2]
+    python experiments/allreduce/quality.py [--seeds 3] [--before 300] [--stay 200] [--jobs 2]
 
-Four ranks' gradients are summed by the codecs themselves. A mode's quality is the steps that none
-needs to a fixed loss over those that it needs, the loss being what the slowest mode reaches at its
-end in that seed. It prints the table and writes ``quality.json``, whose ``quality`` is what
-``[policies.allreduce_tuner]`` takes.
+Four ranks' gradients are summed by the codecs themselves. A run learns in none for a while, and
+then stays in another mode: what the change itself costs, as error feedback first holds back what it
+adds later, counts. A mode's quality is the steps that none would have needed from there to the loss
+at the end of the stay, over those of the stay. It prints the table and writes ``quality.json``,
+whose ``quality`` is what ``[policies.allreduce_tuner]`` takes.
 """
 
 import argparse
+import copy
 import json
 import math
 import statistics
@@ -44,6 +46,8 @@ from torchloom_threadlet.compression.modes import make_codecs
 HERE = Path(__file__).parent
 RANKS = 4
 EVERY = 10
+LEAST = 1e-3
+"""The least that the policy takes."""
 
 
 @dataclass(frozen=True)
@@ -82,26 +86,48 @@ def first_at(places: Sequence[float], losses: Sequence[float], loss: float) -> f
     return math.inf
 
 
+@dataclass
+class Learner:
+    """A model in the midst of learning, and the loss so far."""
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    curve: Curve
+
+    @classmethod
+    def begin(cls, seed: int, workload: Workload) -> "Learner":
+        """Return one that has learnt nothing."""
+        model = build(workload, Text(workload), seed)
+        return cls(model, optimizer_of(workload, model.parameters()), Curve("none", seed, [], []))
+
+    def changed_to(self, mode: str) -> "Learner":
+        """Return one that goes on from here in another mode."""
+        model, optimizer = copy.deepcopy((self.model, self.optimizer))
+        curve = self.curve
+        return Learner(model, optimizer, Curve(mode, curve.seed, [*curve.steps], [*curve.loss]))
+
+
 def train(
-    mode: str, seed: int, steps: int, workload: Workload, topk_share: float, powersgd_rank: int
-) -> Curve:
-    """Train for ``steps``, from the same weights and on the same batches in every mode."""
+    learner: Learner, steps: int, workload: Workload, topk_share: float, powersgd_rank: int
+) -> Learner:
+    """Make so many steps in the learner's mode, on the same batches as in every other."""
     torch.set_num_threads(1)
-    text = Text(workload)
-    model = build(workload, text, seed)
-    parameters = list(model.parameters())
-    optimizer = optimizer_of(workload, parameters)
-    codec = make_codecs(topk_share, powersgd_rank, parameters).get(mode)
+    text, curve = Text(workload), learner.curve
+    parameters = list(learner.model.parameters())
+    codec = make_codecs(topk_share, powersgd_rank, parameters).get(curve.mode)
     tried, memories = text.tried(), [Memory()] * RANKS
-    curve = Curve(mode, seed, [], [])
-    for step in range(steps + 1):
-        if step % EVERY == 0:
+    begun = curve.steps[-1] if curve.steps else 0
+    for step in range(begun, begun + steps + 1):
+        if step % EVERY == 0 and step not in curve.steps:
             with torch.no_grad():
                 curve.steps.append(step)
-                curve.loss.append(model(tried).item())
+                curve.loss.append(learner.model(tried).item())
+        if step == begun + steps:
+            break
         gradients = []
         for rank in range(RANKS):
-            grads = torch.autograd.grad(model(text.batch(seed, step, rank)), parameters)
+            loss = learner.model(text.batch(curve.seed, step, rank))
+            grads = torch.autograd.grad(loss, parameters)
             gradients.append(torch.cat([grad.reshape(-1) for grad in grads]))
         if codec is None:
             total = torch.stack(gradients).sum(0)
@@ -114,10 +140,10 @@ def train(
             )
             total, memories = ended[0][0], [memory for _, memory in ended]
         _give(parameters, total / RANKS)
-        for group in optimizer.param_groups:
+        for group in learner.optimizer.param_groups:
             group["lr"] = learning_rate(workload, step)
-        optimizer.step()
-    return curve
+        learner.optimizer.step()
+    return learner
 
 
 def _give(parameters: Sequence[nn.Parameter], flat: Tensor) -> None:
@@ -136,17 +162,16 @@ class Quality:
     by_seed: list[float]
 
 
-def judge(curves: Sequence[Curve]) -> list[Quality]:
-    """Return each mode's quality, at the loss that the slowest mode of a seed reaches."""
-    by_seed: dict[int, dict[str, Curve]] = {}
-    for curve in curves:
-        by_seed.setdefault(curve.seed, {})[curve.mode] = curve
+def judge(curves: Sequence[Curve], before: int) -> list[Quality]:
+    """Return each mode's quality, from ``LEAST`` to 1, in a stay that begins after ``before``."""
+    alone = {curve.seed: curve for curve in curves if curve.mode == "none"}
     found: dict[str, list[float]] = {}
-    for trained in by_seed.values():
-        loss = max(curve.end() for curve in trained.values())
-        steps = trained["none"].steps_to(loss)
-        for mode, curve in trained.items():
-            found.setdefault(mode, []).append(min(1.0, steps / curve.steps_to(loss)))
+    for curve in curves:
+        stay = curve.steps[-1] - before
+        ended = falling(curve.loss[-stay // EVERY :])[-1]
+        needed = alone[curve.seed].steps_to(ended) - before
+        worth = 1.0 if curve.mode == "none" else min(max(needed / stay, LEAST), 1.0)
+        found.setdefault(curve.mode, []).append(worth)
     return [
         Quality(mode, statistics.fmean(each), half_interval(each), each)
         for mode, each in found.items()
@@ -164,7 +189,8 @@ def half_interval(values: Sequence[float]) -> float:
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=at_least(1), default=3)
-    parser.add_argument("--steps", type=at_least(EVERY), default=600)
+    parser.add_argument("--before", type=int, default=300, help="steps in none")
+    parser.add_argument("--stay", type=int, default=200, help="steps in the mode")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--modes", default=",".join(MODES))
     parser.add_argument("--topk-share", type=float, default=TOPK_SHARE)
@@ -172,31 +198,40 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=HERE / "quality.json")
     add_workload(parser)
     asked = parser.parse_args(argv)
+    for option in ("before", "stay"):
+        number = getattr(asked, option)
+        if number < EVERY or number % EVERY:
+            parser.error(f"--{option}: need a multiple of {EVERY}, was {number}")
     workload = workload_of(asked)
+    options = workload, asked.topk_share, asked.powersgd_rank
 
-    seeds = range(1, asked.seeds + 1)
-    modes = dict.fromkeys(("none", *asked.modes.split(",")))
-    trials = [(mode, seed) for seed in seeds for mode in modes]
-    ended = Parallel(asked.jobs, return_as="generator")(
-        delayed(train)(mode, seed, asked.steps, workload, asked.topk_share, asked.powersgd_rank)
-        for mode, seed in trials
+    console, seeds = Console(), range(1, asked.seeds + 1)
+    modes = [mode for mode in dict.fromkeys(asked.modes.split(",")) if mode != "none"]
+    side_by_side = Parallel(asked.jobs, return_as="generator")
+    begun = [Learner.begin(seed, workload) for seed in seeds]
+    learnt = list(side_by_side(delayed(train)(one, asked.before, *options) for one in begun))
+    ended = side_by_side(
+        delayed(train)(one.changed_to(mode), asked.stay, *options)
+        for one in learnt
+        for mode in ("none", *modes)
     )
     curves = []
-    for curve in ended:
-        curves.append(curve)
-        print(f"{curve.mode}, seed {curve.seed}: {curve.end():.4f}", flush=True)
+    for one in ended:
+        curves.append(one.curve)
+        console.print(f"{one.curve.mode}, seed {one.curve.seed}: {one.curve.loss[-1]:.4f}")
 
-    rows = judge(curves)
-    table = Table("mode", "quality (95 %)", "loss at the end", title=f"{asked.steps} steps")
+    rows = judge(curves, asked.before)
+    table = Table("mode", "quality (95 %)", "loss at the end", title=f"{asked.stay} steps")
     for row in rows:
         last = statistics.fmean(c.end() for c in curves if c.mode == row.mode)
         table.add_row(row.mode, f"{row.quality:.3f} ± {row.half:.3f}", f"{last:.3f}")
-    Console().print(table)
+    console.print(table)
     written = {
         "workload": asdict(workload),
         "topk_share": asked.topk_share,
         "powersgd_rank": asked.powersgd_rank,
-        "steps": asked.steps,
+        "before": asked.before,
+        "stay": asked.stay,
         "seeds": list(seeds),
         "quality": {row.mode: round(row.quality, 4) for row in rows},
         "rows": [asdict(row) for row in rows],

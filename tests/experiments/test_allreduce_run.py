@@ -147,22 +147,33 @@ def test_an_ideal_switcher_has_the_best_mode_of_each_phase():
     assert "1.27 times its progress" in said
 
 
-def test_quality_is_the_steps_of_none_over_those_of_the_mode():
+def test_quality_is_what_none_needs_to_the_loss_at_the_end_of_a_stay_over_its_steps():
     steps_ = list(range(0, 101, 10))
-    fast = quality.Curve("none", 1, steps_, [4 - 0.02 * n for n in steps_])
-    slow = quality.Curve("topk", 1, steps_, [4 - 0.01 * n for n in steps_])
-    found = {row.mode: row.quality for row in quality.judge([fast, slow])}
-    assert found["none"] == 1.0
-    assert found["topk"] == pytest.approx(0.5, abs=0.06)
+    alone = quality.Curve("none", 1, steps_, [4 - 0.02 * n for n in steps_])
+    half = [4 - 0.02 * n for n in steps_[:5]] + [3.2 - 0.01 * n for n in range(10, 70, 10)]
+    slow = quality.Curve("topk", 1, steps_, half)
+    worse = quality.Curve("powersgd", 1, steps_, [4.0 for _ in steps_])
+    found = {row.mode: row.quality for row in quality.judge([alone, slow, worse], 40)}
+    assert found == {"none": 1.0, "topk": pytest.approx(0.5), "powersgd": quality.LEAST}
 
 
-def test_a_mode_trains_and_its_quality_is_written(tmp_path):
+def test_a_mode_trains_from_where_none_was_and_its_quality_is_written(tmp_path):
     out = tmp_path / "quality.json"
     tiny = ["--width", "16", "--layers", "1", "--context", "8", "--batch", "1"]
-    said = ["--seeds", "1", "--steps", "10", "--jobs", "1", "--modes", "int8", "--out", str(out)]
-    assert quality.main([*said, *tiny]) == 0
+    said = ["--before", "10", "--stay", "20", "--jobs", "1", "--modes", "int8", "--seeds", "1"]
+    assert quality.main([*said, "--out", str(out), *tiny]) == 0
     written = json.loads(out.read_text())
     assert list(written["quality"]) == ["none", "int8"]
+    alone, other = written["curves"]
+    assert alone["steps"] == other["steps"] == [0, 10, 20, 30]
+    assert alone["loss"][:2] == other["loss"][:2]
+    assert alone["loss"][2:] != other["loss"][2:]
+
+
+def test_a_stay_of_no_whole_tens_is_refused_in_a_line(capsys):
+    with pytest.raises(SystemExit):
+        quality.main(["--stay", "5"])
+    assert "--stay: need a multiple of 10, was 5" in capsys.readouterr().err
 
 
 def test_a_rank_sees_the_same_batch_at_a_step_and_another_at_the_next():
