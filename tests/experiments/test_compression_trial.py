@@ -6,6 +6,7 @@ from experiments.compression import run
 from experiments.compression.training import every_mode, train
 
 
+@pytest.mark.long
 def test_every_mode_is_tried_and_compared_with_none_from_the_same_start(tmp_path, capsys):
     assert run.main(["--seeds", "2", "--steps", "2", "--jobs", "1", "--out", str(tmp_path)]) == 0
     results = json.loads((tmp_path / "results.json").read_text())

@@ -74,7 +74,10 @@ def test_a_recorded_trajectory_is_read_as_before(name: str, tmp_path: Path) -> N
     assert shown == (tmp_path / "shown.txt").read_text()
 
 
-@pytest.mark.parametrize(("mode", "words"), [("simulate", BACKTEST), ("replay", SCORES)])
+@pytest.mark.parametrize(
+    ("mode", "words"),
+    [pytest.param("simulate", BACKTEST, marks=pytest.mark.long), ("replay", SCORES)],
+)
 def test_a_report_has_the_figures_that_it_had(mode: str, words: list[str], tmp_path: Path) -> None:
     unpack("evaluation", tmp_path)
     said = ["--config", "torchloom.toml", "--resamples", "200", "--out", "report", "--json"]

@@ -8,7 +8,7 @@ import pytest
 from tests.deadlines import DEADLINE_S
 from tests.integration.moves import CONFIG, Moves
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.long]
 
 
 @pytest.fixture(scope="module")

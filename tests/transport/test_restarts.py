@@ -15,7 +15,17 @@ from torchloom_core.wire import codec, subjects
 async def restart(broker, kill_broker, bus):
     async def restart():
         await kill_broker()
-        await broker.start()
+        await eventually(starts)
+
+    async def starts():
+        try:
+            await broker.start()
+        except BrokerError as error:
+            # Its port may be that of an outgoing connection meanwhile.
+            if "Address already in use" not in str(error):
+                raise
+            return False
+        return True
 
     return restart
 
