@@ -235,7 +235,7 @@ def test_a_link_that_recovered_is_asked_though_hardly_a_step_shows_it(seed, nois
         code_s={"none": 0.0, "int8": 0.08, "powersgd": 0.03},
         hops={"none": 6, "int8": 6, "powersgd": 18},
     )
-    quality = {"powersgd": 0.6}
+    quality = {"powersgd": 0.5}
     modes = ("none", "int8", "powersgd")
     run = Run(tuner(modes=modes, quality=quality), law, seed=seed, noise=noise)
     for bandwidth, mode in ((1000, "int8"), (200, "powersgd"), (50, "powersgd"), (1000, "int8")):
