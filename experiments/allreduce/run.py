@@ -1,6 +1,6 @@
 """Train on links whose bandwidth changes: each mode from beginning to end, and the tuner.
 
-    python experiments/allreduce/run.py [--seeds 3] [--phase-s 30] [--quick]
+    python experiments/allreduce/run.py [--seeds 3] [--phase-s 30] [--quick] [--resume]
     python experiments/allreduce/run.py --constant unshaped,1000,200,50
     python experiments/allreduce/run.py --trace mine.tltrace
 
@@ -21,7 +21,7 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from experiments.allreduce import judge, report, schedule
+from experiments.allreduce import judge, kept_arms, report, schedule
 from experiments.allreduce.arm import TUNER, Arm, ArmError, Played, Settings, play_arm
 from experiments.allreduce.lab import or_exit
 from experiments.allreduce.model import POWERSGD_RANK, TOPK_SHARE
@@ -99,8 +99,12 @@ def play(
     for seed in range(1, asked.seeds + 1):
         for arm in arms:
             folder = asked.logs / bout.name / f"{arm.name}-{seed}"
-            shutil.rmtree(folder, ignore_errors=True)
-            played = play_arm(lab, arm, seed, bout.schedule, settings, folder)
+            key = kept_arms.key_of(arm, seed, bout.schedule, settings)
+            played = kept_arms.kept(folder, key, lab.ranks) if asked.resume else None
+            if played is None:
+                shutil.rmtree(folder, ignore_errors=True)
+                played = play_arm(lab, arm, seed, bout.schedule, settings, folder)
+                kept_arms.keep(folder, key, played)
             trials.append(played)
             loss = judge.curve(played)[-1][1]
             done = f"{len(played.steps())} steps, loss {loss:.4f}"
@@ -167,6 +171,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--constant", help="levels instead of a schedule: unshaped,1000,200,50")
     parser.add_argument("--trace", type=Path, help="a bundle with link_bytes_per_s instead")
     parser.add_argument("--quick", action="store_true", help="one seed, short phases: to look at")
+    parser.add_argument(
+        "--resume",
+        action="store_true",
+        help="take arms from `--logs` that were played to their end",
+    )
     parser.add_argument(
         "--mark-s", type=float, default=0.0, help="seconds; 0: fifteen times in `--phase-s`"
     )

@@ -8,8 +8,8 @@ from itertools import pairwise
 
 import pytest
 
-from experiments.allreduce import judge, quality, record, report, run, schedule, uneven
-from experiments.allreduce.arm import TUNER, Played
+from experiments.allreduce import judge, kept_arms, quality, record, report, run, schedule, uneven
+from experiments.allreduce.arm import TUNER, Arm, Played, Settings
 from experiments.allreduce.lab import Rate
 from experiments.allreduce.model import Text, Workload, build
 from experiments.allreduce.schedule import steps
@@ -30,6 +30,22 @@ def played(arm, step_s, fall, *, seed=1, modes=None, failed=0):
             rows.append({**said, "mode": mode, "committed": number > failed})
     marks = [{"event": "mark", "t": float(t), "tried": 4 - fall * t} for t in range(41)]
     return Played(arm, seed, [rows + marks], [0.0, 20.0])
+
+
+def test_an_arm_is_taken_again_only_if_it_is_what_would_be_played(tmp_path):
+    arm, of_another = Arm("none", "none"), Arm("none", "none", "[policies.allreduce_tuner]")
+    asked = (1, CALM, Settings(TINY))
+    was, key = played("none", (0.1, 0.5), 0.01), kept_arms.key_of(arm, *asked)
+    (tmp_path / "rank0.jsonl").write_text("".join(json.dumps(row) + "\n" for row in was.rows[0]))
+    assert kept_arms.kept(tmp_path, key, 1) is None  # it was not played to its end
+    kept_arms.keep(tmp_path, key, was)
+    assert kept_arms.kept(tmp_path, key, 1) == was
+    others = [(of_another, *asked), (arm, 2, *asked[1:]), (arm, 1, CALM[:1], asked[2])]
+    others += [(arm, 1, CALM, Settings(TINY, topk_share=0.5))]
+    for other in others:
+        assert kept_arms.kept(tmp_path, kept_arms.key_of(*other), 1) is None
+    (tmp_path / "played.json").write_text("{")
+    assert kept_arms.kept(tmp_path, key, 1) is None
 
 
 def test_a_schedule_of_a_seed_is_always_the_same_and_covers_its_time():

@@ -1,0 +1,46 @@
+"""Arms that were played before, taken again where nothing that they come of has changed."""
+
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import torch
+
+import torchloom_core
+import torchloom_policies
+import torchloom_threadlet
+from experiments.allreduce.arm import Arm, Played, Settings, read_journal
+from experiments.allreduce.schedule import Schedule
+
+_NAME = "played.json"
+_PACKAGES = (torchloom_core, torchloom_policies, torchloom_threadlet)
+_LAB = ("arm.py", "model.py", "schedule.py", "trainer.py")
+
+
+def key_of(arm: Arm, seed: int, schedule: Schedule, settings: Settings) -> str:
+    """Return the hash of all that an arm comes of, the code that is run in it too."""
+    code = hashlib.sha256()
+    sources = [path for package in _PACKAGES for path in Path(package.__path__[0]).rglob("*.py")]
+    for path in (*sorted(sources), *(Path(__file__).with_name(name) for name in _LAB)):
+        code.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    parts = (arm, seed, schedule, settings, str(torch.__version__), code.hexdigest())
+    return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
+
+
+def keep(folder: Path, key: str, played: Played) -> None:
+    """Write down that an arm was played to its end; its journals are there already."""
+    text = msgspec.json.encode({"key": key, "played": replace(played, rows=[])})
+    (folder / _NAME).write_bytes(text + b"\n")
+
+
+def kept(folder: Path, key: str, ranks: int) -> Played | None:
+    """Return what came of an arm; nothing where it has no end, or another key."""
+    try:
+        found = msgspec.json.decode((folder / _NAME).read_bytes())
+    except (FileNotFoundError, msgspec.DecodeError):
+        return None
+    if found["key"] != key:
+        return None
+    played = msgspec.convert(found["played"], Played)
+    return replace(played, rows=[read_journal(folder, rank) for rank in range(ranks)])
