@@ -121,7 +121,7 @@ def test_work_beyond_the_plan_that_is_lost_again_is_not_counted():
     struck=st.lists(
         st.tuples(st.floats(0, 290), st.integers(1, 7), st.integers(0, 80)), max_size=6
     ),
-    admitted=st.lists(st.tuples(st.floats(0, 290), st.integers(0, 7)), max_size=6),
+    admitted=st.lists(st.tuples(st.integers(0, 290_000), st.integers(0, 7)), max_size=6),
 )
 def test_the_books_hold_what_whoever_counts_the_groups_of_every_step_finds(
     groups, standbys, rejoin_s, struck, admitted
@@ -136,9 +136,9 @@ def test_the_books_hold_what_whoever_counts_the_groups_of_every_step_finds(
     useful = planned = 0
     for start_s in range(0, 300, 10):
         kept = model.step
-        for ts_s, group in sorted(admitted):
-            if start_s <= ts_s < start_s + 10:
-                model.advance(round(ts_s * S))
+        for ts_ms, group in sorted(admitted):
+            if start_s <= ts_ms / 1000 < start_s + 10:
+                model.advance(ts_ms * S // 1000)
                 model.admit(f"g{group}")
         model.advance((start_s + 10) * S - 1)
         count = list(states(model).values()).count("training")

@@ -179,7 +179,11 @@ async def prepared(weaver, name):
     assert (await weaver.ask(hello, Prepare(), f"prepare-{name}")).status == "applied"
     # The learning rate is registered once the Manager is there.
     made = await weaver.until(
-        lambda: [e for e in weaver.events if isinstance(e, Hello) and e.group == name and e.knobs]
+        lambda: [
+            e
+            for e in weaver.events
+            if isinstance(e, Hello) and e.group == name and any(k.name == "lr" for k in e.knobs)
+        ]
     )
     assert (made[0].state, made[0].actuators[-1]) == ("standby", "prepared")
     return made[0]
