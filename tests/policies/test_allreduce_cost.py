@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -84,6 +85,23 @@ def test_a_bandwidth_that_falls_is_seen_at_the_first_step():
     assert run.policy.jumps == 1
     assert len(run.policy.seen) <= steps + 2  # the step under way was of the old bandwidth
     assert model.link.bytes_per_s == pytest.approx(before / 20, rel=0.3)
+
+
+def test_one_step_says_little_of_how_long_a_mode_codes_as_it_finds_it_cold():
+    run, model = fitted([(1000 * MBIT, "none", 20)])
+    told = run.policy.seen[-1]
+    sent, code_s = 0.254 / 1.5 * told.sent_bytes, 2.5e-9 * told.gradient_bytes
+    wire_s = model.cost("int8").wire_s
+    took_s = told.step_s - told.wire_s + wire_s + 15 * code_s
+    first = replace(
+        told, mode="int8", sent_bytes=sent, wire_s=wire_s, step_s=took_s, compress_s=15 * code_s
+    )
+    before_s = model.cost("int8").step_s
+    model.learn(first)
+    assert model.cost("int8").step_s < before_s + 2 * code_s
+    for _ in range(4):  # it was not the first step alone
+        model.learn(first)
+    assert model.cost("int8").step_s > before_s + 10 * code_s
 
 
 def test_a_slow_rank_is_computing_and_not_the_wire():

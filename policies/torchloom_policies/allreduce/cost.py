@@ -108,10 +108,13 @@ class CostModel:
         if expected is not None:
             self._misses.append(abs(math.log(expected.step_s / sample.mean_s)))
         mode, self._last, jumped = sample.mode, sample, False
-        self._recent(self._code, mode).append(sample.compress_s / sample.gradient_bytes)
-        prior = prior_of(mode).sent_share(sample.ranks)
-        if prior > 0:
-            self._share[mode] = sample.sent_bytes / sample.gradient_bytes / prior
+        code, prior = sample.compress_s / sample.gradient_bytes, prior_of(mode)
+        if not self.tried(mode):  # its first step finds no memory at hand: the next may be short
+            code = min(code, prior.code_ns_per_byte * 1e-9 * math.exp(prior.code_log_sd))
+        self._recent(self._code, mode).append(code)
+        share = prior.sent_share(sample.ranks)
+        if share > 0:
+            self._share[mode] = sample.sent_bytes / sample.gradient_bytes / share
         if sample.wire_s > _TELLING_S and sample.sent_bytes > 0:
             hops = prior_of(mode).hops(sample.ranks, sample.reductions)
             jumped = self.link.measure_wire(
