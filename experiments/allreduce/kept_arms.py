@@ -18,6 +18,11 @@ _PACKAGES = (torchloom_core, torchloom_policies, torchloom_threadlet)
 _LAB = ("arm.py", "model.py", "schedule.py", "trainer.py")
 
 
+class _Kept(msgspec.Struct):
+    key: str
+    played: Played
+
+
 def key_of(arm: Arm, seed: int, schedule: Schedule, settings: Settings) -> str:
     """Return the hash of all that an arm comes of, the code that is run in it too."""
     code = hashlib.sha256()
@@ -30,17 +35,15 @@ def key_of(arm: Arm, seed: int, schedule: Schedule, settings: Settings) -> str:
 
 def keep(folder: Path, key: str, played: Played) -> None:
     """Write down that an arm was played to its end; its journals are there already."""
-    text = msgspec.json.encode({"key": key, "played": replace(played, rows=[])})
-    (folder / _NAME).write_bytes(text + b"\n")
+    kept = _Kept(key, replace(played, rows=[]))
+    (folder / _NAME).write_bytes(msgspec.json.encode(kept) + b"\n")
 
 
 def kept(folder: Path, key: str, ranks: int) -> Played | None:
-    """Return what came of an arm; nothing where it has no end, or another key."""
+    """Return what came of an arm; nothing where it is not whole, or has another key."""
     try:
-        found = msgspec.json.decode((folder / _NAME).read_bytes())
-    except (FileNotFoundError, msgspec.DecodeError):
+        found = msgspec.json.decode((folder / _NAME).read_bytes(), type=_Kept)
+        rows = [read_journal(folder, rank) for rank in range(ranks)]
+    except (FileNotFoundError, ValueError):
         return None
-    if found["key"] != key:
-        return None
-    played = msgspec.convert(found["played"], Played)
-    return replace(played, rows=[read_journal(folder, rank) for rank in range(ranks)])
+    return replace(found.played, rows=rows) if found.key == key else None

@@ -44,8 +44,10 @@ def test_an_arm_is_taken_again_only_if_it_is_what_would_be_played(tmp_path):
     others += [(arm, 1, CALM, Settings(TINY, topk_share=0.5))]
     for other in others:
         assert kept_arms.kept(tmp_path, kept_arms.key_of(*other), 1) is None
-    (tmp_path / "played.json").write_text("{")
-    assert kept_arms.kept(tmp_path, key, 1) is None
+    assert kept_arms.kept(tmp_path, key, 2) is None  # a journal is gone
+    for damaged in ("{", "[]", "{}", f'{{"key": "{key}", "played": 1}}'):
+        (tmp_path / "played.json").write_text(damaged)
+        assert kept_arms.kept(tmp_path, key, 1) is None
 
 
 def test_a_schedule_of_a_seed_is_always_the_same_and_covers_its_time():
