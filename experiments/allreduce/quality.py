@@ -191,7 +191,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", type=at_least(1), default=3)
     parser.add_argument("--before", type=int, default=300, help="steps in none")
     parser.add_argument("--stay", type=int, default=200, help="steps in the mode")
-    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--jobs", type=at_least(1), default=2)
     parser.add_argument("--modes", default=",".join(MODES))
     parser.add_argument("--topk-share", type=float, default=TOPK_SHARE)
     parser.add_argument("--powersgd-rank", type=int, default=POWERSGD_RANK)
@@ -202,6 +202,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         number = getattr(asked, option)
         if number < EVERY or number % EVERY:
             parser.error(f"--{option}: need a multiple of {EVERY}, was {number}")
+    for mode in asked.modes.split(","):
+        if mode not in MODES:
+            parser.error(f"--modes: need {', '.join(MODES)}, was {mode}")
     workload = workload_of(asked)
     options = workload, asked.topk_share, asked.powersgd_rank
 

@@ -194,6 +194,12 @@ def test_a_stay_of_no_whole_tens_is_refused_in_a_line(capsys):
     assert "--stay: need a multiple of 10, was 5" in capsys.readouterr().err
 
 
+def test_a_mode_that_there_is_not_is_refused_in_a_line(capsys):
+    with pytest.raises(SystemExit):
+        quality.main(["--modes", "int8,int9"])
+    assert "was int9" in capsys.readouterr().err
+
+
 def test_a_rank_sees_the_same_batch_at_a_step_and_another_at_the_next():
     text = Text(TINY)
     assert text.batch(1, 2, 0).equal(text.batch(1, 2, 0))
