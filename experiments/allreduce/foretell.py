@@ -97,8 +97,10 @@ def fitted(arms: Sequence[list[StepSample]]) -> CostModel:
 def foretell(run: str, model: CostModel, arms: Sequence[list[StepSample]]) -> Iterator[Foretold]:
     """Yield what the model says of each mode in a run, of which it sees a few steps of one.
 
-    That is in turn each mode that sends enough to tell the bandwidth.
+    That is in turn each mode that sends enough to tell the bandwidth. A mode that the model was not
+    fitted on is left out.
     """
+    arms = [steps for steps in arms if steps[0].mode in model.modes]
     for telling in arms:
         knows = copy.deepcopy(model)
         for step in telling[:SHOWN_STEPS]:
