@@ -14,7 +14,7 @@ from experiments.allreduce.arm import Arm, Played, Settings, read_journal
 from experiments.allreduce.schedule import Schedule
 
 _NAME = "played.json"
-_PACKAGES = (torchloom_core, torchloom_policies, torchloom_threadlet)
+_PACKAGES = (torchloom_core, torchloom_threadlet)
 _LAB = ("arm.py", "model.py", "schedule.py", "trainer.py")
 
 
@@ -24,9 +24,13 @@ class _Kept(msgspec.Struct):
 
 
 def key_of(arm: Arm, seed: int, schedule: Schedule, settings: Settings) -> str:
-    """Return the hash of all that an arm comes of, the code that is run in it too."""
+    """Return the hash of all that an arm comes of, the code that is run in it too.
+
+    That of the policies is run only where the arm has one.
+    """
     code = hashlib.sha256()
-    sources = [path for package in _PACKAGES for path in Path(package.__path__[0]).rglob("*.py")]
+    packages = (*_PACKAGES, torchloom_policies) if arm.policy else _PACKAGES
+    sources = [path for package in packages for path in Path(package.__path__[0]).rglob("*.py")]
     for path in (*sorted(sources), *(Path(__file__).with_name(name) for name in _LAB)):
         code.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     parts = (arm, seed, schedule, settings, str(torch.__version__), code.hexdigest())
