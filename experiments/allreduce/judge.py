@@ -12,6 +12,11 @@ from experiments.allreduce.schedule import Phase, Schedule
 
 GAIN = 1.3
 STEADY_GAIN = 0.95
+STEADY_SHARE = 0.9
+"""Of a schedule that stays, at which the fixed loss is that of the best static mode: later, an arm
+that is a little slower would not reach it, and how much slower could not be said."""
+SETTLED_SHARE = 0.4
+"""Of such a schedule, after which the tuner may switch once more at the most."""
 NEAR = 1.1
 SETTLING_STEPS = 10
 OWN_SHARE = 0.02
@@ -64,17 +69,20 @@ def time_to(played: Played, loss: float) -> float:
     return first_at(times, losses, loss)
 
 
-def fixed_loss(trials: Sequence[Played], seed: int) -> float:
-    """Return the loss of a seed: what the best of its static modes reaches at the end."""
-    ends = [curve(each)[-1][1] for each in trials if each.seed == seed and each.arm != TUNER]
-    return min(ends)
+def fixed_loss(trials: Sequence[Played], seed: int, by_s: float = math.inf) -> float:
+    """Return the loss of a seed: what the best of its static modes has reached by a time."""
+    static = [each for each in trials if each.seed == seed and each.arm != TUNER]
+    return min(loss for each in static for at_s, loss in curve(each) if at_s <= by_s)
 
 
-def gains(trials: Sequence[Played]) -> list[float]:
-    """Return for each seed how many times faster the tuner is than its best static mode."""
+def gains(trials: Sequence[Played], by_s: float = math.inf) -> list[float]:
+    """Return for each seed how many times faster the tuner is than its best static mode.
+
+    To the loss that this one has reached by ``by_s``, or at the end.
+    """
     found = []
     for seed in sorted({each.seed for each in trials}):
-        loss = fixed_loss(trials, seed)
+        loss = fixed_loss(trials, seed, by_s)
         ours = [time_to(each, loss) for each in trials if (each.seed, each.arm) == (seed, TUNER)]
         best = min(
             time_to(each, loss) for each in trials if each.seed == seed and each.arm != TUNER
@@ -204,19 +212,21 @@ def checks_of_changing(
     return [*found, _own_cost(trials), _failures(trials)]
 
 
-def checks_of_constant(trials: Sequence[Played], settled_s: float, level: str) -> list[Check]:
+def checks_of_constant(trials: Sequence[Played], schedule: Schedule) -> list[Check]:
     """Return what is promised of bandwidth that stays as it is."""
+    (phase,) = schedule
+    settled_s = SETTLED_SHARE * phase.end_s
     ours = [each for each in trials if each.arm == TUNER]
     if not ours:
         return []
     most = max(switches(each, settled_s) for each in ours)
     found = [
-        _gain_check(gains(trials), STEADY_GAIN),
+        _gain_check(gains(trials, STEADY_SHARE * phase.end_s), STEADY_GAIN),
         Check(f"{most} switches after {settled_s:g} s, need at most 1", most <= 1),
         _own_cost(trials),
         _failures(trials),
     ]
-    return [Check(f"{level}: {each.text}", each.holds) for each in found]
+    return [Check(f"{phase.name}: {each.text}", each.holds) for each in found]
 
 
 def _gain_check(found: Sequence[float], least: float) -> Check:

@@ -236,7 +236,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "before": asked.before,
         "stay": asked.stay,
         "seeds": list(seeds),
-        "quality": {row.mode: round(row.quality, 4) for row in rows},
+        "quality": {row.mode: round(row.quality, 3) for row in rows},
         "rows": [asdict(row) for row in rows],
         "curves": [asdict(curve) for curve in curves],
     }

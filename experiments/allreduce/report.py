@@ -19,9 +19,10 @@ def show(
     table: Sequence[Phased],
     checks: Sequence[Check],
     schedule: Schedule,
+    fixed_by_s: float,
     console: Console,
 ) -> None:
-    """Print step times, times to the loss, and what holds."""
+    """Print step times, times to the loss that is reached by then, and what holds."""
     steps = Table(title="median step, s", title_justify="left")
     steps.add_column("arm")
     for phase in schedule:
@@ -38,13 +39,14 @@ def show(
     seeds = sorted({each.seed for each in trials})
     times = Table(title="s to the fixed loss of the seed", title_justify="left")
     times.add_column("arm")
-    for seed in seeds:
-        times.add_column(f"{seed}: {fixed_loss(trials, seed):.3f}", justify="right")
+    losses = {seed: fixed_loss(trials, seed, fixed_by_s) for seed in seeds}
+    for seed, loss in losses.items():
+        times.add_column(f"{seed}: {loss:.3f}", justify="right")
     for arm in dict.fromkeys(each.arm for each in trials):
         found = {each.seed: each for each in trials if each.arm == arm}
         cells = []
         for seed in seeds:
-            at_s = time_to(found[seed], fixed_loss(trials, seed)) if seed in found else math.nan
+            at_s = time_to(found[seed], losses[seed]) if seed in found else math.nan
             cells.append(f"{at_s:.1f}" if math.isfinite(at_s) else "not reached")
         times.add_row(arm, *cells)
     console.print(times)

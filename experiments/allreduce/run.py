@@ -10,6 +10,7 @@ is 1 if a promise does not hold, 2 if an arm did not run, 3 where there can be n
 
 import argparse
 import json
+import math
 import os
 import platform
 import shutil
@@ -34,9 +35,8 @@ from torchloom_threadlet.compression import MODES
 
 HERE = Path(__file__).parent
 POLICY = "allreduce_tuner"
+QUALITY, QUALITY_OF_A_LONG_STAY = "quality.json", "quality-long.json"
 QUICK_S = 10.0
-SETTLED_SHARE = 0.4
-"""Of a constant schedule, after which the tuner may switch once more at the most."""
 
 
 @dataclass(frozen=True)
@@ -123,11 +123,12 @@ def conclude(
     """Show and write down what came of a bout; return whether all that is promised holds."""
     table = judge.phased(trials, bout.schedule)
     if bout.name.startswith("constant"):
-        settled_s = SETTLED_SHARE * bout.schedule[-1].end_s
-        checks = judge.checks_of_constant(trials, settled_s, bout.schedule[0].name)
+        checks = judge.checks_of_constant(trials, bout.schedule)
+        fixed_by_s = judge.STEADY_SHARE * bout.schedule[-1].end_s
     else:
+        fixed_by_s = math.inf
         checks = judge.checks_of_changing(trials, bout.schedule, quality)
-    report.show(trials, table, checks, bout.schedule, console)
+    report.show(trials, table, checks, bout.schedule, fixed_by_s, console)
     console.print(report.ideal_switcher(table, quality, bout.schedule), soft_wrap=True)
     asked.out.mkdir(parents=True, exist_ok=True)
     report.draw_loss(trials, bout.schedule, asked.out / f"{bout.name}-loss.png")
@@ -179,7 +180,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--mark-s", type=float, default=0.0, help="seconds; 0: fifteen times in `--phase-s`"
     )
-    parser.add_argument("--quality", type=Path, default=HERE / "quality.json")
+    parser.add_argument(
+        "--quality",
+        type=Path,
+        help=f"what a step is worth in each mode: {QUALITY}; of a level that stays, as a stay is "
+        f"long there, {QUALITY_OF_A_LONG_STAY}",
+    )
     parser.add_argument("--policy", type=Path, help="more lines of the policy's table, TOML")
     parser.add_argument("--topk-share", type=float, default=TOPK_SHARE)
     parser.add_argument("--powersgd-rank", type=int, default=POWERSGD_RANK)
@@ -191,7 +197,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if asked.quick:
         asked.seeds, asked.phase_s = 1, QUICK_S
     console = Console(width=None if sys.stdout.isatty() else 110)
-    quality = json.loads(asked.quality.read_text())["quality"] if asked.quality.exists() else {}
+    asked.quality = asked.quality or HERE / (QUALITY_OF_A_LONG_STAY if asked.constant else QUALITY)
+    if not asked.quality.is_file():
+        parser.error(f"--quality: need a file of quality.py, was {asked.quality}")
+    quality = json.loads(asked.quality.read_text())["quality"]
     arms = arms_of(asked, quality, console)
     good = True
     try:

@@ -16,6 +16,7 @@ from experiments.allreduce.schedule import steps
 
 TINY = Workload(width=16, layers=1, context=8, batch=1)
 CALM = steps((None, 50.0), (20.0, 20.0), 1)
+STEADY = steps((50.0,), (40.0,), 1)
 
 
 def played(arm, step_s, fall, *, seed=1, modes=None, failed=0):
@@ -106,11 +107,9 @@ def test_what_more_of_a_core_is_used_than_without_the_tuner_is_the_tuner_s():
     ours.rows[0].append({"event": "trained", "sidecar_cpu_s": 2.0})
     assert judge.own_share([*static, ours]) == pytest.approx(0.1)
     (text,) = [
-        check.text
-        for check in judge.checks_of_constant([*static, ours], 5.0, "x")
-        if not check.holds
+        check.text for check in judge.checks_of_constant([*static, ours], STEADY) if not check.holds
     ]
-    assert text == "x: the tuner uses 10.0% of a core, probes included, need at most 2%"
+    assert text == "50 Mbit/s: the tuner uses 10.0% of a core, probes included, need at most 2%"
 
 
 def test_the_gain_is_over_the_best_static_mode_of_the_seed():
@@ -119,6 +118,16 @@ def test_the_gain_is_over_the_best_static_mode_of_the_seed():
     assert judge.gains(trials) == [pytest.approx(2.0, rel=0.05)]
     trials[-1] = played(TUNER, (1, 1), 0.005)
     assert judge.gains(trials) == [0.0]
+
+
+def test_how_much_slower_is_told_where_the_fixed_loss_is_reached_before_the_end():
+    trials = [played("none", (1, 1), 0.01), played("int8", (1, 1), 0.02)]
+    trials.append(played(TUNER, (1, 1), 0.0185))
+    assert judge.gains(trials) == [0.0]
+    assert judge.gains(trials, 36.0) == [pytest.approx(0.925, rel=0.02)]
+    (gain, *_) = judge.checks_of_constant(trials, STEADY)
+    assert not gain.holds
+    assert gain.text.startswith("50 Mbit/s: time to the fixed loss: 0.93 ")
 
 
 def test_what_does_not_hold_is_said_to_not_hold():
@@ -148,7 +157,7 @@ def test_a_tuner_that_goes_on_switching_does_not_hold():
     calm = played(TUNER, (0.5, 0.5), 0.02, modes=("none", "none"))
     assert judge.switches(restless, 5.0) == 1
     assert judge.switches(restless, 25.0) == 0
-    assert all(check.holds for check in judge.checks_of_constant([*static, calm], 5.0, "x"))
+    assert all(check.holds for check in judge.checks_of_constant([*static, calm], STEADY))
 
 
 def test_steps_that_begin_in_a_phase_count_for_it_and_its_first_ones_do_not():
