@@ -79,6 +79,15 @@ def test_a_step_that_took_in_a_pause_has_no_duration():
     assert [row for _, row in taken] == [{}, {"step_time_s": 1.0}]
 
 
+def test_the_step_after_the_first_has_a_duration_though_the_state_changes_between_them():
+    samples = SampleBuffer()
+    first_ns = 10 * 10**9
+    samples.waiting.append((1, first_ns, {}))
+    samples.waiting.append((2, 17 * 10**9, {}))
+    taken = samples.take(entered_ns=first_ns + 50_000)
+    assert [row for _, row in taken] == [{}, {"step_time_s": 7.0}]
+
+
 def test_metrics_may_be_tensors_and_junk_is_left_out():
     samples = SampleBuffer()
     metrics = {"loss": torch.tensor(2.5), "name": "seven", "none": None, "nan": math.nan, "n": 3}

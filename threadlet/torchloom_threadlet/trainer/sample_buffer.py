@@ -12,6 +12,9 @@ from torchloom_threadlet.cleaning import MetricNames, text, warn_once
 _CAPACITY = 4096
 _TAKEN_BYTES = 1 << 20
 _NUMBER_BYTES = 16
+_AT_ONCE_NS = 10_000_000
+"""A change of state so soon after a step is of its end, as the first step's is: nobody waited."""
+
 Sample = tuple[int, int, dict[str, Any]]
 """Serial number, monotonic time in ns, metrics."""
 
@@ -33,7 +36,7 @@ class SampleBuffer:
         A trainer that reports ``wait_s``, how long it waited for others, gets the rest of the
         step as ``compute_s``.
 
-        They are as many as fit a frame; call again for more. A step that began before
+        They are as many as fit a frame; call again for more. A step that began well before
         ``entered_ns``, the time of the last change of state, took in a pause or a wait, so its
         duration says nothing and is left out.
         """
@@ -45,7 +48,8 @@ class SampleBuffer:
             serial, at_ns, metrics = self.waiting.popleft()
             # Two threads that begin to step at once may get the same number.
             self.dropped = max(0, self.dropped + serial - self._serial - 1)
-            follows = serial == self._serial + 1 and self.newest_ns > entered_ns
+            waited = self.newest_ns + _AT_ONCE_NS < entered_ns
+            follows = serial == self._serial + 1 and self._serial > 0 and not waited
             self._serial = serial
             row = self._row(metrics)
             if follows:
