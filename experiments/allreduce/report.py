@@ -60,13 +60,14 @@ def ideal_switcher(
 ) -> str:
     """Return what a switcher could gain that has in each phase the best mode, at once.
 
-    Progress is quality over step time; the time is that until the best static mode's progress at
-    the end of the schedule is reached.
+    Progress is quality over step time, 1 of a mode that ``quality`` does not name, as the policy
+    has it; the time is that until the best static mode's progress at the end of the schedule is
+    reached.
     """
     speed = {
-        (row.arm, row.phase): quality[row.arm] / row.step_s
+        (row.arm, row.phase): quality.get(row.arm, 1.0) / row.step_s
         for row in table
-        if row.arm in quality and row.step_s > 0
+        if row.arm != TUNER and row.step_s > 0
     }
     arms = [
         arm
@@ -74,7 +75,7 @@ def ideal_switcher(
         if all((arm, n) in speed for n in range(len(schedule)))
     ]
     if not arms:
-        return "ideal switcher: need the quality of an arm that has a step in every phase"
+        return "ideal switcher: need a static mode that has a step in every phase"
     lasts_s = [phase.end_s - phase.start_s for phase in schedule]
     static = {arm: sum(speed[arm, n] * span_s for n, span_s in enumerate(lasts_s)) for arm in arms}
     goal, now, spent_s, chosen = max(static.values()), 0.0, 0.0, []
