@@ -33,6 +33,7 @@ from torchloom_core.config.loading import load
 from torchloom_core.evaluate.allreduce.workload import workload_of
 from torchloom_core.simulate.allreduce_run import AllreduceRun
 from torchloom_core.simulate.links import Bottleneck
+from torchloom_policies.allreduce.modes import prior_of
 
 _BYTES_PER_MBIT = 1e6 / 8
 CONFIG = """
@@ -53,6 +54,7 @@ compute_s = {compute_s}
 MODE = """
 [evaluate.allreduce.modes.{mode}]
 sent = {sent}
+link_use = {link_use}
 compress_s = {compress_s}
 quality = {quality}
 """
@@ -86,6 +88,21 @@ class Measured:
     def ranks(self) -> int:
         """How many there were."""
         return len(self.schedule[0].rates)
+
+    def bytes_per_s(self, phase: int) -> float:
+        """Return what the slowest link carries in a phase."""
+        rates = self.schedule[phase].rates
+        return min(UNSHAPED_MBIT, *(least_mbit(rate) for rate in rates)) * _BYTES_PER_MBIT
+
+    def beside_s(self, cost: Cost) -> float:
+        """Return what of a step its bytes do not explain: the median over the phases."""
+        use = prior_of(cost.mode).link_use
+        rests = [
+            row.step_s - cost.sent_bytes / use / self.bytes_per_s(row.phase)
+            for row in self.steps
+            if row.arm == cost.mode
+        ]
+        return statistics.median(rests) if rests else cost.beside_s
 
 
 @dataclass(frozen=True)
@@ -151,11 +168,13 @@ def _losses(trials: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 def config_of(measured: Measured) -> str:
     """Return the config that has the lab's workload.
 
-    The ranks compute for as long as the mode that needs the least beside the wire and its coding;
-    what another needs more, as its copying takes processor time, counts with its coding.
+    What of a step its bytes do not explain, at the rate that the link is set to and with what the
+    mode makes use of, is the same in all phases. The ranks compute for as long as the mode of which
+    that is least; what another needs more counts with its coding.
     """
     plain = next(cost for cost in measured.costs if cost.mode == "none")
-    compute_s = min(cost.beside_s - cost.compress_s for cost in measured.costs)
+    beside_s = {cost.mode: measured.beside_s(cost) for cost in measured.costs}
+    compute_s = min(beside_s.values())
     quality = {cost.mode: measured.quality.get(cost.mode, 1.0) for cost in measured.costs}
     text = CONFIG.format(
         quality="\n".join(f"{mode} = {value}" for mode, value in quality.items()),
@@ -166,7 +185,8 @@ def config_of(measured: Measured) -> str:
         text += MODE.format(
             mode=cost.mode,
             sent=cost.sent_bytes / plain.sent_bytes,
-            compress_s=cost.beside_s - compute_s,
+            link_use=prior_of(cost.mode).link_use,
+            compress_s=beside_s[cost.mode] - compute_s,
             quality=quality[cost.mode],
         )
     return text
@@ -179,9 +199,7 @@ def compared(measured: Measured, config: Path) -> list[Compared]:
     workload = workload_of(job, measured.ranks, noise=False)
     rows = []
     for row in measured.steps:
-        rates = measured.schedule[row.phase].rates
-        mbit = min(UNSHAPED_MBIT, *(least_mbit(rate) for rate in rates))
-        wire = Bottleneck([0.0], [mbit * _BYTES_PER_MBIT], 60.0)
+        wire = Bottleneck([0.0], [measured.bytes_per_s(row.phase)], 60.0)
         step = AllreduceRun(workload, wire, np.random.default_rng(0)).step(row.arm)
         rows.append(Compared(row.name, row.arm, row.step_s, step.end_s))
     return rows

@@ -48,6 +48,12 @@ def test_a_step_over_a_steady_link_is_compute_compression_wire_and_hops(mode, mb
     assert run.progress == pytest.approx(20 * MODES[mode].quality)
 
 
+def test_a_mode_that_makes_use_of_half_a_link_is_twice_as_long_on_the_wire():
+    half = Mode(sent_bytes=18e6, compress_s=0.0, quality=1.0, link_use=0.5)
+    step = run_of(Bottleneck([0.0], [6e6], 60.0), modes={"none": half}).step("none")
+    assert step.exposed_s == pytest.approx(2 * 18e6 / 6e6 + 0.002)
+
+
 def test_a_step_that_meets_a_slower_link_takes_as_long_as_the_rest_takes_over_that():
     # 0.1 s of it at 125 MB/s, before the link slows down.
     run = run_of(Bottleneck([0.0, 1.0], [125e6, 6.25e6], 100.0), compute_s=0.9)

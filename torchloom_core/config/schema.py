@@ -187,10 +187,14 @@ class AllreduceMode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     quality : float
         Progress of one step, relative to one of ``none``: steps that ``none`` needs to a loss
         over steps that this mode needs.
+    link_use : float
+        Of the slowest link's bandwidth what the mode makes use of: several connections that share
+        a link leave some of it.
     """
 
     sent: Annotated[float, msgspec.Meta(gt=0, le=1000)] | None = None
     compress_s: NotNegative = 0.0
+    link_use: Annotated[float, msgspec.Meta(ge=0.01, le=1)] = 1.0
     quality: Annotated[float, msgspec.Meta(gt=0, le=1)] = 1.0
 
 

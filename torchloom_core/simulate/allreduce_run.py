@@ -2,9 +2,10 @@
 
 A step takes the slowest rank's compute, the compression, and what of the wire is not hidden:
 
-    step = max(compute) + compress(mode) + bytes(mode) / bandwidth + hops latency
+    step = max(compute) + compress(mode) + bytes(mode) / (use(mode) bandwidth) + hops latency
 
-where the bandwidth is that of the slowest link, at each moment what it then carries.
+where the bandwidth is that of the slowest link, at each moment what it then carries, and a mode may
+make use of a part of it only.
 """
 
 from collections.abc import Iterator, Mapping
@@ -32,11 +33,19 @@ class Mode:
         What each rank sends, and receives.
     quality : float
         Progress of one step, in steps of ``none``.
+    link_use : float
+        Of the slowest link's bandwidth what it makes use of.
     """
 
     sent_bytes: float
     compress_s: float
     quality: float
+    link_use: float = 1.0
+
+    @property
+    def link_bytes(self) -> float:
+        """For how many bytes the link is busy while it sends its own."""
+        return self.sent_bytes / self.link_use
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,7 +156,7 @@ class AllreduceRun:
         own_s = load.compute_s * own
         computed_s = self.now_s + float(own_s.max())
         behind = wire.carried(computed_s)
-        needed = chosen.sent_bytes * sent + others_bytes
+        needed = chosen.link_bytes * sent + others_bytes
         hidden = min(load.overlap * needed, behind - wire.carried(self.now_s))
         compress_s = chosen.compress_s * compress
         ready_s = computed_s + compress_s

@@ -118,7 +118,7 @@ def _most_steps(setting: Setting, mode: str) -> float:
     wire, load = setting.links.bottleneck, setting.new_run(None).workload
     chosen = load.modes[mode]
     least_s = load.compute_s + chosen.compress_s + (1.0 - load.overlap) * load.latency_s
-    share = max(least_s / wire.span_s, chosen.sent_bytes / wire.in_all)
+    share = max(least_s / wire.span_s, chosen.link_bytes / wire.in_all)
     return 1.0 / share if share > 0 else float("inf")
 
 

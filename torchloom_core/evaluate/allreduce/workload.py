@@ -33,6 +33,7 @@ def workload_of(job: Allreduce, ranks: int, *, noise: bool = True) -> Workload:
             sent_bytes=plain * (SENT[name](ranks) if mode.sent is None else mode.sent),
             compress_s=mode.compress_s,
             quality=mode.quality,
+            link_use=mode.link_use,
         )
         for name, mode in job.modes.items()
     }
