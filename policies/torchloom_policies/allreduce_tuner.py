@@ -231,14 +231,16 @@ class AllreduceTunerPolicy:
         trial = ", a trial of what has never run," if purpose == "try" else ""
         wire_s = present.wire_s / present.every
         worth = f", each worth {option.quality:.2g}" if option.quality < 1 else ""
-        quality = math.log(option.quality / self._record.quality(run.mode))
+        quality_now = self._record.quality(run.mode)
+        own = f", each worth {quality_now:.2g}" if quality_now < 1 else ""
+        quality = math.log(option.quality / quality_now)
         return Wish(
             values={MODE: option.mode},
             purpose="better" if purpose == "better" else "try",
             gain=gain,
             confidence=option.confidence,
             quality=quality,
-            why=f"{run.mode} takes {present.step_s:.3g} s a step, {wire_s:.3g} s of it "
+            why=f"{run.mode} takes {present.step_s:.3g} s a step{own}, {wire_s:.3g} s of it "
             f"on the wire; {option.mode}{trial} is expected to take {seconds}{worth}",
         )
 

@@ -7,7 +7,7 @@ from tests.policies.allreduce_run import MBIT, MODES, NOW_S, UNSHAPED, Law, Roun
 from torchloom_core.testing import view_of
 from torchloom_policies.allreduce.cost import CostModel
 from torchloom_policies.allreduce.link_filter import LinkFilter
-from torchloom_policies.allreduce.step_samples import NEEDS, StepReader
+from torchloom_policies.allreduce.step_samples import NEEDS, StepReader, StepSample
 
 ALIKE = ("none", "bf16", "int8", "topk", "powersgd")
 
@@ -248,3 +248,26 @@ def test_a_round_that_had_begun_before_its_length_changed_is_not_taken_for_one_o
     assert step + 1 not in seen
     assert seen[step] == 4
     assert seen[step + 2] == 8
+
+
+def test_a_stall_in_a_modes_first_step_is_not_taken_for_what_the_mode_costs():
+    model = CostModel(MODES)
+    usual = StepSample(
+        now_s=1.0,
+        step=1,
+        mode="none",
+        ranks=4,
+        every=1.0,
+        step_s=1.3,
+        compute_s=0.2,
+        compress_s=0.0,
+        wire_s=1.0,
+        overlap_s=0.0,
+        sent_bytes=5e6,
+        gradient_bytes=5e6 / 1.5,
+        reductions=1.0,
+    )
+    for _ in range(5):
+        model.learn(usual)
+    model.learn(replace(usual, mode="bf16", step_s=30.0, wire_s=0.5, sent_bytes=2.5e6))
+    assert model.cost("bf16").step_s < 1.3

@@ -319,16 +319,17 @@ def hurting(seconds=8, forgive_s=3600.0, **options):
     run = Run(tuner(forgive_s=forgive_s, quality={"topk": 1.0}, **options), law)
     run.bandwidth = 50 * MBIT
     run.ends_s = run._next()
-    landed = []
+    landed, before = [], run.mode
     for _ in range(400):
+        before = before if run.mode == "topk" else run.mode
         run.tick()
         if run.mode == "topk" and (not landed or landed[-1][1]):
             landed.append([run.tick_at, 0])
         if landed and not landed[-1][1] and run.tick_at >= landed[-1][0] + seconds:
             landed[-1][1] = run.tick_at
-            run.values = {**run.values, "compression": "none"}
+            run.values = {**run.values, "compression": before}
             run.under_way.clear()
-            run.switches.append((run.step, "topk", "none"))
+            run.switches.append((run.step, "topk", before))
     return run, landed
 
 

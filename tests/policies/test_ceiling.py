@@ -88,3 +88,10 @@ def test_two_rounds_that_were_wrong_are_told_and_two_answers_of_one_are_not():
     assert "probes told of more than the 40 Mbit/s that the allreduce has, twice" in told
     refute(ceiling, 1e6, 1000)
     assert ceiling.trouble == told  # once
+
+
+def test_a_step_that_says_it_was_hardly_on_the_wire_tells_nothing():
+    ceiling = Ceiling()
+    ceiling.probed(0.0, SLOW, QUICK, LATENCY_S, 1)
+    lied = replace(step(3), sent_bytes=8 * SLOW, wire_s=5e-324)
+    assert ceiling.shown_by(lied) is None

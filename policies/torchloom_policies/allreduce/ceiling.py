@@ -81,7 +81,7 @@ class Ceiling:
     def shown_by(self, sample: StepSample) -> float | None:
         """Return the bandwidth that steps show where it is not what probes told."""
         claim = self._claim
-        if claim is None or sample.wire_s <= 0 or not sample.fills_links:
+        if claim is None or not sample.tells_wire or not sample.fills_links:
             return None
         if sample.step <= claim.step + 1:  # it had begun before they were asked
             return None

@@ -17,8 +17,6 @@ _FOR_ERROR = 30
 _LEAST_LOG_SD = 0.02
 _UNTRIED_LOG_SD = 0.05
 _TELLING_STEPS = 3
-_TELLING_S = 2e-4
-"""A time on the wire below that is the clock's matter."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +113,7 @@ class CostModel:
         share = prior.sent_share(sample.ranks)
         if share > 0:
             self._share[mode] = sample.sent_bytes / sample.gradient_bytes / share
-        if sample.wire_s > _TELLING_S and sample.sent_bytes > 0:
+        if sample.tells_wire:
             hops = prior_of(mode).hops(sample.ranks, sample.reductions)
             jumped = self.link.measure_wire(
                 mode, sample.sent_bytes, hops, sample.wire_s, fills=sample.fills_links
@@ -187,10 +185,14 @@ class CostModel:
         return middle, max(0.05, min(1.85 * off, prior.code_log_sd)) / math.sqrt(len(seen))
 
     def _rest(self, mode: str) -> float:
-        """Return what of a step nothing else explains: quorum, commit, launching."""
+        """Return what of a step nothing else explains: quorum, commit, launching.
+
+        What few steps took may be a stall that has nothing to do with their mode.
+        """
         if len(self._rest_s.get(mode, ())) >= _TELLING_STEPS:
             return _median(self._rest_s[mode])
-        return _median([_median(seen) for seen in self._rest_s.values()])
+        told = [seen for seen in self._rest_s.values() if len(seen) >= _TELLING_STEPS]
+        return _median([_median(seen) for seen in told or self._rest_s.values()])
 
     def _overlap(self) -> float:
         """Return how much of the wire's time computing can hide: the most of any mode."""

@@ -17,7 +17,9 @@ _LEAST_NOISE = 0.02
 _SURE = 2.0
 _NEWS_STEPS = 30
 _LAND_STEPS, _LAND_S = 4, 10.0
-_ROLLBACK_WINDOWS = 4.0
+_ROLLBACK_WINDOWS = 1.5
+"""A guard judges after one, and what it takes back lands within ten steps, as one has at least."""
+_KEPT = 8
 
 Purpose = Literal["better", "try", "back"]
 Settings = Mapping[str, KnobValue]
@@ -91,7 +93,7 @@ class ChangeTracker:
     def __init__(self, settle_steps: int) -> None:
         self._settle_steps = settle_steps
         self._recent_s: deque[float] = deque(maxlen=_RECENT)
-        self._last: Change | None = None
+        self._landed: deque[Change] = deque(maxlen=_KEPT)
         self._settings: dict[str, KnobValue] = {}
         self.asked: Change | None = None
         self.settling: Change | None = None
@@ -125,8 +127,9 @@ class ChangeTracker:
     ) -> Change | None:
         """See what the knobs are; return a change of ours that somebody has taken back.
 
-        A guard takes back what was changed while it still watched, too, so what the knobs are
-        instead says nothing. Whoever changes them, a person say, ends what was under way.
+        A guard takes back what was changed while it still watched, too, so the knobs may be what
+        they were before any of the last changes. Whoever makes something else of them, a person
+        say, ends what was under way, and has said nothing of what was left.
 
         Parameters
         ----------
@@ -135,7 +138,8 @@ class ChangeTracker:
         """
         before, self._settings, self.just_landed = self._settings, dict(settings), False
         if self.asked is not None and _holds(self.asked.values, settings):
-            self.settling = self._last = self.asked
+            self.settling = self.asked
+            self._landed.append(self.asked)
             self.asked, self.just_landed = None, True
             self.settling.landed_s, self.settling.landed_step = now_s, step
             self._recent_s.clear()
@@ -147,10 +151,13 @@ class ChangeTracker:
             return None
         self._recent_s.clear()
         self.asked = self.settling = None
-        last, self._last = self._last, None
-        if last is None or last.purpose == "back" or _holds(last.values, settings):
+        since_s = now_s - _ROLLBACK_WINDOWS * watched_s
+        watched = [change for change in self._landed if change.landed_s >= since_s]
+        self._landed.clear()
+        if not watched or watched[-1].purpose == "back" or _holds(watched[-1].values, settings):
             return None
-        return last if now_s - last.landed_s <= _ROLLBACK_WINDOWS * watched_s else None
+        is_back = any(_holds(change.before, settings) for change in watched)
+        return watched[-1] if is_back else None
 
     def jumped(self) -> None:
         """Note that the bandwidth is another: what was before compares with nothing now."""

@@ -129,12 +129,15 @@ class LinkFilter:
         walks = [(_BANDWIDTH, _BLIND_WALK if self.is_blind else bandwidth, _LOST_LOG_SD)]
         walks += [(wait, latency, _LATENCY_LOG_SD) for wait in self._waits.values()]
         for place, walk, most in walks:
-            more = min(walk**2 * seconds, max(0.0, most**2 - self._cov[place, place]))
-            self._cov[place, place] += more
+            self._know_less(place, walk**2 * seconds, most)
 
     def doubt(self) -> None:
         """Know less of the bandwidth: another ring has other links."""
-        self._cov[_BANDWIDTH, _BANDWIDTH] += _LEAST_JUMP**2
+        self._know_less(_BANDWIDTH, _LEAST_JUMP**2, _LOST_LOG_SD)
+
+    def _know_less(self, place: int, variance: float, most_log_sd: float) -> None:
+        """Add to a variance what it takes to know nothing at the most."""
+        self._cov[place, place] += min(variance, max(0.0, most_log_sd**2 - self._cov[place, place]))
 
     def wire(
         self, mode: str, sent_bytes: float, hops: float, shift: float = 0.0
@@ -238,7 +241,7 @@ class LinkFilter:
             self._restart(self._mean[_BANDWIDTH] - shift, 1.0)
             return True
         self.is_suspect = True
-        self._cov[_BANDWIDTH, _BANDWIDTH] += _BLIND_JUMP**2
+        self._know_less(_BANDWIDTH, _BLIND_JUMP**2, _LOST_LOG_SD)
         return False
 
     def measure_link(self, bytes_per_s: float, log_sd: float) -> bool:

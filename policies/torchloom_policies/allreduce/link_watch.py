@@ -206,7 +206,8 @@ class LinkWatch:
             bytes_per_s=speed,
             latency_s=_within(links.latency_s, _LEAST_S, _OLD_S),
             age_s=_within(links.age_s, 0.0, _MOST),
-            spread=_within(links.spread, 0.0, 1.0),
+            # Bursts that differ by more than that tell no more than nothing.
+            spread=np.minimum(np.where(links.spread >= 0.0, links.spread, math.nan), 1.0),
         )
 
 

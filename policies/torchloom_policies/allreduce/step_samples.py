@@ -21,6 +21,9 @@ _LEAST_STEP_S = 1e-6
 _MOST_BYTES = 1e15
 _MOST_STEPS = 1e9
 _PATIENCE_TICKS = 3
+_TELLING_S = 2e-4
+"""A time on the wire below that is the clock's matter."""
+
 _TELLING_BYTES = 128 * 1024
 """Less in a collective tells of buffers and latency: it fits into what a link takes at once."""
 
@@ -72,6 +75,11 @@ class StepSample:
     def mean_s(self) -> float:
         """Seconds of a step on average: those between two synchronisations only compute."""
         return self.step_s / self.every
+
+    @property
+    def tells_wire(self) -> bool:
+        """Whether it was on the wire for so long that it tells anything of it."""
+        return self.wire_s > _TELLING_S and self.sent_bytes > 0
 
     @property
     def fills_links(self) -> bool:
