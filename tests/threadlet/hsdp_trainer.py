@@ -12,6 +12,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torchft import Manager, Optimizer, ProcessGroupGloo
 
+from torchloom_threadlet.compression import CompressedProcessGroup
 from torchloom_threadlet.torchft import attach
 
 SOON = timedelta(seconds=20)
@@ -26,7 +27,7 @@ def main():
     torch.manual_seed(0)
     dist.init_process_group("gloo")
     loom = attach()
-    model = torch.nn.Linear(8, 8)
+    model = torch.nn.Linear(64, 64)  # of whose shards each is compressed
     fully_shard(model, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
     inner = torch.optim.AdamW(model.parameters(), lr=1e-3)
 
@@ -40,8 +41,9 @@ def main():
         shards = [weights.to_local().clone() for weights in model.parameters()]
         return {"shards": shards, "inner": inner.state_dict()}
 
+    across = CompressedProcessGroup(ProcessGroupGloo(timeout=SOON))
     manager = Manager(
-        pg=ProcessGroupGloo(timeout=SOON),
+        pg=across,
         load_state_dict=load,
         state_dict=save,
         min_replica_size=1,
@@ -58,15 +60,16 @@ def main():
     with (options.journal / f"{loom.worker}.jsonl").open("a", buffering=1) as journal:
         while True:
             optimizer.zero_grad()
-            model(torch.rand(4, 8)).square().sum().backward()
+            model(torch.rand(4, 64)).square().sum().backward()
             time.sleep(options.step_s)
-            step = manager.current_step()
+            step, mode = manager.current_step(), across.mode
             optimizer.step()
             weights = [float(w.to_local().double().sum()) for w in model.parameters()]
             line = {
                 "step": manager.current_step(),
                 "committed": manager.current_step() > step,
                 "lr": inner.param_groups[0]["lr"],
+                "mode": mode,
                 "weights": weights,
                 "participants": manager.num_participants(),
             }

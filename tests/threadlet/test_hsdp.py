@@ -53,9 +53,9 @@ def steps(folder, rank):
     return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
 
 
-async def change(weaver, folder, hellos, number, lr):
+async def change(weaver, folder, hellos, number, lr, mode):
     """Offer a change to all, late to one of each group; return at which steps it landed."""
-    deed = Together(number=number, do=SetKnobs(values={"lr": lr}))
+    deed = Together(number=number, do=SetKnobs(values={"lr": lr, "compression": mode}))
     for worker, hello in sorted(hellos.items(), key=lambda item: item[0][-1]):
         if worker == "g0-1":
             done = len(steps(folder, "g0-0"))
@@ -78,7 +78,7 @@ async def test_all_ranks_of_all_groups_change_at_one_step_and_those_that_come_ba
     doomed = [start(name) for name in ("g0", "g1")][1]
     hellos = {rank: await weaver.admit(rank) for rank in RANKS}
     await eventually(all_train_together)
-    landed = [await change(weaver, tmp_path, hellos, 1, 0.002)]
+    landed = [await change(weaver, tmp_path, hellos, 1, 0.002, "bf16")]
 
     end_with_sidecars(doomed)  # torchrun, and then its ranks
     ended = {rank: len(steps(tmp_path, rank)) for rank in ("g1-0", "g1-1")}
@@ -100,23 +100,26 @@ async def test_all_ranks_of_all_groups_change_at_one_step_and_those_that_come_ba
     await eventually(all_train_together)
     for rank, lines in ended.items():
         first = next(line for line in steps(tmp_path, rank)[lines:] if line["committed"])
-        assert first["lr"] == 0.002
-    landed.append(await change(weaver, tmp_path, hellos, 2, 0.004))
+        assert (first["lr"], first["mode"]) == (0.002, "bf16")
+    landed.append(await change(weaver, tmp_path, hellos, 2, 0.004, "int8"))
     done = len(steps(tmp_path, "g0-0"))
     await eventually(lambda: len(steps(tmp_path, "g0-0")) > done + 3)
 
     assert [len(at) for at in landed] == [1, 1]
-    rates, weights, outcomes = defaultdict(set), defaultdict(set), defaultdict(list)
+    rates, modes, weights = defaultdict(set), defaultdict(set), defaultdict(set)
+    outcomes = defaultdict(list)
     for rank in RANKS:
         for line in steps(tmp_path, rank):
             outcomes[rank].append(line["committed"])
             if line["committed"]:
                 rates[line["step"]].add(line["lr"])
+                modes[line["step"]].add(line["mode"])
                 weights[line["step"], rank[-1]].add(tuple(line["weights"]))
-    assert {len(seen) for seen in rates.values()} == {1}
+    assert {len(seen) for seen in (*rates.values(), *modes.values())} == {1}
     assert {len(seen) for seen in weights.values()} == {1}
-    for (step,), lr in zip(landed, (0.002, 0.004), strict=True):
+    for (step,), lr, mode in zip(landed, (0.002, 0.004), ("bf16", "int8"), strict=True):
         assert rates[step + 1] == {lr} != rates[step]
+        assert modes[step + 1] == {mode} != modes[step]
     both = zip(outcomes["g0-0"], outcomes["g0-1"], strict=False)
     assert all(one == other for one, other in both)
     assert outcomes["g0-0"].count(False) <= 1
