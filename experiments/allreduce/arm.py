@@ -262,5 +262,23 @@ def _wait_for(
 
 
 def read_journal(folder: Path, rank: int) -> list[Row]:
-    """Return what a rank has written down."""
-    return [json.loads(line) for line in (folder / f"rank{rank}.jsonl").read_text().splitlines()]
+    """Return what a rank has written down.
+
+    Raises
+    ------
+    ValueError
+        If a line is damaged.
+    """
+    journal = folder / f"rank{rank}.jsonl"
+    rows = []
+    for number, line in enumerate(journal.read_text().splitlines(), 1):
+        try:
+            row = json.loads(line)
+        except ValueError:
+            row = None
+        if not isinstance(row, dict) or "event" not in row:
+            raise ValueError(
+                f"{journal}, line {number}: need what a rank writes down, was {line[:80]}"
+            )
+        rows.append(row)
+    return rows

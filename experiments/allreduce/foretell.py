@@ -118,7 +118,10 @@ def foretell(run: str, model: CostModel, arms: Sequence[list[StepSample]]) -> It
 def arms_of(folder: Path, seed: int) -> list[list[StepSample]]:
     """Return the steps of each static arm of a run and seed."""
     names = [path for path in sorted(folder.glob(f"*-{seed}")) if path.name != f"{TUNER}-{seed}"]
-    found = [steps for steps in map(samples, names) if steps]
+    try:
+        found = [steps for steps in map(samples, names) if steps]
+    except (KeyError, TypeError, ValueError) as error:
+        raise SystemExit(f"{folder}: need journals of run.py: {error}") from None
     if not found:
         raise SystemExit(f"{folder}: need journals of run.py, static arms of seed {seed}")
     return found

@@ -27,6 +27,7 @@ from rich.console import Console
 from experiments.allreduce import schedule
 from experiments.allreduce.arm import TUNER, Arm, ArmError, Played, Settings, play_arm
 from experiments.allreduce.judge import Check
+from experiments.allreduce.kept_arms import said
 from experiments.allreduce.lab import or_exit
 from experiments.allreduce.model import Workload
 from experiments.allreduce.run import POLICY
@@ -211,7 +212,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     asked.out.mkdir(parents=True, exist_ok=True)
     draw(tuned, without, asked.out / "harmful.png")
     results = {
-        "asked": {name: str(value) for name, value in vars(asked).items()},
+        "asked": said(asked),
         "workload": asdict(replace(WORKLOAD, learning_rate=asked.learning_rate)),
         "rescues": [asdict(each) for each in rescues],
         "checks": [asdict(check) for check in found],

@@ -1,5 +1,6 @@
-"""Arms that were played before, taken again where nothing that they come of has changed."""
+"""What is kept of a run, and arms taken again where nothing that they come of has changed."""
 
+import argparse
 import hashlib
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,8 @@ _LAB = ("arm.py", "model.py", "schedule.py", "trainer.py")
 class _Kept(msgspec.Struct):
     key: str
     played: Played
+    lines: list[int]
+    """Of each rank's journal."""
 
 
 def key_of(arm: Arm, seed: int, schedule: Schedule, settings: Settings) -> str:
@@ -37,9 +40,17 @@ def key_of(arm: Arm, seed: int, schedule: Schedule, settings: Settings) -> str:
     return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
 
 
+def said(asked: argparse.Namespace) -> dict[str, str]:
+    """Return the options of a run as its results keep them: files by their names alone."""
+    return {
+        name: value.name if isinstance(value, Path) else str(value)
+        for name, value in vars(asked).items()
+    }
+
+
 def keep(folder: Path, key: str, played: Played) -> None:
     """Write down that an arm was played to its end; its journals are there already."""
-    kept = _Kept(key, replace(played, rows=[]))
+    kept = _Kept(key, replace(played, rows=[]), [len(rows) for rows in played.rows])
     (folder / _NAME).write_bytes(msgspec.json.encode(kept) + b"\n")
 
 
@@ -48,6 +59,7 @@ def kept(folder: Path, key: str, ranks: int) -> Played | None:
     try:
         found = msgspec.json.decode((folder / _NAME).read_bytes(), type=_Kept)
         rows = [read_journal(folder, rank) for rank in range(ranks)]
-    except (FileNotFoundError, ValueError):
+    except (OSError, ValueError):
         return None
-    return replace(found.played, rows=rows) if found.key == key else None
+    whole = found.lines == [len(each) for each in rows] and found.key == key
+    return replace(found.played, rows=rows) if whole else None

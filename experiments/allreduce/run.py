@@ -14,11 +14,13 @@ import math
 import os
 import platform
 import shutil
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import msgspec
 import torch
 from rich.console import Console
 
@@ -31,12 +33,15 @@ from experiments.allreduce.schedule import Schedule
 from experiments.allreduce.trainer import add_workload, workload_of
 from torchloom_core.activation.discovery import discover
 from torchloom_core.cli.demo.bandwidth.namespaces import Lab
+from torchloom_core.errors import TraceError
 from torchloom_threadlet.compression import MODES
 
 HERE = Path(__file__).parent
 POLICY = "allreduce_tuner"
 QUALITY, QUALITY_OF_A_LONG_STAY = "quality.json", "quality-long.json"
 QUICK_S = 10.0
+LEAST_MBIT, MOST_MBIT = 1.0, 100_000.0
+"""Of a level that stays."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +50,40 @@ class Bout:
 
     name: str
     schedule: Schedule
+
+
+def levels_of(text: str) -> list[tuple[str, float | None]]:
+    """Return the levels that an option names, each with its Mbit/s, None of one not shaped."""
+    levels: list[tuple[str, float | None]] = []
+    for level in text.split(","):
+        try:
+            mbit = None if level == "unshaped" else float(level)
+        except ValueError:
+            mbit = math.nan
+        if mbit is not None and not LEAST_MBIT <= mbit <= MOST_MBIT:
+            raise argparse.ArgumentTypeError(
+                f"need unshaped, or from {LEAST_MBIT:g} to {MOST_MBIT:g} Mbit/s, was {level!r}"
+            )
+        levels.append((level, mbit))
+    return levels
+
+
+def quality_of(path: Path) -> dict[str, float]:
+    """Return what a step is worth in each mode, from a file of ``quality.py``.
+
+    Raises
+    ------
+    ValueError
+        If it is none.
+    """
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=_Quality).quality
+    except (OSError, msgspec.MsgspecError) as error:
+        raise ValueError(f"need a file of quality.py, was {path}: {error}") from None
+
+
+class _Quality(msgspec.Struct):
+    quality: dict[str, float]
 
 
 def policy_lines(quality: dict[str, float], more: str) -> str:
@@ -78,8 +117,7 @@ def bouts_of(asked: argparse.Namespace) -> Iterator[Bout]:
         yield Bout("trace", recorded(asked.trace, asked.ranks))
     elif asked.constant:
         seconds = asked.phase_s * len(schedule.CHANGING)
-        for level in asked.constant.split(","):
-            mbit = None if level == "unshaped" else float(level)
+        for level, mbit in asked.constant:
             yield Bout(f"constant-{level}", schedule.steps([mbit], [seconds], asked.ranks))
     else:
         yield Bout(asked.schedule, schedule.of_options(asked))
@@ -140,7 +178,7 @@ def conclude(
             "python": platform.python_version(),
             "torch": torch.__version__,
         },
-        "asked": {name: str(value) for name, value in vars(asked).items()},
+        "asked": kept_arms.said(asked),
         "schedule": [asdict(phase) for phase in bout.schedule],
         "quality": quality,
         "steps": [asdict(row) for row in table],
@@ -169,7 +207,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--seeds", type=schedule.at_least(1), default=3, help="of weights and batches"
     )
     parser.add_argument("--arms", default=",".join((*MODES, TUNER)))
-    parser.add_argument("--constant", help="levels instead of a schedule: unshaped,1000,200,50")
+    parser.add_argument(
+        "--constant", type=levels_of, help="levels instead of a schedule: unshaped,1000,200,50"
+    )
     parser.add_argument("--trace", type=Path, help="a bundle with link_bytes_per_s instead")
     parser.add_argument("--quick", action="store_true", help="one seed, short phases: to look at")
     parser.add_argument(
@@ -198,9 +238,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         asked.seeds, asked.phase_s = 1, QUICK_S
     console = Console(width=None if sys.stdout.isatty() else 110)
     asked.quality = asked.quality or HERE / (QUALITY_OF_A_LONG_STAY if asked.constant else QUALITY)
-    if not asked.quality.is_file():
-        parser.error(f"--quality: need a file of quality.py, was {asked.quality}")
-    quality = json.loads(asked.quality.read_text())["quality"]
+    try:
+        quality = quality_of(asked.quality)
+    except ValueError as error:
+        parser.error(f"--quality: {error}")
     arms = arms_of(asked, quality, console)
     good = True
     try:
@@ -208,11 +249,18 @@ def main(argv: Sequence[str] | None = None) -> int:
             for bout in bouts_of(asked):
                 trials = play(lab, arms, bout, asked, console)
                 good &= conclude(trials, bout, quality, asked, console)
-    except ArmError as error:
+    except (ArmError, TraceError) as error:
         console.print(str(error), markup=False)
         return 2
     return 0 if good else 1
 
 
+def _end(number: int, _frame: object) -> None:
+    """End on a signal as on an error: the lab and all that is in it go with it."""
+    raise SystemExit(128 + number)
+
+
 if __name__ == "__main__":
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, _end)
     sys.exit(main())

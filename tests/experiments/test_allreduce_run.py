@@ -5,6 +5,7 @@ import json
 import math
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
@@ -253,3 +254,43 @@ def test_a_schedule_that_cannot_be_is_refused_in_a_line(capsys, tmp_path, said, 
 def test_a_tuner_that_is_compared_with_nothing_is_refused():
     with pytest.raises(SystemExit, match="--arms: need a static mode at least"):
         run.main(["--arms", "tuner"])
+
+
+def test_results_keep_the_names_of_files_and_not_where_they_lay():
+    asked = argparse.Namespace(seeds=3, out=Path("/somewhere/results"), trace=None)
+    assert kept_arms.said(asked) == {"seeds": "3", "out": "results", "trace": "None"}
+
+
+@pytest.mark.parametrize("keep", ["", '{"event": "step"}\n', "null\n", '{"a": 1}\n', "{"])
+def test_an_arm_whose_journal_was_cut_or_damaged_is_played_again(tmp_path, keep):
+    was, key = played("none", (0.1, 0.5), 0.01), "key"
+    journal = tmp_path / "rank0.jsonl"
+    journal.write_text("".join(json.dumps(row) + "\n" for row in was.rows[0]))
+    kept_arms.keep(tmp_path, key, was)
+    assert kept_arms.kept(tmp_path, key, 1) is not None
+    journal.write_text(keep)
+    assert kept_arms.kept(tmp_path, key, 1) is None
+
+
+@pytest.mark.parametrize(
+    ("said", "line"),
+    [
+        (["--constant", "foo"], "need unshaped, or from 1 to 100000 Mbit/s, was 'foo'"),
+        (["--constant", "100,"], "need unshaped, or from 1 to 100000 Mbit/s, was ''"),
+        (["--constant", "50,-5"], "need unshaped, or from 1 to 100000 Mbit/s, was '-5'"),
+        (["--constant", "nan"], "need unshaped, or from 1 to 100000 Mbit/s, was 'nan'"),
+        (["--quality", "/nowhere.json"], "--quality: need a file of quality.py, was /nowhere.json"),
+    ],
+)
+def test_what_is_no_level_or_no_quality_is_refused_in_a_line(said, line, capsys):
+    with pytest.raises(SystemExit):
+        run.main(said)
+    assert line in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", '{"quality": {"topk": "much"}}', "{"])
+def test_a_file_of_quality_that_is_none_is_refused(tmp_path, text):
+    path = tmp_path / "quality.json"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=r"need a file of quality\.py"):
+        run.quality_of(path)
