@@ -34,7 +34,9 @@ demo: $(READY)
 test: $(READY)
 	$(BIN)/python $(PYTEST) -m "not long"
 
-# Long real runs, and each benchmark once, of a small size.
+# Long real runs, and each benchmark once, of a small size. No more of them at once than there are
+# cores: groups that wait for one fail steps that the tests want whole.
+long: WORKERS = $(shell getconf _NPROCESSORS_ONLN)
 long: $(READY)
 	$(BIN)/python $(PYTEST) -m long
 
