@@ -271,3 +271,19 @@ def test_a_stall_in_a_modes_first_step_is_not_taken_for_what_the_mode_costs():
         model.learn(usual)
     model.learn(replace(usual, mode="bf16", step_s=30.0, wire_s=0.5, sent_bytes=2.5e6))
     assert model.cost("bf16").step_s < 1.3
+
+
+def test_links_that_flicker_while_little_is_sent_are_never_known_less_than_not_at_all():
+    link = LinkFilter(("none", "powersgd"))
+    link.measure_wire("none", 5e6, 6, 1.0)
+    for step in range(2000):
+        link.measure_wire("powersgd", 1e5, 18, 0.01 if step // 6 % 2 else 0.005, fills=False)
+    assert link.log_sd <= 2.1
+
+
+def test_however_often_the_ring_is_another_its_links_are_not_known_less_than_not_at_all():
+    link = LinkFilter(("none",))
+    link.measure_wire("none", 5e6, 6, 1.0)
+    for _ in range(100):
+        link.doubt()
+    assert link.log_sd <= 2.1
