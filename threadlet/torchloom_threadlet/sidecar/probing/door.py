@@ -114,7 +114,7 @@ class ProbeDoor:
                 with self._alone():
                     await _measure(peer, answer(self._knock, nonce), probe_bytes)
             except (OSError, ProtocolError) as error:  # a TimeoutError is an OSError
-                self._complaints.add("guest", f"a probe was not taken: {error or 'it stalled'}")
+                self._complaints.add("guest", f"a probe was not taken: {str(error) or 'it stalled'}")
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
@@ -136,7 +136,8 @@ class ProbeDoor:
 async def _listen(host: str) -> socket.socket:
     found = await asyncio.get_running_loop().getaddrinfo(host, 0, type=socket.SOCK_STREAM)
     family, kind, protocol, _, address = found[0]
-    if ipaddress.ip_address(str(address[0]).partition("%")[0]).is_unspecified:
+    ip = ipaddress.ip_address(str(address[0]).partition("%")[0])
+    if (getattr(ip, "ipv4_mapped", None) or ip).is_unspecified:
         raise ValueError("others cannot reach it by that")
     listener = socket.socket(family, kind, protocol)
     try:
