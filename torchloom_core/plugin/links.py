@@ -55,18 +55,21 @@ def links_among(links_of: LinksOf, workers: Sequence[str], now_ns: int) -> Links
     """Return what is known of the links among ``workers``, each named once."""
     column = {worker: index for index, worker in enumerate(workers)}
     known = [
-        (index, column[receiver], link)
-        for index, sender in enumerate(workers)
+        (row, column[receiver], link.ts_ns, *_figures(link))
+        for row, sender in enumerate(workers)
         for receiver, link in links_of.get(sender, {}).items()
         if receiver in column
     ]
     links = np.full((len(Links._fields), len(workers), len(workers)), np.nan)
-    for row, to, link in known:
-        measured = link.measured
-        links[:, row, to] = (
-            measured.bytes_per_s,
-            measured.latency_s,
-            (now_ns - link.ts_ns) / SECOND_NS,
-            np.nan if measured.spread is None else measured.spread,
-        )
+    if known:
+        rows, to, ts_ns, *figures = zip(*known, strict=True)
+        ages_s = (now_ns - np.array(ts_ns)) / SECOND_NS
+        bytes_per_s, latency_s, spread = map(np.array, figures)
+        links[:, rows, to] = bytes_per_s, latency_s, ages_s, spread
     return Links(*frozen(links))
+
+
+def _figures(link: Link) -> tuple[float, float, float]:
+    measured = link.measured
+    spread = np.nan if measured.spread is None else measured.spread
+    return measured.bytes_per_s, measured.latency_s, spread
