@@ -71,6 +71,10 @@ class Trainer:
         return [row for row in _rows(self.log_path) if "committed" in row]
 
     @property
+    def errors(self):
+        return (self._folder / f"{self.group}.err").read_text()
+
+    @property
     def sidecar(self):
         """The sidecar that runs at this moment, or None."""
         for child in psutil.Process(self.process.pid).children():
@@ -83,7 +87,7 @@ class Trainer:
         """Wait for so many more steps."""
         done = len(self.rows)
         until(lambda: len(self.rows) >= done + steps or self.process.poll() is not None)
-        assert self.process.poll() is None, (self._folder / f"{self.group}.err").read_text()
+        assert self.process.poll() is None, self.errors
 
     def end(self):
         with contextlib.suppress(psutil.NoSuchProcess):
