@@ -344,7 +344,16 @@ async def test_a_flood_holds_no_more_than_a_few_connections_and_is_over_when_it_
 
 @pytest.mark.parametrize(
     "address",
-    ["0.0.0.0", "::", "::ffff:0.0.0.0", "no-such-host.invalid", "192.0.2.1", "a b", "x" * 300, ".."]
+    [
+        "0.0.0.0",
+        "::",
+        "::ffff:0.0.0.0",
+        "no-such-host.invalid",
+        "192.0.2.1",
+        "a b",
+        "x" * 300,
+        "..",
+    ],
 )
 async def test_an_address_that_is_none_of_this_host_is_told_and_nothing_listens(address, caplog):
     said = []

@@ -114,7 +114,8 @@ class ProbeDoor:
                 with self._alone():
                     await _measure(peer, answer(self._knock, nonce), probe_bytes)
             except (OSError, ProtocolError) as error:  # a TimeoutError is an OSError
-                self._complaints.add("guest", f"a probe was not taken: {str(error) or 'it stalled'}")
+                why = str(error) or "it stalled"
+                self._complaints.add("guest", f"a probe was not taken: {why}")
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
