@@ -80,6 +80,31 @@ def test_at_a_constant_bandwidth_it_switches_at_most_once_after_settling(mbit, s
     assert progress(run.law, run.mode, run.bandwidth) >= 0.9 * best(run.law, run.bandwidth)
 
 
+@quickly("seed", [1], 0, 2)
+def test_a_mode_that_may_be_better_is_tried_later_the_less_likely_it_is_and_tried_at_last(seed):
+    tried_s = []
+    for quality in (0.75, 0.6, 0.5):
+        worth = {"topk": 0.9, "powersgd": quality}
+        policy = tuner(modes=("topk", "powersgd"), quality=worth, concurrency=False)
+        run = Run(policy, mode="topk", seed=seed)
+        run.bandwidth = 50 * MBIT
+        run.ticks(400)
+        assert [switch[1:] for switch in run.switches] == [("topk", "powersgd")]
+        tried_s += [next(t for _, t, mode, _ in run.steps if mode == "powersgd")]
+    assert tried_s[0] < 20 < tried_s[1] < tried_s[2]
+
+
+def test_a_mode_that_may_be_better_waits_again_where_the_bandwidth_does_not_stay():
+    worth = {"topk": 0.9, "powersgd": 0.5}
+    policy = tuner(modes=("topk", "powersgd"), quality=worth, concurrency=False)
+    run = Run(policy, mode="topk", seed=1)
+    for _ in range(4):
+        for mbit in (50, 100):
+            run.bandwidth = mbit * MBIT
+            run.ticks(50)
+    assert not run.switches
+
+
 @quickly("seed", [0], 1, 2)
 def test_modes_that_are_equal_cause_no_flapping(seed):
     same = Law(sent=dict.fromkeys(MODES, 0.75), code_s=dict.fromkeys(MODES, 0.02),

@@ -88,6 +88,8 @@ class ChangeTracker:
         What has landed and is being measured.
     just_landed : bool
         Whether that was seen at the last look.
+    jumped_s : float
+        When the bandwidth was seen to become another, or the first step was measured.
     """
 
     def __init__(self, settle_steps: int) -> None:
@@ -98,6 +100,7 @@ class ChangeTracker:
         self.asked: Change | None = None
         self.settling: Change | None = None
         self.just_landed = False
+        self.jumped_s = math.nan
         self._calm = 0
 
     @property
@@ -162,7 +165,7 @@ class ChangeTracker:
     def jumped(self) -> None:
         """Note that the bandwidth is another: what was before compares with nothing now."""
         self._recent_s.clear()
-        self._calm = 0
+        self._calm, self.jumped_s = 0, math.nan
         if self.settling is not None:
             self.settling.comparable = False
             self.settling.after_s.clear()
@@ -175,6 +178,7 @@ class ChangeTracker:
         if jumped:
             self.jumped()
         self._calm += 1
+        self.jumped_s = sample.now_s if math.isnan(self.jumped_s) else self.jumped_s
         self._recent_s.append(sample.mean_s)
         if change is None:
             return None

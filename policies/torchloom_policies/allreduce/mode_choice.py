@@ -9,9 +9,14 @@ from torchloom_policies.allreduce.mode_record import ModeRecord
 
 _SURE, _ENOUGH = 0.7, 0.6
 """How likely a change must be better, and better by the hysteresis, to be made."""
-_WORTH_TRYING, _WORTH_A_LOSS = 0.3, 0.5
-"""A mode that never ran is tried if it beats the hysteresis with this probability; one that loses
-something with the second, as steps go by until what a short trial has cost is made up for."""
+_WORTH_TRYING = 0.3
+"""A mode that never ran, and loses nothing, is tried if it may be better with this probability."""
+_RELEARNING_STEPS = 40
+"""What a trial in vain of a mode that loses something takes: of what steps are worth in stays of
+200 and of 600 (experiments/allreduce), PowerSGD lost some 80 at its beginning, top-k none."""
+_STAYS_S = 60.0
+"""How long a bandwidth is taken to stay that is new. One that has stayed for longer stays for as
+long again: Gott, "Implications of the Copernican principle", 1993."""
 _NODES = ((-2.857, 0.0113), (-1.356, 0.2221), (0.0, 0.5332), (1.356, 0.2221), (2.857, 0.0113))
 """Gauss and Hermite's, of a normal variable, and their weights."""
 
@@ -30,8 +35,9 @@ class Option:
         The same where the mode's own cost is one standard deviation less than expected.
     confidence, enough : float
         Probability that it makes more progress, and so much more that it is worth a change.
-    chance : float
-        Probability that its own cost is so much less than expected that it is worth a change.
+    chance, surplus : float
+        Probability that its own cost is such that it is worth a change, and the logarithm by which
+        it is better than what a change needs, nothing where it is not, expected.
     cost : StepCost
         Of a step.
     quality : float
@@ -44,6 +50,7 @@ class Option:
     confidence: float
     enough: float
     chance: float
+    surplus: float
     cost: StepCost
     quality: float
 
@@ -70,14 +77,33 @@ class ModeChoice:
         ]
         return max(sure, key=lambda option: option.gain, default=None)
 
-    def worth_trying(self, present: str, modes: Iterable[str], now_s: float) -> Option | None:
-        """Return a mode that has never run and may well be better."""
+    def worth_trying(
+        self, present: str, modes: Iterable[str], now_s: float, calm_s: float, is_news: bool
+    ) -> Option | None:
+        """Return a mode that has never run and may well be better.
+
+        One that loses nothing is tried soon after the bandwidth has changed, or not at all there.
+        One that loses something is tried when what it may gain, as long as the bandwidth stays, is
+        more than what is lost by a trial in vain.
+
+        Parameters
+        ----------
+        calm_s : float
+            How long the bandwidth has been what it is.
+        is_news : bool
+            Whether that is a short time.
+        """
         hopeful = [
             option
             for option in self._options(present, modes, now_s)
             if not self._model.tried(option.mode)
             and option.hope > self._least
-            and option.chance >= (_WORTH_TRYING if option.quality >= 1.0 else _WORTH_A_LOSS)
+            and (
+                is_news and option.chance >= _WORTH_TRYING
+                if option.quality >= 1.0
+                else option.surplus * max(calm_s, _STAYS_S)
+                > (1.0 - option.chance) * _RELEARNING_STEPS * option.cost.step_s
+            )
         ]
         return max(hopeful, key=lambda option: option.hope, default=None)
 
@@ -105,7 +131,7 @@ class ModeChoice:
             if cost is None:
                 continue
             worth = self._worth(quality, present)
-            gain = confidence = enough = chance = 0.0
+            gain = confidence = enough = chance = surplus = 0.0
             own_log_sd = math.hypot(own.own_log_sd, cost.own_log_sd)
             for sds, weight in _NODES:
                 other = self._model.cost(mode, shift=sds * self._model.link.log_sd)
@@ -114,9 +140,21 @@ class ModeChoice:
                 there += worth
                 gain += weight * there
                 confidence += weight * probability_above_zero(there, log_sd)
-                enough += weight * probability_above_zero(there - self._least, log_sd)
-                chance += weight * probability_above_zero(there - self._least, own_log_sd)
-            yield Option(mode, gain, gain + own_log_sd, confidence, enough, chance, cost, quality)
+                beyond = there - self._least
+                enough += weight * probability_above_zero(beyond, log_sd)
+                chance += weight * probability_above_zero(beyond, own_log_sd)
+                surplus += weight * expected_above_zero(beyond, own_log_sd)
+            yield Option(
+                mode=mode,
+                gain=gain,
+                hope=gain + own_log_sd,
+                confidence=confidence,
+                enough=enough,
+                chance=chance,
+                surplus=surplus,
+                cost=cost,
+                quality=quality,
+            )
 
     def _others(
         self, present: str, modes: Iterable[str], now_s: float, shift: float = 0.0
@@ -136,3 +174,9 @@ class ModeChoice:
 def probability_above_zero(mean: float, sd: float) -> float:
     """Return the probability that a normal variable is above 0."""
     return 0.5 * math.erfc(-mean / max(sd, 1e-9) / math.sqrt(2.0))
+
+
+def expected_above_zero(mean: float, sd: float) -> float:
+    """Return what a normal variable is on average, counted as 0 where it is below."""
+    density = math.exp(-0.5 * (mean / max(sd, 1e-9)) ** 2) / math.sqrt(2.0 * math.pi)
+    return mean * probability_above_zero(mean, sd) + sd * density

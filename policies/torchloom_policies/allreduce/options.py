@@ -71,7 +71,7 @@ class AllreduceTunerOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_un
     guard_window_s: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 30.0
     ring: bool = True
     concurrency: bool = True
-    sync_cost: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.05
+    sync_cost: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.15
     cooldown_s: NotNegative = 30.0
     forgive_s: NotNegative = 3600.0
     penalty: Annotated[float, msgspec.Meta(ge=0.01, le=1)] = 0.5
