@@ -16,11 +16,10 @@ from rich.table import Table
 
 from experiments.backblaze_forecasts import run as backblaze
 from experiments.forecast_trial.command import DATA, ROOT
-from experiments.forecast_trial.trial import RESAMPLES, Candidate, Trial, judge_fold
+from experiments.forecast_trial.trial import Candidate, Trial, judge_fold
 from experiments.infinitehbd_forecasts import run as infinitehbd
 from torchloom_core.evaluate.forecasts.alarms import Judged
-from torchloom_core.evaluate.forecasts.intervals import AveragePrecision, blocks_of, bootstrap
-from torchloom_core.learning.forecast_score import Interval
+from torchloom_core.evaluate.forecasts.intervals import Clusters, Estimate, average_precision
 from torchloom_core.plugin import Floats, Ints
 from torchloom_core.trace import Bundle
 from torchloom_core.trace.importers import import_backblaze, import_infinitehbd
@@ -45,35 +44,36 @@ def having(candidate: Candidate, **options: object) -> Candidate:
 
 
 class MeanAuprc:
-    """The mean AUPRC over folds under any weights of blocks, which are the same in all folds."""
+    """The mean AUPRC over folds, of samples that may be in several of them.
+
+    Attributes
+    ----------
+    estimate : Estimate
+        Over the moments of all folds.
+    clusters : Clusters
+        Of the same.
+    """
 
     def __init__(self, folds: Sequence[Judged]) -> None:
-        times_ns = np.unique(np.concatenate([judged.times_ns for judged in folds]))
         first = folds[0]
-        self.blocks = blocks_of(times_ns, first.outcome.shape[1], first.task.horizon_s)
-        self._each = [self._of(judged, times_ns) for judged in folds]
-
-    def _of(self, judged: Judged, times_ns: Ints) -> AveragePrecision:
-        of_time = self.blocks.of_time[np.searchsorted(times_ns, judged.times_ns)]
-        block = of_time[:, None] + self.blocks.of_component
-        known = ~np.isnan(judged.outcome)
-        said = np.where(np.isnan(judged.score), -np.inf, judged.score)
-        positive = judged.outcome[known] == 1.0
-        return AveragePrecision(said[known], positive, block[known], self.blocks.count)
-
-    @property
-    def value(self) -> float:
-        """With every block once."""
-        return float(np.mean([one.value for one in self._each]))
-
-    def __call__(self, weights: Floats) -> Floats:
-        """Return ``(resamples,)`` means, NaN where a fold has no positive."""
-        means: Floats = np.mean([one(weights) for one in self._each], axis=0)
-        return means
+        times_ns: Ints = np.unique(np.concatenate([judged.times_ns for judged in folds]))
+        pulls: Floats = np.zeros((len(times_ns), first.outcome.shape[1]))
+        known = np.zeros(pulls.shape, dtype=np.bool_)
+        values = []
+        for judged in folds:
+            of, at = ~np.isnan(judged.outcome), np.searchsorted(times_ns, judged.times_ns)
+            said = np.where(np.isnan(judged.score), -np.inf, judged.score)[of]
+            own = average_precision(said, judged.outcome[of] == 1.0)
+            time, component = np.nonzero(of)
+            pulls[at[time], component] += own.pulls / len(folds)
+            known[at[time], component] = True
+            values.append(own.value)
+        self.estimate = Estimate(float(np.mean(values)), pulls[known])
+        self.clusters = Clusters(times_ns, known, first.task.horizon_s)
 
 
 def compare(trial: Trial, bundle: Bundle) -> Table:
-    """Return a table of what each reaches, and the difference on the same resamples."""
+    """Return a table of what each reaches, and the difference."""
     table = Table(title=f"{trial.name}: AUPRC on earlier time", title_justify="left")
     for column in ("options", "scikit-learn", "LightGBM", "difference"):
         table.add_column(column, justify="left" if column == "options" else "right")
@@ -82,22 +82,12 @@ def compare(trial: Trial, bundle: Bundle) -> Table:
             MeanAuprc(judged_folds(trial, bundle, having(candidate, library=library)))
             for library in ("scikit-learn", "lightgbm")
         )
-        above = difference(light, scikit_learn, trial.seed)
+        above = light.clusters.difference(light.estimate, scikit_learn.estimate)
         interval = f"{above.value:+.4f} [{above.low:+.4f}, {above.high:+.4f}]"
-        each = (f"{scikit_learn.value:.4f}", f"{light.value:.4f}")
+        each = (f"{scikit_learn.estimate.value:.4f}", f"{light.estimate.value:.4f}")
         table.add_row(candidate.name, *each, interval)
     table.caption = above.method
     return table
-
-
-def difference(one: MeanAuprc, other: MeanAuprc, seed: int) -> Interval:
-    """Return by how much one is above the other, on the same resamples."""
-    return bootstrap(
-        one.value - other.value,
-        lambda weights: one(weights) - other(weights),
-        one.blocks.weights(RESAMPLES, seed),
-        one.blocks.what,
-    )
 
 
 def main() -> int:

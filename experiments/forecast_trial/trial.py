@@ -17,7 +17,7 @@ from torchloom_core.clock import SECOND_NS
 from torchloom_core.errors import PluginError
 from torchloom_core.evaluate.forecasts.alarms import Judged, threshold_for
 from torchloom_core.evaluate.forecasts.hindcasts import Hindcasts, hindcasts, judge, random_scores
-from torchloom_core.evaluate.forecasts.intervals import AveragePrecision
+from torchloom_core.evaluate.forecasts.intervals import average_precision
 from torchloom_core.evaluate.forecasts.labels import Task
 from torchloom_core.evaluate.forecasts.scores import score
 from torchloom_core.fitting.examples import Examples
@@ -29,7 +29,6 @@ from torchloom_core.trace import Bundle
 
 DAY_S = 86_400.0
 DAY_NS = 86_400 * SECOND_NS
-RESAMPLES = 10_000
 
 Tell = Callable[[str], None]
 
@@ -98,7 +97,6 @@ class Trial:
     published: float
     false_alarms_per_node_day: float
     seed: int = 0
-    resamples: int = RESAMPLES
 
     def __post_init__(self) -> None:
         names = [candidate.name for candidate in self.candidates]
@@ -208,7 +206,7 @@ def _validate(trial: Trial, bundle: Bundle, candidate: Candidate, tell: Tell) ->
     judged = [judge_fold(trial, bundle, candidate, fold) for fold in trial.folds]
     found = Validated(
         candidate=candidate.name,
-        auprc=tuple(average_precision(part) for part in judged),
+        auprc=tuple(auprc_of(part) for part in judged),
         threshold=threshold_for(judged[-1], trial.false_alarms_per_node_day),
     )
     each = " ".join(f"{value:.4f}" for value in found.auprc)
@@ -224,13 +222,12 @@ def judge_fold(trial: Trial, bundle: Bundle, candidate: Candidate, fold: Fold) -
     return judge(bundle, said, trial.task, known_until_ns=until_ns)
 
 
-def average_precision(judged: Judged) -> float:
+def auprc_of(judged: Judged) -> float:
     """Return the AUPRC over the judged moments; one without a score ranks below all others."""
     known = ~np.isnan(judged.outcome)
     said = judged.score[known]
     ranked: Floats = np.where(np.isnan(said), -np.inf, said)
-    block = np.zeros(len(ranked), dtype=np.int64)
-    return AveragePrecision(ranked, judged.outcome[known] == 1.0, block, 1).value
+    return average_precision(ranked, judged.outcome[known] == 1.0).value
 
 
 def learn(trial: Trial, bundle: Bundle, candidate: Candidate, cut_ns: int) -> Predictor:
@@ -292,7 +289,5 @@ def _score(
             f"for {trial.false_alarms_per_node_day:g} false alarms a node-day on the last fold"
         ),
         others={other: of.score for other, of in said.items() if other != name},
-        resamples=trial.resamples,
-        seed=trial.seed,
     )
     return with_skill(scored)

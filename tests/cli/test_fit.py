@@ -11,7 +11,7 @@ pytestmark = pytest.mark.integration
 
 QUICK = [
     *("fit", "t.tltrace", "--predictor", "fault_history", "--until", "60d"),
-    *("--tick-s", "43200", "--every-s", "86400", "--resamples", "200"),
+    *("--tick-s", "43200", "--every-s", "86400"),
     *("--option", "horizon_s=172800"),
 ]
 

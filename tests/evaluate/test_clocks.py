@@ -124,7 +124,6 @@ def scored(seen, values):
             threshold=threshold_for(earlier, 0.01),
             threshold_from="the time before",
             others={"random": random_scores(later.score.shape, 0)},
-            resamples=400,
         )
     )
 

@@ -73,7 +73,7 @@ def test_a_policy_is_tested_and_the_report_is_written_as_table_json_and_page(fol
 
 
 def test_a_predictor_alone_is_scored_in_replay_and_nobody_acts_on_it(folder, capsys):
-    words = ("--mode", "replay", "--predictor", "fault_history", "--resamples", "200")
+    words = ("--mode", "replay", "--predictor", "fault_history")
     assert evaluate("small.tltrace", *words) == 0
     report = json.loads((folder / "small-evaluation" / "report.json").read_bytes())
     assert [score["predictor"] for score in report["forecasts"]] == ["fault_history"]
@@ -85,7 +85,7 @@ def test_two_models_of_one_predictor_are_held_against_each_other(folder, capsys)
     for name, days in (("old", "2d"), ("new", "3d")):
         fit(folder, name, days)
     words = ("--predictor", "fault_history=old.tlmodel", "--predictor", "fault_history=new.tlmodel")
-    assert evaluate("small.tltrace", *words, "--mode", "replay", "--resamples", "200") == 0
+    assert evaluate("small.tltrace", *words, "--mode", "replay") == 0
     old, new = reported(folder)["forecasts"]
     assert (old["predictor"], new["predictor"]) == ("fault_history=old", "fault_history=new")
     assert old["from_ns"] == new["from_ns"] > START_NS + 3 * DAY_NS
@@ -100,7 +100,7 @@ def test_two_models_of_one_predictor_are_held_against_each_other(folder, capsys)
 def test_a_model_of_another_trace_is_scored_on_all_of_this_one(folder):
     fit(folder, "old", "3d")
     write(folder / "other.tltrace", some_events(seed=1, count=40))
-    words = ("--predictor", "fault_history=old.tlmodel", "--mode", "replay", "--resamples", "200")
+    words = ("--predictor", "fault_history=old.tlmodel", "--mode", "replay")
     assert evaluate("other.tltrace", *words) == 0
     (score,) = reported(folder, "other")["forecasts"]
     assert score["from_ns"] < START_NS + DAY_NS
@@ -108,7 +108,7 @@ def test_a_model_of_another_trace_is_scored_on_all_of_this_one(folder):
 
 def fit(folder, name, days, *more):
     words = ("fit", "small.tltrace", "--predictor", "fault_history", "--until", days, *more)
-    words += ("--out", f"{name}.tlmodel", "--tick-s", "3600", "--resamples", "200")
+    words += ("--out", f"{name}.tlmodel", "--tick-s", "3600")
     app([*words], exit_on_error=False, print_error=False, result_action="return_value")
 
 
@@ -208,7 +208,7 @@ def test_less_of_the_trace_than_a_tick_is_refused(folder):
 
 def test_what_a_policy_says_before_until_is_not_counted(folder):
     words = ("small.tltrace", "--mode", "replay", "--policy", "failure_forecast")
-    words += ("--predictor", "fault_history", "--resamples", "200")
+    words += ("--predictor", "fault_history")
     counts = []
     for until in ("2d", "5d"):
         evaluate(*words, "--until", until)
@@ -219,7 +219,7 @@ def test_what_a_policy_says_before_until_is_not_counted(folder):
 @pytest.mark.parametrize("mode", ["simulate", "replay"])
 def test_a_trace_that_was_changed_is_refused_before_anything_runs(folder, mode):
     write(folder / "heat.tltrace", some_events(), metrics=("heat",))
-    words = ("heat.tltrace", "--mode", mode, "--predictor", "fault_history", "--resamples", "200")
+    words = ("heat.tltrace", "--mode", mode, "--predictor", "fault_history")
     for name in ("events.jsonl", "telemetry/000000.parquet"):
         path = folder / "heat.tltrace" / name
         was = path.read_bytes()
@@ -256,7 +256,7 @@ def test_telemetry_that_would_be_read_too_soon_is_refused(folder, spoil, rule):
         "[predictors.trend]\nmetric = 'heat'\nlevel = 60.0\nwindow_s = 7200.0\n"
         "horizon_s = 21600.0\nevery_s = 3600.0\n"
     )
-    words = ("--mode", "replay", "--predictor", "trend", "--resamples", "200")
+    words = ("--mode", "replay", "--predictor", "trend")
     assert f"odd.tltrace/telemetry: need t_avail >= {rule}" in problem("odd.tltrace", *words)
 
 
@@ -322,7 +322,7 @@ def test_what_cannot_be_evaluated_leaves_no_folder(folder):
 
 
 def test_replay_scores_the_predictor_and_counts_what_the_policy_proposed(folder, capsys):
-    words = ("--mode", "replay", "--predictor", "fault_history", "--resamples", "200")
+    words = ("--mode", "replay", "--predictor", "fault_history")
     words += ("--policy", "failure_forecast")
     assert evaluate("small.tltrace", *words, "--out", "there/it") == 0
     assert "AUPRC" in capsys.readouterr().out
@@ -334,7 +334,7 @@ def test_replay_scores_the_predictor_and_counts_what_the_policy_proposed(folder,
 
 def test_replay_says_whose_forecasts_a_policy_read(folder, capsys):
     """Those that the config names, though another predictor is asked for and scored."""
-    words = ("--mode", "replay", "--predictor", "fault_history", "--resamples", "200")
+    words = ("--mode", "replay", "--predictor", "fault_history")
     words += ("--policy", "failure_forecast", "--config", "told.toml")
     told = "[policies.failure_forecast]\npredictor = 'ewma'\n[predictors.ewma]\nmetric = 'heat'\n"
     (folder / "told.toml").write_text(TORCHLOOM_TOML.partition("[policies")[0] + told)
@@ -354,7 +354,7 @@ def test_forecasts_that_were_made_elsewhere_are_scored(folder, capsys):
     hours = range(1, 24 * 6)
     rows = [f"{START_NS + h * HOUR_NS},{node},0.{h % 9}" for h in hours for node in NODES]
     (folder / "mine.csv").write_text("\n".join(["t,component,score", *rows]))
-    words = ("--mode", "replay", "--scores", "mine=mine.csv", "--resamples", "200")
+    words = ("--mode", "replay", "--scores", "mine=mine.csv")
     assert evaluate("small.tltrace", *words) == 0
     assert "mine" in capsys.readouterr().out
     assert reported(folder)["forecasts"][1]["horizon_s"] == 86_400.0
@@ -454,7 +454,7 @@ def test_a_predictor_that_looks_no_further_than_a_tick_is_refused_in_the_closed_
         "[evaluate] tick_s: need less than the 21600 s that fault_history looks ahead, was 21600: "
         "a policy reads a forecast one tick after it was asked for"
     )
-    replayed = (*words, "--config", "slow.toml", "--mode", "replay", "--resamples", "200")
+    replayed = (*words, "--config", "slow.toml", "--mode", "replay")
     assert evaluate(*replayed) == 0
 
 

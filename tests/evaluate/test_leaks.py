@@ -62,7 +62,6 @@ def scored(table, bundle, tmp_path, *, of=None, suffix="csv", name="mine"):
         of or task(48),
         until_ns=CUT * DAY_NS,
         false_alarms_per_node_day=0.01,
-        resamples=200,
     )
 
 

@@ -53,7 +53,7 @@ def test_a_predictor_that_says_nothing_in_all_of_a_run_is_named(folder):
 def test_what_a_policy_was_told_nothing_by_is_named_in_replay(folder):
     (folder / "mute.toml").write_text(f"{CONFIG}[policies.failure_forecast]\npredictor = 'mute'\n")
     words = ("--mode", "replay", "--policy", "failure_forecast", "--config", "mute.toml")
-    said = evaluate(folder, *words, "--predictor", "fault_history", "--resamples", "200")
+    said = evaluate(folder, *words, "--predictor", "fault_history")
     assert said.returncode == 0, said.stderr
     assert "false alarms per node-day. mute forecast nothing." in said.stdout
 
@@ -61,7 +61,7 @@ def test_what_a_policy_was_told_nothing_by_is_named_in_replay(folder):
 @pytest.mark.integration
 def test_a_predictor_whose_forecasts_rest_on_what_came_later_is_refused_by_name(folder):
     """It remembers what it saw, so that a second look at the same past says more."""
-    words = ("--mode", "replay", "--resamples", "200")
+    words = ("--mode", "replay")
     said = evaluate(folder, *words, "--predictor", "remembering")
     assert said.returncode == 8
     assert said.stderr.startswith(
@@ -74,7 +74,7 @@ def test_a_predictor_whose_forecasts_rest_on_what_came_later_is_refused_by_name(
 @pytest.mark.integration
 def test_a_predictor_that_reads_the_future_from_a_file_passes_and_is_too_good_to_be_true(folder):
     """Its file is the same in the trace with another future, and so are its forecasts."""
-    words = ("--mode", "replay", "--resamples", "200", "--out", "foreknowing")
+    words = ("--mode", "replay", "--out", "foreknowing")
     said = evaluate(folder, *words, "--predictor", "foreknowing")
     assert said.returncode == 0, said.stderr
     doubt = "suspicious_score: AUPRC 1 is too good to be true until it is known why"

@@ -139,13 +139,13 @@ def of(**tables):
 
 
 def test_only_the_time_after_the_split_is_scored(bundle):
-    scoring = Scoring(resamples=200)
+    scoring = Scoring()
     (score,) = score_predictors(bundle, of(fault_history=HISTORY), CONFIG, scoring)
     assert score.from_ns >= split_ns(bundle)
     assert score.threshold_from == "before 3.6 d"
     assert set(score.versus) == {"random"}
     until_ns = START_NS + 4 * DAY_NS
-    later = Scoring(until_ns=until_ns, resamples=200)
+    later = Scoring(until_ns=until_ns)
     (score,) = score_predictors(bundle, of(fault_history=HISTORY), CONFIG, later)
     assert score.from_ns >= until_ns
 
@@ -153,7 +153,7 @@ def test_only_the_time_after_the_split_is_scored(bundle):
 def test_predictors_that_are_asked_at_the_same_moments_are_held_against_each_other(bundle):
     trend = {"metric": "heat", "window_s": 7200.0, "level": 70.0, **HISTORY}
     tested = of(fault_history=HISTORY, trend=trend)
-    first, second = score_predictors(bundle, tested, CONFIG, Scoring(resamples=200))
+    first, second = score_predictors(bundle, tested, CONFIG, Scoring())
     assert set(first.versus) == {"random", "trend"}
     assert second.versus["fault_history"].value == pytest.approx(-first.versus["trend"].value)
 
@@ -167,7 +167,7 @@ def test_the_threshold_knows_nothing_of_what_was_told_after_the_split(tmp_path, 
     ]
     other = write(tmp_path / "other.tltrace", events, metrics=("heat",))
     tested = of(fault_history=HISTORY)
-    scoring = Scoring(resamples=200)
+    scoring = Scoring()
     (was,) = score_predictors(bundle, tested, CONFIG, scoring)
     (now,) = score_predictors(other, tested, CONFIG, scoring)
     assert now.threshold == was.threshold
@@ -188,10 +188,10 @@ def test_a_predictor_that_cannot_be_built_is_one_line(bundle):
 
 def test_a_model_is_not_scored_on_the_time_it_was_fitted_on(bundle, fitted):
     tested = of(fault_history={"model": str(fitted)})
-    early = Scoring(until_ns=START_NS + 2 * DAY_NS, resamples=200)
+    early = Scoring(until_ns=START_NS + 2 * DAY_NS)
     with pytest.raises(LeakError, match="test_tuned_threshold"):
         score_predictors(bundle, tested, CONFIG, early)
-    (score,) = score_predictors(bundle, tested, CONFIG, Scoring(resamples=200))
+    (score,) = score_predictors(bundle, tested, CONFIG, Scoring())
     assert score.from_ns >= START_NS + 3 * DAY_NS
 
 
@@ -202,7 +202,7 @@ def test_a_model_whose_calibration_ran_into_its_bound_is_flagged(bundle, fitted,
         path = tmp_path / "m.tlmodel"
         Model(fitted_so, model.parts, model.card).save(path, force=True)
         tested = of(fault_history={"model": str(path)})
-        (score,) = score_predictors(bundle, tested, CONFIG, Scoring(resamples=200))
+        (score,) = score_predictors(bundle, tested, CONFIG, Scoring())
         assert score.flags == flags
 
 
@@ -211,7 +211,7 @@ def fitted(bundle, tmp_path_factory):
     from torchloom_core.fitting.fit import FitSettings, fit
 
     info = next(i for i in discover() if i.name == "fault_history")
-    until = FitSettings(until_ns=START_NS + 3 * DAY_NS, tick_s=3600.0, resamples=200)
+    until = FitSettings(until_ns=START_NS + 3 * DAY_NS, tick_s=3600.0)
     model = fit(bundle, info, HISTORY, until)
     path = tmp_path_factory.mktemp("model") / "history.tlmodel"
     model.save(path)

@@ -11,11 +11,11 @@ from tests.evaluate.traces import HOUR_S, drain, event, hours, judge, task
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.evaluate.forecasts.alarms import leads_s, threshold_for, told
 from torchloom_core.evaluate.forecasts.intervals import (
-    AveragePrecision,
-    blocks_of,
-    bootstrap,
+    Clusters,
+    average_precision,
     exact_rate,
     exact_share,
+    ratio,
 )
 from torchloom_core.evaluate.forecasts.scores import score
 from torchloom_core.learning.forecast_score import FEW
@@ -83,7 +83,7 @@ def test_what_is_scored_ends_a_horizon_before_the_trace():
     judged = judge(noise, events, of, times_ns=hours(24 * 120, 24), span_h=24 * 120)
     found = scored(judged)
     assert (found.from_ns, found.until_ns) == (0, hours(24 * 119, 24)[-1])
-    assert found.auprc.method.startswith("bootstrap over 60 blocks of 2 d")
+    assert found.auprc.method.startswith("Student's t, clustered by 30 stretches of 4 d")
 
 
 def test_a_detection_tells_how_late_it_was():
@@ -109,23 +109,6 @@ def test_covering_every_touched_incident_wholly_gains_nothing_by_incident():
 
 
 cells = arrays(np.float64, (12, 3), elements=st.sampled_from([0.0, 0.1, 0.5, 0.9, 1.0]))
-
-
-@settings(deadline=None)
-@given(cells, arrays(np.bool_, (12, 3)), st.integers(0, 100))
-def test_weighted_average_precision_is_scikit_learns(values, positive, seed):
-    if not positive.any():
-        positive[3, 1] = True
-    block = np.repeat(np.arange(12), 3)
-    mine = AveragePrecision(values.ravel(), positive.ravel(), block, 12)
-    assert mine.value == pytest.approx(average_precision_score(positive.ravel(), values.ravel()))
-    weights = np.random.default_rng(seed).integers(0, 4, (1, 12)).astype(float)
-    weight = weights[0][block]
-    if (weight * positive.ravel()).sum() == 0:
-        assert np.isnan(mine(weights)[0])
-    else:
-        wanted = average_precision_score(positive.ravel(), values.ravel(), sample_weight=weight)
-        assert mine(weights)[0] == pytest.approx(wanted)
 
 
 def test_a_moment_without_a_forecast_ranks_below_all_others():
@@ -170,14 +153,6 @@ def test_a_paired_difference_to_itself_is_nothing():
     assert (same.low, same.value, same.high) == (0.0, 0.0, 0.0)
 
 
-def test_the_same_seed_gives_the_same_score_and_another_one_another():
-    events, of, good, noise = many()
-    judged = judged_many(good, events, of)
-    one, same, other = (scored(judged, others={"r": noise}, seed=seed) for seed in (1, 1, 2))
-    assert one == same
-    assert one.auprc != other.auprc
-
-
 def test_few_failures_give_exact_intervals_of_counts_only():
     judged = judge(np.full((50, 2), 0.6), [event("n00000", 40, 41)], task(3))
     found = scored(judged, others={"r": np.zeros((50, 2))})
@@ -188,8 +163,7 @@ def test_few_failures_give_exact_intervals_of_counts_only():
     assert found.recall.low == pytest.approx(0.025)
 
 
-def test_what_every_resample_has_alike_is_not_told_as_sure():
-    """Resamples of failures that were all found, without a false alarm, are so too."""
+def test_that_all_failures_were_found_is_not_told_as_sure():
     events, of, _, noise = many()
     judged = judged_many(noise, events, of)
     due = judged.outcome == 1.0
@@ -199,7 +173,7 @@ def test_what_every_resample_has_alike_is_not_told_as_sure():
     assert found.recall.low < found.recall.value == 1.0
     some = scored(judged, alarms=due & (noise > 0.3))
     assert some.incidents > len(some.leads_s) >= FEW
-    assert some.recall.method.startswith("bootstrap over ")
+    assert some.recall.method.startswith("Student's t")
 
 
 def test_alarms_that_find_none_of_many_failures_have_no_skill_to_act_on():
@@ -278,27 +252,89 @@ def test_exact_intervals_are_those_of_the_books():
     assert exact_rate(3, 0.0).low is None
 
 
-def test_blocks_keep_a_horizon_together_or_else_a_component():
-    daily = hours(24 * 100, 24)
-    assert blocks_of(daily, 5, 7 * 86_400.0).count == 15
-    assert blocks_of(hours(24 * 30), 5, 3600.0).what == "blocks of 1 d"
-    short = blocks_of(daily[:16], 50, 7 * 86_400.0)
-    assert (short.count, short.what) == (50, "components")
-    assert blocks_of(daily[:16], 5000, 7 * 86_400.0).count == 1000
-    assert blocks_of(daily[:16], 5, 7 * 86_400.0).count == 10
+def clusters_of(times, components, horizon_s, every_h=24):
+    known = np.ones((times, components), dtype=bool)
+    return Clusters(hours(every_h * times, every_h), known, horizon_s)
 
 
-def test_a_bootstrap_covers_the_truth_about_as_often_as_it_says():
+def test_a_stretch_is_two_horizons_or_a_day_and_there_are_five_at_the_least():
+    assert clusters_of(100, 5, 7 * 86_400.0).stretches == 8
+    assert clusters_of(30 * 24, 5, 3600.0, every_h=1).stretch_s == 86_400.0
+    short = clusters_of(16, 50, 7 * 86_400.0)
+    assert (short.stretches, short.components) == (5, 50)
+    assert short.text == "Student's t, clustered by 5 stretches of 3 d and by 50 components"
+
+
+def test_an_interval_reaches_as_far_as_the_fewer_clusters_say():
+    assert clusters_of(400, 8, 86_400.0).reach == pytest.approx(2.365, abs=1e-3)
+    assert clusters_of(16, 50, 7 * 86_400.0).reach == pytest.approx(2.776, abs=1e-3)
+    assert clusters_of(400, 1, 86_400.0).reach == pytest.approx(1.972, abs=1e-3)
+
+
+@given(arrays(np.float64, 40, elements=st.integers(0, 8)), arrays(bool, 40))
+def test_average_precision_is_that_of_scikit_learn(values, positive):
+    own = average_precision(values, positive)
+    expected = average_precision_score(positive, values) if positive.any() else 0.0
+    assert own.value == pytest.approx(expected)
+    assert own.pulls.sum() == pytest.approx(0.0, abs=1e-9)
+
+
+@settings(deadline=None)
+@given(arrays(np.float64, 30, elements=st.integers(0, 8)), arrays(bool, 30), st.integers(0, 29))
+def test_what_a_sample_pulls_is_the_derivative_by_its_weight(values, positive, which):
+    positive[0] = True
+    weights = np.ones(30)
+
+    def weighted(by):
+        weights[which] = 1.0 + by
+        return average_precision_score(positive, values, sample_weight=weights)
+
+    derivative = (weighted(1e-5) - weighted(-1e-5)) / 2e-5
+    assert average_precision(values, positive).pulls[which] == pytest.approx(derivative, abs=1e-7)
+
+
+def test_without_clusters_the_error_is_that_of_a_mean():
+    random = np.random.default_rng(0)
+    values = random.normal(size=(400, 100))
+    one = np.ones(values.size)
+    clusters = clusters_of(400, 100, 86_400.0)
+    error = clusters.error(ratio(values.ravel(), one).pulls)
+    assert error == pytest.approx(1.0 / np.sqrt(values.size), rel=0.25)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_what_is_alike_in_a_stretch_or_a_component_counts_once(axis):
+    random = np.random.default_rng(0)
+    shape = (200, 1) if axis == 0 else (1, 100)
+    effect = random.normal(size=shape)
+    if axis == 0:
+        effect = np.repeat(effect[::2], 2, axis=0)  # alike within a stretch of two days
+    values = np.broadcast_to(effect, (200, 100)) + 0.0
+    error = clusters_of(200, 100, 86_400.0).error(ratio(values.ravel(), np.ones(20_000)).pulls)
+    assert error == pytest.approx(effect.std() / np.sqrt(100), rel=0.02)
+
+
+def test_an_interval_of_a_share_covers_the_truth_about_as_often_as_it_says():
+    """Components that differ, and days on which all of them do."""
     random = np.random.default_rng(0)
     covered = 0
-    for _ in range(200):
-        sample = random.normal(size=60)
-        weights = blocks_of(hours(24 * 60, 24), 1, 1.0).weights(500, int(random.integers(1000)))
-        interval = bootstrap(
-            float(sample.mean()), lambda w, s=sample: w @ s / w.sum(axis=1), weights, "days"
-        )
-        covered += interval.low <= 0 <= interval.high
-    assert 0.88 <= covered / 200 <= 0.99
+    for _ in range(300):
+        logit = random.normal(0.0, 1.0, (1, 40)) + random.normal(0.0, 1.0, (40, 1))
+        hits = random.random((40, 40)) < 1.0 / (1.0 + np.exp(-logit))
+        clusters = clusters_of(40, 40, 43_200.0)
+        interval = clusters.share(ratio(hits.ravel().astype(float), np.ones(hits.size)))
+        covered += interval.low <= 0.5 <= interval.high
+    assert 0.92 <= covered / 300 <= 0.98
+
+
+def test_a_difference_of_what_moves_together_is_told_closer_than_either():
+    events, of, good, noise = many()
+    judged = judged_many(good, events, of)
+    near = np.clip(good + 0.01 * noise, 0, 1)
+    found = scored(judged, others={"near": near, "same": good})
+    same, close, own = found.versus["same"], found.versus["near"], found.auprc
+    assert (same.value, same.low, same.high) == (0.0, 0.0, 0.0)
+    assert close.high - close.low < (own.high - own.low) / 2
 
 
 @pytest.mark.slow

@@ -52,7 +52,6 @@ TRIAL = Trial(
     beside=("short count",),
     published=0.1,
     false_alarms_per_node_day=0.05,
-    resamples=100,
 )
 
 

@@ -6,11 +6,10 @@ import sys
 
 import numpy as np
 import pytest
-from sklearn.metrics import average_precision_score
 
 from experiments.backblaze_forecasts import lightgbm_trial
-from experiments.backblaze_forecasts.lightgbm_trial import MeanAuprc, difference
-from experiments.forecast_trial.trial import DAY_NS, DAY_S, average_precision
+from experiments.backblaze_forecasts.lightgbm_trial import MeanAuprc
+from experiments.forecast_trial.trial import DAY_NS, DAY_S, auprc_of
 from torchloom_core.evaluate.forecasts.alarms import Judged
 from torchloom_core.evaluate.forecasts.labels import Incidents, Task
 
@@ -31,33 +30,23 @@ def judged(from_d, seed, days=6):
 
 def test_the_mean_over_folds_is_the_one_that_candidates_are_chosen_by():
     folds = [judged(10, 0), judged(12, 1)]
-    chosen_by = np.mean([average_precision(fold) for fold in folds])
-    assert MeanAuprc(folds).value == pytest.approx(chosen_by, rel=1e-12)
+    chosen_by = np.mean([auprc_of(fold) for fold in folds])
+    assert MeanAuprc(folds).estimate.value == pytest.approx(chosen_by, rel=1e-12)
 
 
-def test_a_component_that_is_drawn_twice_counts_twice_in_every_fold():
+def test_a_moment_pulls_the_mean_in_every_fold_that_it_is_in():
     folds = [judged(10, 0), judged(12, 1)]
     mean = MeanAuprc(folds)
-    weights = mean.blocks.weights(1, 0)
-    expected = []
-    for fold in folds:
-        known = ~np.isnan(fold.outcome)
-        drawn = np.broadcast_to(weights[0], known.shape)[known]
-        said = np.nan_to_num(fold.score[known], nan=-99.0)
-        expected.append(average_precision_score(fold.outcome[known], said, sample_weight=drawn))
-    assert mean.blocks.count == COMPONENTS
-    assert mean(weights)[0] == pytest.approx(np.mean(expected), rel=1e-12)
-
-
-def test_folds_far_apart_are_drawn_by_the_week():
-    mean = MeanAuprc([judged(day, day) for day in range(0, 140, 35)])
-    assert mean.blocks.what == "blocks of 7 d"
-    assert mean(np.ones((1, mean.blocks.count)))[0] == pytest.approx(mean.value, rel=1e-12)
+    assert mean.estimate.pulls.sum() == pytest.approx(0.0, abs=1e-12)
+    twice = MeanAuprc([folds[0], folds[0]])
+    once = MeanAuprc(folds[:1])
+    np.testing.assert_allclose(twice.estimate.pulls, once.estimate.pulls)
+    assert mean.clusters.components == COMPONENTS
 
 
 def test_nothing_is_above_itself():
     mean = MeanAuprc([judged(10, 0), judged(12, 1)])
-    above = difference(mean, mean, 0)
+    above = mean.clusters.difference(mean.estimate, mean.estimate)
     assert (above.value, above.low, above.high) == (0.0, 0.0, 0.0)
 
 

@@ -144,7 +144,6 @@ def test_the_threshold_keeps_about_the_budget_on_the_time_after(bundle, settings
         asked = FitSettings(
             until_ns=settings.until_ns,
             tick_s=settings.tick_s,
-            resamples=100,
             false_alarms_per_node_day=budget,
         )
         found = fit(bundle, info(Heat), {}, asked).card.score.false_alarms_per_node_day
@@ -178,9 +177,7 @@ def test_a_predictor_that_reads_the_failures_elsewhere_is_doubted_in_its_card(bu
 
 def test_a_detection_is_fitted_too(tmp_path, settings):
     trace, _ = write_bundle(tmp_path / "d.tltrace", rate=0.03, metrics={"heat": warm()})
-    asked = FitSettings(
-        until_ns=settings.until_ns, tick_s=settings.tick_s, task="detect", resamples=100
-    )
+    asked = FitSettings(until_ns=settings.until_ns, tick_s=settings.tick_s, task="detect")
     model = fit(trace, info(Quiet), {"every_s": 43_200.0}, asked)
     assert (model.info.task, model.card.score.task) == ("detect", "detect")
 

@@ -40,7 +40,6 @@ def evaluate(
     until: Moment | None = None,
     horizon_s: Annotated[float | None, Parameter(validator=Number(gt=0))] = None,
     false_alarms_per_node_day: Annotated[float, Parameter(validator=Number(gte=0))] = 0.01,
-    resamples: Annotated[int, Parameter(validator=Number(gte=100))] = 2_000,
     sensitivity: Annotated[bool, Parameter(show_default=False)] = True,
     sweep: Annotated[str, Parameter(show_default=False)] = "",
     jobs: int = 1,
@@ -83,8 +82,6 @@ def evaluate(
         policies' predictors, or a day, unless given.
     false_alarms_per_node_day
         The threshold of a predictor without a model keeps to so many.
-    resamples
-        For each bootstrapped interval of a score.
     sensitivity
         Vary the costs, too, which is most of the work.
     sweep
@@ -125,7 +122,6 @@ def evaluate(
         scoring=Scoring(
             until_ns=_until(trace, until),
             false_alarms_per_node_day=false_alarms_per_node_day,
-            resamples=resamples,
         ),
         days=days,
         horizon_s=horizon_s,

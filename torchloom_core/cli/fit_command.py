@@ -39,7 +39,6 @@ def fit(
     false_alarms_per_node_day: Annotated[float, Parameter(validator=Number(gte=0))] = 0.01,
     tick_s: Seconds = None,
     every_s: Seconds = None,
-    resamples: Annotated[int, Parameter(validator=Number(gte=100))] = 2_000,
     seed: int = 0,
     force: Annotated[bool, Parameter(negative="", show_default=False)] = False,
     json: AsJson = False,
@@ -74,8 +73,6 @@ def fit(
         Spacing of the samples the predictor sees; [evaluate] tick_s unless given.
     every_s
         How often it is asked; as often as it says unless given.
-    resamples
-        For each bootstrapped interval.
     seed
         Of the random score and of the bootstrap.
     force

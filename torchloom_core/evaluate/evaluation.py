@@ -224,7 +224,6 @@ def _replay(wanted: Wanted, bundle: Bundle, config: Config, progress: Progress) 
                 until_ns=until_ns,
                 false_alarms_per_node_day=scoring.false_alarms_per_node_day,
                 seed=scoring.seed,
-                resamples=scoring.resamples,
             )
         )
     replayed: list[ReplayedPolicy] = []

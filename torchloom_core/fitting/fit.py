@@ -63,7 +63,7 @@ def fit(
     """
     refuse_changed(bundle.path, bundle.manifest.files)
     refuse_foreknown(bundle)
-    _check_kinds(bundle, settings.kinds)
+    _check_names(bundle, settings)
     plugin, told = build(bundle, info, options, tick_s=settings.tick_s, source=source)
     fitting = Fitting(bundle, settings, plugin)
     examples = fitting.teach(plugin, stages(f"fit {info.name}"))

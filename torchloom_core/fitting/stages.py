@@ -158,8 +158,6 @@ class Fitting:
                 rival: other.hindcasts.between(from_ns, self.split.end_ns).score
                 for rival, other in others.items()
             },
-            resamples=settings.resamples,
-            seed=settings.seed,
             flags=flags + said.calibration.flags,
         )
         return with_skill(scored)

@@ -59,7 +59,7 @@ class ForecastScore(msgspec.Struct, frozen=True, kw_only=True):
     incidents : int
         Failures that could have been forecast.
     auprc : Interval
-        Over samples, bootstrapped by blocks of time.
+        Over samples, which are clustered by stretches of time and by components.
     precision, recall, f1 : Interval
         By event: an alarm is right if a failure follows within the horizon, no sooner than
         ``lead_s``; an incident is found if there was such an alarm.

@@ -21,7 +21,7 @@ FAULT_HISTORY = "fault_history"
 _CLEAR = 0.1
 """A difference in AUPRC is clear above this share of the prevalence, a random score's AUPRC.
 
-A bound closer to 0 may be below it with another seed of the bootstrap.
+What is closer to 0 is of no use, and may be below it where the random score has another seed.
 """
 
 _DOUBTS = (SUSPICIOUS_FEATURE, SUSPICIOUS_SCORE, TEST_TUNED_THRESHOLD, POINT_ADJUSTED)

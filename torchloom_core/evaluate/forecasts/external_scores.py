@@ -14,7 +14,6 @@ from torchloom_core.clock import SECOND_NS, moment_text
 from torchloom_core.errors import LeakError, TraceError
 from torchloom_core.evaluate.forecasts.alarms import Bools, Judged, threshold_for
 from torchloom_core.evaluate.forecasts.hindcasts import Hindcasts, day_text, judge, random_scores
-from torchloom_core.evaluate.forecasts.intervals import RESAMPLES
 from torchloom_core.evaluate.forecasts.labels import Task
 from torchloom_core.evaluate.forecasts.leaks import FUTURE_FEATURE, Part, flags_of, refuse_split
 from torchloom_core.evaluate.forecasts.scores import score
@@ -165,7 +164,6 @@ def score_given(
     until_ns: int,
     false_alarms_per_node_day: float,
     seed: int = 0,
-    resamples: int = RESAMPLES,
 ) -> ForecastScore:
     """Score a file of forecasts on the rows marked ``test``, or those from ``until_ns`` on.
 
@@ -212,8 +210,6 @@ def score_given(
         threshold_from=source,
         others={"random": noise},
         alarms=alarms,
-        resamples=resamples,
-        seed=seed,
         flags=flags_of(judged, alarms),
     )
     return with_skill(scored)

@@ -1,6 +1,6 @@
-"""Intervals of 95 %: exact ones of counts, and bootstraps that keep together what is alike."""
+"""Intervals of 95 %: exact ones of counts, and of samples that are alike in time and component."""
 
-from collections.abc import Callable
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,13 +9,10 @@ from torchloom_core.clock import SECOND_NS
 from torchloom_core.learning.forecast_score import Interval
 from torchloom_core.plugin.arrays import Floats, Ints
 
-RESAMPLES = 2_000
-
 _DAY_S = 86_400.0
 _LOW, _HIGH = 0.025, 0.975
-_MIN_BLOCKS = 10
-_MAX_COMPONENT_BLOCKS = 1_000
-_AT_ONCE = 250
+_FEWEST = 5
+"""Stretches that the time is cut into at the least, and components of which a spread is told."""
 
 
 def exact_rate(count: int, exposure: float) -> Interval:
@@ -58,116 +55,195 @@ def exact_share(count: int, other: int) -> Interval:
 
 
 @dataclass(frozen=True, eq=False)
-class Blocks:
-    """Which moments and components are resampled together.
+class Estimate:
+    """A figure of samples, and what each sample pulls it.
 
     Attributes
     ----------
-    of_time : (times,) int64
-    of_component : (components,) int64
-        A sample's block is the sum of the two; one of them is all zeros.
-    count : int
-        How many blocks there are.
-    what : str
-        For people: what one block is.
+    pulls : (samples,) float64
+        The derivative of the figure by the sample's weight; their sum is 0.
     """
 
-    of_time: Ints
-    of_component: Ints
-    count: int
-    what: str
-
-    def weights(self, resamples: int, seed: int) -> Floats:
-        """Return ``(resamples, blocks)``: how often each block was drawn, the same for a seed."""
-        random = np.random.default_rng([seed, self.count])
-        drawn = random.integers(0, self.count, (resamples, self.count))
-        drawn += np.arange(resamples)[:, None] * self.count
-        counts = np.bincount(drawn.ravel(), minlength=resamples * self.count)
-        return counts.reshape(resamples, self.count).astype(np.float64)
+    value: float
+    pulls: Floats
 
 
-def blocks_of(times_ns: Ints, components: int, horizon_s: float) -> Blocks:
-    """Return blocks of a day or of the horizon, whichever is longer.
+def average_precision(score: Floats, positive: Ints) -> Estimate:
+    """Return the average precision of samples.
 
-    Outcomes within a horizon of one another are of the same failures. Where the time is too
-    short for ten such blocks, those of one component are kept together instead; where there are
-    too few components as well, the time is cut into ten.
-    """
-    length_s = max(_DAY_S, horizon_s)
-    since_s = (times_ns - times_ns[0]) / SECOND_NS
-    of_time = (since_s // length_s).astype(np.int64)
-    nowhere: Ints = np.zeros(components, dtype=np.int64)
-    if of_time[-1] + 1 < _MIN_BLOCKS and components >= _MIN_BLOCKS:
-        count = min(components, _MAX_COMPONENT_BLOCKS)
-        of_component: Ints = np.arange(components, dtype=np.int64) % count
-        what = "components" if count == components else "groups of components"
-        return Blocks(np.zeros(len(times_ns), dtype=np.int64), of_component, count, what)
-    if of_time[-1] + 1 < _MIN_BLOCKS:
-        length_s = float(since_s[-1]) / _MIN_BLOCKS
-        of_time = np.arange(len(times_ns), dtype=np.int64) * _MIN_BLOCKS // len(times_ns)
-    return Blocks(of_time, nowhere, int(of_time[-1]) + 1, f"blocks of {length_s / _DAY_S:.3g} d")
-
-
-def bootstrap(
-    value: float, statistic: Callable[[Floats], Floats], weights: Floats, what: str
-) -> Interval:
-    """Return the percentile interval of a statistic of block weights.
-
-    Parameters
-    ----------
-    statistic : callable
-        ``(resamples, blocks)`` weights to ``(resamples,)`` values; NaN where there is none.
-    weights : (resamples, blocks) float64
-    """
-    parts = np.array_split(weights, max(1, len(weights) // _AT_ONCE))
-    values = np.concatenate([statistic(part) for part in parts])
-    values = values[~np.isnan(values)]
-    if not len(values):
-        return Interval(value=value, method="no resample with a failure in it")
-    low, high = np.quantile(values, (_LOW, _HIGH))
-    return Interval(
-        value=value,
-        low=float(low),
-        high=float(high),
-        method=f"bootstrap over {weights.shape[1]} {what}, {len(weights)} resamples",
-    )
-
-
-class AveragePrecision:
-    """The average precision of one score under any block weights.
-
-    AP = sum over thresholds of (recall gained) x precision, as ``sklearn.metrics`` has it; only
-    thresholds at which a positive is gained add to it, so only their counts are kept.
+    AP = sum over thresholds of (recall gained) x precision, as ``sklearn.metrics`` has it; 0
+    without a positive.
 
     Parameters
     ----------
     score : (samples,) float64
     positive : (samples,) bool
-    block : (samples,) int64
-    blocks : int
-        How many blocks there are.
+    """
+    levels = np.unique(-score[positive])
+    total = np.count_nonzero(positive)
+    if not total:
+        return Estimate(0.0, np.zeros(len(score)))
+    level = np.searchsorted(levels, -score)  # one beyond the last for what ranks below them all
+    size = len(levels) + 1
+    gained = np.bincount(level[positive], minlength=size)[:-1].astype(np.float64)
+    alarms = np.cumsum(np.bincount(level, minlength=size)[:-1])
+    precision = np.cumsum(gained) / alarms
+    value = float(gained @ precision / total)
+    # A sample counts among the alarms of its own threshold and of all that are lower.
+    for_hit = _from_here_on(gained / alarms)
+    for_alarm = _from_here_on(gained * precision / alarms)
+    hit = np.append(precision, 0.0) - value + for_hit
+    pulls = (np.where(positive, hit[level], 0.0) - for_alarm[level]) / total
+    return Estimate(value, pulls)
+
+
+def _from_here_on(terms: Floats) -> Floats:
+    """Return the sums from each term to the last, and 0 behind it."""
+    sums: Floats = np.append(np.cumsum(terms[::-1])[::-1], 0.0)
+    return sums
+
+
+def ratio(above: Floats, below: Floats) -> Estimate:
+    """Return the ratio of two sums over samples; what is below is not 0."""
+    value = float(above.sum() / below.sum())
+    return Estimate(value, (above - value * below) / below.sum())
+
+
+class Clusters:
+    """Which samples are alike: those of one stretch of time, and those of one component.
+
+    Outcomes within a horizon of one another are of the same failures, so a stretch is as long as
+    two of them, or a day if that is longer; the time is cut into five at the least.
+
+    Parameters
+    ----------
+    times_ns : (times,) int64
+    known : (times, components) bool
+        Which moments are samples; they are in the order of the time, then of the component.
+    horizon_s : float
+        Seconds.
     """
 
-    def __init__(self, score: Floats, positive: Ints, block: Ints, blocks: int) -> None:
-        levels = np.unique(-score[positive])
-        level = np.searchsorted(levels, -score)
-        counted = level < len(levels)
-        cell = level * blocks + block
-        size = len(levels) * blocks
-        shape = (len(levels), blocks)
-        self._all = np.bincount(cell[counted], minlength=size).reshape(shape).T.astype(float)
-        self._hits = np.bincount(cell[positive], minlength=size).reshape(shape).T.astype(float)
+    def __init__(self, times_ns: Ints, known: Ints, horizon_s: float) -> None:
+        length_s = max(_DAY_S, 2.0 * horizon_s)
+        since_s = (times_ns - times_ns[0]) / SECOND_NS
+        if since_s[-1] < _FEWEST * length_s:
+            length_s = max(float(since_s[-1]), 1e-9) * (1.0 + 1e-9) / _FEWEST
+        stretch = (since_s // length_s).astype(np.int64)
+        time, self._component = np.nonzero(known)
+        starts = np.flatnonzero(np.diff(stretch[time], prepend=-1))
+        self._spans = list(zip(starts, [*starts[1:], len(time)], strict=True))
+        self._size = known.shape[1]
+        self.stretches, self.stretch_s = len(self._spans), length_s
+        self.components = int(known.any(axis=0).sum())
 
     @property
-    def value(self) -> float:
-        """With every block once; 0 without a positive."""
-        return float(np.nan_to_num(self(np.ones((1, len(self._all))))[0]))
+    def text(self) -> str:
+        """How an interval is told, for people."""
+        stretches = f"{self.stretches} stretches of {self.stretch_s / _DAY_S:.3g} d"
+        components = f"{self.components} component{'s' if self.components != 1 else ''}"
+        return f"Student's t, clustered by {stretches} and by {components}"
 
-    def __call__(self, weights: Floats) -> Floats:
-        """Return ``(resamples,)`` values, NaN where a resample has no positive."""
-        gained = weights @ self._hits  # (resamples, levels)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            precision = np.cumsum(gained, axis=1) / np.cumsum(weights @ self._all, axis=1)
-            total = gained.sum(axis=1)
-            values: Floats = np.nansum(gained * precision, axis=1) / total
-        return np.where(total > 0, values, np.nan)
+    def error(self, pulls: Floats) -> float:
+        """Return the standard error of a figure.
+
+        Clustered both ways: Cameron, Gelbach and Miller, "Robust inference with multiway
+        clustering", Journal of Business & Economic Statistics 29, 2011; no less than by either
+        way, or by the cells of both.
+        """
+        by_time, by_cell = 0.0, 0.0
+        by_component: Floats = np.zeros(self._size)
+        for start, end in self._spans:
+            cells = np.bincount(self._component[start:end], pulls[start:end], self._size)
+            by_time += float(cells.sum()) ** 2
+            by_cell += float(cells @ cells)
+            by_component += cells
+        of_time = by_time * _few(self.stretches)
+        of_component = float(by_component @ by_component) * _few(self.components)
+        both = of_time + of_component - by_cell
+        return math.sqrt(max(of_time, of_component, by_cell, both))
+
+    @property
+    def reach(self) -> float:
+        """How many standard errors the interval reaches to either side: by the fewer clusters."""
+        from scipy.stats import t
+
+        counts = [self.stretches, *[self.components] * (self.components >= _FEWEST)]
+        return float(t.ppf(_HIGH, max(1, min(counts) - 1)))
+
+    def share(self, estimate: Estimate) -> Interval:
+        """Return a figure between 0 and 1, with an interval on the scale of its logit."""
+        value, half = estimate.value, self.reach * self.error(estimate.pulls)
+        low = high = value
+        if 0.0 < value < 1.0:
+            middle, half = math.log(value / (1.0 - value)), half / value / (1.0 - value)
+            low, high = _sigmoid(middle - half), _sigmoid(middle + half)
+        return Interval(value=value, low=low, high=high, method=self.text)
+
+    def rate(self, estimate: Estimate) -> Interval:
+        """Return a figure above 0, with an interval on the scale of its logarithm."""
+        value = estimate.value
+        factor = math.exp(min(self.reach * self.error(estimate.pulls) / value, 700.0))
+        return Interval(value=value, low=value / factor, high=value * factor, method=self.text)
+
+    def difference(self, one: Estimate, other: Estimate) -> Interval:
+        """Return by how much one share is above another of the same samples.
+
+        From the intervals of both: Zou and Donner, "Construction of confidence limits about effect
+        measures: a general approach", Statistics in Medicine 27, 2008. What both have in common
+        moves them to the same side.
+        """
+        of_one, of_other = _Sides.of(self.share(one)), _Sides.of(self.share(other))
+        alike, value = self._correlation(one.pulls, other.pulls), one.value - other.value
+        return Interval(
+            value=value,
+            low=value - _reach(of_one.down, of_other.down, of_other.up, alike),
+            high=value + _reach(of_one.up, of_other.up, of_other.down, alike),
+            method=self.text,
+        )
+
+    def _correlation(self, one: Floats, other: Floats) -> float:
+        """Return how two figures move together, by what their sum and difference do."""
+        scale = self.error(one) * self.error(other)
+        if scale <= 0.0:
+            return 0.0
+        covariance = (self.error(one + other) ** 2 - self.error(one - other) ** 2) / 4.0
+        return max(-1.0, min(covariance / scale, 1.0))
+
+
+def _few(clusters: int) -> float:
+    """Return by how much the squares of few clusters' sums are too small."""
+    return clusters / max(clusters - 1, 1)
+
+
+@dataclass(frozen=True)
+class _Sides:
+    """How far an interval reaches below and above its value."""
+
+    down: float
+    up: float
+
+    @classmethod
+    def of(cls, interval: Interval) -> "_Sides":
+        assert interval.low is not None
+        assert interval.high is not None
+        return cls(interval.value - interval.low, interval.high - interval.value)
+
+
+def _reach(own: float, same: float, opposite: float, alike: float) -> float:
+    """Return how far a difference reaches to one side.
+
+    Parameters
+    ----------
+    own, same, opposite : float
+        How far the one reaches to that side, the other to the same and to the opposite one.
+    alike : float
+        Their correlation.
+    """
+    common = own - same if alike > 0 else own + opposite
+    apart = (1.0 - abs(alike)) * (own**2 + opposite**2)
+    return math.sqrt(abs(alike) * common**2 + apart)
+
+
+def _sigmoid(value: float) -> float:
+    return 0.5 * (1.0 + math.tanh(0.5 * value))

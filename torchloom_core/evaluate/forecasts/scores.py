@@ -5,19 +5,18 @@ well by (Kim et al., "Towards a rigorous evaluation of time-series anomaly detec
 2022), is nowhere computed.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
 from torchloom_core.evaluate.forecasts.alarms import Bools, Judged, Told, leads_s, told
 from torchloom_core.evaluate.forecasts.intervals import (
-    RESAMPLES,
-    AveragePrecision,
-    Blocks,
-    blocks_of,
-    bootstrap,
+    Clusters,
+    Estimate,
+    average_precision,
     exact_rate,
     exact_share,
+    ratio,
 )
 from torchloom_core.evaluate.forecasts.leaks import suspicious_score
 from torchloom_core.learning.forecast_score import (
@@ -45,8 +44,6 @@ def score(
     threshold_from: str,
     others: Mapping[str, Floats] | None = None,
     alarms: Bools | None = None,
-    resamples: int = RESAMPLES,
-    seed: int = 0,
     flags: tuple[str, ...] = (),
 ) -> ForecastScore:
     """Return the whole score of one predictor.
@@ -56,32 +53,27 @@ def score(
     threshold_from : str
         What the threshold was set on.
     others : mapping of str to (times, components) float64
-        Scores of other predictors at the same moments, to compare with, on the same resamples.
+        Scores of other predictors at the same moments, to compare with.
     alarms : (times, components) bool, optional
         Where it alarmed; absent: where its score is at or above the threshold.
-    resamples : int
-        How many for each bootstrap.
 
     Returns
     -------
     ForecastScore
-        Intervals are bootstrapped by the blocks of :func:`blocks_of`; with fewer than 20
-        incidents there are only exact ones of counts. An AUPRC that is too good to be true adds
-        a flag.
+        Intervals are those of :class:`Clusters`; with fewer than 20 incidents there are only
+        exact ones of counts. An AUPRC that is too good to be true adds a flag.
     """
     samples = _Samples(judged)
     alarms = judged.alarms(threshold) if alarms is None else alarms
     of = told(judged, alarms)
     false = judged.false_alarms(alarms)
     counts = _Counts(of, false, samples, judged)
-    weights = samples.blocks.weights(resamples, seed)
     own = samples.average_precision(judged.score)
-    auprc = counts.interval(own.value, own, weights)
+    auprc = counts.share(own)
     versus = {
-        name: counts.difference(own, samples.average_precision(other), weights)
+        name: counts.difference(own, samples.average_precision(other))
         for name, other in (others or {}).items()
     }
-    precision, recall = counts.precision(weights), counts.recall(weights)
     prevalence = float(samples.positive.mean()) if len(samples.positive) else 0.0
     return ForecastScore(
         predictor=predictor,
@@ -99,10 +91,10 @@ def score(
         auprc=auprc,
         threshold=threshold,
         threshold_from=threshold_from,
-        precision=precision,
-        recall=recall,
-        f1=_f1(precision.value, recall.value),
-        false_alarms_per_node_day=counts.false_rate(weights),
+        precision=counts.precision,
+        recall=counts.recall,
+        f1=_f1(counts.precision.value, counts.recall.value),
+        false_alarms_per_node_day=counts.false_rate,
         leads_s=leads_s(judged, of),
         brier=samples.brier(judged.score),
         calibration=samples.calibration(judged.score),
@@ -125,25 +117,26 @@ class _Samples:
         From the first that is judged to the last; all, if none is.
     positive : (samples,) bool
         Whether an incident followed.
-    block : (samples,) int64
-        What each is resampled with.
+    clusters : Clusters
+        Which samples are alike.
     """
 
     def __init__(self, judged: Judged) -> None:
-        self._known = ~np.isnan(judged.outcome)
+        self._known: Bools = ~np.isnan(judged.outcome)
         at = np.flatnonzero(self._known.any(axis=1))
         seen = slice(at[0], at[-1] + 1) if len(at) else slice(None)
         self.times_ns: Ints = judged.times_ns[seen]
-        self.blocks: Blocks = blocks_of(
-            self.times_ns, judged.outcome.shape[1], judged.task.horizon_s
-        )
+        self.clusters = Clusters(self.times_ns, self._known[seen], judged.task.horizon_s)
         self.positive = judged.outcome[self._known] == 1.0
-        self.grid: Ints = np.zeros(judged.outcome.shape, dtype=np.int64)
-        self.grid[seen] = self.blocks.of_time[:, None] + self.blocks.of_component[None, :]
-        self.block: Ints = self.grid[self._known]
 
-    def average_precision(self, score: Floats) -> AveragePrecision:
-        return AveragePrecision(self._ranked(score), self.positive, self.block, self.blocks.count)
+    def average_precision(self, score: Floats) -> Estimate:
+        return average_precision(self._ranked(score), self.positive)
+
+    def counted(self, time: Ints, component: Ints) -> Floats:
+        """Return how many of some things are at each sample, of when and where they are."""
+        counts: Floats = np.zeros(self._known.shape)
+        np.add.at(counts, (time, component), 1.0)
+        return counts[self._known]
 
     def _ranked(self, score: Floats) -> Floats:
         """Return the samples' scores; without one a sample ranks below all others."""
@@ -214,64 +207,43 @@ def _is_probability(values: Floats) -> bool:
 
 
 class _Counts:
-    """Incidents, those found, false alarms and judged days, by block of resampling."""
+    """Incidents, those found, false alarms and judged days, at each sample.
+
+    Attributes
+    ----------
+    precision, recall, false_rate : Interval
+        Exact where there are few counts, and where none pulls another way, as if all were found.
+    """
 
     def __init__(self, of: Told, false: Bools, samples: _Samples, judged: Judged) -> None:
-        self._few = len(of.incident) < FEW
-        self._what = samples.blocks.what
-        size = samples.blocks.count
-        block = samples.grid[of.last, judged.incidents.row[of.incident]]
-        self._incidents = np.bincount(block, minlength=size).astype(np.float64)
-        self._found = np.bincount(block[of.found], minlength=size).astype(np.float64)
-        self._false = np.bincount(samples.grid[false], minlength=size).astype(np.float64)
-        moments = np.bincount(samples.block, minlength=size)
-        self._days: Floats = moments * np.float64(judged.every_s / 86_400.0)
+        self._few, self._count = len(of.incident) < FEW, len(of.incident)
+        self._clusters = samples.clusters
+        component = judged.incidents.row[of.incident]
+        incidents = samples.counted(of.last, component)
+        found = samples.counted(of.last[of.found], component[of.found])
+        wrong = samples.counted(*np.nonzero(false))
+        days: Floats = np.full(len(samples.positive), judged.every_s / 86_400.0)
+        self.precision = self._share(found, wrong)
+        self.recall = self._share(found, incidents - found)
+        self.false_rate = exact_rate(int(wrong.sum()), float(days.sum()))
+        if not self._few and wrong.sum() >= FEW:
+            self.false_rate = self._clusters.rate(ratio(wrong, days))
 
-    def interval(
-        self, value: float, statistic: Callable[[Floats], Floats], weights: Floats
-    ) -> Interval:
-        """Return a bootstrapped interval, or none where the incidents are too few."""
+    def share(self, estimate: Estimate) -> Interval:
+        """Return the interval of a share, or none where the incidents are too few."""
+        return self._none(estimate.value) if self._few else self._clusters.share(estimate)
+
+    def difference(self, own: Estimate, other: Estimate) -> Interval:
+        """Return by how much one average precision is above another."""
         if self._few:
-            incidents = int(self._incidents.sum())
-            return Interval(value=value, method=f"none: {incidents} failures are fewer than {FEW}")
-        return bootstrap(value, statistic, weights, self._what)
+            return self._none(own.value - other.value)
+        return self._clusters.difference(own, other)
 
-    def difference(
-        self, own: AveragePrecision, other: AveragePrecision, weights: Floats
-    ) -> Interval:
-        """Return by how much one average precision is above another, on the same resamples."""
+    def _none(self, value: float) -> Interval:
+        return Interval(value=value, method=f"none: {self._count} failures are fewer than {FEW}")
 
-        def above(drawn: Floats) -> Floats:
-            return own(drawn) - other(drawn)
-
-        return self.interval(own.value - other.value, above, weights)
-
-    def precision(self, weights: Floats) -> Interval:
-        exact = exact_share(int(self._found.sum()), int(self._false.sum()))
-        return self._of(exact, self._found, self._found + self._false, weights)
-
-    def recall(self, weights: Floats) -> Interval:
-        missed = self._incidents - self._found
-        exact = exact_share(int(self._found.sum()), int(missed.sum()))
-        return self._of(exact, self._found, self._incidents, weights)
-
-    def false_rate(self, weights: Floats) -> Interval:
-        exact = exact_rate(int(self._false.sum()), float(self._days.sum()))
-        return self._of(exact, self._false, self._days, weights)
-
-    def _of(self, exact: Interval, above: Floats, below: Floats, weights: Floats) -> Interval:
-        """Return the ratio of two counts.
-
-        The interval is exact where there are few of them, and where every resample has the same
-        ratio, as if all were found: a bootstrap cannot see beyond what it draws from.
-        """
-        if self._few or above.sum() < FEW:
+    def _share(self, these: Floats, others: Floats) -> Interval:
+        exact = exact_share(int(these.sum()), int(others.sum()))
+        if self._few or these.sum() < FEW or not others.any():
             return exact
-
-        def ratio(drawn: Floats) -> Floats:
-            with np.errstate(invalid="ignore", divide="ignore"):
-                values: Floats = (drawn @ above) / (drawn @ below)
-            return values
-
-        interval = bootstrap(exact.value, ratio, weights, self._what)
-        return exact if interval.low == interval.high else interval
+        return self._clusters.share(ratio(these, these + others))

@@ -48,14 +48,13 @@ class Scoring:
         the first 60 % of the trace if a predictor has no model.
     false_alarms_per_node_day : float
         The budget for the threshold of a predictor without a model.
-    resamples : int
-        How many for each bootstrap.
+    seed : int
+        Of the random score.
     """
 
     until_ns: int | None = None
     false_alarms_per_node_day: float = 0.01
     seed: int = 0
-    resamples: int = 2000
 
 
 @dataclass(frozen=True, eq=False)
