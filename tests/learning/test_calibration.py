@@ -6,7 +6,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from torchloom_core.learning.calibration import Calibration, calibrate
+from torchloom_core.learning import calibration as platt
+from torchloom_core.learning.calibration import Calibration
+
+
+def calibrate(said, came, **more):
+    """Calibrate where every positive moment is a failure of its own, as in the time before."""
+    known = ~np.isnan(said) & ~np.isnan(came)
+    told = {"failures": int(np.nansum(came[known])), "prevalence": came[known].mean(), **more}
+    return platt.calibrate(said, came, **told)
 
 
 def test_what_is_too_sure_of_itself_is_put_right():
@@ -20,13 +28,50 @@ def test_what_is_too_sure_of_itself_is_put_right():
     assert calibration.apply(said).mean() == pytest.approx(came.mean(), abs=1e-4)
 
 
-def test_with_too_few_failures_probabilities_are_left_as_they_are():
-    said, came = np.linspace(0, 1, 50), np.zeros(50)
-    came[:9] = 1.0
-    calibration = calibrate(said, came)
+def test_without_a_failure_probabilities_are_left_as_they_are():
+    said = np.linspace(0, 1, 50)
+    calibration = calibrate(said, np.zeros(50))
     assert calibration.is_identity
     assert np.array_equal(calibration.apply(said), said)
-    assert calibration.text == "none: 9 positive moments are fewer than 10"
+    assert calibration.text == "none: no failure to calibrate on"
+
+
+def test_one_failure_that_was_asked_about_often_makes_nothing_sure():
+    said, came = np.full(2_000, 0.001), np.zeros(2_000)
+    said[:144], came[:144] = 0.15, 1.0
+    often = calibrate(said, came, failures=1, prevalence=0.01)
+    assert often.text.startswith("Platt's on 1 failure, 144 moments before: slope ")
+    assert often.apply(np.array([0.15]))[0] < 0.5
+    assert calibrate(said, came, prevalence=0.01).apply(np.array([0.15]))[0] > 0.9
+
+
+def test_asking_more_often_changes_nothing():
+    random = np.random.default_rng(0)
+    said = random.random(500)
+    came = (random.random(500) < said * 0.2).astype(float)
+    once = calibrate(said, came)
+    often = calibrate(
+        np.repeat(said, 9), np.repeat(came, 9), failures=int(came.sum()), prevalence=came.mean()
+    )
+    assert often.apply(said) == pytest.approx(once.apply(said), rel=1e-4)
+
+
+def test_few_failures_are_drawn_to_the_prevalence_of_the_time_before():
+    random = np.random.default_rng(0)
+    said = random.random(5_000)
+    came = (random.random(5_000) < 0.2 * said).astype(float)
+    means = [
+        calibrate(said, came, failures=failures, prevalence=0.01).apply(said).mean()
+        for failures in (1, 10, 100)
+    ]
+    assert 0.01 < means[0] < means[1] < means[2] < came.mean()
+
+
+def test_where_nothing_failed_before_the_prevalence_is_that_of_the_calibration():
+    random = np.random.default_rng(0)
+    said = random.random(500)
+    came = (random.random(500) < 0.2 * said).astype(float)
+    assert calibrate(said, came, prevalence=0.0) == calibrate(said, came)
 
 
 def test_moments_of_which_something_is_not_known_are_left_out_and_nan_stays():

@@ -107,6 +107,11 @@ class Examples:
             newest = np.column_stack([view.latest(metric) for metric in self.metrics])
             self._sample.add(view.now_ns, newest, outcome)
 
+    @property
+    def prevalence(self) -> float:
+        """The share of the judged moments so far that an incident followed; 0 of none."""
+        return self.positives / self.moments if self.moments else 0.0
+
     def flags(self) -> tuple[str, ...]:
         """Return a flag for each metric whose newest value alone tells the failures apart."""
         if not self.metrics or not 0 < self.positives < self.moments:

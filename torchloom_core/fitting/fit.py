@@ -67,11 +67,13 @@ def fit(
     plugin, told = build(bundle, info, options, tick_s=settings.tick_s, source=source)
     fitting = Fitting(bundle, settings, plugin)
     examples = fitting.teach(plugin, stages(f"fit {info.name}"))
-    said = fitting.ask(plugin, stages(f"ask {info.name}"))
+    said = fitting.ask(plugin, examples.prevalence, stages(f"ask {info.name}"))
     remarks: list[str] = []
     others = {RANDOM: fitting.guess(said)}
     if history is not None and info.name != FAULT_HISTORY:
-        others[FAULT_HISTORY] = _count_faults(fitting, history, stages, remarks)
+        others[FAULT_HISTORY] = _count_faults(
+            fitting, history, examples.prevalence, stages, remarks
+        )
     elif history is None:
         remarks.append(f"{FAULT_HISTORY} is not installed: there is no comparison with it.")
     scored = fitting.score(info.name, said, others, examples.flags())
@@ -94,7 +96,11 @@ def _check_kinds(bundle: Bundle, kinds: Iterable[str]) -> None:
 
 
 def _count_faults(
-    fitting: Fitting, history: PluginInfo, stages: Stages, remarks: list[str]
+    fitting: Fitting,
+    history: PluginInfo,
+    prevalence: float,
+    stages: Stages,
+    remarks: list[str],
 ) -> Said:
     """Return what the fault count says; a remark is added if it could not learn."""
     plugin, _ = build(

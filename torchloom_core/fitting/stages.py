@@ -4,6 +4,7 @@ The predictor and what it is compared with go through the same steps, see
 :mod:`torchloom_core.fitting.time_split`.
 """
 
+import math
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -115,8 +116,14 @@ class Fitting:
             raise PluginError(f"predictor {plugin.name}: cannot fit: {one_line(error)}") from error
         return examples
 
-    def ask(self, plugin: Predictor, progress: Progress) -> Said:
-        """Let the predictor forecast from the calibration on, and calibrate it."""
+    def ask(self, plugin: Predictor, prevalence: float, progress: Progress) -> Said:
+        """Let the predictor forecast from the calibration on, and calibrate it.
+
+        Parameters
+        ----------
+        prevalence : float
+            Of the time that it learned from.
+        """
         said = hindcasts(
             self.bundle,
             FittedPredictor(plugin, every_s=self.every_s),
@@ -125,7 +132,12 @@ class Fitting:
             progress=progress,
         )
         earlier = self._earlier(said)
-        calibration = calibrate(earlier.score, earlier.outcome)
+        calibration = calibrate(
+            earlier.score,
+            earlier.outcome,
+            failures=len(told(earlier, earlier.alarms(math.inf)).incident),
+            prevalence=prevalence,
+        )
         calibrated = said.with_score(calibration.apply(said.score))
         return Said(calibrated, calibration)
 

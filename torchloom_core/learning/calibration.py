@@ -8,13 +8,13 @@ import numpy as np
 
 from torchloom_core.plugin.arrays import Floats
 
-MIN_FAILURES = 10
-"""Positive moments below which a predictor's own probabilities are left as they are."""
-
 CALIBRATION_AT_BOUND = "calibration_at_bound"
 
 _SURE = 1e-9
 _MAX_LOG_SLOPE = 3.0
+_UNTOLD = 2.0
+"""So many failures that nothing told of, at the prevalence of the time before, are added: Agresti
+and Coull's two, "Approximate is better than 'exact' for interval estimation", 1998."""
 
 _MEANS = {
     "lower": (
@@ -34,11 +34,17 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     Platt, "Probabilistic outputs for support vector machines", 1999, on the logit. The slope is
     above 0, so that who is likelier to fail stays likelier.
+
+    Attributes
+    ----------
+    positives, failures : int
+        Moments that a failure followed, and how many failures they were.
     """
 
     slope: float = 1.0
     intercept: float = 0.0
     positives: int = 0
+    failures: int = 0
 
     @property
     def is_identity(self) -> bool:
@@ -63,9 +69,10 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     def text(self) -> str:
         """What was done, for people."""
         if self.is_identity:
-            return f"none: {self.positives} positive moments are fewer than {MIN_FAILURES}"
+            return "none: no failure to calibrate on"
+        count = "1 failure" if self.failures == 1 else f"{self.failures} failures"
         return (
-            f"Platt's on {self.positives} positive moments: slope {self.slope:.3g}"
+            f"Platt's on {count}, {self.positives} moments before: slope {self.slope:.3g}"
             f"{f' (its {self.bound} bound)' if self.bound else ''}, intercept {self.intercept:.3g}"
         )
 
@@ -80,26 +87,39 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         return (_MEANS[self.bound],) if self.bound else ()
 
 
-def calibrate(probability: Floats, outcome: Floats) -> Calibration:
+def calibrate(
+    probability: Floats, outcome: Floats, *, failures: int, prevalence: float
+) -> Calibration:
     """Fit by maximum likelihood where both are known.
+
+    However often it was asked before a failure, that counts as one failure: all moments together
+    weigh as many positive ones as there were failures. Two more, which nothing told of, draw few
+    of them to the prevalence.
 
     Parameters
     ----------
     probability, outcome : (times, components) float64
         Moments at which one of them is NaN are left out.
+    failures : int
+        How many failures the positive moments were before.
+    prevalence : float
+        The share of positive moments in the time before; what it is here where that is 0.
     """
     from scipy.optimize import minimize
 
     known = ~np.isnan(probability) & ~np.isnan(outcome)
     came = outcome[known]
     positives = int(came.sum())
-    if positives < MIN_FAILURES or positives == len(came):
-        return Calibration(positives=positives)
+    if not 0 < positives < len(came):
+        return Calibration(positives=positives, failures=failures)
     # Probabilities are few: a forecast is often the same for most components.
     levels, level = np.unique(probability[known], return_inverse=True)
     said = _logit(levels)
-    failed = np.bincount(level, came)
-    healthy = np.bincount(level) - failed
+    often, positive = np.bincount(level), np.bincount(level, came)
+    prevalence = prevalence or positives / len(came)
+    weight, untold = failures / positives, _UNTOLD * often / len(came)
+    failed = weight * positive + untold
+    healthy = weight * (often - positive) + untold * (1.0 - prevalence) / prevalence
 
     def loss(parameters: Floats) -> tuple[float, Floats]:
         slope = np.exp(parameters[0])
@@ -108,7 +128,7 @@ def calibrate(probability: Floats, outcome: Floats) -> Calibration:
         error = (failed + healthy) * _sigmoid(margin) - failed
         return float(loss), np.array([error @ said * slope, error.sum()])
 
-    start = np.log(positives / (len(came) - positives))
+    start = np.log(failed.sum() / healthy.sum())
     bounds = [(-_MAX_LOG_SLOPE, _MAX_LOG_SLOPE), (None, None)]
     best = min(
         (
@@ -118,7 +138,10 @@ def calibrate(probability: Floats, outcome: Floats) -> Calibration:
         key=lambda found: float(found.fun),
     )
     return Calibration(
-        slope=float(np.exp(best.x[0])), intercept=float(best.x[1]), positives=positives
+        slope=float(np.exp(best.x[0])),
+        intercept=float(best.x[1]),
+        positives=positives,
+        failures=failures,
     )
 
 
