@@ -36,6 +36,21 @@ def test_without_nodes_the_kind_that_most_is_about_is_watched(tmp_path):
     assert watched.node == ("d0", "d1")
 
 
+def test_without_a_rack_what_is_nearest_above_and_no_node_is_the_group(tmp_path):
+    parts = [
+        Component(id="row", kind="row"),
+        Component(id="cage", kind="cage", parents=("row",)),
+        Component(id="host", kind="host", parents=("cage",)),
+        Component(id="alone", kind="host"),
+        Component(id="racked", kind="host", parents=("cage", "r")),
+        Component(id="r", kind="rack"),
+    ]
+    events = [fault(1, name) for name in ("host", "alone", "racked")]
+    watched = watch(bundle(tmp_path / "b", [*parts, *events]))
+    assert watched.ids == ("alone", "host", "racked")
+    assert watched.rack == ("", "cage", "r")
+
+
 def test_what_a_component_says_of_its_gpus_comes_before_counting(tmp_path):
     parts = [Component(id="a", kind="node", gpus=8), Component(id="g", kind="gpu", parents=("a",))]
     assert watch(bundle(tmp_path / "b", parts)).gpus == (8,)

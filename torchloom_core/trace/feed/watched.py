@@ -19,7 +19,8 @@ class Watched:
     ids : tuple of str
         Sorted.
     node, rack : tuple of str
-        Where each sits: a component without a node is its own, without a rack it has "".
+        Where each sits: a component without a node is its own. Without a rack it has what is
+        nearest above it and no node, be it a cage, a switch or a row of cabinets, or else "".
     kind : str
         What they all are.
     gpus : tuple of int
@@ -57,7 +58,7 @@ def watch(bundle: Bundle) -> Watched:
     return Watched(
         ids=ids,
         node=tuple(tree.first_above(name, _NODE) or name for name in ids),
-        rack=tuple(tree.first_above(name, "rack") for name in ids),
+        rack=tuple(tree.group(name, kind) for name in ids),
         kind=kind,
         gpus=tuple(tree.gpus(name) for name in ids),
         rows={name: tree.touched(name, row_of) for name in tree.parts},
@@ -103,6 +104,14 @@ class _Tree:
     def first_above(self, name: str, kind: str) -> str:
         """Return ``name`` or what is nearest above it, of that kind; "" if there is none."""
         return next((other for other in self._up(name) if self.parts[other].kind == kind), "")
+
+    def group(self, name: str, kind: str) -> str:
+        """Return the rack of a component of some kind, or else what is nearest above it.
+
+        That is no node, and not of its own kind; "" if there is none.
+        """
+        others = (other for other in self._up(name) if self.parts[other].kind not in (kind, _NODE))
+        return self.first_above(name, "rack") or next(others, "")
 
     def gpus(self, name: str) -> int:
         """Return how many GPUs a component says it has, or else has below it."""
