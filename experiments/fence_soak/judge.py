@@ -120,7 +120,11 @@ def _asked(root: Path) -> dict[str, Asked]:
             if line.kind not in ("verdict", "outcome", "command_life"):
                 continue
             body = msgspec.json.decode(line.body)
-            if line.kind == "verdict" and body["granted"]:
+            if (
+                line.kind == "verdict"
+                and body["granted"]
+                and body["action"].keys() & {"values", "knob"}
+            ):
                 change = Asked(_values(body["action"]), policy=body["policy"])
                 asked.setdefault(body["proposal"], change)
             elif line.kind == "outcome" and body["verdict"] in asked:

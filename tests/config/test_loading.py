@@ -60,6 +60,10 @@ def test_a_full_file_is_read():
         ),
         ("[lighthouse]\norder = ['']", ":2: lighthouse.order[0]: need a text matching"),
         ("[weaver]\ntick_s = 'a'", ":2: weaver.tick_s: need a number > 0 and <= 1e+09, was 'a'"),
+        (
+            "[evaluate]\ntick_s = 1e-10",
+            ":2: evaluate.tick_s: need a number >= 0.001 and <= 1e+09, was 1e-10",
+        ),
         ("[weaver]\ntick_s = nan", ":2: weaver.tick_s: need a number > 0 and <= 1e+09, was nan"),
         ("[costs]\nrestart_s = inf", ":2: costs.restart_s: need a number >= 0 and <= 1e+09"),
         ("[arbiter]\ndry_run = 1", ":2: arbiter.dry_run: need true or false, was 1"),

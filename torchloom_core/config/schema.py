@@ -18,7 +18,7 @@ Positive = Annotated[float, msgspec.Meta(gt=0, le=_MOST)]
 NotNegative = Annotated[float, msgspec.Meta(ge=0, le=_MOST)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 UpToADay = Annotated[float, msgspec.Meta(ge=0.001, le=86_400)]
-"""A time in seconds that ``torchloom lighthouse`` takes as whole milliseconds, of a day at most."""
+"""A time in seconds, a millisecond at least, as a lighthouse takes none that is shorter."""
 
 Host = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9:][A-Za-z0-9._:%-]*\Z")]
 """A name or an address, as it stands in a URL."""
@@ -235,7 +235,7 @@ class Allreduce(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     overlap: Share = 0.0
     latency_s: NotNegative = 0.0
     noise: Annotated[float, msgspec.Meta(ge=0, le=0.5)] = 0.03
-    heartbeat_s: Positive = 1.0
+    heartbeat_s: UpToADay = 1.0
     steps: Annotated[float, msgspec.Meta(gt=0, le=1e7)] | None = None
 
     def __post_init__(self) -> None:
@@ -263,7 +263,7 @@ class Evaluate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     ``allreduce`` it is another job, on a trace of bandwidth.
     """
 
-    tick_s: Positive = 600.0
+    tick_s: Annotated[float, msgspec.Meta(ge=0.001, le=_MOST)] = 600.0
     days: Positive = 30.0
     groups: Annotated[int, msgspec.Meta(ge=1)] = 32
     nodes_per_group: Annotated[int, msgspec.Meta(ge=1)] = 1
