@@ -102,3 +102,11 @@ def test_the_fault_count_beside_it_is_held_to_the_same_rule(above, said):
 def test_nothing_random_beside_it_leaves_nothing_to_say():
     assert not has_skill(judged(versus={}))
     assert skill_sentence(judged(versus={})) == ""
+
+
+def test_what_reads_a_column_that_knows_the_future_has_none_and_the_column_is_named():
+    flags = ("foretelling_column: length: its first value tells it", "partly_unjudged")
+    found = judged(flags=flags)
+    assert not has_skill(found)
+    assert skill_sentence(found).endswith("but it reads what knows the future: length.")
+    assert skill_sentence(judged(flags=flags, above_random=BELOW)).startswith("No skill: AUPRC is")

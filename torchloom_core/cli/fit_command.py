@@ -40,6 +40,7 @@ def fit(
     tick_s: Seconds = None,
     every_s: Seconds = None,
     seed: int = 0,
+    known_before: Annotated[tuple[str, ...], Parameter(negative="", show_default=False)] = (),
     force: Annotated[bool, Parameter(negative="", show_default=False)] = False,
     json: AsJson = False,
     config: ConfigPath = None,
@@ -74,7 +75,10 @@ def fit(
     every_s
         How often it is asked; as often as it says unless given.
     seed
-        Of the random score and of the bootstrap.
+        Of the random score.
+    known_before
+        A metric that was known beforehand, such as an attribute, though it tells how a component
+        ends; may be repeated.
     force
         Replace a model that is there already.
     config
@@ -109,7 +113,7 @@ def fit(
                 kinds=kind,
                 false_alarms_per_node_day=false_alarms_per_node_day,
                 seed=seed,
-                resamples=resamples,
+                known_before=known_before,
             ),
             history=known.get("fault_history"),
             stages=lambda name: lambda share: told(name, share, 1.0),

@@ -13,7 +13,8 @@ from torchloom_core.plugin.contract import needs_problem, pace_problem
 from torchloom_core.plugin.foreign import one_line
 from torchloom_core.trace.bundle.bundle import Bundle
 
-_METRICS = "metrics"
+METRICS = "metrics"
+"""The option of a predictor that says what it reads."""
 
 
 def build(
@@ -39,8 +40,8 @@ def build(
     if info.problem or info.cls is None:
         raise PluginError(f"predictor {info.name} ({info.entry_point}): {info.problem}")
     wanted = dict(options)
-    if _METRICS in info.cls.Options.__struct_encode_fields__ and bundle.metrics:
-        wanted.setdefault(_METRICS, list(bundle.metrics))
+    if METRICS in info.cls.Options.__struct_encode_fields__ and bundle.metrics:
+        wanted.setdefault(METRICS, list(bundle.metrics))
     told = convert(wanted, info.cls.Options, source, f"predictors.{info.name}")
     try:
         plugin: Predictor = info.cls(told)

@@ -3,7 +3,8 @@
 ``torchloom fit`` calls it.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -12,13 +13,13 @@ from torchloom_core.activation.discovery import PluginInfo
 from torchloom_core.errors import PluginError, TraceError
 from torchloom_core.evaluate.forecasts.hindcasts import Progress
 from torchloom_core.evaluate.forecasts.leaks import refuse_foreknown
-from torchloom_core.fitting.build import build
+from torchloom_core.fitting.build import METRICS, build
 from torchloom_core.fitting.examples import Examples
 from torchloom_core.fitting.stages import FitSettings, Fitting, Said
 from torchloom_core.learning.card import Card
 from torchloom_core.learning.forecast_score import FEW, ForecastScore
 from torchloom_core.learning.model import Model, ModelInfo
-from torchloom_core.learning.skill import FAULT_HISTORY, RANDOM
+from torchloom_core.learning.skill import FAULT_HISTORY, RANDOM, foretelling
 from torchloom_core.plugin.api import Learner, Predictor
 from torchloom_core.suggest import nearest
 from torchloom_core.trace.bundle.bundle import Bundle
@@ -76,7 +77,10 @@ def fit(
         )
     elif history is None:
         remarks.append(f"{FAULT_HISTORY} is not installed: there is no comparison with it.")
-    scored = fitting.score(info.name, said, others, examples.flags())
+    flags = examples.flags() + fitting.foretelling(examples.metrics)
+    scored = fitting.score(info.name, said, others, flags)
+    if foretelling(scored):
+        remarks.append(_without(fitting, info, told, examples, foretelling(scored), stages))
     card = replace(
         _card(fitting, info, said, scored),
         baselines=tuple(fitting.score(name, other, {}) for name, other in others.items()),
@@ -85,14 +89,17 @@ def fit(
     return Model(_info(fitting, info, told, said, scored), _parts(plugin), card)
 
 
-def _check_kinds(bundle: Bundle, kinds: Iterable[str]) -> None:
-    known = {event.kind for event in bundle.events()}
-    for kind in kinds:
-        if kind not in known:
-            raise TraceError(
-                f"{bundle.path}: need a kind that its events have, was {kind!r}"
-                f"{nearest(kind, known)}"
-            )
+def _check_names(bundle: Bundle, settings: FitSettings) -> None:
+    kinds = {event.kind for event in bundle.events()}
+    for what, names, known in (
+        ("kind that its events have", settings.kinds, kinds),
+        ("metric of its telemetry", settings.known_before, set(bundle.metrics)),
+    ):
+        for name in names:
+            if name not in known:
+                raise TraceError(
+                    f"{bundle.path}: need a {what}, was {name!r}{nearest(name, known)}"
+                )
 
 
 def _count_faults(
@@ -114,7 +121,27 @@ def _count_faults(
         fitting.teach(plugin, stages(f"fit {FAULT_HISTORY}"))
     except PluginError as error:
         remarks.append(f"The fault count it is compared with has learned nothing: {error}.")
-    return fitting.ask(plugin, stages(f"ask {FAULT_HISTORY}"))
+    return fitting.ask(plugin, prevalence, stages(f"ask {FAULT_HISTORY}"))
+
+
+def _without(
+    fitting: Fitting,
+    info: PluginInfo,
+    told: Mapping[str, Any],
+    examples: Examples,
+    columns: Sequence[str],
+    stages: Stages,
+) -> str:
+    """Return what the predictor is worth without the columns that know the future."""
+    named = ", ".join(columns)
+    if METRICS not in told:
+        return f"It cannot be fitted without {named}: {info.name} has no option {METRICS}."
+    settings = dataclasses.replace(fitting.settings, known_before=tuple(examples.metrics))
+    kept = [metric for metric in told[METRICS] if metric not in columns]
+    model = fit(fitting.bundle, info, {**told, METRICS: kept}, settings, stages=stages)
+    auprc = model.card.score.auprc
+    between = "" if auprc.low is None else f" [{auprc.low:.3g}, {auprc.high:.3g}]"
+    return f"Without {named}: AUPRC {auprc.value:.3g}{between}. {model.card.sentence}"
 
 
 def _card(fitting: Fitting, info: PluginInfo, said: Said, scored: ForecastScore) -> Card:
@@ -178,6 +205,9 @@ def _remarks(
         f"Fitted on {examples.moments} judged moments of workers, {examples.positives} of which "
         f"were followed by a failure."
     )
+    if fitting.settings.known_before:
+        named = ", ".join(fitting.settings.known_before)
+        yield f"Said to be known beforehand, and not asked what it tells of the future: {named}."
     yield from said.calibration.remarks
     yield "What it is worth on another fleet, or after the fleet has changed, nobody measured."
     if manifest.synthetic:

@@ -6,13 +6,16 @@ The predictor and what it is compared with go through the same steps, see
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.errors import PluginError, TorchloomError
-from torchloom_core.evaluate.forecasts.alarms import Judged, threshold_for
+from torchloom_core.evaluate.forecasts.alarms import Judged, threshold_for, told
+from torchloom_core.evaluate.forecasts.foretelling_columns import foretelling_columns
 from torchloom_core.evaluate.forecasts.hindcasts import (
     Hindcasts,
     Progress,
@@ -21,8 +24,7 @@ from torchloom_core.evaluate.forecasts.hindcasts import (
     random_scores,
     refuse_too_many,
 )
-from torchloom_core.evaluate.forecasts.intervals import RESAMPLES
-from torchloom_core.evaluate.forecasts.labels import Task
+from torchloom_core.evaluate.forecasts.labels import Task, incidents
 from torchloom_core.evaluate.forecasts.scores import score
 from torchloom_core.fitting.examples import Examples
 from torchloom_core.fitting.time_split import split
@@ -54,6 +56,8 @@ class FitSettings:
         As in :class:`~torchloom_core.evaluate.forecasts.labels.Task`.
     false_alarms_per_node_day : float
         The budget that the threshold keeps.
+    known_before : tuple of str
+        Metrics that were known beforehand, whatever they tell of how a component ends.
     """
 
     until_ns: int
@@ -64,7 +68,7 @@ class FitSettings:
     kinds: tuple[str, ...] = ()
     false_alarms_per_node_day: float = 0.01
     seed: int = 0
-    resamples: int = RESAMPLES
+    known_before: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,6 +144,23 @@ class Fitting:
         )
         calibrated = said.with_score(calibration.apply(said.score))
         return Said(calibrated, calibration)
+
+    def foretelling(self, metrics: Sequence[str]) -> tuple[str, ...]:
+        """Return a flag for each of some metrics that knows the future.
+
+        All of the trace is looked at, as nothing is learned from it here. What is said to be known
+        beforehand is not asked about.
+        """
+        bundle, watched = self.bundle, watch(self.bundle)
+        end_ns = bundle.manifest.end_ns
+        found = incidents(bundle.events(), watched, self.task, known_until_ns=end_ns)
+        rows = set(found.row.tolist())
+        return foretelling_columns(
+            bundle,
+            [metric for metric in metrics if metric not in self.settings.known_before],
+            np.array([not rows.isdisjoint(watched.rows_of(one)) for one in bundle.measured]),
+            horizon_ns=self.task.horizon_ns,
+        )
 
     def guess(self, said: Said) -> Said:
         """Return numbers at the same moments that know nothing."""

@@ -11,6 +11,7 @@ SUSPICIOUS_FEATURE = "suspicious_feature"
 SUSPICIOUS_SCORE = "suspicious_score"
 TEST_TUNED_THRESHOLD = "test_tuned_threshold"
 POINT_ADJUSTED = "point_adjusted"
+FORETELLING = "foretelling_column"
 
 
 class Interval(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from torchloom_core.learning.forecast_score import (
     FEW,
+    FORETELLING,
     POINT_ADJUSTED,
     SUSPICIOUS_FEATURE,
     SUSPICIOUS_SCORE,
@@ -31,10 +32,16 @@ def has_skill(score: ForecastScore) -> bool:
     """Say whether a policy should act on it: it ranks better than chance, and its alarms find.
 
     Of the difference to a random score the whole interval is clearly above 0, and of the recall
-    at its threshold the whole interval is above 0. A doubt is for a person to look into: the
-    sentence tells it, and it takes no skill away.
+    at its threshold the whole interval is above 0; and no column that it reads knows the future.
+    A doubt is for a person to look into: the sentence tells it, and it takes no skill away.
     """
-    return _is_clearly_above(RANDOM, score) and _finds(score)
+    return _is_clearly_above(RANDOM, score) and _finds(score) and not foretelling(score)
+
+
+def foretelling(score: ForecastScore) -> tuple[str, ...]:
+    """Return the columns that it reads and that know the future, by name."""
+    flags = (flag.split(": ") for flag in score.flags if flag.startswith(FORETELLING))
+    return tuple(name for _, name, *_ in flags)
 
 
 def with_skill(score: ForecastScore) -> ForecastScore:
@@ -63,6 +70,8 @@ def skill_sentence(score: ForecastScore) -> str:
         )
     elif not _finds(score):
         text = f"No skill to act on: {above}, but at its threshold it found {_found(score)}."
+    elif columns := foretelling(score):
+        text = f"No skill: {above}, but it reads what knows the future: {', '.join(columns)}."
     else:
         text = f"Skill: {above}{_beside(score)}; at its threshold it found {_found(score)}."
     doubts = [flag for flag in score.flags if flag.startswith(_DOUBTS)]

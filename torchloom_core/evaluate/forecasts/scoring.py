@@ -24,7 +24,7 @@ from torchloom_core.evaluate.forecasts.leaks import refuse_future, refuse_traine
 from torchloom_core.evaluate.forecasts.scores import score
 from torchloom_core.evaluate.goodput.candidates import Forecaster
 from torchloom_core.evaluate.installed import installed
-from torchloom_core.learning.forecast_score import ForecastScore
+from torchloom_core.learning.forecast_score import FORETELLING, ForecastScore
 from torchloom_core.learning.model import Model
 from torchloom_core.learning.skill import RANDOM, with_skill
 from torchloom_core.plugin.api import Predictor
@@ -183,7 +183,7 @@ class _Scorer:
             judge(self.bundle, said, task),
             info.threshold,
             info.threshold_from,
-            info.calibration.flags,
+            info.calibration.flags + _foretelling(model),
         )
 
     def _said(self, one: Forecaster, *, tick_s: float, start_ns: int | None) -> Hindcasts:
@@ -217,6 +217,11 @@ class _Scorer:
         return plugins.predictors[one.name]
 
 
+def _foretelling(model: Model) -> tuple[str, ...]:
+    """Return the flags of columns that it was fitted on and that know the future."""
+    return tuple(flag for flag in model.card.score.flags if flag.startswith(FORETELLING))
+
+
 def _checked_until_ns(said: Hindcasts) -> int:
     """Return the end of the forecasts that are made again: a twentieth, from the first judged."""
     first = int(np.argmax((~np.isnan(said.score)).any(axis=1)))
@@ -237,8 +242,6 @@ def _scored(part: _Part, parts: Sequence[_Part], scoring: Scoring) -> ForecastSc
             threshold=part.threshold,
             threshold_from=part.threshold_from,
             others=others,
-            resamples=scoring.resamples,
-            seed=scoring.seed,
             flags=part.flags,
         )
     )

@@ -1,0 +1,73 @@
+"""A fit on columns that know the future shows no skill, names them, and says what it is without."""
+
+import pytest
+
+from tests.evaluate.disks import DAY_NS, bundle_of
+from torchloom_core.activation.discovery import discover
+from torchloom_core.errors import TraceError
+from torchloom_core.fitting.fit import fit
+from torchloom_core.fitting.stages import FitSettings
+from torchloom_core.learning.skill import RANDOM
+
+
+@pytest.fixture(scope="module")
+def disks(tmp_path_factory):
+    path = tmp_path_factory.mktemp("traces") / "disks.tltrace"
+    return bundle_of(path, seed=0, disks=400, rate=0.008)[0]
+
+
+def fitted(bundle, metrics, known_before=()):
+    (boosting,) = (plugin for plugin in discover() if plugin.name == "boosting")
+    options = {
+        "metrics": metrics,
+        "spans_s": [],
+        "half_lives_s": [],
+        "max_trees": 40,
+        "horizon_s": 7 * 86_400.0,
+        "every_s": 86_400.0,
+    }
+    settings = FitSettings(
+        until_ns=bundle.manifest.start_ns + 70 * DAY_NS,
+        tick_s=86_400.0,
+        known_before=tuple(known_before),
+    )
+    return fit(bundle, boosting, options, settings).card
+
+
+@pytest.mark.parametrize("column", ["last_date", "length", "records", "rank_of_length", "fails"])
+def test_a_column_that_knows_the_future_gives_no_skill_and_is_named(disks, column):
+    card = fitted(disks, [column, "temperature"])
+    assert not card.skill
+    assert card.sentence.startswith("No skill: ")
+    (flag,) = (flag for flag in card.score.flags if flag.startswith("foretelling_column"))
+    assert flag.startswith(f"foretelling_column: {column}: ")
+
+
+def test_what_would_have_skill_by_such_a_column_is_said_to_have_none_for_it(disks):
+    card = fitted(disks, ["wear", "fails"])
+    assert card.score.versus[RANDOM].low > card.score.prevalence
+    assert card.sentence.startswith("No skill: AUPRC is above that of a random score by +")
+    assert card.sentence.endswith(", but it reads what knows the future: fails.")
+
+
+def test_the_card_says_what_it_is_worth_without_them(disks):
+    card = fitted(disks, ["wear", "length"])
+    (without,) = (remark for remark in card.remarks if remark.startswith("Without length: "))
+    alone = fitted(disks, ["wear"])
+    assert f"AUPRC {alone.score.auprc.value:.3g} [" in without
+    assert without.endswith(alone.sentence)
+    assert alone.skill
+
+
+def test_a_column_that_is_said_to_be_known_beforehand_is_believed_and_that_is_said(disks):
+    card = fitted(disks, ["wear", "fails"], known_before=["fails"])
+    assert card.skill
+    assert not any("foretelling" in flag for flag in card.score.flags)
+    assert any("Said to be known beforehand" in remark for remark in card.remarks)
+
+
+def test_a_name_that_is_no_metric_is_refused_in_one_line(disks):
+    with pytest.raises(
+        TraceError, match=r"need a metric of its telemetry, was 'lenght'; did you mean length"
+    ):
+        fitted(disks, ["length"], known_before=["lenght"])
