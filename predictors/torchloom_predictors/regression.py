@@ -1,19 +1,25 @@
-"""The logistic regression of ``survival``: scikit-learn finds its numbers, and here they are used.
+"""A logistic regression: scikit-learn finds its numbers, and here they are used.
 
 A forecast asks it once for every interval ahead, and a pipeline of scikit-learn's examines what it
 is given at each of its steps, which takes far longer than the sums.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from torchloom_core.learning import estimator_bytes, estimator_part
+from torchloom_core.learning import RowLearner, estimator_bytes, estimator_part
 from torchloom_core.plugin import Floats, ModelError
 
 _TRUSTED = ("numpy.dtype",)
+
+
+def signed_log(numbers: Floats) -> Floats:
+    """Return the signed logarithm, 0 for 0: counts and seconds span orders of magnitude."""
+    logs: Floats = np.sign(numbers) * np.log1p(np.abs(numbers))
+    return logs
 
 
 class Regression:
@@ -94,3 +100,26 @@ class Regression:
             and self._coefficients.shape == (1, width)
             and self._intercept.shape == (1,)
         )
+
+
+class RegressionLearner(RowLearner):
+    """A predictor that weighs the features of every worker, each by its logarithm."""
+
+    trusted: ClassVar = ()
+
+    def log_odds(self, trees: Any, features: Floats) -> Floats:
+        """Return ``(rows,)`` of the regression."""
+        log_odds: Floats = trees.log_odds(signed_log(features))
+        return log_odds
+
+    def to_bytes(self, trees: Any) -> bytes:
+        """Return the regression as skops keeps it."""
+        kept: bytes = trees.to_bytes()
+        return kept
+
+    def from_bytes(self, data: bytes, columns: int) -> Any:
+        """Return the regression that was kept."""
+        return Regression.restore({self.part: data}, self.part, columns)
+
+    def check(self, trees: Any, columns: int) -> None:
+        """Refuse nothing: a regression is checked when it is restored."""

@@ -20,7 +20,7 @@ from torchloom_core.plugin import (
     Registry,
     hookimpl,
 )
-from torchloom_predictors.regression import Regression
+from torchloom_predictors.regression import Regression, signed_log
 
 _SINCE_BINS = 7
 """Time since the last fault, in so many bins, each reaching four times as far as the one before."""
@@ -160,12 +160,12 @@ class SurvivalPredictor:
         edges_s = self._features.fault_memory_s / 4.0 ** np.arange(_SINCE_BINS - 1, 0, -1)
         had_one = ~np.isnan(history.since_s)[:, None]
         telemetry = features[:, : -len(self._features.history_names)]
-        lasting = _log(np.column_stack([telemetry, history.faults, history.in_rack]))
+        lasting = signed_log(np.column_stack([telemetry, history.faults, history.in_rack]))
         for ahead_s in aheads_s:
             since_bin = np.digitize(history.since_s + ahead_s, edges_s)
             one_hot = (since_bin[:, None] == np.arange(_SINCE_BINS)) & had_one
             faded = history.decayed * 0.5 ** (ahead_s / half_lives_s)
-            yield np.column_stack([lasting, _log(faded), one_hot])
+            yield np.column_stack([lasting, signed_log(faded), one_hot])
 
     def fit(self, examples: Iterable[Example]) -> None:
         """Learn the hazard of the time between two examples, which have to be evenly spaced.
@@ -224,12 +224,6 @@ class SurvivalPredictor:
         columns = len(learned.features) - 1 + _SINCE_BINS  # the time since the last is in bins
         self._regression = Regression.restore(parts, _MODEL, columns)
         self._learned = learned
-
-
-def _log(numbers: Floats) -> Floats:
-    """Return the signed logarithm, 0 for 0."""
-    logs: Floats = np.sign(numbers) * np.log1p(np.abs(numbers))
-    return logs
 
 
 @hookimpl

@@ -1,0 +1,72 @@
+from typing import ClassVar
+
+import numpy as np
+import pytest
+from sklearn.metrics import average_precision_score
+
+from tests.predictors.warming_fleet import HORIZON, one_hot, warming
+from torchloom_core.plugin import ModelError
+from torchloom_core.testing import LearnerContract
+from torchloom_predictors.logistic import LogisticPredictor
+from torchloom_predictors.one_rule import OneRulePredictor
+
+BOTH = pytest.mark.parametrize("cls", [LogisticPredictor, OneRulePredictor])
+
+
+class TestLogistic(LearnerContract):
+    predictor_class = LogisticPredictor
+    options: ClassVar = {"metrics": ["temp"], "spans_s": [5.0, 20.0]}
+
+
+class TestOneRule(LearnerContract):
+    predictor_class = OneRulePredictor
+    options: ClassVar = {"metrics": ["temp"], "spans_s": [5.0, 20.0]}
+
+
+def learned(cls, **options):
+    wanted = {"metrics": ("temp", "noise"), "spans_s": (5.0,), "half_lives_s": ()}
+    rest = {"horizon_s": float(HORIZON), "every_s": 1.0}
+    predictor = cls(cls.Options(**{**wanted, **rest, **options}))
+    predictor.fit(warming())
+    return predictor
+
+
+@BOTH
+def test_it_finds_what_warns_and_its_probabilities_come_true(cls):
+    predictor = learned(cls)
+    later = warming(seed=1)
+    said = np.concatenate([predictor.forecast(e.view).probability for e in later])
+    true = np.concatenate([e.outcome for e in later])
+    assert average_precision_score(true, said) > 8 * true.mean()
+    assert said.mean() == pytest.approx(true.mean(), rel=0.3)
+
+
+@BOTH
+def test_the_reason_is_the_feature_without_which_it_would_be_judged_better(cls):
+    hazard = learned(cls).forecast(one_hot())
+    assert hazard.probability.argmax() == 3
+    assert "temp" in hazard.why[3]
+
+
+def test_one_rule_reads_one_feature_and_no_other():
+    predictor = learned(OneRulePredictor)
+    hot, features = one_hot(), predictor._features
+    rows = features.compute(hot)
+    best = int(np.flatnonzero(predictor._trees._coefficients[0])[0])
+    assert np.count_nonzero(predictor._trees._coefficients[0]) == 1
+    assert "temp" in features.names[best]
+    others = np.random.default_rng(0).normal(size=rows.shape)
+    others[:, best] = rows[:, best]
+    np.testing.assert_allclose(predictor._judge(others), predictor._judge(rows))
+
+
+@BOTH
+def test_a_regression_on_other_columns_is_refused(cls):
+    parts = learned(cls, metrics=("temp",)).parts()
+    name = cls.name
+    other = learned(cls).parts()
+    mixed = {f"{name}.json": other[f"{name}.json"], f"{name}.skops": parts[f"{name}.skops"]}
+    wanted = {"metrics": ("temp", "noise"), "spans_s": (5.0,), "half_lives_s": ()}
+    fresh = cls(cls.Options(**wanted, horizon_s=float(HORIZON), every_s=1.0))
+    with pytest.raises(ModelError, match="need a regression on"):
+        fresh.restore(mixed)
