@@ -40,6 +40,20 @@ def test_a_model_is_written_and_its_worth_is_said(trace):
     assert json.loads(again.stdout)["score"]["predictor"] == "fault_history"
 
 
+def test_what_is_best_on_earlier_time_is_chosen_and_all_that_was_tried_is_shown(trace):
+    words = ["auto" if word == "fault_history" else word for word in QUICK]
+    result = trace.torchloom(*words)
+    assert result.returncode == 0, result.stderr
+    assert "chosen on earlier time, among" in result.stdout
+    assert "wrote auto.tlmodel" in result.stdout
+    card = json.loads((trace.path / "auto.tlmodel" / "card.json").read_text())
+    best = max(card["tried"], key=lambda one: sum(value or 0.0 for value in one["auprc"]))
+    assert best["candidate"] == card["predictor"]
+    assert {"boosting", "fault_history", "logistic", "one_rule"} <= {
+        one["candidate"] for one in card["tried"]
+    }
+
+
 def test_no_skill_is_said_plainly_and_is_no_error(folder):
     write_bundle(folder.path / "t.tltrace", rate=0.003, days=100)
     result = folder.torchloom(*QUICK, "--out", "a/none.tlmodel")

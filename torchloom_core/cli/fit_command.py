@@ -18,6 +18,7 @@ from torchloom_core.suggest import nearest
 
 # What fits and scores is heavy, and `torchloom --help` should not wait for it.
 if TYPE_CHECKING:
+    from torchloom_core.evaluate.forecasts.hindcasts import Progress
     from torchloom_core.learning.card import Card
 
 _DAY_S = 86_400.0
@@ -54,7 +55,7 @@ def fit(
     trace
         The bundle, NAME.tltrace.
     predictor
-        Which one; `torchloom plugins` lists them.
+        Which one; `torchloom plugins` lists them. auto: the one that is best on earlier time.
     until
         End of the training time: a date, 2024-06-30, or days since the start, 30d.
     option
@@ -85,6 +86,7 @@ def fit(
         Config file; torchloom.toml in this folder unless given.
     """
     from torchloom_core.activation.discovery import discover
+    from torchloom_core.fitting.choose import AUTO, fit_best
     from torchloom_core.fitting.fit import fit as fit_model
     from torchloom_core.fitting.stages import FitSettings
     from torchloom_core.learning.model import SUFFIX, refuse_place
@@ -92,33 +94,44 @@ def fit(
 
     settings = load(config)
     known = {info.name: info for info in discover() if info.kind == "predictor"}
-    if predictor not in known:
+    if predictor not in {AUTO, *known}:
         raise ConfigError(
             f"--predictor: no predictor is called {predictor!r}{nearest(predictor, known)}"
         )
     bundle = Bundle.open(trace)
     path = out or Path(f"{predictor}{SUFFIX}")
     refuse_place(path, force=force)
+    wanted = FitSettings(
+        until_ns=moment_ns(until, bundle.manifest),
+        tick_s=settings.evaluate.tick_s if tick_s is None else tick_s,
+        every_s=every_s,
+        task=task,
+        lead_s=lead_s,
+        kinds=kind,
+        false_alarms_per_node_day=false_alarms_per_node_day,
+        seed=seed,
+        known_before=known_before,
+    )
+    options, history = _options(predictor, settings, option), known.get("fault_history")
     with progress() as told:
-        model = fit_model(
-            bundle,
-            known[predictor],
-            _options(predictor, settings, option),
-            FitSettings(
-                until_ns=moment_ns(until, bundle.manifest),
-                tick_s=settings.evaluate.tick_s if tick_s is None else tick_s,
-                every_s=every_s,
-                task=task,
-                lead_s=lead_s,
-                kinds=kind,
-                false_alarms_per_node_day=false_alarms_per_node_day,
-                seed=seed,
-                known_before=known_before,
-            ),
-            history=known.get("fault_history"),
-            stages=lambda name: lambda share: told(name, share, 1.0),
-            source="--option",
-        )
+
+        def stages(name: str) -> "Progress":
+            return lambda share: told(name, share, 1.0)
+
+        if predictor == AUTO:
+            model = fit_best(
+                bundle, list(known.values()), options, wanted, history=history, stages=stages
+            )
+        else:
+            model = fit_model(
+                bundle,
+                known[predictor],
+                options,
+                wanted,
+                history=history,
+                stages=stages,
+                source="--option",
+            )
     model.save(path, force=force)
     if json:
         print_json(model.card)
@@ -147,7 +160,14 @@ def _show(card: "Card") -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from torchloom_core.learning.card import SCORE_COLUMNS, facts, score_rows, versus_rows
+    from torchloom_core.learning.card import (
+        SCORE_COLUMNS,
+        TRIED_COLUMNS,
+        facts,
+        score_rows,
+        tried_rows,
+        versus_rows,
+    )
 
     out = console()
     about = Table(title=f"{card.predictor}, {card.package}", box=None, show_header=False)
@@ -157,6 +177,11 @@ def _show(card: "Card") -> None:
     for scored in score_rows(card):
         scores.add_row(*map(Text, scored))
     out.print(about)
+    if card.tried:
+        tried = Table(*TRIED_COLUMNS, title="chosen on earlier time, among")
+        for one in tried_rows(card):
+            tried.add_row(*map(Text, one))
+        out.print(tried)
     out.print(scores)
     for name, difference in versus_rows(card):
         out.print(f"AUPRC above {name}: {difference}", markup=False)

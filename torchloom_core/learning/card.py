@@ -11,6 +11,27 @@ from torchloom_core.learning.skill import has_skill, skill_sentence
 from torchloom_core.wire.limits import Int64
 
 
+class Tried(msgspec.Struct, frozen=True, kw_only=True):
+    """What one candidate reached on folds of the time that was learned from.
+
+    Attributes
+    ----------
+    auprc : tuple of (float or None)
+        Of each fold, None where it could not be judged.
+    why : str
+        Why not, the last time.
+    """
+
+    candidate: str
+    auprc: tuple[float | None, ...]
+    why: str = ""
+
+    @property
+    def mean(self) -> float:
+        """The mean over all folds; one that could not be judged counts as 0."""
+        return sum(value or 0.0 for value in self.auprc) / max(1, len(self.auprc))
+
+
 class Card(msgspec.Struct, frozen=True, kw_only=True):
     """``card.json``: on what a model was fitted, and how good it was on the time after.
 
@@ -28,6 +49,8 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
         ``random`` and ``fault_history`` on the same moments.
     remarks : tuple of str
         Limits and doubts, one sentence each.
+    tried : tuple of Tried
+        Of whom it was chosen, if it was.
     """
 
     predictor: str
@@ -46,6 +69,7 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     score: ForecastScore
     baselines: tuple[ForecastScore, ...] = ()
     remarks: tuple[str, ...] = ()
+    tried: tuple[Tried, ...] = ()
 
     @property
     def skill(self) -> bool:
@@ -100,6 +124,16 @@ def versus_rows(card: Card) -> Iterator[tuple[str, str]]:
         yield name, interval_text(interval)
 
 
+TRIED_COLUMNS = ("candidate", "mean AUPRC", "of each fold")
+
+
+def tried_rows(card: Card) -> Iterator[tuple[str, ...]]:
+    """Yield one row of ``TRIED_COLUMNS`` for each candidate, the best first."""
+    for one in sorted(card.tried, key=lambda tried: -tried.mean):
+        each = ", ".join("-" if value is None else f"{value:.3g}" for value in one.auprc)
+        yield one.candidate, f"{one.mean:.3g}", f"{each}{f' ({one.why})' if one.why else ''}"
+
+
 def to_markdown(card: Card) -> str:
     """Return the card as a page, ``card.md``."""
     lines = [f"# {card.predictor} ({card.package})", "", f"**{card.sentence}**", ""]
@@ -110,6 +144,13 @@ def to_markdown(card: Card) -> str:
     lines += [f"- AUPRC above {name}: {text}" for name, text in versus_rows(card)]
     lines += [f"- AUPRC interval: {card.score.auprc.method}"]
     lines += [f"- leak or doubt: {flag}" for flag in card.score.flags]
+    if card.tried:
+        lines += [
+            "",
+            "## Chosen on earlier time, among",
+            "",
+            *_table(TRIED_COLUMNS, tried_rows(card)),
+        ]
     lines += ["", "## Limits", "", *(f"- {remark}" for remark in card.remarks)]
     return "\n".join(lines) + "\n"
 

@@ -87,9 +87,10 @@ def lives_of(bundle: Bundle, metrics: Sequence[str]) -> Lives:
         at_ns, value = table["t_event"].to_numpy(), table["value"].to_numpy()
         began = np.fmin(began, _by(np.fmin, row, at_ns, shape[0]))
         ended = np.fmax(ended, _by(np.fmax, row, at_ns, shape[0]))
-        cell, index = np.unique(row * shape[1] + column, return_index=True)
-        new = np.isnan(first.flat[cell])
-        first.flat[cell[new]] = value[index[new]]
+        cell = row * shape[1] + column
+        new = np.flatnonzero(np.isnan(first.flat[cell]))
+        cells, index = np.unique(cell[new], return_index=True)
+        first.flat[cells] = value[new[index]]
         is_date, is_beyond = _dates(value, at_ns, span_ns)
         beyond += np.bincount(column[is_beyond], minlength=shape[1])
         dates += np.bincount(column[is_date], minlength=shape[1])

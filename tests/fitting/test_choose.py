@@ -1,0 +1,112 @@
+"""What is chosen is best on earlier time, and nothing of the time that is scored is looked at."""
+
+import numpy as np
+import pytest
+
+from tests.evaluate.disks import DAY_NS, bundle_of
+from tests.evaluate.traces import drain, event, write_bundle
+from tests.fitting.plugins import Blind, Heat, info, warm
+from torchloom_core.activation.discovery import discover
+from torchloom_core.errors import ConfigError, TraceError
+from torchloom_core.fitting.choose import Candidate, candidates, choose, fit_best
+from torchloom_core.fitting.earlier_part import EarlierPart
+from torchloom_core.fitting.fit import fit
+from torchloom_core.learning.card import to_markdown
+
+HORIZON = {"horizon_s": 86_400.0}
+
+
+def test_a_part_of_a_trace_knows_nothing_that_was_told_later(tmp_path):
+    bundle, _ = bundle_of(tmp_path / "disks.tltrace", 0)
+    end_ns = bundle.manifest.start_ns + 60 * DAY_NS
+    part = EarlierPart(bundle, end_ns)
+    assert part.manifest.end_ns == end_ns
+    assert 0 < len(part.events()) < len(bundle.events())
+    assert max(one.t_avail for one in part.events()) < end_ns
+    came = [at for table in part.telemetry() for at in table["t_avail"].to_pylist()]
+    assert max(came) < end_ns
+    assert part.metrics == bundle.metrics
+
+
+def test_an_end_that_was_not_known_yet_is_none(tmp_path):
+    whole = write_bundle(tmp_path / "t.tltrace", days=4, nodes=2, rate=0.0)[0]
+    whole.events = lambda: (event("n00000", 10, 40),)
+    whole.actions = lambda: (drain("n00000", 5, 50),)
+    part = EarlierPart(whole, 30 * DAY_NS // 24)
+    assert part.events()[0].t_resolved is None
+    assert part.actions()[0].t_end is None
+
+
+def test_all_that_learns_is_tried_with_and_without_telemetry():
+    found = candidates(discover(), HORIZON, tick_s=3600.0, has_metrics=True)
+    names = [candidate.name for candidate in found]
+    assert "boosting, telemetry and faults" in names
+    assert "boosting, faults" in names
+    assert "fault_history" in names
+    assert not any(name.startswith(("trend", "ewma")) for name in names)
+    spans = next(one.options["spans_s"] for one in found if one.name == names[0])
+    assert spans == [43_200.0, 172_800.0]
+
+
+def test_without_telemetry_each_is_tried_once():
+    found = candidates(discover(), HORIZON, tick_s=3600.0, has_metrics=False)
+    assert len({candidate.info.name for candidate in found}) == len(found)
+
+
+@pytest.mark.parametrize(
+    ("told", "wrong"),
+    [
+        ({}, "need horizon_s=SECONDS"),
+        ({**HORIZON, "tress": 3}, "need one of a predictor that learns, was 'tress'; did you"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(told, wrong):
+    with pytest.raises(ConfigError, match=wrong):
+        candidates(discover(), told, tick_s=3600.0, has_metrics=True)
+
+
+def test_the_best_on_earlier_time_is_chosen_and_all_that_was_tried_is_said(bundle, settings):
+    among = [Candidate(info(Blind), {}, ""), Candidate(info(Heat), {}, "")]
+    chosen, tried = choose(bundle, among, settings)
+    assert chosen.info.name == "heat"
+    assert [one.candidate for one in tried] == ["blind", "heat"]
+    assert tried[1].mean > tried[0].mean
+    assert all(len(one.auprc) == 3 for one in tried)
+
+
+def test_what_came_after_the_training_time_does_not_change_what_is_reached(
+    bundle, settings, tmp_path
+):
+    among = [Candidate(info(Heat), {}, "")]
+    _, whole = choose(bundle, among, settings)
+    _, early = choose(EarlierPart(bundle, settings.until_ns), among, settings)
+    assert whole == early
+
+
+def test_a_candidate_that_cannot_be_judged_is_told_why_and_not_chosen(bundle, settings):
+    broken = Candidate(info(Heat), {"nonsense": 1}, "broken")
+    chosen, tried = choose(bundle, [broken, Candidate(info(Heat), {}, "")], settings)
+    assert chosen.name == "heat"
+    assert tried[0].auprc == (None, None, None)
+    assert "nonsense" in tried[0].why
+
+
+def test_without_a_failure_to_choose_by_one_line_says_so(tmp_path, settings):
+    calm, _ = write_bundle(tmp_path / "c.tltrace", rate=0.0, metrics={"heat": warm()})
+    with pytest.raises(TraceError, match="need a failure in a fold of the training time"):
+        choose(calm, [Candidate(info(Heat), {}, "")], settings)
+
+
+def test_the_card_lists_what_was_tried(bundle, settings):
+    plugins = [one for one in discover() if one.name in {"fault_history", "one_rule"}]
+    model = fit_best(bundle, plugins, HORIZON, settings)
+    names = {one.candidate for one in model.card.tried}
+    assert names == {"fault_history", "one_rule, faults", "one_rule, telemetry and faults"}
+    best = max(model.card.tried, key=lambda one: one.mean)
+    assert best.candidate.startswith(model.info.predictor)
+    page = to_markdown(model.card)
+    assert "## Chosen on earlier time, among" in page
+    again = fit(bundle, next(p for p in plugins if p.name == model.info.predictor),
+                model.info.options, settings)  # fmt: skip
+    assert again.card.score == model.card.score
+    assert np.isfinite(best.mean)
