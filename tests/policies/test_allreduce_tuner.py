@@ -83,7 +83,7 @@ def test_at_a_constant_bandwidth_it_switches_at_most_once_after_settling(mbit, s
 @quickly("seed", [1], 0, 2)
 def test_a_mode_that_may_be_better_is_tried_later_the_less_likely_it_is_and_tried_at_last(seed):
     tried_s = []
-    for quality in (0.75, 0.6, 0.5):
+    for quality in (0.75, 0.62, 0.58):
         worth = {"topk": 0.9, "powersgd": quality}
         policy = tuner(modes=("topk", "powersgd"), quality=worth, concurrency=False)
         run = Run(policy, mode="topk", seed=seed)
@@ -94,8 +94,17 @@ def test_a_mode_that_may_be_better_is_tried_later_the_less_likely_it_is_and_trie
     assert tried_s[0] < 20 < tried_s[1] < tried_s[2]
 
 
+def test_a_mode_that_is_hardly_likely_to_be_better_is_not_tried_however_long_it_stays():
+    worth = {"topk": 0.9, "powersgd": 0.66}
+    policy = tuner(modes=("topk", "powersgd"), quality=worth, concurrency=False)
+    run = Run(policy, mode="powersgd", seed=1)
+    run.bandwidth = 50 * MBIT
+    run.ticks(3000)
+    assert not run.switches
+
+
 def test_a_mode_that_may_be_better_waits_again_where_the_bandwidth_does_not_stay():
-    worth = {"topk": 0.9, "powersgd": 0.5}
+    worth = {"topk": 0.9, "powersgd": 0.58}
     policy = tuner(modes=("topk", "powersgd"), quality=worth, concurrency=False)
     run = Run(policy, mode="topk", seed=1)
     for _ in range(4):

@@ -10,7 +10,7 @@ from torchloom_policies.allreduce.mode_record import ModeRecord
 _SURE, _ENOUGH = 0.7, 0.6
 """How likely a change must be better, and better by the hysteresis, to be made."""
 _WORTH_TRYING = 0.3
-"""A mode that never ran, and loses nothing, is tried if it may be better with this probability."""
+"""A mode that never ran is tried if it may be better with this probability."""
 _RELEARNING_STEPS = 40
 """What a trial in vain of a mode that loses something takes: of what steps are worth in stays of
 200 and of 600 (experiments/allreduce), PowerSGD lost some 80 at its beginning, top-k none."""
@@ -98,8 +98,9 @@ class ModeChoice:
             for option in self._options(present, modes, now_s)
             if not self._model.tried(option.mode)
             and option.hope > self._least
+            and option.chance >= _WORTH_TRYING
             and (
-                is_news and option.chance >= _WORTH_TRYING
+                is_news
                 if option.quality >= 1.0
                 else option.surplus * max(calm_s, _STAYS_S)
                 > (1.0 - option.chance) * _RELEARNING_STEPS * option.cost.step_s
