@@ -1,6 +1,7 @@
 """Show what a trial found: two tables, a figure, and results.json."""
 
 import itertools
+import statistics
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -69,8 +70,7 @@ def _scores(outcome: Outcome) -> Table:
 def _lead(score: ForecastScore) -> str:
     if not score.leads_s:
         return "-"
-    middle_s = score.leads_s[len(score.leads_s) // 2]
-    return f"{middle_s / 3600:.1f} h"
+    return f"{statistics.median(score.leads_s) / 3600:.1f} h"
 
 
 def text(interval: Interval, digits: int = 3) -> str:

@@ -32,7 +32,6 @@ class ReplayedPolicy(msgspec.Struct, frozen=True, kw_only=True):
     incidents_found: int = 0
     incidents: int = 0
     false_alarms_per_node_day: float = 0.0
-    invalid_share: float = 0.0
     failed: str = ""
     silent: tuple[str, ...] = ()
 
@@ -97,6 +96,8 @@ class ArmSummary(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes
     ----------
+    recovery : "restart" or "per_step", optional
+        The arm's own way; absent: the job's.
     versus_reference : Interval
         Paired difference in goodput, same seeds, to the best baseline that needs no forecast
         and recovers as the job does.
@@ -123,6 +124,7 @@ class ArmSummary(msgspec.Struct, frozen=True, kw_only=True):
     kind: ArmKind
     what: str
     needs_forecast: bool
+    recovery: Literal["restart", "per_step"] | None = None
     goodput: Interval
     ettr: Interval
     versus_reference: Interval | None = None

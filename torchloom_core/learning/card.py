@@ -1,5 +1,6 @@
 """What a person should know of a fitted model before trusting it."""
 
+import statistics
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
@@ -189,5 +190,4 @@ def _lead(score: ForecastScore) -> str:
     """Return the median of the lead times, in hours."""
     if not score.leads_s:
         return "-"
-    middle = score.leads_s[len(score.leads_s) // 2]
-    return f"median {middle / 3600:.3g} h"
+    return f"median {statistics.median(score.leads_s) / 3600:.3g} h"

@@ -114,7 +114,9 @@ def test_baselines_that_may_be_as_good_as_the_reference_are_named_beside_it():
     arms = [one for one in simulation().arms if one.name != "young"]
     said = findings(report(simulation=simulation(arms=(*arms, near, far))))
     assert any(
-        "daly is best: goodput" in text and "Not clearly worse: young." in text for text in said
+        "daly is best: goodput" in text
+        and "Not clearly worse: young (-0.10 [-1.10, +0.90] points)." in text
+        for text in said
     )
 
 
@@ -207,3 +209,32 @@ def test_a_run_that_grows_has_a_row_for_what_it_is_worth_as_planned():
     (said,) = [one for one in findings(shown) if one.startswith("elastic trains")]
     assert "+5.00 [+4.00, +6.00] points over daly" in said
     assert "and to +0.00 [-1.00, +1.00] if more groups than planned are worth nothing" in said
+
+
+def test_with_few_seeds_no_baseline_is_said_to_be_as_good_as_the_reference():
+    near = arm("young", "baseline", 0.80, versus_reference=Interval(value=-0.1))
+    arms = [one for one in simulation().arms if one.name != "young"]
+    text = " ".join(findings(report(simulation=simulation(arms=(*arms, near)))))
+    assert "Too few seeds were played to tell whether another is as good: need 6, was 2." in text
+    assert "Not clearly worse" not in text
+
+
+def test_a_baseline_that_recovers_otherwise_is_not_among_those_that_may_be_as_good():
+    other = arm("restart", "baseline", 0.9, recovery="restart", versus_reference=interval(-0.001))
+    job = {"recovery": "per_step", "tick_s": 60.0}
+    text = " ".join(
+        findings(report(simulation=simulation(arms=(*simulation().arms, other), job=job)))
+    )
+    assert "restart (" not in text
+
+
+def test_the_median_lead_of_two_is_between_them():
+    text = printed(report(forecasts=(score(leads_s=(3600.0, 10_800.0)),)))
+    assert " 2 h" in text
+    assert " 3 h" not in text
+
+
+def test_the_page_prints_no_invalid_share_that_nobody_measured():
+    page = page_text(report())
+    assert "25 %" in page
+    assert page.count("<td>0 %</td>") == 1  # the oracle's, who decided

@@ -102,6 +102,7 @@ def _summary(
         kind=arm.kind,
         what=arm.what,
         needs_forecast=arm.needs_forecast,
+        recovery=arm.recovery,
         goodput=interval(run.goodput for run in own),
         ettr=interval(run.ettr for run in own),
         versus_reference=None if arm.name == reference else gain(own, runs[reference]),

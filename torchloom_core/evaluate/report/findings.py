@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
+from torchloom_core.evaluate.goodput.compare import MIN_SEEDS
 from torchloom_core.evaluate.report import allreduce, wording
 from torchloom_core.evaluate.report.sweep import answers
 from torchloom_core.evaluate.results import (
@@ -115,7 +116,7 @@ def _goodput(simulation: Simulation) -> Iterator[str]:
     if best.goodput.value > reference.goodput.value:
         yield (
             f"{best.name}, which recovers otherwise, has goodput {wording.estimate(best.goodput)} "
-            f"({wording.gain(best.versus_reference)} points)."
+            f"({wording.gain(best.versus_reference)} points).{_untold(best, simulation)}"
         )
     for arm in ranked(simulation.arms):
         if arm.as_planned is not msgspec.UNSET and arm.versus_reference is not None:
@@ -144,13 +145,31 @@ def _honest(simulation: Simulation) -> list[ArmSummary]:
 
 
 def _alike(simulation: Simulation) -> str:
-    """Say which other baselines are not clearly worse than the reference."""
-    alike = [
-        arm.name
+    """Say which others that recover as the job does are not clearly worse than the reference."""
+    versus = {
+        arm.name: arm.versus_reference
         for arm in _honest(simulation)
-        if arm.versus_reference is not None and not wording.is_clear(arm.versus_reference)
+        if arm.versus_reference is not None
+        and arm.recovery in (None, simulation.job.get("recovery"))
+    }
+    if any(gain.low is None for gain in versus.values()):
+        return (
+            f" Too few seeds were played to tell whether another is as good: need {MIN_SEEDS}, "
+            f"was {len(simulation.seeds)}."
+        )
+    alike = [
+        f"{name} ({wording.gain(gain)} points)"
+        for name, gain in versus.items()
+        if not wording.is_clear(gain)
     ]
     return f" Not clearly worse: {', '.join(alike)}." if alike else ""
+
+
+def _untold(arm: ArmSummary, simulation: Simulation) -> str:
+    versus = arm.versus_reference
+    if versus is None or versus.low is not None:
+        return ""
+    return f" Too few seeds to tell it from {simulation.reference}."
 
 
 def _idle(arm: ArmSummary, simulation: Simulation) -> str:

@@ -1,5 +1,6 @@
 """A report as rich tables, for a terminal."""
 
+import statistics
 from collections.abc import Iterable, Iterator
 
 import msgspec
@@ -62,7 +63,7 @@ def _forecasts(scores: Iterable[ForecastScore]) -> Table:
         "false alarms/node-day", "lead",
     )  # fmt: skip
     for score in scores:
-        median = score.leads_s[len(score.leads_s) // 2] if score.leads_s else None
+        median = statistics.median(score.leads_s) if score.leads_s else None
         table.add_row(
             escape(score.predictor),
             wording.duration(score.horizon_s) if score.task == "forecast" else "going on",
