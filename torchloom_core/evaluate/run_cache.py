@@ -1,7 +1,10 @@
 """Finished runs on disk, so that an interrupted study loses none and repeats none."""
 
 import hashlib
+import importlib.metadata
 import inspect
+import re
+import sys
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -12,8 +15,12 @@ import msgspec
 import torchloom_core
 from torchloom_core.evaluate.installed import installed
 from torchloom_core.files import write_whole
+from torchloom_core.plugin.api import PROJECT
 
 Run = TypeVar("Run", bound=msgspec.Struct)
+
+_ALWAYS = ("numpy", "scikit-learn")
+"""What forecasts are made with, whatever a plugin says it requires."""
 
 
 class RunCache(Generic[Run]):
@@ -65,14 +72,49 @@ def _folder_digest(folder: Path) -> str:
 
 @lru_cache(maxsize=1)
 def code_digest() -> str:
-    """Return the hash of our own code and that of every installed plugin."""
-    core = sorted(Path(torchloom_core.__file__).parent.rglob("*.py"))
-    plugins = {inspect.getfile(info.cls) for info in installed() if info.cls is not None}
-    return _digest_of([*core, *map(Path, sorted(plugins))])
+    """Return the hash of our own code and that of every installed plugin, made once a process.
+
+    Of a plugin all modules of its top-level package count, and the versions of the distributions
+    that its own requires.
+    """
+    sources = {*Path(torchloom_core.__file__).parent.rglob("*.py")}
+    distributions = {PROJECT}
+    for info in installed():
+        if info.cls is not None:
+            sources |= sources_of(info.cls)
+            distributions.add(info.package)
+    return _digest_of(sorted(sources), str(versions_of(distributions)))
 
 
-def _digest_of(paths: Iterable[Path]) -> str:
-    digest = hashlib.sha256()
+def sources_of(cls: type[Any]) -> set[Path]:
+    """Return the source files of the class's top-level package, or its one module."""
+    top = sys.modules.get(cls.__module__.partition(".")[0])
+    folders = [Path(place) for place in getattr(top, "__path__", ())]
+    return {Path(inspect.getfile(cls)), *(one for at in folders for one in at.rglob("*.py"))}
+
+
+def versions_of(distributions: Iterable[str]) -> dict[str, str]:
+    """Return the versions of installed distributions and of what they require, extras too."""
+    names = {*_ALWAYS}
+    for name in distributions:
+        names.add(name)
+        try:
+            required = importlib.metadata.requires(name) or ()
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        names.update(re.split(r"[^\w.-]", one, maxsplit=1)[0] for one in required)
+    return {name: _version(name) for name in sorted(names)}
+
+
+def _version(distribution: str) -> str:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+def _digest_of(paths: Iterable[Path], more: str = "") -> str:
+    digest = hashlib.sha256(more.encode())
     for path in paths:
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()
