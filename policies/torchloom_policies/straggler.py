@@ -228,9 +228,7 @@ class StragglerPolicy:
         elif self._options.drain_without_standby:
             action = DrainGroup(group=view.group[members[0]])
             left = -1
-        failures = self._failures
-        per_s = failures.count / failures.node_s * failures.nodes if failures.node_s else 0.0
-        reserve = Reserve(view.costs, run_gpus=gpus, failures_per_s=per_s, left=left)
+        reserve = Reserve(view.costs, run_gpus=gpus, failures_per_s=self._failures.per_s, left=left)
         return Proposal(
             action=action,
             reason=reason,
