@@ -24,6 +24,7 @@ from torchloom_core.plugin import (
     Proposal,
     Registry,
     Reserve,
+    RunFailures,
     Share,
     Standbys,
     Traffic,
@@ -33,6 +34,8 @@ from torchloom_core.plugin import (
 )
 from torchloom_policies.forecast_groups import ForecastGroups
 
+_INCIDENT_S = 300.0
+"""Faults of the run closer than this are one failure."""
 _TOLD_GPU_S = 0.5
 """A price that rounds to nothing is not told."""
 
@@ -53,8 +56,10 @@ class FailureForecastPolicy:
     yet, because it has come since, is taken for a typical one of the run, the median. ``away`` is
     what it costs that there is one stand-by less while the nodes that were left are inspected
     (:class:`~torchloom_core.plugin.Reserve`), at the failures that the same forecast expects of
-    the other groups. To the price comes what the state that the stand-by is given takes of the
-    network (:class:`~torchloom_core.plugin.Traffic`); the failure will not wait for a quieter one.
+    the other groups, or at those that the run had so far, where they are more often: a rule that
+    judges few says nothing of the others. To the price comes what the state that the stand-by is
+    given takes of the network (:class:`~torchloom_core.plugin.Traffic`); the failure will not
+    wait for a quieter one.
 
     Where the trainer reports ``unsaved_work_s``, the unsaved work is what it will be on average
     until the forecast is over; else it is ``costs.unsaved_s``. A group's probability is
@@ -102,6 +107,7 @@ class FailureForecastPolicy:
         self._options = options
         self._outlook = Outlook(options.predictor, options.horizon_s)
         self._traffic = Traffic()
+        self._failures = RunFailures(_INCIDENT_S)
         self._moved = ActedOn()
         self._alerted = ActedOn()
         self.needs = (
@@ -113,6 +119,7 @@ class FailureForecastPolicy:
     def on_tick(self, view: FleetView) -> Iterable[Proposal]:
         """Weigh what the newest forecast still says."""
         self._traffic.look(view)
+        self._failures.look(view, np.flatnonzero(view.is_in("training", "paused")).tolist())
         worker_probability = self._outlook.probability(view)
         if self._outlook.rest_s == 0.0:
             return
@@ -194,7 +201,7 @@ class FailureForecastPolicy:
         return Reserve(
             view.costs,
             run_gpus=view.costs.gpus_per_worker * groups.in_run,
-            failures_per_s=others / self._outlook.rest_s,
+            failures_per_s=max(others / self._outlook.rest_s, self._failures.per_s),
             left=left,
         )
 
@@ -282,7 +289,7 @@ def _absence(gpus: float, reserve: Reserve) -> str:
     away_gpu_s = reserve.inspected_gpu_s(gpus)
     if away_gpu_s < _TOLD_GPU_S:
         return ""
-    left = f", with {reserve.left} stand-bys left" if reserve.left >= 0 else ""
+    left = f", with {reserve.left} left to stand by" if reserve.left >= 0 else ""
     return f", of that {away_gpu_s:.0f} for its nodes that are away{left}"
 
 

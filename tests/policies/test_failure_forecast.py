@@ -6,7 +6,15 @@ from msgspec.structs import replace
 
 from tests.kernel.runs import Run, active, hello, make_kernel, of, only
 from torchloom_core.config.schema import Costs
-from torchloom_core.plugin import Alert, CordonNode, DrainGroup, Forecast, Migrate, NeedForecast
+from torchloom_core.plugin import (
+    Alert,
+    CordonNode,
+    DrainGroup,
+    Fault,
+    Forecast,
+    Migrate,
+    NeedForecast,
+)
 from torchloom_core.testing import view_of
 from torchloom_core.testing.views import EPOCH_S
 from torchloom_core.wire.events import ForecastWanted, Issue, Outcome, Proposed, Verdict
@@ -284,7 +292,7 @@ def test_the_price_has_the_stand_by_that_the_next_failure_misses():
     away = missed * ((200 + 100) * 8 + 50 * 4 * 8)
     assert proposal.cost_gpu_s == pytest.approx(2 * 40 + away)
     assert f"leaving in time {80 + away:.0f}, of that {away:.0f} for its nodes" in proposal.reason
-    assert proposal.reason.endswith("with 0 stand-bys left")
+    assert proposal.reason.endswith("with 0 left to stand by")
 
 
 def price_of(state, costs=LOOKED_AT, **calm):
@@ -300,6 +308,23 @@ def test_the_price_follows_stand_bys_forecasts_inspection_and_who_waits():
     assert price_of(only, w1=0.0, w2=0.0) == 2 * 24
     assert price_of(only, replace(LOOKED_AT, inspect_s=400)) > price_of(only)
     assert price_of(only, replace(LOOKED_AT, others_wait_s=0)) < price_of(only)
+
+
+def test_what_a_forecast_does_not_see_coming_counts_as_often_as_it_came():
+    crash = Fault(
+        worker="w1", node="n1", kind="crash", ts_ns=round((EPOCH_S + 1) * 1e9), id="crash"
+    )
+    rule = {"w0": 0.9, "w5": 0.0}
+    cost = {}
+    for faults in ([], [crash]):
+        judge = policy()
+        assert not ways_out(judge, singles({}, FEW))
+        view = singles(rule, FEW, forecast_id="f2", faults=faults, **later(1000))
+        (proposal,) = ways_out(judge, view)
+        cost[len(faults)] = proposal.cost_gpu_s
+    assert cost[0] == 2 * 40
+    missed = -np.expm1(-300 / 1000)
+    assert cost[1] == pytest.approx(2 * 40 + missed * (300 * 8 + 50 * 32))
 
 
 def test_who_leaves_without_a_stand_by_makes_the_others_wait():
