@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from torchloom_core.plugin import (
     TRAFFIC_NEEDS,
@@ -17,7 +16,6 @@ from torchloom_core.plugin import (
     CordonNode,
     DrainGroup,
     FleetView,
-    Floats,
     Migrate,
     Need,
     NeedForecast,
@@ -25,6 +23,8 @@ from torchloom_core.plugin import (
     Positive,
     Proposal,
     Registry,
+    Reserve,
+    RunFailures,
     Share,
     Standbys,
     Traffic,
@@ -32,6 +32,12 @@ from torchloom_core.plugin import (
     hookimpl,
     unsaved_work_s,
 )
+from torchloom_policies.forecast_groups import ForecastGroups
+
+_INCIDENT_S = 300.0
+"""Faults of the run closer than this are one failure."""
+_TOLD_GPU_S = 0.5
+"""A price that rounds to nothing is not told."""
 
 
 class FailureForecastPolicy:
@@ -42,14 +48,18 @@ class FailureForecastPolicy:
     failure probability and ``s`` that of the stand-by which would take its place, moving it pays if
 
         (p - s) [(detect + restart + unsaved) x run's GPUs + replace x group's GPUs]
-            > migrate x run's GPUs
+            > migrate x run's GPUs + away
 
     which is the rule "migrate iff p (D + R + unsaved work) > G" of proactive migration
     (Aupy, Robert, Vivien and Zaidouni, "Checkpointing algorithms and fault prediction", 2014)
     in GPU-seconds, but that the stand-by may fail as well; a worker of it that was not judged
-    yet, because it has come since, is taken for a typical one of the run, the median. To the
-    price comes what the state that the stand-by is given takes of the network
-    (:class:`~torchloom_core.plugin.Traffic`); the failure will not wait for a quieter one.
+    yet, because it has come since, is taken for a typical one of the run, the median. ``away`` is
+    what it costs that there is one stand-by less while the nodes that were left are inspected
+    (:class:`~torchloom_core.plugin.Reserve`), at the failures that the same forecast expects of
+    the other groups, or at those that the run had so far, where they are more often: a rule that
+    judges few says nothing of the others. To the price comes what the state that the stand-by is
+    given takes of the network (:class:`~torchloom_core.plugin.Traffic`); the failure will not
+    wait for a quieter one.
 
     Where the trainer reports ``unsaved_work_s``, the unsaved work is what it will be on average
     until the forecast is over; else it is ``costs.unsaved_s``. A group's probability is
@@ -57,7 +67,8 @@ class FailureForecastPolicy:
 
     The nodes that the group leaves for, those that alone fail with ``min_probability``, are
     cordoned for the rest of the forecast's horizon: after that nothing is known against them. The
-    gain of a cordon is what their failure would cost whoever was put there meanwhile.
+    gain of a cordon is what their failure would cost whoever was put there meanwhile, and its
+    price that they are away so long; one that is not worth it is left out.
 
     A forecast is weighed at every tick until its horizon has passed, so that a group for which
     no stand-by was there is moved once there is one. A group on the same nodes is proposed once
@@ -96,6 +107,7 @@ class FailureForecastPolicy:
         self._options = options
         self._outlook = Outlook(options.predictor, options.horizon_s)
         self._traffic = Traffic()
+        self._failures = RunFailures(_INCIDENT_S)
         self._moved = ActedOn()
         self._alerted = ActedOn()
         self.needs = (
@@ -107,16 +119,17 @@ class FailureForecastPolicy:
     def on_tick(self, view: FleetView) -> Iterable[Proposal]:
         """Weigh what the newest forecast still says."""
         self._traffic.look(view)
+        self._failures.look(view, np.flatnonzero(view.is_in("training", "paused")).tolist())
         worker_probability = self._outlook.probability(view)
         if self._outlook.rest_s == 0.0:
             return
         standbys = Standbys(view)
-        groups = _Groups(view, worker_probability)
+        groups = ForecastGroups(view, worker_probability)
         risks = self._risks(groups, view)
         for risk in sorted(risks, key=lambda risk: (-risk.net_gpu_s, risk.group)):
             yield from self._propose(risk, groups, standbys, view)
 
-    def _risks(self, groups: "_Groups", view: FleetView) -> Iterator["_Risk"]:
+    def _risks(self, groups: ForecastGroups, view: FleetView) -> Iterator["_Risk"]:
         """Yield the groups that are likely to fail and worth the price of moving them."""
         options, costs = self._options, view.costs
         run_gpus = costs.gpus_per_worker * groups.in_run
@@ -124,15 +137,15 @@ class FailureForecastPolicy:
         at_risk = (groups.probability >= options.min_probability) & (groups.probability > 0)
         for number in np.flatnonzero(at_risk).tolist():
             rows = groups.members(number)
-            away_gpu_s = costs.replace_s * costs.gpus_per_worker * len(rows)
+            gpus = costs.gpus_per_worker * len(rows)
             risk = _Risk(
                 group=view.group[rows[0]],
                 rows=tuple(rows.tolist()),
                 worst=int(rows[np.argmax(groups.worker_probability[rows])]),
                 probability=float(groups.probability[number]),
-                loss_gpu_s=stall_s * run_gpus + away_gpu_s,
-                price_gpu_s=costs.migrate_s * run_gpus,
-                away_gpu_s=away_gpu_s,
+                gpus=gpus,
+                loss_gpu_s=stall_s * run_gpus + costs.replace_s * gpus,
+                pause_gpu_s=costs.migrate_s * run_gpus,
             )
             if risk.net_gpu_s > 0:
                 yield risk
@@ -144,29 +157,32 @@ class FailureForecastPolicy:
         return expected_unsaved_s(age_s, 2.0 * view.costs.unsaved_s, self._outlook.rest_s)
 
     def _propose(
-        self, risk: "_Risk", groups: "_Groups", standbys: Standbys, view: FleetView
+        self, risk: "_Risk", groups: ForecastGroups, standbys: Standbys, view: FleetView
     ) -> Iterator[Proposal]:
         suspicion = (risk.group, *sorted({view.node[row] for row in risk.rows}))
         news = (suspicion, risk.probability, view.now_ns)
         if not self._moved.is_news(*news):
             return
         standby = standbys.fit(risk.rows)
-        standby_gpu_s = self._standby_gpu_s(risk, standby, groups)
-        if risk.net_gpu_s <= standby_gpu_s:
-            return
-        action, cost_gpu_s = self._way_out(risk, standby, standby_gpu_s)
+        left = standbys.left(len(risk.rows)) - 1 if standby else -1
+        reserve = self._reserve(risk, groups, left, view)
+        action, cost_gpu_s = self._way_out(risk, standby, groups, reserve)
         if action is not None:
+            if risk.probability * risk.loss_gpu_s <= cost_gpu_s:
+                return
             standbys.take(risk.rows)
             self._moved.add(*news, self._outlook.rest_s)
             yield Proposal(
                 action=action,
-                reason=self._reason(risk, cost_gpu_s, view) + self._transfer(action),
+                reason=self._reason(risk, cost_gpu_s, view)
+                + _absence(risk.gpus, reserve)
+                + self._transfer(action),
                 gain_gpu_s=risk.loss_gpu_s,
                 cost_gpu_s=cost_gpu_s,
                 confidence=risk.probability,
                 cause=(self._outlook.id,),
             )
-            yield from self._cordon(risk, groups, view)
+            yield from self._cordon(risk, groups, reserve, view)
         elif not self._options.drain_without_standby and self._alerted.is_news(*news):
             self._alerted.add(*news, self._outlook.rest_s)
             reason = f"{self._reason(risk, cost_gpu_s, view)}; no stand-by can take over"
@@ -177,25 +193,37 @@ class FailureForecastPolicy:
                 cause=(self._outlook.id,),
             )
 
-    def _standby_gpu_s(self, risk: "_Risk", standby: str, groups: "_Groups") -> float:
-        """Return what the stand-by costs: it may fail as well, and is to be given the state."""
-        if not standby:
-            return 0.0
-        transfer_gpu_s = self._traffic.transfer_gpu_s(self._traffic.state_bytes)
-        return groups.standby_probability[standby] * risk.loss_gpu_s + transfer_gpu_s
+    def _reserve(
+        self, risk: "_Risk", groups: ForecastGroups, left: int, view: FleetView
+    ) -> Reserve:
+        """Return what is left once the group has left, and how often the others need it."""
+        others = max(0.0, groups.expected - risk.probability)
+        return Reserve(
+            view.costs,
+            run_gpus=view.costs.gpus_per_worker * groups.in_run,
+            failures_per_s=max(others / self._outlook.rest_s, self._failures.per_s),
+            left=left,
+        )
 
     def _way_out(
-        self, risk: "_Risk", standby: str, standby_gpu_s: float
+        self, risk: "_Risk", standby: str, groups: ForecastGroups, reserve: Reserve
     ) -> tuple[Action | None, float]:
-        """Return how the group should leave, if at all, and what that costs in GPU-seconds."""
+        """Return how the group should leave, if at all, and what that costs in GPU-seconds.
+
+        A stand-by may fail as well, and is to be given the state.
+        """
+        cost_gpu_s = reserve.move_gpu_s(risk.gpus)
         if standby:
-            return Migrate(group=risk.group), risk.price_gpu_s + standby_gpu_s
-        cost_gpu_s = risk.price_gpu_s + risk.away_gpu_s
+            cost_gpu_s += groups.standby_probability[standby] * risk.loss_gpu_s
+            cost_gpu_s += self._traffic.transfer_gpu_s(self._traffic.state_bytes)
+            return Migrate(group=risk.group), cost_gpu_s
         if self._options.drain_without_standby and risk.probability * risk.loss_gpu_s > cost_gpu_s:
             return DrainGroup(group=risk.group), cost_gpu_s
-        return None, risk.price_gpu_s
+        return None, risk.pause_gpu_s
 
-    def _cordon(self, risk: "_Risk", groups: "_Groups", view: FleetView) -> Iterator[Proposal]:
+    def _cordon(
+        self, risk: "_Risk", groups: ForecastGroups, reserve: Reserve, view: FleetView
+    ) -> Iterator[Proposal]:
         """Keep off the nodes that the group leaves for, as long as the forecast reaches."""
         rest_s = self._outlook.rest_s
         for node in dict.fromkeys(view.node[row] for row in risk.rows):
@@ -204,13 +232,19 @@ class FailureForecastPolicy:
             is_likely = probability >= self._options.min_probability and probability > 0
             if not node or node in view.cordoned or not is_likely:
                 continue
+            cost_gpu_s = reserve.away_gpu_s(view.costs.gpus_per_worker * len(rows), rest_s)
+            if probability * risk.loss_gpu_s <= cost_gpu_s:
+                continue
+            price = f", to do without it {cost_gpu_s:.0f}" if cost_gpu_s >= _TOLD_GPU_S else ""
             yield Proposal(
                 action=CordonNode(node=node, lasts_s=rest_s),
                 reason=(
                     f"group {risk.group} leaves {node}, which fails within {rest_s:.0f} s with "
-                    f"probability {probability:.2f}: that would cost {risk.loss_gpu_s:.0f} GPU-s"
+                    f"probability {probability:.2f}: that would cost {risk.loss_gpu_s:.0f} "
+                    f"GPU-s{price}"
                 ),
                 gain_gpu_s=risk.loss_gpu_s,
+                cost_gpu_s=cost_gpu_s,
                 confidence=probability,
                 cause=(self._outlook.id,),
             )
@@ -235,56 +269,28 @@ class FailureForecastPolicy:
 
 @dataclass(frozen=True)
 class _Risk:
-    """A group that may fail, what that would cost, and what moving it costs."""
+    """A group that may fail, what that would cost, and what the pause of a move costs."""
 
     group: str
     rows: tuple[int, ...]
     worst: int
     probability: float
+    gpus: float
     loss_gpu_s: float
-    price_gpu_s: float
-    away_gpu_s: float
+    pause_gpu_s: float
 
     @property
     def net_gpu_s(self) -> float:
-        return self.probability * self.loss_gpu_s - self.price_gpu_s
+        return self.probability * self.loss_gpu_s - self.pause_gpu_s
 
 
-class _Groups:
-    """The replica groups that train or stand by, and how likely each is to fail."""
-
-    def __init__(self, view: FleetView, worker_probability: Floats) -> None:
-        training = view.is_in("training", "paused")
-        number: dict[str, int] = {}
-        names = (number.setdefault(group, len(number)) for group in view.group)
-        number_of = np.where(training, np.fromiter(names, np.intp, len(view)), -1)
-        self._rows = np.argsort(number_of, kind="stable")  # those of a group in a run, ascending
-        self._begin = np.searchsorted(number_of[self._rows], np.arange(len(number) + 1))
-        self.worker_probability = np.where(training, np.nan_to_num(worker_probability), 0.0)
-        self.in_run = int(np.count_nonzero(training))
-        with np.errstate(divide="ignore"):
-            log_survival = np.bincount(
-                number_of[training],
-                np.log1p(-self.worker_probability[training]),
-                minlength=len(number),
-            )
-        self.probability: Floats = -np.expm1(log_survival)
-        typical = np.median(self.worker_probability[training]) if self.in_run else 0.0
-        expected = np.where(np.isnan(worker_probability), typical, worker_probability)
-        survival: dict[str, float] = {}
-        for row in np.flatnonzero(view.is_in("standby")).tolist():
-            group = view.group[row]
-            survival[group] = survival.get(group, 1.0) * (1.0 - float(expected[row]))
-        self.standby_probability = {group: 1.0 - alive for group, alive in survival.items()}
-
-    def any_fails(self, rows: list[int]) -> float:
-        """Return the probability that a worker in one of these rows fails."""
-        with np.errstate(divide="ignore"):
-            return float(-np.expm1(np.log1p(-self.worker_probability[rows]).sum()))
-
-    def members(self, number: int) -> NDArray[np.intp]:
-        """Return the rows of the group's workers that train."""
-        return self._rows[self._begin[number] : self._begin[number + 1]]
+def _absence(gpus: float, reserve: Reserve) -> str:
+    """Return what of the price is for the nodes that are away, where that is worth a word."""
+    away_gpu_s = reserve.inspected_gpu_s(gpus)
+    if away_gpu_s < _TOLD_GPU_S:
+        return ""
+    left = f", with {reserve.left} left to stand by" if reserve.left >= 0 else ""
+    return f", of that {away_gpu_s:.0f} for its nodes that are away{left}"
 
 
 @hookimpl

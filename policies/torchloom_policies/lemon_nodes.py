@@ -20,6 +20,7 @@ from torchloom_core.plugin import (
     Positive,
     Proposal,
     Registry,
+    Reserve,
     Share,
     Standbys,
     hookimpl,
@@ -50,10 +51,13 @@ class LemonNodesPolicy:
 
     A failure costs the run ``[(detect + restart + unsaved) x run's GPUs + replace x group's
     GPUs]``; a lemon's surplus of failures within ``horizon_s`` times that is the gain, if it is
-    one. A node is cordoned for ``memory_s``: what is known against it fades in that time. It is
-    cordoned once, and again only after another incident: who uncordons it has seen to it, and
-    one whose cordon is over has another chance. A group is moved after that, once a horizon,
-    unless the odds have doubled.
+    one. The price is that the node is away as long
+    (:class:`~torchloom_core.plugin.Reserve`) while nodes fail as the others do; a group's move
+    costs the pause besides. A cordon that is not worth that is not proposed, so that a run without
+    stand-bys may keep its lemons. A node is cordoned for
+    ``memory_s``: what is known against it fades in that time. It is cordoned once, and again only
+    after another incident: who uncordons it has seen to it, and one whose cordon is over has
+    another chance. A group is moved after that, once a horizon, unless the odds have doubled.
     """
 
     name = "lemon_nodes"
@@ -146,6 +150,7 @@ class LemonNodesPolicy:
             expected = shape[i] / rate[i] * self._tail(shape[i] + 1.0, limit[i]) / probability
             lemons[nodes[i]] = _Lemon(
                 probability=float(probability),
+                others_per_s=float(others[i]),
                 surplus_per_s=float(expected - others[i]),
                 incidents=len(began[i]),
                 newest_ns=began[i][-1],
@@ -154,22 +159,31 @@ class LemonNodesPolicy:
         return lemons
 
     def _cordon(self, run: "_Run", view: FleetView) -> Iterator[Proposal]:
-        gain_gpu_s = run.stall_gpu_s * self._options.horizon_s
+        options = self._options
+        away_s = min(options.memory_s, options.horizon_s)
+        left = Standbys(view).left(run.group_size, avoid=self._lemons)
         for node, lemon in self._lemons.items():
             news = lemon.newest_ns > self._cordoned.get(node, -1)
-            if node in view.cordoned or not news or gain_gpu_s <= 0:
+            if node in view.cordoned or not news:
                 continue
+            still_left = left - (node in run.nodes)  # who trains there is to take a stand-by
+            reserve = _reserve(run, lemon, still_left, view)
+            cost_gpu_s = reserve.away_gpu_s(run.gpus_per_node, away_s)
+            gain_gpu_s = run.stall_gpu_s * options.horizon_s * lemon.surplus_per_s
+            if lemon.probability * gain_gpu_s <= cost_gpu_s:
+                continue
+            left = still_left
             self._cordoned[node] = lemon.newest_ns
             yield Proposal(
-                action=CordonNode(node=node, lasts_s=self._options.memory_s),
+                action=CordonNode(node=node, lasts_s=options.memory_s),
                 reason=lemon.describe(node),
-                gain_gpu_s=gain_gpu_s * lemon.surplus_per_s,
+                gain_gpu_s=gain_gpu_s,
+                cost_gpu_s=cost_gpu_s,
                 confidence=lemon.probability,
             )
 
     def _move(self, run: "_Run", view: FleetView) -> Iterator[Proposal]:
         horizon_s, costs = self._options.horizon_s, view.costs
-        price_gpu_s = costs.migrate_s * run.gpus
         standbys = Standbys(view)
         for group, rows in run.groups.items():
             worst = max(
@@ -177,22 +191,25 @@ class LemonNodesPolicy:
                 key=lambda node: self._lemons[node].probability,
                 default="",
             )
-            if not worst:
+            if not worst or not standbys.fit(rows, avoid=self._lemons):
                 continue
             lemon = self._lemons[worst]
             news = ((group, worst), lemon.probability, view.now_ns)
-            failure_gpu_s = run.stall_gpu_s + costs.replace_s * costs.gpus_per_worker * len(rows)
-            gain_gpu_s = lemon.surplus_per_s * horizon_s * failure_gpu_s
-            if lemon.probability * gain_gpu_s <= price_gpu_s or not self._moved.is_news(*news):
+            gpus = costs.gpus_per_worker * len(rows)
+            gain_gpu_s = (
+                lemon.surplus_per_s * horizon_s * (run.stall_gpu_s + costs.replace_s * gpus)
+            )
+            left = standbys.left(len(rows), avoid=self._lemons) - 1
+            cost_gpu_s = _reserve(run, lemon, left, view).move_gpu_s(gpus)
+            if lemon.probability * gain_gpu_s <= cost_gpu_s or not self._moved.is_news(*news):
                 continue
-            if not standbys.take(rows, avoid=self._lemons):
-                continue
+            standbys.take(rows, avoid=self._lemons)
             self._moved.add(*news, horizon_s)
             yield Proposal(
                 action=Migrate(group=group),
                 reason=f"group {group} trains on {lemon.describe(worst)}",
                 gain_gpu_s=gain_gpu_s,
-                cost_gpu_s=price_gpu_s,
+                cost_gpu_s=cost_gpu_s,
                 confidence=lemon.probability,
             )
 
@@ -227,6 +244,7 @@ class _Lemon:
     """A node with a history: how sure that is, and how many more failures a second it brings."""
 
     probability: float
+    others_per_s: float
     surplus_per_s: float
     incidents: int
     newest_ns: int
@@ -249,8 +267,17 @@ class _Run:
         rows = np.flatnonzero(view.is_in("training", "paused")).tolist()
         for row in rows:
             self.groups.setdefault(view.group[row], []).append(row)
+        self.nodes = {view.node[row] for row in rows}
+        self.group_size = max(map(len, self.groups.values()), default=0)
         self.gpus = costs.gpus_per_worker * len(rows)
+        self.gpus_per_node = self.gpus / max(1, len(self.nodes))
         self.stall_gpu_s = (costs.detect_s + costs.restart_s + costs.unsaved_s) * self.gpus
+
+
+def _reserve(run: _Run, lemon: _Lemon, left: int, view: FleetView) -> Reserve:
+    """Return what is left without the lemon, and how often the run fails on other nodes."""
+    failures_per_s = lemon.others_per_s * len(run.nodes)
+    return Reserve(view.costs, run_gpus=run.gpus, failures_per_s=failures_per_s, left=left)
 
 
 @hookimpl

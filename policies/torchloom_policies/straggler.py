@@ -19,6 +19,8 @@ from torchloom_core.plugin import (
     Positive,
     Proposal,
     Registry,
+    Reserve,
+    RunFailures,
     Share,
     Standbys,
     grow,
@@ -31,6 +33,8 @@ _OWN = "compute_s"
 _WHOLE = "step_time_s"
 _WORTH_IT = 0.05
 """A share of the batch is not changed by less than this part of it."""
+_INCIDENT_S = 300.0
+"""Faults of the run closer than this are one failure."""
 
 
 class StragglerPolicy:
@@ -45,6 +49,9 @@ class StragglerPolicy:
     median / slow of what it has; at most ``tries`` times before the group is moved. It gets as
     much back as it can do at the pace of the others once that is worth it for ``patience``
     samples. A worker that stays slow is proposed again after another ``patience`` samples.
+
+    A move costs the pause, and that there is one stand-by less
+    (:class:`~torchloom_core.plugin.Reserve`), at the failures that the run had so far.
     """
 
     name = "straggler"
@@ -88,6 +95,7 @@ class StragglerPolicy:
 
     def __init__(self, options: Options) -> None:
         self._options = options
+        self._failures = RunFailures(_INCIDENT_S)
         self._slow = _Streak()
         self._spare = _Streak()
         self._tried: Ints = np.zeros(0, dtype=np.int64)
@@ -98,6 +106,7 @@ class StragglerPolicy:
         """Count slow samples per worker; propose at the ``patience``-th."""
         options = self._options
         training = view.is_in("training")
+        self._failures.look(view, np.flatnonzero(training).tolist())
         metric, time_s = self._times(view, training)
         arrived = ~np.isnan(view.window(metric, view.tick_s)[:, -1])
         tried = grow(self._tried, len(view))
@@ -212,17 +221,19 @@ class StragglerPolicy:
         gpus: float,
         standbys: Standbys,
     ) -> Proposal:
-        group = view.group[members[0]]
-        cost_gpu_s = float(view.costs.migrate_s * gpus)
-        action: Migrate | DrainGroup = Migrate(group=group)
-        if not standbys.take(members) and self._options.drain_without_standby:
-            action = DrainGroup(group=group)
-            cost_gpu_s += view.costs.replace_s * view.costs.gpus_per_worker * len(members)
+        action: Migrate | DrainGroup = Migrate(group=view.group[members[0]])
+        left = 0
+        if standbys.take(members):
+            left = standbys.left(len(members))
+        elif self._options.drain_without_standby:
+            action = DrainGroup(group=view.group[members[0]])
+            left = -1
+        reserve = Reserve(view.costs, run_gpus=gpus, failures_per_s=self._failures.per_s, left=left)
         return Proposal(
             action=action,
             reason=reason,
             gain_gpu_s=gain_gpu_s,
-            cost_gpu_s=cost_gpu_s,
+            cost_gpu_s=reserve.move_gpu_s(view.costs.gpus_per_worker * len(members)),
             confidence=self._options.confidence,
         )
 

@@ -101,9 +101,13 @@ def test_a_policy_prices_what_the_job_would_lose():
     assert costs.gpus_per_worker == 8.0
     assert costs.unsaved_s == job.durable.interval_s / 2
     assert (costs.detect_s, costs.replace_s) == (COSTS.detect_s, JOB.provision_s)
+    assert costs.others_wait_s == JOB.provision_s
+    assert (costs.inspect_s, costs.repair_s) == (JOB.inspect_s, JOB.repair_s)
     job = spec("per_step")
     costs = kernel_config(ARMS["per_step"], CONFIG, job).costs
     assert (costs.detect_s, costs.restart_s, costs.unsaved_s) == (0.0, 0.0, JOB.step_s)
+    assert (costs.replace_s, costs.others_wait_s) == (JOB.rejoin_s, 0.0)
+    assert (costs.inspect_s, costs.repair_s) == (JOB.inspect_s, JOB.repair_s)
 
 
 def test_the_job_of_the_trace_is_taken_where_the_config_asks_for_no_other(tmp_path):

@@ -213,7 +213,8 @@ def test_every_cost_is_varied_by_every_factor_and_by_one_changes_no_gain(simulat
 def test_the_break_even_is_price_over_loss(simulation):
     rule = simulation.break_even
     assert rule.precision == pytest.approx(rule.price_gpu_s / rule.loss_gpu_s)
-    assert rule.price_gpu_s == CONFIG.costs.migrate_s * JOB.groups * 8
+    pause_gpu_s = CONFIG.costs.migrate_s * JOB.groups * 8
+    assert rule.price_gpu_s == rule.last_price_gpu_s > pause_gpu_s  # the first is the last one
     assert rule.measured["oracle"] == 1.0
 
 

@@ -18,7 +18,7 @@ FACES = {
         Learner LighthouseRows Links Migrate ModelError Need NeedFaults NeedForecast NotNegative
         Outlook PauseRun
         PluginError Policy PolicyNeed Positive Predictor PredictorNeed ProbeLinks Proposal Registry
-        ResumeRun RewindRun RunFailures SaveCheckpoint Share Standbys Traffic UncordonNode
+        Reserve ResumeRun RewindRun RunFailures SaveCheckpoint Share Standbys Traffic UncordonNode
         daly_s ettr expected_unsaved_s grow hookimpl incidents places_of unsaved_work_s young_s
     """,
     "torchloom_core.learning": """

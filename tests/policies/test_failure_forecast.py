@@ -2,10 +2,19 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.kernel.runs import Run, active, hello, make_kernel, of, only
 from torchloom_core.config.schema import Costs
-from torchloom_core.plugin import Alert, CordonNode, DrainGroup, Forecast, Migrate, NeedForecast
+from torchloom_core.plugin import (
+    Alert,
+    CordonNode,
+    DrainGroup,
+    Fault,
+    Forecast,
+    Migrate,
+    NeedForecast,
+)
 from torchloom_core.testing import view_of
 from torchloom_core.testing.views import EPOCH_S
 from torchloom_core.wire.events import ForecastWanted, Issue, Outcome, Proposed, Verdict
@@ -28,9 +37,9 @@ def policy(**options):
     return FailureForecastPolicy(FailureForecastPolicy.Options(**options))
 
 
-def fleet(hazard, forecast_id="f1", why=None, **view):
+def fleet(hazard, forecast_id="f1", why=None, horizon_s=60.0, **view):
     forecast = Forecast(
-        id=forecast_id, predictor="trend", horizon_s=60.0, hazard=hazard, why=why or {}
+        id=forecast_id, predictor="trend", horizon_s=horizon_s, hazard=hazard, why=why or {}
     )
     view = {"workers": 6, "group": GROUPS, "state": STATES, "costs": COSTS, **view}
     rows = len(view["group"])
@@ -255,6 +264,97 @@ def test_every_proposal_is_worth_its_price(hazards):
         assert 0 <= proposal.confidence <= 1
 
 
+# --- the stand-by that a move uses up ---
+
+FEW = ["training"] * 5 + ["standby"]
+MORE = ["training"] * 3 + ["standby"] * 3
+LOOKED_AT = Costs(
+    gpus_per_worker=8,
+    detect_s=5,
+    restart_s=30,
+    unsaved_s=500,
+    replace_s=100,
+    migrate_s=2,
+    inspect_s=200,
+    others_wait_s=50,
+)
+
+
+def singles(hazard, state, costs=LOOKED_AT, **view):
+    """Return a view of six groups of one worker."""
+    return fleet(hazard, group=list("abcdef"), state=state, costs=costs, **view)
+
+
+def test_the_price_has_the_stand_by_that_the_next_failure_misses():
+    hazard = {"w0": 0.5, "w1": 0.02, "w2": 0.01, "w5": 0.0}
+    (proposal,) = ways_out(policy(), singles(hazard, FEW))
+    missed = -np.expm1(-0.03 / 60 * (200 + 100))
+    away = missed * ((200 + 100) * 8 + 50 * 4 * 8)
+    assert proposal.cost_gpu_s == pytest.approx(2 * 40 + away)
+    assert f"leaving in time {80 + away:.0f}, of that {away:.0f} for its nodes" in proposal.reason
+    assert proposal.reason.endswith("with 0 left to stand by")
+
+
+def price_of(state, costs=LOOKED_AT, **calm):
+    """Return the price of moving group a off while the others fail as well."""
+    hazard = {"w0": 0.9, "w1": 0.2, "w2": 0.2, **dict.fromkeys(["w3", "w4", "w5"], 0.0), **calm}
+    return ways_out(policy(), singles(hazard, state, costs))[0].cost_gpu_s
+
+
+def test_the_price_follows_stand_bys_forecasts_inspection_and_who_waits():
+    only = ["training"] * 3 + ["standby", "gone", "gone"]
+    two = ["training"] * 3 + ["standby", "standby", "gone"]
+    assert price_of(only) > price_of(two) > price_of(MORE) > 2 * 24
+    assert price_of(only, w1=0.0, w2=0.0) == 2 * 24
+    assert price_of(only, replace(LOOKED_AT, inspect_s=400)) > price_of(only)
+    assert price_of(only, replace(LOOKED_AT, others_wait_s=0)) < price_of(only)
+
+
+def test_what_a_forecast_does_not_see_coming_counts_as_often_as_it_came():
+    crash = Fault(
+        worker="w1", node="n1", kind="crash", ts_ns=round((EPOCH_S + 1) * 1e9), id="crash"
+    )
+    rule = {"w0": 0.9, "w5": 0.0}
+    cost = {}
+    for faults in ([], [crash]):
+        judge = policy()
+        assert not ways_out(judge, singles({}, FEW))
+        view = singles(rule, FEW, forecast_id="f2", faults=faults, **later(1000))
+        (proposal,) = ways_out(judge, view)
+        cost[len(faults)] = proposal.cost_gpu_s
+    assert cost[0] == 2 * 40
+    missed = -np.expm1(-300 / 1000)
+    assert cost[1] == pytest.approx(2 * 40 + missed * (300 * 8 + 50 * 32))
+
+
+def test_who_leaves_without_a_stand_by_makes_the_others_wait():
+    gone = ["training"] * 4 + ["gone"] * 2
+    judge = policy(drain_without_standby=True)
+    (proposal,) = ways_out(judge, singles({"w0": 0.9}, gone))
+    assert proposal.action == DrainGroup(group="a")
+    assert proposal.cost_gpu_s == 2 * 32 + (200 + 100) * 8 + 50 * 24
+    assert proposal.reason.endswith(", of that 3600 for its nodes that are away")
+
+
+@given(
+    st.lists(st.floats(0.0, 1.0), min_size=3, max_size=3),
+    st.floats(0.0, 1000.0),
+    st.integers(1, 2),
+)
+def test_a_move_is_never_dearer_with_more_stand_bys(hazards, inspect_s, waiting):
+    hazard = {f"w{i}": p for i, p in enumerate(hazards)} | dict.fromkeys(["w3", "w4", "w5"], 0.0)
+    costs = replace(LOOKED_AT, inspect_s=inspect_s)
+
+    def prices(waiting):
+        state = ["training"] * 3 + ["standby"] * waiting + ["gone"] * (3 - waiting)
+        proposals = policy(min_probability=0.0).on_tick(singles(hazard, state, costs))
+        return {p.action: p.cost_gpu_s for p in proposals if not isinstance(p.action, Alert)}
+
+    few, more = prices(waiting), prices(waiting + 1)
+    assert few.keys() <= more.keys()
+    assert all(more[what] <= few[what] for what in few)
+
+
 # --- the nodes that are left ---
 
 
@@ -270,6 +370,28 @@ def test_the_node_that_a_group_leaves_for_is_cordoned_as_long_as_the_forecast_re
         "GPU-s"
     )
     assert not cordons(judge, fleet({"w2": 0.5}, **later(1)))
+
+
+def test_a_cordon_costs_the_nodes_time_where_stand_bys_are_few():
+    hazard = {"w0": 0.9, "w1": 0.01, "w2": 0.01, "w3": 0.0, "w4": 0.0, "w5": 0.0}
+    cost = {}
+    for waiting in (1, 2):
+        state = ["training"] * 3 + ["standby"] * waiting + ["gone"] * (3 - waiting)
+        (cordon,) = cordons(policy(), singles(hazard, state))
+        cost[waiting] = cordon.cost_gpu_s
+    assert cost[1] > cost[2] > 0
+    expected = 0.02 / 60 * (60 + 100)
+    assert cost[1] == pytest.approx(-np.expm1(-expected) * ((60 + 100) * 8 + 50 * 2 * 8))
+    assert cordon.reason.endswith(f"GPU-s, to do without it {cordon.cost_gpu_s:.0f}")
+
+
+def test_a_node_that_is_missed_more_than_it_is_worth_is_left_without_a_cordon():
+    hazard = {"w0": 0.5, **dict.fromkeys(["w1", "w2", "w3", "w4"], 0.3), "w5": 0.0}
+    week = {"costs": replace(LOOKED_AT, inspect_s=0, others_wait_s=0), "horizon_s": 7 * 86_400.0}
+    few = list(policy(min_probability=0.4).on_tick(singles(hazard, FEW, **week)))
+    assert [proposal.action for proposal in few] == [Migrate(group="a")]
+    spared = ["training"] * 2 + ["standby"] * 4
+    assert cordons(policy(min_probability=0.4), singles(hazard, spared, **week))
 
 
 def test_the_later_a_group_leaves_the_shorter_the_cordon():

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import gamma
+from msgspec.structs import replace
+from scipy.stats import gamma, poisson
 
 from tests.kernel.runs import Run, active, hello, make_kernel, of, only
 from torchloom_core.config.schema import Costs
@@ -17,6 +18,7 @@ from torchloom_policies.lemon_nodes import LemonNodesPolicy
 
 DAY_S = 86_400.0
 COSTS = Costs(gpus_per_worker=8, detect_s=60, restart_s=300, unsaved_s=1800, replace_s=600)
+SOON_BACK = replace(COSTS, repair_s=0)
 NODES = 40
 CORDON = CordonNode(node="n7", lasts_s=30 * DAY_S)
 
@@ -67,7 +69,7 @@ def test_a_node_with_a_history_is_cordoned_and_its_group_moved():
     assert cordon.confidence == pytest.approx(move.confidence, abs=1e-4)
     assert cordon.confidence > 0.9
     assert move.gain_gpu_s > cordon.gain_gpu_s > 0
-    assert move.cost_gpu_s == COSTS.migrate_s * 8 * (NODES - 2)
+    assert move.cost_gpu_s == pytest.approx(COSTS.migrate_s * 8 * (NODES - 2), rel=1e-5)
     assert cordon.reason.startswith("n7, which with 6 incidents of late fails some ")
 
 
@@ -119,25 +121,77 @@ def test_a_node_that_is_cordoned_already_is_only_left():
 def test_a_group_waits_on_its_lemon_for_a_standby_that_is_none():
     nobody = ["training"] * (NODES - 2) + ["gone"] * 2
     judge = policy()
-    assert actions(judge.on_tick(fleet(LEMON, state=nobody))) == [CORDON]
+    assert not list(judge.on_tick(fleet(LEMON, state=nobody)))
     assert not list(judge.on_tick(fleet(LEMON, 60.0, cordoned=["n7", "n38", "n39"])))
-    assert actions(judge.on_tick(fleet(LEMON, 120.0, cordoned=["n7"]))) == [Migrate(group="g7")]
+    assert actions(judge.on_tick(fleet(LEMON, 120.0))) == [CORDON]
+    assert actions(judge.on_tick(fleet(LEMON, 180.0, cordoned=["n7"]))) == [Migrate(group="g7")]
 
 
 def test_a_standby_that_is_a_lemon_is_no_way_out():
     judge = policy(min_probability=0.8)
     both = history(n7=(28, 20, 14, 9, 5, 2), n38=(27, 19, 13, 8, 4, 1), n1=(29,))
-    state = ["training"] * (NODES - 2) + ["standby", "gone"]
-    expected = [CordonNode(node="n38", lasts_s=30 * DAY_S), CORDON]
-    assert actions(judge.on_tick(fleet(both, state=state))) == expected
-    assert not list(judge.on_tick(fleet(both, 60.0, state=state)))
+    alone = {"state": ["training"] * (NODES - 2) + ["standby", "gone"], "costs": SOON_BACK}
+    expected = [CordonNode(node="n38", lasts_s=30 * DAY_S)]
+    assert actions(judge.on_tick(fleet(both, **alone))) == expected
+    assert not list(judge.on_tick(fleet(both, 60.0, **alone)))
+    sound = {"costs": SOON_BACK, "cordoned": ["n38"]}
+    assert actions(judge.on_tick(fleet(both, 120.0, **sound))) == [CORDON]
 
 
 def test_a_group_whose_move_does_not_pay_stays():
-    dear = Costs(gpus_per_worker=8, detect_s=5, restart_s=30, unsaved_s=5, migrate_s=3600)
+    dear = Costs(
+        gpus_per_worker=8, detect_s=5, restart_s=30, unsaved_s=5, migrate_s=3600, repair_s=0
+    )
     judge = policy()
     assert actions(judge.on_tick(fleet(LEMON, costs=dear))) == [CORDON]
     assert not list(judge.on_tick(fleet(LEMON, 60.0, costs=dear)))
+
+
+# --- what the node that is avoided would have been good for ---
+
+
+def stood_by(waiting):
+    return ["training"] * (NODES - waiting) + ["standby"] * waiting
+
+
+def test_a_cordon_costs_the_nodes_time_where_stand_bys_are_few():
+    costs = {}
+    for waiting in (2, 3, 4):
+        (cordon,) = policy().on_tick(fleet(LEMON, state=stood_by(waiting)))
+        assert cordon.action == CORDON
+        costs[waiting] = cordon.cost_gpu_s
+    assert costs[2] > costs[3] > costs[4] > 0
+    # one is left once the group has moved, and a failed node is away for a day
+    others = (1.0 + sum(np.exp(-ago / 30) for ago in (29, 11, 4))) / (
+        DAY_S / 0.0065 + (NODES - 1) * 30 * DAY_S * -np.expm1(-29 / 30)
+    )
+    missed = poisson.sf(1, others * (NODES - 2) * DAY_S)
+    price = missed * (7 * DAY_S + COSTS.replace_s) * 8
+    assert costs[2] == pytest.approx(price, rel=1e-6)
+
+
+def test_a_run_with_one_stand_by_keeps_its_lemon_without_a_cordon_and_without_any_on_it():
+    assert actions(policy().on_tick(fleet(LEMON, state=stood_by(1)))) == [Migrate(group="g7")]
+    assert not list(policy().on_tick(fleet(LEMON, state="training")))
+
+
+def test_of_two_lemons_the_second_is_dearer_for_the_first_is_to_take_a_stand_by():
+    both = history(n7=(28, 20, 14, 9, 5, 2), n8=(28, 20, 14, 9, 5, 2), n1=(29,))
+    first, second = policy(min_probability=0.8).on_tick(fleet(both, state=stood_by(4)))
+    assert {first.action.node, second.action.node} == {"n7", "n8"}
+    assert second.cost_gpu_s > 2 * first.cost_gpu_s
+
+
+def test_a_move_has_the_price_of_the_stand_by_that_it_uses_up():
+    def price(waiting, **changes):
+        costs = replace(COSTS, others_wait_s=600, **changes)
+        view = fleet(LEMON, state=stood_by(waiting), cordoned=["n7"], costs=costs)
+        (move,) = policy().on_tick(view)
+        assert move.action == Migrate(group="g7")
+        return move.cost_gpu_s - costs.migrate_s * 8 * (NODES - waiting)
+
+    assert price(1) > price(2) > price(3) > 0
+    assert price(1, inspect_s=3600) > price(1)
 
 
 def test_where_nobody_trains_there_is_nothing_to_win():
@@ -152,12 +206,14 @@ def test_every_proposal_is_sure_enough_and_worth_its_price(counts, sure, ratio):
     nodes = {f"n{k}": [1 + 3 * i for i in range(count)] for k, count in enumerate(counts)}
     judge = policy(min_probability=sure, ratio=ratio)
     worst = max(counts)
-    for proposal in judge.on_tick(fleet(history(**nodes))):
+    state = ["training"] * 27 + ["standby"] * 13
+    for proposal in judge.on_tick(fleet(history(**nodes), state=state, costs=SOON_BACK)):
         assert proposal.net_gpu_s > 0
         assert sure < proposal.confidence <= 1
         if isinstance(proposal.action, CordonNode):
             assert counts[int(proposal.action.node[1:])] > 0
-    marked = {a.node for a in actions(judge.on_tick(fleet(history(**nodes)))) if hasattr(a, "node")}
+    again = judge.on_tick(fleet(history(**nodes), state=state, costs=SOON_BACK))
+    marked = {action.node for action in actions(again) if hasattr(action, "node")}
     if marked:
         assert all(f"n{k}" in marked for k, count in enumerate(counts) if count == worst)
 
@@ -168,7 +224,7 @@ gaps = st.floats(0.001, 9.0)
 @given(st.lists(st.tuples(gaps, st.integers(0, 5), st.floats(0.0, 5.0)), min_size=1, max_size=40))
 def test_who_has_seen_the_faults_come_and_go_judges_as_who_sees_only_what_is_left(coming):
     needs = [NeedFaults(20 * DAY_S)]
-    state = FleetState(needs, tick_s=600.0, stale_after_s=1e9, costs=COSTS)
+    state = FleetState(needs, tick_s=600.0, stale_after_s=1e9, costs=SOON_BACK)
     watching, late = (policy(min_probability=0.01, ratio=1.1) for _ in range(2))
 
     def look(judge, now_s):
@@ -182,6 +238,9 @@ def test_who_has_seen_the_faults_come_and_go_judges_as_who_sees_only_what_is_lef
             state.register(worker, round(EPOCH_S * 1e9))
 
     say_hello(1, state="standby")
+    for k in range(7):
+        worker = hello(f"s{k}-0", node=f"m{k}", state="standby")
+        state.register(worker, round(EPOCH_S * 1e9))
     assert not look(watching, 0.0)
     assert not look(late, 0.0)
     now_s = 0.0
@@ -202,7 +261,7 @@ def test_the_kernel_cordons_the_lemon_and_moves_its_group_to_a_node_that_is_none
     run = Run(make_kernel([active("lemon_nodes", policy(min_probability=0.8))], config))
     for group in "abcdef":
         run.feed(hello(f"{group}-0"))
-    for group in "st":
+    for group in "stuvw":
         run.feed(hello(f"{group}-0", state="standby"))
     for node in ("node-a", "node-s"):
         for day in range(1, 9):

@@ -4,8 +4,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from torchloom_core.config.schema import Costs
-from torchloom_core.plugin import ChangeKnob, DrainGroup, KnobSpec, Migrate
+from torchloom_core.plugin import ChangeKnob, DrainGroup, Fault, KnobSpec, Migrate
 from torchloom_core.testing import view_of
+from torchloom_core.testing.views import EPOCH_S
 from torchloom_policies.straggler import StragglerPolicy
 
 NAN = float("nan")
@@ -177,6 +178,25 @@ def test_a_group_leaves_without_a_replacement_only_where_that_is_wanted_and_none
     (proposal,) = tick(policy(**options), slow[:4], costs=costs)
     assert proposal.action == DrainGroup(group="g3")
     assert proposal.cost_gpu_s == pytest.approx(8 * 3 + 2 * 50)
+
+
+def test_a_move_costs_the_stand_by_that_the_next_failure_misses_in_a_run_that_fails():
+    costs = Costs(gpus_per_worker=2, migrate_s=3, replace_s=50, inspect_s=1000, others_wait_s=100)
+    states = ["training"] * 4 + ["standby"]
+    crash = Fault(worker="w1", node="n1", kind="crash", ts_ns=round((EPOCH_S + 1) * 1e9), id="f")
+
+    def price(states, faults):
+        straggler = policy(patience=2)
+        slow = [1, 1, 1, 2, *[NAN] * (len(states) - 4)]
+        tick(straggler, slow, state=states, costs=costs)
+        later = {"now_s": EPOCH_S + 1000, "faults": faults}
+        (proposal,) = tick(straggler, slow, state=states, costs=costs, **later)
+        return proposal.cost_gpu_s
+
+    missed = -np.expm1(-(1050 / 1000))  # one failure in the 1,000 s so far
+    assert price(states, []) == 3 * 8
+    assert price(states, [crash]) == pytest.approx(3 * 8 + missed * (1050 * 2 + 100 * 6))
+    assert 3 * 8 < price([*states, "standby"], [crash]) < price(states, [crash])
 
 
 @example([1.0, 9e307, 9e307, 9e307])

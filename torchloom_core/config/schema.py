@@ -80,6 +80,12 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         where recovery is per step.
     replace_s : float
         How long a lost replica group stays away.
+    others_wait_s : float
+        How long the others wait for it where no stand-by can take over; 0: they go on without.
+    inspect_s : float
+        How long a node that was left is looked at before it can be used again; 0: nobody does.
+    repair_s : float
+        How long a node that failed is away.
     migrate_s : float
         How long a planned migration holds the run up.
     checkpoint_s : float
@@ -102,6 +108,9 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     restart_s: NotNegative = 30.0
     unsaved_s: NotNegative = 1.0
     replace_s: NotNegative = 300.0
+    others_wait_s: NotNegative = 0.0
+    inspect_s: NotNegative = 0.0
+    repair_s: NotNegative = 86_400.0
     migrate_s: NotNegative = 2.0
     checkpoint_s: NotNegative = 10.0
     state_bytes: NotNegative = 0.0

@@ -201,11 +201,15 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BreakEven(msgspec.Struct, frozen=True, kw_only=True):
-    """From which precision on a migration pays: ``p (D + R + unsaved) > G``, in GPU-seconds."""
+    """From which precision on a migration pays: ``p (D + R + unsaved) > G + away``, in GPU-seconds.
+
+    ``price_gpu_s`` is that of the first stand-by of the job, ``last_price_gpu_s`` of the last one.
+    """
 
     precision: float
     loss_gpu_s: float
     price_gpu_s: float
+    last_price_gpu_s: float
     measured: dict[str, float] = {}
     """Arm to the share of its moves that left a node which was then hit."""
 

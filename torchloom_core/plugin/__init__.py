@@ -49,6 +49,7 @@ from torchloom_core.plugin.needs import (
     PredictorNeed,
 )
 from torchloom_core.plugin.outlook import UNSAVED_WORK, ActedOn, Outlook, Standbys, unsaved_work_s
+from torchloom_core.plugin.reserve import Reserve
 from torchloom_core.plugin.run_failures import RunFailures
 from torchloom_core.plugin.traffic import TRAFFIC_NEEDS, Traffic
 from torchloom_core.plugin.view import FleetView, LighthouseRows, grow
@@ -122,6 +123,7 @@ __all__ = [
     "ProbeLinks",
     "Proposal",
     "Registry",
+    "Reserve",
     "ResumeRun",
     "RewindRun",
     "RunFailures",

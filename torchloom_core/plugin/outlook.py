@@ -127,6 +127,8 @@ class Standbys:
     'g2'
     >>> standbys.take(rows=[0]), standbys.take(rows=[1])
     (True, False)
+    >>> standbys.left(workers=1)
+    0
     """
 
     def __init__(self, view: FleetView) -> None:
@@ -146,6 +148,17 @@ class Standbys:
             if len(waiting) == len(nodes) and barred.isdisjoint(waiting):
                 return group
         return ""
+
+    def left(self, workers: int, avoid: Iterable[str] = ()) -> int:
+        """Return how many groups of so many workers wait that could take over somebody's place.
+
+        None of their nodes is cordoned, nor to be avoided.
+        """
+        barred = {*self._view.cordoned, *avoid}
+        return sum(
+            len(waiting) == workers and barred.isdisjoint(waiting)
+            for waiting in self._nodes.values()
+        )
 
     def take(self, rows: Iterable[int], avoid: Iterable[str] = ()) -> bool:
         """Take the one that is fit for the group in ``rows``; return False if none is."""

@@ -31,6 +31,8 @@ class RunFailures:
         Failures so far.
     nodes : int
         How many nodes train now.
+    per_s : float
+        How often a run as large as now fails, by the failures so far; 0 before the first.
     rollbacks : Rollbacks
         Which of the failures since the first look took work back.
 
@@ -44,6 +46,8 @@ class RunFailures:
     >>> failures.look(view_of(workers=4, now_s=now_s + 60, faults=[crash]), training=[0, 1, 2, 3])
     >>> failures.count, failures.nodes, failures.node_s
     (1, 4, 240.0)
+    >>> round(1.0 / failures.per_s, 1)
+    60.0
     """
 
     def __init__(self, incident_s: float) -> None:
@@ -59,6 +63,11 @@ class RunFailures:
     def node_s(self) -> float:
         """Node-seconds of training so far."""
         return self._node_ns / SECOND_NS
+
+    @property
+    def per_s(self) -> float:
+        """Failures a second of a run of ``nodes``."""
+        return self.count / self.node_s * self.nodes if self.node_s else 0.0
 
     def look(self, view: FleetView, training: list[int]) -> None:
         """Count what is new; ``training`` are the rows of the workers that train."""

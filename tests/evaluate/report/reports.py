@@ -130,7 +130,11 @@ def simulation(**fields: object) -> Simulation:
             "arms": arms,
             "runs": runs,
             "break_even": BreakEven(
-                precision=0.12, loss_gpu_s=90_000, price_gpu_s=10_800, measured={"trend": 0.3}
+                precision=0.12,
+                loss_gpu_s=90_000,
+                price_gpu_s=10_800,
+                last_price_gpu_s=16_200,
+                measured={"trend": 0.3},
             ),
             "sensitivity": points,
             "unknown_follows": {"component": arms, "job": arms[:2]},

@@ -161,16 +161,32 @@ def kernel_config(arm: Arm, config: Config, spec: JobSpec) -> Config:
 
     As in the file, but time is counted in the backtest's ticks, and the prices of a failure
     follow from the job. Where it stops all, the work that is unsaved on average is half an
-    interval, and the lost group stays away as long as a spare takes to come. Where recovery is
-    per step, nobody waits, one step is lost, and the group stays away until it has rejoined.
+    interval, and the lost group stays away as long as a spare takes to come, for which all wait.
+    Where recovery is per step, nobody waits, one step is lost, and the group stays away until it
+    has rejoined. Inspection and repair take what they take in the fleet model.
     """
-    costs = replace(config.costs, gpus_per_worker=float(spec.gpus_per_node))
+    costs = replace(
+        config.costs,
+        gpus_per_worker=float(spec.gpus_per_node),
+        inspect_s=spec.inspect_s,
+        repair_s=config.evaluate.repair_s,
+    )
     if spec.recovery == "restart":
         unsaved_s = spec.durable.interval_s / 2
-        costs = replace(costs, unsaved_s=unsaved_s, replace_s=spec.provision_s)
+        costs = replace(
+            costs,
+            unsaved_s=unsaved_s,
+            replace_s=spec.provision_s,
+            others_wait_s=spec.provision_s,
+        )
     else:
         costs = replace(
-            costs, detect_s=0.0, restart_s=0.0, unsaved_s=spec.step_s, replace_s=spec.rejoin_s
+            costs,
+            detect_s=0.0,
+            restart_s=0.0,
+            unsaved_s=spec.step_s,
+            replace_s=spec.rejoin_s,
+            others_wait_s=0.0,
         )
     watching = ticking(config)
     return replace(watching, costs=costs, policies=arm.policies, predictors=arm.predictors)

@@ -28,6 +28,7 @@ from torchloom_core.evaluate.parallel import Workforce
 from torchloom_core.evaluate.results import BreakEven, RunResult, Simulation
 from torchloom_core.evaluate.run_cache import RunCache
 from torchloom_core.evaluate.runner import Progress, Runner
+from torchloom_core.plugin.reserve import Reserve
 
 ORACLE = "oracle"
 CLAIRVOYANT = "clairvoyant"
@@ -164,9 +165,10 @@ def _alarm_rate(setting: Setting, candidates: Sequence[Arm], runs: Runs) -> floa
 
 
 def _break_even(setting: Setting, runs: Runs) -> BreakEven:
-    """Return from which precision on a move pays: ``p (D + R + unsaved) > G`` in GPU-seconds.
+    """Return from which precision on a move pays: ``p (D + R + unsaved) > G + away``.
 
-    The rule of Aupy, Robert, Vivien and Zaidouni; the prices are those that the policies see.
+    The rule of Aupy, Robert, Vivien and Zaidouni in GPU-seconds, with what it costs to have a
+    stand-by less; the prices are those that the policies see, at the failures that came.
     """
     stage = _first_scene(setting)
     base = Arm(name="", kind="candidate", what="")
@@ -176,12 +178,18 @@ def _break_even(setting: Setting, runs: Runs) -> BreakEven:
     run_gpus = job.groups * group_gpus
     stall_s = costs.detect_s + costs.restart_s + costs.unsaved_s
     loss_gpu_s = stall_s * run_gpus + costs.replace_s * group_gpus
-    price_gpu_s = costs.migrate_s * run_gpus
+    price_gpu_s, last_price_gpu_s = (
+        Reserve(costs, run_gpus=run_gpus, failures_per_s=1.0 / stage.mtbf_s, left=left).move_gpu_s(
+            group_gpus
+        )
+        for left in (job.standbys - 1, min(job.standbys - 1, 0))
+    )
     moves = {name: sum(run.moves for run in of) for name, of in runs.items()}
     return BreakEven(
         precision=price_gpu_s / loss_gpu_s if loss_gpu_s > 0 else float("inf"),
         loss_gpu_s=loss_gpu_s,
         price_gpu_s=price_gpu_s,
+        last_price_gpu_s=last_price_gpu_s,
         measured={
             name: sum(run.right_moves for run in runs[name]) / count
             for name, count in moves.items()

@@ -1,0 +1,47 @@
+"""The replica groups as a forecast of their workers sees them; ``failure_forecast`` asks."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torchloom_core.plugin import FleetView, Floats
+
+
+class ForecastGroups:
+    """The replica groups that train or stand by, and how likely each is to fail.
+
+    ``expected`` of those that train are to fail.
+    """
+
+    def __init__(self, view: FleetView, worker_probability: Floats) -> None:
+        training = view.is_in("training", "paused")
+        number: dict[str, int] = {}
+        names = (number.setdefault(group, len(number)) for group in view.group)
+        number_of = np.where(training, np.fromiter(names, np.intp, len(view)), -1)
+        self._rows = np.argsort(number_of, kind="stable")  # those of a group in a run, ascending
+        self._begin = np.searchsorted(number_of[self._rows], np.arange(len(number) + 1))
+        self.worker_probability = np.where(training, np.nan_to_num(worker_probability), 0.0)
+        self.in_run = int(np.count_nonzero(training))
+        with np.errstate(divide="ignore"):
+            log_survival = np.bincount(
+                number_of[training],
+                np.log1p(-self.worker_probability[training]),
+                minlength=len(number),
+            )
+        self.probability: Floats = -np.expm1(log_survival)
+        self.expected = float(self.probability.sum())
+        typical = np.median(self.worker_probability[training]) if self.in_run else 0.0
+        expected = np.where(np.isnan(worker_probability), typical, worker_probability)
+        survival: dict[str, float] = {}
+        for row in np.flatnonzero(view.is_in("standby")).tolist():
+            group = view.group[row]
+            survival[group] = survival.get(group, 1.0) * (1.0 - float(expected[row]))
+        self.standby_probability = {group: 1.0 - alive for group, alive in survival.items()}
+
+    def any_fails(self, rows: list[int]) -> float:
+        """Return the probability that a worker in one of these rows fails."""
+        with np.errstate(divide="ignore"):
+            return float(-np.expm1(np.log1p(-self.worker_probability[rows]).sum()))
+
+    def members(self, number: int) -> NDArray[np.intp]:
+        """Return the rows of the group's workers that train."""
+        return self._rows[self._begin[number] : self._begin[number + 1]]
