@@ -230,6 +230,36 @@ def test_a_long_table_has_a_row_a_value_and_keeps_its_other_columns(tmp_path):
     assert rows["unit"].to_pylist() == ["celsius"] * 3
 
 
+@pytest.mark.parametrize("name", ["row", "value", "metric", "valid", "index", "level_0"])
+def test_a_metric_may_be_called_what_the_bundle_calls_a_column(tmp_path, name):
+    wide = f"time,component,{name},temp\n2026-01-01T00:10,n1,7,50\n2026-01-01T00:05,n2,8,51\n"
+    opened = imported(tmp_path, "[telemetry]\nfile = 'wide.csv'\n", events=PLAIN, wide=wide)
+    rows = pa.concat_tables(opened.telemetry()).to_pandas()
+    assert rows["metric"].tolist() == [name, "temp"] * 2
+    assert rows["value"].tolist() == [8, 51, 7, 50]
+    assert rows["component"].tolist() == ["n2", "n2", "n1", "n1"]
+
+
+def test_a_column_of_a_long_table_may_be_called_row(tmp_path):
+    long = "time,component,metric,value,row\n2026-01-01,n1,temp,5,a\n2026-01-02,n1,temp,6,b\n"
+    mapping = "[telemetry]\nfile = 'long.csv'\nlayout = 'long'\n"
+    (rows,) = imported(tmp_path, mapping, events=PLAIN, long=long).telemetry()
+    assert rows["row"].to_pylist() == ["a", "b"]
+
+
+def test_the_index_of_a_parquet_file_is_a_column_if_it_has_a_name(tmp_path):
+    frame = pd.DataFrame(
+        {"component": ["n1", "n2", "n1"], "x": [1, 2, 3]},
+        index=pd.DatetimeIndex(["2026-01-01", "2026-01-02", "2026-01-03"], name="time"),
+    )
+    frame.to_parquet(tmp_path / "named.parquet")
+    frame.reset_index()[::2].to_parquet(tmp_path / "plain.parquet")
+    for name, values in (("named", [1, 2, 3]), ("plain", [1, 3])):
+        mapping = f"[telemetry]\nfile = '{name}.parquet'\n"
+        (rows,) = imported(tmp_path, mapping, events=PLAIN).telemetry()
+        assert rows["value"].to_pylist() == values
+
+
 def test_telemetry_can_be_parquet_with_real_times(tmp_path):
     frame = pd.DataFrame(
         {

@@ -50,7 +50,8 @@ def read_table(path: Path) -> pd.DataFrame:
     """
     try:
         if path.suffix == ".parquet":
-            return pd.read_parquet(path)
+            table = pd.read_parquet(path)
+            return table.reset_index(drop=not any(table.index.names))
         return _read_csv(path)
     except pd.errors.EmptyDataError:
         raise TraceError(f"{path}: need a header, was an empty file") from None

@@ -71,14 +71,15 @@ def read_telemetry(folder: Path, plan: Telemetry, times: Times, faults: Faults) 
     if "t_avail" in table.columns:
         moments["t_avail"] = times_ns(table["t_avail"], times, path, faults)
     moments["component"] = table["component"].astype(str)
-    moments["row"] = table.index + FIRST_ROW
     if plan.layout == "long":
         long = _long(table, moments, path, faults)
     else:
-        long = _melt(table, moments, plan, path, faults)
+        long = _wide(table, moments, plan, path, faults)
     long["valid"] &= np.isfinite(long["value"])
-    long = long.sort_values(["t_avail", "t_event", "row"], kind="stable", ignore_index=True)
-    rows = long.pop("row").to_numpy()
+    # The index, which no column of the table can be called by, says from which row each came.
+    order = np.lexsort((long.index, long["t_event"], long["t_avail"]))
+    rows = long.index.to_numpy(np.int64)[order] + FIRST_ROW
+    long = long.iloc[order]
     # Of a Series pyarrow would make NaN null; of an array it does not.
     value = pa.array(long.pop("value").to_numpy())
     whole = pa.Table.from_pandas(long, preserve_index=False).append_column("value", value)
@@ -98,14 +99,17 @@ def _long(table: pd.DataFrame, moments: pd.DataFrame, path: Path, faults: Faults
     return long.join(table[extra])
 
 
-def _melt(
+def _wide(
     table: pd.DataFrame, moments: pd.DataFrame, plan: Telemetry, path: Path, faults: Faults
 ) -> pd.DataFrame:
+    """Return the values metric by metric, each with the index of its row."""
     metrics = list(plan.metrics) or [name for name in table.columns if name not in _WHERE]
     need_columns(table, metrics, path)
     if not metrics:
         raise TraceError(f"{path}:1: need a column that is a metric, was none")
-    numbers = {name: numbers_of(table[name], path, faults) for name in metrics}
-    values = pd.DataFrame(numbers, table.index)
-    long = moments.join(values).melt([*_WHERE, "row"], metrics, "metric", "value")
-    return long.assign(valid=True)
+    long = moments.iloc[np.tile(np.arange(len(table)), len(metrics))]
+    return long.assign(
+        metric=np.repeat(np.array(metrics, dtype=object), len(table)),
+        value=np.concatenate([numbers_of(table[name], path, faults) for name in metrics]),
+        valid=True,
+    )
