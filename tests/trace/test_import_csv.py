@@ -275,7 +275,33 @@ def test_telemetry_can_be_parquet_with_real_times(tmp_path):
     assert rows["value"].to_pylist() == [1.0, 2.0]
 
 
+def test_a_day_without_its_hyphens_is_a_time(tmp_path):
+    text = "time,component,kind\n20260101,n1,x\n20260102T06,n1,x\n"
+    first, second = imported(tmp_path, events=text).events()
+    assert (first.t_event, second.t_event) == (utc(1), utc(2, 6))
+
+
 # --- what cannot be ---
+
+
+def test_numbers_of_which_nobody_said_what_they_count_are_one_fault_that_says_how(tmp_path):
+    """To pandas 1800 and 2100 are years."""
+    said = (
+        "need an ISO 8601 time (or times.unit in a mapping), was '{}' (and numbers in {} rows "
+        'more): say what a number counts with unit = "s" (or "days" or "ns") under [times] in a '
+        "file for --map, and with origin when it is 0"
+    )
+    events = "time,component,kind\n2026-01-01,n1,x\n1800,n1,x\n2100,n1,x\n1e3,n1,x\n"
+    assert refusal(tmp_path, events=events) == [f"events.csv:3: {said.format('1800', 2)}"]
+    wide = "time,component,temp\n0,n1,50\n30.5,n1,51\n"
+    mapping = "[telemetry]\nfile = 'wide.csv'\n"
+    assert refusal(tmp_path, mapping, events=PLAIN, wide=wide) == [
+        f"wide.csv:2: {said.format('0', 1)}"
+    ]
+    frame = pd.DataFrame({"time": [1800, 2100], "component": "n1", "x": [1, 2]})
+    frame.to_parquet(tmp_path / "m.parquet")
+    lines = refusal(tmp_path, "[telemetry]\nfile = 'm.parquet'\n", events=PLAIN)
+    assert lines == [f"m.parquet:2: {said.format('1800', 1)}"]
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,10 @@ _log = logging.getLogger(__name__)
 _UNIT_NS = {"ns": 1, "s": SECOND_NS, "days": 86_400 * SECOND_NS}
 _BEYOND_NS = float(2**63)
 
+_NUMBER = r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*"
+_DAY = r"\d{8}"
+"""A number that is a time all the same, of ISO 8601's basic form: 20260104."""
+
 _RULE = {
     "iso8601": "an ISO 8601 time (or times.unit in a mapping)",
     "ns": "a number of nanoseconds",
@@ -42,6 +46,8 @@ Wrong = NDArray[np.bool_]
 
 def read_table(path: Path) -> pd.DataFrame:
     """Return a Parquet file, or a CSV file as text without blank rows, whose number stays.
+
+    The index that pandas keeps with a Parquet file is a column like any other if it has a name.
 
     Raises
     ------
@@ -156,9 +162,19 @@ def need_cells(table: pd.DataFrame, columns: Iterable[str], path: Path, faults: 
 
 
 def times_ns(cells: "pd.Series[str]", times: Times, path: Path, faults: Faults) -> Ints:
-    """Return times as nanoseconds since the Unix epoch; a cell that is no time is a fault."""
-    moments, wrong = _parsed(cells, times, path)
-    _need(cells, wrong, _RULE[times.unit], path, faults)
+    """Return times as nanoseconds since the Unix epoch; a cell that is no time is a fault.
+
+    Numbers of which nobody said what they count are one fault, of the first: to pandas 1800 is a
+    year.
+    """
+    numbers = np.zeros(len(cells), dtype=np.bool_)
+    if times.unit == "iso8601":
+        numbers = _numbers(cells)
+        _refuse_numbers(cells, numbers, path, faults)
+    moments, wrong = _parsed(
+        cells.astype(object).mask(numbers) if numbers.any() else cells, times, path
+    )
+    _need(cells, wrong & ~numbers, _RULE[times.unit], path, faults)
     return moments
 
 
@@ -191,6 +207,31 @@ def _parsed(cells: "pd.Series[str]", times: Times, place: Path | str) -> tuple[I
     # A float64 cannot tell nanoseconds in years: what it adds beyond a microsecond is noise.
     us = np.rint(np.where(wrong, 0, numbers.to_numpy(np.float64)) * (unit_ns / 1000))
     return us.astype(np.int64) * 1000 + origin_ns, wrong
+
+
+def _numbers(cells: "pd.Series[str]") -> Wrong:
+    """Say which cells are plain numbers, and no day in ISO 8601's basic form."""
+    if pd.api.types.is_numeric_dtype(cells.dtype):
+        return cells.notna().to_numpy(np.bool_)
+    if pd.api.types.is_datetime64_any_dtype(cells.dtype):
+        return np.zeros(len(cells), dtype=np.bool_)
+    texts = cells.astype(str)
+    numbers = texts.str.fullmatch(_NUMBER) & ~texts.str.fullmatch(_DAY)
+    return numbers.to_numpy(np.bool_)
+
+
+def _refuse_numbers(cells: "pd.Series[str]", numbers: Wrong, path: Path, faults: Faults) -> None:
+    if not numbers.any():
+        return
+    first, count = int(numbers.argmax()), int(numbers.sum())
+    more = f" (and numbers in {count - 1} rows more)" if count > 1 else ""
+    faults.add(
+        path,
+        int(cells.index[first]) + FIRST_ROW,
+        f"need {_RULE['iso8601']}, was {str(cells.iloc[first])!r}{more}: say what a number counts "
+        f'with unit = "s" (or "days" or "ns") under [times] in a file for --map, and with origin '
+        f"when it is 0",
+    )
 
 
 def _missing(cells: "pd.Series[pd.Timestamp]") -> Wrong:
