@@ -111,3 +111,5 @@ def test_recorded_data_are_imported(folder, name):
     result = folder.torchloom("trace", "import", name, str(data), "out.tltrace")
     assert (result.returncode, result.stderr) == (0, "")
     assert f"{Path('out.tltrace/events.jsonl')}: " in result.stdout
+    manifest = json.loads((folder.path / "out.tltrace" / "manifest.json").read_text())
+    assert manifest["name"] == "out"

@@ -59,7 +59,7 @@ def test_time_component_and_kind_are_enough(tmp_path):
     assert (first.fatal, first.t_resolved, first.follows) == (True, None, "unknown")
     assert (first.id, second.id) == ("events-2", "events-3")
     assert (opened.manifest.start_ns, opened.manifest.end_ns) == (utc(1), utc(2))
-    assert (opened.manifest.name, opened.manifest.source) == ("events", "events.csv")
+    assert (opened.manifest.name, opened.manifest.source) == ("out", "events.csv")
     assert not opened.manifest.synthetic
 
 
@@ -115,6 +115,16 @@ def test_every_column_of_an_event_can_be_given(tmp_path):
     assert (first.id, first.t_avail, first.fatal, first.cause) == ("e1", utc(2), False, "e0")
     assert (first.follows, first.label, first.extra) == ("job", "uncertain", {})
     assert (second.id, second.fatal, second.follows) == ("e0", True, "fabric")
+
+
+def test_a_trace_is_called_as_its_bundle_unless_the_mapping_or_the_caller_says(tmp_path):
+    """Two months of one source, under one name, would be one trace to a model."""
+    assert imported(tmp_path, events=PLAIN).manifest.name == "out"
+    assert imported(tmp_path, "name = 'fleet 2026'\n", events=PLAIN).manifest.name == "fleet 2026"
+    events, mapping = tmp_path / "events.csv", tmp_path / "map.toml"
+    mapping.write_text("name = 'fleet 2026'\n")
+    import_csv(events, tmp_path / "a.b.tltrace", mapping=mapping, name="mine")
+    assert Bundle.open(tmp_path / "a.b.tltrace").manifest.name == "mine"
 
 
 def test_a_mapping_may_use_the_short_names(tmp_path):

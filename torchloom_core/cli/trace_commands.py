@@ -102,7 +102,7 @@ def import_csv(
     map
         TOML file: other names of columns, how times are written, a topology, telemetry.
     name
-        What the trace is called; the name of the file unless given.
+        What the trace is called; as OUT unless given, here or in the mapping.
     source
         Where it is from; the name of the file unless given.
     licence
@@ -115,7 +115,7 @@ def import_csv(
 
 
 def import_infinitehbd(
-    folder: Path, out: Path, /, *, force: Force = False, json: AsJson = False
+    folder: Path, out: Path, /, *, name: str = "", force: Force = False, json: AsJson = False
 ) -> None:
     """Make a bundle of InfiniteHBD-Trace: faults of 400 GPU servers.
 
@@ -125,15 +125,17 @@ def import_infinitehbd(
         Where fault_events.csv is.
     out
         The bundle to write, NAME.tltrace.
+    name
+        What the trace is called; as OUT unless given.
     """
     from torchloom_core.trace.importers.infinitehbd import import_infinitehbd as write
 
-    write(folder, out, force=force)
+    write(folder, out, name=name, force=force)
     tell(out, json)
 
 
 def import_backblaze(
-    folder: Path, out: Path, /, *, force: Force = False, json: AsJson = False
+    folder: Path, out: Path, /, *, name: str = "", force: Force = False, json: AsJson = False
 ) -> None:
     """Make a bundle of Backblaze Hard Drive Data: daily SMART values, and which drives failed.
 
@@ -143,8 +145,10 @@ def import_backblaze(
         Where the Parquet files are.
     out
         The bundle to write, NAME.tltrace.
+    name
+        What the trace is called; as OUT unless given.
     """
     from torchloom_core.trace.importers.backblaze import import_backblaze as write
 
-    write(folder, out, force=force)
+    write(folder, out, name=name, force=force)
     tell(out, json)

@@ -22,12 +22,17 @@ _COLUMNS = ("date", "serial_number", "model", "failure")
 _FIXED = ("model", "capacity_bytes")
 
 
-def import_backblaze(folder: Path, out: Path, *, force: bool = False) -> None:
+def import_backblaze(folder: Path, out: Path, *, name: str = "", force: bool = False) -> None:
     """Write the drives in ``folder`` as a bundle.
 
     A day's values are known at its end. A drive that failed on a day ended with that day; one
     that vanishes without a failure is there until the end of the day on which it was last seen.
     Metrics are called ``smart_5`` and so on and are raw values, not normalised ones.
+
+    Parameters
+    ----------
+    name : str
+        What the trace is called; absent: as ``out``.
 
     Raises
     ------
@@ -40,7 +45,7 @@ def import_backblaze(folder: Path, out: Path, *, force: bool = False) -> None:
     end_ns = int(days["day_ns"].max()) + DAY_NS
     with BundleWriter(
         out,
-        name="backblaze",
+        name=name or out.stem,
         start_ns=start_ns,
         end_ns=end_ns,
         source="Backblaze Hard Drive Data",

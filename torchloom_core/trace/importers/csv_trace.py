@@ -63,7 +63,9 @@ def import_csv(
     ----------
     mapping : Path, optional
         See :mod:`torchloom_core.trace.importers.mapping`.
-    name, source : str
+    name : str
+        Absent: that in the mapping, or of ``out``.
+    source : str
         Absent: the name of the file.
 
     Raises
@@ -97,7 +99,7 @@ def import_csv(
         _log.warning("%s", notes)
     with BundleWriter(
         out,
-        name=name or events.stem,
+        name=name or plan.name or out.stem,
         start_ns=span.start_ns,
         end_ns=span.end_ns,
         source=source or events.name,

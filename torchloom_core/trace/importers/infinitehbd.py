@@ -39,13 +39,18 @@ class _Started(NamedTuple):
     t_ns: int
 
 
-def import_infinitehbd(folder: Path, out: Path, *, force: bool = False) -> None:
+def import_infinitehbd(folder: Path, out: Path, *, name: str = "", force: bool = False) -> None:
     """Write the trace in ``folder`` as a bundle.
 
     Every fault took its node out, so each is fatal. A hardware failure follows the component,
     of the others it is not known. Faults of one description that start on several nodes at the
     same moment share a cause, the first of them. Nodes that never failed are in no row; they
     are called ``quiet-001`` and so on.
+
+    Parameters
+    ----------
+    name : str
+        What the trace is called; absent: as ``out``.
 
     Raises
     ------
@@ -64,7 +69,7 @@ def import_infinitehbd(folder: Path, out: Path, *, force: bool = False) -> None:
     last_ns = max([event.t_event for event in events] + list(ends.values()))
     with BundleWriter(
         out,
-        name="infinitehbd",
+        name=name or out.stem,
         start_ns=_START_NS,
         end_ns=_START_NS + max(1, math.ceil((last_ns - _START_NS) / DAY_NS)) * DAY_NS,
         source="InfiniteHBD-Trace, StepFun; Shou et al., SIGCOMM 2025, arXiv 2502.03885",

@@ -78,8 +78,15 @@ class Telemetry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class Mapping(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All of the file; files that it names lie relative to its ``folder``."""
+    """All of the file; files that it names lie relative to its ``folder``.
 
+    Attributes
+    ----------
+    name : str
+        What the trace is called; "": as the bundle that is written.
+    """
+
+    name: str = ""
     times: Times = Times()
     events: Events = Events()
     topology: Topology | None = None
