@@ -56,6 +56,11 @@ def test_a_bundle_is_described_for_people(with_bundle):
     assert (with_bundle.path / "plot.svg").read_text().startswith("<?xml")
 
 
+def test_a_picture_of_another_kind_is_refused_before_the_bundle_is_looked_at(folder):
+    result = folder.torchloom("trace", "describe", "none.tltrace", "--plot", "plot.pdf")
+    assert result.stderr == "torchloom: plot.pdf: need a file .png or .svg, was .pdf\n"
+
+
 def test_a_bundle_is_described_for_machines(with_bundle):
     result = with_bundle.torchloom("trace", "describe", "mine.tltrace", "--json")
     found = json.loads(result.stdout)

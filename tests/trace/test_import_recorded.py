@@ -12,7 +12,9 @@ from torchloom_core.clock import SECOND_NS
 from torchloom_core.errors import TraceError
 from torchloom_core.trace.bundle.bundle import Bundle
 from torchloom_core.trace.importers.backblaze import import_backblaze
+from torchloom_core.trace.importers.csv_trace import import_csv
 from torchloom_core.trace.importers.infinitehbd import import_infinitehbd
+from torchloom_core.trace.recorded.from_trajectory import from_trajectory
 from torchloom_core.trace.validation.validate import Findings, validate
 
 HEADER = "node_id,t,ev,Level,Class,Desc\n"
@@ -39,6 +41,19 @@ def test_a_fault_is_what_lies_between_its_start_and_its_end(tmp_path):
     assert (ended.follows, open_.follows) == ("component", "unknown")
     assert (open_.t_event, open_.t_resolved) == (T0_NS + 3 * DAY_NS // 2, None)
     assert (opened.manifest.start_ns, opened.manifest.end_ns) == (T0_NS, T0_NS + 2 * DAY_NS)
+
+
+@pytest.mark.parametrize(
+    "write",
+    [import_csv, import_infinitehbd, import_backblaze, from_trajectory],
+    ids=lambda write: write.__name__,
+)
+def test_a_bundle_that_is_there_is_refused_before_anything_is_read(tmp_path, write):
+    (tmp_path / "out.tltrace").mkdir()
+    with pytest.raises(TraceError, match=r"out\.tltrace: need a new path, was there already"):
+        write(tmp_path / "nothing", tmp_path / "out.tltrace")
+    with pytest.raises(TraceError, match=r"out\.tltrace: need a trace bundle to replace, was"):
+        write(tmp_path / "nothing", tmp_path / "out.tltrace", force=True)
 
 
 def test_overlapping_faults_of_one_kind_end_in_the_order_in_which_they_began(tmp_path):

@@ -57,13 +57,15 @@ def describe(bundle: Path, /, *, plot: Path | None = None, json: AsJson = False)
     from torchloom_core.trace.bundle.checksums import changed
     from torchloom_core.trace.describe.describe import describe as look
 
+    if plot is not None:
+        from torchloom_core.trace.describe.plot import draw_faults, refuse_other
+
+        refuse_other(plot)
     opened = Bundle.open(bundle)
     if fault := next(changed(opened.path, opened.manifest.files), None):
         warn(f"{fault}; it is not what the bundle was written with")
     found = look(opened)
     if plot is not None:
-        from torchloom_core.trace.describe.plot import draw_faults
-
         draw_faults(opened, plot)
     if json:
         print_json(found)

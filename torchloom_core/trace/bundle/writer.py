@@ -99,7 +99,7 @@ class BundleWriter:
         self._input_rows = 0
 
     def __enter__(self) -> "BundleWriter":
-        _refuse_to_replace(self.path, self._force)
+        refuse_to_replace(self.path, force=self._force)
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             # mkdtemp's folder is for its owner only; what becomes the bundle lies inside.
@@ -211,7 +211,8 @@ def exposure_of(parts: Sequence[Component], start_ns: int, end_ns: int) -> dict[
     }
 
 
-def _refuse_to_replace(path: Path, force: bool) -> None:
+def refuse_to_replace(path: Path, *, force: bool) -> None:
+    """Raise TraceError if no bundle may be written to ``path``: ask before a long reading."""
     if not path.exists():
         return
     if not force:

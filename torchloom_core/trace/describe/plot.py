@@ -29,8 +29,7 @@ def draw_faults(bundle: Bundle, path: Path) -> None:
     TraceError
         If the file is neither ``.png`` nor ``.svg``, or cannot be written.
     """
-    if path.suffix not in {".png", ".svg"}:
-        raise TraceError(f"{path}: need a file .png or .svg, was {path.suffix or 'neither'}")
+    refuse_other(path)
     fatal = [event for event in bundle.events() if event.fatal]
     with mpl.rc_context({"svg.hashsalt": "torchloom"}):
         figure = _figure(bundle, fatal)
@@ -38,6 +37,12 @@ def draw_faults(bundle: Bundle, path: Path) -> None:
             figure.savefig(path, dpi=120, metadata={"Date": None} if path.suffix == ".svg" else {})
         except OSError as error:
             raise TraceError(f"{path}: cannot be written: {error.strerror}") from None
+
+
+def refuse_other(path: Path) -> None:
+    """Raise TraceError if the file is of another kind: ask before a long look at the bundle."""
+    if path.suffix not in {".png", ".svg"}:
+        raise TraceError(f"{path}: need a file .png or .svg, was {path.suffix or 'neither'}")
 
 
 def _figure(bundle: Bundle, fatal: Sequence[Event]) -> Figure:

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from torchloom_core.errors import TraceError
 from torchloom_core.trace.bundle.schema import Component, Event
-from torchloom_core.trace.bundle.writer import DAY_NS, BundleWriter
+from torchloom_core.trace.bundle.writer import DAY_NS, BundleWriter, refuse_to_replace
 
 _RAW = re.compile(r"(smart_\d+)_raw")
 _COLUMNS = ("date", "serial_number", "model", "failure")
@@ -40,6 +40,7 @@ def import_backblaze(folder: Path, out: Path, *, name: str = "", force: bool = F
         If there is no file, one cannot be read or lacks a column, or a drive has two rows for
         a day.
     """
+    refuse_to_replace(out, force=force)
     days = _read(folder)
     start_ns = int(days["day_ns"].min())
     end_ns = int(days["day_ns"].max()) + DAY_NS

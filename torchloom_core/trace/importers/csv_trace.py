@@ -12,7 +12,7 @@ from torchloom_core.clock import moment_text
 from torchloom_core.errors import TraceError
 from torchloom_core.trace.bundle.lines import convert_row
 from torchloom_core.trace.bundle.schema import Component, Event
-from torchloom_core.trace.bundle.writer import BundleWriter
+from torchloom_core.trace.bundle.writer import BundleWriter, refuse_to_replace
 from torchloom_core.trace.importers.cells import (
     FIRST_ROW,
     moment_ns,
@@ -75,6 +75,7 @@ def import_csv(
     ConfigError
         If the mapping is wrong.
     """
+    refuse_to_replace(out, force=force)
     plan = load_mapping(mapping) if mapping else Mapping()
     folder = mapping.parent if mapping else events.parent
     faults = Faults()

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.errors import TraceError
 from torchloom_core.trace.bundle.schema import Component, Event
-from torchloom_core.trace.bundle.writer import DAY_NS, BundleWriter
+from torchloom_core.trace.bundle.writer import DAY_NS, BundleWriter, refuse_to_replace
 
 FILE = "fault_events.csv"
 NODES = 400
@@ -57,6 +57,7 @@ def import_infinitehbd(folder: Path, out: Path, *, name: str = "", force: bool =
     TraceError
         If the file is missing or a row breaks a rule.
     """
+    refuse_to_replace(out, force=force)
     path = folder / FILE
     starts, ends = _paired(path)
     events = _events(starts, ends)

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from torchloom_core.errors import TraceError
-from torchloom_core.trace.bundle.writer import BundleWriter
+from torchloom_core.trace.bundle.writer import BundleWriter, refuse_to_replace
 from torchloom_core.trace.recorded.recorded import LifeLine, input_line
 from torchloom_core.trace.recorded.recorded_rows import RecordedRows
 from torchloom_core.trajectory.reader import Life, lives
@@ -50,6 +50,7 @@ def from_trajectory(
     TraceError
         If it has no such life, the life has no input, or ``out`` exists and ``force`` is not set.
     """
+    refuse_to_replace(out, force=force)
     life = _chosen(root, epoch)
     start_ns, end_ns = _span(life)
     meta = life.meta

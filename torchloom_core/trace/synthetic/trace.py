@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 
 from torchloom_core.errors import TraceError
-from torchloom_core.trace.bundle.writer import BundleWriter
+from torchloom_core.trace.bundle.writer import BundleWriter, refuse_to_replace
 from torchloom_core.trace.synthetic.faults import draw_faults
 from torchloom_core.trace.synthetic.fleet import components, job_rows
 from torchloom_core.trace.synthetic.parameters import START_NS, Parameters
@@ -20,6 +20,7 @@ def synthesize(out: Path, parameters: Parameters, *, force: bool = False) -> Non
     TraceError
         If ``out`` exists and ``force`` is not set, or there are more racks than nodes.
     """
+    refuse_to_replace(out, force=force)
     if parameters.racks > parameters.nodes:
         raise TraceError(
             f"{out}: need racks <= nodes, was {parameters.racks} racks, {parameters.nodes} nodes"
