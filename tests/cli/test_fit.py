@@ -66,7 +66,7 @@ def test_no_skill_is_said_plainly_and_is_no_error(folder):
     ("words", "status", "problem"),
     [
         ("--predictor fault_histroy", 2, "did you mean fault_history?"),
-        ("--until 60", 2, "--until: need a date such as 2024-06-30, or a time since"),
+        ("--until 60", 2, "--until: need a date such as 2024-06-30, 2024-06 or 2024, or a"),
         ("--until 600d", 6, "need an end of the training time in the trace's 120 days"),
         ("--until 1970-01-01", 6, "need an end of the training time"),
         ("--kind crahs", 6, "need a kind that its events have, was 'crahs'; did you mean crash?"),

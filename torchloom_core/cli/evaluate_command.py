@@ -74,7 +74,8 @@ def evaluate(
     days
         Length of a run; [evaluate] days unless given.
     until
-        Only the time after is played or scored: a date, or days since the start such as 30d.
+        Only the time after is played or scored: a date, the beginning of a month or year such as
+        2024-06, or days since the start such as 30d.
         Unless given that after what the models were fitted on; replay scores a predictor
         without a model after the first 60 %.
     horizon_s

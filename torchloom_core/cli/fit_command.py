@@ -57,7 +57,8 @@ def fit(
     predictor
         Which one; `torchloom plugins` lists them. auto: the one that is best on earlier time.
     until
-        End of the training time: a date, 2024-06-30, or days since the start, 30d.
+        End of the training time: a date, 2024-06-30, the beginning of a month or year, 2024-06,
+        or days since the start, 30d.
     option
         An option of the predictor, such as horizon_s=604800; comes before the config's.
     out

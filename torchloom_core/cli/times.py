@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LONGEST = timedelta(seconds=1e9)
 
+_FIRST_DAY = {4: "-01-01", 7: "-01"}
+"""Characters of a year or a month to what makes it its first day."""
 
 _LENGTH = re.compile(r"(\d+(\.\d*)?(s|m|h|d|w))+")
 """Cyclopts knows months and years as well, which are of no certain length."""
@@ -48,12 +50,15 @@ def _moment(_: Any, tokens: Sequence[Token]) -> datetime | timedelta:
     length = _length(told.value)
     if length is not None:
         return length
+    is_long = re.fullmatch(r"\d{4}(-\d\d)?", told.value)
     try:
-        moment: datetime = convert(datetime, [told.value])
+        moment: datetime = convert(
+            datetime, [told.value + (_FIRST_DAY[len(told.value)] if is_long else "")]
+        )
     except (CycloptsError, OverflowError):
         raise ConfigError(
-            f"{told.keyword}: need a date such as 2024-06-30, or a time since the trace's start "
-            f"such as 30d, was {told.value!r}"
+            f"{told.keyword}: need a date such as 2024-06-30, 2024-06 or 2024, or a time since the "
+            f"trace's start such as 30d, was {told.value!r}"
         ) from None
     return moment
 
@@ -62,7 +67,10 @@ Duration = Annotated[timedelta, Parameter(converter=_duration, allow_leading_hyp
 """At most about 30 years."""
 
 Moment = Annotated[datetime | timedelta, Parameter(converter=_moment, allow_leading_hyphen=True)]
-"""A date, UTC unless it says otherwise, or a time since the trace's start."""
+"""A date, UTC unless it says otherwise, or a time since the trace's start.
+
+Of a month or a year it is the beginning.
+"""
 
 
 def moment_ns(moment: datetime | timedelta, manifest: "Manifest") -> int:

@@ -1,0 +1,44 @@
+"""Moments of a trace as a person types them."""
+
+import pytest
+from cyclopts import App
+
+from torchloom_core.cli.times import Moment
+from torchloom_core.errors import ConfigError
+
+
+def moment(text):
+    app = App(result_action="return_value")
+
+    @app.default
+    def command(*, until: Moment):
+        return until
+
+    return app(["--until", text], exit_on_error=False, print_error=False)
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("2015", "2015-01-01 00:00:00"),
+        ("2015-09", "2015-09-01 00:00:00"),
+        ("2015-09-08", "2015-09-08 00:00:00"),
+        ("20150908", "2015-09-08 00:00:00"),
+        ("2015-09-08T06:30", "2015-09-08 06:30:00"),
+        ("30d", "30 days, 0:00:00"),
+        ("1.5h", "1:30:00"),
+        ("2015s", "0:33:35"),
+    ],
+)
+def test_a_moment_may_be_a_day_a_month_a_year_or_a_time_since_the_start(text, meant):
+    assert str(moment(text)) == meant
+
+
+@pytest.mark.parametrize("text", ["60", "201509", "2015-13", "2015-9", "15-09", "2015-", "May", ""])
+def test_what_is_no_moment_is_refused_with_what_is(text):
+    with pytest.raises(ConfigError) as refused:
+        moment(text)
+    assert str(refused.value) == (
+        "--until: need a date such as 2024-06-30, 2024-06 or 2024, or a time since the trace's "
+        f"start such as 30d, was {text!r}"
+    )
