@@ -119,9 +119,14 @@ def test_a_trajectory_that_is_not_there_is_one_line(folder):
     [
         ("cyclopts", "server", []),
         ("matplotlib", "evaluate", ["trace", "describe", "small.tltrace", "--plot", "p.png"]),
+        ("jinja2", "evaluate", ["evaluate", "none.tltrace"]),
+        ("sklearn", "predictors", ["evaluate", "none.tltrace", "--mode", "replay"]),
+        ("ray", "ray", ["evaluate", "none.tltrace", "--backend", "ray"]),
+        ("skops", "predictors", ["fit", "none.tltrace", "--predictor", "ewma", "--until", "1d"]),
     ],
 )
 def test_without_the_extra_it_says_what_to_install(folder, module, extra, words):
+    """Before it looks at what it would need it for at the end."""
     made = folder.torchloom("trace", "synthesize", "small.tltrace", "--nodes", "2", "--days", "1")
     assert made.returncode == 0, made.stderr
     hidden = f"import sys; sys.modules[{module!r}] = None; from torchloom_core.cli import main"

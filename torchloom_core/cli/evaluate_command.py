@@ -11,6 +11,7 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from torchloom_core.cli import Terminated
+from torchloom_core.cli.extras import SCORES, need
 from torchloom_core.cli.options import AsJson
 from torchloom_core.cli.output import console
 from torchloom_core.cli.progress import progress
@@ -99,6 +100,8 @@ def evaluate(
     open_
         Show the page in a browser.
     """
+    ray = ("ray",) if backend == "ray" else ()
+    need("jinja2", "matplotlib", *(SCORES if mode == "replay" else ("joblib", *ray)))
     from torchloom_core.errors import StateError
     from torchloom_core.evaluate.evaluation import Wanted
     from torchloom_core.evaluate.evaluation import evaluate as find_out
@@ -106,8 +109,6 @@ def evaluate(
     from torchloom_core.evaluate.goodput.candidates import Asked
     from torchloom_core.evaluate.goodput.sweep import range_of
     from torchloom_core.evaluate.parallel import Workforce
-
-    # Not when it is needed: a missing package is told before the runs are played.
     from torchloom_core.evaluate.report import page_text
 
     wanted = Wanted(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
+from torchloom_core.cli.extras import SCORES, need
 from torchloom_core.cli.options import AsJson, ConfigPath
 from torchloom_core.cli.output import console, print_json
 from torchloom_core.cli.progress import progress
@@ -86,6 +87,7 @@ def fit(
     config
         Config file; torchloom.toml in this folder unless given.
     """
+    need(*SCORES, "safetensors", "skops")
     from torchloom_core.activation.discovery import discover
     from torchloom_core.fitting.choose import AUTO, fit_best
     from torchloom_core.fitting.fit import fit as fit_model

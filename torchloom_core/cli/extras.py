@@ -1,0 +1,13 @@
+"""Ask for what a command needs at its end before it begins."""
+
+from importlib.util import find_spec
+
+SCORES = ("scipy", "sklearn", "statsmodels")
+"""What scoring forecasts needs."""
+
+
+def need(*modules: str) -> None:
+    """Raise ModuleNotFoundError for the first module that is not installed."""
+    for module in modules:
+        if find_spec(module) is None:
+            raise ModuleNotFoundError(f"No module named {module!r}", name=module)
