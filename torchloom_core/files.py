@@ -4,7 +4,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from torchloom_core.errors import StateError
+from torchloom_core.errors import StateError, TorchloomError
 
 _PRIVATE_FILE = 0o600
 _PRIVATE_FOLDER = 0o700
@@ -28,6 +28,17 @@ def put_in_place(draft: Path, path: Path) -> None:
     except OSError:
         replaced.rename(path)
         raise
+
+
+def refuse_unwritable(path: Path, error: type[TorchloomError]) -> None:
+    """Raise the error if nothing can be made at ``path``: ask before long work, not after it."""
+    place = path.absolute().parent
+    while not os.path.lexists(place):
+        place = place.parent
+    if not place.is_dir():
+        raise error(f"{path}: cannot be written: need a folder, was a file: {place}")
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise error(f"{path}: cannot be written: need a folder to write to, was {place}")
 
 
 def private_folder(path: Path) -> Path:

@@ -75,6 +75,7 @@ def test_no_skill_is_said_plainly_and_is_no_error(folder):
         ("--out x.tltmodel", 7, "x.tltmodel: need the suffix .tlmodel, was .tltmodel"),
         ("--out t.tltrace --force", 7, "need the suffix .tlmodel, was .tltrace"),
         ("--out other.tlmodel --force", 7, "need a model to replace, was something else"),
+        ("--out t.tltrace/manifest.json/x.tlmodel", 7, "need a folder, was a file: "),
         ("--task forecats", 2, "forecats"),
     ],
 )

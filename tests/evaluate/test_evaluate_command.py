@@ -425,7 +425,8 @@ def test_a_report_says_what_it_takes_for_granted(folder):
         ("small.tltrace --sweep spares=0..8", "need 13 nodes for the job, its stand-bys and"),
         ("small.tltrace --mode replay --sweep spares=0..3", "--sweep: need --mode simulate"),
         ("small.tltrace --config none.toml", "none.toml: cannot be read"),
-        ("small.tltrace --out small.tltrace/manifest.json", "cannot be made"),
+        ("small.tltrace --out bare.toml", "cannot be written: need a folder, was a file: "),
+        ("none.tltrace --out bare.toml/a/b", "cannot be written: need a folder, was a file: "),
     ],
 )
 def test_a_mistake_is_answered_with_one_line(folder, words, text):

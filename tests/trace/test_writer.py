@@ -98,8 +98,19 @@ def test_a_failed_replacement_keeps_the_old_bundle(tmp_path):
 def test_a_folder_that_cannot_be_written_is_one_line(tmp_path):
     (tmp_path / "file").touch()
     with (
-        pytest.raises(TraceError, match=r"file: cannot be read or written: "),
+        pytest.raises(TraceError, match="file/b: cannot be written: need a folder, was a file: "),
         writer(tmp_path / "file" / "b"),
+    ):
+        pass
+
+
+def test_a_folder_that_nobody_may_write_to_is_one_line(tmp_path, monkeypatch):
+    monkeypatch.setattr("os.access", lambda place, _: place != tmp_path)
+    with (
+        pytest.raises(
+            TraceError, match=r"a/b: cannot be written: need a folder to write to, was /"
+        ),
+        writer(tmp_path / "a" / "b"),
     ):
         pass
 

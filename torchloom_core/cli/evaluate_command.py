@@ -110,6 +110,7 @@ def evaluate(
     from torchloom_core.evaluate.goodput.sweep import range_of
     from torchloom_core.evaluate.parallel import Workforce
     from torchloom_core.evaluate.report import page_text
+    from torchloom_core.files import refuse_unwritable
 
     wanted = Wanted(
         trace=trace,
@@ -133,8 +134,7 @@ def evaluate(
         workforce=Workforce(jobs=jobs, backend=backend, ray_address=ray_address),
     )
     folder = out or Path(f"{trace.name.removesuffix('.tltrace')}-evaluation")
-    if folder.exists() and not folder.is_dir():
-        raise StateError(f"{folder}: cannot be made: need a folder, was a file")
+    refuse_unwritable(folder / "report.json", StateError)
     with _says_what_is_kept(folder):
         with progress() as told:
             report = find_out(wanted, folder / "runs", told)

@@ -23,7 +23,7 @@ from typing import Any, Literal
 import msgspec
 
 from torchloom_core.errors import ModelError
-from torchloom_core.files import put_in_place
+from torchloom_core.files import put_in_place, refuse_unwritable
 from torchloom_core.learning.calibration import Calibration
 from torchloom_core.learning.card import Card, to_markdown
 from torchloom_core.wire.codec import UNREADABLE
@@ -163,6 +163,7 @@ def refuse_place(path: Path, *, force: bool) -> None:
         raise ModelError(f"{path}: need a new path, was there already (--force replaces it)")
     if path.exists() and not (path / _MODEL).is_file():
         raise ModelError(f"{path}: need a model to replace, was something else")
+    refuse_unwritable(path, ModelError)
 
 
 def _read_info(place: Path) -> ModelInfo:

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.errors import TraceError
-from torchloom_core.files import put_in_place
+from torchloom_core.files import put_in_place, refuse_unwritable
 from torchloom_core.trace.bundle.checksums import sha256_of
 from torchloom_core.trace.bundle.lines import encode_row
 from torchloom_core.trace.bundle.schema import (
@@ -213,6 +213,7 @@ def exposure_of(parts: Sequence[Component], start_ns: int, end_ns: int) -> dict[
 
 def refuse_to_replace(path: Path, *, force: bool) -> None:
     """Raise TraceError if no bundle may be written to ``path``: ask before a long reading."""
+    refuse_unwritable(path, TraceError)
     if not path.exists():
         return
     if not force:
