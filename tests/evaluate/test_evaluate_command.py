@@ -406,7 +406,10 @@ def test_a_report_says_what_it_takes_for_granted(folder):
         ("small.tltrace --mode replay --config bare.toml", "or --scores, was none"),
         ("small.tltrace --mode replay --scores mine=a.csv", "of scores: No such file or directory"),
         ("small.tltrace --mode replay --until soon", "--until: need a date"),
-        ("small.tltrace --until -3d", "--until: need a date such as 2024-06-30, 2024-06 or 2024, or a"),
+        (
+            "small.tltrace --until -3d",
+            "--until: need a date such as 2024-06-30, 2024-06 or 2024, or a",
+        ),
         (
             "small.tltrace --until 60d",
             "--until: need a moment of the trace, 2023-11-14T22:13:20Z to 2023-11-20T22:13:20Z, "

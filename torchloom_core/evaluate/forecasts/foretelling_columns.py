@@ -154,8 +154,8 @@ def _related(first: Floats, began_ns: Floats, ended_ns: Floats) -> float:
 def _ranks(values: Floats) -> Floats:
     from scipy.stats import rankdata
 
-    ranks: Floats = rankdata(values)
-    return ranks - ranks.mean()
+    ranks: Floats = rankdata(values) - (len(values) + 1) / 2
+    return ranks
 
 
 def _without(ranks: Floats, of: Floats) -> Floats:

@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.learning.forecast_score import Interval
@@ -68,7 +69,7 @@ class Estimate:
     pulls: Floats
 
 
-def average_precision(score: Floats, positive: Ints) -> Estimate:
+def average_precision(score: Floats, positive: NDArray[np.bool_]) -> Estimate:
     """Return the average precision of samples.
 
     AP = sum over thresholds of (recall gained) x precision, as ``sklearn.metrics`` has it; 0
@@ -124,7 +125,7 @@ class Clusters:
         Seconds.
     """
 
-    def __init__(self, times_ns: Ints, known: Ints, horizon_s: float) -> None:
+    def __init__(self, times_ns: Ints, known: NDArray[np.bool_], horizon_s: float) -> None:
         length_s = max(_DAY_S, 2.0 * horizon_s)
         since_s = (times_ns - times_ns[0]) / SECOND_NS
         if since_s[-1] < _FEWEST * length_s:
