@@ -9,8 +9,7 @@ from torchloom_core.clock import SECOND_NS
 from torchloom_core.evaluate.forecasts.alarms import Judged
 from torchloom_core.evaluate.forecasts.labels import Incidents, Task, incidents, outcomes
 from torchloom_core.plugin import Floats, Ints
-from torchloom_core.trace.bundle.schema import Event
-from torchloom_core.trace.feed.watched import Watched
+from torchloom_core.trace import Event, Watched
 
 DAY_S = 86_400.0
 DAY_NS = round(DAY_S) * SECOND_NS

@@ -30,6 +30,7 @@ from torchloom_core.trace.bundle.schema import (
 from torchloom_core.trace.bundle.writer import BundleWriter
 from torchloom_core.trace.feed.feed import Feed
 from torchloom_core.trace.feed.views import views
+from torchloom_core.trace.feed.watched import Watched
 from torchloom_core.trace.recorded.from_trajectory import from_trajectory
 from torchloom_core.trace.recorded.recorded import RecordedLife, recorded_inputs, recorded_life
 from torchloom_core.trace.synthetic.bandwidth import BandwidthParameters, synthesize_bandwidth
@@ -58,6 +59,7 @@ __all__ = [
     "Parameters",
     "Placement",
     "RecordedLife",
+    "Watched",
     "from_trajectory",
     "recorded_inputs",
     "recorded_life",
