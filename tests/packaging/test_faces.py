@@ -33,7 +33,7 @@ FACES = {
     "torchloom_core.trace": """
         ACTIONS EVENTS JOBS PLACEMENT TOPOLOGY
         ActionTaken BandwidthParameters Bundle BundleWriter Component Event Exposure Feed
-        Findings Follows Job Manifest Parameters Placement RecordedLife
+        Findings Follows Job Manifest Parameters Placement RecordedLife Watched
         from_trajectory recorded_inputs recorded_life synthesize synthesize_bandwidth validate views
     """,
     "torchloom_core.trace.importers": """
