@@ -19,7 +19,8 @@ from experiments.forecast_trial.command import DATA, ROOT
 from experiments.forecast_trial.trial import Candidate, Trial, judge_fold
 from experiments.infinitehbd_forecasts import run as infinitehbd
 from torchloom_core.evaluate.forecasts.alarms import Judged
-from torchloom_core.evaluate.forecasts.intervals import Clusters, Estimate, average_precision
+from torchloom_core.evaluate.forecasts.intervals import Clusters, Estimate
+from torchloom_core.evaluate.forecasts.scores import auprc_of
 from torchloom_core.plugin import Floats, Ints
 from torchloom_core.trace import Bundle
 from torchloom_core.trace.importers import import_backblaze, import_infinitehbd
@@ -61,10 +62,8 @@ class MeanAuprc:
         known = np.zeros(pulls.shape, dtype=np.bool_)
         values = []
         for judged in folds:
-            of, at = ~np.isnan(judged.outcome), np.searchsorted(times_ns, judged.times_ns)
-            said = np.where(np.isnan(judged.score), -np.inf, judged.score)[of]
-            own = average_precision(said, judged.outcome[of] == 1.0)
-            time, component = np.nonzero(of)
+            own, at = auprc_of(judged), np.searchsorted(times_ns, judged.times_ns)
+            time, component = np.nonzero(~np.isnan(judged.outcome))
             pulls[at[time], component] += own.pulls / len(folds)
             known[at[time], component] = True
             values.append(own.value)

@@ -17,14 +17,13 @@ from torchloom_core.clock import SECOND_NS
 from torchloom_core.errors import PluginError
 from torchloom_core.evaluate.forecasts.alarms import Judged, threshold_for
 from torchloom_core.evaluate.forecasts.hindcasts import Hindcasts, hindcasts, judge, random_scores
-from torchloom_core.evaluate.forecasts.intervals import average_precision
 from torchloom_core.evaluate.forecasts.labels import Task
-from torchloom_core.evaluate.forecasts.scores import score
+from torchloom_core.evaluate.forecasts.scores import auprc_of, score
 from torchloom_core.fitting.examples import Examples
 from torchloom_core.learning.fitted import FittedPredictor
 from torchloom_core.learning.forecast_score import ForecastScore, Interval
 from torchloom_core.learning.skill import RANDOM, with_skill
-from torchloom_core.plugin import Floats, Learner, Predictor
+from torchloom_core.plugin import Learner, Predictor
 from torchloom_core.trace import Bundle
 
 DAY_S = 86_400.0
@@ -206,7 +205,7 @@ def _validate(trial: Trial, bundle: Bundle, candidate: Candidate, tell: Tell) ->
     judged = [judge_fold(trial, bundle, candidate, fold) for fold in trial.folds]
     found = Validated(
         candidate=candidate.name,
-        auprc=tuple(auprc_of(part) for part in judged),
+        auprc=tuple(auprc_of(part).value for part in judged),
         threshold=threshold_for(judged[-1], trial.false_alarms_per_node_day),
     )
     each = " ".join(f"{value:.4f}" for value in found.auprc)
@@ -220,14 +219,6 @@ def judge_fold(trial: Trial, bundle: Bundle, candidate: Candidate, fold: Fold) -
     predictor = learn(trial, bundle, candidate, cut_ns)
     said = _ask(trial, bundle, predictor, cut_ns, until_ns - trial.task.horizon_ns)
     return judge(bundle, said, trial.task, known_until_ns=until_ns)
-
-
-def auprc_of(judged: Judged) -> float:
-    """Return the AUPRC over the judged moments; one without a score ranks below all others."""
-    known = ~np.isnan(judged.outcome)
-    said = judged.score[known]
-    ranked: Floats = np.where(np.isnan(said), -np.inf, said)
-    return average_precision(ranked, judged.outcome[known] == 1.0).value
 
 
 def learn(trial: Trial, bundle: Bundle, candidate: Candidate, cut_ns: int) -> Predictor:

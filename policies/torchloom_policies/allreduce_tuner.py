@@ -199,10 +199,8 @@ class AllreduceTunerPolicy:
         yield from probes
         if probes or not is_free or not self._changes.well_measured:
             return
-        calm_s = view.now_s - self._changes.jumped_s
-        trial = self._choice.worth_trying(
-            run.mode, modes, view.now_s, calm_s, self._changes.is_news
-        )
+        calm_s, is_news = self._changes.calm_s(view.now_s), self._changes.is_news
+        trial = self._choice.worth_trying(run.mode, modes, view.now_s, calm_s, is_news)
         found = None if trial is None else self._wish(trial, "try", trial.hope, run)
         found = found or self._settings.trial(run)
         if found is None:

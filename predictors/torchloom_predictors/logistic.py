@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from torchloom_core.learning import RowOptions, Rows
-from torchloom_core.plugin import Positive, Registry, hookimpl
+from torchloom_core.learning import Rows
+from torchloom_core.plugin import Registry, hookimpl
 from torchloom_predictors.regression import Regression, RegressionLearner, signed_log
 
 
@@ -17,40 +17,9 @@ class LogisticPredictor(RegressionLearner):
 
     name = "logistic"
 
-    class Options(RowOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
-        """Options of ``[predictors.logistic]``.
-
-        Attributes
-        ----------
-        metrics : tuple of str
-            What is looked at; none: the history of faults only.
-        spans_s : tuple of float
-            Over how long each metric is summed up, seconds.
-        half_lives_s : tuple of float
-            Ages at which a fault counts half, seconds; none: no history of faults.
-        incident_s : float
-            Faults on one node closer together than this are one incident, seconds.
-        max_healthy : int
-            How many moments of workers that did not fail are kept to learn from.
-        l2 : float
-            Ridge penalty on the coefficients.
-        seed : int
-            Of the sample.
-        horizon_s : float
-            How far ahead the probability looks, seconds.
-        every_s : float
-            How often to forecast, seconds.
-        """
-
-        l2: Positive = 1.0
-
-    def __init__(self, options: Options) -> None:
-        super().__init__(options)
-        self._options = options
-
     def grow(self, rows: Rows) -> Any:
         """Fit the coefficients on everything."""
-        return Regression.fit(signed_log(rows.features), rows.failed, self._options.l2)
+        return Regression.fit(signed_log(rows.features), rows.failed, self.l2)
 
 
 @hookimpl

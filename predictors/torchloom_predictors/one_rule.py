@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from torchloom_core.learning import RowOptions, Rows
-from torchloom_core.plugin import Floats, Positive, Registry, hookimpl
+from torchloom_core.learning import Rows
+from torchloom_core.plugin import Floats, Registry, hookimpl
 from torchloom_predictors.regression import Regression, RegressionLearner, signed_log
 
 
@@ -19,43 +19,12 @@ class OneRulePredictor(RegressionLearner):
 
     name = "one_rule"
 
-    class Options(RowOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
-        """Options of ``[predictors.one_rule]``.
-
-        Attributes
-        ----------
-        metrics : tuple of str
-            What is looked at; none: the history of faults only.
-        spans_s : tuple of float
-            Over how long each metric is summed up, seconds.
-        half_lives_s : tuple of float
-            Ages at which a fault counts half, seconds; none: no history of faults.
-        incident_s : float
-            Faults on one node closer together than this are one incident, seconds.
-        max_healthy : int
-            How many moments of workers that did not fail are kept to learn from.
-        l2 : float
-            Ridge penalty on the one coefficient.
-        seed : int
-            Of the sample.
-        horizon_s : float
-            How far ahead the probability looks, seconds.
-        every_s : float
-            How often to forecast, seconds.
-        """
-
-        l2: Positive = 1.0
-
-    def __init__(self, options: Options) -> None:
-        super().__init__(options)
-        self._options = options
-
     def grow(self, rows: Rows) -> Any:
         """Fit a regression of which all coefficients but one are 0."""
         alone = np.zeros_like(rows.features)
         best = _best(rows)
         alone[:, best] = signed_log(rows.features[:, best])
-        return Regression.fit(alone, rows.failed, self._options.l2)
+        return Regression.fit(alone, rows.failed, self.l2)
 
 
 def _best(rows: Rows) -> int:

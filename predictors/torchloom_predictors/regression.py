@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from torchloom_core.learning import RowLearner, estimator_bytes, estimator_part
-from torchloom_core.plugin import Floats, ModelError
+from torchloom_core.learning import RowLearner, RowOptions, estimator_bytes, estimator_part
+from torchloom_core.plugin import Floats, ModelError, Positive
 
 _TRUSTED = ("numpy.dtype",)
 
@@ -102,10 +102,43 @@ class Regression:
         )
 
 
+class RegressionOptions(RowOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Options of ``[predictors.logistic]`` and of ``[predictors.one_rule]``.
+
+    Attributes
+    ----------
+    metrics : tuple of str
+        What is looked at; none: the history of faults only.
+    spans_s : tuple of float
+        Over how long each metric is summed up, seconds.
+    half_lives_s : tuple of float
+        Ages at which a fault counts half, seconds; none: no history of faults.
+    incident_s : float
+        Faults on one node closer together than this are one incident, seconds.
+    max_healthy : int
+        How many moments of workers that did not fail are kept to learn from.
+    l2 : float
+        Ridge penalty on the coefficients.
+    seed : int
+        Of the sample.
+    horizon_s : float
+        How far ahead the probability looks, seconds.
+    every_s : float
+        How often to forecast, seconds.
+    """
+
+    l2: Positive = 1.0
+
+
 class RegressionLearner(RowLearner):
     """A predictor that weighs the features of every worker, each by its logarithm."""
 
     trusted: ClassVar = ()
+    Options = RegressionOptions
+
+    def __init__(self, options: RegressionOptions) -> None:
+        super().__init__(options)
+        self.l2 = options.l2
 
     def log_odds(self, trees: Any, features: Floats) -> Floats:
         """Return ``(rows,)`` of the regression."""

@@ -9,9 +9,10 @@ import pytest
 
 from experiments.backblaze_forecasts import lightgbm_trial
 from experiments.backblaze_forecasts.lightgbm_trial import MeanAuprc
-from experiments.forecast_trial.trial import DAY_NS, DAY_S, auprc_of
+from experiments.forecast_trial.trial import DAY_NS, DAY_S
 from torchloom_core.evaluate.forecasts.alarms import Judged
 from torchloom_core.evaluate.forecasts.labels import Incidents, Task
+from torchloom_core.evaluate.forecasts.scores import auprc_of
 
 COMPONENTS = 40
 NONE = Incidents(*(np.zeros(0, dtype=np.int64) for _ in Incidents.__dataclass_fields__))
@@ -30,7 +31,7 @@ def judged(from_d, seed, days=6):
 
 def test_the_mean_over_folds_is_the_one_that_candidates_are_chosen_by():
     folds = [judged(10, 0), judged(12, 1)]
-    chosen_by = np.mean([auprc_of(fold) for fold in folds])
+    chosen_by = np.mean([auprc_of(fold).value for fold in folds])
     assert MeanAuprc(folds).estimate.value == pytest.approx(chosen_by, rel=1e-12)
 
 

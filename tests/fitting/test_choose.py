@@ -56,7 +56,10 @@ def test_without_telemetry_each_is_tried_once():
 @pytest.mark.parametrize(
     ("told", "wrong"),
     [
-        ({}, "need horizon_s=SECONDS"),
+        ({}, "need horizon_s=SECONDS > 0, the same for all that are tried, was none"),
+        ({"horizon_s": "soon"}, "horizon_s=SECONDS > 0, .* was 'soon'"),
+        ({"horizon_s": -1}, "horizon_s=SECONDS > 0, .* was -1"),
+        ({"horizon_s": float("nan")}, "horizon_s=SECONDS > 0, .* was nan"),
         ({**HORIZON, "tress": 3}, "need one of a predictor that learns, was 'tress'; did you"),
     ],
 )
@@ -93,7 +96,7 @@ def test_a_candidate_that_cannot_be_judged_is_told_why_and_not_chosen(bundle, se
 
 def test_without_a_failure_to_choose_by_one_line_says_so(tmp_path, settings):
     calm, _ = write_bundle(tmp_path / "c.tltrace", rate=0.0, metrics={"heat": warm()})
-    with pytest.raises(TraceError, match="need a failure in a fold of the training time"):
+    with pytest.raises(TraceError, match="need failures in the folds of the training time"):
         choose(calm, [Candidate(info(Heat), {}, "")], settings)
 
 

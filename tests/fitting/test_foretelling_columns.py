@@ -1,13 +1,17 @@
 """A fit on columns that know the future shows no skill, names them, and says what it is without."""
 
+import numpy as np
 import pytest
 
 from tests.evaluate.disks import DAY_NS, bundle_of
+from tests.evaluate.traces import write_bundle
+from tests.fitting.plugins import Heat, info
 from torchloom_core.activation.discovery import discover
-from torchloom_core.errors import TraceError
+from torchloom_core.errors import PluginError, TraceError
 from torchloom_core.fitting.fit import fit
-from torchloom_core.fitting.stages import FitSettings
+from torchloom_core.fitting.stages import FitSettings, Fitting
 from torchloom_core.learning.skill import RANDOM
+from torchloom_core.plugin import Hazard
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +68,44 @@ def test_a_column_that_is_said_to_be_known_beforehand_is_believed_and_that_is_sa
     assert card.skill
     assert not any("foretelling" in flag for flag in card.score.flags)
     assert any("Said to be known beforehand" in remark for remark in card.remarks)
+
+
+def test_a_metric_that_the_trace_has_not_is_no_obstacle(disks):
+    card = fitted(disks, ["wear", "length", "smell"])
+    assert any(remark.startswith("Without length: AUPRC") for remark in card.remarks)
+
+
+def test_what_cannot_be_fitted_without_the_column_says_so(disks):
+    class Needy(Heat):
+        name = "needy"
+
+        def __init__(self, options):
+            if "length" not in options.metrics:
+                raise PluginError("needs length")
+            super().__init__(options)
+
+        def forecast(self, view):
+            return Hazard(probability=np.full(len(view), 0.1))
+
+        def fit(self, examples):
+            for _ in examples:
+                pass
+
+        def parts(self):
+            return {}
+
+    until_ns = disks.manifest.start_ns + 70 * DAY_NS
+    settings = FitSettings(until_ns=until_ns, tick_s=86_400.0)
+    card = fit(disks, info(Needy), {"metrics": ["length"]}, settings).card
+    (remark,) = (one for one in card.remarks if one.startswith("It cannot be fitted without"))
+    assert remark == "It cannot be fitted without length: needs length."
+
+
+def test_without_telemetry_a_metric_that_is_named_knows_nothing(tmp_path):
+    bare, _ = write_bundle(tmp_path / "bare.tltrace", rate=0.03)
+    settings = FitSettings(until_ns=60 * DAY_NS, tick_s=86_400.0)
+    plugin = Heat(Heat.Options(metrics=("heat",)))
+    assert Fitting(bare, settings, plugin).foretelling(["heat"]) == ()
 
 
 def test_a_name_that_is_no_metric_is_refused_in_one_line(disks):

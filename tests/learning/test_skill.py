@@ -105,8 +105,8 @@ def test_nothing_random_beside_it_leaves_nothing_to_say():
 
 
 def test_what_reads_a_column_that_knows_the_future_has_none_and_the_column_is_named():
-    flags = ("foretelling_column: length: its first value tells it", "partly_unjudged")
+    flags = ("foretelling_column: a: length: its first value tells it", "partly_unjudged")
     found = judged(flags=flags)
     assert not has_skill(found)
-    assert skill_sentence(found).endswith("but it reads what knows the future: length.")
+    assert skill_sentence(found).endswith("but it reads what knows the future: a: length.")
     assert skill_sentence(judged(flags=flags, above_random=BELOW)).startswith("No skill: AUPRC is")

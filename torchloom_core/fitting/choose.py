@@ -10,22 +10,19 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from torchloom_core.activation.discovery import PluginInfo
 from torchloom_core.errors import ConfigError, PluginError, TraceError
 from torchloom_core.evaluate.forecasts.hindcasts import Progress, judge
-from torchloom_core.evaluate.forecasts.intervals import average_precision
-from torchloom_core.evaluate.forecasts.leaks import refuse_foreknown
+from torchloom_core.evaluate.forecasts.scores import auprc_of
 from torchloom_core.fitting.build import METRICS, build
 from torchloom_core.fitting.earlier_part import EarlierPart
-from torchloom_core.fitting.fit import Stages, fit
+from torchloom_core.fitting.fit import Stages, check, fit_checked
 from torchloom_core.fitting.stages import FitSettings, Fitting
 from torchloom_core.learning.card import Tried
 from torchloom_core.learning.model import Model
 from torchloom_core.suggest import nearest
 from torchloom_core.trace.bundle.bundle import Bundle
-from torchloom_core.trace.bundle.checksums import refuse_changed
 
 AUTO = "auto"
 """The name under which a predictor is asked for that is yet to be chosen."""
@@ -72,11 +69,10 @@ def fit_best(
     ConfigError, LeakError, PluginError, TraceError
         As there, and if there is nothing to choose by.
     """
-    refuse_changed(bundle.path, bundle.manifest.files)
-    refuse_foreknown(bundle)
+    check(bundle, settings)
     among = candidates(plugins, told, tick_s=settings.tick_s, has_metrics=bool(bundle.metrics))
     chosen, tried = choose(bundle, among, settings, progress=stages("choose"))
-    model = fit(
+    model = fit_checked(
         bundle,
         chosen.info,
         chosen.options,
@@ -106,9 +102,11 @@ def candidates(
     ConfigError
         If no predictor has an option that was told, or nobody said how far ahead to look.
     """
-    if _HORIZON not in told:
+    horizon_s = told.get(_HORIZON)
+    if not isinstance(horizon_s, int | float) or not 0.0 < horizon_s < math.inf:
         raise ConfigError(
-            f"--option: need {_HORIZON}=SECONDS, the same for all that are tried, was none"
+            f"--option: need {_HORIZON}=SECONDS > 0, the same for all that are tried, was "
+            f"{'none' if horizon_s is None else repr(horizon_s)}"
         )
     learners = [
         info
@@ -129,13 +127,14 @@ def candidates(
         if METRICS not in fields or METRICS in told or not has_metrics:
             found.append(Candidate(info, own, ""))
             continue
+        with_spans = dict(own)
         if _SPANS_S in fields:
-            least_s = 2.0 * tick_s
-            spans_s = sorted({max(least_s, share * float(told[_HORIZON])) for share in _SPANS})
-            own = {_SPANS_S: spans_s, **own}
-        found.append(Candidate(info, own, "telemetry and faults" if _FAULTS in fields else ""))
+            spans_s = sorted({max(2.0 * tick_s, share * horizon_s) for share in _SPANS})
+            with_spans = {_SPANS_S: spans_s, **own}
+        what = "telemetry and faults" if _FAULTS in fields else ""
+        found.append(Candidate(info, with_spans, what))
         if _FAULTS in fields:
-            found.append(Candidate(info, {**own, METRICS: [], _SPANS_S: []}, "faults"))
+            found.append(Candidate(info, {**own, METRICS: []}, "faults"))
     return tuple(found)
 
 
@@ -156,7 +155,7 @@ def choose(
     Raises
     ------
     TraceError
-        If none can be judged on any fold.
+        If none can be judged on any fold, with the first reason.
     """
     folds = list(_folds(bundle, settings))
     tried: list[Tried] = []
@@ -174,10 +173,10 @@ def choose(
         tried.append(Tried(candidate=candidate.name, auprc=auprc, why=why))
     best = max(tried, key=lambda one: one.mean, default=None)
     if best is None or not best.mean > 0:
-        reasons = next((one.why for one in tried if one.why), "no failure is in any fold")
+        was = next((one.why for one in tried if one.why), "none in any of them")
         raise TraceError(
-            f"{bundle.path}: need a failure in a fold of the training time to choose a predictor "
-            f"by: {reasons}"
+            f"{bundle.path}: need failures in the folds of the training time to choose a predictor "
+            f"by, was {was}"
         )
     chosen = next(one for one in among if one.name == best.candidate)
     return chosen, tuple(tried)
@@ -202,9 +201,4 @@ def _judged(part: Bundle, candidate: Candidate, settings: FitSettings) -> float:
     said = fitting.ask(plugin, examples.prevalence, lambda _: None)
     later = said.hindcasts.between(fitting.split.until_ns, fitting.split.end_ns)
     judged = judge(part, later, fitting.task)
-    known = ~np.isnan(judged.outcome)
-    positive = judged.outcome[known] == 1.0
-    if not positive.any():
-        return math.nan
-    ranked = np.where(np.isnan(judged.score[known]), -np.inf, judged.score[known])
-    return average_precision(ranked, positive).value
+    return auprc_of(judged).value if (judged.outcome == 1.0).any() else math.nan

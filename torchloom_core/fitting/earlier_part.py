@@ -6,32 +6,19 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from torchloom_core.trace.bundle.bundle import Bundle
+from torchloom_core.trace.bundle.derived import DerivedBundle
 from torchloom_core.trace.bundle.schema import ActionTaken, Component, Event
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class EarlierPart(Bundle):
-    """The same bundle up to ``end_ns``: what was told later is not in it.
-
-    Names of metrics and of measured components are those of the whole.
-    """
+class EarlierPart(DerivedBundle):
+    """The same bundle up to ``end_ns``: what was told later is not in it."""
 
     def __init__(self, bundle: Bundle, end_ns: int) -> None:
-        super().__init__(bundle.path, replace(bundle.manifest, end_ns=end_ns))
-        self._bundle = bundle
+        super().__init__(bundle, replace(bundle.manifest, end_ns=end_ns))
         self._end_ns = end_ns
-
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        """Those of the bundle."""
-        return self._bundle.metrics
-
-    @property
-    def measured(self) -> tuple[str, ...]:
-        """Those of the bundle."""
-        return self._bundle.measured
 
     def topology(self) -> tuple[Component, ...]:
         """Return the components that were there by then; what is taken away later is there."""

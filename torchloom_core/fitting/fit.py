@@ -10,7 +10,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from torchloom_core.activation.discovery import PluginInfo
-from torchloom_core.errors import PluginError, TraceError
+from torchloom_core.errors import ConfigError, PluginError, TraceError
 from torchloom_core.evaluate.forecasts.hindcasts import Progress
 from torchloom_core.evaluate.forecasts.leaks import refuse_foreknown
 from torchloom_core.fitting.build import METRICS, build
@@ -62,9 +62,23 @@ def fit(
     LeakError
         If the trace knows something before it happens.
     """
-    refuse_changed(bundle.path, bundle.manifest.files)
-    refuse_foreknown(bundle)
-    _check_names(bundle, settings)
+    check(bundle, settings)
+    return fit_checked(
+        bundle, info, options, settings, history=history, stages=stages, source=source
+    )
+
+
+def fit_checked(
+    bundle: Bundle,
+    info: PluginInfo,
+    options: Mapping[str, Any],
+    settings: FitSettings,
+    *,
+    history: PluginInfo | None = None,
+    stages: Stages = lambda _: lambda _: None,
+    source: str = "options",
+) -> Model:
+    """Do what :func:`fit` does, of a trace that :func:`check` has found nothing against."""
     plugin, told = build(bundle, info, options, tick_s=settings.tick_s, source=source)
     fitting = Fitting(bundle, settings, plugin)
     examples = fitting.teach(plugin, stages(f"fit {info.name}"))
@@ -80,7 +94,7 @@ def fit(
     flags = examples.flags() + fitting.foretelling(examples.metrics)
     scored = fitting.score(info.name, said, others, flags)
     if foretelling(scored):
-        remarks.append(_without(fitting, info, told, examples, foretelling(scored), stages))
+        remarks.append(_without(fitting, info, told, foretelling(scored), stages))
     card = replace(
         _card(fitting, info, said, scored),
         baselines=tuple(fitting.score(name, other, {}) for name, other in others.items()),
@@ -89,7 +103,16 @@ def fit(
     return Model(_info(fitting, info, told, said, scored), _parts(plugin), card)
 
 
-def _check_names(bundle: Bundle, settings: FitSettings) -> None:
+def check(bundle: Bundle, settings: FitSettings) -> None:
+    """Refuse a trace that was changed, or knows what is to come, and names that are not in it.
+
+    Raises
+    ------
+    LeakError, TraceError
+        As :func:`fit`.
+    """
+    refuse_changed(bundle.path, bundle.manifest.files)
+    refuse_foreknown(bundle)
     kinds = {event.kind for event in bundle.events()}
     for what, names, known in (
         ("kind that its events have", settings.kinds, kinds),
@@ -128,7 +151,6 @@ def _without(
     fitting: Fitting,
     info: PluginInfo,
     told: Mapping[str, Any],
-    examples: Examples,
     columns: Sequence[str],
     stages: Stages,
 ) -> str:
@@ -136,9 +158,12 @@ def _without(
     named = ", ".join(columns)
     if METRICS not in told:
         return f"It cannot be fitted without {named}: {info.name} has no option {METRICS}."
-    settings = dataclasses.replace(fitting.settings, known_before=tuple(examples.metrics))
+    settings = dataclasses.replace(fitting.settings, known_before=fitting.bundle.metrics)
     kept = [metric for metric in told[METRICS] if metric not in columns]
-    model = fit(fitting.bundle, info, {**told, METRICS: kept}, settings, stages=stages)
+    try:
+        model = fit_checked(fitting.bundle, info, {**told, METRICS: kept}, settings, stages=stages)
+    except (ConfigError, PluginError) as error:
+        return f"It cannot be fitted without {named}: {error}."
     auprc = model.card.score.auprc
     between = "" if auprc.low is None else f" [{auprc.low:.3g}, {auprc.high:.3g}]"
     return f"Without {named}: AUPRC {auprc.value:.3g}{between}. {model.card.sentence}"

@@ -158,7 +158,10 @@ class Fitting:
         return foretelling_columns(
             bundle,
             [metric for metric in metrics if metric not in self.settings.known_before],
-            np.array([not rows.isdisjoint(watched.rows_of(one)) for one in bundle.measured]),
+            np.array(
+                [not rows.isdisjoint(watched.rows_of(one)) for one in bundle.measured],
+                dtype=np.bool_,
+            ),
             horizon_ns=self.task.horizon_ns,
         )
 

@@ -40,8 +40,8 @@ def has_skill(score: ForecastScore) -> bool:
 
 def foretelling(score: ForecastScore) -> tuple[str, ...]:
     """Return the columns that it reads and that know the future, by name."""
-    flags = (flag.split(": ") for flag in score.flags if flag.startswith(FORETELLING))
-    return tuple(name for _, name, *_ in flags)
+    told = (flag.partition(": ") for flag in score.flags)
+    return tuple(text.rpartition(": ")[0] for flag, _, text in told if flag == FORETELLING)
 
 
 def with_skill(score: ForecastScore) -> ForecastScore:

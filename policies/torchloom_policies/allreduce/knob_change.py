@@ -88,8 +88,6 @@ class ChangeTracker:
         What has landed and is being measured.
     just_landed : bool
         Whether that was seen at the last look.
-    jumped_s : float
-        When the bandwidth was seen to become another, or the first step was measured.
     """
 
     def __init__(self, settle_steps: int) -> None:
@@ -100,13 +98,16 @@ class ChangeTracker:
         self.asked: Change | None = None
         self.settling: Change | None = None
         self.just_landed = False
-        self.jumped_s = math.nan
-        self._calm = 0
+        self._calm, self._calm_from_s = 0, math.nan
 
     @property
     def is_news(self) -> bool:
         """Whether the bandwidth is new: what was not worth a trial then is not so by noise now."""
         return self._calm <= _NEWS_STEPS
+
+    def calm_s(self, now_s: float) -> float:
+        """Return since when steps were measured at today's bandwidth, 0 before the first."""
+        return now_s - self._calm_from_s if self._calm else 0.0
 
     @property
     def well_measured(self) -> bool:
@@ -165,7 +166,7 @@ class ChangeTracker:
     def jumped(self) -> None:
         """Note that the bandwidth is another: what was before compares with nothing now."""
         self._recent_s.clear()
-        self._calm, self.jumped_s = 0, math.nan
+        self._calm, self._calm_from_s = 0, math.nan
         if self.settling is not None:
             self.settling.comparable = False
             self.settling.after_s.clear()
@@ -178,7 +179,7 @@ class ChangeTracker:
         if jumped:
             self.jumped()
         self._calm += 1
-        self.jumped_s = sample.now_s if math.isnan(self.jumped_s) else self.jumped_s
+        self._calm_from_s = sample.now_s if self._calm == 1 else self._calm_from_s
         self._recent_s.append(sample.mean_s)
         if change is None:
             return None

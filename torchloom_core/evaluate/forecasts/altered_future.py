@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.trace.bundle.bundle import Bundle
+from torchloom_core.trace.bundle.derived import DerivedBundle
 from torchloom_core.trace.bundle.schema import ActionTaken, Event
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 _LATER_NS = 977 * SECOND_NS
 
 
-class OtherFuture(Bundle):
+class OtherFuture(DerivedBundle):
     """The same bundle with all changed that was available only after ``after_ns``.
 
     Values are other ones, what happened happened later and was of another kind, every component
@@ -23,19 +24,8 @@ class OtherFuture(Bundle):
     """
 
     def __init__(self, bundle: Bundle, after_ns: int) -> None:
-        super().__init__(bundle.path, bundle.manifest)
-        self._bundle = bundle
+        super().__init__(bundle)
         self._after_ns = after_ns
-
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        """Those of the bundle: nobody has to look for them again."""
-        return self._bundle.metrics
-
-    @property
-    def measured(self) -> tuple[str, ...]:
-        """Those of the bundle: nobody has to look for them again."""
-        return self._bundle.measured
 
     def events(self) -> tuple[Event, ...]:
         """Return the events, those that were told later changed."""

@@ -6,6 +6,7 @@ well by (Kim et al., "Towards a rigorous evaluation of time-series anomaly detec
 """
 
 from collections.abc import Mapping
+from functools import cached_property
 
 import numpy as np
 
@@ -104,6 +105,11 @@ def score(
     )
 
 
+def auprc_of(judged: Judged) -> Estimate:
+    """Return the AUPRC of the judged moments, 0 without a positive one."""
+    return _Samples(judged).average_precision(judged.score)
+
+
 def _f1(precision: float, recall: float) -> float:
     return 2 * precision * recall / (precision + recall) if precision + recall > 0 else 0.0
 
@@ -117,8 +123,6 @@ class _Samples:
         From the first that is judged to the last; all, if none is.
     positive : (samples,) bool
         Whether an incident followed.
-    clusters : Clusters
-        Which samples are alike.
     """
 
     def __init__(self, judged: Judged) -> None:
@@ -126,8 +130,13 @@ class _Samples:
         at = np.flatnonzero(self._known.any(axis=1))
         seen = slice(at[0], at[-1] + 1) if len(at) else slice(None)
         self.times_ns: Ints = judged.times_ns[seen]
-        self.clusters = Clusters(self.times_ns, self._known[seen], judged.task.horizon_s)
+        self._seen, self._horizon_s = seen, judged.task.horizon_s
         self.positive = judged.outcome[self._known] == 1.0
+
+    @cached_property
+    def clusters(self) -> Clusters:
+        """Which samples are alike."""
+        return Clusters(self.times_ns, self._known[self._seen], self._horizon_s)
 
     def average_precision(self, score: Floats) -> Estimate:
         return average_precision(self._ranked(score), self.positive)
