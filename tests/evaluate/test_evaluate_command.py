@@ -495,6 +495,29 @@ def test_an_interruption_is_answered_at_whatever_stage(folder, monkeypatch, caps
     assert written == (stage == "report.tables")
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("evaluate", "--seeds", "1", "--no-sensitivity"),
+        ("evaluate", "--mode", "replay", "--predictor", "fault_history"),
+        ("fit", "--predictor", "fault_history", "--until", "3d", "--tick-s", "3600"),
+    ],
+    ids=["simulate", "replay", "fit"],
+)
+def test_events_after_the_trace_ends_are_told_once_and_do_no_harm(folder, caplog, command):
+    late = some_events()[-1]
+    late = replace(late, id="late", t_event=late.t_event + 10**16, t_avail=late.t_avail + 10**16)
+    write(folder / "more.tltrace", [*some_events(), replace(late, t_resolved=None)])
+    verb, *words = command
+    arguments = [verb, "more.tltrace", *words]
+    app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
+    said = [line for line in caplog.messages if "after the trace ends" in line]
+    assert said == [
+        "more.tltrace/events.jsonl: events after the trace ends, 2023-11-20T22:13:20Z, and not "
+        "looked at: 1 (late)"
+    ]
+
+
 def test_a_trace_whose_faults_are_known_late_is_told_so(folder):
     late = [replace(one, t_avail=one.t_event + 10**12) for one in some_events(count=5)]
     write(folder / "late.tltrace", late)

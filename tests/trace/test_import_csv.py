@@ -94,8 +94,8 @@ def test_a_mistyped_column_of_a_topology_or_of_long_telemetry_is_told_a_metric_i
 ):
     tables = {
         "topology": "id,kind,gpu\nn1,node,8\nn2,node,8\n",
-        "long": "time,component,metric,value,vaild\n2026-01-01,n1,temp,5,true\n",
-        "wide": "time,component,availabe\n2026-01-01,n1,5\n",
+        "long": "time,component,metric,value,vaild\n2026-01-04,n1,temp,5,true\n",
+        "wide": "time,component,availabe\n2026-01-04,n1,5\n",
     }
     for layout in ("long", "wide"):
         mapping = f"[topology]\nfile = 'topology.csv'\n[telemetry]\nfile = '{layout}.csv'\n"
@@ -291,6 +291,70 @@ def test_a_day_without_its_hyphens_is_a_time(tmp_path):
     assert (first.t_event, second.t_event) == (utc(1), utc(2, 6))
 
 
+# --- what lies outside the span ---
+
+
+def clipped(folder: Path, caplog: pytest.LogCaptureFixture, mapping: str, **files: str) -> Bundle:
+    """Return what is imported; what stderr says stands in the manifest's notes, too."""
+    opened = imported(folder, mapping, **files)
+    assert opened.manifest.notes.splitlines() == caplog.messages
+    return opened
+
+
+def days_of(opened: Bundle) -> list[float]:
+    return [(event.t_event - utc(1)) / (86_400 * SECOND_NS) for event in opened.events()]
+
+
+DAILY = "time,component,temp\n" + "".join(f"2026-01-0{day},n1,50\n" for day in range(2, 6))
+"""Up to 5 January."""
+
+
+def test_events_after_the_telemetry_ends_are_left_out_and_told(tmp_path, caplog):
+    """Not one of its last interval, nor one from before it: those were to be seen coming."""
+    hours = ("01T00", "05T20", "06T00", "06T01", "08T00", "09T00")
+    events = "time,component,kind\n" + "".join(f"2026-01-{hour},n1,x\n" for hour in hours)
+    mapping = "[telemetry]\nfile = 'daily.csv'\n"
+    opened = clipped(tmp_path, caplog, mapping, events=events, daily=DAILY)
+    assert days_of(opened) == [0, 4 + 20 / 24, 5]
+    assert (opened.manifest.start_ns, opened.manifest.end_ns) == (utc(1), utc(6))
+    assert caplog.messages == [
+        "events.csv: events after the telemetry ends, 2026-01-05, and left out: 3 (rows 5, 6, 7); "
+        "times.end in a mapping keeps them"
+    ]
+    caplog.clear()
+    mapping += "[times]\nend = '2026-01-10'\n"
+    assert len(clipped(tmp_path, caplog, mapping, events=events, daily=DAILY).events()) == 6
+    assert caplog.messages == []
+
+
+def test_a_repair_does_not_make_a_trace_longer_than_its_telemetry(tmp_path, caplog):
+    events = "time,component,kind,resolved\n2026-01-03,n1,x,2026-01-20\n"
+    mapping = "[telemetry]\nfile = 'daily.csv'\n"
+    opened = clipped(tmp_path, caplog, mapping, events=events, daily=DAILY)
+    assert opened.manifest.end_ns == utc(5)
+    assert opened.events()[0].t_resolved == utc(20)
+
+
+def test_what_lies_outside_the_span_that_was_watched_is_left_out_and_told(tmp_path, caplog):
+    events = (
+        "time,component,kind,available\n2026-01-01,n1,x,\n2026-01-03,n1,x,2026-01-05\n"
+        "2026-01-03,n1,y,\n" + "".join(f"2026-01-{day},n1,x,\n" for day in range(10, 18))
+    )
+    mapping = "[times]\nstart = '2026-01-02'\nend = '2026-01-04'\n"
+    mapping += "[telemetry]\nfile = 'daily.csv'\n"
+    opened = clipped(tmp_path, caplog, mapping, events=events, daily=DAILY)
+    assert [event.kind for event in opened.events()] == ["y"]
+    (rows,) = opened.telemetry()
+    assert rows["t_event"].to_pylist() == [utc(2), utc(3), utc(4)]
+    assert (opened.manifest.start_ns, opened.manifest.end_ns) == (utc(2), utc(4))
+    assert caplog.messages == [
+        "events.csv: events before times.start, 2026-01-02, and left out: 1 (row 2)",
+        "events.csv: events after times.end, 2026-01-04, and left out: 9 "
+        "(rows 3, 5, 6, 7, 8 and 4 more)",
+        "daily.csv: telemetry outside times.start and times.end, and left out: 1 (row 5)",
+    ]
+
+
 # --- what cannot be ---
 
 
@@ -389,7 +453,7 @@ def test_all_rows_that_break_a_rule_among_others_are_told(tmp_path):
         "time,component,kind,resolved\n2026-01-03,n2,x,\n2026-01-02,n1,x,2026-01-01\n"
         "2026-01-01,n3,x,\n"
     )
-    wide = "time,component,temp,power\n2026-01-02,n2,1,2\n2026-01-01,n1,1,2\n2026-01-01,n3,1,2\n"
+    wide = "time,component,temp,power\n2026-01-03,n2,1,2\n2026-01-01,n1,1,2\n2026-01-01,n3,1,2\n"
     unknown = "need a component of the topology, was"
     assert refusal(tmp_path, mapping, events=events, topology="id,kind\nn1,node\n", wide=wide) == [
         f"events.csv:2: {unknown} 'n2'",
@@ -441,9 +505,20 @@ def test_all_rows_that_are_too_long_are_told(tmp_path):
         ("[times]\norigin = 'x'\nunit = 's'\n", ConfigError, "need times.origin as ISO 8601"),
         ("[times]\nstart = 'x'\n", ConfigError, r"times\.start: need an ISO 8601 time"),
         (
-            "[times]\nstart = '2026-01-02'\n",
+            "[times]\nstart = '2027-01-01'\n",
             TraceError,
-            r"events\.csv:2: need t_event in the span 2026-01-02 to .*, was 2026-01-01",
+            r"events\.csv: need an event in the span, was none; events\.csv: events before "
+            r"times\.start, 2027-01-01, and left out: 3 \(rows 2, 3, 5\)",
+        ),
+        (
+            "[telemetry]\nfile = 'long_ago.csv'\n",
+            TraceError,
+            "need an event in the span, was none; .* after the telemetry ends, 2025-01-01, and",
+        ),
+        (
+            "[times]\nstart = '2026-01-02'\nend = '2026-01-01'\n",
+            TraceError,
+            "need a span that is not empty",
         ),
         (
             "[events.columns]\nt_evnt = 'time'\n",
@@ -514,5 +589,6 @@ def test_a_mapping_that_cannot_be_is_named(tmp_path, mapping, error, message):
             bad="time,component,temp\n2026-01-01,n1,5\n2026-01-01,n1,hot\n",
             early="time,available,component,temp\n2026-01-02,2026-01-01,n1,5\n",
             bare="time,component\n2026-01-01,n1\n",
+            long_ago="time,component,temp\n2025-01-01,n1,5\n",
         )
     assert not (tmp_path / "out.tltrace").exists()

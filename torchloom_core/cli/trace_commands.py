@@ -64,6 +64,8 @@ def describe(bundle: Path, /, *, plot: Path | None = None, json: AsJson = False)
     opened = Bundle.open(bundle)
     if fault := next(changed(opened.path, opened.manifest.files), None):
         warn(f"{fault}; it is not what the bundle was written with")
+    if opened.beyond:
+        warn(opened.beyond)
     found = look(opened)
     if plot is not None:
         draw_faults(opened, plot)

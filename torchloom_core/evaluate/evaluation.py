@@ -40,6 +40,7 @@ from torchloom_core.evaluate.preflight import (
     refuse_growth,
     refuse_short,
     refuse_unread,
+    say_beyond,
     say_unmeasured,
 )
 from torchloom_core.evaluate.results import ReplayedPolicy, Report, RunResult
@@ -106,6 +107,7 @@ def evaluate(wanted: Wanted, store: Path, progress: Progress) -> Report:
     bundle = Bundle.open(wanted.trace)
     refuse_changed(bundle.path, bundle.manifest.files)
     refuse_foreknown(bundle)
+    say_beyond(bundle)
     check_until(bundle, wanted.scoring.until_ns)
     config = of_trace(wanted.config, bundle)
     if wanted.days is not None:

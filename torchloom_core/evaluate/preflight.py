@@ -29,6 +29,12 @@ from torchloom_core.trace.bundle.schema import LINK_METRIC
 _log = logging.getLogger(__name__)
 
 
+def say_beyond(bundle: Bundle) -> None:
+    """Say which events nobody looks at, as the trace ends before them."""
+    if bundle.beyond:
+        _log.warning("%s", bundle.beyond)
+
+
 def check_until(bundle: Bundle, until_ns: int | None) -> None:
     """Raise ConfigError if ``--until`` is no moment of the trace."""
     start_ns, end_ns = bundle.manifest.start_ns, bundle.manifest.end_ns

@@ -13,6 +13,7 @@ from torchloom_core.activation.discovery import PluginInfo
 from torchloom_core.errors import ConfigError, PluginError, TraceError
 from torchloom_core.evaluate.forecasts.hindcasts import Progress
 from torchloom_core.evaluate.forecasts.leaks import refuse_foreknown
+from torchloom_core.evaluate.preflight import say_beyond
 from torchloom_core.fitting.build import METRICS, build
 from torchloom_core.fitting.examples import Examples
 from torchloom_core.fitting.stages import FitSettings, Fitting, Said
@@ -106,6 +107,8 @@ def fit_checked(
 def check(bundle: Bundle, settings: FitSettings) -> None:
     """Refuse a trace that was changed, or knows what is to come, and names that are not in it.
 
+    Say which events lie beyond its end.
+
     Raises
     ------
     LeakError, TraceError
@@ -113,6 +116,7 @@ def check(bundle: Bundle, settings: FitSettings) -> None:
     """
     refuse_changed(bundle.path, bundle.manifest.files)
     refuse_foreknown(bundle)
+    say_beyond(bundle)
     kinds = {event.kind for event in bundle.events()}
     for what, names, known in (
         ("kind that its events have", settings.kinds, kinds),

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 import pyarrow as pa
 
+from torchloom_core.clock import moment_text
 from torchloom_core.errors import TraceError
+from torchloom_core.suggest import listed
 from torchloom_core.trace.bundle.checksums import sha256_of
 from torchloom_core.trace.bundle.lines import read_rows
 from torchloom_core.trace.bundle.schema import (
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _Row = TypeVar("_Row", bound=Row)
+
+_LISTED = 5
 
 
 class Bundle:
@@ -86,8 +90,20 @@ class Bundle:
         return self._actions
 
     def events(self) -> tuple[Event, ...]:
-        """Return what happened, sorted by ``(t_event, id)``."""
+        """Return what happened up to the manifest's end, sorted by ``(t_event, id)``."""
         return self._events
+
+    @property
+    def beyond(self) -> str:
+        """How many events happened after the manifest's end, and which, in a line; "" if none."""
+        end_ns = self.manifest.end_ns
+        names = [event.id for event in self._all_events if event.t_event > end_ns]
+        if not names:
+            return ""
+        return (
+            f"{self.path / EVENTS}: events after the trace ends, {moment_text(end_ns)}, and not "
+            f"looked at: {len(names)} ({listed(names, most=_LISTED)})"
+        )
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -181,8 +197,12 @@ class Bundle:
         return tuple(sorted(self._rows(ACTIONS, ActionTaken), key=_by_time))
 
     @cached_property
-    def _events(self) -> tuple[Event, ...]:
+    def _all_events(self) -> tuple[Event, ...]:
         return tuple(sorted(self._rows(EVENTS, Event), key=_by_time))
+
+    @cached_property
+    def _events(self) -> tuple[Event, ...]:
+        return tuple(one for one in self._all_events if one.t_event <= self.manifest.end_ns)
 
     @cached_property
     def _digest(self) -> str:

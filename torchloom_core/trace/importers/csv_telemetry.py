@@ -50,6 +50,26 @@ class LongTable:
         moments = [self.table[name].to_numpy() for name in ("t_event", "t_avail")]
         return tuple(int(edge) for ns in moments if len(ns) for edge in (ns.min(), ns.max()))
 
+    @property
+    def every_ns(self) -> int:
+        """Median time between two rows of a component; 0 if none has two."""
+        names = self.table["component"].combine_chunks().indices.to_numpy()
+        t_event = self.table["t_event"].to_numpy()
+        order = np.lexsort((t_event, names))
+        gaps = np.diff(t_event[order])[np.diff(names[order]) == 0]
+        gaps = gaps[gaps > 0]
+        return int(np.median(gaps)) if len(gaps) else 0
+
+    def within(self, start_ns: int | None, end_ns: int | None) -> "tuple[LongTable, list[int]]":
+        """Return what lies in a span, and the rows of the file that do not."""
+        inside = np.ones(len(self.rows), dtype=np.bool_)
+        if start_ns is not None:
+            inside &= self.table["t_event"].to_numpy() >= start_ns
+        if end_ns is not None:
+            inside &= self.table["t_avail"].to_numpy() <= end_ns
+        left = LongTable(self.path, self.table.filter(pa.array(inside)), self.rows[inside])
+        return left, np.unique(self.rows[~inside]).tolist()
+
     def check(self, rules: TelemetryRules, faults: Faults) -> None:
         """Take a fault for each row of the file that breaks a rule of telemetry."""
         for rule, broken, was in rules.broken(self.table):

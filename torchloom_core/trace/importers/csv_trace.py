@@ -3,19 +3,17 @@
 import logging
 from collections.abc import Iterable, Iterator, Set
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
 
-from torchloom_core.clock import moment_text
 from torchloom_core.errors import TraceError
 from torchloom_core.trace.bundle.lines import convert_row
 from torchloom_core.trace.bundle.schema import Component, Event
 from torchloom_core.trace.bundle.writer import BundleWriter, refuse_to_replace
 from torchloom_core.trace.importers.cells import (
     FIRST_ROW,
-    moment_ns,
     need_cells,
     need_columns,
     read_table,
@@ -23,9 +21,10 @@ from torchloom_core.trace.importers.cells import (
     tell_mistyped,
     times_ns,
 )
-from torchloom_core.trace.importers.csv_telemetry import LongTable, read_telemetry
+from torchloom_core.trace.importers.csv_telemetry import read_telemetry
 from torchloom_core.trace.importers.faults import Faults
 from torchloom_core.trace.importers.mapping import Events, Mapping, Times, Topology, load_mapping
+from torchloom_core.trace.importers.span import clip
 from torchloom_core.trace.validation.rules import Rules, parent_faults
 from torchloom_core.trace.validation.telemetry_rules import TelemetryRules
 
@@ -35,11 +34,6 @@ _log = logging.getLogger(__name__)
 
 _EVENT_TIMES = ("t_event", "t_avail", "t_resolved")
 _TOPOLOGY_TIMES = ("from_ns", "until_ns")
-
-
-class _Span(NamedTuple):
-    start_ns: int
-    end_ns: int
 
 
 def import_csv(
@@ -57,7 +51,8 @@ def import_csv(
     Without a mapping the columns ``time`` (ISO 8601), ``component`` and ``kind`` are needed;
     ``resolved`` and every other column of ``events.jsonl`` are taken by their name, the rest is
     kept as it is. What is not said is known at once, fatal, and resolved nobody knows when. Of
-    rows that are the same in every cell the first is taken; the bundle's notes say how many.
+    rows that are the same in every cell the first is taken, and what lies outside the span is left
+    out, see :func:`~torchloom_core.trace.importers.span.clip`; the bundle's notes say how many.
 
     Parameters
     ----------
@@ -85,19 +80,21 @@ def import_csv(
     if plan.telemetry:
         telemetry = read_telemetry(folder, plan.telemetry, plan.times, faults)
     faults.refuse()
-    span = _span(events, rows.values(), telemetry, plan.times, mapping or events)
+    span = clip(events, rows, telemetry, plan.times, mapping or events)
+    rows, telemetry = span.events, span.telemetry
     known = {part.id for part in parts.values()} or None
-    rules = Rules(*span, components=known)
+    rules = Rules(span.start_ns, span.end_ns, components=known)
     if plan.topology:
         _check_topology(folder / plan.topology.file, parts, rules, faults)
     _check(events, dict(sorted(rows.items(), key=lambda item: item[1].t_event)), rules, faults)
     if telemetry is not None:
-        telemetry.check(TelemetryRules(*span, known), faults)
+        telemetry.check(TelemetryRules(span.start_ns, span.end_ns, known), faults)
     faults.refuse()
-    notes = ""
+    notes = [*span.lines]
     if copies:
-        notes = f"{events.name}: rows that are copies of one before, and left out: {copies}"
-        _log.warning("%s", notes)
+        notes.append(f"{events.name}: rows that are copies of one before, and left out: {copies}")
+    for note in notes:
+        _log.warning("%s", note)
     with BundleWriter(
         out,
         name=name or plan.name or out.stem,
@@ -107,7 +104,7 @@ def import_csv(
         licence=licence or "not stated",
         synthetic=False,
         load_dependent=plan.telemetry.load_dependent if plan.telemetry else (),
-        notes=notes,
+        notes="\n".join(notes),
         force=force,
     ) as bundle:
         for part in parts.values():
@@ -201,32 +198,6 @@ def _check(path: Path, rows: dict[int, _Part], rules: Rules, faults: Faults) -> 
     for number, row in rows.items():
         for fault in rules.faults(row):
             faults.add(path, number, fault)
-
-
-def _span(
-    path: Path,
-    events: Iterable[Event],
-    telemetry: LongTable | None,
-    times: Times,
-    said_in: Path,
-) -> _Span:
-    """Return the span that the mapping gives, or that of everything in the tables."""
-    moments = [ns for row in events for ns in (row.t_event, row.t_avail, row.t_resolved)]
-    known = [ns for ns in moments if ns is not None]
-    known += telemetry.span if telemetry else ()
-    if not known:
-        raise TraceError(f"{path}: need an event or telemetry, was none")
-    start, end = (
-        None if moment is None else moment_ns(moment, times, f"{said_in}: times.{key}")
-        for key, moment in (("start", times.start), ("end", times.end))
-    )
-    span = _Span(min(known) if start is None else start, max(known) if end is None else end)
-    if span.end_ns <= span.start_ns:
-        raise TraceError(
-            f"{said_in}: need a span that is not empty (times.start and times.end in a mapping), "
-            f"was {moment_text(span.start_ns)} to {moment_text(span.end_ns)}"
-        )
-    return span
 
 
 def _columns(kind: type[Event | Component]) -> set[str]:
