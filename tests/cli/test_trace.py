@@ -56,6 +56,13 @@ def test_a_bundle_is_described_for_people(with_bundle):
     assert (with_bundle.path / "plot.svg").read_text().startswith("<?xml")
 
 
+def test_a_prevalence_is_told_of_a_horizon_that_is_asked_for(with_bundle):
+    result = with_bundle.torchloom("trace", "describe", "mine.tltrace", "--horizon", "36h")
+    assert "prevalence, 36 h" in result.stdout
+    wrong = with_bundle.torchloom("trace", "describe", "mine.tltrace", "--horizon", "7")
+    assert wrong.stderr.startswith("torchloom: --horizon: need a duration such as 30s, 15min or")
+
+
 def test_a_picture_of_another_kind_is_refused_before_the_bundle_is_looked_at(folder):
     result = folder.torchloom("trace", "describe", "none.tltrace", "--plot", "plot.pdf")
     assert result.stderr == "torchloom: plot.pdf: need a file .png or .svg, was .pdf\n"

@@ -67,6 +67,16 @@ def test_the_interval_of_a_rate_is_the_exact_one():
     assert math.isnan(failure_rate(0, 0.0).per_day)
 
 
+def test_prevalence_is_told_of_a_horizon_of_ones_own_as_well(tmp_path):
+    rows = [*NODES, fault(5 * DAY_S, "a", resolved_s=6 * DAY_S)]
+    opened = bundle(tmp_path / "b", rows, seconds=11 * DAY_S)
+    own = describe(opened, horizon_s=1.5 * DAY_S).prevalence
+    assert [*own] == ["1 h", "1 d", "36 h", "7 d"]
+    assert own["36 h"] == pytest.approx(1.5 / (2 * 9.5 - 1))
+    assert [*describe(opened, horizon_s=DAY_S).prevalence] == ["1 h", "1 d", "7 d"]
+    assert describe(opened, horizon_s=20 * DAY_S).prevalence["20 d"] is None
+
+
 def test_prevalence_is_the_share_of_time_that_a_fault_followed(tmp_path):
     rows = [*NODES, fault(5 * DAY_S, "a", resolved_s=6 * DAY_S)]
     found = describe(bundle(tmp_path / "b", rows, seconds=11 * DAY_S))

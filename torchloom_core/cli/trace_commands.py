@@ -8,6 +8,7 @@ from cyclopts import Parameter
 from torchloom_core.cli.options import AsJson
 from torchloom_core.cli.output import console, print_json, warn
 from torchloom_core.cli.progress import progress
+from torchloom_core.cli.times import Duration
 from torchloom_core.cli.trace_view import tables, tell
 
 Force = Annotated[
@@ -43,13 +44,22 @@ def validate(bundle: Path, /, *, json: AsJson = False) -> int:
     return TraceError.exit_code if found.faults else 0
 
 
-def describe(bundle: Path, /, *, plot: Path | None = None, json: AsJson = False) -> None:
+def describe(
+    bundle: Path,
+    /,
+    *,
+    horizon: Duration | None = None,
+    plot: Path | None = None,
+    json: AsJson = False,
+) -> None:
     """Show what is in a bundle: spans, counts, rates, repairs, gaps, prevalence.
 
     Parameters
     ----------
     bundle
         The folder NAME.tltrace.
+    horizon
+        Of one more prevalence beside those of 1 h, 1 d and 7 d: 36h, 14d.
     plot
         Draw the faults over time into this file, .png or .svg.
     """
@@ -66,7 +76,7 @@ def describe(bundle: Path, /, *, plot: Path | None = None, json: AsJson = False)
         warn(f"{fault}; it is not what the bundle was written with")
     if opened.beyond:
         warn(opened.beyond)
-    found = look(opened)
+    found = look(opened, horizon_s=horizon.total_seconds() if horizon else None)
     if plot is not None:
         draw_faults(opened, plot)
     if json:

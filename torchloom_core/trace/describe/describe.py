@@ -16,7 +16,8 @@ from torchloom_core.trace.feed.watched import Watched, watch
 
 HOUR_S = 3600
 DAY_S = 86_400
-HORIZONS_S = {"1 h": HOUR_S, "1 d": DAY_S, "7 d": 7 * DAY_S}
+HORIZONS_S = (HOUR_S, DAY_S, 7 * DAY_S)
+"""Of the prevalences that are told anyway."""
 QUANTILES = (0.1, 0.5, 0.9)
 
 
@@ -79,8 +80,20 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
     telemetry: dict[str, Sampling]
 
 
-def describe(bundle: Bundle) -> Description:
-    """Return what is in a bundle; TraceError where one of its files cannot be read."""
+def describe(bundle: Bundle, *, horizon_s: float | None = None) -> Description:
+    """Return what is in a bundle.
+
+    Parameters
+    ----------
+    horizon_s : float, optional
+        Of one more prevalence, seconds.
+
+    Raises
+    ------
+    TraceError
+        If one of its files cannot be read.
+    """
+    horizons_s = sorted({*HORIZONS_S, *([] if horizon_s is None else [horizon_s])})
     manifest, events, watched = bundle.manifest, bundle.events(), watch(bundle)
     fatal = [event for event in events if event.fatal]
     there = _there(bundle, watched)
@@ -113,7 +126,7 @@ def describe(bundle: Bundle) -> Description:
         rate=failure_rate(touched, sum(there_s.values()) / DAY_S),
         mtbf_s=span_s / len(fatal) if fatal else None,
         repairs=_repairs(fatal),
-        prevalence=_prevalence(fatal, watched, there, manifest.end_ns),
+        prevalence=_prevalence(fatal, watched, there, manifest.end_ns, horizons_s),
         telemetry=sampling(bundle, there_s),
     )
 
@@ -174,7 +187,11 @@ def _repairs(fatal: Sequence[Event]) -> Repairs:
 
 
 def _prevalence(
-    fatal: Sequence[Event], watched: Watched, there: Sequence[Span], end_ns: int
+    fatal: Sequence[Event],
+    watched: Watched,
+    there: Sequence[Span],
+    end_ns: int,
+    horizons_s: Iterable[float],
 ) -> dict[str, float | None]:
     failures: defaultdict[int, list[int]] = defaultdict(list)
     outages: defaultdict[int, list[Span]] = defaultdict(list)
@@ -184,8 +201,8 @@ def _prevalence(
             if event.t_resolved is not None:
                 outages[row].append(Span(event.t_event, event.t_resolved))
     shares: dict[str, float | None] = {}
-    for name, horizon_s in HORIZONS_S.items():
-        horizon_ns = horizon_s * SECOND_NS
+    for horizon_s in horizons_s:
+        horizon_ns = round(horizon_s * SECOND_NS)
         judged_ns = followed_ns = 0
         for row, span in enumerate(there):
             seen = Span(span.start_ns, min(span.end_ns, end_ns - horizon_ns))
@@ -193,5 +210,18 @@ def _prevalence(
             judged_ns += sum(part.end_ns - part.start_ns for part in at_risk)
             before = union(Span(ts_ns - horizon_ns, ts_ns) for ts_ns in failures[row])
             followed_ns += common_ns(at_risk, before)
-        shares[name] = followed_ns / judged_ns if judged_ns else None
+        shares[horizon_text(horizon_s)] = followed_ns / judged_ns if judged_ns else None
     return shares
+
+
+def horizon_text(seconds: float) -> str:
+    """Return a horizon in the largest unit of which it is a whole number.
+
+    Examples
+    --------
+    >>> horizon_text(604_800), horizon_text(129_600), horizon_text(90.5)
+    ('7 d', '36 h', '90.5 s')
+    """
+    units = ((DAY_S, "d"), (HOUR_S, "h"), (60, "min"))
+    unit_s, unit = next((one for one in units if seconds % one[0] == 0), (1, "s"))
+    return f"{seconds / unit_s:g} {unit}"
