@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 
 _LISTED = 20
 _ALL_BUT_EQUAL = 0.8
+_NEAR = 0.6
 
 
 def mistyped(name: str, known: Iterable[str]) -> str:
@@ -17,6 +18,17 @@ def mistyped(name: str, known: Iterable[str]) -> str:
     """
     close = difflib.get_close_matches(name.lower(), sorted(known), n=1, cutoff=_ALL_BUT_EQUAL)
     return next(iter(close), "")
+
+
+def closest(name: str, known: Iterable[str]) -> str:
+    """Return the known name nearest to ``name``; "" if none is near.
+
+    Examples
+    --------
+    >>> closest("heta", ["heat", "power"]), closest("volt", ["heat", "power"])
+    ('heat', '')
+    """
+    return next(iter(difflib.get_close_matches(name, sorted(known), n=1, cutoff=_NEAR)), "")
 
 
 def listed(names: Sequence[str], most: int = _LISTED) -> str:
@@ -44,7 +56,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
     '; there are none'
     """
     names = sorted(known)
-    close = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
+    close = difflib.get_close_matches(name, names, n=3, cutoff=_NEAR)
     if close:
         return f"; did you mean {' or '.join(close)}?"
     if not names:

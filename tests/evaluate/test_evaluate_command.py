@@ -263,7 +263,7 @@ def test_telemetry_that_would_be_read_too_soon_is_refused(folder, spoil, rule):
 @pytest.mark.parametrize(
     ("predictor", "options", "cause"),
     [
-        ("trend", "metric = 'heta'", "; the trace has no heta"),
+        ("trend", "metric = 'heta'", "; the trace has no heta; did you mean heat?"),
         ("boosting", "metrics = ['heat']", "; it may have to learn first, with `torchloom fit`"),
         (
             "trend",
@@ -280,6 +280,56 @@ def test_why_a_predictor_judges_nobody_is_said(folder, predictor, options, cause
     told = problem("warm.tltrace", "--mode", "replay", "--predictor", predictor)
     assert "need a probability of some worker at some time, was none in 144 views" in told
     assert told.endswith(cause)
+
+
+def never(*_, **__):
+    pytest.fail("a forecast was asked for")
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ("--scores mine=none.csv", "none.csv: need a Parquet or CSV file of scores: No such file"),
+        ("--scores mine=early.csv", "early.csv: need a row to score, was none from 2023-11-18"),
+        ("--predictor ewma=no.tlmodel", "no.tlmodel: need a model, was nothing"),
+        (
+            "--predictor fault_history=old.tlmodel --until 2d",
+            "old.tlmodel: test_tuned_threshold: need scored time from",
+        ),
+        (
+            "--predictor survival --until 1h",
+            "need forecasts of survival a horizon before 0.04167 d",
+        ),
+        (
+            "--policy failure_forecast+thresholds --until 2d --config old.toml",
+            "test_tuned_threshold",
+        ),
+    ],
+)
+def test_what_cannot_be_scored_is_refused_before_another_is_asked(folder, monkeypatch, words, text):
+    fit(folder, "old", "3d")
+    (folder / "early.csv").write_text(f"t,component,score\n{START_NS},{NODES[0]},0.5\n")
+    (folder / "old.toml").write_text(
+        "[predictors.fault_history]\nmodel = 'old.tlmodel'\n[policies.failure_forecast]\n"
+        "predictor = 'fault_history'\naccept_unskilled = true\n"
+    )
+    monkeypatch.setattr("torchloom_core.evaluate.forecasts.scoring.hindcasts", never)
+    before = () if "--config" in words else ("--predictor", "trend")
+    assert text in problem("small.tltrace", "--mode", "replay", *before, *words.split())
+
+
+def test_a_metric_that_a_predictor_reads_and_the_trace_has_not_is_told_before_it_is_asked(
+    folder, caplog, monkeypatch
+):
+    write(folder / "warm.tltrace", some_events(), metrics=("heat",))
+    (folder / "torchloom.toml").write_text("[predictors.trend]\nmetric = 'heta'\n")
+    asked = "torchloom_core.evaluate.forecasts.scoring.hindcasts"
+    monkeypatch.setattr(asked, lambda *_, **__: pytest.fail(caplog.text))
+    words = ("--mode", "replay", "--predictor", "trend", "--policy", "failure_forecast")
+    with pytest.raises(pytest.fail.Exception):
+        evaluate("warm.tltrace", *words)
+    said = "predictor trend reads what the trace has not: it sees no heta; did you mean heat?"
+    assert caplog.messages == [said]
 
 
 def test_unless_asked_for_costs_are_not_varied_and_the_rest_is_the_same(folder):

@@ -6,7 +6,7 @@ import pytest
 
 from tests.evaluate.traces import HOUR_NS, HOUR_S, event, judge, task, write_bundle
 from torchloom_core.errors import LeakError, TraceError
-from torchloom_core.evaluate.forecasts.external_scores import score_given
+from torchloom_core.evaluate.forecasts.external_scores import given_scores, score_given
 from torchloom_core.evaluate.forecasts.hindcasts import hindcasts
 from torchloom_core.evaluate.forecasts.leaks import (
     flags_of,
@@ -55,12 +55,12 @@ def table(bundle):
 def scored(table, bundle, tmp_path, *, of=None, suffix="csv", name="mine"):
     path = tmp_path / f"scores.{suffix}"
     table.to_csv(path, index=False) if suffix == "csv" else table.to_parquet(path)
+    of = of or task(48)
     return score_given(
         name,
-        path,
+        given_scores(path, bundle, of, until_ns=CUT * DAY_NS),
         bundle,
-        of or task(48),
-        until_ns=CUT * DAY_NS,
+        of,
         false_alarms_per_node_day=0.01,
     )
 
@@ -328,4 +328,4 @@ def test_a_file_that_is_no_table_is_refused(bundle, tmp_path):
     path = tmp_path / "scores.parquet"
     path.write_bytes(b"nothing")
     with pytest.raises(TraceError, match="need a Parquet or CSV file of scores"):
-        score_given("mine", path, bundle, task(48), until_ns=0, false_alarms_per_node_day=1.0)
+        given_scores(path, bundle, task(48), until_ns=0)

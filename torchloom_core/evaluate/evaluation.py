@@ -1,6 +1,6 @@
 """An evaluation from what a person asked for to the report: ``torchloom evaluate`` calls it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,7 +15,7 @@ from torchloom_core.evaluate import allreduce, assumptions
 from torchloom_core.evaluate.allreduce.run import kernel_config
 from torchloom_core.evaluate.allreduce.step_metrics import METRICS
 from torchloom_core.evaluate.allreduce_results import AllreduceRunResult
-from torchloom_core.evaluate.forecasts.external_scores import score_given
+from torchloom_core.evaluate.forecasts.external_scores import given_scores, score_given
 from torchloom_core.evaluate.forecasts.labels import Task
 from torchloom_core.evaluate.forecasts.leaks import refuse_foreknown
 from torchloom_core.evaluate.forecasts.scoring import Scoring, score_predictors, split_ns
@@ -199,11 +199,18 @@ def _replay(wanted: Wanted, bundle: Bundle, config: Config, progress: Progress) 
     asked, scoring = wanted.asked, wanted.scoring
     arms = candidates(asked, config, policies())
     source = _source(asked)
-    ahead_s = _horizons_s(arms, config, source, bundle)
     tested = forecasters(asked, config)
+    ahead_s = _horizons_s(arms, config, source, bundle, beside={one.name for one in tested})
     if not (tested or wanted.scores or arms):
         raise ConfigError("--mode replay: need a --predictor, --policy or --scores, was none")
     refuse_twice("--scores", [one.label for one in tested] + [name for name, _ in wanted.scores])
+    begins_ns = [begin_ns(bundle, [arm], scoring.until_ns) for arm in arms]
+    task = Task(horizon_s=_horizon_s(wanted, ahead_s), repair_s=config.evaluate.repair_s)
+    until_ns = split_ns(bundle) if scoring.until_ns is None else scoring.until_ns
+    given = {
+        name: given_scores(Path(file), bundle, task, until_ns=until_ns)
+        for name, file in wanted.scores
+    }
     forecasts: list[ForecastScore] = []
     if tested:
         forecasts += score_predictors(
@@ -214,24 +221,20 @@ def _replay(wanted: Wanted, bundle: Bundle, config: Config, progress: Progress) 
             source=source,
             progress=lambda share: progress("forecasts", share, 1.0),
         )
-    task = Task(horizon_s=_horizon_s(wanted, ahead_s), repair_s=config.evaluate.repair_s)
-    for name, file in wanted.scores:
-        until_ns = split_ns(bundle) if scoring.until_ns is None else scoring.until_ns
+    for name, divided in given.items():
         forecasts.append(
             score_given(
                 name,
-                Path(file),
+                divided,
                 bundle,
                 task,
-                until_ns=until_ns,
                 false_alarms_per_node_day=scoring.false_alarms_per_node_day,
                 seed=scoring.seed,
             )
         )
     replayed: list[ReplayedPolicy] = []
-    for number, arm in enumerate(arms):
+    for number, (arm, from_ns) in enumerate(zip(arms, begins_ns, strict=True)):
         progress("policies", number, len(arms))
-        from_ns = begin_ns(bundle, [arm], scoring.until_ns)
         replayed.append(replay_policies(bundle, arm, config, task, from_ns=from_ns, source=source))
     report = _report(wanted, bundle, config, arms)
     return replace(
@@ -248,7 +251,7 @@ def _source(asked: Asked) -> str:
 
 
 def _horizons_s(
-    arms: list[Arm], config: Config, source: str, bundle: Bundle
+    arms: list[Arm], config: Config, source: str, bundle: Bundle, *, beside: Set[str] = frozenset()
 ) -> list[tuple[str, float]]:
     """Build the arms' plugins once; say what the trace does not measure of what they read."""
     ticks = ticking(config)
@@ -256,7 +259,7 @@ def _horizons_s(
         [replace(ticks, policies=arm.policies, predictors=arm.predictors) for arm in arms], source
     )
     known = {*bundle.metrics, UNSAVED_WORK}  # this one the job itself tells
-    say_unmeasured(plugins, known, "the trace has not")
+    say_unmeasured(plugins, known, "the trace has not", beside=beside)
     return horizons_s(plugins)
 
 

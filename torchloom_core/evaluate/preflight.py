@@ -19,9 +19,10 @@ from torchloom_core.evaluate.goodput.job import ticking
 from torchloom_core.evaluate.goodput.run import Setting
 from torchloom_core.evaluate.goodput.sweep import Range
 from torchloom_core.evaluate.installed import installed
+from torchloom_core.evaluate.unmeasured import missing, say_unseen
 from torchloom_core.kernel.plugins.host import ActivePlugins
 from torchloom_core.learning.model import Model
-from torchloom_core.plugin.needs import Need, forecasts_read
+from torchloom_core.plugin.needs import forecasts_read
 from torchloom_core.suggest import nearest
 from torchloom_core.trace.bundle.bundle import Bundle
 from torchloom_core.trace.bundle.schema import LINK_METRIC
@@ -130,25 +131,30 @@ def built(configs: Iterable[Config], source: str) -> list[ActivePlugins]:
     return plugins
 
 
-def say_unmeasured(plugins: list[ActivePlugins], known: Set[str], lacking: str) -> None:
+def say_unmeasured(
+    plugins: list[ActivePlugins], known: Set[str], lacking: str, *, beside: Set[str] = frozenset()
+) -> None:
     """Say which metrics a plugin cannot do without that are not known: there it sees nothing.
 
     Parameters
     ----------
     lacking : str
         Who has them not, as in ``the trace has not``.
+    beside : set of str
+        Predictors of whom it is said elsewhere.
     """
-    missing: dict[str, set[str]] = {}
+    missed: dict[str, set[str]] = {}
     for active in plugins:
         readers = [(f"policy {one.name}", one.policy.needs) for one in active.policies]
-        readers += [(f"predictor {name}", one.needs) for name, one in active.predictors.items()]
+        readers += [
+            (f"predictor {name}", one.needs)
+            for name, one in active.predictors.items()
+            if name not in beside
+        ]
         for reader, needs in readers:
-            missed = {one.metric for one in needs if isinstance(one, Need) and not one.optional}
-            missing.setdefault(reader, set()).update(missed - known)
-    for reader, metrics in missing.items():
-        if metrics:
-            names = ", ".join(sorted(metrics))
-            _log.warning("%s reads what %s: it sees no %s", reader, lacking, names)
+            missed.setdefault(reader, set()).update(missing(needs, known))
+    for reader, metrics in missed.items():
+        say_unseen(reader, metrics, known, lacking)
 
 
 def horizons_s(plugins: list[ActivePlugins]) -> list[tuple[str, float]]:

@@ -1,6 +1,7 @@
 """Forecasts that were made elsewhere: read from a table, searched for leaks, scored like any.
 
-``torchloom evaluate TRACE --mode replay --scores NAME=FILE`` calls :func:`score_given`.
+``torchloom evaluate TRACE --mode replay --scores NAME=FILE`` calls :func:`given_scores` before
+anything is forecast, and :func:`score_given` at the end.
 """
 
 from dataclasses import dataclass
@@ -53,6 +54,24 @@ class GivenScores:
     score: Floats
     alarm: Bools | None
     test: Bools | None
+
+
+@dataclass(frozen=True, eq=False)
+class DividedScores:
+    """Given forecasts, and which of their rows are for what.
+
+    Attributes
+    ----------
+    train, test : (rows,) bool
+        Where the threshold is set, and what is scored.
+    split : str
+        What the threshold is set on, in words.
+    """
+
+    given: GivenScores
+    train: Bools
+    test: Bools
+    split: str
 
 
 def read_given(path: Path, watched: Watched) -> GivenScores:
@@ -155,17 +174,8 @@ class _Rows:
         return texts.map(meaning).to_numpy(np.bool_)
 
 
-def score_given(
-    name: str,
-    path: Path,
-    bundle: Bundle,
-    task: Task,
-    *,
-    until_ns: int,
-    false_alarms_per_node_day: float,
-    seed: int = 0,
-) -> ForecastScore:
-    """Score a file of forecasts on the rows marked ``test``, or those from ``until_ns`` on.
+def given_scores(path: Path, bundle: Bundle, task: Task, *, until_ns: int) -> DividedScores:
+    """Read a file of forecasts, to be scored on its rows ``test``, or those from ``until_ns`` on.
 
     The threshold is set on the ``train`` rows, or on those that lie a horizon before
     ``until_ns``, unless the file says where it alarmed.
@@ -177,7 +187,8 @@ def score_given(
     LeakError
         If its parts leak; the message names how.
     """
-    given = read_given(path, watch(bundle))
+    watched = watch(bundle)
+    given = read_given(path, watched)
     test = given.t_ns >= until_ns
     train = given.t_ns <= until_ns - task.horizon_ns
     split = "before"
@@ -187,16 +198,37 @@ def score_given(
         refuse_split(str(path), _part(given, train), _part(given, test), task.horizon_ns)
     if not test.any():
         raise TraceError(f"{path}: need a row to score, was none from {moment_text(until_ns)} on")
+    if given.alarm is None and not train.any():
+        raise TraceError(
+            f"{path}: need earlier rows to set a threshold on, or a column alarm, was neither"
+        )
+    for rows in (test, train) if given.alarm is None else (test,):
+        moments = len(np.unique(given.t_ns[rows]))
+        if moments * len(watched.ids) > _MAX_CELLS:
+            raise TraceError(
+                f"{path}: need the same moments for all components, was {moments} moments "
+                f"for {len(watched.ids)}"
+            )
+    return DividedScores(given, train, test, split)
+
+
+def score_given(
+    name: str,
+    divided: DividedScores,
+    bundle: Bundle,
+    task: Task,
+    *,
+    false_alarms_per_node_day: float,
+    seed: int = 0,
+) -> ForecastScore:
+    """Score given forecasts as they were divided."""
+    given, test, train = divided.given, divided.test, divided.train
     cut_ns = int(given.t_ns[test].min())
     judged, alarms = _judged(given, test, bundle, task, bundle.manifest.end_ns)
     if alarms is None:
-        if not train.any():
-            raise TraceError(
-                f"{path}: need earlier rows to set a threshold on, or a column alarm, was neither"
-            )
         earlier, _ = _judged(given, train, bundle, task, cut_ns)
         threshold = threshold_for(earlier, false_alarms_per_node_day)
-        source = f"{split} {day_text(bundle, cut_ns)}"
+        source = f"{divided.split} {day_text(bundle, cut_ns)}"
         alarms = judged.alarms(threshold)
     else:
         said = judged.score[alarms]
@@ -230,11 +262,6 @@ def _judged(
     watched = watch(bundle)
     times_ns, at = np.unique(given.t_ns[wanted], return_inverse=True)
     shape = (len(times_ns), len(watched.ids))
-    if shape[0] * shape[1] > _MAX_CELLS:
-        raise TraceError(
-            f"{given.path}: need the same moments for all components, was {shape[0]} moments "
-            f"for {shape[1]}"
-        )
     column = given.component[wanted]
     values = np.full(shape, np.nan)
     values[at, column] = given.score[wanted]

@@ -10,6 +10,7 @@ from torchloom_core.config.schema import Costs
 from torchloom_core.errors import PluginError
 from torchloom_core.evaluate.forecasts.alarms import Judged
 from torchloom_core.evaluate.forecasts.labels import Task, incidents, outcomes
+from torchloom_core.evaluate.unmeasured import names_of
 from torchloom_core.plugin.api import Learner, Predictor
 from torchloom_core.plugin.arrays import Floats, Ints
 from torchloom_core.plugin.forecasting import run_predictor
@@ -80,7 +81,7 @@ def hindcasts(
     until_ns = bundle.manifest.end_ns if end_ns is None else end_ns
     watched = watch(bundle)
     row_of = {name: row for row, name in enumerate(watched.ids)}
-    every_s = tick_s * max(1, round(predictor.every_s / tick_s))
+    every_s = pace_s(predictor, tick_s)
     refuse_too_many(predictor.name, until_ns - begin_ns, every_s, len(row_of))
     times: list[int] = []
     scores: list[Floats] = []
@@ -111,11 +112,16 @@ def hindcasts(
     return Hindcasts(watched, np.array(times, dtype=np.int64), every_s, np.stack(scores))
 
 
+def pace_s(predictor: Predictor, tick_s: float) -> float:
+    """Return how often a predictor is asked: whole ticks, at least one."""
+    return tick_s * max(1, round(predictor.every_s / tick_s))
+
+
 def _likely_cause(bundle: Bundle, predictor: Predictor, tick_s: float) -> str:
     """Return what may keep a predictor from judging anybody, as a clause."""
     missing = sorted(windows_s(predictor.needs).keys() - {*bundle.metrics})
     if missing:
-        return f"; the trace has no {', '.join(missing)}"
+        return f"; the trace has no {names_of(missing, bundle.metrics)}"
     if isinstance(predictor, Learner):
         return "; it may have to learn first, with `torchloom fit`"
     window_s = max(windows_s(predictor.needs).values(), default=0.0)

@@ -8,6 +8,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from torchloom_core.activation.activation import activate
+from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.schema import Config
 from torchloom_core.errors import PluginError, TraceError
 from torchloom_core.evaluate.forecasts.alarms import Judged, threshold_for
@@ -17,18 +18,22 @@ from torchloom_core.evaluate.forecasts.hindcasts import (
     day_text,
     hindcasts,
     judge,
+    pace_s,
     random_scores,
+    refuse_too_many,
 )
 from torchloom_core.evaluate.forecasts.labels import Task
 from torchloom_core.evaluate.forecasts.leaks import refuse_future, refuse_trained
 from torchloom_core.evaluate.forecasts.scores import score
 from torchloom_core.evaluate.goodput.candidates import Forecaster
 from torchloom_core.evaluate.installed import installed
+from torchloom_core.evaluate.unmeasured import missing, say_unseen
 from torchloom_core.learning.forecast_score import FORETELLING, ForecastScore
 from torchloom_core.learning.model import Model
 from torchloom_core.learning.skill import RANDOM, with_skill
 from torchloom_core.plugin.api import Predictor
 from torchloom_core.trace.bundle.bundle import Bundle
+from torchloom_core.trace.feed.watched import watch
 
 UNTIL_SHARE = 0.6
 """The part of a trace on which thresholds are set, unless it is said how long that is."""
@@ -92,6 +97,7 @@ def score_predictors(
     """Return the score of every predictor, each against a random one and the others.
 
     All are scored on the same time. Some of their forecasts are made again from another future.
+    What can be known to be wrong is refused before the first of them is asked.
 
     Raises
     ------
@@ -110,6 +116,8 @@ def score_predictors(
     own_ns = [_own_from_ns(bundle, models.get(one.label)) for one in forecasters]
     from_ns = max(own_ns) if scoring.until_ns is None else scoring.until_ns
     scorer = _Scorer(bundle, config, scoring, from_ns, source, progress)
+    for one in forecasters:
+        scorer.check(one, models.get(one.label))
     parts = [
         scorer.of_model(one, models[one.label]) if one.label in models else scorer.of_options(one)
         for one in forecasters
@@ -145,6 +153,33 @@ class _Scorer:
     source: str
     progress: Progress
 
+    def check(self, one: Forecaster, model: Model | None) -> None:
+        """Build a predictor, and refuse it if the trace has no time to score it on."""
+        bundle, from_ns = self.bundle, self.from_ns
+        manifest, predictor = bundle.manifest, self._built(one)
+        known = {*bundle.metrics}
+        unseen = missing(predictor.needs, known)
+        say_unseen(f"predictor {one.label}", unseen, known, "the trace has not")
+        begin_ns, tick_s = manifest.start_ns, self.config.evaluate.tick_s
+        if model is not None:
+            begin_ns, tick_s = from_ns, model.info.tick_s
+            if model.knows(manifest.name, bundle.digest()):
+                refuse_trained(str(one.table["model"]), model.info.until_ns, from_ns)
+        length_ns, every_s = manifest.end_ns - begin_ns, pace_s(predictor, tick_s)
+        refuse_too_many(one.name, length_ns, every_s, len(watch(bundle).ids))
+        every_ns, horizon_ns = round(every_s * SECOND_NS), round(predictor.horizon_s * SECOND_NS)
+        moments = begin_ns + every_ns * np.arange(1, length_ns // every_ns + 1, dtype=np.int64)
+        before = int(np.count_nonzero(moments <= from_ns - horizon_ns))
+        after = int(np.count_nonzero(moments >= from_ns))
+        day = day_text(bundle, from_ns)
+        if model is None and not (before and after):
+            raise TraceError(
+                f"{bundle.path}: need forecasts of {one.label} a horizon before {day} and after "
+                f"it, was {before} and {after}"
+            )
+        if not after:
+            raise TraceError(f"{bundle.path}: need forecasts of {one.label} after {day}, was none")
+
     def of_options(self, one: Forecaster) -> _Part:
         """Return the forecasts of a predictor without a model, and its threshold."""
         bundle, from_ns = self.bundle, self.from_ns
@@ -154,11 +189,6 @@ class _Scorer:
         earlier = said.between(bundle.manifest.start_ns, from_ns - task.horizon_ns)
         later = said.between(from_ns, bundle.manifest.end_ns)
         day = day_text(bundle, from_ns)
-        if not len(earlier.times_ns) or not len(later.times_ns):
-            raise TraceError(
-                f"{bundle.path}: need forecasts of {one.label} a horizon before {day} and after "
-                f"it, was {len(earlier.times_ns)} and {len(later.times_ns)}"
-            )
         threshold = threshold_for(
             judge(bundle, earlier, task, known_until_ns=from_ns),
             self.scoring.false_alarms_per_node_day,
@@ -168,8 +198,6 @@ class _Scorer:
     def of_model(self, one: Forecaster, model: Model) -> _Part:
         """Return the forecasts of a fitted predictor."""
         info, from_ns = model.info, self.from_ns
-        if model.knows(self.bundle.manifest.name, self.bundle.digest()):
-            refuse_trained(str(one.table["model"]), info.until_ns, from_ns)
         task = Task(
             horizon_s=info.horizon_s,
             kind=info.task,
