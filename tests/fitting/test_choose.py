@@ -100,6 +100,26 @@ def test_without_a_failure_to_choose_by_one_line_says_so(tmp_path, settings):
         choose(calm, [Candidate(info(Heat), {}, "")], settings)
 
 
+def test_where_no_event_counts_nothing_is_tried(tmp_path, settings, monkeypatch):
+    never = "torchloom_core.fitting.choose.choose"
+    monkeypatch.setattr(never, lambda *_, **__: pytest.fail("it was tried"))
+    calm, _ = write_bundle(tmp_path / "c.tltrace", rate=0.0, metrics={"heat": warm()})
+    with pytest.raises(TraceError, match="to choose a predictor by, was none; the trace has no ev"):
+        fit_best(calm, discover(), HORIZON, settings)
+
+
+def test_a_metric_that_is_misspelt_is_told_once_and_before_all_is_tried(
+    bundle, settings, monkeypatch, caplog
+):
+    never = "torchloom_core.fitting.choose.choose"
+    monkeypatch.setattr(never, lambda *_, **__: pytest.fail("it was tried"))
+    with pytest.raises(pytest.fail.Exception, match="it was tried"):
+        fit_best(bundle, discover(), {**HORIZON, "metrics": ["heta"]}, settings)
+    assert caplog.messages == [
+        "predictor auto reads what the trace has not: it sees no heta; did you mean heat?"
+    ]
+
+
 def test_the_card_lists_what_was_tried(bundle, settings):
     plugins = [one for one in discover() if one.name in {"fault_history", "one_rule"}]
     model = fit_best(bundle, plugins, HORIZON, settings)

@@ -1,17 +1,22 @@
 """Fitting learns from the past alone, measures on the time after, and says plainly what it is."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from tests.evaluate.traces import HOUR_NS, write_bundle
+from tests.evaluate.traces import HOUR_NS, event, watched, write_bundle
 from tests.fitting.plugins import Blind, Heat, Quiet, info, saying, warm
-from torchloom_core.activation.discovery import discover
+from torchloom_core.activation.discovery import PluginInfo, discover
 from torchloom_core.errors import ConfigError, PluginError, TraceError
 from torchloom_core.evaluate.forecasts.altered_future import OtherFuture
 from torchloom_core.fitting.fit import fit
 from torchloom_core.fitting.stages import FitSettings
 from torchloom_core.learning.card import to_markdown
 from torchloom_core.plugin import Hazard
+from torchloom_core.trace.bundle.bundle import Bundle
+from torchloom_core.trace.bundle.schema import Component
+from torchloom_core.trace.bundle.writer import BundleWriter
 
 DAY_NS = 24 * HOUR_NS
 
@@ -221,6 +226,91 @@ def test_no_failure_to_learn_from_is_the_learners_refusal(tmp_path, settings, hi
     with pytest.raises(PluginError) as error:
         fit(quiet, boosting, {"horizon_s": 172_800.0}, settings, history=history)
     assert "boosting: need a failure to learn from, was none in" in one_line(error)
+
+
+def some_days(path, *events):
+    """Write 120 days of three nodes with these events."""
+    with BundleWriter(
+        path,
+        name="t",
+        start_ns=0,
+        end_ns=120 * DAY_NS,
+        source="a test",
+        licence="none",
+        synthetic=True,
+    ) as writer:
+        for name in watched(3).ids:
+            writer.add(Component(id=name, kind="node"))
+        for one in events:
+            writer.add(one)
+    return Bundle.open(path)
+
+
+@pytest.mark.parametrize(
+    ("events", "kinds", "hint"),
+    [
+        ([], (), "; the trace has no event"),
+        (
+            [event("n00000", 24, fatal=False), event("n00001", 72, fatal=False, kind="ecc")],
+            (),
+            "; none of its 2 events is fatal: --kind names what counts, such as crash, ecc, and "
+            "--task detect takes all that goes on",
+        ),
+        (
+            [event("n00000", 24 * 70), event("n00001", 24 * 90), event("n00001", 9, kind="ecc")],
+            ("crash",),
+            "; the first of its 2 events of crash was known on 1970-03-12, day 70, and it learns "
+            "from what was known by 1970-02-14, day 44: give a later --until than day 60",
+        ),
+        (
+            [event("n00000", 24, known_h=24 * 50)],
+            (),
+            "; the first of its 1 failures was known on 1970-02-20, day 50, and it learns from "
+            "what was known by 1970-02-14, day 44: give a later --until than day 60",
+        ),
+    ],
+    ids=["no event", "none fatal", "after until", "known late"],
+)
+def test_why_there_is_no_failure_to_learn_from_is_said(tmp_path, settings, events, kinds, hint):
+    trace = some_days(tmp_path / "t.tltrace", *events)
+    (boosting,) = (plugin for plugin in discover() if plugin.name == "boosting")
+    with pytest.raises(PluginError) as error:
+        fit(trace, boosting, {"horizon_s": 172_800.0}, replace(settings, kinds=kinds))
+    assert one_line(error).startswith("boosting: need a failure to learn from, was none in ")
+    assert one_line(error).endswith(f" moments of workers{hint}")
+
+
+def test_a_metric_that_is_misspelt_is_told_before_and_with_the_refusal(bundle, settings, caplog):
+    (residual,) = (plugin for plugin in discover() if plugin.name == "seasonal_residual")
+    options = {"metrics": ["heta"], "horizon_s": 172_800.0}
+    with pytest.raises(PluginError) as error:
+        fit(bundle, residual, options, settings)
+    meant = "did you mean heat?"
+    assert one_line(error).endswith(f"from, was none; the trace has no heta; {meant}")
+    assert caplog.messages == [
+        f"predictor seasonal_residual reads what the trace has not: it sees no heta; {meant}"
+    ]
+
+
+def test_a_refusal_of_something_else_stays_as_it_is(bundle, settings):
+    class Picky(Heat):
+        def fit(self, examples):
+            super().fit(examples)
+            raise PluginError("heat: need a cooler fleet, was hot")
+
+    with pytest.raises(PluginError) as error:
+        fit(bundle, info(Picky), {}, settings)
+    assert one_line(error) == "heat: need a cooler fleet, was hot"
+
+
+def test_a_fault_count_that_cannot_be_built_is_refused_before_anything_is_learned(bundle, settings):
+    class Never(Heat):
+        def fit(self, examples):
+            pytest.fail("it was taught")
+
+    broken = PluginInfo("fault_history", "predictor", "x", "tests", "1.0", problem="is broken")
+    with pytest.raises(PluginError, match=r"fault_history.*is broken"):
+        fit(bundle, info(Never), {}, settings, history=broken)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ the earlier part of it, as it would have been then, and judged on the rest.
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,10 +18,12 @@ from torchloom_core.evaluate.forecasts.hindcasts import Progress, judge
 from torchloom_core.evaluate.forecasts.scores import auprc_of
 from torchloom_core.fitting.build import METRICS, build
 from torchloom_core.fitting.earlier_part import EarlierPart
-from torchloom_core.fitting.fit import Stages, check, fit_checked
+from torchloom_core.fitting.fit import Stages, check, fit_checked, say_unread
+from torchloom_core.fitting.hints import uncounted
 from torchloom_core.fitting.stages import FitSettings, Fitting
 from torchloom_core.learning.card import Tried
 from torchloom_core.learning.model import Model
+from torchloom_core.plugin.api import Predictor
 from torchloom_core.suggest import nearest
 from torchloom_core.trace.bundle.bundle import Bundle
 
@@ -31,6 +34,7 @@ _CUTS, _WIDTH = (0.4, 0.6, 0.8), 0.2
 """Where the scored part of each fold begins, and how long it is, as shares of the time."""
 _SPANS = (0.5, 2.0)
 """Over how long metrics are summed up, in horizons."""
+_FAILURES = "need failures in the folds of the training time to choose a predictor by"
 _FAULTS, _HORIZON, _SPANS_S = "half_lives_s", "horizon_s", "spans_s"
 
 
@@ -71,6 +75,9 @@ def fit_best(
     """
     check(bundle, settings)
     among = candidates(plugins, told, tick_s=settings.tick_s, has_metrics=bool(bundle.metrics))
+    if why := uncounted(bundle, settings.task_of(told[_HORIZON])):
+        raise TraceError(f"{bundle.path}: {_FAILURES}, was none; {why}")
+    say_unread(bundle, AUTO, _built(bundle, among, settings))
     chosen, tried = choose(bundle, among, settings, progress=stages("choose"))
     model = fit_checked(
         bundle,
@@ -138,6 +145,17 @@ def candidates(
     return tuple(found)
 
 
+def _built(
+    bundle: Bundle, among: Iterable[Candidate], settings: FitSettings
+) -> Iterator[Predictor]:
+    """Yield those that are told what to read; why one cannot be built, its trial says."""
+    for one in among:
+        if METRICS not in one.options:
+            continue
+        with suppress(ConfigError, PluginError):
+            yield build(bundle, one.info, one.options, tick_s=settings.tick_s, source="--option")[0]
+
+
 def _options_of(info: PluginInfo) -> tuple[str, ...]:
     fields: tuple[str, ...] = info.cls.Options.__struct_encode_fields__ if info.cls else ()
     return fields
@@ -174,10 +192,7 @@ def choose(
     best = max(tried, key=lambda one: one.mean, default=None)
     if best is None or not best.mean > 0:
         was = next((one.why for one in tried if one.why), "none in any of them")
-        raise TraceError(
-            f"{bundle.path}: need failures in the folds of the training time to choose a predictor "
-            f"by, was {was}"
-        )
+        raise TraceError(f"{bundle.path}: {_FAILURES}, was {was}")
     chosen = next(one for one in among if one.name == best.candidate)
     return chosen, tuple(tried)
 

@@ -4,7 +4,7 @@
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -14,8 +14,10 @@ from torchloom_core.errors import ConfigError, PluginError, TraceError
 from torchloom_core.evaluate.forecasts.hindcasts import Progress
 from torchloom_core.evaluate.forecasts.leaks import refuse_foreknown
 from torchloom_core.evaluate.preflight import say_beyond
+from torchloom_core.evaluate.unmeasured import missing, say_unseen
 from torchloom_core.fitting.build import METRICS, build
 from torchloom_core.fitting.examples import Examples
+from torchloom_core.fitting.hints import hints
 from torchloom_core.fitting.stages import FitSettings, Fitting, Said
 from torchloom_core.learning.card import Card
 from torchloom_core.learning.forecast_score import FEW, ForecastScore
@@ -64,6 +66,8 @@ def fit(
         If the trace knows something before it happens.
     """
     check(bundle, settings)
+    plugin, _ = build(bundle, info, options, tick_s=settings.tick_s, source=source)
+    say_unread(bundle, info.name, [plugin])
     return fit_checked(
         bundle, info, options, settings, history=history, stages=stages, source=source
     )
@@ -82,13 +86,21 @@ def fit_checked(
     """Do what :func:`fit` does, of a trace that :func:`check` has found nothing against."""
     plugin, told = build(bundle, info, options, tick_s=settings.tick_s, source=source)
     fitting = Fitting(bundle, settings, plugin)
-    examples = fitting.teach(plugin, stages(f"fit {info.name}"))
+    counting = None
+    if history is not None and info.name != FAULT_HISTORY:
+        counting = _fault_count(fitting, history)
+    try:
+        examples = fitting.teach(plugin, stages(f"fit {info.name}"))
+    except PluginError as error:
+        unseen = missing(plugin.needs, {*bundle.metrics})
+        hint = hints(bundle, fitting.task, fitting.split, unseen)
+        raise PluginError(f"{error}{hint}") from error
     said = fitting.ask(plugin, examples.prevalence, stages(f"ask {info.name}"))
     remarks: list[str] = []
     others = {RANDOM: fitting.guess(said)}
-    if history is not None and info.name != FAULT_HISTORY:
+    if counting is not None:
         others[FAULT_HISTORY] = _count_faults(
-            fitting, history, examples.prevalence, stages, remarks
+            fitting, counting, examples.prevalence, stages, remarks
         )
     elif history is None:
         remarks.append(f"{FAULT_HISTORY} is not installed: there is no comparison with it.")
@@ -129,14 +141,14 @@ def check(bundle: Bundle, settings: FitSettings) -> None:
                 )
 
 
-def _count_faults(
-    fitting: Fitting,
-    history: PluginInfo,
-    prevalence: float,
-    stages: Stages,
-    remarks: list[str],
-) -> Said:
-    """Return what the fault count says; a remark is added if it could not learn."""
+def say_unread(bundle: Bundle, name: str, plugins: Iterable[Predictor]) -> None:
+    """Say which metrics a predictor, or all of which it may be one, reads and the trace has not."""
+    known = {*bundle.metrics}
+    unseen = {metric for plugin in plugins for metric in missing(plugin.needs, known)}
+    say_unseen(f"predictor {name}", unseen, known, "the trace has not")
+
+
+def _fault_count(fitting: Fitting, history: PluginInfo) -> Predictor:
     plugin, _ = build(
         fitting.bundle,
         history,
@@ -144,6 +156,17 @@ def _count_faults(
         tick_s=fitting.settings.tick_s,
         source=FAULT_HISTORY,
     )
+    return plugin
+
+
+def _count_faults(
+    fitting: Fitting,
+    plugin: Predictor,
+    prevalence: float,
+    stages: Stages,
+    remarks: list[str],
+) -> Said:
+    """Return what the fault count says; a remark is added if it could not learn."""
     try:
         fitting.teach(plugin, stages(f"fit {FAULT_HISTORY}"))
     except PluginError as error:
@@ -241,9 +264,9 @@ def _remarks(
     yield "What it is worth on another fleet, or after the fleet has changed, nobody measured."
     if manifest.synthetic:
         yield "The trace is synthetic: the score says how well it learns what was made up."
-    missing = sorted({*examples.metrics} - {*fitting.bundle.metrics})
-    if missing:
-        yield f"It reads what the trace does not have: {', '.join(missing)}."
+    absent = sorted({*examples.metrics} - {*fitting.bundle.metrics})
+    if absent:
+        yield f"It reads what the trace does not have: {', '.join(absent)}."
     loaded = sorted(set(manifest.load_dependent).intersection(examples.metrics))
     if loaded:
         named = ", ".join(loaded)

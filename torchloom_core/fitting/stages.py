@@ -70,6 +70,10 @@ class FitSettings:
     seed: int = 0
     known_before: tuple[str, ...] = ()
 
+    def task_of(self, horizon_s: float) -> Task:
+        """Return what is to be told with a horizon."""
+        return Task(horizon_s=horizon_s, kind=self.task, lead_s=self.lead_s, kinds=self.kinds)
+
 
 @dataclass(frozen=True, eq=False)
 class Said:
@@ -85,12 +89,7 @@ class Fitting:
     def __init__(self, bundle: Bundle, settings: FitSettings, plugin: Predictor) -> None:
         self.bundle = bundle
         self.settings = settings
-        self.task = Task(
-            horizon_s=plugin.horizon_s,
-            kind=settings.task,
-            lead_s=settings.lead_s,
-            kinds=settings.kinds,
-        )
+        self.task = settings.task_of(plugin.horizon_s)
         every_s = plugin.every_s if settings.every_s is None else settings.every_s
         self.every_s = settings.tick_s * max(1, round(every_s / settings.tick_s))
         self.split = split(bundle, self.task, until_ns=settings.until_ns, every_s=self.every_s)
