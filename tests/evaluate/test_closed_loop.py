@@ -31,7 +31,7 @@ from torchloom_core.evaluate.goodput.job import job_spec, kernel_config
 from torchloom_core.evaluate.goodput.run import play, plugins_of, simulate
 from torchloom_core.evaluate.goodput.simulated_fleet import SimulatedFleet
 from torchloom_core.kernel.plugins.host import ActivePlugins, ActivePolicy
-from torchloom_core.plugin import Need
+from torchloom_core.plugin import Hazard, Need, NeedForecast
 from torchloom_core.plugin.needs import windows_s
 from torchloom_core.simulate.model import FleetModel
 from torchloom_core.simulate.scenario import Hit
@@ -194,6 +194,39 @@ def test_a_migration_takes_as_long_as_its_commands_not_a_tick(tmp_path):
     # One command for the stand-by to join, one for the group to leave, one second each.
     assert migrated - decided == 2 * SECOND_NS
     assert result.buckets["migrate"] == JOB.groups * 8 * COSTS.migrate_s * SECOND_NS
+
+
+class Sure:
+    """Forecasts every hour that all will fail."""
+
+    name = "sure"
+    needs = ()
+    horizon_s = 21_600.0
+    every_s = 3600.0
+
+    def forecast(self, view):
+        return Hazard(probability=np.ones(len(view)))
+
+
+@pytest.mark.parametrize(("takes_s", "ticks"), [(0.0, 1), (600.0, 1), (601.0, 2), (1800.0, 3)])
+def test_a_forecast_is_there_once_the_time_that_it_takes_has_passed(tmp_path, takes_s, ticks):
+    config = replace(CONFIG, evaluate=replace(JOB, forecast_s=takes_s, days=0.2))
+    bundle = write(tmp_path / "quiet.tltrace", [event(0, 1.0, "n0", fatal=False)])
+    stage = scene_of(bundle, evaluate=config.evaluate)
+    known = []
+
+    def look(view):
+        known.append(view.forecast("sure"))
+        return []
+
+    policy = Scripted(look)
+    policy.needs = (NeedForecast("sure"),)
+    plugins = ActivePlugins((ActivePolicy("scripted", policy),), {"sure": Sure()})
+    loop, _, _ = drive(stage, plugins, config=config)
+    assert not loop.quarantined
+    # It is asked at the first tick, once the policies have looked.
+    assert [one is not None for one in known[: ticks + 1]] == [False] * ticks + [True]
+    assert known[ticks].latency_s == takes_s
 
 
 @pytest.mark.parametrize(("after_s", "right"), [(60.0, 1), (3600.0, 1), (3601.0, 0)])

@@ -122,6 +122,14 @@ def test_proposals_count_as_alarms_of_the_nodes_they_are_about(tmp_path):
     assert quiet.false_alarms_per_node_day > 0
 
 
+@pytest.mark.parametrize(("takes_h", "proposals"), [(1.0, True), (49.0, False)])
+def test_what_a_forecast_takes_too_long_for_is_never_proposed(bundle, takes_h, proposals):
+    arm = candidate()
+    config = replace(CONFIG, evaluate=replace(CONFIG.evaluate, forecast_s=takes_h * 3600.0))
+    replayed = replay_policies(bundle, arm, config, TASK, from_ns=START_NS + 4 * DAY_NS)
+    assert (replayed.proposals > 0) is proposals
+
+
 def test_a_migration_is_denied_where_the_trace_has_no_stand_by(bundle):
     table = {"rules": [{"metric": "heat", "level": 1.0, "action": "migrate", "gain_gpu_s": 1.0}]}
     arm = Arm(name="sure", kind="candidate", what="", policies={"thresholds": table})

@@ -11,6 +11,7 @@ from tests.evaluate.episodes import (
     candidate,
     event,
     policies,
+    scene_of,
     setting_of,
     some_events,
     write,
@@ -19,6 +20,7 @@ from torchloom_core.errors import TraceError
 from torchloom_core.evaluate.goodput import compare, sensitivity
 from torchloom_core.evaluate.goodput.arms import baselines, without_policies
 from torchloom_core.evaluate.goodput.errand import Errand
+from torchloom_core.evaluate.goodput.job import job_spec
 from torchloom_core.evaluate.goodput.run import simulate
 from torchloom_core.evaluate.goodput.study import run_study
 from torchloom_core.evaluate.parallel import Workforce
@@ -216,6 +218,18 @@ def test_the_break_even_is_price_over_loss(simulation):
     pause_gpu_s = CONFIG.costs.migrate_s * JOB.groups * 8
     assert rule.price_gpu_s == rule.last_price_gpu_s > pause_gpu_s  # the first is the last one
     assert rule.measured["oracle"] == 1.0
+
+
+def test_the_break_even_counts_all_that_a_failure_costs_the_work_that_is_not_saved_too(
+    bundle, simulation
+):
+    job = job_spec(
+        without_policies(candidate()), QUICK, scene_of(bundle, evaluate=QUICK.evaluate).mtbf_s
+    )
+    stall_s = QUICK.costs.detect_s + QUICK.costs.restart_s + job.durable.interval_s / 2
+    assert simulation.break_even.loss_gpu_s == pytest.approx(
+        stall_s * JOB.groups * 8 + JOB.provision_s * 8
+    )
 
 
 def test_only_the_first_seed_keeps_its_timeline(simulation):

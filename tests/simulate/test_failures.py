@@ -34,6 +34,16 @@ def test_a_failure_whose_end_nobody_knows_lasts_as_long_as_assumed(tmp_path):
     assert hit.repair_ns == 30 * SECOND_NS
 
 
+def test_a_repair_begins_with_the_failure_however_late_that_is_told(tmp_path):
+    late = [
+        fault(5, "a", avail_s=15, follows="component"),
+        fault(7, "b", avail_s=15, follows="component", resolved_s=17),
+    ]
+    first, second = found(tmp_path, late)
+    assert (first.ts_ns, first.repair_ns) == (at(5), 30 * SECOND_NS)
+    assert (second.ts_ns, second.repair_ns) == (at(7), 10 * SECOND_NS)
+
+
 def test_a_rack_strikes_all_its_nodes_at_once(tmp_path):
     [hit] = found(tmp_path, [fault(5, "r0", follows="fabric")])
     assert (hit.nodes, hit.follows) == (("a", "b"), "fabric")

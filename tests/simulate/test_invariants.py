@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from tests.simulate.fleets import S, Tier, fleet, names
+from tests.simulate.fleets import S, Tier, fleet, lost_node, names, plain_job
 from torchloom_core.simulate.scenario import Hit, JobSpec
 
 pytestmark = pytest.mark.slow
@@ -176,15 +176,33 @@ def test_who_has_looked_before_sees_the_same_workers_as_who_looks_for_the_first_
     assert before == late.workers()
 
 
+def shifted(hits, now_ns, shift_ns):
+    """Return the same hits until a moment, and others after it."""
+    return [
+        hit if hit.ts_ns <= now_ns else replace(hit, ts_ns=hit.ts_ns + shift_ns, repair_ns=1)
+        for hit in hits
+    ]
+
+
 @settings(max_examples=150, deadline=None)
 @given(scenes(), st.integers(0, END_S * S), st.integers(1, 100 * S))
 def test_another_future_leaves_the_past_as_it_was(scene, now_ns, shift_ns):
     job, hits, commands = scene
-    other = [
-        hit if hit.ts_ns <= now_ns else replace(hit, ts_ns=hit.ts_ns + shift_ns, repair_ns=1)
-        for hit in hits
-    ]
     model, happened, answers = play(job, hits, commands, now_ns)
+    other = shifted(hits, now_ns, shift_ns)
     changed, happened_then, answers_then = play(job, other, commands, now_ns)
     assert (happened, answers) == (happened_then, answers_then)
     assert (model.workers(), model.step) == (changed.workers(), changed.step)
+
+
+def test_another_future_is_seen_as_soon_as_it_has_come():
+    """Else the test above would hold of a future that is none, or of a run that nothing strikes."""
+    job = plain_job(groups=2, spares=1)
+    hits = [lost_node(at_s, "n0", repair_s=50) for at_s in (100, 500)]
+    other = shifted(hits, 300 * S, 20 * S)
+    assert [hit.ts_ns // S for hit in other] == [100, 520]
+    at_300, at_510 = (
+        [play(job, of, [], until_s * S)[1] for of in (hits, other)] for until_s in (300, 510)
+    )
+    assert at_300[0] == at_300[1] != []
+    assert at_510[0] != at_510[1]

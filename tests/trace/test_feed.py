@@ -71,6 +71,12 @@ def test_what_nobody_saw_repaired_is_away_for_as_long_as_is_assumed(tmp_path):
     assert told(feed)[-1] == (35, "hello", "a", 2)
 
 
+def test_a_repair_that_nobody_saw_begins_with_the_fault_however_late_that_is_told(tmp_path):
+    rows = [*NODES, fault(5, avail_s=12)]
+    feed = Feed(bundle(tmp_path / "t.tltrace", rows), tick_s=10, repair_s=30)
+    assert told(feed)[-2:] == [(12, "dies", "a", 1), (35, "hello", "a", 2)]
+
+
 def test_a_fault_that_is_not_fatal_is_told_and_ends_nothing(tmp_path):
     rows = [*NODES, fault(5, fatal=False)]
     assert told(Feed(bundle(tmp_path / "t.tltrace", rows), tick_s=10))[2:] == [
@@ -372,3 +378,24 @@ def test_another_future_changes_no_input_before_it(past, other, now_s, tick_s):
         before = plain(Feed(one, tick_s=tick_s), at(now_s))
         assert before == plain(Feed(another, tick_s=tick_s), at(now_s))
         assert ticks(Feed(one, tick_s=tick_s)) == ticks(Feed(another, tick_s=tick_s))
+
+
+def test_another_future_is_seen_as_soon_as_it_has_come(tmp_path):
+    """Else the test above would hold of a future that is none, or of a feed that tells nothing."""
+    past = Past(
+        (fault(20, "a", id="old", t_resolved=at(50)), fault(33, "b", id="e0")),
+        ((0.0, "a", "temp", 1.0), (33.0, "a", "temp", 2.0)),
+    )
+    other = Past((fault(36, "a", id="e1"),), ((34.0, "a", "temp", 3.0),))
+    two = with_another_future(past, other, 30.0)
+    assert [one.id for one in two.events] == ["old", "new-e1"]
+    feeds = [
+        Feed(bundle(tmp_path / f"{name}.tltrace", [*NODES, *of.events], of.samples), tick_s=10)
+        for name, of in (("was", past), ("now", two))
+    ]
+    was, now = (plain(feed, at(30)) for feed in feeds)
+    assert was == now
+    assert any("old" in text for _, text in was)
+    assert max(ts_ns for ts_ns, _ in was) == at(30)
+    was, now = (plain(feed, at(40)) for feed in feeds)
+    assert was != now

@@ -1,0 +1,142 @@
+"""What became of every arm is a mean over seeds, with an interval that covers what it says."""
+
+import msgspec
+import numpy as np
+import pytest
+
+from torchloom_core.evaluate.arm_results import Verdicts
+from torchloom_core.evaluate.goodput import compare
+from torchloom_core.evaluate.goodput.arms import Arm, elastic
+from torchloom_core.evaluate.goodput.episode import rng
+from torchloom_core.evaluate.results import RunResult
+
+
+def run(goodput, **fields):
+    known = {"arm": "a", "seed": 0, "wall_s": 10.0, "gpus": 4, "job_gpus": 2, "buckets": {}}
+    return RunResult(**{**known, "ettr": goodput / 2, **fields}, goodput=goodput)
+
+
+def arm(name, kind="baseline", **fields):
+    return Arm(name=name, kind=kind, what=f"what {name} does", **fields)
+
+
+def test_an_interval_reaches_as_far_as_95_percent_of_the_means_of_resamples():
+    sample = np.random.default_rng(0).normal(size=400)
+    found = compare.interval(sample)
+    half = 1.96 * sample.std() / np.sqrt(400)
+    assert found.value == pytest.approx(sample.mean())
+    assert found.value - found.low == pytest.approx(half, rel=0.05)
+    assert found.high - found.value == pytest.approx(half, rel=0.05)
+    assert found.method == "bootstrap of 400 seeds, 10000 resamples"
+
+
+def test_each_resample_has_as_many_seeds_and_all_may_be_drawn():
+    values = np.array([0.0, 0.0, 0.0, 0.0, 0.0, 1.0])
+    drawn = rng(6, "bootstrap").integers(0, 6, (10_000, 6))
+    means = values[drawn].mean(axis=1)
+    found = compare.interval(values)
+    assert (found.low, found.high) == tuple(np.percentile(means, (2.5, 97.5)))
+
+
+def test_six_seeds_have_an_interval_and_five_none():
+    assert compare.interval([0.1, 0.2, 0.3, 0.4, 0.5, 0.6]).low is not None
+    few = compare.interval([0.1, 0.2, 0.3, 0.4, 0.5])
+    assert (few.low, few.high) == (None, None)
+    assert few.value == pytest.approx(0.3)
+    assert few.method == "none: need 6 seeds, was 5"
+
+
+def test_the_reference_is_the_best_baseline_that_could_be_the_jobs_own():
+    arms = [
+        arm("best"),
+        arm("own", recovery="restart"),
+        arm("worse"),
+        arm("told", needs_forecast=True),
+        arm("otherwise", recovery="per_step"),
+        arm("candidate", kind="candidate"),
+        arm("bound", kind="bound"),
+        elastic(),
+    ]
+    goodput = dict.fromkeys((one.name for one in arms), 0.9)
+    goodput |= {"best": 0.5, "own": 0.6, "worse": 0.4}
+    runs = {name: [run(value), run(value - 0.1)] for name, value in goodput.items()}
+    assert compare.reference_of(arms, runs, "restart") == "own"
+    assert compare.reference_of(arms[:1] + arms[2:], runs, "restart") == "best"
+    assert compare.reference_of(arms, runs, "per_step") == "otherwise"
+
+
+@pytest.fixture
+def summary():
+    """Return a function that sums up one arm beside a reference and an oracle."""
+
+    def of(own, one=None, *, oracle=(0.8, 0.8), without=None):
+        one = one or arm("mine", kind="candidate")
+        runs = {"daly": [run(0.4), run(0.4)], one.name: own}
+        runs |= {"oracle": [run(value) for value in oracle]} if oracle else {}
+        told = {one.name: without} if without else {}
+        named = {"reference": "daly", "oracle": "oracle", "without": told}
+        (found,) = compare.summarize([one], runs, **named)
+        return found
+
+    return of
+
+
+def test_what_became_of_an_arm_is_the_mean_over_its_runs(summary):
+    verdicts = Verdicts(proposed=2.0, granted={"migrate": 2.0})
+    own = [
+        run(0.5, failures=3, migrations=2, moves=4, right_moves=1, decisions=6, seed=0,
+            invalid_decisions=1, buckets={"useful": 20.0, "lost": 20.0}, silent=("ewma",),
+            quarantined={"a": "raised"}, deeds=verdicts),
+        run(0.7, failures=1, migrations=1, moves=1, right_moves=1, decisions=2, seed=1,
+            invalid_decisions=1, buckets={"useful": 30.0, "lost": 10.0}, silent=("ewma", "a"),
+            quarantined={"b": "overran"}, deeds=verdicts),
+    ]  # fmt: skip
+    one = arm("mine", kind="candidate", needs_forecast=True, recovery="restart")
+    found = summary(own, one, without=[run(0.5), run(0.5)])
+    assert (found.name, found.kind, found.what) == ("mine", "candidate", "what mine does")
+    assert (found.needs_forecast, found.recovery) == (True, "restart")
+    assert found.goodput.value == pytest.approx(0.6)
+    assert found.ettr.value == pytest.approx(0.3)
+    assert (found.failures, found.migrations, found.decisions) == (2.0, 1.5, 4.0)
+    assert (found.moves, found.right_moves) == (2.5, 1.0)
+    assert found.invalid_share == 2 / 8
+    assert found.buckets == {"useful": pytest.approx(0.625), "lost": pytest.approx(0.375)}
+    assert found.quarantined == {"a": "raised", "b": "overran"}
+    assert found.silent == {"a": 1, "ewma": 2}
+    assert list(found.silent) == ["a", "ewma"]
+    assert found.deeds == verdicts
+    assert found.as_planned is msgspec.UNSET
+
+
+def test_an_arm_is_held_against_the_reference_the_job_without_it_and_the_oracle(summary):
+    found = summary([run(0.5), run(0.7)], without=[run(0.5), run(0.6)])
+    assert found.versus_reference.value == pytest.approx(0.2)
+    assert (found.versus_reference.ahead, found.versus_reference.behind) == (2, 0)
+    assert found.versus_without.value == pytest.approx(0.05)
+    assert (found.versus_without.ahead, found.versus_without.behind) == (1, 0)
+    assert found.to_oracle == pytest.approx(0.5)
+    assert found.invalid_share == 0.0
+
+
+def test_what_cannot_be_held_against_something_is_not(summary):
+    own = [run(0.5), run(0.7)]
+    assert summary(own).versus_without is None
+    assert summary(own, arm("daly")).versus_reference is None
+    assert summary(own, arm("other")).to_oracle is None
+    assert summary(own, oracle=()).to_oracle is None
+    assert summary(own, oracle=(0.4, 0.4)).to_oracle is None
+
+
+def test_groups_beyond_the_plan_count_for_nothing_where_that_is_asked(summary):
+    grows = msgspec.structs.replace(elastic(), kind="candidate")
+    found = summary([run(0.9, as_planned=0.5), run(0.7)], grows)
+    assert found.goodput.value == pytest.approx(0.8)
+    assert found.as_planned.goodput.value == pytest.approx(0.6)
+    assert found.as_planned.versus_reference.value == pytest.approx(0.2)
+    assert found.as_planned.versus_reference.ahead == 2
+    assert found.to_oracle is None
+
+
+def test_runs_of_other_seeds_cannot_be_paired():
+    with pytest.raises(ValueError, match="argument 2 is shorter"):
+        compare.gain([run(0.5), run(0.5)], [run(0.5)])
