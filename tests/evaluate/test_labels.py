@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.evaluate.traces import FOREVER_NS, HOUR_NS, drain, event, hours, task, watched
 from torchloom_core.errors import TraceError
@@ -49,9 +50,38 @@ def test_an_end_nobody_knows_lasts_as_long_as_assumed_unless_the_failure_was_the
     assert judged([event("n00000", 2, follows="job")], of=of)[2:] == [0.0] * 8
 
 
+def test_an_end_nobody_knows_is_counted_from_when_it_failed_however_late_that_was_told():
+    of = task(3, repair_s=2 * 3600.0)
+    late = event("n00000", 2, known_h=6)
+    assert same(judged([late], of=of), [1, 1, NAN, NAN, 0, 0, 0, 0, 0, 0])
+    found = incidents([late], watched(1), of, known_until_ns=FOREVER_NS)
+    assert (found.start_ns[0], found.end_ns[0]) == (2 * HOUR_NS, 4 * HOUR_NS)
+
+
+def test_a_fatal_failure_keeps_a_node_away_though_another_kind_is_asked_for_and_no_mild_one_does():
+    of = task(3, kinds=("slow",))
+    came = judged([event("n00000", 2, 5)], of=of)
+    assert same(came, [0, 0, NAN, NAN, NAN, 0, 0, 0, 0, 0])
+    asked = judged([event("n00000", 2, 5, fatal=False, kind="slow")], of=of)
+    assert same(asked, [1, 1, NAN, NAN, NAN, 0, 0, 0, 0, 0])
+    assert judged([event("n00000", 2, 5, fatal=False)], of=of) == [0.0] * 10
+
+
+def test_an_outage_is_known_once_it_is_told():
+    late = [event("n00000", 1, 8, known_h=6)]
+    assert judged(late, of=task(1), known_h=5)[:5] == [0.0] * 5
+    assert same(judged(late, of=task(1), known_h=6)[:5], [1, NAN, NAN, NAN, NAN])
+
+
 def test_a_failure_sooner_than_the_lead_is_too_late_to_be_right_or_wrong():
     came = judged([event("n00000", 5, 5)], of=task(4, lead_s=2 * 3600.0))
     assert same(came, [0, 1, 1, NAN, NAN, 0, 0, 0, 0, 0])
+
+
+def test_what_was_before_the_span_was_not_watched():
+    told = {"known_until_ns": FOREVER_NS, "span": (2 * HOUR_NS, 100 * HOUR_NS)}
+    came = outcomes([event("n00000", 2, 2)], (), watched(1), hours(5), task(3), **told)
+    assert same(came[:, 0], [NAN, NAN, 0, 0, 0])
 
 
 def test_the_end_of_the_span_censors_the_horizon_before_it():
@@ -80,6 +110,12 @@ def test_a_drained_node_is_neither_for_a_horizon_before_and_after():
     assert same(came, [0, NAN, NAN, NAN, NAN, NAN, NAN, 0, 0, 0])
     longer = judged(actions=[drain("n00000", 4, 9, kind="migrate")])
     assert same(longer, [0, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, 0])
+
+
+def test_a_drain_that_was_told_only_later_is_not_known():
+    told = [replace(drain("n00000", 4), t_avail=6 * HOUR_NS)]
+    assert same(judged(actions=told, known_h=6)[:4], [0, NAN, NAN, NAN])
+    assert judged(actions=told, known_h=5)[:3] == [0, 0, 0]
 
 
 def test_a_reboot_prevents_nothing():
@@ -121,6 +157,15 @@ def test_a_failure_makes_no_moment_positive_that_looks_past_the_components_end()
     assert same(came, [0, 0, 0, 1, 1, NAN, NAN, NAN, NAN, NAN])
 
 
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_only_the_end_of_what_is_itself_watched_is_its_own(nodes):
+    parts = [
+        Component(id="rack", kind="rack", until_ns=4 * HOUR_NS),
+        Component(id="of nobody", kind="switch", until_ns=4 * HOUR_NS),
+    ]
+    assert same(judged(topology=parts, nodes=nodes), judged(nodes=nodes))
+
+
 @pytest.mark.parametrize("repaired_h", [8, 9, None])
 def test_a_component_that_ends_with_its_failure_was_seen_to_its_end(repaired_h):
     there = Component(id="n00000", kind="node", until_ns=8 * HOUR_NS)
@@ -146,6 +191,17 @@ def test_a_detection_is_positive_while_the_incident_goes_on():
     assert same(judged([mild], of=of, end_h=8), [0, 0, 1, 1, 1, 0, 0, 0, 0, NAN])
 
 
+def test_a_detection_is_censored_by_nothing_but_absence_and_what_is_known():
+    of = task(3, kind="detect")
+    there = Component(id="n00000", kind="node", from_ns=HOUR_NS, until_ns=7 * HOUR_NS)
+    doubtful = event("n00000", 4, 5, label="uncertain")
+    late = event("n00000", 2, 3, known_h=6)
+    drained = [drain("n00000", 6)]
+    came = judged([doubtful, late], drained, of=of, topology=[there], known_h=8)
+    assert same(came, [NAN, 0, 1, 0, NAN, 0, 0, NAN, NAN, NAN])
+    assert judged([late], of=of, known_h=5)[:6] == [0.0] * 6
+
+
 def test_events_closer_than_the_merge_time_are_one_incident():
     events = [event("n00000", 1, 2), event("n00000", 2.5, 3), event("n00000", 5, 6)]
     events.append(event("n00001", 2, 3))
@@ -153,6 +209,39 @@ def test_events_closer_than_the_merge_time_are_one_incident():
     assert found.row.tolist() == [0, 1, 0]
     assert (found.start_ns // HOUR_NS).tolist() == [1, 2, 5]
     assert (found.end_ns // HOUR_NS).tolist() == [3, 3, 6]
+
+
+def test_an_alarm_of_a_forecast_is_due_before_the_lead_and_one_of_a_detection_while_it_goes_on():
+    told = task(4, lead_s=2 * 3600.0).due_ns(10 * HOUR_NS, 12 * HOUR_NS)
+    assert told == (6 * HOUR_NS, 8 * HOUR_NS)
+    seen = task(4, lead_s=2 * 3600.0, kind="detect").due_ns(10 * HOUR_NS, 12 * HOUR_NS)
+    assert seen == (10 * HOUR_NS, 12 * HOUR_NS)
+
+
+def merged(*events):
+    found = incidents(events, watched(1), task(3, merge_s=3600.0), known_until_ns=FOREVER_NS)
+    spans = zip(found.start_ns, found.end_ns, found.certain, strict=True)
+    return [(start / HOUR_NS, end / HOUR_NS, sure) for start, end, sure in spans]
+
+
+def test_an_event_that_begins_just_the_merge_time_later_is_another_incident():
+    one, other = event("n00000", 1, 2), event("n00000", 3, 4)
+    assert merged(one, other) == [(1, 2, 1), (3, 4, 1)]
+    assert merged(one, event("n00000", 2.99, 4)) == [(1, 4, 1)]
+
+
+def test_an_event_belongs_to_the_incident_just_before_it_and_ends_it_no_sooner():
+    events = [event("n00000", at, until) for at, until in ((1, 2), (10, 15), (11, 12), (15.5, 16))]
+    assert merged(*events) == [(1, 2, 1), (10, 16, 1)]
+
+
+@pytest.mark.parametrize("labels", [("certain", "uncertain"), ("uncertain", "certain")])
+def test_an_incident_is_certain_if_one_of_its_events_is(labels):
+    one, other = (
+        event("n00000", at, at + 1, label=label) for at, label in zip((1, 2), labels, strict=True)
+    )
+    assert merged(one, other) == [(1, 3, 1)]
+    assert merged(*(replace(each, label="uncertain") for each in (one, other))) == [(1, 3, 0)]
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,8 @@ def test_failures_that_were_all_found_in_one_place_are_not_counted_on():
 
 
 @pytest.mark.parametrize(
-    ("low", "clear"), [(-0.001, False), (0.0, False), (0.0049, False), (0.0051, True)]
+    ("low", "clear"),
+    [(-0.001, False), (0.0, False), (0.0049, False), (0.1 * 0.05, False), (0.0051, True)],
 )
 def test_an_interval_that_begins_within_a_tenth_of_chance_is_not_clear_of_0(low, clear):
     found = judged(Interval(value=0.02, low=low, high=0.05))
@@ -71,17 +72,29 @@ def test_what_ranks_worse_than_a_random_score_is_said_to():
     )
 
 
+@pytest.mark.parametrize(("high", "said"), [(-1e-9, "is below"), (0.0, "is not surely above")])
+def test_an_interval_that_ends_at_0_is_not_below_it(high, said):
+    assert skill_sentence(judged(Interval(value=-0.01, low=-0.02, high=high))).startswith(
+        f"No skill: AUPRC {said} that of a random score"
+    )
+
+
 def test_a_doubt_is_told_and_takes_no_skill_away():
     doubted = judged(flags=("partly_unjudged", "suspicious_feature: hours_left"))
     assert has_skill(doubted)
     assert skill_sentence(doubted).endswith(" Not to be trusted: suspicious_feature: hours_left.")
+    both = judged(flags=("suspicious_feature: hours_left", "point_adjusted"))
+    assert skill_sentence(both).endswith(": suspicious_feature: hours_left, point_adjusted.")
 
 
-def test_with_few_failures_none_is_shown():
-    few = judged(Interval(value=0.02), incidents=FEW - 1)
+@pytest.mark.parametrize(
+    ("count", "said"), [(FEW - 1, "19 failures"), (2, "2 failures"), (1, "1 failure")]
+)
+def test_with_few_failures_none_is_shown(count, said):
+    few = judged(Interval(value=0.02), found=1, incidents=count)
     assert not has_skill(few)
     assert skill_sentence(few) == (
-        "No skill shown: it takes 20 failures to tell, was 19 failures in the scored time."
+        f"No skill shown: it takes 20 failures to tell, was {said} in the scored time."
     )
 
 
@@ -91,6 +104,10 @@ def test_with_few_failures_none_is_shown():
         (CLEAR, " and above that of the fault count by +0.02 [+0.006, +0.05];"),
         (HARDLY, ", but not surely above that of the fault count (+0.02 [+0.0004, +0.05]);"),
         (BELOW, ", but the fault count is better still (-0.01 [-0.02, -0.001]);"),
+        (
+            Interval(value=-0.01, low=-0.02, high=0.0),
+            ", but not surely above that of the fault count (-0.01 [-0.02, +0]);",
+        ),
     ],
 )
 def test_the_fault_count_beside_it_is_held_to_the_same_rule(above, said):
@@ -109,4 +126,6 @@ def test_what_reads_a_column_that_knows_the_future_has_none_and_the_column_is_na
     found = judged(flags=flags)
     assert not has_skill(found)
     assert skill_sentence(found).endswith("but it reads what knows the future: a: length.")
+    both = judged(flags=(*flags, "foretelling_column: b: its first value tells it"))
+    assert skill_sentence(both).endswith("but it reads what knows the future: a: length, b.")
     assert skill_sentence(judged(flags=flags, above_random=BELOW)).startswith("No skill: AUPRC is")

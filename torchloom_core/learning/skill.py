@@ -99,7 +99,7 @@ def _found(score: ForecastScore) -> str:
 
 def _beside(score: ForecastScore) -> str:
     history = score.versus.get(FAULT_HISTORY)
-    if history is None or history.low is None or history.high is None:
+    if history is None or history.high is None:
         return ""
     if _is_clearly_above(FAULT_HISTORY, score):
         return f" and above that of the fault count by {_text(history)}"
@@ -109,6 +109,6 @@ def _beside(score: ForecastScore) -> str:
 
 
 def _text(interval: Interval) -> str:
-    if interval.low is None or interval.high is None:
+    if interval.low is None:
         return f"{interval.value:+.3g}"
     return f"{interval.value:+.3g} [{interval.low:+.3g}, {interval.high:+.3g}]"

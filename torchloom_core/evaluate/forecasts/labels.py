@@ -113,9 +113,6 @@ class Incidents:
     end_ns: Ints
     certain: Ints
 
-    def __len__(self) -> int:
-        return len(self.row)
-
 
 class _Span(NamedTuple):
     """Of one row, half open, nanoseconds."""
