@@ -193,6 +193,79 @@ def test_no_failure_at_all_is_no_error():
     assert found.curve == ()
 
 
+@pytest.mark.parametrize(("count", "method"), [(FEW - 1, "exact, of a Poisson"), (FEW, "Student")])
+def test_false_alarms_have_a_clustered_interval_from_twenty_on(count, method):
+    events, of, _, noise = many()
+    judged = judged_many(noise, events, of)
+    alarms = np.zeros(noise.shape, dtype=bool)
+    for node in range(count):
+        alarms[np.flatnonzero(judged.outcome[:, node] == 0.0)[node], node] = True
+    found = scored(judged, alarms=alarms)
+    assert found.incidents > FEW
+    assert found.false_alarms_per_node_day.value == pytest.approx(count / judged.component_days)
+    assert found.false_alarms_per_node_day.method.startswith(method)
+    assert found.recall == exact_share(0, found.incidents)
+
+
+@pytest.mark.parametrize(("count", "method"), [(FEW - 1, "exact, of two"), (FEW, "Student")])
+def test_what_was_found_has_a_clustered_interval_from_twenty_on(count, method):
+    events, of, _, noise = many()
+    judged = judged_many(noise, events, of)
+    right = told(judged, judged.outcome == 1.0)
+    alarms = np.zeros(noise.shape, dtype=bool)
+    rows = judged.incidents.row[right.incident][:count]
+    alarms[right.last[:count], rows] = True
+    found = scored(judged, alarms=alarms)
+    assert found.recall.value == pytest.approx(count / found.incidents)
+    assert found.recall.method.startswith(method)
+    assert found.precision == exact_share(count, 0)
+
+
+@pytest.mark.parametrize(
+    ("values", "flags"),
+    [
+        ([0.0, 1.0] * 10, ()),
+        ([NAN] + [0.5] * 19, ()),
+        ([NAN, NAN] + [0.5] * 18, ("partly_unjudged",)),
+        ([1.0 + 1e-9] + [0.5] * 19, ("not_a_probability",)),
+        ([-1e-9] + [0.5] * 19, ("not_a_probability",)),
+        ([NAN, NAN, 7.0] + [0.5] * 17, ("partly_unjudged", "not_a_probability")),
+    ],
+)
+def test_more_than_a_twentieth_without_a_forecast_and_what_is_no_probability_are_flagged(
+    values, flags
+):
+    assert scored(one_node(values, [], task(3)), flags=("own",)).flags == ("own", *flags)
+
+
+def test_only_components_that_were_judged_are_counted():
+    there = np.full((8, 3), 0.5)
+    judged = judge(there, [event("n00001", 0, 9)], task(3))
+    assert scored(judged).components == 2
+
+
+def test_the_curve_is_that_of_what_was_said_among_all_that_failed():
+    """The failure that nobody said anything of is missed at each threshold."""
+    of = task(1)
+    events = [event("n00000", at, at) for at in (1, 3, 5)]
+    found = scored(one_node([0.9, 0.8, 0.7, 0.6, NAN, NAN], events, of))
+    points = [(p.threshold, p.precision, round(3 * p.recall, 9)) for p in found.curve]
+    assert points == [(0.9, 1.0, 1.0), (0.8, 0.5, 1.0), (0.6, 0.5, 2.0)]
+    assert scored(one_node([0.9, 0.8, 0.7, 0.6, NAN, NAN], events[2:], of)).curve == ()
+
+
+def test_where_no_moment_could_be_judged_there_is_nothing_to_tell():
+    judged = judge(np.full((8, 2), 0.6), [], task(3), span_h=2)
+    found = scored(judged, others={"random": np.zeros((8, 2))})
+    assert np.isnan(judged.outcome).all()
+    assert (found.samples, found.components, found.prevalence) == (0, 0, 0.0)
+    assert (found.from_ns, found.until_ns) == (0, 7 * 3600 * SECOND_NS)
+    assert found.auprc.method == "none: 0 failures are fewer than 20"
+    assert found.false_alarms_per_node_day.method == "nothing was watched"
+    assert (found.brier, found.calibration, found.flags) == (0.0, (), ())
+    assert not has_skill(found)
+
+
 def test_calibration_bins_are_as_many_samples_each_and_brier_is_the_mean_square():
     events, of, good, _ = many()
     judged = judged_many(good, events, of)

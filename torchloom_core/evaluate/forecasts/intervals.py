@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -133,7 +134,7 @@ class Clusters:
         stretch = (since_s // length_s).astype(np.int64)
         time, self._component = np.nonzero(known)
         starts = np.flatnonzero(np.diff(stretch[time], prepend=-1))
-        self._spans = list(zip(starts, [*starts[1:], len(time)], strict=True))
+        self._spans = list(pairwise([*starts, len(time)]))
         self._size = known.shape[1]
         self.stretches, self.stretch_s = len(self._spans), length_s
         self.components = int(known.any(axis=0).sum())
