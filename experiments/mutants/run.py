@@ -18,6 +18,8 @@ ROOT = HERE.parents[1]
 SCRATCH = ROOT / "build" / "mutants"
 
 CORE = "torchloom_core"
+FORECASTS = f"{CORE}/evaluate/forecasts"
+SCORED = ("evaluate/test_scores.py",)
 MODULES = {
     f"{CORE}/kernel/kernel.py": ("kernel", "weaver"),
     f"{CORE}/kernel/execution.py": ("kernel", "weaver"),
@@ -39,6 +41,28 @@ MODULES = {
     f"{CORE}/transport/security/credentials.py": ("transport/test_rights.py",),
     f"{CORE}/transport/security/rights.py": ("transport/test_rights.py",),
     "torchloom_threadlet/trainer/command_inbox.py": ("threadlet/test_command_inbox.py",),
+    f"{FORECASTS}/labels.py": ("evaluate/test_labels.py", *SCORED),
+    f"{FORECASTS}/altered_future.py": ("evaluate/test_altered_future.py", "evaluate/test_leaks.py"),
+    f"{FORECASTS}/leaks.py": ("evaluate/test_leaks.py",),
+    f"{CORE}/learning/skill.py": ("learning/test_skill.py", "evaluate/test_scores.py"),
+    f"{CORE}/learning/calibration.py": ("learning/test_calibration.py",),
+    f"{CORE}/evaluate/goodput/compare.py": ("evaluate/test_compare.py",),
+    f"{FORECASTS}/scores.py": SCORED,
+    f"{FORECASTS}/intervals.py": ("evaluate/test_intervals.py", *SCORED),
+    f"{FORECASTS}/scoring.py": ("evaluate/test_scoring.py", "evaluate/test_open_loop.py"),
+    f"{FORECASTS}/hindcasts.py": ("evaluate/test_leaks.py", "evaluate/test_open_loop.py"),
+    f"{FORECASTS}/foretelling_columns.py": ("evaluate/test_foretelling_columns.py",),
+    f"{CORE}/fitting/time_split.py": ("fitting/test_time_split.py",),
+    f"{CORE}/fitting/earlier_part.py": ("fitting/test_earlier_part.py",),
+    f"{CORE}/fitting/choose.py": ("fitting/test_choose.py",),
+    **{
+        f"{CORE}/fitting/{part}.py": ("fitting/test_fit.py", "fitting/test_foretelling_columns.py")
+        for part in ("fit", "stages", "examples")
+    },
+    f"{CORE}/evaluate/goodput/episode.py": ("evaluate/test_episode.py",),
+    f"{CORE}/evaluate/goodput/job.py": ("evaluate/test_job.py",),
+    f"{CORE}/simulate/failures.py": ("simulate/test_failures.py",),
+    f"{CORE}/simulate/gpu_time.py": ("simulate/test_gpu_time.py",),
 }
 """Each module, and which tests are to notice what becomes of it."""
 
@@ -50,6 +74,10 @@ TYPES = [
     "--disable-error-code", "no-redef", "--disable-error-code", "has-type",
 ]  # fmt: skip
 """What mypy rejects is no mutant: it could not be merged."""
+
+COPIED = ["torchloom_policies", "torchloom_predictors", "experiments", "few_examples.py"]
+PYTEST = ["-p", "few_examples", "-p", "no:cacheprovider", "-m", "not slow", "--timeout=200"]
+"""A test counts as failed after so long a time because the machine may have other work."""
 
 FEW = 15
 """Examples of a property; its test in earnest draws up to ten times as many."""
@@ -63,17 +91,18 @@ def lay_out(modules: Iterable[str]) -> None:
                 "predictors/torchloom_predictors"]  # fmt: skip
     for package in packages:
         shutil.copytree(ROOT / package, SCRATCH / Path(package).name)
-    shutil.copytree(ROOT / "tests", SCRATCH / "tests")
+    for folder in ("tests", "experiments/formulas"):
+        shutil.copytree(ROOT / folder, SCRATCH / folder)
     shutil.copy(ROOT / "pyproject.toml", SCRATCH)
     (SCRATCH / "few_examples.py").write_text(PLUGIN)
     tests = dict.fromkeys(f"tests/{room}" for module in modules for room in MODULES[module])
     lines = {
         "source_paths": [CORE, "torchloom_threadlet"],
         "only_mutate": list(modules),
-        "also_copy": ["torchloom_policies", "torchloom_predictors", "few_examples.py"],
+        "also_copy": COPIED,
         "do_not_mutate_patterns": [r"^\s*log\."],
         "type_check_command": TYPES,
-        "pytest_add_cli_args": ["-p", "few_examples", "-p", "no:cacheprovider", "--timeout=20"],
+        "pytest_add_cli_args": PYTEST,
         "pytest_add_cli_args_test_selection": [*tests, *(f"--ignore={path}" for path in SLOW)],
     }
     config = "[mutmut]\nuse_setproctitle=false\ntimeout_multiplier=10\ntimeout_constant=1\n"
@@ -83,7 +112,11 @@ def lay_out(modules: Iterable[str]) -> None:
 
 
 PLUGIN = f"""
+import pytest
 from hypothesis import Phase, settings
+
+if not hasattr(pytest.Item, "_nodeid"):  # mutmut 3.8 reads it; pytest 9.1 has it no more
+    pytest.Item._nodeid = property(lambda item: item.nodeid)
 
 
 def pytest_collection_modifyitems(items):

@@ -5,6 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from scipy.optimize import minimize
+from scipy.special import expit, logit
 
 from torchloom_core.learning import calibration as platt
 from torchloom_core.learning.calibration import Calibration
@@ -26,6 +28,77 @@ def test_what_is_too_sure_of_itself_is_put_right():
     assert np.abs(calibration.apply(said) - truth).max() < 0.03
     assert calibration.slope == pytest.approx(0.5, abs=0.03)
     assert calibration.apply(said).mean() == pytest.approx(came.mean(), abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("failures", "prevalence"), [(1, 0.01), (1, 0.4), (7, 0.02), (40, 0.2), (40, 0.0)]
+)
+def test_the_likelihood_is_that_of_the_failures_and_two_more_at_the_prevalence(
+    failures, prevalence
+):
+    random = np.random.default_rng(1)
+    said = random.choice([0.02, 0.1, 0.3, 0.6], (100, 3))
+    came = (random.random((100, 3)) < 0.7 * said).astype(float)
+    found = platt.calibrate(said, came, failures=failures, prevalence=prevalence)
+    share = prevalence or came.mean()
+    weight, more = failures / came.sum(), 2.0 / came.size
+    failed = (weight * came + more).ravel()
+    healthy = (weight * (1 - came) + more * (1 - share) / share).ravel()
+
+    def loss(parameters):
+        p = expit(np.exp(parameters[0]) * logit(said.ravel()) + parameters[1])
+        return -(failed @ np.log(p) + healthy @ np.log1p(-p))
+
+    exact = {"xatol": 1e-7, "fatol": 1e-10, "maxiter": 4000}
+    best = minimize(loss, [0.0, 0.0], method="Nelder-Mead", options=exact)
+    assert found.slope == pytest.approx(np.exp(best.x[0]), rel=1e-3)
+    assert found.intercept == pytest.approx(best.x[1], rel=1e-3, abs=1e-3)
+    assert (found.positives, found.failures) == (int(came.sum()), failures)
+
+
+def test_what_was_fitted_is_applied_on_the_scale_of_the_logit():
+    said = np.array([[0.02, 0.4], [0.9, np.nan]])
+    for slope, intercept in ((0.9, -0.2), (1.0, -0.2), (0.9, 0.0)):
+        after = Calibration(slope=slope, intercept=intercept).apply(said)
+        assert after == pytest.approx(expit(slope * logit(said) + intercept), nan_ok=True)
+
+
+def test_a_level_is_counted_as_often_as_it_was_said_in_whatever_order():
+    random = np.random.default_rng(2)
+    said = random.choice([0.1, 0.5, 0.9], 300)
+    came = (random.random(300) < said / 2).astype(float)
+    order = random.permutation(300)
+    one = calibrate(said, came)
+    assert calibrate(said[order], came[order]) == one
+    assert one.apply(said).mean() == pytest.approx(came.mean(), abs=1e-3)
+
+
+def test_0_and_1_are_no_more_than_nearly_sure():
+    after = Calibration(slope=0.5, intercept=0.0).apply(np.array([0.0, 1e-12, 0.5, 1.0]))
+    assert after[0] == after[1] == pytest.approx(1e-9**0.5, rel=1e-3)
+    assert after[2] == 0.5
+    assert 1.0 - after[3] == pytest.approx(1e-9**0.5, rel=1e-3)
+
+
+def test_where_nothing_failed_or_all_did_or_nothing_is_known_there_is_nothing_to_fit():
+    said = np.full(5, 0.5)
+    for came, positives in ((np.zeros(5), 0), (np.ones(5), 5), (np.full(5, np.nan), 0)):
+        found = platt.calibrate(said, came, failures=3, prevalence=0.1)
+        assert found == Calibration(positives=positives, failures=3)
+
+
+@pytest.mark.parametrize(
+    ("log_slope", "bound"),
+    [(3.0, "upper"), (2.998, "upper"), (2.98, ""), (-3.0, "lower"), (-2.998, "lower"), (-2.98, "")],
+)
+def test_a_slope_within_a_thousandth_of_its_range_is_at_its_bound(log_slope, bound):
+    assert Calibration(slope=float(np.exp(log_slope))).bound == bound
+
+
+@pytest.mark.parametrize(("failures", "count"), [(1, "1 failure"), (2, "2 failures")])
+def test_the_text_says_on_how_many_failures_and_what_came_of_it(failures, count):
+    found = Calibration(slope=0.5, intercept=-1.25, positives=7, failures=failures)
+    assert found.text == f"Platt's on {count}, 7 moments before: slope 0.5, intercept -1.25"
 
 
 def test_without_a_failure_probabilities_are_left_as_they_are():

@@ -234,7 +234,7 @@ def is_tuned(judged: Judged, alarms: Bools) -> bool:
         adjusted[due, row] = np.fmax.reduce(judged.score[due, row], initial=-np.inf)
     said = judged.score[known]
     highest_quiet, lowest_alarm = said[~alarm].max(), said[alarm].min()
-    if highest_quiet >= lowest_alarm or len(np.unique(said)) < _MIN_LEVELS:
+    if len(np.unique(said)) < _MIN_LEVELS:
         return False
     return any(
         highest_quiet < _best_threshold(positive, ranked) <= lowest_alarm

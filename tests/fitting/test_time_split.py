@@ -1,0 +1,157 @@
+"""Learning, calibration and score are a horizon apart, and too little time is refused with help."""
+
+import re
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from tests.evaluate.traces import HOUR_NS, write_bundle
+from torchloom_core.clock import SECOND_NS
+from torchloom_core.errors import TraceError
+from torchloom_core.evaluate.forecasts.labels import Task
+from torchloom_core.fitting.time_split import split
+from torchloom_core.trace.bundle.derived import DerivedBundle
+
+DAY_NS = 24 * HOUR_NS
+DAY_S = 86_400.0
+FIRST = 7
+"""The day on which each trace begins: a length of time is none since 1970."""
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    return write_bundle(tmp_path_factory.mktemp("t") / "t.tltrace", nodes=1, rate=0.0)[0]
+
+
+def divided(whole, until, *, days=100.0, horizon=2.0, every=1.0):
+    """Divide a trace; all in days since it began, but ``until`` may be nanoseconds."""
+    start_ns = FIRST * DAY_NS
+    span = replace(whole.manifest, start_ns=start_ns, end_ns=start_ns + round(days * DAY_NS))
+    until_ns = start_ns + (until if isinstance(until, int) else round(until * DAY_NS))
+    task = Task(horizon_s=horizon * DAY_S)
+    return split(DerivedBundle(whole, span), task, until_ns=until_ns, every_s=every * DAY_S)
+
+
+def days_of(part):
+    stamps = (part.start_ns, part.fitted_until_ns, part.calibrated_from_ns,
+              part.calibrated_until_ns, part.until_ns, part.end_ns)  # fmt: skip
+    return [stamp / DAY_NS - FIRST for stamp in stamps]
+
+
+def refused(whole, *args, **more):
+    with pytest.raises(TraceError) as error:
+        divided(whole, *args, **more)
+    text = str(error.value)
+    assert text.startswith(f"{whole.path}: need ")
+    return text.removeprefix(f"{whole.path}: ")
+
+
+def test_the_last_quarter_of_what_two_horizons_leave_is_to_calibrate_on(whole):
+    assert days_of(divided(whole, 60.0)) == pytest.approx([0, 42, 44, 58, 60, 100])
+
+
+def test_calibration_begins_at_a_moment_that_is_asked_about(whole):
+    found = days_of(divided(whole, 60.0, every=0.7))
+    assert found == pytest.approx([0, 41.4, 43.4, 58, 60, 100])
+
+
+@pytest.mark.parametrize("until", [0.0, -3.0, 100.0, 101.0])
+def test_an_end_of_training_outside_of_the_trace_is_refused(whole, until):
+    assert refused(whole, until) == (
+        f"need an end of the training time in the trace's 100 days, was day {until:g}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("until_ns", "short"),
+    [(8 * DAY_NS, ""), (8 * DAY_NS - 1, "before"), (97 * DAY_NS, ""), (97 * DAY_NS + 1, "after")],
+)
+def test_two_horizons_and_four_moments_before_and_one_of_each_after_are_enough(
+    whole, until_ns, short
+):
+    if not short:
+        divided(whole, until_ns)
+    else:
+        assert f" {short} the end of the training time" in refused(whole, until_ns)
+
+
+@pytest.mark.parametrize(
+    ("until", "more", "text"),
+    [
+        (
+            7.0,
+            {},
+            "need two horizons and four moments before the end of the training time, 8 days with a "
+            "horizon of 2, was 7: give --option horizon_s=129600 or less, or --until from 8d to "
+            "97d, or a longer trace",
+        ),
+        (
+            98.0,
+            {},
+            "need a horizon and a moment after the end of the training time, 3 days with a horizon "
+            "of 2, was 2: give --option horizon_s=86400 or less, or --until from 8d to 97d, or a "
+            "longer trace",
+        ),
+        (
+            2.0,
+            {"horizon": 1.2345, "every": 0.1},
+            "need two horizons and four moments before the end of the training time, 2.869 days "
+            "with a horizon of 1.234, was 2: give --option horizon_s=69120 or less, or --until "
+            "from 2.87d to 98.66d, or a longer trace",
+        ),
+        (
+            9.0,
+            {"days": 11.0},
+            "need a horizon and a moment after the end of the training time, 3 days with a horizon "
+            "of 2, was 2: give --option horizon_s=86400 or less, or a longer trace",
+        ),
+        (
+            4.0,
+            {},
+            "need two horizons and four moments before the end of the training time, 8 days with a "
+            "horizon of 2, was 4: give --until from 8d to 97d, or a longer trace",
+        ),
+        (
+            4 * DAY_NS + 2 * SECOND_NS,
+            {},
+            "need two horizons and four moments before the end of the training time, 8 days with a "
+            "horizon of 2, was 4: give --option horizon_s=1 or less, or --until from 8d to 97d, or "
+            "a longer trace",
+        ),
+        (
+            4 * DAY_NS + 2 * SECOND_NS - 2,
+            {},
+            "need two horizons and four moments before the end of the training time, 8 days with a "
+            "horizon of 2, was 4: give --until from 8d to 97d, or a longer trace",
+        ),
+        (
+            9.0,
+            {"days": 10.0},
+            "need a horizon and a moment after the end of the training time, 3 days with a horizon "
+            "of 2, was 1: give a longer trace",
+        ),
+    ],
+)
+def test_too_little_time_is_refused_with_what_would_help(whole, until, more, text):
+    assert refused(whole, until, **more) == text
+
+
+@settings(deadline=None)
+@given(st.floats(1.0, 99.0), st.floats(0.1, 40.0), st.floats(0.01, 3.0))
+def test_what_is_said_to_help_does(whole, until, horizon, every):
+    try:
+        divided(whole, until, horizon=horizon, every=every)
+    except TraceError as error:
+        text = str(error)
+    else:
+        text = ""
+    assume(text)
+    for found in re.findall(r"horizon_s=(\d+)", text):
+        divided(whole, until, horizon=int(found) / DAY_S, every=every)
+    for found in re.findall(r"from ([\d.]+)d to ([\d.]+)d", text):
+        first, last = map(float, found)
+        if first <= last:
+            divided(whole, first, horizon=horizon, every=every)
+            divided(whole, last, horizon=horizon, every=every)
