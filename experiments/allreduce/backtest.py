@@ -216,7 +216,8 @@ def evaluated(measured: Measured, folder: Path, seeds: int) -> dict[str, float]:
     done = subprocess.run([*command, "--out", str(out)], capture_output=True, text=True)
     if done.returncode:
         raise ResultsError(f"torchloom evaluate: {done.stderr.strip()}")
-    report = json.loads((out / "report.json").read_bytes())["allreduce"]
+    (results,) = json.loads((out / "report.json").read_bytes())["traces"]
+    report = results["allreduce"]
     names = {f"static {cost.mode}": cost.mode for cost in measured.costs}
     names["allreduce_tuner"] = TUNER
     return {

@@ -104,7 +104,7 @@ def evaluate(
         *(word for model in models for word in ("--predictor", model)),
         *("--seeds", options.seeds, "--jobs", options.jobs, "--out", out),
     )
-    return kept(json.loads((out / "report.json").read_text(encoding="utf-8")))
+    return kept(results_of(out))
 
 
 def sweep(part: str, trace: Path, models: Iterable[str], options: argparse.Namespace) -> Facts:
@@ -117,12 +117,19 @@ def sweep(part: str, trace: Path, models: Iterable[str], options: argparse.Names
         *("--seeds", options.seeds, "--jobs", options.jobs, "--out", out),
     )
     shutil.copy(out / "sweep.svg", HERE / "spares.svg")
-    report = json.loads((out / "report.json").read_text(encoding="utf-8"))
+    report = results_of(out)
     simulation = report["simulation"]
     return {
         "assumptions": report["assumptions"],
         **{name: simulation[name] for name in ("job", "seeds", "sweep")},
     }
+
+
+def results_of(out: Path) -> Facts:
+    """Return what was found on the one trace of a report."""
+    results: Facts
+    (results,) = json.loads((out / "report.json").read_text(encoding="utf-8"))["traces"]
+    return results
 
 
 def kept(report: Facts) -> Facts:

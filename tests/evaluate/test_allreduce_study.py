@@ -250,7 +250,7 @@ def test_the_report_is_written_as_table_json_and_page(folder, capsys):
     assert "static int8" in printed
     assert "straggler changed nothing" in printed
     assert "best in hindsight" in printed
-    report = json.loads((folder / "net-evaluation" / "report.json").read_bytes())
+    (report,) = json.loads((folder / "net-evaluation" / "report.json").read_bytes())["traces"]
     found = report["allreduce"]
     assert [arm["name"] for arm in found["arms"]] == [
         "static none", "static int8", "oracle", "straggler",
@@ -281,7 +281,7 @@ def test_what_a_policy_alerts_of_is_in_the_report(folder, capsys):
     printed = " ".join(capsys.readouterr().out.split())
     assert "alerts:" in printed
     assert "bf17" in printed
-    report = json.loads((folder / "net-evaluation" / "report.json").read_bytes())
+    (report,) = json.loads((folder / "net-evaluation" / "report.json").read_bytes())["traces"]
     (told,) = report["allreduce"]["arms"][-1]["deeds"]["alerts"]
     assert "bf17" in told
     assert "bf17" in (folder / "net-evaluation" / "report.html").read_text()

@@ -19,7 +19,7 @@ from tests.evaluate.episodes import (
 )
 from torchloom_core.cli.app import app
 from torchloom_core.errors import TorchloomError
-from torchloom_core.evaluate.results import Report
+from torchloom_core.evaluate.results import TraceResults
 
 pytestmark = pytest.mark.slow
 
@@ -58,7 +58,7 @@ def test_a_policy_is_tested_and_the_report_is_written_as_table_json_and_page(fol
     printed = capsys.readouterr().out
     assert "failure_forecast" in printed
     assert "small-evaluation/report.html" in printed
-    report = json.loads((folder / "small-evaluation" / "report.json").read_bytes())
+    report = reported(folder)
     assert report["simulation"]["seeds"] == [0, 1]
     assert any("fault_history" in arm["what"] for arm in report["simulation"]["arms"])
     page = (folder / "small-evaluation" / "report.html").read_text()
@@ -75,7 +75,7 @@ def test_a_policy_is_tested_and_the_report_is_written_as_table_json_and_page(fol
 def test_a_predictor_alone_is_scored_in_replay_and_nobody_acts_on_it(folder, capsys):
     words = ("--mode", "replay", "--predictor", "fault_history")
     assert evaluate("small.tltrace", *words) == 0
-    report = json.loads((folder / "small-evaluation" / "report.json").read_bytes())
+    report = reported(folder)
     assert [score["predictor"] for score in report["forecasts"]] == ["fault_history"]
     assert report["policies"] == []
 
@@ -119,7 +119,8 @@ def without_checksums(path):
 
 
 def reported(folder, name="small"):
-    return json.loads((folder / f"{name}-evaluation" / "report.json").read_bytes())
+    (results,) = json.loads((folder / f"{name}-evaluation" / "report.json").read_bytes())["traces"]
+    return results
 
 
 def test_a_model_without_skill_is_refused_with_what_to_do_though_no_config_is_at_hand(folder):
@@ -376,7 +377,7 @@ def test_replay_scores_the_predictor_and_counts_what_the_policy_proposed(folder,
     words += ("--policy", "failure_forecast")
     assert evaluate("small.tltrace", *words, "--out", "there/it") == 0
     assert "AUPRC" in capsys.readouterr().out
-    report = json.loads((folder / "there" / "it" / "report.json").read_bytes())
+    (report,) = json.loads((folder / "there" / "it" / "report.json").read_bytes())["traces"]
     assert [score["predictor"] for score in report["forecasts"]] == ["fault_history"]
     assert [policy["policy"] for policy in report["policies"]] == ["failure_forecast"]
     assert report["simulation"] is None
@@ -416,11 +417,13 @@ def test_forecasts_that_were_made_elsewhere_are_scored(folder, capsys):
 
 def test_a_report_says_what_it_takes_for_granted(folder):
     evaluate("small.tltrace", "--seeds", "1")
-    report = json.loads((folder / "small-evaluation" / "report.json").read_bytes())
+    report = reported(folder)
     said = " ".join(report["assumptions"])
     for text in ("made up, CC0-1.0", "4 groups of 1 x 8 GPUs", "Not modelled", "Daly's"):
         assert text in said
-    assert {*Report.__struct_fields__} - {*report} == {"allreduce"}  # of another kind of trace
+    assert {*TraceResults.__struct_fields__} - {*report} == {
+        "allreduce"
+    }  # of another kind of trace
 
 
 @pytest.mark.parametrize(
@@ -572,5 +575,5 @@ def test_a_trace_whose_faults_are_known_late_is_told_so(folder):
     late = [replace(one, t_avail=one.t_event + 10**12) for one in some_events(count=5)]
     write(folder / "late.tltrace", late)
     evaluate("late.tltrace", "--seeds", "1")
-    report = json.loads((folder / "late-evaluation" / "report.json").read_bytes())
+    report = reported(folder, "late")
     assert any("5 failures were known only some time after" in s for s in report["assumptions"])

@@ -44,7 +44,7 @@ def test_a_predictor_that_says_nothing_in_all_of_a_run_is_named(folder):
     assert said.returncode == 0, said.stderr
     assert f"! {complaint}" in said.stdout
     assert f'<p class="warn">{complaint}</p>' in (folder / "mute" / "report.html").read_text()
-    report = json.loads((folder / "mute" / "report.json").read_bytes())
+    (report,) = json.loads((folder / "mute" / "report.json").read_bytes())["traces"]
     silent = {arm["name"]: arm["silent"] for arm in report["simulation"]["arms"] if arm["silent"]}
     assert silent == {"failure_forecast": {"mute": 2}}
 
@@ -79,6 +79,7 @@ def test_a_predictor_that_reads_the_future_from_a_file_passes_and_is_too_good_to
     assert said.returncode == 0, said.stderr
     doubt = "suspicious_score: AUPRC 1 is too good to be true until it is known why"
     assert f"! foreknowing: {doubt}" in said.stdout
-    (score,) = json.loads((folder / "foreknowing" / "report.json").read_bytes())["forecasts"]
+    (results,) = json.loads((folder / "foreknowing" / "report.json").read_bytes())["traces"]
+    (score,) = results["forecasts"]
     assert score["skill"].startswith("Skill: AUPRC is above that of a random score by +")
     assert score["skill"].endswith(f". Not to be trusted: {doubt}.")

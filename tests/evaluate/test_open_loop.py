@@ -22,7 +22,7 @@ from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.loading import parse
 from torchloom_core.errors import LeakError, PluginError, TraceError
 from torchloom_core.evaluate.forecasts.labels import Task
-from torchloom_core.evaluate.forecasts.scoring import Scoring, score_predictors, split_ns
+from torchloom_core.evaluate.forecasts.scoring import Scoring, scorer_of, split_ns
 from torchloom_core.evaluate.goodput.arms import Arm
 from torchloom_core.evaluate.goodput.candidates import Forecaster
 from torchloom_core.evaluate.open_loop import recorded_verdicts, replay_policies
@@ -148,20 +148,20 @@ def of(**tables):
 
 def test_only_the_time_after_the_split_is_scored(bundle):
     scoring = Scoring()
-    (score,) = score_predictors(bundle, of(fault_history=HISTORY), CONFIG, scoring)
+    (score,) = scorer_of(bundle, of(fault_history=HISTORY), CONFIG, scoring).scores()
     assert score.from_ns >= split_ns(bundle)
     assert score.threshold_from == "before 3.6 d"
     assert set(score.versus) == {"random"}
     until_ns = START_NS + 4 * DAY_NS
     later = Scoring(until_ns=until_ns)
-    (score,) = score_predictors(bundle, of(fault_history=HISTORY), CONFIG, later)
+    (score,) = scorer_of(bundle, of(fault_history=HISTORY), CONFIG, later).scores()
     assert score.from_ns >= until_ns
 
 
 def test_predictors_that_are_asked_at_the_same_moments_are_held_against_each_other(bundle):
     trend = {"metric": "heat", "window_s": 7200.0, "level": 70.0, **HISTORY}
     tested = of(fault_history=HISTORY, trend=trend)
-    first, second = score_predictors(bundle, tested, CONFIG, Scoring())
+    first, second = scorer_of(bundle, tested, CONFIG, Scoring()).scores()
     assert set(first.versus) == {"random", "trend"}
     assert second.versus["fault_history"].value == pytest.approx(-first.versus["trend"].value)
 
@@ -176,8 +176,8 @@ def test_the_threshold_knows_nothing_of_what_was_told_after_the_split(tmp_path, 
     other = write(tmp_path / "other.tltrace", events, metrics=("heat",))
     tested = of(fault_history=HISTORY)
     scoring = Scoring()
-    (was,) = score_predictors(bundle, tested, CONFIG, scoring)
-    (now,) = score_predictors(other, tested, CONFIG, scoring)
+    (was,) = scorer_of(bundle, tested, CONFIG, scoring).scores()
+    (now,) = scorer_of(other, tested, CONFIG, scoring).scores()
     assert now.threshold == was.threshold
     assert now.auprc != was.auprc
 
@@ -185,21 +185,21 @@ def test_the_threshold_knows_nothing_of_what_was_told_after_the_split(tmp_path, 
 def test_a_split_that_leaves_nothing_is_one_line(bundle):
     late = Scoring(until_ns=START_NS + 50 * DAY_NS)
     with pytest.raises(TraceError, match=r"need forecasts of fault_history .* and 0"):
-        score_predictors(bundle, of(fault_history=HISTORY), CONFIG, late)
+        scorer_of(bundle, of(fault_history=HISTORY), CONFIG, late).scores()
 
 
 def test_a_predictor_that_cannot_be_built_is_one_line(bundle):
     too_long = {"metric": "heat", "window_s": 1e9}
     with pytest.raises(PluginError, match=r"trend.*need window_s"):
-        score_predictors(bundle, of(trend=too_long), CONFIG, Scoring())
+        scorer_of(bundle, of(trend=too_long), CONFIG, Scoring()).scores()
 
 
 def test_a_model_is_not_scored_on_the_time_it_was_fitted_on(bundle, fitted):
     tested = of(fault_history={"model": str(fitted)})
     early = Scoring(until_ns=START_NS + 2 * DAY_NS)
     with pytest.raises(LeakError, match="test_tuned_threshold"):
-        score_predictors(bundle, tested, CONFIG, early)
-    (score,) = score_predictors(bundle, tested, CONFIG, Scoring())
+        scorer_of(bundle, tested, CONFIG, early).scores()
+    (score,) = scorer_of(bundle, tested, CONFIG, Scoring()).scores()
     assert score.from_ns >= START_NS + 3 * DAY_NS
 
 
@@ -210,7 +210,7 @@ def test_a_model_whose_calibration_ran_into_its_bound_is_flagged(bundle, fitted,
         path = tmp_path / "m.tlmodel"
         Model(fitted_so, model.parts, model.card).save(path, force=True)
         tested = of(fault_history={"model": str(path)})
-        (score,) = score_predictors(bundle, tested, CONFIG, Scoring())
+        (score,) = scorer_of(bundle, tested, CONFIG, Scoring()).scores()
         assert score.flags == flags
 
 

@@ -25,7 +25,7 @@ from torchloom_core.evaluate.goodput.run import simulate
 from torchloom_core.evaluate.goodput.study import run_study
 from torchloom_core.evaluate.parallel import Workforce
 from torchloom_core.evaluate.report.findings import complaints, findings
-from torchloom_core.evaluate.results import Report, RunResult, Simulation
+from torchloom_core.evaluate.results import RunResult, Simulation, TraceResults
 from torchloom_core.evaluate.run_cache import RunCache
 
 SEEDS = 2
@@ -351,8 +351,8 @@ def test_what_is_kept_warm_does_not_train(growing):
 def test_a_run_that_grows_is_neither_the_reference_nor_measured_by_the_oracle(growing):
     assert named(growing, growing.reference).as_planned is msgspec.UNSET
     assert named(growing, "grows").to_oracle is None
-    told = findings(Report(trace={"failures": 1}, mode="simulate", config={}, assumptions=(),
-                           simulation=growing))  # fmt: skip
+    told = findings(TraceResults(trace={"failures": 1}, config={}, assumptions=(),
+                                 simulation=growing))  # fmt: skip
     assert sum("lies between the two" in sentence for sentence in told) == 2
     assert not any("elastic, which recovers otherwise" in sentence for sentence in told)
     assert complaints(growing) == [one for one in complaints(growing) if "grows" not in one]

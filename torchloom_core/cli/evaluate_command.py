@@ -28,9 +28,7 @@ Count = Annotated[int, Parameter(validator=Number(gte=1))]
 
 
 def evaluate(
-    trace: Path,
-    /,
-    *,
+    *traces: Path,
     policy: Several = (),
     predictor: Several = (),
     scores: Several = (),
@@ -50,15 +48,15 @@ def evaluate(
     json: AsJson = False,
     open_: Annotated[bool, Parameter(name="--open", negative="", show_default=False)] = False,
 ) -> int:
-    """Backtest policies and predictors on a recorded trace, against honest baselines.
+    """Backtest policies and predictors on recorded traces, against honest baselines.
 
-    Writes report.json and report.html. What was finished before an interruption is kept, and
-    the same command goes on from there.
+    Of several traces it says as well what all say together. Writes report.json and report.html.
+    What was finished before an interruption is kept, and the same command goes on from there.
 
     Parameters
     ----------
-    trace
-        The bundle, NAME.tltrace.
+    traces
+        The bundles, NAME.tltrace; each counts as one fleet.
     policy
         A policy to test, may be repeated; a+b is both at once. Options are those of the config.
     predictor
@@ -96,24 +94,27 @@ def evaluate(
     ray_address
         Of the cluster; one on this machine unless given.
     out
-        Folder of the report; NAME-evaluation unless given.
+        Folder of the report; unless given NAME-evaluation, of several traces NAME+1-evaluation
+        with the name of the first and the number of the others.
     open_
         Show the page in a browser.
     """
     ray = ("ray",) if backend == "ray" else ()
     need("jinja2", "matplotlib", *(SCORES if mode == "replay" else ("joblib", *ray)))
     from torchloom_core.errors import StateError
-    from torchloom_core.evaluate.evaluation import Wanted
     from torchloom_core.evaluate.evaluation import evaluate as find_out
-    from torchloom_core.evaluate.forecasts.scoring import Scoring
     from torchloom_core.evaluate.goodput.candidates import Asked
     from torchloom_core.evaluate.goodput.sweep import range_of
     from torchloom_core.evaluate.parallel import Workforce
     from torchloom_core.evaluate.report import page_text
+    from torchloom_core.evaluate.wanted import TraceWanted, Wanted
     from torchloom_core.files import refuse_unwritable
 
+    if not traces:
+        raise ConfigError("evaluate: need a trace, NAME.tltrace, was none")
+
     wanted = Wanted(
-        trace=trace,
+        traces=tuple(TraceWanted(path=trace, until_ns=_until(trace, until)) for trace in traces),
         config=load(config),
         asked=Asked(
             policies=policy,
@@ -122,10 +123,7 @@ def evaluate(
         ),
         mode=mode,
         scores=tuple(_pair("--scores", text, need_value=True) for text in scores),
-        scoring=Scoring(
-            until_ns=_until(trace, until),
-            false_alarms_per_node_day=false_alarms_per_node_day,
-        ),
+        false_alarms_per_node_day=false_alarms_per_node_day,
         days=days,
         horizon_s=horizon_s,
         seeds=seeds,
@@ -133,7 +131,7 @@ def evaluate(
         sweep=range_of(sweep) if sweep else None,
         workforce=Workforce(jobs=jobs, backend=backend, ray_address=ray_address),
     )
-    folder = out or Path(f"{trace.name.removesuffix('.tltrace')}-evaluation")
+    folder = out or _folder(traces)
     refuse_unwritable(folder / "report.json", StateError)
     with _says_what_is_kept(folder):
         with progress() as told:
@@ -145,6 +143,12 @@ def evaluate(
 
         webbrowser.open(page.absolute().as_uri())
     return 0
+
+
+def _folder(traces: tuple[Path, ...]) -> Path:
+    name = traces[0].name.removesuffix(".tltrace")
+    others = f"+{len(traces) - 1}" if len(traces) > 1 else ""
+    return Path(f"{name}{others}-evaluation")
 
 
 def _pair(option: str, text: str, *, need_value: bool = False) -> tuple[str, str]:
@@ -196,8 +200,10 @@ def _write(report: "Report", text: str, folder: Path) -> Path:
 
     data = msgspec.json.format(msgspec.json.encode(report), indent=1)
     write_whole(folder / "report.json", data + b"\n")
-    if report.simulation and report.simulation.sweep:
-        write_whole(folder / "sweep.svg", sweep_plot(report.simulation.sweep).encode())
+    for number, results in enumerate(report.traces, 1):
+        if results.simulation and results.simulation.sweep:
+            name = "sweep.svg" if report.fleets is msgspec.UNSET else f"sweep-{number}.svg"
+            write_whole(folder / name, sweep_plot(results.simulation.sweep).encode())
     page = folder / "report.html"
     write_whole(page, text.encode())
     return page

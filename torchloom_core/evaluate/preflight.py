@@ -19,7 +19,7 @@ from torchloom_core.evaluate.goodput.job import ticking
 from torchloom_core.evaluate.goodput.run import Setting
 from torchloom_core.evaluate.goodput.sweep import Range
 from torchloom_core.evaluate.installed import installed
-from torchloom_core.evaluate.unmeasured import missing, say_unseen
+from torchloom_core.evaluate.unmeasured import missing
 from torchloom_core.kernel.plugins.host import ActivePlugins
 from torchloom_core.learning.model import Model
 from torchloom_core.plugin.needs import forecasts_read
@@ -131,30 +131,15 @@ def built(configs: Iterable[Config], source: str) -> list[ActivePlugins]:
     return plugins
 
 
-def say_unmeasured(
-    plugins: list[ActivePlugins], known: Set[str], lacking: str, *, beside: Set[str] = frozenset()
-) -> None:
-    """Say which metrics a plugin cannot do without that are not known: there it sees nothing.
-
-    Parameters
-    ----------
-    lacking : str
-        Who has them not, as in ``the trace has not``.
-    beside : set of str
-        Predictors of whom it is said elsewhere.
-    """
+def unmeasured(plugins: Iterable[ActivePlugins], known: Set[str]) -> dict[str, set[str]]:
+    """Return the metrics that a plugin cannot do without and that are not known, by plugin."""
     missed: dict[str, set[str]] = {}
     for active in plugins:
         readers = [(f"policy {one.name}", one.policy.needs) for one in active.policies]
-        readers += [
-            (f"predictor {name}", one.needs)
-            for name, one in active.predictors.items()
-            if name not in beside
-        ]
+        readers += [(f"predictor {name}", one.needs) for name, one in active.predictors.items()]
         for reader, needs in readers:
             missed.setdefault(reader, set()).update(missing(needs, known))
-    for reader, metrics in missed.items():
-        say_unseen(reader, metrics, known, lacking)
+    return {reader: metrics for reader, metrics in missed.items() if metrics}
 
 
 def horizons_s(plugins: list[ActivePlugins]) -> list[tuple[str, float]]:

@@ -10,9 +10,10 @@ import msgspec
 
 from torchloom_core.evaluate.allreduce_results import AllreduceSimulation
 from torchloom_core.evaluate.arm_results import ArmKind, Verdicts
+from torchloom_core.evaluate.fleet_results import OverFleets
 from torchloom_core.learning.forecast_score import ForecastScore, Interval
 
-REPORT_VERSION = 1
+REPORT_VERSION = 2
 
 # --- forecasts ---
 
@@ -234,16 +235,40 @@ class Simulation(msgspec.Struct, frozen=True, kw_only=True):
     """``component`` and ``job``: the arms with every unknown failure taken that way."""
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything, as it stands in ``report.json``."""
+class TraceResults(msgspec.Struct, frozen=True, kw_only=True):
+    """What was found on one trace.
+
+    ``trace`` says which: its ``name`` tells it apart from the others of the study. ``config`` is
+    what of the config had a say in it, ``assumptions`` what was taken for granted.
+    """
 
     trace: dict[str, Any]
-    mode: Literal["replay", "simulate"]
     config: dict[str, Any]
     assumptions: tuple[str, ...]
     forecasts: tuple[ForecastScore, ...] = ()
     policies: tuple[ReplayedPolicy, ...] = ()
     simulation: Simulation | None = None
     allreduce: AllreduceSimulation | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def name(self) -> str:
+        """What the trace is called in the study."""
+        return str(self.trace["name"])
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """A study, as it stands in ``report.json``.
+
+    Attributes
+    ----------
+    traces : tuple of TraceResults
+        In the order in which they were asked for; one at the least.
+    fleets : OverFleets, optional
+        What all of them say together; absent where there is one.
+    """
+
+    mode: Literal["replay", "simulate"]
+    traces: tuple[TraceResults, ...]
+    fleets: OverFleets | msgspec.UnsetType = msgspec.UNSET
     torchloom: str = ""
     version: int = REPORT_VERSION

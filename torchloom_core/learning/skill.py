@@ -78,9 +78,17 @@ def skill_sentence(score: ForecastScore) -> str:
     return f"{text} Not to be trusted: {', '.join(doubts)}." if doubts else text
 
 
+def is_clearly_above(difference: Interval | None, prevalence: float) -> bool:
+    """Say whether a difference in AUPRC is wholly above a tenth of the prevalence."""
+    return (
+        difference is not None
+        and difference.low is not None
+        and difference.low > _CLEAR * prevalence
+    )
+
+
 def _is_clearly_above(other: str, score: ForecastScore) -> bool:
-    difference = score.versus.get(other)
-    return difference is not None and difference.low is not None and difference.low > _least(score)
+    return is_clearly_above(score.versus.get(other), score.prevalence)
 
 
 def _least(score: ForecastScore) -> float:

@@ -13,6 +13,7 @@ from torchloom_core.evaluate.results import (
     SensitivityPoint,
     Simulation,
     TimelineEntry,
+    TraceResults,
 )
 from torchloom_core.learning.forecast_score import CalibrationBin, ForecastScore, Interval, PrPoint
 
@@ -178,11 +179,11 @@ def score(predictor: str = "trend", **fields: object) -> ForecastScore:
     )
 
 
-def report(**fields: object) -> Report:
-    return Report(
+def results(**fields: object) -> TraceResults:
+    """Return what was found on a trace."""
+    return TraceResults(
         **{
             "trace": TRACE,
-            "mode": "simulate",
             "config": {"evaluate": {"groups": 32}},
             "assumptions": ("A checkpoint costs 10 s.",),
             "forecasts": (score(), score("ewma", flags=("no_embargo: need 7 d, was 0 d",))),
@@ -190,7 +191,11 @@ def report(**fields: object) -> Report:
                 ReplayedPolicy(policy="straggler", proposals=4, granted=1, denied_by={"shadow": 3}),
             ),
             "simulation": simulation(),
-            "torchloom": "0.1.0",
             **fields,
         }
     )
+
+
+def report(*, mode: str = "simulate", **fields: object) -> Report:
+    """Return a report on one trace."""
+    return Report(mode=mode, traces=(results(**fields),), torchloom="0.1.0")

@@ -5,7 +5,7 @@ from html.parser import HTMLParser
 import pytest
 from msgspec.structs import replace
 
-from tests.evaluate.report.reports import interval, report, score, simulation
+from tests.evaluate.report.reports import TRACE, interval, report, score, simulation
 from torchloom_core.evaluate.report import page_text
 from torchloom_core.evaluate.report.findings import flips
 from torchloom_core.evaluate.results import SensitivityPoint
@@ -77,7 +77,7 @@ def test_a_replay_has_no_goodput_and_a_simulation_without_forecasts_no_curves():
 
 def test_a_synthetic_trace_says_so():
     assert "synthetic trace" in page()
-    recorded = {**report().trace, "synthetic": False}
+    recorded = {**TRACE, "synthetic": False}
     assert "synthetic trace" not in page_text(report(trace=recorded))
 
 
@@ -145,7 +145,7 @@ def test_the_page_tells_what_each_policy_did_and_why_not():
 
 
 def test_a_trace_without_a_failure_shows_nothing_and_says_so():
-    text = page_text(report(trace={**report().trace, "failures": 0}))
+    text = page_text(report(trace={**TRACE, "failures": 0}))
     assert "The trace has no failure: nothing can be shown." in text
     assert "The trace has no failure" not in page()
 

@@ -3,7 +3,14 @@ import io
 from msgspec.structs import replace
 from rich.console import Console
 
-from tests.evaluate.report.reports import arm, interval, report, score, simulation
+from tests.evaluate.report.reports import (
+    arm,
+    interval,
+    report,
+    results,
+    score,
+    simulation,
+)
 from torchloom_core.evaluate.arm_results import Verdicts
 from torchloom_core.evaluate.report import page_text, tables
 from torchloom_core.evaluate.report.findings import complaints, findings
@@ -60,9 +67,9 @@ def test_a_name_with_brackets_is_shown_as_it_is():
 
 
 def changed(**fields):
-    """Return the report with another candidate."""
+    """Return what was found with another candidate."""
     *others, last = simulation().arms
-    return report(simulation=simulation(arms=(*others, replace(last, **fields))))
+    return results(simulation=simulation(arms=(*others, replace(last, **fields))))
 
 
 def test_a_candidate_is_held_first_against_the_same_job_without_it():
@@ -75,7 +82,7 @@ def test_a_candidate_is_held_first_against_the_same_job_without_it():
 
 
 def test_a_score_is_told_beside_the_prevalence():
-    said = findings(report(forecasts=(score(prevalence=0.00293),)))
+    said = findings(results(forecasts=(score(prevalence=0.00293),)))
     assert any(" at a prevalence of 0.00293, on 9 incidents. Better" in text for text in said)
 
 
@@ -112,7 +119,7 @@ def test_baselines_that_may_be_as_good_as_the_reference_are_named_beside_it():
     near = arm("young", "baseline", 0.904, versus_reference=interval(-0.001))
     far = arm("static_3h", "baseline", 0.80, versus_reference=interval(-0.1))
     arms = [one for one in simulation().arms if one.name != "young"]
-    said = findings(report(simulation=simulation(arms=(*arms, near, far))))
+    said = findings(results(simulation=simulation(arms=(*arms, near, far))))
     assert any(
         "daly is best: goodput" in text
         and "Not clearly worse: young (-0.10 [-1.10, +0.90] points)." in text
@@ -121,8 +128,8 @@ def test_baselines_that_may_be_as_good_as_the_reference_are_named_beside_it():
 
 
 def test_the_findings_say_what_the_intervals_are_not_about():
-    assert "another fleet" in findings(report())[-1]
-    assert not any("another fleet" in text for text in findings(report(simulation=None)))
+    assert "another fleet" in findings(results())[-1]
+    assert not any("another fleet" in text for text in findings(results(simulation=None)))
 
 
 def test_a_share_that_rounds_to_nothing_has_no_minus():
@@ -171,9 +178,9 @@ def test_an_oracle_that_could_not_act_is_a_complaint():
 
 def test_a_baseline_that_recovers_otherwise_and_is_better_is_not_passed_over():
     better = arm("per_step", "baseline", 0.96, versus_reference=interval(0.055))
-    said = findings(report(simulation=simulation(arms=(*simulation().arms, better))))
+    said = findings(results(simulation=simulation(arms=(*simulation().arms, better))))
     assert any("per_step, which recovers otherwise, has goodput 0.960" in text for text in said)
-    assert not any("recovers otherwise" in text for text in findings(report()))
+    assert not any("recovers otherwise" in text for text in findings(results()))
 
 
 def test_a_loss_is_called_a_loss():
@@ -206,7 +213,7 @@ def test_a_run_that_grows_has_a_row_for_what_it_is_worth_as_planned():
     assert lines[row + 1].split()[:3] == ["as", "planned", "0.905"]
     assert "as planned" not in printed(report())
     assert "as planned</td><td>0.905 [0.895, 0.915]" in page_text(shown)
-    (said,) = [one for one in findings(shown) if one.startswith("elastic trains")]
+    (said,) = [one for one in findings(shown.traces[0]) if one.startswith("elastic trains")]
     assert "+5.00 [+4.00, +6.00] points over daly" in said
     assert "and to +0.00 [-1.00, +1.00] if more groups than planned are worth nothing" in said
 
@@ -214,7 +221,7 @@ def test_a_run_that_grows_has_a_row_for_what_it_is_worth_as_planned():
 def test_with_few_seeds_no_baseline_is_said_to_be_as_good_as_the_reference():
     near = arm("young", "baseline", 0.80, versus_reference=Interval(value=-0.1))
     arms = [one for one in simulation().arms if one.name != "young"]
-    text = " ".join(findings(report(simulation=simulation(arms=(*arms, near)))))
+    text = " ".join(findings(results(simulation=simulation(arms=(*arms, near)))))
     assert "Too few seeds were played to tell whether another is as good: need 6, was 2." in text
     assert "Not clearly worse" not in text
 
@@ -223,7 +230,7 @@ def test_a_baseline_that_recovers_otherwise_is_not_among_those_that_may_be_as_go
     other = arm("restart", "baseline", 0.9, recovery="restart", versus_reference=interval(-0.001))
     job = {"recovery": "per_step", "tick_s": 60.0}
     text = " ".join(
-        findings(report(simulation=simulation(arms=(*simulation().arms, other), job=job)))
+        findings(results(simulation=simulation(arms=(*simulation().arms, other), job=job)))
     )
     assert "restart (" not in text
 

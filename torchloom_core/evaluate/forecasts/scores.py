@@ -110,6 +110,17 @@ def auprc_of(judged: Judged) -> Estimate:
     return _Samples(judged).average_precision(judged.score)
 
 
+def samples_of(judged: Judged) -> tuple[Floats, Bools]:
+    """Return the judged moments: their scores, -inf where nothing was said, and outcomes.
+
+    Returns
+    -------
+    (samples,) float64, (samples,) bool
+    """
+    samples = _Samples(judged)
+    return samples.ranked(judged.score), samples.positive
+
+
 def _f1(precision: float, recall: float) -> float:
     return 2 * precision * recall / (precision + recall) if precision + recall > 0 else 0.0
 
@@ -139,7 +150,7 @@ class _Samples:
         return Clusters(self.times_ns, self._known[self._seen], self._horizon_s)
 
     def average_precision(self, score: Floats) -> Estimate:
-        return average_precision(self._ranked(score), self.positive)
+        return average_precision(self.ranked(score), self.positive)
 
     def counted(self, time: Ints, component: Ints) -> Floats:
         """Return how many of some things are at each sample, of when and where they are."""
@@ -147,7 +158,7 @@ class _Samples:
         np.add.at(counts, (time, component), 1.0)
         return counts[self._known]
 
-    def _ranked(self, score: Floats) -> Floats:
+    def ranked(self, score: Floats) -> Floats:
         """Return the samples' scores; without one a sample ranks below all others."""
         known = score[self._known]
         return np.where(np.isnan(known), -np.inf, known)
@@ -190,7 +201,7 @@ class _Samples:
         """Return precision and recall at no more than 200 thresholds, from high to low."""
         from sklearn.metrics import precision_recall_curve
 
-        ranked = self._ranked(score)
+        ranked = self.ranked(score)
         said = np.isfinite(ranked)
         total = int(self.positive.sum())
         if not total or not self.positive[said].any():

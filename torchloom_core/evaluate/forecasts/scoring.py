@@ -1,6 +1,6 @@
 """Score predictors on the part of a trace that nothing of theirs was taken from."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,10 +24,11 @@ from torchloom_core.evaluate.forecasts.hindcasts import (
 )
 from torchloom_core.evaluate.forecasts.labels import Task
 from torchloom_core.evaluate.forecasts.leaks import refuse_future, refuse_trained
+from torchloom_core.evaluate.forecasts.over_fleets import Pool
 from torchloom_core.evaluate.forecasts.scores import score
 from torchloom_core.evaluate.goodput.candidates import Forecaster
 from torchloom_core.evaluate.installed import installed
-from torchloom_core.evaluate.unmeasured import missing, say_unseen
+from torchloom_core.kernel.plugins.host import ActivePlugins
 from torchloom_core.learning.forecast_score import FORETELLING, ForecastScore
 from torchloom_core.learning.model import Model
 from torchloom_core.learning.skill import RANDOM, with_skill
@@ -85,18 +86,29 @@ def split_ns(bundle: Bundle) -> int:
     return manifest.start_ns + int(UNTIL_SHARE * (manifest.end_ns - manifest.start_ns))
 
 
-def score_predictors(
+def alone(one: Forecaster, config: Config, source: str) -> ActivePlugins:
+    """Return one predictor, built as a backtest builds it, with nobody beside it.
+
+    Raises
+    ------
+    ConfigError, ModelError
+        If its table or its model is wrong.
+    """
+    weaver = replace(config.weaver, tick_s=config.evaluate.tick_s)
+    own = replace(config, weaver=weaver, policies={}, predictors={one.name: one.table})
+    return activate(own, installed(), source)
+
+
+def scorer_of(
     bundle: Bundle,
     forecasters: Sequence[Forecaster],
     config: Config,
     scoring: Scoring,
     *,
     source: str = "torchloom.toml",
-    progress: Progress = lambda _: None,
-) -> tuple[ForecastScore, ...]:
-    """Return the score of every predictor, each against a random one and the others.
+) -> "Scorer":
+    """Return what scores predictors on a trace, all on the same time.
 
-    All are scored on the same time. Some of their forecasts are made again from another future.
     What can be known to be wrong is refused before the first of them is asked.
 
     Raises
@@ -104,9 +116,11 @@ def score_predictors(
     ConfigError, ModelError
         If a table or a model is wrong.
     LeakError
-        If time is to be scored on which a model was fitted, or a forecast rests on the future.
+        If time is to be scored on which a model was fitted.
     PluginError
-        If a predictor breaks its contract, or never judges.
+        If a predictor cannot be built.
+    TraceError
+        If the trace has no time to score one on.
     """
     models = {
         one.label: Model.load(Path(one.table["model"]))
@@ -115,14 +129,10 @@ def score_predictors(
     }
     own_ns = [_own_from_ns(bundle, models.get(one.label)) for one in forecasters]
     from_ns = max(own_ns) if scoring.until_ns is None else scoring.until_ns
-    scorer = _Scorer(bundle, config, scoring, from_ns, source, progress)
+    scorer = Scorer(bundle, forecasters, models, config, scoring, from_ns, source)
     for one in forecasters:
-        scorer.check(one, models.get(one.label))
-    parts = [
-        scorer.of_model(one, models[one.label]) if one.label in models else scorer.of_options(one)
-        for one in forecasters
-    ]
-    return tuple(_scored(part, parts, scoring) for part in parts)
+        scorer.check(one)
+    return scorer
 
 
 def _own_from_ns(bundle: Bundle, model: Model | None) -> int:
@@ -137,8 +147,8 @@ def _own_from_ns(bundle: Bundle, model: Model | None) -> int:
 
 
 @dataclass(frozen=True, eq=False)
-class _Scorer:
-    """What the scores of all predictors have in common.
+class Scorer:
+    """Predictors that can be scored, each against a random one and the others.
 
     Attributes
     ----------
@@ -147,19 +157,48 @@ class _Scorer:
     """
 
     bundle: Bundle
+    forecasters: Sequence[Forecaster]
+    models: Mapping[str, Model]
     config: Config
     scoring: Scoring
     from_ns: int
     source: str
-    progress: Progress
 
-    def check(self, one: Forecaster, model: Model | None) -> None:
+    def scores(
+        self, progress: Progress = lambda _: None, pool: Pool | None = None
+    ) -> tuple[ForecastScore, ...]:
+        """Ask all predictors, and return their scores.
+
+        Some of their forecasts are made again from another future.
+
+        Parameters
+        ----------
+        pool : Pool, optional
+            Takes what is scored, to hold it together with that of other traces.
+
+        Raises
+        ------
+        LeakError
+            If a forecast rests on the future.
+        PluginError
+            If a predictor breaks its contract, or never judges.
+        """
+        parts = [
+            self._of_model(one, self.models[one.label], progress)
+            if one.label in self.models
+            else self._of_options(one, progress)
+            for one in self.forecasters
+        ]
+        if pool is not None:
+            for part in parts:
+                pool.add(part.name, part.judged)
+        return tuple(_scored(part, parts, self.scoring) for part in parts)
+
+    def check(self, one: Forecaster) -> None:
         """Build a predictor, and refuse it if the trace has no time to score it on."""
+        model = self.models.get(one.label)
         bundle, from_ns = self.bundle, self.from_ns
         manifest, predictor = bundle.manifest, self._built(one)
-        known = {*bundle.metrics}
-        unseen = missing(predictor.needs, known)
-        say_unseen(f"predictor {one.label}", unseen, known, "the trace has not")
         begin_ns, tick_s = manifest.start_ns, self.config.evaluate.tick_s
         if model is not None:
             begin_ns, tick_s = from_ns, model.info.tick_s
@@ -180,12 +219,12 @@ class _Scorer:
         if not after:
             raise TraceError(f"{bundle.path}: need forecasts of {one.label} after {day}, was none")
 
-    def of_options(self, one: Forecaster) -> _Part:
+    def _of_options(self, one: Forecaster, progress: Progress) -> _Part:
         """Return the forecasts of a predictor without a model, and its threshold."""
         bundle, from_ns = self.bundle, self.from_ns
         horizon_s = self._built(one).horizon_s
         task = Task(horizon_s=horizon_s, repair_s=self.config.evaluate.repair_s)
-        said = self._said(one, tick_s=self.config.evaluate.tick_s, start_ns=None)
+        said = self._said(one, progress, tick_s=self.config.evaluate.tick_s, start_ns=None)
         earlier = said.between(bundle.manifest.start_ns, from_ns - task.horizon_ns)
         later = said.between(from_ns, bundle.manifest.end_ns)
         day = day_text(bundle, from_ns)
@@ -195,7 +234,7 @@ class _Scorer:
         )
         return _Part(one.label, judge(bundle, later, task), threshold, f"before {day}")
 
-    def of_model(self, one: Forecaster, model: Model) -> _Part:
+    def _of_model(self, one: Forecaster, model: Model, progress: Progress) -> _Part:
         """Return the forecasts of a fitted predictor."""
         info, from_ns = model.info, self.from_ns
         task = Task(
@@ -205,7 +244,7 @@ class _Scorer:
             kinds=info.kinds,
             repair_s=self.config.evaluate.repair_s,
         )
-        said = self._said(one, tick_s=info.tick_s, start_ns=from_ns)
+        said = self._said(one, progress, tick_s=info.tick_s, start_ns=from_ns)
         return _Part(
             one.label,
             judge(self.bundle, said, task),
@@ -214,7 +253,9 @@ class _Scorer:
             info.calibration.flags + _foretelling(model),
         )
 
-    def _said(self, one: Forecaster, *, tick_s: float, start_ns: int | None) -> Hindcasts:
+    def _said(
+        self, one: Forecaster, progress: Progress, *, tick_s: float, start_ns: int | None
+    ) -> Hindcasts:
         def ask(bundle: Bundle, end_ns: int | None, progress: Progress) -> Hindcasts:
             return hindcasts(
                 bundle,
@@ -226,7 +267,7 @@ class _Scorer:
                 progress=progress,
             )
 
-        said = ask(self.bundle, None, self.progress)
+        said = ask(self.bundle, None, progress)
         refuse_future(
             f"predictor {one.label}",
             said,
@@ -237,9 +278,7 @@ class _Scorer:
         return said
 
     def _built(self, one: Forecaster) -> Predictor:
-        weaver = replace(self.config.weaver, tick_s=self.config.evaluate.tick_s)
-        alone = replace(self.config, weaver=weaver, policies={}, predictors={one.name: one.table})
-        plugins = activate(alone, installed(), self.source)
+        plugins = alone(one, self.config, self.source)
         if plugins.failed:
             raise PluginError(plugins.failed[0].detail)
         return plugins.predictors[one.name]

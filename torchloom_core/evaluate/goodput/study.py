@@ -142,7 +142,14 @@ def _affordable(setting: Setting, arms: Iterable[Arm]) -> Iterable[Arm]:
     return (arm for arm in arms if standbys_of(arm, evaluate) * size <= nodes)
 
 
-def _first_scene(setting: Setting) -> Episode:
+def first_scene(setting: Setting) -> Episode:
+    """Return the episode of the first seed.
+
+    Raises
+    ------
+    TraceError
+        If the trace is too small for the job.
+    """
     evaluate = setting.config.evaluate
     return episode_of(
         Path(setting.trace), evaluate, 0, unknown=setting.unknown, from_ns=setting.from_ns
@@ -170,7 +177,7 @@ def _break_even(setting: Setting, runs: Runs) -> BreakEven:
     The rule of Aupy, Robert, Vivien and Zaidouni in GPU-seconds, with what it costs to have a
     stand-by less; the prices are those that the policies see, at the failures that came.
     """
-    stage = _first_scene(setting)
+    stage = first_scene(setting)
     base = Arm(name="", kind="candidate", what="")
     job = job_spec(base, setting.config, stage.mtbf_s)
     costs = kernel_config(base, setting.config, job).costs

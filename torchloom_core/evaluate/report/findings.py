@@ -11,9 +11,9 @@ from torchloom_core.evaluate.report.sweep import answers
 from torchloom_core.evaluate.results import (
     ArmSummary,
     ReplayedPolicy,
-    Report,
     SensitivityPoint,
     Simulation,
+    TraceResults,
 )
 from torchloom_core.learning.forecast_score import ForecastScore
 
@@ -22,15 +22,15 @@ _AS_TOLD = 0.9
 """So much of the way to the oracle goes nobody who has to forecast."""
 
 
-def findings(report: Report) -> list[str]:
-    """Return one sentence or two on everything that was tested."""
-    if report.allreduce is not msgspec.UNSET:
-        return list(allreduce.answers(report.allreduce))
-    said = [] if report.trace["failures"] else ["The trace has no failure: nothing can be shown."]
-    said += [_score(score) for score in report.forecasts]
-    said += [_policy(policy) for policy in report.policies]
-    if report.simulation is not None:
-        said += _goodput(report.simulation)
+def findings(results: TraceResults) -> list[str]:
+    """Return one sentence or two on everything that was tested on a trace."""
+    if results.allreduce is not msgspec.UNSET:
+        return list(allreduce.answers(results.allreduce))
+    said = [] if results.trace["failures"] else ["The trace has no failure: nothing can be shown."]
+    said += [_score(score) for score in results.forecasts]
+    said += [_policy(policy) for policy in results.policies]
+    if results.simulation is not None:
+        said += _goodput(results.simulation)
     return said
 
 

@@ -10,10 +10,17 @@ import msgspec
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.evaluate.goodput.compare import MIN_SEEDS
 from torchloom_core.evaluate.goodput.sensitivity import SEEDS
-from torchloom_core.evaluate.report import allreduce, forecast_plots, goodput_plots, wording
+from torchloom_core.evaluate.report import (
+    allreduce,
+    fleet_plots,
+    fleets,
+    forecast_plots,
+    goodput_plots,
+    wording,
+)
 from torchloom_core.evaluate.report.findings import complaints, findings, flips, ranked, watched
 from torchloom_core.evaluate.report.sweep import answers, sweep_plot
-from torchloom_core.evaluate.results import Report, Simulation
+from torchloom_core.evaluate.results import Report, Simulation, TraceResults
 
 _DAY_NS = 86_400 * SECOND_NS
 
@@ -21,30 +28,23 @@ _DAY_NS = 86_400 * SECOND_NS
 def page_text(report: Report) -> str:
     """Return the HTML of a report."""
     from jinja2 import Environment, StrictUndefined
-    from markupsafe import Markup
 
     source = resources.files(__package__).joinpath("page.html.j2").read_text(encoding="utf-8")
     # autoescape: names and reasons come from traces and from foreign plugins.
     template = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
-    simulation = report.simulation
+    several = report.fleets is not msgspec.UNSET
+    parts = [
+        _part(results, f"t{number}-" if several else "")
+        for number, results in enumerate(report.traces, 1)
+    ]
     return template.from_string(source).render(
         report=report,
-        simulation=simulation,
-        arms=ranked(simulation.arms) if simulation else (),
-        watched=watched(simulation) if simulation else (),
-        findings=findings(report),
-        facts=list(_facts(report)),
-        plots={name: Markup(svg) for name, svg in _plots(report).items()},
-        flips=flips(simulation) if simulation else (),
-        bounds=_bounds(simulation) if simulation else (),
-        complaints=complaints(simulation) if simulation else (),
+        title=", ".join(results.name for results in report.traces),
+        parts=parts,
+        fleets=_fleets(report),
+        several=several,
         answers=answers,
         links=allreduce,
-        sections=list(_sections(report)),
-        thresholds="; ".join(sorted({score.threshold_from for score in report.forecasts})),
-        config=_pretty(report.config),
-        job=_pretty(simulation.job) if simulation else "",
-        trace=_pretty(report.trace),
         estimate=wording.estimate,
         gain=wording.gain,
         counts=wording.counts,
@@ -54,21 +54,68 @@ def page_text(report: Report) -> str:
     )
 
 
-def _plots(report: Report) -> dict[str, str]:
+def _fleets(report: Report) -> dict[str, Any]:
+    """Return what is shown of all traces together; nothing of one."""
+    if report.fleets is msgspec.UNSET:
+        return {}
+    plots = fleet_plots.plots(report)
+    return {
+        "findings": fleets.answers(report.fleets),
+        "listings": list(fleets.listings(report)),
+        "plots": [_markup(svg) for svg in plots],
+    }
+
+
+def _part(results: TraceResults, at: str) -> dict[str, Any]:
+    """Return what is shown of one trace.
+
+    Parameters
+    ----------
+    at : str
+        Comes before the names of its sections, to tell them from those of other traces.
+    """
+    simulation = results.simulation
+    return {
+        "at": at,
+        "results": results,
+        "simulation": simulation,
+        "arms": ranked(simulation.arms) if simulation else (),
+        "watched": watched(simulation) if simulation else (),
+        "findings": findings(results),
+        "facts": list(_facts(results)),
+        "plots": {name: _markup(svg) for name, svg in _plots(results).items()},
+        "flips": flips(simulation) if simulation else (),
+        "bounds": _bounds(simulation) if simulation else (),
+        "complaints": complaints(simulation) if simulation else (),
+        "sections": list(_sections(results)),
+        "thresholds": "; ".join(sorted({score.threshold_from for score in results.forecasts})),
+        "config": _pretty(results.config),
+        "job": _pretty(simulation.job) if simulation else "",
+        "trace": _pretty(results.trace),
+    }
+
+
+def _markup(svg: str) -> Any:
+    from markupsafe import Markup
+
+    return Markup(svg)
+
+
+def _plots(results: TraceResults) -> dict[str, str]:
     drawn: dict[str, str] = {}
-    if report.forecasts:
-        drawn["curve"] = forecast_plots.curve_plot(report.forecasts)
-        drawn["calibration"] = forecast_plots.calibration_plot(report.forecasts)
-        drawn["lead"] = forecast_plots.lead_plot(report.forecasts)
-        drawn["false_alarms"] = forecast_plots.false_alarm_plot(report.forecasts)
-    if report.allreduce is not msgspec.UNSET:
-        drawn["progress"] = allreduce.progress_plot(report.allreduce)
-        drawn["modes"] = allreduce.mode_plot(report.allreduce)
-    if report.simulation is not None:
-        simulation = report.simulation
+    if results.forecasts:
+        drawn["curve"] = forecast_plots.curve_plot(results.forecasts)
+        drawn["calibration"] = forecast_plots.calibration_plot(results.forecasts)
+        drawn["lead"] = forecast_plots.lead_plot(results.forecasts)
+        drawn["false_alarms"] = forecast_plots.false_alarm_plot(results.forecasts)
+    if results.allreduce is not msgspec.UNSET:
+        drawn["progress"] = allreduce.progress_plot(results.allreduce)
+        drawn["modes"] = allreduce.mode_plot(results.allreduce)
+    if results.simulation is not None:
+        simulation = results.simulation
         drawn["goodput"] = goodput_plots.goodput_plot(simulation)
         drawn["buckets"] = goodput_plots.bucket_plot(simulation)
-        drawn["timeline"] = goodput_plots.timeline_plot(simulation, report.trace["start_ns"])
+        drawn["timeline"] = goodput_plots.timeline_plot(simulation, results.trace["start_ns"])
         drawn["sensitivity"] = goodput_plots.sensitivity_plot(simulation)
         drawn["break_even"] = goodput_plots.break_even_plot(simulation)
         if simulation.sweep is not msgspec.UNSET:
@@ -76,44 +123,44 @@ def _plots(report: Report) -> dict[str, str]:
     return drawn
 
 
-def _sections(report: Report) -> Iterator[tuple[str, str]]:
+def _sections(results: TraceResults) -> Iterator[tuple[str, str]]:
     yield "findings", "Findings"
-    if report.allreduce is not msgspec.UNSET:
+    if results.allreduce is not msgspec.UNSET:
         yield "allreduce", "Time to progress"
-    if report.simulation:
+    if results.simulation:
         yield "goodput", "Goodput"
         yield "time", "Where the rest goes"
-        if any(run.timeline for run in report.simulation.runs):
+        if any(run.timeline for run in results.simulation.runs):
             yield "timeline", "Faults and actions"
         yield "price", "What would turn it"
-        if report.simulation.sweep is not msgspec.UNSET:
-            yield "sweep", f"How many {report.simulation.sweep.name}"
-    if report.forecasts:
+        if results.simulation.sweep is not msgspec.UNSET:
+            yield "sweep", f"How many {results.simulation.sweep.name}"
+    if results.forecasts:
         yield "forecasts", "Forecasts"
-    if report.policies:
+    if results.policies:
         yield "policies", "Policies"
     yield "assumptions", "Assumptions"
 
 
-def _facts(report: Report) -> Iterator[tuple[str, str]]:
-    start_ns, end_ns = report.trace["start_ns"], report.trace["end_ns"]
+def _facts(results: TraceResults) -> Iterator[tuple[str, str]]:
+    start_ns, end_ns = results.trace["start_ns"], results.trace["end_ns"]
     length = f"{(end_ns - start_ns) / _DAY_NS:.4g} days"
-    if report.allreduce is not msgspec.UNSET:
+    if results.allreduce is not msgspec.UNSET:
         length = wording.duration((end_ns - start_ns) / SECOND_NS)
     yield "trace", f"{_date(start_ns)}, {length}"
-    if report.allreduce is not msgspec.UNSET:
-        yield "ranks", f"{report.allreduce.job['ranks']}"
-        yield "runs an arm", f"{len(report.allreduce.seeds)}"
-        yield "progress", f"{report.allreduce.progress:,.6g} steps of none"
-    if report.simulation and report.simulation.runs:
-        simulation = report.simulation
+    if results.allreduce is not msgspec.UNSET:
+        yield "ranks", f"{results.allreduce.job['ranks']}"
+        yield "runs an arm", f"{len(results.allreduce.seeds)}"
+        yield "progress", f"{results.allreduce.progress:,.6g} steps of none"
+    if results.simulation and results.simulation.runs:
+        simulation = results.simulation
         run = simulation.runs[0]
         yield "GPUs of the job", f"{run.job_gpus:,}"
         yield "GPUs paid for", f"{run.gpus:,}"
         yield "simulated", f"{len(simulation.seeds)} x {wording.duration(run.wall_s)}"
         yield "break-even precision", f"{simulation.break_even.precision:.3g}"
-    if report.forecasts:
-        score = report.forecasts[0]
+    if results.forecasts:
+        score = results.forecasts[0]
         yield "scored", f"{_date(score.from_ns)} to {_date(score.until_ns)}"
         yield "prevalence", f"{score.prevalence:.3g}"
         yield "incidents", f"{score.incidents}"

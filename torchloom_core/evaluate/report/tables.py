@@ -10,9 +10,16 @@ from rich.table import Table
 from rich.text import Text
 
 from torchloom_core.evaluate.allreduce_results import AllreduceSimulation
-from torchloom_core.evaluate.report import allreduce, wording
+from torchloom_core.evaluate.report import allreduce, fleets, wording
 from torchloom_core.evaluate.report.findings import complaints, findings, ranked, watched
-from torchloom_core.evaluate.results import ArmSummary, ReplayedPolicy, Report, Simulation, Sweep
+from torchloom_core.evaluate.results import (
+    ArmSummary,
+    ReplayedPolicy,
+    Report,
+    Simulation,
+    Sweep,
+    TraceResults,
+)
 from torchloom_core.learning.forecast_score import ForecastScore
 
 _STYLE_OF = {"bound": "dim", "baseline": "", "oracle": "green", "candidate": "bold cyan"}
@@ -20,29 +27,47 @@ _STYLE_OF = {"bound": "dim", "baseline": "", "oracle": "green", "candidate": "bo
 
 def tables(report: Report) -> RenderableType:
     """Return the tables of everything the report holds, and what to take from it."""
-    parts = list(_parts(report))
-    parts += [Text(f"• {sentence}") for sentence in findings(report)]
+    parts: list[RenderableType] = []
+    for results in report.traces:
+        if report.fleets is not msgspec.UNSET:
+            parts.append(Text(f"{results.name}:", style="bold underline"))
+        parts += _parts(results)
+        parts += _sentences(findings(results))
+    if report.fleets is not msgspec.UNSET:
+        parts += [_listed(one) for one in fleets.listings(report)]
+        parts += _sentences(fleets.answers(report.fleets))
     return Group(*parts)
 
 
-def _parts(report: Report) -> Iterator[RenderableType]:
-    if report.forecasts:
-        yield _forecasts(report.forecasts)
-        for score in report.forecasts:
-            yield from (_complaint(f"{score.predictor}: {flag}") for flag in score.flags)
-    if report.policies:
-        yield _policies(report.policies)
-    if report.simulation is not None:
-        yield _arms(report.simulation)
-        if watched(report.simulation):
-            yield _worth(report.simulation)
-        if report.simulation.sweep is not msgspec.UNSET:
-            yield _sweep(report.simulation.sweep)
-        yield from map(_complaint, complaints(report.simulation))
+def _sentences(said: Iterable[str]) -> Iterator[Text]:
+    return (Text(f"• {sentence}") for sentence in said)
 
-    if report.allreduce is not msgspec.UNSET:
-        yield _allreduce(report.allreduce)
-        yield from map(_complaint, allreduce.complaints(report.allreduce))
+
+def _listed(listing: fleets.Listing) -> Table:
+    table = _table(listing.title, *listing.columns)
+    for row in listing.rows:
+        table.add_row(*map(escape, row.cells), style="" if row.trace else "bold cyan")
+    return table
+
+
+def _parts(results: TraceResults) -> Iterator[RenderableType]:
+    if results.forecasts:
+        yield _forecasts(results.forecasts)
+        for score in results.forecasts:
+            yield from (_complaint(f"{score.predictor}: {flag}") for flag in score.flags)
+    if results.policies:
+        yield _policies(results.policies)
+    if results.simulation is not None:
+        yield _arms(results.simulation)
+        if watched(results.simulation):
+            yield _worth(results.simulation)
+        if results.simulation.sweep is not msgspec.UNSET:
+            yield _sweep(results.simulation.sweep)
+        yield from map(_complaint, complaints(results.simulation))
+
+    if results.allreduce is not msgspec.UNSET:
+        yield _allreduce(results.allreduce)
+        yield from map(_complaint, allreduce.complaints(results.allreduce))
 
 
 def _complaint(text: str) -> Text:

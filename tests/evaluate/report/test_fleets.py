@@ -1,0 +1,140 @@
+"""A report on several traces: each by its name, and what all say together."""
+
+import io
+import re
+
+import pytest
+from rich.console import Console
+
+from tests.evaluate.report.reports import TRACE, arm, interval, results, score, simulation
+from tests.evaluate.traces import event, judge, task
+from torchloom_core.evaluate.fleet_results import OverFleets
+from torchloom_core.evaluate.forecasts.over_fleets import Pool, scores_over_fleets
+from torchloom_core.evaluate.goodput.over_fleets import goodput_over_fleets
+from torchloom_core.evaluate.report import page_text, tables
+from torchloom_core.evaluate.report.fleets import answers
+from torchloom_core.evaluate.results import Report
+
+NAMES = ("west", "east", "<north>")
+
+
+def forecasts(*gains):
+    """Return one predictor's score of each trace."""
+    return [
+        (score(auprc=interval(0.05 + gain), versus={"random": interval(gain)}),) for gain in gains
+    ]
+
+
+def over(scores=(), simulations=()):
+    pool = Pool()
+    for (one,) in scores:
+        pool.add(one.predictor, judge([[0.0]] * 4, [event("n00000", 3)], task(2)))
+    told = {"goodput": goodput_over_fleets(simulations)} if simulations else {}
+    count = len(scores) or len(simulations)
+    return OverFleets(traces=count, forecasts=scores_over_fleets(scores, pool), **told)
+
+
+def played(*gains):
+    """Return the simulation of each trace, of which a candidate gains so much."""
+    return [
+        simulation(
+            arms=(
+                arm("young", "baseline", 0.90),
+                arm("daly", "baseline", 0.88 + number / 50),
+                arm("oracle", "oracle", 0.95, versus_without=interval(0.05)),
+                arm(
+                    "mine",
+                    "candidate",
+                    0.90 + gain,
+                    versus_without=interval(gain),
+                    versus_reference=interval(gain),
+                ),
+            ),
+            unknown_follows={},
+        )
+        for number, gain in enumerate(gains)
+    ]
+
+
+def whole(fleets, each):
+    traces = tuple(
+        results(trace={**TRACE, "name": name}, **fields)
+        for name, fields in zip(NAMES, each, strict=False)
+    )
+    return Report(mode="simulate", traces=traces, fleets=fleets, torchloom="0.1.0")
+
+
+def printed(report):
+    out = io.StringIO()
+    Console(file=out, width=200).print(tables(report))
+    return out.getvalue()
+
+
+def test_a_gain_on_every_fleet_is_told_and_one_that_differs_too_much_is_not():
+    (sure,) = answers(over(forecasts(0.2, 0.21, 0.22)))
+    assert "It is above that of a random score on fleets like these (+0.210 [" in sure
+    assert "ahead in 3 traces, behind in 0" in sure
+    (unsure,) = answers(over(forecasts(0.4, 0.01, 0.02)))
+    assert "It is not surely above that of a random score" in unsure
+
+
+def test_two_traces_are_too_few_to_tell_and_it_is_said():
+    (said,) = answers(over(forecasts(0.2, 0.2)))
+    assert said.endswith("need 3 with failures, was 2 in all.")
+    said = " ".join(answers(over(simulations=played(0.02, 0.03))))
+    assert "need 3, was 2." in said
+    assert "better" not in said
+
+
+def test_the_reference_is_one_for_all_fleets_and_gains_are_over_it():
+    found = goodput_over_fleets(played(0.02, 0.03, 0.04))
+    assert found.reference == "young"  # daly is better on the last, and not on the mean
+    mine = next(one for one in found.arms if one.name == "mine")
+    assert mine.over_reference == pytest.approx((0.02, 0.03, 0.04))
+    assert mine.versus_reference.value == pytest.approx(0.03)
+    assert (mine.versus_without.ahead, mine.versus_without.behind) == (3, 0)
+    assert next(one for one in found.arms if one.name == "young").versus_reference is None
+
+
+def test_an_arm_that_one_trace_has_not_is_not_compared_over_fleets():
+    one, other = played(0.02, 0.03)
+    fewer = simulation(arms=other.arms[:1] + other.arms[3:])
+    assert {arm.name for arm in goodput_over_fleets([one, fewer]).arms} == {"young", "mine"}
+
+
+def test_a_candidate_is_better_over_fleets_only_where_the_whole_interval_says_so():
+    clear = " ".join(answers(over(simulations=played(0.02, 0.021, 0.022))))
+    assert "mine, over 3 traces: better on the mean over fleets than the same job" in clear
+    unclear = " ".join(answers(over(simulations=played(0.04, -0.03, 0.02))))
+    assert "no clear difference on the mean over fleets to the same job without it" in unclear
+    assert "ahead on 2 traces, behind on 1" in unclear
+
+
+def test_the_terminal_shows_each_trace_by_name_and_then_the_mean():
+    scores = forecasts(0.2, 0.21, 0.22)
+    text = printed(whole(over(scores), [{"forecasts": one, "simulation": None} for one in scores]))
+    assert text.index("west:") < text.index("east:") < text.index("Forecasts over 3 traces")
+    rows = [line for line in text.splitlines() if line.startswith("trend ")]
+    assert any("mean over fleets" in row and "+0.210 [" in row for row in rows)
+    assert any("pooled" in row for row in rows)
+
+
+@pytest.mark.slow
+def test_the_page_has_a_part_for_each_trace_and_one_for_all_and_every_link_leads_somewhere():
+    gains = (0.02, 0.021, 0.022)
+    scores, simulations = forecasts(*gains), played(*gains)
+    report = whole(
+        over(scores, simulations),
+        [
+            {"forecasts": one, "simulation": other}
+            for one, other in zip(scores, simulations, strict=True)
+        ],
+    )
+    page = page_text(report)
+    sections = re.findall(r'<section id="([^"]+)"', page)
+    assert len(sections) == len(set(sections))
+    assert set(re.findall(r'<a href="#([^"]+)"', page)) == {*sections, "fleets"}
+    assert "<north>" not in page
+    assert "&lt;north&gt;: findings" in page
+    assert "gain over the same job without it, points" in page
+    assert page == page_text(report)

@@ -1,0 +1,200 @@
+"""What several traces say together: as rows, for a table and for the page, and in sentences."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from torchloom_core.evaluate.fleet_means import MIN_FLEETS
+from torchloom_core.evaluate.fleet_results import FleetArm, FleetGoodput, FleetScore, OverFleets
+from torchloom_core.evaluate.report import wording
+from torchloom_core.evaluate.results import Report
+from torchloom_core.learning.forecast_score import ForecastScore, Interval
+from torchloom_core.learning.skill import RANDOM, is_clearly_above
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a listing: of a trace, or over all of them."""
+
+    cells: tuple[str, ...]
+    trace: bool
+
+
+@dataclass(frozen=True)
+class Listing:
+    """Rows of every trace, and what they come to."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[Row, ...]
+
+
+def listings(report: Report) -> Iterator[Listing]:
+    """Yield what there is to list of a report on several traces."""
+    fleets = report.fleets
+    if fleets is msgspec.UNSET:
+        return
+    if fleets.forecasts:
+        yield Listing(
+            f"Forecasts over {fleets.traces} traces",
+            (
+                "predictor", "trace", "prevalence", "AUPRC", "above random", "precision", "recall",
+                "false alarms/node-day",
+            ),
+            tuple(_forecasts(report, fleets.forecasts)),
+        )  # fmt: skip
+    if fleets.goodput is not msgspec.UNSET:
+        yield Listing(
+            f"Goodput over {fleets.traces} traces, gains in points",
+            ("arm", "trace", "goodput", "over no policy", f"over {fleets.goodput.reference}"),
+            tuple(_goodput(report, fleets.goodput)),
+        )
+
+
+def answers(fleets: OverFleets) -> list[str]:
+    """Return a sentence or two on everything that was tested on all traces."""
+    said = [_score(one, fleets.traces) for one in fleets.forecasts]
+    if fleets.goodput is not msgspec.UNSET:
+        said += _arms(fleets.goodput, fleets.traces)
+    return said
+
+
+def _forecasts(report: Report, scores: Sequence[FleetScore]) -> Iterator[Row]:
+    for number, over in enumerate(scores):
+        for results in report.traces:
+            yield Row(_cells(over.predictor, results.name, results.forecasts[number]), True)
+        yield Row(
+            (
+                over.predictor,
+                "mean over fleets",
+                f"{over.prevalence:.3g}",
+                wording.estimate(over.auprc),
+                _signed(over.versus.get(RANDOM)),
+                wording.estimate(over.precision, 2),
+                wording.estimate(over.recall, 2),
+                wording.estimate(over.false_alarms_per_node_day, 4),
+            ),
+            False,
+        )
+        pooled = over.pooled
+        share = pooled.positives / pooled.samples if pooled.samples else 0.0
+        yield Row(
+            (
+                over.predictor,
+                "pooled",
+                f"{share:.3g}",
+                f"{pooled.auprc:.3f}",
+                "",
+                _share(pooled.precision),
+                _share(pooled.recall),
+                f"{pooled.false_alarms_per_node_day:.4f}",
+            ),
+            False,
+        )
+
+
+def _goodput(report: Report, goodput: FleetGoodput) -> Iterator[Row]:
+    """Yield the arms, the best over fleets first."""
+    of_trace = [
+        (results.name, {arm.name: arm for arm in results.simulation.arms})
+        for results in report.traces
+        if results.simulation is not None
+    ]
+    for over in sorted(goodput.arms, key=lambda arm: (-arm.goodput.value, arm.name)):
+        for (trace, arms), gain in zip(of_trace, over.over_reference, strict=True):
+            arm = arms[over.name]
+            cells = (
+                over.name,
+                trace,
+                wording.estimate(arm.goodput),
+                wording.gain(arm.versus_without),
+                "" if over.versus_reference is None else wording.gain(Interval(value=gain)),
+            )
+            yield Row(cells, True)
+        mean = (
+            over.name,
+            "mean over fleets",
+            wording.estimate(over.goodput),
+            wording.gain(over.versus_without),
+            wording.gain(over.versus_reference),
+        )
+        yield Row(mean, False)
+
+
+def _arms(goodput: FleetGoodput, traces: int) -> Iterator[str]:
+    """Yield what each candidate comes to, and what it is held against."""
+    for arm in goodput.arms:
+        if arm.kind == "candidate":
+            yield _candidate(arm, goodput.reference, traces)
+    reference = next(arm for arm in goodput.arms if arm.name == goodput.reference)
+    yield (
+        f"Of the baselines that need no forecast and recover as these jobs do, {reference.name} is "
+        f"best on the mean over fleets: goodput {wording.estimate(reference.goodput)}."
+    )
+
+
+def _candidate(arm: FleetArm, reference: str, traces: int) -> str:
+    held = (("the same job without it", arm.versus_without), (reference, arm.versus_reference))
+    told = [f"{_relation(gain)} {other} ({_gain(gain)})" for other, gain in held if gain]
+    text = f"{arm.name}, over {traces} traces: {', and '.join(told)}."
+    few = any(gain.low is None for _, gain in held if gain)
+    return f"{text} {_too_few(traces)}" if few else text
+
+
+def _relation(gain: Interval) -> str:
+    if gain.low is None:
+        return "beside"
+    if not wording.is_clear(gain):
+        return "no clear difference on the mean over fleets to"
+    return f"{'better' if gain.value > 0 else 'worse'} on the mean over fleets than"
+
+
+def _gain(gain: Interval) -> str:
+    return f"{wording.gain(gain)} points; ahead on {gain.ahead} traces, behind on {gain.behind}"
+
+
+def _cells(predictor: str, trace: str, score: ForecastScore) -> tuple[str, ...]:
+    return (
+        predictor,
+        trace,
+        f"{score.prevalence:.3g}",
+        wording.estimate(score.auprc),
+        _signed(score.versus.get(RANDOM)),
+        wording.estimate(score.precision, 2),
+        wording.estimate(score.recall, 2),
+        wording.estimate(score.false_alarms_per_node_day, 4),
+    )
+
+
+def _share(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"
+
+
+def _signed(interval: Interval | None) -> str:
+    if interval is None:
+        return ""
+    if interval.low is None or interval.high is None:
+        return f"{interval.value:+.3f}"
+    return f"{interval.value:+.3f} [{interval.low:+.3f}, {interval.high:+.3f}]"
+
+
+def _score(over: FleetScore, traces: int) -> str:
+    text = (
+        f"{over.predictor}, over {traces} traces: AUPRC {wording.estimate(over.auprc)} on the mean "
+        f"at a prevalence of {over.prevalence:.3g}, {over.pooled.auprc:.3f} pooled."
+    )
+    random = over.versus.get(RANDOM)
+    if random is None or random.low is None:
+        return f"{text} {_too_few(traces, ' with failures')}"
+    counts = f"; ahead in {random.ahead} traces, behind in {random.behind}"
+    ranks = f"that of a random score on fleets like these ({_signed(random)}{counts})"
+    sure = "above" if is_clearly_above(random, over.prevalence) else "not surely above"
+    return f"{text} It is {sure} {ranks}."
+
+
+def _too_few(traces: int, of_what: str = "") -> str:
+    return (
+        f"Too few traces to say how it fares on another fleet: need {MIN_FLEETS}{of_what}, was "
+        f"{traces}{' in all' if of_what else ''}."
+    )
