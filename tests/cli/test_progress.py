@@ -2,7 +2,9 @@
 
 import pytest
 
-from torchloom_core.cli.progress import lines
+from tests.waiting import until
+from torchloom_core.cli import progress as cli_progress
+from torchloom_core.cli.progress import Lines, progress
 from torchloom_core.clock import SECOND_NS, ManualClock
 
 
@@ -11,7 +13,8 @@ class Log:
 
     def __init__(self):
         self.clock, self.said = ManualClock(), []
-        self.told = lines(lambda: self.clock.now_ns() / SECOND_NS, self.said.append)
+        self.lines = Lines(lambda: self.clock.now_ns() / SECOND_NS, self.said.append)
+        self.told = self.lines.told
 
     def last(self, what, done, total, after_s=30.0):
         self.clock.advance_s(after_s)
@@ -60,3 +63,43 @@ def test_in_a_log_a_long_evaluation_says_no_more_than_a_line_a_hundredth(log):
         log.clock.advance_s(60.0)
     assert log.said[0] == "forecasts 1%, about 165h left"
     assert 90 < len(log.said) <= 100
+
+
+def test_in_a_log_it_is_said_that_what_tells_nothing_goes_on(log):
+    log.told("fit boosting", 0.98, 1.0)
+    for _ in range(120):
+        log.clock.advance_s(30.0)
+        log.lines.still()
+    assert log.said == [
+        f"fit boosting: still at work, {so_far} since the last news"
+        for so_far in ("60s", "2m", "4m", "8m", "16m", "32m")
+    ]
+    assert log.last("ask boosting", 0.5, 1.0) == "ask boosting 50%"
+    log.clock.advance_s(60.0)
+    log.lines.still()
+    assert log.said[-1] == "ask boosting: still at work, 60s since the last news"
+
+
+def test_in_a_log_nothing_is_added_while_there_is_something_to_tell(log):
+    for part in range(1_000):
+        log.told("forecasts", part / 1_000, 1.0)
+        log.clock.advance_s(30.0)
+        log.lines.still()
+    assert not [line for line in log.said if "still" in line]
+
+
+def test_a_log_has_no_bar_though_colours_are_forced(monkeypatch, capsys):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    with progress() as told:
+        for run in range(3):
+            told("runs", run, 2)
+    assert capsys.readouterr().err == ""
+
+
+def test_who_tells_nothing_for_long_is_spoken_for(monkeypatch, capsys):
+    monkeypatch.setattr(cli_progress, "_QUIET_S", 0.01)
+    said = []
+    monkeypatch.setattr("sys.stderr.write", said.append)
+    with progress():
+        until(lambda: said)
+    assert said[0].startswith("torchloom: still at work, ")

@@ -44,6 +44,19 @@ def test_a_predictor_that_sees_something_has_skill_and_is_compared(bundle, setti
     assert {score.samples for score in (card.score, *card.baselines)} == {card.score.samples}
 
 
+def test_each_stage_is_told_as_it_begins_and_how_far_it_is(bundle, settings, history):
+    told = {}
+
+    def begin(name):
+        return told.setdefault(name, []).append
+
+    fit(bundle, info(Heat), {}, settings, history=history, stages=begin)
+    names = ["fit heat", "ask heat", "fit fault_history", "ask fault_history", "score heat"]
+    assert [*told] == names
+    assert all(told[name][-1] > 0.97 for name in names[:4])
+    assert all(list(shares) == sorted(shares) for shares in told.values())
+
+
 def test_a_predictor_that_says_the_same_of_all_has_none_and_it_is_said(bundle, settings):
     card = fit(bundle, info(Blind), {}, settings).card
     assert not card.skill

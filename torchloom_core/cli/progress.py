@@ -2,6 +2,7 @@
 
 import math
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -28,31 +29,71 @@ Told = Callable[[str, float, float], None]
 @contextmanager
 def progress() -> Iterator[Told]:
     """Yield what shows a bar where stderr is a terminal, and elsewhere now and then a line."""
-    err = Console(stderr=True)
-    if not err.is_terminal:
-        yield lines(time.monotonic, lambda line: sys.stderr.write(f"{line}\n"))
+    # Not what rich says: FORCE_COLOR makes a terminal of a log to it.
+    if not sys.stderr.isatty():
+        with _beating(Lines(time.monotonic, lambda line: sys.stderr.write(f"{line}\n"))) as told:
+            yield told
         return
-    with _Bars(err, time.monotonic) as bars:
+    with _Bars(Console(stderr=True), time.monotonic) as bars:
         yield bars.told
 
 
-def lines(now_s: Callable[[], float], say: Callable[[str], object]) -> Told:
-    """Return what says a line for each further hundredth, but none within 30 s of the last."""
-    bars = _Bars(None, now_s)
-    last_s, last_share = now_s(), 0.0
+@contextmanager
+def _beating(lines: "Lines") -> Iterator[Told]:
+    """Yield what the lines are told, and ask them to speak up where that is nothing for long."""
+    over = threading.Event()
 
-    def told(what: str, done: float, total: float) -> None:
-        nonlocal last_s, last_share
-        bars.told(what, done, total)
-        share = done / total
-        if now_s() - last_s < _QUIET_S or 0 <= share - last_share < _SHARE_A_LINE:
-            return
-        last_s, last_share = now_s(), share
-        how_far = f"{done:g} of {total:g}" if total > 1 else f"{share:.0%}"
-        left_s = bars.left_s(what)
-        say(f"{what} {how_far}" + (f", about {span(left_s)} left" if left_s else ""))
+    def beat() -> None:
+        while not over.wait(_QUIET_S):
+            lines.still()
 
-    return told
+    beats = threading.Thread(target=beat, daemon=True)
+    beats.start()
+    try:
+        yield lines.told
+    finally:
+        over.set()
+        beats.join()
+
+
+class Lines:
+    """Says a line for each further hundredth, but none within 30 s of the last.
+
+    Where nothing is told, as a predictor that learns tells nothing, it says that it goes on: after
+    a minute, and then each time that took twice as long.
+    """
+
+    def __init__(self, now_s: Callable[[], float], say: Callable[[str], object]) -> None:
+        self._now_s, self._say = now_s, say
+        self._bars = _Bars(None, now_s)
+        self._what = "torchloom"
+        self._said_s = self._told_s = now_s()
+        self._share = 0.0
+        self._patience_s = 2 * _QUIET_S
+        self._lock = threading.Lock()
+
+    def told(self, what: str, done: float, total: float) -> None:
+        """Take what is being done, how much of it is over, and how much there is."""
+        with self._lock:
+            self._bars.told(what, done, total)
+            now_s, share = self._now_s(), done / total
+            self._what, self._told_s, self._patience_s = what, now_s, 2 * _QUIET_S
+            if now_s - self._said_s < _QUIET_S or 0 <= share - self._share < _SHARE_A_LINE:
+                return
+            self._said_s, self._share = now_s, share
+            how_far = f"{done:g} of {total:g}" if total > 1 else f"{share:.0%}"
+            left_s = self._bars.left_s(what)
+            self._say(f"{what} {how_far}" + (f", about {span(left_s)} left" if left_s else ""))
+
+    def still(self) -> None:
+        """Say that it goes on, if that is due."""
+        with self._lock:
+            silent_s = self._now_s() - self._told_s
+            if silent_s < self._patience_s:
+                return
+            self._said_s = self._now_s()
+            self._patience_s *= 2
+            self._say(f"{self._what}: still at work, {span(silent_s)} since the last news")
 
 
 class _Bars(Progress):

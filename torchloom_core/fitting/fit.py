@@ -104,6 +104,7 @@ def fit_checked(
         )
     elif history is None:
         remarks.append(f"{FAULT_HISTORY} is not installed: there is no comparison with it.")
+    stages(f"score {info.name}")(0.0)
     flags = examples.flags() + fitting.foretelling(examples.metrics)
     scored = fitting.score(info.name, said, others, flags)
     if foretelling(scored):
