@@ -71,6 +71,17 @@ def test_no_skill_is_said_plainly_and_is_no_error(folder):
         ("--until 1970-01-01", 6, "need an end of the training time"),
         ("--kind crahs", 6, "need a kind that its events have, was 'crahs'; did you mean crash?"),
         ("--option horizon=3", 2, "--option: predictors.fault_history.horizon: unknown key"),
+        (
+            "--option fit_half_lives_s=60",
+            2,
+            "fit_half_lives_s: need a list such as [1.5, 2], was 60",
+        ),
+        (
+            "--option fit_half_lives_s=[a,b]",
+            2,
+            """--option: need a list as TOML has it, in quotes for the shell, such as """
+            """'fit_half_lives_s=["a", "b"]' or 'fit_half_lives_s=[1, 2]', was [a,b]""",
+        ),
         ("--option horizon_s", 2, "--option: need NAME=VALUE, was 'horizon_s'"),
         ("--out x.tltmodel", 7, "x.tltmodel: need the suffix .tlmodel, was .tltmodel"),
         ("--out t.tltrace --force", 7, "need the suffix .tlmodel, was .tltrace"),

@@ -58,12 +58,14 @@ def evaluate(
     traces
         The bundles, NAME.tltrace; each counts as one fleet.
     policy
-        A policy to test, may be repeated; a+b is both at once. Options are those of the config.
+        A policy to test, may be repeated: --policy straggler --policy thresholds; a+b is both at
+        once. Options are those of the config.
     predictor
         Whose forecasts policies act on, may be repeated, also with several models of one
         predictor: NAME, or NAME=MODEL.tlmodel.
     scores
-        Forecasts made elsewhere, may be repeated: NAME=FILE, Parquet or CSV; for replay.
+        Forecasts made elsewhere, may be repeated: NAME=FILE, Parquet or CSV, as lstm=lstm.csv; for
+        replay.
     config
         Config file: the job, the costs, the plugins' options; alone, all its policies are tested.
     mode

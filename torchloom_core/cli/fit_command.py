@@ -61,7 +61,9 @@ def fit(
         End of the training time: a date, 2024-06-30, the beginning of a month or year, 2024-06,
         or days since the start, 30d.
     option
-        An option of the predictor, such as horizon_s=604800; comes before the config's.
+        An option of the predictor, may be repeated: horizon_s=604800, or a list as TOML has it,
+        in quotes for the shell: 'metrics=["smart_5", "smart_187"]', 'spans_s=[600, 3600]'. Comes
+        before the config's.
     out
         The model to write, NAME.tlmodel; PREDICTOR.tlmodel in this folder unless given.
     task
@@ -69,8 +71,8 @@ def fit(
     lead_s
         How long before a failure a forecast is still of use, seconds.
     kind
-        Only this kind of event counts, may be repeated; unless given, those that are fatal, or
-        for detect all.
+        Only this kind of event counts, may be repeated: --kind gpu_lost --kind nic_down. Unless
+        given, those that are fatal, or for detect all.
     false_alarms_per_node_day
         The threshold keeps to so many.
     tick_s
@@ -155,6 +157,11 @@ def _options(predictor: str, settings: Config, told: tuple[str, ...]) -> dict[st
         try:
             options[name] = tomllib.loads(f"value = {value}")["value"]
         except (ValueError, RecursionError):
+            if value.startswith("["):
+                raise ConfigError(
+                    f"""--option: need a list as TOML has it, in quotes for the shell, such as """
+                    f"""'{name}=["a", "b"]' or '{name}=[1, 2]', was {value}"""
+                ) from None
             options[name] = value
     return options
 

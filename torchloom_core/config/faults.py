@@ -23,6 +23,12 @@ _PLAIN = {
     str: "a text",
     NoneType: "nothing",
 }
+_LIST_OF = {
+    str: ' such as ["a", "b"]',
+    int: " such as [1, 2]",
+    float: " such as [1.5, 2]",
+}
+"""How a list is written, by what is in it."""
 
 
 class Fault(NamedTuple):
@@ -151,9 +157,16 @@ def _fault_here(value: Any, hint: Any, message: str) -> Fault:
                 return Fault((), f"missing key {field.encode_name!r}")
     need = wanted(bare if isinstance(value, dict | list) else hint)
     if need and need != _shown(value):
-        return Fault((), f"need {need}, was {_shown(value)}")
+        return Fault((), f"need {need}{_example(bare)}, was {_shown(value)}")
     rule = message.partition(" - at `$")[0]
     return Fault((), rule[:1].lower() + rule[1:])
+
+
+def _example(hint: Any) -> str:
+    """Return how a list of texts or numbers is written, as a clause."""
+    if get_origin(hint) not in (tuple, list):
+        return ""
+    return _LIST_OF.get(_bare(get_args(hint)[0]), "")
 
 
 def wanted(hint: Any) -> str:
