@@ -55,7 +55,7 @@ def test_what_a_policy_was_told_nothing_by_is_named_in_replay(folder):
     words = ("--mode", "replay", "--policy", "failure_forecast", "--config", "mute.toml")
     said = evaluate(folder, *words, "--predictor", "fault_history")
     assert said.returncode == 0, said.stderr
-    assert "false alarms per node-day. mute forecast nothing." in said.stdout
+    assert "false alarms per 1,000 node-days. mute forecast nothing." in said.stdout
 
 
 @pytest.mark.integration

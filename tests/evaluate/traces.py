@@ -80,7 +80,9 @@ def judge(score, events, of, *, span_h=None, times_ns=None, actions=()):
     )
 
 
-def write_bundle(path, *, days=120, nodes=20, rate=0.01, seed=0, metrics=None, delay_h=0):
+def write_bundle(
+    path, *, days=120, nodes=20, rate=0.01, seed=0, metrics=None, delay_h=0, kind="node"
+):
     """Write a trace of nodes that fail at random; return it and its failures.
 
     Half of the failures are on a tenth of the nodes; each is told ``delay_h`` later. ``metrics``
@@ -101,7 +103,7 @@ def write_bundle(path, *, days=120, nodes=20, rate=0.01, seed=0, metrics=None, d
         synthetic=True,
     ) as writer:
         for name in ids:
-            writer.add(Component(id=name, kind="node"))
+            writer.add(Component(id=name, kind=kind))
         for day, node in np.argwhere(failed):
             at_h = 24 * int(day) + 12
             known_h = min(at_h + delay_h, 24 * days)

@@ -168,6 +168,18 @@ def test_the_threshold_keeps_about_the_budget_on_the_time_after(bundle, settings
         assert budget / 4 < found.value < budget * 2.5
 
 
+def test_a_card_counts_false_alarms_by_what_is_watched(tmp_path, settings):
+    metrics = {"heat": warm()}
+    disks, _ = write_bundle(tmp_path / "d.tltrace", rate=0.03, metrics=metrics, kind="disk")
+    few = replace(settings, false_alarms_per_node_day=0.0002)
+    card = fit(disks, info(Heat), {}, few).card
+    assert card.watched == "disk"
+    assert "for 0.2 false alarms per 1,000 disk-days on the" in card.score.threshold_from
+    page = to_markdown(card)
+    assert "node" not in page
+    assert f"{card.score.component_days:.0f} disk-days" in page
+
+
 def test_a_column_that_knows_the_failures_is_named_in_the_card(tmp_path, settings):
     def told(failed):
         return 5.0 * (failed | np.vstack([failed[1:], failed[-1:]]))

@@ -74,7 +74,8 @@ def test_the_card_is_to_be_read(path):
         "**Skill: AUPRC is above that of a random score",
         "| scored on |",
         "| random |",
-        "false alarms a node-day",
+        "for 10 false alarms per 1,000 node-days on the ",
+        "| false alarms per 1,000 node-days |",
         "## Limits",
         "fault_history is not installed",
     ):

@@ -83,7 +83,8 @@ def evaluate(
         In which time given scores and what a policy does must prove right; the longest of the
         policies' predictors, or a day, unless given.
     false_alarms_per_node_day
-        The threshold of a predictor without a model keeps to so many.
+        The threshold of a predictor without a model keeps to so many of each component that is
+        watched, be it a node or a disk.
     sensitivity
         Vary the costs, too, which is most of the work.
     sweep

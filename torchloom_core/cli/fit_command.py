@@ -74,7 +74,7 @@ def fit(
         Only this kind of event counts, may be repeated: --kind gpu_lost --kind nic_down. Unless
         given, those that are fatal, or for detect all.
     false_alarms_per_node_day
-        The threshold keeps to so many.
+        The threshold keeps to so many of each component that is watched, be it a node or a disk.
     tick_s
         Spacing of the samples the predictor sees; [evaluate] tick_s unless given.
     every_s
@@ -171,9 +171,9 @@ def _show(card: "Card") -> None:
     from rich.text import Text
 
     from torchloom_core.learning.card import (
-        SCORE_COLUMNS,
         TRIED_COLUMNS,
         facts,
+        score_columns,
         score_rows,
         tried_rows,
         versus_rows,
@@ -183,7 +183,7 @@ def _show(card: "Card") -> None:
     about = Table(title=f"{card.predictor}, {card.package}", box=None, show_header=False)
     for row in facts(card):
         about.add_row(*map(Text, row))
-    scores = Table(*SCORE_COLUMNS, title="on the time after, which it never saw")
+    scores = Table(*score_columns(card), title="on the time after, which it never saw")
     for scored in score_rows(card):
         scores.add_row(*map(Text, scored))
     out.print(about)

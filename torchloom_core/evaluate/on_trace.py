@@ -53,6 +53,7 @@ from torchloom_core.evaluate.wanted import Progress, Wanted
 from torchloom_core.learning.forecast_score import ForecastScore
 from torchloom_core.plugin.outlook import UNSAVED_WORK
 from torchloom_core.trace.bundle.bundle import Bundle
+from torchloom_core.trace.feed.watched import watch
 
 _DAY_S = 86_400.0
 
@@ -286,6 +287,7 @@ def _trace(on: OnTrace) -> dict[str, Any]:
         "synthetic": manifest.synthetic,
         "digest": on.bundle.digest(),
         "failures": sum(event.fatal for event in on.bundle.events()),
+        "watched": watch(on.bundle).kind,
     }
 
 

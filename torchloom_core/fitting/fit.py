@@ -19,6 +19,7 @@ from torchloom_core.fitting.build import METRICS, build
 from torchloom_core.fitting.examples import Examples
 from torchloom_core.fitting.hints import hints
 from torchloom_core.fitting.stages import FitSettings, Fitting, Said
+from torchloom_core.learning.alarm_rate import alarm_unit
 from torchloom_core.learning.card import Card
 from torchloom_core.learning.forecast_score import FEW, ForecastScore
 from torchloom_core.learning.model import Model, ModelInfo
@@ -213,6 +214,7 @@ def _card(fitting: Fitting, info: PluginInfo, said: Said, scored: ForecastScore)
         calibrated_until_ns=split.calibrated_until_ns,
         until_ns=split.until_ns,
         calibration=said.calibration.text,
+        watched=fitting.watched,
         score=scored,
     )
 
@@ -277,9 +279,10 @@ def _remarks(
         scored.false_alarms_per_node_day.value,
     )
     if raised > 2 * allowed:
+        unit = alarm_unit(fitting.watched, (raised, allowed))
         yield (
-            f"On the time after, its threshold raised {raised:.3g} false alarms a node-day, where "
-            f"{allowed:g} were allowed when it was set."
+            f"On the time after, its threshold raised {unit.said(raised)}, where "
+            f"{unit.days * allowed:.4g} were allowed when it was set."
         )
     if scored.incidents < FEW:
         yield f"{scored.incidents} failures are too few for more than exact intervals of counts."

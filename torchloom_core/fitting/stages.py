@@ -28,6 +28,7 @@ from torchloom_core.evaluate.forecasts.labels import Task, incidents
 from torchloom_core.evaluate.forecasts.scores import score
 from torchloom_core.fitting.examples import Examples
 from torchloom_core.fitting.time_split import split
+from torchloom_core.learning.alarm_rate import alarm_unit
 from torchloom_core.learning.calibration import Calibration, calibrate
 from torchloom_core.learning.fitted import FittedPredictor
 from torchloom_core.learning.forecast_score import ForecastScore
@@ -84,7 +85,13 @@ class Said:
 
 
 class Fitting:
-    """One trace, divided for one predictor; what it is compared with is treated alike."""
+    """One trace, divided for one predictor; what it is compared with is treated alike.
+
+    Attributes
+    ----------
+    watched : str
+        Kind of the components that play the workers.
+    """
 
     def __init__(self, bundle: Bundle, settings: FitSettings, plugin: Predictor) -> None:
         self.bundle = bundle
@@ -94,7 +101,9 @@ class Fitting:
         self.every_s = settings.tick_s * max(1, round(every_s / settings.tick_s))
         self.split = split(bundle, self.task, until_ns=settings.until_ns, every_s=self.every_s)
         asked_ns = self.split.end_ns - self.split.calibrated_from_ns
-        refuse_too_many(plugin.name, asked_ns, self.every_s, len(watch(bundle).ids))
+        watched = watch(bundle)
+        self.watched = watched.kind
+        refuse_too_many(plugin.name, asked_ns, self.every_s, len(watched.ids))
 
     def teach(self, plugin: Predictor, progress: Progress) -> Examples:
         """Show the examples to a predictor that learns; the others are only counted."""
@@ -178,15 +187,14 @@ class Fitting:
     ) -> ForecastScore:
         """Set the threshold on the calibration's time, and score the time after it."""
         settings, from_ns = self.settings, self.split.until_ns
+        budget = settings.false_alarms_per_node_day
         later = said.hindcasts.between(from_ns, self.split.end_ns)
         scored = score(
             judge(self.bundle, later, self.task),
             predictor=name,
-            threshold=threshold_for(
-                self._earlier(said.hindcasts), settings.false_alarms_per_node_day
-            ),
+            threshold=threshold_for(self._earlier(said.hindcasts), budget),
             threshold_from=(
-                f"for {settings.false_alarms_per_node_day:g} false alarms a node-day on the "
+                f"for {alarm_unit(self.watched, [budget]).said(budget)} on the "
                 f"{_days(self.split.until_ns - self.split.calibrated_from_ns)} days before"
             ),
             others={

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from torchloom_core.clock import SECOND_NS
+from torchloom_core.learning.alarm_rate import AlarmUnit, alarm_unit
 from torchloom_core.learning.forecast_score import ForecastScore, Interval
 from torchloom_core.learning.skill import has_skill, skill_sentence
 from torchloom_core.wire.limits import Int64
@@ -44,6 +45,8 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
         The later moments on which probabilities and threshold were set.
     until_ns : int
         Nothing that was known only after this was used.
+    watched : str
+        Kind of the components, such as node or disk.
     score : ForecastScore
         On the time after ``until_ns``.
     baselines : tuple of ForecastScore
@@ -67,6 +70,7 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     calibrated_until_ns: Int64
     until_ns: Int64
     calibration: str
+    watched: str = "component"
     score: ForecastScore
     baselines: tuple[ForecastScore, ...] = ()
     remarks: tuple[str, ...] = ()
@@ -94,20 +98,22 @@ def facts(card: Card) -> list[tuple[str, str]]:
         ("calibrated on", _span(card.calibrated_from_ns, card.calibrated_until_ns)),
         ("calibration", card.calibration),
         ("scored on", _span(score.from_ns, score.until_ns)),
-        ("", f"{score.components} components, {score.component_days:.0f} component-days"),
+        ("", f"{score.components} components, {score.component_days:.0f} {card.watched}-days"),
         ("prevalence", f"{score.prevalence:.4g} of {score.samples} moments"),
         ("failures", f"{score.incidents} that could have been told"),
         ("threshold", f"{score.threshold:.3g}, {score.threshold_from}"),
     ]
 
 
-SCORE_COLUMNS = (
-    "predictor", "AUPRC", "event precision", "recall", "lead time", "false alarms a node-day",
-)  # fmt: skip
+def score_columns(card: Card) -> tuple[str, ...]:
+    """Return the heads of ``score_rows``."""
+    alarms = f"false alarms {_alarm_unit(card).text}"
+    return ("predictor", "AUPRC", "event precision", "recall", "lead time", alarms)
 
 
 def score_rows(card: Card) -> Iterator[tuple[str, ...]]:
-    """Yield one row of ``SCORE_COLUMNS`` for the model and for each baseline."""
+    """Yield one row of ``score_columns`` for the model and for each baseline."""
+    unit = _alarm_unit(card)
     for score in (card.score, *card.baselines):
         yield (
             score.predictor,
@@ -115,8 +121,13 @@ def score_rows(card: Card) -> Iterator[tuple[str, ...]]:
             interval_text(score.precision),
             interval_text(score.recall),
             _lead(score),
-            interval_text(score.false_alarms_per_node_day),
+            interval_text(unit.scaled(score.false_alarms_per_node_day)),
         )
+
+
+def _alarm_unit(card: Card) -> AlarmUnit:
+    scores = (card.score, *card.baselines)
+    return alarm_unit(card.watched, (score.false_alarms_per_node_day.value for score in scores))
 
 
 def versus_rows(card: Card) -> Iterator[tuple[str, str]]:
@@ -140,7 +151,7 @@ def to_markdown(card: Card) -> str:
     lines = [f"# {card.predictor} ({card.package})", "", f"**{card.sentence}**", ""]
     lines += _table(("", ""), facts(card))
     lines += ["", "## On the time after, which it never saw", ""]
-    lines += _table(SCORE_COLUMNS, score_rows(card))
+    lines += _table(score_columns(card), score_rows(card))
     lines += ["", "Brackets: 95 % intervals; none where failures are too few.", ""]
     lines += [f"- AUPRC above {name}: {text}" for name, text in versus_rows(card)]
     lines += [f"- AUPRC interval: {card.score.auprc.method}"]

@@ -28,6 +28,7 @@ TRACE = {
     "source": "torchloom trace synthesize",
     "licence": "CC0-1.0",
     "failures": 9,
+    "watched": "node",
 }
 
 

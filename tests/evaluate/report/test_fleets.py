@@ -4,6 +4,7 @@ import io
 import re
 
 import pytest
+from msgspec.structs import replace
 from rich.console import Console
 
 from tests.evaluate.report.reports import TRACE, arm, interval, results, score, simulation
@@ -12,7 +13,7 @@ from torchloom_core.evaluate.fleet_results import OverFleets
 from torchloom_core.evaluate.forecasts.over_fleets import Pool, scores_over_fleets
 from torchloom_core.evaluate.goodput.over_fleets import goodput_over_fleets
 from torchloom_core.evaluate.report import page_text, tables
-from torchloom_core.evaluate.report.fleets import answers
+from torchloom_core.evaluate.report.fleets import answers, listings
 from torchloom_core.evaluate.results import Report
 
 NAMES = ("west", "east", "<north>")
@@ -138,3 +139,15 @@ def test_the_page_has_a_part_for_each_trace_and_one_for_all_and_every_link_leads
     assert "&lt;north&gt;: findings" in page
     assert "gain over the same job without it, points" in page
     assert page == page_text(report)
+
+
+def test_false_alarms_of_unlike_traces_are_counted_by_component():
+    scores = forecasts(0.1, 0.2, 0.3)
+    shown = whole(over(scores), [{"forecasts": one} for one in scores])
+    west, *others = shown.traces
+    disks = replace(west, trace={**west.trace, "watched": "disk"})
+    units = [
+        next(listings(replace(shown, traces=(first, *others)))).columns[-1]
+        for first in (west, disks)
+    ]
+    assert units == ["false alarms per 1,000 node-days", "false alarms per 1,000 component-days"]

@@ -66,6 +66,15 @@ def test_every_picture_is_there_for_a_simulation():
         assert label in text
 
 
+def test_false_alarms_are_counted_by_what_is_watched_in_a_unit_that_reads_well():
+    disks = report(mode="replay", simulation=None, trace={**TRACE, "watched": "disk"})
+    text = page_text(disks)
+    # Two tables, a picture, and what the policy comes to.
+    assert text.count("false alarms per 1,000 disk-days") >= 4
+    assert "<td>20 [10, 30]</td>" in text
+    assert "node-day" not in text
+
+
 def test_a_replay_has_no_goodput_and_a_simulation_without_forecasts_no_curves():
     replay = page_text(report(mode="replay", simulation=None))
     assert 'id="goodput"' not in replay

@@ -4,6 +4,7 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from tests.evaluate.report.reports import (
+    TRACE,
     arm,
     interval,
     report,
@@ -245,3 +246,11 @@ def test_the_page_prints_no_invalid_share_that_nobody_measured():
     page = page_text(report())
     assert "25 %" in page
     assert page.count("<td>0 %</td>") == 1  # the oracle's, who decided
+
+
+def test_false_alarms_are_counted_by_what_is_watched():
+    trace = {**TRACE, "watched": "disk"}
+    text = printed(report(mode="replay", simulation=None, trace=trace))
+    assert "20 [10, 30]" in text
+    assert "disk-days" in text
+    assert "node" not in text

@@ -15,6 +15,7 @@ from torchloom_core.evaluate.results import (
     Simulation,
     TraceResults,
 )
+from torchloom_core.learning.alarm_rate import AlarmUnit
 from torchloom_core.learning.forecast_score import ForecastScore
 
 _MOST_NODES = 3
@@ -28,7 +29,7 @@ def findings(results: TraceResults) -> list[str]:
         return list(allreduce.answers(results.allreduce))
     said = [] if results.trace["failures"] else ["The trace has no failure: nothing can be shown."]
     said += [_score(score) for score in results.forecasts]
-    said += [_policy(policy) for policy in results.policies]
+    said += [_policy(policy, wording.policy_alarms(results)) for policy in results.policies]
     if results.simulation is not None:
         said += _goodput(results.simulation)
     return said
@@ -90,7 +91,7 @@ def _score(score: ForecastScore) -> str:
     return f"{text} {score.skill}".strip()
 
 
-def _policy(policy: ReplayedPolicy) -> str:
+def _policy(policy: ReplayedPolicy, alarms: AlarmUnit) -> str:
     name = policy.what or policy.policy
     if policy.failed:
         return f"{name} was quarantined: {policy.failed}"
@@ -98,7 +99,7 @@ def _policy(policy: ReplayedPolicy) -> str:
     return (
         f"{name}: {policy.granted} of {policy.proposals} proposals granted; "
         f"{policy.incidents_found} of {policy.incidents} incidents found, "
-        f"{policy.false_alarms_per_node_day:.3g} false alarms per node-day.{silent}"
+        f"{alarms.said(policy.false_alarms_per_node_day)}.{silent}"
     )
 
 

@@ -9,6 +9,8 @@ from torchloom_core.evaluate.fleet_means import MIN_FLEETS
 from torchloom_core.evaluate.fleet_results import FleetArm, FleetGoodput, FleetScore, OverFleets
 from torchloom_core.evaluate.report import wording
 from torchloom_core.evaluate.results import Report
+from torchloom_core.learning.alarm_rate import AlarmUnit
+from torchloom_core.learning.card import interval_text
 from torchloom_core.learning.forecast_score import ForecastScore, Interval
 from torchloom_core.learning.skill import RANDOM, is_clearly_above
 
@@ -36,13 +38,14 @@ def listings(report: Report) -> Iterator[Listing]:
     if fleets is msgspec.UNSET:
         return
     if fleets.forecasts:
+        alarms = wording.forecast_alarms(report.traces)
         yield Listing(
             f"Forecasts over {fleets.traces} traces",
             (
                 "predictor", "trace", "prevalence", "AUPRC", "above random", "precision", "recall",
-                "false alarms/node-day",
+                f"false alarms {alarms.text}",
             ),
-            tuple(_forecasts(report, fleets.forecasts)),
+            tuple(_forecasts(report, fleets.forecasts, alarms)),
         )  # fmt: skip
     if fleets.goodput is not msgspec.UNSET:
         yield Listing(
@@ -60,10 +63,11 @@ def answers(fleets: OverFleets) -> list[str]:
     return said
 
 
-def _forecasts(report: Report, scores: Sequence[FleetScore]) -> Iterator[Row]:
+def _forecasts(report: Report, scores: Sequence[FleetScore], alarms: AlarmUnit) -> Iterator[Row]:
     for number, over in enumerate(scores):
         for results in report.traces:
-            yield Row(_cells(over.predictor, results.name, results.forecasts[number]), True)
+            cells = _cells(over.predictor, results.name, results.forecasts[number], alarms)
+            yield Row(cells, True)
         yield Row(
             (
                 over.predictor,
@@ -73,7 +77,7 @@ def _forecasts(report: Report, scores: Sequence[FleetScore]) -> Iterator[Row]:
                 _signed(over.versus.get(RANDOM)),
                 wording.estimate(over.precision, 2),
                 wording.estimate(over.recall, 2),
-                wording.estimate(over.false_alarms_per_node_day, 4),
+                interval_text(alarms.scaled(over.false_alarms_per_node_day)),
             ),
             False,
         )
@@ -88,7 +92,7 @@ def _forecasts(report: Report, scores: Sequence[FleetScore]) -> Iterator[Row]:
                 "",
                 _share(pooled.precision),
                 _share(pooled.recall),
-                f"{pooled.false_alarms_per_node_day:.4f}",
+                f"{alarms.days * pooled.false_alarms_per_node_day:.3g}",
             ),
             False,
         )
@@ -154,7 +158,7 @@ def _gain(gain: Interval) -> str:
     return f"{wording.gain(gain)} points; ahead on {gain.ahead} traces, behind on {gain.behind}"
 
 
-def _cells(predictor: str, trace: str, score: ForecastScore) -> tuple[str, ...]:
+def _cells(predictor: str, trace: str, score: ForecastScore, alarms: AlarmUnit) -> tuple[str, ...]:
     return (
         predictor,
         trace,
@@ -163,7 +167,7 @@ def _cells(predictor: str, trace: str, score: ForecastScore) -> tuple[str, ...]:
         _signed(score.versus.get(RANDOM)),
         wording.estimate(score.precision, 2),
         wording.estimate(score.recall, 2),
-        wording.estimate(score.false_alarms_per_node_day, 4),
+        interval_text(alarms.scaled(score.false_alarms_per_node_day)),
     )
 
 

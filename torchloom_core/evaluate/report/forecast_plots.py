@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from torchloom_core.evaluate.report.figure import SERIES, canvas
 from torchloom_core.evaluate.report.wording import estimate
+from torchloom_core.learning.alarm_rate import AlarmUnit
 from torchloom_core.learning.forecast_score import ForecastScore
 
 _HOUR_S = 3600.0
@@ -56,18 +57,18 @@ def lead_plot(scores: Sequence[ForecastScore]) -> str:
     return drawn.svg
 
 
-def false_alarm_plot(scores: Sequence[ForecastScore]) -> str:
+def false_alarm_plot(scores: Sequence[ForecastScore], unit: AlarmUnit) -> str:
     """Return recall of incidents against false alarms, one point a predictor."""
     with canvas(4.4, 3.2) as drawn:
         axes = drawn.axes
         for score, colour in zip(scores, SERIES * len(scores), strict=False):
-            alarms, recall = score.false_alarms_per_node_day, score.recall
+            alarms, recall = unit.scaled(score.false_alarms_per_node_day), score.recall
             if alarms.low is not None and alarms.high is not None:
                 axes.plot([alarms.low, alarms.high], [recall.value] * 2, color=colour, lw=1.2)
             if recall.low is not None and recall.high is not None:
                 axes.plot([alarms.value] * 2, [recall.low, recall.high], color=colour, lw=1.2)
             axes.plot([alarms.value], [recall.value], "o", color=colour, label=score.predictor)
-        axes.set(xlabel="false alarms per node-day", ylabel="recall of incidents", ylim=(0, 1.02))
+        axes.set(xlabel=f"false alarms {unit.text}", ylabel="recall of incidents", ylim=(0, 1.02))
         axes.set_xlim(left=0)
         axes.set_title("At the threshold")
         axes.legend(fontsize=8)

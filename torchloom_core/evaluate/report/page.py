@@ -21,6 +21,7 @@ from torchloom_core.evaluate.report import (
 from torchloom_core.evaluate.report.findings import complaints, findings, flips, ranked, watched
 from torchloom_core.evaluate.report.sweep import answers, sweep_plot
 from torchloom_core.evaluate.results import Report, Simulation, TraceResults
+from torchloom_core.learning.card import interval_text
 
 _DAY_NS = 86_400 * SECOND_NS
 
@@ -45,6 +46,7 @@ def page_text(report: Report) -> str:
         several=several,
         answers=answers,
         links=allreduce,
+        interval_text=interval_text,
         estimate=wording.estimate,
         gain=wording.gain,
         counts=wording.counts,
@@ -92,6 +94,8 @@ def _part(results: TraceResults, at: str) -> dict[str, Any]:
         "config": _pretty(results.config),
         "job": _pretty(simulation.job) if simulation else "",
         "trace": _pretty(results.trace),
+        "forecast_alarms": wording.forecast_alarms([results]),
+        "policy_alarms": wording.policy_alarms(results),
     }
 
 
@@ -107,7 +111,9 @@ def _plots(results: TraceResults) -> dict[str, str]:
         drawn["curve"] = forecast_plots.curve_plot(results.forecasts)
         drawn["calibration"] = forecast_plots.calibration_plot(results.forecasts)
         drawn["lead"] = forecast_plots.lead_plot(results.forecasts)
-        drawn["false_alarms"] = forecast_plots.false_alarm_plot(results.forecasts)
+        drawn["false_alarms"] = forecast_plots.false_alarm_plot(
+            results.forecasts, wording.forecast_alarms([results])
+        )
     if results.allreduce is not msgspec.UNSET:
         drawn["progress"] = allreduce.progress_plot(results.allreduce)
         drawn["modes"] = allreduce.mode_plot(results.allreduce)

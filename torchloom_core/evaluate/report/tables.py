@@ -20,6 +20,8 @@ from torchloom_core.evaluate.results import (
     Sweep,
     TraceResults,
 )
+from torchloom_core.learning.alarm_rate import AlarmUnit
+from torchloom_core.learning.card import interval_text
 from torchloom_core.learning.forecast_score import ForecastScore
 
 _STYLE_OF = {"bound": "dim", "baseline": "", "oracle": "green", "candidate": "bold cyan"}
@@ -52,11 +54,11 @@ def _listed(listing: fleets.Listing) -> Table:
 
 def _parts(results: TraceResults) -> Iterator[RenderableType]:
     if results.forecasts:
-        yield _forecasts(results.forecasts)
+        yield _forecasts(results.forecasts, wording.forecast_alarms([results]))
         for score in results.forecasts:
             yield from (_complaint(f"{score.predictor}: {flag}") for flag in score.flags)
     if results.policies:
-        yield _policies(results.policies)
+        yield _policies(results.policies, wording.policy_alarms(results))
     if results.simulation is not None:
         yield _arms(results.simulation)
         if watched(results.simulation):
@@ -81,11 +83,11 @@ def _table(title: str, *headers: str) -> Table:
     return table
 
 
-def _forecasts(scores: Iterable[ForecastScore]) -> Table:
+def _forecasts(scores: Iterable[ForecastScore], alarms: AlarmUnit) -> Table:
     table = _table(
         "Forecasts",
         "predictor", "within", "prevalence", "AUPRC", "precision", "recall", "F1",
-        "false alarms/node-day", "lead",
+        f"false alarms {alarms.text}", "lead",
     )  # fmt: skip
     for score in scores:
         median = statistics.median(score.leads_s) if score.leads_s else None
@@ -97,16 +99,16 @@ def _forecasts(scores: Iterable[ForecastScore]) -> Table:
             wording.estimate(score.precision, 2),
             wording.estimate(score.recall, 2),
             f"{score.f1:.2f}",
-            wording.estimate(score.false_alarms_per_node_day, 4),
+            interval_text(alarms.scaled(score.false_alarms_per_node_day)),
             "" if median is None else wording.duration(median),
         )
     return table
 
 
-def _policies(policies: Iterable[ReplayedPolicy]) -> Table:
+def _policies(policies: Iterable[ReplayedPolicy], alarms: AlarmUnit) -> Table:
     table = _table(
         "Policies, in an open loop",
-        "policy", "proposals", "granted", "incidents found", "false alarms/node-day",
+        "policy", "proposals", "granted", "incidents found", f"false alarms {alarms.text}",
     )  # fmt: skip
     for policy in policies:
         table.add_row(
@@ -114,7 +116,7 @@ def _policies(policies: Iterable[ReplayedPolicy]) -> Table:
             str(policy.proposals),
             str(policy.granted),
             f"{policy.incidents_found}/{policy.incidents}",
-            f"{policy.false_alarms_per_node_day:.4f}",
+            f"{alarms.days * policy.false_alarms_per_node_day:.3g}",
         )
     return table
 

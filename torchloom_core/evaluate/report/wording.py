@@ -1,7 +1,9 @@
 """How numbers are said; tables, page and findings use the same words."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from torchloom_core.evaluate.results import TraceResults
+from torchloom_core.learning.alarm_rate import AlarmUnit, alarm_unit
 from torchloom_core.learning.forecast_score import Interval
 
 _MINUTE_S, _HOUR_S, _DAY_S = 60.0, 3600.0, 86_400.0
@@ -29,6 +31,21 @@ def estimate(interval: Interval, digits: int = 3) -> str:
     if interval.low is None or interval.high is None:
         return text
     return f"{text} [{interval.low:.{digits}f}, {interval.high:.{digits}f}]"
+
+
+def forecast_alarms(traces: Sequence[TraceResults]) -> AlarmUnit:
+    """Return the unit of the false alarms of all forecasts; of unlike traces, of a component."""
+    kinds = {results.trace["watched"] for results in traces}
+    rates = (
+        score.false_alarms_per_node_day.value for results in traces for score in results.forecasts
+    )
+    return alarm_unit(kinds.pop() if len(kinds) == 1 else "component", rates)
+
+
+def policy_alarms(results: TraceResults) -> AlarmUnit:
+    """Return the unit of the false alarms of all policies that were replayed."""
+    rates = (policy.false_alarms_per_node_day for policy in results.policies)
+    return alarm_unit(results.trace["watched"], rates)
 
 
 def gain(interval: Interval | None) -> str:
