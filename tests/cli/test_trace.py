@@ -63,9 +63,17 @@ def test_a_prevalence_is_told_of_a_horizon_that_is_asked_for(with_bundle):
     assert wrong.stderr.startswith("torchloom: --horizon: need a duration such as 30s, 15min or")
 
 
-def test_a_picture_of_another_kind_is_refused_before_the_bundle_is_looked_at(folder):
-    result = folder.torchloom("trace", "describe", "none.tltrace", "--plot", "plot.pdf")
-    assert result.stderr == "torchloom: plot.pdf: need a file .png or .svg, was .pdf\n"
+@pytest.mark.parametrize(
+    ("plot", "rule"),
+    [
+        ("plot.pdf", "need a file .png or .svg, was .pdf"),
+        ("file/plot.svg", "cannot be written: need a folder, was a file: {}/file"),
+    ],
+)
+def test_a_picture_that_cannot_be_is_refused_before_the_bundle_is_looked_at(folder, plot, rule):
+    (folder.path / "file").touch()
+    result = folder.torchloom("trace", "describe", "none.tltrace", "--plot", plot)
+    assert result.stderr == f"torchloom: {plot}: {rule.format(folder.path)}\n"
 
 
 def test_a_bundle_is_described_for_machines(with_bundle):

@@ -190,8 +190,14 @@ def test_a_plot_of_another_kind_or_place_is_refused(tmp_path):
     opened = bundle(tmp_path / "b", [*NODES, fault(1)])
     with pytest.raises(TraceError, match=r"plot\.gif: need a file \.png or \.svg, was \.gif"):
         draw_faults(opened, tmp_path / "plot.gif")
-    with pytest.raises(TraceError, match=r"plot\.svg: cannot be written: No such file"):
-        draw_faults(opened, tmp_path / "none" / "plot.svg")
+    (tmp_path / "file").touch()
+    with pytest.raises(TraceError, match=r"plot\.svg: cannot be written: need a folder, was a f"):
+        draw_faults(opened, tmp_path / "file" / "plot.svg")
+
+
+def test_the_folder_of_a_plot_is_made(tmp_path):
+    draw_faults(bundle(tmp_path / "b", [*NODES, fault(1)]), tmp_path / "none" / "plot.svg")
+    assert (tmp_path / "none" / "plot.svg").exists()
 
 
 def test_infinitehbd_has_the_figures_that_are_known_of_it(tmp_path):

@@ -68,9 +68,9 @@ def describe(
     from torchloom_core.trace.describe.describe import describe as look
 
     if plot is not None:
-        from torchloom_core.trace.describe.plot import draw_faults, refuse_other
+        from torchloom_core.trace.describe.plot import draw_faults, refuse_picture
 
-        refuse_other(plot)
+        refuse_picture(plot)
     opened = Bundle.open(bundle)
     if fault := next(changed(opened.path, opened.manifest.files), None):
         warn(f"{fault}; it is not what the bundle was written with")
