@@ -58,11 +58,12 @@ def test_the_reference_is_the_best_baseline_that_could_be_the_jobs_own():
         elastic(),
     ]
     goodput = dict.fromkeys((one.name for one in arms), 0.9)
-    goodput |= {"best": 0.5, "own": 0.6, "worse": 0.4}
+    goodput |= {"best": 0.5, "own": 0.6, "worse": 0.4, "elastic": 0.95}
     runs = {name: [run(value), run(value - 0.1)] for name, value in goodput.items()}
     assert compare.reference_of(arms, runs, "restart") == "own"
     assert compare.reference_of(arms[:1] + arms[2:], runs, "restart") == "best"
     assert compare.reference_of(arms, runs, "per_step") == "otherwise"
+    assert compare.mean_goodput(runs["own"]) == pytest.approx(0.55)
 
 
 @pytest.fixture
@@ -71,7 +72,7 @@ def summary():
 
     def of(own, one=None, *, oracle=(0.8, 0.8), without=None):
         one = one or arm("mine", kind="candidate")
-        runs = {"daly": [run(0.4), run(0.4)], one.name: own}
+        runs = {"daly": [run(0.4)] * len(own), one.name: own}
         runs |= {"oracle": [run(value) for value in oracle]} if oracle else {}
         told = {one.name: without} if without else {}
         named = {"reference": "daly", "oracle": "oracle", "without": told}
@@ -106,6 +107,12 @@ def test_what_became_of_an_arm_is_the_mean_over_its_runs(summary):
     assert list(found.silent) == ["a", "ewma"]
     assert found.deeds == verdicts
     assert found.as_planned is msgspec.UNSET
+
+
+def test_one_run_is_its_own_mean(summary):
+    found = summary([run(0.5, buckets={"useful": 20.0, "lost": 20.0})])
+    assert found.buckets == {"useful": 0.5, "lost": 0.5}
+    assert found.goodput.value == 0.5
 
 
 def test_an_arm_is_held_against_the_reference_the_job_without_it_and_the_oracle(summary):

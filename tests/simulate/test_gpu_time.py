@@ -73,6 +73,8 @@ def test_work_that_is_lost_is_taken_from_what_was_useful(time):
     time.settle(110)
     time.lose(7)
     assert booked(time) == {"useful": 73, "lost": 7, "spare": 20}
+    time.lose(3)
+    assert booked(time) == {"useful": 70, "lost": 10, "spare": 20}
 
 
 def test_a_step_that_is_spoilt_is_lost_by_all_who_work(time):
@@ -97,3 +99,6 @@ def test_a_checkpoint_and_a_repair_are_taken_from_where_they_were_booked(time):
     time.saved(5)
     time.repair(6)
     assert booked(time) == {"useful": 75, "checkpoint": 5, "spare": 14, "repair": 6}
+    time.saved(1)
+    time.repair(2)
+    assert booked(time) == {"useful": 74, "checkpoint": 6, "spare": 12, "repair": 8}
