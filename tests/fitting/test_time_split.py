@@ -16,7 +16,7 @@ from torchloom_core.trace.bundle.derived import DerivedBundle
 
 DAY_NS = 24 * HOUR_NS
 DAY_S = 86_400.0
-FIRST = 7
+FIRST = 7.25
 """The day on which each trace begins: a length of time is none since 1970."""
 
 
@@ -27,7 +27,7 @@ def whole(tmp_path_factory):
 
 def divided(whole, until, *, days=100.0, horizon=2.0, every=1.0):
     """Divide a trace; all in days since it began, but ``until`` may be nanoseconds."""
-    start_ns = FIRST * DAY_NS
+    start_ns = round(FIRST * DAY_NS)
     span = replace(whole.manifest, start_ns=start_ns, end_ns=start_ns + round(days * DAY_NS))
     until_ns = start_ns + (until if isinstance(until, int) else round(until * DAY_NS))
     task = Task(horizon_s=horizon * DAY_S)

@@ -116,8 +116,6 @@ def suspicious_features(values: Floats, failed: Bools, names: Sequence[str]) -> 
     flags = []
     for column, name in zip(values.T, names, strict=True):
         missing = np.isnan(column)
-        if missing.all():
-            continue
         ranks = (
             np.where(missing, -np.inf, column),
             np.where(missing, -np.inf, -column),
