@@ -281,6 +281,25 @@ def test_a_threshold_is_tuned_if_no_other_has_a_better_f1_by_moment_or_by_incide
     assert is_tuned(judged, judged.alarms(level)) is tuned
 
 
+@pytest.mark.parametrize(("level", "tuned"), [(190, True), (196, False)])
+def test_the_best_threshold_is_that_of_the_best_f1(level, tuned):
+    """The first four of ten are found without a false alarm, six of ten with four of them."""
+    found = [199, 198, 197, 196, 191, 190, 3, 2, 1, 0]
+    others = np.setdiff1d(np.arange(200.0), found)
+    events = [event("n00000", 190, 200, fatal=False)]
+    judged = judge(np.append(others, found)[:, None], events, task(6, kind="detect"))
+    assert is_tuned(judged, judged.alarms(level)) is tuned
+
+
+def test_what_was_not_said_or_is_not_known_makes_no_threshold_tuned_or_honest():
+    judged = ranked(200, best=10)
+    judged.score[3] = np.nan
+    judged.outcome[4], judged.score[4] = np.nan, 500.0
+    assert is_tuned(judged, judged.alarms(191))
+    judged.outcome[5], judged.score[5] = np.nan, 190.5
+    assert is_tuned(judged, judged.alarms(191))
+
+
 def test_with_few_different_scores_nothing_is_said_of_the_threshold():
     for hours, tuned in ((50, True), (49, False)):
         judged = ranked(hours, best=5, one_low=False)
