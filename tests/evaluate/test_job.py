@@ -44,7 +44,15 @@ EVALUATE = Evaluate(
     inspect_s=22.0,
     repair_s=23.0,
 )
-COSTS = Costs(detect_s=24.0, restart_s=25.0, migrate_s=26.0, checkpoint_s=27.0)
+COSTS = Costs(
+    detect_s=24.0,
+    restart_s=25.0,
+    migrate_s=26.0,
+    checkpoint_s=27.0,
+    unsaved_s=28.0,
+    replace_s=29.0,
+    others_wait_s=30.0,
+)
 CONFIG = Config(evaluate=EVALUATE, costs=COSTS, arbiter=Arbiter(min_groups=3))
 ARM = Arm(name="a", kind="candidate", what="", interval=600.0)
 
@@ -124,7 +132,7 @@ YOUNG_S = math.sqrt(2 * 27.0 * 1e4)
         ("never", {"checkpoint_interval_s": 99.0}, math.inf),
         ("first", {}, 3600.0),
         ("first", {"checkpoint_interval_s": 99.0}, 99.0),
-        ("base", {"checkpoint_interval_s": 5.0}, 5.0),
+        ("base", {"checkpoint_interval_s": 0.5}, 0.5),
         ("base", {"recovery": "per_step"}, INSURANCE_S),
         ("base", {"recovery": "per_step", "checkpoint_interval_s": 99.0}, 99.0),
         ("young", {}, YOUNG_S),
@@ -221,8 +229,13 @@ def test_who_asks_for_another_job_gets_its_shape_and_the_traces_pace(tmp_path):
 
 
 def test_what_a_job_does_not_say_stays_as_it_is(tmp_path):
-    bundle = bundle_of(tmp_path, Job(id="x", start_ns=0, groups=0, gpus_per_node=2))
-    assert of_trace(Config(), bundle) == Config(evaluate=Evaluate(gpus_per_node=2))
+    job = Job(id="x", start_ns=0, groups=0, gpus_per_node=2, restart_s=0.5)
+    found = of_trace(Config(), bundle_of(tmp_path, job))
+    assert found == Config(evaluate=Evaluate(gpus_per_node=2), costs=Costs(restart_s=0.5))
+
+
+def test_a_trace_without_a_job_leaves_the_config_as_it_is(tmp_path):
+    assert of_trace(CONFIG, bundle_of(tmp_path)) == CONFIG
 
 
 def test_a_report_does_without_stalls_and_sizes_that_are_0():

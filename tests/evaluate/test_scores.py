@@ -17,7 +17,7 @@ from torchloom_core.evaluate.forecasts.intervals import (
     exact_share,
     ratio,
 )
-from torchloom_core.evaluate.forecasts.scores import score
+from torchloom_core.evaluate.forecasts.scores import auprc_of, score
 from torchloom_core.learning.forecast_score import FEW
 from torchloom_core.learning.skill import has_skill
 
@@ -145,6 +145,13 @@ def test_a_score_that_sees_something_is_above_random_and_a_random_one_is_not():
     none = scored(judged_many(other, events, of), others={"random": noise})
     assert none.versus["random"].low < 0
     assert none.auprc.low < none.prevalence < none.auprc.high
+
+
+def test_the_auprc_alone_is_that_of_the_whole_score():
+    events, of, good, _ = many()
+    judged = judged_many(good, events, of)
+    assert auprc_of(judged).value == scored(judged).auprc.value > 0.0
+    assert auprc_of(judge(good, [], of)).value == 0.0
 
 
 def test_a_paired_difference_to_itself_is_nothing():

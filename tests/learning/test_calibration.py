@@ -87,6 +87,12 @@ def test_where_nothing_failed_or_all_did_or_nothing_is_known_there_is_nothing_to
         assert found == Calibration(positives=positives, failures=3)
 
 
+@pytest.mark.parametrize("positives", [1, 19])
+def test_one_moment_of_either_kind_is_enough_to_fit(positives):
+    came = (np.arange(20) < positives).astype(float)
+    assert not platt.calibrate(came / 2 + 0.25, came, failures=1, prevalence=0.1).is_identity
+
+
 @pytest.mark.parametrize(
     ("log_slope", "bound"),
     [(3.0, "upper"), (2.998, "upper"), (2.98, ""), (-3.0, "lower"), (-2.998, "lower"), (-2.98, "")],
