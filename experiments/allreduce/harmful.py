@@ -4,9 +4,9 @@
 
 The ranks learn by SGD with momentum, at a rate at which ``none`` learns and top-k of 1 % diverges,
 and the tuner is told that a step of either is worth as much. First nothing is shaped; then links
-carry so little that top-k makes steps several times as fast. Played with the tuner's guard, and
-with one whose band is so wide that it takes nothing back, which shows what the mode does. Exit
-status as of ``run.py``.
+carry so little for a while that top-k makes steps many times as fast; then nothing is shaped again.
+Played with the tuner's guard, and with one whose band is so wide that it takes nothing back, which
+shows what the mode does. Exit status as of ``run.py``.
 """
 
 import argparse
@@ -38,16 +38,18 @@ from torchloom_core.trajectory.reader import lives
 HERE = Path(__file__).parent
 HARMFUL = "topk"
 RANKS = 4
-WORKLOAD = Workload(width=128, layers=2, context=32, batch=8, learning_rate=0.15, momentum=0.95)
-BEFORE_S, SLOW_S, SLOW_MBIT = 20.0, 100.0, 50.0
+WORKLOAD = Workload(width=128, layers=2, context=32, batch=8, learning_rate=0.17, momentum=0.95)
+BEFORE_S, SLOW_S, AFTER_S, SLOW_MBIT = 40.0, 40.0, 60.0, 10.0
 OVER_STEPS = 15
 """The loss of a moment is the median over so many steps, all ranks'."""
-WINDOW_S = 20.0
-BAND, ENDLESS = 3.0, 1e6
+WINDOW_S = 10.0
+BAND, ENDLESS = 2.0, 1e6
+HIGHEST = 6.0
+"""Of the plot: a run that diverges leaves it."""
 TUNED = f"""
 [policies.{POLICY}]
 modes = ["none", "{HARMFUL}"]
-hysteresis = 1.0
+hysteresis = 2.0
 guard_window_s = {WINDOW_S:g}
 guard_band = {{band:g}}
 ring = false
@@ -84,7 +86,7 @@ class Rescue:
 
 def play(lab: Lab, seed: int, band: float, asked: argparse.Namespace) -> tuple[Played, Path]:
     """Play the tuner with a guard of such a band; return what came of it, and where it lies."""
-    planned = schedule.steps([None, asked.mbit], [BEFORE_S, SLOW_S], RANKS)
+    planned = schedule.steps([None, asked.mbit, None], [BEFORE_S, SLOW_S, AFTER_S], RANKS)
     folder = asked.logs / "harmful" / f"band-{band:g}-{seed}"
     shutil.rmtree(folder, ignore_errors=True)
     workload = replace(WORKLOAD, learning_rate=asked.learning_rate)
@@ -179,7 +181,7 @@ def draw(tuned: Sequence[Played], without: Sequence[Played], path: Path) -> None
             hurt = [(at_s, loss if mode == HARMFUL else math.nan) for at_s, loss, mode in seen]
             axes.plot(*zip(*hurt, strict=True), style, color="C3", lw=2,
                       label=f"{HARMFUL}, {name}" if place == 0 else None)  # fmt: skip
-    axes.set(xlabel="s since the first step", ylabel="loss, nats a character")
+    axes.set(xlabel="s since the first step", ylabel="loss, nats a character", ylim=(0, HIGHEST))
     axes.legend(fontsize="small")
     axes.grid(alpha=0.3)
     figure.savefig(path, dpi=110)
@@ -189,7 +191,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=3, help="of weights and batches")
     parser.add_argument("--learning-rate", type=float, default=WORKLOAD.learning_rate)
-    parser.add_argument("--mbit", type=float, default=SLOW_MBIT, help="what the links carry, later")
+    parser.add_argument("--mbit", type=float, default=SLOW_MBIT, help="what the slow links carry")
     parser.add_argument("--out", type=Path, default=HERE, help="results and plot")
     parser.add_argument("--logs", type=Path, default=Path("build/allreduce"))
     asked = parser.parse_args(argv)
