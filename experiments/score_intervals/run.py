@@ -205,7 +205,7 @@ def draw_coverage(results: Sequence[Mapping[str, object]], path: Path) -> None:
         axes.errorbar(at, shares, off, fmt="o", capsize=2, label=str(result["setting"]))
     axes.set_xticks(range(len(FIGURES)), FIGURES)
     axes.set_ylabel("intervals that hold the truth")
-    axes.legend(fontsize=8)
+    axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, 1.14), ncols=4)
     figure.savefig(path, dpi=150)
 
 

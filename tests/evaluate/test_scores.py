@@ -345,10 +345,28 @@ def test_a_stretch_is_two_horizons_or_a_day_and_there_are_five_at_the_least():
     assert short.text == "Student's t, clustered by 5 stretches of 3 d and by 50 components"
 
 
-def test_an_interval_reaches_as_far_as_the_fewer_clusters_say():
-    assert clusters_of(400, 8, 86_400.0).reach == pytest.approx(2.365, abs=1e-3)
-    assert clusters_of(16, 50, 7 * 86_400.0).reach == pytest.approx(2.776, abs=1e-3)
-    assert clusters_of(400, 1, 86_400.0).reach == pytest.approx(1.972, abs=1e-3)
+def t_of(clusters, pulls):
+    """Return how many standard errors the interval reaches."""
+    return clusters.reach(pulls) / clusters.error(pulls)
+
+
+def test_an_interval_reaches_as_far_as_the_clusters_that_spread_most_say():
+    random = np.random.default_rng(0)
+    weeks, nodes = random.normal(size=(5, 1)), np.repeat([-1.0, 1.0], 20)
+    clusters = clusters_of(50, 40, 5 * 86_400.0)
+    assert (clusters.stretches, clusters.components) == (5, 40)
+    by_time = np.repeat(weeks, 10, axis=0) + 1e-3 * nodes
+    by_node = np.tile(nodes, (50, 1)) + 1e-3 * np.repeat(weeks, 10, axis=0)
+    assert t_of(clusters, by_time.ravel()) >= 2.776
+    assert t_of(clusters, by_node.ravel()) == pytest.approx(2.023, abs=2e-3)
+
+
+def test_an_interval_reaches_further_where_few_clusters_pull_most():
+    clusters = clusters_of(400, 40, 86_400.0)
+    alike, few = np.tile(np.repeat([-1.0, 1.0], 20), (400, 1)), np.zeros((400, 40))
+    few[:, 0], few[:, 1] = 1.0, -1.0
+    assert t_of(clusters, alike.ravel()) == pytest.approx(2.023, abs=1e-3)
+    assert t_of(clusters, few.ravel()) > 2.5
 
 
 @given(arrays(np.float64, 40, elements=st.integers(0, 8)), arrays(bool, 40))

@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -137,7 +138,8 @@ class Clusters:
         self._spans = list(pairwise([*starts, len(time)]))
         self._size = known.shape[1]
         self.stretches, self.stretch_s = len(self._spans), length_s
-        self.components = int(known.any(axis=0).sum())
+        self._watched = known.any(axis=0)
+        self.components = int(self._watched.sum())
 
     @property
     def text(self) -> str:
@@ -147,35 +149,42 @@ class Clusters:
         return f"Student's t, clustered by {stretches} and by {components}"
 
     def error(self, pulls: Floats) -> float:
-        """Return the standard error of a figure.
+        """Return the standard error of a figure."""
+        return math.sqrt(self._variance(pulls).value)
+
+    def reach(self, pulls: Floats) -> float:
+        """Return how far an interval of a figure reaches to either side, by Student's t."""
+        from scipy.stats import t
+
+        variance = self._variance(pulls)
+        return math.sqrt(variance.value) * float(t.ppf(_HIGH, max(variance.freedom, 1.0)))
+
+    def _variance(self, pulls: Floats) -> "_Variance":
+        """Return the variance of a figure.
 
         Clustered both ways: Cameron, Gelbach and Miller, "Robust inference with multiway
         clustering", Journal of Business & Economic Statistics 29, 2011; no less than by either
-        way, or by the cells of both.
+        way alone. The degrees of freedom of a sum are Satterthwaite's, "An approximate
+        distribution of estimates of variance components", Biometrics Bulletin 2, 1946.
         """
-        by_time, by_cell = 0.0, 0.0
+        by_time = np.zeros(len(self._spans))
         by_component: Floats = np.zeros(self._size)
-        for start, end in self._spans:
+        by_cell = 0.0
+        for number, (start, end) in enumerate(self._spans):
             cells = np.bincount(self._component[start:end], pulls[start:end], self._size)
-            by_time += float(cells.sum()) ** 2
+            by_time[number] = cells.sum()
             by_cell += float(cells @ cells)
             by_component += cells
-        of_time = by_time * _few(self.stretches)
-        of_component = float(by_component @ by_component) * _few(self.components)
-        both = of_time + of_component - by_cell
-        return math.sqrt(max(of_time, of_component, by_cell, both))
-
-    @property
-    def reach(self) -> float:
-        """How many standard errors the interval reaches to either side: by the fewer clusters."""
-        from scipy.stats import t
-
-        counts = [self.stretches, *[self.components] * (self.components >= _FEWEST)]
-        return float(t.ppf(_HIGH, max(1, min(counts) - 1)))
+        of_time = _Variance.of(by_time)
+        of_component = _Variance.of(by_component[self._watched])
+        both = of_time.value + of_component.value - by_cell
+        parts = [one.value**2 / one.freedom for one in (of_time, of_component)]
+        summed = _Variance(both, both**2 / sum(parts) if sum(parts) else 1.0)
+        return max(of_time, of_component, summed, key=lambda one: one.value)
 
     def share(self, estimate: Estimate) -> Interval:
         """Return a figure between 0 and 1, with an interval on the scale of its logit."""
-        value, half = estimate.value, self.reach * self.error(estimate.pulls)
+        value, half = estimate.value, self.reach(estimate.pulls)
         low = high = value
         if 0.0 < value < 1.0:
             middle, half = math.log(value / (1.0 - value)), half / value / (1.0 - value)
@@ -185,7 +194,7 @@ class Clusters:
     def rate(self, estimate: Estimate) -> Interval:
         """Return a figure above 0, with an interval on the scale of its logarithm."""
         value = estimate.value
-        factor = math.exp(min(self.reach * self.error(estimate.pulls) / value, 700.0))
+        factor = math.exp(min(self.reach(estimate.pulls) / value, 700.0))
         return Interval(value=value, low=value / factor, high=value * factor, method=self.text)
 
     def difference(self, one: Estimate, other: Estimate) -> Interval:
@@ -213,9 +222,25 @@ class Clusters:
         return max(-1.0, min(covariance / scale, 1.0))
 
 
-def _few(clusters: int) -> float:
-    """Return by how much the squares of few clusters' sums are too small."""
-    return clusters / max(clusters - 1, 1)
+class _Variance(NamedTuple):
+    """A variance, and how many degrees of freedom its estimate has."""
+
+    value: float
+    freedom: float
+
+    @classmethod
+    def of(cls, sums: Floats) -> "_Variance":
+        """Return that of a figure whose pulls were summed by cluster.
+
+        Where few of many clusters pull most, the estimate is as uncertain as one of few: 2 E^2 /
+        Var of the sum of squares, no more than there are clusters, less one.
+        """
+        clusters, squares = len(sums), sums**2
+        total = float(squares.sum())
+        spread = float(squares @ squares) - total**2 / clusters
+        freedom = 2.0 * total**2 / spread if spread > 0.0 else math.inf
+        few = max(clusters - 1, 1)
+        return cls(total * clusters / few, min(freedom, few))
 
 
 @dataclass(frozen=True)
