@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 
 from torchloom_core.learning import (
+    Reasons,
     Rows,
     RowSample,
     Scale,
@@ -17,7 +18,6 @@ from torchloom_core.learning import (
     arrays_part,
     in_words,
     json_part,
-    reasons,
     step_means,
 )
 from torchloom_core.plugin import (
@@ -145,7 +145,7 @@ class TemporalConvPredictor:
             return Hazard(probability=probability)
         inputs = self._inputs(windows[rows])
         probability[rows] = self._judge(inputs)
-        why = reasons(rows, probability, self._learned.prior, lambda at: self._explain(inputs[at]))
+        why = Reasons(rows, probability, self._learned.prior, lambda at: self._explain(inputs[at]))
         return Hazard(probability=probability, why=why)
 
     def _windows(self, view: FleetView) -> Floats:

@@ -13,6 +13,7 @@ from torchloom_core.evaluate.forecasts.altered_future import OtherFuture
 from torchloom_core.fitting.fit import fit
 from torchloom_core.fitting.stages import FitSettings
 from torchloom_core.learning.card import to_markdown
+from torchloom_core.learning.skill import BASELINES
 from torchloom_core.plugin import Hazard
 from torchloom_core.trace.bundle.bundle import Bundle
 from torchloom_core.trace.bundle.schema import Component
@@ -22,9 +23,8 @@ DAY_NS = 24 * HOUR_NS
 
 
 @pytest.fixture(scope="module")
-def history():
-    (found,) = (plugin for plugin in discover() if plugin.name == "fault_history")
-    return found
+def baselines():
+    return [plugin for plugin in discover() if plugin.name in BASELINES]
 
 
 def one_line(error):
@@ -33,28 +33,66 @@ def one_line(error):
     return text
 
 
-def test_a_predictor_that_sees_something_has_skill_and_is_compared(bundle, settings, history):
-    card = fit(bundle, info(Heat), {}, settings, history=history).card
+def test_a_predictor_that_sees_something_has_skill_and_is_compared(bundle, settings, baselines):
+    card = fit(bundle, info(Heat), {}, settings, baselines=baselines).card
     assert card.skill
     assert card.sentence.startswith("Skill: AUPRC is above that of a random score by +")
-    assert sorted(card.score.versus) == ["fault_history", "random"]
-    assert [score.predictor for score in card.baselines] == ["random", "fault_history"]
+    assert [score.predictor for score in card.baselines] == ["random", *BASELINES]
+    assert list(card.score.versus) == ["random", *BASELINES]
     assert card.score.incidents >= 20
     assert card.score.auprc.low > card.baselines[0].auprc.value
     assert {score.samples for score in (card.score, *card.baselines)} == {card.score.samples}
 
 
-def test_each_stage_is_told_as_it_begins_and_how_far_it_is(bundle, settings, history):
+def test_each_stage_is_told_as_it_begins_and_how_far_it_is(bundle, settings, baselines):
     told = {}
 
     def begin(name):
         return told.setdefault(name, []).append
 
-    fit(bundle, info(Heat), {}, settings, history=history, stages=begin)
-    names = ["fit heat", "ask heat", "fit fault_history", "ask fault_history", "score heat"]
+    fit(bundle, info(Heat), {}, settings, baselines=baselines, stages=begin)
+    names = ["fit heat", "fit fault_history", "ask heat", "score heat"]
     assert [*told] == names
-    assert all(told[name][-1] > 0.97 for name in names[:4])
+    assert all(told[name][-1] > 0.97 for name in names[:3])
     assert all(list(shares) == sorted(shares) for shares in told.values())
+
+
+def test_a_baseline_learns_what_it_would_alone(bundle, settings, baselines):
+    """The moments it sees beside another predictor are those that it is fitted on by itself."""
+    (logistic,) = (plugin for plugin in baselines if plugin.name == "logistic")
+    (boosting,) = (plugin for plugin in discover() if plugin.name == "boosting")
+    told = {"horizon_s": 172_800.0, "spans_s": [172_800.0]}
+    beside = fit(bundle, boosting, told, settings, baselines=[logistic]).card
+    alone = fit(bundle, logistic, {**told, "max_healthy": 20_000}, settings).card
+    (found,) = (score for score in beside.baselines if score.predictor == "logistic")
+    assert found.auprc == alone.score.auprc
+    assert found.threshold == alone.score.threshold
+
+
+def test_whoever_is_not_there_to_be_compared_with_is_named(bundle, settings, baselines):
+    card = fit(bundle, info(Heat), {}, settings, baselines=baselines[1:]).card
+    absent = baselines[0].name
+    assert f"{absent} is not installed: there is no comparison with it." in card.remarks
+    assert absent not in card.score.versus
+
+
+def test_a_predictor_is_not_compared_with_itself(bundle, settings, baselines):
+    (one_rule,) = (plugin for plugin in baselines if plugin.name == "one_rule")
+    card = fit(bundle, one_rule, {"horizon_s": 172_800.0}, settings, baselines=baselines).card
+    assert [score.predictor for score in card.baselines] == ["random", "fault_history", "logistic"]
+
+
+def test_a_baseline_that_does_better_is_named_in_the_sentence(bundle, settings, baselines):
+    class Faint(Quiet):
+        name = "faint"
+
+        def forecast(self, view):
+            noise = np.random.default_rng(view.now_ns // DAY_NS).normal(0.0, 1.5, len(view))
+            return Hazard(probability=1 / (1 + np.exp(-view.latest("heat") - noise)))
+
+    card = fit(bundle, info(Faint), {}, settings, baselines=baselines).card
+    assert card.sentence.startswith("Skill:")
+    assert " is better still (-0." in card.sentence
 
 
 def test_a_predictor_that_says_the_same_of_all_has_none_and_it_is_said(bundle, settings):
@@ -133,9 +171,11 @@ def test_something_before_it_does(bundle, settings):
     assert now.info.threshold != was.info.threshold
 
 
-def test_the_same_seed_gives_the_same_model_to_the_byte(bundle, settings, history, tmp_path):
+def test_the_same_seed_gives_the_same_model_to_the_byte(bundle, settings, baselines, tmp_path):
     for name in ("a", "b"):
-        fit(bundle, info(Heat), {}, settings, history=history).save(tmp_path / f"{name}.tlmodel")
+        fit(bundle, info(Heat), {}, settings, baselines=baselines).save(
+            tmp_path / f"{name}.tlmodel"
+        )
     for file in ("model.json", "card.json", "card.md", "parts/heat.json"):
         one, two = (tmp_path / f"{name}.tlmodel" / file for name in ("a", "b"))
         assert one.read_bytes() == two.read_bytes()
@@ -245,11 +285,11 @@ def test_an_empty_trace_is_refused(tmp_path, settings):
         fit(empty, info(Blind), {}, settings)
 
 
-def test_no_failure_to_learn_from_is_the_learners_refusal(tmp_path, settings, history):
+def test_no_failure_to_learn_from_is_the_learners_refusal(tmp_path, settings, baselines):
     quiet, _ = write_bundle(tmp_path / "q.tltrace", rate=0.0, nodes=3)
     (boosting,) = (plugin for plugin in discover() if plugin.name == "boosting")
     with pytest.raises(PluginError) as error:
-        fit(quiet, boosting, {"horizon_s": 172_800.0}, settings, history=history)
+        fit(quiet, boosting, {"horizon_s": 172_800.0}, settings, baselines=baselines)
     assert "boosting: need a failure to learn from, was none in" in one_line(error)
 
 
@@ -328,14 +368,13 @@ def test_a_refusal_of_something_else_stays_as_it_is(bundle, settings):
     assert one_line(error) == "heat: need a cooler fleet, was hot"
 
 
-def test_a_fault_count_that_cannot_be_built_is_refused_before_anything_is_learned(bundle, settings):
-    class Never(Heat):
-        def fit(self, examples):
-            pytest.fail("it was taught")
-
+def test_a_baseline_that_cannot_be_built_is_left_out_and_named(bundle, settings):
     broken = PluginInfo("fault_history", "predictor", "x", "tests", "1.0", problem="is broken")
-    with pytest.raises(PluginError, match=r"fault_history.*is broken"):
-        fit(bundle, info(Never), {}, settings, history=broken)
+    card = fit(bundle, info(Heat), {}, settings, baselines=[broken]).card
+    assert [score.predictor for score in card.baselines] == ["random"]
+    (remark,) = (one for one in card.remarks if "fault_history" in one)
+    assert remark.startswith("There is no comparison with fault_history: ")
+    assert remark.endswith("is broken.")
 
 
 @pytest.mark.parametrize(

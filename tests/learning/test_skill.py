@@ -98,6 +98,13 @@ def test_with_few_failures_none_is_shown(count, said):
     )
 
 
+def test_of_the_baselines_beside_it_the_nearest_is_named():
+    found = judged(versus={"random": CLEAR, "fault_history": CLEAR, "one_rule": BELOW})
+    assert ", but one feature alone is better still (-0.01" in skill_sentence(found)
+    unsure = judged(versus={"random": CLEAR, "fault_history": CLEAR, "logistic": HARDLY})
+    assert ", but not surely above that of " in skill_sentence(unsure)
+
+
 @pytest.mark.parametrize(
     ("above", "said"),
     [

@@ -50,7 +50,7 @@ def test_the_reason_is_the_feature_without_which_it_would_be_judged_better(cls):
 
 def test_one_rule_reads_one_feature_and_no_other():
     predictor = learned(OneRulePredictor)
-    hot, features = one_hot(), predictor._features
+    hot, features = one_hot(), predictor.features
     rows = features.compute(hot)
     best = int(np.flatnonzero(predictor._trees._coefficients[0])[0])
     assert np.count_nonzero(predictor._trees._coefficients[0]) == 1

@@ -95,6 +95,7 @@ def fit(
     from torchloom_core.fitting.fit import fit as fit_model
     from torchloom_core.fitting.stages import FitSettings
     from torchloom_core.learning.model import SUFFIX, refuse_place
+    from torchloom_core.learning.skill import BASELINES
     from torchloom_core.trace.bundle.bundle import Bundle
 
     settings = load(config)
@@ -117,7 +118,8 @@ def fit(
         seed=seed,
         known_before=known_before,
     )
-    options, history = _options(predictor, settings, option), known.get("fault_history")
+    options = _options(predictor, settings, option)
+    baselines = [known[name] for name in BASELINES if name in known]
     with progress() as told:
 
         def stages(name: str) -> "Progress":
@@ -125,7 +127,7 @@ def fit(
 
         if predictor == AUTO:
             model = fit_best(
-                bundle, list(known.values()), options, wanted, history=history, stages=stages
+                bundle, list(known.values()), options, wanted, baselines=baselines, stages=stages
             )
         else:
             model = fit_model(
@@ -133,7 +135,7 @@ def fit(
                 known[predictor],
                 options,
                 wanted,
-                history=history,
+                baselines=baselines,
                 stages=stages,
                 source="--option",
             )

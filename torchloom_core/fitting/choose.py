@@ -16,6 +16,7 @@ from torchloom_core.activation.discovery import PluginInfo
 from torchloom_core.errors import ConfigError, PluginError, TraceError
 from torchloom_core.evaluate.forecasts.hindcasts import Progress, judge
 from torchloom_core.evaluate.forecasts.scores import auprc_of
+from torchloom_core.fitting.baselines import usual_spans_s
 from torchloom_core.fitting.build import METRICS, build
 from torchloom_core.fitting.earlier_part import EarlierPart
 from torchloom_core.fitting.fit import Stages, check, fit_checked, say_unread
@@ -32,8 +33,6 @@ AUTO = "auto"
 
 _CUTS, _WIDTH = (0.4, 0.6, 0.8), 0.2
 """Where the scored part of each fold begins, and how long it is, as shares of the time."""
-_SPANS = (0.5, 2.0)
-"""Over how long metrics are summed up, in horizons."""
 _FAILURES = "need failures in the folds of the training time to choose a predictor by"
 _FAULTS, _HORIZON, _SPANS_S = "half_lives_s", "horizon_s", "spans_s"
 
@@ -58,14 +57,14 @@ def fit_best(
     told: Mapping[str, Any],
     settings: FitSettings,
     *,
-    history: PluginInfo | None = None,
+    baselines: Sequence[PluginInfo] = (),
     stages: Stages = lambda _: lambda _: None,
 ) -> Model:
     """Choose among the predictors that learn, and fit the one that is best on earlier time.
 
     Parameters
     ----------
-    told, history, stages
+    told, baselines, stages
         As in :func:`~torchloom_core.fitting.fit.fit`; an option is for all that have it.
 
     Raises
@@ -84,7 +83,7 @@ def fit_best(
         chosen.info,
         chosen.options,
         settings,
-        history=history,
+        baselines=baselines,
         stages=stages,
         source="--option",
     )
@@ -99,10 +98,10 @@ def candidates(
     Parameters
     ----------
     told : mapping
-        Options for all that have them, horizon_s among them. Spans are half a horizon and two,
-        unless told.
+        Options for all that have them, horizon_s among them. Spans are the usual ones, unless
+        told.
     tick_s : float
-        Seconds between samples; no span is shorter than two of them.
+        Seconds between samples.
 
     Raises
     ------
@@ -136,8 +135,7 @@ def candidates(
             continue
         with_spans = dict(own)
         if _SPANS_S in fields:
-            spans_s = sorted({max(2.0 * tick_s, share * horizon_s) for share in _SPANS})
-            with_spans = {_SPANS_S: spans_s, **own}
+            with_spans = {_SPANS_S: usual_spans_s(horizon_s, tick_s), **own}
         what = "telemetry and faults" if _FAULTS in fields else ""
         found.append(Candidate(info, with_spans, what))
         if _FAULTS in fields:
@@ -213,7 +211,7 @@ def _judged(part: Bundle, candidate: Candidate, settings: FitSettings) -> float:
     )
     fitting = Fitting(part, settings, plugin)
     examples = fitting.teach(plugin, lambda _: None)
-    said = fitting.ask(plugin, examples.prevalence, lambda _: None)
+    (said,) = fitting.ask([plugin], examples.prevalence, lambda _: None)
     later = said.hindcasts.between(fitting.split.until_ns, fitting.split.end_ns)
     judged = judge(part, later, fitting.task)
     return auprc_of(judged).value if (judged.outcome == 1.0).any() else math.nan

@@ -1,6 +1,7 @@
 """The moments of a trace as a predictor learns from them: what was to be seen, and what came."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Protocol
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from torchloom_core.evaluate.forecasts.leaks import suspicious_features
 from torchloom_core.learning.rows import RowSample
 from torchloom_core.plugin.api import Example, Predictor
 from torchloom_core.plugin.arrays import Floats
-from torchloom_core.plugin.needs import windows_s
+from torchloom_core.plugin.needs import PredictorNeed, windows_s
 from torchloom_core.plugin.view import FleetView
 from torchloom_core.trace.bundle.bundle import Bundle
 from torchloom_core.trace.feed.views import views
@@ -21,11 +22,27 @@ _AT_ONCE = 256
 _MAX_HEALTHY = 50_000
 
 
+class Onlooker(Protocol):
+    """Learns from the examples that another predictor is shown."""
+
+    @property
+    def needs(self) -> Sequence[PredictorNeed]:
+        """What has to be in the views."""
+
+    def add(self, example: Example) -> None:
+        """See one example, valid until the next."""
+
+
 class Examples:
     """Iterate once over the examples from the trace's start to ``until_ns``.
 
     What passes is counted, and a sample of the newest values is kept to look for columns that
     know too much.
+
+    Parameters
+    ----------
+    beside : Onlooker, optional
+        Who sees each example too, before the predictor does.
 
     Attributes
     ----------
@@ -46,6 +63,7 @@ class Examples:
         until_ns: int,
         known_until_ns: int,
         progress: Progress,
+        beside: Onlooker | None = None,
     ) -> None:
         self._bundle = bundle
         self._watched = watch(bundle)
@@ -56,6 +74,7 @@ class Examples:
         self._until_ns = until_ns
         self._known_until_ns = known_until_ns
         self._progress = progress
+        self._beside = beside
         self.metrics = tuple(windows_s(predictor.needs))
         self._sample = RowSample(_MAX_HEALTHY, seed=0)
         self._known_from_ns = 0
@@ -69,7 +88,7 @@ class Examples:
         rows = np.zeros(0, dtype=np.intp)
         for view in views(
             self._bundle,
-            needs=self._predictor.needs,
+            needs=[*self._predictor.needs, *(self._beside.needs if self._beside else ())],
             tick_s=self._tick_s,
             every_s=self._every_s,
             end_ns=self._until_ns,
@@ -78,7 +97,10 @@ class Examples:
                 rows = np.array([row_of[worker] for worker in view.workers], dtype=np.intp)
             outcome = self._came(view.now_ns)[rows]
             self._count(view, outcome)
-            yield Example(view=view, outcome=outcome)
+            example = Example(view=view, outcome=outcome)
+            if self._beside:
+                self._beside.add(example)
+            yield example
             self._progress((view.now_ns - start_ns) / (self._until_ns - start_ns))
 
     def _came(self, now_ns: int) -> Floats:

@@ -15,6 +15,7 @@ from torchloom_core.evaluate.forecasts.hindcasts import Progress
 from torchloom_core.evaluate.forecasts.leaks import refuse_foreknown
 from torchloom_core.evaluate.preflight import say_beyond
 from torchloom_core.evaluate.unmeasured import missing, say_unseen
+from torchloom_core.fitting.baselines import Baselines
 from torchloom_core.fitting.build import METRICS, build
 from torchloom_core.fitting.examples import Examples
 from torchloom_core.fitting.hints import hints
@@ -23,7 +24,7 @@ from torchloom_core.learning.alarm_rate import alarm_unit
 from torchloom_core.learning.card import Card
 from torchloom_core.learning.forecast_score import FEW, ForecastScore
 from torchloom_core.learning.model import Model, ModelInfo
-from torchloom_core.learning.skill import FAULT_HISTORY, RANDOM, foretelling
+from torchloom_core.learning.skill import RANDOM, foretelling
 from torchloom_core.plugin.api import Learner, Predictor
 from torchloom_core.suggest import nearest
 from torchloom_core.trace.bundle.bundle import Bundle
@@ -39,7 +40,7 @@ def fit(
     options: Mapping[str, Any],
     settings: FitSettings,
     *,
-    history: PluginInfo | None = None,
+    baselines: Sequence[PluginInfo] = (),
     stages: Stages = lambda _: lambda _: None,
     source: str = "options",
 ) -> Model:
@@ -49,8 +50,8 @@ def fit(
     ----------
     options : mapping
         As under ``[predictors.<name>]``.
-    history : PluginInfo, optional
-        The ``fault_history`` predictor, to compare with.
+    baselines : sequence of PluginInfo
+        Those of ``BASELINES`` that are installed, to compare with.
     source : str
         Where the options come from, for errors.
 
@@ -70,7 +71,7 @@ def fit(
     plugin, _ = build(bundle, info, options, tick_s=settings.tick_s, source=source)
     say_unread(bundle, info.name, [plugin])
     return fit_checked(
-        bundle, info, options, settings, history=history, stages=stages, source=source
+        bundle, info, options, settings, baselines=baselines, stages=stages, source=source
     )
 
 
@@ -80,31 +81,25 @@ def fit_checked(
     options: Mapping[str, Any],
     settings: FitSettings,
     *,
-    history: PluginInfo | None = None,
+    baselines: Sequence[PluginInfo] = (),
     stages: Stages = lambda _: lambda _: None,
     source: str = "options",
 ) -> Model:
     """Do what :func:`fit` does, of a trace that :func:`check` has found nothing against."""
     plugin, told = build(bundle, info, options, tick_s=settings.tick_s, source=source)
     fitting = Fitting(bundle, settings, plugin)
-    counting = None
-    if history is not None and info.name != FAULT_HISTORY:
-        counting = _fault_count(fitting, history)
+    beside = Baselines(fitting, plugin, baselines)
     try:
-        examples = fitting.teach(plugin, stages(f"fit {info.name}"))
+        examples = fitting.teach(plugin, stages(f"fit {info.name}"), beside)
     except PluginError as error:
         unseen = missing(plugin.needs, {*bundle.metrics})
         hint = hints(bundle, fitting.task, fitting.split, unseen)
         raise PluginError(f"{error}{hint}") from error
-    said = fitting.ask(plugin, examples.prevalence, stages(f"ask {info.name}"))
-    remarks: list[str] = []
+    rivals = beside.learn(stages)
+    said, *said_by = fitting.ask([plugin, *rivals], examples.prevalence, stages(f"ask {info.name}"))
+    remarks = beside.remarks
     others = {RANDOM: fitting.guess(said)}
-    if counting is not None:
-        others[FAULT_HISTORY] = _count_faults(
-            fitting, counting, examples.prevalence, stages, remarks
-        )
-    elif history is None:
-        remarks.append(f"{FAULT_HISTORY} is not installed: there is no comparison with it.")
+    others |= {rival.name: one for rival, one in zip(rivals, said_by, strict=True)}
     stages(f"score {info.name}")(0.0)
     flags = examples.flags() + fitting.foretelling(examples.metrics)
     scored = fitting.score(info.name, said, others, flags)
@@ -148,32 +143,6 @@ def say_unread(bundle: Bundle, name: str, plugins: Iterable[Predictor]) -> None:
     known = {*bundle.metrics}
     unseen = {metric for plugin in plugins for metric in missing(plugin.needs, known)}
     say_unseen(f"predictor {name}", unseen, known, "the trace has not")
-
-
-def _fault_count(fitting: Fitting, history: PluginInfo) -> Predictor:
-    plugin, _ = build(
-        fitting.bundle,
-        history,
-        {"horizon_s": fitting.task.horizon_s},
-        tick_s=fitting.settings.tick_s,
-        source=FAULT_HISTORY,
-    )
-    return plugin
-
-
-def _count_faults(
-    fitting: Fitting,
-    plugin: Predictor,
-    prevalence: float,
-    stages: Stages,
-    remarks: list[str],
-) -> Said:
-    """Return what the fault count says; a remark is added if it could not learn."""
-    try:
-        fitting.teach(plugin, stages(f"fit {FAULT_HISTORY}"))
-    except PluginError as error:
-        remarks.append(f"The fault count it is compared with has learned nothing: {error}.")
-    return fitting.ask(plugin, prevalence, stages(f"ask {FAULT_HISTORY}"))
 
 
 def _without(

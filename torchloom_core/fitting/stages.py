@@ -19,14 +19,14 @@ from torchloom_core.evaluate.forecasts.foretelling_columns import foretelling_co
 from torchloom_core.evaluate.forecasts.hindcasts import (
     Hindcasts,
     Progress,
-    hindcasts,
+    hindcasts_of_all,
     judge,
     random_scores,
     refuse_too_many,
 )
 from torchloom_core.evaluate.forecasts.labels import Task, incidents
 from torchloom_core.evaluate.forecasts.scores import score
-from torchloom_core.fitting.examples import Examples
+from torchloom_core.fitting.examples import Examples, Onlooker
 from torchloom_core.fitting.time_split import split
 from torchloom_core.learning.alarm_rate import alarm_unit
 from torchloom_core.learning.calibration import Calibration, calibrate
@@ -105,7 +105,9 @@ class Fitting:
         self.watched = watched.kind
         refuse_too_many(plugin.name, asked_ns, self.every_s, len(watched.ids))
 
-    def teach(self, plugin: Predictor, progress: Progress) -> Examples:
+    def teach(
+        self, plugin: Predictor, progress: Progress, beside: Onlooker | None = None
+    ) -> Examples:
         """Show the examples to a predictor that learns; the others are only counted."""
         examples = Examples(
             self.bundle,
@@ -116,6 +118,7 @@ class Fitting:
             until_ns=self.split.fitted_until_ns,
             known_until_ns=self.split.calibrated_from_ns,
             progress=progress,
+            beside=beside,
         )
         if not isinstance(plugin, Learner):
             deque(examples, maxlen=0)
@@ -128,21 +131,26 @@ class Fitting:
             raise PluginError(f"predictor {plugin.name}: cannot fit: {one_line(error)}") from error
         return examples
 
-    def ask(self, plugin: Predictor, prevalence: float, progress: Progress) -> Said:
-        """Let the predictor forecast from the calibration on, and calibrate it.
+    def ask(
+        self, plugins: Sequence[Predictor], prevalence: float, progress: Progress
+    ) -> list[Said]:
+        """Let predictors forecast from the calibration on, and calibrate each.
 
         Parameters
         ----------
         prevalence : float
-            Of the time that it learned from.
+            Of the time that they learned from.
         """
-        said = hindcasts(
+        each = hindcasts_of_all(
             self.bundle,
-            FittedPredictor(plugin, every_s=self.every_s),
+            [FittedPredictor(plugin, every_s=self.every_s) for plugin in plugins],
             tick_s=self.settings.tick_s,
             start_ns=self.split.calibrated_from_ns,
             progress=progress,
         )
+        return [self._calibrated(said, prevalence) for said in each]
+
+    def _calibrated(self, said: Hindcasts, prevalence: float) -> Said:
         earlier = self._earlier(said)
         calibration = calibrate(
             earlier.score,
@@ -150,8 +158,7 @@ class Fitting:
             failures=len(told(earlier, earlier.alarms(math.inf)).incident),
             prevalence=prevalence,
         )
-        calibrated = said.with_score(calibration.apply(said.score))
-        return Said(calibrated, calibration)
+        return Said(said.with_score(calibration.apply(said.score)), calibration)
 
     def foretelling(self, metrics: Sequence[str]) -> tuple[str, ...]:
         """Return a flag for each of some metrics that knows the future.

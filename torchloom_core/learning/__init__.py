@@ -15,9 +15,9 @@ from torchloom_core.learning.artifacts import (
 )
 from torchloom_core.learning.features import Features, History, faults_in_words, in_words
 from torchloom_core.learning.row_learner import (
+    Reasons,
     RowLearner,
     RowOptions,
-    reasons,
     with_something_known,
 )
 from torchloom_core.learning.rows import Rows, RowSample
@@ -27,6 +27,7 @@ from torchloom_core.learning.seasonal_profiles import SeasonalProfiles
 __all__ = [
     "Features",
     "History",
+    "Reasons",
     "RowLearner",
     "RowOptions",
     "RowSample",
@@ -42,7 +43,6 @@ __all__ = [
     "in_words",
     "json_part",
     "part_of",
-    "reasons",
     "step_means",
     "with_something_known",
 ]

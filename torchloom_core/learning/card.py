@@ -50,7 +50,7 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     score : ForecastScore
         On the time after ``until_ns``.
     baselines : tuple of ForecastScore
-        ``random`` and ``fault_history`` on the same moments.
+        ``random`` and the simple predictors that were there, on the same moments.
     remarks : tuple of str
         Limits and doubts, one sentence each.
     tried : tuple of Tried

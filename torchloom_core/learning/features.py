@@ -116,6 +116,10 @@ class Features:
             *(f"faults, halved every {in_words(s)}" for s in self.half_lives_s),
         )
 
+    def of(self, view: FleetView) -> Floats:
+        """Return what :meth:`compute` does, computed once for all who ask of the same view."""
+        return view.once(self, self.compute)
+
     def compute(self, view: FleetView) -> Floats:
         """Return ``(workers, features)``, NaN where unknown, never infinite."""
         blocks = [np.asarray(view.heartbeat_age_s)[:, None]]

@@ -2,7 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Annotated, Any, ClassVar
 
@@ -14,7 +14,7 @@ from torchloom_core.config.schema import NotNegative, Positive
 from torchloom_core.errors import ModelError
 from torchloom_core.learning.artifacts import estimator_bytes, estimator_part, json_part, part_of
 from torchloom_core.learning.features import Features
-from torchloom_core.learning.rows import Rows, RowSample
+from torchloom_core.learning.rows import RowGathering, Rows
 from torchloom_core.plugin.api import Example, Hazard
 from torchloom_core.plugin.arrays import Floats
 from torchloom_core.plugin.view import FleetView
@@ -92,7 +92,8 @@ class RowLearner(ABC):
     Rare Events Data", 2001, section 4.1).
 
     A subclass has the class attributes ``name``, ``Options`` (which extend :class:`RowOptions`) and
-    ``trusted``, and the three methods that are abstract here.
+    ``trusted``, and the three methods that are abstract here. What it computes from a view is in
+    ``features``.
 
     Examples
     --------
@@ -129,11 +130,12 @@ class RowLearner(ABC):
     """
 
     name: ClassVar[str]
+    Options: type[msgspec.Struct]
     trusted: ClassVar[tuple[str, ...]]
     """Types that skops may load beside those it trusts anyway."""
 
     def __init__(self, options: RowOptions) -> None:
-        self._features = Features(
+        self.features = Features(
             metrics=options.metrics,
             spans_s=options.spans_s,
             half_lives_s=options.half_lives_s,
@@ -146,7 +148,12 @@ class RowLearner(ABC):
         self._learned = Learned(features=(), share=1.0, prior=0.0, usual=())
         self.horizon_s = options.horizon_s
         self.every_s = options.every_s
-        self.needs = self._features.needs
+        self.needs = self.features.needs
+
+    def read(self, features: Features) -> None:
+        """Read other features than the options say; before it learns."""
+        self.features = features
+        self.needs = features.needs
 
     @abstractmethod
     def grow(self, rows: Rows) -> Any:
@@ -181,9 +188,9 @@ class RowLearner(ABC):
         rows = np.flatnonzero(~view.is_in("left", "gone"))
         if self._trees is None or not len(rows):
             return Hazard(probability=probability)
-        features = self._features.compute(view)[rows]
+        features = self.features.of(view)[rows]
         probability[rows] = self._judge(features)
-        why = reasons(
+        why = Reasons(
             rows, probability, self._learned.prior, lambda at: self._explain(features[at])
         )
         return Hazard(probability=probability, why=why)
@@ -220,22 +227,23 @@ class RowLearner(ABC):
         ]
 
     def fit(self, examples: Iterable[Example]) -> None:
-        """Grow the trees; a worker that left or is gone at the time is nothing to learn from."""
+        """Learn from the rows of the examples; of many healthy ones a sample is kept."""
+        gathered = RowGathering(self.features, self._max_healthy, self._seed)
+        for example in examples:
+            gathered.add(example)
+        self.learn(gathered.rows(self.name))
+
+    def learn(self, rows: Rows) -> None:
+        """Grow the trees on rows of its features."""
         from threadpoolctl import threadpool_limits
 
-        sample = RowSample(self._max_healthy, self._seed)
-        for example in examples:
-            view = example.view
-            outcome = np.where(view.is_in("left", "gone"), np.nan, example.outcome)
-            sample.add(view.now_ns, self._features.compute(view), outcome)
-        rows = sample.rows(self.name)
         failed = float(rows.failed.sum())
         healthy = rows.features[~rows.failed]
         with threadpool_limits(limits=1):  # sums in another order are other trees
             self._trees = self.grow(rows)
         self._kept = self.to_bytes(self._trees)
         self._learned = Learned(
-            features=self._features.names,
+            features=self.features.names,
             share=rows.share,
             prior=failed / (failed + len(healthy) / rows.share),
             usual=tuple(None if math.isnan(m) else m for m in _medians(healthy).tolist()),
@@ -258,9 +266,9 @@ class RowLearner(ABC):
         """
         card = f"{self.name}.json"
         learned = json_part(parts, card, Learned)
-        if learned.features != self._features.names:
+        if learned.features != self.features.names:
             raise ModelError(
-                f"{card}: need the {len(self._features.names)} features that the options ask "
+                f"{card}: need the {len(self.features.names)} features that the options ask "
                 f"for, was {len(learned.features)} of other options"
             )
         kept = part_of(parts, self.part)
@@ -268,13 +276,10 @@ class RowLearner(ABC):
         self._trees, self._kept, self._learned = trees, kept, learned
 
 
-def reasons(
-    rows: NDArray[np.intp],
-    probability: Floats,
-    prior: float,
-    explain: Callable[[NDArray[np.intp]], Sequence[str]],
-) -> dict[int, str]:
-    """Return row to reason for those above the prior, the 50 most at risk at the most.
+class Reasons(Mapping[int, str]):
+    """Row to reason for those above the prior, the 50 most at risk at the most.
+
+    They are found once somebody asks for one: a score has no use for them.
 
     Parameters
     ----------
@@ -290,18 +295,41 @@ def reasons(
     Examples
     --------
     >>> import numpy as np
-    >>> from torchloom_core.learning import reasons
+    >>> from torchloom_core.learning import Reasons
     >>> celsius = np.array([60.0, 95.0])
     >>> def explain(at):
     ...     return [f"{degrees:.0f} degrees" for degrees in celsius[at]]
     >>> rows, probability = np.array([0, 2]), np.array([0.01, np.nan, 0.6])
-    >>> reasons(rows, probability, prior=0.05, explain=explain)
+    >>> dict(Reasons(rows, probability, prior=0.05, explain=explain))
     {2: '95 degrees'}
     """
-    judged = probability[rows]
-    order = np.argsort(-judged, kind="stable")[:_EXPLAINED]
-    at_risk = order[judged[order] > prior]
-    return dict(zip(rows[at_risk].tolist(), explain(at_risk), strict=True))
+
+    def __init__(
+        self,
+        rows: NDArray[np.intp],
+        probability: Floats,
+        prior: float,
+        explain: Callable[[NDArray[np.intp]], Sequence[str]],
+    ) -> None:
+        self._rows = rows
+        self._judged = probability[rows]
+        self._prior = prior
+        self._explain = explain
+
+    def __getitem__(self, row: int) -> str:
+        return self._found[row]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._found)
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    @cached_property
+    def _found(self) -> dict[int, str]:
+        order = np.argsort(-self._judged, kind="stable")[:_EXPLAINED]
+        at_risk = order[self._judged[order] > self._prior]
+        return dict(zip(self._rows[at_risk].tolist(), self._explain(at_risk), strict=True))
 
 
 def with_something_known(features: Floats) -> Floats:

@@ -7,6 +7,8 @@ from numpy.typing import NDArray
 
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.errors import PluginError
+from torchloom_core.learning.features import Features
+from torchloom_core.plugin.api import Example
 from torchloom_core.plugin.arrays import Floats, Ints
 
 _ALWAYS = -1.0
@@ -174,3 +176,31 @@ class RowSample:
             )
         _, features, failed, _ = self._parts[0]
         return features[~failed]
+
+
+class RowGathering:
+    """Computes the features of the examples that pass, and keeps a sample of their rows.
+
+    A worker that left or is gone at the time is nothing to learn from.
+
+    Parameters
+    ----------
+    features : Features
+        What is computed.
+    max_healthy, seed
+        As of :class:`RowSample`.
+    """
+
+    def __init__(self, features: Features, max_healthy: int, seed: int) -> None:
+        self._features = features
+        self._sample = RowSample(max_healthy, seed)
+
+    def add(self, example: Example) -> None:
+        """Take one example."""
+        view = example.view
+        outcome = np.where(view.is_in("left", "gone"), np.nan, example.outcome)
+        self._sample.add(view.now_ns, self._features.of(view), outcome)
+
+    def rows(self, predictor: str) -> Rows:
+        """Return what was kept, or raise a PluginError as :meth:`RowSample.rows`."""
+        return self._sample.rows(predictor)

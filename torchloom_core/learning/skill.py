@@ -17,7 +17,8 @@ from torchloom_core.learning.forecast_score import (
 )
 
 RANDOM = "random"
-FAULT_HISTORY = "fault_history"
+BASELINES = ("fault_history", "one_rule", "logistic")
+"""Predictors that any other has to beat, by name."""
 
 _CLEAR = 0.1
 """A difference in AUPRC is clear above this share of the prevalence, a random score's AUPRC.
@@ -25,6 +26,9 @@ _CLEAR = 0.1
 What is closer to 0 is of no use, and may be below it where the random score has another seed.
 """
 
+_SPOKEN = dict(
+    zip(BASELINES, ("the fault count", "one feature alone", "a logistic regression"), strict=True)
+)
 _DOUBTS = (SUSPICIOUS_FEATURE, SUSPICIOUS_SCORE, TEST_TUNED_THRESHOLD, POINT_ADJUSTED)
 
 
@@ -106,14 +110,21 @@ def _found(score: ForecastScore) -> str:
 
 
 def _beside(score: ForecastScore) -> str:
-    history = score.versus.get(FAULT_HISTORY)
-    if history is None or history.high is None:
+    """Return how it stands beside the baseline that it is least above."""
+    known = [
+        (name, above)
+        for name in BASELINES
+        if (above := score.versus.get(name)) and above.high is not None
+    ]
+    if not known:
         return ""
-    if _is_clearly_above(FAULT_HISTORY, score):
-        return f" and above that of the fault count by {_text(history)}"
-    if history.high < 0:
-        return f", but the fault count is better still ({_text(history)})"
-    return f", but not surely above that of the fault count ({_text(history)})"
+    nearest, above = min(known, key=lambda one: one[1].value)
+    spoken = _SPOKEN[nearest]
+    if above.high is not None and above.high < 0:
+        return f", but {spoken} is better still ({_text(above)})"
+    if all(_is_clearly_above(name, score) for name, _ in known):
+        return f" and above that of {spoken} by {_text(above)}"
+    return f", but not surely above that of {spoken} ({_text(above)})"
 
 
 def _text(interval: Interval) -> str:

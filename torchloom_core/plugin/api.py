@@ -75,8 +75,8 @@ class Hazard(msgspec.Struct, frozen=True, kw_only=True):
     ----------
     probability : (workers,) float64
         Of failing within the predictor's ``horizon_s``, in [0, 1], NaN where it cannot judge.
-    why : dict of int to str
-        Row to one sentence for a person.
+    why : mapping of int to str
+        Row to one sentence for a person; may be one that finds them once it is read.
 
     Examples
     --------
@@ -88,7 +88,7 @@ class Hazard(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     probability: Any
-    why: dict[int, str] = {}
+    why: Mapping[int, str] = {}
 
 
 @runtime_checkable

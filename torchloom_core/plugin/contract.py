@@ -193,8 +193,11 @@ def proposal_problem(proposal: Any) -> str:
     return ""
 
 
-def checked_hazard(predictor: Predictor, view: FleetView) -> Hazard:
-    """Return a checked copy of what the predictor says, with probabilities by worker."""
+def checked_hazard(predictor: Predictor, view: FleetView, *, reasons: bool = True) -> Hazard:
+    """Return a checked copy of what the predictor says, with probabilities by worker.
+
+    Without ``reasons`` nobody asks why: to explain may take longer than to judge.
+    """
     hazard: Any = predictor.forecast(view)
     if problem := pace_problem(predictor):
         raise GarbageError(problem)
@@ -212,7 +215,8 @@ def checked_hazard(predictor: Predictor, view: FleetView) -> Hazard:
         raise GarbageError(f"need probabilities in [0, 1], was {float(worst)!r}")
     if not isinstance(hazard.why, Mapping):
         raise GarbageError(f"need why as a dict, was {type(hazard.why).__name__}")
-    why = {int(row): _sentence(text) for row, text in hazard.why.items()}
+    asked = hazard.why if reasons else {}
+    why = {int(row): _sentence(text) for row, text in asked.items()}
     strange = [row for row in why if not 0 <= row < len(view)]
     if strange:
         raise GarbageError(f"need rows below {len(view)} in why, was {strange[0]}")

@@ -18,10 +18,12 @@ def run_predictor(
     predictor: Predictor,
     view: FleetView,
     elapsed_s: Callable[[], float],
+    *,
+    reasons: bool = True,
 ) -> Forecast | PredictorFailed:
-    """Run one predictor on one view and check what it returns."""
+    """Run one predictor on one view and check what it returns, ``reasons`` or not."""
     try:
-        hazard = checked_hazard(predictor, view)
+        hazard = checked_hazard(predictor, view, reasons=reasons)
     except KeyboardInterrupt:
         raise
     except GarbageError as error:

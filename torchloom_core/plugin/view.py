@@ -1,7 +1,7 @@
 """What a policy or predictor sees of the fleet at one tick."""
 
-from collections.abc import Iterable, Mapping, Sequence, Set
-from typing import NamedTuple, Protocol, cast
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Set
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 import msgspec
 import numpy as np
@@ -14,6 +14,8 @@ from torchloom_core.plugin.links import Links, LinksOf, links_among
 from torchloom_core.wire.events import Fault as Fault
 from torchloom_core.wire.events import Forecast
 from torchloom_core.wire.messages import KnobSpec, KnobValue
+
+_T = TypeVar("_T")
 
 
 class Metrics(Protocol):
@@ -175,16 +177,38 @@ class FleetView:
             np.zeros(len(workers), dtype=bool) if can_be_probed is None else can_be_probed
         )
         self._links_of = links_of or {}
+        self._computed: dict[Hashable, Any] = {}
 
     def twin(self) -> "FleetView":
         """Return a view of the same that may be spoilt without harm to this one."""
         twin = object.__new__(type(self))
-        own = {"knob_specs": dict(self.knob_specs), "faults_of": dict(self.faults_of)}
+        own: dict[str, Any] = {
+            "knob_specs": dict(self.knob_specs),
+            "faults_of": dict(self.faults_of),
+            "_computed": {},
+        }
         vars(twin).update(vars(self), **own)
         return twin
 
     def __len__(self) -> int:
         return len(self.workers)
+
+    def once(self, key: Hashable, compute: Callable[["FleetView"], _T]) -> _T:
+        """Return what ``compute`` makes of this view, the same object for all who ask by one key.
+
+        Examples
+        --------
+        >>> from torchloom_core.testing import view_of
+        >>> view = view_of({"loss": [2.0, 3.0]})
+        >>> def mean(view):
+        ...     return view.latest("loss").mean()
+        >>> view.once("mean", mean) is view.once("mean", mean)
+        True
+        """
+        if key not in self._computed:
+            self._computed[key] = compute(self)
+        found: _T = self._computed[key]
+        return found
 
     @property
     def now_s(self) -> float:

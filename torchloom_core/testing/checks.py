@@ -38,7 +38,7 @@ def photograph(view: FleetView, needs: Sequence[PolicyNeed]) -> dict[str, Any]:
     picture = {
         name: value.tobytes() if isinstance(value, np.ndarray) else copy.deepcopy(value)
         for name, value in vars(view).items()
-        if name != "_metrics"
+        if name not in {"_metrics", "_computed"}
     }
     for metric, window_s in windows_s(needs).items():
         picture[f"window of {metric}"] = view.window(metric, window_s).tobytes()

@@ -1,6 +1,6 @@
 """What a predictor would have said of a trace, moment by moment, and what came of it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,6 +15,7 @@ from torchloom_core.plugin.api import Learner, Predictor
 from torchloom_core.plugin.arrays import Floats, Ints
 from torchloom_core.plugin.forecasting import run_predictor
 from torchloom_core.plugin.needs import windows_s
+from torchloom_core.plugin.view import FleetView
 from torchloom_core.trace.bundle.bundle import Bundle
 from torchloom_core.trace.feed.views import views
 from torchloom_core.trace.feed.watched import Watched, watch
@@ -72,6 +73,35 @@ def hindcasts(
 
     Raises
     ------
+    PluginError, TraceError
+        As :func:`hindcasts_of_all`.
+    """
+    (said,) = hindcasts_of_all(
+        bundle,
+        [predictor],
+        tick_s=tick_s,
+        start_ns=start_ns,
+        end_ns=end_ns,
+        costs=costs,
+        progress=progress,
+    )
+    return said
+
+
+def hindcasts_of_all(
+    bundle: Bundle,
+    predictors: Sequence[Predictor],
+    *,
+    tick_s: float,
+    start_ns: int | None = None,
+    end_ns: int | None = None,
+    costs: Costs | None = None,
+    progress: Progress | None = None,
+) -> tuple[Hindcasts, ...]:
+    """Ask several predictors in one pass, as often as the first of them says.
+
+    Raises
+    ------
     PluginError
         If the predictor raises, returns garbage such as a wrong shape, or never judges.
     TraceError
@@ -81,35 +111,43 @@ def hindcasts(
     until_ns = bundle.manifest.end_ns if end_ns is None else end_ns
     watched = watch(bundle)
     row_of = {name: row for row, name in enumerate(watched.ids)}
-    every_s = pace_s(predictor, tick_s)
-    refuse_too_many(predictor.name, until_ns - begin_ns, every_s, len(row_of))
+    every_s = pace_s(predictors[0], tick_s)
+    for predictor in predictors:
+        refuse_too_many(predictor.name, until_ns - begin_ns, every_s, len(row_of))
     times: list[int] = []
-    scores: list[Floats] = []
+    scores: list[list[Floats]] = [[] for _ in predictors]
     for view in views(
         bundle,
-        needs=predictor.needs,
+        needs=[need for predictor in predictors for need in predictor.needs],
         tick_s=tick_s,
         every_s=every_s,
         start_ns=begin_ns,
         end_ns=until_ns,
         costs=costs,
     ):
-        answer = run_predictor("", predictor.name, predictor, view, lambda: 0.0)
-        if isinstance(answer, PredictorFailed):
-            raise PluginError(f"predictor {predictor.name}: {answer.rule}: {answer.detail}")
-        score = np.full(len(row_of), np.nan)
-        rows = [row_of[worker] for worker in answer.hazard]
-        score[rows] = list(answer.hazard.values())
         times.append(view.now_ns)
-        scores.append(score)
+        for predictor, score in zip(predictors, scores, strict=True):
+            score.append(_asked(predictor, view, row_of))
         if progress is not None:
             progress((view.now_ns - begin_ns) / (until_ns - begin_ns))
-    if not any((~np.isnan(score)).any() for score in scores):
-        raise PluginError(
-            f"predictor {predictor.name}: need a probability of some worker at some time, was "
-            f"none in {len(times)} views{_likely_cause(bundle, predictor, tick_s)}"
-        )
-    return Hindcasts(watched, np.array(times, dtype=np.int64), every_s, np.stack(scores))
+    times_ns = np.array(times, dtype=np.int64)
+    for predictor, score in zip(predictors, scores, strict=True):
+        if not any((~np.isnan(each)).any() for each in score):
+            raise PluginError(
+                f"predictor {predictor.name}: need a probability of some worker at some time, was "
+                f"none in {len(times)} views{_likely_cause(bundle, predictor, tick_s)}"
+            )
+    return tuple(Hindcasts(watched, times_ns, every_s, np.stack(score)) for score in scores)
+
+
+def _asked(predictor: Predictor, view: FleetView, row_of: Mapping[str, int]) -> Floats:
+    """Return ``(watched,)`` probabilities, NaN where it does not judge."""
+    answer = run_predictor("", predictor.name, predictor, view, lambda: 0.0, reasons=False)
+    if isinstance(answer, PredictorFailed):
+        raise PluginError(f"predictor {predictor.name}: {answer.rule}: {answer.detail}")
+    score = np.full(len(row_of), np.nan)
+    score[[row_of[worker] for worker in answer.hazard]] = list(answer.hazard.values())
+    return score
 
 
 def pace_s(predictor: Predictor, tick_s: float) -> float:
