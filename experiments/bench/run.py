@@ -13,6 +13,7 @@ import closed_loop
 import command_latency
 import failure_repair
 import fence_cost
+import importing
 import ingest
 import long_trace
 import machine
@@ -33,6 +34,7 @@ BENCHMARKS: dict[str, Callable[..., Coroutine[None, None, list[Figure]]]] = {
     "events": failure_repair.measure,
     "watched": closed_loop.measure,
     "scale": long_trace.measure,
+    "import": importing.measure,
 }
 PLOT = Path(__file__).parent / "speed.png"
 

@@ -24,6 +24,7 @@ RUN = Path(__file__).parents[2] / "experiments" / "bench" / "run.py"
         ("events", ["events"]),
         ("watched", ["watched"]),
         ("scale", ["memory", "linear"]),
+        ("import", ["import_wide", "import_long"]),
     ],
 )
 def test_a_benchmark_reports_its_figures(name, figures, tmp_path):

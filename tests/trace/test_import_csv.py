@@ -33,6 +33,18 @@ at,component,metric,value,valid,unit
 60,n2,temp,,true,celsius
 30,n1,temp,49,false,celsius
 """
+LONG_MAPPING = """
+[times]
+unit = "s"
+origin = "2026-01-01"
+[events.columns]
+t_event = "second"
+[telemetry]
+file = "long.csv"
+layout = "long"
+columns = {t_event = "at"}
+"""
+SECONDS = "second,component,kind\n1,n1,x\n90,n1,x\n"
 
 
 def utc(day: int, hour: int = 0, minute: int = 0) -> int:
@@ -221,23 +233,60 @@ def test_only_the_metrics_that_are_named_are_taken(tmp_path):
 
 
 def test_a_long_table_has_a_row_a_value_and_keeps_its_other_columns(tmp_path):
-    mapping = """
-    [times]
-    unit = "s"
-    origin = "2026-01-01"
-    [events.columns]
-    t_event = "second"
-    [telemetry]
-    file = "long.csv"
-    layout = "long"
-    columns = {t_event = "at"}
-    """
-    events = "second,component,kind\n1,n1,x\n90,n1,x\n"
-    opened = imported(tmp_path, mapping, events=events, long=LONG)
+    opened = imported(tmp_path, LONG_MAPPING, events=SECONDS, long=LONG)
     (rows,) = opened.telemetry()
     assert rows["t_event"].to_pylist() == [utc(1) + at * SECOND_NS for at in (30, 60, 60)]
     assert rows["valid"].to_pylist() == [False, True, False]
     assert rows["unit"].to_pylist() == ["celsius"] * 3
+
+
+@pytest.fixture
+def in_parts(monkeypatch):
+    """Have tables read two rows at a time, and telemetry written three values at a time."""
+    monkeypatch.setattr("torchloom_core.trace.importers.cells.PART_ROWS", 2)
+    monkeypatch.setattr("torchloom_core.trace.importers.csv_telemetry._TABLE_VALUES", 3)
+
+
+@pytest.mark.parametrize("layout", ["wide", "long"])
+def test_a_table_that_is_read_in_parts_is_the_same_bundle(tmp_path, request, layout):
+    mapping = LONG_MAPPING if layout == "long" else "[telemetry]\nfile = 'wide.csv'\n"
+    tables = {
+        "events": PLAIN if layout == "wide" else SECONDS,
+        "wide": WIDE + "\n\n\n2026-01-01T00:00:00,n3,1,-inf\n",
+        "long": LONG + "\n20,n3,power,3,1,watt\n90,n1,temp,inf,1,\n",
+    }
+    whole = imported(tmp_path, mapping, **tables)
+    rows = pa.concat_tables(whole.telemetry()).to_pandas()
+    request.getfixturevalue("in_parts")
+    parts = imported(tmp_path, mapping, **tables)
+    pd.testing.assert_frame_equal(pa.concat_tables(parts.telemetry()).to_pandas(), rows)
+    assert len(rows) == {"wide": 8, "long": 5}[layout]
+
+
+def test_what_is_wrong_is_told_with_its_row_whatever_part_it_is_in(tmp_path, in_parts):
+    mapping = "[topology]\nfile = 'topology.csv'\n[telemetry]\nfile = 'wide.csv'\n"
+    tables = {"events": PLAIN, "topology": "id,kind\nn1,node\nn2,node\n"}
+    row = "2026-01-01T00:10:00,n1,{}\n"
+    wide = "time,component,temp\n" + "".join(map(row.format, ["1", "2", "", "hot", "5", "x"]))
+    assert refusal(tmp_path, mapping, **tables, wide=wide) == [
+        "wide.csv:5: need a number for temp, was 'hot'",
+        "wide.csv:7: need a number for temp, was 'x'",
+        "2 faults in all",
+    ]
+    wide = "time,component,temp\n" + "2026-01-02,n1,5\n" * 3 + "2026-01-03,n3,5\n" * 2
+    assert refusal(tmp_path, mapping, **tables, wide=wide) == [
+        "wide.csv:5: need a component of the topology, was 'n3'",
+        "wide.csv:6: need a component of the topology, was 'n3'",
+        "2 faults in all",
+    ]
+    wide = "time,component,temp\n" + "".join(f"{at},n1,5\n" for at in range(5))
+    (line,) = refusal(tmp_path, mapping, **tables, wide=wide)
+    assert line.startswith("wide.csv:2: need an ISO 8601 time")
+    assert "was '0' (and numbers in 4 rows more)" in line
+    wide = "time,component,temp\n" + "2026-01-01,n1,5\n" * 4 + "2026-01-01,n1,5,6\n"
+    assert refusal(tmp_path, mapping, **tables, wide=wide) == [
+        "wide.csv:6: need 3 cells as in the header, was 4"
+    ]
 
 
 @pytest.mark.parametrize("name", ["row", "value", "metric", "valid", "index", "level_0"])
@@ -530,7 +579,17 @@ def test_all_rows_that_are_too_long_are_told(tmp_path):
             TraceError,
             r"events\.csv:1: need a column 'knid' for kind, was none; did you mean kind",
         ),
+        (
+            "[events.columns]\ncomponent = 'slot'\n",
+            TraceError,
+            r"events\.csv:1: need one column for component, was 'slot' by the mapping, and 'comp",
+        ),
         ("[topology]\nfile = 'none.csv'\n", TraceError, r"none\.csv: cannot be read"),
+        (
+            '[topology]\nfile = "a\\nb"\n',
+            ConfigError,
+            r"toml: need topology.file in one line, was 'a",
+        ),
         (
             "[topology]\nfile = 'topology.csv'\n",
             TraceError,

@@ -6,7 +6,7 @@ Row 1 is the header, so that rows count as the lines of the file do.
 import csv
 import logging
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -22,6 +22,8 @@ from torchloom_core.trace.importers.faults import Faults
 from torchloom_core.trace.importers.mapping import SHORT, Times
 
 FIRST_ROW = 2
+PART_ROWS = 1 << 16
+"""Rows that are text at a time."""
 
 _log = logging.getLogger(__name__)
 
@@ -54,11 +56,19 @@ def read_table(path: Path) -> pd.DataFrame:
     TraceError
         If it cannot be read as such.
     """
+    return pd.concat(read_parts(path))
+
+
+def read_parts(path: Path) -> Iterator[pd.DataFrame]:
+    """Yield what :func:`read_table` returns, some rows at a time: one part at the least."""
     try:
         if path.suffix == ".parquet":
             table = pd.read_parquet(path)
-            return table.reset_index(drop=not any(table.index.names))
-        return _read_csv(path)
+            table = table.reset_index(drop=not any(table.index.names))
+            for row in range(0, max(len(table), 1), PART_ROWS):
+                yield table.iloc[row : row + PART_ROWS]
+        else:
+            yield from _csv_parts(path)
     except pd.errors.EmptyDataError:
         raise TraceError(f"{path}: need a header, was an empty file") from None
     except (OSError, UnicodeDecodeError, pd.errors.ParserError, pa.ArrowException) as error:
@@ -66,19 +76,29 @@ def read_table(path: Path) -> pd.DataFrame:
         raise TraceError(f"{path}: cannot be read: {reason}") from None
 
 
-def _read_csv(path: Path) -> pd.DataFrame:
+def _csv_parts(path: Path) -> Iterator[pd.DataFrame]:
+    try:
+        with pd.read_csv(
+            path,
+            dtype=str,
+            keep_default_na=False,
+            skip_blank_lines=False,
+            index_col=False,
+            chunksize=PART_ROWS,
+        ) as parts:
+            while (part := _next_of(parts)) is not None:
+                table = part.fillna("")
+                yield table[(table != "").any(axis="columns")]
+    except (pd.errors.ParserError, pd.errors.ParserWarning):
+        _refuse_long_rows(path)
+        raise
+
+
+def _next_of(parts: Iterator[pd.DataFrame]) -> pd.DataFrame | None:
     with warnings.catch_warnings():
         # pandas only warns of cells that no column of the header is for, and drops them.
         warnings.simplefilter("error", pd.errors.ParserWarning)
-        try:
-            table = pd.read_csv(
-                path, dtype=str, keep_default_na=False, skip_blank_lines=False, index_col=False
-            )
-        except (pd.errors.ParserError, pd.errors.ParserWarning):
-            _refuse_long_rows(path)
-            raise
-    table = table.fillna("")
-    return table[(table != "").any(axis="columns")]
+        return next(parts, None)
 
 
 def _refuse_long_rows(path: Path) -> None:
@@ -127,6 +147,11 @@ def rename(
             raise TraceError(
                 f"{place}:1: need a column {name!r} for {column}, was none"
                 f"{nearest(name, map(str, table.columns))}"
+            )
+        if column in table.columns and column not in columns.values():
+            raise TraceError(
+                f"{place}:1: need one column for {column}, was {name!r} by the mapping, and "
+                f"{column!r}"
             )
     names = {name: column for column, name in columns.items()}
     for column in known:
@@ -223,15 +248,19 @@ def _numbers(cells: "pd.Series[str]") -> Wrong:
 def _refuse_numbers(cells: "pd.Series[str]", numbers: Wrong, path: Path, faults: Faults) -> None:
     if not numbers.any():
         return
-    first, count = int(numbers.argmax()), int(numbers.sum())
-    more = f" (and numbers in {count - 1} rows more)" if count > 1 else ""
-    faults.add(
-        path,
-        int(cells.index[first]) + FIRST_ROW,
-        f"need {_RULE['iso8601']}, was {str(cells.iloc[first])!r}{more}: say what a number counts "
-        f'with unit = "s" (or "days" or "ns") under [times] in a file for --map, and with origin '
-        f"when it is 0",
-    )
+    first = int(numbers.argmax())
+    was = str(cells.iloc[first])
+
+    def text_of(more: int) -> str:
+        rows = f" (and numbers in {more} rows more)" if more else ""
+        return (
+            f"need {_RULE['iso8601']}, was {was!r}{rows}: say what a number counts with "
+            f'unit = "s" (or "days" or "ns") under [times] in a file for --map, and with origin '
+            f"when it is 0"
+        )
+
+    rows = (cells.index[numbers] + FIRST_ROW).tolist()
+    faults.add_first(path, str(cells.name), rows, text_of)
 
 
 def _missing(cells: "pd.Series[pd.Timestamp]") -> Wrong:

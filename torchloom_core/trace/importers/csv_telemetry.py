@@ -1,22 +1,28 @@
-"""Telemetry of one's own, a column a metric or a row a value, as the long table of a bundle."""
+"""Telemetry of one's own, a column a metric or a row a value, as a bundle has it.
 
-from dataclasses import dataclass
+A file is read a part at a time, and what is kept of a part are numbers: names are codes.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from torchloom_core.errors import TraceError
 from torchloom_core.trace.bundle.schema import TELEMETRY_COLUMNS
-from torchloom_core.trace.bundle.telemetry import conform
 from torchloom_core.trace.importers.cells import (
     FIRST_ROW,
+    Floats,
     Ints,
     need_cells,
     need_columns,
     numbers_of,
-    read_table,
+    read_parts,
     rename,
     tell_mistyped,
     times_ns,
@@ -26,110 +32,226 @@ from torchloom_core.trace.importers.mapping import Telemetry, Times
 from torchloom_core.trace.validation.telemetry_rules import TelemetryRules
 
 _WHERE = ("t_event", "t_avail", "component")
+_TABLE_VALUES = 1 << 18
+
+_Kind = TypeVar("_Kind", bound=np.generic)
+
+Codes = NDArray[np.int32]
+Bools = NDArray[np.bool_]
 
 
-@dataclass(frozen=True)
-class LongTable:
-    """A row a value, sorted as in a bundle.
+@dataclass(frozen=True, eq=False)
+class OwnTelemetry:
+    """The rows of a file, as they came; each has as many values as it is wide.
 
     Attributes
     ----------
-    table : pa.Table
-        Columns as in ``TELEMETRY_COLUMNS``, then unknown ones.
     rows : (rows,) int64
-        Row of the file from which each came.
+        Number in the file.
+    t_event, t_avail : (rows,) int64
+    component : (rows,) int32
+        Place in ``components``.
+    metric : (rows, 1) or (width,) int32
+        Place in ``metrics``.
+    value : (rows, width) float64
+    valid : (rows, width) bool
+    extra : dict of str to (rows,) pa.ChunkedArray
+        Unknown columns.
     """
 
     path: Path
-    table: pa.Table
     rows: Ints
+    t_event: Ints
+    t_avail: Ints
+    component: Codes
+    metric: Codes
+    value: Floats
+    valid: Bools
+    components: tuple[str, ...]
+    metrics: tuple[str, ...]
+    extra: dict[str, pa.ChunkedArray]
 
     @property
     def span(self) -> tuple[int, ...]:
         """First and last moment in it; () if it is empty."""
-        moments = [self.table[name].to_numpy() for name in ("t_event", "t_avail")]
+        moments = (self.t_event, self.t_avail)
         return tuple(int(edge) for ns in moments if len(ns) for edge in (ns.min(), ns.max()))
 
     @property
     def every_ns(self) -> int:
         """Median time between two rows of a component; 0 if none has two."""
-        names = self.table["component"].combine_chunks().indices.to_numpy()
-        t_event = self.table["t_event"].to_numpy()
-        order = np.lexsort((t_event, names))
-        gaps = np.diff(t_event[order])[np.diff(names[order]) == 0]
+        order = np.lexsort((self.t_event, self.component))
+        gaps = np.diff(self.t_event[order])[np.diff(self.component[order]) == 0]
         gaps = gaps[gaps > 0]
         return int(np.median(gaps)) if len(gaps) else 0
 
-    def within(self, start_ns: int | None, end_ns: int | None) -> "tuple[LongTable, list[int]]":
+    def within(self, start_ns: int | None, end_ns: int | None) -> "tuple[OwnTelemetry, Ints]":
         """Return what lies in a span, and the rows of the file that do not."""
         inside = np.ones(len(self.rows), dtype=np.bool_)
         if start_ns is not None:
-            inside &= self.table["t_event"].to_numpy() >= start_ns
+            inside &= self.t_event >= start_ns
         if end_ns is not None:
-            inside &= self.table["t_avail"].to_numpy() <= end_ns
-        left = LongTable(self.path, self.table.filter(pa.array(inside)), self.rows[inside])
-        return left, np.unique(self.rows[~inside]).tolist()
+            inside &= self.t_avail <= end_ns
+        left = replace(
+            self,
+            rows=self.rows[inside],
+            t_event=self.t_event[inside],
+            t_avail=self.t_avail[inside],
+            component=self.component[inside],
+            metric=self.metric[inside] if self.metric.ndim > 1 else self.metric,
+            value=self.value[inside],
+            valid=self.valid[inside],
+            extra={name: cells.filter(pa.array(inside)) for name, cells in self.extra.items()},
+        )
+        return left, self.rows[~inside]
 
     def check(self, rules: TelemetryRules, faults: Faults) -> None:
         """Take a fault for each row of the file that breaks a rule of telemetry."""
-        for rule, broken, was in rules.broken(self.table):
-            rows, first = np.unique(self.rows[broken], return_index=True)
-            at = dict(zip(rows.tolist(), np.flatnonzero(broken)[first].tolist(), strict=True))
-            texts = {row: f"need {rule}, was {was(at[row])}" for row in [*at][:TOLD]}
-            faults.add_all(self.path, at, texts.__getitem__)
+        for at in self._in_order():
+            numbers = np.repeat(self.rows[at], self.value.shape[1])
+            for rule, broken, was in rules.broken(self._table(at)):
+                rows, first = np.unique(numbers[broken], return_index=True)
+                places = dict(
+                    zip(rows.tolist(), np.flatnonzero(broken)[first].tolist(), strict=True)
+                )
+                texts = {row: f"need {rule}, was {was(places[row])}" for row in [*places][:TOLD]}
+                faults.add_all(self.path, places, texts.__getitem__)
+
+    def tables(self) -> Iterator[pa.Table]:
+        """Yield a row a value, sorted as in a bundle, some at a time."""
+        return map(self._table, self._in_order())
+
+    def _in_order(self) -> Iterator[NDArray[np.intp]]:
+        """Yield the places of the rows by ``t_avail``, then ``t_event``, some at a time."""
+        order = np.lexsort((self.t_event, self.t_avail))
+        step = max(1, _TABLE_VALUES // self.value.shape[1])
+        for at in range(0, len(order), step):
+            yield order[at : at + step]
+
+    def _table(self, at: NDArray[np.intp]) -> pa.Table:
+        width = self.value.shape[1]
+        metric = self.metric[at] if self.metric.ndim > 1 else np.tile(self.metric, len(at))
+        columns = {
+            "t_event": self.t_event[at].repeat(width),
+            "t_avail": self.t_avail[at].repeat(width),
+            "component": _named(self.component[at].repeat(width), self.components),
+            "metric": _named(metric.ravel(), self.metrics),
+            # Of a Series pyarrow would make NaN null; of an array it does not.
+            "value": pa.array(self.value[at].ravel()),
+            "valid": self.valid[at].ravel(),
+        }
+        extra = {name: cells.take(pa.array(at)) for name, cells in self.extra.items()}
+        return pa.table({**columns, **extra})
 
 
-def read_telemetry(folder: Path, plan: Telemetry, times: Times, faults: Faults) -> LongTable:
-    """Return the telemetry of a mapping, read whole; what is not a finite number is not valid."""
+def _named(codes: Codes, names: tuple[str, ...]) -> pa.DictionaryArray:
+    return pa.DictionaryArray.from_arrays(pa.array(codes), pa.array(names, pa.string()))
+
+
+def read_telemetry(folder: Path, plan: Telemetry, times: Times, faults: Faults) -> OwnTelemetry:
+    """Return the telemetry of a mapping; what is not a finite number is not valid."""
     path = folder / plan.file
-    known = TELEMETRY_COLUMNS if plan.layout == "long" else _WHERE
-    table = rename(read_table(path), plan.columns, known, path)
-    need_columns(table, ("t_event", "component"), path)
-    need_cells(table, ["component"], path, faults)
-    moments = pd.DataFrame(index=table.index)
-    moments["t_event"] = moments["t_avail"] = times_ns(table["t_event"], times, path, faults)
-    if "t_avail" in table.columns:
-        moments["t_avail"] = times_ns(table["t_avail"], times, path, faults)
-    moments["component"] = table["component"].astype(str)
-    if plan.layout == "long":
-        long = _long(table, moments, path, faults)
-    else:
-        long = _wide(table, moments, plan, path, faults)
-    long["valid"] &= np.isfinite(long["value"])
-    # The index, which no column of the table can be called by, says from which row each came.
-    order = np.lexsort((long.index, long["t_event"], long["t_avail"]))
-    rows = long.index.to_numpy(np.int64)[order] + FIRST_ROW
-    long = long.iloc[order]
-    # Of a Series pyarrow would make NaN null; of an array it does not.
-    value = pa.array(long.pop("value").to_numpy())
-    whole = pa.Table.from_pandas(long, preserve_index=False).append_column("value", value)
-    return LongTable(path, conform(whole, str(path)), rows)
+    is_long = plan.layout == "long"
+    parts = _Parts()
+    for number, part in enumerate(read_parts(path)):
+        table = rename(part, plan.columns, TELEMETRY_COLUMNS if is_long else _WHERE, path)
+        need_columns(table, ("t_event", "component"), path)
+        need_cells(table, ["component"], path, faults)
+        parts.rows.append(table.index.to_numpy(np.int64) + FIRST_ROW)
+        parts.t_event.append(times_ns(table["t_event"], times, path, faults))
+        if "t_avail" in table.columns:
+            parts.t_avail.append(times_ns(table["t_avail"], times, path, faults))
+        parts.component.append(parts.components.codes(table["component"]))
+        if is_long:
+            _add_long(table, parts, path, faults)
+            if number == 0:
+                tell_mistyped(table, TELEMETRY_COLUMNS, path)
+        else:
+            _add_wide(table, plan, parts, path, faults)
+    return parts.whole(path)
 
 
-def _long(table: pd.DataFrame, moments: pd.DataFrame, path: Path, faults: Faults) -> pd.DataFrame:
+class _Names:
+    """Names by the codes that they are given."""
+
+    def __init__(self) -> None:
+        self._codes: dict[str, int] = {}
+
+    @property
+    def known(self) -> tuple[str, ...]:
+        """All, by their code."""
+        return tuple(self._codes)
+
+    def codes(self, cells: "pd.Series[str]") -> Codes:
+        """Return ``(cells,)`` codes; an empty cell, which is refused, has any."""
+        places, names = pd.factorize(cells.astype(str), use_na_sentinel=False)
+        codes = [self._codes.setdefault(str(name), len(self._codes)) for name in names]
+        return np.array(codes, dtype=np.int32)[places]
+
+
+@dataclass(frozen=True, eq=False)
+class _Parts:
+    """What was read so far, each list a part an item; ``t_avail`` is empty without its column."""
+
+    rows: list[Ints] = field(default_factory=list)
+    t_event: list[Ints] = field(default_factory=list)
+    t_avail: list[Ints] = field(default_factory=list)
+    component: list[Codes] = field(default_factory=list)
+    metric: list[Codes] = field(default_factory=list)
+    value: list[Floats] = field(default_factory=list)
+    valid: list[Bools] = field(default_factory=list)
+    extra: list[pd.DataFrame] = field(default_factory=list)
+    components: _Names = field(default_factory=_Names)
+    metrics: _Names = field(default_factory=_Names)
+
+    def whole(self, path: Path) -> OwnTelemetry:
+        """Return all of it, and keep none."""
+        frame = pd.concat(self.extra) if self.extra else pd.DataFrame()
+        extra = pa.Table.from_pandas(frame, preserve_index=False)
+        t_event, value = _joined(self.t_event), _joined(self.value)
+        return OwnTelemetry(
+            path=path,
+            rows=_joined(self.rows),
+            t_event=t_event,
+            t_avail=_joined(self.t_avail) if self.t_avail else t_event,
+            component=_joined(self.component),
+            metric=_joined(self.metric),
+            value=value,
+            valid=_joined(self.valid) & np.isfinite(value),
+            components=self.components.known,
+            metrics=self.metrics.known,
+            extra=dict(zip(extra.column_names, extra.columns, strict=True)),
+        )
+
+
+def _joined(parts: list[NDArray[_Kind]]) -> NDArray[_Kind]:
+    whole = np.concatenate(parts)
+    parts.clear()
+    return whole
+
+
+def _add_long(table: pd.DataFrame, parts: _Parts, path: Path, faults: Faults) -> None:
     need_columns(table, ("metric", "value"), path)
-    tell_mistyped(table, TELEMETRY_COLUMNS, path)
     need_cells(table, ["metric"], path, faults)
-    extra = [name for name in table.columns if name not in TELEMETRY_COLUMNS]
-    long = moments.assign(
-        metric=table["metric"].astype(str), value=numbers_of(table["value"], path, faults)
-    )
-    valid = table["valid"].astype(str).str.lower() if "valid" in table else None
-    long["valid"] = True if valid is None else valid.isin(["true", "1"])
-    return long.join(table[extra])
+    parts.metric.append(parts.metrics.codes(table["metric"])[:, np.newaxis])
+    parts.value.append(numbers_of(table["value"], path, faults)[:, np.newaxis])
+    valid = np.ones((len(table), 1), dtype=np.bool_)
+    if "valid" in table:
+        said = table["valid"].astype(str).str.lower()
+        valid[:, 0] = said.isin(["true", "1"]).to_numpy(np.bool_)
+    parts.valid.append(valid)
+    if extra := [name for name in table.columns if name not in TELEMETRY_COLUMNS]:
+        parts.extra.append(table[extra])
 
 
-def _wide(
-    table: pd.DataFrame, moments: pd.DataFrame, plan: Telemetry, path: Path, faults: Faults
-) -> pd.DataFrame:
-    """Return the values metric by metric, each with the index of its row."""
+def _add_wide(
+    table: pd.DataFrame, plan: Telemetry, parts: _Parts, path: Path, faults: Faults
+) -> None:
     metrics = list(plan.metrics) or [name for name in table.columns if name not in _WHERE]
     need_columns(table, metrics, path)
     if not metrics:
         raise TraceError(f"{path}:1: need a column that is a metric, was none")
-    long = moments.iloc[np.tile(np.arange(len(table)), len(metrics))]
-    return long.assign(
-        metric=np.repeat(np.array(metrics, dtype=object), len(table)),
-        value=np.concatenate([numbers_of(table[name], path, faults) for name in metrics]),
-        valid=True,
-    )
+    if not parts.metric:
+        parts.metric.append(parts.metrics.codes(pd.Series(metrics)))
+    parts.value.append(np.column_stack([numbers_of(table[name], path, faults) for name in metrics]))
+    parts.valid.append(np.ones((len(table), len(metrics)), dtype=np.bool_))

@@ -112,7 +112,8 @@ def import_csv(
         for event in rows.values():
             bundle.add(event)
         if telemetry is not None:
-            bundle.telemetry(telemetry.table)
+            for table in telemetry.tables():
+                bundle.telemetry(table)
 
 
 def _events(path: Path, plan: Events, times: Times, faults: Faults) -> tuple[dict[int, Event], int]:

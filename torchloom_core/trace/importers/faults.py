@@ -1,8 +1,9 @@
 """Gather what is wrong with the rows of somebody's own tables, to tell it in one go."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
 from torchloom_core.errors import TraceError
 
@@ -10,11 +11,18 @@ TOLD = 10
 """Faults that are told; of the others only how many there are."""
 
 
+class _First(NamedTuple):
+    row: int
+    more: int
+    text_of: Callable[[int], str]
+
+
 class Faults:
     """Faults of rows, file by file in the order in which they were read."""
 
     def __init__(self) -> None:
         self._lines: dict[Path, list[tuple[int, str]]] = {}
+        self._firsts: dict[tuple[Path, str], _First] = {}
         self._count = 0
 
     def add(self, path: Path, row: int, text: str) -> None:
@@ -27,10 +35,30 @@ class Faults:
         self._count += len(first)
         self._lines.setdefault(path, []).extend((row, text_of(row)) for row in first[:TOLD])
 
+    def add_first(
+        self, path: Path, what: str, rows: Sequence[int], text_of: Callable[[int], str]
+    ) -> None:
+        """Take one fault that many rows have, of the first of them.
+
+        Parameters
+        ----------
+        what : str
+            Under which those of other parts of the file are the same fault.
+        text_of : callable
+            What is wrong, given how many rows more have it.
+        """
+        known = self._firsts.get((path, what))
+        if known is None:
+            self._count += 1
+            known = _First(rows[0], -1, text_of)
+        self._firsts[path, what] = known._replace(more=known.more + len(rows))
+
     def refuse(self) -> None:
         """Raise a TraceError if there are faults, a line each, the last how many there are."""
         if not self._count:
             return
+        for (path, _), first in self._firsts.items():
+            self._lines.setdefault(path, []).append((first.row, first.text_of(first.more)))
         lines = (
             f"{path}:{row}: {text}"
             for path, found in self._lines.items()

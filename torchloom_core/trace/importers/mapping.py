@@ -11,6 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from torchloom_core.config.loading import convert, read_text, read_toml
+from torchloom_core.errors import ConfigError
 
 SHORT = {
     "t_event": "time",
@@ -97,4 +98,8 @@ def load_mapping(path: Path) -> Mapping:
     """Return the mapping in a TOML file; ConfigError if it is wrong, with file and line."""
     text = read_text(path)
     table = read_toml(text, str(path))
-    return convert(table, Mapping, str(path), text=text)
+    mapping = convert(table, Mapping, str(path), text=text)
+    for name, part in (("topology", mapping.topology), ("telemetry", mapping.telemetry)):
+        if part is not None and not part.file.isprintable():
+            raise ConfigError(f"{path}: need {name}.file in one line, was {part.file!r}")
+    return mapping

@@ -6,10 +6,9 @@ from typing import NamedTuple
 
 from torchloom_core.clock import moment_text
 from torchloom_core.errors import TraceError
-from torchloom_core.suggest import listed
 from torchloom_core.trace.bundle.schema import Event
-from torchloom_core.trace.importers.cells import moment_ns
-from torchloom_core.trace.importers.csv_telemetry import LongTable
+from torchloom_core.trace.importers.cells import Ints, moment_ns
+from torchloom_core.trace.importers.csv_telemetry import OwnTelemetry
 from torchloom_core.trace.importers.mapping import Times
 
 _LISTED = 5
@@ -29,7 +28,7 @@ class Clipped(NamedTuple):
     start_ns: int
     end_ns: int
     events: dict[int, Event]
-    telemetry: LongTable | None
+    telemetry: OwnTelemetry | None
     lines: tuple[str, ...]
 
 
@@ -44,7 +43,7 @@ class _Cut(NamedTuple):
 def clip(
     path: Path,
     events: Mapping[int, Event],
-    telemetry: LongTable | None,
+    telemetry: OwnTelemetry | None,
     times: Times,
     said_in: Path,
 ) -> Clipped:
@@ -71,7 +70,7 @@ def clip(
     )
     _refuse_empty(start_ns, end_ns, said_in)
     kept, lines = dict(events), list[str]()
-    for cut in _cuts(start_ns, end_ns, telemetry):
+    for cut in _cuts(start_ns, end_ns, events.values(), telemetry):
         rows = [row for row, event in kept.items() if cut.out(event)]
         for row in rows:
             del kept[row]
@@ -80,10 +79,12 @@ def clip(
     if events and not kept:
         raise TraceError(f"{path}: need an event in the span, was none; {lines[-1]}")
     if telemetry is not None and (start_ns, end_ns) != (None, None):
-        telemetry, rows = telemetry.within(start_ns, end_ns)
-        if rows:
+        telemetry, left_out = telemetry.within(start_ns, end_ns)
+        if len(left_out):
             lines.append(
-                _line(f"{telemetry.path.name}: telemetry outside times.start and times.end", rows)
+                _line(
+                    f"{telemetry.path.name}: telemetry outside times.start and times.end", left_out
+                )
             )
     known = _moments(kept.values(), telemetry)
     if not known:
@@ -102,7 +103,12 @@ def _refuse_empty(start_ns: int | None, end_ns: int | None, said_in: Path) -> No
         )
 
 
-def _cuts(start_ns: int | None, end_ns: int | None, telemetry: LongTable | None) -> Iterator[_Cut]:
+def _cuts(
+    start_ns: int | None,
+    end_ns: int | None,
+    events: Iterable[Event],
+    telemetry: OwnTelemetry | None,
+) -> Iterator[_Cut]:
     if start_ns is not None:
         first_ns = start_ns
         yield _Cut(f"before times.start, {moment_text(start_ns)}", lambda e: e.t_event < first_ns)
@@ -114,6 +120,8 @@ def _cuts(start_ns: int | None, end_ns: int | None, telemetry: LongTable | None)
         )
     elif telemetry is not None and telemetry.span:
         ends_ns = telemetry.span[-1]
+        if all(event.t_event <= ends_ns for event in events):
+            return
         seen_ns = ends_ns + telemetry.every_ns
         yield _Cut(
             f"after the telemetry ends, {moment_text(ends_ns)}",
@@ -122,7 +130,7 @@ def _cuts(start_ns: int | None, end_ns: int | None, telemetry: LongTable | None)
         )
 
 
-def _moments(events: Iterable[Event], telemetry: LongTable | None) -> list[int]:
+def _moments(events: Iterable[Event], telemetry: OwnTelemetry | None) -> list[int]:
     """Return what a span that nobody gives is from and to: no repair goes beyond telemetry."""
     measured = telemetry.span if telemetry is not None else ()
     moments = [ns for event in events for ns in (event.t_event, event.t_avail)]
@@ -130,6 +138,7 @@ def _moments(events: Iterable[Event], telemetry: LongTable | None) -> list[int]:
     return [*moments, *measured, *(ns for ns in ends if ns is not None)]
 
 
-def _line(what: str, rows: Sequence[int]) -> str:
-    named = listed([str(row) for row in rows], most=_LISTED)
-    return f"{what}, and left out: {len(rows)} (row{'s' * (len(rows) > 1)} {named})"
+def _line(what: str, rows: Sequence[int] | Ints) -> str:
+    named = ", ".join(str(row) for row in rows[:_LISTED])
+    more = f" and {len(rows) - _LISTED} more" if len(rows) > _LISTED else ""
+    return f"{what}, and left out: {len(rows)} (row{'s' * (len(rows) > 1)} {named}{more})"
