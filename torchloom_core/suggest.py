@@ -32,15 +32,17 @@ def closest(name: str, known: Iterable[str]) -> str:
 
 
 def listed(names: Sequence[str], most: int = _LISTED) -> str:
-    """Return names in a row, the first of them if they are many.
+    r"""Return names in a row, the first of them if they are many.
 
     Examples
     --------
     >>> listed(["a", "b", "c"], most=2)
     'a, b and 1 more'
+    >>> print(listed(["a", "b\nc"]))
+    a, 'b\nc'
     """
     more = f" and {len(names) - most} more" if len(names) > most else ""
-    return f"{', '.join(names[:most])}{more}"
+    return f"{', '.join(map(_shown, names[:most]))}{more}"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -58,7 +60,12 @@ def nearest(name: str, known: Iterable[str]) -> str:
     names = sorted(known)
     close = difflib.get_close_matches(name, names, n=3, cutoff=_NEAR)
     if close:
-        return f"; did you mean {' or '.join(close)}?"
+        return f"; did you mean {' or '.join(map(_shown, close))}?"
     if not names:
         return "; there are none"
     return f"; there are {listed(names)}"
+
+
+def _shown(name: str) -> str:
+    """Return a name that anyone may have written as what stays in its line."""
+    return name if name.isprintable() else repr(name)

@@ -35,7 +35,9 @@ def _best(rows: Rows) -> int:
 
     def reached(column: Floats) -> float:
         ranks = (np.where(np.isnan(column), lowest, one) for one in (column, -column))
-        return max(float(average_precision_score(rows.failed, rank)) for rank in ranks)
+        # sklearn sums them up to see whether all are finite.
+        with np.errstate(over="ignore", invalid="ignore"):
+            return max(float(average_precision_score(rows.failed, rank)) for rank in ranks)
 
     return int(np.argmax([reached(column) for column in rows.features.T]))
 

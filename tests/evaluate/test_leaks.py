@@ -568,3 +568,10 @@ def test_a_file_that_is_no_table_is_refused(bundle, tmp_path):
     path.write_bytes(b"nothing")
     with pytest.raises(TraceError, match="need a Parquet or CSV file of scores"):
         given_scores(path, bundle, task(48), until_ns=0)
+
+
+def test_a_column_of_the_greatest_numbers_there_are_is_looked_at_without_a_warning():
+    failed = np.arange(100) < 20
+    greatest = np.where(failed, 1e308, -1e308)
+    flags = suspicious_features(greatest[:, np.newaxis], failed, ["greatest"])
+    assert flags == ("suspicious_feature: greatest",)

@@ -5,6 +5,7 @@ import pytest
 from sklearn.metrics import average_precision_score
 
 from tests.predictors.warming_fleet import HORIZON, one_hot, warming
+from torchloom_core.learning import Rows
 from torchloom_core.plugin import ModelError
 from torchloom_core.testing import LearnerContract
 from torchloom_predictors.logistic import LogisticPredictor
@@ -70,3 +71,13 @@ def test_a_regression_on_other_columns_is_refused(cls):
     fresh = cls(cls.Options(**wanted, horizon_s=float(HORIZON), every_s=1.0))
     with pytest.raises(ModelError, match="need a regression on"):
         fresh.restore(mixed)
+
+
+def test_a_rule_on_the_greatest_numbers_there_are_is_learned_without_a_warning():
+    failed = np.arange(100) < 20
+    features = np.column_stack([np.arange(100) % 7.0, np.where(failed, 1e308, -1e308)])
+    options = {"metrics": (), "horizon_s": 60.0, "every_s": 1.0}
+    predictor = OneRulePredictor(OneRulePredictor.Options(**options))
+    rule = predictor.grow(Rows(features, failed, np.arange(100), share=1.0))
+    told = rule.log_odds(np.array([[0.0, 700.0], [0.0, -700.0]]))
+    assert told[0] > 0 > told[1]

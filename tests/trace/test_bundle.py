@@ -165,6 +165,24 @@ def test_a_column_that_is_missing_or_of_another_type_is_named(tmp_path):
     pq.write_table(rows.set_column(4, "value", pa.array(["high"])), path)
     with pytest.raises(TraceError, match="need value of type double, was string"):
         list(opened.telemetry())
+    pq.write_table(rows.set_column(2, "component", pa.array([7])), path)
+    with pytest.raises(TraceError, match="need component of type string, was int64"):
+        _ = opened.measured
+
+
+@pytest.mark.parametrize("column", TELEMETRY_COLUMNS)
+def test_telemetry_without_a_value_is_refused(tmp_path, column):
+    opened = bundle(tmp_path / "b", NODES, [(1, "a", "x", 1.0)])
+    (path,) = opened.parquet_files
+    rows = table([(1, "a", "x", 1.0)])
+    at = rows.column_names.index(column)
+    pq.write_table(rows.set_column(at, column, pa.nulls(1, rows[column].type)), path)
+    rule = rf"000000\.parquet: need a value of {column}, was null; `torchloom trace validate` says"
+    with pytest.raises(TraceError, match=rule):
+        list(opened.telemetry())
+    if column in {"component", "metric"}:
+        with pytest.raises(TraceError, match=rule):
+            _ = opened.measured, opened.metrics
 
 
 def rows_of(part: pa.Table) -> list[dict[str, object]]:

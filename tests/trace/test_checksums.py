@@ -44,6 +44,15 @@ def test_a_file_that_is_gone_or_cannot_be_read_is_a_fault(sound):
     ]
 
 
+def test_a_name_that_is_none_of_a_file_is_a_fault_of_one_line(sound):
+    (entry, *_) = sound.manifest.files.values()
+    found = list(changed(sound.path, {"a\0\n": entry, "b\n": entry}))
+    assert found == [
+        f"{sound.path}/a\\x00\\n: cannot be read: embedded null byte",
+        f"{sound.path}/b\\n: need the file that the manifest lists, was none",
+    ]
+
+
 def test_the_digest_is_also_of_files_that_the_manifest_does_not_list(sound):
     manifest = json.loads((sound.path / MANIFEST).read_bytes())
     (sound.path / MANIFEST).write_text(json.dumps({**manifest, "files": {}}))

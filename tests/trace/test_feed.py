@@ -199,6 +199,7 @@ def test_the_newest_valid_value_of_a_tick_counts_and_every_tick_begins_anew(tmp_
             (11, "a", "temp", 70.0),
             (12, "a", "temp", 99.0, False),
             (12, "b", "temp", 99.0, False),
+            (12.5, "a", "temp", float("inf")),
             (13, "a", "power", 7.0),
         ],
         seconds=40,

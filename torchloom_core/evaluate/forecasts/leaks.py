@@ -122,7 +122,9 @@ def suspicious_features(values: Floats, failed: Bools, names: Sequence[str]) -> 
             missing.astype(np.float64),
         )
         lowest = np.finfo(np.float64).min
-        best = max(average_precision_score(failed, np.maximum(rank, lowest)) for rank in ranks)
+        # sklearn sums them up to see whether all are finite.
+        with np.errstate(over="ignore", invalid="ignore"):
+            best = max(average_precision_score(failed, np.maximum(rank, lowest)) for rank in ranks)
         if best >= _TOO_GOOD:
             flags.append(f"{SUSPICIOUS_FEATURE}: {name}")
     return tuple(flags)

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from torchloom_core.errors import TraceError
+from torchloom_core.plain_text import printable
 from torchloom_core.trace.bundle.schema import FileEntry
 
 
@@ -21,16 +22,18 @@ def sha256_of(path: Path) -> str:
 def changed(folder: Path, files: Mapping[str, FileEntry]) -> Iterator[str]:
     """Yield a fault for each file that is not as the manifest lists it; reads all of them."""
     for name, entry in sorted(files.items()):
-        path = folder / name
+        place = printable(str(folder / name))
         try:
-            was = sha256_of(path)
+            was = sha256_of(folder / name)
         except FileNotFoundError:
-            yield f"{path}: need the file that the manifest lists, was none"
+            yield f"{place}: need the file that the manifest lists, was none"
         except OSError as error:
-            yield f"{path}: cannot be read: {error.strerror}"
+            yield f"{place}: cannot be read: {error.strerror}"
+        except ValueError as error:  # No name of a file, such as one with a NUL.
+            yield f"{place}: cannot be read: {error}"
         else:
             if was != entry.sha256:
-                yield f"{path}: need sha256 {entry.sha256[:12]}..., was {was[:12]}..."
+                yield (f"{place}: need sha256 {printable(entry.sha256[:12])}..., was {was[:12]}...")
 
 
 def refuse_changed(folder: Path, files: Mapping[str, FileEntry]) -> None:

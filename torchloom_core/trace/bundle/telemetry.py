@@ -44,6 +44,7 @@ def parts(
                 continue
             for batch in file.iter_batches(PART_ROWS, row_groups=[group]):
                 table = conform(pa.Table.from_batches([batch]), str(path))
+                _refuse_nulls(table, path)
                 table = _chosen(table, start_ns, end_ns, metrics)
                 if table.num_rows:
                     yield table
@@ -54,7 +55,9 @@ def names_in(path: Path, column: str) -> set[str]:
     found: set[str] = set()
     with opened(path) as file:
         for batch in file.iter_batches(PART_ROWS, columns=[column]):
-            found.update(pc.unique(batch.column(0)).to_pylist())
+            names = _typed(pa.chunked_array([batch.column(0)]), column, str(path))
+            _refuse_nulls(pa.table({column: names}), path)
+            found.update(pc.unique(names).to_pylist())
     return found
 
 
@@ -84,19 +87,31 @@ def conform(table: pa.Table, place: str) -> pa.Table:
         If one is missing or cannot be had in its type.
     """
     columns = {}
-    for name, kind in TYPES.items():
+    for name in TYPES:
         if name not in table.column_names:
             raise TraceError(f"{place}: need a column {name!r}, was none")
-        column = table[name]
-        try:
-            columns[name] = column if column.type == kind else _cast(column, kind)
-        except pa.ArrowException:
-            raise TraceError(
-                f"{place}: need {name} of type {_plain(kind)}, was {_plain(column.type)}"
-            ) from None
+        columns[name] = _typed(table[name], name, place)
     for name in table.column_names:
         columns.setdefault(name, table[name])
     return pa.table(columns)
+
+
+def _typed(column: pa.ChunkedArray, name: str, place: str) -> pa.ChunkedArray:
+    kind = TYPES[name]
+    try:
+        return column if column.type == kind else _cast(column, kind)
+    except pa.ArrowException:
+        raise TraceError(
+            f"{place}: need {name} of type {_plain(kind)}, was {_plain(column.type)}"
+        ) from None
+
+
+def _refuse_nulls(table: pa.Table, path: Path) -> None:
+    for name in table.column_names:
+        if name in TYPES and table[name].null_count:
+            raise TraceError(
+                f"{path}: need a value of {name}, was null; `torchloom trace validate` says where"
+            )
 
 
 def _cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:

@@ -86,6 +86,7 @@ class _Chunk:
         Which part of the fleet, and which metric.
     values : (rows,) float64
     valid : (rows,) bool
+        Only where the value is a finite number, too.
     """
 
     def __init__(self, table: Any, parts: "_Parts", column_of: dict[str, int]) -> None:
@@ -94,7 +95,7 @@ class _Chunk:
         known = (part >= 0) & (column >= 0)
         self.t_avail: Ints = table["t_avail"].to_numpy()[known]
         self.values: Floats = table["value"].to_numpy()[known]
-        self.valid: NDArray[np.bool_] = table["valid"].to_numpy()[known] & ~np.isnan(self.values)
+        self.valid: NDArray[np.bool_] = table["valid"].to_numpy()[known] & np.isfinite(self.values)
         self.part, self.column = part[known], column[known]
 
 

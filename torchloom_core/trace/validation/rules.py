@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Set
 from graphlib import CycleError, TopologicalSorter
 
 from torchloom_core.clock import moment_text
+from torchloom_core.plain_text import printable
 from torchloom_core.trace.bundle.schema import ActionTaken, Component, Event, Job, Placement, Row
 
 
@@ -122,7 +123,8 @@ def parent_faults(parts: Iterable[Component]) -> Iterator[tuple[int, str]]:
         TopologicalSorter({part.id: part.parents for part in listed}).prepare()
     except CycleError as error:
         circle: list[str] = error.args[1]
-        yield index_of[circle[0]], f"need parents without a circle, was {' > '.join(circle)}"
+        shown = " > ".join(map(printable, circle))
+        yield index_of[circle[0]], f"need parents without a circle, was {shown}"
 
 
 def _order(late: str, late_ns: int | None, early: str, early_ns: int | None) -> Iterator[str]:
