@@ -345,7 +345,7 @@ def test_test_rows_a_horizon_after_all_training_rows_are_taken(tested):
     ("tested", "problem"),
     [
         (
-            ((30, 1, 8), (10, 1, 9), (2, 1, 10)),
+            ((30, 1, 8), (10, 1, 9), (0, 0, 10)),
             "x.csv:9: random_split: need the test rows of a component after its training rows, was "
             "one at 1970-01-01T00:00:10Z before one at 1970-01-01T00:00:10Z",
         ),
