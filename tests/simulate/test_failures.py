@@ -66,6 +66,20 @@ def test_causes_in_a_circle_come_to_an_end(tmp_path):
     assert len(found(tmp_path, events)) == 2
 
 
+def test_a_cause_in_a_circle_that_does_not_come_back_to_it_comes_to_an_end(tmp_path):
+    events = [
+        fault(5, "a", id="x", cause="y"),
+        fault(6, "b", id="y", cause="x"),
+        fault(7, "c", id="z", cause="x"),
+    ]
+    assert {hit.id for hit in found(tmp_path, events)} <= {"x", "y", "z"}
+
+
+def test_a_failure_at_the_start_that_is_over_at_once_is_one(tmp_path):
+    [hit] = found(tmp_path, [fault(5, "a", follows="component", resolved_s=5)], start_s=5)
+    assert (hit.ts_ns, hit.repair_ns) == (at(5), 0)
+
+
 @pytest.mark.parametrize(
     ("unknown", "nodes", "seen_on"), [("component", ("a",), ()), ("job", (), ("a",))]
 )
