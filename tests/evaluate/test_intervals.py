@@ -41,37 +41,47 @@ def some(seed, times=14, components=6):
     return of(known, DAY_S), known, [one - one.mean() for one in pulls]
 
 
-def squares(sums, clusters):
-    return sum(one**2 for one in sums) * clusters / (clusters - 1)
+def variance(sums):
+    """Return that of a figure whose pulls were summed by cluster, and its degrees of freedom."""
+    squares, count = np.square(list(sums)), len(sums)
+    few, spread = max(count - 1, 1), count * squares.var()
+    freedom = 2 * squares.sum() ** 2 / spread if spread else math.inf
+    return squares.sum() * count / few, min(freedom, few)
 
 
-@pytest.mark.parametrize("seed", range(8))
-def test_the_error_is_that_of_both_ways_and_no_less_than_of_either(seed):
+@pytest.mark.parametrize("seed", range(12))
+def test_the_reach_is_that_of_both_ways_and_no_less_than_of_either(seed):
     clusters, known, (pulls, _) = some(seed)
     time, component = np.nonzero(known)
     stretches, components = sorted(set(time // 2)), sorted(set(component))
     assert (clusters.stretches, clusters.components) == (len(stretches), len(components)) == (6, 5)
-    by_time = squares((pulls[time // 2 == one].sum() for one in stretches), 6)
-    by_component = squares((pulls[component == one].sum() for one in components), 5)
+    of_time = variance([pulls[time // 2 == one].sum() for one in stretches])
+    of_component = variance([pulls[component == one].sum() for one in components])
     by_cell = sum(
         pulls[(time // 2 == one) & (component == other)].sum() ** 2
         for one in stretches
         for other in components
     )
-    wanted = max(by_time, by_component, by_cell, by_time + by_component - by_cell)
-    assert clusters.error(pulls) == pytest.approx(math.sqrt(wanted))
+    both = of_time[0] + of_component[0] - by_cell
+    apart = of_time[0] ** 2 / of_time[1] + of_component[0] ** 2 / of_component[1]
+    value, freedom = max(of_time, of_component, (both, both**2 / apart))
+    assert clusters.error(pulls) == pytest.approx(math.sqrt(value))
+    reach = math.sqrt(value) * student.ppf(0.975, max(freedom, 1.0))
+    assert clusters.reach(pulls) == pytest.approx(reach)
 
 
-def test_the_error_is_no_less_than_by_the_cells_of_both():
-    """What cancels out over each stretch and over each component is in the cells all the same."""
-    pulls = np.tile([1.0, -1.0, -1.0, 1.0], 5)
-    assert full(10, 2).error(pulls) == pytest.approx(math.sqrt(20))
+def test_where_two_of_forty_clusters_pull_all_the_reach_is_that_of_few():
+    reach = full(40, 1).reach(np.array([1.0, -1.0, *np.zeros(38)]))
+    assert reach == pytest.approx(math.sqrt(2 * 40 / 39) * student.ppf(0.975, 8 / 1.9))
 
 
 def test_one_stretch_or_one_component_is_no_division_by_zero():
-    assert full(1, 3).error(np.array([1.0, 1.0, -2.0])) == pytest.approx(math.sqrt(6 * 3 / 2))
-    assert full(1, 3).stretches == 1
-    assert full(1, 3).reach == pytest.approx(student.ppf(0.975, 1))
+    one = full(1, 3)
+    assert one.stretches == 1
+    assert one.error(np.array([1.0, 1.0, -2.0])) == pytest.approx(math.sqrt(6 * 3 / 2))
+    assert full(3, 1).error(np.array([1.0, 1.0, -2.0])) == pytest.approx(math.sqrt(6 * 3 / 2))
+    nothing = full(4, 4)
+    assert (nothing.error(np.zeros(16)), nothing.reach(np.zeros(16))) == (0.0, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -92,17 +102,6 @@ def test_time_is_cut_into_two_horizons_a_day_or_a_fifth(
     assert clusters.stretch_s == pytest.approx(stretch_s)
 
 
-@pytest.mark.parametrize(
-    ("components", "stretches", "free"),
-    [(4, 400, 399), (5, 400, 4), (8, 400, 7), (20, 6, 5), (5, 6, 4)],
-)
-def test_the_reach_is_by_the_fewer_clusters_and_components_count_from_five_on(
-    components, stretches, free
-):
-    clusters = full(stretches, components)
-    assert clusters.reach == pytest.approx(student.ppf(0.975, free))
-
-
 def test_the_text_says_by_what_it_is_clustered():
     assert full(400, 1).text == (
         "Student's t, clustered by 400 stretches of 1 d and by 1 component"
@@ -114,7 +113,7 @@ def test_the_text_says_by_what_it_is_clustered():
 def test_a_share_reaches_as_far_on_the_scale_of_its_logit(seed):
     clusters, _, (pulls, _) = some(seed)
     found = clusters.share(Estimate(0.2, 0.01 * pulls))
-    half = clusters.reach * clusters.error(0.01 * pulls) / (0.2 * 0.8)
+    half = clusters.reach(0.01 * pulls) / (0.2 * 0.8)
     assert found.value == 0.2
     assert found.low == pytest.approx(expit(logit(0.2) - half))
     assert found.high == pytest.approx(expit(logit(0.2) + half))
@@ -131,7 +130,7 @@ def test_none_and_all_have_no_width(value):
 def test_a_rate_reaches_as_far_on_the_scale_of_its_logarithm_and_stays_finite():
     clusters, _, (pulls, _) = some(0)
     found = clusters.rate(Estimate(3.0, pulls))
-    factor = math.exp(clusters.reach * clusters.error(pulls) / 3.0)
+    factor = math.exp(clusters.reach(pulls) / 3.0)
     assert (found.low, found.value, found.high) == pytest.approx((3.0 / factor, 3.0, 3.0 * factor))
     assert found.method == clusters.text
     wide = clusters.rate(Estimate(1e-3, pulls))

@@ -6,7 +6,7 @@ import pytest
 
 from tests.evaluate.episodes import CONFIG, some_events, write
 from torchloom_core.errors import LeakError
-from torchloom_core.evaluate.forecasts.scoring import Scoring, score_predictors
+from torchloom_core.evaluate.forecasts.scoring import Scoring, scorer_of
 from torchloom_core.evaluate.goodput.candidates import Forecaster
 from torchloom_core.evaluate.installed import installed
 
@@ -74,7 +74,7 @@ def late(tmp_path, monkeypatch):
 
 def scored(bundle, **table):
     tested = [Forecaster(label="late", name="late", table=table)]
-    return score_predictors(bundle, tested, CONFIG, Scoring())
+    return scorer_of(bundle, tested, CONFIG, Scoring()).scores()
 
 
 @pytest.mark.usefixtures("late")
