@@ -50,14 +50,15 @@ MODULES = {
     f"{FORECASTS}/scores.py": SCORED,
     f"{FORECASTS}/intervals.py": ("evaluate/test_intervals.py", *SCORED),
     f"{FORECASTS}/scoring.py": ("evaluate/test_scoring.py", "evaluate/test_open_loop.py"),
-    f"{FORECASTS}/hindcasts.py": ("evaluate/test_leaks.py", "evaluate/test_open_loop.py"),
+    f"{FORECASTS}/hindcasts.py": ("evaluate/test_hindcasts.py", "evaluate/test_leaks.py"),
     f"{FORECASTS}/foretelling_columns.py": ("evaluate/test_foretelling_columns.py",),
     f"{CORE}/fitting/time_split.py": ("fitting/test_time_split.py",),
     f"{CORE}/fitting/earlier_part.py": ("fitting/test_earlier_part.py",),
+    f"{CORE}/fitting/examples.py": ("fitting/test_examples.py",),
     f"{CORE}/fitting/choose.py": ("fitting/test_choose.py",),
     **{
         f"{CORE}/fitting/{part}.py": ("fitting/test_fit.py", "fitting/test_foretelling_columns.py")
-        for part in ("fit", "stages", "examples")
+        for part in ("fit", "stages")
     },
     f"{CORE}/evaluate/goodput/episode.py": ("evaluate/test_episode.py",),
     f"{CORE}/evaluate/goodput/job.py": ("evaluate/test_job.py",),

@@ -17,7 +17,7 @@ from torchloom_core.evaluate.forecasts.intervals import (
     exact_share,
     ratio,
 )
-from torchloom_core.evaluate.forecasts.scores import auprc_of, score
+from torchloom_core.evaluate.forecasts.scores import auprc_of, samples_of, score
 from torchloom_core.learning.forecast_score import FEW
 from torchloom_core.learning.skill import has_skill
 
@@ -154,6 +154,13 @@ def test_the_auprc_alone_is_that_of_the_whole_score():
     assert auprc_of(judge(good, [], of)).value == 0.0
 
 
+def test_the_judged_moments_are_in_the_order_of_time_and_what_was_not_said_is_last():
+    judged = judge([[0.1, 0.2], [NAN, 0.4], [0.5, 0.6]], [event("n00001", 1, 2)], task(1))
+    said, came = samples_of(judged)
+    assert said.tolist() == [0.1, 0.2, -np.inf, 0.5, 0.6]
+    assert came.tolist() == [False, True, False, False, False]
+
+
 def test_a_paired_difference_to_itself_is_nothing():
     events, of, good, _ = many()
     same = scored(judged_many(good, events, of), others={"same": good}).versus["same"]
@@ -165,6 +172,9 @@ def test_few_failures_give_exact_intervals_of_counts_only():
     found = scored(judged, others={"r": np.zeros((50, 2))})
     assert found.auprc.low is None
     assert found.versus["r"].high is None
+    assert found.versus["r"].value == 0.0
+    perfect = scored(judged, others={"r": judged.outcome}).versus["r"]
+    assert perfect.value == pytest.approx(found.auprc.value - 1.0)
     assert found.auprc.method == "none: 1 failures are fewer than 20"
     assert found.false_alarms_per_node_day.method == "exact, of a Poisson count"
     assert found.recall.low == pytest.approx(0.025)
