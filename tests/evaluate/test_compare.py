@@ -31,7 +31,7 @@ def test_an_interval_reaches_as_far_as_95_percent_of_the_means_of_resamples():
 
 
 def test_each_resample_has_as_many_seeds_and_all_may_be_drawn():
-    values = np.array([0.93, 0.11, 0.29, 0.43, 0.57, 0.71])
+    values = np.sqrt([2.0, 3.0, 5.0, 7.0, 11.0, 13.0]) / 4
     drawn = rng(6, "bootstrap").integers(0, 6, (10_000, 6))
     means = values[drawn].mean(axis=1)
     found = compare.interval(values)
