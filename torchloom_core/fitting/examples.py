@@ -6,7 +6,7 @@ from typing import Protocol
 import numpy as np
 
 from torchloom_core.clock import SECOND_NS
-from torchloom_core.evaluate.forecasts.hindcasts import Progress
+from torchloom_core.evaluate.forecasts.hindcasts import Progress, events_to_judge
 from torchloom_core.evaluate.forecasts.labels import Task, outcomes
 from torchloom_core.evaluate.forecasts.leaks import suspicious_features
 from torchloom_core.learning.rows import RowSample
@@ -77,6 +77,7 @@ class Examples:
         self._beside = beside
         self.metrics = tuple(windows_s(predictor.needs))
         self._sample = RowSample(_MAX_HEALTHY, seed=0)
+        self._events = events_to_judge(bundle, self._watched, task)
         self._known_from_ns = 0
         self._known: Floats = np.zeros((0, 0))
         self.moments = 0
@@ -110,7 +111,7 @@ class Examples:
         if at >= len(self._known):
             self._known_from_ns, at = now_ns, 0
             self._known = outcomes(
-                self._bundle.events(),
+                self._events,
                 self._bundle.actions(),
                 self._watched,
                 now_ns + np.arange(_AT_ONCE, dtype=np.int64) * every_ns,

@@ -17,6 +17,8 @@ from torchloom_core.plugin.forecasting import run_predictor
 from torchloom_core.plugin.needs import windows_s
 from torchloom_core.plugin.view import FleetView
 from torchloom_core.trace.bundle.bundle import Bundle
+from torchloom_core.trace.bundle.schema import Event
+from torchloom_core.trace.feed.ends import events_with_ends
 from torchloom_core.trace.feed.views import views
 from torchloom_core.trace.feed.watched import Watched, watch
 from torchloom_core.wire.events import PredictorFailed
@@ -184,8 +186,9 @@ def judge(
     """Return what was said with what came of it, as it was known then (absent: at the end)."""
     manifest = bundle.manifest
     known_ns = manifest.end_ns if known_until_ns is None else known_until_ns
+    events = events_to_judge(bundle, said.watched, task)
     came = outcomes(
-        bundle.events(),
+        events,
         bundle.actions(),
         said.watched,
         said.times_ns,
@@ -194,8 +197,18 @@ def judge(
         span=(manifest.start_ns, manifest.end_ns),
         topology=bundle.topology(),
     )
-    found = incidents(bundle.events(), said.watched, task, known_until_ns=known_ns)
+    found = incidents(events, said.watched, task, known_until_ns=known_ns)
     return Judged(task, said.times_ns, said.every_s, said.score, came, found)
+
+
+def events_to_judge(bundle: Bundle, watched: Watched, task: Task) -> tuple[Event, ...]:
+    """Return the events; who failed is not at risk again before it was heard of again.
+
+    In a detection an event whose end nobody knows is over after the repair that is assumed.
+    """
+    if task.kind == "detect":
+        return bundle.events()
+    return events_with_ends(bundle, watched, task.repair_s)
 
 
 def random_scores(shape: tuple[int, ...], seed: int) -> Floats:

@@ -33,7 +33,7 @@ from torchloom_core.trace.bundle.schema import (
     Placement,
     Row,
 )
-from torchloom_core.trace.bundle.telemetry import names_in, parts
+from torchloom_core.trace.bundle.telemetry import first_after, names_in, parts
 from torchloom_core.wire.codec import UNREADABLE
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ class Bundle:
     def __init__(self, path: Path, manifest: Manifest) -> None:
         self.path = path
         self.manifest = manifest
+        self._first_reports: dict[tuple[tuple[str, int], ...], dict[tuple[str, int], int]] = {}
 
     @classmethod
     def open(cls, path: Path) -> "Bundle":
@@ -153,6 +154,24 @@ class Bundle:
         """
         for path in self.parquet_files:
             yield from parts(path, start_ns=start_ns, end_ns=end_ns, metrics=metrics)
+
+    def first_reports(self, asked: tuple[tuple[str, int], ...]) -> dict[tuple[str, int], int]:
+        """Return when the first telemetry of each component came at or after each moment.
+
+        Parameters
+        ----------
+        asked : tuple of (str, int)
+            Components, each with a moment, ns since the epoch. What is asked again is not read
+            again.
+
+        Returns
+        -------
+        dict of (str, int) to int
+            Nothing for those of which none came.
+        """
+        if asked not in self._first_reports:
+            self._first_reports[asked] = first_after(self.telemetry, asked)
+        return self._first_reports[asked]
 
     def digest(self) -> str:
         """Return the SHA-256 of the manifest, which has that of every file, and of the others.

@@ -1,9 +1,10 @@
 """Read one Parquet file of a trace bundle's telemetry, never more of it than a part at a time."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -148,6 +149,42 @@ def _chosen(
         wanted = pa.array(sorted(metrics), pa.string())
         table = table.filter(pc.is_in(table["metric"], value_set=wanted))
     return table
+
+
+def first_after(
+    telemetry: Callable[[int], Iterable[pa.Table]], asked: Iterable[tuple[str, int]]
+) -> dict[tuple[str, int], int]:
+    """Return for each component and moment when its next telemetry came, at that or later.
+
+    Parameters
+    ----------
+    telemetry : callable
+        From a moment on, the tables in the order in which they came.
+    """
+    waiting: dict[str, list[int]] = {}
+    for name, ns in asked:
+        waiting.setdefault(name, []).append(ns)
+    if not waiting:
+        return {}
+    found: dict[tuple[str, int], int] = {}
+    for table in telemetry(min(ns for moments in waiting.values() for ns in moments)):
+        names = sorted(waiting)
+        part = codes(table["component"], names)
+        order = np.argsort(part, kind="stable")
+        edges = np.searchsorted(part[order], np.arange(len(names) + 1))
+        came_ns = table["t_avail"].to_numpy()[order]
+        for at in np.flatnonzero(np.diff(edges)).tolist():
+            own_ns = came_ns[edges[at] : edges[at + 1]]
+            moments = waiting.pop(names[at])
+            after = np.searchsorted(own_ns, moments)
+            for ns, index in zip(moments, after.tolist(), strict=True):
+                if index < len(own_ns):
+                    found[names[at], ns] = int(own_ns[index])
+                else:
+                    waiting.setdefault(names[at], []).append(ns)
+        if not waiting:
+            break
+    return found
 
 
 def codes(column: pa.ChunkedArray, names: Collection[str]) -> Ints:

@@ -43,7 +43,8 @@ class Feed:
     metrics : sequence of str, optional
         Which to read; absent: all.
     repair_s : float
-        How long a component is away after a fatal fault whose end nobody knows.
+        How long a component is away after a fatal fault whose end nobody knows, at the least:
+        see :mod:`torchloom_core.trace.feed.ends`.
 
     Raises
     ------

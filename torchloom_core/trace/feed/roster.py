@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.trace.bundle.bundle import Bundle
 from torchloom_core.trace.bundle.schema import Event, Placement
+from torchloom_core.trace.feed.ends import events_with_ends
 from torchloom_core.trace.feed.watched import Watched
 from torchloom_core.wire.events import NodeFault
 from torchloom_core.wire.messages import Exit, Hello
@@ -53,12 +54,14 @@ def roster(
     Parameters
     ----------
     repair_s : float
-        How long a component is away after a fatal fault whose end nobody knows. A fault that
-        follows the job keeps it away for no longer than is known.
+        How long a component is away after a fatal fault whose end nobody knows, at the least:
+        see :mod:`torchloom_core.trace.feed.ends`. A fault that follows the job keeps it away for
+        no longer than is known.
     """
     told: list[tuple[int, Message]] = []
     outages: dict[int, list[_Span]] = {}
-    for event in sorted(bundle.events(), key=lambda event: (event.t_avail, event.t_event)):
+    events = events_with_ends(bundle, watched, repair_s)
+    for event in sorted(events, key=lambda event: (event.t_avail, event.t_event)):
         rows = watched.rows_of(event.component)
         told += [(max(event.t_avail, start_ns), fault) for fault in _faults(event, rows, watched)]
         if event.fatal:
