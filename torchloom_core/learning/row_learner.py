@@ -144,7 +144,7 @@ class RowLearner(ABC):
         self._max_healthy = options.max_healthy
         self._seed = options.seed
         self._trees: Any = None
-        self._kept = b""  # what was restored would not always be kept as the same bytes
+        self._restored = b""  # would not always be kept as the same bytes
         self._learned = Learned(features=(), share=1.0, prior=0.0, usual=())
         self.horizon_s = options.horizon_s
         self.every_s = options.every_s
@@ -241,7 +241,7 @@ class RowLearner(ABC):
         healthy = rows.features[~rows.failed]
         with threadpool_limits(limits=1):  # sums in another order are other trees
             self._trees = self.grow(rows)
-        self._kept = self.to_bytes(self._trees)
+        self._restored = b""
         self._learned = Learned(
             features=self.features.names,
             share=rows.share,
@@ -252,7 +252,7 @@ class RowLearner(ABC):
     def parts(self) -> Mapping[str, bytes]:
         """Return the trees, and what goes with them as JSON."""
         return {
-            self.part: self._kept,
+            self.part: self._restored or self.to_bytes(self._trees),
             f"{self.name}.json": msgspec.json.encode(self._learned),
         }
 
@@ -273,7 +273,7 @@ class RowLearner(ABC):
             )
         kept = part_of(parts, self.part)
         trees = self.from_bytes(kept, len(learned.features))
-        self._trees, self._kept, self._learned = trees, kept, learned
+        self._trees, self._restored, self._learned = trees, kept, learned
 
 
 class Reasons(Mapping[int, str]):
