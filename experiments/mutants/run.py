@@ -50,7 +50,7 @@ MODULES = {
     f"{FORECASTS}/scores.py": SCORED,
     f"{FORECASTS}/intervals.py": ("evaluate/test_intervals.py", *SCORED),
     f"{FORECASTS}/scoring.py": ("evaluate/test_scoring.py", "evaluate/test_open_loop.py"),
-    f"{FORECASTS}/hindcasts.py": ("evaluate/test_hindcasts.py", "evaluate/test_leaks.py"),
+    f"{FORECASTS}/hindcasts.py": ("evaluate/test_hindcasts.py",),
     f"{FORECASTS}/foretelling_columns.py": ("evaluate/test_foretelling_columns.py",),
     f"{CORE}/fitting/time_split.py": ("fitting/test_time_split.py",),
     f"{CORE}/fitting/earlier_part.py": ("fitting/test_earlier_part.py",),
