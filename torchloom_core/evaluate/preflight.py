@@ -12,6 +12,7 @@ from torchloom_core.clock import SECOND_NS, moment_text
 from torchloom_core.config.schema import Allreduce, Config
 from torchloom_core.errors import ConfigError
 from torchloom_core.evaluate.forecasts.leaks import refuse_trained
+from torchloom_core.evaluate.forecasts.training_trace import was_fitted_on
 from torchloom_core.evaluate.goodput.arms import MEMBERSHIP_POLICY, Arm
 from torchloom_core.evaluate.goodput.candidates import Asked, forecasters
 from torchloom_core.evaluate.goodput.episode import DAY_NS, span_ns
@@ -208,7 +209,7 @@ def begin_ns(bundle: Bundle, arms: list[Arm], until_ns: int | None) -> int | Non
     tables = [table for arm in arms for table in arm.predictors.values() if "model" in table]
     for path in dict.fromkeys(str(table["model"]) for table in tables):
         model = Model.load(Path(path))
-        if model.knows(bundle.manifest.name, bundle.digest()):
+        if was_fitted_on(model, bundle):
             info = model.info
             if until_ns is not None:
                 refuse_trained(path, info.until_ns, until_ns)

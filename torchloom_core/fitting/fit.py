@@ -29,6 +29,7 @@ from torchloom_core.plugin.api import Learner, Predictor
 from torchloom_core.suggest import nearest
 from torchloom_core.trace.bundle.bundle import Bundle
 from torchloom_core.trace.bundle.checksums import refuse_changed
+from torchloom_core.trace.bundle.recording import events_digest, telemetry_digest
 
 Stages = Callable[[str], Progress]
 """Begins a named stage, and returns what is told how much of it is done."""
@@ -212,6 +213,8 @@ def _info(
         threshold_from=scored.threshold_from,
         false_alarms_per_node_day=settings.false_alarms_per_node_day,
         until_ns=settings.until_ns,
+        events_digest=events_digest(fitting.bundle, settings.until_ns),
+        telemetry_digest=telemetry_digest(fitting.bundle),
         seed=settings.seed,
     )
 

@@ -29,7 +29,7 @@ from torchloom_core.learning.card import Card, to_markdown
 from torchloom_core.wire.codec import UNREADABLE
 from torchloom_core.wire.limits import Int64
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 SUFFIX = ".tlmodel"
 
 _MODEL, _CARD, _CARD_PAGE, _PARTS = "model.json", "card.json", "card.md", "parts"
@@ -50,6 +50,8 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
         On calibrated probabilities, from which on an alarm is raised.
     until_ns : int
         Nothing that was known only after this was used.
+    events_digest, telemetry_digest : str
+        SHA-256 of the trace's events up to there, and of its telemetry; "" where it had none.
     files : dict of str to str
         SHA-256 of the card and of each part.
     """
@@ -69,6 +71,8 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     threshold_from: str
     false_alarms_per_node_day: float
     until_ns: Int64
+    events_digest: str
+    telemetry_digest: str
     seed: int
     files: dict[str, str] = {}
     schema: int = SCHEMA_VERSION
@@ -92,10 +96,6 @@ class Model:
     def digest(self) -> str:
         """SHA-256 over everything but the card's page."""
         return _sha256(_encode(self._sealed))
-
-    def knows(self, name: str, digest: str) -> bool:
-        """Say whether it was fitted on the trace of this name, or of these bytes."""
-        return self.card.trace == name or self.card.trace_digest == digest
 
     @property
     def _sealed(self) -> ModelInfo:

@@ -26,6 +26,7 @@ from torchloom_core.evaluate.forecasts.labels import Task
 from torchloom_core.evaluate.forecasts.leaks import refuse_future, refuse_trained
 from torchloom_core.evaluate.forecasts.over_fleets import Pool
 from torchloom_core.evaluate.forecasts.scores import score
+from torchloom_core.evaluate.forecasts.training_trace import was_fitted_on
 from torchloom_core.evaluate.goodput.candidates import Forecaster
 from torchloom_core.evaluate.installed import installed
 from torchloom_core.kernel.plugins.host import ActivePlugins
@@ -139,11 +140,7 @@ def _own_from_ns(bundle: Bundle, model: Model | None) -> int:
     """Return from when on a predictor can be scored."""
     if model is None:
         return split_ns(bundle)
-    return (
-        model.info.until_ns
-        if model.knows(bundle.manifest.name, bundle.digest())
-        else bundle.manifest.start_ns
-    )
+    return model.info.until_ns if was_fitted_on(model, bundle) else bundle.manifest.start_ns
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,7 +199,7 @@ class Scorer:
         begin_ns, tick_s = manifest.start_ns, self.config.evaluate.tick_s
         if model is not None:
             begin_ns, tick_s = from_ns, model.info.tick_s
-            if model.knows(manifest.name, bundle.digest()):
+            if was_fitted_on(model, bundle):
                 refuse_trained(str(one.table["model"]), model.info.until_ns, from_ns)
         length_ns, every_s = manifest.end_ns - begin_ns, pace_s(predictor, tick_s)
         refuse_too_many(one.name, length_ns, every_s, len(watch(bundle).ids))

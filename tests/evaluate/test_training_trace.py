@@ -1,0 +1,64 @@
+"""A model is known on what it was fitted on, whatever that is called."""
+
+import pytest
+from msgspec.structs import replace
+
+from tests.evaluate.episodes import CONFIG, DAY_NS, START_NS, event, some_events, write
+from torchloom_core.activation.discovery import discover
+from torchloom_core.errors import LeakError
+from torchloom_core.evaluate.forecasts.scoring import Scoring, score_predictors
+from torchloom_core.evaluate.forecasts.training_trace import was_fitted_on
+from torchloom_core.evaluate.goodput.candidates import Forecaster
+from torchloom_core.fitting.fit import fit
+from torchloom_core.fitting.stages import FitSettings
+
+UNTIL_NS = START_NS + 3 * DAY_NS
+EVENTS = some_events(count=60)
+LATER = [event(100, 24 * 5.9, "n7")]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    trace = write(tmp_path_factory.mktemp("trace") / "first.tltrace", EVENTS, metrics=("heat",))
+    info = next(one for one in discover() if one.name == "fault_history")
+    settings = FitSettings(until_ns=UNTIL_NS, tick_s=3600.0)
+    return fit(trace, info, {"every_s": 3600.0, "horizon_s": 21_600.0}, settings)
+
+
+def test_the_same_data_under_another_name_are_not_scored_on_what_was_learned_from(model, tmp_path):
+    again = write(tmp_path / "second.tltrace", EVENTS, metrics=("heat",))
+    model.save(tmp_path / "m.tlmodel")
+    table = {"model": str(tmp_path / "m.tlmodel")}
+    tested = [Forecaster(label="it", name="fault_history", table=table)]
+    with pytest.raises(LeakError, match="test_tuned_threshold"):
+        score_predictors(again, tested, CONFIG, Scoring(until_ns=START_NS + DAY_NS))
+    (score,) = score_predictors(again, tested, CONFIG, Scoring())
+    assert score.from_ns >= UNTIL_NS
+
+
+def test_the_events_tell_it_without_the_telemetry_and_with_other_ids(model, tmp_path):
+    events = [replace(one, id=f"x{one.id}", kind="other") for one in EVENTS]
+    assert was_fitted_on(model, write(tmp_path / "t.tltrace", events))
+
+
+def test_the_telemetry_tells_it_where_the_events_were_corrected(model, tmp_path):
+    corrected = [replace(EVENTS[0], component="n5"), *EVENTS[1:]]
+    assert was_fitted_on(model, write(tmp_path / "t.tltrace", corrected, metrics=("heat",)))
+
+
+def test_a_longer_recording_of_the_same_fleet_is_known(model, tmp_path):
+    assert was_fitted_on(model, write(tmp_path / "t.tltrace", [*EVENTS, *LATER]))
+
+
+def test_another_fleets_trace_of_the_same_name_is_another_one(model, tmp_path):
+    others = some_events(seed=1, count=60)
+    assert not was_fitted_on(model, write(tmp_path / "first.tltrace", others, metrics=("cold",)))
+
+
+def test_what_differs_in_the_time_that_was_learned_from_is_another_one(model, tmp_path):
+    more = [*EVENTS, event(100, 1.0, "n7")]
+    assert not was_fitted_on(model, write(tmp_path / "first.tltrace", more))
+
+
+def test_a_trace_in_which_nothing_had_happened_yet_is_nobodys(model, tmp_path):
+    assert not was_fitted_on(model, write(tmp_path / "first.tltrace", LATER))
