@@ -20,7 +20,7 @@ from torchloom_core.activation.activation import activate
 from torchloom_core.activation.discovery import discover
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.loading import parse
-from torchloom_core.errors import LeakError, PluginError, TraceError
+from torchloom_core.errors import LeakError, ModelError, PluginError, TraceError
 from torchloom_core.evaluate.forecasts.labels import Task
 from torchloom_core.evaluate.forecasts.scoring import Scoring, scorer_of, split_ns
 from torchloom_core.evaluate.goodput.arms import Arm
@@ -224,3 +224,19 @@ def fitted(bundle, tmp_path_factory):
     path = tmp_path_factory.mktemp("model") / "history.tlmodel"
     model.save(path)
     return path
+
+
+def test_a_model_that_detects_is_scored_and_no_policy_acts_on_it(bundle, tmp_path):
+    from torchloom_core.fitting.fit import FitSettings, fit
+
+    info = next(i for i in discover() if i.name == "fault_history")
+    now = FitSettings(until_ns=START_NS + 3 * DAY_NS, tick_s=3600.0, task="detect")
+    path = tmp_path / "now.tlmodel"
+    fit(bundle, info, HISTORY, now).save(path)
+    table = {"model": str(path)}
+    (score,) = score_predictors(bundle, of(fault_history=table), CONFIG, Scoring())
+    assert score.task == "detect"
+    told = {"predictor": "fault_history", "accept_unskilled": True}
+    arm = candidate(policies={"failure_forecast": told}, predictors={"fault_history": table})
+    with pytest.raises(ModelError, match=r"now\.tlmodel: need .* --task forecast, was detect"):
+        replay_policies(bundle, arm, CONFIG, TASK)

@@ -189,3 +189,14 @@ def test_a_model_that_is_shown_other_samples_than_it_was_fitted_on_is_told_of(fo
         "predictor heat: its model was fitted with a sample every 43200 s, and is shown one every "
         "1 s here",
     )
+
+
+def test_a_model_that_detects_is_taken_for_no_forecast(folder, tmp_path):
+    model, path = Model.load(folder / "heat.tlmodel"), tmp_path / "now.tlmodel"
+    Model(replace(model.info, task="detect"), model.parts, model.card).save(path)
+    with pytest.raises(ModelError) as error:
+        start(f"[predictors.heat]\nmodel = '{path}'\n")
+    assert str(error.value) == (
+        f"{path}: need a model that was fitted with --task forecast, was detect: it tells that a "
+        f"failure goes on, not that one is coming"
+    )

@@ -23,7 +23,12 @@ from torchloom_core.wire.events import PolicyFailed, PredictorFailed
 
 
 def activate(
-    config: Config, infos: Iterable[PluginInfo], source: str, text: str = ""
+    config: Config,
+    infos: Iterable[PluginInfo],
+    source: str,
+    text: str = "",
+    *,
+    may_detect: bool = False,
 ) -> ActivePlugins:
     """Build the plugins that the config names.
 
@@ -33,6 +38,9 @@ def activate(
     ----------
     source, text : str
         The config file's name and what it holds, for errors.
+    may_detect : bool
+        Whether a model may be one that tells that a failure goes on: where predictors are only
+        scored. Whoever acts takes what it says for a forecast.
 
     Raises
     ------
@@ -40,11 +48,11 @@ def activate(
         If nobody registered a name, an option is wrong, or a policy needs a predictor with skill
         and is given a model without.
     ModelError
-        If a fitted model cannot be read.
+        If a fitted model cannot be read, or detects where it may not.
     """
     known = list(infos)
     place = Place(source, text)
-    builder = _Builder(known, place, config.weaver.tick_s)
+    builder = _Builder(known, place, config.weaver.tick_s, may_detect=may_detect)
     policies: list[ActivePolicy] = []
     predictors: dict[str, Predictor] = {}
     failed: list[PolicyFailed | PredictorFailed] = []
@@ -86,10 +94,13 @@ def activate(
 class _Builder:
     """Builds plugins one by one, and notes their versions and what to tell people."""
 
-    def __init__(self, infos: list[PluginInfo], place: Place, tick_s: float) -> None:
+    def __init__(
+        self, infos: list[PluginInfo], place: Place, tick_s: float, *, may_detect: bool
+    ) -> None:
         self._infos = infos
         self._place = place
         self._tick_s = tick_s
+        self._may_detect = may_detect
         self.versions: dict[str, str] = {}
         self.remarks: list[str] = []
 
@@ -116,7 +127,9 @@ class _Builder:
         version = f"{info.package} {info.version}"
         try:
             if kind == "predictor" and MODEL in settings:
-                plugin, model = fitted(info.cls, settings, self._place)
+                plugin, model = fitted(
+                    info.cls, settings, self._place, may_detect=self._may_detect
+                )
                 version = f"{version}, model {model.digest[:12]}"
                 if model.info.tick_s != self._tick_s:
                     self.remarks.append(

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from torchloom_core.config import faults
 from torchloom_core.config.loading import convert
 from torchloom_core.config.schema import Config, ModelSwitch
-from torchloom_core.errors import ConfigError
+from torchloom_core.errors import ConfigError, ModelError
 from torchloom_core.learning.fitted import FittedPredictor, load_fitted
 from torchloom_core.learning.model import Model
 from torchloom_core.plugin.api import Policy, Predictor
@@ -76,7 +76,9 @@ def _overrule(policy: Policy, name: str) -> str:
     )
 
 
-def fitted(cls: type[Any], settings: Mapping[str, Any], place: Place) -> tuple[Predictor, Model]:
+def fitted(
+    cls: type[Any], settings: Mapping[str, Any], place: Place, *, may_detect: bool
+) -> tuple[Predictor, Model]:
     """Return the predictor with what the settings' model has learned, and the model.
 
     Raises
@@ -84,8 +86,14 @@ def fitted(cls: type[Any], settings: Mapping[str, Any], place: Place) -> tuple[P
     ConfigError
         If they say anything but ``model`` and ``every_s``.
     ModelError
-        If the model cannot be read, or is another predictor's.
+        If the model cannot be read, is another predictor's, or detects where it may not.
     """
     name = f"predictors.{cls.name}"
     switch = convert(dict(settings), ModelSwitch, place.source, name, place.text)
-    return load_fitted(Path(switch.model), cls, every_s=switch.every_s)
+    predictor, model = load_fitted(Path(switch.model), cls, every_s=switch.every_s)
+    if model.info.task == "detect" and not may_detect:
+        raise ModelError(
+            f"{switch.model}: need a model that was fitted with --task forecast, was detect: it "
+            f"tells that a failure goes on, not that one is coming"
+        )
+    return predictor, model

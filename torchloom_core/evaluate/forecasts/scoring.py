@@ -97,7 +97,7 @@ def alone(one: Forecaster, config: Config, source: str) -> ActivePlugins:
     """
     weaver = replace(config.weaver, tick_s=config.evaluate.tick_s)
     own = replace(config, weaver=weaver, policies={}, predictors={one.name: one.table})
-    return activate(own, installed(), source)
+    return activate(own, installed(), source, may_detect=True)
 
 
 def scorer_of(
