@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 import msgspec
 import numpy as np
@@ -32,7 +31,7 @@ from torchloom_core.plugin import (
     hookimpl,
     unsaved_work_s,
 )
-from torchloom_policies.forecast_groups import ForecastGroups
+from torchloom_policies.forecast_groups import ForecastGroups, GroupRisk
 
 _INCIDENT_S = 300.0
 """Faults of the run closer than this are one failure."""
@@ -86,7 +85,8 @@ class FailureForecastPolicy:
             Whose forecasts to act on; it must be active, under ``[predictors]``.
         min_probability : float
             A group less likely to fail than this, 0 to 1, is left alone whatever the price: it
-            guards against a predictor that cries wolf.
+            guards against a predictor that cries wolf. The first time that it keeps a group which
+            the price alone would move, an alert has both numbers.
         horizon_s : float, optional
             Act on what happens within this time, seconds; the forecast is converted as if the
             hazard were constant. Absent: the predictor's own horizon.
@@ -110,6 +110,7 @@ class FailureForecastPolicy:
         self._failures = RunFailures(_INCIDENT_S)
         self._moved = ActedOn()
         self._alerted = ActedOn()
+        self._has_told_of_minimum = False
         self.needs = (
             Need(UNSAVED_WORK),
             *TRAFFIC_NEEDS,
@@ -125,30 +126,16 @@ class FailureForecastPolicy:
             return
         standbys = Standbys(view)
         groups = ForecastGroups(view, worker_probability)
-        risks = self._risks(groups, view)
+        at_risk = (groups.probability >= self._options.min_probability) & (groups.probability > 0)
+        unsaved_s = self._unsaved_s(view)
+        risks = [groups.risk(number, unsaved_s) for number in np.flatnonzero(at_risk).tolist()]
         for risk in sorted(risks, key=lambda risk: (-risk.net_gpu_s, risk.group)):
-            yield from self._propose(risk, groups, standbys, view)
-
-    def _risks(self, groups: ForecastGroups, view: FleetView) -> Iterator["_Risk"]:
-        """Yield the groups that are likely to fail and worth the price of moving them."""
-        options, costs = self._options, view.costs
-        run_gpus = costs.gpus_per_worker * groups.in_run
-        stall_s = costs.detect_s + costs.restart_s + self._unsaved_s(view)
-        at_risk = (groups.probability >= options.min_probability) & (groups.probability > 0)
-        for number in np.flatnonzero(at_risk).tolist():
-            rows = groups.members(number)
-            gpus = costs.gpus_per_worker * len(rows)
-            risk = _Risk(
-                group=view.group[rows[0]],
-                rows=tuple(rows.tolist()),
-                worst=int(rows[np.argmax(groups.worker_probability[rows])]),
-                probability=float(groups.probability[number]),
-                gpus=gpus,
-                loss_gpu_s=stall_s * run_gpus + costs.replace_s * gpus,
-                pause_gpu_s=costs.migrate_s * run_gpus,
-            )
             if risk.net_gpu_s > 0:
-                yield risk
+                yield from self._propose(risk, groups, standbys, view)
+        kept = np.where(at_risk, 0.0, groups.probability)
+        if kept.any() and not self._has_told_of_minimum:
+            likeliest = groups.risk(int(np.argmax(kept)), unsaved_s)
+            yield from self._tell_of_minimum(likeliest, groups, standbys, view)
 
     def _unsaved_s(self, view: FleetView) -> float:
         age_s = unsaved_work_s(view)
@@ -157,16 +144,13 @@ class FailureForecastPolicy:
         return expected_unsaved_s(age_s, 2.0 * view.costs.unsaved_s, self._outlook.rest_s)
 
     def _propose(
-        self, risk: "_Risk", groups: ForecastGroups, standbys: Standbys, view: FleetView
+        self, risk: GroupRisk, groups: ForecastGroups, standbys: Standbys, view: FleetView
     ) -> Iterator[Proposal]:
         suspicion = (risk.group, *sorted({view.node[row] for row in risk.rows}))
         news = (suspicion, risk.probability, view.now_ns)
         if not self._moved.is_news(*news):
             return
-        standby = standbys.fit(risk.rows)
-        left = standbys.left(len(risk.rows)) - 1 if standby else -1
-        reserve = self._reserve(risk, groups, left, view)
-        action, cost_gpu_s = self._way_out(risk, standby, groups, reserve)
+        reserve, action, cost_gpu_s = self._way_out(risk, groups, standbys, view)
         if action is not None:
             if risk.probability * risk.loss_gpu_s <= cost_gpu_s:
                 return
@@ -194,7 +178,7 @@ class FailureForecastPolicy:
             )
 
     def _reserve(
-        self, risk: "_Risk", groups: ForecastGroups, left: int, view: FleetView
+        self, risk: GroupRisk, groups: ForecastGroups, left: int, view: FleetView
     ) -> Reserve:
         """Return what is left once the group has left, and how often the others need it."""
         others = max(0.0, groups.expected - risk.probability)
@@ -206,23 +190,47 @@ class FailureForecastPolicy:
         )
 
     def _way_out(
-        self, risk: "_Risk", standby: str, groups: ForecastGroups, reserve: Reserve
-    ) -> tuple[Action | None, float]:
+        self, risk: GroupRisk, groups: ForecastGroups, standbys: Standbys, view: FleetView
+    ) -> tuple[Reserve, Action | None, float]:
         """Return how the group should leave, if at all, and what that costs in GPU-seconds.
 
         A stand-by may fail as well, and is to be given the state.
         """
+        standby = standbys.fit(risk.rows)
+        left = standbys.left(len(risk.rows)) - 1 if standby else -1
+        reserve = self._reserve(risk, groups, left, view)
         cost_gpu_s = reserve.move_gpu_s(risk.gpus)
         if standby:
             cost_gpu_s += groups.standby_probability[standby] * risk.loss_gpu_s
             cost_gpu_s += self._traffic.transfer_gpu_s(self._traffic.state_bytes)
-            return Migrate(group=risk.group), cost_gpu_s
+            return reserve, Migrate(group=risk.group), cost_gpu_s
         if self._options.drain_without_standby and risk.probability * risk.loss_gpu_s > cost_gpu_s:
-            return DrainGroup(group=risk.group), cost_gpu_s
-        return None, risk.pause_gpu_s
+            return reserve, DrainGroup(group=risk.group), cost_gpu_s
+        return reserve, None, risk.pause_gpu_s
+
+    def _tell_of_minimum(
+        self, risk: GroupRisk, groups: ForecastGroups, standbys: Standbys, view: FleetView
+    ) -> Iterator[Proposal]:
+        """Say that ``min_probability`` keeps a group, if the price alone would move it."""
+        _, _, cost_gpu_s = self._way_out(risk, groups, standbys, view)
+        if risk.probability * risk.loss_gpu_s <= cost_gpu_s:
+            return
+        self._has_told_of_minimum = True
+        reason = (
+            f"group {risk.group} fails within {self._outlook.rest_s:.0f} s with probability "
+            f"{risk.probability:.2g}, and leaving in time pays from "
+            f"{cost_gpu_s / risk.loss_gpu_s:.2g} on: min_probability = "
+            f"{self._options.min_probability:g} keeps it, and all like it, where they are"
+        )
+        yield Proposal(
+            action=Alert(worker=view.workers[risk.worst], text=reason),
+            reason=reason,
+            confidence=risk.probability,
+            cause=(self._outlook.id,),
+        )
 
     def _cordon(
-        self, risk: "_Risk", groups: ForecastGroups, reserve: Reserve, view: FleetView
+        self, risk: GroupRisk, groups: ForecastGroups, reserve: Reserve, view: FleetView
     ) -> Iterator[Proposal]:
         """Keep off the nodes that the group leaves for, as long as the forecast reaches."""
         rest_s = self._outlook.rest_s
@@ -256,7 +264,7 @@ class FailureForecastPolicy:
             return ""
         return f"; {self._traffic.in_words('the state', size_bytes)}"
 
-    def _reason(self, risk: "_Risk", cost_gpu_s: float, view: FleetView) -> str:
+    def _reason(self, risk: GroupRisk, cost_gpu_s: float, view: FleetView) -> str:
         worker, node = view.workers[risk.worst], view.node[risk.worst]
         why = self._outlook.why(view, risk.worst)
         return (
@@ -265,23 +273,6 @@ class FailureForecastPolicy:
             f"{f' ({why})' if why else ''}: that would cost {risk.loss_gpu_s:.0f} GPU-s, leaving "
             f"in time {cost_gpu_s:.0f}"
         )
-
-
-@dataclass(frozen=True)
-class _Risk:
-    """A group that may fail, what that would cost, and what the pause of a move costs."""
-
-    group: str
-    rows: tuple[int, ...]
-    worst: int
-    probability: float
-    gpus: float
-    loss_gpu_s: float
-    pause_gpu_s: float
-
-    @property
-    def net_gpu_s(self) -> float:
-        return self.probability * self.loss_gpu_s - self.pause_gpu_s
 
 
 def _absence(gpus: float, reserve: Reserve) -> str:

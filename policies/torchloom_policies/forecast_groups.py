@@ -1,9 +1,29 @@
 """The replica groups as a forecast of their workers sees them; ``failure_forecast`` asks."""
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
 from torchloom_core.plugin import FleetView, Floats
+
+
+@dataclass(frozen=True)
+class GroupRisk:
+    """A group that may fail, what that would cost, and what the pause of a move costs."""
+
+    group: str
+    rows: tuple[int, ...]
+    worst: int
+    probability: float
+    gpus: float
+    loss_gpu_s: float
+    pause_gpu_s: float
+
+    @property
+    def net_gpu_s(self) -> float:
+        """What its move is worth before anything but the pause is paid."""
+        return self.probability * self.loss_gpu_s - self.pause_gpu_s
 
 
 class ForecastGroups:
@@ -13,6 +33,7 @@ class ForecastGroups:
     """
 
     def __init__(self, view: FleetView, worker_probability: Floats) -> None:
+        self._view = view
         training = view.is_in("training", "paused")
         number: dict[str, int] = {}
         names = (number.setdefault(group, len(number)) for group in view.group)
@@ -36,6 +57,21 @@ class ForecastGroups:
             group = view.group[row]
             survival[group] = survival.get(group, 1.0) * (1.0 - float(expected[row]))
         self.standby_probability = {group: 1.0 - alive for group, alive in survival.items()}
+
+    def risk(self, number: int, unsaved_s: float) -> GroupRisk:
+        """Return what the failure of a group would cost while so much work is unsaved."""
+        view, costs, rows = self._view, self._view.costs, self.members(number)
+        run_gpus, gpus = (costs.gpus_per_worker * count for count in (self.in_run, len(rows)))
+        stall_s = costs.detect_s + costs.restart_s + unsaved_s
+        return GroupRisk(
+            group=view.group[rows[0]],
+            rows=tuple(rows.tolist()),
+            worst=int(rows[np.argmax(self.worker_probability[rows])]),
+            probability=float(self.probability[number]),
+            gpus=gpus,
+            loss_gpu_s=stall_s * run_gpus + costs.replace_s * gpus,
+            pause_gpu_s=costs.migrate_s * run_gpus,
+        )
 
     def any_fails(self, rows: list[int]) -> float:
         """Return the probability that a worker in one of these rows fails."""

@@ -50,8 +50,13 @@ def fleet(hazard, forecast_id="f1", why=None, horizon_s=60.0, **view):
 
 
 def ways_out(judge, view):
-    """Return what is proposed beside cordons."""
-    return [p for p in judge.on_tick(view) if not isinstance(p.action, CordonNode)]
+    """Return what is proposed beside cordons, and beside what is told of min_probability."""
+    proposals = [p for p in judge.on_tick(view) if not isinstance(p.action, CordonNode)]
+    return [p for p in proposals if "min_probability" not in p.reason]
+
+
+def told_of_minimum(judge, view):
+    return [p for p in judge.on_tick(view) if "min_probability" in p.reason]
 
 
 def cordons(judge, view):
@@ -109,6 +114,31 @@ def test_what_does_not_pay_is_left_alone():
 
 def test_an_unlikely_failure_is_left_alone_whatever_the_price():
     assert not ways_out(policy(min_probability=0.6), fleet({"w2": 0.5}))
+
+
+def test_where_the_price_alone_would_move_a_group_it_is_told_once_that_the_minimum_keeps_it():
+    judge = policy(min_probability=0.6)
+    (alert,) = told_of_minimum(judge, fleet({"w2": 0.5}))
+    assert alert.action == Alert(worker="w2", text=alert.reason)
+    assert alert.reason == (
+        "group b fails within 60 s with probability 0.5, and leaving in time pays from 0.022 on: "
+        "min_probability = 0.6 keeps it, and all like it, where they are"
+    )
+    assert not told_of_minimum(judge, fleet({"w2": 0.55}, "f2", **later(600)))
+
+
+def test_of_the_minimum_nothing_is_told_where_the_price_keeps_the_group_as_well():
+    assert not told_of_minimum(policy(), fleet({"w2": 0.02}))
+    assert told_of_minimum(policy(), fleet({"w2": 0.03}))
+    assert not told_of_minimum(policy(), fleet({"w2": 0.03, "w4": 0.02}))  # the stand-by's own risk
+    assert not told_of_minimum(policy(min_probability=0.0), fleet({"w2": 0.03}))
+    assert not told_of_minimum(policy(), fleet({"w2": 0.5}))
+
+
+def test_of_the_minimum_it_is_told_without_a_stand_by_and_beside_a_group_that_moves():
+    states = ["training"] * 4 + ["gone"] * 2
+    assert told_of_minimum(policy(), fleet({"w2": 0.05}, state=states))
+    assert told_of_minimum(policy(), fleet({"w0": 0.05, "w2": 0.5}))
 
 
 def test_a_suspicion_is_acted_on_once_a_horizon_however_often_it_is_forecast():
@@ -388,8 +418,9 @@ def test_a_cordon_costs_the_nodes_time_where_stand_bys_are_few():
 def test_a_node_that_is_missed_more_than_it_is_worth_is_left_without_a_cordon():
     hazard = {"w0": 0.5, **dict.fromkeys(["w1", "w2", "w3", "w4"], 0.3), "w5": 0.0}
     week = {"costs": replace(LOOKED_AT, inspect_s=0, others_wait_s=0), "horizon_s": 7 * 86_400.0}
-    few = list(policy(min_probability=0.4).on_tick(singles(hazard, FEW, **week)))
-    assert [proposal.action for proposal in few] == [Migrate(group="a")]
+    few = singles(hazard, FEW, **week)
+    assert not cordons(policy(min_probability=0.4), few)
+    assert [p.action for p in ways_out(policy(min_probability=0.4), few)] == [Migrate(group="a")]
     spared = ["training"] * 2 + ["standby"] * 4
     assert cordons(policy(min_probability=0.4), singles(hazard, spared, **week))
 
@@ -441,7 +472,7 @@ def test_a_predictor_that_is_asked_once_a_day_moves_each_group_once():
     for group in "abc":
         run.feed(hello(f"{group}-0"))
     wanted = only(ForecastWanted, run.tick(600.0))
-    hazard = {"a-0": 0.9, "b-0": 0.01, "c-0": 0.01}
+    hazard = {"a-0": 0.9, "b-0": 0.001, "c-0": 0.001}
     run.feed(Forecast(id=wanted.id, predictor="daily", horizon_s=7 * 86_400.0, hazard=hazard))
     assert isinstance(only(Proposed, run.tick(600.0)).proposal.action, Alert)
     run.feed(hello("s-0", state="standby"))
