@@ -1,18 +1,23 @@
 """How many spares to pay for."""
 
+import io
 import itertools
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from rich.console import Console
 
 from tests.evaluate.episodes import CONFIG, JOB, policies, setting_of, some_events, write
+from tests.evaluate.report.reports import report, simulation
 from torchloom_core.errors import ConfigError
 from torchloom_core.evaluate.goodput.arms import elastic
 from torchloom_core.evaluate.goodput.run import Setting, simulate
 from torchloom_core.evaluate.goodput.sweep import Range, range_of, sweep, ways
+from torchloom_core.evaluate.report import tables
 from torchloom_core.evaluate.report.sweep import answers, enough, sweep_plot
+from torchloom_core.evaluate.report.wording import estimate
 from torchloom_core.evaluate.results import RunResult
 
 SEEDS = 6
@@ -123,7 +128,7 @@ def test_the_fewest_pay_with_which_goodput_is_not_clearly_lower():
     })  # fmt: skip
     assert found.best == {"restart": 2}
     assert enough(found, "restart").value == 1
-    (said,) = answers(found)
+    (said,) = answers(found, SEEDS)
     assert said.startswith(
         "restart: pay for 1 to 2 spares beside 1 standbys. Goodput is highest with 2, 0.801"
     )
@@ -132,23 +137,29 @@ def test_the_fewest_pay_with_which_goodput_is_not_clearly_lower():
 
 
 def test_where_goodput_only_falls_none_pay_and_where_it_only_rises_more_were_not_tried():
-    (none,) = answers(made_up({0: [0.9] * SEEDS, 1: [0.8] * SEEDS}))
+    (none,) = answers(made_up({0: [0.9] * SEEDS, 1: [0.8] * SEEDS}), SEEDS)
     assert none.startswith("restart: pay for 0 spares beside 1 standbys. Goodput is highest there")
     assert "useful GPU-h a day of the 192 that it costs" in none
-    (most,) = answers(made_up({0: [0.8] * SEEDS, 1: [0.9] * SEEDS}))
+    (most,) = answers(made_up({0: [0.8] * SEEDS, 1: [0.9] * SEEDS}), SEEDS)
     assert most.startswith("restart: pay for 1 spares ")
     assert most.endswith("more were not tried.")
 
 
-def test_with_too_few_seeds_the_best_is_named():
-    assert enough(made_up({0: [0.8], 1: [0.801], 2: [0.7]}), "restart").value == 1
+def test_with_too_few_seeds_no_number_is_named_to_pay_for():
+    few = made_up({0: [0.8] * 5, 1: [0.801] * 5, 2: [0.7] * 5})
+    assert enough(few, "restart") is None
+    assert answers(few, 5) == [
+        "restart: too few seeds were played to tell how many spares beside 1 standbys to pay for: "
+        "need 6, was 5. Goodput was highest with 1, 0.801."
+    ]
+    assert "restart" in sweep_plot(few)
 
 
 def test_of_a_run_that_grows_no_number_is_named_but_what_each_brings(swept):
-    said = next(one for one in answers(swept) if one.startswith("elastic:"))
+    said = next(one for one in answers(swept, SEEDS) if one.startswith("elastic:"))
     assert "each of the spares trains" in said
     assert "see elastic as planned" in said
-    assert any(one.startswith("elastic as planned: pay for") for one in answers(swept))
+    assert any(one.startswith("elastic as planned: pay for") for one in answers(swept, SEEDS))
 
 
 def test_lines_that_are_the_same_are_drawn_once_and_all_named(swept):
@@ -161,3 +172,14 @@ def test_the_picture_has_every_line(swept):
     picture = sweep_plot(swept)
     for name in swept.lines:
         assert name in picture
+
+
+def test_the_terminal_shows_the_interval_of_every_point(swept):
+    out = io.StringIO()
+    shown = simulation(sweep=swept, seeds=tuple(range(SEEDS)))
+    Console(file=out, width=200).print(tables(report(simulation=shown)))
+    for line in swept.lines.values():
+        for point in line:
+            assert estimate(point.goodput) in out.getvalue()
+            if point.more_gpu_h_per_day is not None:
+                assert estimate(point.more_gpu_h_per_day, 1) in out.getvalue()

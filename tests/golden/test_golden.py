@@ -43,12 +43,18 @@ def torchloom(folder: Path, *words: str, status: int = 0) -> str:
 
 
 def as_it_was(report: Any) -> Any:
-    """Return a report as it was: not yet with what policies alert of and what is watched."""
+    """Return a report as it was when it was recorded.
+
+    Not yet with what policies alert of and what is watched, and with 0 invalid decisions where
+    nobody could know of any.
+    """
     if isinstance(report, list):
         return [as_it_was(one) for one in report]
     if isinstance(report, dict):
         later = {"alerts", "watched"}
-        return {key: as_it_was(one) for key, one in report.items() if key not in later}
+        known = {key: as_it_was(one) for key, one in report.items() if key not in later}
+        invalid = {"invalid_decisions", "invalid_share"} & known.keys()
+        return {**known, **{key: known[key] or 0 for key in invalid}}
     return report
 
 

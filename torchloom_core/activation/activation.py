@@ -127,9 +127,7 @@ class _Builder:
         version = f"{info.package} {info.version}"
         try:
             if kind == "predictor" and MODEL in settings:
-                plugin, model = fitted(
-                    info.cls, settings, self._place, may_detect=self._may_detect
-                )
+                plugin, model = fitted(info.cls, settings, self._place, may_detect=self._may_detect)
                 version = f"{version}, model {model.digest[:12]}"
                 if model.info.tick_s != self._tick_s:
                     self.remarks.append(

@@ -56,7 +56,8 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     share of that; ``as_planned`` the same if more groups than planned are worth nothing, absent
     where there never were more; ``ettr`` the useful share of the time of the job's own GPUs, which
     counts no more groups than planned. ``decisions`` are
-    granted actions that change something. ``moves`` counts migrations and drains among them,
+    granted actions that change something; ``invalid_decisions`` those of them that rest on
+    telemetry of another load, None where none that depends on the load was read. ``moves`` counts migrations and drains among them,
     ``right_moves`` those of them that left a node which was hit within the horizon. ``silent``
     predictors gave no probability in all of the run.
     """
@@ -75,7 +76,7 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     saves: int = 0
     proactive_saves: int = 0
     decisions: int = 0
-    invalid_decisions: int = 0
+    invalid_decisions: int | None = None
     moves: int = 0
     right_moves: int = 0
     deeds: Verdicts = Verdicts()
@@ -115,6 +116,9 @@ class ArmSummary(msgspec.Struct, frozen=True, kw_only=True):
     right_moves : float
         Of its moves, those that left a node which failed within the forecast's horizon; where
         the job came back to the node meanwhile, several may be right about one failure.
+    invalid_share : float, optional
+        Of its decisions, those that rest on telemetry which was recorded under another load;
+        None where it decided nothing, or read nothing that depends on the load.
     silent : dict of str to int
         Predictor to the number of runs in which it gave no probability of anybody.
     buckets : dict of str to float
@@ -139,7 +143,7 @@ class ArmSummary(msgspec.Struct, frozen=True, kw_only=True):
     right_moves: float = 0.0
     decisions: float = 0.0
     deeds: Verdicts = Verdicts()
-    invalid_share: float = 0.0
+    invalid_share: float | None = None
     quarantined: dict[str, str] = {}
     silent: dict[str, int] = {}
 

@@ -116,7 +116,7 @@ def _summary(
         right_moves=_mean(run.right_moves for run in own),
         decisions=decisions / len(own),
         deeds=mean_verdicts([run.deeds for run in own]),
-        invalid_share=sum(run.invalid_decisions for run in own) / decisions if decisions else 0.0,
+        invalid_share=_invalid_share(own),
         quarantined={name: why for run in own for name, why in run.quarantined.items()},
         silent=dict(sorted(Counter(name for run in own for name in run.silent).items())),
     )
@@ -141,6 +141,13 @@ def _way(own: Sequence[RunResult], runs: Runs, reference: str, oracle: str) -> f
         return None
     way = mean_goodput(runs[oracle]) - mean_goodput(runs[reference])
     return (mean_goodput(own) - mean_goodput(runs[reference])) / way if way > 0 else None
+
+
+def _invalid_share(runs: Sequence[RunResult]) -> float | None:
+    """Return the share of the decisions that rest on another load; None where nobody could tell."""
+    told = [run for run in runs if run.invalid_decisions is not None]
+    decisions = sum(run.decisions for run in told)
+    return sum(run.invalid_decisions or 0 for run in told) / decisions if decisions else None
 
 
 def _shares(runs: Sequence[RunResult]) -> dict[str, float]:

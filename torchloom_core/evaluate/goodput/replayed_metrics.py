@@ -30,6 +30,8 @@ class ReplayedMetrics:
     ----------
     metrics : tuple of str
         Those of them that the trace has.
+    depends_on_load : bool
+        Whether one of them depends on the load.
     masked : frozenset of str
         Workers whose load-dependent metrics were left out at the last tick.
     """
@@ -44,6 +46,7 @@ class ReplayedMetrics:
             for column, metric in enumerate(self.metrics)
             if metric in bundle.manifest.load_dependent
         ]
+        self.depends_on_load = bool(self._load)
         self._busy = _Busy(episode) if self._load else None
         self._scrapes = None
         if self.metrics:

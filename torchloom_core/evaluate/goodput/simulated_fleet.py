@@ -38,9 +38,8 @@ class SimulatedFleet:
     ----------
     end_ns : int
         When the episode ends.
-    decisions, invalid_decisions : int
-        Granted verdicts that change something, and those of them that rest on telemetry which
-        is not what would have been measured.
+    decisions : int
+        Granted verdicts that change something.
     moves, right_moves : int
         Migrations and drains among them, and those that were right.
     timeline : list of TimelineEntry
@@ -64,7 +63,7 @@ class SimulatedFleet:
         self._tells_unsaved = UNSAVED_WORK in metrics and job.recovery == "restart"
         self._horizon_ns = to_ns(horizon_s)
         self.end_ns = episode.end_ns
-        self.decisions = self.invalid_decisions = self.moves = self.right_moves = 0
+        self.decisions = self.moves = self.right_moves = self._invalid = 0
         self.timeline: list[TimelineEntry] = []
 
     def advance(self, ts_ns: int) -> Iterable[tuple[int, News]]:
@@ -72,6 +71,14 @@ class SimulatedFleet:
         happenings = self._model.advance(ts_ns)
         self.timeline += [entry_of(happening) for happening in happenings if is_told(happening)]
         return self._workers.news(happenings, ts_ns)
+
+    @property
+    def invalid_decisions(self) -> int | None:
+        """Decisions that rest on telemetry which is not what would have been measured.
+
+        None where nothing that is read depends on the load.
+        """
+        return self._invalid if self._metrics.depends_on_load else None
 
     def report(self, ts_ns: int) -> SampleTable:
         """Return the telemetry of the nodes that the workers sit on."""
@@ -98,7 +105,7 @@ class SimulatedFleet:
         if not verdict.granted or not kind.changes_run:
             return
         self.decisions += 1
-        self.invalid_decisions += self._rests_on_masked(action)
+        self._invalid += self._rests_on_masked(action)
         for group in kind.moves(action):
             self.moves += 1
             self.right_moves += self._is_right(group, ts_ns)

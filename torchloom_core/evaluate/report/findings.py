@@ -60,6 +60,16 @@ def complaints(simulation: Simulation) -> list[str]:
     return said
 
 
+def alerts(simulation: Simulation) -> list[str]:
+    """Return what the candidates tell people, one sentence each."""
+    return [
+        f"{arm.name} alerts: {text}"
+        for arm in simulation.arms
+        if arm.kind == "candidate"
+        for text in arm.deeds.alerts
+    ]
+
+
 def flips(simulation: Simulation) -> list[str]:
     """Return where a gain that is clear turns into a clear loss, or back, as one cost varies."""
     said = []
@@ -129,7 +139,7 @@ def _goodput(simulation: Simulation) -> Iterator[str]:
                 f"worth nothing: what it gains lies between the two."
             )
     if simulation.sweep is not msgspec.UNSET:
-        yield from answers(simulation.sweep)
+        yield from answers(simulation.sweep, len(simulation.seeds))
     yield (
         "Intervals are over draws of nodes and time from this one trace: another fleet, or "
         "another year of this one, may differ by more."
@@ -206,7 +216,7 @@ def _active(arm: ArmSummary, simulation: Simulation) -> str:
     text = f"{arm.name} {', and '.join(said)}: goodput {wording.estimate(arm.goodput)}"
     if arm.to_oracle is not None and versus is not None and wording.is_clear(versus):
         text += f", {arm.to_oracle:.0%} of the way to {simulation.oracle}"
-    if arm.invalid_share > 0:
+    if arm.invalid_share:
         text += f"; {arm.invalid_share:.0%} of its decisions rest on invalid telemetry"
     return f"{text}. {_deeds(arm)}"
 

@@ -48,6 +48,7 @@ def page_text(report: Report) -> str:
         links=allreduce,
         interval_text=interval_text,
         estimate=wording.estimate,
+        difference=wording.difference,
         gain=wording.gain,
         counts=wording.counts,
         min_seeds=MIN_SEEDS,

@@ -2,30 +2,37 @@
 
 from typing import Any
 
+from torchloom_core.evaluate.goodput.compare import MIN_SEEDS
 from torchloom_core.evaluate.report import wording
 from torchloom_core.evaluate.report.figure import SERIES, canvas
 from torchloom_core.evaluate.results import AS_PLANNED, Sweep, SweepPoint
 from torchloom_core.learning.forecast_score import Interval
 
 
-def answers(sweep: Sweep) -> list[str]:
-    """Return for each arm how many pay: the fewest with which goodput is not clearly lower."""
+def answers(sweep: Sweep, seeds: int) -> list[str]:
+    """Return for each arm how many pay: the fewest with which goodput is not clearly lower.
+
+    Parameters
+    ----------
+    seeds : int
+        How many were played; with too few no number is named.
+    """
     return [
-        _growth(sweep, name) if _grows(sweep, name) else _answer(sweep, name)
+        _growth(sweep, name) if _grows(sweep, name) else _answer(sweep, name, seeds)
         for name in sweep.lines
     ]
 
 
-def enough(sweep: Sweep, name: str) -> SweepPoint:
+def enough(sweep: Sweep, name: str) -> SweepPoint | None:
     """Return the least value of an arm whose goodput is not clearly lower than the best.
 
-    Where there are too few seeds to tell, that is the best.
+    None where there are too few seeds to tell.
     """
+    line = sweep.lines[name]
+    if any(point.to_best is not None and point.to_best.low is None for point in line):
+        return None
     return next(
-        point
-        for point in sweep.lines[name]
-        if point.to_best is None
-        or (point.to_best.low is not None and not wording.is_clear(point.to_best))
+        point for point in line if point.to_best is None or not wording.is_clear(point.to_best)
     )
 
 
@@ -46,9 +53,15 @@ def _growth(sweep: Sweep, name: str) -> str:
     )
 
 
-def _answer(sweep: Sweep, name: str) -> str:
+def _answer(sweep: Sweep, name: str, seeds: int) -> str:
     line, chosen = sweep.lines[name], enough(sweep, name)
     best = next(point for point in line if point.value == sweep.best[name])
+    if chosen is None:
+        return (
+            f"{name}: too few seeds were played to tell how many {sweep.name} beside "
+            f"{sweep.beside} to pay for: need {MIN_SEEDS}, was {seeds}. Goodput was highest with "
+            f"{best.value}, {wording.estimate(best.goodput)}."
+        )
     if chosen is best:
         count, where = f"{best.value}", f"there, {wording.estimate(best.goodput)}"
     else:
@@ -82,8 +95,9 @@ def sweep_plot(sweep: Sweep) -> str:
             label = " = ".join(names)
             goodput.plot(at, [p.goodput.value for p in line], "o", ms=3, label=label, **style)
             _band(goodput, at, [p.goodput for p in line], colour)
-            if not _grows(sweep, name):
-                chosen, ring = enough(sweep, name), {"color": colour, "ms": 8, "mfc": "none"}
+            chosen = None if _grows(sweep, name) else enough(sweep, name)
+            if chosen is not None:
+                ring = {"color": colour, "ms": 8, "mfc": "none"}
                 goodput.plot([chosen.value], [chosen.goodput.value], "o", **ring)
             brings = [p.more_gpu_h_per_day for p in line if p.more_gpu_h_per_day is not None]
             more.plot(at[1:], [one.value for one in brings], "o", ms=3, **style)

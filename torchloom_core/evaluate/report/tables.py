@@ -11,7 +11,7 @@ from rich.text import Text
 
 from torchloom_core.evaluate.allreduce_results import AllreduceSimulation
 from torchloom_core.evaluate.report import allreduce, fleets, wording
-from torchloom_core.evaluate.report.findings import complaints, findings, ranked, watched
+from torchloom_core.evaluate.report.findings import alerts, complaints, findings, ranked, watched
 from torchloom_core.evaluate.results import (
     ArmSummary,
     ReplayedPolicy,
@@ -55,6 +55,8 @@ def _listed(listing: fleets.Listing) -> Table:
 def _parts(results: TraceResults) -> Iterator[RenderableType]:
     if results.forecasts:
         yield _forecasts(results.forecasts, wording.forecast_alarms([results]))
+        if any(score.versus for score in results.forecasts):
+            yield _versus(results.forecasts)
         for score in results.forecasts:
             yield from (_complaint(f"{score.predictor}: {flag}") for flag in score.flags)
     if results.policies:
@@ -64,9 +66,9 @@ def _parts(results: TraceResults) -> Iterator[RenderableType]:
         if watched(results.simulation):
             yield _worth(results.simulation)
         if results.simulation.sweep is not msgspec.UNSET:
-            yield _sweep(results.simulation.sweep)
+            yield from _sweep(results.simulation.sweep)
         yield from map(_complaint, complaints(results.simulation))
-
+        yield from map(_complaint, alerts(results.simulation))
     if results.allreduce is not msgspec.UNSET:
         yield _allreduce(results.allreduce)
         yield from map(_complaint, allreduce.complaints(results.allreduce))
@@ -102,6 +104,14 @@ def _forecasts(scores: Iterable[ForecastScore], alarms: AlarmUnit) -> Table:
             interval_text(alarms.scaled(score.false_alarms_per_node_day)),
             "" if median is None else wording.duration(median),
         )
+    return table
+
+
+def _versus(scores: Iterable[ForecastScore]) -> Table:
+    table = _table("AUPRC above another's, at the same moments", "predictor", "above", "by")
+    for score in scores:
+        for other, above in score.versus.items():
+            table.add_row(escape(score.predictor), escape(other), wording.difference(above))
     return table
 
 
@@ -159,20 +169,21 @@ def _allreduce(simulation: AllreduceSimulation) -> Table:
     return table
 
 
-def _sweep(sweep: Sweep) -> Table:
-    table = _table(
-        f"Goodput by {sweep.name} beside {sweep.beside}, and the useful GPU-h a day that one more "
-        f"brings; it costs {sweep.gpu_h_per_day:g}",
-        sweep.name, *map(escape, sweep.lines),
-    )  # fmt: skip
+def _sweep(sweep: Sweep) -> Iterator[Table]:
+    names = [sweep.name, *map(escape, sweep.lines)]
+    goodput = _table(f"Goodput by {sweep.name} beside {sweep.beside}", *names)
+    more = _table(
+        f"Useful GPU-h a day that one more brings of the {sweep.gpu_h_per_day:g} that it costs",
+        *names,
+    )
     for points in zip(*sweep.lines.values(), strict=True):
-        cells = [
-            f"{point.goodput.value:.3f}"
-            + (f" {point.more_gpu_h_per_day.value:+.1f}" if point.more_gpu_h_per_day else "")
-            for point in points
-        ]
-        table.add_row(str(points[0].value), *cells)
-    return table
+        value = str(points[0].value)
+        goodput.add_row(value, *(wording.estimate(point.goodput) for point in points))
+        brought = [point.more_gpu_h_per_day for point in points]
+        if None not in brought:
+            more.add_row(value, *(wording.estimate(one, 1) for one in brought if one is not None))
+    yield goodput
+    yield more
 
 
 def _arms(simulation: Simulation) -> Table:
@@ -192,7 +203,7 @@ def _cells(arm: ArmSummary) -> list[str]:
     return [
         escape(arm.name),
         wording.estimate(arm.goodput),
-        f"{arm.ettr.value:.3f}",
+        wording.estimate(arm.ettr),
         wording.gain(arm.versus_reference),
         "" if arm.to_oracle is None else f"{arm.to_oracle:.0%}",
         f"{arm.failures:.1f}",

@@ -48,6 +48,15 @@ def policy_alarms(results: TraceResults) -> AlarmUnit:
     return alarm_unit(results.trace["watched"], rates)
 
 
+def difference(interval: Interval) -> str:
+    """Return ``+0.032 [+0.011, +0.070]``, or the value alone and why it has no interval."""
+    text = f"{interval.value:+.3f}"
+    if interval.low is None or interval.high is None:
+        why = interval.method.removeprefix("none: ")
+        return f"{text} (no interval: {why})" if why else text
+    return f"{text} [{interval.low:+.3f}, {interval.high:+.3f}]"
+
+
 def gain(interval: Interval | None) -> str:
     """Return a difference in goodput as ``+1.23 [+0.80, +1.70]``, in points."""
     if interval is None:
