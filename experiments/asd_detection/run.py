@@ -54,7 +54,7 @@ CANDIDATES = (
 TRIAL = Trial(
     name="ASD, anomalies while they go on",
     # Pointwise, as it was labelled: runs of labels that are close together are not one.
-    task=Task(kind="detect", horizon_s=3600.0, merge_s=0.0),
+    task=Task(kind="detect", horizon_s=3600.0, repair_s=86_400.0, merge_s=0.0),
     tick_s=STEP_S,
     every_s=STEP_S,
     learn_every_s=3 * STEP_S,

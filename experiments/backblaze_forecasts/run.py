@@ -59,7 +59,7 @@ CANDIDATES = (
 
 TRIAL = Trial(
     name="Backblaze, failures of a drive within 7 days",
-    task=Task(horizon_s=7 * DAY_S),
+    task=Task(horizon_s=7 * DAY_S, repair_s=DAY_S),
     tick_s=DAY_S,
     every_s=DAY_S,
     learn_every_s=DAY_S,

@@ -249,7 +249,14 @@ def _ask(
     trial: Trial, bundle: Bundle, predictor: Predictor, from_ns: int, until_ns: int
 ) -> Hindcasts:
     asked = FittedPredictor(predictor, every_s=trial.every_s)
-    return hindcasts(bundle, asked, tick_s=trial.tick_s, start_ns=from_ns, end_ns=until_ns)
+    return hindcasts(
+        bundle,
+        asked,
+        tick_s=trial.tick_s,
+        repair_s=trial.task.repair_s,
+        start_ns=from_ns,
+        end_ns=until_ns,
+    )
 
 
 def _final(trial: Trial, bundle: Bundle, name: str, cut_ns: int) -> Hindcasts:

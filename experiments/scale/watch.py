@@ -52,7 +52,13 @@ def watch(bundle: Bundle, tick_s: float, days: float | None = None) -> dict[str,
         end_ns = min(end_ns, manifest.start_ns + round(days * DAY_S * SECOND_NS))
     config, plugins = watching(tick_s)
     started, cpu = time.perf_counter(), time.process_time()
-    feed = Feed(bundle, tick_s=tick_s, end_ns=end_ns, metrics=list(windows_s(plugins.needs)))
+    feed = Feed(
+        bundle,
+        tick_s=tick_s,
+        repair_s=config.evaluate.repair_s,
+        end_ns=end_ns,
+        metrics=list(windows_s(plugins.needs)),
+    )
     kernel = Kernel(config, plugins, RecordedGuard())
     proposals = 0
     for ts_ns, message in feed:

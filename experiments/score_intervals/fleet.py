@@ -48,7 +48,7 @@ class Setting:
     @property
     def task(self) -> Task:
         """What is to be told."""
-        return Task(horizon_s=self.horizon_d * DAY_S, merge_s=0.0)
+        return Task(horizon_s=self.horizon_d * DAY_S, repair_s=DAY_S, merge_s=0.0)
 
     @property
     def times_ns(self) -> Ints:

@@ -54,6 +54,15 @@ def test_what_is_best_on_earlier_time_is_chosen_and_all_that_was_tried_is_shown(
     }
 
 
+def test_how_long_a_repair_takes_is_the_configs_unless_it_is_told(trace):
+    (trace.path / "torchloom.toml").write_text("[evaluate]\nrepair_s = 7200.0\n")
+    for words, wanted in (((), 7200.0), (("--repair-s", "3600"), 3600.0)):
+        result = trace.torchloom(*QUICK, "--force", *words)
+        assert result.returncode == 0, result.stderr
+        model = json.loads((trace.path / "fault_history.tlmodel" / "model.json").read_text())
+        assert model["repair_s"] == wanted
+
+
 def test_no_skill_is_said_plainly_and_is_no_error(folder):
     write_bundle(folder.path / "t.tltrace", rate=0.003, days=100)
     result = folder.torchloom(*QUICK, "--out", "a/none.tlmodel")

@@ -59,7 +59,14 @@ def bundle(tmp_path_factory):
 def test_it_is_asked_at_its_own_pace_over_all_of_the_span_and_shown_the_prices(bundle):
     predictor, shares = Asked(), []
     costs = Costs(restart_s=7.0)
-    said = hindcasts(bundle, predictor, tick_s=6 * HOUR_S, costs=costs, progress=shares.append)
+    said = hindcasts(
+        bundle,
+        predictor,
+        tick_s=6 * HOUR_S,
+        repair_s=24 * HOUR_S,
+        costs=costs,
+        progress=shares.append,
+    )
     assert said.times_ns.tolist() == [12 * HOUR_NS * n for n in range(1, 9)]
     assert predictor.views == [(ts_ns, costs) for ts_ns in said.times_ns.tolist()]
     assert said.every_s == 12 * HOUR_S
@@ -67,8 +74,8 @@ def test_it_is_asked_at_its_own_pace_over_all_of_the_span_and_shown_the_prices(b
     assert np.array_equal(said.score, [[0.0, 0.1, np.nan]] * 8, equal_nan=True)
     assert shares == [n / 8 for n in range(1, 9)]
     part = hindcasts(
-        bundle, Asked(), tick_s=6 * HOUR_S, start_ns=24 * HOUR_NS, end_ns=72 * HOUR_NS,
-        progress=shares.append,
+        bundle, Asked(), tick_s=6 * HOUR_S, repair_s=24 * HOUR_S, start_ns=24 * HOUR_NS,
+        end_ns=72 * HOUR_NS, progress=shares.append,
     )  # fmt: skip
     assert (part.times_ns // HOUR_NS).tolist() == [36, 48, 60, 72]
     assert shares[8:] == [0.25, 0.5, 0.75, 1.0]
@@ -105,7 +112,7 @@ def test_a_part_of_it_has_both_its_ends(from_h, until_h, found):
 )
 def test_one_that_never_judges_is_refused_with_the_likely_cause(bundle, predictor, cause):
     with pytest.raises(PluginError) as caught:
-        hindcasts(bundle, predictor, tick_s=6 * HOUR_S)
+        hindcasts(bundle, predictor, tick_s=6 * HOUR_S, repair_s=24 * HOUR_S)
     assert str(caught.value) == (
         "predictor asked: need a probability of some worker at some time, was none in 8 views"
         + cause
@@ -114,7 +121,7 @@ def test_one_that_never_judges_is_refused_with_the_likely_cause(bundle, predicto
 
 def test_one_that_breaks_its_contract_is_refused_by_name(bundle):
     with pytest.raises(PluginError, match=r"^predictor asked: garbage: need probabilities in"):
-        hindcasts(bundle, Asked(says=2.0), tick_s=6 * HOUR_S)
+        hindcasts(bundle, Asked(says=2.0), tick_s=6 * HOUR_S, repair_s=24 * HOUR_S)
 
 
 def test_a_hundred_million_forecasts_are_kept_and_no_more():
@@ -131,7 +138,7 @@ def test_a_hundred_million_forecasts_are_kept_and_no_more():
 def test_what_came_of_it_is_what_was_known_then(bundle, known_h, positives):
     known = type(bundle).open(bundle.path)
     known.events = lambda: (event("n00001", 60, 61),)
-    said = hindcasts(known, Asked(), tick_s=6 * HOUR_S)
+    said = hindcasts(known, Asked(), tick_s=6 * HOUR_S, repair_s=24 * HOUR_S)
     until_ns = None if known_h is None else known_h * HOUR_NS
     judged = judge(known, said, task(48), known_until_ns=until_ns)
     assert np.count_nonzero(judged.outcome[:, 1] == 1.0) == positives - (known_h == 90)

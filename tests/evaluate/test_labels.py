@@ -254,7 +254,7 @@ def test_an_incident_is_certain_if_one_of_its_events_is(labels):
 )
 def test_a_task_that_makes_no_sense_is_refused(wrong, problem):
     with pytest.raises(TraceError) as caught:
-        Task(horizon_s=10.0, **wrong)
+        Task(horizon_s=10.0, repair_s=86_400.0, **wrong)
     assert str(caught.value) == problem
 
 

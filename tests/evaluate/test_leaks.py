@@ -470,10 +470,10 @@ def refuse(measured, forecasts):
 
 def test_a_predictor_that_sees_the_future_is_refused_and_one_that_does_not_is_not(measured):
     def honest(of, end_ns=None):
-        return hindcasts(of, Level(), tick_s=6 * HOUR_S, end_ns=end_ns)
+        return hindcasts(of, Level(), tick_s=6 * HOUR_S, repair_s=24 * HOUR_S, end_ns=end_ns)
 
     def seer(of, end_ns=None):
-        return hindcasts(of, Level(of), tick_s=6 * HOUR_S, end_ns=end_ns)
+        return hindcasts(of, Level(of), tick_s=6 * HOUR_S, repair_s=24 * HOUR_S, end_ns=end_ns)
 
     refuse(measured, honest)
     with pytest.raises(LeakError, match="mine: future_feature: need forecasts up to 1970-01-21"):
@@ -482,7 +482,7 @@ def test_a_predictor_that_sees_the_future_is_refused_and_one_that_does_not_is_no
 
 def test_a_mean_over_past_and_future_is_a_feature_from_the_future(measured):
     def centred(of, end_ns=None):
-        said = hindcasts(of, Level(), tick_s=6 * HOUR_S, end_ns=end_ns)
+        said = hindcasts(of, Level(), tick_s=6 * HOUR_S, repair_s=24 * HOUR_S, end_ns=end_ns)
         after = np.vstack([said.score[1:], said.score[-1:]])
         return said.with_score((said.score + after) / 2)
 

@@ -16,7 +16,7 @@ from torchloom_core.trace.feed.watched import watch
 
 DAY_S, DAY_NS = 86_400.0, 86_400 * SECOND_NS
 DAYS, FAILS, BACK = 20, 6, 15
-TASK = Task(horizon_s=2 * DAY_S)
+TASK = Task(horizon_s=2 * DAY_S, repair_s=DAY_S)
 
 
 class Reader:

@@ -21,6 +21,7 @@ from torchloom_core.activation.discovery import discover
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.loading import parse
 from torchloom_core.errors import LeakError, ModelError, PluginError, TraceError
+from torchloom_core.evaluate.assumptions import of_replay
 from torchloom_core.evaluate.forecasts.labels import Task
 from torchloom_core.evaluate.forecasts.scoring import Scoring, scorer_of, split_ns
 from torchloom_core.evaluate.goodput.arms import Arm
@@ -37,7 +38,7 @@ from torchloom_core.trajectory.writer import TrajectoryWriter
 from torchloom_core.wire.events import Recovered, Tick, Verdict
 from torchloom_core.wire.messages import Telemetry
 
-TASK = Task(horizon_s=21_600.0, merge_s=0.0)
+TASK = Task(horizon_s=21_600.0, repair_s=86_400.0, merge_s=0.0)
 HOT = """
 [arbiter]
 cooldown_s = 3.0
@@ -219,24 +220,47 @@ def fitted(bundle, tmp_path_factory):
     from torchloom_core.fitting.fit import FitSettings, fit
 
     info = next(i for i in discover() if i.name == "fault_history")
-    until = FitSettings(until_ns=START_NS + 3 * DAY_NS, tick_s=3600.0)
+    until = FitSettings(until_ns=START_NS + 3 * DAY_NS, tick_s=3600.0, repair_s=86_400.0)
     model = fit(bundle, info, HISTORY, until)
     path = tmp_path_factory.mktemp("model") / "history.tlmodel"
     model.save(path)
     return path
 
 
-def test_a_model_that_detects_is_scored_and_no_policy_acts_on_it(bundle, tmp_path):
-    from torchloom_core.fitting.fit import FitSettings, fit
-
-    info = next(i for i in discover() if i.name == "fault_history")
-    now = FitSettings(until_ns=START_NS + 3 * DAY_NS, tick_s=3600.0, task="detect")
+def test_a_model_that_detects_is_scored_and_no_policy_acts_on_it(bundle, fitted, tmp_path):
+    model = Model.load(fitted)
     path = tmp_path / "now.tlmodel"
-    fit(bundle, info, HISTORY, now).save(path)
+    Model(replace(model.info, task="detect"), model.parts, model.card).save(path)
     table = {"model": str(path)}
-    (score,) = score_predictors(bundle, of(fault_history=table), CONFIG, Scoring())
+    (score,) = scorer_of(bundle, of(fault_history=table), CONFIG, Scoring()).scores()
     assert score.task == "detect"
     told = {"predictor": "fault_history", "accept_unskilled": True}
     arm = candidate(policies={"failure_forecast": told}, predictors={"fault_history": table})
     with pytest.raises(ModelError, match=r"now\.tlmodel: need .* --task forecast, was detect"):
         replay_policies(bundle, arm, CONFIG, TASK)
+
+
+def test_a_model_is_scored_by_its_own_repair_and_it_is_said_where_the_config_has_another(
+    bundle, fitted, tmp_path, caplog
+):
+    """Failures here have a known end, but for one: what is taken for it decides who is judged."""
+    open_end = replace(event(200, 24 * 5.0, "n7"), t_resolved=None)
+    trace = write(tmp_path / "open.tltrace", [*some_events(count=60), open_end])
+    model = Model.load(fitted)
+    path = tmp_path / "m.tlmodel"
+    samples = {}
+    for own_s in (3600.0, 86_400.0):
+        info = replace(model.info, repair_s=own_s)
+        Model(info, model.parts, model.card).save(path, force=True)
+        caplog.clear()
+        tested = of(fault_history={"model": str(path)})
+        (score,) = scorer_of(trace, tested, CONFIG, Scoring()).scores()
+        samples[own_s] = score.samples
+        said = [line for line in caplog.messages if "repair" in line]
+        differs = own_s != CONFIG.evaluate.repair_s
+        assert said == [
+            "fault_history: its model was fitted with 3600 s of repair where nobody knows a "
+            "failure's end, and is scored so; [evaluate] repair_s is 86400."
+        ] * differs  # fmt: skip
+        assert (said[:1] == list(of_replay(tested, CONFIG))[:1]) == differs
+    assert samples[3600.0] > samples[86_400.0]

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from tests.evaluate.episodes import CONFIG, DAY_NS, START_NS, event, some_events, write
 from torchloom_core.activation.discovery import discover
 from torchloom_core.errors import LeakError
-from torchloom_core.evaluate.forecasts.scoring import Scoring, score_predictors
+from torchloom_core.evaluate.forecasts.scoring import Scoring, scorer_of
 from torchloom_core.evaluate.forecasts.training_trace import was_fitted_on
 from torchloom_core.evaluate.goodput.candidates import Forecaster
 from torchloom_core.fitting.fit import fit
@@ -21,7 +21,7 @@ LATER = [event(100, 24 * 5.9, "n7")]
 def model(tmp_path_factory):
     trace = write(tmp_path_factory.mktemp("trace") / "first.tltrace", EVENTS, metrics=("heat",))
     info = next(one for one in discover() if one.name == "fault_history")
-    settings = FitSettings(until_ns=UNTIL_NS, tick_s=3600.0)
+    settings = FitSettings(until_ns=UNTIL_NS, tick_s=3600.0, repair_s=86_400.0)
     return fit(trace, info, {"every_s": 3600.0, "horizon_s": 21_600.0}, settings)
 
 
@@ -31,8 +31,8 @@ def test_the_same_data_under_another_name_are_not_scored_on_what_was_learned_fro
     table = {"model": str(tmp_path / "m.tlmodel")}
     tested = [Forecaster(label="it", name="fault_history", table=table)]
     with pytest.raises(LeakError, match="test_tuned_threshold"):
-        score_predictors(again, tested, CONFIG, Scoring(until_ns=START_NS + DAY_NS))
-    (score,) = score_predictors(again, tested, CONFIG, Scoring())
+        scorer_of(again, tested, CONFIG, Scoring(until_ns=START_NS + DAY_NS)).scores()
+    (score,) = scorer_of(again, tested, CONFIG, Scoring()).scores()
     assert score.from_ns >= UNTIL_NS
 
 

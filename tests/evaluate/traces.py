@@ -56,7 +56,9 @@ def hours(count, every_h=1):
 
 
 def task(horizon_h, **more):
-    return Task(**{"horizon_s": horizon_h * HOUR_S, "merge_s": 0.0, **more})
+    return Task(
+        **{"horizon_s": horizon_h * HOUR_S, "repair_s": 24 * HOUR_S, "merge_s": 0.0, **more}
+    )
 
 
 def judge(score, events, of, *, span_h=None, times_ns=None, actions=()):

@@ -26,7 +26,7 @@ def judged(from_d, seed, days=6):
     score[random.random(outcome.shape) < 0.1] = np.nan
     outcome[random.random(outcome.shape) < 0.1] = np.nan
     times_ns = (from_d + np.arange(days)) * DAY_NS
-    return Judged(Task(horizon_s=7 * DAY_S), times_ns, DAY_S, score, outcome, NONE)
+    return Judged(Task(horizon_s=7 * DAY_S, repair_s=DAY_S), times_ns, DAY_S, score, outcome, NONE)
 
 
 def test_the_mean_over_folds_is_the_one_that_candidates_are_chosen_by():

@@ -14,4 +14,4 @@ def bundle(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def settings():
-    return FitSettings(until_ns=60 * 24 * HOUR_NS, tick_s=12 * 3600.0)
+    return FitSettings(until_ns=60 * 24 * HOUR_NS, tick_s=12 * 3600.0, repair_s=86_400.0)

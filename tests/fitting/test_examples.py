@@ -10,7 +10,7 @@ from torchloom_core.fitting.examples import Examples
 from torchloom_core.trace.feed.watched import watch
 
 UNTIL_NS, KNOWN_NS = 30 * 24 * HOUR_NS, 32 * 24 * HOUR_NS
-TASK = Task(horizon_s=48 * HOUR_S)
+TASK = Task(horizon_s=48 * HOUR_S, repair_s=24 * HOUR_S)
 TOLD = {
     "tick_s": 2 * HOUR_S,
     "every_s": 2 * HOUR_S,

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from tests.evaluate.traces import HOUR_NS, event, watched, write_bundle
 from tests.fitting.plugins import Blind, Heat, Quiet, info, saying, warm
@@ -11,7 +12,6 @@ from torchloom_core.activation.discovery import PluginInfo, discover
 from torchloom_core.errors import ConfigError, PluginError, TraceError
 from torchloom_core.evaluate.forecasts.altered_future import OtherFuture
 from torchloom_core.fitting.fit import fit
-from torchloom_core.fitting.stages import FitSettings
 from torchloom_core.learning.card import to_markdown
 from torchloom_core.learning.skill import BASELINES
 from torchloom_core.plugin import Hazard
@@ -199,11 +199,7 @@ def test_one_that_does_not_learn_is_calibrated_and_has_no_parts(bundle, settings
 
 def test_the_threshold_keeps_about_the_budget_on_the_time_after(bundle, settings):
     for budget in (0.02, 0.2):
-        asked = FitSettings(
-            until_ns=settings.until_ns,
-            tick_s=settings.tick_s,
-            false_alarms_per_node_day=budget,
-        )
+        asked = replace(settings, false_alarms_per_node_day=budget)
         found = fit(bundle, info(Heat), {}, asked).card.score.false_alarms_per_node_day
         assert budget / 4 < found.value < budget * 2.5
 
@@ -247,7 +243,7 @@ def test_a_predictor_that_reads_the_failures_elsewhere_is_doubted_in_its_card(bu
 
 def test_a_detection_is_fitted_too(tmp_path, settings):
     trace, _ = write_bundle(tmp_path / "d.tltrace", rate=0.03, metrics={"heat": warm()})
-    asked = FitSettings(until_ns=settings.until_ns, tick_s=settings.tick_s, task="detect")
+    asked = replace(settings, task="detect")
     model = fit(trace, info(Quiet), {"every_s": 43_200.0}, asked)
     assert (model.info.task, model.card.score.task) == ("detect", "detect")
 
@@ -272,8 +268,8 @@ def test_a_detection_is_fitted_too(tmp_path, settings):
         ),
     ],
 )
-def test_an_end_that_leaves_too_little_time_is_refused(bundle, until_day, problem):
-    asked = FitSettings(until_ns=until_day * DAY_NS, tick_s=43_200.0)
+def test_an_end_that_leaves_too_little_time_is_refused(bundle, settings, until_day, problem):
+    asked = replace(settings, until_ns=until_day * DAY_NS)
     with pytest.raises(TraceError) as error:
         fit(bundle, info(Heat), {}, asked)
     assert problem in one_line(error)
@@ -419,7 +415,21 @@ def test_a_wrong_option_is_refused_with_its_name(bundle, settings):
 
 
 def test_asking_too_often_for_memory_is_refused(bundle, settings):
-    asked = FitSettings(until_ns=settings.until_ns, tick_s=1.0, every_s=1.0)
+    asked = replace(settings, tick_s=1.0, every_s=1.0)
     with pytest.raises(PluginError) as error:
         fit(bundle, info(saying(lambda view: np.zeros(len(view)))), {}, asked)
     assert "ask less often, every_s was 1" in one_line(error)
+
+
+def test_a_failure_without_an_end_lasts_as_long_as_is_told_and_the_model_keeps_it(bundle, settings):
+    class Open(Bundle):
+        def events(self):
+            return tuple(structs.replace(one, t_resolved=None) for one in super().events())
+
+    moments = []
+    for repair_s in (0.0, 86_400.0, 4 * 86_400.0):
+        asked = replace(settings, repair_s=repair_s)
+        model = fit(Open(bundle.path, bundle.manifest), info(Heat), {}, asked)
+        assert model.info.repair_s == repair_s
+        moments.append(model.card.score.samples)
+    assert moments[0] > moments[1] > moments[2]

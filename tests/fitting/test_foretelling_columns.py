@@ -33,6 +33,7 @@ def fitted(bundle, metrics, known_before=()):
     settings = FitSettings(
         until_ns=bundle.manifest.start_ns + 70 * DAY_NS,
         tick_s=86_400.0,
+        repair_s=86_400.0,
         known_before=tuple(known_before),
     )
     return fit(bundle, boosting, options, settings).card
@@ -95,7 +96,7 @@ def test_what_cannot_be_fitted_without_the_column_says_so(disks):
             return {}
 
     until_ns = disks.manifest.start_ns + 70 * DAY_NS
-    settings = FitSettings(until_ns=until_ns, tick_s=86_400.0)
+    settings = FitSettings(until_ns=until_ns, tick_s=86_400.0, repair_s=86_400.0)
     card = fit(disks, info(Needy), {"metrics": ["length"]}, settings).card
     (remark,) = (one for one in card.remarks if one.startswith("It cannot be fitted without"))
     assert remark == "It cannot be fitted without length: needs length."
@@ -103,7 +104,7 @@ def test_what_cannot_be_fitted_without_the_column_says_so(disks):
 
 def test_without_telemetry_a_metric_that_is_named_knows_nothing(tmp_path):
     bare, _ = write_bundle(tmp_path / "bare.tltrace", rate=0.03)
-    settings = FitSettings(until_ns=60 * DAY_NS, tick_s=86_400.0)
+    settings = FitSettings(until_ns=60 * DAY_NS, tick_s=86_400.0, repair_s=86_400.0)
     plugin = Heat(Heat.Options(metrics=("heat",)))
     assert Fitting(bare, settings, plugin).foretelling(["heat"]) == ()
 

@@ -36,6 +36,11 @@ from torchloom_core.wire.messages import Hello
 NAN = math.nan
 
 
+def feed_of(trace, **told):
+    """Return a feed in which whoever fails is away for a day, unless it is known otherwise."""
+    return Feed(trace, **{"repair_s": 86_400.0, **told})
+
+
 def same(left: list[float], right: list[float]) -> bool:
     return repr(left) == repr(right)
 
@@ -44,7 +49,7 @@ def same(left: list[float], right: list[float]) -> bool:
 
 
 def test_everybody_says_hello_and_every_tick_brings_a_sample_and_a_tick(tmp_path):
-    feed = Feed(bundle(tmp_path / "t.tltrace", NODES), tick_s=20)
+    feed = feed_of(bundle(tmp_path / "t.tltrace", NODES), tick_s=20)
     kinds = [(ts_ns, type(message)) for ts_ns, message in feed]
     per_tick = [(at(s), kind) for s in (20, 40, 60) for kind in (SampleTable, Tick)]
     assert kinds == [(START_NS, Hello), (START_NS, Hello), *per_tick]
@@ -55,7 +60,7 @@ def test_everybody_says_hello_and_every_tick_brings_a_sample_and_a_tick(tmp_path
 
 def test_a_fatal_fault_ends_a_life_and_the_next_begins_when_it_is_resolved(tmp_path):
     rows = [*NODES, fault(5, avail_s=12, resolved_s=33)]
-    feed = Feed(bundle(tmp_path / "t.tltrace", rows), tick_s=10)
+    feed = feed_of(bundle(tmp_path / "t.tltrace", rows), tick_s=10)
     assert told(feed)[2:] == [
         (12, "fault", "a", "a@5"),
         (12, "dies", "a", 1),
@@ -67,26 +72,26 @@ def test_a_fatal_fault_ends_a_life_and_the_next_begins_when_it_is_resolved(tmp_p
 
 def test_what_nobody_saw_repaired_is_away_for_as_long_as_is_assumed(tmp_path):
     rows = [*NODES, fault(5)]
-    feed = Feed(bundle(tmp_path / "t.tltrace", rows), tick_s=10, repair_s=30)
+    feed = feed_of(bundle(tmp_path / "t.tltrace", rows), tick_s=10, repair_s=30)
     assert told(feed)[-1] == (35, "hello", "a", 2)
 
 
 def test_a_repair_that_nobody_saw_begins_with_the_fault_however_late_that_is_told(tmp_path):
     rows = [*NODES, fault(5, avail_s=12)]
-    feed = Feed(bundle(tmp_path / "t.tltrace", rows), tick_s=10, repair_s=30)
+    feed = feed_of(bundle(tmp_path / "t.tltrace", rows), tick_s=10, repair_s=30)
     assert told(feed)[-2:] == [(12, "dies", "a", 1), (35, "hello", "a", 2)]
 
 
 def test_a_fault_that_is_not_fatal_is_told_and_ends_nothing(tmp_path):
     rows = [*NODES, fault(5, fatal=False)]
-    assert told(Feed(bundle(tmp_path / "t.tltrace", rows), tick_s=10))[2:] == [
+    assert told(feed_of(bundle(tmp_path / "t.tltrace", rows), tick_s=10))[2:] == [
         (5, "fault", "a", "a@5")
     ]
 
 
 def test_a_fault_of_the_job_takes_no_node_away(tmp_path):
     rows = [*NODES, fault(5, follows="job")]
-    assert told(Feed(bundle(tmp_path / "t.tltrace", rows), tick_s=10))[3:] == [
+    assert told(feed_of(bundle(tmp_path / "t.tltrace", rows), tick_s=10))[3:] == [
         (5, "dies", "a", 1),
         (5, "hello", "a", 2),
     ]
@@ -94,14 +99,14 @@ def test_a_fault_of_the_job_takes_no_node_away(tmp_path):
 
 def test_faults_that_overlap_are_one_absence(tmp_path):
     rows = [*NODES, fault(5, resolved_s=30), fault(10, resolved_s=20), fault(25, resolved_s=50)]
-    lives = [line for line in told(Feed(bundle(tmp_path / "t.tltrace", rows), tick_s=10))[2:]
+    lives = [line for line in told(feed_of(bundle(tmp_path / "t.tltrace", rows), tick_s=10))[2:]
              if line[1] != "fault"]  # fmt: skip
     assert lives == [(5, "dies", "a", 1), (50, "hello", "a", 2)]
 
 
 def test_a_fault_of_a_rack_is_one_of_every_node_in_it_and_of_a_gpu_one_of_its_node(tmp_path):
     rows = [*NODES, fault(5, "r0", resolved_s=8), fault(20, "a/gpu-1", resolved_s=30)]
-    lines = told(Feed(bundle(tmp_path / "t.tltrace", rows), tick_s=10))[2:]
+    lines = told(feed_of(bundle(tmp_path / "t.tltrace", rows), tick_s=10))[2:]
     assert lines[:4] == [
         (5, "fault", "a", "r0@5/a"),
         (5, "fault", "b", "r0@5/b"),
@@ -114,7 +119,7 @@ def test_a_fault_of_a_rack_is_one_of_every_node_in_it_and_of_a_gpu_one_of_its_no
 def test_what_was_known_before_the_start_comes_first_and_who_was_away_comes_late(tmp_path):
     rows = [*NODES, fault(2, "b", resolved_s=4), fault(10, resolved_s=45)]
     trace = bundle(tmp_path / "t.tltrace", rows)
-    assert told(Feed(trace, tick_s=10, start_ns=at(30))) == [
+    assert told(feed_of(trace, tick_s=10, start_ns=at(30))) == [
         (30, "fault", "b", "b@2"),
         (30, "fault", "a", "a@10"),
         (30, "hello", "b", 1),
@@ -128,7 +133,7 @@ def test_components_appear_and_vanish(tmp_path):
         Component(id="late", kind="node", from_ns=at(15)),
         Component(id="later", kind="node", from_ns=at(90)),
     ]
-    feed = Feed(bundle(tmp_path / "t.tltrace", rows), tick_s=10)
+    feed = feed_of(bundle(tmp_path / "t.tltrace", rows), tick_s=10)
     assert told(feed) == [
         (0, "hello", "early", 1),
         (15, "hello", "late", 1),
@@ -139,7 +144,7 @@ def test_components_appear_and_vanish(tmp_path):
 
 def test_a_fault_that_is_known_only_after_a_component_vanished_changes_nothing_before(tmp_path):
     rows = [Component(id="a", kind="node", until_ns=at(25)), fault(20, avail_s=40)]
-    assert told(Feed(bundle(tmp_path / "t.tltrace", rows), tick_s=10)) == [
+    assert told(feed_of(bundle(tmp_path / "t.tltrace", rows), tick_s=10)) == [
         (0, "hello", "a", 1),
         (25, "leaves", "a", 1),
         (40, "fault", "a", "a@20"),
@@ -148,7 +153,7 @@ def test_a_fault_that_is_known_only_after_a_component_vanished_changes_nothing_b
 
 def test_a_component_that_fails_as_it_vanishes_has_failed(tmp_path):
     rows = [Component(id="a", kind="node", until_ns=at(25)), fault(25)]
-    assert told(Feed(bundle(tmp_path / "t.tltrace", rows), tick_s=10))[1:] == [
+    assert told(feed_of(bundle(tmp_path / "t.tltrace", rows), tick_s=10))[1:] == [
         (25, "fault", "a", "a@25"),
         (25, "dies", "a", 1),
     ]
@@ -162,7 +167,7 @@ def test_a_group_is_the_jobs_while_it_sits_there_and_a_change_keeps_the_life(tmp
         Placement(job="j", group="g1", rank=0, component="b", from_ns=at(0), until_ns=at(15)),
         Placement(job="j", group="g2", rank=3, component="b", from_ns=at(25)),
     ]
-    feed = Feed(bundle(tmp_path / "t.tltrace", rows), tick_s=10)
+    feed = feed_of(bundle(tmp_path / "t.tltrace", rows), tick_s=10)
     hellos = [
         ((ts_ns - START_NS) / 1e9, hello.worker, hello.group, hello.rank, hello.incarnation)
         for ts_ns, hello in feed
@@ -182,7 +187,7 @@ def test_groups_of_several_jobs_carry_the_jobs_name(tmp_path):
         Placement(job="j", group="0", rank=0, component="a", from_ns=at(0)),
         Placement(job="k", group="0", rank=0, component="b", from_ns=at(0)),
     ]
-    feed = Feed(bundle(tmp_path / "t.tltrace", rows), tick_s=10)
+    feed = feed_of(bundle(tmp_path / "t.tltrace", rows), tick_s=10)
     assert [m.group for _, m in feed if isinstance(m, Hello)] == ["j/0", "k/0"]
 
 
@@ -204,7 +209,7 @@ def test_the_newest_valid_value_of_a_tick_counts_and_every_tick_begins_anew(tmp_
         ],
         seconds=40,
     )
-    first, second, third, _ = samples(Feed(trace, tick_s=10))
+    first, second, third, _ = samples(feed_of(trace, tick_s=10))
     assert same(first["a"][1], [NAN, 60.0])
     assert same(second["a"][1], [7.0, 70.0])
     assert second["b"][0]
@@ -226,7 +231,7 @@ def test_parts_of_a_node_tell_the_highest_and_a_rack_tells_all_its_nodes(tmp_pat
         ],
         seconds=10,
     )
-    (tick,) = samples(Feed(trace, tick_s=10))
+    (tick,) = samples(feed_of(trace, tick_s=10))
     assert same(tick["a"][1], [20.0, 70.0])
     assert same(tick["b"][1], [20.0, NAN])
     assert (tick["a"][0], tick["b"][0]) == (True, False)
@@ -236,7 +241,7 @@ def test_only_the_wanted_metrics_are_read_and_unknown_ones_are_left_out(tmp_path
     trace = bundle(
         tmp_path / "t.tltrace", NODES, [(1, "a", "temp", 1.0), (2, "a", "power", 2.0)], seconds=10
     )
-    (tick,) = samples(Feed(trace, tick_s=10, metrics=["temp", "nothing", "temp"]))
+    (tick,) = samples(feed_of(trace, tick_s=10, metrics=["temp", "nothing", "temp"]))
     assert tick["a"] == (True, [1.0])
 
 
@@ -244,7 +249,7 @@ def test_without_telemetry_everybody_who_is_not_away_is_heard(tmp_path):
     rows = [*NODES, fault(12, resolved_s=25)]
     heard = [
         {worker: was_heard for worker, (was_heard, _) in tick.items()}
-        for tick in samples(Feed(bundle(tmp_path / "t.tltrace", rows, seconds=30), tick_s=10))
+        for tick in samples(feed_of(bundle(tmp_path / "t.tltrace", rows, seconds=30), tick_s=10))
     ]
     assert heard == [{"a": True, "b": True}, {"a": False, "b": True}, {"a": True, "b": True}]
 
@@ -253,19 +258,19 @@ def test_what_came_before_the_start_is_in_no_sample(tmp_path):
     trace = bundle(
         tmp_path / "t.tltrace", NODES, [(10, "a", "temp", 1.0), (11, "a", "temp", 2.0)], seconds=20
     )
-    (tick,) = samples(Feed(trace, tick_s=10, start_ns=at(10)))
+    (tick,) = samples(feed_of(trace, tick_s=10, start_ns=at(10)))
     assert tick["a"] == (True, [2.0])
 
 
 def test_where_files_are_cut_makes_no_difference(tmp_path):
     rows: list[Sample] = [(s / 3, "ab"[s % 2], "temp", float(s)) for s in range(1, 100)]
     trace = bundle(tmp_path / "t.tltrace", NODES, rows)
-    whole = plain(Feed(trace, tick_s=2), at(60))
+    whole = plain(feed_of(trace, tick_s=2), at(60))
     folder = trace.path / "telemetry"
     data = table(rows)
     for number, start in enumerate(range(0, len(rows), 7)):
         pq.write_table(data.slice(start, 7), folder / f"{number:06}.parquet")
-    assert plain(Feed(Bundle.open(trace.path), tick_s=2), at(60)) == whole
+    assert plain(feed_of(Bundle.open(trace.path), tick_s=2), at(60)) == whole
 
 
 # --- the whole ---
@@ -273,7 +278,7 @@ def test_where_files_are_cut_makes_no_difference(tmp_path):
 
 def test_a_kernel_takes_it_all_and_a_feed_can_be_read_again(tmp_path):
     rows = [*NODES, fault(5, avail_s=12, resolved_s=33), fault(20, "r0", resolved_s=40)]
-    feed = Feed(bundle(tmp_path / "t.tltrace", rows, [(s, "a", "temp", s) for s in range(60)]),
+    feed = feed_of(bundle(tmp_path / "t.tltrace", rows, [(s, "a", "temp", s) for s in range(60)]),
                 tick_s=10)  # fmt: skip
     kernel = make_kernel()
     for ts_ns, message in feed:
@@ -295,12 +300,12 @@ def test_a_kernel_takes_it_all_and_a_feed_can_be_read_again(tmp_path):
 def test_a_span_or_tick_that_cannot_be_is_refused(tmp_path, changes, rule):
     trace = bundle(tmp_path / "t.tltrace", NODES)
     with pytest.raises(TraceError, match=rule):
-        Feed(trace, **changes)
+        feed_of(trace, **changes)
 
 
 def test_a_trace_of_nothing_is_refused(tmp_path):
     with pytest.raises(TraceError, match="need a component to watch, was none"):
-        Feed(bundle(tmp_path / "t.tltrace", []), tick_s=1)
+        feed_of(bundle(tmp_path / "t.tltrace", []), tick_s=1)
 
 
 @dataclass(frozen=True)
@@ -376,9 +381,9 @@ def test_another_future_changes_no_input_before_it(past, other, now_s, tick_s):
         one = bundle(Path(folder) / "1.tltrace", [*NODES, PASSING, *past.events], past.samples)
         two = with_another_future(past, other, now_s)
         another = bundle(Path(folder) / "2.tltrace", [*NODES, PASSING, *two.events], two.samples)
-        before = plain(Feed(one, tick_s=tick_s), at(now_s))
-        assert before == plain(Feed(another, tick_s=tick_s), at(now_s))
-        assert ticks(Feed(one, tick_s=tick_s)) == ticks(Feed(another, tick_s=tick_s))
+        before = plain(feed_of(one, tick_s=tick_s), at(now_s))
+        assert before == plain(feed_of(another, tick_s=tick_s), at(now_s))
+        assert ticks(feed_of(one, tick_s=tick_s)) == ticks(feed_of(another, tick_s=tick_s))
 
 
 def test_another_future_is_seen_as_soon_as_it_has_come(tmp_path):
@@ -391,7 +396,7 @@ def test_another_future_is_seen_as_soon_as_it_has_come(tmp_path):
     two = with_another_future(past, other, 30.0)
     assert [one.id for one in two.events] == ["old", "new-e1"]
     feeds = [
-        Feed(bundle(tmp_path / f"{name}.tltrace", [*NODES, *of.events], of.samples), tick_s=10)
+        feed_of(bundle(tmp_path / f"{name}.tltrace", [*NODES, *of.events], of.samples), tick_s=10)
         for name, of in (("was", past), ("now", two))
     ]
     was, now = (plain(feed, at(30)) for feed in feeds)

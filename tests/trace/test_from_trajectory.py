@@ -230,7 +230,7 @@ def test_telemetry_is_there_by_the_time_it_was_received(tmp_path):
 
 def test_it_feeds_like_any_other_trace(tmp_path):
     record(tmp_path / "run", LIFE)
-    feed = Feed(exported(tmp_path), tick_s=1.0)
+    feed = Feed(exported(tmp_path), tick_s=1.0, repair_s=60.0)
     assert feed.watched.ids == ("elsewhere", "node-a", "node-b", "node-s")
     assert feed.metrics == ("heat",)
     died = [message.worker for _, message in feed if isinstance(message, Exit)]

@@ -40,6 +40,7 @@ def fit(
     kind: Annotated[tuple[str, ...], Parameter(negative="", show_default=False)] = (),
     false_alarms_per_node_day: Annotated[float, Parameter(validator=Number(gte=0))] = 0.01,
     tick_s: Seconds = None,
+    repair_s: Annotated[float | None, Parameter(validator=Number(gte=0))] = None,
     every_s: Seconds = None,
     seed: int = 0,
     known_before: Annotated[tuple[str, ...], Parameter(negative="", show_default=False)] = (),
@@ -77,6 +78,9 @@ def fit(
         The threshold keeps to so many of each component that is watched, be it a node or a disk.
     tick_s
         Spacing of the samples the predictor sees; [evaluate] tick_s unless given.
+    repair_s
+        How long a component is away after a failure whose end nobody knows, seconds; [evaluate]
+        repair_s unless given.
     every_s
         How often it is asked; as often as it says unless given.
     seed
@@ -110,6 +114,7 @@ def fit(
     wanted = FitSettings(
         until_ns=moment_ns(until, bundle.manifest),
         tick_s=settings.evaluate.tick_s if tick_s is None else tick_s,
+        repair_s=settings.evaluate.repair_s if repair_s is None else repair_s,
         every_s=every_s,
         task=task,
         lead_s=lead_s,

@@ -1,14 +1,18 @@
 """Everything that an evaluation takes for granted, in plain sentences."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 from torchloom_core.clock import moment_text
 from torchloom_core.config.schema import Config
 from torchloom_core.evaluate import allreduce
+from torchloom_core.evaluate.forecasts.training_trace import other_repair
+from torchloom_core.evaluate.goodput.candidates import Forecaster
 from torchloom_core.evaluate.goodput.episode import DAY_NS, span_ns
 from torchloom_core.evaluate.goodput.job import FIRST_INTERVAL_S, INSURANCE_S, STALLS
 from torchloom_core.evaluate.goodput.run import Setting
+from torchloom_core.learning.model import Model
 from torchloom_core.trace.bundle.bundle import Bundle
 from torchloom_core.trace.feed.watched import watch
 
@@ -82,8 +86,13 @@ def of_simulation(setting: Setting, bundle: Bundle, seeds: int) -> Iterator[str]
     )
 
 
-def of_replay() -> Iterator[str]:
+def of_replay(tested: Iterable[Forecaster], config: Config) -> Iterator[str]:
     """Yield what the open loop assumes."""
+    for one in tested:
+        if "model" in one.table:
+            model = Model.load(Path(one.table["model"]))
+            if said := other_repair(one.label, model, config.evaluate.repair_s):
+                yield said
     yield (
         "Nothing answers in replay: what is granted changes nothing, and without stand-bys in "
         "the trace a migration is denied as impossible. A proposal about a worker counts as an "

@@ -242,7 +242,8 @@ def prepare_replay(on: OnTrace, pool: Pool | None) -> Prepared:
             replayed.append(
                 replay_policies(bundle, arm, config, task, from_ns=from_ns, source=source)
             )
-        found = _results(on, arms, *assumptions.of_trace(bundle), *assumptions.of_replay())
+        said = (*assumptions.of_trace(bundle), *assumptions.of_replay(tested, config))
+        found = _results(on, arms, *said)
         return replace(found, forecasts=tuple(forecasts), policies=tuple(replayed))
 
     return Prepared(on=on, known={*bundle.metrics}, missing=missing, play=play)

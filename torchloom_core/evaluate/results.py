@@ -57,9 +57,9 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     where there never were more; ``ettr`` the useful share of the time of the job's own GPUs, which
     counts no more groups than planned. ``decisions`` are
     granted actions that change something; ``invalid_decisions`` those of them that rest on
-    telemetry of another load, None where none that depends on the load was read. ``moves`` counts migrations and drains among them,
-    ``right_moves`` those of them that left a node which was hit within the horizon. ``silent``
-    predictors gave no probability in all of the run.
+    telemetry of another load, None where none that depends on the load was read. ``moves`` counts
+    migrations and drains among the decisions, ``right_moves`` those of them that left a node which
+    was hit within the horizon. ``silent`` predictors gave no probability in all of the run.
     """
 
     arm: str

@@ -92,6 +92,7 @@ class Examples:
             needs=[*self._predictor.needs, *(self._beside.needs if self._beside else ())],
             tick_s=self._tick_s,
             every_s=self._every_s,
+            repair_s=self._task.repair_s,
             end_ns=self._until_ns,
         ):
             if len(rows) < len(view):

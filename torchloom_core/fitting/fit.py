@@ -206,6 +206,7 @@ def _info(
         lead_s=task.lead_s,
         kinds=task.kinds,
         tick_s=settings.tick_s,
+        repair_s=task.repair_s,
         every_s=fitting.every_s,
         horizon_s=task.horizon_s,
         calibration=said.calibration,

@@ -49,6 +49,8 @@ class FitSettings:
         Nothing that was known only after this is used; the time after it is scored.
     tick_s : float
         Spacing of the samples in windows, seconds.
+    repair_s : float
+        How long a component is away after a failure whose end nobody knows, seconds.
     every_s : float, optional
         How often the predictor is asked; absent: as often as it says.
     task : "forecast" or "detect"
@@ -63,6 +65,7 @@ class FitSettings:
 
     until_ns: int
     tick_s: float
+    repair_s: float
     every_s: float | None = None
     task: Literal["forecast", "detect"] = "forecast"
     lead_s: float = 0.0
@@ -73,7 +76,13 @@ class FitSettings:
 
     def task_of(self, horizon_s: float) -> Task:
         """Return what is to be told with a horizon."""
-        return Task(horizon_s=horizon_s, kind=self.task, lead_s=self.lead_s, kinds=self.kinds)
+        return Task(
+            horizon_s=horizon_s,
+            repair_s=self.repair_s,
+            kind=self.task,
+            lead_s=self.lead_s,
+            kinds=self.kinds,
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,6 +154,7 @@ class Fitting:
             self.bundle,
             [FittedPredictor(plugin, every_s=self.every_s) for plugin in plugins],
             tick_s=self.settings.tick_s,
+            repair_s=self.task.repair_s,
             start_ns=self.split.calibrated_from_ns,
             progress=progress,
         )

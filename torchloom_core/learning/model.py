@@ -46,6 +46,8 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
         All of its options, also those that were not set.
     tick_s, every_s, horizon_s : float
         Spacing of the samples it saw, how often it was asked, how far it looks.
+    repair_s : float
+        How long a component was taken to be away after a failure whose end nobody knows.
     threshold : float
         On calibrated probabilities, from which on an alarm is raised.
     until_ns : int
@@ -64,6 +66,7 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     lead_s: float
     kinds: tuple[str, ...]
     tick_s: float
+    repair_s: float
     every_s: float
     horizon_s: float
     calibration: Calibration

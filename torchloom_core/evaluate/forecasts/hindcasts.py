@@ -66,12 +66,15 @@ def hindcasts(
     predictor: Predictor,
     *,
     tick_s: float,
+    repair_s: float,
     start_ns: int | None = None,
     end_ns: int | None = None,
     costs: Costs | None = None,
     progress: Progress | None = None,
 ) -> Hindcasts:
     """Ask the predictor at every ``every_s`` of the span, with just what was known then.
+
+    The parameters are those of :func:`hindcasts_of_all`.
 
     Raises
     ------
@@ -82,6 +85,7 @@ def hindcasts(
         bundle,
         [predictor],
         tick_s=tick_s,
+        repair_s=repair_s,
         start_ns=start_ns,
         end_ns=end_ns,
         costs=costs,
@@ -95,12 +99,18 @@ def hindcasts_of_all(
     predictors: Sequence[Predictor],
     *,
     tick_s: float,
+    repair_s: float,
     start_ns: int | None = None,
     end_ns: int | None = None,
     costs: Costs | None = None,
     progress: Progress | None = None,
 ) -> tuple[Hindcasts, ...]:
     """Ask several predictors in one pass, as often as the first of them says.
+
+    Parameters
+    ----------
+    repair_s : float
+        How long a component is away after a fatal fault whose end nobody knows.
 
     Raises
     ------
@@ -123,6 +133,7 @@ def hindcasts_of_all(
         needs=[need for predictor in predictors for need in predictor.needs],
         tick_s=tick_s,
         every_s=every_s,
+        repair_s=repair_s,
         start_ns=begin_ns,
         end_ns=until_ns,
         costs=costs,

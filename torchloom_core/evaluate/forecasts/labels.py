@@ -27,10 +27,12 @@ class Task:
 
     Attributes
     ----------
-    kind : "forecast" or "detect"
-        Whether an incident starts within the horizon, or whether one goes on.
     horizon_s : float
         How far ahead a forecast looks; alarms of a component within it count once.
+    repair_s : float
+        How long an event lasts whose end nobody knows; one that follows the job is over at once.
+    kind : "forecast" or "detect"
+        Whether an incident starts within the horizon, or whether one goes on.
     lead_s : float
         How long before an incident a forecast is still of use.
     kinds : tuple of str
@@ -38,8 +40,6 @@ class Task:
     merge_s : float
         Events of a component that begin less than this after the one before ended are one
         incident.
-    repair_s : float
-        How long an event lasts whose end nobody knows; one that follows the job is over at once.
 
     Raises
     ------
@@ -48,11 +48,11 @@ class Task:
     """
 
     horizon_s: float
+    repair_s: float
     kind: Literal["forecast", "detect"] = "forecast"
     lead_s: float = 0.0
     kinds: tuple[str, ...] = ()
     merge_s: float = 600.0
-    repair_s: float = 86_400.0
 
     def __post_init__(self) -> None:
         if not 0 <= self.lead_s < self.horizon_s:

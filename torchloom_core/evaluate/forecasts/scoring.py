@@ -1,5 +1,6 @@
 """Score predictors on the part of a trace that nothing of theirs was taken from."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +27,7 @@ from torchloom_core.evaluate.forecasts.labels import Task
 from torchloom_core.evaluate.forecasts.leaks import refuse_future, refuse_trained
 from torchloom_core.evaluate.forecasts.over_fleets import Pool
 from torchloom_core.evaluate.forecasts.scores import score
-from torchloom_core.evaluate.forecasts.training_trace import was_fitted_on
+from torchloom_core.evaluate.forecasts.training_trace import other_repair, was_fitted_on
 from torchloom_core.evaluate.goodput.candidates import Forecaster
 from torchloom_core.evaluate.installed import installed
 from torchloom_core.kernel.plugins.host import ActivePlugins
@@ -36,6 +37,8 @@ from torchloom_core.learning.skill import RANDOM, with_skill
 from torchloom_core.plugin.api import Predictor
 from torchloom_core.trace.bundle.bundle import Bundle
 from torchloom_core.trace.feed.watched import watch
+
+_log = logging.getLogger(__name__)
 
 UNTIL_SHARE = 0.6
 """The part of a trace on which thresholds are set, unless it is said how long that is."""
@@ -199,6 +202,8 @@ class Scorer:
         begin_ns, tick_s = manifest.start_ns, self.config.evaluate.tick_s
         if model is not None:
             begin_ns, tick_s = from_ns, model.info.tick_s
+            if said := other_repair(one.label, model, self.config.evaluate.repair_s):
+                _log.warning("%s", said)
             if was_fitted_on(model, bundle):
                 refuse_trained(str(one.table["model"]), model.info.until_ns, from_ns)
         length_ns, every_s = manifest.end_ns - begin_ns, pace_s(predictor, tick_s)
@@ -221,7 +226,8 @@ class Scorer:
         bundle, from_ns = self.bundle, self.from_ns
         horizon_s = self._built(one).horizon_s
         task = Task(horizon_s=horizon_s, repair_s=self.config.evaluate.repair_s)
-        said = self._said(one, progress, tick_s=self.config.evaluate.tick_s, start_ns=None)
+        tick_s = self.config.evaluate.tick_s
+        said = self._said(one, progress, tick_s=tick_s, repair_s=task.repair_s, start_ns=None)
         earlier = said.between(bundle.manifest.start_ns, from_ns - task.horizon_ns)
         later = said.between(from_ns, bundle.manifest.end_ns)
         day = day_text(bundle, from_ns)
@@ -239,9 +245,11 @@ class Scorer:
             kind=info.task,
             lead_s=info.lead_s,
             kinds=info.kinds,
-            repair_s=self.config.evaluate.repair_s,
+            repair_s=info.repair_s,
         )
-        said = self._said(one, progress, tick_s=info.tick_s, start_ns=from_ns)
+        said = self._said(
+            one, progress, tick_s=info.tick_s, repair_s=info.repair_s, start_ns=from_ns
+        )
         return _Part(
             one.label,
             judge(self.bundle, said, task),
@@ -251,13 +259,20 @@ class Scorer:
         )
 
     def _said(
-        self, one: Forecaster, progress: Progress, *, tick_s: float, start_ns: int | None
+        self,
+        one: Forecaster,
+        progress: Progress,
+        *,
+        tick_s: float,
+        repair_s: float,
+        start_ns: int | None,
     ) -> Hindcasts:
         def ask(bundle: Bundle, end_ns: int | None, progress: Progress) -> Hindcasts:
             return hindcasts(
                 bundle,
                 self._built(one),
                 tick_s=tick_s,
+                repair_s=repair_s,
                 start_ns=start_ns,
                 end_ns=end_ns,
                 costs=self.config.costs,

@@ -38,13 +38,13 @@ class Feed:
     ----------
     tick_s : float
         Seconds between ticks; the first is one tick after the start.
+    repair_s : float
+        How long a component is away after a fatal fault whose end nobody knows, at the least:
+        see :mod:`torchloom_core.trace.feed.ends`.
     start_ns, end_ns : int, optional
         The span; absent: that of the bundle.
     metrics : sequence of str, optional
         Which to read; absent: all.
-    repair_s : float
-        How long a component is away after a fatal fault whose end nobody knows, at the least:
-        see :mod:`torchloom_core.trace.feed.ends`.
 
     Raises
     ------
@@ -57,10 +57,10 @@ class Feed:
         bundle: Bundle,
         *,
         tick_s: float,
+        repair_s: float,
         start_ns: int | None = None,
         end_ns: int | None = None,
         metrics: Sequence[str] | None = None,
-        repair_s: float = 86_400.0,
     ) -> None:
         manifest = bundle.manifest
         self._bundle = bundle

@@ -25,6 +25,7 @@ def views(
     needs: Sequence[PredictorNeed],
     tick_s: float,
     every_s: float,
+    repair_s: float,
     start_ns: int | None = None,
     end_ns: int | None = None,
     costs: Costs | None = None,
@@ -43,6 +44,8 @@ def views(
         Seconds between the samples of a window.
     every_s : float
         Rounded to whole ticks, at least one; the first view is that long after the start.
+    repair_s : float
+        How long a component is away after a fatal fault whose end nobody knows, seconds.
     start_ns, end_ns : int, optional
         The span; absent: that of the bundle.
 
@@ -65,6 +68,7 @@ def views(
     feed = Feed(
         bundle,
         tick_s=tick_s,
+        repair_s=repair_s,
         start_ns=_warm_up_from(bundle, needs, tick_s, begin_ns),
         end_ns=end_ns,
         metrics=list(windows_s(needs)),
