@@ -15,7 +15,8 @@ _PROCESS = Path(__file__).with_name("importing_process.py")
 _VALUES = 13_000_000
 _METRICS = 15
 _NAMED = ("metric", "value")
-_COMPONENTS = 2_000
+_VALUES_EACH = 6_500
+"""Of a component."""
 _LIMIT_BYTES = 1.5e9
 _START_S = 1_767_225_600
 
@@ -62,13 +63,13 @@ def _tables(folder: Path, layout: str, values: int) -> tuple[Path, int]:
         f"time,component,kind\n{_START_S + 60},c0,crash\n{_START_S + 120},c1,crash\n"
     )
     file = folder / "telemetry.csv"
-    random = Random(0)
+    random, components = Random(0), values // _VALUES_EACH
     metrics = [f"metric_{number}" for number in range(_METRICS)]
     with file.open("w", newline="") as out:
         rows = csv.writer(out)
         rows.writerow(["time", "component", *(metrics if layout == "wide" else _NAMED)])
         for number in range(-(-values // _METRICS)):
-            where = [_START_S + 60 * (number // _COMPONENTS), f"c{number % _COMPONENTS}"]
+            where = [_START_S + 60 * (number // components), f"c{number % components}"]
             cells = [f"{random.random():.6g}" for _ in metrics]
             if layout == "wide":
                 rows.writerow([*where, *cells])
