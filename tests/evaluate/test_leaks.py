@@ -546,6 +546,15 @@ def test_forecasts_that_another_future_moves_in_time_are_refused(bundle, now, la
         (lambda t: put(t, "score", np.inf), ":5: need a finite score, was inf"),
         (lambda t: put(t, "score", "high"), ":5: need a finite score, was high"),
         (lambda t: put(t, "t", "noon"), ":5: need ns since the epoch or ISO 8601, was noon"),
+        (
+            lambda t: put(t, "t", "9" * 30),
+            f":5: need ns since the epoch or ISO 8601, was {'9' * 30}",
+        ),
+        (
+            lambda t: t.assign(t="9999-12-31"),
+            ":2: need ns since the epoch or ISO 8601, was 9999-12-31",
+        ),
+        (lambda t: put(t, "score", "a\nb"), ":5: need a finite score, was a\\nb"),
         (lambda t: put(t, "part", "dev"), ":5: need part train or test, was dev"),
         (lambda t: put(t.assign(alarm=0), "alarm", 3), ":5: need alarm 0 or 1, was 3"),
         (lambda t: put(t, "component", "n00002"), ":5: need one score a component and moment"),

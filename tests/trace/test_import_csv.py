@@ -181,6 +181,16 @@ def test_times_are_exact(tmp_path, unit, origin, cell, expected):
     assert imported(tmp_path, mapping, events=text).events()[0].t_event == expected
 
 
+def test_a_number_of_another_age_is_refused_without_a_warning(tmp_path):
+    events = "time,component,kind\n1767225600,n1,x\n1e308,n1,x\n-1e300,n1,x\n"
+    assert refusal(tmp_path, '[times]\nunit = "days"\n', events=events) == [
+        "events.csv:2: need a number of days, was '1767225600'",
+        "events.csv:3: need a number of days, was '1e308'",
+        "events.csv:4: need a number of days, was '-1e300'",
+        "3 faults in all",
+    ]
+
+
 def test_a_row_that_is_a_copy_is_taken_once_and_told(tmp_path, caplog):
     text = (
         "time,component,kind,resolved,slot\n"
@@ -436,6 +446,11 @@ def test_numbers_of_which_nobody_said_what_they_count_are_one_fault_that_says_ho
         ("component,kind\nn1,x\n", r":1: need a column 'time' .*, was none"),
         ("time,component,kind\nsoon,n1,x\n", r":2: need an ISO 8601 time .*, was 'soon'"),
         ("time,component,kind\n\n3.5,n1,x\n", r":3: need an ISO 8601 time .*, was '3\.5'"),
+        ("time,component,kind\nnow,n1,x\n", r":2: need an ISO 8601 time .*, was 'now'"),
+        (
+            "time,component,kind\n9999-12-31,n1,x\n",
+            r":2: need a time in the years 1678 to 2261, was '9999-12-31'",
+        ),
         ("time,component,kind\n2026-01-01,,x\n", r":2: need a 'component', was an empty cell"),
         ("time,component,kind\n,n1,x\n", r":2: need a 'time', was an empty cell"),
         ("time,component,kind\n2026-01-01,n1,x\n2026-01-01,n1,x,y\n", r":3: need 3 cells"),
@@ -553,6 +568,7 @@ def test_all_rows_that_are_too_long_are_told(tmp_path):
         ("[times\n", ConfigError, r"map\.toml:1: not valid TOML"),
         ("[times]\norigin = 'x'\nunit = 's'\n", ConfigError, "need times.origin as ISO 8601"),
         ("[times]\nstart = 'x'\n", ConfigError, r"times\.start: need an ISO 8601 time"),
+        ("[times]\nend = '9999-12-31'\n", ConfigError, r"times\.end: need a time in the years 16"),
         (
             "[times]\nstart = '2027-01-01'\n",
             TraceError,

@@ -93,6 +93,8 @@ def test_nodes_without_a_fault_are_there_too(tmp_path):
         (["n1,1,fault_end,H,G,D"], r"fault_events\.csv:2: need a fault_start before its end"),
         (["n1,soon,fault_start,H,G,D"], r"fault_events\.csv:2: need t in days, was 'soon'"),
         (["n1,nan,fault_start,H,G,D"], r"fault_events\.csv:2: need t in days, was 'nan'"),
+        (["n1,1e6,fault_start,H,G,D"], r"fault_events\.csv:2: need t of less than 200 years"),
+        (["n1,1,fault_start,H"], r"fault_events\.csv:2: need 6 cells as in the header, was 4"),
         (["n1,1,fault,H,G,D"], r":2: need ev fault_start or fault_end, was 'fault'"),
         (
             ["n1,2,fault_start,H,G,D", "n1,1,fault_end,H,G,D"],

@@ -20,6 +20,7 @@ from torchloom_core.evaluate.forecasts.leaks import FUTURE_FEATURE, Part, flags_
 from torchloom_core.evaluate.forecasts.scores import score
 from torchloom_core.learning.forecast_score import ForecastScore
 from torchloom_core.learning.skill import with_skill
+from torchloom_core.plain_text import printable
 from torchloom_core.plugin.arrays import Floats, Ints
 from torchloom_core.suggest import nearest
 from torchloom_core.trace.bundle.bundle import Bundle
@@ -147,22 +148,27 @@ class _Rows:
         rows = np.flatnonzero(wrong)
         if len(rows):
             was = self._table[column].iloc[rows[0]]
-            raise error(f"{self._path}:{self.line[rows[0]]}: {rule}, was {was!s:.60}")
+            shown = printable(f"{was!s:.60}")
+            raise error(f"{self._path}:{self.line[rows[0]]}: {rule}, was {shown}")
 
     def times(self, column: str) -> Ints:
         """Return a column of times in nanoseconds."""
         import pandas as pd
 
-        values = self._table[column]
+        from torchloom_core.trace.importers.cells import iso_ns
+
+        values, rule = self._table[column], "need ns since the epoch or ISO 8601"
         if pd.api.types.is_integer_dtype(values):
             return np.asarray(values, dtype=np.int64)
         whole = values.astype(str).str.fullmatch(r"-?\d+").to_numpy(np.bool_)
         if whole.any():
-            self.refuse(~whole, "need ns since the epoch or ISO 8601", column)
+            self.refuse(~whole, rule, column)
+            beyond = [not -(2**63) <= int(value) < 2**63 for value in values]
+            self.refuse(np.array(beyond), rule, column)
             return np.asarray(values.astype("int64"), dtype=np.int64)
-        times = pd.to_datetime(values, utc=True, errors="coerce", format="ISO8601")
-        self.refuse(times.isna().to_numpy(), "need ns since the epoch or ISO 8601", column)
-        return np.asarray(times.dt.as_unit("ns").astype("int64"), dtype=np.int64)
+        moments, wrong, far = iso_ns(values)
+        self.refuse(wrong | far, rule, column)
+        return moments
 
     def choice(self, column: str, meaning: dict[str, bool]) -> Bools | None:
         """Return a column that has one of two values; None without the column."""

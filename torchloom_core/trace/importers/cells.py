@@ -30,6 +30,11 @@ _log = logging.getLogger(__name__)
 _UNIT_NS = {"ns": 1, "s": SECOND_NS, "days": 86_400 * SECOND_NS}
 _BEYOND_NS = float(2**63)
 
+_FIRST, _LAST = (edge.tz_localize("UTC") for edge in (pd.Timestamp.min, pd.Timestamp.max))
+_YEARS = "a time in the years 1678 to 2261"
+_OF_TODAY = ("now", "today")
+"""Texts that pandas takes for a time, which is another one each time."""
+
 _NUMBER = r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*"
 _DAY = r"\d{8}"
 """A number that is a time all the same, of ISO 8601's basic form: 20260104."""
@@ -196,18 +201,20 @@ def times_ns(cells: "pd.Series[str]", times: Times, path: Path, faults: Faults) 
     if times.unit == "iso8601":
         numbers = _numbers(cells)
         _refuse_numbers(cells, numbers, path, faults)
-    moments, wrong = _parsed(
+    moments, wrong, far = _parsed(
         cells.astype(object).mask(numbers) if numbers.any() else cells, times, path
     )
     _need(cells, wrong & ~numbers, _RULE[times.unit], path, faults)
+    _need(cells, far, _YEARS, path, faults)
     return moments
 
 
 def moment_ns(moment: str | float, times: Times, key: str) -> int:
     """Return one time that stands in a mapping; ConfigError, with its key, if it is none."""
-    moments, wrong = _parsed(pd.Series([str(moment)]), times, key)
-    if wrong[0]:
-        raise ConfigError(f"{key}: need {_RULE[times.unit]}, was {moment!r}")
+    moments, wrong, far = _parsed(pd.Series([str(moment)]), times, key)
+    if wrong[0] or far[0]:
+        rule = _YEARS if far[0] else _RULE[times.unit]
+        raise ConfigError(f"{key}: need {rule}, was {moment!r}")
     return int(moments[0])
 
 
@@ -219,19 +226,29 @@ def numbers_of(cells: "pd.Series[str]", path: Path, faults: Faults) -> Floats:
     return numbers
 
 
-def _parsed(cells: "pd.Series[str]", times: Times, place: Path | str) -> tuple[Ints, Wrong]:
-    """Return ``(cells,)`` nanoseconds, and where a cell is no time."""
+def iso_ns(cells: "pd.Series[str]") -> tuple[Ints, Wrong, Wrong]:
+    """Return ``(cells,)`` nanoseconds, and where a cell is no time, or beyond what they reach."""
+    dates = pd.to_datetime(cells, format="ISO8601", utc=True, errors="coerce")
+    far = ((dates < _FIRST) | (dates > _LAST)).to_numpy(np.bool_)
+    wrong = (dates.isna() | cells.isin(_OF_TODAY)).to_numpy(np.bool_)
+    known = dates.mask(far) if far.any() else dates
+    return known.dt.as_unit("ns").to_numpy("datetime64[ns]").astype(np.int64), wrong, far
+
+
+def _parsed(cells: "pd.Series[str]", times: Times, place: Path | str) -> tuple[Ints, Wrong, Wrong]:
+    """Return ``(cells,)`` nanoseconds, and where a cell is no time, or one of another age."""
     if times.unit == "iso8601":
-        dates = pd.to_datetime(cells, format="ISO8601", utc=True, errors="coerce")
-        return dates.dt.as_unit("ns").to_numpy("datetime64[ns]").astype(np.int64), _missing(dates)
+        return iso_ns(cells)
     origin_ns, unit_ns = _origin_ns(times, place), _UNIT_NS[times.unit]
     numbers = pd.to_numeric(cells, errors="coerce")
-    wrong = ~(np.abs(numbers.to_numpy(np.float64) * unit_ns + origin_ns) < _BEYOND_NS)
+    with np.errstate(over="ignore", invalid="ignore"):
+        about_ns = np.abs(numbers.to_numpy(np.float64) * unit_ns + origin_ns)
+    wrong, far = ~(about_ns < _BEYOND_NS), np.zeros(len(cells), dtype=np.bool_)
     if pd.api.types.is_integer_dtype(numbers.dtype):
-        return numbers.to_numpy(np.int64) * unit_ns + origin_ns, wrong
+        return numbers.to_numpy(np.int64) * unit_ns + origin_ns, wrong, far
     # A float64 cannot tell nanoseconds in years: what it adds beyond a microsecond is noise.
     us = np.rint(np.where(wrong, 0, numbers.to_numpy(np.float64)) * (unit_ns / 1000))
-    return us.astype(np.int64) * 1000 + origin_ns, wrong
+    return us.astype(np.int64) * 1000 + origin_ns, wrong, far
 
 
 def _numbers(cells: "pd.Series[str]") -> Wrong:
@@ -261,10 +278,6 @@ def _refuse_numbers(cells: "pd.Series[str]", numbers: Wrong, path: Path, faults:
 
     rows = (cells.index[numbers] + FIRST_ROW).tolist()
     faults.add_first(path, str(cells.name), rows, text_of)
-
-
-def _missing(cells: "pd.Series[pd.Timestamp]") -> Wrong:
-    return cells.isna().to_numpy(np.bool_)
 
 
 def _need(cells: "pd.Series[str]", wrong: Wrong, rule: str, path: Path, faults: Faults) -> None:

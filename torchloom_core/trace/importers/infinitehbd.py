@@ -22,6 +22,7 @@ NODES = 400
 GPUS = 8
 
 _START_NS = int(datetime(2024, 3, 30, tzinfo=UTC).timestamp()) * SECOND_NS
+_LAST_NS = _START_NS + 200 * 365 * DAY_NS
 _COLUMNS = ("node_id", "t", "ev", "Level", "Class", "Desc")
 
 
@@ -145,6 +146,12 @@ def _rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
                 if column not in (reader.fieldnames or ()):
                     raise TraceError(f"{path}:1: need a column {column!r}, was none")
             for row in reader:
+                if None in row.values():
+                    cells = len(row) - list(row.values()).count(None)
+                    raise TraceError(
+                        f"{path}:{reader.line_num}: need {len(row)} cells as in the header, was "
+                        f"{cells}"
+                    )
                 yield reader.line_num, row
     except OSError as error:
         raise TraceError(f"{path}: cannot be read: {error.strerror}") from None
@@ -154,6 +161,9 @@ def _rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
 
 def _time(place: str, days: str) -> int:
     try:
-        return _START_NS + round(float(days) * DAY_NS / SECOND_NS) * SECOND_NS
-    except (ValueError, OverflowError, TypeError):
+        t_ns = _START_NS + round(float(days) * DAY_NS / SECOND_NS) * SECOND_NS
+    except (ValueError, OverflowError):
         raise TraceError(f"{place}: need t in days, was {days!r}") from None
+    if not t_ns < _LAST_NS:
+        raise TraceError(f"{place}: need t of less than 200 years, in days, was {days!r}")
+    return t_ns
