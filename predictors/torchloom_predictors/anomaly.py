@@ -126,7 +126,7 @@ class AnomalyPredictor:
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._features = Features(metrics=options.metrics, spans_s=options.spans_s)
+        self._features = Features(metrics=options.metrics, spans_s=options.spans_s, past=False)
         self._learned: Learned | None = None
         self._scale = Scale(np.empty(0), np.empty(0))
         self._mean, self._components = np.empty(0), np.empty((0, 0))

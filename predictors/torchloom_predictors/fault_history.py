@@ -9,13 +9,21 @@ from typing import Annotated
 import msgspec
 import numpy as np
 
-from torchloom_core.learning import Features, History, Rows, RowSample, faults_in_words, json_part
+from torchloom_core.learning import (
+    FaultColumns,
+    History,
+    Rows,
+    RowSample,
+    faults_in_words,
+    json_part,
+)
 from torchloom_core.plugin import (
     Example,
     FleetView,
     Floats,
     Hazard,
     ModelError,
+    NeedFaults,
     NotNegative,
     Positive,
     Registry,
@@ -98,7 +106,7 @@ class FaultHistoryPredictor:
     def __init__(self, options: Options) -> None:
         self._max_healthy = options.max_healthy
         self._half_lives_s = tuple(dict.fromkeys((options.half_life_s, *options.fit_half_lives_s)))
-        self._features = Features(half_lives_s=self._half_lives_s, incident_s=options.incident_s)
+        self._faults = FaultColumns(self._half_lives_s, options.incident_s)
         self._learned = Learned(
             half_life_s=options.half_life_s,
             prior_faults_per_day=options.prior_faults_per_day,
@@ -106,14 +114,14 @@ class FaultHistoryPredictor:
         )
         self.horizon_s = options.horizon_s
         self.every_s = options.every_s
-        self.needs = self._features.needs
+        self.needs = (NeedFaults(self._faults.memory_s),)
 
     def forecast(self, view: FleetView) -> Hazard:
         """Return ``(workers,)`` probabilities, NaN for workers that left or are gone."""
         history, workers = self._history(view)
         weighed = history.decayed[:, self._half_lives_s.index(self._learned.half_life_s)]
         probability = _hazard(self._learned, weighed, workers, self.horizon_s)
-        places, memory_s = places_of(view), self._features.fault_memory_s
+        places, memory_s = places_of(view), self._faults.memory_s
         why = {
             row: f"{places[row]} had {faults_in_words(history.faults[row], memory_s)}"
             f", which count {weighed[row]:.2g} now"
@@ -131,7 +139,7 @@ class FaultHistoryPredictor:
         sharing = Counter(compress(places, present.tolist()))
         workers = np.array([float(sharing[place]) for place in places])
         workers[~present] = np.nan
-        return self._features.history(self._features.compute(view)), workers
+        return self._faults.history(self._faults.compute(view)), workers
 
     def fit(self, examples: Iterable[Example]) -> None:
         """Choose half life and prior by the likelihood of the examples' later part."""

@@ -111,6 +111,10 @@ class RegressionOptions(RowOptions, frozen=True, kw_only=True, forbid_unknown_fi
         What is looked at; none: the history of faults only.
     spans_s : tuple of float
         Over how long each metric is summed up, seconds.
+    attributes : tuple of str
+        Numbers that do not change of a component, such as its size.
+    groups : tuple of str
+        What components have in common beside their rack, such as their model.
     half_lives_s : tuple of float
         Ages at which a fault counts half, seconds; none: no history of faults.
     incident_s : float

@@ -31,6 +31,9 @@ _MOST_STEPS = 32
 _EVEN = 0.01
 """By how much the time between two examples may differ from the first two's."""
 
+_OF_ALL = "faults a node of the others in the fleet"
+"""How what is not judged by begins: it is the same of all, and goes on while nothing fails here."""
+
 _MODEL, _CARD = "survival.skops", "survival.json"
 
 
@@ -81,6 +84,10 @@ class SurvivalPredictor:
             What is looked at beside faults; none: nothing.
         spans_s : tuple of float
             Over how long each metric is summed up, seconds; none: its present value only.
+        attributes : tuple of str
+            Numbers that do not change of a component, such as its size.
+        groups : tuple of str
+            What components have in common beside their rack, such as their model.
         half_lives_s : tuple of float
             Ages at which a fault counts half, seconds.
         incident_s : float
@@ -99,6 +106,8 @@ class SurvivalPredictor:
 
         metrics: tuple[str, ...] = ()
         spans_s: tuple[Positive, ...] = ()
+        attributes: tuple[str, ...] = ()
+        groups: tuple[str, ...] = ()
         half_lives_s: Annotated[tuple[Positive, ...], msgspec.Meta(min_length=1)] = (
             86_400.0,
             864_000.0,
@@ -116,6 +125,8 @@ class SurvivalPredictor:
         self._features = Features(
             metrics=options.metrics,
             spans_s=options.spans_s,
+            attributes=options.attributes,
+            groups=options.groups,
             half_lives_s=options.half_lives_s,
             incident_s=options.incident_s,
         )
@@ -160,7 +171,8 @@ class SurvivalPredictor:
         edges_s = self._features.fault_memory_s / 4.0 ** np.arange(_SINCE_BINS - 1, 0, -1)
         had_one = ~np.isnan(history.since_s)[:, None]
         telemetry = features[:, : -len(self._features.history_names)]
-        lasting = signed_log(np.column_stack([telemetry, history.faults, history.in_rack]))
+        peers = (history.warnings, history.in_group, history.in_same)
+        lasting = signed_log(np.column_stack([telemetry, history.faults, *peers]))
         for ahead_s in aheads_s:
             since_bin = np.digitize(history.since_s + ahead_s, edges_s)
             one_hot = (since_bin[:, None] == np.arange(_SINCE_BINS)) & had_one
@@ -200,6 +212,11 @@ class SurvivalPredictor:
             features=self._features.names, interval_s=interval_s, share=rows.share
         )
 
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """What it judges by, in words."""
+        return tuple(name for name in self._learned.features if not name.startswith(_OF_ALL))
+
     def parts(self) -> Mapping[str, bytes]:
         """Return the regression as skops keeps it, and what goes with it as JSON."""
         return {
@@ -221,7 +238,8 @@ class SurvivalPredictor:
                 f"{_CARD}: need the {len(self._features.names)} features that the options ask "
                 f"for, was {len(learned.features)} of other options"
             )
-        columns = len(learned.features) - 1 + _SINCE_BINS  # the time since the last is in bins
+        # The time since the last fault is in bins.
+        columns = len(learned.features) - 1 - len(self._options.half_lives_s) + _SINCE_BINS
         self._regression = Regression.restore(parts, _MODEL, columns)
         self._learned = learned
 

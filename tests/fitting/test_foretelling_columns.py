@@ -111,6 +111,7 @@ def test_without_telemetry_a_metric_that_is_named_knows_nothing(tmp_path):
 
 def test_a_name_that_is_no_metric_is_refused_in_one_line(disks):
     with pytest.raises(
-        TraceError, match=r"need a metric of its telemetry, was 'lenght'; did you mean length"
+        TraceError,
+        match=r"need a metric or an attribute that it has, was 'lenght'; did you mean length",
     ):
         fitted(disks, ["length"], known_before=["lenght"])

@@ -13,11 +13,11 @@ from tests.kernel.runs import START_NS, hello
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.schema import Costs
 from torchloom_core.fleet.state import FleetState
-from torchloom_core.plugin import Need
+from torchloom_core.plugin import Need, NeedPast
 from torchloom_core.wire.messages import Telemetry
 
 TICK_S, STALE_S = 1.0, 3.0
-NEEDS = (Need("heat", 4.0), Need("heat"), Need("loss", 1.0))
+NEEDS = (Need("heat", 4.0), Need("heat"), Need("loss", 1.0), NeedPast(("heat",)))
 WORKERS = ("a-0", "b-0", "c-0")
 NAN = math.nan
 
@@ -51,6 +51,8 @@ class Row:
     former: set[int] = field(default_factory=set)
     columns: dict[str, list[float]] = field(default_factory=lambda: {"heat": [], "loss": []})
     newest: dict[str, tuple[float, int]] = field(default_factory=dict)
+    began_ns: dict[str, int] = field(default_factory=dict)
+    changes_ns: dict[str, list[int]] = field(default_factory=lambda: {"heat": [], "loss": []})
 
 
 class Reference:
@@ -83,6 +85,7 @@ class Reference:
         for row in self.rows.values():
             for column in row.columns.values():
                 column.append(NAN)
+        before = {worker: dict(row.newest) for worker, row in self.rows.items()}
         for got, ts_ns in self._pending:
             known = self.rows.get(got.worker)
             if known is None or self.may_begin(known, got.incarnation, now_ns):
@@ -94,6 +97,11 @@ class Reference:
                         known.columns[metric][-1] = value
                         if not math.isnan(value):
                             known.newest[metric] = value, ts_ns
+        for worker, row in self.rows.items():
+            for metric, (value, at_ns) in row.newest.items():
+                row.began_ns.setdefault(metric, at_ns)
+                if before[worker].get(metric, (value, 0))[0] != value:
+                    row.changes_ns[metric].append(at_ns)
         for got, ts_ns in self._pending:
             known = self.rows.get(got.worker)
             if known is not None and got.incarnation == known.life:
@@ -113,6 +121,17 @@ class Reference:
     def age_s(self, metric: str, now_ns: int) -> list[float]:
         newest = [row.newest.get(metric) for row in self.rows.values()]
         return [(now_ns - pair[1]) / SECOND_NS if pair else math.inf for pair in newest]
+
+    def last_known(self, metric: str) -> list[float]:
+        return [row.newest.get(metric, (NAN, 0))[0] for row in self.rows.values()]
+
+    def began_s(self, metric: str, now_ns: int) -> list[float]:
+        began = [row.began_ns.get(metric) for row in self.rows.values()]
+        return [NAN if ns is None else (now_ns - ns) / SECOND_NS for ns in began]
+
+    def since_s(self, metric: str, which: int, now_ns: int) -> list[float]:
+        changes = [row.changes_ns[metric] for row in self.rows.values()]
+        return [(now_ns - ns[which]) / SECOND_NS if ns else NAN for ns in changes]
 
 
 headers = st.sampled_from([("heat",), ("loss", "heat"), ("other",), ("heat", "other"), ()])
@@ -166,6 +185,19 @@ def test_columns_are_what_plain_bookkeeping_says(script):
                     np.testing.assert_array_equal(
                         view.age_s(metric), reference.age_s(metric, now_ns)
                     )
+                    np.testing.assert_array_equal(
+                        view.last_known(metric), reference.last_known(metric)
+                    )
+                for which, told in ((0, view.moved_s), (-1, view.changed_s)):
+                    np.testing.assert_array_equal(
+                        told("heat"), reference.since_s("heat", which, now_ns)
+                    )
+                rested = np.subtract(
+                    reference.began_s("heat", now_ns), reference.since_s("heat", 0, now_ns)
+                )
+                np.testing.assert_allclose(view.rested_s("heat"), rested)
+                with pytest.raises(KeyError, match="need it in a NeedPast in needs"):
+                    view.moved_s("loss")
 
 
 def test_a_batch_that_came_later_counts_though_its_header_came_first():

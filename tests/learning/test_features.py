@@ -1,3 +1,4 @@
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -5,7 +6,7 @@ from hypothesis import strategies as st
 
 from torchloom_core.errors import PluginError
 from torchloom_core.learning import Features, in_words
-from torchloom_core.plugin import Fault, Need, NeedFaults, incidents
+from torchloom_core.plugin import Fault, Need, NeedFaults, NeedLabels, NeedPast, incidents
 from torchloom_core.testing import view_of
 
 NOW_S = 1_000_000.0
@@ -64,7 +65,13 @@ def test_every_span_is_described_as_the_textbook_does(values, level, tick_s):
         over = in_words(n * tick_s)
         for row, mine in enumerate(values[:, -n:]):
             found = {name: v[row] for name, v in named.items() if f" over {over}" in name}
-            for what, expected in naive(mine, tick_s).items():
+            here = naive(mine, tick_s)
+            known = values[row][np.isfinite(values[row])]
+            if not np.isfinite(mine).any() and len(known):
+                same = known[-1]  # nothing new was told
+                still = {"mean": same, "lowest": same, "highest": same}
+                here = {**dict.fromkeys(here, 0.0), **still}
+            for what, expected in here.items():
                 (value,) = (v for k, v in found.items() if k.startswith(what) and "above" not in k)
                 close = pytest.approx(expected, rel=1e-6, abs=1e-3, nan_ok=True)
                 assert value == close, (what, n)
@@ -74,7 +81,7 @@ def test_every_span_is_described_as_the_textbook_does(values, level, tick_s):
                 share, nan_ok=True
             )
             before = naive(values[row, -2 * n : -n], tick_s)["mean"]
-            change = naive(mine, tick_s)["mean"] - before
+            change = here["mean"] - before
             assert found[f"mean of m over {over} above that of the {over} before"] == (
                 pytest.approx(change, rel=1e-6, abs=1e-4, nan_ok=True)
             )
@@ -132,20 +139,118 @@ def test_faults_nobody_was_to_remember_so_long_do_not_count():
             faults=[fault("n0", 5.5 * DAY_S), fault("n0", 4.5 * DAY_S)], workers=1, now_s=NOW_S
         ),
     )
-    assert features.needs == (NeedFaults(5 * DAY_S),)
+    assert features.needs == (NeedPast(()), NeedFaults(5 * DAY_S))
     assert named["faults in the last 5 d"].tolist() == [1.0]
 
 
-def test_the_racks_other_nodes_count_apart_from_the_nodes_own():
+def test_what_is_told_only_when_it_changes_is_still_so_long_after():
+    values = np.full((2, 24), np.nan)
+    values[0, [0, 9]] = 3.0, 5.0
+    view = view_of({"m": values}, tick_s=1.0, stale_after_s=3.0)
+    assert np.isnan(view.latest("m")).all()
+    named = table(Features(metrics=("m",), spans_s=(4.0,)), view)
+    assert named["newest m"][0] == 5.0
+    assert named["age of m in s"][0] == 14.0
+    for name in ("mean", "lowest", "highest"):
+        assert named[f"{name} of m over 4 s" if name == "mean" else f"{name} m over 4 s"][0] == 5.0
+    assert named["standard deviation of m over 4 s"][0] == 0.0
+    assert named["slope of m over 4 s in units a second"][0] == 0.0
+    assert named["newest m above that 4 s ago"][0] == 0.0
+    assert np.isnan([values[1] for name, values in named.items() if " m" in name]).all()
+
+
+def test_it_is_told_for_how_long_a_counter_has_moved_and_how_long_it_has_rested():
+    counters = [[0.0] * 8, [0.0, 0.0, 1.0, 1.0, 4.0, 4.0, 4.0, 4.0], [7.0] + [np.nan] * 7]
+    never_at_rest = [0.0, 1.0, 2.0, 3.0, 3.0, 3.0, 4.0, 4.0]
+    named = telemetry([*counters, never_at_rest], 7200.0, tick_s=3600.0)
+    moved, rests = named["seconds since m began to change"], named["seconds since m last changed"]
+    assert (moved[1], rests[1], rests[3]) == (5 * 3600.0, 3 * 3600.0, 3600.0)
+    assert np.isnan([moved[0], rests[0], moved[2], rests[2], moved[3]]).all()
+
+
+def test_what_is_only_to_know_the_usual_is_not_told_for_how_long_things_have_been_so():
+    features = Features(metrics=("m",), spans_s=(2.0,), past=False)
+    assert features.needs == (Need("m", 4.0),)
+    named = table(features, view_of({"m": [[1.0, 2.0, 3.0, 5.0]]}))
+    assert not any(name.startswith("seconds") and "heard" not in name for name in named)
+    assert not any(name.endswith(" ago") for name in named)
+
+
+def test_what_a_metric_was_a_span_ago_is_the_last_that_was_told_before():
+    rows = [[np.nan, 2.0, np.nan, np.nan, 5.0, 9.0, np.nan, 9.0], [1.0] * 8, [np.nan] * 7 + [1.0]]
+    above = telemetry(rows, 2.0, 4.0)
+    assert above["newest m above that 4 s ago"][:2].tolist() == [7.0, 0.0]
+    assert above["newest m above that 2 s ago"][:2].tolist() == [0.0, 0.0]
+    assert np.isnan(above["newest m above that 4 s ago"][2])
+
+
+def test_service_counts_from_the_first_sample_unless_that_came_as_the_watching_began():
+    watched_s = [9 * DAY_S, 9 * DAY_S - 600.0, 2 * DAY_S, np.nan]
+    view = view_of({"m": [1.0] * 4}, watched_s=watched_s)
+    (column,) = (
+        values
+        for name, values in table(Features(metrics=("m",)), view).items()
+        if name.startswith("seconds in service")
+    )
+    assert column[2] == 2 * DAY_S
+    assert np.isnan(column[[0, 1, 3]]).all()
+
+
+def test_the_others_of_a_group_count_a_node_at_every_half_life():
     named = history(
         [fault("a", 3.0 * DAY_S), fault("b", 2.0 * DAY_S), fault("b", DAY_S)],
         workers=5,
         node=("a", "b", "b", "c", "d"),
         rack=("r", "r", "r", "r", ""),
     )
-    others = named["faults of the rack's other nodes"]
-    assert others[:4].tolist() == [2.0, 1.0, 1.0, 3.0]
+    own = {"a": 0.5**0.3, "b": 0.5**0.2 + 0.5**0.1, "c": 0.0, "d": 0.0}
+    others = named["faults a node of the others in its group, halved every 10 d"]
+    a, b = (own["b"] + own["c"]) / 2, (own["a"] + own["c"]) / 2
+    assert others[:4] == pytest.approx([a, b, b, (own["a"] + own["b"]) / 2], abs=1e-8)
     assert np.isnan(others[4])
+    fleet = named["faults a node of the others in the fleet, halved every 10 d"]
+    assert fleet[4] == pytest.approx((own["a"] + own["b"]) / 3, abs=1e-8)
+    shorter = named["faults a node of the others in the fleet, halved every 1 d"]
+    assert shorter[4] == pytest.approx((0.125 + 0.25 + 0.5) / 3, abs=1e-8)
+
+
+def test_what_others_had_is_told_as_if_they_had_been_watched_all_along():
+    def of_the_fleet(watched_s):
+        named = history([fault("a", DAY_S)], workers=3, node=("a", "b", "c"), watched_s=watched_s)
+        return [
+            named[f"faults a node of the others in the fleet, halved every {life} d"][1].item()
+            for life in (1, 10)
+        ]
+
+    seen, for_long = of_the_fleet(np.nan), of_the_fleet(1000 * DAY_S)
+    assert for_long == pytest.approx(seen)
+    assert of_the_fleet([10 * DAY_S, DAY_S, np.nan]) == pytest.approx([seen[0], 2 * seen[1]], 1e-3)
+    assert of_the_fleet(60.0) == pytest.approx([4 * seen[0], 4 * seen[1]])
+
+
+def test_a_node_alone_in_its_group_or_its_fleet_has_no_others():
+    named = history([fault("a", DAY_S)], workers=1, node=("a",), rack=("r",))
+    assert named["faults"].tolist() == [1.0]
+    assert all(np.isnan(v).all() for name, v in named.items() if " of the others " in name)
+
+
+def test_what_was_no_more_than_a_warning_counts_by_itself_too():
+    warned = msgspec.structs.replace(fault("a", DAY_S), fatal=False)
+    named = history([fault("a", 3 * DAY_S), warned], workers=1, node=("a",))
+    assert named["faults, halved every 1 d"] == pytest.approx([0.125 + 0.5])
+    assert named["warnings, halved every 1 d"] == pytest.approx([0.5])
+
+
+def test_a_view_after_another_is_told_as_if_it_were_the_first():
+    features = Features(half_lives_s=(DAY_S,))
+    here = {"workers": 2, "node": ("a", "b"), "now_s": NOW_S}
+    views = [
+        view_of(faults=[fault("a", DAY_S)], rack=("r", "r"), **here),
+        view_of(faults=[fault("a", DAY_S), fault("a", 60.0)], rack=("r", "r"), **here),
+        view_of(faults=[fault("b", 60.0)], rack=("r", ""), **here),
+    ]
+    again = [Features(half_lives_s=(DAY_S,)).compute(view) for view in views]
+    assert np.array_equal([features.compute(view) for view in views], again, equal_nan=True)
 
 
 def test_a_worker_without_a_node_stands_for_itself():
@@ -168,7 +273,7 @@ def test_faults_close_together_are_one_incident():
 def test_without_half_lives_nothing_about_faults_is_looked_at():
     features = Features(metrics=("m",))
     assert not any("fault" in name for name in features.names)
-    assert features.needs == (Need("m"),)
+    assert features.needs == (Need("m"), NeedPast(("m",)))
 
 
 def test_an_empty_fleet_has_no_rows_but_all_columns():
@@ -198,3 +303,30 @@ def test_seconds_are_said_in_the_unit_a_person_would_use():
         "6 h",
         "20.8 d",
     ]
+
+
+def test_an_attribute_is_told_as_it_is_and_a_word_by_the_faults_of_those_who_share_it():
+    features = Features(attributes=("size", "model"), groups=("model",), half_lives_s=(DAY_S,))
+    labels = [
+        {"model": "x", "size": 4.0},
+        {"model": "x", "size": 8.0},
+        {"model": "y"},
+        {"model": "x"},
+        {},
+    ]
+    faults = [fault("n0", DAY_S), fault("n2", DAY_S)]
+    named = table(features, view_of(workers=5, labels=labels, faults=faults, now_s=NOW_S))
+    assert named["its size"][:2].tolist() == [4.0, 8.0]
+    assert np.isnan(named["its size"][2:]).all()
+    assert np.isnan(named["its model"]).all()
+    same = named["faults a node of the others whose model is the same, halved every 1 d"]
+    assert same[[0, 1, 3]].tolist() == [0.0, 0.25, 0.25]
+    assert np.isnan(same[[2, 4]]).all()
+    assert NeedLabels(("size", "model")) in features.needs
+
+
+def test_labels_that_change_with_a_hello_are_looked_at_again():
+    features = Features(attributes=("size",), groups=("model",), half_lives_s=(DAY_S,))
+    for labels in ([{"size": 1.0}], [{"size": 2.0}]):
+        view = view_of(workers=1, labels=labels, now_s=NOW_S)
+        assert table(features, view)["its size"].tolist() == [labels[0]["size"]]

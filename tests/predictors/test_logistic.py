@@ -1,5 +1,6 @@
 from typing import ClassVar
 
+import msgspec
 import numpy as np
 import pytest
 from sklearn.metrics import average_precision_score
@@ -51,11 +52,11 @@ def test_the_reason_is_the_feature_without_which_it_would_be_judged_better(cls):
 
 def test_one_rule_reads_one_feature_and_no_other():
     predictor = learned(OneRulePredictor)
-    hot, features = one_hot(), predictor.features
-    rows = features.compute(hot)
+    hot, shown = one_hot(), list(predictor._learned.shown)
+    rows = predictor.features.compute(hot)[:, shown]
     best = int(np.flatnonzero(predictor._trees._coefficients[0])[0])
     assert np.count_nonzero(predictor._trees._coefficients[0]) == 1
-    assert "temp" in features.names[best]
+    assert "temp" in predictor.columns[best]
     others = np.random.default_rng(0).normal(size=rows.shape)
     others[:, best] = rows[:, best]
     np.testing.assert_allclose(predictor._judge(others), predictor._judge(rows))
@@ -81,3 +82,24 @@ def test_a_rule_on_the_greatest_numbers_there_are_is_learned_without_a_warning()
     rule = predictor.grow(Rows(features, failed, np.arange(100), share=1.0))
     told = rule.log_odds(np.array([[0.0, 700.0], [0.0, -700.0]]))
     assert told[0] > 0 > told[1]
+
+
+@BOTH
+def test_a_column_that_is_the_same_in_all_rows_is_not_shown(cls):
+    predictor = learned(cls)
+    assert "newest temp" in predictor.columns
+    assert not [name for name in predictor.columns if "heard" in name]
+    assert len(predictor.columns) < len(predictor.features.names)
+
+
+def test_a_model_of_another_feature_set_is_refused_in_one_line():
+    older = {**learned(LogisticPredictor).parts()}
+    card = msgspec.json.decode(older["logistic.json"])
+    for change in ({"features": card["features"][1:]}, {"shown": [len(card["features"])]}):
+        older["logistic.json"] = msgspec.json.encode({**card, **change})
+        with pytest.raises(ModelError, match=r"^logistic\.json: need [^\n]*$"):
+            learned(LogisticPredictor).restore(older)
+    del card["shown"]
+    older["logistic.json"] = msgspec.json.encode(card)
+    with pytest.raises(ModelError, match=r"^[^\n]*shown[^\n]*$"):
+        learned(LogisticPredictor).restore(older)

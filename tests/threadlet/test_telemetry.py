@@ -155,8 +155,10 @@ def test_who_a_worker_is_comes_from_arguments_before_the_environment():
         "TORCHLOOM_NODE": "node 7",
         "TORCHLOOM_RACK": "r2",
         "TORCHLOOM_ROLE": "standby",
+        "TORCHLOOM_LABELS": "model=H100, cage.row = c3,age_years=2,odd,inf=inf",
     }
     found = identify(environment=environment)
+    assert found.labels == {"model": "H100", "cage.row": "c3", "age_years": 2.0, "inf": "inf"}
     assert (found.worker, found.node, found.rack) == ("a_b-3", "node_7", "r2")
     assert found.standby
     found = identify(group="g9", rank=1, standby=False, environment=environment)

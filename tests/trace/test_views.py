@@ -7,7 +7,7 @@ import pytest
 
 from tests.trace.small import NODES, at, bundle, fault
 from torchloom_core.errors import PluginError
-from torchloom_core.plugin import Need, NeedFaults
+from torchloom_core.plugin import Need, NeedFaults, NeedPast
 from torchloom_core.trace.feed.views import views
 
 NAN = math.nan
@@ -59,6 +59,20 @@ def test_the_first_window_is_as_full_as_the_last(tmp_path):
     assert windows == [[40.0, 45.0, 50.0, 55.0]]
     first = next(look(trace, [Need("temp", window_s=20)], start_ns=at(10)))
     assert repr(first.window("temp", 20)[0].tolist()) == repr([NAN, 5.0, 10.0, 15.0])
+
+
+def test_the_past_is_told_from_the_beginning_of_the_trace_on(tmp_path):
+    rows = [(1.0, "a", "errors", 0.0), (12.0, "a", "errors", 2.0), (31.0, "b", "errors", 7.0)]
+    trace = bundle(tmp_path / "t.tltrace", NODES, rows)
+    needs = [Need("errors"), NeedPast(("errors",))]
+    (late,) = look(trace, needs, start_ns=at(50), end_ns=at(55))
+    *_, whole = look(trace, needs, end_ns=at(55))
+    for view in (late, whole):
+        assert view.last_known("errors").tolist() == [2.0, 7.0]
+        assert repr(view.moved_s("errors").tolist()) == repr([40.0, NAN])
+        assert view.watched_s.tolist() == [50.0, 20.0]
+    (without,) = look(trace, [Need("errors")], start_ns=at(50), end_ns=at(55))
+    assert np.isnan(without.last_known("errors")).all()
 
 
 def test_faults_from_long_before_the_start_are_remembered_as_long_as_asked_for(tmp_path):

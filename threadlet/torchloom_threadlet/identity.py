@@ -3,6 +3,7 @@
 import functools
 import itertools
 import logging
+import math
 import os
 import socket
 import time
@@ -13,9 +14,9 @@ import msgspec
 
 from torchloom_core.errors import MessageError
 from torchloom_core.wire.codec import MAX_MESSAGE_BYTES, decode_json
-from torchloom_core.wire.limits import MAX_NAME, MAX_RANK
+from torchloom_core.wire.limits import MAX_FIELDS, MAX_NAME, MAX_RANK, MAX_SHORT_TEXT
 from torchloom_core.wire.messages import JoinFile
-from torchloom_threadlet.cleaning import name, whole
+from torchloom_threadlet.cleaning import field_name, name, text, whole
 
 DEFAULT_JOIN_PATH = Path(".torchloom/join.json")
 
@@ -33,6 +34,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     rank: int
     node: str
     rack: str
+    labels: dict[str, str | float]
     standby: bool
 
 
@@ -69,6 +71,7 @@ def identify(
         rank=whole(rank),
         node=name(node, "node"),
         rack=name(rack, "rack") if rack else "",
+        labels=_labels(environment.get("TORCHLOOM_LABELS", "")),
         standby=standby,
     )
 
@@ -115,6 +118,26 @@ def read_join(source: Path) -> JoinFile | None:
             return decode_json(JoinFile, file.read(MAX_MESSAGE_BYTES + 1), "join.json")
     except (OSError, ValueError, MessageError):  # a ValueError: of a path with a null character
         return None
+
+
+def _labels(said: str) -> dict[str, str | float]:
+    """Return what ``model=H100,age_years=2`` says; numbers are numbers."""
+    labels: dict[str, str | float] = {}
+    for part in filter(None, map(str.strip, said.split(","))):
+        key, is_set, label = map(str.strip, part.partition("="))
+        if not (key and is_set and label) or len(labels) == MAX_FIELDS:
+            _logger.warning(
+                "TORCHLOOM_LABELS: need at most %d of NAME=VALUE, was %.80r; it is left out",
+                MAX_FIELDS,
+                part,
+            )
+            continue
+        try:
+            number = float(label)
+        except ValueError:
+            number = math.nan
+        labels[field_name(key)] = number if math.isfinite(number) else text(label, MAX_SHORT_TEXT)
+    return labels
 
 
 def _rank(environment: Mapping[str, str], *variables: str) -> int:

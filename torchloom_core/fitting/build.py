@@ -12,9 +12,10 @@ from torchloom_core.plugin.api import Predictor
 from torchloom_core.plugin.contract import needs_problem, pace_problem
 from torchloom_core.plugin.foreign import one_line
 from torchloom_core.trace.bundle.bundle import Bundle
+from torchloom_core.trace.feed.watched import watch
 
-METRICS = "metrics"
-"""The option of a predictor that says what it reads."""
+METRICS, ATTRIBUTES, GROUPS = "metrics", "attributes", "groups"
+"""The options of a predictor that say what it reads."""
 
 
 def build(
@@ -25,8 +26,8 @@ def build(
     Parameters
     ----------
     options : mapping
-        As under ``[predictors.<name>]``. Where ``metrics`` is an option and not among them, it
-        becomes all that the trace has.
+        As under ``[predictors.<name>]``. Where ``metrics``, ``attributes`` or ``groups`` is an
+        option and not among them, it becomes all that the trace has.
     source : str
         Where the options come from, for errors.
 
@@ -39,9 +40,11 @@ def build(
     """
     if info.problem or info.cls is None:
         raise PluginError(f"predictor {info.name} ({info.entry_point}): {info.problem}")
-    wanted = dict(options)
-    if METRICS in info.cls.Options.__struct_encode_fields__ and bundle.metrics:
-        wanted.setdefault(METRICS, list(bundle.metrics))
+    labels = watch(bundle).labels
+    there = {METRICS: bundle.metrics, ATTRIBUTES: labels.numbers, GROUPS: labels.words}
+    known = info.cls.Options.__struct_encode_fields__
+    wanted = {name: list(of) for name, of in there.items() if of and name in known}
+    wanted.update(options)
     told = convert(wanted, info.cls.Options, source, f"predictors.{info.name}")
     try:
         plugin: Predictor = info.cls(told)

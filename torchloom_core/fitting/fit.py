@@ -16,7 +16,7 @@ from torchloom_core.evaluate.forecasts.leaks import refuse_foreknown
 from torchloom_core.evaluate.preflight import say_beyond
 from torchloom_core.evaluate.unmeasured import missing, say_unseen
 from torchloom_core.fitting.baselines import Baselines
-from torchloom_core.fitting.build import METRICS, build
+from torchloom_core.fitting.build import ATTRIBUTES, GROUPS, METRICS, build
 from torchloom_core.fitting.examples import Examples
 from torchloom_core.fitting.hints import hints
 from torchloom_core.fitting.stages import FitSettings, Fitting, Said
@@ -26,10 +26,12 @@ from torchloom_core.learning.forecast_score import FEW, ForecastScore
 from torchloom_core.learning.model import Model, ModelInfo
 from torchloom_core.learning.skill import RANDOM, foretelling
 from torchloom_core.plugin.api import Learner, Predictor
+from torchloom_core.plugin.needs import labels_read
 from torchloom_core.suggest import nearest
 from torchloom_core.trace.bundle.bundle import Bundle
 from torchloom_core.trace.bundle.checksums import refuse_changed
 from torchloom_core.trace.bundle.recording import events_digest, telemetry_digest
+from torchloom_core.trace.feed.watched import watch
 
 Stages = Callable[[str], Progress]
 """Begins a named stage, and returns what is told how much of it is done."""
@@ -102,7 +104,7 @@ def fit_checked(
     others = {RANDOM: fitting.guess(said)}
     others |= {rival.name: one for rival, one in zip(rivals, said_by, strict=True)}
     stages(f"score {info.name}")(0.0)
-    flags = examples.flags() + fitting.foretelling(examples.metrics)
+    flags = examples.flags() + fitting.foretelling(examples.metrics, labels_read(plugin.needs))
     scored = fitting.score(info.name, said, others, flags)
     if foretelling(scored):
         remarks.append(_without(fitting, info, told, foretelling(scored), stages))
@@ -110,6 +112,7 @@ def fit_checked(
         _card(fitting, info, said, scored),
         baselines=tuple(fitting.score(name, other, {}) for name, other in others.items()),
         remarks=(*_remarks(fitting, examples, said, scored), *remarks),
+        columns=_columns(plugin),
     )
     return Model(_info(fitting, info, told, said, scored), _parts(plugin), card)
 
@@ -128,9 +131,10 @@ def check(bundle: Bundle, settings: FitSettings) -> None:
     refuse_foreknown(bundle)
     say_beyond(bundle)
     kinds = {event.kind for event in bundle.events()}
+    labels = {name for of in watch(bundle).labels.of for name in of}
     for what, names, known in (
         ("kind that its events have", settings.kinds, kinds),
-        ("metric of its telemetry", settings.known_before, set(bundle.metrics)),
+        ("metric or an attribute that it has", settings.known_before, {*bundle.metrics, *labels}),
     ):
         for name in names:
             if name not in known:
@@ -155,12 +159,15 @@ def _without(
 ) -> str:
     """Return what the predictor is worth without the columns that know the future."""
     named = ", ".join(columns)
-    if METRICS not in told:
+    read = {option: told[option] for option in (METRICS, ATTRIBUTES, GROUPS) if option in told}
+    if not set(columns) <= set().union(*read.values()):
         return f"It cannot be fitted without {named}: {info.name} has no option {METRICS}."
-    settings = dataclasses.replace(fitting.settings, known_before=fitting.bundle.metrics)
-    kept = [metric for metric in told[METRICS] if metric not in columns]
+    settings = dataclasses.replace(
+        fitting.settings, known_before=tuple(set().union(*read.values()))
+    )
+    kept = {option: [name for name in of if name not in columns] for option, of in read.items()}
     try:
-        model = fit_checked(fitting.bundle, info, {**told, METRICS: kept}, settings, stages=stages)
+        model = fit_checked(fitting.bundle, info, {**told, **kept}, settings, stages=stages)
     except (ConfigError, PluginError) as error:
         return f"It cannot be fitted without {named}: {error}."
     auprc = model.card.score.auprc
@@ -218,6 +225,12 @@ def _info(
         telemetry_digest=telemetry_digest(fitting.bundle),
         seed=settings.seed,
     )
+
+
+def _columns(plugin: Predictor) -> tuple[str, ...]:
+    """Return by what a predictor judges, if it says so."""
+    said = getattr(plugin, "columns", ())
+    return said if isinstance(said, tuple) and all(isinstance(one, str) for one in said) else ()
 
 
 def _parts(plugin: Predictor) -> Mapping[str, bytes]:

@@ -15,6 +15,7 @@ import numpy as np
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.errors import PluginError, TorchloomError
 from torchloom_core.evaluate.forecasts.alarms import Judged, threshold_for, told
+from torchloom_core.evaluate.forecasts.foretelling_attributes import foretelling_attributes
 from torchloom_core.evaluate.forecasts.foretelling_columns import foretelling_columns
 from torchloom_core.evaluate.forecasts.hindcasts import (
     Hindcasts,
@@ -60,7 +61,8 @@ class FitSettings:
     false_alarms_per_node_day : float
         The budget that the threshold keeps.
     known_before : tuple of str
-        Metrics that were known beforehand, whatever they tell of how a component ends.
+        Metrics and attributes that were known beforehand, whatever they tell of how a component
+        ends.
     """
 
     until_ns: int
@@ -170,8 +172,8 @@ class Fitting:
         )
         return Said(said.with_score(calibration.apply(said.score)), calibration)
 
-    def foretelling(self, metrics: Sequence[str]) -> tuple[str, ...]:
-        """Return a flag for each of some metrics that knows the future.
+    def foretelling(self, metrics: Sequence[str], labels: Sequence[str] = ()) -> tuple[str, ...]:
+        """Return a flag for each of some metrics and labels that knows the future.
 
         All of the trace is looked at, as nothing is learned from it here. What is said to be known
         beforehand is not asked about.
@@ -179,10 +181,17 @@ class Fitting:
         bundle, watched = self.bundle, watch(self.bundle)
         end_ns = bundle.manifest.end_ns
         found = incidents(bundle.events(), watched, self.task, known_until_ns=end_ns)
-        rows = set(found.row.tolist())
-        return foretelling_columns(
+        failed_ns = dict(zip(found.row.tolist()[::-1], found.start_ns.tolist()[::-1], strict=True))
+        rows, known_before = set(failed_ns), self.settings.known_before
+        return foretelling_attributes(
             bundle,
-            [metric for metric in metrics if metric not in self.settings.known_before],
+            watched,
+            [label for label in labels if label not in known_before],
+            failed_ns,
+            horizon_ns=self.task.horizon_ns,
+        ) + foretelling_columns(
+            bundle,
+            [metric for metric in metrics if metric not in known_before],
             np.array(
                 [not rows.isdisjoint(watched.rows_of(one)) for one in bundle.measured],
                 dtype=np.bool_,

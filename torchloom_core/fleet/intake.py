@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torchloom_core.fleet.ring import Ring
 from torchloom_core.fleet.rings import Rings
 from torchloom_core.plugin.arrays import Floats, Ints, samples_in
-from torchloom_core.plugin.needs import PolicyNeed, windows_s
+from torchloom_core.plugin.needs import PolicyNeed, metrics_with_past, windows_s
 from torchloom_core.wire.messages import Hello, Telemetry
 
 _INT64_BYTES = _FLOAT64_BYTES = 8
@@ -32,8 +32,10 @@ class Intake:
     """
 
     def __init__(self, needs: Iterable[PolicyNeed], tick_s: float, stale_after_s: float) -> None:
+        needs = tuple(needs)
+        with_past = metrics_with_past(needs)
         self._rings = {
-            metric: Ring(samples_in(window_s, tick_s), 0)
+            metric: Ring(samples_in(window_s, tick_s), 0, with_past=metric in with_past)
             for metric, window_s in sorted(windows_s(needs).items())
         }
         self._pending: list[tuple[Telemetry, int]] = []

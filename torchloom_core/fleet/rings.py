@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from torchloom_core.clock import SECOND_NS
-from torchloom_core.fleet.ring import Ring
-from torchloom_core.plugin.arrays import Floats, frozen, samples_in
+from torchloom_core.fleet.ring import Past, Ring
+from torchloom_core.plugin.arrays import Floats, Ints, frozen, samples_in
 from torchloom_core.plugin.needs import PolicyNeed, windows_s
 
 
@@ -48,6 +48,33 @@ class Rings:
         seen = ring.newest_ns[: self.workers]
         age_s = (self.now_ns - seen) / SECOND_NS
         return frozen(np.where(seen > 0, age_s, np.inf))
+
+    def last_known(self, metric: str) -> Floats:
+        """Return ``(workers,)`` newest values, however old; NaN where there is none."""
+        return frozen(self._ring(metric).newest[: self.workers].copy())
+
+    def moved_s(self, metric: str) -> Floats:
+        """Return ``(workers,)`` seconds since the value first changed, NaN where it never did."""
+        return self._since_s(self._past(metric).moved_ns)
+
+    def rested_s(self, metric: str) -> Floats:
+        """Return ``(workers,)`` seconds without a change before the first, NaN without one."""
+        past = self._past(metric)
+        return frozen(self._since_s(past.began_ns) - self._since_s(past.moved_ns))
+
+    def changed_s(self, metric: str) -> Floats:
+        """Return ``(workers,)`` seconds since the value last changed, NaN where it never did."""
+        return self._since_s(self._past(metric).changed_ns)
+
+    def _past(self, metric: str) -> Past:
+        past = self._ring(metric).past
+        if past is None:
+            raise KeyError(f"{metric}: need it in a NeedPast in needs")
+        return past
+
+    def _since_s(self, stamps: Ints) -> Floats:
+        ns = stamps[: self.workers]
+        return frozen(np.where(ns > 0, (self.now_ns - ns) / SECOND_NS, np.nan))
 
     def copy(self, needs: Iterable[PolicyNeed]) -> "Rings":
         """Return rings that stay as they are, for the needs of one predictor."""

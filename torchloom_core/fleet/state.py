@@ -51,7 +51,8 @@ _STATE_AFTER: dict[type, str] = {
     Resume: "training",
 }
 _Names = tuple[str, ...]
-_Where = tuple[_Names, _Names, _Names, _Names, NDArray[np.bool_]]
+_Labels = tuple[Mapping[str, str | float], ...]
+_Where = tuple[_Names, _Names, _Names, _Names, _Labels, NDArray[np.bool_]]
 
 _FAULT_NOTES = frozenset({"fault", "hang"})
 
@@ -99,6 +100,7 @@ class FleetState:
         self._audible_ns: Ints = np.zeros(0, dtype=np.int64)
         self._progress_ns: Ints = np.zeros(0, dtype=np.int64)
         self._step: Ints = np.zeros(0, dtype=np.int64)
+        self._first_ns: Ints = np.zeros(0, dtype=np.int64)
         self._table_rows: tuple[tuple[str, ...], NDArray[np.intp]] = ((), np.zeros(0, np.intp))
         self._where: _Where | None = None
         self._lives = Lives()
@@ -299,6 +301,7 @@ class FleetState:
         rows = rows[heard]
         self._intake.put(rows, table.metrics, table.values[heard], ts_ns)
         self._heard_ns[rows] = ts_ns
+        self._first_ns[rows[self._first_ns[rows] == 0]] = ts_ns
         self._progress_ns[rows] = ts_ns - round(table.progress_age_s * SECOND_NS)
         if table.step is not None:
             self._step[rows] = table.step[heard]
@@ -322,6 +325,9 @@ class FleetState:
             self._note_heard(row, ts_ns)
             self._step[row] = batch.step
             self._progress_ns[row] = ts_ns - round(batch.progress_age_s * SECOND_NS)
+        rows = np.fromiter(newest, np.intp, len(newest))
+        for row in rows[self._first_ns[rows] == 0].tolist():
+            self._first_ns[row] = newest[row][1]
 
     def _note_heard(self, row: int, ts_ns: int) -> None:
         if ts_ns > self._heard_ns[row] + _GAP_NS:
@@ -369,9 +375,10 @@ class FleetState:
                 tuple(h.group for h in hellos),
                 tuple(h.node for h in hellos),
                 tuple(h.rack for h in hellos),
+                tuple(h.labels for h in hellos),
                 frozen(np.fromiter((h.door is not None for h in hellos), bool, len(hellos))),
             )
-        names, group, node, rack, can_be_probed = self._where
+        names, group, node, rack, labels, can_be_probed = self._where
         return FleetView(
             now_ns=now_ns,
             tick_s=self._tick_s,
@@ -379,10 +386,12 @@ class FleetState:
             group=group,
             node=node,
             rack=rack,
+            labels=labels,
             state=tuple(self.state),
             step=frozen(self._step[:workers].copy()),
             heartbeat_age_s=frozen((now_ns - self._heard_ns[:workers]) / SECOND_NS),
             progress_age_s=frozen((now_ns - self._progress_ns[:workers]) / SECOND_NS),
+            watched_s=self._watched_s(now_ns, workers),
             metrics=metrics,
             knob_specs=self.knob_specs,
             knob_values=knobs,
@@ -395,6 +404,10 @@ class FleetState:
             links_of=self.links.of.copy(),
             can_be_probed=can_be_probed,
         )
+
+    def _watched_s(self, now_ns: int, workers: int) -> Floats:
+        first_ns = self._first_ns[:workers]
+        return frozen(np.where(first_ns > 0, (now_ns - first_ns) / SECOND_NS, np.nan))
 
     @property
     def knob_specs(self) -> dict[str, KnobSpec]:
@@ -449,4 +462,5 @@ class FleetState:
         self._audible_ns = np.pad(self._audible_ns, (0, more))
         self._progress_ns = np.pad(self._progress_ns, (0, more))
         self._step = np.pad(self._step, (0, more), constant_values=-1)
+        self._first_ns = np.pad(self._first_ns, (0, more))
         self._intake.grow(self._capacity)

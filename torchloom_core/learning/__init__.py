@@ -13,7 +13,8 @@ from torchloom_core.learning.artifacts import (
     json_part,
     part_of,
 )
-from torchloom_core.learning.features import Features, History, faults_in_words, in_words
+from torchloom_core.learning.fault_columns import FaultColumns, History
+from torchloom_core.learning.features import Features
 from torchloom_core.learning.row_learner import (
     Reasons,
     RowLearner,
@@ -23,8 +24,10 @@ from torchloom_core.learning.row_learner import (
 from torchloom_core.learning.rows import Rows, RowSample
 from torchloom_core.learning.scaling import Scale, step_means
 from torchloom_core.learning.seasonal_profiles import SeasonalProfiles
+from torchloom_core.learning.words import faults_in_words, in_words
 
 __all__ = [
+    "FaultColumns",
     "Features",
     "History",
     "Reasons",

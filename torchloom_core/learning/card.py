@@ -55,6 +55,8 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
         Limits and doubts, one sentence each.
     tried : tuple of Tried
         Of whom it was chosen, if it was.
+    columns : tuple of str
+        What it judges by, in words, if it says so.
     """
 
     predictor: str
@@ -75,6 +77,7 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     baselines: tuple[ForecastScore, ...] = ()
     remarks: tuple[str, ...] = ()
     tried: tuple[Tried, ...] = ()
+    columns: tuple[str, ...] = ()
 
     @property
     def skill(self) -> bool:
@@ -163,6 +166,8 @@ def to_markdown(card: Card) -> str:
             "",
             *_table(TRIED_COLUMNS, tried_rows(card)),
         ]
+    if card.columns:
+        lines += ["", "## What it judges by", "", *(f"- {column}" for column in card.columns)]
     lines += ["", "## Limits", "", *(f"- {remark}" for remark in card.remarks)]
     return "\n".join(lines) + "\n"
 

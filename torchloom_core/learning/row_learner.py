@@ -3,6 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Annotated, Any, ClassVar
 
@@ -32,6 +33,10 @@ class RowOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         What is looked at beside faults.
     spans_s : tuple of float
         Over how long each metric is summed up, seconds.
+    attributes : tuple of str
+        Numbers that do not change of a component, such as its size.
+    groups : tuple of str
+        What components have in common beside their rack, such as their model.
     half_lives_s : tuple of float
         Ages at which a fault counts half, seconds.
     incident_s : float
@@ -55,6 +60,8 @@ class RowOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     metrics: tuple[str, ...] = ()
     spans_s: tuple[Positive, ...] = (600.0, 3600.0)
+    attributes: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
     half_lives_s: tuple[Positive, ...] = (86_400.0, 864_000.0, 2_592_000.0)
     incident_s: NotNegative = 60.0
     max_healthy: Annotated[int, msgspec.Meta(ge=100)] = 100_000
@@ -69,16 +76,19 @@ class Learned(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     Attributes
     ----------
     features : tuple of str
-        Names of the columns that the estimator knows.
+        Names of the columns that the options ask for.
+    shown : tuple of int
+        Places of those that the estimator was shown: the others were the same in all rows.
     share : float
         How many of the healthy rows it was shown.
     prior : float
         How many of all rows failed.
     usual : tuple of (float or None)
-        Median of each feature over healthy rows, None where it is mostly unknown.
+        Median of each column that was shown over healthy rows, None where it is mostly unknown.
     """
 
     features: tuple[str, ...]
+    shown: tuple[int, ...]
     share: float
     prior: float
     usual: tuple[float | None, ...]
@@ -138,6 +148,8 @@ class RowLearner(ABC):
         self.features = Features(
             metrics=options.metrics,
             spans_s=options.spans_s,
+            attributes=options.attributes,
+            groups=options.groups,
             half_lives_s=options.half_lives_s,
             incident_s=options.incident_s,
         )
@@ -145,7 +157,7 @@ class RowLearner(ABC):
         self._seed = options.seed
         self._trees: Any = None
         self._restored = b""  # would not always be kept as the same bytes
-        self._learned = Learned(features=(), share=1.0, prior=0.0, usual=())
+        self._learned = Learned(features=(), shown=(), share=1.0, prior=0.0, usual=())
         self.horizon_s = options.horizon_s
         self.every_s = options.every_s
         self.needs = self.features.needs
@@ -188,7 +200,7 @@ class RowLearner(ABC):
         rows = np.flatnonzero(~view.is_in("left", "gone"))
         if self._trees is None or not len(rows):
             return Hazard(probability=probability)
-        features = self.features.of(view)[rows]
+        features = self.features.of(view)[rows][:, self._learned.shown]
         probability[rows] = self._judge(features)
         why = Reasons(
             rows, probability, self._learned.prior, lambda at: self._explain(features[at])
@@ -219,7 +231,7 @@ class RowLearner(ABC):
         every = np.arange(columns)
         otherwise[:, every, every] = usual
         judged = self._judge(otherwise.reshape(-1, columns)).reshape(rows, columns)
-        names = self._learned.features
+        names = self.columns
         return [
             f"{names[column]} is {_number(features[row, column])}, usual is "
             f"{_number(usual[column])}: with that it would be {judged[row, column]:.2g}"
@@ -237,6 +249,8 @@ class RowLearner(ABC):
         """Grow the trees on rows of its features."""
         from threadpoolctl import threadpool_limits
 
+        shown = _telling(rows.features)
+        rows = replace(rows, features=rows.features[:, shown])
         failed = float(rows.failed.sum())
         healthy = rows.features[~rows.failed]
         with threadpool_limits(limits=1):  # sums in another order are other trees
@@ -244,10 +258,16 @@ class RowLearner(ABC):
         self._restored = b""
         self._learned = Learned(
             features=self.features.names,
+            shown=tuple(shown.tolist()),
             share=rows.share,
             prior=failed / (failed + len(healthy) / rows.share),
             usual=tuple(None if math.isnan(m) else m for m in _medians(healthy).tolist()),
         )
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """What it judges by, in words: the features that told rows apart."""
+        return tuple(self._learned.features[place] for place in self._learned.shown)
 
     def parts(self) -> Mapping[str, bytes]:
         """Return the trees, and what goes with them as JSON."""
@@ -272,7 +292,14 @@ class RowLearner(ABC):
                 f"for, was {len(learned.features)} of other options"
             )
         kept = part_of(parts, self.part)
-        trees = self.from_bytes(kept, len(learned.features))
+        if not all(0 <= place < len(learned.features) for place in learned.shown):
+            raise ModelError(f"{card}: need columns that are among the features, was not")
+        if len(learned.usual) != len(learned.shown):
+            raise ModelError(
+                f"{card}: need a usual value of each of the {len(learned.shown)} columns, was "
+                f"{len(learned.usual)}"
+            )
+        trees = self.from_bytes(kept, len(learned.shown))
         self._trees, self._restored, self._learned = trees, kept, learned
 
 
@@ -349,6 +376,14 @@ def with_something_known(features: Floats) -> Floats:
            [ 0., nan]])
     """
     return np.where(np.isnan(features).all(axis=0), 0.0, features)
+
+
+def _telling(features: Floats) -> NDArray[np.intp]:
+    """Return the places of the columns that are not the same in all rows; at least one."""
+    first = features[0]
+    same = (features == first) | (np.isnan(features) & np.isnan(first))
+    places = np.flatnonzero(~same.all(axis=0))
+    return places if len(places) else np.zeros(1, dtype=np.intp)
 
 
 def _medians(features: Floats) -> Floats:

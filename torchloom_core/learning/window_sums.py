@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from torchloom_core.plugin.arrays import Floats
 
@@ -29,6 +30,7 @@ class WindowSums:
     ty: Floats
     low: Floats
     high: Floats
+    last: Floats
 
     @classmethod
     def of(cls, window: Floats, starts: Sequence[int], tick_s: float) -> "WindowSums":
@@ -53,6 +55,7 @@ class WindowSums:
             ty=total(t * y),
             low=_from_the_end(np.minimum, np.where(seen, window, np.inf), starts),
             high=_from_the_end(np.maximum, np.where(seen, window, -np.inf), starts),
+            last=_last_before(window, seen, starts),
         )
 
     def mean(self, span: int) -> Floats:
@@ -65,6 +68,11 @@ class WindowSums:
         n = self.n[longer] - self.n[span]
         mean: Floats = self.centre + (self.y[longer] - self.y[span]) / n
         return mean
+
+    def last_before(self, span: int) -> Floats:
+        """Return the last value before the span, NaN without a sample there."""
+        last: Floats = self.last[span]
+        return last
 
     def describe(self, span: int) -> list[Floats]:
         """Return mean, standard deviation, lowest, highest, slope and share missing."""
@@ -81,8 +89,23 @@ class WindowSums:
         ]
 
 
+def _last_before(window: Floats, seen: NDArray[np.bool_], starts: Sequence[int]) -> Floats:
+    """Return ``(starts, columns)``: the last value seen before each start."""
+    last: Floats = np.full((len(starts), window.shape[1]), np.nan)
+    at = np.where(seen, np.arange(len(window), dtype=np.int32)[:, None], -1)
+    for row in range(1, len(starts)):
+        last[row] = last[row - 1]
+        newest = at[starts[row - 1] : starts[row]].max(axis=0)
+        known = np.flatnonzero(newest >= 0)
+        last[row, known] = window[newest[known], known]
+    return last
+
+
 def _from_the_end(add: np.ufunc, terms: Floats, starts: Sequence[int]) -> Floats:
     """Return ``(starts, columns)``: the terms from each start to the end, taken together."""
-    pieces = add.reduceat(terms, starts, axis=0)
-    taken: Floats = add.accumulate(pieces[::-1], axis=0)[::-1]
+    taken: Floats = np.empty((len(starts), terms.shape[1]))
+    ends = [*starts[1:], len(terms)]
+    for row in reversed(range(len(starts))):  # a reduceat takes several times as long
+        piece = add.reduce(terms[starts[row] : ends[row]], axis=0)
+        taken[row] = piece if row == len(starts) - 1 else add(piece, taken[row + 1])
     return taken

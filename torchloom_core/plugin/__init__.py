@@ -45,6 +45,8 @@ from torchloom_core.plugin.needs import (
     Need,
     NeedFaults,
     NeedForecast,
+    NeedLabels,
+    NeedPast,
     PolicyNeed,
     PredictorNeed,
 )
@@ -111,6 +113,8 @@ __all__ = [
     "Need",
     "NeedFaults",
     "NeedForecast",
+    "NeedLabels",
+    "NeedPast",
     "NotNegative",
     "Outlook",
     "PauseRun",

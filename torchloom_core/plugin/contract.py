@@ -5,7 +5,7 @@ Each function names the first rule that is broken, in one line.
 
 import inspect
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal, TypeGuard
 
 import msgspec
@@ -14,7 +14,14 @@ import numpy as np
 from torchloom_core.errors import PluginError
 from torchloom_core.plugin.api import Hazard, Predictor
 from torchloom_core.plugin.foreign import shown, told
-from torchloom_core.plugin.needs import Need, NeedFaults, NeedForecast
+from torchloom_core.plugin.needs import (
+    Need,
+    NeedFaults,
+    NeedForecast,
+    NeedLabels,
+    NeedPast,
+    PolicyNeed,
+)
 from torchloom_core.plugin.view import FleetView
 from torchloom_core.wire.codec import encode
 from torchloom_core.wire.events import Proposal
@@ -24,8 +31,8 @@ from torchloom_core.wire.requests import PERSON
 Kind = Literal["policy", "predictor"]
 
 _NEEDS: dict[Kind, tuple[type[msgspec.Struct], ...]] = {
-    "policy": (Need, NeedFaults, NeedForecast),
-    "predictor": (Need, NeedFaults),
+    "policy": (Need, NeedFaults, NeedPast, NeedLabels, NeedForecast),
+    "predictor": (Need, NeedFaults, NeedPast, NeedLabels),
 }
 
 MODEL = "model"
@@ -115,10 +122,21 @@ def needs_problem(kind: Kind, needs: Any, tick_s: float) -> str:
     if not is_list or not all(isinstance(n, _NEEDS[kind]) for n in needs):
         names = " or ".join(need.__name__ for need in _NEEDS[kind])
         return f"need a sequence of {names} in .needs, was {needs!r:.80}"
-    return next(filter(None, (_need_problem(need, tick_s) for need in needs)), "")
+    read = {need.metric for need in needs if isinstance(need, Need)}
+    problems = (_need_problem(need, tick_s) or _past_problem(need, read) for need in needs)
+    return next(filter(None, problems), "")
 
 
-def _need_problem(need: Need | NeedFaults | NeedForecast, tick_s: float) -> str:
+def _past_problem(need: Any, read: Collection[str]) -> str:
+    if not isinstance(need, NeedPast):
+        return ""
+    if not isinstance(need.metrics, tuple):
+        return f"NeedPast: need a tuple of metrics, was {need.metrics!r:.60}"
+    without = [metric for metric in need.metrics if metric not in read]
+    return f"NeedPast: need a Need of {without[0]!r:.60} beside it, was none" if without else ""
+
+
+def _need_problem(need: PolicyNeed, tick_s: float) -> str:
     match need:
         case Need(metric=metric) if not isinstance(metric, str) or not metric:
             return f"need a metric's name in every Need, was {metric!r:.60}"
@@ -131,11 +149,17 @@ def _need_problem(need: Need | NeedFaults | NeedForecast, tick_s: float) -> str:
             )
         case NeedFaults(memory_s) if not _is_within(memory_s, MAX_PACE_S):
             return f"NeedFaults: need memory_s in 0..{MAX_PACE_S:g}, was {memory_s!r:.60}"
+        case NeedLabels(names) if not _are_names(names):
+            return f"NeedLabels: need a tuple of names, was {names!r:.60}"
         case NeedForecast(predictor=name) if not isinstance(name, str) or not name:
             return f"need a predictor's name in every NeedForecast, was {name!r:.60}"
         case NeedForecast(name, skilled) if not isinstance(skilled, bool):
             return f"{name}: need skilled true or false, was {skilled!r:.60}"
     return ""
+
+
+def _are_names(names: Any) -> bool:
+    return isinstance(names, tuple) and all(isinstance(name, str) and name for name in names)
 
 
 def pace_problem(predictor: Any) -> str:

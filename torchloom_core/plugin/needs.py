@@ -52,6 +52,43 @@ class NeedFaults(msgspec.Struct, frozen=True):
     memory_s: float
 
 
+class NeedPast(msgspec.Struct, frozen=True):
+    """For how long things have been so: asked of a trace, it is told from its beginning.
+
+    Attributes
+    ----------
+    metrics : tuple of str
+        Those of which ``moved_s`` and ``changed_s`` are read; each has a ``Need`` of its own.
+
+    Examples
+    --------
+    >>> from torchloom_core.plugin import Need, NeedPast
+    >>> needs = (Need("reallocated_sectors"), NeedPast(("reallocated_sectors",)))
+    >>> needs[1]
+    NeedPast(metrics=('reallocated_sectors',))
+    """
+
+    metrics: tuple[str, ...] = ()
+
+
+class NeedLabels(msgspec.Struct, frozen=True):
+    """What does not change of a component, by which a plugin judges; it is in any view.
+
+    Attributes
+    ----------
+    names : tuple of str
+        Those of ``view.labels`` that are read.
+
+    Examples
+    --------
+    >>> from torchloom_core.plugin import NeedLabels
+    >>> NeedLabels(("model", "capacity_bytes"))
+    NeedLabels(names=('model', 'capacity_bytes'))
+    """
+
+    names: tuple[str, ...]
+
+
 class NeedForecast(msgspec.Struct, frozen=True):
     """A predictor whose forecasts a policy reads; the config has to make it active.
 
@@ -75,8 +112,8 @@ class NeedForecast(msgspec.Struct, frozen=True):
     skilled: bool = False
 
 
-PredictorNeed: TypeAlias = Need | NeedFaults
-PolicyNeed: TypeAlias = Need | NeedFaults | NeedForecast
+PredictorNeed: TypeAlias = Need | NeedFaults | NeedPast | NeedLabels
+PolicyNeed: TypeAlias = Need | NeedFaults | NeedPast | NeedLabels | NeedForecast
 
 
 def windows_s(needs: Iterable[PolicyNeed]) -> dict[str, float]:
@@ -91,6 +128,17 @@ def windows_s(needs: Iterable[PolicyNeed]) -> dict[str, float]:
 def fault_memory_s(needs: Iterable[PolicyNeed]) -> float:
     """Return for how long faults have to be remembered, seconds."""
     return max([DAY_S, *(need.memory_s for need in needs if isinstance(need, NeedFaults))])
+
+
+def metrics_with_past(needs: Iterable[PolicyNeed]) -> set[str]:
+    """Return the metrics of which it is kept when they moved."""
+    return {metric for need in needs if isinstance(need, NeedPast) for metric in need.metrics}
+
+
+def labels_read(needs: Iterable[PolicyNeed]) -> tuple[str, ...]:
+    """Return the labels by which somebody judges, each once."""
+    named = (name for need in needs if isinstance(need, NeedLabels) for name in need.names)
+    return tuple(dict.fromkeys(named))
 
 
 def forecasts_read(needs: Iterable[PolicyNeed]) -> list[NeedForecast]:

@@ -30,6 +30,18 @@ class Metrics(Protocol):
     def age_s(self, metric: str) -> Floats:
         """Return ``(workers,)`` seconds since the last valid sample, inf where there is none."""
 
+    def last_known(self, metric: str) -> Floats:
+        """Return ``(workers,)`` newest values, however old, NaN where there is none."""
+
+    def moved_s(self, metric: str) -> Floats:
+        """Return ``(workers,)`` seconds since the value first changed, NaN where it never did."""
+
+    def rested_s(self, metric: str) -> Floats:
+        """Return ``(workers,)`` seconds without a change before the first, NaN without one."""
+
+    def changed_s(self, metric: str) -> Floats:
+        """Return ``(workers,)`` seconds since the value last changed, NaN where it never did."""
+
 
 class LighthouseRows(NamedTuple):
     """What torchLoom's lighthouse sees of the last quorum, by the rows of a view.
@@ -85,6 +97,9 @@ class FleetView:
         Worker ids, one a row.
     group, node, rack : sequence of str
         Replica group, node and rack of each row (``""`` where unknown).
+    labels : sequence of mapping of str to (str or float)
+        What does not change of each row, such as its model or its size: the same object as at the
+        last tick if nobody has said hello since.
     state : sequence of str
         ``standby``, ``joining``, ``training``, ``paused``, ``draining`` or ``left`` as the
         worker says; ``gone`` once its process has ended.
@@ -94,6 +109,8 @@ class FleetView:
         Seconds since anything was heard of the worker.
     progress_age_s : (workers,) float64
         Seconds since its trainer last finished a step, as far as is known.
+    watched_s : (workers,) float64
+        Seconds since its first sample came, in whatever life; NaN before.
     faults : sequence of Fault
         Faults of the last day, or of as long as a :class:`NeedFaults` asks for, oldest first: the
         same object as at the last tick if nothing has changed.
@@ -136,10 +153,12 @@ class FleetView:
         group: Sequence[str],
         node: Sequence[str],
         rack: Sequence[str],
+        labels: Sequence[Mapping[str, str | float]],
         state: Sequence[str],
         step: Ints,
         heartbeat_age_s: Floats,
         progress_age_s: Floats,
+        watched_s: Floats,
         metrics: Metrics,
         knob_specs: Mapping[str, KnobSpec],
         knob_values: Sequence[Mapping[str, KnobValue]],
@@ -159,10 +178,12 @@ class FleetView:
         self.group = group
         self.node = node
         self.rack = rack
+        self.labels = labels
         self.state = state
         self.step = step
         self.heartbeat_age_s = heartbeat_age_s
         self.progress_age_s = progress_age_s
+        self.watched_s = watched_s
         self.knob_specs = knob_specs
         self.faults = faults
         self.faults_of = faults_of
@@ -250,6 +271,48 @@ class FleetView:
             If no active plugin declared a need for the metric.
         """
         return self._metrics.age_s(metric)
+
+    def last_known(self, metric: str) -> Floats:
+        """Return the newest value of ``metric`` however old it is, ``(workers,)``, NaN without one.
+
+        What is told only when it changes is still so.
+
+        Raises
+        ------
+        KeyError
+            If no active plugin declared a need for the metric.
+        """
+        return self._metrics.last_known(metric)
+
+    def moved_s(self, metric: str) -> Floats:
+        """Return seconds since ``metric`` first changed, ``(workers,)``, NaN where it never did.
+
+        Raises
+        ------
+        KeyError
+            If no active plugin declared a need for the past of the metric.
+        """
+        return self._metrics.moved_s(metric)
+
+    def rested_s(self, metric: str) -> Floats:
+        """Return for how long ``metric`` was the same before that, ``(workers,)``, seconds.
+
+        Raises
+        ------
+        KeyError
+            If no active plugin declared a need for the past of the metric.
+        """
+        return self._metrics.rested_s(metric)
+
+    def changed_s(self, metric: str) -> Floats:
+        """Return seconds since ``metric`` last changed, ``(workers,)``, NaN where it never did.
+
+        Raises
+        ------
+        KeyError
+            If no active plugin declared a need for the past of the metric.
+        """
+        return self._metrics.changed_s(metric)
 
     def knob(self, name: str) -> list[KnobValue | None]:
         """Return the knob's present value per worker, None where a worker has no such knob."""

@@ -254,6 +254,18 @@ class _Lent:
     def age_s(self, metric: str) -> Floats:
         return self.lend(self._metrics.age_s(metric))
 
+    def last_known(self, metric: str) -> Floats:
+        return self.lend(self._metrics.last_known(metric))
+
+    def moved_s(self, metric: str) -> Floats:
+        return self.lend(self._metrics.moved_s(metric))
+
+    def rested_s(self, metric: str) -> Floats:
+        return self.lend(self._metrics.rested_s(metric))
+
+    def changed_s(self, metric: str) -> Floats:
+        return self.lend(self._metrics.changed_s(metric))
+
 
 def _passing(examples: Iterable[Example]) -> Iterator[Example]:
     """Yield the examples, spoiling each view as soon as the next is asked for."""
@@ -263,5 +275,6 @@ def _passing(examples: Iterable[Example]) -> Iterator[Example]:
         view._metrics = lent
         view.heartbeat_age_s = lent.lend(view.heartbeat_age_s)
         view.progress_age_s = lent.lend(view.progress_age_s)
+        view.watched_s = lent.lend(view.watched_s)
         yield Example(view=view, outcome=example.outcome)
         lent.spoil()

@@ -45,10 +45,12 @@ def view_of(
     group: Sequence[str] | None = None,
     node: Sequence[str] | None = None,
     rack: Sequence[str] | None = None,
+    labels: Sequence[Mapping[str, str | float]] | None = None,
     state: str | Sequence[str] = "training",
     step: ArrayLike = 100,
     heartbeat_age_s: ArrayLike = 0.0,
     progress_age_s: ArrayLike = 0.0,
+    watched_s: ArrayLike = np.nan,
     now_s: float = EPOCH_S,
     tick_s: float = 1.0,
     stale_after_s: float = 10.0,
@@ -76,9 +78,11 @@ def view_of(
         Ids, or how many (then called ``w0``, ``w1``, ...); absent: as many as the metrics have.
     group, node, rack : sequence of str, optional
         Absent: a group ``g<i>`` and a node ``n<i>`` for each worker, and no rack.
+    labels : sequence of mapping of str to (str or float), optional
+        What does not change of each worker; absent: nothing is known.
     state : str or sequence of str
         One for all, or one for each.
-    step, heartbeat_age_s, progress_age_s : scalar or ``(workers,)``
+    step, heartbeat_age_s, progress_age_s, watched_s : scalar or ``(workers,)``
         One for all, or one for each.
     now_s : float
         Time of the tick, seconds since the Unix epoch.
@@ -141,10 +145,12 @@ def view_of(
         group=_column(group, [f"g{i}" for i in range(n)]),
         node=_column(node, [f"n{i}" for i in range(n)]),
         rack=_column(rack, [""] * n),
+        labels=tuple(labels or [{}] * n),
         state=_column([state] * n if isinstance(state, str) else state, []),
         step=np.broadcast_to(np.asarray(step, dtype=np.int64), (n,)),
         heartbeat_age_s=_each(heartbeat_age_s, n),
         progress_age_s=_each(progress_age_s, n),
+        watched_s=_each(watched_s, n),
         metrics=rings,
         knob_specs={spec.name: spec for spec in knob_specs},
         knob_values=tuple(knob_values or [{}] * n),
@@ -221,7 +227,7 @@ def _each(values: ArrayLike, workers: int) -> Floats:
 
 def _ring(table: Floats, workers: int, now_ns: int, tick_s: float) -> Ring:
     samples = table.shape[1]
-    ring = Ring(samples, workers)
+    ring = Ring(samples, workers, with_past=True)
     rows = np.arange(workers)
     for column in range(samples):
         ts_ns: Ints = np.full(

@@ -161,6 +161,8 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):
         The quorum that the group was last in, -1 before the first.
     door : Door, optional
         Where its sidecar takes probes; None of one that takes none.
+    labels : dict of str to (str or float)
+        What does not change of where it sits: model, size.
     """
 
     run: Name
@@ -170,6 +172,7 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):
     rank: Rank
     node: Name
     rack: RackName = ""
+    labels: Annotated[dict[FieldName, Finite | ShortText], msgspec.Meta(max_length=MAX_FIELDS)] = {}
     host: ShortText = ""
     pid: Pid = 0
     state: WorkerState = "training"

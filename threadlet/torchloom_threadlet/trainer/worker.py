@@ -166,6 +166,7 @@ class Worker:
             rank=self.identity.rank,
             node=self.identity.node,
             rack=self.identity.rack,
+            labels=self.identity.labels,
             host=text(socket.gethostname(), MAX_SHORT_TEXT),
             pid=os.getpid(),
             state=self.state,

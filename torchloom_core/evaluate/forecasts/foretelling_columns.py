@@ -18,11 +18,11 @@ from torchloom_core.plugin.arrays import Floats, Ints
 from torchloom_core.trace.bundle.bundle import Bundle
 from torchloom_core.trace.bundle.telemetry import codes
 
-_FEWEST = 20
+FEWEST = 20
 """Components that ended, or that failed, of which a relation is told."""
-_RELATED = 0.8
+RELATED = 0.8
 """A partial rank correlation from which on it is none by chance, nor one of age or model."""
-_APART = 0.95
+APART = 0.95
 """How often the first value of one that fails is beyond that of one that does not."""
 _BEYOND_SHARE, _DATE_SHARE = 0.01, 0.99
 """The share of a column's values that are dates at all, and that are beyond their moment."""
@@ -127,24 +127,24 @@ def _why(lives: Lives, column: int, failed: Bools, ended_before_ns: int) -> str:
             return f"{share:.0%} of its values are dates beyond their moment"
     known = ~np.isnan(first)
     ended = known & (lives.ended_ns < ended_before_ns)
-    related = _related(first[ended], lives.began_ns[ended], lives.ended_ns[ended])
-    if related >= _RELATED:
+    correlation = related(first[ended], lives.began_ns[ended], lives.ended_ns[ended])
+    if correlation >= RELATED:
         return (
             f"its first value tells how long {ended.sum()} components that ended were there, rank "
-            f"correlation {related:.2f}"
+            f"correlation {correlation:.2f}"
         )
-    apart = _apart(first[known & failed], first[known & ~failed])
-    if apart >= _APART:
+    area = apart(first[known & failed], first[known & ~failed])
+    if area >= APART:
         return (
             f"its first value tells the {(known & failed).sum()} components that failed at any "
-            f"time from the others, area under the ROC curve {apart:.3f}"
+            f"time from the others, area under the ROC curve {area:.3f}"
         )
     return ""
 
 
-def _related(first: Floats, began_ns: Floats, ended_ns: Floats) -> float:
+def related(first: Floats, began_ns: Floats, ended_ns: Floats) -> float:
     """Return how first values are related to the ends, beside when each began; 0 of few."""
-    if len(first) < _FEWEST:
+    if len(first) < FEWEST:
         return 0.0
     ranks = [_ranks(values) for values in (first, began_ns, ended_ns, ended_ns - began_ns)]
     own, *others = (_without(values, ranks[1]) for values in (ranks[0], *ranks[2:]))
@@ -169,9 +169,9 @@ def _correlation(one: Floats, other: Floats) -> float:
     return float(one @ other) / scale if scale > 1e-9 * len(one) ** 3 else 0.0
 
 
-def _apart(failed: Floats, others: Floats) -> float:
+def apart(failed: Floats, others: Floats) -> float:
     """Return the area under the ROC curve, either way round; 0 of few."""
-    if min(len(failed), len(others)) < _FEWEST:
+    if min(len(failed), len(others)) < FEWEST:
         return 0.0
     ranks = _ranks(np.concatenate([failed, others]))
     above = ranks[: len(failed)].sum() / (len(failed) * len(others))

@@ -56,7 +56,9 @@ class SimulatedFleet:
         horizon_s: float,
     ) -> None:
         self._episode, self._model = episode, model
-        self._workers = SimulatedWorkers(model, run)
+        self._workers = SimulatedWorkers(
+            model, run, dict(zip(episode.watched.node, episode.watched.labels.of, strict=False))
+        )
         metrics = {*metrics}
         self._metrics = ReplayedMetrics(episode, metrics)
         # Where only a step is ever lost, ``costs.unsaved_s`` says what there is to say.

@@ -3,7 +3,7 @@
 The driver asks what they have to say, and hands them the commands they are sent.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 import numpy as np
@@ -41,14 +41,22 @@ News = Hello | Exit | SampleTable
 class SimulatedWorkers:
     """Who is there, and what the kernel was told of them.
 
+    Parameters
+    ----------
+    labels_of : mapping of str to mapping
+        Node to what does not change of it.
+
     Attributes
     ----------
     members : tuple of Member
         Every worker that ever said hello, in that order.
     """
 
-    def __init__(self, model: FleetModel, run: str) -> None:
+    def __init__(
+        self, model: FleetModel, run: str, labels_of: Mapping[str, Mapping[str, str | float]]
+    ) -> None:
         self._model, self._run = model, run
+        self._labels_of = labels_of
         self._version = -1
         self._told: dict[str, Member] = {}
         self._life: dict[str, int] = {}
@@ -134,6 +142,7 @@ class SimulatedWorkers:
             rank=member.rank,
             node=member.node,
             rack=member.rack,
+            labels=dict(self._labels_of.get(member.node, {})),
             state=cast(WorkerState, member.state),
             knobs=(INTERVAL_KNOB,),
             values={INTERVAL_KNOB.name: self._model.checkpoint_interval_s},

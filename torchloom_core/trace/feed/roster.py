@@ -78,6 +78,7 @@ def roster(
             rank=0,
             node=watched.node[row],
             rack=watched.rack[row],
+            labels=watched.labels.of[row] if watched.labels.of else {},
         )
         lives = _lives(there.get(worker, _ALWAYS), outages.get(row, ()))
         now_or_later = (life for life in lives if life.until_ns > start_ns)

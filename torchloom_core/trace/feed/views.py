@@ -8,7 +8,7 @@ from torchloom_core.errors import PluginError
 from torchloom_core.fleet.sample_table import SampleTable
 from torchloom_core.fleet.state import FleetState
 from torchloom_core.plugin.contract import needs_problem
-from torchloom_core.plugin.needs import PredictorNeed, windows_s
+from torchloom_core.plugin.needs import NeedPast, PredictorNeed, windows_s
 from torchloom_core.plugin.view import FleetView
 from torchloom_core.trace.bundle.bundle import Bundle
 from torchloom_core.trace.feed.feed import Feed
@@ -32,12 +32,12 @@ def views(
 ) -> Iterator[FleetView]:
     """Yield what was to be seen every ``every_s``, in time order.
 
-    The feed begins the longest window before ``start_ns``, as far as the trace goes back, so
-    that the first view is as full as the last.
+    The feed begins the longest window before ``start_ns``, as far as the trace goes back, or at
+    its beginning where the past is needed, so that the first view is as full as the last.
 
     Parameters
     ----------
-    needs : sequence of Need or NeedFaults
+    needs : sequence of Need, NeedFaults or NeedPast
         What the predictor declared: it sees these metrics and no others, and faults for as long
         as it asks, also those from before the start.
     tick_s : float
@@ -102,6 +102,8 @@ def _warm_up_from(
 ) -> int:
     """Return a whole number of ticks before ``begin_ns``, no earlier than the bundle's start."""
     tick_ns = round(tick_s * SECOND_NS)
-    window_ns = round(max(windows_s(needs).values(), default=0.0) * SECOND_NS)
     known_ns = max(0, begin_ns - bundle.manifest.start_ns)
+    window_ns = round(max(windows_s(needs).values(), default=0.0) * SECOND_NS)
+    if any(isinstance(need, NeedPast) for need in needs):
+        window_ns = known_ns
     return begin_ns - min(-(-window_ns // tick_ns), known_ns // tick_ns) * tick_ns

@@ -3,9 +3,11 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from torchloom_core.trace.bundle.bundle import Bundle
 from torchloom_core.trace.bundle.schema import Component
+from torchloom_core.trace.feed.labels import NO_LABELS, Labels, labels_from
 
 _NODE = "node"
 
@@ -25,6 +27,9 @@ class Watched:
         What they all are.
     gpus : tuple of int
         GPUs of each; 0 where the topology does not say.
+    labels : Labels
+        What does not change of each: the columns of the topology that a bundle does not know, its
+        GPUs, and by their kind what it hangs on beside node and rack.
     """
 
     ids: tuple[str, ...]
@@ -33,6 +38,7 @@ class Watched:
     kind: str
     gpus: tuple[int, ...]
     rows: Mapping[str, tuple[int, ...]] = field(repr=False)
+    labels: Labels = NO_LABELS
 
     def rows_of(self, component: str) -> tuple[int, ...]:
         """Return the rows that an event of ``component`` touches.
@@ -55,13 +61,21 @@ def watch(bundle: Bundle) -> Watched:
     kind = _watched_kind(bundle, tree)
     ids = tuple(sorted(part.id for part in topology if part.kind == kind))
     row_of = {name: row for row, name in enumerate(ids)}
+    racks = tuple(tree.group(name, kind) for name in ids)
+    gpus = tuple(tree.gpus(name) for name in ids)
     return Watched(
         ids=ids,
         node=tuple(tree.first_above(name, _NODE) or name for name in ids),
-        rack=tuple(tree.group(name, kind) for name in ids),
+        rack=racks,
         kind=kind,
-        gpus=tuple(tree.gpus(name) for name in ids),
+        gpus=gpus,
         rows={name: tree.touched(name, row_of) for name in tree.parts},
+        labels=labels_from(
+            [
+                tree.told(name, kind, rack, count)
+                for name, rack, count in zip(ids, racks, gpus, strict=True)
+            ]
+        ),
     )
 
 
@@ -113,6 +127,15 @@ class _Tree:
         others = (other for other in self._up(name) if self.parts[other].kind not in (kind, _NODE))
         return self.first_above(name, "rack") or next(others, "")
 
+    def told(self, name: str, kind: str, group: str, gpus: int) -> dict[str, Any]:
+        """Return what does not change of a component of some kind, in that group."""
+        above = {
+            part.kind: part.id
+            for part in map(self.parts.__getitem__, reversed(self._up(name)))
+            if part.kind not in (kind, _NODE) and part.id != group
+        }
+        return {**above, **({"gpus": gpus} if gpus else {}), **self.parts[name].extra}
+
     def gpus(self, name: str) -> int:
         """Return how many GPUs a component says it has, or else has below it."""
         below = sum(self.parts[other].kind == "gpu" for other in self._down(name))
@@ -141,6 +164,8 @@ class _Tree:
 
     def _reach(self, name: str, links: Mapping[str, Iterable[str]]) -> list[str]:
         """Return ``name`` and all that can be reached from it, the nearest first."""
+        if not links.get(name):
+            return [name]
         found = {name: None}
         queue = [name]
         for current in queue:

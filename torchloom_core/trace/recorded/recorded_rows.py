@@ -15,6 +15,7 @@ from torchloom_core.wire.events import Input, NodeFault, Notice, Outcome, Output
 from torchloom_core.wire.messages import Exit, Hello, Note
 
 _NODE, _WORKER = "node", "worker"
+_COLUMNS = frozenset(Component.__struct_fields__)
 _FAULT_NOTES = frozenset({"fault", "hang"})
 
 
@@ -129,7 +130,10 @@ class RecordedRows:
         if hello.rack:
             self._add_component(Component(id=hello.rack, kind="rack", from_ns=ts_ns))
         above = (hello.rack,) if hello.rack else ()
-        self._add_component(Component(id=hello.node, kind=_NODE, parents=above, from_ns=ts_ns))
+        labels = {name: label for name, label in hello.labels.items() if name not in _COLUMNS}
+        self._add_component(
+            Component(id=hello.node, kind=_NODE, parents=above, from_ns=ts_ns, extra=labels)
+        )
         self._add_component(Component(id=name, kind=_WORKER, parents=(hello.node,), from_ns=ts_ns))
         self._left_ns.pop(name, None)
         self._placed[hello.worker] = Placement(

@@ -1,0 +1,83 @@
+"""An attribute that knows what became of a component is told from one that was known before."""
+
+import numpy as np
+import pytest
+
+from tests.evaluate.disks import DAY_NS, DAYS, DISKS, EPOCH_S, lives
+from torchloom_core.evaluate.forecasts.foretelling_attributes import foretelling_attributes
+from torchloom_core.trace.bundle.bundle import Bundle
+from torchloom_core.trace.bundle.schema import Component
+from torchloom_core.trace.bundle.writer import BundleWriter
+from torchloom_core.trace.feed.watched import watch
+
+START_NS = EPOCH_S * 10**9
+
+
+def date(day):
+    return str(np.datetime64(EPOCH_S + 86_400 * int(day), "s"))
+
+
+def flagged(path, column, seed):
+    """Return the flags of an attribute, made of when disks began, ended and failed, in days."""
+    began, ended, failed = lives(seed)
+    cells = column(np.random.default_rng(seed), began, ended, failed)
+    with BundleWriter(
+        path / f"{seed}.tltrace",
+        name="disks",
+        start_ns=START_NS,
+        end_ns=START_NS + DAYS * DAY_NS,
+        source="a test",
+        licence="none",
+        synthetic=True,
+    ) as writer:
+        for disk, cell in enumerate(cells):
+            part = Component(
+                id=f"d{disk:04}",
+                kind="disk",
+                from_ns=START_NS + int(began[disk]) * DAY_NS if began[disk] else None,
+                until_ns=START_NS + (int(ended[disk]) + 1) * DAY_NS if failed[disk] else None,
+                extra={} if cell is None else {"told": cell},
+            )
+            writer.add(part)
+    trace = Bundle.open(path / f"{seed}.tltrace")
+    rows = np.flatnonzero(failed).tolist()
+    failed_ns = {row: START_NS + (int(ended[row]) + 1) * DAY_NS for row in rows}
+    return foretelling_attributes(trace, watch(trace), ["told"], failed_ns, horizon_ns=7 * DAY_NS)
+
+
+FUTURE = {
+    "last date": lambda _, began, ended, failed: [date(day + 1) for day in ended],
+    "died on": lambda _, began, ended, failed: [
+        date(day + 1) if fails else None for day, fails in zip(ended, failed, strict=True)
+    ],
+    "length": lambda _, began, ended, failed: (ended - began + 1.0).tolist(),
+    "status": lambda _, began, ended, failed: ["retired" if fails else "ok" for fails in failed],
+    "reason, if it failed": lambda _, began, ended, failed: [
+        "media" if fails else None for fails in failed
+    ],
+}
+HONEST = {
+    "installed": lambda random, began, ended, failed: [
+        date(day - days) for day, days in zip(began, random.gamma(2, 300, DISKS), strict=True)
+    ],
+    "size": lambda random, began, ended, failed: random.choice([4.0, 8.0], DISKS).tolist(),
+    "model": lambda random, began, ended, failed: random.choice(["x", "y", "z"], DISKS).tolist(),
+    "model that fails more": lambda random, began, ended, failed: [
+        "bad" if chance < (0.6 if fails else 0.2) else "good"
+        for chance, fails in zip(random.random(DISKS), failed, strict=True)
+    ],
+    "host, two disks each": lambda random, *_: [f"h{disk // 2}" for disk in range(DISKS)],
+}
+
+
+@pytest.mark.parametrize("column", FUTURE.values(), ids=FUTURE)
+def test_one_that_knows_the_future_is_flagged_by_name(tmp_path, column):
+    for seed in range(3):
+        (flag,) = flagged(tmp_path, column, seed)
+        assert flag.startswith("foretelling_column: told: ")
+
+
+@pytest.mark.parametrize("column", HONEST.values(), ids=HONEST)
+def test_one_that_was_known_before_is_not(tmp_path, column):
+    for seed in range(10):
+        assert flagged(tmp_path, column, seed) == ()

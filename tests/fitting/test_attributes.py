@@ -1,0 +1,80 @@
+"""What does not change of a component is judged by, unless it knows what became of it."""
+
+import numpy as np
+import pytest
+
+from tests.evaluate.traces import HOUR_NS, event
+from torchloom_core.activation.discovery import discover
+from torchloom_core.fitting.fit import fit
+from torchloom_core.fitting.stages import FitSettings
+from torchloom_core.learning.card import to_markdown
+from torchloom_core.trace.bundle.bundle import Bundle
+from torchloom_core.trace.bundle.schema import Component
+from torchloom_core.trace.bundle.writer import BundleWriter
+
+DAYS, DISKS = 120, 200
+SAME_MODEL = "faults a node of the others whose model is the same, halved every 10 d"
+SETTINGS = FitSettings(
+    until_ns=70 * 24 * HOUR_NS, tick_s=86_400.0, every_s=86_400.0, repair_s=86_400.0
+)
+
+
+@pytest.fixture(scope="module")
+def disks(tmp_path_factory):
+    """Disks of four models, of which two fail ten times as often; what failed is gone."""
+    random = np.random.default_rng(5)
+    model = random.integers(0, 4, DISKS)
+    lasts = random.geometric(np.where(model < 2, 0.01, 0.001))
+    path = tmp_path_factory.mktemp("attributes") / "disks.tltrace"
+    with BundleWriter(
+        path,
+        name="disks",
+        start_ns=0,
+        end_ns=DAYS * 24 * HOUR_NS,
+        source="a test",
+        licence="none",
+        synthetic=True,
+    ) as writer:
+        for disk in range(DISKS):
+            told = {
+                "model": f"m{model[disk]}",
+                "size": float(4 * (1 + model[disk] % 2)),
+                "status": "retired" if lasts[disk] < DAYS else "in use",
+            }
+            writer.add(Component(id=f"d{disk:03}", kind="disk", extra=told))
+        for disk in np.flatnonzero(lasts < DAYS).tolist():
+            writer.add(event(f"d{disk:03}", 24 * int(lasts[disk])))
+    return Bundle.open(path)
+
+
+@pytest.fixture(scope="module")
+def logistic():
+    (found,) = (plugin for plugin in discover() if plugin.name == "logistic")
+    return found
+
+
+def test_all_that_the_topology_says_is_judged_by_and_what_knows_the_future_is_named(
+    disks, logistic
+):
+    model = fit(disks, logistic, {"horizon_s": 10 * 86_400.0}, SETTINGS)
+    assert model.info.options["attributes"] == ["size"]
+    assert model.info.options["groups"] == ["model", "status"]
+    assert [flag.split(": ")[1] for flag in model.card.score.flags] == ["status"]
+    assert not model.card.skill
+    assert any(remark.startswith("Without status: AUPRC ") for remark in model.card.remarks)
+
+
+def test_the_card_names_what_it_judges_by_and_a_model_that_fails_more_is_found(disks, logistic):
+    options = {"horizon_s": 10 * 86_400.0, "groups": ["model"]}
+    card = fit(disks, logistic, options, SETTINGS).card
+    blind = fit(disks, logistic, {**options, "groups": [], "attributes": []}, SETTINGS).card
+    assert SAME_MODEL in card.columns
+    assert "its size" in card.columns
+    assert f"- {SAME_MODEL}\n" in to_markdown(card)
+    assert card.score.flags == ()
+    assert card.score.auprc.value > 1.5 * blind.score.auprc.value
+
+
+def test_an_attribute_may_be_declared_as_known_before(disks, logistic):
+    known = FitSettings(**{**vars(SETTINGS), "known_before": ("status",)})
+    assert fit(disks, logistic, {"horizon_s": 10 * 86_400.0}, known).card.score.flags == ()

@@ -1,0 +1,32 @@
+"""What does not change of each worker, as numbers; :mod:`torchloom_core.learning.features` asks."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from torchloom_core.plugin.arrays import Floats
+from torchloom_core.plugin.view import FleetView
+
+
+class AttributeColumns:
+    """Labels that are numbers; the same labels are looked at once."""
+
+    def __init__(self, attributes: Sequence[str]) -> None:
+        self._attributes = tuple(attributes)
+        self._asked: Sequence[Mapping[str, str | float]] = ()
+        self._columns: Floats = np.zeros((0, len(attributes)))
+        self.names = tuple(f"its {name}" for name in attributes)
+
+    def compute(self, view: FleetView) -> Floats:
+        """Return ``(workers, attributes)``, NaN where there is none or it is a word."""
+        if not self._attributes:
+            return np.zeros((len(view), 0))
+        if view.labels is not self._asked:
+            self._asked = view.labels
+            cells = [[_number(row.get(name)) for name in self._attributes] for row in view.labels]
+            self._columns = np.array(cells, dtype=float).reshape(len(view), len(self._attributes))
+        return self._columns
+
+
+def _number(label: str | float | None) -> float:
+    return np.nan if label is None or isinstance(label, str) else float(label)
