@@ -42,6 +42,18 @@ def test_an_incident_counts_once_however_many_alarms_it_had():
     assert found.component_days == pytest.approx(9 / 24)
 
 
+def test_f1_is_the_harmonic_mean_of_precision_and_recall():
+    events = [event("n00000", at, at) for at in (2, 6, 10)]
+    found = scored(one_node([0, 1, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0], events, task(1)))
+    assert (found.precision.value, found.recall.value) == (0.5, pytest.approx(1 / 3))
+    assert found.f1 == pytest.approx(0.4)
+
+
+def test_what_is_scored_begins_with_the_first_moment_that_is_judged():
+    found = scored(one_node([0.0] * 8, [event("n00000", 0, 3)], task(1), span_h=7))
+    assert (found.from_ns // (3600 * SECOND_NS), found.until_ns // (3600 * SECOND_NS)) == (3, 6)
+
+
 def test_false_alarms_of_a_component_within_the_horizon_count_once():
     values = [[1, 1], [1, 0], [1, 0], [1, 1], [0, 1], [0, 0], [0, 0], [1, 0]]
     judged = judge(values, [], task(3))
@@ -180,6 +192,16 @@ def test_few_failures_give_exact_intervals_of_counts_only():
     assert found.recall.low == pytest.approx(0.025)
 
 
+@pytest.mark.parametrize(("count", "has_interval"), [(FEW - 1, False), (FEW, True)])
+def test_twenty_failures_are_enough_for_an_interval(count, has_interval):
+    events = [event(f"n{node:05}", 24 * (3 + 5 * node), 24 * (4 + 5 * node)) for node in range(20)]
+    noise = np.random.default_rng(0).random((120, 20))
+    found = scored(judged_many(noise, events[:count], task(48)), others={"r": 1 - noise})
+    assert found.incidents == count
+    assert (found.auprc.low is not None) is has_interval
+    assert (found.versus["r"].low is not None) is has_interval
+
+
 def test_that_all_failures_were_found_is_not_told_as_sure():
     events, of, _, noise = many()
     judged = judged_many(noise, events, of)
@@ -269,6 +291,11 @@ def test_the_curve_is_that_of_what_was_said_among_all_that_failed():
     points = [(p.threshold, p.precision, round(3 * p.recall, 9)) for p in found.curve]
     assert points == [(0.9, 1.0, 1.0), (0.8, 0.5, 1.0), (0.6, 0.5, 2.0)]
     assert scored(one_node([0.9, 0.8, 0.7, 0.6, NAN, NAN], events[2:], of)).curve == ()
+    last = scored(one_node([0.5, 0.9, NAN], events[:1], of)).curve
+    assert [(p.threshold, p.precision, p.recall) for p in last] == [
+        (0.9, 0.0, 0.0),
+        (0.5, 0.5, 1.0),
+    ]
 
 
 def test_where_no_moment_could_be_judged_there_is_nothing_to_tell():

@@ -204,7 +204,7 @@ class _Samples:
         ranked = self.ranked(score)
         said = np.isfinite(ranked)
         total = int(self.positive.sum())
-        if not total or not self.positive[said].any():
+        if not self.positive[said].any():
             return ()
         precision, recall, threshold = precision_recall_curve(self.positive[said], ranked[said])
         recall = recall * (self.positive[said].sum() / total)
@@ -264,6 +264,6 @@ class _Counts:
 
     def _share(self, these: Floats, others: Floats) -> Interval:
         exact = exact_share(int(these.sum()), int(others.sum()))
-        if self._few or these.sum() < FEW or not others.any():
+        if these.sum() < FEW or not others.any():
             return exact
         return self._clusters.share(ratio(these, these + others))
