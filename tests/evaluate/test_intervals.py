@@ -84,6 +84,24 @@ def test_one_stretch_or_one_component_is_no_division_by_zero():
     assert (nothing.error(np.zeros(16)), nothing.reach(np.zeros(16))) == (0.0, 0.0)
 
 
+def test_two_clusters_have_one_degree_of_freedom():
+    two = full(1, 2)
+    assert two.error(np.array([1.0, -1.0])) == 2.0
+    assert two.reach(np.array([1.0, -1.0])) == pytest.approx(2.0 * student.ppf(0.975, 1))
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1e3])
+def test_a_figure_in_another_unit_reaches_as_far_in_that_unit(scale):
+    clusters, _, (pulls, _) = some(0)
+    assert clusters.reach(scale * pulls) == pytest.approx(scale * clusters.reach(pulls))
+
+
+def test_it_makes_no_difference_when_the_time_begins():
+    late = Clusters(hours(24 * 10, 24) + 5 * 10**17, np.ones((10, 2), dtype=bool), DAY_S)
+    assert late.stretches == 5
+    assert late.stretch_s == pytest.approx(9 * DAY_S / 5)
+
+
 @pytest.mark.parametrize(
     ("times", "every_h", "horizon_s", "stretches", "stretch_s"),
     [
