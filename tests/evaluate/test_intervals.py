@@ -70,9 +70,10 @@ def test_the_reach_is_that_of_both_ways_and_no_less_than_of_either(seed):
     assert clusters.reach(pulls) == pytest.approx(reach)
 
 
-def test_where_two_of_forty_clusters_pull_all_the_reach_is_that_of_few():
-    reach = full(40, 1).reach(np.array([1.0, -1.0, *np.zeros(38)]))
-    assert reach == pytest.approx(math.sqrt(2 * 40 / 39) * student.ppf(0.975, 8 / 1.9))
+@pytest.mark.parametrize("pull", [1.0, 1e-3])
+def test_where_two_of_forty_clusters_pull_all_the_reach_is_that_of_few(pull):
+    reach = full(40, 1).reach(np.array([pull, -pull, *np.zeros(38)]))
+    assert reach == pytest.approx(pull * math.sqrt(2 * 40 / 39) * student.ppf(0.975, 8 / 1.9))
 
 
 def test_one_stretch_or_one_component_is_no_division_by_zero():

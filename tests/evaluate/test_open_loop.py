@@ -215,6 +215,24 @@ def test_a_model_whose_calibration_ran_into_its_bound_is_flagged(bundle, fitted,
         assert score.flags == flags
 
 
+def test_a_model_is_scored_by_the_task_that_it_was_fitted_for(bundle, fitted, tmp_path):
+    model, path = Model.load(fitted), tmp_path / "m.tlmodel"
+
+    def scored(trace=bundle, **changes):
+        Model(replace(model.info, **changes), model.parts, model.card).save(path, force=True)
+        tested = of(fault_history={"model": str(path)})
+        return scorer_of(trace, tested, CONFIG, Scoring()).scores()[0]
+
+    own = scored()
+    assert (own.task, own.lead_s) == ("forecast", 0.0)
+    assert own.incidents > scored(kinds=("another",)).incidents == 0
+    assert scored(lead_s=3600.0).lead_s == 3600.0
+    assert scored(task="detect").task == "detect"
+    unknown = Bundle.open(bundle.path)
+    unknown.events = lambda: tuple(replace(one, t_resolved=None) for one in bundle.events())
+    assert scored(unknown, repair_s=60.0).samples > scored(unknown).samples
+
+
 @pytest.fixture(scope="module")
 def fitted(bundle, tmp_path_factory):
     from torchloom_core.fitting.fit import FitSettings, fit

@@ -3,12 +3,14 @@
 import sys
 
 import pytest
+from msgspec.structs import replace
 
-from tests.evaluate.episodes import CONFIG, some_events, write
+from tests.evaluate.episodes import CONFIG, HOUR_NS, JOB, some_events, write
 from torchloom_core.errors import LeakError
-from torchloom_core.evaluate.forecasts.scoring import Scoring, scorer_of
+from torchloom_core.evaluate.forecasts.scoring import Scoring, scorer_of, split_ns
 from torchloom_core.evaluate.goodput.candidates import Forecaster
 from torchloom_core.evaluate.installed import installed
+from torchloom_core.trace.bundle.bundle import Bundle
 
 LATE = '''
 """Says nothing at first, then the same each time, and then what it never said before."""
@@ -39,6 +41,8 @@ class Late:
 
     def forecast(self, view):
         self.asked += 1
+        if view.costs.restart_s != 240.0:
+            raise ValueError("need the prices of the config")
         judged = self.asked - self.options.silent
         another = next(CALLS) / 1e6
         says = np.nan if judged < 1 else 0.5 if judged <= self.options.same else another
@@ -72,9 +76,9 @@ def late(tmp_path, monkeypatch):
     sys.modules.pop("late_predictor", None)
 
 
-def scored(bundle, **table):
-    tested = [Forecaster(label="late", name="late", table=table)]
-    return scorer_of(bundle, tested, CONFIG, Scoring()).scores()
+def scored(bundle, *, name="late", config=CONFIG, progress=lambda _: None, **table):
+    tested = [Forecaster(label=name, name=name, table=table)]
+    return scorer_of(bundle, tested, config, Scoring()).scores(progress)
 
 
 @pytest.mark.usefixtures("late")
@@ -89,3 +93,42 @@ def test_a_twentieth_of_the_forecasts_from_the_first_on_is_looked_at(bundle, sil
 def test_what_is_said_after_that_is_not_looked_at(bundle, silent):
     (score,) = scored(bundle, silent=silent, same=8)
     assert (score.predictor, score.threshold_from) == ("late", "before 3.6 d")
+
+
+HISTORY = {"name": "fault_history", "every_s": 3600.0, "horizon_s": 21_600.0}
+
+
+def test_the_progress_is_told_to_its_end(bundle):
+    shares = []
+    scored(bundle, progress=shares.append, **HISTORY)
+    assert shares[-1] == 1.0
+    assert shares == sorted(shares)
+
+
+def with_events(bundle, events):
+    other, rows = Bundle.open(bundle.path), tuple(events)
+    other.events = lambda: rows
+    return other
+
+
+def test_a_node_is_away_as_long_as_the_config_says_where_nobody_knows(bundle):
+    unknown = with_events(bundle, (replace(one, t_resolved=None) for one in bundle.events()))
+    short, long = (
+        scored(unknown, config=replace(CONFIG, evaluate=replace(JOB, repair_s=away_s)), **HISTORY)[
+            0
+        ]
+        for away_s in (60.0, 86_400.0)
+    )
+    assert short.samples > long.samples
+
+
+def test_the_threshold_knows_no_failure_that_was_told_after_the_split(bundle):
+    until_ns = split_ns(bundle)
+    told, hidden = [], []
+    for number, one in enumerate(bundle.events()):
+        late = number % 2 and one.t_event < until_ns
+        told.append(replace(one, t_avail=until_ns + HOUR_NS) if late else one)
+        hidden += [] if late else [one]
+    (known,), (unknown,) = (scored(with_events(bundle, of), **HISTORY) for of in (told, hidden))
+    assert known.threshold == unknown.threshold
+    assert known.threshold != scored(bundle, **HISTORY)[0].threshold
