@@ -149,10 +149,10 @@ def day(of_may: int) -> int:
     return int(datetime(2013, 5, of_may, tzinfo=UTC).timestamp()) * SECOND_NS
 
 
-def backblaze(folder: Path, *tables: pd.DataFrame) -> Bundle:
+def backblaze(folder: Path, *tables: pd.DataFrame, force: bool = False) -> Bundle:
     for number, rows in enumerate(tables):
         rows.to_parquet(folder / f"{number}.parquet")
-    import_backblaze(folder, folder / "out.tltrace")
+    import_backblaze(folder, folder / "out.tltrace", force=force)
     return Bundle.open(folder / "out.tltrace")
 
 
@@ -185,6 +185,9 @@ def test_a_days_values_are_known_at_its_end(tmp_path):
     assert rows["t_event"].tolist() == [day(1), day(2)]
     assert rows["t_avail"].tolist() == [day(2), day(3)]
     assert rows["valid"].tolist() == [True, False]
+    endless = backblaze(tmp_path, scrapes((1, "a", 0, float("inf")), (2, "a", 0, 1.0)), force=True)
+    (rows,) = endless.telemetry()
+    assert rows["valid"].to_pylist() == [False, True]
     assert opened.metrics == ("smart_5",)
 
 
@@ -199,6 +202,18 @@ def test_drives_that_cannot_be_are_named(tmp_path):
         backblaze(tmp_path, undated)
     with pytest.raises(TraceError, match=r"0\.parquet: need a column 'failure', was none"):
         backblaze(tmp_path, scrapes((1, "a", 0, 3.0)).drop(columns="failure"))
+    rows = scrapes((1, "a", 0, 3.0), (2, "a", 0, 4.0))
+    for column, cells, rule in (
+        ("date", ["2013-05-01", "soon"], "2: need a date in the years 1678 to 2261, was 'soon'"),
+        ("date", ["9999-12-31"] * 2, "1: need a date in the years 1678 to 2261, was '9999-12-31'"),
+        ("date", [1.0, float("inf")], " need dates in date, was float64"),
+        ("failure", ["0", "no"], "2: need a number in failure, was 'no'"),
+        ("smart_5_raw", ["3", "high"], "2: need a number in smart_5_raw, was 'high'"),
+    ):
+        with pytest.raises(TraceError, match=rf"0\.parquet:{rule}"):
+            backblaze(tmp_path, rows.assign(**{column: cells}))
+    with pytest.raises(TraceError, match="need a column such as smart_5_raw, was none"):
+        backblaze(tmp_path, rows.drop(columns="smart_5_raw"))
     (tmp_path / "0.parquet").write_bytes((tmp_path / "0.parquet").read_bytes()[:-9])
     with pytest.raises(TraceError, match=r"0\.parquet: need a whole Parquet file"):
         backblaze(tmp_path)

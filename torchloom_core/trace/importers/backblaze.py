@@ -7,6 +7,7 @@ The folder holds Parquet files with ``date``, ``serial_number``, ``model``, ``fa
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -18,6 +19,7 @@ from torchloom_core.trace.bundle.schema import Component, Event
 from torchloom_core.trace.bundle.writer import DAY_NS, BundleWriter, refuse_to_replace
 
 _RAW = re.compile(r"(smart_\d+)_raw")
+_METRIC = re.compile(r"smart_\d+")
 _COLUMNS = ("date", "serial_number", "model", "failure")
 _FIXED = ("model", "capacity_bytes")
 
@@ -68,6 +70,8 @@ def _read(folder: Path) -> pd.DataFrame:
     if not paths:
         raise TraceError(f"{folder}: need Parquet files, was none")
     days = pd.concat([_read_file(path) for path in paths], ignore_index=True)
+    if not any(_METRIC.fullmatch(name) for name in days.columns):
+        raise TraceError(f"{folder}: need a column such as smart_5_raw, was none")
     days = days.sort_values(["day_ns", "serial_number"], kind="stable", ignore_index=True)
     if (twice := days.duplicated(["day_ns", "serial_number"])).any():
         row = days[twice].iloc[0]
@@ -94,10 +98,34 @@ def _read_file(path: Path) -> pd.DataFrame:
         if (missing := days[column].isna()).any():
             row = int(missing.to_numpy().argmax()) + 1
             raise TraceError(f"{path}:{row}: need a {column}, was none")
-    days["date"] = pd.to_datetime(days["date"])
+    days["date"] = _dates(days["date"], path)
     days["day_ns"] = days["date"].dt.normalize().astype("datetime64[ns]").astype(np.int64)
+    for name in ("failure", *raw):
+        days[name] = _numbers(days[name], path)
     days = days.astype({"serial_number": str, "model": str})
     return days.rename(columns={name: name.removesuffix("_raw") for name in raw})
+
+
+def _dates(cells: "pd.Series[Any]", path: Path) -> "pd.Series[pd.Timestamp]":
+    if pd.api.types.is_numeric_dtype(cells.dtype):
+        raise TraceError(f"{path}: need dates in date, was {cells.dtype}")
+    dates = pd.to_datetime(cells, errors="coerce", utc=True).dt.tz_localize(None)
+    _refuse(~dates.dt.year.between(1678, 2261), "a date in the years 1678 to 2261", cells, path)
+    return dates
+
+
+def _numbers(cells: "pd.Series[Any]", path: Path) -> "pd.Series[float]":
+    if pd.api.types.is_numeric_dtype(cells.dtype):
+        return cells
+    numbers = pd.to_numeric(cells, errors="coerce")
+    _refuse(numbers.isna() & cells.notna(), f"a number in {cells.name}", cells, path)
+    return numbers
+
+
+def _refuse(wrong: "pd.Series[bool]", rule: str, cells: "pd.Series[Any]", path: Path) -> None:
+    if wrong.any():
+        row = int(wrong.to_numpy().argmax())
+        raise TraceError(f"{path}:{row + 1}: need {rule}, was {str(cells.iloc[row])!r}")
 
 
 def _drives(days: pd.DataFrame, start_ns: int, end_ns: int) -> Iterator[Component]:
@@ -131,7 +159,7 @@ def _failures(days: pd.DataFrame) -> Iterator[Event]:
 
 def _telemetry(day: pd.DataFrame) -> pa.Table:
     """Return one day's scrape, ``(drives x metrics,)`` rows, drive by drive."""
-    metrics = [name for name in day.columns if re.fullmatch(r"smart_\d+", name)]
+    metrics = [name for name in day.columns if _METRIC.fullmatch(name)]
     values = day[metrics].to_numpy(dtype=np.float64, na_value=np.nan)
     drives, rows = len(day), values.size
     codes = np.repeat(np.arange(drives, dtype=np.int32), len(metrics))
@@ -144,6 +172,6 @@ def _telemetry(day: pd.DataFrame) -> pa.Table:
             "component": pa.DictionaryArray.from_arrays(codes, pa.array(day["serial_number"])),
             "metric": pa.DictionaryArray.from_arrays(kinds, pa.array(metrics)),
             "value": values.ravel(),
-            "valid": ~np.isnan(values.ravel()),
+            "valid": np.isfinite(values.ravel()),
         }
     )
