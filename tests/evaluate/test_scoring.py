@@ -132,3 +132,8 @@ def test_the_threshold_knows_no_failure_that_was_told_after_the_split(bundle):
     (known,), (unknown,) = (scored(with_events(bundle, of), **HISTORY) for of in (told, hidden))
     assert known.threshold == unknown.threshold
     assert known.threshold != scored(bundle, **HISTORY)[0].threshold
+
+
+def test_a_predictor_is_scored_without_the_policies_of_the_config(bundle):
+    crowded = replace(CONFIG, policies={"nobody": {}})
+    assert scored(bundle, config=crowded, **HISTORY) == scored(bundle, **HISTORY)
