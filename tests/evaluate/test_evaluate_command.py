@@ -363,7 +363,7 @@ def test_a_sweep_stands_in_the_report_and_its_picture_beside_it(folder, capsys):
     assert "useful GPU-h a day that one more brings" in picture
     page = (folder / "small-evaluation" / "report.html").read_text()
     assert "How many spares to pay for" in page
-    assert "per_step: pay for" in capsys.readouterr().out
+    assert "per_step: too few seeds were played to tell how many" in capsys.readouterr().out
 
 
 def test_what_cannot_be_evaluated_leaves_no_folder(folder):
