@@ -122,7 +122,7 @@ def test_an_arm_is_held_against_the_reference_the_job_without_it_and_the_oracle(
     assert found.versus_without.value == pytest.approx(0.05)
     assert (found.versus_without.ahead, found.versus_without.behind) == (1, 0)
     assert found.to_oracle == pytest.approx(0.5)
-    assert found.invalid_share == 0.0
+    assert found.invalid_share is None
 
 
 def test_what_cannot_be_held_against_something_is_not(summary):
