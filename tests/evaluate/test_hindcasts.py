@@ -134,6 +134,13 @@ def test_a_hundred_million_forecasts_are_kept_and_no_more():
     )
 
 
+def test_a_span_of_too_many_is_refused_before_anything_is_asked(bundle):
+    predictor = Asked(every_h=0.005 / 3600)
+    with pytest.raises(PluginError, match="need at most 100000000 forecasts of a component"):
+        hindcasts(bundle, predictor, tick_s=0.005)
+    assert predictor.views == []
+
+
 @pytest.mark.parametrize(("known_h", "positives"), [(None, 4), (90, 4), (59, 0)])
 def test_what_came_of_it_is_what_was_known_then(bundle, known_h, positives):
     known = type(bundle).open(bundle.path)
@@ -157,3 +164,4 @@ def test_random_scores_are_the_same_for_a_seed_and_know_nothing():
 
 def test_a_moment_is_told_as_the_days_since_the_trace_began(bundle):
     assert day_text(bundle, 36 * HOUR_NS) == "1.5 d"
+    assert day_text(bundle, 9999 * 24 * HOUR_NS) == "9999 d"
