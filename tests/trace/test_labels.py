@@ -52,6 +52,6 @@ def test_what_a_component_hangs_on_beside_its_rack_is_a_word_by_its_kind(tmp_pat
 
 def test_a_hello_of_a_trace_says_the_labels(tmp_path):
     parts = [*NODES[:4], Component(id="b", kind="node", parents=("r0",), extra={"model": "y"})]
-    feed = Feed(bundle(tmp_path / "t.tltrace", parts), tick_s=10)
+    feed = Feed(bundle(tmp_path / "t.tltrace", parts), tick_s=10, repair_s=86_400.0)
     hellos = {m.worker: m.labels for _, m in feed if isinstance(m, Hello)}
     assert hellos == {"a": {"gpus": 2.0}, "b": {"model": "y"}}
