@@ -137,7 +137,7 @@ def test_a_hundred_million_forecasts_are_kept_and_no_more():
 def test_a_span_of_too_many_is_refused_before_anything_is_asked(bundle):
     predictor = Asked(every_h=0.005 / 3600)
     with pytest.raises(PluginError, match="need at most 100000000 forecasts of a component"):
-        hindcasts(bundle, predictor, tick_s=0.005)
+        hindcasts(bundle, predictor, tick_s=0.005, repair_s=86_400.0)
     assert predictor.views == []
 
 
