@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -14,6 +15,8 @@ from torchloom_core.trace import Event, Watched
 DAY_S = 86_400.0
 DAY_NS = round(DAY_S) * SECOND_NS
 REPAIR_D = 0.5
+LONGEST_D = 1.0
+"""How long a failure takes: half a day, or up to a day where it is to be detected."""
 RACK = 10
 """Nodes of a rack."""
 HIT = 0.6
@@ -34,6 +37,9 @@ class Setting:
         Failures of a node and day, of its own.
     hits : float
         Hits of a rack and day.
+    kind : "forecast" or "detect"
+        Whether a failure is to be told before it begins, or while it goes on; then it takes up to
+        a day, and half a day otherwise.
     """
 
     name: str
@@ -44,11 +50,12 @@ class Setting:
     every_d: float
     rate: float
     hits: float
+    kind: Literal["forecast", "detect"] = "forecast"
 
     @property
     def task(self) -> Task:
         """What is to be told."""
-        return Task(horizon_s=self.horizon_d * DAY_S, repair_s=DAY_S, merge_s=0.0)
+        return Task(horizon_s=self.horizon_d * DAY_S, kind=self.kind, repair_s=DAY_S, merge_s=0.0)
 
     @property
     def times_ns(self) -> Ints:
@@ -61,6 +68,7 @@ SETTINGS = (
     Setting("a rack room", 120, 160, 60, 4.0, 1.0, 0.004, 0.001),
     Setting("few nodes, often asked", 40, 260, 80, 1.0, 0.25, 0.008, 0.002),
     Setting("many nodes, two weeks", 600, 110, 40, 7.0, 1.0, 0.0015, 0.0005),
+    Setting("while it goes on", 40, 60, 30, 1 / 24, 1 / 24, 0.03, 0.01, "detect"),
 )
 
 
@@ -109,9 +117,9 @@ class Fleet:
         times_d = self.setting.times_ns / DAY_NS
         score = 0.6 * np.log(self.frailty)[None, :] + _drift(random, len(times_d), len(self))
         of = self.incidents
-        for row, start_ns in zip(of.row, of.start_ns, strict=True):
-            before_d = start_ns / DAY_NS - times_d
-            near = (before_d > 0) & (before_d <= self.setting.horizon_d)
+        for row, start_ns, end_ns in zip(of.row, of.start_ns, of.end_ns, strict=True):
+            from_ns, until_ns = self.setting.task.due_ns(start_ns, end_ns)
+            near = (times_d * DAY_NS >= from_ns) & (times_d * DAY_NS < until_ns)
             score[near, row] += random.exponential(1.0)
         return score
 
@@ -124,6 +132,9 @@ def draw(setting: Setting, seed: int) -> Fleet:
     random = np.random.default_rng([seed, setting.nodes])
     frailty = random.gamma(1.0, 1.0, setting.nodes)
     events = sorted(_failures(setting, frailty, random))
+    lasted_d = np.full(len(events), REPAIR_D)
+    if setting.kind == "detect":
+        lasted_d = random.uniform(0.0, LONGEST_D, len(events))
     ids = tuple(f"n{node:05}" for node in range(setting.nodes))
     watched = Watched(
         ids=ids,
@@ -138,11 +149,11 @@ def draw(setting: Setting, seed: int) -> Fleet:
             id=str(number),
             t_event=round(day * DAY_NS),
             t_avail=round(day * DAY_NS),
-            t_resolved=round((day + REPAIR_D) * DAY_NS),
+            t_resolved=min(round((day + lasted) * DAY_NS), setting.days * DAY_NS),
             component=ids[node],
             kind="crash",
         )
-        for number, (day, node) in enumerate(events)
+        for number, ((day, node), lasted) in enumerate(zip(events, lasted_d, strict=True))
     ]
     end_ns = setting.days * DAY_NS
     came = outcomes(

@@ -214,7 +214,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--draws", type=int, default=200, help="of each setting")
     parser.add_argument("--out", type=Path, default=HERE)
     asked = parser.parse_args(argv)
-    console = Console(width=None if sys.stdout.isatty() else 130)
+    console = Console(width=None if sys.stdout.isatty() else 160)
     results = [play(setting, asked.draws, console) for setting in SETTINGS]
     good = show(results, console)
     asked.out.mkdir(parents=True, exist_ok=True)

@@ -47,7 +47,7 @@ app.command(f"{_HERE}.status_command:status", name="status", help="Show the run.
 app.command(
     f"{_HERE}.evaluate_command:evaluate",
     name="evaluate",
-    help="Backtest policies and predictors on a recorded trace.",
+    help="Backtest policies and predictors on recorded traces.",
     group=_WATCHING,
 )
 app.command(

@@ -122,7 +122,7 @@ def score_rows(card: Card) -> Iterator[tuple[str, ...]]:
             score.predictor,
             interval_text(score.auprc),
             interval_text(score.precision),
-            interval_text(score.recall),
+            _recall(score),
             _lead(score),
             interval_text(unit.scaled(score.false_alarms_per_node_day)),
         )
@@ -202,8 +202,17 @@ def _date(ts_ns: int) -> str:
     return f"{datetime.fromtimestamp(ts_ns / SECOND_NS, UTC):%Y-%m-%d %H:%M}"
 
 
+def _recall(score: ForecastScore) -> str:
+    """Return the recall, and of a detection what its alarms find at other times."""
+    text = interval_text(score.recall)
+    if score.by_chance is msgspec.UNSET:
+        return text
+    return f"{text}, {score.by_chance:.3g} by chance"
+
+
 def _lead(score: ForecastScore) -> str:
-    """Return the median of the lead times, in hours."""
+    """Return the median of the lead times, in hours; of a detection how late it was."""
     if not score.leads_s:
         return "-"
-    return f"median {statistics.median(score.leads_s) / 3600:.3g} h"
+    hours = statistics.median(score.leads_s) / 3600
+    return f"median {hours:.3g} h" if score.task == "forecast" else f"median {0 - hours:.3g} h late"

@@ -67,7 +67,10 @@ class ForecastScore(msgspec.Struct, frozen=True, kw_only=True):
     false_alarms_per_node_day : Interval
         Alarms that nothing followed; those of one worker within the horizon count once.
     leads_s : tuple of float
-        From the first right alarm to the failure, each incident that was found, sorted.
+        From the first right alarm to the failure, each incident that was found, sorted; a
+        detection comes after it, and its are not above 0.
+    by_chance : float
+        Of a detection: the recall that the same alarms have at other times, on the mean.
     threshold_from : str
         What the threshold was set on, never the time that is scored.
     skill : str
@@ -96,6 +99,7 @@ class ForecastScore(msgspec.Struct, frozen=True, kw_only=True):
     f1: float
     false_alarms_per_node_day: Interval
     leads_s: tuple[float, ...] = ()
+    by_chance: float | msgspec.UnsetType = msgspec.UNSET
     brier: float = 0.0
     calibration: tuple[CalibrationBin, ...] = ()
     curve: tuple[PrPoint, ...] = ()

@@ -3,6 +3,7 @@
 A model's card, the report of a replay and the refusal of a policy that wants skill ask here.
 """
 
+import msgspec
 from msgspec.structs import replace
 
 from torchloom_core.learning.forecast_score import (
@@ -19,6 +20,9 @@ from torchloom_core.learning.forecast_score import (
 RANDOM = "random"
 BASELINES = ("fault_history", "one_rule", "logistic")
 """Predictors that any other has to beat, by name."""
+ROW_RULE = "row_rule"
+DETECTORS = ("seasonal_residual", ROW_RULE)
+"""What a detection has to beat as well: two that learn from no label."""
 
 _CLEAR = 0.1
 """A difference in AUPRC is clear above this share of the prevalence, a random score's AUPRC.
@@ -26,9 +30,13 @@ _CLEAR = 0.1
 What is closer to 0 is of no use, and may be below it where the random score has another seed.
 """
 
-_SPOKEN = dict(
-    zip(BASELINES, ("the fault count", "one feature alone", "a logistic regression"), strict=True)
-)
+_SPOKEN = {
+    "fault_history": "the fault count",
+    "one_rule": "one feature alone",
+    "logistic": "a logistic regression",
+    "seasonal_residual": "the seasonal residual",
+    ROW_RULE: "the farthest metric alone",
+}
 _DOUBTS = (SUSPICIOUS_FEATURE, SUSPICIOUS_SCORE, TEST_TUNED_THRESHOLD, POINT_ADJUSTED)
 
 
@@ -36,7 +44,8 @@ def has_skill(score: ForecastScore) -> bool:
     """Say whether a policy should act on it: it ranks better than chance, and its alarms find.
 
     Of the difference to a random score the whole interval is clearly above 0, and of the recall
-    at its threshold the whole interval is above 0; and no column that it reads knows the future.
+    at its threshold the whole interval is above 0, of a detection above what the same alarms
+    find at other times; and no column that it reads knows the future.
     A doubt is for a person to look into: the sentence tells it, and it takes no skill away.
     """
     return _is_clearly_above(RANDOM, score) and _finds(score) and not foretelling(score)
@@ -100,11 +109,19 @@ def _least(score: ForecastScore) -> float:
 
 
 def _finds(score: ForecastScore) -> bool:
-    return score.recall.low is not None and score.recall.low > 0
+    return score.recall.low is not None and score.recall.low > _by_chance(score)
+
+
+def _by_chance(score: ForecastScore) -> float:
+    return 0.0 if score.by_chance is msgspec.UNSET else score.by_chance
 
 
 def _found(score: ForecastScore) -> str:
     text = f"{len(score.leads_s) or 'none'} of {score.incidents} failures"
+    if score.by_chance is not msgspec.UNSET:
+        found = " and ".join(f"{one:.2g}" for one in (score.recall.value, score.by_chance))
+        sure = "" if _finds(score) else ", which is not surely more"
+        return f"{text} ({found} of them here and, by the same alarms, at other times{sure})"
     alike = score.leads_s and not _finds(score)
     return f"{text}, too close together to count on" if alike else text
 
@@ -113,7 +130,7 @@ def _beside(score: ForecastScore) -> str:
     """Return how it stands beside the baseline that it is least above."""
     known = [
         (name, above)
-        for name in BASELINES
+        for name in (*BASELINES, *DETECTORS)
         if (above := score.versus.get(name)) and above.high is not None
     ]
     if not known:

@@ -242,6 +242,15 @@ def test_the_median_lead_of_two_is_between_them():
     assert " 3 h" not in text
 
 
+def test_what_chance_finds_stands_beside_the_recall_of_a_detection_and_of_nothing_else():
+    late = score(task="detect", by_chance=0.3, leads_s=(-60.0, -180.0))
+    shown = report(forecasts=(late,), simulation=None)
+    assert "0.50 [0.49, 0.51], 0.30 by chance" in printed(shown)
+    assert "0.50 [0.49, 0.51], 0.30 by chance" in page_text(shown)
+    assert any("The median delay is 2 min" in text for text in findings(shown.traces[0]))
+    assert "by chance" not in printed(report())
+
+
 def test_the_page_prints_no_invalid_share_that_nobody_measured():
     page = page_text(report())
     assert "25 %" in page

@@ -124,7 +124,7 @@ class Clusters:
     known : (times, components) bool
         Which moments are samples; they are in the order of the time, then of the component.
     horizon_s : float
-        Seconds.
+        How far apart moments have the same failures in common, seconds.
     """
 
     def __init__(self, times_ns: Ints, known: NDArray[np.bool_], horizon_s: float) -> None:

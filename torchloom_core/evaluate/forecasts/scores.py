@@ -8,9 +8,18 @@ well by (Kim et al., "Towards a rigorous evaluation of time-series anomaly detec
 from collections.abc import Mapping
 from functools import cached_property
 
+import msgspec
 import numpy as np
 
-from torchloom_core.evaluate.forecasts.alarms import Bools, Judged, Told, leads_s, told
+from torchloom_core.evaluate.forecasts.alarms import (
+    Bools,
+    Judged,
+    Told,
+    due_moments,
+    leads_s,
+    told,
+)
+from torchloom_core.evaluate.forecasts.chance import found_by_chance
 from torchloom_core.evaluate.forecasts.intervals import (
     Clusters,
     Estimate,
@@ -97,6 +106,9 @@ def score(
         f1=_f1(counts.precision.value, counts.recall.value),
         false_alarms_per_node_day=counts.false_rate,
         leads_s=leads_s(judged, of),
+        by_chance=(
+            found_by_chance(judged, alarms) if judged.task.kind == "detect" else msgspec.UNSET
+        ),
         brier=samples.brier(judged.score),
         calibration=samples.calibration(judged.score),
         curve=samples.curve(judged.score),
@@ -141,13 +153,13 @@ class _Samples:
         at = np.flatnonzero(self._known.any(axis=1))
         seen = slice(at[0], at[-1] + 1) if len(at) else slice(None)
         self.times_ns: Ints = judged.times_ns[seen]
-        self._seen, self._horizon_s = seen, judged.task.horizon_s
+        self._seen, self._alike_s = seen, _alike_s(judged)
         self.positive = judged.outcome[self._known] == 1.0
 
     @cached_property
     def clusters(self) -> Clusters:
         """Which samples are alike."""
-        return Clusters(self.times_ns, self._known[self._seen], self._horizon_s)
+        return Clusters(self.times_ns, self._known[self._seen], self._alike_s)
 
     def average_precision(self, score: Floats) -> Estimate:
         return average_precision(self.ranked(score), self.positive)
@@ -224,6 +236,17 @@ class _Samples:
 def _is_probability(values: Floats) -> bool:
     said = values[~np.isnan(values)]
     return bool(np.all((said >= 0.0) & (said <= 1.0)))
+
+
+def _alike_s(judged: Judged) -> float:
+    """Return how far apart moments have the same incident in common, seconds.
+
+    In a forecast that is the horizon, in a detection the longest incident, if it is longer.
+    """
+    longest = 0
+    if judged.task.kind == "detect":
+        longest = max((int(due[-1] - due[0]) for due in due_moments(judged) if len(due)), default=0)
+    return max(judged.task.horizon_s, longest * judged.every_s)
 
 
 class _Counts:

@@ -1,6 +1,7 @@
 """What a person should take away from a report, in sentences."""
 
 import itertools
+import statistics
 from collections.abc import Iterable, Iterator
 
 import msgspec
@@ -98,7 +99,14 @@ def _score(score: ForecastScore) -> str:
         f"{score.predictor}: AUPRC {wording.estimate(score.auprc)} at a prevalence of "
         f"{score.prevalence:.3g}, on {score.incidents} incidents."
     )
-    return f"{text} {score.skill}".strip()
+    return f"{text} {_late(score)}{score.skill}".strip()
+
+
+def _late(score: ForecastScore) -> str:
+    """Return how long a detection takes; nothing of a forecast."""
+    if score.task == "forecast" or not score.leads_s:
+        return ""
+    return f"The median delay is {wording.duration(0 - statistics.median(score.leads_s))}. "
 
 
 def _policy(policy: ReplayedPolicy, alarms: AlarmUnit) -> str:

@@ -166,7 +166,7 @@ def _cells(predictor: str, trace: str, score: ForecastScore, alarms: AlarmUnit) 
         wording.estimate(score.auprc),
         _signed(score.versus.get(RANDOM)),
         wording.estimate(score.precision, 2),
-        wording.estimate(score.recall, 2),
+        wording.recall(score),
         interval_text(alarms.scaled(score.false_alarms_per_node_day)),
     )
 

@@ -50,6 +50,7 @@ def page_text(report: Report) -> str:
         estimate=wording.estimate,
         difference=wording.difference,
         gain=wording.gain,
+        recall=wording.recall,
         counts=wording.counts,
         min_seeds=MIN_SEEDS,
         swept=SEEDS,

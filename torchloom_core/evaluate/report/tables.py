@@ -99,7 +99,7 @@ def _forecasts(scores: Iterable[ForecastScore], alarms: AlarmUnit) -> Table:
             f"{score.prevalence:.3g}",
             wording.estimate(score.auprc),
             wording.estimate(score.precision, 2),
-            wording.estimate(score.recall, 2),
+            wording.recall(score),
             f"{score.f1:.2f}",
             interval_text(alarms.scaled(score.false_alarms_per_node_day)),
             "" if median is None else wording.duration(median),

@@ -2,9 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 
+from msgspec import UNSET
+
 from torchloom_core.evaluate.results import TraceResults
 from torchloom_core.learning.alarm_rate import AlarmUnit, alarm_unit
-from torchloom_core.learning.forecast_score import Interval
+from torchloom_core.learning.forecast_score import ForecastScore, Interval
 
 _MINUTE_S, _HOUR_S, _DAY_S = 60.0, 3600.0, 86_400.0
 POINTS = 100.0
@@ -55,6 +57,12 @@ def difference(interval: Interval) -> str:
         why = interval.method.removeprefix("none: ")
         return f"{text} (no interval: {why})" if why else text
     return f"{text} [{interval.low:+.3f}, {interval.high:+.3f}]"
+
+
+def recall(score: ForecastScore) -> str:
+    """Return the share of incidents found; of a detection, beside it what chance finds."""
+    text = estimate(score.recall, 2)
+    return text if score.by_chance is UNSET else f"{text}, {score.by_chance:.2f} by chance"
 
 
 def gain(interval: Interval | None) -> str:

@@ -1,0 +1,128 @@
+"""Detections: what chance finds, and what knows nothing has no skill, however it is scored."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from experiments.score_intervals.fleet import SETTINGS, draw
+from experiments.score_intervals.run import knowing_nothing, scored
+from tests.evaluate.report.reports import interval, score
+from tests.evaluate.traces import event, judge, task
+from torchloom_core.evaluate.forecasts.alarms import told
+from torchloom_core.evaluate.forecasts.chance import found_by_chance
+from torchloom_core.evaluate.forecasts.scores import score as score_of
+from torchloom_core.learning.forecast_score import Interval
+from torchloom_core.learning.skill import has_skill, skill_sentence
+
+GOES_ON = next(setting for setting in SETTINGS if setting.kind == "detect")
+DRAWS = 12
+"""Of each; the command of the experiment makes 200."""
+
+
+def detection(alarms, *spans):
+    """Return hours of one node with incidents from so many hours to so many."""
+    events = [event("n00000", start, end) for start, end in spans]
+    return judge(np.array(alarms, float)[:, None], events, task(1, kind="detect"), span_h=1000)
+
+
+def test_chance_is_what_the_alarms_find_wherever_in_time_they_were():
+    judged = detection([0, 1, 0, 0, 0, 0, 0, 0, 0, 0], (4, 6))
+    assert found_by_chance(judged, judged.alarms(0.5)) == pytest.approx(2 / 10)
+    judged = detection([1, 0, 0, 0, 0, 1, 0, 0, 0, 0], (4, 7), (8, 9))
+    assert found_by_chance(judged, judged.alarms(0.5)) == pytest.approx((6 / 10 + 2 / 10) / 2)
+
+
+def test_an_alarm_that_never_ends_finds_all_by_chance_and_none_finds_nothing():
+    judged = detection(np.ones(10), (4, 6), (8, 9))
+    assert found_by_chance(judged, judged.alarms(0.5)) == 1.0
+    assert found_by_chance(judged, judged.alarms(2.0)) == 0.0
+    calm = detection(np.ones(10))
+    assert found_by_chance(calm, calm.alarms(0.5)) == 0.0
+
+
+@settings(max_examples=50, deadline=None)
+@given(arrays(np.bool_, (12, 2)), st.integers(0, 9), st.integers(1, 3))
+def test_chance_is_the_mean_over_all_places_round_the_time(alarms, start, length):
+    events = [event(name, start, start + length) for name in ("n00000", "n00001")]
+    judged = judge(alarms.astype(float), events, task(1, kind="detect"), span_h=1000)
+    found = [told(judged, np.roll(alarms, by, axis=0)).found.mean() for by in range(len(alarms))]
+    assert found_by_chance(judged, alarms) == pytest.approx(np.mean(found))
+
+
+def test_moments_of_one_long_incident_are_taken_together():
+    """An incident of three days makes stretches of six, though alarms within an hour are one."""
+    spans = [(start, start + 3) for start in range(0, 40 * 24, 24)]
+    short = detection(np.zeros(40 * 24), *spans)
+    long = detection(np.zeros(40 * 24), *spans[:-4], (36 * 24, 39 * 24 + 1))
+    for judged, told_d in ((short, "1 d"), (long, "6 d")):
+        found = score_of(judged, predictor="a", threshold=0.5, threshold_from="")
+        assert f"stretches of {told_d} " in found.auprc.method
+
+
+def test_only_a_detection_is_held_against_chance():
+    judged = judge([[1.0], [0.0], [0.0]], [event("n00000", 1)], task(1), span_h=100)
+    of_forecast = score_of(judged, predictor="a", threshold=0.5, threshold_from="")
+    assert not isinstance(of_forecast.by_chance, float)
+    assert detection_of(0.5).by_chance == 0.5
+
+
+def detection_of(by_chance, **more):
+    given = {
+        "task": "detect", "incidents": 50, "recall": interval(0.6, 0.1), "by_chance": by_chance,
+        "leads_s": (-600.0,) * 30, "versus": {"random": interval(0.3)}, **more,
+    }  # fmt: skip
+    return score(**given)
+
+
+def test_alarms_that_find_no_more_than_at_other_times_are_no_skill_and_it_is_said():
+    assert has_skill(detection_of(0.4))
+    assert not has_skill(detection_of(0.5))
+    said = skill_sentence(detection_of(0.55))
+    assert said.startswith("No skill to act on: AUPRC is above that of a random score")
+    assert "at other times, which is not surely more" in said
+    assert "0.6 and 0.55 of them here and, by the same alarms, at other times" in said
+
+
+def test_a_detection_is_held_to_whom_it_is_least_above():
+    hard = Interval(value=-0.01, low=-0.03, high=0.02)
+    said = skill_sentence(
+        detection_of(
+            0.1, versus={"random": interval(0.3), "logistic": interval(0.2), "row_rule": hard}
+        )
+    )
+    assert "but not surely above that of the farthest metric alone (-0.01" in said
+    assert "logistic" not in said
+
+
+@pytest.fixture(scope="module")
+def fleets():
+    small = replace(GOES_ON, nodes=20, rate=0.06)
+    return [draw(small, seed) for seed in range(DRAWS)]
+
+
+def test_a_random_score_and_a_constant_one_have_no_skill_in_a_detection(fleets):
+    """At most 5 in 100 are allowed; of so few draws none is to be expected, and one may be."""
+    skilled = dict.fromkeys(("noise", "one constant", "a constant a node", "a walk a node"), 0)
+    for seed, fleet in enumerate(fleets):
+        said = knowing_nothing(fleet, np.random.default_rng([seed, 2]))
+        for name in skilled:
+            skilled[name] += has_skill(scored(fleet, said[name], seed))
+    assert max(skilled.values()) <= 1, skilled
+    assert skilled["one constant"] == 0
+
+
+def test_a_score_that_rises_while_it_goes_on_has_skill_in_a_detection(fleets):
+    found = [
+        scored(fleet, np.where(fleet.outcome == 1.0, 3.0, 0.0) + fleet.telling(_random(seed)), seed)
+        for seed, fleet in enumerate(fleets)
+    ]
+    assert sum(map(has_skill, found)) >= DRAWS - 1
+    assert all(one.recall.value > one.by_chance for one in found)
+
+
+def _random(seed):
+    return np.random.default_rng([seed, 1])
