@@ -1,7 +1,7 @@
 """Judge a worker by how far its metrics are from what is usual for it at this time of the day."""
 
 from collections.abc import Iterable, Mapping
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 import numpy as np
@@ -62,7 +62,7 @@ class SeasonalResidualPredictor:
     :class:`~torchloom_core.learning.seasonal_profiles.SeasonalProfiles` call usual, in spreads,
 
         z = z now - median of z over the ``follow_s`` before
-        score = sqrt(mean over metrics of min(|z|, cap)^2)
+        score = sqrt(mean over metrics of min(|z|, cap)^2), or the largest min(|z|, cap)
         odds = (score / rare score)^8
 
     with the rare score the one that a share ``rare`` of what was learned from exceeds, at least
@@ -88,6 +88,8 @@ class SeasonalResidualPredictor:
             Over how long the level is followed, seconds; 0: it stays what was learned.
         cap : float
             More than so many spreads away counts no more.
+        combine : "mean" or "max"
+            Whether all metrics count, by the mean of their squares, or the farthest alone.
         rare : float
             The share of worker moments whose probability is above 1/2.
         horizon_s : float
@@ -104,6 +106,7 @@ class SeasonalResidualPredictor:
         step_s: Positive = 900.0
         follow_s: NotNegative = 0.0
         cap: Annotated[float, msgspec.Meta(ge=1, le=1000)] = 10.0
+        combine: Literal["mean", "max"] = "mean"
         rare: Annotated[float, msgspec.Meta(gt=0, lt=0.5)] = 0.01
         horizon_s: Positive = 3600.0
         every_s: Positive = 300.0
@@ -133,7 +136,7 @@ class SeasonalResidualPredictor:
         ]
         moved = _level(np.reshape(past, (len(past), *measured.shape)))
         z = self._profiles.spreads_off(measured, rows, view.now_ns) - moved
-        odds = (_score(z, self._options.cap) / learned.rare_score) ** _POWER
+        odds = (_score(z, self._options) / learned.rare_score) ** _POWER
         probability = odds / (1 + odds)
         usual = self._profiles.usual(view.now_ns)[rows] + moved * self._profiles.spread[rows]
         why = {
@@ -158,7 +161,7 @@ class SeasonalResidualPredictor:
 
     def fit(self, examples: Iterable[Example]) -> None:
         """Learn what is usual; a moment that a failure followed is not."""
-        step_s, cap = max(self._options.step_s, self.every_s), self._options.cap
+        step_s = max(self._options.step_s, self.every_s)
         step_ns = round(step_s * SECOND_NS)
         measured: dict[int, Floats] = {}
         workers: tuple[str, ...] = ()
@@ -188,7 +191,7 @@ class SeasonalResidualPredictor:
         )
         followed = round(self._options.follow_s / step_s)
         scores = [
-            _score(now - _level(z[max(0, step - followed) : step]), cap)
+            _score(now - _level(z[max(0, step - followed) : step]), self._options)
             for step, now in enumerate(z)
         ]
         self._profiles = profiles
@@ -238,12 +241,14 @@ def _level(past: Floats) -> Floats:
     return level
 
 
-def _score(z: Floats, cap: float) -> Floats:
-    """Return the root mean square over the last axis, NaN where nothing is known."""
+def _score(z: Floats, options: SeasonalResidualPredictor.Options) -> Floats:
+    """Return what the last axis comes to, NaN where nothing is known."""
     known = ~np.isnan(z)
-    squares = np.where(known, np.minimum(np.abs(z), cap) ** 2, 0.0).sum(axis=-1)
+    off = np.where(known, np.minimum(np.abs(z), options.cap), 0.0)
+    if options.combine == "max":
+        return np.where(known.any(axis=-1), off.max(axis=-1), np.nan)
     with np.errstate(invalid="ignore"):
-        score: Floats = np.sqrt(squares / known.sum(axis=-1))
+        score: Floats = np.sqrt((off**2).sum(axis=-1) / known.sum(axis=-1))
     return score
 
 

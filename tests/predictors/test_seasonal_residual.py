@@ -7,8 +7,9 @@ from sklearn.metrics import average_precision_score
 
 from torchloom_core.plugin import Example, ModelError
 from torchloom_core.testing import LearnerContract, view_of
-from torchloom_predictors.seasonal_residual import SeasonalResidualPredictor
+from torchloom_predictors.seasonal_residual import SeasonalResidualPredictor, _score
 
+Options = SeasonalResidualPredictor.Options
 HOUR_S, DAY_S = 3600.0, 86_400.0
 START_S = 1_700_006_400.0  # midnight
 
@@ -34,6 +35,18 @@ class TestContractWithALevelThatIsFollowed(LearnerContract):
         "step_s": 1,
         "every_s": 1,
         "follow_s": 6,
+    }
+
+
+class TestContractWithTheFarthestMetricAlone(LearnerContract):
+    predictor_class = SeasonalResidualPredictor
+    supervised = False
+    options: ClassVar = {
+        "metrics": ["a", "b"],
+        "seasons_s": [],
+        "step_s": 1,
+        "every_s": 1,
+        "combine": "max",
     }
 
 
@@ -114,6 +127,14 @@ def test_one_metric_gone_wild_counts_no_more_than_the_cap():
     learner = fitted(load(240, workers=1), cap=5.0)
     ten, thousand = (learner.forecast(view([x], 246)).probability[0] for x in (90.0, 1e9))
     assert ten == thousand
+
+
+def test_the_farthest_metric_alone_may_count():
+    known = Options(metrics=("a", "b"), combine="max", cap=100.0)
+    off = np.array([[3.0, -8.0], [np.nan, 2.0], [np.nan, np.nan], [200.0, 0.0]])
+    np.testing.assert_array_equal(_score(off, known), [8.0, 2.0, np.nan, 100.0])
+    mean = _score(off, Options(metrics=("a", "b"), cap=100.0))
+    np.testing.assert_allclose(mean[:2], [np.sqrt((9 + 64) / 2), 2.0])
 
 
 def test_a_level_that_moved_for_good_becomes_usual_where_it_is_followed():

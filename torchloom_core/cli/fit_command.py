@@ -99,7 +99,7 @@ def fit(
     from torchloom_core.fitting.fit import fit as fit_model
     from torchloom_core.fitting.stages import FitSettings
     from torchloom_core.learning.model import SUFFIX, refuse_place
-    from torchloom_core.learning.skill import BASELINES
+    from torchloom_core.learning.skill import BASELINES, DETECTORS
     from torchloom_core.trace.bundle.bundle import Bundle
 
     settings = load(config)
@@ -124,7 +124,7 @@ def fit(
         known_before=known_before,
     )
     options = _options(predictor, settings, option)
-    baselines = [known[name] for name in BASELINES if name in known]
+    baselines = [known[name] for name in (*BASELINES, *DETECTORS) if name in known]
     with progress() as told:
 
         def stages(name: str) -> "Progress":

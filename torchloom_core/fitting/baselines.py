@@ -1,7 +1,8 @@
 """What a predictor has to beat: the fault count, the one best feature, a logistic regression.
 
-They learn from the same moments and are asked in the same pass, so that they cost little. Those
-that weigh features share the predictor's, where it has some.
+A detection is held against two more, that learn from no label. They learn from the same moments
+and are asked in the same pass, so that they cost little. Those that weigh features share the
+predictor's, where it has some.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,11 +15,12 @@ from torchloom_core.fitting.build import METRICS, build
 from torchloom_core.fitting.stages import Fitting
 from torchloom_core.learning.row_learner import RowLearner
 from torchloom_core.learning.rows import RowGathering
-from torchloom_core.learning.skill import BASELINES
+from torchloom_core.learning.skill import BASELINES, DETECTORS, ROW_RULE
 from torchloom_core.plugin.api import Example, Predictor
 from torchloom_core.plugin.needs import PredictorNeed, windows_s
 
 _SPANS = (0.5, 2.0)
+_SEASONAL, _STEP_S = "seasonal_residual", 900.0
 _MAX_HEALTHY = 20_000
 """Rows of workers that did not fail: so few coefficients need no more."""
 
@@ -41,7 +43,7 @@ class Baselines:
     plugin : Predictor
         The predictor itself; it is not compared with itself.
     installed : sequence of PluginInfo
-        Those of ``BASELINES`` that there are.
+        Those of ``BASELINES`` and ``DETECTORS`` that there are.
 
     Attributes
     ----------
@@ -56,17 +58,20 @@ class Baselines:
     ) -> None:
         self._fitting = fitting
         self.remarks: list[str] = []
-        self._alone: list[Predictor] = []
+        self._alone: dict[str, Predictor] = {}
         self._by_rows: list[RowLearner] = []
         there = {info.name: info for info in installed}
-        for name in BASELINES:
+        if ROW_RULE not in there and _SEASONAL in there:
+            there[ROW_RULE] = there[_SEASONAL]
+        is_detection = fitting.task.kind == "detect"
+        for name in (*BASELINES, *DETECTORS) if is_detection else BASELINES:
             if name == plugin.name:
                 continue
             if name not in there:
                 self.remarks.append(f"{name} is not installed: there is no comparison with it.")
                 continue
             try:
-                self._take(self._built(there[name], plugin), plugin)
+                self._take(name, self._built(name, there[name], plugin), plugin)
             except (ConfigError, PluginError) as error:
                 self.remarks.append(f"There is no comparison with {name}: {error}.")
         self._rows = [
@@ -77,18 +82,22 @@ class Baselines:
             need for learner in self._by_rows[:1] for need in learner.needs
         )
 
-    def _built(self, info: PluginInfo, plugin: Predictor) -> Predictor:
+    def _built(self, name: str, info: PluginInfo, plugin: Predictor) -> Predictor:
         tick_s = self._fitting.settings.tick_s
         options: dict[str, Any] = {"horizon_s": plugin.horizon_s}
+        if name in DETECTORS:
+            options["step_s"] = max(_STEP_S, tick_s)
+        if name == ROW_RULE:
+            options |= {"step_s": tick_s, "seasons_s": [], "combine": "max", "cap": 1000.0}
         if info.cls is not None and issubclass(info.cls, RowLearner):
             options[METRICS] = list(windows_s(plugin.needs))
             options["spans_s"] = usual_spans_s(plugin.horizon_s, tick_s)
-        built, _ = build(self._fitting.bundle, info, options, tick_s=tick_s, source=info.name)
+        built, _ = build(self._fitting.bundle, info, options, tick_s=tick_s, source=name)
         return built
 
-    def _take(self, built: Predictor, plugin: Predictor) -> None:
+    def _take(self, name: str, built: Predictor, plugin: Predictor) -> None:
         if not isinstance(built, RowLearner):
-            self._alone.append(built)
+            self._alone[name] = built
             return
         others: list[object] = [plugin, *self._by_rows[:1]]
         for other in others:
@@ -101,19 +110,23 @@ class Baselines:
         for rows in self._rows:
             rows.add(example)
 
-    def learn(self, stages: Callable[[str], Progress]) -> list[Predictor]:
+    def learn(self, stages: Callable[[str], Progress]) -> dict[str, Predictor]:
         """Return those that can be asked, with what they have learned; the rest is remarked on."""
-        for plugin in self._alone:
+        able: dict[str, Predictor] = {}
+        for name, plugin in self._alone.items():
             try:
-                self._fitting.teach(plugin, stages(f"fit {plugin.name}"))
+                self._fitting.teach(plugin, stages(f"fit {name}"))
             except PluginError as error:
-                self.remarks.append(f"{plugin.name} it is compared with learned nothing: {error}.")
-        able: list[Predictor] = [*self._alone]
+                if name in DETECTORS:
+                    self.remarks.append(f"There is no comparison with {name}: {error}.")
+                    continue
+                self.remarks.append(f"{name} it is compared with learned nothing: {error}.")
+            able[name] = plugin
         for learner in self._by_rows:
             try:
                 learner.learn(self._rows[0].rows(learner.name))
             except PluginError as error:
                 self.remarks.append(f"There is no comparison with {learner.name}: {error}.")
             else:
-                able.append(learner)
+                able[learner.name] = learner
         return able

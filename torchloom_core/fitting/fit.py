@@ -54,7 +54,7 @@ def fit(
     options : mapping
         As under ``[predictors.<name>]``.
     baselines : sequence of PluginInfo
-        Those of ``BASELINES`` that are installed, to compare with.
+        Those of ``BASELINES`` and ``DETECTORS`` that are installed, to compare with.
     source : str
         Where the options come from, for errors.
 
@@ -99,10 +99,11 @@ def fit_checked(
         hint = hints(bundle, fitting.task, fitting.split, unseen)
         raise PluginError(f"{error}{hint}") from error
     rivals = beside.learn(stages)
-    said, *said_by = fitting.ask([plugin, *rivals], examples.prevalence, stages(f"ask {info.name}"))
+    asked = [plugin, *rivals.values()]
+    said, *said_by = fitting.ask(asked, examples.prevalence, stages(f"ask {info.name}"))
     remarks = beside.remarks
     others = {RANDOM: fitting.guess(said)}
-    others |= {rival.name: one for rival, one in zip(rivals, said_by, strict=True)}
+    others |= dict(zip(rivals, said_by, strict=True))
     stages(f"score {info.name}")(0.0)
     flags = examples.flags() + fitting.foretelling(examples.metrics, labels_read(plugin.needs))
     scored = fitting.score(info.name, said, others, flags)
