@@ -11,6 +11,7 @@ from experiments.forecast_trial.command import main
 from experiments.forecast_trial.trial import DAY_S, Candidate, Fold, Trial
 from torchloom_core.evaluate.forecasts.labels import Task
 from torchloom_predictors.anomaly import AnomalyPredictor
+from torchloom_predictors.logistic import LogisticPredictor
 from torchloom_predictors.seasonal_residual import SeasonalResidualPredictor
 
 ROW = "seasonal residual, 15 min"
@@ -63,6 +64,14 @@ TRIAL = Trial(
     candidates=CANDIDATES,
     row=ROW,
     beside=("seasonal residual, 15 min, cap 100", "PCA", "isolation forest"),
+    baselines=(
+        _seasonal("row rule", step_s=STEP_S, seasons_s=(), combine="max", cap=1000.0),
+        Candidate(
+            name="logistic, supervised",
+            cls=LogisticPredictor,
+            options={"metrics": METRICS, "half_lives_s": ()},
+        ),
+    ),
     published=0.33,
     false_alarms_per_node_day=0.1,
 )

@@ -59,12 +59,19 @@ def _scores(outcome: Outcome) -> Table:
             one.predictor,
             text(one.auprc),
             text(one.precision, 2),
-            text(one.recall, 2),
+            _recall(one),
             f"{one.f1:.2f}",
             text(one.false_alarms_per_node_day, 4),
             _lead(one),
         )
     return table
+
+
+def _recall(score: ForecastScore) -> str:
+    found = text(score.recall, 2)
+    if score.by_chance is msgspec.UNSET:
+        return found
+    return f"{found}, {score.by_chance:.2f} by chance"
 
 
 def _lead(score: ForecastScore) -> str:

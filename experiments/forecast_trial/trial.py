@@ -77,6 +77,8 @@ class Trial:
         The candidate that is the best row of the data's own README.
     beside : tuple of str
         Candidates that are scored beside it.
+    baselines : tuple of Candidate
+        Others that are scored beside it and that nobody may choose.
     published : float
         The AUPRC that stands in that row.
     false_alarms_per_node_day : float
@@ -93,13 +95,15 @@ class Trial:
     candidates: tuple[Candidate, ...]
     row: str
     beside: tuple[str, ...] = ()
+    baselines: tuple[Candidate, ...] = ()
     published: float
     false_alarms_per_node_day: float
     seed: int = 0
 
     def __post_init__(self) -> None:
-        names = [candidate.name for candidate in self.candidates]
-        if len(set(names)) < len(names) or not {self.row, *self.beside} <= set(names):
+        names = [one.name for one in (*self.candidates, *self.baselines)]
+        chosen = {one.name for one in self.candidates}
+        if len(set(names)) < len(names) or not {self.row, *self.beside} <= chosen:
             raise PluginError(f"{self.name}: need row and beside among candidates named once each")
         if any(not fold.cut_d < fold.until_d <= self.cut_d for fold in self.folds):
             raise PluginError(f"{self.name}: need folds that end before the scored time")
@@ -158,9 +162,14 @@ def run(trial: Trial, bundle: Bundle, tell: Tell = lambda _: None) -> Outcome:
     chosen = max(validated, key=lambda one: one.mean).candidate
     tell(f"chosen: {chosen}")
     cut_ns = _moment(bundle, trial.cut_d)
-    names = tuple(dict.fromkeys((chosen, trial.row, *trial.beside)))
-    said = {name: _final(trial, bundle, name, cut_ns) for name in names}
+    known = {one.name: one for one in (*trial.candidates, *trial.baselines)}
+    beside = (*trial.beside, *(one.name for one in trial.baselines))
+    names = tuple(dict.fromkeys((chosen, trial.row, *beside)))
+    said = {name: _final(trial, bundle, known[name], cut_ns) for name in names}
     thresholds = {one.candidate: one.threshold for one in validated}
+    for one in trial.baselines:
+        judged = judge_fold(trial, bundle, one, trial.folds[-1])
+        thresholds[one.name] = threshold_for(judged, trial.false_alarms_per_node_day)
     guessed = random_scores(said[chosen].score.shape, trial.seed)
     said[RANDOM] = said[chosen].with_score(guessed)
     thresholds[RANDOM] = _random_threshold(trial, bundle)
@@ -259,8 +268,7 @@ def _ask(
     )
 
 
-def _final(trial: Trial, bundle: Bundle, name: str, cut_ns: int) -> Hindcasts:
-    candidate = next(one for one in trial.candidates if one.name == name)
+def _final(trial: Trial, bundle: Bundle, candidate: Candidate, cut_ns: int) -> Hindcasts:
     predictor = learn(trial, bundle, candidate, cut_ns)
     return _ask(trial, bundle, predictor, cut_ns, bundle.manifest.end_ns)
 

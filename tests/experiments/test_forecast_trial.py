@@ -50,6 +50,11 @@ TRIAL = Trial(
     ),
     row="upside",
     beside=("short count",),
+    baselines=(
+        Candidate(
+            name="long count", cls=FaultHistoryPredictor, options={"half_life_s": 60 * DAY_S}
+        ),
+    ),
     published=0.1,
     false_alarms_per_node_day=0.05,
 )
@@ -108,9 +113,16 @@ def test_nothing_after_the_cut_touches_choice_or_thresholds(outcome, tmp_path):
 def test_all_rows_are_scored_on_the_same_moments_after_the_cut(outcome):
     assert outcome.scores[0].predictor == outcome.chosen
     names = {score.predictor for score in outcome.scores}
-    assert names == {outcome.chosen, "upside", "short count", "random"}
+    assert names == {outcome.chosen, "upside", "short count", "long count", "random"}
     assert len({(s.samples, s.positives, s.from_ns, s.until_ns) for s in outcome.scores}) == 1
     assert outcome.scores[0].from_ns > outcome.cut_ns
+
+
+def test_nobody_may_choose_a_baseline_however_good_it_is(outcome):
+    assert "long count" not in {one.candidate for one in outcome.validated}
+    best = replace(TRIAL.candidates[0], name="upside as well")
+    with pytest.raises(PluginError, match="need row and beside among candidates"):
+        replace(TRIAL, baselines=(best,), row=best.name)
 
 
 def test_the_same_trial_writes_the_same_bytes(outcome, tmp_path):
