@@ -1,28 +1,20 @@
 """Mutated files to the commands that read them, each run in a process that may die or hang."""
 
-import contextlib
 import functools
 import hashlib
-import io
-import multiprocessing
-import time
-import traceback
-from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
+import calls
 import msgspec
+from calls import Case, fuzz_cases, must
 from found import Found, Tell
-from mutation import Mutator, as_json
+from mutation import Mutator
 from templates import RUN, events, telemetry
 
-from torchloom_core import cli
 from torchloom_core.activation.activation import activate
 from torchloom_core.activation.discovery import discover
 from torchloom_core.config.loading import load
-from torchloom_core.errors import TorchloomError
 from torchloom_core.kernel.kernel import Kernel
 from torchloom_core.learning.fitted import load_fitted
 from torchloom_core.trajectory.layout import run_folder
@@ -36,8 +28,6 @@ from torchloom_core.wire.messages import Hello, JoinFile, Telemetry
 from torchloom_core.wire.requests import Propose, Request
 from torchloom_threadlet.identity import read_join
 
-_DEADLINE_S = 30.0
-_SHOWN = 200
 _SECOND_NS = 1_000_000_000
 _START_NS = 1_790_000_000 * _SECOND_NS
 
@@ -68,65 +58,12 @@ seed = 1
 faults_per_node_day = 0.3
 """
 
-TOML_VALUES = (
-    b"nan", b"-inf", b"9" * 40, b"9" * 5000, b"[" * 3000, b"'\\ud800'", b"{}", b"-1", b"1e400",
-    b"1979-05-27", b"[[1]]", b"{a.b=1}", b'"' + b"x" * 5000 + b'"', b"0x" + b"f" * 90,
-)  # fmt: skip
-
-Case = tuple[Path, Callable[[], object]]
-
 
 def fuzz_files(folder: Path, count: int, seed: int, tell: Tell) -> Found:
     """Mutate one file at a time, call what reads it, and put it back."""
-    found = Found("files")
-    mutator = Mutator(seed)
-    cases = _scene(folder)
-    pool = _pool()
-    slowest_s = 0.0
-    try:
-        for number in range(count):
-            path, call = mutator.random.choice(cases)
-            whole = path.read_bytes()
-            path.write_bytes(_mutated(path, whole, mutator))
-            what = f"file {number}, {path.relative_to(folder)}"
-            began = time.monotonic()
-            try:
-                trouble = pool.submit(_run, call).result(_DEADLINE_S)
-            except TimeoutError:
-                found.hang(what)
-                pool = _pool(pool)
-            except BrokenProcessPool:
-                found.death(what)
-                pool = _pool(pool)
-            else:
-                if trouble:
-                    found.traceback(f"{what}: {trouble}")
-            slowest_s = max(slowest_s, time.monotonic() - began)
-            path.write_bytes(whole)
-            found.sent += 1
-            tell(found.sent)
-    finally:
-        _end(pool)
-    found.numbers["slowest_s"] = round(slowest_s, 2)
+    found, mutator = Found("files"), Mutator(seed)
+    fuzz_cases(found, folder, _scene(folder), mutator, count, tell)
     return found
-
-
-def _mutated(path: Path, whole: bytes, mutator: Mutator) -> bytes:
-    if path.suffix == ".json" and mutator.random.random() < 0.6:
-        return as_json(mutator.structure(msgspec.json.decode(whole)))
-    if path.suffix == ".jsonl" and whole and mutator.random.random() < 0.6:
-        lines = whole.splitlines()
-        at = mutator.random.randrange(len(lines))
-        lines[at] = as_json(mutator.structure(msgspec.json.decode(lines[at])))
-        return b"\n".join(lines) + b"\n"
-    if path.suffix == ".toml" and mutator.random.random() < 0.5:
-        lines = whole.splitlines()
-        at = mutator.random.randrange(len(lines))
-        key = lines[at].partition(b"=")[0] or b"a"
-        value = mutator.random.choice(TOML_VALUES)
-        lines[at] = key + b"= " + value
-        return b"\n".join(lines)
-    return mutator.bytes(whole)
 
 
 # --- the files, and what reads them -------------------------------------------------------------
@@ -136,7 +73,7 @@ def _scene(folder: Path) -> list[Case]:
     state = folder / "state"
     config = folder / "torchloom.toml"
     config.write_text(CONFIG.replace("STATE", str(state)))
-    command = functools.partial(functools.partial, _command)
+    command = functools.partial(functools.partial, calls.command)
     broker = state / "broker"
     Credentials.ensure(state, RUN)
     (state / "join.json").write_bytes(
@@ -167,15 +104,15 @@ def _scene(folder: Path) -> list[Case]:
     fleet.write_text(FLEET)
     make = ["trace", "synthesize", str(folder / "other.tltrace"), "--parameters", str(fleet)]
     cases += [(fleet, command([*make, "--force"]))]
-    _must(["trace", "synthesize", str(bundle), "--parameters", str(fleet)])
+    must(["trace", "synthesize", str(bundle), "--parameters", str(fleet)])
     checks = [command(["trace", verb, str(bundle)]) for verb in ("validate", "describe")]
     cases += [(path, call) for path in _files(bundle) for call in checks]
-    _must(["trace", "from-trajectory", str(root), str(folder / "recorded.tltrace")])
+    must(["trace", "from-trajectory", str(root), str(folder / "recorded.tltrace")])
     recorded = folder / "recorded.tltrace"
     check = command(["trace", "validate", str(recorded)])
     cases += [(path, check) for path in _files(recorded)]
     model = folder / "small.tlmodel"
-    _must(["fit", str(bundle), "--predictor", "boosting", "--until", "4d", "--out", str(model)])
+    must(["fit", str(bundle), "--predictor", "boosting", "--until", "4d", "--out", str(model)])
     cases += [(path, functools.partial(_load_model, model, path)) for path in _files(model)]
     return cases
 
@@ -232,45 +169,3 @@ def _load_model(model: Path, mutated: Path) -> object:
     finally:
         if mutated != info:
             info.write_bytes(before)
-
-
-# --- in the other process -----------------------------------------------------------------------
-
-
-def _command(arguments: Sequence[str]) -> None:
-    cli._run(list(arguments))
-
-
-def _must(arguments: Sequence[str]) -> None:
-    words = io.StringIO()
-    with contextlib.redirect_stdout(words), contextlib.redirect_stderr(words):
-        status = cli._run(list(arguments))
-    if status:
-        raise RuntimeError(f"{' '.join(arguments)}: {words.getvalue()}")
-
-
-def _run(call: Callable[[], object]) -> str:
-    """Return what a call raised that is no word to a person, empty where it raised none."""
-    words = io.StringIO()
-    try:
-        with contextlib.redirect_stdout(words), contextlib.redirect_stderr(words):
-            call()
-    except TorchloomError as error:
-        return "" if "\n" not in str(error) else f"more than a line: {str(error)[:_SHOWN]}"
-    except BaseException as error:  # noqa: BLE001 - whatever it is, it is what we look for
-        place = traceback.extract_tb(error.__traceback__)[-3:]
-        lines = " < ".join(f"{Path(p.filename).name}:{p.lineno}" for p in reversed(place))
-        return f"{type(error).__name__}: {str(error)[:_SHOWN]} ({lines})"
-    return "" if "Traceback" not in words.getvalue() else words.getvalue()[-_SHOWN:]
-
-
-def _pool(old: ProcessPoolExecutor | None = None) -> ProcessPoolExecutor:
-    if old is not None:
-        _end(old)
-    return ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
-
-
-def _end(pool: ProcessPoolExecutor) -> None:
-    for process in list((pool._processes or {}).values()):
-        process.kill()
-    pool.shutdown(wait=False, cancel_futures=True)

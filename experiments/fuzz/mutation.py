@@ -1,6 +1,8 @@
 """Messages with something wrong in them: every field in turn, then at random, then the bytes."""
 
 import copy
+import csv
+import io
 import json
 import math
 import random
@@ -16,6 +18,21 @@ EVIL: tuple[Any, ...] = (
     -math.inf, "", " ", "a b", "a.b", "*", ">", "\0", "\n", "a\n", "\x1b[2J", "\ud800", "é",
     "\u202e", "../..", "g0-0", "9" * 30, "a" * 64, "a" * 65, "a" * 257, "a" * 3000, [], {}, [[]],
     {"a": {"b": []}}, b"", b"\xff" * 9, "training", "hello", "lr", 10**18, [None] * 2000,
+)  # fmt: skip
+_TOML = (
+    b"nan", b"-inf", b"9" * 40, b"9" * 5000, b"[" * 3000, b"'\\ud800'", b"{}", b"-1", b"1e400",
+    b"1979-05-27", b"[[1]]", b"{a.b=1}", b'"' + b"x" * 5000 + b'"', b"0x" + b"f" * 90, b"true",
+    b"''", b"'.'", b"'none.csv'", b"'time'", b"'component'", b"'s'", b"'days'", b"['temp']",
+    b"{time='component'}", b"{component='time', kind='time'}", b"{kind=[1]}", b"{x={y=1}}",
+)  # fmt: skip
+"""What may stand behind a key, but should not."""
+_CELLS = (
+    "", " ", "nan", "NaT", "inf", "-inf", "1e400", "0", "-1", "9" * 30, "1800", "20260101", "true",
+    "2026-01-01", "2026-13-01", "0001-01-01", "9999-12-31", "2262-04-12", "1677-09-21T00:12:43Z",
+    "2026-01-02T00:00:00+25:00", "2026-01-01T00:00:00.123456789123Z", "n1", "n1;n1", "r0", "temp",
+    '"', '""', "a,b", "a\nb", "a\rb", "\0", "\x1b[2J", "\u202e", "\ufeff", "\u2028", "é",
+    "x" * 5000, "'", "\\", "#", "[1]", "{}", "None", "null", "valid", "t_event", "time",
+    "component", "id",
 )  # fmt: skip
 _DEEP = (50, 600, 20_000)
 _LONGEST_PATH = 12
@@ -66,6 +83,63 @@ class Mutator:
         if kind < 0.75:
             return encode(self.structure(template))
         return self.bytes(encode(self.structure(template) if kind > 0.95 else template))
+
+    def file(self, suffix: str, whole: bytes) -> bytes:
+        """Return a file of its kind with something in it changed."""
+        if not whole or self.random.random() < (0.15 if suffix == ".csv" else 0.4):
+            return self.bytes(whole)
+        match suffix:
+            case ".json":
+                return as_json(self.structure(json.loads(whole)))
+            case ".jsonl":
+                lines = whole.splitlines()
+                at = self.random.randrange(len(lines))
+                lines[at] = as_json(self.structure(json.loads(lines[at])))
+                return b"\n".join(lines) + b"\n"
+            case ".toml":
+                lines = whole.splitlines()
+                at = self.random.randrange(len(lines))
+                key = lines[at].partition(b"=")[0] or b"a"
+                lines[at] = key + b"= " + self.random.choice(_TOML)
+                return b"\n".join(lines)
+            case ".csv":
+                return self._table(whole)
+        return self.bytes(whole)
+
+    def _table(self, whole: bytes) -> bytes:
+        """Return a CSV file with cells, columns or rows changed."""
+        rows = list(csv.reader(io.StringIO(whole.decode())))
+        for _ in range(self.random.choice((1, 1, 1, 2, 5))):
+            if not rows or not rows[0]:
+                break
+            row = self.random.choice(rows)
+            column = self.random.randrange(len(rows[0]))
+            evil = self.random.choice(_CELLS)
+            match self.random.randrange(16):
+                case 10:
+                    for one in rows[self.random.randrange(2) :]:
+                        one[column : column + 1] = [evil]
+                case 11:
+                    rows[0][column : column + 1] = [evil]
+                case 12:
+                    row[column:] = self.random.choice(([], row[column:] * 2, [*row, "x"]))
+                case 13:
+                    for one in rows:
+                        del one[column : column + 1]
+                case 14:
+                    rows[:] = self.random.choice((rows * 2, rows[:1], rows[1:], rows[::-1]))
+                case 15:
+                    self.random.shuffle(rows)
+                case _:
+                    row[column : column + 1] = [evil]
+        out = io.StringIO()
+        quotes = self.random.choice((csv.QUOTE_MINIMAL, csv.QUOTE_ALL))
+        delimiter = self.random.choice((",",) * 9 + (";",))
+        writer = csv.writer(out, quoting=quotes, delimiter=delimiter, lineterminator="\n")
+        writer.writerows(rows or [[]])
+        text = out.getvalue()
+        text = self.random.choice((text,) * 9 + (f"\ufeff{text}", text.replace("\n", "\r\n")))
+        return text.encode(errors="surrogatepass")
 
     def structure(self, template: Any) -> Any:
         """Return the template with one to three fields changed, added, removed or buried."""

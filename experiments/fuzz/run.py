@@ -12,6 +12,7 @@ from pathlib import Path
 
 from against_files import fuzz_files
 from against_frames import fuzz_link, fuzz_sidecar
+from against_traces import fuzz_traces
 from against_weaver import fuzz_weaver
 from found import Found, Tell
 from rich.console import Console
@@ -27,6 +28,7 @@ def main() -> int:
     parser.add_argument("--messages", type=int, default=300_000, help="to the Weaver")
     parser.add_argument("--frames", type=int, default=5_000, help="to the sidecar, and to the link")
     parser.add_argument("--files", type=int, default=3_000)
+    parser.add_argument("--traces", type=int, default=2_000, help="tables, mappings and bundles")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path, help="write what was found here, too")
     parser.add_argument("--keep", type=Path, help="a folder that is not removed")
@@ -62,19 +64,21 @@ def main() -> int:
         )
         part("link", options.frames, lambda p, tell: fuzz_link(p, options.frames, seed, tell))
         part("files", options.files, lambda p, tell: fuzz_files(p, options.files, seed, tell))
-    _show(found)
+        part("traces", options.traces, lambda p, tell: fuzz_traces(p, options.traces, seed, tell))
+    _show(found, options.seed)
     if options.json:
         options.json.write_text(json.dumps([vars(part) for part in found], indent=1) + "\n")
     return int(any(part.bad for part in found))
 
 
-def _show(found: list[Found]) -> None:
+def _show(found: list[Found], seed: int) -> None:
     table = Table("part", "sent", "deaths", "hangs", "tracebacks", "measured")
     for part in found:
         measured = ", ".join(f"{name} {value:g}" for name, value in part.numbers.items())
         counts = map(str, (part.sent, part.deaths, part.hangs, part.tracebacks))
         table.add_row(part.part, *counts, measured)
     console = Console()
+    console.print(f"seed {seed}")
     console.print(table)
     for part in found:
         for fault in part.faults:
