@@ -330,3 +330,11 @@ def test_labels_that_change_with_a_hello_are_looked_at_again():
     for labels in ([{"size": 1.0}], [{"size": 2.0}]):
         view = view_of(workers=1, labels=labels, now_s=NOW_S)
         assert table(features, view)["its size"].tolist() == [labels[0]["size"]]
+
+
+def test_who_looks_at_faults_alone_does_not_ask_when_a_worker_was_heard():
+    """In a trace that depends on whether somebody else reads telemetry."""
+    faults = Features(half_lives_s=(DAY_S,))
+    assert not any("heard" in name for name in faults.names)
+    assert faults.compute(view_of(workers=2)).shape == (2, len(faults.names))
+    assert Features(metrics=("temp",), half_lives_s=(DAY_S,)).names[0].endswith("was heard")

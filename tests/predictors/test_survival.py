@@ -148,5 +148,5 @@ def test_one_example_alone_is_nothing_to_learn_from(bursts):
 
 
 def test_a_model_of_other_options_is_refused(fitted):
-    with pytest.raises(ModelError, match=r"survival.json: need the 8 features .* was 16 of other"):
+    with pytest.raises(ModelError, match=r"survival.json: need the 7 features .* was 15 of other"):
         predictor(half_lives_s=(DAY_S,)).restore(fitted.parts())

@@ -101,13 +101,22 @@ class Features:
     def names(self) -> tuple[str, ...]:
         """What each feature is, in words."""
         metrics = (metric_names(one, self.spans_s, past=self.past) for one in self.metrics)
-        heard = (_HEARD, _IN_SERVICE) if self.past else (_HEARD,)
+        heard = (_HEARD,) * self._asks_who_is_heard + (_IN_SERVICE,) * self.past
         return (*heard, *self._attributes.names, *chain.from_iterable(metrics), *self.history_names)
 
     @property
     def history_names(self) -> tuple[str, ...]:
         """What each of the last features is, which are those about faults."""
         return self._faults.names if self.half_lives_s else ()
+
+    @property
+    def _asks_who_is_heard(self) -> bool:
+        """Whether it looks at when a worker was heard last.
+
+        Who looks at faults alone does not: in a trace everybody is heard at every tick then, unless
+        somebody else reads telemetry, and a model would be another by who is beside it.
+        """
+        return bool(self.metrics) or not self.half_lives_s
 
     @cached_property
     def _faults(self) -> FaultColumns:
@@ -123,8 +132,11 @@ class Features:
 
     def compute(self, view: FleetView) -> Floats:
         """Return ``(workers, features)``, NaN where unknown, never infinite."""
-        heard = [view.heartbeat_age_s, *([_in_service_s(view)] if self.past else ())]
-        blocks = [np.column_stack(heard), self._attributes.compute(view)]
+        blocks = [self._attributes.compute(view)]
+        if self.past:
+            blocks.insert(0, _in_service_s(view)[:, None])
+        if self._asks_who_is_heard:
+            blocks.insert(0, np.asarray(view.heartbeat_age_s)[:, None])
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             blocks += [
                 metric_columns(view, metric, self.spans_s, past=self.past)
