@@ -31,6 +31,7 @@ class BoostingPredictor(RowLearner):
     """
 
     name = "boosting"
+    variants: ClassVar = ({"max_leaves": 8, "l2": 10.0},)
     trusted: ClassVar = ("sklearn.ensemble._hist_gradient_boosting.predictor.TreePredictor",)
 
     class Options(RowOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):

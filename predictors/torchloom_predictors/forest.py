@@ -18,6 +18,7 @@ class ForestPredictor(RowLearner):
     """
 
     name = "forest"
+    variants: ClassVar = ({"min_leaf_rows": 20},)
     trusted: ClassVar = ("sklearn.tree._tree.Tree",)
 
     class Options(RowOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -8,7 +8,8 @@ from tests.evaluate.traces import drain, event, write_bundle
 from tests.fitting.plugins import Blind, Heat, info, warm
 from torchloom_core.activation.discovery import discover
 from torchloom_core.errors import ConfigError, TraceError
-from torchloom_core.fitting.choose import Candidate, candidates, choose, fit_best
+from torchloom_core.fitting.candidates import Candidate, candidates
+from torchloom_core.fitting.choose import choose, fit_best
 from torchloom_core.fitting.earlier_part import EarlierPart
 from torchloom_core.fitting.fit import fit
 from torchloom_core.learning.card import to_markdown
@@ -48,9 +49,49 @@ def test_all_that_learns_is_tried_with_and_without_telemetry():
     assert spans == [43_200.0, 172_800.0]
 
 
-def test_without_telemetry_each_is_tried_once():
+def test_without_telemetry_each_is_tried_once_but_for_its_variants():
     found = candidates(discover(), HORIZON, tick_s=3600.0, has_metrics=False)
-    assert len({candidate.info.name for candidate in found}) == len(found)
+    usual = [candidate.info.name for candidate in found if not candidate.what]
+    assert len({*usual}) == len(usual)
+    assert {one.what for one in found if one.info.name == "forest"} == {"", "min_leaf_rows 20"}
+
+
+def test_options_that_a_predictor_names_are_tried_beside_its_defaults_unless_one_is_told():
+    def tried(**told):
+        among = candidates(discover(), {**HORIZON, **told}, tick_s=3600.0, has_metrics=True)
+        return {one.what: one.options for one in among if one.info.name == "boosting"}
+
+    found = tried()
+    assert found["faults, max_leaves 8, l2 10.0"] == {
+        **HORIZON, "metrics": [], "max_leaves": 8, "l2": 10.0,
+    }  # fmt: skip
+    assert len(found) == 4
+    assert [*tried(l2=3.0)] == ["telemetry and faults", "faults"]
+
+
+def test_what_is_judged_together_reaches_what_it_reaches_alone(bundle, settings):
+    plugins = [one for one in discover() if one.name in {"fault_history", "logistic", "one_rule"}]
+    told = {**HORIZON, "spans_s": [172_800.0]}
+    among = candidates(plugins, told, tick_s=settings.tick_s, has_metrics=True)
+    _, together = choose(bundle, among, settings)
+    for candidate, one in zip(among, together, strict=True):
+        _, (alone,) = choose(bundle, [candidate], settings)
+        assert alone == one
+
+
+def test_one_that_breaks_as_it_is_asked_spoils_no_other(bundle, settings):
+    class Broken(Heat):
+        name = "broken"
+
+        def forecast(self, view):
+            raise OSError("no disk")
+
+    among = [Candidate(info(cls), {}, "") for cls in (Broken, Heat)]
+    chosen, (broken, heat) = choose(bundle, among, settings)
+    assert chosen.info.name == "heat"
+    assert broken.auprc == (None, None, None)
+    assert "no disk" in broken.why
+    assert heat == choose(bundle, among[1:], settings)[1][0]
 
 
 @pytest.mark.parametrize(

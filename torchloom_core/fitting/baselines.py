@@ -12,12 +12,12 @@ from torchloom_core.activation.discovery import PluginInfo
 from torchloom_core.errors import ConfigError, PluginError
 from torchloom_core.evaluate.forecasts.hindcasts import Progress
 from torchloom_core.fitting.build import METRICS, build
+from torchloom_core.fitting.shared_rows import SharedRows
 from torchloom_core.fitting.stages import Fitting
 from torchloom_core.learning.row_learner import RowLearner
-from torchloom_core.learning.rows import RowGathering
 from torchloom_core.learning.skill import BASELINES, DETECTORS, ROW_RULE
-from torchloom_core.plugin.api import Example, Predictor
-from torchloom_core.plugin.needs import PredictorNeed, windows_s
+from torchloom_core.plugin.api import Predictor
+from torchloom_core.plugin.needs import windows_s
 
 _SPANS = (0.5, 2.0)
 _SEASONAL, _STEP_S = "seasonal_residual", 900.0
@@ -47,8 +47,8 @@ class Baselines:
 
     Attributes
     ----------
-    needs : tuple of Need or NeedFaults
-        What has to be in a view for :meth:`add`.
+    rows : SharedRows
+        To be shown the examples that the predictor is shown.
     remarks : list of str
         Whom it is not compared with and why, one sentence each.
     """
@@ -74,13 +74,7 @@ class Baselines:
                 self._take(name, self._built(name, there[name], plugin), plugin)
             except (ConfigError, PluginError) as error:
                 self.remarks.append(f"There is no comparison with {name}: {error}.")
-        self._rows = [
-            RowGathering(learner.features, _MAX_HEALTHY, fitting.settings.seed)
-            for learner in self._by_rows[:1]
-        ]
-        self.needs: tuple[PredictorNeed, ...] = tuple(
-            need for learner in self._by_rows[:1] for need in learner.needs
-        )
+        self.rows = SharedRows(self._by_rows)
 
     def _built(self, name: str, info: PluginInfo, plugin: Predictor) -> Predictor:
         tick_s = self._fitting.settings.tick_s
@@ -92,6 +86,8 @@ class Baselines:
         if info.cls is not None and issubclass(info.cls, RowLearner):
             options[METRICS] = list(windows_s(plugin.needs))
             options["spans_s"] = usual_spans_s(plugin.horizon_s, tick_s)
+            options["max_healthy"] = _MAX_HEALTHY
+            options["seed"] = self._fitting.settings.seed
         built, _ = build(self._fitting.bundle, info, options, tick_s=tick_s, source=name)
         return built
 
@@ -99,16 +95,10 @@ class Baselines:
         if not isinstance(built, RowLearner):
             self._alone[name] = built
             return
-        others: list[object] = [plugin, *self._by_rows[:1]]
-        for other in others:
-            if isinstance(other, RowLearner):
-                built.read(other.features)
+        shown: object = plugin
+        if isinstance(shown, RowLearner):
+            built.read(shown.features)
         self._by_rows.append(built)
-
-    def add(self, example: Example) -> None:
-        """See one example that the predictor is shown."""
-        for rows in self._rows:
-            rows.add(example)
 
     def learn(self, stages: Callable[[str], Progress]) -> dict[str, Predictor]:
         """Return those that can be asked, with what they have learned; the rest is remarked on."""
@@ -124,7 +114,7 @@ class Baselines:
             able[name] = plugin
         for learner in self._by_rows:
             try:
-                learner.learn(self._rows[0].rows(learner.name))
+                self.rows.teach(learner)
             except PluginError as error:
                 self.remarks.append(f"There is no comparison with {learner.name}: {error}.")
             else:

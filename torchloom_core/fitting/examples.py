@@ -1,7 +1,6 @@
 """The moments of a trace as a predictor learns from them: what was to be seen, and what came."""
 
-from collections.abc import Iterator, Sequence
-from typing import Protocol
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -9,10 +8,11 @@ from torchloom_core.clock import SECOND_NS
 from torchloom_core.evaluate.forecasts.hindcasts import Progress, events_to_judge
 from torchloom_core.evaluate.forecasts.labels import Task, outcomes
 from torchloom_core.evaluate.forecasts.leaks import suspicious_features
+from torchloom_core.fitting.shared_rows import SharedRows
 from torchloom_core.learning.rows import RowSample
 from torchloom_core.plugin.api import Example, Predictor
 from torchloom_core.plugin.arrays import Floats
-from torchloom_core.plugin.needs import PredictorNeed, windows_s
+from torchloom_core.plugin.needs import windows_s
 from torchloom_core.plugin.view import FleetView
 from torchloom_core.trace.bundle.bundle import Bundle
 from torchloom_core.trace.feed.views import views
@@ -20,17 +20,6 @@ from torchloom_core.trace.feed.watched import watch
 
 _AT_ONCE = 256
 _MAX_HEALTHY = 50_000
-
-
-class Onlooker(Protocol):
-    """Learns from the examples that another predictor is shown."""
-
-    @property
-    def needs(self) -> Sequence[PredictorNeed]:
-        """What has to be in the views."""
-
-    def add(self, example: Example) -> None:
-        """See one example, valid until the next."""
 
 
 class Examples:
@@ -41,7 +30,7 @@ class Examples:
 
     Parameters
     ----------
-    beside : Onlooker, optional
+    beside : SharedRows, optional
         Who sees each example too, before the predictor does.
 
     Attributes
@@ -63,7 +52,7 @@ class Examples:
         until_ns: int,
         known_until_ns: int,
         progress: Progress,
-        beside: Onlooker | None = None,
+        beside: SharedRows | None = None,
     ) -> None:
         self._bundle = bundle
         self._watched = watch(bundle)

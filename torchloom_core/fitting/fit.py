@@ -93,7 +93,7 @@ def fit_checked(
     fitting = Fitting(bundle, settings, plugin)
     beside = Baselines(fitting, plugin, baselines)
     try:
-        examples = fitting.teach(plugin, stages(f"fit {info.name}"), beside)
+        examples = fitting.teach(plugin, stages(f"fit {info.name}"), beside.rows)
     except PluginError as error:
         unseen = missing(plugin.needs, {*bundle.metrics})
         hint = hints(bundle, fitting.task, fitting.split, unseen)

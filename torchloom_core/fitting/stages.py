@@ -6,7 +6,8 @@ The predictor and what it is compared with go through the same steps, see
 
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
@@ -27,7 +28,8 @@ from torchloom_core.evaluate.forecasts.hindcasts import (
 )
 from torchloom_core.evaluate.forecasts.labels import Task, incidents
 from torchloom_core.evaluate.forecasts.scores import score
-from torchloom_core.fitting.examples import Examples, Onlooker
+from torchloom_core.fitting.examples import Examples
+from torchloom_core.fitting.shared_rows import SharedRows
 from torchloom_core.fitting.time_split import split
 from torchloom_core.learning.alarm_rate import alarm_unit
 from torchloom_core.learning.calibration import Calibration, calibrate
@@ -116,11 +118,11 @@ class Fitting:
         self.watched = watched.kind
         refuse_too_many(plugin.name, asked_ns, self.every_s, len(watched.ids))
 
-    def teach(
-        self, plugin: Predictor, progress: Progress, beside: Onlooker | None = None
+    def examples(
+        self, plugin: Predictor, progress: Progress, beside: SharedRows | None = None
     ) -> Examples:
-        """Show the examples to a predictor that learns; the others are only counted."""
-        examples = Examples(
+        """Return the examples, for a predictor and for whoever sees them beside it."""
+        return Examples(
             self.bundle,
             plugin,
             self.task,
@@ -131,15 +133,17 @@ class Fitting:
             progress=progress,
             beside=beside,
         )
+
+    def teach(
+        self, plugin: Predictor, progress: Progress, beside: SharedRows | None = None
+    ) -> Examples:
+        """Show the examples to a predictor that learns; the others are only counted."""
+        examples = self.examples(plugin, progress, beside)
         if not isinstance(plugin, Learner):
             deque(examples, maxlen=0)
             return examples
-        try:
+        with as_plugin_error(plugin):
             plugin.fit(examples)
-        except TorchloomError:
-            raise
-        except Exception as error:
-            raise PluginError(f"predictor {plugin.name}: cannot fit: {one_line(error)}") from error
         return examples
 
     def ask(
@@ -236,6 +240,17 @@ class Fitting:
         split = self.split
         part = said.between(split.calibrated_from_ns, split.calibrated_until_ns)
         return judge(self.bundle, part, self.task, known_until_ns=split.until_ns)
+
+
+@contextmanager
+def as_plugin_error(plugin: Predictor) -> Iterator[None]:
+    """Say of what a predictor raises as it learns that it was the predictor."""
+    try:
+        yield
+    except TorchloomError:
+        raise
+    except Exception as error:
+        raise PluginError(f"predictor {plugin.name}: cannot fit: {one_line(error)}") from error
 
 
 def _days(length_ns: int) -> str:

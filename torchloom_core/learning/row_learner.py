@@ -2,7 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Annotated, Any, ClassVar
@@ -141,6 +141,8 @@ class RowLearner(ABC):
 
     name: ClassVar[str]
     Options: type[msgspec.Struct]
+    variants: ClassVar[tuple[Mapping[str, Any], ...]] = ()
+    """Options other than the defaults that are worth a try where a predictor is chosen."""
     trusted: ClassVar[tuple[str, ...]]
     """Types that skops may load beside those it trusts anyway."""
 
@@ -240,10 +242,19 @@ class RowLearner(ABC):
 
     def fit(self, examples: Iterable[Example]) -> None:
         """Learn from the rows of the examples; of many healthy ones a sample is kept."""
-        gathered = RowGathering(self.features, self._max_healthy, self._seed)
+        gathered = self.gathering()
         for example in examples:
             gathered.add(example)
         self.learn(gathered.rows(self.name))
+
+    @property
+    def sampled(self) -> Hashable:
+        """Tell which rows it learns from: learners of which this is equal learn from the same."""
+        return self.features, self._max_healthy, self._seed
+
+    def gathering(self) -> RowGathering:
+        """Return what gathers its rows."""
+        return RowGathering(self.features, self._max_healthy, self._seed)
 
     def learn(self, rows: Rows) -> None:
         """Grow the trees on rows of its features."""

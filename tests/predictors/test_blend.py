@@ -1,0 +1,65 @@
+"""A blend is the mean of its members, and is kept and refused as they are."""
+
+from typing import ClassVar
+
+import msgspec
+import numpy as np
+import pytest
+
+from tests.predictors.warming_fleet import HORIZON, one_hot, warming
+from torchloom_core.plugin import ModelError
+from torchloom_core.testing import LearnerContract
+from torchloom_predictors.blend import BlendPredictor
+from torchloom_predictors.boosting import BoostingPredictor
+from torchloom_predictors.logistic import LogisticPredictor
+
+
+class TestContract(LearnerContract):
+    predictor_class = BlendPredictor
+    options: ClassVar = {"metrics": ["temp"], "spans_s": [5.0], "members": ["logistic", "boosting"]}
+
+
+def learned(cls, **options):
+    wanted = {"metrics": ("temp", "noise"), "spans_s": (5.0,), "half_lives_s": ()}
+    rest = {"horizon_s": float(HORIZON), "every_s": 1.0}
+    predictor = cls(cls.Options(**{**wanted, **rest, **options}))
+    predictor.fit(warming())
+    return predictor
+
+
+def log_odds(predictor):
+    probability = predictor.forecast(one_hot()).probability
+    return np.log(probability) - np.log1p(-probability)
+
+
+def test_it_says_the_mean_of_what_its_members_say():
+    blend = learned(BlendPredictor, members=("logistic", "boosting"))
+    members = [log_odds(learned(cls)) for cls in (LogisticPredictor, BoostingPredictor)]
+    np.testing.assert_allclose(log_odds(blend), np.mean(members, axis=0), rtol=1e-6)
+
+
+def test_of_one_member_it_says_what_that_says():
+    alone = log_odds(learned(LogisticPredictor))
+    np.testing.assert_allclose(log_odds(learned(BlendPredictor, members=("logistic",))), alone)
+
+
+@pytest.mark.parametrize(("members", "was"), [([], "none"), (["forest", "forest"], "forest, for")])
+def test_no_member_or_one_twice_is_refused(members, was):
+    with pytest.raises(msgspec.ValidationError, match=f"each once, was {was}"):
+        msgspec.convert({"members": members}, BlendPredictor.Options)
+
+
+@pytest.mark.parametrize(
+    ("kept", "problem"),
+    [
+        (b"\xff", "need the members as msgpack"),
+        (msgspec.msgpack.encode({"forest": b""}), "need logistic, was forest"),
+        (msgspec.msgpack.encode({"logistic": b"x"}), "logistic.skops"),
+    ],
+)
+def test_members_that_are_no_members_are_refused_in_one_line(kept, problem):
+    blend = learned(BlendPredictor, members=("logistic",))
+    parts = {**blend.parts(), "blend.msgpack": kept}
+    with pytest.raises(ModelError, match=problem) as error:
+        blend.restore(parts)
+    assert "\n" not in str(error.value)
