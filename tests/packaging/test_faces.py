@@ -15,16 +15,17 @@ FACES = {
         ActedOn Action AdmitGroup Alert ChangeKnob ChangeKnobs CollectDump ConfigError CordonNode
         Costs DrainGroup EvictGroup Example Fault FleetView Floats Forecast Guard Hazard Ints
         KnobSpec KnobValue
-        Learner LighthouseRows Links Migrate ModelError Need NeedFaults NeedForecast NotNegative
+        Learner LighthouseRows Links Migrate ModelError Need NeedFaults NeedForecast
+        NeedLabels NeedPast NotNegative
         Outlook PauseRun
         PluginError Policy PolicyNeed Positive Predictor PredictorNeed ProbeLinks Proposal Registry
         Reserve ResumeRun RewindRun RunFailures SaveCheckpoint Share Standbys Traffic UncordonNode
         daly_s ettr expected_unsaved_s grow hookimpl incidents places_of unsaved_work_s young_s
     """,
     "torchloom_core.learning": """
-        Features History RowLearner RowOptions RowSample Rows Scale SeasonalProfiles
+        FaultColumns Features History Reasons RowLearner RowOptions RowSample Rows Scale SeasonalProfiles
         arrays_bytes arrays_part check_forest estimator_bytes estimator_part faults_in_words
-        in_words json_part part_of reasons step_means with_something_known
+        in_words json_part part_of step_means with_something_known
     """,
     "torchloom_core.testing": """
         LearnerContract LinkSample PolicyContract PredictorContract
