@@ -38,6 +38,7 @@ def columns(seed, **fleet):
         "length": 1.0 * np.broadcast_to(length, size),
         "records": np.broadcast_to(length + random.normal(0, 2, count), size),
         "rank_of_length": 1.0 * np.broadcast_to(rank, size),
+        "age_when_it_goes": np.broadcast_to(age + length, size),
         "days_left": 1.0 * (ended - day),
         "share_of_life": (day - began + 1) / length,
         "fails": 1.0 * np.broadcast_to(failed, size),

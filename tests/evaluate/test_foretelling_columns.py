@@ -32,6 +32,21 @@ def test_the_flag_says_what_the_column_knows(tmp_path):
     assert "that failed at any time from the others" in fails
 
 
+def test_of_how_old_one_will_be_the_flag_names_the_age_that_tells_the_rest(tmp_path):
+    bundle, failed = bundle_of(tmp_path / "disks.tltrace", 0)
+    (flag,) = flagged(bundle, failed, ["age_when_it_came", "age_when_it_goes", "serial"])
+    assert flag.startswith("foretelling_column: age_when_it_goes: beside age_when_it_came its ")
+    assert flag.endswith(" components that ended were there, rank correlation 1.00")
+    assert flagged(bundle, failed, ["age_when_it_goes", "serial"]) == ()
+
+
+def test_beside_what_is_flagged_already_nobody_is_blamed(tmp_path):
+    """When it came tells how long it is there, once it is known when it goes."""
+    bundle, failed = bundle_of(tmp_path / "disks.tltrace", 0)
+    (flag,) = flagged(bundle, failed, ["came_at", "last_date"])
+    assert flag.startswith("foretelling_column: last_date: ")
+
+
 def test_of_few_that_ended_nothing_is_said(tmp_path):
     bundle, _ = bundle_of(tmp_path / "disks.tltrace", 0)
     nobody = np.zeros(DISKS, dtype=bool)

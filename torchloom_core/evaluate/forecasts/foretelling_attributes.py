@@ -14,6 +14,7 @@ from torchloom_core.evaluate.forecasts.foretelling_columns import (
     FEWEST,
     RELATED,
     apart,
+    known_beside,
     related,
 )
 from torchloom_core.learning.forecast_score import FORETELLING
@@ -46,17 +47,20 @@ def foretelling_attributes(
     failed = np.isin(np.arange(len(watched.ids)), list(failed_ns))
     began_ns, ended_ns = _presence(bundle, watched, failed_ns)
     ended = ended_ns < bundle.manifest.end_ns - horizon_ns
-    flags = []
+    found: dict[str, str] = {}
+    honest: dict[str, Floats] = {}
     for name in names:
         cells = [labels.get(name) for labels in watched.labels.of]
-        if name in watched.labels.numbers:
-            values = np.array([np.nan if cell is None else cell for cell in cells], dtype=float)
-            why = _number_knows(values, failed, began_ns, ended_ns, ended)
-        else:
-            why = _apart_text(_rate_of_word(cells, failed), failed)
-        if why:
-            flags.append(f"{FORETELLING}: {name}: {why}")
-    return tuple(flags)
+        if name not in watched.labels.numbers:
+            found[name] = _apart_text(_rate_of_word(cells, failed), failed)
+            continue
+        values = np.array([np.nan if cell is None else cell for cell in cells], dtype=float)
+        found[name] = _number_knows(values, failed, began_ns, ended_ns, ended)
+        if not found[name]:
+            honest[name] = values[ended]
+    for name in honest:
+        found[name] = known_beside(name, honest, began_ns[ended], ended_ns[ended])
+    return tuple(f"{FORETELLING}: {name}: {why}" for name, why in found.items() if why)
 
 
 def _number_knows(

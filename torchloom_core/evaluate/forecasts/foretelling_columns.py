@@ -22,6 +22,8 @@ FEWEST = 20
 """Components that ended, or that failed, of which a relation is told."""
 RELATED = 0.8
 """A partial rank correlation from which on it is none by chance, nor one of age or model."""
+RELATED_BESIDE = 0.9
+"""The same beside another column, of which there are many."""
 APART = 0.95
 """How often the first value of one that fails is beyond that of one that does not."""
 _BEYOND_SHARE, _DATE_SHARE = 0.01, 0.99
@@ -67,10 +69,14 @@ def foretelling_columns(
     if not metrics:
         return ()
     lives, ended_before_ns = lives_of(bundle, metrics), bundle.manifest.end_ns - horizon_ns
+    found = {column: _why(lives, column, failed, ended_before_ns) for column in range(len(metrics))}
+    ended = lives.ended_ns < ended_before_ns
+    honest = {metrics[column]: lives.first[ended, column] for column in found if not found[column]}
+    spans = lives.began_ns[ended], lives.ended_ns[ended]
     return tuple(
         f"{FORETELLING}: {metric}: {why}"
         for column, metric in enumerate(metrics)
-        if (why := _why(lives, column, failed, ended_before_ns))
+        if (why := found[column] or known_beside(metric, honest, *spans))
     )
 
 
@@ -149,6 +155,43 @@ def related(first: Floats, began_ns: Floats, ended_ns: Floats) -> float:
     ranks = [_ranks(values) for values in (first, began_ns, ended_ns, ended_ns - began_ns)]
     own, *others = (_without(values, ranks[1]) for values in (ranks[0], *ranks[2:]))
     return max(abs(_correlation(own, other)) for other in others)
+
+
+def known_beside(name: str, first: Mapping[str, Floats], began_ns: Floats, ended_ns: Floats) -> str:
+    """Return what a column knows beside another one, such as how old somebody will be.
+
+    Of two that know it together, the age as it goes and as it came, the one is blamed that is the
+    greater the longer somebody is there: without it the other knows nothing.
+
+    Parameters
+    ----------
+    first : mapping of str to (ended,) float64
+        First values of those that ended, by column; those that know the future by themselves are
+        left out, beside which the beginning tells the end.
+    """
+    for other, values in first.items():
+        known = ~np.isnan(first[name]) & ~np.isnan(values)
+        if other == name or np.count_nonzero(known) < FEWEST:
+            continue
+        span_ns = ended_ns[known] - began_ns[known]
+        beside = np.column_stack([np.ones(len(span_ns)), began_ns[known] / 1e9, values[known]])
+        own, length = (_rest(one, beside) for one in (first[name][known], span_ns))
+        correlation = _correlation(_ranks(own), _ranks(length))
+        if correlation >= RELATED_BESIDE:
+            return (
+                f"beside {other} its first value tells how long {np.count_nonzero(known)} "
+                f"components that ended were there, rank correlation {correlation:.2f}"
+            )
+    return ""
+
+
+def _rest(values: Floats, beside: Floats) -> Floats:
+    """Return what of some values is no straight function of others; 0 where that is rounding."""
+    scale = np.abs(beside).max(axis=0)
+    fitted = beside / np.where(scale > 0.0, scale, 1.0)
+    rest: Floats = values - fitted @ np.linalg.lstsq(fitted, values, rcond=None)[0]
+    rest[np.abs(rest) <= 1e-9 * np.abs(values).max()] = 0.0
+    return rest
 
 
 def _ranks(values: Floats) -> Floats:
