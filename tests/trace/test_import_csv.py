@@ -667,3 +667,69 @@ def test_a_mapping_that_cannot_be_is_named(tmp_path, mapping, error, message):
             long_ago="time,component,temp\n2025-01-01,n1,5\n",
         )
     assert not (tmp_path / "out.tltrace").exists()
+
+
+# --- what may be meant otherwise ---
+
+LOG = "time,component,kind,severity\n2026-01-01,n1,login,INFO\n2026-01-02,n1,xid,FATAL\n"
+
+
+def test_events_of_several_severities_that_are_all_taken_for_fatal_are_told(tmp_path, caplog):
+    bundle = imported(tmp_path, events=LOG)
+    assert all(event.fatal for event in bundle.events())
+    (line,) = caplog.messages
+    assert line == (
+        "events.csv: all 2 events are taken for fatal, whatever their severity (FATAL, INFO): "
+        "events.fatal_if in a mapping, or a column 'fatal', says which are"
+    )
+    assert line in bundle.manifest.notes
+
+
+def test_a_mapping_says_which_events_are_fatal(tmp_path, caplog):
+    bundle = imported(tmp_path, '[events.fatal_if]\nseverity = ["FATAL"]\n', events=LOG)
+    assert [event.fatal for event in bundle.events()] == [False, True]
+    assert not caplog.messages
+
+
+@pytest.mark.parametrize(
+    ("mapping", "log", "problem"),
+    [
+        ('severity = ["FATL"]', LOG, "of cells that are there, was 'FATL'; did you mean FATAL?"),
+        ('level = ["FATAL"]', LOG, "need a column 'level'"),
+        (
+            'severity = ["INFO"]',
+            LOG.replace("kind", "fatal,kind").replace("n1,", "n1,true,"),
+            "need events.fatal_if or a column 'fatal', was both",
+        ),
+    ],
+)
+def test_what_is_fatal_by_something_that_is_not_there_is_refused(tmp_path, mapping, log, problem):
+    with pytest.raises(TraceError) as error:
+        imported(tmp_path, f"[events.fatal_if]\n{mapping}\n", events=log)
+    assert problem in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_numbers_that_come_to_the_first_years_after_1970_are_told(tmp_path, caplog):
+    events = "time,component,kind\n1700000000,n1,x\n1700086400,n1,x\n"
+    imported(tmp_path, '[times]\nunit = "ns"\n', events=events)
+    (line,) = caplog.messages
+    assert "the times are from 1970-01-01" in line
+    assert "numbers were taken as ns since 1970, and times.unit and times.origin" in line
+
+
+@pytest.mark.parametrize(("unit", "scale"), [("s", 1), ("ms", 1000), ("us", 1_000_000)])
+def test_a_number_counts_what_its_unit_says(tmp_path, caplog, unit, scale):
+    events = f"time,component,kind\n{1_700_000_000 * scale},n1,x\n{1_700_000_060 * scale},n1,x\n"
+    bundle = imported(tmp_path, f'[times]\nunit = "{unit}"\n', events=events)
+    assert [event.t_event for event in bundle.events()] == [
+        1_700_000_000 * SECOND_NS, 1_700_000_060 * SECOND_NS,
+    ]  # fmt: skip
+    assert not caplog.messages
+
+
+def test_a_component_that_fails_and_has_no_telemetry_is_named(tmp_path, caplog):
+    mapping = '[telemetry]\nfile = "wide.csv"\n'
+    events = "time,component,kind\n2026-01-01T00:06:00,n3,x\n2026-01-01T00:07:00,n1,x\n"
+    imported(tmp_path, mapping, events=events, wide=WIDE)
+    assert "events.csv: of 1 component with an event there is no telemetry: n3" in caplog.messages

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from torchloom_core.clock import SECOND_NS
+from torchloom_core.clock import SECOND_NS, moment_text
 from torchloom_core.errors import TraceError
 from torchloom_core.evaluate.forecasts.labels import Task
 from torchloom_core.trace.bundle.bundle import Bundle
@@ -47,7 +47,8 @@ def split(bundle: Bundle, task: Task, *, until_ns: int, every_s: float) -> Split
     if not start_ns < until_ns < end_ns:
         raise TraceError(
             f"{bundle.path}: need an end of the training time in the trace's "
-            f"{_days(end_ns - start_ns)} days, was day {_days(until_ns - start_ns)}"
+            f"{_days(end_ns - start_ns)} days, {moment_text(start_ns)} to {moment_text(end_ns)}, "
+            f"was day {_days(until_ns - start_ns)}"
         )
     every_ns = round(every_s * SECOND_NS)
     _refuse_short(bundle, task.horizon_ns, every_ns, until_ns)

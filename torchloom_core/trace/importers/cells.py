@@ -27,7 +27,7 @@ PART_ROWS = 1 << 16
 
 _log = logging.getLogger(__name__)
 
-_UNIT_NS = {"ns": 1, "s": SECOND_NS, "days": 86_400 * SECOND_NS}
+_UNIT_NS = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": SECOND_NS, "days": 86_400 * SECOND_NS}
 _BEYOND_NS = float(2**63)
 
 _FIRST, _LAST = (edge.tz_localize("UTC") for edge in (pd.Timestamp.min, pd.Timestamp.max))
@@ -42,6 +42,8 @@ _DAY = r"\d{8}"
 _RULE = {
     "iso8601": "an ISO 8601 time (or times.unit in a mapping)",
     "ns": "a number of nanoseconds",
+    "us": "a number of microseconds",
+    "ms": "a number of milliseconds",
     "s": "a number of seconds",
     "days": "a number of days",
 }

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from torchloom_core.errors import TraceError
+from torchloom_core.suggest import nearest
 from torchloom_core.trace.bundle.lines import convert_row
 from torchloom_core.trace.bundle.schema import Component, Event
 from torchloom_core.trace.bundle.writer import BundleWriter, refuse_to_replace
@@ -22,6 +23,7 @@ from torchloom_core.trace.importers.cells import (
     times_ns,
 )
 from torchloom_core.trace.importers.csv_telemetry import read_telemetry
+from torchloom_core.trace.importers.doubts import doubts
 from torchloom_core.trace.importers.faults import Faults
 from torchloom_core.trace.importers.mapping import Events, Mapping, Times, Topology, load_mapping
 from torchloom_core.trace.importers.span import clip
@@ -93,6 +95,7 @@ def import_csv(
     notes = [*span.lines]
     if copies:
         notes.append(f"{events.name}: rows that are copies of one before, and left out: {copies}")
+    notes += doubts(events.name, plan, rows.values(), telemetry, (span.start_ns, span.end_ns))
     for note in notes:
         _log.warning("%s", note)
     with BundleWriter(
@@ -121,6 +124,7 @@ def _events(path: Path, plan: Events, times: Times, faults: Faults) -> tuple[dic
     table = rename(read_table(path), plan.columns, _columns(Event), path)
     tell_mistyped(table, _columns(Event), path)
     needed = {"t_event", "component", "kind"} - plan.constants.keys()
+    _refuse_fatal_if(table, plan, path)
     rows: dict[int, Event] = {}
     seen: set[str] = set()
     copies = 0
@@ -131,9 +135,25 @@ def _events(path: Path, plan: Events, times: Times, faults: Faults) -> tuple[dic
         seen.add(said)
         cells.setdefault("t_avail", cells["t_event"])
         cells.setdefault("id", f"{path.stem}-{number}")
+        if plan.fatal_if:
+            cells["fatal"] = any(cells.get(name) in these for name, these in plan.fatal_if.items())
         if event := _convert(cells, Event, number, path, faults):
             rows[number] = event
     return rows, copies
+
+
+def _refuse_fatal_if(table: pd.DataFrame, plan: Events, path: Path) -> None:
+    if plan.fatal_if and ("fatal" in table.columns or "fatal" in plan.constants):
+        raise TraceError(f"{path}: need events.fatal_if or a column 'fatal', was both")
+    need_columns(table, plan.fatal_if.keys(), path)
+    for name, these in plan.fatal_if.items():
+        known = {str(cell) for cell in table[name].unique()}
+        for cell in these:
+            if cell not in known:
+                raise TraceError(
+                    f"{path}: need events.fatal_if.{name} of cells that are there, was {cell!r}"
+                    f"{nearest(cell, known)}"
+                )
 
 
 def _topology(folder: Path, plan: Topology, times: Times, faults: Faults) -> dict[int, Component]:

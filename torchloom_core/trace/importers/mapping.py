@@ -37,17 +37,27 @@ class Times(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         In the same unit; absent: the first and the last time in the tables.
     """
 
-    unit: Literal["iso8601", "ns", "s", "days"] = "iso8601"
+    unit: Literal["iso8601", "ns", "us", "ms", "s", "days"] = "iso8601"
     origin: str = "1970-01-01"
     start: str | float | None = None
     end: str | float | None = None
 
 
 class Events(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``[events]``; ``constants`` holds columns that are the same in every row."""
+    """``[events]``.
+
+    Attributes
+    ----------
+    constants : dict of str to object
+        Columns that are the same in every row.
+    fatal_if : dict of str to tuple of str
+        Which events are fatal: those with one of these cells in a column, as it is called in a
+        bundle; the others are not.
+    """
 
     columns: dict[str, str] = {}
     constants: dict[str, Any] = {}
+    fatal_if: dict[str, tuple[str, ...]] = {}
 
 
 class Topology(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -1,0 +1,51 @@
+"""What a table of one's own may mean otherwise than it was taken: a line each, for a person."""
+
+from collections.abc import Iterable, Iterator
+
+from torchloom_core.clock import SECOND_NS, moment_text
+from torchloom_core.suggest import listed
+from torchloom_core.trace.bundle.schema import Event
+from torchloom_core.trace.importers.csv_telemetry import OwnTelemetry
+from torchloom_core.trace.importers.mapping import Mapping, Times
+
+_LISTED = 5
+_LONG_AGO_NS = 20 * 365 * 86_400 * SECOND_NS
+"""Nobody has recorded telemetry of a cluster in the first twenty years after 1970."""
+
+
+def doubts(
+    table: str,
+    plan: Mapping,
+    events: Iterable[Event],
+    telemetry: OwnTelemetry | None,
+    span_ns: tuple[int, int],
+) -> Iterator[str]:
+    """Yield what somebody should look at, though nothing is wrong with it.
+
+    Parameters
+    ----------
+    table : str
+        Name of the table of events.
+    """
+    kept = list(events)
+    severities = sorted({event.severity for event in kept})
+    if len(severities) > 1 and not plan.events.fatal_if and all(event.fatal for event in kept):
+        yield (
+            f"{table}: all {len(kept)} events are taken for fatal, whatever their severity "
+            f"({listed(severities, most=_LISTED)}): events.fatal_if in a mapping, or a column "
+            f"'fatal', says which are"
+        )
+    if telemetry is not None and plan.topology is None:
+        unseen = sorted({event.component for event in kept} - {*telemetry.components})
+        if unseen:
+            yield (
+                f"{table}: of {len(unseen)} component{'s' * (len(unseen) > 1)} with an event "
+                f"there is no telemetry: {listed(unseen, most=_LISTED)}"
+            )
+    is_default = plan.times.origin == Times().origin and plan.times.unit != "iso8601"
+    if is_default and span_ns[1] < _LONG_AGO_NS:
+        yield (
+            f"{table}: the times are from {moment_text(span_ns[0])} to {moment_text(span_ns[1])}: "
+            f"numbers were taken as {plan.times.unit} since 1970, and times.unit and times.origin "
+            f"in a mapping say otherwise"
+        )
