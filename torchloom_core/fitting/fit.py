@@ -19,6 +19,7 @@ from torchloom_core.fitting.baselines import Baselines
 from torchloom_core.fitting.build import ATTRIBUTES, GROUPS, METRICS, build
 from torchloom_core.fitting.examples import Examples
 from torchloom_core.fitting.hints import hints
+from torchloom_core.fitting.pace import say_too_often
 from torchloom_core.fitting.stages import FitSettings, Fitting, Said
 from torchloom_core.learning.alarm_rate import alarm_unit
 from torchloom_core.learning.card import Card
@@ -121,7 +122,7 @@ def fit_checked(
 def check(bundle: Bundle, settings: FitSettings) -> None:
     """Refuse a trace that was changed, or knows what is to come, and names that are not in it.
 
-    Say which events lie beyond its end.
+    Say which events lie beyond its end, and that it is looked at far too often.
 
     Raises
     ------
@@ -131,6 +132,7 @@ def check(bundle: Bundle, settings: FitSettings) -> None:
     refuse_changed(bundle.path, bundle.manifest.files)
     refuse_foreknown(bundle)
     say_beyond(bundle)
+    say_too_often(bundle, settings.tick_s)
     kinds = {event.kind for event in bundle.events()}
     labels = {name for of in watch(bundle).labels.of for name in of}
     for what, names, known in (

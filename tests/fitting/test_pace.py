@@ -1,0 +1,36 @@
+"""Who looks at a trace far more often than it tells anything is told so."""
+
+import pytest
+
+from tests.trace.small import NODES
+from tests.trace.small import bundle as small_bundle
+from torchloom_core.fitting.pace import say_too_often, told_every_s
+
+
+def every(seconds, path, samples=8):
+    rows = [
+        (seconds * n + offset, name, "temp", 1.0)
+        for n in range(samples)
+        for name, offset in (("a", 0.0), ("b", 3.0))
+    ]
+    return small_bundle(path / "t.tltrace", NODES, rows, seconds=10_000.0)
+
+
+@pytest.mark.parametrize("seconds", [20.0, 600.0])
+def test_the_interval_is_that_of_one_component(tmp_path, seconds):
+    assert told_every_s(every(seconds, tmp_path)) == seconds
+
+
+def test_of_few_samples_nothing_is_said(tmp_path, caplog):
+    bundle = every(600.0, tmp_path, samples=3)
+    assert told_every_s(bundle) is None
+    say_too_often(bundle, 1.0)
+    assert not caplog.messages
+
+
+@pytest.mark.parametrize(("tick_s", "told"), [(150.0, True), (151.0, False), (600.0, False)])
+def test_a_look_four_times_in_an_interval_is_told_with_the_option(tmp_path, caplog, tick_s, told):
+    bundle = every(600.0, tmp_path)
+    say_too_often(bundle, tick_s)
+    text = f"a sample every 600 s is looked at every {tick_s:g} s: --tick-s 600 takes a fraction of"
+    assert caplog.messages == [f"{bundle.path}: {text} the time"] * told
