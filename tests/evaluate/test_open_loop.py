@@ -282,3 +282,10 @@ def test_a_model_is_scored_by_its_own_repair_and_it_is_said_where_the_config_has
         ] * differs  # fmt: skip
         assert (said[:1] == list(of_replay(tested, CONFIG))[:1]) == differs
     assert samples[3600.0] > samples[86_400.0]
+
+
+def test_a_replay_says_what_the_card_of_a_model_says_beside_baselines(fitted):
+    card = Model.load(fitted).card
+    said = " ".join(of_replay(of(fault_history={"model": str(fitted)}), CONFIG))
+    assert f"the card of its model, beside baselines on {card.trace}, says: {card.sentence}" in said
+    assert "the card of its model" not in " ".join(of_replay(of(fault_history={}), CONFIG))

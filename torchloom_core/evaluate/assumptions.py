@@ -93,6 +93,11 @@ def of_replay(tested: Iterable[Forecaster], config: Config) -> Iterator[str]:
             model = Model.load(Path(one.table["model"]))
             if said := other_repair(one.label, model, config.evaluate.repair_s):
                 yield said
+            card = model.card
+            yield (
+                f"{one.label}: the card of its model, beside baselines on {card.trace}, says: "
+                f"{card.sentence}"
+            )
     yield (
         "Nothing answers in replay: what is granted changes nothing, and without stand-bys in "
         "the trace a migration is denied as impossible. A proposal about a worker counts as an "
