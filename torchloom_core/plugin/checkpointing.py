@@ -104,8 +104,9 @@ def expected_unsaved_s(age_s: float, interval_s: float, horizon_s: float) -> flo
     Parameters
     ----------
     age_s : float
-        Work since the last checkpoint. If that is more than ``interval_s``, nobody saves, and
-        it goes on rising.
+        Work since the last checkpoint. If that is more than ``interval_s``, the next one is under
+        way or late, and comes now; if it is more than twice as much, nobody saves, and it goes on
+        rising.
     interval_s : float
         Work between two checkpoints.
     horizon_s : float
@@ -119,8 +120,9 @@ def expected_unsaved_s(age_s: float, interval_s: float, horizon_s: float) -> flo
     >>> expected_unsaved_s(600.0, 3600.0, 36000.0)
     1800.0
     """
-    if age_s > interval_s or horizon_s <= 0.0:
+    if age_s > 2.0 * interval_s or horizon_s <= 0.0:
         return age_s + 0.5 * max(0.0, horizon_s)
+    age_s = min(age_s, interval_s)
     area = _lost_until(age_s + horizon_s, interval_s) - _lost_until(age_s, interval_s)
     return area / horizon_s
 
