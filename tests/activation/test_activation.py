@@ -25,7 +25,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             raise KeyError("too much")
 
 
-A_SEQUENCE = "need a sequence of Need or NeedFaults or NeedForecast in .needs"
+A_SEQUENCE = "need a sequence of Need, NeedFaults, NeedPast, NeedLabels or NeedForecast in .needs"
 
 
 def plugin(needs: Any = (), error: BaseException | None = None, **attributes: Any) -> type[Any]:
@@ -176,7 +176,7 @@ def test_a_predictor_reads_no_forecasts():
     pace = {"horizon_s": 60.0, "every_s": 5.0}
     (failed,) = start(plugin([NeedForecast("trend")], **pace), "predictor").failed
     assert failed.detail.startswith(
-        "predictor mine: need a sequence of Need or NeedFaults in .needs, was [NeedForecast("
+        "predictor mine: need a sequence of Need, NeedFaults, NeedPast or NeedLabels in .needs, was"
     )
 
 

@@ -53,7 +53,7 @@ def few(trial, *names, **changes):
     """Return the trial with the row and the named candidates only."""
     wanted = {trial.row, *names}
     candidates = tuple(one for one in trial.candidates if one.name in wanted)
-    return replace(trial, candidates=candidates, beside=(), **changes)
+    return replace(trial, candidates=candidates, beside=(), baselines=(), **changes)
 
 
 def test_faults_of_nodes_that_failed_before_are_forecast(tmp_path):

@@ -47,8 +47,8 @@ def split(bundle: Bundle, task: Task, *, until_ns: int, every_s: float) -> Split
     if not start_ns < until_ns < end_ns:
         raise TraceError(
             f"{bundle.path}: need an end of the training time in the trace's "
-            f"{_days(end_ns - start_ns)} days, {moment_text(start_ns)} to {moment_text(end_ns)}, "
-            f"was day {_days(until_ns - start_ns)}"
+            f"{_days(end_ns - start_ns)} days, was day {_days(until_ns - start_ns)}; it is of "
+            f"{moment_text(start_ns)} to {moment_text(end_ns)}"
         )
     every_ns = round(every_s * SECOND_NS)
     _refuse_short(bundle, task.horizon_ns, every_ns, until_ns)

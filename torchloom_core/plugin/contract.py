@@ -120,8 +120,8 @@ def needs_problem(kind: Kind, needs: Any, tick_s: float) -> str:
     if is_list and len(needs) > MAX_NEEDS:
         return f"need at most {MAX_NEEDS} entries in .needs, was {len(needs)}"
     if not is_list or not all(isinstance(n, _NEEDS[kind]) for n in needs):
-        names = " or ".join(need.__name__ for need in _NEEDS[kind])
-        return f"need a sequence of {names} in .needs, was {needs!r:.80}"
+        *names, last = (need.__name__ for need in _NEEDS[kind])
+        return f"need a sequence of {', '.join(names)} or {last} in .needs, was {needs!r:.80}"
     read = {need.metric for need in needs if isinstance(need, Need)}
     problems = (_need_problem(need, tick_s) or _past_problem(need, read) for need in needs)
     return next(filter(None, problems), "")
