@@ -15,8 +15,8 @@ from torchloom_core.learning.artifacts import (
 )
 from torchloom_core.learning.fault_columns import FaultColumns, History
 from torchloom_core.learning.features import Features
+from torchloom_core.learning.reasons import Reasons
 from torchloom_core.learning.row_learner import (
-    Reasons,
     RowLearner,
     RowOptions,
     with_something_known,

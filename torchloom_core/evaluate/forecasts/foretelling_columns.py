@@ -26,6 +26,8 @@ RELATED_BESIDE = 0.9
 """The same beside another column, of which there are many."""
 APART = 0.95
 """How often the first value of one that fails is beyond that of one that does not."""
+_MOST = 1000
+"""Components of which a relation beside another column is told: pairs of columns are many."""
 _BEYOND_SHARE, _DATE_SHARE = 0.01, 0.99
 """The share of a column's values that are dates at all, and that are beyond their moment."""
 _AROUND_NS = 20 * 365 * 86_400 * SECOND_NS
@@ -170,27 +172,33 @@ def known_beside(name: str, first: Mapping[str, Floats], began_ns: Floats, ended
         left out, beside which the beginning tells the end.
     """
     for other, values in first.items():
-        known = ~np.isnan(first[name]) & ~np.isnan(values)
-        if other == name or np.count_nonzero(known) < FEWEST:
+        known = np.flatnonzero(~np.isnan(first[name]) & ~np.isnan(values))
+        if other == name or len(known) < FEWEST:
             continue
+        known = known[:: -(-len(known) // _MOST)]
         span_ns = ended_ns[known] - began_ns[known]
         beside = np.column_stack([np.ones(len(span_ns)), began_ns[known] / 1e9, values[known]])
         own, length = (_rest(one, beside) for one in (first[name][known], span_ns))
         correlation = _correlation(_ranks(own), _ranks(length))
         if correlation >= RELATED_BESIDE:
             return (
-                f"beside {other} its first value tells how long {np.count_nonzero(known)} "
+                f"beside {other} its first value tells how long {len(known)} "
                 f"components that ended were there, rank correlation {correlation:.2f}"
             )
     return ""
 
 
 def _rest(values: Floats, beside: Floats) -> Floats:
-    """Return what of some values is no straight function of others; 0 where that is rounding."""
-    scale = np.abs(beside).max(axis=0)
-    fitted = beside / np.where(scale > 0.0, scale, 1.0)
-    rest: Floats = values - fitted @ np.linalg.lstsq(fitted, values, rcond=None)[0]
-    rest[np.abs(rest) <= 1e-9 * np.abs(values).max()] = 0.0
+    """Return what of some values, as shares of the greatest, is no straight function of others.
+
+    It is 0 where that is rounding.
+    """
+    columns = np.column_stack([values, beside])
+    scale = np.abs(columns).max(axis=0)
+    scaled = columns / np.where(scale > 0.0, scale, 1.0)
+    own, others = scaled[:, 0], scaled[:, 1:]
+    rest: Floats = own - others @ np.linalg.lstsq(others, own, rcond=None)[0]
+    rest[np.abs(rest) <= 1e-9] = 0.0
     return rest
 
 
