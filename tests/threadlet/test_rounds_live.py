@@ -130,9 +130,12 @@ async def test_rounds_change_under_kills_and_none_is_lost_but_for_those(
         assert "AssertionError" not in group.errors
     for group in groups[:2]:
         syncs = group.syncs
-        assert sum(not sync["committed"] for sync in syncs) <= kills
+        failed = sum(not sync["committed"] for sync in syncs)
+        assert failed <= kills
         steps = [sync["step"] for sync in syncs if sync["committed"]]
-        assert steps == list(range(steps[0], steps[0] + len(steps)))
+        assert steps == sorted(set(steps))
+        # A step that this group failed and another made is taken from that one's state.
+        assert steps[-1] - steps[0] + 1 - len(steps) <= failed
     parts = max(
         1, int(dict(zip(arguments[::2], arguments[1::2], strict=True)).get("--fragments", 0))
     )
