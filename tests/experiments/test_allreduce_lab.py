@@ -146,3 +146,13 @@ def test_without_iproute2_it_says_what_to_install(monkeypatch):
 def test_a_rate_of_nothing_is_refused():
     with pytest.raises(ValueError, match="need a rate > 0 Mbit/s, was 0"):
         namespaces._shape("data", 0.0)
+
+
+def test_what_a_look_that_was_killed_has_left_is_ended_by_the_next(lab):
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    left = f"{namespaces.PREFIX}-probe-{ended.pid}"
+    subprocess.run(["ip", "netns", "add", left], check=True)
+    assert reason_for_none() == ""
+    listed = subprocess.run(["ip", "netns", "list"], check=True, capture_output=True, text=True)
+    assert left not in listed.stdout

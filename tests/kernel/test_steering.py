@@ -42,7 +42,7 @@ def test_nothing_is_said_where_the_lighthouse_is_torchft_s(run):
 
 def test_a_lighthouse_that_appears_is_told_of_to_people(run):
     notice = only(Notice, run.feed(lighthouse_view(state="restored")))
-    assert notice.text == "a lighthouse is there, started with its state, at quorum 7"
+    assert notice.text == "a lighthouse is there, begun with an earlier one's state, at quorum 7"
     assert of(Notice, run.feed(lighthouse_view(quorum_id=8))) == []
 
 

@@ -134,7 +134,7 @@ async def test_one_that_a_group_trains_with_goes_on_and_the_next_weaver_adopts_i
     caplog.set_level(logging.INFO)
     await lives.start()
     assert lives.pid == pid
-    await eventually(lambda: "a lighthouse is there, started anew" in caplog.text)
+    await eventually(lambda: "a lighthouse is there, begun without any state" in caplog.text)
 
 
 async def test_one_whose_last_group_ends_with_the_weaver_ends_too(lives, monkeypatch):

@@ -147,6 +147,6 @@ class Steering:
 
 
 def _of_lighthouse(view: LighthouseView) -> Notice:
-    found = "with its state" if view.state == "restored" else "anew"
-    text = f"a lighthouse is there, started {found}, at quorum {view.quorum_id}"
+    found = "with an earlier one's state" if view.state == "restored" else "without any state"
+    text = f"a lighthouse is there, begun {found}, at quorum {view.quorum_id}"
     return Notice(kind="lighthouse", text=text)

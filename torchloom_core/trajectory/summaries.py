@@ -68,8 +68,15 @@ def _with_detail(text: str, body: Mapping[str, Any]) -> str:
 
 def _proposed(body: Mapping[str, Any]) -> str:
     proposal = body["proposal"]
-    wish = wish_of(proposal["action"])
-    return f"{body['id']} {body['policy']} wants {wish}: {proposal['reason']}"
+    wish, reason = wish_of(proposal["action"]), proposal["reason"]
+    text = f"{body['id']} {body['policy']} wants {wish}"
+    if not wish.endswith(reason):  # an alert's reason is what it tells
+        text += f": {reason}"
+    gain = proposal.get("gain_gpu_s", 0.0)
+    if not gain:
+        return text
+    chance, cost = proposal.get("confidence", 1.0), proposal.get("cost_gpu_s", 0.0)
+    return f"{text}; gains {gain:,.1f} GPU-s with probability {chance:.2g}, costs {cost:,.1f}"
 
 
 def _verdict(body: Mapping[str, Any]) -> str:

@@ -15,10 +15,12 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from torchloom_core.errors import StateError
 
 PREFIX = "loomlab"
+_PROBE = f"{PREFIX}-probe-"
 DATA, CONTROL = "data", "control"
 HUB = "hub"
 BURST_BYTES = 64 * 1024
@@ -70,8 +72,9 @@ def reason_for_none() -> str:
             return f"there is no `{tool}` here: install iproute2"
     if os.geteuid() != 0:
         return "need to be root"
-    probe = f"{PREFIX}-probe-{os.getpid()}"
+    probe = f"{_PROBE}{os.getpid()}"
     try:
+        _end_left_probes()
         _run(["ip", "netns", "add", probe])
         _run(["ip", "-n", probe, "link", "add", DATA, "type", "veth"])
         _batch("tc", probe, [_shape(DATA, 100)])
@@ -199,9 +202,7 @@ class Lab:
 
     def left(self) -> list[str]:
         """Return the namespaces of this lab's name that are there."""
-        listed = _run(["ip", "netns", "list"]).splitlines()
-        names = [line.split()[0] for line in listed if line.strip()]
-        return sorted(name for name in names if name.startswith(self._begin))
+        return _namespaces(self._begin)
 
     # --- shaping ---
 
@@ -252,6 +253,18 @@ class Lab:
                     delay = f"netem delay {delay_ms[rank][other]:g}ms limit 10000"
                     lines.append(f"qdisc add dev {DATA} parent {number} {delay}")
             _batch("tc", self.namespace(rank), lines)
+
+
+def _namespaces(begin: str) -> list[str]:
+    names = [line.split()[0] for line in _run(["ip", "netns", "list"]).splitlines() if line.strip()]
+    return sorted(name for name in names if name.startswith(begin))
+
+
+def _end_left_probes() -> None:
+    """End what those who were killed while they looked have left."""
+    for space in _namespaces(_PROBE):
+        if not Path("/proc", space.removeprefix(_PROBE)).exists():
+            _run(["ip", "netns", "del", space])
 
 
 def _port(link: str, rank: int) -> str:
