@@ -91,6 +91,11 @@ def test_no_skill_is_said_plainly_and_is_no_error(folder):
             """--option: need a list as TOML has it, in quotes for the shell, such as """
             """'fit_half_lives_s=["a", "b"]' or 'fit_half_lives_s=[1, 2]', was [a,b]""",
         ),
+        (
+            '--option metrics=["heta"]',
+            2,
+            "--option metrics: need metrics of t.tltrace, was 'heta'",
+        ),
         ("--option horizon_s", 2, "--option: need NAME=VALUE, was 'horizon_s'"),
         ("--out x.tltmodel", 7, "x.tltmodel: need the suffix .tlmodel, was .tltmodel"),
         ("--out t.tltrace --force", 7, "need the suffix .tlmodel, was .tltrace"),
@@ -112,7 +117,11 @@ def test_a_mistake_is_one_line(trace, words, status, problem):
 
 
 def test_a_trace_that_is_none_is_one_line(folder):
-    is_one_line(folder.torchloom(*QUICK), 6, "t.tltrace: need a trace bundle, was nothing")
+    is_one_line(
+        folder.torchloom(*QUICK),
+        6,
+        "t.tltrace: need a trace bundle, was nothing: there is no such folder",
+    )
 
 
 def test_a_trace_that_was_changed_is_refused(trace):

@@ -429,7 +429,7 @@ def test_a_report_says_what_it_takes_for_granted(folder):
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        ("none.tltrace", "none.tltrace: need a trace bundle, was nothing"),
+        ("none.tltrace", "none.tltrace: need a trace bundle, was nothing: there is no such folder"),
         ("small.tltrace --policy stragler", "no policy has this name; did you mean straggler?"),
         (
             "small.tltrace --policy membership",

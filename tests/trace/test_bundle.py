@@ -211,7 +211,7 @@ def test_what_is_no_bundle_is_one_line(tmp_path):
     file = tmp_path / "file"
     file.touch()
     for path, message in (
-        (tmp_path / "none", "need a trace bundle, was nothing"),
+        (tmp_path / "none", "need a trace bundle, was nothing: there is no such folder"),
         (file, "need a trace bundle, was a file"),
         (tmp_path, r"need a file manifest\.json, was none"),
     ):

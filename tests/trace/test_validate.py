@@ -200,7 +200,7 @@ def test_a_manifest_of_ones_own_needs_no_checksums(tmp_path):
 
 def test_what_cannot_be_opened_is_one_fault(tmp_path):
     (found,) = validate(tmp_path / "none").faults
-    assert found.endswith("need a trace bundle, was nothing")
+    assert found.endswith("need a trace bundle, was nothing: there is no such folder")
 
 
 def test_a_trace_without_a_failure_is_sound_with_a_remark(tmp_path):

@@ -95,6 +95,7 @@ def fit(
     """
     need(*SCORES, "safetensors", "skops")
     from torchloom_core.activation.discovery import discover
+    from torchloom_core.fitting.build import refuse_unmeasured
     from torchloom_core.fitting.choose import AUTO, fit_best
     from torchloom_core.fitting.fit import fit as fit_model
     from torchloom_core.fitting.stages import FitSettings
@@ -108,7 +109,9 @@ def fit(
         raise ConfigError(
             f"--predictor: no predictor is called {predictor!r}{nearest(predictor, known)}"
         )
+    told = _told(option)
     bundle = Bundle.open(trace)
+    refuse_unmeasured(bundle, told)
     path = out or Path(f"{predictor}{SUFFIX}")
     refuse_place(path, force=force)
     wanted = FitSettings(
@@ -123,12 +126,12 @@ def fit(
         seed=seed,
         known_before=known_before,
     )
-    options = _options(predictor, settings, option)
+    options = {**_configured(predictor, settings), **told}
     baselines = [known[name] for name in (*BASELINES, *DETECTORS) if name in known]
-    with progress() as told:
+    with progress() as shown:
 
         def stages(name: str) -> "Progress":
-            return lambda share: told(name, share, 1.0)
+            return lambda share: shown(name, share, 1.0)
 
         if predictor == AUTO:
             model = fit_best(
@@ -152,12 +155,16 @@ def fit(
     console().print(f"wrote {path}", markup=False, soft_wrap=True)
 
 
-def _options(predictor: str, settings: Config, told: tuple[str, ...]) -> dict[str, Any]:
-    """Return the config's options of the predictor, those told on the command line before them."""
-    options = dict(settings.predictors.get(predictor, {}))
-    if "model" in options:
-        options = {}
-    for text in told:
+def _configured(predictor: str, settings: Config) -> dict[str, Any]:
+    """Return the config's options of the predictor; a fitted model's are its own."""
+    options = settings.predictors.get(predictor, {})
+    return {} if "model" in options else options
+
+
+def _told(texts: tuple[str, ...]) -> dict[str, Any]:
+    """Return the options that were told on the command line."""
+    options: dict[str, Any] = {}
+    for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name:
             raise ConfigError(f"--option: need NAME=VALUE, was {text!r}")

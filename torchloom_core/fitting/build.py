@@ -7,10 +7,11 @@ import msgspec
 
 from torchloom_core.activation.discovery import PluginInfo
 from torchloom_core.config.loading import convert
-from torchloom_core.errors import PluginError, TorchloomError
+from torchloom_core.errors import ConfigError, PluginError, TorchloomError
 from torchloom_core.plugin.api import Predictor
 from torchloom_core.plugin.contract import needs_problem, pace_problem
 from torchloom_core.plugin.foreign import one_line
+from torchloom_core.suggest import nearest
 from torchloom_core.trace.bundle.bundle import Bundle
 from torchloom_core.trace.feed.watched import watch
 
@@ -56,3 +57,22 @@ def build(
     if problem:
         raise PluginError(f"predictor {info.name}: {problem}")
     return plugin, msgspec.json.decode(msgspec.json.encode(told))
+
+
+def refuse_unmeasured(bundle: Bundle, told: Mapping[str, Any]) -> None:
+    """Refuse a metric that is not in the trace where a person has just named it.
+
+    One that a config names may be of another trace: of that it is said that nobody sees it.
+
+    Raises
+    ------
+    ConfigError
+        If there is one.
+    """
+    named = told.get(METRICS)
+    for metric in named if isinstance(named, list) else ():
+        if metric not in bundle.metrics:
+            near = nearest(metric, bundle.metrics) if isinstance(metric, str) else ""
+            raise ConfigError(
+                f"--option {METRICS}: need metrics of {bundle.path}, was {metric!r}{near}"
+            )

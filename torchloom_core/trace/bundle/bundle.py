@@ -277,4 +277,4 @@ def _by_time(row: Event | ActionTaken) -> tuple[int, str]:
 
 
 def _what(path: Path) -> str:
-    return "a file" if path.exists() else "nothing"
+    return "a file" if path.exists() else "nothing: there is no such folder"
