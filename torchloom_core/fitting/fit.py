@@ -246,8 +246,8 @@ def _remarks(
     """Yield the limits of what the card says, one sentence each."""
     manifest = fitting.bundle.manifest
     yield (
-        f"Fitted on {examples.moments} judged moments of workers, {examples.positives} of which "
-        f"were followed by a failure."
+        f"Fitted on {examples.moments} judged moments of a {fitting.watched}, "
+        f"{examples.positives} of which were followed by a failure."
     )
     if fitting.settings.known_before:
         named = ", ".join(fitting.settings.known_before)
