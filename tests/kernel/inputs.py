@@ -33,7 +33,15 @@ from torchloom_core.wire.messages import (
     Telemetry,
     WorkerState,
 )
-from torchloom_core.wire.requests import Approve, Propose, Request, ResumeActions, StopActions
+from torchloom_core.wire.requests import (
+    Approve,
+    LeaveWheel,
+    Propose,
+    Request,
+    ResumeActions,
+    StopActions,
+    TakeWheel,
+)
 
 WORKERS = ("a-0", "a-1", "b-0", "b-1", "c-0", "s-0", "s-1")
 METRICS = ("heat", "loss", "nobody_wants_it")
@@ -153,8 +161,12 @@ wants = st.one_of(
     st.builds(StopActions),
     st.builds(ResumeActions),
     st.builds(Approve, proposal=st.builds("p1.{}".format, st.integers(1, 20))),
+    st.builds(TakeWheel, lease_s=st.sampled_from([1.0, 60.0]), force=st.booleans()),
+    st.builds(LeaveWheel),
 )
-requests = st.builds(Request, id=st.just("r1"), want=wants)
+requests = st.builds(
+    Request, id=st.just("r1"), want=wants, seat=st.sampled_from(["", "", "ann", "bob.2"])
+)
 forecasts = st.builds(
     Forecast,
     id=st.just("f1.1"),

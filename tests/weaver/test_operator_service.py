@@ -11,8 +11,16 @@ from torchloom_core.weaver import operator_service as desk_module
 from torchloom_core.weaver.operator_service import OperatorService
 from torchloom_core.wire.actions import ChangeKnob, ChangeKnobs, Guard, PauseRun
 from torchloom_core.wire.events import Reply
-from torchloom_core.wire.operator import Answer, KnobTable
-from torchloom_core.wire.requests import Approve, ForgetKnob, Propose, ResumeActions, StopActions
+from torchloom_core.wire.operator import Answer, KnobTable, Page
+from torchloom_core.wire.requests import (
+    Approve,
+    ForgetKnob,
+    LeaveWheel,
+    Propose,
+    ResumeActions,
+    StopActions,
+    TakeWheel,
+)
 
 
 @pytest.fixture
@@ -189,4 +197,31 @@ async def test_what_only_reads_is_asked_for_page_by_page():
     for verb in ("status", "knobs"):
         await desk.verbs[verb](b"", "alice")
         await desk.verbs[verb](b'{"after": "a-0"}', "alice")
-    assert pages == ["", "a-0", "", "a-0"]
+    assert pages == 2 * [Page(), Page(after="a-0")]
+
+
+@pytest.mark.parametrize(
+    ("verb", "body", "want"),
+    [
+        ("knob.unset", '{"knob": "lr", ', ForgetKnob(knob="lr")),
+        ("propose", '{"action": {"kind": "pause"}, ', Propose(action=PauseRun())),
+        ("approve", '{"proposal": "p1.1", ', Approve(proposal="p1.1")),
+        ("actions.stop", "{", StopActions()),
+        ("actions.resume", "{", ResumeActions()),
+        ("wheel.take", '{"lease_s": 30, ', TakeWheel(lease_s=30.0)),
+        ("wheel.leave", "{", LeaveWheel()),
+    ],
+)
+async def test_a_request_says_who_sits_at_the_page_that_sends_it(desk, asked, verb, body, want):
+    await desk.verbs[verb](f'{body}"seat": "ann.3f2a"}}'.encode(), "operator")
+    assert [(request.want, request.seat, request.by) for request in asked] == [
+        (want, "ann.3f2a", "operator")
+    ]
+    with pytest.raises(MessageError):
+        await desk.verbs["wheel.take"](b'{"seat": "ann <b>"}', "operator")
+
+
+async def test_the_kill_switch_is_thrown_whatever_else_is_said(desk, asked):
+    for body in (b"", b"please", b'{"seat": 7}', b'{"seat": "ann", "now": true}'):
+        await desk.verbs["actions.stop"](body, "alice")
+    assert [request.want for request in asked] == 4 * [StopActions()]

@@ -11,6 +11,7 @@ from torchloom_core.wire.codec import MAX_MESSAGE_BYTES, encode
 from torchloom_core.wire.events import Forecast, ForecastWanted
 from torchloom_core.wire.limits import MAX_CHOICES, MAX_KNOBS
 from torchloom_core.wire.messages import Exit, KnobSpec
+from torchloom_core.wire.operator import Page
 
 
 def run_of(count: int) -> Run:
@@ -21,7 +22,7 @@ def run_of(count: int) -> Run:
     return run
 
 
-def status(run, after=""):
+def status(run, page=Page()):  # noqa: B008 - it is frozen
     return describe(
         run.kernel,
         Config(),
@@ -29,7 +30,7 @@ def status(run, after=""):
         now_ns=run.now_ns,
         malformed=0,
         log="",
-        after=after,
+        page=page,
     )
 
 
@@ -43,7 +44,7 @@ def test_ten_thousand_workers_come_in_pages_each_of_which_fits_a_message():
         workers += [row.worker for row in page.workers]
         if not page.more:
             break
-        page = status(run, workers[-1])
+        page = status(run, Page(after=workers[-1]))
         assert not page.flights
     assert workers == [f"g{number}-0" for number in range(10_000)]
     table = describe_knobs(run.kernel)
@@ -53,8 +54,17 @@ def test_ten_thousand_workers_come_in_pages_each_of_which_fits_a_message():
         values |= table.values
         if not table.more:
             break
-        table = describe_knobs(run.kernel, list(values)[-1])
+        table = describe_knobs(run.kernel, Page(after=list(values)[-1]))
     assert list(values) == workers
+
+
+def test_what_is_not_told_of_each_worker_can_be_had_without_them():
+    run = run_of(3)
+    whole, lists = status(run), status(run, Page(workers=False))
+    assert len(whole.workers) == 3
+    assert lists == msgspec.structs.replace(whole, workers=())
+    table = describe_knobs(run.kernel, Page(workers=False))
+    assert table == msgspec.structs.replace(describe_knobs(run.kernel), values={})
 
 
 def test_a_small_run_comes_in_one_page():
@@ -66,8 +76,8 @@ def test_a_small_run_comes_in_one_page():
 
 def test_a_page_after_a_worker_that_nobody_knows_begins_at_the_start():
     run = run_of(3)
-    assert status(run, "nobody").workers == status(run).workers
-    assert msgspec.structs.asdict(describe_knobs(run.kernel, "nobody"))["values"]
+    assert status(run, Page(after="nobody")).workers == status(run).workers
+    assert msgspec.structs.asdict(describe_knobs(run.kernel, Page(after="nobody")))["values"]
 
 
 def exit_of(worker: str, status: int, expected: bool) -> Exit:

@@ -27,6 +27,7 @@ from torchloom_core.kernel.execution import Execution
 from torchloom_core.kernel.plugins.guard import Guard
 from torchloom_core.kernel.plugins.host import ActivePlugins, PolicyHost
 from torchloom_core.kernel.run_end import RunEnd
+from torchloom_core.kernel.wheel import Wheel
 from torchloom_core.plugin.needs import Need
 from torchloom_core.plugin.view import FleetView
 from torchloom_core.wire import notices
@@ -68,10 +69,12 @@ from torchloom_core.wire.requests import (
     PERSON,
     Approve,
     ForgetKnob,
+    LeaveWheel,
     Propose,
     Request,
     ResumeActions,
     StopActions,
+    TakeWheel,
 )
 from torchloom_core.wire.steering import LighthouseView, name_of_replica
 
@@ -118,6 +121,7 @@ class Kernel:
         self.host = PolicyHost(plugins.policies, guard)
         self.forecasts = Forecasts(plugins.predictors)
         self.answers = Answers()
+        self.wheel = Wheel()
         self._run_end = RunEnd(self.run, self.execution)
         # In the order in which they are stored: a plan before its commands.
         self._kept = (
@@ -187,6 +191,7 @@ class Kernel:
         outputs += self._note_failures(self.execution.advance_all())
         outputs += self.execution.offer_to_newcomers()
         outputs += self._run_end.close()
+        outputs += self.wheel.lapse(self.run.now_ns)
         outputs += self._put_right()
         view = self.fleet.view(self.run.now_ns, self.forecasts.newest, self.run.steering.view)
         wanted, failures = self.host.propose(view, self.seq)
@@ -306,7 +311,11 @@ class Kernel:
         return outputs
 
     def _grant(self, request: Request) -> list[Output]:
+        if refusal := self.wheel.refusal(request, self.run.now_ns):
+            return [Reply(request=request.id, ok=False, text=refusal)]
         match request.want:
+            case TakeWheel() | LeaveWheel():
+                return self.wheel.turn(request, self.run.now_ns)
             case StopActions():
                 self.execution.stop()
                 paused = "; the pause is over for all" if self.run.pauses.verdict else ""
@@ -324,7 +333,7 @@ class Kernel:
                     text = f"no proposal {proposal_id!r} waits for approval"
                     return [Reply(request=request.id, ok=False, text=text)]
                 verdict = self.arbiter.approve(
-                    proposal_id, request.by, self.execution, self.run.now_ns
+                    proposal_id, request.who, self.execution, self.run.now_ns
                 )
                 return self._answer(request, [verdict, *self._carry_out(verdict)])
             case ForgetKnob(knob=knob, worker=worker):
@@ -336,7 +345,7 @@ class Kernel:
             case Propose(action=action, sure=sure):
                 if not sure and (doubt := self._doubt(action)):
                     return [Reply(request=request.id, ok=False, text=doubt)]
-                outputs = self._propose(action, PERSON, f"{request.by} asked for it")
+                outputs = self._propose(action, PERSON, f"{request.who} asked for it")
                 return self._answer(request, outputs)
 
     def _doubt(self, action: Action) -> str:

@@ -106,6 +106,8 @@ def _forecast(body: Mapping[str, Any]) -> str:
 
 def _request(body: Mapping[str, Any]) -> str:
     who, want = f"{body['id']} {body['by']}", body["want"]
+    if body.get("seat"):
+        who = f"{body['id']} {body['seat']} by {body['by']}"
     if want["want"] == "propose":
         return f"{who} wants {wish_of(want['action'])}"
     if want["want"] == "forget_knob":

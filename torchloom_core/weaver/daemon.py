@@ -49,7 +49,8 @@ from torchloom_core.wire.events import (
     Verdict,
 )
 from torchloom_core.wire.messages import Hello, Hold, JoinReply, JoinRequest, Telemetry
-from torchloom_core.wire.operator import Status
+from torchloom_core.wire.operator import Page, Status
+from torchloom_core.wire.requests import Request
 from torchloom_core.wire.steering import Steer
 
 log = logging.getLogger(__name__)
@@ -113,6 +114,8 @@ class Weaver:
                 return True
             outputs = self._kernel.step(message, ts_ns)
             self._trajectory.event(message, ts_ns, outputs)
+            if isinstance(message, Request):
+                self._bus.tell("request", message)
             if isinstance(message, Hello):
                 self._welcome(message)
             if outputs:
@@ -306,8 +309,8 @@ class Weaver:
         if not self._over.done():
             self._over.set_exception(error)
 
-    def status(self, after: str) -> Status:
-        """Describe the run at this moment, from the worker after ``after`` on."""
+    def status(self, page: Page) -> Status:
+        """Describe the run at this moment, as much of it as a page has."""
         return describe(
             self._kernel,
             self._config,
@@ -315,7 +318,7 @@ class Weaver:
             now_ns=self._clock.now_ns(),
             malformed=self._bus.malformed,
             log=str(self._trajectory.folder),
-            after=after,
+            page=page,
         )
 
     def _log(self, output: Output) -> None:

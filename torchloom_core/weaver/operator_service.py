@@ -6,15 +6,17 @@ See :mod:`torchloom_core.wire.operator` for the verbs.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from itertools import count
 
 import msgspec
 
+from torchloom_core.errors import MessageError
 from torchloom_core.trajectory.summaries import summarise
 from torchloom_core.wire import codec
 from torchloom_core.wire.actions import Action
 from torchloom_core.wire.events import Reply
-from torchloom_core.wire.limits import Id
+from torchloom_core.wire.limits import Id, SeatName
 from torchloom_core.wire.operator import (
     Answer,
     KnobSet,
@@ -22,15 +24,19 @@ from torchloom_core.wire.operator import (
     KnobUnset,
     Page,
     RequestId,
+    Seated,
     Status,
+    WheelTaken,
 )
 from torchloom_core.wire.requests import (
     Approve,
     ForgetKnob,
+    LeaveWheel,
     Propose,
     Request,
     ResumeActions,
     StopActions,
+    TakeWheel,
     Want,
 )
 
@@ -43,11 +49,13 @@ class _Proposal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     action: Action
     sure: bool = False
     id: RequestId = ""
+    seat: SeatName = ""
 
 
 class _Approval(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     proposal: Id
     id: RequestId = ""
+    seat: SeatName = ""
 
 
 class OperatorService:
@@ -67,8 +75,8 @@ class OperatorService:
         self,
         epoch: int,
         enter: Callable[[Request], None],
-        status: Callable[[str], Status],
-        knobs: Callable[[str], KnobTable],
+        status: Callable[[Page], Status],
+        knobs: Callable[[Page], KnobTable],
     ) -> None:
         self._epoch = epoch
         self._enter = enter
@@ -89,6 +97,8 @@ class OperatorService:
             "approve": self._on_approve,
             "actions.stop": self._on_stop,
             "actions.resume": self._on_resume,
+            "wheel.take": self._on_wheel_take,
+            "wheel.leave": self._on_wheel_leave,
         }
 
     def reply(self, reply: Reply) -> None:
@@ -98,38 +108,51 @@ class OperatorService:
             waiting.set_result(reply)
 
     async def _on_status(self, body: bytes, by: str) -> bytes:
-        return codec.encode(self._status(_after(body, "status")))
+        return codec.encode(self._status(_page(body, "status")))
 
     async def _on_knobs(self, body: bytes, by: str) -> bytes:
-        return codec.encode(self._knobs(_after(body, "knobs")))
+        return codec.encode(self._knobs(_page(body, "knobs")))
 
     async def _on_knob_set(self, body: bytes, by: str) -> bytes:
         wish = codec.decode_json(KnobSet, body, "knob.set")
-        return await self._ask(Propose(action=wish.action(), sure=wish.sure), by, wish.id)
+        want = Propose(action=wish.action(), sure=wish.sure)
+        return await self._ask(want, by, wish.seat, wish.id)
 
     async def _on_knob_unset(self, body: bytes, by: str) -> bytes:
         wish = codec.decode_json(KnobUnset, body, "knob.unset")
-        return await self._ask(ForgetKnob(knob=wish.knob, worker=wish.worker), by, wish.id)
+        want = ForgetKnob(knob=wish.knob, worker=wish.worker)
+        return await self._ask(want, by, wish.seat, wish.id)
 
     async def _on_propose(self, body: bytes, by: str) -> bytes:
         wish = codec.decode_json(_Proposal, body, "propose")
-        return await self._ask(Propose(action=wish.action, sure=wish.sure), by, wish.id)
+        want = Propose(action=wish.action, sure=wish.sure)
+        return await self._ask(want, by, wish.seat, wish.id)
 
     async def _on_approve(self, body: bytes, by: str) -> bytes:
         wish = codec.decode_json(_Approval, body, "approve")
-        return await self._ask(Approve(proposal=wish.proposal), by, wish.id)
+        return await self._ask(Approve(proposal=wish.proposal), by, wish.seat, wish.id)
 
-    async def _on_stop(self, _: bytes, by: str) -> bytes:
-        return await self._ask(StopActions(), by)
+    async def _on_stop(self, body: bytes, by: str) -> bytes:
+        seat = ""
+        with suppress(MessageError):  # the kill switch is thrown whatever else is said
+            seat = _seat(body, "actions.stop")
+        return await self._ask(StopActions(), by, seat)
 
-    async def _on_resume(self, _: bytes, by: str) -> bytes:
-        return await self._ask(ResumeActions(), by)
+    async def _on_resume(self, body: bytes, by: str) -> bytes:
+        return await self._ask(ResumeActions(), by, _seat(body, "actions.resume"))
 
-    async def _ask(self, want: Want, by: str, called: str = "") -> bytes:
+    async def _on_wheel_take(self, body: bytes, by: str) -> bytes:
+        wish = codec.decode_json(WheelTaken, body, "wheel.take")
+        return await self._ask(TakeWheel(lease_s=wish.lease_s, force=wish.force), by, wish.seat)
+
+    async def _on_wheel_leave(self, body: bytes, by: str) -> bytes:
+        return await self._ask(LeaveWheel(), by, _seat(body, "wheel.leave"))
+
+    async def _ask(self, want: Want, by: str, seat: str, called: str = "") -> bytes:
         number = f"r{self._epoch}.{next(self._numbers)}"
         # Each person's ids are their own: one may call a request as another did.
         sent_as = f"{by}.{called}" if called else ""
-        request = Request(id=number, want=want, by=by, sent_as=sent_as)
+        request = Request(id=number, want=want, by=by, seat=seat, sent_as=sent_as)
         _log.info("request: %s", summarise("request", msgspec.to_builtins(request)))
         answer = self._open[request.id] = asyncio.get_running_loop().create_future()
         self._enter(request)
@@ -137,5 +160,9 @@ class OperatorService:
         return codec.encode(Answer(ok=reply.ok, text=reply.text, ids=reply.ids))
 
 
-def _after(body: bytes, verb: str) -> str:
-    return codec.decode_json(Page, body, verb).after if body else ""
+def _page(body: bytes, verb: str) -> Page:
+    return codec.decode_json(Page, body, verb) if body else Page()
+
+
+def _seat(body: bytes, verb: str) -> str:
+    return codec.decode_json(Seated, body, verb).seat if body else ""

@@ -20,6 +20,7 @@ from torchloom_core.wire.messages import KnobValue
 from torchloom_core.wire.operator import (
     FlightStatus,
     KnobTable,
+    Page,
     PluginStatus,
     Status,
     Waiting,
@@ -35,6 +36,7 @@ _PAGE_BYTES = 500_000
 """Half of a message: the other half is for what is not told of each worker."""
 
 _SPECS_BYTES = 400_000
+_FIRST = Page()
 
 
 def describe(
@@ -45,13 +47,17 @@ def describe(
     now_ns: int,
     malformed: int,
     log: str,
-    after: str = "",
+    page: Page = _FIRST,
 ) -> Status:
-    """Return the run at this moment, from the worker after ``after`` on as far as a message goes.
+    """Return a page of the run at this moment, as far as a message goes.
 
     ``log`` is where the trajectory lies.
     """
-    workers, more = _page(_workers(kernel, config, plugins, now_ns, _row_after(kernel, after)))
+    workers: list[WorkerStatus] = []
+    more = False
+    if page.workers:
+        first = _row_after(kernel, page.after)
+        workers, more = _fitting(_workers(kernel, config, plugins, now_ns, first))
     status = Status(
         run=config.run.name,
         epoch=kernel.commands.epoch,
@@ -65,8 +71,10 @@ def describe(
         flights_in_all=len(kernel.commands.flights),
         trajectory=log,
         lighthouse=_lighthouse(kernel.run.steering.view),
+        wheel=kernel.wheel.holder(now_ns),
+        wheel_until_ns=kernel.wheel.until_ns(now_ns),
     )
-    if after:
+    if page.after:
         return status
     return msgspec.structs.replace(
         status,
@@ -101,23 +109,20 @@ def _lighthouse(view: LighthouseView | None) -> str:
     return summarise("lighthouse", msgspec.to_builtins(view)) if view else ""
 
 
-def describe_knobs(kernel: Kernel, after: str = "") -> KnobTable:
-    """Return every knob: what it is, what it should be, and what it is where.
-
-    From the worker after ``after`` on, as far as a message goes.
-    """
+def describe_knobs(kernel: Kernel, page: Page = _FIRST) -> KnobTable:
+    """Return a page of every knob: what it is, what it should be, and what it is where."""
     fleet = kernel.fleet
     own = (
         _Own(hello.worker, fleet.knobs[row])
         for row, hello in enumerate(fleet.hello)
-        if row >= _row_after(kernel, after) and fleet.state[row] != "gone"
+        if page.workers and row >= _row_after(kernel, page.after) and fleet.state[row] != "gone"
     )
-    page, more = _page(own)
-    values = {worker: knobs for worker, knobs in page}
-    if after:
+    some, more = _fitting(own)
+    values = {worker: knobs for worker, knobs in some}
+    if page.after:
         return KnobTable(values=values, more=more)
     known = fleet.knob_specs
-    specs, _ = _page(known.values(), _SPECS_BYTES)
+    specs, _ = _fitting(known.values(), _SPECS_BYTES)
     return KnobTable(
         specs=tuple(specs),
         left_out=len(known) - len(specs),
@@ -139,16 +144,16 @@ def _row_after(kernel: Kernel, worker: str) -> int:
     return kernel.fleet.row_of.get(worker, -1) + 1
 
 
-def _page(rows: Iterable[_T], most_bytes: int = _PAGE_BYTES) -> tuple[list[_T], bool]:
+def _fitting(rows: Iterable[_T], most_bytes: int = _PAGE_BYTES) -> tuple[list[_T], bool]:
     """Return the rows that fit a message, and whether there are more."""
-    page: list[_T] = []
+    some: list[_T] = []
     size = 0
     for row in rows:
         size += len(msgspec.json.encode(row))
-        if page and size > most_bytes:
-            return page, True
-        page.append(row)
-    return page, False
+        if some and size > most_bytes:
+            return some, True
+        some.append(row)
+    return some, False
 
 
 def _workers(

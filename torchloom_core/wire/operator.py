@@ -4,7 +4,8 @@ Every verb is a NATS request on ``tl.ctl.<run>.<verb>`` with a JSON body; the co
 a plain ``nats req`` send the same ones. ``status`` and ``knobs`` only read; the others become
 a :class:`~torchloom_core.wire.requests.Request` to the kernel and are on the record. Bodies of
 ``knob.*``, ``propose`` and ``approve`` may carry an ``"id"`` (:data:`RequestId`): a request that is
-sent again under the same one is answered as it was, and not done again.
+sent again under the same one is answered as it was, and not done again. All that act may carry a
+``"seat"``: who sits at the web page that sends it.
 
 ==================  =======================================  ==========================
 verb                body                                     answer
@@ -16,8 +17,10 @@ verb                body                                     answer
 ``propose``         ``{"action": {"kind": ..., ...}}``,      :class:`Answer`
                     ``"sure"`` as of :class:`KnobSet`
 ``approve``         ``{"proposal": id}``                     :class:`Answer`
-``actions.stop``    empty                                    :class:`Answer`
-``actions.resume``  empty                                    :class:`Answer`
+``actions.stop``    empty or :class:`Seated`                 :class:`Answer`
+``actions.resume``  empty or :class:`Seated`                 :class:`Answer`
+``wheel.take``      :class:`WheelTaken`                      :class:`Answer`
+``wheel.leave``     :class:`Seated`                          :class:`Answer`
 ==================  =======================================  ==========================
 """
 
@@ -28,7 +31,7 @@ import msgspec
 from torchloom_core.errors import MessageError
 from torchloom_core.wire.actions import ChangeKnob, ChangeKnobs, Guard
 from torchloom_core.wire.events import KnobDesired
-from torchloom_core.wire.limits import MAX_KNOBS, KnobName, Name, RackName
+from torchloom_core.wire.limits import MAX_KNOBS, KnobName, Name, RackName, SeatName
 from torchloom_core.wire.messages import KnobSpec, KnobValue, KnobValues
 
 RequestId = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_-]{1,64}\Z")]
@@ -39,10 +42,12 @@ class Page(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Of an answer that has an entry for each worker, what comes after the worker ``after``.
 
     A message has an end: where an answer says that there is ``more``, the rest is asked for with
-    the last worker that it has.
+    the last worker that it has. Who asks often for what is not told of each worker leaves the
+    ``workers`` out.
     """
 
     after: RackName = ""
+    workers: bool = True
 
 
 class KnobSet(
@@ -62,6 +67,7 @@ class KnobSet(
     guard: Guard | None = None
     sure: bool = False
     id: RequestId = ""
+    seat: SeatName = ""
 
     def action(self) -> ChangeKnob | ChangeKnobs:
         """Return what is wanted.
@@ -95,6 +101,25 @@ class KnobUnset(
     knob: KnobName
     worker: Name | None = None
     id: RequestId = ""
+    seat: SeatName = ""
+
+
+class Seated(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
+    """What needs no word but who sits at the web page that sends it."""
+
+    seat: SeatName = ""
+
+
+class WheelTaken(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
+    """Have a seat drive, for ``lease_s``; see :class:`~torchloom_core.wire.requests.TakeWheel`."""
+
+    seat: Annotated[SeatName, msgspec.Meta(min_length=1)]
+    lease_s: Annotated[float, msgspec.Meta(ge=1, le=3600)] = 60.0
+    force: bool = False
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -161,7 +186,8 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
 class Status(msgspec.Struct, frozen=True, kw_only=True):
     """The run at one moment; a later :class:`Page` has the next ``workers`` and no lists else.
 
-    Of ``flights`` and ``waiting`` only the first thousand are there.
+    Of ``flights`` and ``waiting`` only the first thousand are there. ``wheel`` is the seat that
+    drives from a web page, empty where none does.
     """
 
     run: str
@@ -181,6 +207,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     cordoned_until_ns: dict[str, int] = {}
     trajectory: str = ""
     lighthouse: str = ""
+    wheel: str = ""
+    wheel_until_ns: int = 0
 
 
 class KnobTable(msgspec.Struct, frozen=True, kw_only=True):

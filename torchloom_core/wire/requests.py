@@ -1,9 +1,11 @@
 """What a person asks of the kernel, by command line, web page or plain ``nats req``."""
 
+from typing import Annotated
+
 import msgspec
 
 from torchloom_core.wire.actions import Action
-from torchloom_core.wire.limits import Id, KnobName, ShortText, Target
+from torchloom_core.wire.limits import Id, KnobName, SeatName, ShortText, Target
 from torchloom_core.wire.messages import RECONCILE
 
 PERSON = "person"
@@ -50,7 +52,21 @@ class ForgetKnob(msgspec.Struct, frozen=True, kw_only=True, tag_field="want", ta
     worker: Target | None = None
 
 
-Want = ForgetKnob | Propose | StopActions | ResumeActions | Approve
+class TakeWheel(msgspec.Struct, frozen=True, kw_only=True, tag_field="want", tag="take_wheel"):
+    """A seat wants to be the one that drives, for ``lease_s`` from now on; taken again it goes on.
+
+    With ``force`` it is taken from whoever has it.
+    """
+
+    lease_s: Annotated[float, msgspec.Meta(ge=1, le=3600)] = 60.0
+    force: bool = False
+
+
+class LeaveWheel(msgspec.Struct, frozen=True, kw_only=True, tag_field="want", tag="leave_wheel"):
+    """A seat drives no more."""
+
+
+Want = ForgetKnob | Propose | StopActions | ResumeActions | Approve | TakeWheel | LeaveWheel
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, tag="request"):
@@ -58,10 +74,17 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, tag="request"):
 
     ``by`` is the person's name, as their credentials say it. ``sent_as`` is that and the id
     which they gave the request, if any: sent again under the same one it is answered as before,
-    and not done again.
+    and not done again. ``seat`` is who sits at a web page that has these credentials: such a
+    request is granted only while that seat has the wheel, but for the kill switch.
     """
 
     id: Id
     want: Want
     sent_as: ShortText = ""
     by: ShortText = "a person"
+    seat: SeatName = ""
+
+    @property
+    def who(self) -> str:
+        """Who asks, for people."""
+        return f"{self.seat} by {self.by}" if self.seat else self.by
