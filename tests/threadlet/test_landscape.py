@@ -1,0 +1,213 @@
+"""The loss around the weights is what a slow direct evaluation says, and the weights stay put."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from torchloom_threadlet.landscape import curvature as curvature_module
+from torchloom_threadlet.landscape.curvature import critical_sharpness, curvature
+from torchloom_threadlet.landscape.directions import (
+    filter_normalised,
+    orthogonal_to,
+    plane_of,
+    update,
+)
+from torchloom_threadlet.landscape.grid import Cell, in_rounds, part_of, plane, shares
+from torchloom_threadlet.landscape.surface import Surface, inner, norm
+
+
+class Bowl:
+    """A quadratic loss with a Hessian that is known."""
+
+    def __init__(self, size=6, seed=0):
+        generator = torch.Generator().manual_seed(seed)
+        root = torch.randn(size, size, generator=generator, dtype=torch.float64)
+        self.hessian = root @ root.T / size + 0.1 * torch.eye(size, dtype=torch.float64)
+        self.weights = torch.randn(size, generator=generator, dtype=torch.float64)
+        self.surface = Surface([self.weights], self.loss)
+
+    def loss(self):
+        return 0.5 * self.weights @ self.hessian @ self.weights + 3.0
+
+    @property
+    def gradient(self):
+        return self.hessian @ self.weights
+
+
+def network(seed=0):
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3))
+    inputs, targets = torch.randn(32, 5), torch.randint(0, 3, (32,))
+    return model, lambda: nn.functional.cross_entropy(model(inputs), targets)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("rate", [1e-3, 0.1, 1.0, 30.0])
+def test_the_curvature_of_a_quadratic_is_exact(seed, rate):
+    bowl = Bowl(seed=seed)
+    step = [-rate * bowl.gradient]
+    exact = float(step[0] @ bowl.hessian @ step[0])
+    assert curvature(bowl.surface, step, 1.0) == pytest.approx(exact, rel=1e-6)
+    found = critical_sharpness(bowl.surface, step)
+    expected = exact / float(-step[0] @ bowl.gradient)
+    assert found.sharpness == pytest.approx(expected, rel=1e-6)
+    assert found.critical_step == pytest.approx(2.0 / expected, rel=1e-6)
+    assert found.evaluations <= 24
+
+
+def test_a_usual_update_takes_few_evaluations():
+    bowl = Bowl()
+    step = [-0.3 * bowl.gradient]
+    assert critical_sharpness(bowl.surface, step).evaluations <= 8
+
+
+def test_an_update_that_leads_up_has_no_critical_step():
+    bowl = Bowl()
+    found = critical_sharpness(bowl.surface, [0.1 * bowl.gradient])
+    assert math.isnan(found.critical_step)
+    assert found.evaluations == curvature_module._MOST
+
+
+def test_a_loss_that_falls_for_ever_has_none_within_reach():
+    weights = torch.zeros(1, dtype=torch.float64)
+    surface = Surface([weights], lambda: -weights[0])
+    found = critical_sharpness(surface, [torch.ones(1, dtype=torch.float64)])
+    assert (found.critical_step, found.sharpness) == (math.inf, 0.0)
+
+
+def test_where_the_loss_is_no_number_it_is_taken_to_be_far_above():
+    weights = torch.tensor([1.0], dtype=torch.float64)
+
+    def loss():
+        return weights[0] ** 2 if abs(weights[0]) < 1.5 else float("nan")
+
+    found = critical_sharpness(Surface([weights], loss), [torch.tensor([-0.5]).double()])
+    assert found.critical_step == pytest.approx(4.0, rel=1e-6)
+    found = critical_sharpness(Surface([weights], loss), [torch.tensor([-100.0]).double()])
+    assert found.critical_step == pytest.approx(0.02, rel=1e-6)
+
+
+def test_the_weights_are_what_they_were_to_the_bit_also_when_the_loss_fails():
+    model, loss = network()
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    surface = Surface(model.parameters(), loss)
+    direction = filter_normalised(list(model.parameters()), torch.Generator().manual_seed(1))
+    list(surface.along(direction, [0.1, -3.0, 1e6]))
+    critical_sharpness(surface, direction)
+
+    def failing():
+        raise RuntimeError("no")
+
+    with pytest.raises(RuntimeError):
+        Surface(model.parameters(), failing).at((direction, 0.5))
+    for parameter, kept in zip(model.parameters(), before, strict=True):
+        assert torch.equal(parameter, kept)
+
+
+def test_a_plane_is_what_a_slow_direct_evaluation_says():
+    model, loss = network()
+    generator = torch.Generator().manual_seed(2)
+    own = [parameter.detach().clone() for parameter in model.parameters()]
+    first = filter_normalised(own, generator)
+    second = orthogonal_to(filter_normalised(own, generator), first)
+    along = shares(5, 1.0)
+    surface = Surface(model.parameters(), loss)
+    cells = list(plane(surface, first, second, along, in_rounds(5)))
+    assert len(cells) == 25
+    for row, column, found in cells:
+        with torch.no_grad():
+            for parameter, start, a, b in zip(model.parameters(), own, first, second, strict=True):
+                parameter.copy_(start).add_(a, alpha=along[row]).add_(b, alpha=along[column])
+            assert found == float(loss())
+            for parameter, start in zip(model.parameters(), own, strict=True):
+                parameter.copy_(start)
+
+
+def test_whoever_stops_asking_has_what_was_computed():
+    bowl = Bowl()
+    direction = [torch.ones(6, dtype=torch.float64)]
+    cells = plane(bowl.surface, direction, direction, shares(51, 1.0), in_rounds(51))
+    some = [next(cells) for _ in range(9)]
+    cells.close()
+    assert all(isinstance(cell, Cell) for cell in some)
+
+
+@given(st.integers(2, 60), st.integers(1, 7))
+def test_stand_bys_share_a_plane_among_them(points, parts):
+    whole = list(in_rounds(points))
+    assert sorted(whole) == [(row, column) for row in range(points) for column in range(points)]
+    shared = [place for part in range(parts) for place in part_of(points, part, parts)]
+    assert sorted(shared) == sorted(whole)
+    sizes = [len(list(part_of(points, part, parts))) for part in range(parts)]
+    assert max(sizes) - min(sizes) <= 1
+
+
+@given(st.integers(9, 60))
+def test_any_beginning_of_a_plane_is_a_coarse_map_of_all_of_it(points):
+    begun = list(in_rounds(points))[: points * points // 3]
+    for row in range(0, points, 4):
+        for column in range(0, points, 4):
+            near = min(max(abs(row - r), abs(column - c)) for r, c in begun)
+            assert near <= points / 4 + 1
+
+
+def test_each_filter_of_a_random_direction_is_as_long_as_the_weights_own():
+    model, _ = network()
+    parameters = list(model.parameters())
+    direction = filter_normalised(parameters, torch.Generator().manual_seed(0))
+    again = filter_normalised(parameters, torch.Generator().manual_seed(0))
+    for parameter, part, same in zip(parameters, direction, again, strict=True):
+        assert torch.equal(part, same)
+        assert part.dtype == parameter.dtype
+        if parameter.dim() < 2:
+            assert not part.any()
+        else:
+            torch.testing.assert_close(part.norm(dim=1), parameter.detach().norm(dim=1))
+
+
+def test_a_run_that_stays_in_a_plane_is_shown_by_it_whole():
+    generator = torch.Generator().manual_seed(0)
+    axes = [torch.randn(2, 7, generator=generator).double() for _ in range(2)]
+    origin = torch.randn(7, generator=generator).double()
+    ways = [(3.0, 0.5), (2.0, 1.5), (1.0, 0.7), (0.4, 0.1), (0.0, 0.0)]
+    checkpoints = [[origin + a * axes[0][0] + b * axes[0][1]] for a, b in ways]
+    found = plane_of(checkpoints)
+    assert sum(found.variance_explained) == pytest.approx(1.0)
+    assert max(found.distances) < 1e-6
+    assert found.coordinates[-1] == (0.0, 0.0)
+    first, second = found.directions
+    assert norm(first) == pytest.approx(1.0)
+    assert norm(second) == pytest.approx(1.0)
+    assert inner(first, second) == pytest.approx(0.0, abs=1e-9)
+    for checkpoint, (x, y) in zip(checkpoints, found.coordinates, strict=True):
+        (way,) = update(checkpoints[-1], checkpoint)
+        torch.testing.assert_close(x * first[0] + y * second[0], way)
+
+
+def test_a_run_that_leaves_its_plane_says_by_how_much():
+    generator = torch.Generator().manual_seed(3)
+    checkpoints = [[torch.randn(40, generator=generator).double()] for _ in range(8)]
+    found = plane_of(checkpoints)
+    assert sum(found.variance_explained) < 0.9
+    for checkpoint, (x, y), distance in zip(
+        checkpoints, found.coordinates, found.distances, strict=True
+    ):
+        whole = norm(update(checkpoints[-1], checkpoint))
+        assert x * x + y * y + distance**2 == pytest.approx(whole**2)
+
+
+@pytest.mark.parametrize("ways", [[1.0, 0.0], [3.0, 2.0, 1.0, 0.0], [0.0, 0.0, 0.0]])
+def test_too_few_checkpoints_or_such_on_a_line_make_no_plane(ways):
+    with pytest.raises(ValueError, match=r"need (3 )?checkpoints"):
+        plane_of([[torch.full((4,), way, dtype=torch.float64)] for way in ways])
+
+
+def test_a_loss_that_is_another_each_time_is_told_apart():
+    model, loss = network()
+    assert Surface(model.parameters(), loss).is_repeatable()
+    noise = Surface(model.parameters(), lambda: float(torch.rand(())))
+    assert not noise.is_repeatable()

@@ -1,0 +1,110 @@
+"""How sharply the loss bends along the direction in which an optimizer goes, in a few evaluations.
+
+The critical step is the smallest multiple of an update at which the loss is no lower than before.
+For a quadratic loss with gradient ``g`` and Hessian ``H`` it is ``2 (g . u) / (u . H u)`` along the
+descent direction ``u``, so that 2 over it is the curvature along ``u`` relative to the slope, which
+is the sharpness that an optimizer of this direction meets.
+"""
+
+import math
+from typing import NamedTuple
+
+from torchloom_threadlet.landscape.surface import Direction, Surface
+
+_MOST = 24
+"""Evaluations that a search takes at the most."""
+
+_CLOSE = 1e-7
+"""A critical step is known to this, relative to itself."""
+
+
+class Sharpness(NamedTuple):
+    """What a search along one update found.
+
+    Attributes
+    ----------
+    critical_step : float
+        In multiples of the update; infinite where the loss fell as far as it was looked, NaN where
+        the update does not lead down at all.
+    sharpness : float
+        2 over the critical step: above 2 the update itself is too long.
+    evaluations : int
+        How often the loss was computed.
+    """
+
+    critical_step: float
+    sharpness: float
+    evaluations: int
+
+
+def critical_sharpness(surface: Surface, step: Direction, most: int = _MOST) -> Sharpness:
+    """Return how far one may go along an update before the loss is where it was.
+
+    It is looked for in growing steps, and then between the last two by the parabola through three
+    points, which of a quadratic loss is exact.
+
+    References
+    ----------
+    .. [1] arXiv 2601.16979, critical sharpness.
+    """
+    evaluations = 1
+    base = surface.at()
+
+    def rise(share: float) -> float:
+        """Return by how much the loss is above its beginning; what is no number is far above."""
+        nonlocal evaluations
+        evaluations += 1
+        value = surface.at((step, share)) - base
+        return value if math.isfinite(value) else math.inf
+
+    low, high = 0.0, 1.0
+    low_rise, high_rise = 0.0, rise(1.0)
+    while high_rise < 0 and evaluations < most:
+        low, low_rise, high = high, high_rise, 2 * high
+        high_rise = rise(high)
+    if high_rise < 0:
+        return Sharpness(math.inf, 0.0, evaluations)
+    while low_rise >= 0:  # the first step went too far, or leads up
+        if evaluations >= most:
+            return Sharpness(math.nan, math.nan, evaluations)
+        middle = high / 4
+        middle_rise = rise(middle)
+        if middle_rise < 0:
+            low, low_rise = middle, middle_rise
+        else:
+            high, high_rise = middle, middle_rise
+    while evaluations < most and high - low > _CLOSE * high:
+        guess = _crossing(low, low_rise, high, high_rise)
+        guess_rise = rise(guess)
+        if abs(guess_rise) <= _CLOSE * abs(low_rise):
+            return Sharpness(guess, 2.0 / guess, evaluations)
+        if guess_rise < 0:
+            low, low_rise = guess, guess_rise
+        else:
+            high, high_rise = guess, guess_rise
+    found = (low + high) / 2
+    return Sharpness(found, 2.0 / found, evaluations)
+
+
+def curvature(surface: Surface, direction: Direction, span: float) -> float:
+    """Return the second derivative of the loss along a direction, by central differences."""
+    ahead, here, behind = (surface.at((direction, share)) for share in (span, 0.0, -span))
+    return (ahead - 2.0 * here + behind) / span**2
+
+
+def _crossing(low: float, low_rise: float, high: float, high_rise: float) -> float:
+    """Return where the parabola through the beginning and both points is back at its beginning.
+
+    Where it is not between them, their middle.
+    """
+    middle = (low + high) / 2
+    if not math.isfinite(high_rise):
+        return middle
+    # rise(s) = a s^2 + b s, by two points.
+    determinant = low * high * (high - low)
+    if determinant == 0.0:
+        return middle
+    bend = (low * high_rise - high * low_rise) / determinant
+    slope = (high**2 * low_rise - low**2 * high_rise) / determinant
+    guess = -slope / bend if bend > 0 else middle
+    return guess if low < guess < high else middle

@@ -1,0 +1,116 @@
+"""In which directions to look: that of the update, random ones, and those that a run has taken."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from torchloom_threadlet.landscape.surface import Direction, inner, norm
+
+_PLANE = 2
+
+
+def update(before: Direction, after: Direction) -> list[Tensor]:
+    """Return the way from some weights to others, as an optimizer's step went it."""
+    return [b.detach() - a.detach() for a, b in zip(before, after, strict=True)]
+
+
+def filter_normalised(parameters: Sequence[Tensor], generator: torch.Generator) -> list[Tensor]:
+    """Return a random direction of which each filter is as long as the weights' own.
+
+    A model whose layers are scaled up and down against each other computes the same, and looks as
+    flat or sharp with it. What has less than two dimensions, biases and norms, stays where it is.
+
+    References
+    ----------
+    .. [1] Li, Xu, Taylor, Studer, Goldstein: Visualizing the Loss Landscape of Neural Nets,
+       NeurIPS 2018, section 4.
+    """
+    found = []
+    for parameter in parameters:
+        if parameter.dim() < 2:
+            found.append(torch.zeros_like(parameter))
+            continue
+        noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+        own, drawn = (
+            tensor.reshape(len(parameter), -1).norm(dim=1)
+            for tensor in (parameter.detach().double().cpu(), noise)
+        )
+        scale = (own / drawn.clamp_min(1e-30)).reshape(-1, *[1] * (parameter.dim() - 1))
+        found.append((noise * scale).to(parameter))
+    return found
+
+
+def orthogonal_to(direction: Direction, other: Direction) -> list[Tensor]:
+    """Return what of a direction does not lie along the other one."""
+    length = inner(other, other)
+    share = inner(direction, other) / length if length > 0 else 0.0
+    return [d - share * o for d, o in zip(direction, other, strict=True)]
+
+
+class TrajectoryPlane(NamedTuple):
+    """The plane through a run's last weights that comes nearest to all of its checkpoints.
+
+    Attributes
+    ----------
+    directions : two lists of Tensor
+        Of length 1 and at right angles.
+    variance_explained : tuple of float
+        The share of the checkpoints' spread that each direction has.
+    coordinates : list of (float, float)
+        Where in the plane each checkpoint is; the last one is at the origin.
+    distances : list of float
+        How far off the plane each one lies: what the picture does not show.
+    """
+
+    directions: tuple[list[Tensor], list[Tensor]]
+    variance_explained: tuple[float, float]
+    coordinates: list[tuple[float, float]]
+    distances: list[float]
+
+
+def plane_of(checkpoints: Sequence[Direction]) -> TrajectoryPlane:
+    """Return the plane of the first two principal components of a run's way to its end.
+
+    It is computed from the inner products of the checkpoints' differences to the last one, so no
+    more than two directions of the size of the model are made.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer than three checkpoints, or they lie on a line.
+    """
+    if len(checkpoints) <= _PLANE:
+        raise ValueError(f"need 3 checkpoints or more for a plane, was {len(checkpoints)}")
+    last = checkpoints[-1]
+    ways = [update(last, checkpoint) for checkpoint in checkpoints[:-1]]
+    products = torch.tensor([[inner(a, b) for b in ways] for a in ways], dtype=torch.float64)
+    values, vectors = torch.linalg.eigh(products)
+    order = torch.argsort(values, descending=True)[:_PLANE]
+    spread = float(values.clamp_min(0.0).sum())
+    found: list[list[Tensor]] = []
+    explained = []
+    for value, column in zip(values[order].tolist(), vectors[:, order].T.tolist(), strict=True):
+        if value <= 1e-12 * spread or spread == 0.0:
+            raise ValueError("need checkpoints that do not lie on a line")
+        found.append(
+            [
+                torch.stack([w * part for w, part in zip(column, parts, strict=True)]).sum(0)
+                / value**0.5
+                for parts in zip(*ways, strict=True)
+            ]
+        )
+        explained.append(value / spread)
+    first, second = found
+    coordinates = [(inner(way, first), inner(way, second)) for way in ways]
+    distances = [
+        max(0.0, norm(way) ** 2 - x * x - y * y) ** 0.5
+        for way, (x, y) in zip(ways, coordinates, strict=True)
+    ]
+    return TrajectoryPlane(
+        (first, second),
+        (explained[0], explained[1]),
+        [*coordinates, (0.0, 0.0)],
+        [*distances, 0.0],
+    )

@@ -1,0 +1,70 @@
+"""A plane of losses, coarse at first and finer with each round, so that any beginning is a map."""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from torchloom_threadlet.landscape.surface import Direction, Surface
+
+
+class Cell(NamedTuple):
+    """One point of a plane: its place in the grid, and the loss there."""
+
+    row: int
+    column: int
+    loss: float
+
+
+def shares(points: int, reach: float) -> list[float]:
+    """Return where along a direction the points of a grid lie, from -reach to reach."""
+    if points < 2:
+        raise ValueError(f"need at least 2 points, was {points}")
+    return [reach * (2 * index / (points - 1) - 1) for index in range(points)]
+
+
+def in_rounds(points: int) -> Iterator[tuple[int, int]]:
+    """Yield each place of a square grid once: every sixteenth row and column first, then between.
+
+    Examples
+    --------
+    >>> list(in_rounds(3))
+    [(0, 0), (0, 2), (2, 0), (2, 2), (0, 1), (1, 0), (1, 1), (1, 2), (2, 1)]
+    """
+    stride = 1
+    while 2 * stride < points:
+        stride *= 2
+    seen = 0
+    while stride:
+        for row in range(0, points, stride):
+            for column in range(0, points, stride):
+                if seen and row % (2 * stride) == 0 and column % (2 * stride) == 0:
+                    continue
+                yield row, column
+        seen, stride = stride, stride // 2
+
+
+def part_of(points: int, part: int, parts: int) -> Iterator[tuple[int, int]]:
+    """Yield the places that are one of several stand-bys' own; together they are all."""
+    if not 0 <= part < parts:
+        raise ValueError(f"need a part from 0 to {parts - 1}, was {part}")
+    for number, place in enumerate(in_rounds(points)):
+        if number % parts == part:
+            yield place
+
+
+def plane(
+    surface: Surface,
+    first: Direction,
+    second: Direction,
+    along: Sequence[float],
+    places: Iterator[tuple[int, int]],
+) -> Iterator[Cell]:
+    """Yield the loss at some places of a plane; whoever stops asking has what was computed.
+
+    Parameters
+    ----------
+    along : sequence of float
+        Shares of ``first`` by row, and of ``second`` by column.
+    """
+    for row, column in places:
+        loss = surface.at((first, along[row]), (second, along[column]))
+        yield Cell(row, column, loss)
