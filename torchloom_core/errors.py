@@ -17,6 +17,7 @@
     ├── LeakError            a score would rest on what could not have been known
     ├── WorkerLost           a process that plays runs died
     ├── KernelFailure        the Weaver's own code failed at an input
+    ├── RoomError            the control room cannot be served where it is to be
     ├── LighthouseError      a lighthouse cannot listen, or not with this state
     └── RequestError         the Weaver refused, or did not answer, an operator's request
 
@@ -142,6 +143,12 @@ class LighthouseError(TorchloomError):
     """A lighthouse cannot listen where it is to, or not with the state that it is given."""
 
     exit_code = 11
+
+
+class RoomError(TorchloomError):
+    """The control room cannot be served where, or as, it is to be."""
+
+    exit_code = 12
 
 
 class RequestError(TorchloomError):

@@ -9,63 +9,12 @@ import pandas as pd
 import pytest
 
 from tests.deadlines import DEADLINE_S
-from torchloom_core.clock import SECOND_NS
-from torchloom_core.config.schema import Config
-from torchloom_core.kernel.kernel import Kernel
-from torchloom_core.kernel.plugins.guard import RecordedGuard
-from torchloom_core.kernel.plugins.host import ActivePlugins
+from tests.recorded_life import record_life
 from torchloom_core.trajectory.layout import run_folder
 from torchloom_core.trajectory.summaries import RECORD_KINDS, summarise
-from torchloom_core.trajectory.writer import TrajectoryWriter
-from torchloom_core.wire.actions import ChangeKnob, Migrate
-from torchloom_core.wire.events import Input, Issue, Output, Recovered, Tick
-from torchloom_core.wire.messages import Ack, Exit, Hello, KnobSpec, Note, Telemetry
-from torchloom_core.wire.requests import Propose, Request, StopActions
+from torchloom_core.wire.events import Input, Output
 
 pytestmark = pytest.mark.integration
-
-START_NS = 1_700_000_000 * SECOND_NS
-
-
-class Recorder:
-    """A kernel whose life is recorded as the Weaver records it."""
-
-    def __init__(self, root: Path, epoch: int) -> None:
-        self._kernel = Kernel(Config(), ActivePlugins(), RecordedGuard())
-        self.writer = TrajectoryWriter(root, "run", epoch, Config(), {}, START_NS)
-        self._now_ns = START_NS + epoch * 1000 * SECOND_NS
-
-    def step(self, message: Telemetry | Input, *, lose: int = 0) -> list[Output]:
-        """Record what the kernel does, but for the last ``lose`` outputs."""
-        self._now_ns += SECOND_NS
-        outputs = list(self._kernel.step(message, self._now_ns))
-        if isinstance(message, Telemetry):
-            self.writer.telemetry(message, self._now_ns)
-        else:
-            self.writer.event(message, self._now_ns, outputs[: len(outputs) - lose])
-        return outputs
-
-
-def record_life(root: Path, *, epoch: int = 1, lose: int = 0) -> None:
-    """A worker comes, gets a knob set by a person, hangs, is dumped and dies."""
-    recorder = Recorder(root, epoch)
-    who = {"run": "run", "worker": "g0-0", "incarnation": 1}
-    knobs = (KnobSpec(name="lr", kind="float"),)
-    recorder.step(Recovered(epoch=epoch))
-    recorder.step(Hello(**who, group="g0", rank=0, node="node7", knobs=knobs, values={"lr": 0.5}))
-    recorder.step(Telemetry(**who, seq=1, state="training", step=3, progress_age_s=0.1))
-    recorder.step(Tick())
-    outputs = recorder.step(
-        Request(id="r1", want=Propose(action=ChangeKnob(knob="lr", value=0.25)), by="alice"),
-        lose=lose,
-    )
-    (command,) = [output.command for output in outputs if isinstance(output, Issue)]
-    recorder.step(Ack(**who, command=command.id, epoch=epoch, status="applied", step=4))
-    recorder.step(Request(id="r2", want=Propose(action=Migrate(group="g0"))))
-    recorder.step(Request(id="r3", want=StopActions(), by="bob"))
-    recorder.step(Note(**who, kind="hang", step=4))
-    recorder.step(Exit(**who, status=-9, expected=False, step=4))
-    recorder.writer.close()
 
 
 @pytest.fixture

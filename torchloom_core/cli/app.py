@@ -22,6 +22,7 @@ app = App(
 for _name, _help in (
     ("weaver", "Run the Weaver, the controller daemon."),
     ("lighthouse", "Run torchft's lighthouse, active: leavers and the dead are out at once."),
+    ("room", "Serve the control room: see and drive the run in a browser."),
     ("demo", "Watch a real torchft run lose a node without losing a step."),
 ):
     if find_spec(f"{_HERE}.{_name}_command"):

@@ -3,8 +3,11 @@
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
+from cyclopts import Parameter
+
+from torchloom_core.cli.extras import ROOM
 from torchloom_core.cli.output import console
 from torchloom_core.errors import PluginError
 
@@ -16,12 +19,14 @@ def demo(
     scenario: Scenario = "node",
     out: Path = Path("torchloom-demo"),
     seed: int = 0,
+    room: Annotated[bool, Parameter(negative="", show_default=False)] = False,
 ) -> None:
     """Watch a real torchft run lose a node without losing a step.
 
     The same run is played twice, first with torchft alone and then with torchLoom. With the
     scenario ``knobs`` it is played once; this one and ``bandwidth`` end with status 4 if anything
-    does not hold that they are to show. However it ends, it leaves no process behind; one that
+    does not hold that they are to show. With --room it is a run to drive from the control room's
+    page, until it is interrupted. However it ends, it leaves no process behind; one that
     was killed with SIGKILL may, until the next in its folder.
 
     Parameters
@@ -34,14 +39,22 @@ def demo(
         Folder for logs, plot and trajectory: empty, or an earlier demo's, which is replaced.
     seed
         Seed of the model and of the batches.
+    room
+        Play no scenario: print a link that opens the page, and go on until Ctrl-C.
     """
-    for package in ("grpc", "matplotlib", "psutil", "sklearn", "torch", "torchft"):
+    needed = ("grpc", "matplotlib", "psutil", "sklearn", "torch", "torchft")
+    for package in (*needed, *(ROOM if room else ())):
         if find_spec(package) is None:
             raise PluginError(f'{package} is not installed: pip install "torchloom[demo]"')
     from torchloom_core.cli.demo.stage import stage
 
     with stage(out):
-        _play(scenario, out, seed)
+        if room:
+            from torchloom_core.cli.demo.room import TRAINING, play_room
+
+            play_room(replace(TRAINING, seed=seed), out, console())
+        else:
+            _play(scenario, out, seed)
 
 
 def _play(scenario: Scenario, out: Path, seed: int) -> None:

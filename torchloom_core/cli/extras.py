@@ -6,6 +6,10 @@ SCORES = ("scipy", "sklearn", "statsmodels")
 """What scoring forecasts needs."""
 
 
+ROOM = ("websockets", "starlette", "uvicorn")
+"""What serving the control room needs; the first is of its extra alone."""
+
+
 def need(*modules: str) -> None:
     """Raise ModuleNotFoundError for the first module that is not installed."""
     for module in modules:

@@ -2,19 +2,34 @@
 
 import asyncio
 import logging
+import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
 
 from torchloom_core.cli.announcing import announce
+from torchloom_core.cli.extras import ROOM, need
 from torchloom_core.cli.options import ConfigPath
 from torchloom_core.config.loading import DEFAULT_PATH, load
 
+_GOODBYE_S = 10.0
 
-def weaver(*, config: ConfigPath = None) -> None:
+
+def weaver(
+    *,
+    room: Annotated[bool, Parameter(negative="", show_default=False)] = False,
+    config: ConfigPath = None,
+) -> None:
     """Run the Weaver: watch the run, decide, and act, until SIGINT or SIGTERM.
 
     Parameters
     ----------
+    room
+        Serve the control room, too, as `torchloom room` does, in a process of its own.
     config
         Config file; torchloom.toml in this folder unless given.
     """
@@ -22,6 +37,8 @@ def weaver(*, config: ConfigPath = None) -> None:
     from torchloom_core.activation.discovery import discover
     from torchloom_core.weaver import run
 
+    if room:
+        need(*ROOM)
     settings = load(config)
     logging.basicConfig(
         level=logging.INFO,
@@ -34,6 +51,8 @@ def weaver(*, config: ConfigPath = None) -> None:
     plugins = activate(settings, discover(), str(source), text)
     join = Path(settings.weaver.state_dir) / "join.json"
 
+    stack = ExitStack()
+
     def ready(url: str, lighthouse: str) -> None:
         lines = [
             f"Weaver of run {settings.run.name} is ready on {url}",
@@ -43,5 +62,24 @@ def weaver(*, config: ConfigPath = None) -> None:
             lines.append(f"and its lighthouse by TORCHFT_LIGHTHOUSE={lighthouse}")
             lines.append("TORCHFT_QUORUM_RETRIES=100 has them live through its restarts")
         announce(*lines)
+        if room:
+            stack.enter_context(_room(config))
 
-    asyncio.run(run(settings, plugins, ready))
+    with stack:
+        asyncio.run(run(settings, plugins, ready))
+
+
+@contextmanager
+def _room(config: Path | None) -> Iterator[None]:
+    """Have the control room beside the Weaver; whatever becomes of it, the Weaver goes on."""
+    words = ["--config", str(config)] if config else []
+    command = [sys.executable, "-m", "torchloom_core.cli", "room", *words]
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL) as process:
+        try:
+            yield
+        finally:
+            process.terminate()
+            try:
+                process.wait(_GOODBYE_S)
+            except subprocess.TimeoutExpired:
+                process.kill()

@@ -64,6 +64,31 @@ class Lighthouse(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     order: tuple[Name, ...] = ()
 
 
+class Room(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``[room]``: the control room's page.
+
+    Attributes
+    ----------
+    host, port : str, int
+        Where it listens.
+    names : tuple of str
+        By which browsers reach it, beside ``host`` and those of this host's loopback.
+    certificate, key : str
+        Paths of PEM files, for TLS.
+    """
+
+    host: Host = "127.0.0.1"
+    port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 29512
+    names: tuple[Host, ...] = ()
+    certificate: str = ""
+    key: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse half of what TLS needs."""
+        if bool(self.certificate) != bool(self.key):
+            raise ValueError(f"need both certificate and key, was {self.certificate or self.key!r}")
+
+
 class Costs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``[costs]``: what failures and actions cost this run, in seconds if nothing else is said.
 
@@ -306,6 +331,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     weaver: Weaver = Weaver()
     broker: Broker = Broker()
     lighthouse: Lighthouse | None = None
+    room: Room = Room()
     costs: Costs = Costs()
     arbiter: Arbiter = Arbiter()
     guard: Guard = Guard()

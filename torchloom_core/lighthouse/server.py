@@ -6,14 +6,13 @@ import re
 import signal
 import socket
 import time
-from collections.abc import Callable, Generator, Iterable
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import Callable, Iterable
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import grpc
 import msgspec
-import uvicorn
 
 from torchloom_core.errors import LighthouseError, MessageError
 from torchloom_core.lighthouse import protocol
@@ -23,6 +22,7 @@ from torchloom_core.lighthouse.service import Service
 from torchloom_core.lighthouse.state_file import StateFile, id_by_the_clock
 from torchloom_core.lighthouse.status_page import application
 from torchloom_core.lighthouse.weaver_link import Helm, WeaverLink
+from torchloom_core.web_server import listener, served, url_of
 
 _log = logging.getLogger(__name__)
 
@@ -230,41 +230,13 @@ async def _show(bind: str, service: Service, stack: AsyncExitStack) -> str:
     """Serve the page, if one is wanted, and return its URL."""
     if not bind:
         return ""
-    host, port = address(bind, "--status_bind")
-    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, port))
+        found = listener(*address(bind, "--status_bind"))
     except OSError as error:
-        listener.close()
         why = error.strerror or error
         raise LighthouseError(f"--status_bind: cannot listen on {bind}: {why}") from None
-    config = uvicorn.Config(
-        application(service),
-        log_config=None,
-        access_log=False,
-        lifespan="off",
-        ws="none",
-        server_header=False,
-    )
-    server = _Page(config)
-    task = asyncio.create_task(server.serve(sockets=[listener]))
-
-    async def end() -> None:
-        server.should_exit = True
-        await task
-
-    stack.push_async_callback(end)
-    return f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}/status"
-
-
-class _Page(uvicorn.Server):
-    """A server that leaves signals to us."""
-
-    @contextmanager
-    def capture_signals(self) -> Generator[None, None, None]:
-        """Capture none."""
-        yield
+    await stack.enter_async_context(served(application(service), found, ws="none"))
+    return f"{url_of(found)}/status"
 
 
 def _why_not(bind: str) -> str:

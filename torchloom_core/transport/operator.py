@@ -181,6 +181,24 @@ class ControlClient:
         await self._link.client.subscribe(subjects.out(self._run), cb=take)
         await self._link.settle()
 
+    async def hear(
+        self, subject: str, callback: Callable[[Msg], Awaitable[None]], pending: int
+    ) -> None:
+        """Have ``callback`` called for all that is said on a subject; ``pending`` may wait for it.
+
+        What comes while more wait is lost.
+        """
+        await self._link.client.subscribe(subject, cb=callback, pending_msgs_limit=pending)
+
+    async def settle(self) -> None:
+        """Return once the server knows what is to be heard; raises as :meth:`Connection.settle`."""
+        await self._link.settle()
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the broker is there right now."""
+        return self._link.is_connected
+
     async def close(self) -> None:
         """Disconnect."""
         await self._link.close()

@@ -5,6 +5,9 @@ import signal
 _INTERRUPTED = (-signal.SIGINT, 128 + signal.SIGINT)
 _TERMINATED = (-signal.SIGTERM, 128 + signal.SIGTERM)
 
+MEANT = frozenset({"drained", "finished", "interrupted", "terminated"})
+"""How an end that was meant is called in a word."""
+
 
 def is_meant(status: int | None, *, parted: bool, error: str) -> bool:
     """Say whether an end was meant: the loop is over, or somebody asked for it by a signal.

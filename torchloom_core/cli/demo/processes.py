@@ -110,6 +110,10 @@ class Processes:
             place.group, self._network.trainer(at, command), own
         )
 
+    def command(self, *words: str) -> list[str]:
+        """Return how a ``torchloom`` command is run."""
+        return [sys.executable, "-m", "torchloom_core.cli", *words]
+
     def spawn(
         self,
         name: str,
@@ -152,8 +156,7 @@ class Processes:
             text += _OUR_LIGHTHOUSE.format(host=self._network.host, port=self.port)
             text += f'\n[broker]\nhost = "{self._network.host}"\n'
         self.config.write_text(changed(text), encoding="utf-8")
-        command = [sys.executable, "-m", "torchloom_core.cli", "weaver"]
-        command = self._network.hub([*command, "--config", str(self.config)])
+        command = self._network.hub(self.command("weaver", "--config", str(self.config)))
         process = self.spawn("weaver", command, {}, orphaned=signal.SIGTERM)
         try:
             ready = self.state_dir / "join.json"

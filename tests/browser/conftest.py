@@ -1,0 +1,74 @@
+"""A real Chromium, driven as a person drives it."""
+
+import shutil
+
+import pytest
+
+from tests.deadlines import DEADLINE_S
+from tests.integration.conftest import start_run  # noqa: F401 - a fixture
+
+# Whoever has a browser of another name may link it.
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    """One browser a file: while it is there, nothing else may run a loop in this process."""
+    path = next(filter(None, map(shutil.which, NAMES)), None)
+    if path is None:
+        pytest.skip(f"need one of {', '.join(NAMES)}: apt install chromium")
+    sync_api = pytest.importorskip("playwright.sync_api")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+class Tab:
+    """A page, with all that it has to complain about."""
+
+    def __init__(self, context):
+        self.complaints = []
+        self.page = context.new_page()
+        self.page.set_default_timeout(DEADLINE_S * 1000)
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("console", self._on_console)
+        self.page.on("dialog", lambda dialog: dialog.accept())
+
+    def _on_console(self, message):
+        # A browser itself complains of a socket that is closed while the room is away.
+        if message.type == "error" and "WebSocket" not in message.text:
+            self.complaints.append(message.text)
+
+    def sees(self, text):
+        """Wait until the text is to be seen."""
+        self.page.get_by_text(text).first.wait_for()
+
+    def until(self, expression):
+        """Wait until a JavaScript expression is true."""
+        self.page.wait_for_function(expression)
+
+
+@pytest.fixture
+def new_tab(chromium):
+    """Return a function that opens a tab of a browser that is nobody's yet."""
+    contexts, tabs = [], []
+
+    def open_tab(**options):
+        contexts.append(chromium.new_context(**options))
+        tabs.append(Tab(contexts[-1]))
+        return tabs[-1]
+
+    yield open_tab
+    for context in contexts:
+        context.close()
+    assert [tab.complaints for tab in tabs] == [[] for _ in tabs]

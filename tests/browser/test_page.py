@@ -1,0 +1,221 @@
+"""What a person sees on the page of a real run, and does there, by mouse and by keys alone."""
+
+import re
+import signal
+
+import pytest
+
+from tests.integration.guest import Room
+from tests.waiting import until
+
+pytestmark = [pytest.mark.integration, pytest.mark.long]
+
+CONFIG = """
+[weaver]
+state_dir = "state"
+tick_s = 0.1
+
+[room]
+port = 0
+
+[arbiter]
+cooldown_s = 0
+
+[guard]
+window_s = 2.0
+"""
+
+
+@pytest.fixture(scope="module")
+def run(start_run):
+    run = start_run(CONFIG)
+    run.start_weaver()
+    for group in ("g0", "g1", "g2"):
+        run.start_light(group, "--step-s", "0.05")
+    run.training("g0", "g1", "g2")
+    return run
+
+
+@pytest.fixture
+def room(run):
+    room = Room(run)
+    yield room
+    room.end()
+
+
+@pytest.fixture
+def tab(room, new_tab):
+    tab = new_tab()
+    tab.page.goto(room.links[-1])
+    tab.sees("data as of")
+    return tab
+
+
+def drive(tab, name="ann"):
+    page = tab.page
+    page.get_by_label("you are").fill(name)
+    page.get_by_role("button", name="take the wheel").click()
+    tab.sees("you drive")
+
+
+def leave(tab):
+    tab.page.get_by_role("button", name="leave the wheel").click()
+    tab.sees("nobody drives")
+
+
+def test_the_first_screen_says_whether_the_run_is_well(tab):
+    page = tab.page
+    assert "token" not in page.url
+    well = page.get_by_label("Is the run well?")
+    well.get_by_text("training").wait_for()
+    assert "3training" in well.inner_text().replace("\n", "")
+    page.locator("canvas").first.wait_for()
+    tab.until("[...document.querySelectorAll('canvas')].some(c => c.width > 100)")
+    painted = page.evaluate(
+        "() => { const c = document.querySelector('.chart canvas');"
+        " return new Set(c.getContext('2d').getImageData(0, 0, c.width, c.height).data).size }"
+    )
+    assert painted > 2
+
+
+def test_a_knob_is_turned_seen_to_land_and_turned_back(tab):
+    page = tab.page
+    page.get_by_role("tab", name="Knobs").click()
+    assert page.get_by_label("new value of x").is_disabled()
+    drive(tab)
+    page.get_by_label("new value of x").fill("2.5")
+    page.get_by_role("row", name=re.compile("^x ")).get_by_role("button", name="set").click()
+    tab.sees("granted")
+    page.get_by_role("row", name=re.compile("^x .* 2.5 2.5 ")).wait_for()
+    page.get_by_role("tab", name="Record").click()
+    page.get_by_text(re.compile(r"applied at step \d+ on \d ranks?")).first.wait_for()
+    page.get_by_role("tab", name="Knobs").click()
+    page.get_by_role("button", name="back to 1").click()
+    page.get_by_role("row", name=re.compile("^x .* 1 1 ")).wait_for()
+    leave(tab)
+
+
+def test_what_is_far_from_what_is_in_use_is_asked_back(tab, run):
+    drive(tab)
+    tab.page.get_by_role("tab", name="Knobs").click()
+    tab.page.get_by_label("new value of x").fill("90")
+    tab.page.keyboard.press("Enter")  # the question is answered with yes
+    until(lambda: run.ask("knobs")["values"]["g0-0"]["x"] == 90)
+    tab.page.get_by_role("button", name="back to").click()
+    tab.page.get_by_role("row", name=re.compile("^x .* 1 1 ")).wait_for()
+    leave(tab)
+
+
+def test_by_keys_alone_a_worker_is_found_a_knob_turned_and_all_stopped(tab, run):
+    page = tab.page
+    keys = page.keyboard
+    keys.press("w")
+    keys.type("bob")
+    keys.press("Enter")
+    tab.sees("you drive")
+    keys.press("Escape")
+    keys.press("/")
+    keys.type("g1-0")
+    keys.press("Enter")
+    page.get_by_role("heading", name="g1-0").wait_for()
+    keys.press("Escape")
+    page.locator("canvas.heat").focus()
+    keys.press("Home")
+    keys.press("ArrowRight")
+    said = page.locator("#said")
+    until(lambda: "group" in said.inner_text())
+    worker = said.inner_text().partition(",")[0]
+    keys.press("Enter")
+    page.get_by_role("heading", name=worker).wait_for()
+    keys.press("3")
+    page.get_by_label("new value of x").focus()
+    keys.press("Control+a")
+    keys.type("1.5")
+    keys.press("Enter")
+    until(lambda: run.ask("knobs")["values"]["g0-0"]["x"] == 1.5)
+    keys.press("Escape")
+    keys.press("!")
+    until(lambda: run.ask("status")["stopped"])
+    tab.sees("actions are stopped")
+    page.get_by_role("button", name="resume actions").focus()
+    keys.press("Enter")
+    until(lambda: not run.ask("status")["stopped"])
+    page.get_by_label("new value of x").fill("1")
+    keys.press("Enter")
+    until(lambda: run.ask("knobs")["values"]["g0-0"]["x"] == 1)
+    leave(tab)
+
+
+def test_who_does_not_drive_sees_who_does_and_can_stop_everything(tab, room, new_tab, run):
+    drive(tab)
+    other = new_tab()
+    other.page.goto(room.links[-1])
+    other.sees("ann drives")
+    other.page.get_by_role("tab", name="Knobs").click()
+    assert other.page.get_by_label("new value of x").is_disabled()
+    other.page.get_by_role("button", name="stop all actions").click()
+    until(lambda: run.ask("status")["stopped"])
+    tab.page.get_by_role("tab", name="Knobs").click()
+    tab.page.get_by_role("button", name="resume actions").click()
+    until(lambda: not run.ask("status")["stopped"])
+    leave(tab)
+
+
+def test_a_worker_that_dies_is_marked_and_named_and_counted(tab, run):
+    trainer = run.start_light("g7", "--step-s", "0.05")
+    run.training("g7")
+    tab.page.get_by_role("tab", name="Fleet").click()
+    tab.sees("None.")
+    trainer.process.send_signal(signal.SIGKILL)
+    tab.page.get_by_role("button", name="g7-0 failed").click()
+    tab.page.get_by_role("heading", name="g7-0").wait_for()
+    tab.page.get_by_label("paint by").select_option("loss")
+    tab.page.get_by_label("Farthest out").get_by_role("button").first.wait_for()
+
+
+def test_the_page_says_when_it_is_stale_and_locks_what_acts(tab, run):
+    drive(tab)
+    tab.page.get_by_role("tab", name="Knobs").click()
+    field = tab.page.get_by_label("new value of x")
+    until(field.is_enabled)
+    run.kill_weaver()
+    tab.sees("no word of the Weaver")
+    until(field.is_disabled)
+    run.start_weaver()
+    tab.sees("data as of")
+    tab.until("!document.getElementById('fresh').classList.contains('old')")
+    drive(tab)
+    until(field.is_enabled)
+    leave(tab)
+
+
+def test_the_page_says_when_the_room_is_gone_and_goes_on_when_it_is_back(run, new_tab):
+    first = Room(run, number=2)
+    port = first.links[-1].split(":")[2].partition("/")[0]
+    tab = new_tab()
+    tab.page.goto(first.links[-1])
+    tab.sees("data as of")
+    first.process.send_signal(signal.SIGKILL)
+    first.process.wait()
+    tab.sees("disconnected from the room")
+    config = run.config.read_text()
+    run.config.write_text(config.replace("port = 0", f"port = {port}"))
+    try:
+        second = Room(run, number=3)
+    finally:
+        run.config.write_text(config)
+    tab.until("!document.getElementById('fresh').classList.contains('old')")
+    second.end()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_fits_a_phone_by_day_and_by_night(room, new_tab, scheme):
+    tab = new_tab(viewport={"width": 390, "height": 800}, color_scheme=scheme)
+    tab.page.goto(room.links[-1])
+    tab.sees("data as of")
+    for name in ("Run", "Fleet", "Knobs", "Record"):
+        tab.page.get_by_role("tab", name=name).click()
+        wide = tab.page.evaluate("document.documentElement.scrollWidth")
+        assert wide <= 390, name
+    ground = tab.page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (ground == "rgb(255, 255, 255)") == (scheme == "light")

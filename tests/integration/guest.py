@@ -1,0 +1,149 @@
+"""A browser as the room sees it: one that opens the link, listens, and asks."""
+
+import contextlib
+import http.client
+import json
+import re
+import subprocess
+import sys
+from urllib.parse import urlsplit
+
+import numpy as np
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.sync.client import connect
+
+from tests import waiting
+from tests.deadlines import DEADLINE_S
+from tests.room.frames import painted
+
+
+class Room:
+    """The control room's process, and the links that it prints."""
+
+    def __init__(self, run, number=1):
+        self.out, self.err = (run.folder / f"room-{number}.{end}" for end in ("out", "err"))
+        with self.out.open("w") as stdout, self.err.open("w") as stderr:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "torchloom_core.cli", "room", "--config", run.config],
+                cwd=run.folder,
+                stdout=stdout,
+                stderr=stderr,
+            )
+        waiting.until(lambda: self.links or self.process.poll() is not None)
+        assert self.process.poll() is None, self.err.read_text()
+
+    @property
+    def links(self):
+        """Every link that was printed; the last one is good."""
+        return re.findall(r"https?://\S+", self.out.read_text())
+
+    def end(self):
+        """Ask it to end, and return how it did."""
+        self.process.terminate()
+        return self.process.wait(DEADLINE_S)
+
+
+class Guest:
+    """One browser; ``name`` is what its person gives."""
+
+    def __init__(self, link, name="ann"):
+        parts = urlsplit(link)
+        self.host, self.name = parts.netloc, name
+        self.origin = f"http://{self.host}"
+        status, headers, _ = self.request("GET", f"{parts.path}?{parts.query}", cookie="")
+        self.let_in = status == 303
+        self.cookie = headers.get("set-cookie", "").partition(";")[0]
+        self.known = {"places": {}, "stories": {}, "lines": [], "series": {}}
+        self.states = self.values = np.zeros(0, np.uint8)
+        self.socket = None
+
+    def request(self, method, path, body=None, *, cookie=None, origin=None):
+        """Return the status, the headers and the bytes of an answer."""
+        connection = http.client.HTTPConnection(self.host, timeout=DEADLINE_S)
+        headers = {"cookie": self.cookie if cookie is None else cookie}
+        if method != "GET":
+            headers |= {"origin": origin or self.origin, "content-type": "application/json"}
+        connection.request(method, path, body, headers)
+        answer = connection.getresponse()
+        told = {name.lower(): value for name, value in answer.getheaders()}
+        data = answer.read()
+        connection.close()
+        return answer.status, told, data
+
+    def ask(self, verb, **body):
+        """Return the answer to what the page asks for."""
+        data = json.dumps({"name": self.name, "body": body})
+        return json.loads(self.request("POST", f"/ask/{verb}", data)[2])
+
+    def listen(self, **look):
+        """Open the socket, and say what is looked at."""
+        self.socket = connect(
+            f"ws://{self.host}/live",
+            origin=self.origin,
+            additional_headers={"cookie": self.cookie},
+            open_timeout=DEADLINE_S,
+            max_size=None,
+        )
+        if look:
+            self.look(**look)
+
+    def look(self, **look):
+        self.socket.send(json.dumps(look))
+
+    def until(self, what):
+        """Take what comes until ``what(self)`` is true, and return it."""
+        while not (found := what(self)):
+            self.take(self.socket.recv(timeout=DEADLINE_S))
+        return found
+
+    def is_let_go(self):
+        """Wait until the room has closed the socket."""
+        with contextlib.suppress(ConnectionClosed):
+            while True:
+                self.socket.recv(timeout=DEADLINE_S)
+
+    def take(self, message):
+        if isinstance(message, bytes):
+            channel = message[1]
+            before = self.values if channel else self.states
+            _, _, after = painted(message, before)
+            if channel:
+                self.values = after
+            else:
+                self.states = after
+            return
+        told = json.loads(message)
+        places = told.pop("places", None)
+        if places:
+            rows = enumerate(places["rows"], places["first"])
+            self.known["places"] |= dict(rows)
+        self.known["stories"] |= {story["id"]: story for story in told.pop("stories", ())}
+        self.known["lines"] += told.pop("lines", [])
+        self.known["series"] |= told.pop("series", {})
+        self.known |= told
+
+    def state(self, worker):
+        """Return a worker's state as the page would paint it."""
+        names = list(self.known["run"]["counts"])
+        found = [row for row, place in self.known["places"].items() if place[0] == worker]
+        return names[self.states[found[0]]] if found and found[0] < len(self.states) else ""
+
+    @property
+    def wheel(self):
+        """Who drives."""
+        return self.known.get("run", {}).get("status", {}).get("wheel", "")
+
+
+def may_listen(guest, *, cookie, origin, host=None):
+    """Return whether a socket is opened for somebody who says so."""
+    headers = {"cookie": cookie} if cookie else {}
+    try:
+        connect(
+            f"ws://{guest.host}/live",
+            origin=origin,
+            additional_headers=headers | ({"Host": host} if host else {}),
+            open_timeout=DEADLINE_S,
+        ).close()
+    except (InvalidStatus, ConnectionClosed):
+        return False
+    return True

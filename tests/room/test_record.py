@@ -1,0 +1,158 @@
+"""One story has all that became of a proposal, from who asked to what it did."""
+
+import msgspec
+import pytest
+
+from torchloom_core.room.record import MOST_LINES, MOST_STORIES, Record
+from torchloom_core.wire.actions import ChangeKnobs, Migrate
+from torchloom_core.wire.events import (
+    CommandLife,
+    Judged,
+    Notice,
+    Outcome,
+    Proposal,
+    Proposed,
+    Verdict,
+)
+
+NOW_S = 1e9
+RATE = ChangeKnobs(values={"lr": 0.5})
+
+
+@pytest.fixture
+def record():
+    return Record()
+
+
+def tell(record, message, at_s=NOW_S):
+    kind = message.__struct_config__.tag
+    record.take(kind, msgspec.json.encode(message), at_s)
+
+
+def propose(record, number=1, action=RATE, policy="tuner", **more):
+    proposal = Proposal(action=action, reason="it is slow", **more)
+    tell(record, Proposed(id=f"p1.{number}", policy=policy, proposal=proposal))
+
+
+def decide(record, number=1, action=RATE, policy="tuner", granted=True, rule="net_gain"):
+    verdict = Verdict(
+        proposal=f"p1.{number}",
+        policy=policy,
+        action=action,
+        granted=granted,
+        rule=rule,
+        reason="because",
+        net_gpu_s=1.0,
+    )
+    tell(record, verdict)
+
+
+def life(record, worker, status, step=-1, cause="p1.1", detail=""):
+    tell(
+        record,
+        CommandLife(
+            command=f"c-{worker}",
+            worker=worker,
+            status=status,
+            verb="set_knob",
+            cause=cause,
+            step=step,
+            detail=detail,
+        ),
+    )
+
+
+def test_a_story_goes_from_the_proposal_to_what_it_did(record):
+    propose(record, gain_gpu_s=100.0, cost_gpu_s=2.0, confidence=0.5)
+    decide(record)
+    for worker in ("g0-0", "g1-0", "g2-0"):
+        life(record, worker, "issued")
+        life(record, worker, "delivered")
+    for worker in ("g0-0", "g1-0"):
+        life(record, worker, "applied", step=40)
+    life(record, "g2-0", "expired", detail="it has ended")
+    done = Outcome(
+        verdict="p1.1", policy="tuner", action=RATE, result="partial", detail="2 of 3", took_s=1.0
+    )
+    tell(record, done)
+    tell(record, Judged(verdict="p1.1", hurt=False, text="loss 2.1", before={"lr": 0.1}))
+    (story,) = record.stories_since(0)
+    assert (story.by, story.wish, story.reason) == ("tuner", "knobs lr = 0.5", "it is slow")
+    assert (story.gain_gpu_s, story.cost_gpu_s, story.confidence) == (100.0, 2.0, 0.5)
+    assert (story.granted, story.rule, story.said) == (True, "net_gain", "because")
+    assert story.commands == {"applied": 2, "expired": 1}
+    assert story.steps == {40: 2}
+    assert story.late == ["g2-0 expired: it has ended"]
+    assert story.outcome == "partial: 2 of 3"
+    assert story.judged == "did no harm: loss 2.1"
+
+
+def test_only_what_has_changed_is_told_again(record):
+    propose(record, 1)
+    propose(record, 2, policy="other")
+    seen = record.version
+    assert record.stories_since(seen) == []
+    decide(record, 1)
+    assert [story.id for story in record.stories_since(seen)] == ["p1.1"]
+
+
+def test_what_is_denied_again_and_again_is_one_story_with_how_often(record):
+    for number in range(1, 101):
+        propose(record, number)
+        decide(record, number, granted=False, rule="cooldown")
+    (story,) = record.stories_since(0)
+    assert (story.id, story.times) == ("p1.100", 100)
+    propose(record, 101)
+    decide(record, 101, granted=False, rule="min_groups")
+    propose(record, 102, action=Migrate(group="g1"))
+    decide(record, 102, action=Migrate(group="g1"), granted=False, rule="cooldown")
+    assert [story.times for story in record.stories_since(0)] == [100, 1, 1]
+
+
+def test_a_story_whose_beginning_was_not_heard_is_told_from_where_it_was(record):
+    decide(record)
+    life(record, "g0-0", "applied", step=3)
+    life(record, "g0-0", "applied", step=3, cause="p9.9")
+    (story,) = record.stories_since(0)
+    assert story.steps == {3: 1}
+
+
+def test_all_else_is_a_line_of_plain_characters(record):
+    tell(record, Notice(kind="fault", text="hang of <b>g0-0</b>\n\x1b[2J", worker="g0-0"))
+    (line,) = record.lines_since(0)
+    assert (line.kind, line.worker) == ("fault", "g0-0")
+    assert line.text == "hang of <b>g0-0</b> \\x1b[2J"
+    assert record.lines_since(line.version) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        ("verdict", {}),
+        ("verdict", {"proposal": 1, "policy": None, "action": [], "granted": "no"}),
+        ("proposed", {"id": "p", "policy": "x", "proposal": {"action": {"kind": "of later"}}}),
+        ("command_life", {"cause": ["p1.1"]}),
+        ("notice", {}),
+        ("of a later version", {"a": 1}),
+        ("outcome", {"verdict": "p1.1"}),
+    ],
+)
+def test_what_is_no_message_of_ours_is_passed_over(record, kind, body):
+    told = [msgspec.json.encode(body), b"", b"[1]", b"{", b"\xff", b"[" * 10_000]
+    for data in told:
+        record.take(kind, data, NOW_S)
+    propose(record)
+    for data in told:
+        record.take(kind, data, NOW_S)
+    assert any(story.by == "tuner" for story in record.stories_since(0))
+
+
+def test_the_record_is_bounded(record):
+    for number in range(2 * MOST_STORIES):
+        propose(record, number, action=Migrate(group=f"g{number}"))
+    for number in range(2 * MOST_LINES):
+        tell(record, Notice(kind="hello", text=f"{number}"))
+    assert len(record.stories_since(0)) == MOST_STORIES
+    lines = record.lines_since(0)
+    assert MOST_LINES <= len(lines) <= MOST_LINES + MOST_LINES // 4
+    assert lines[-1].text == f"{2 * MOST_LINES - 1}"

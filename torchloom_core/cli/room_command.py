@@ -1,0 +1,45 @@
+"""``torchloom room``: see a run in a browser, and drive it."""
+
+import asyncio
+import logging
+import sys
+from pathlib import Path
+
+from torchloom_core.cli.announcing import announce
+from torchloom_core.cli.extras import ROOM, need
+from torchloom_core.cli.options import Connection
+from torchloom_core.cli.weaver_client import find_weaver
+
+_HERE = Connection()
+
+
+def room(trajectory: Path | None = None, /, *, connection: Connection = _HERE) -> None:
+    """Serve the control room's page until SIGINT or SIGTERM.
+
+    It prints a link that opens the page in one browser, and another one once that was used. What
+    the page may do is what these credentials may.
+
+    Parameters
+    ----------
+    trajectory
+        The folder of a recorded run, to look back at; the run that goes on unless given.
+    """
+    need(*ROOM)
+    from torchloom_core.room.serve import serve, serve_past
+
+    config = connection.load()
+    logging.basicConfig(
+        level=logging.INFO,
+        format="%(asctime)s %(levelname)-7s %(message)s",
+        stream=sys.stderr,
+        force=True,
+    )
+
+    def ready(link: str) -> None:
+        announce(f"the control room, for one browser: {link}")
+
+    if trajectory is not None:
+        asyncio.run(serve_past(config, trajectory, ready))
+        return
+    address = find_weaver(connection)
+    asyncio.run(serve(config, address.url, address.creds, ready))

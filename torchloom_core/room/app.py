@@ -1,0 +1,89 @@
+"""The room's web application: the page and its files, the socket, and what the page asks for."""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import FileResponse, Response
+from starlette.routing import Mount, Route, WebSocketRoute
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp
+from starlette.websockets import WebSocket
+
+from torchloom_core.room.asks import MOST_BYTES, Asks
+from torchloom_core.room.browser import Browser
+from torchloom_core.room.door import SESSION, Door
+from torchloom_core.room.keys import Keys
+from torchloom_core.room.seen import Seen
+from torchloom_core.wire.operator import Answer
+
+_log = logging.getLogger(__name__)
+
+PAGE = Path(__file__).parent / "page"
+MOST_BROWSERS = 200
+
+
+def application(
+    seen: Seen,
+    asks: Asks | None,
+    keys: Keys,
+    run: str,
+    hosts: tuple[str, ...],
+    *,
+    secure: bool,
+    on_entry: Callable[[], None],
+) -> ASGIApp:
+    """Return what is served; parameters as of :class:`Door`. Without ``asks`` none are taken."""
+    there: set[str] = set()
+    numbered = 0
+
+    async def page(_: Request) -> Response:
+        return FileResponse(PAGE / "index.html", media_type="text/html")
+
+    async def ask(request: Request) -> Response:
+        data = b""
+        try:
+            async for part in request.stream():
+                data += part
+                if len(data) > MOST_BYTES:
+                    return _answer(Answer(ok=False, text=f"need at most {MOST_BYTES} bytes"), 413)
+        except ClientDisconnect:
+            return Response(status_code=400)
+        if request.headers.get("content-type", "").partition(";")[0] != "application/json":
+            return _answer(Answer(ok=False, text="need application/json"), 415)
+        if asks is None:
+            return _answer(Answer(ok=False, text=seen.trouble), 409)
+        answer = await asks.pass_on(request.path_params["verb"], data, request.scope[SESSION])
+        return _answer(answer, 200 if answer.ok else 409)
+
+    async def look(socket: WebSocket) -> None:
+        nonlocal numbered
+        if len(there) >= MOST_BROWSERS:
+            await socket.close(1013)
+            return
+        numbered += 1
+        name = f"{socket.scope[SESSION]}-{numbered}"
+        there.add(name)
+        try:
+            await Browser(socket, seen, socket.scope[SESSION]).serve()
+        finally:
+            there.discard(name)
+
+    app = Starlette(
+        routes=[
+            Route("/", page),
+            Route("/ask/{verb}", ask, methods=["POST"]),
+            WebSocketRoute("/live", look),
+            Mount("/page", StaticFiles(directory=PAGE)),
+        ]
+    )
+    packed = GZipMiddleware(app, minimum_size=1000)
+    return Door(packed, keys, run, hosts, secure=secure, on_entry=on_entry)
+
+
+def _answer(answer: Answer, status: int) -> Response:
+    return Response(msgspec.json.encode(answer), status, media_type="application/json")

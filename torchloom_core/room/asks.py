@@ -1,0 +1,75 @@
+"""What a page may have done: a list of verbs, each passed on to the Weaver as it is, with a seat.
+
+The room has no rights of its own: it asks by the credentials that it was given, as the command line
+does, and the Weaver decides.
+"""
+
+import logging
+from typing import Any
+
+import msgspec
+
+from torchloom_core.errors import RequestError
+from torchloom_core.transport.operator import ControlClient
+from torchloom_core.wire.codec import UNREADABLE
+from torchloom_core.wire.operator import Answer
+
+_log = logging.getLogger(__name__)
+
+VERBS = frozenset(
+    {
+        "knob.set",
+        "knob.unset",
+        "propose",
+        "approve",
+        "actions.stop",
+        "actions.resume",
+        "wheel.take",
+        "wheel.leave",
+    }
+)
+"""All that a page may ask for; what is not here is not passed on, whatever the Weaver knows."""
+
+MOST_BYTES = 65_536
+_ANSWER_S = 5.0
+_TRIES = 2
+_SEATED = frozenset({"actions.stop", "actions.resume", "wheel.leave"})
+"""Verbs that have nothing but a seat to say."""
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A page's request: the name that its person gives, and the body of the verb."""
+
+    name: str
+    body: dict[str, Any] = {}
+
+
+class Asks:
+    """Passes on what pages ask for."""
+
+    def __init__(self, client: ControlClient) -> None:
+        self._client = client
+
+    async def pass_on(self, verb: str, data: bytes, session: str) -> Answer:
+        """Return the Weaver's answer, or why it was not asked.
+
+        Parameters
+        ----------
+        session : str
+            Which browser asks: nobody speaks from another's seat.
+        """
+        if verb not in VERBS:
+            return Answer(ok=False, text=f"need a verb that a page may say, was {verb[:64]!r}")
+        try:
+            asked = msgspec.json.decode(data, type=Asked)
+        except UNREADABLE as error:
+            return Answer(ok=False, text=f"{verb}: {error}")
+        body = {} if verb in _SEATED else dict(asked.body)
+        body["seat"] = f"{asked.name}.{session}"
+        try:
+            reply = await self._client.ask(verb, msgspec.json.encode(body), _ANSWER_S, _TRIES)
+            return msgspec.json.decode(reply, type=Answer)
+        except RequestError as error:
+            return Answer(ok=False, text=str(error))
+        except UNREADABLE as error:
+            return Answer(ok=False, text=f"{verb}: need an answer of the Weaver: {error}")

@@ -1,0 +1,192 @@
+"""One browser at the page: is sent what is new to it, as fast as it takes it and no faster.
+
+What a browser lacks is made up when it is sent, from what the room knows then: one that is slow,
+or frozen, costs nothing but its own connection.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import asdict
+from typing import Any
+
+import msgspec
+import numpy as np
+from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
+
+from torchloom_core.plugin.arrays import Floats
+from torchloom_core.room import heat
+from torchloom_core.room.board import STATES
+from torchloom_core.room.seen import Seen
+from torchloom_core.wire.codec import UNREADABLE
+from torchloom_core.wire.limits import MetricName, Name
+
+_EVERY_S = 0.5
+_PATIENCE_S = 30.0
+"""How long one message may wait for a browser that does not take it."""
+
+_PLACES_AT_ONCE = 2000
+_MOST_SHOWN = 12
+_LOOKS_PER_S = 50
+
+_BURST = 100
+
+
+class Look(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a browser looks at: the metric of its heat map, one worker, and series since when."""
+
+    metric: MetricName | None = None
+    worker: Name | None = None
+    series: tuple[MetricName, ...] = ()
+    since_s: float = 0.0
+
+
+class Browser:
+    """The sending side of one page.
+
+    Parameters
+    ----------
+    seat : str
+        What the page's requests are sent as, after the name that its person gives.
+    """
+
+    def __init__(self, socket: WebSocket, seen: Seen, seat: str) -> None:
+        self._socket = socket
+        self._seen = seen
+        self._seat = seat
+        self._look = Look()
+        self._new_look = asyncio.Event()
+        self._states = heat.Painter(heat.STATES)
+        self._values = heat.Painter(heat.VALUES)
+        self._scale: heat.Scale | None = None
+        self._places = 0
+        self._places_version = -1
+        self._record_version = 0
+        self._knobs_version = -1
+        self._points_s: dict[str, float] = {}
+
+    async def serve(self) -> None:
+        """Send until the browser leaves, or does not take what it is sent."""
+        await self._socket.accept()
+        listening = asyncio.create_task(self._listen())
+        sending = asyncio.create_task(self._send())
+        try:
+            await asyncio.wait({listening, sending}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (listening, sending):
+                task.cancel()
+            await asyncio.gather(listening, sending, return_exceptions=True)
+            if self._socket.application_state is WebSocketState.CONNECTED:
+                with suppress(RuntimeError, OSError):
+                    await self._socket.close(1008)
+
+    async def _listen(self) -> None:
+        """Take what the browser looks at; one that says anything else is let go."""
+        loop = asyncio.get_running_loop()
+        allowance, asked_s = float(_BURST), loop.time()
+        with suppress(WebSocketDisconnect, KeyError, TypeError, *UNREADABLE):
+            while True:
+                data = await self._socket.receive_text()
+                now_s = loop.time()
+                allowance = min(_BURST, allowance + _LOOKS_PER_S * (now_s - asked_s)) - 1
+                asked_s = now_s
+                if allowance < 0:
+                    return
+                look = msgspec.json.decode(data, type=Look)
+                if look.metric != self._look.metric:
+                    self._values.forget()
+                    self._scale = None
+                if look.series != self._look.series or look.since_s != self._look.since_s:
+                    self._points_s.clear()
+                self._look = look
+                self._new_look.set()
+
+    async def _send(self) -> None:
+        with suppress(WebSocketDisconnect, TimeoutError, RuntimeError, OSError):
+            while True:
+                self._new_look.clear()
+                for message in self._news():
+                    async with asyncio.timeout(_PATIENCE_S):
+                        if isinstance(message, bytes):
+                            await self._socket.send_bytes(message)
+                        else:
+                            await self._socket.send_text(msgspec.json.encode(message).decode())
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_EVERY_S):
+                        await self._new_look.wait()
+
+    # --- what is new ---
+
+    def _news(self) -> Iterator[dict[str, Any] | bytes]:
+        seen, board, now_s = self._seen, self._seen.board, self._seen.now_s
+        yield self._run_now(now_s)
+        yield from self._places_now()
+        frame = self._states.frame(board.states(now_s)[: self._places])
+        if frame:
+            yield frame
+        if self._look.metric:
+            values = board.values(self._look.metric)[: self._places]
+            self._scale = heat.scale_of(values, self._scale)
+            frame = self._values.frame(heat.bytes_of(values, self._scale), self._scale)
+            if frame:
+                yield frame
+        if seen.knobs_version != self._knobs_version:
+            self._knobs_version = seen.knobs_version
+            yield {"knobs": seen.knobs}
+        if seen.record.version != self._record_version:
+            before, self._record_version = self._record_version, seen.record.version
+            yield {
+                "stories": [asdict(story) for story in seen.record.stories_since(before)],
+                "lines": [asdict(line) for line in seen.record.lines_since(before)],
+            }
+        points = {name: self._points_of(name) for name in self._look.series[:_MOST_SHOWN]}
+        told = {name: point.tolist() for name, point in points.items() if len(point)}
+        if told:
+            yield {"series": told}
+        row = board.row_of.get(self._look.worker or "", -1)
+        if row >= 0:
+            yield {"worker": board.worker(row, now_s)}
+
+    def _run_now(self, now_s: float) -> dict[str, Any]:
+        """Return what is told each time, which is little: also that the room is there."""
+        seen, board = self._seen, self._seen.board
+        counts = np.bincount(board.states(now_s), minlength=len(STATES))
+        steps = board.steps()
+        told: dict[str, Any] = {
+            "now_s": now_s,
+            "age_s": seen.age_s,
+            "trouble": seen.trouble,
+            "seat": self._seat,
+            "workers": len(board),
+            "counts": dict(zip(STATES, counts.tolist(), strict=True)),
+            "step": int(steps.max()) if len(steps) else -1,
+            "metrics": board.metrics,
+            "leaves_out": board.leaves_out,
+        }
+        if seen.status is not None:
+            told["status"] = seen.status
+        return {"run": told}
+
+    def _places_now(self) -> Iterator[dict[str, Any]]:
+        """Yield where workers sit, all of it again where somebody has moved."""
+        board = self._seen.board
+        if board.version == self._places_version and self._places == len(board):
+            return
+        if self._places_version != board.version - (len(board) - self._places):
+            self._places = 0
+        self._places_version = board.version
+        while self._places < len(board):
+            some = board.places[self._places : self._places + _PLACES_AT_ONCE]
+            yield {"places": {"first": self._places, "rows": some}}
+            self._places += len(some)
+
+    def _points_of(self, metric: str) -> Floats:
+        """Return the points of a series that the browser lacks, and the last one again."""
+        series = self._seen.board.series.get(metric)
+        if series is None:
+            return np.zeros((0, 4))
+        begin_s = self._points_s.get(metric, self._look.since_s)
+        points = series.since(begin_s)
+        if len(points):
+            self._points_s[metric] = float(points[-1, 0])
+        return points

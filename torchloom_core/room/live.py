@@ -1,0 +1,180 @@
+"""The run as the room knows it: fed by what all people may hear, and by asking the Weaver."""
+
+import asyncio
+import logging
+import math
+import time
+from collections import Counter
+from contextlib import suppress
+from typing import Any, TypeVar
+
+import msgspec
+from nats.aio.msg import Msg
+
+from torchloom_core.clock import SystemClock
+from torchloom_core.errors import RequestError
+from torchloom_core.room.seen import Seen
+from torchloom_core.transport.inbound import Inlet
+from torchloom_core.transport.operator import ControlClient
+from torchloom_core.wire import subjects
+from torchloom_core.wire.codec import UNREADABLE
+from torchloom_core.wire.messages import Ack, Exit, Hello, KnobValue, Telemetry, WorkerEvent
+from torchloom_core.wire.operator import Answer, KnobTable, Page, Status
+from torchloom_core.wire.steering import LighthouseView
+
+_log = logging.getLogger(__name__)
+
+_ASK_EVERY_S = 1.0
+_ANSWER_S = 3.0
+_KNOBS_EVERY_S = 2.0
+_MEET_EVERY_S = 5.0
+_OF_KNOBS = frozenset({"knob_desired", "outcome", "judged"})
+_MOST_VALUES = 8
+"""Of one knob that are told apart; how many workers have another is counted."""
+
+_PENDING_MESSAGES = 200_000
+
+_T = TypeVar("_T")
+
+
+class Live(Seen):
+    """What there is to know of a run now; never asks for anything to be done."""
+
+    def __init__(self, client: ControlClient, run: str, stale_after_s: float) -> None:
+        super().__init__(stale_after_s, "the Weaver has not answered yet")
+        self._client = client
+        self._run = run
+        self._status_s = -math.inf
+        self._inlet = Inlet(run, SystemClock(), self._receive, lambda subject, reason: None)
+        self._knobs_due = True
+        self._knobs_s = -math.inf
+        self._met_s = -math.inf
+        self._epoch = -1
+
+    async def listen(self) -> None:
+        """Hear what is told from now on."""
+        client, run = self._client, self._run
+        await client.hear(subjects.telemetry(run), self._take_telemetry, _PENDING_MESSAGES)
+        await client.hear(subjects.event(run), self._take_report, _PENDING_MESSAGES)
+        await client.hear(subjects.out(run), self._take_told, _PENDING_MESSAGES)
+        await client.settle()
+
+    async def follow(self) -> None:
+        """Ask the Weaver now and again, and close each second, for ever."""
+        loop = asyncio.get_running_loop()
+        due = loop.time()
+        while True:
+            await self._ask()
+            self.board.close_second(time.time())
+            due = max(due + _ASK_EVERY_S, loop.time())
+            await asyncio.sleep(max(0.0, due - loop.time()))
+
+    @property
+    def age_s(self) -> float | None:
+        """How old the Weaver's last word is; None where there was none."""
+        return None if self.status is None else time.monotonic() - self._status_s
+
+    # --- what is heard ---
+
+    async def _take_telemetry(self, msg: Msg) -> None:
+        self._inlet.take_telemetry(msg)
+
+    async def _take_report(self, msg: Msg) -> None:
+        self._inlet.take_report(msg)
+
+    async def _take_told(self, msg: Msg) -> None:
+        kind = msg.subject.removeprefix(subjects.out(self._run, ""))
+        self.record.take(kind, msg.data, time.time())
+        self._knobs_due |= kind in _OF_KNOBS
+
+    def _receive(self, message: Telemetry | WorkerEvent | Ack | LighthouseView, _: int) -> bool:
+        now_s = time.time()
+        match message:
+            case Telemetry():
+                self.board.hear(message, now_s)
+            case Hello():
+                self.board.meet(message, now_s)
+                self._knobs_due = True
+            case Exit():
+                self.board.bury(message, now_s)
+        return True
+
+    # --- what is asked ---
+
+    async def _ask(self) -> None:
+        try:
+            status = await self._of("status", Status, Page(workers=False))
+            rested = time.monotonic() - self._met_s >= _MEET_EVERY_S
+            if status.epoch != self._epoch or (self.board.strangers and rested):
+                # Another Weaver, or workers of before this room: the whole table, once.
+                self._met_s = time.monotonic()
+                await self._meet_all()
+                self._epoch = status.epoch
+            self.status, self._status_s, self.trouble = status, time.monotonic(), ""
+            if self._knobs_due and time.monotonic() - self._knobs_s >= _KNOBS_EVERY_S:
+                self._knobs_due, self._knobs_s = False, time.monotonic()
+                await self._look_at_knobs()
+        except RequestError as error:
+            self.trouble = str(error)
+
+    async def _meet_all(self) -> None:
+        page = await self._of("status", Status)
+        self.board.learn(page.workers, time.time())
+        while page.more and page.workers:
+            page = await self._of("status", Status, Page(after=page.workers[-1].worker))
+            self.board.learn(page.workers, time.time())
+        self.board.strangers.clear()
+        self._knobs_due = True
+
+    async def _look_at_knobs(self) -> None:
+        first = page = await self._of("knobs", KnobTable)
+        values = dict(first.values)
+        while page.more and page.values:
+            page = await self._of("knobs", KnobTable, Page(after=list(page.values)[-1]))
+            values |= page.values
+        told = told_of_knobs(first, values)
+        if told != self.knobs:
+            self.knobs, self.knobs_version = told, self.knobs_version + 1
+
+    async def _of(self, verb: str, answer: type[_T], page: Page | None = None) -> _T:
+        body = b"" if page is None else msgspec.json.encode(page)
+        reply = await self._client.ask(verb, body, _ANSWER_S)
+        try:
+            return msgspec.json.decode(reply, type=answer)
+        except UNREADABLE:
+            with suppress(*UNREADABLE):
+                raise RequestError(msgspec.json.decode(reply, type=Answer).text) from None
+            raise RequestError(f"{verb}: need a {answer.__name__} for an answer") from None
+
+
+def told_of_knobs(
+    table: KnobTable, values: dict[str, dict[str, KnobValue]]
+) -> list[dict[str, Any]]:
+    """Return a row a knob: what it takes, what is wanted, and how many workers have which value."""
+    wanted: dict[str, dict[str, KnobValue]] = {}
+    since_ns: dict[str, int] = {}
+    for wish in table.desired:
+        if wish.value is not None:
+            wanted.setdefault(wish.knob, {})[wish.worker or ""] = wish.value
+            since_ns[wish.knob] = max(since_ns.get(wish.knob, 0), wish.since_ns)
+    have: dict[str, Counter[str]] = {}
+    shown: dict[str, KnobValue] = {}
+    for own in values.values():
+        for knob, value in own.items():
+            key = msgspec.json.encode(value).decode()
+            shown[key] = value
+            have.setdefault(knob, Counter())[key] += 1
+    rows = []
+    for spec in table.specs:
+        counts = have.get(spec.name, Counter()).most_common()
+        rows.append(
+            {
+                **msgspec.to_builtins(spec),
+                "fence": spec.fence,
+                "wanted": wanted.get(spec.name, {}),
+                "since_s": since_ns.get(spec.name, 0) / 1e9,
+                "values": [[shown[key], count] for key, count in counts[:_MOST_VALUES]],
+                "others": sum(count for _, count in counts[_MOST_VALUES:]),
+            }
+        )
+    return rows

@@ -1,0 +1,170 @@
+// Every worker a cell: painted by its state or a metric, in groups of whatever it hangs on.
+
+import { STATE_COLOURS, VALUE_COLOURS } from "./colours.js";
+import { el, number } from "./dom.js";
+
+const LABEL_PX = 16;
+const GAP_PX = 6;
+const LARGEST_PX = 28;
+const SMALLEST_PX = 3;
+
+export class HeatMap {
+  constructor(known, onOpen, onSay) {
+    this.known = known;
+    this.onOpen = onOpen;
+    this.onSay = onSay;
+    this.by = "group";
+    this.metric = "";
+    this.cursor = 0;
+    this.canvas = el("canvas", {
+      className: "heat",
+      tabIndex: 0,
+      role: "application",
+      "aria-label": "Heat map of all workers. Arrows move, Enter opens a worker.",
+      onkeydown: (event) => this.press(event),
+      onclick: (event) => this.click(event),
+      onfocus: () => { this.say(); this.paint(); },
+      onblur: () => this.paint(),
+    });
+    this.placed = -1;
+    this.cells = [];
+    this.order = [];
+  }
+
+  // Lay the cells out: a block each group, row after row.
+  lay() {
+    const { places, placesVersion } = this.known;
+    const width = this.canvas.clientWidth;
+    const key = `${placesVersion} ${places.length} ${this.by} ${width}`;
+    if (key === this.key || !width) return;
+    this.key = key;
+    const index = { none: -1, group: 1, node: 2, rack: 3 }[this.by];
+    const blocks = new Map();
+    places.forEach((place, row) => {
+      const name = index < 0 ? "" : place[index] || "–";
+      if (!blocks.has(name)) blocks.set(name, []);
+      blocks.get(name).push(row);
+    });
+    const names = [...blocks.keys()].sort((a, b) => a.localeCompare(b, undefined, { numeric: true }));
+    const area = (width * 420) / Math.max(1, places.length);
+    const size = Math.max(SMALLEST_PX, Math.min(LARGEST_PX, Math.floor(Math.sqrt(area))));
+    const labelled = names.length > 1 && names.length <= 400;
+    this.cells = [];
+    this.labels = [];
+    this.order = [];
+    let x = 0, y = labelled ? LABEL_PX : 0, deep = 0;
+    for (const name of names) {
+      const rows = blocks.get(name);
+      const wide = Math.min(rows.length, Math.max(1, Math.ceil(Math.sqrt(rows.length) * 1.6), Math.floor(labelled ? 56 / size : 1)));
+      const block = Math.max(wide * size, labelled ? Math.min(60, 7 * name.length + 4) : 0);
+      if (x && x + block > width) {
+        x = 0;
+        y += deep + GAP_PX + (labelled ? LABEL_PX : 0);
+        deep = 0;
+      }
+      if (labelled) this.labels.push([name, x, y - 4]);
+      rows.forEach((row, i) => {
+        this.cells[row] = [x + (i % wide) * size, y + Math.floor(i / wide) * size];
+        this.order.push(row);
+      });
+      deep = Math.max(deep, Math.ceil(rows.length / wide) * size);
+      x += block + (names.length > 1 ? GAP_PX : 0);
+    }
+    this.size = size;
+    const ratio = window.devicePixelRatio || 1;
+    this.height = y + deep + 2;
+    this.canvas.width = Math.round(width * ratio);
+    this.canvas.height = Math.round(this.height * ratio);
+    this.canvas.style.height = `${this.height}px`;
+    this.context = this.canvas.getContext("2d");
+    this.context.setTransform(ratio, 0, 0, ratio, 0, 0);
+  }
+
+  paint() {
+    this.lay();
+    if (!this.context) return;
+    const { known, context, size } = this;
+    const [states, values] = known.channels;
+    const names = Object.keys(known.run?.counts ?? {});
+    const style = getComputedStyle(document.body);
+    context.clearRect(0, 0, this.canvas.clientWidth, this.height);
+    const edge = size > 5 ? 1 : 0;
+    const bad = [];
+    for (const row of this.order) {
+      const state = names[states[row]] ?? "unknown";
+      const [x, y] = this.cells[row];
+      context.fillStyle = this.metric ? VALUE_COLOURS[values[row] ?? 0] : STATE_COLOURS[state];
+      context.fillRect(x, y, size - edge, size - edge);
+      if (state === "failed" || state === "silent") bad.push([x, y, STATE_COLOURS[state]]);
+    }
+    // What failed is marked whatever is painted.
+    context.lineWidth = Math.max(1, size / 6);
+    for (const [x, y, colour] of bad) {
+      context.strokeStyle = colour;
+      context.beginPath();
+      context.moveTo(x, y);
+      context.lineTo(x + size - edge, y + size - edge);
+      context.moveTo(x + size - edge, y);
+      context.lineTo(x, y + size - edge);
+      context.stroke();
+    }
+    context.fillStyle = style.color;
+    context.font = "11px system-ui, sans-serif";
+    for (const [name, x, y] of this.labels) context.fillText(name, x, y, 60);
+    const at = this.cells[this.order[this.cursor]];
+    if (at && document.activeElement === this.canvas) {
+      context.lineWidth = 2;
+      context.strokeStyle = style.color;
+      context.strokeRect(at[0] - 1, at[1] - 1, size + 1, size + 1);
+    }
+  }
+
+  press(event) {
+    const last = this.order.length - 1;
+    const [, y] = this.cells[this.order[this.cursor]] ?? [0, 0];
+    const step = { ArrowRight: 1, ArrowLeft: -1, Home: -Infinity, End: Infinity }[event.key];
+    if (step !== undefined) this.cursor += step;
+    else if (event.key === "ArrowDown" || event.key === "ArrowUp") this.cursor = this.nextLine(y, event.key === "ArrowDown");
+    else if (event.key === "Enter" || event.key === " ") this.onOpen(this.order[this.cursor]);
+    else return;
+    event.preventDefault();
+    this.cursor = Math.max(0, Math.min(last, this.cursor));
+    this.say();
+    this.paint();
+  }
+
+  // The nearest cell in the line below, or above.
+  nextLine(y, down) {
+    const [x] = this.cells[this.order[this.cursor]] ?? [0];
+    let best = this.cursor, least = Infinity;
+    this.order.forEach((row, i) => {
+      const [cx, cy] = this.cells[row];
+      const ahead = down ? cy - y : y - cy;
+      if (ahead <= 0) return;
+      const far = ahead * 1000 + Math.abs(cx - x);
+      if (far < least) [best, least] = [i, far];
+    });
+    return best;
+  }
+
+  click(event) {
+    const box = this.canvas.getBoundingClientRect();
+    const x = event.clientX - box.left, y = event.clientY - box.top;
+    const found = this.order.findIndex((row) => {
+      const [cx, cy] = this.cells[row];
+      return x >= cx && x < cx + this.size && y >= cy && y < cy + this.size;
+    });
+    if (found < 0) return;
+    this.cursor = found;
+    this.onOpen(this.order[found]);
+  }
+
+  say() {
+    const row = this.order[this.cursor];
+    if (row === undefined) return;
+    const [worker, group, node, rack] = this.known.places[row];
+    const state = Object.keys(this.known.run.counts)[this.known.channels[0][row]];
+    const value = this.metric ? `, ${this.metric} ${number(this.known.value(row))}` : "";
+    this.onSay(`${worker}, ${state}${value}, group ${group}, node ${node}${rack ? `, rack ${rack}` : ""}`);
+  }
+}

@@ -1,0 +1,91 @@
+// What the page knows of the run, put together from what the room sends.
+
+const WHOLE = 1;
+const HEADER_BYTES = 24;
+const MOST_STORIES = 500;
+const MOST_LINES = 1000;
+const MOST_POINTS = 1800;
+
+export class Known {
+  constructor() {
+    this.run = null;
+    this.runMs = -Infinity;
+    this.stories = new Map();
+    this.series = new Map();
+    this.knobs = [];
+    this.worker = null;
+    this.forget();
+  }
+
+  // Another socket: the room tells all of it again.
+  forget() {
+    this.places = [];
+    this.placesVersion = 0;
+    this.lines = [];
+    this.channels = [new Uint8Array(0), new Uint8Array(0)];
+    this.scale = { low: 0, high: 1 };
+    this.frames = 0;
+  }
+
+  take(told) {
+    if (told.run) {
+      this.run = told.run;
+      this.runMs = performance.now();
+    }
+    if (told.places) {
+      const { first, rows } = told.places;
+      this.places.length = first;
+      this.places.push(...rows);
+      this.placesVersion += 1;
+    }
+    if (told.knobs) this.knobs = told.knobs;
+    if (told.worker) this.worker = told.worker;
+    for (const story of told.stories ?? []) {
+      this.stories.delete(story.id);
+      this.stories.set(story.id, story);
+    }
+    while (this.stories.size > MOST_STORIES) this.stories.delete(this.stories.keys().next().value);
+    this.lines.push(...(told.lines ?? []));
+    if (this.lines.length > MOST_LINES) this.lines.splice(0, this.lines.length - MOST_LINES);
+    for (const [metric, points] of Object.entries(told.series ?? {})) this.addPoints(metric, points);
+  }
+
+  addPoints(metric, points) {
+    const known = this.series.get(metric) ?? [];
+    while (known.length && known[known.length - 1][0] >= points[0][0]) known.pop();
+    known.push(...points);
+    if (known.length > MOST_POINTS) known.splice(0, known.length - MOST_POINTS);
+    this.series.set(metric, known);
+  }
+
+  takeFrame(buffer) {
+    const view = new DataView(buffer);
+    const kind = view.getUint8(0);
+    const channel = view.getUint8(1);
+    const count = view.getUint32(4, true);
+    if (channel === 1) this.scale = { low: view.getFloat64(8, true), high: view.getFloat64(16, true) };
+    const rest = new Uint8Array(buffer, HEADER_BYTES);
+    if (kind === WHOLE) {
+      this.channels[channel] = rest.slice();
+    } else {
+      const rows = this.channels[channel];
+      let next = (count + 7) >> 3;
+      for (let row = 0; row < count; row += 1) {
+        if ((rest[row >> 3] >> (row & 7)) & 1) rows[row] = rest[next++];
+      }
+    }
+    this.frames += 1;
+  }
+
+  // Seconds since the Weaver was heard of, null before it ever was.
+  ageS() {
+    if (!this.run || this.run.age_s === null) return null;
+    return this.run.age_s + (performance.now() - this.runMs) / 1000;
+  }
+
+  value(row) {
+    const byte = this.channels[1][row];
+    if (!byte) return null;
+    return this.scale.low + ((byte - 1) / 254) * (this.scale.high - this.scale.low);
+  }
+}

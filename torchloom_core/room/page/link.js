@@ -1,0 +1,72 @@
+// The socket to the room, which is opened again for as long as the page is.
+
+const FIRST_WAIT_MS = 500;
+const LONGEST_WAIT_MS = 5000;
+
+export class Link {
+  constructor(onText, onFrame, onChange) {
+    this.onText = onText;
+    this.onFrame = onFrame;
+    this.onChange = onChange;
+    this.isOpen = false;
+    this.heardMs = -Infinity;
+    this.wanted = {};
+    this.waitMs = FIRST_WAIT_MS;
+    this.open();
+  }
+
+  open() {
+    const scheme = location.protocol === "https:" ? "wss" : "ws";
+    const socket = new WebSocket(`${scheme}://${location.host}/live`);
+    socket.binaryType = "arraybuffer";
+    socket.onopen = () => {
+      this.isOpen = true;
+      this.waitMs = FIRST_WAIT_MS;
+      this.onChange(true);
+      this.send();
+    };
+    socket.onmessage = ({ data }) => {
+      this.heardMs = performance.now();
+      if (typeof data === "string") this.onText(JSON.parse(data));
+      else this.onFrame(data);
+    };
+    socket.onclose = () => {
+      if (this.isOpen) this.onChange(false);
+      this.isOpen = false;
+      setTimeout(() => this.open(), this.waitMs);
+      this.waitMs = Math.min(LONGEST_WAIT_MS, 2 * this.waitMs);
+    };
+    this.socket = socket;
+  }
+
+  // Say what the page looks at, again whenever the socket is a new one.
+  look(wanted) {
+    const text = JSON.stringify(wanted);
+    if (text === JSON.stringify(this.wanted)) return;
+    this.wanted = wanted;
+    this.send();
+  }
+
+  send() {
+    if (this.isOpen && Object.keys(this.wanted).length) this.socket.send(JSON.stringify(this.wanted));
+  }
+}
+
+export async function ask(verb, name, body = {}) {
+  try {
+    const answer = await fetch(`/ask/${verb}`, {
+      method: "POST",
+      headers: { "content-type": "application/json" },
+      body: JSON.stringify({ name, body }),
+    });
+    if (answer.status === 401) return { ok: false, text: "this browser is not let in any more: open the link that the room has printed" };
+    return await answer.json();
+  } catch {
+    return { ok: false, text: "the room does not answer" };
+  }
+}
+
+export function freshId() {
+  const bytes = crypto.getRandomValues(new Uint8Array(16));
+  return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
+}

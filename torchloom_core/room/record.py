@@ -1,0 +1,200 @@
+"""The record as the room has heard it: each wish from who asked to what it did, and all else.
+
+What belongs to one proposal is one story: the verdict, at which step how many ranks applied it, the
+outcome, and what the guard said. A proposal that is made and denied again and again is one story
+as well, with how often.
+"""
+
+from collections import Counter, OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from torchloom_core.kernel.actions.kinds import wish_of
+from torchloom_core.plain_text import plain_line
+from torchloom_core.trajectory.summaries import summarise
+from torchloom_core.wire.actions import Action
+from torchloom_core.wire.codec import MAX_MESSAGE_BYTES, UNREADABLE
+from torchloom_core.wire.events import CommandLife, Judged, Outcome, Proposed, Verdict
+
+MOST_STORIES = 1000
+MOST_LINES = 2000
+MOST_NAMED = 20
+"""Workers that a story names of those that did not apply it."""
+
+_LONGEST = 600
+_UNDER_WAY = 200_000
+"""Commands whose ends are waited for; those of which none came are forgotten by then."""
+
+_OF_STORIES = frozenset({"proposed", "verdict", "command_life", "outcome", "judged"})
+_UNTOLD = frozenset({"issue", "recall", "forecast_wanted", "reply"})
+"""What says nothing that a story, or a request, does not."""
+
+_FAILED = frozenset({"rejected", "failed", "expired"})
+_JUDGED = {True: "hurt", False: "did no harm", None: "was not judged"}
+
+_OfStory = Proposed | Verdict | CommandLife | Outcome | Judged
+
+
+@dataclass
+class Story:
+    """One proposal and what became of it; ``version`` orders the changes of all stories."""
+
+    id: str
+    at_s: float
+    by: str
+    wish: str
+    reason: str = ""
+    gain_gpu_s: float = 0.0
+    cost_gpu_s: float = 0.0
+    confidence: float = 1.0
+    times: int = 1
+    granted: bool | None = None
+    rule: str = ""
+    said: str = ""
+    commands: dict[str, int] = field(default_factory=dict)
+    steps: dict[int, int] = field(default_factory=dict)
+    late: list[str] = field(default_factory=list)
+    outcome: str = ""
+    judged: str = ""
+    over_s: float = 0.0
+    version: int = 0
+
+
+@dataclass(frozen=True)
+class Line:
+    """Something else that was told, in one line."""
+
+    version: int
+    at_s: float
+    kind: str
+    text: str
+    worker: str = ""
+
+
+class Record:
+    """The newest stories and lines.
+
+    Attributes
+    ----------
+    version : int
+        Of the last change.
+    """
+
+    def __init__(self) -> None:
+        self.version = 0
+        self._stories: OrderedDict[str, Story] = OrderedDict()
+        self._lines: list[Line] = []
+        self._denied: dict[tuple[str, str, str], str] = {}
+        self._status: dict[str, str] = {}
+
+    def take(self, kind: str, data: bytes, now_s: float) -> None:
+        """Take what the Weaver tells; what is none of its messages is passed over."""
+        if kind in _UNTOLD or len(data) > MAX_MESSAGE_BYTES:
+            return
+        try:
+            if kind in _OF_STORIES:
+                self._tell(msgspec.json.decode(data, type=_OfStory), now_s)
+            else:
+                self._line(kind, msgspec.json.decode(data, type=dict[str, Any]), now_s)
+        except (*UNREADABLE, KeyError, TypeError, ValueError, AttributeError):
+            return  # of another version, or made up: it cannot be shown
+
+    def stories_since(self, version: int) -> list[Story]:
+        """Return the stories that have changed after ``version``, the oldest first."""
+        return [story for story in self._stories.values() if story.version > version]
+
+    def lines_since(self, version: int) -> list[Line]:
+        """Return the lines after ``version``, the oldest first."""
+        begin = len(self._lines)
+        while begin and self._lines[begin - 1].version > version:
+            begin -= 1
+        return self._lines[begin:]
+
+    # --- one by one ---
+
+    def _line(self, kind: str, body: Mapping[str, Any], now_s: float) -> None:
+        text = plain_line(summarise(kind, body), _LONGEST)
+        if not text:
+            return
+        self.version += 1
+        worker = str(body.get("worker") or "")
+        self._lines.append(Line(self.version, now_s, str(body.get("kind", kind)), text, worker))
+        if len(self._lines) > MOST_LINES + MOST_LINES // 4:
+            del self._lines[: len(self._lines) - MOST_LINES]
+
+    def _tell(self, told: _OfStory, now_s: float) -> None:
+        match told:
+            case Proposed(proposal=proposal):
+                story = self._story(told.id, told.policy, proposal.action, now_s)
+                story.reason = plain_line(proposal.reason, _LONGEST)
+                story.gain_gpu_s, story.cost_gpu_s = proposal.gain_gpu_s, proposal.cost_gpu_s
+                story.confidence = proposal.confidence
+            case Verdict():
+                story = self._story(told.proposal, told.policy, told.action, now_s)
+                self._decide(story, told)
+            case CommandLife():
+                known = self._stories.get(told.cause)
+                if known is None:
+                    return
+                story = known
+                self._count(story, told)
+            case Outcome():
+                story = self._story(told.verdict, told.policy, told.action, now_s)
+                story.outcome = plain_line(f"{told.result}: {told.detail}", _LONGEST)
+                story.over_s = now_s
+            case Judged():
+                known = self._stories.get(told.verdict)
+                if known is None:
+                    return
+                story = known
+                story.judged = plain_line(f"{_JUDGED[told.hurt]}: {told.text}", _LONGEST)
+        self._touch(story)
+
+    def _story(self, story_id: str, by: str, action: Action, now_s: float) -> Story:
+        story = self._stories.get(story_id)
+        if story is None:
+            wish = plain_line(wish_of(msgspec.to_builtins(action)), _LONGEST)
+            story = self._stories[story_id] = Story(id=story_id, at_s=now_s, by=by, wish=wish)
+            if len(self._stories) > MOST_STORIES:
+                self._stories.popitem(last=False)
+        return story
+
+    def _decide(self, story: Story, verdict: Verdict) -> None:
+        story.granted, story.rule = verdict.granted, verdict.rule
+        story.said = plain_line(verdict.reason, _LONGEST)
+        if story.granted:
+            return
+        # What is proposed at each tick, and denied each time for one reason, is one story.
+        same = story.by, story.wish, story.rule
+        earlier = self._stories.pop(self._denied.get(same, ""), None)
+        if earlier is not None and earlier is not story:
+            story.times += earlier.times
+        self._stories[story.id] = story
+        self._denied[same] = story.id
+        if len(self._denied) > MOST_STORIES:
+            self._denied.pop(next(iter(self._denied)))
+
+    def _count(self, story: Story, life: CommandLife) -> None:
+        before = self._status.pop(life.command, "")
+        counts = Counter(story.commands)
+        counts[before] -= 1
+        counts[life.status] += 1
+        story.commands = {word: count for word, count in counts.items() if count > 0}
+        if life.status == "applied":
+            story.steps[life.step] = story.steps.get(life.step, 0) + 1
+        elif life.status in _FAILED:
+            if len(story.late) < MOST_NAMED:
+                detail = plain_line(life.detail, _LONGEST)
+                story.late.append(f"{life.worker} {life.status}: {detail}")
+        else:
+            if len(self._status) >= _UNDER_WAY:
+                self._status.clear()
+            self._status[life.command] = life.status
+
+    def _touch(self, story: Story) -> None:
+        self.version += 1
+        story.version = self.version
+        self._stories.move_to_end(story.id)

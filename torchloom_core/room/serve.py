@@ -1,0 +1,144 @@
+"""Run the control room: hear the run, and serve the page until told to stop."""
+
+import asyncio
+import signal
+import socket
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+
+from torchloom_core.config.schema import Config, Room
+from torchloom_core.errors import RoomError
+from torchloom_core.room.app import application
+from torchloom_core.room.asks import Asks
+from torchloom_core.room.door import LOOPBACK
+from torchloom_core.room.keys import Keys
+from torchloom_core.room.live import Live
+from torchloom_core.room.past import Past
+from torchloom_core.transport.operator import ControlClient
+from torchloom_core.web_server import listener, served, url_of
+
+_OPTIONS = {
+    "ws": "websockets-sansio",
+    "ws_max_size": 16_384,
+    "backlog": 256,
+    "timeout_keep_alive": 10,
+    "timeout_graceful_shutdown": 1,
+}
+"""Of uvicorn."""
+
+Ready = Callable[[str], None]
+
+
+async def serve(config: Config, url: str, creds: Path | None, ready: Ready) -> None:
+    """Serve a run that goes on until SIGINT or SIGTERM.
+
+    Parameters
+    ----------
+    url, creds
+        The run's broker, and the credentials of whoever opens the room: what its pages may do.
+    ready : callable
+        Told the link that opens it, and another one whenever that was used.
+
+    Raises
+    ------
+    RoomError
+        If it cannot listen, or not by TLS with these files.
+    BrokerError
+        If the broker cannot be reached.
+    """
+    with _listener(config.room) as found:
+        client = await ControlClient.connect(url, config.run.name, creds)
+        try:
+            live = Live(client, config.run.name, config.weaver.stale_after_s)
+            await live.listen()
+            await _serve(config, found, config.run.name, live, Asks(client), ready)
+        finally:
+            await client.close()
+
+
+async def serve_past(config: Config, root: Path, ready: Ready) -> None:
+    """Serve a recorded run until SIGINT or SIGTERM.
+
+    Parameters
+    ----------
+    root : Path
+        Its trajectory.
+    ready : callable
+        As of :func:`serve`.
+
+    Raises
+    ------
+    RoomError
+        As :func:`serve`.
+    StateError
+        If there is no trajectory, or it cannot be read.
+    """
+    past = Past(root, config.weaver.stale_after_s)
+    with _listener(config.room) as found:
+        await _serve(config, found, past.run, past, None, ready)
+
+
+async def _serve(
+    config: Config,
+    found: socket.socket,
+    run: str,
+    seen: Live | Past,
+    asks: Asks | None,
+    ready: Ready,
+) -> None:
+    room, loop, stop = config.room, asyncio.get_running_loop(), asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    secure = bool(room.certificate)
+    where = url_of(found, secure=secure)
+    keys = Keys(Path(config.weaver.state_dir) / "room")
+
+    def tell() -> None:
+        ready(f"{where}/?token={keys.token}")
+
+    hosts = hosts_of(room.host, room.names)
+    app = application(seen, asks, keys, run, hosts, secure=secure, on_entry=tell)
+    tls = {"ssl_certfile": room.certificate, "ssl_keyfile": room.key} if secure else {}
+    async with served(app, found, **_OPTIONS, **tls):
+        tell()
+        following = asyncio.create_task(seen.follow())
+        stopping = asyncio.create_task(stop.wait())
+        await asyncio.wait({following, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if following.done():
+            following.result()
+        following.cancel()
+
+
+def _listener(room: Room) -> socket.socket:
+    """Return where the room listens; RoomError if it cannot."""
+    _check_tls(room.certificate, room.key)
+    try:
+        return listener(room.host, room.port)
+    except OSError as error:
+        where = f"{room.host}:{room.port}"
+        raise RoomError(f"[room]: cannot listen on {where}: {error.strerror or error}") from None
+
+
+def hosts_of(host: str, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the names by which a browser may reach the room.
+
+    Examples
+    --------
+    >>> hosts_of("::1", ("gpu7",))
+    ('127.0.0.1', 'localhost', '[::1]', '[::1]', 'gpu7')
+    """
+    given = (f"[{name}]" if ":" in name else name for name in (host, *names))
+    return (*LOOPBACK, *given)
+
+
+def _check_tls(certificate: str, key: str) -> None:
+    """Raise RoomError if uvicorn could not serve with these files."""
+    if not certificate:
+        return
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
+    except (OSError, ssl.SSLError) as error:
+        why = error.strerror or error.__class__.__name__
+        raise RoomError(f"[room] certificate, key: cannot be used: {why}") from None
