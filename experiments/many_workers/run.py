@@ -230,7 +230,7 @@ async def play(folder: Path, count: int, *, kill: bool) -> None:
     with console.status("waiting until all train"):
         began = time.monotonic()
         while await person.workers() < count:
-            _give_up(began)
+            give_up(began)
             await asyncio.sleep(0.5)
     console.print(f"{count:,} workers train after {time.monotonic() - began:.1f} s")
     began = time.monotonic()
@@ -244,11 +244,11 @@ async def play(folder: Path, count: int, *, kill: bool) -> None:
                 console.print(f"its successor is ready after {await weaver.start():.1f} s")
                 person.worst_s = 0.0
             await person.press()
-            _give_up(began)
+            give_up(began)
             await asyncio.sleep(0.1)
         console.print(f"all were told after {time.monotonic() - began:.1f} s")
         while not _of(weaver, Outcome):
-            _give_up(began)
+            give_up(began)
             await asyncio.sleep(0.5)
     beating.cancel()
     console.print(f"the kill switch answered within {person.worst_s:.2f} s, all along")
@@ -272,7 +272,8 @@ def _of(weaver: Weaver, cls: type[_T]) -> list[_T]:
     ]
 
 
-def _give_up(began: float) -> None:
+def give_up(began: float) -> None:
+    """End the whole with a line if it takes too long."""
     if time.monotonic() - began > DEADLINE_S:
         sys.exit(f"gave up after {DEADLINE_S:g} s")
 

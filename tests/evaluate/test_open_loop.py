@@ -189,6 +189,15 @@ def test_a_split_that_leaves_nothing_is_one_line(bundle):
         scorer_of(bundle, of(fault_history=HISTORY), CONFIG, late).scores()
 
 
+def test_a_horizon_that_reaches_beyond_the_end_is_one_line(bundle):
+    length_s = (bundle.manifest.end_ns - bundle.manifest.start_ns) / 1e9
+    ahead = {**HISTORY, "horizon_s": 0.41 * length_s}
+    with pytest.raises(TraceError, match=r"a horizon before the end, was [1-9]\d* and 0"):
+        scorer_of(bundle, of(fault_history=ahead), CONFIG, Scoring())
+    ahead["horizon_s"] = 0.35 * length_s
+    scorer_of(bundle, of(fault_history=ahead), CONFIG, Scoring())
+
+
 def test_a_predictor_that_cannot_be_built_is_one_line(bundle):
     too_long = {"metric": "heat", "window_s": 1e9}
     with pytest.raises(PluginError, match=r"trend.*need window_s"):

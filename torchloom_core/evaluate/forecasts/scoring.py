@@ -211,15 +211,21 @@ class Scorer:
         every_ns, horizon_ns = round(every_s * SECOND_NS), round(predictor.horizon_s * SECOND_NS)
         moments = begin_ns + every_ns * np.arange(1, length_ns // every_ns + 1, dtype=np.int64)
         before = int(np.count_nonzero(moments <= from_ns - horizon_ns))
-        after = int(np.count_nonzero(moments >= from_ns))
+        # What came of a forecast is known a horizon later, of a detection at once.
+        detects = model is not None and model.info.task == "detect"
+        last_ns = manifest.end_ns - (0 if detects else horizon_ns)
+        after = int(np.count_nonzero((moments >= from_ns) & (moments <= last_ns)))
         day = day_text(bundle, from_ns)
         if model is None and not (before and after):
             raise TraceError(
-                f"{bundle.path}: need forecasts of {one.label} a horizon before {day} and after "
-                f"it, was {before} and {after}"
+                f"{bundle.path}: need forecasts of {one.label} a horizon before {day}, and after "
+                f"it a horizon before the end, was {before} and {after}"
             )
         if not after:
-            raise TraceError(f"{bundle.path}: need forecasts of {one.label} after {day}, was none")
+            raise TraceError(
+                f"{bundle.path}: need forecasts of {one.label} after {day} and a horizon before "
+                f"the end, was none"
+            )
 
     def _of_options(self, one: Forecaster, progress: Progress) -> _Part:
         """Return the forecasts of a predictor without a model, and its threshold."""
