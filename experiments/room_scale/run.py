@@ -102,8 +102,8 @@ class Page:
             told = json.loads(message)
             if "places" in told:
                 first = told["places"]["first"]
-                rows = told["places"]["rows"]
-                self.places |= {row[0]: first + n for n, row in enumerate(rows)}
+                names = told["places"]["columns"][0]
+                self.places |= {name: first + n for n, name in enumerate(names)}
 
     def _paint(self, frame: bytes) -> None:
         kind, channel, _, count, _, _ = HEADER.unpack_from(frame)

@@ -115,8 +115,8 @@ class Guest:
         told = json.loads(message)
         places = told.pop("places", None)
         if places:
-            rows = enumerate(places["rows"], places["first"])
-            self.known["places"] |= dict(rows)
+            rows = zip(*places["columns"], strict=True)
+            self.known["places"] |= dict(enumerate(rows, places["first"]))
         self.known["stories"] |= {story["id"]: story for story in told.pop("stories", ())}
         self.known["lines"] += told.pop("lines", [])
         self.known["series"] |= told.pop("series", {})

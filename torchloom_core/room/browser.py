@@ -177,7 +177,8 @@ class Browser:
         self._places_version = board.version
         while self._places < len(board):
             some = board.places[self._places : self._places + _PLACES_AT_ONCE]
-            yield {"places": {"first": self._places, "rows": some}}
+            columns = list(zip(*some, strict=True))  # alike next to alike is packed far smaller
+            yield {"places": {"first": self._places, "columns": columns}}
             self._places += len(some)
 
     def _points_of(self, metric: str) -> Floats:

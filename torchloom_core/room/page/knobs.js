@@ -1,6 +1,6 @@
 // The table of knobs: what each takes, what is wanted, what it is, and a way to turn it and back.
 
-import { el } from "./dom.js";
+import { el, fill } from "./dom.js";
 import { freshId } from "./link.js";
 
 export function takes(spec) {
@@ -28,56 +28,73 @@ function parsed(spec, text) {
   return text;
 }
 
+const COLUMNS = ["knob", "takes", "lands", "wanted", "is", "turn it"];
+
 export class Knobs {
   constructor(act) {
     this.act = act;
     this.before = new Map(); // of each knob, what it was before this page turned it
-    this.drafts = new Map();
+    this.rows = new Map();
+    this.body = el("tbody");
+    const head = COLUMNS.map((name) => el("th", { scope: "col" }, name));
+    this.table = el("div", { className: "scroll" }, el("table", {}, el("thead", {}, el("tr", {}, head)), this.body));
   }
 
-  table(knobs, locked) {
-    const rows = knobs.map((spec) => this.row(spec, locked));
-    const head = ["knob", "takes", "lands", "wanted", "is", "turn it"].map((name) => el("th", { scope: "col" }, name));
-    return el("div", { className: "scroll" }, el("table", {}, el("thead", {}, el("tr", {}, head)), el("tbody", {}, rows)));
+  // Each cell is made anew only where it has changed: whoever types in a field goes on typing.
+  update(knobs, locked) {
+    fill(this.body, knobs.map((spec) => spec.name).join(), () => knobs.map((spec) => this.rowOf(spec).row));
+    for (const spec of knobs) {
+      const { cells, form } = this.rowOf(spec);
+      const wanted = Object.entries(spec.wanted).map(([worker, value]) => (worker ? `${worker}: ${shown(value)}` : shown(value)));
+      const lands = spec.fence === "run" ? "on all ranks at one step" : "on each at its next step";
+      [takes(spec), lands, wanted.join(", ") || "–", present(spec)].forEach((text, i) => fill(cells[i], text, () => text));
+      fill(form, JSON.stringify([spec.kind, spec.choices, locked, this.before.get(spec.name)]), () => this.form(spec.name, spec, locked));
+      const input = form.querySelector("input, select");
+      if (input !== document.activeElement && !input.dataset.draft && spec.values.length) input.value = String(spec.values[0][0]);
+      this.rows.get(spec.name).spec = spec;
+    }
   }
 
-  row(spec, locked) {
-    const wanted = Object.entries(spec.wanted).map(([worker, value]) => (worker ? `${worker}: ${shown(value)}` : shown(value)));
-    const cells = [takes(spec), spec.fence === "run" ? "on all ranks at one step" : "on each at its next step", wanted.join(", ") || "–", present(spec)];
-    return el("tr", {}, el("th", { scope: "row", title: spec.doc ?? "" }, spec.name, spec.doc ? el("div", { className: "faint" }, spec.doc) : null), cells.map((text) => el("td", {}, text)), el("td", {}, this.form(spec, locked)));
+  rowOf(spec) {
+    if (!this.rows.has(spec.name)) {
+      const cells = COLUMNS.slice(1, 5).map(() => el("td"));
+      const form = el("td");
+      const name = el("th", { scope: "row" }, spec.name, spec.doc ? el("div", { className: "faint" }, spec.doc) : null);
+      this.rows.set(spec.name, { row: el("tr", {}, name, cells, form), cells, form, spec });
+    }
+    return this.rows.get(spec.name);
   }
 
-  form(spec, locked) {
-    const value = this.drafts.get(spec.name) ?? (spec.values.length ? String(spec.values[0][0]) : "");
-    const label = `new value of ${spec.name}`;
-    const keep = (event) => this.drafts.set(spec.name, event.target.value);
+  form(name, spec, locked) {
+    const label = `new value of ${name}`;
     const options = spec.kind === "bool" ? ["true", "false"] : spec.choices ?? [];
+    const keep = (event) => { event.target.dataset.draft = "1"; };
     const input = options.length
-      ? el("select", { "aria-label": label, disabled: locked, onchange: keep }, options.map((one) => el("option", { value: one, selected: one === value }, one)))
-      : el("input", { "aria-label": label, disabled: locked, oninput: keep, value, inputmode: spec.kind === "order" ? "text" : "decimal" });
-    const before = this.before.get(spec.name);
-    const back = before === undefined ? null : el("button", { type: "button", disabled: locked, onclick: () => this.turn(spec, before, true) }, `back to ${shown(before)}`);
+      ? el("select", { "aria-label": label, disabled: locked, onchange: keep }, options.map((one) => el("option", { value: one }, one)))
+      : el("input", { "aria-label": label, disabled: locked, oninput: keep, inputmode: spec.kind === "order" ? "text" : "decimal" });
+    const before = this.before.get(name);
+    const back = before === undefined ? null : el("button", { type: "button", disabled: locked, onclick: () => this.turn(name, before, input, true) }, `back to ${shown(before)}`);
     const submit = (event) => {
       event.preventDefault();
-      this.turn(spec, parsed(spec, input.value), false);
+      this.turn(name, parsed(spec, input.value), input, false);
     };
     return el("form", { className: "row", onsubmit: submit }, input, el("button", { type: "submit", disabled: locked }, "set"), back);
   }
 
-  async turn(spec, value, isBack) {
+  async turn(name, value, input, isBack) {
     if (typeof value === "number" && !Number.isFinite(value)) {
-      this.act.say(`${spec.name}: need a number`, false);
+      this.act.say(`${name}: need a number`, false);
       return;
     }
+    const { spec } = this.rows.get(name);
     const was = spec.values.length ? spec.values[0][0] : undefined;
-    const body = { knob: spec.name, value, id: freshId() };
-    let answer = await this.act.ask("knob.set", body);
+    let answer = await this.act.ask("knob.set", { knob: name, value, id: freshId() });
     if (!answer.ok && answer.text.includes('"sure": true') && confirm(`${answer.text.split(";")[0]}\n\nSet it all the same?`)) {
-      answer = await this.act.ask("knob.set", { ...body, id: freshId(), sure: true });
+      answer = await this.act.ask("knob.set", { knob: name, value, id: freshId(), sure: true });
     }
     if (!answer.ok) return;
-    this.drafts.delete(spec.name);
-    if (isBack) this.before.delete(spec.name);
-    else if (was !== undefined) this.before.set(spec.name, was);
+    delete input.dataset.draft;
+    if (isBack) this.before.delete(name);
+    else if (was !== undefined) this.before.set(name, was);
   }
 }

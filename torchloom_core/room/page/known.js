@@ -33,9 +33,9 @@ export class Known {
       this.runMs = performance.now();
     }
     if (told.places) {
-      const { first, rows } = told.places;
+      const { first, columns } = told.places;
       this.places.length = first;
-      this.places.push(...rows);
+      columns[0].forEach((_, row) => this.places.push(columns.map((column) => column[row])));
       this.placesVersion += 1;
     }
     if (told.knobs) this.knobs = told.knobs;

@@ -29,11 +29,6 @@ const act = {
   isStale: () => !link.isOpen || known.ageS() === null || known.ageS() > STALE_S,
   isLocked: () => act.isStale() || !act.hasWheel(),
   look: () => link.look({ ...screen.wanted() }),
-  changed(locked) {
-    const was = act.wasLocked;
-    act.wasLocked = locked;
-    return was !== locked;
-  },
 };
 
 const screens = SCREENS.map(([name, Screen]) => ({ name, made: new Screen(known, act) }));

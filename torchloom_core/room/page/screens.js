@@ -205,9 +205,9 @@ export class KnobScreen {
     this.known = known;
     this.act = act;
     this.knobs = new Knobs(act);
-    this.place = el("div");
+    this.none = el("p", { className: "faint" }, "No worker has told of a knob.");
     this.run = el("div", { className: "row" });
-    this.parts = [el("section", { className: "wide", "aria-label": "The whole run" }, el("h2", {}, "The whole run"), this.run), el("section", { className: "wide", "aria-label": "Knobs" }, el("h2", {}, "Knobs"), this.place)];
+    this.parts = [el("section", { className: "wide", "aria-label": "The whole run" }, el("h2", {}, "The whole run"), this.run), el("section", { className: "wide", "aria-label": "Knobs" }, el("h2", {}, "Knobs"), this.none, this.knobs.table)];
   }
 
   wanted() {
@@ -222,8 +222,9 @@ export class KnobScreen {
       const buttons = acts.map(([text, action]) => el("button", { disabled: locked, onclick: () => this.act.ask("propose", { action }) }, text));
       return [...buttons, el("button", { disabled: locked || !stopped, onclick: () => this.act.ask("actions.resume") }, "resume actions")];
     });
-    if (this.place.contains(document.activeElement) && !this.act.changed(locked)) return;
-    fill(this.place, JSON.stringify([this.known.knobs, locked, [...this.knobs.before]]), () => (this.known.knobs.length ? this.knobs.table(this.known.knobs, locked) : el("p", { className: "faint" }, "No worker has told of a knob.")));
+    this.none.hidden = this.known.knobs.length > 0;
+    this.knobs.table.hidden = !this.none.hidden;
+    this.knobs.update(this.known.knobs, locked);
   }
 }
 
