@@ -13,6 +13,7 @@ from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.schema import Config
 from torchloom_core.dispatch.answers import Answers
 from torchloom_core.dispatch.commands import Commands
+from torchloom_core.dispatch.wheel import Wheel
 from torchloom_core.fleet.forecasts import Forecasts
 from torchloom_core.fleet.guards import TRIES, Guards
 from torchloom_core.fleet.sample_table import SampleTable
@@ -27,7 +28,6 @@ from torchloom_core.kernel.execution import Execution
 from torchloom_core.kernel.plugins.guard import Guard
 from torchloom_core.kernel.plugins.host import ActivePlugins, PolicyHost
 from torchloom_core.kernel.run_end import RunEnd
-from torchloom_core.kernel.wheel import Wheel
 from torchloom_core.plugin.needs import Need
 from torchloom_core.plugin.view import FleetView
 from torchloom_core.wire import notices
