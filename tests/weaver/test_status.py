@@ -151,3 +151,16 @@ def test_what_the_lighthouse_sees_is_told_in_a_line():
     assert status(run).lighthouse == ""
     run.feed(lighthouse_view(silent=("b:uuid",)))
     assert status(run).lighthouse == "quorum 7 of 3, silent: b:uuid"
+
+
+def test_of_those_at_risk_the_ones_that_are_most_are_told_with_why():
+    run = run_of(50)
+    hazard = {f"g{number}-0": number / 100 for number in range(50)}
+    wanted = [o for o in run.tick() if isinstance(o, ForecastWanted)]
+    assert not wanted  # no predictor is active: what is told comes by the kernel's own hand
+    run.kernel.forecasts.newest["trend"] = Forecast(
+        id="f1.1", predictor="trend", horizon_s=60.0, hazard=hazard, why={"g49-0": "it is hot"}
+    )
+    told = status(run, Page(workers=False)).at_risk
+    assert [one.worker for one in told] == [f"g{number}-0" for number in range(49, 29, -1)]
+    assert (told[0].hazard, told[0].horizon_s, told[0].why) == (0.49, 60.0, "it is hot")

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator
+from heapq import nlargest
 from itertools import islice
 from typing import NamedTuple, TypeVar
 
@@ -18,6 +19,7 @@ from torchloom_core.wire.actions import name_of
 from torchloom_core.wire.events import PolicyFailed, PredictorFailed
 from torchloom_core.wire.messages import KnobValue
 from torchloom_core.wire.operator import (
+    AtRisk,
     FlightStatus,
     KnobTable,
     Page,
@@ -31,6 +33,7 @@ from torchloom_core.wire.steering import LighthouseView
 _SHOW_GONE_S = 600.0
 _LISTED = 1000
 _REASON_CHARACTERS = 300
+_AT_RISK = 20
 
 _PAGE_BYTES = 500_000
 """Half of a message: the other half is for what is not told of each worker."""
@@ -96,12 +99,31 @@ def describe(
                 action=name_of(candidate.proposed.proposal.action),
                 target=target_of(candidate.proposed.proposal.action),
                 reason=candidate.proposed.proposal.reason[:_REASON_CHARACTERS],
+                gain_gpu_s=candidate.proposed.proposal.gain_gpu_s,
+                cost_gpu_s=candidate.proposed.proposal.cost_gpu_s,
+                confidence=candidate.proposed.proposal.confidence,
+                until_ns=candidate.ts_ns + round(candidate.proposed.proposal.expires_s * SECOND_NS),
             )
             for proposal_id, candidate in islice(kernel.arbiter.waiting.items(), _LISTED)
         ),
+        at_risk=tuple(_at_risk(kernel)),
         cordoned=tuple(sorted(kernel.fleet.cordons.nodes)),
         cordoned_until_ns=dict(sorted(kernel.fleet.cordons.until_ns.items())),
     )
+
+
+def _at_risk(kernel: Kernel) -> Iterator[AtRisk]:
+    for name, forecast in kernel.forecasts.newest.items():
+        worst = nlargest(_AT_RISK, forecast.hazard.items(), key=lambda item: item[1])
+        for worker, hazard in worst:
+            if hazard > 0:
+                yield AtRisk(
+                    worker=worker,
+                    predictor=name,
+                    hazard=hazard,
+                    horizon_s=forecast.horizon_s,
+                    why=forecast.why.get(worker, "")[:_REASON_CHARACTERS],
+                )
 
 
 def _lighthouse(view: LighthouseView | None) -> str:

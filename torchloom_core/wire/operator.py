@@ -174,20 +174,34 @@ class PluginStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Waiting(msgspec.Struct, frozen=True, kw_only=True):
-    """A proposal that waits for a person's approval."""
+    """A proposal that waits for a person's approval, until ``until_ns``; its price as proposed."""
 
     proposal: str
     policy: str
     action: str
     target: str
     reason: str
+    gain_gpu_s: float = 0.0
+    cost_gpu_s: float = 0.0
+    confidence: float = 1.0
+    until_ns: int = 0
+
+
+class AtRisk(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker that a predictor expects to fail within ``horizon_s``, with which probability."""
+
+    worker: str
+    predictor: str
+    hazard: float
+    horizon_s: float
+    why: str = ""
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
     """The run at one moment; a later :class:`Page` has the next ``workers`` and no lists else.
 
-    Of ``flights`` and ``waiting`` only the first thousand are there. ``wheel`` is the seat that
-    drives from a web page, empty where none does.
+    Of ``flights`` and ``waiting`` only the first thousand are there, and ``at_risk`` are the twenty
+    most of each predictor. ``wheel`` is the seat that drives from a web page, empty if none does.
     """
 
     run: str
@@ -203,6 +217,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     flights_in_all: int = 0
     plugins: tuple[PluginStatus, ...] = ()
     waiting: tuple[Waiting, ...] = ()
+    at_risk: tuple[AtRisk, ...] = ()
     cordoned: tuple[str, ...] = ()
     cordoned_until_ns: dict[str, int] = {}
     trajectory: str = ""

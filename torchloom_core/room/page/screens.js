@@ -2,7 +2,7 @@
 
 import { STATE_COLOURS, VALUE_COLOURS } from "./colours.js";
 import { Chart } from "./charts.js";
-import { el, fill, number, span } from "./dom.js";
+import { clock, el, fill, number, span } from "./dom.js";
 import { HeatMap } from "./heatmap.js";
 import { Knobs } from "./knobs.js";
 import { lineItem, state, storyItem } from "./record.js";
@@ -29,8 +29,9 @@ export class RunScreen {
     this.waiting = el("div");
     this.stories = el("ol", { className: "record" });
     this.plugins = el("div");
+    this.risk = el("div");
     this.chartPlace = el("section", { className: "wide", "aria-label": "Series" }, el("h2", {}, "Series: median of all ranks, and from the least to the most"));
-    this.parts = [section("Is the run well?", this.well), section("Waiting for a person", this.waiting), this.chartPlace, section("Newest decisions", this.stories), section("Policies and predictors", this.plugins)];
+    this.parts = [section("Is the run well?", this.well), section("Waiting for a person", this.waiting), this.chartPlace, section("Newest decisions", this.stories), section("Most at risk", this.risk), section("Policies and predictors", this.plugins)];
   }
 
   wanted() {
@@ -59,6 +60,11 @@ export class RunScreen {
     });
     const locked = this.act.isLocked();
     fill(this.waiting, JSON.stringify([status.waiting, locked]), () => this.proposals(status.waiting ?? [], locked));
+    fill(this.risk, JSON.stringify(status.at_risk), () => {
+      const worst = [...(status.at_risk ?? [])].sort((a, b) => b.hazard - a.hazard).slice(0, 8);
+      if (!worst.length) return el("p", { className: "faint" }, "Nobody, by any predictor that is active.");
+      return el("table", {}, el("tbody", {}, worst.map((one) => el("tr", {}, el("th", { scope: "row" }, one.worker), el("td", {}, `${(100 * one.hazard).toFixed(0)} % within ${span(one.horizon_s)}`), el("td", { className: "faint" }, `${one.predictor}${one.why ? `: ${one.why}` : ""}`)))));
+    });
     const stories = newest(known, 8);
     fill(this.stories, stories.map((story) => story.version).join(), () => stories.map((story) => el("li", {}, el("p", {}, el("b", {}, story.by), " wants ", el("b", {}, story.wish)), el("p", { className: "faint" }, state(story)))));
     fill(this.plugins, JSON.stringify(status.plugins), () =>
@@ -76,8 +82,7 @@ export class RunScreen {
   proposals(waiting, locked) {
     if (!waiting.length) return el("p", { className: "faint" }, "Nothing: what no one approves in time is not done.");
     return waiting.map((one) => {
-      const story = this.known.stories.get(one.proposal);
-      const price = story?.gain_gpu_s ? `gains ${number(story.gain_gpu_s)} GPU-s with probability ${number(story.confidence)}, costs ${number(story.cost_gpu_s)}` : "";
+      const price = `gains ${number(one.gain_gpu_s)} GPU-s with probability ${number(one.confidence)}, costs ${number(one.cost_gpu_s)}; not approved by ${clock(one.until_ns / 1e9)} it is not done`;
       return el("div", {}, el("p", {}, el("b", {}, one.policy), ` wants ${one.action} ${one.target}: ${one.reason}`), el("p", { className: "faint" }, price),
         el("button", { disabled: locked, onclick: () => this.act.ask("approve", { proposal: one.proposal }) }, `approve ${one.proposal}`));
     });
