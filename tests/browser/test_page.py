@@ -213,7 +213,7 @@ def test_the_page_fits_a_phone_by_day_and_by_night(room, new_tab, scheme):
     tab = new_tab(viewport={"width": 390, "height": 800}, color_scheme=scheme)
     tab.page.goto(room.links[-1])
     tab.sees("data as of")
-    for name in ("Run", "Fleet", "Knobs", "Record"):
+    for name in ("Run", "Fleet", "Knobs", "Record", "Logs"):
         tab.page.get_by_role("tab", name=name).click()
         wide = tab.page.evaluate("document.documentElement.scrollWidth")
         assert wide <= 390, name

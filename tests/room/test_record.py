@@ -14,6 +14,7 @@ from torchloom_core.wire.events import (
     Proposed,
     Verdict,
 )
+from torchloom_core.wire.messages import Note
 
 NOW_S = 1e9
 RATE = ChangeKnobs(values={"lr": 0.5})
@@ -156,3 +157,16 @@ def test_the_record_is_bounded(record):
     lines = record.lines_since(0)
     assert MOST_LINES <= len(lines) <= MOST_LINES + MOST_LINES // 4
     assert lines[-1].text == f"{2 * MOST_LINES - 1}"
+
+
+def test_a_trainers_own_lines_are_kept_apart(record):
+    who = {"run": "run", "worker": "g0-0", "incarnation": 1}
+    fields = {"level": "error", "logger": "mine", "text": "no\n\x1b[2J<b>", "dropped": 3}
+    record.log(Note(**who, kind="log", fields=fields), NOW_S)
+    (line,) = record.logs_since(0)
+    assert (line.kind, line.worker) == ("error", "g0-0")
+    assert line.text == "mine: no \\x1b[2J<b> (3 lines before it were dropped)"
+    assert record.lines_since(0) == []
+    for number in range(2 * MOST_LINES):
+        record.log(Note(**who, kind="log", fields={"text": f"{number}"}), NOW_S)
+    assert len(record.logs_since(0)) <= MOST_LINES + MOST_LINES // 4

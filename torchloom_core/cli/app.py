@@ -46,6 +46,13 @@ app.command(
 app.command(f"{_HERE}.status_command:status", name="status", help="Show the run.", group=_WATCHING)
 
 app.command(
+    f"{_HERE}.logs_command:logs",
+    name="logs",
+    help="Print what trainers have logged.",
+    group=_WATCHING,
+)
+
+app.command(
     f"{_HERE}.evaluate_command:evaluate",
     name="evaluate",
     help="Backtest policies and predictors on recorded traces.",

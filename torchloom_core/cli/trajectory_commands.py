@@ -1,11 +1,8 @@
 """``torchloom trajectory show|replay|export``."""
 
-import time
 from collections import deque
-from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 from cyclopts import Parameter
@@ -14,8 +11,13 @@ from rich.markup import escape
 
 from torchloom_core.cli.options import AsJson, ConfigPath
 from torchloom_core.cli.output import console, print_json
-from torchloom_core.clock import SECOND_NS
-from torchloom_core.config.loading import load
+from torchloom_core.cli.recorded_lines import (
+    Place,
+    followed,
+    local_time,
+    recorded,
+    trajectory_root,
+)
 from torchloom_core.errors import ConfigError, StateError
 from torchloom_core.suggest import nearest
 from torchloom_core.trajectory.summaries import RECORD_KINDS, summarise
@@ -26,18 +28,9 @@ if TYPE_CHECKING:
     from torchloom_core.trajectory.layout import Line
     from torchloom_core.trajectory.reader import Life
 
-_POLL_S = 0.3
 _UNASKED = frozenset({"tick"})
 
 Root = Annotated[Path | None, Parameter(help="A trajectory's folder; this run's unless given.")]
-
-
-class _Place(NamedTuple):
-    """Where a line stands among all lives' lines."""
-
-    epoch: int
-    seq: int
-    n: int
 
 
 def show(
@@ -67,7 +60,7 @@ def show(
     config
         Config file; torchloom.toml in this folder unless given.
     """
-    folder = _root(root, config)
+    folder = trajectory_root(root, config)
     for name in kind:
         if name not in RECORD_KINDS:
             raise ConfigError(f"--kind: no record is called {name!r}{nearest(name, RECORD_KINDS)}")
@@ -76,16 +69,16 @@ def show(
         kind_fits = line.kind in kind if kind else line.kind not in _UNASKED
         return kind_fits and worker in (None, line.worker)
 
-    printed = _Place(0, 0, 0)
-    recent: deque[tuple[_Place, Line]] = deque(maxlen=last)
-    for place, line in _recorded(folder):
+    printed = Place(0, 0, 0)
+    recent: deque[tuple[Place, Line]] = deque(maxlen=last)
+    for place, line in recorded(folder):
         printed = place
         if is_wanted(line):
             recent.append((place, line))
     for place, line in recent:
         _print(place, line, json)
     if follow:
-        for place, line in _follow(folder):
+        for place, line in followed(folder):
             if place > printed and is_wanted(line):
                 _print(place, line, json)
 
@@ -104,7 +97,7 @@ def replay(root: Root = None, /, *, json: AsJson = False, config: ConfigPath = N
     from torchloom_core.trajectory.replay import replay as replay_life
 
     same = True
-    for life in lives(_root(root, config)):
+    for life in lives(trajectory_root(root, config)):
         report = replay_life(life, _make_kernel)
         same = same and report.difference is None
         if json:
@@ -135,20 +128,11 @@ def export(
     """
     from torchloom_core.trajectory.tables import to_tables
 
-    paths = [str(path) for path in to_tables(_root(root, config), out)]
+    paths = [str(path) for path in to_tables(trajectory_root(root, config), out)]
     if json:
         print_json(paths)
     else:
         console().print("\n".join(f"wrote {path}" for path in paths), markup=False)
-
-
-def _root(root: Path | None, config: Path | None) -> Path:
-    if root is not None:
-        return root
-    from torchloom_core.trajectory.layout import run_folder
-
-    settings = load(config)
-    return run_folder(Path(settings.weaver.state_dir), settings.run.name)
 
 
 def _make_kernel(life: "Life") -> Any:
@@ -161,42 +145,7 @@ def _make_kernel(life: "Life") -> Any:
     return Kernel(life.config, plugins, RecordedGuard(life.overruns()))
 
 
-def _recorded(folder: Path) -> Iterator[tuple[_Place, "Line"]]:
-    from torchloom_core.trajectory.reader import lives
-
-    for life in lives(folder):
-        for line in life.lines():
-            yield _Place(life.meta.epoch, line.seq, line.n), line
-
-
-def _follow(folder: Path) -> Iterator[tuple[_Place, "Line"]]:
-    """Yield every whole line of all lives, then those that are added, for ever."""
-    from torchloom_core.trajectory.layout import part_paths
-
-    read: dict[Path, int] = {}
-    while True:
-        for life in sorted(folder.glob("epoch-*")):
-            epoch = int(life.name.partition("-")[2])
-            for part in part_paths(life, "events"):
-                for line in _new_lines(part, read):
-                    yield _Place(epoch, line.seq, line.n), line
-        time.sleep(_POLL_S)
-
-
-def _new_lines(part: Path, read: dict[Path, int]) -> Iterable["Line"]:
-    from torchloom_core.trajectory.layout import Line
-
-    with part.open("rb") as file:
-        file.seek(read.get(part, 0))
-        whole, newline, _ = file.read().rpartition(b"\n")
-    read[part] = read.get(part, 0) + len(whole) + len(newline)
-    try:
-        return [msgspec.json.decode(line, type=Line) for line in whole.splitlines()]
-    except UNREADABLE as error:
-        raise StateError(f"{part}: {error}") from None
-
-
-def _summary(line: "Line", place: _Place) -> str:
+def _summary(line: "Line", place: Place) -> str:
     try:
         return summarise(line.kind, msgspec.json.decode(line.body))
     except (*UNREADABLE, AttributeError, KeyError, TypeError, ValueError) as error:
@@ -204,15 +153,13 @@ def _summary(line: "Line", place: _Place) -> str:
         raise StateError(f"{where}: no {line.kind} as this version knows it: {error}") from None
 
 
-def _print(place: _Place, line: "Line", json: bool) -> None:
+def _print(place: Place, line: "Line", json: bool) -> None:
     if json:
         print_json({"epoch": place.epoch, **msgspec.structs.asdict(line)})
         return
-    when = datetime.fromtimestamp(line.ts_ns / SECOND_NS, UTC).astimezone()
-    milliseconds = f"{when:%Y-%m-%d %H:%M:%S}.{when.microsecond // 1000:03}"
     arrow = "→" if line.io == "out" else "←"
     text = _summary(line, place)
     console().print(
-        f"[dim]{milliseconds}[/] {arrow} [bold]{line.kind:<14}[/] "
+        f"[dim]{local_time(line.ts_ns)}[/] {arrow} [bold]{line.kind:<14}[/] "
         f"{escape(line.worker or '-'):<8} {escape(text)}"
     )

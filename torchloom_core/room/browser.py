@@ -138,6 +138,7 @@ class Browser:
             yield {
                 "stories": [asdict(story) for story in seen.record.stories_since(before)],
                 "lines": [asdict(line) for line in seen.record.lines_since(before)],
+                "logs": [asdict(line) for line in seen.record.logs_since(before)],
             }
         points = {name: self._points_of(name) for name in self._look.series[:_MOST_SHOWN]}
         told = {name: point.tolist() for name, point in points.items() if len(point)}

@@ -18,7 +18,16 @@ from torchloom_core.transport.inbound import Inlet
 from torchloom_core.transport.operator import ControlClient
 from torchloom_core.wire import subjects
 from torchloom_core.wire.codec import UNREADABLE
-from torchloom_core.wire.messages import Ack, Exit, Hello, KnobValue, Telemetry, WorkerEvent
+from torchloom_core.wire.messages import (
+    LOG,
+    Ack,
+    Exit,
+    Hello,
+    KnobValue,
+    Note,
+    Telemetry,
+    WorkerEvent,
+)
 from torchloom_core.wire.operator import Answer, KnobTable, Page, Status
 from torchloom_core.wire.steering import LighthouseView
 
@@ -97,6 +106,8 @@ class Live(Seen):
                 self._knobs_due = True
             case Exit():
                 self.board.bury(message, now_s)
+            case Note(kind=kind) if kind == LOG:
+                self.record.log(message, now_s)
         return True
 
     # --- what is asked ---

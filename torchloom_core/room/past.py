@@ -9,7 +9,7 @@ import msgspec
 from torchloom_core.clock import SECOND_NS, moment_text
 from torchloom_core.room.seen import Seen
 from torchloom_core.trajectory.reader import Life, Recorded, lives
-from torchloom_core.wire.messages import Exit, Hello, Telemetry
+from torchloom_core.wire.messages import LOG, Exit, Hello, Note, Telemetry
 from torchloom_core.wire.requests import Request
 
 _AT_ONCE = 500
@@ -70,6 +70,8 @@ class Past(Seen):
                 self.board.meet(hello, at_s)
             case Exit() as end:
                 self.board.bury(end, at_s)
+            case Note(kind=kind) as note if kind == LOG:
+                self.record.log(note, at_s)
             case Request() as request:
                 self.record.take("request", msgspec.json.encode(request), at_s)
         for output in recorded.outputs:

@@ -18,6 +18,7 @@ from torchloom_core.trajectory.summaries import summarise
 from torchloom_core.wire.actions import Action
 from torchloom_core.wire.codec import MAX_MESSAGE_BYTES, UNREADABLE
 from torchloom_core.wire.events import CommandLife, Judged, Outcome, Proposed, Verdict
+from torchloom_core.wire.messages import Note
 
 MOST_STORIES = 1000
 MOST_LINES = 2000
@@ -25,6 +26,7 @@ MOST_NAMED = 20
 """Workers that a story names of those that did not apply it."""
 
 _LONGEST = 600
+_LONGEST_LEVEL = 16
 _UNDER_WAY = 200_000
 """Commands whose ends are waited for; those of which none came are forgotten by then."""
 
@@ -87,6 +89,7 @@ class Record:
         self.version = 0
         self._stories: OrderedDict[str, Story] = OrderedDict()
         self._lines: list[Line] = []
+        self._logs: list[Line] = []
         self._denied: dict[tuple[str, str, str], str] = {}
         self._status: dict[str, str] = {}
 
@@ -102,16 +105,28 @@ class Record:
         except (*UNREADABLE, KeyError, TypeError, ValueError, AttributeError):
             return  # of another version, or made up: it cannot be shown
 
+    def log(self, note: Note, now_s: float) -> None:
+        """Take a line of a trainer's own log."""
+        said = note.fields
+        text = plain_line(f"{said.get('logger', '')}: {said.get('text', '')}", _LONGEST)
+        if "dropped" in said:
+            text += f" ({said['dropped']} lines before it were dropped)"
+        self.version += 1
+        level = str(said.get("level", ""))[:_LONGEST_LEVEL]
+        self._logs.append(Line(self.version, now_s, level, text, note.worker))
+        _cut(self._logs)
+
+    def logs_since(self, version: int) -> list[Line]:
+        """Return the lines of trainers' logs after ``version``, the oldest first."""
+        return _since(self._logs, version)
+
     def stories_since(self, version: int) -> list[Story]:
         """Return the stories that have changed after ``version``, the oldest first."""
         return [story for story in self._stories.values() if story.version > version]
 
     def lines_since(self, version: int) -> list[Line]:
         """Return the lines after ``version``, the oldest first."""
-        begin = len(self._lines)
-        while begin and self._lines[begin - 1].version > version:
-            begin -= 1
-        return self._lines[begin:]
+        return _since(self._lines, version)
 
     # --- one by one ---
 
@@ -122,8 +137,7 @@ class Record:
         self.version += 1
         worker = str(body.get("worker") or "")
         self._lines.append(Line(self.version, now_s, str(body.get("kind", kind)), text, worker))
-        if len(self._lines) > MOST_LINES + MOST_LINES // 4:
-            del self._lines[: len(self._lines) - MOST_LINES]
+        _cut(self._lines)
 
     def _tell(self, told: _OfStory, now_s: float) -> None:
         match told:
@@ -198,3 +212,15 @@ class Record:
         self.version += 1
         story.version = self.version
         self._stories.move_to_end(story.id)
+
+
+def _since(lines: list[Line], version: int) -> list[Line]:
+    begin = len(lines)
+    while begin and lines[begin - 1].version > version:
+        begin -= 1
+    return lines[begin:]
+
+
+def _cut(lines: list[Line]) -> None:
+    if len(lines) > MOST_LINES + MOST_LINES // 4:
+        del lines[: len(lines) - MOST_LINES]

@@ -49,6 +49,9 @@ KnobValue = bool | Int64 | Finite | KnobText
 CALLED_AT_ONCE = 1000
 """How many workers a roll call names at most."""
 
+LOG = "log"
+"""The kind of note that is a line of a trainer's own log: ``level``, ``logger`` and ``text``."""
+
 FieldValue = bool | Int64 | Finite | LongText | None
 """What a note says under one name."""
 

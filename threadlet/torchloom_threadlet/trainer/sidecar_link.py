@@ -105,6 +105,17 @@ class SidecarLink:
             elif isinstance(frame, Note):
                 self._notes.append(frame)
 
+    def send_if_idle(self, note: Note) -> bool:
+        """Send what may as well be dropped; return whether it was sent or kept for a sidecar."""
+        with self._lock:
+            if self._wire is None:
+                if len(self._notes) >= _KEPT_NOTES // 2:  # the rest is for what matters more
+                    return False
+            elif self._wire.congested:
+                return False
+            self.send(note)
+            return True
+
     def _run(self) -> None:
         wait_s = _SHORTEST_WAIT_S
         while not self._stopped.is_set():

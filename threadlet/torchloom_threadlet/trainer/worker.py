@@ -20,6 +20,7 @@ import msgspec
 
 from torchloom_core.wire.limits import MAX_SHORT_TEXT, MAX_TEXT
 from torchloom_core.wire.messages import (
+    LOG,
     RECONCILE,
     AckStatus,
     Checkpoint,
@@ -142,16 +143,21 @@ class Worker:
 
     def note(self, kind: str, said: Mapping[str, Any]) -> None:
         """Tell the Weaver that something happened."""
-        self.send(
-            Note(
-                run=self._run,
-                worker=self.identity.worker,
-                incarnation=self.identity.incarnation,
-                kind=field_name(kind),
-                step=whole(self.step),
-                fields=fields(said),
-                ts_ns=time.time_ns(),
-            )
+        self.send(self._note(kind, said))
+
+    def log(self, said: Mapping[str, Any]) -> bool:
+        """Tell the Weaver a line of the trainer's log, if there is room; say whether it was."""
+        return self._link is not None and self._link.send_if_idle(self._note(LOG, said))
+
+    def _note(self, kind: str, said: Mapping[str, Any]) -> Note:
+        return Note(
+            run=self._run,
+            worker=self.identity.worker,
+            incarnation=self.identity.incarnation,
+            kind=field_name(kind),
+            step=whole(self.step),
+            fields=fields(said),
+            ts_ns=time.time_ns(),
         )
 
     # --- the link's thread ------------------------------------------------------------------

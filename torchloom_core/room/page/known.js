@@ -22,6 +22,7 @@ export class Known {
     this.places = [];
     this.placesVersion = 0;
     this.lines = [];
+    this.logs = [];
     this.channels = [new Uint8Array(0), new Uint8Array(0)];
     this.scale = { low: 0, high: 1 };
     this.frames = 0;
@@ -45,8 +46,10 @@ export class Known {
       this.stories.set(story.id, story);
     }
     while (this.stories.size > MOST_STORIES) this.stories.delete(this.stories.keys().next().value);
-    this.lines.push(...(told.lines ?? []));
-    if (this.lines.length > MOST_LINES) this.lines.splice(0, this.lines.length - MOST_LINES);
+    for (const [kept, some] of [[this.lines, told.lines], [this.logs, told.logs]]) {
+      kept.push(...(some ?? []));
+      if (kept.length > MOST_LINES) kept.splice(0, kept.length - MOST_LINES);
+    }
     for (const [metric, points] of Object.entries(told.series ?? {})) this.addPoints(metric, points);
   }
 

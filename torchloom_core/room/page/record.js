@@ -50,3 +50,8 @@ export function lineItem(line) {
   const bad = line.kind === "fault" || line.kind.endsWith("_failed");
   return el("li", {}, el("span", { className: "faint" }, `${clock(line.at_s)} ${line.kind} `), el("span", { className: bad ? "bad" : "" }, line.text));
 }
+
+export function logItem(line) {
+  const tone = { error: "bad", critical: "bad", warning: "warn" }[line.kind] ?? "";
+  return el("li", {}, el("span", { className: "faint" }, `${clock(line.at_s)} ${line.worker} `), el("span", { className: tone }, `${line.kind} ${line.text}`));
+}

@@ -113,7 +113,7 @@ document.addEventListener("keydown", (event) => {
   else if (event.key === "w") (at("seat-name").value ? at("wheel-button") : at("seat-name")).focus();
   else if (event.key === "!") act.ask("actions.stop");
   else if (event.key === "/") { show(1); at("find-worker").focus(); }
-  else if (event.key === "?") act.say("1 to 4: screens; w: to the wheel; /: find a worker; !: stop all actions; arrows and Enter: in the heat map and among the screens; Escape: out of a field");
+  else if (event.key === "?") act.say("1 to 5: screens; w: to the wheel; /: find a worker; !: stop all actions; arrows and Enter: in the heat map and among the screens; Escape: out of a field");
   else return;
   event.preventDefault();
 });

@@ -5,12 +5,13 @@ import { Chart } from "./charts.js";
 import { clock, el, fill, number, span } from "./dom.js";
 import { HeatMap } from "./heatmap.js";
 import { Knobs } from "./knobs.js";
-import { lineItem, state, storyItem } from "./record.js";
+import { lineItem, logItem, state, storyItem } from "./record.js";
 
 const FIRST_METRICS = ["loss", "grad_norm", "update_norm", "step_time_s", "tokens_per_s", "samples_per_s"];
 const MOST_CHARTS = 6;
 const MOST_ITEMS = 150;
 const BAD = ["failed", "silent"];
+const LEVELS = ["debug", "info", "warning", "error", "critical"];
 
 function section(title, ...children) {
   return el("section", { "aria-label": title }, el("h2", {}, title), children);
@@ -101,13 +102,16 @@ export class FleetScreen {
     this.find = el("input", { type: "search", id: "find-worker", placeholder: "worker", "aria-label": "find a worker", onchange: (event) => this.openNamed(event.target.value) });
     this.legend = el("p", { className: "faint" });
     this.bad = el("div");
-    this.extremes = el("div");
+    this.most = this.buttons();
+    this.least = this.buttons();
+    this.extremes = el("div", {}, el("p", { className: "faint" }, "Paint by a metric to see whose is the most and the least."), this.line("most", this.most), this.line("least", this.least));
     this.detail = el("div");
+    this.acts = el("div", { className: "row" });
     this.parts = [
       el("section", { className: "wide", "aria-label": "Workers" }, el("div", { className: "row" }, el("h2", {}, "Workers"), el("label", {}, "painted by ", this.pickMetric), el("label", {}, "grouped by ", this.pickGroup), el("label", {}, "find ", this.find)), this.legend, this.map.canvas),
       section("Failed or silent", this.bad),
       section("Farthest out", this.extremes),
-      section("One worker", this.detail),
+      section("One worker", this.detail, this.acts),
     ];
   }
 
@@ -147,9 +151,20 @@ export class FleetScreen {
     const bad = [];
     known.channels[0].forEach((code, row) => { if (BAD.includes(names[code])) bad.push(row); });
     fill(this.bad, `${known.placesVersion} ${bad.slice(0, 200).join()} ${bad.length}`, () => this.badOf(bad, names));
-    fill(this.extremes, `${this.metric} ${known.frames}`, () => this.extremesOf());
+    this.showExtremes();
     const worker = known.worker?.worker === this.worker ? known.worker : null;
-    fill(this.detail, JSON.stringify([worker, this.act.isLocked()]), () => this.detailOf(worker));
+    fill(this.detail, `${this.worker} ${JSON.stringify(worker)}`, () => this.detailOf(worker));
+    const locked = this.act.isLocked();
+    fill(this.acts, JSON.stringify([worker?.worker, worker?.group, worker?.node, locked]), () => (worker ? this.actsOf(worker, locked) : []));
+  }
+
+  // Kept as they are while numbers change: a click is not lost.
+  buttons() {
+    return Array.from({ length: 5 }, () => el("button", { onclick: (event) => this.open(Number(event.currentTarget.dataset.row)) }));
+  }
+
+  line(title, buttons) {
+    return el("div", { className: "row" }, el("span", { className: "faint" }, title), buttons);
   }
 
   legendOf(names) {
@@ -180,19 +195,32 @@ export class FleetScreen {
     return [el("p", { className: "bad" }, `${bad.length}: ${told.join(", ")}${racks.size > 12 ? ", ..." : ""}`), el("div", { className: "row" }, bad.slice(0, 60).filter((row) => this.known.places[row]).map((row) => this.button(row, ` ${names[this.known.channels[0][row]]}`)))];
   }
 
-  extremesOf() {
-    if (!this.metric) return el("p", { className: "faint" }, "Paint by a metric to see whose is the most and the least.");
-    const bytes = this.known.channels[1];
+  showExtremes() {
+    const bytes = this.metric ? this.known.channels[1] : [];
     const rows = [...bytes.keys()].filter((row) => bytes[row] && this.known.places[row]).sort((a, b) => bytes[b] - bytes[a]);
-    const line = (title, some) => el("div", { className: "row" }, el("span", { className: "faint" }, title), some.map((row) => this.button(row, ` ${number(this.known.value(row))}`)));
-    return [line("most", rows.slice(0, 5)), line("least", rows.slice(-5).reverse())];
+    const [hint, ...lines] = this.extremes.children;
+    hint.hidden = Boolean(this.metric);
+    for (const line of lines) line.hidden = !this.metric;
+    this.show(this.most, rows.slice(0, 5));
+    this.show(this.least, rows.slice(-5).reverse());
+  }
+
+  show(buttons, rows) {
+    buttons.forEach((button, i) => {
+      button.hidden = rows[i] === undefined;
+      if (button.hidden) return;
+      button.dataset.row = rows[i];
+      button.textContent = `${this.known.places[rows[i]][0]} ${number(this.known.value(rows[i]))}`;
+    });
   }
 
   detailOf(worker) {
     if (!worker) return el("p", { className: "faint" }, this.worker ? `${this.worker} ...` : "Choose a worker: with the mouse, the arrows and Enter, or by its name.");
-    const locked = this.act.isLocked();
-    const propose = (action) => () => this.act.ask("propose", { action });
     const rows = Object.entries({ state: worker.state, step: worker.step, "heard of": `${span(worker.heard_s)} ago`, group: worker.group, node: worker.node, rack: worker.rack || "–", ...Object.fromEntries(Object.entries(worker.metrics).map(([name, value]) => [name, number(value)])) });
+    return [el("h3", {}, worker.worker), el("table", {}, el("tbody", {}, rows.map(([name, value]) => el("tr", {}, el("th", { scope: "row" }, name), el("td", {}, String(value))))))];
+  }
+
+  actsOf(worker, locked) {
     const acts = [
       ["collect its stacks", { kind: "dump", worker: worker.worker }],
       [`move ${worker.group} to a stand-by`, { kind: "migrate", group: worker.group }],
@@ -201,7 +229,7 @@ export class FleetScreen {
       [`cordon ${worker.node}`, { kind: "cordon", node: worker.node }],
       [`uncordon ${worker.node}`, { kind: "uncordon", node: worker.node }],
     ];
-    return [el("h3", {}, worker.worker), el("table", {}, el("tbody", {}, rows.map(([name, value]) => el("tr", {}, el("th", { scope: "row" }, name), el("td", {}, String(value)))))), el("div", { className: "row" }, acts.map(([text, action]) => el("button", { disabled: locked, onclick: propose(action) }, text)))];
+    return acts.map(([text, action]) => el("button", { disabled: locked, onclick: () => this.act.ask("propose", { action }) }, text));
   }
 }
 
@@ -258,4 +286,28 @@ export class RecordScreen {
   }
 }
 
-export const SCREENS = [["Run", RunScreen], ["Fleet", FleetScreen], ["Knobs", KnobScreen], ["Record", RecordScreen]];
+export class LogScreen {
+  constructor(known, act) {
+    this.known = known;
+    this.act = act;
+    this.filter = "";
+    this.from = "debug";
+    this.lines = el("ol", { className: "record" });
+    const find = el("input", { type: "search", "aria-label": "only lines with this text", placeholder: "worker, or text", oninput: (event) => { this.filter = event.target.value.toLowerCase(); this.update(); } });
+    const level = el("select", { "aria-label": "so loud or louder", onchange: (event) => { this.from = event.target.value; this.update(); } }, LEVELS.map((name) => el("option", { value: name }, name)));
+    this.parts = [el("section", { className: "wide", "aria-label": "Logs of trainers" }, el("div", { className: "row" }, el("h2", {}, "Logs of trainers"), find, el("label", {}, "from ", level)), el("p", { className: "faint" }, "How loud a line has to be that it comes this far, TORCHLOOM_TRAINER_LOG of the trainer says."), this.lines)];
+  }
+
+  wanted() {
+    return {};
+  }
+
+  update() {
+    const quiet = LEVELS.slice(0, LEVELS.indexOf(this.from));
+    const has = (line) => !quiet.includes(line.kind) && (!this.filter || `${line.worker} ${line.text}`.toLowerCase().includes(this.filter));
+    const lines = this.known.logs.filter(has).slice(-MOST_ITEMS).reverse();
+    fill(this.lines, lines.map((line) => line.version).join(), () => lines.map(logItem));
+  }
+}
+
+export const SCREENS = [["Run", RunScreen], ["Fleet", FleetScreen], ["Knobs", KnobScreen], ["Record", RecordScreen], ["Logs", LogScreen]];

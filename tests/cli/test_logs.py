@@ -1,0 +1,70 @@
+"""``torchloom logs``: the lines that trainers have logged, of all lives and workers."""
+
+import json
+
+import pytest
+
+from tests.recorded_life import Recorder
+from torchloom_core.trajectory.layout import run_folder
+from torchloom_core.wire.events import Recovered
+from torchloom_core.wire.messages import Hello, Note
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def logged(folder):
+    """A folder with a life in which two workers on two nodes have logged."""
+    recorder = Recorder(run_folder(folder.path / ".torchloom", "run"), 1)
+    recorder.step(Recovered(epoch=1))
+    for rank, node in ((0, "node7"), (1, "node8")):
+        who = {"run": "run", "worker": f"g0-{rank}", "incarnation": 1}
+        recorder.step(Hello(**who, group="g0", rank=rank, node=node))
+        for level, text in (
+            ("warning", f"rank {rank} is slow\x1b[2J"),
+            ("error", "no\nTraceback: <b>\n  line"),
+        ):
+            fields = {"level": level, "logger": "mine", "text": text}
+            recorder.step(Note(**who, kind="log", fields=fields))
+        recorder.step(Note(**who, kind="hang", fields={"text": "no line of a log"}))
+    recorder.writer.close()
+    return folder
+
+
+def lines(folder, *words):
+    result = folder.torchloom("logs", *words)
+    assert result.returncode == 0, result.stderr
+    return result.stdout.splitlines()
+
+
+def test_every_line_says_when_who_and_how_loud(logged):
+    told = lines(logged)
+    assert len(told) == 8
+    assert told[0].endswith(" g0-0 warning mine: rank 0 is slow\\x1b[2J")
+    assert told[1].endswith(" g0-0 error mine: no")
+    assert told[2:4] == ["    Traceback: <b>", "      line"]
+
+
+@pytest.mark.parametrize(
+    ("words", "count"),
+    [
+        (("--worker", "g0-1"), 2),
+        (("--node", "node7"), 2),
+        (("--node", "node9"), 0),
+        (("--level", "error"), 2),
+        (("--level", "critical"), 0),
+        (("--last", "1"), 1),
+        (("--worker", "g0-1", "--level", "error"), 1),
+    ],
+)
+def test_lines_are_chosen_by_worker_node_and_level(logged, words, count):
+    told = [json.loads(line) for line in lines(logged, "--json", *words)]
+    assert len(told) == count
+    assert all({"ts_ns", "worker", "level", "logger", "text"} <= set(line) for line in told)
+
+
+def test_where_nothing_was_recorded_is_one_line(folder):
+    result = folder.torchloom("logs")
+    assert result.returncode == 4
+    assert result.stderr.count("\n") == 1
+    assert "need a trajectory's folder" in result.stderr

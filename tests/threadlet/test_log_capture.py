@@ -1,0 +1,158 @@
+"""A trainer's own log is told, never faster than it may be, and its handlers stay what they are."""
+
+import logging
+import multiprocessing
+
+import pytest
+
+from torchloom_threadlet.trainer.log_capture import LEVELS, LogCapture, wanted
+
+
+@pytest.fixture
+def now():
+    return [0.0]
+
+
+@pytest.fixture
+def told():
+    return []
+
+
+@pytest.fixture
+def capture(told, now):
+    capture = LogCapture(lambda said: told.append(said) or True, logging.WARNING, lambda: now[0])
+    capture.start()
+    yield capture
+    capture.stop()
+
+
+LOG = logging.getLogger("mine")
+
+
+def test_what_is_loud_enough_is_told_and_the_rest_is_not(capture, told):
+    LOG.info("quiet")
+    LOG.warning("loss is %.1f", 2.5)
+    LOG.error("worse")
+    assert told == [
+        {"level": "warning", "logger": "mine", "text": "loss is 2.5"},
+        {"level": "error", "logger": "mine", "text": "worse"},
+    ]
+
+
+def test_the_users_handlers_hear_it_as_before(capture, told, caplog):
+    before = list(logging.getLogger().handlers)
+    LOG.warning("hear me")
+    assert caplog.messages == ["hear me"]
+    assert logging.getLogger().handlers == before
+
+
+def test_an_exception_comes_with_its_trace(capture, told):
+    try:
+        int("the loss")
+    except ValueError:
+        LOG.exception("no")
+    assert told[0]["text"].startswith("no\nTraceback")
+    assert told[0]["text"].endswith("'the loss'\n")
+
+
+def test_a_flood_is_cut_off_and_how_much_was_dropped_is_said(capture, told, now):
+    for number in range(1000):
+        LOG.warning("%d", number)
+    assert len(told) == 100
+    now[0] = 1.0
+    LOG.warning("later")
+    assert told[-1] == {"level": "warning", "logger": "mine", "text": "later", "dropped": 900}
+    LOG.warning("and again")
+    assert "dropped" not in told[-1]
+
+
+def test_what_nobody_takes_is_counted_as_dropped(now):
+    taken, told = [False], []
+
+    def tell(said):
+        told.append(said)
+        return taken[0]
+
+    capture = LogCapture(tell, logging.WARNING, lambda: now[0])
+    capture.start()
+    try:
+        LOG.warning("a")
+        LOG.warning("b")
+        taken[0] = True
+        LOG.warning("c")
+    finally:
+        capture.stop()
+    assert told[-1]["dropped"] == 2
+
+
+def test_a_line_is_no_longer_than_a_page(capture, told):
+    LOG.warning("x" * 100_000)
+    assert len(told[0]["text"]) == 8000
+
+
+class Broken:
+    def __str__(self):
+        raise RuntimeError("no words")
+
+
+def test_what_cannot_be_put_into_words_harms_nobody(capture, told, monkeypatch):
+    monkeypatch.setattr(logging, "raiseExceptions", False)
+    monkeypatch.setattr(LOG, "propagate", False)  # pytest's own handler raises
+    LOG.warning("%s", Broken())
+    LOG.warning("%d", "no number")
+    LOG.warning("on we go")
+    assert [said["text"] for said in told] == ["on we go"]
+    assert told[0]["dropped"] == 2
+
+
+def test_what_telling_it_logs_is_not_told_in_turn(now):
+    told = []
+
+    def tell(said):
+        told.append(said)
+        LOG.error("the link says")
+        return True
+
+    capture = LogCapture(tell, logging.WARNING, lambda: now[0])
+    capture.start()
+    try:
+        LOG.warning("once")
+    finally:
+        capture.stop()
+    assert [said["text"] for said in told] == ["once"]
+
+
+def test_after_its_end_nothing_is_told_and_logging_is_what_it_was(told, now):
+    before = logging.Logger.callHandlers
+    capture = LogCapture(lambda said: told.append(said) or True, logging.WARNING, lambda: now[0])
+    capture.start()
+    assert logging.Logger.callHandlers is not before
+    capture.stop()
+    assert logging.Logger.callHandlers is before
+    LOG.warning("nobody hears")
+    assert not told
+
+
+@pytest.mark.integration
+def test_a_child_that_was_forked_tells_nothing(capture, told):
+    child = multiprocessing.get_context("fork").Process(target=LOG.warning, args=["from a child"])
+    child.start()
+    child.join()
+    assert child.exitcode == 0
+    assert not told
+
+
+def test_the_level_is_what_the_environment_says(caplog):
+    assert wanted({}) == logging.WARNING
+    assert wanted({"TORCHLOOM_TRAINER_LOG": "Info"}) == logging.INFO
+    assert wanted({"TORCHLOOM_TRAINER_LOG": "off"}) == LEVELS["off"]
+    assert wanted({"TORCHLOOM_TRAINER_LOG": "loud"}) == logging.WARNING
+    assert "need one of off, error, warning, info, debug, was 'loud'" in caplog.text
+
+
+def test_off_leaves_logging_alone(told):
+    before = logging.Logger.callHandlers
+    capture = LogCapture(lambda said: True, LEVELS["off"])
+    capture.start()
+    assert logging.Logger.callHandlers is before
+    capture.stop()
