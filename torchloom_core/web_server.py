@@ -15,6 +15,7 @@ def listener(host: str, port: int) -> socket.socket:
     try:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         found.bind((host, port))
+        found.listen()  # whoever comes before it is served waits, and is not turned away
     except OSError:
         found.close()
         raise

@@ -56,6 +56,11 @@ class Guest:
         self.known = {"places": {}, "stories": {}, "lines": [], "series": {}}
         self.states = self.values = np.zeros(0, np.uint8)
         self.socket = None
+        self._sockets = contextlib.ExitStack()
+
+    def close(self):
+        """Close its sockets."""
+        self._sockets.close()
 
     def request(self, method, path, body=None, *, cookie=None, origin=None):
         """Return the status, the headers and the bytes of an answer."""
@@ -77,13 +82,14 @@ class Guest:
 
     def listen(self, **look):
         """Open the socket, and say what is looked at."""
-        self.socket = connect(
+        opened = connect(
             f"ws://{self.host}/live",
             origin=self.origin,
             additional_headers={"cookie": self.cookie},
             open_timeout=DEADLINE_S,
             max_size=None,
         )
+        self.socket = self._sockets.enter_context(opened)
         if look:
             self.look(**look)
 
@@ -124,7 +130,7 @@ class Guest:
 
     def state(self, worker):
         """Return a worker's state as the page would paint it."""
-        names = list(self.known["run"]["counts"])
+        names = list(self.known.get("run", {}).get("counts", ()))
         found = [row for row, place in self.known["places"].items() if place[0] == worker]
         return names[self.states[found[0]]] if found and found[0] < len(self.states) else ""
 
@@ -134,16 +140,12 @@ class Guest:
         return self.known.get("run", {}).get("status", {}).get("wheel", "")
 
 
-def may_listen(guest, *, cookie, origin, host=None):
+def may_listen(guest, *, cookie, origin):
     """Return whether a socket is opened for somebody who says so."""
     headers = {"cookie": cookie} if cookie else {}
+    url = f"ws://{guest.host}/live"
     try:
-        connect(
-            f"ws://{guest.host}/live",
-            origin=origin,
-            additional_headers=headers | ({"Host": host} if host else {}),
-            open_timeout=DEADLINE_S,
-        ).close()
+        with connect(url, origin=origin, additional_headers=headers, open_timeout=DEADLINE_S):
+            return True
     except (InvalidStatus, ConnectionClosed):
         return False
-    return True

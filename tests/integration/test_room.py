@@ -53,6 +53,7 @@ def guest(room):
     yield guest
     guest.ask("actions.resume")
     guest.ask("wheel.leave")
+    guest.close()
 
 
 def drive(guest):

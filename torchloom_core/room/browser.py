@@ -77,7 +77,7 @@ class Browser:
                 task.cancel()
             await asyncio.gather(listening, sending, return_exceptions=True)
             if self._socket.application_state is WebSocketState.CONNECTED:
-                with suppress(RuntimeError, OSError):
+                with suppress(WebSocketDisconnect, RuntimeError, OSError):
                     await self._socket.close(1008)
 
     async def _listen(self) -> None:
