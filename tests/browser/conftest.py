@@ -4,6 +4,7 @@ import shutil
 
 import pytest
 
+from tests import waiting
 from tests.deadlines import DEADLINE_S
 from tests.integration.conftest import start_run  # noqa: F401 - a fixture
 
@@ -54,8 +55,8 @@ class Tab:
         self.page.get_by_text(text).first.wait_for()
 
     def until(self, expression):
-        """Wait until a JavaScript expression is true."""
-        self.page.wait_for_function(expression)
+        """Wait until a JavaScript expression is true; the page itself may evaluate no text."""
+        waiting.until(lambda: self.page.evaluate(expression))
 
 
 @pytest.fixture

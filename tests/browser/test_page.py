@@ -2,6 +2,7 @@
 
 import re
 import signal
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -49,6 +50,12 @@ def tab(room, new_tab):
     tab.page.goto(room.links[-1])
     tab.sees("data as of")
     return tab
+
+
+def ask(run, verb):
+    """Ask the Weaver, in another thread: in this one the browser's loop runs."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(run.ask, verb).result()
 
 
 def drive(tab, name="ann"):
@@ -100,7 +107,7 @@ def test_what_is_far_from_what_is_in_use_is_asked_back(tab, run):
     tab.page.get_by_role("tab", name="Knobs").click()
     tab.page.get_by_label("new value of x").fill("90")
     tab.page.keyboard.press("Enter")  # the question is answered with yes
-    until(lambda: run.ask("knobs")["values"]["g0-0"]["x"] == 90)
+    until(lambda: ask(run, "knobs")["values"]["g0-0"]["x"] == 90)
     tab.page.get_by_role("button", name="back to").click()
     tab.page.get_by_role("row", name=re.compile("^x .* 1 1 ")).wait_for()
     leave(tab)
@@ -132,17 +139,17 @@ def test_by_keys_alone_a_worker_is_found_a_knob_turned_and_all_stopped(tab, run)
     keys.press("Control+a")
     keys.type("1.5")
     keys.press("Enter")
-    until(lambda: run.ask("knobs")["values"]["g0-0"]["x"] == 1.5)
+    until(lambda: ask(run, "knobs")["values"]["g0-0"]["x"] == 1.5)
     keys.press("Escape")
     keys.press("!")
-    until(lambda: run.ask("status")["stopped"])
+    until(lambda: ask(run, "status")["stopped"])
     tab.sees("actions are stopped")
     page.get_by_role("button", name="resume actions").focus()
     keys.press("Enter")
-    until(lambda: not run.ask("status")["stopped"])
+    until(lambda: not ask(run, "status")["stopped"])
     page.get_by_label("new value of x").fill("1")
     keys.press("Enter")
-    until(lambda: run.ask("knobs")["values"]["g0-0"]["x"] == 1)
+    until(lambda: ask(run, "knobs")["values"]["g0-0"]["x"] == 1)
     leave(tab)
 
 
@@ -154,16 +161,16 @@ def test_who_does_not_drive_sees_who_does_and_can_stop_everything(tab, room, new
     other.page.get_by_role("tab", name="Knobs").click()
     assert other.page.get_by_label("new value of x").is_disabled()
     other.page.get_by_role("button", name="stop all actions").click()
-    until(lambda: run.ask("status")["stopped"])
+    until(lambda: ask(run, "status")["stopped"])
     tab.page.get_by_role("tab", name="Knobs").click()
     tab.page.get_by_role("button", name="resume actions").click()
-    until(lambda: not run.ask("status")["stopped"])
+    until(lambda: not ask(run, "status")["stopped"])
     leave(tab)
 
 
 def test_a_worker_that_dies_is_marked_and_named_and_counted(tab, run):
     trainer = run.start_light("g7", "--step-s", "0.05")
-    run.training("g7")
+    until(lambda: "g7-0" in [row["worker"] for row in ask(run, "status")["workers"]])
     tab.page.get_by_role("tab", name="Fleet").click()
     tab.sees("None.")
     trainer.process.send_signal(signal.SIGKILL)

@@ -56,9 +56,9 @@ def application(
         if request.headers.get("content-type", "").partition(";")[0] != "application/json":
             return _answer(Answer(ok=False, text="need application/json"), 415)
         if asks is None:
-            return _answer(Answer(ok=False, text=seen.trouble), 409)
+            return _answer(Answer(ok=False, text=seen.trouble), 200)
         answer = await asks.pass_on(request.path_params["verb"], data, request.scope[SESSION])
-        return _answer(answer, 200 if answer.ok else 409)
+        return _answer(answer, 200)  # a refusal is an answer
 
     async def look(socket: WebSocket) -> None:
         nonlocal numbered
