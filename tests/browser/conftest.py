@@ -1,12 +1,13 @@
 """A real Chromium, driven as a person drives it."""
 
 import shutil
+import time
 
 import pytest
 
-from tests import waiting
 from tests.deadlines import DEADLINE_S
 from tests.integration.conftest import start_run  # noqa: F401 - a fixture
+from tests.waiting import POLL_S
 
 # Whoever has a browser of another name may link it.
 NAMES = ("chromium", "chromium-browser", "google-chrome")
@@ -54,9 +55,16 @@ class Tab:
         """Wait until the text is to be seen."""
         self.page.get_by_text(text).first.wait_for()
 
+    def waits(self, what):
+        """Wait until ``what()`` is true, and let the browser tell meanwhile what happens there."""
+        end = time.monotonic() + DEADLINE_S
+        while not what():
+            assert time.monotonic() < end, f"not true after {DEADLINE_S:g} s"
+            self.page.wait_for_timeout(POLL_S * 1000)
+
     def until(self, expression):
         """Wait until a JavaScript expression is true; the page itself may evaluate no text."""
-        waiting.until(lambda: self.page.evaluate(expression))
+        self.waits(lambda: self.page.evaluate(expression))
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.integration.guest import Room
-from tests.waiting import until
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
 
@@ -107,7 +106,7 @@ def test_what_is_far_from_what_is_in_use_is_asked_back(tab, run):
     tab.page.get_by_role("tab", name="Knobs").click()
     tab.page.get_by_label("new value of x").fill("90")
     tab.page.keyboard.press("Enter")  # the question is answered with yes
-    until(lambda: ask(run, "knobs")["values"]["g0-0"]["x"] == 90)
+    tab.waits(lambda: ask(run, "knobs")["values"]["g0-0"]["x"] == 90)
     tab.page.get_by_role("button", name="back to").click()
     tab.page.get_by_role("row", name=re.compile("^x .* 1 1 ")).wait_for()
     leave(tab)
@@ -130,7 +129,7 @@ def test_by_keys_alone_a_worker_is_found_a_knob_turned_and_all_stopped(tab, run)
     keys.press("Home")
     keys.press("ArrowRight")
     said = page.locator("#said")
-    until(lambda: "group" in said.inner_text())
+    tab.waits(lambda: "group" in said.inner_text())
     worker = said.inner_text().partition(",")[0]
     keys.press("Enter")
     page.get_by_role("heading", name=worker).wait_for()
@@ -139,17 +138,18 @@ def test_by_keys_alone_a_worker_is_found_a_knob_turned_and_all_stopped(tab, run)
     keys.press("Control+a")
     keys.type("1.5")
     keys.press("Enter")
-    until(lambda: ask(run, "knobs")["values"]["g0-0"]["x"] == 1.5)
+    tab.waits(lambda: ask(run, "knobs")["values"]["g0-0"]["x"] == 1.5)
     keys.press("Escape")
     keys.press("!")
-    until(lambda: ask(run, "status")["stopped"])
-    tab.sees("actions are stopped")
-    page.get_by_role("button", name="resume actions").focus()
+    tab.waits(lambda: ask(run, "status")["stopped"])
+    resume = page.get_by_role("button", name="resume actions")
+    tab.waits(resume.is_enabled)
+    resume.focus()
     keys.press("Enter")
-    until(lambda: not ask(run, "status")["stopped"])
+    tab.waits(lambda: not ask(run, "status")["stopped"])
     page.get_by_label("new value of x").fill("1")
     keys.press("Enter")
-    until(lambda: ask(run, "knobs")["values"]["g0-0"]["x"] == 1)
+    tab.waits(lambda: ask(run, "knobs")["values"]["g0-0"]["x"] == 1)
     leave(tab)
 
 
@@ -161,16 +161,16 @@ def test_who_does_not_drive_sees_who_does_and_can_stop_everything(tab, room, new
     other.page.get_by_role("tab", name="Knobs").click()
     assert other.page.get_by_label("new value of x").is_disabled()
     other.page.get_by_role("button", name="stop all actions").click()
-    until(lambda: ask(run, "status")["stopped"])
+    tab.waits(lambda: ask(run, "status")["stopped"])
     tab.page.get_by_role("tab", name="Knobs").click()
     tab.page.get_by_role("button", name="resume actions").click()
-    until(lambda: not ask(run, "status")["stopped"])
+    tab.waits(lambda: not ask(run, "status")["stopped"])
     leave(tab)
 
 
 def test_a_worker_that_dies_is_marked_and_named_and_counted(tab, run):
     trainer = run.start_light("g7", "--step-s", "0.05")
-    until(lambda: "g7-0" in [row["worker"] for row in ask(run, "status")["workers"]])
+    tab.waits(lambda: "g7-0" in [row["worker"] for row in ask(run, "status")["workers"]])
     tab.page.get_by_role("tab", name="Fleet").click()
     tab.sees("None.")
     trainer.process.send_signal(signal.SIGKILL)
@@ -184,15 +184,15 @@ def test_the_page_says_when_it_is_stale_and_locks_what_acts(tab, run):
     drive(tab)
     tab.page.get_by_role("tab", name="Knobs").click()
     field = tab.page.get_by_label("new value of x")
-    until(field.is_enabled)
+    tab.waits(field.is_enabled)
     run.kill_weaver()
     tab.sees("no word of the Weaver")
-    until(field.is_disabled)
+    tab.waits(field.is_disabled)
     run.start_weaver()
     tab.sees("data as of")
     tab.until("!document.getElementById('fresh').classList.contains('old')")
     drive(tab)
-    until(field.is_enabled)
+    tab.waits(field.is_enabled)
     leave(tab)
 
 
