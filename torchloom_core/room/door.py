@@ -130,7 +130,8 @@ class Door:
 
 def _token_of(scope: Scope) -> str:
     try:
-        query = parse_qs(scope["query_string"].decode("latin-1"), max_num_fields=16)
+        said: str = scope["query_string"].decode("latin-1")
+        query = parse_qs(said, max_num_fields=16)
     except ValueError:  # of more fields than a link of ours has
         return ""
     return query.get("token", [""])[0]
@@ -143,5 +144,5 @@ def _cookie_of(headers: Headers, name: str) -> str:
         except CookieError:
             continue
         if found is not None:
-            return found.value
+            return str(found.value)
     return ""

@@ -80,13 +80,13 @@ class LogCapture:
             self.take(record)
 
         self._ours = call_handlers
-        logging.Logger.callHandlers = call_handlers  # type: ignore[method-assign]
+        logging.Logger.callHandlers = call_handlers  # type: ignore[assignment,method-assign]
 
     def stop(self) -> None:
         """Hear nothing more, unless somebody has wrapped it since: then hear it for nothing."""
         self._level = LEVELS["off"]
         if self._before is not None and logging.Logger.callHandlers is self._ours:
-            logging.Logger.callHandlers = self._before  # type: ignore[method-assign]
+            logging.Logger.callHandlers = self._before  # type: ignore[assignment,method-assign]
 
     def take(self, record: logging.LogRecord) -> None:
         """Pass a record on, if it is loud enough and there is room."""
@@ -111,7 +111,6 @@ class LogCapture:
                 self._dropped += 1
                 return
             self._allowance -= 1.0
-            dropped, self._dropped = self._dropped, 0
         said = record.getMessage()
         if record.exc_info and record.exc_info[0] is not None:
             said += "\n" + "".join(traceback.format_exception(*record.exc_info))
@@ -120,6 +119,8 @@ class LogCapture:
             "logger": record.name,
             "text": said[:_MOST_CHARACTERS],
         }
+        with self._lock:
+            dropped, self._dropped = self._dropped, 0
         if dropped:
             fields["dropped"] = dropped
         if not self._tell(fields):
