@@ -115,7 +115,7 @@ def test_who_does_not_have_the_wheel_can_do_nothing_but_stop_everything(run, roo
         "approve": {"proposal": "p1.1"},
         "actions.resume": {},
     }
-    assert set(bodies) == VERBS - {"actions.stop", "wheel.take", "wheel.leave"}
+    assert set(bodies) == VERBS - {"actions.stop", "remark", "wheel.take", "wheel.leave"}
     for verb, body in bodies.items():
         answer = other.ask(verb, **body)
         assert not answer["ok"]

@@ -37,6 +37,7 @@ from torchloom_core.wire.requests import (
     Approve,
     LeaveWheel,
     Propose,
+    Remark,
     Request,
     ResumeActions,
     StopActions,
@@ -163,6 +164,7 @@ wants = st.one_of(
     st.builds(Approve, proposal=st.builds("p1.{}".format, st.integers(1, 20))),
     st.builds(TakeWheel, lease_s=st.sampled_from([1.0, 60.0]), force=st.booleans()),
     st.builds(LeaveWheel),
+    st.builds(Remark, text=st.text(min_size=1, max_size=20)),
 )
 requests = st.builds(
     Request, id=st.just("r1"), want=wants, seat=st.sampled_from(["", "", "ann", "bob.2"])

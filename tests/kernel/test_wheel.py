@@ -10,6 +10,7 @@ from torchloom_core.wire.requests import (
     ForgetKnob,
     LeaveWheel,
     Propose,
+    Remark,
     Request,
     ResumeActions,
     StopActions,
@@ -62,6 +63,13 @@ def test_any_seat_may_throw_the_kill_switch(run):
     assert run.kernel.execution.stopped
     assert not ask(run, "bob", ResumeActions()).ok
     assert run.kernel.execution.stopped
+
+
+def test_any_seat_may_say_something_for_the_record(run):
+    ask(run, "ann", TakeWheel())
+    assert ask(run, "bob.3f", Remark(text="new data from here on")).ok
+    said = [notice.text for notice in run.all(Notice) if notice.kind == "remark"]
+    assert said == ["bob.3f by operator: new data from here on"]
 
 
 def test_the_wheel_is_taken_from_nobody_but_by_force(run):

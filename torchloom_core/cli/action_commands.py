@@ -234,5 +234,16 @@ def uncordon(node: str, /, *, connection: Connection = _HERE) -> None:
     _propose(UncordonNode(node=node), 0.0, connection)
 
 
+def remark(text: str, /, *, connection: Connection = _HERE) -> None:
+    """Put something on record, for whoever looks back; nothing is done.
+
+    Parameters
+    ----------
+    text
+        What there is to say.
+    """
+    act(connection, "remark", {"text": text})
+
+
 def _propose(action: Action, wait_s: float, connection: Connection) -> None:
     act(connection, "propose", {"action": action}, wait_s=wait_s)

@@ -2,7 +2,7 @@
 
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.wire.events import Notice, Output, Reply
-from torchloom_core.wire.requests import LeaveWheel, Request, StopActions, TakeWheel
+from torchloom_core.wire.requests import LeaveWheel, Remark, Request, StopActions, TakeWheel
 
 
 class Wheel:
@@ -24,7 +24,10 @@ class Wheel:
         return self._until_ns if self.holder(now_ns) else 0
 
     def refusal(self, request: Request, now_ns: int) -> str:
-        """Return why a request is not granted, or nothing: anyone may throw the kill switch."""
+        """Return why a request is not granted, or nothing.
+
+        Anyone may throw the kill switch, and say something for the record.
+        """
         holder = self.holder(now_ns)
         match request.want:
             case TakeWheel() | LeaveWheel() if not request.seat:
@@ -32,7 +35,7 @@ class Wheel:
             case TakeWheel(force=force):
                 taken = holder not in ("", request.seat) and not force
                 return f"{holder} has the wheel" if taken else ""
-            case StopActions() | LeaveWheel():
+            case StopActions() | LeaveWheel() | Remark():
                 return ""
         if not request.seat or holder == request.seat:
             return ""

@@ -71,6 +71,7 @@ from torchloom_core.wire.requests import (
     ForgetKnob,
     LeaveWheel,
     Propose,
+    Remark,
     Request,
     ResumeActions,
     StopActions,
@@ -316,6 +317,9 @@ class Kernel:
         match request.want:
             case TakeWheel() | LeaveWheel():
                 return self.wheel.turn(request, self.run.now_ns)
+            case Remark(text=text):
+                said = notices.of_remark(request.who, text)
+                return [said, Reply(request=request.id, ok=True, text="it is on record")]
             case StopActions():
                 self.execution.stop()
                 paused = "; the pause is over for all" if self.run.pauses.verdict else ""

@@ -24,6 +24,7 @@ VERBS = frozenset(
         "approve",
         "actions.stop",
         "actions.resume",
+        "remark",
         "wheel.take",
         "wheel.leave",
     }

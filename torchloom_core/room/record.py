@@ -34,6 +34,7 @@ _OF_STORIES = frozenset({"proposed", "verdict", "command_life", "outcome", "judg
 _UNTOLD = frozenset({"issue", "recall", "forecast_wanted", "reply"})
 """What says nothing that a story, or a request, does not."""
 
+_TOLD_BY_NOTICE = frozenset({"remark", "take_wheel", "leave_wheel"})
 _FAILED = frozenset({"rejected", "failed", "expired"})
 _JUDGED = {True: "hurt", False: "did no harm", None: "was not judged"}
 
@@ -131,6 +132,8 @@ class Record:
     # --- one by one ---
 
     def _line(self, kind: str, body: Mapping[str, Any], now_s: float) -> None:
+        if kind == "request" and body["want"]["want"] in _TOLD_BY_NOTICE:
+            return
         text = plain_line(summarise(kind, body), _LONGEST)
         if not text:
             return

@@ -110,6 +110,8 @@ def _request(body: Mapping[str, Any]) -> str:
         who = f"{body['id']} {body['seat']} by {body['by']}"
     if want["want"] == "propose":
         return f"{who} wants {wish_of(want['action'])}"
+    if want["want"] == "remark":
+        return f"{who} says: {want['text']}"
     if want["want"] == "forget_knob":
         return f"{who} wants no value of {want['knob']}{_on(want.get('worker'))}"
     return " ".join(filter(None, [f"{who}:", want["want"], want.get("proposal", "")]))

@@ -23,6 +23,7 @@ from torchloom_core.wire.operator import (
     KnobTable,
     KnobUnset,
     Page,
+    Remarked,
     RequestId,
     Seated,
     Status,
@@ -33,6 +34,7 @@ from torchloom_core.wire.requests import (
     ForgetKnob,
     LeaveWheel,
     Propose,
+    Remark,
     Request,
     ResumeActions,
     StopActions,
@@ -97,6 +99,7 @@ class OperatorService:
             "approve": self._on_approve,
             "actions.stop": self._on_stop,
             "actions.resume": self._on_resume,
+            "remark": self._on_remark,
             "wheel.take": self._on_wheel_take,
             "wheel.leave": self._on_wheel_leave,
         }
@@ -140,6 +143,10 @@ class OperatorService:
 
     async def _on_resume(self, body: bytes, by: str) -> bytes:
         return await self._ask(ResumeActions(), by, _seat(body, "actions.resume"))
+
+    async def _on_remark(self, body: bytes, by: str) -> bytes:
+        said = codec.decode_json(Remarked, body, "remark")
+        return await self._ask(Remark(text=said.text), by, said.seat, said.id)
 
     async def _on_wheel_take(self, body: bytes, by: str) -> bytes:
         wish = codec.decode_json(WheelTaken, body, "wheel.take")

@@ -54,6 +54,11 @@ def of_run_end(dismissed: Sequence[str], wishes: Sequence[KnobDesired]) -> Notic
     return Notice(kind="run_over", text="; ".join(parts))
 
 
+def of_remark(who: str, text: str) -> Notice:
+    """Tell what a person has to say."""
+    return Notice(kind="remark", text=f"{who}: {text}")
+
+
 def of_fault(fault: Fault) -> Notice:
     """Tell of a fault that a worker or somebody else reported."""
     text = f"{fault.kind} of {fault.worker or f'node {fault.node}'}"

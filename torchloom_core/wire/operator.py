@@ -19,6 +19,7 @@ verb                body                                     answer
 ``approve``         ``{"proposal": id}``                     :class:`Answer`
 ``actions.stop``    empty or :class:`Seated`                 :class:`Answer`
 ``actions.resume``  empty or :class:`Seated`                 :class:`Answer`
+``remark``          :class:`Remarked`                        :class:`Answer`
 ``wheel.take``      :class:`WheelTaken`                      :class:`Answer`
 ``wheel.leave``     :class:`Seated`                          :class:`Answer`
 ==================  =======================================  ==========================
@@ -31,7 +32,14 @@ import msgspec
 from torchloom_core.errors import MessageError
 from torchloom_core.wire.actions import ChangeKnob, ChangeKnobs, Guard
 from torchloom_core.wire.events import KnobDesired
-from torchloom_core.wire.limits import MAX_KNOBS, KnobName, Name, RackName, SeatName
+from torchloom_core.wire.limits import (
+    MAX_KNOBS,
+    MAX_TEXT,
+    KnobName,
+    Name,
+    RackName,
+    SeatName,
+)
 from torchloom_core.wire.messages import KnobSpec, KnobValue, KnobValues
 
 RequestId = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_-]{1,64}\Z")]
@@ -109,6 +117,16 @@ class Seated(
 ):
     """What needs no word but who sits at the web page that sends it."""
 
+    seat: SeatName = ""
+
+
+class Remarked(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
+    """Put a text on record."""
+
+    text: Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_TEXT)]
+    id: RequestId = ""
     seat: SeatName = ""
 
 

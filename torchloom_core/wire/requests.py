@@ -5,7 +5,14 @@ from typing import Annotated
 import msgspec
 
 from torchloom_core.wire.actions import Action
-from torchloom_core.wire.limits import Id, KnobName, SeatName, ShortText, Target
+from torchloom_core.wire.limits import (
+    MAX_TEXT,
+    Id,
+    KnobName,
+    SeatName,
+    ShortText,
+    Target,
+)
 from torchloom_core.wire.messages import RECONCILE
 
 PERSON = "person"
@@ -52,6 +59,12 @@ class ForgetKnob(msgspec.Struct, frozen=True, kw_only=True, tag_field="want", ta
     worker: Target | None = None
 
 
+class Remark(msgspec.Struct, frozen=True, kw_only=True, tag_field="want", tag="remark"):
+    """A person has something to say, for the record; nothing is done."""
+
+    text: Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_TEXT)]
+
+
 class TakeWheel(msgspec.Struct, frozen=True, kw_only=True, tag_field="want", tag="take_wheel"):
     """A seat wants to be the one that drives, for ``lease_s`` from now on; taken again it goes on.
 
@@ -66,7 +79,9 @@ class LeaveWheel(msgspec.Struct, frozen=True, kw_only=True, tag_field="want", ta
     """A seat drives no more."""
 
 
-Want = ForgetKnob | Propose | StopActions | ResumeActions | Approve | TakeWheel | LeaveWheel
+Want = (
+    ForgetKnob | Propose | StopActions | ResumeActions | Approve | Remark | TakeWheel | LeaveWheel
+)
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, tag="request"):

@@ -11,11 +11,12 @@ export class Chart {
     this.drawn = "";
   }
 
-  draw(points) {
+  draw(points, marks) {
     const width = this.place.clientWidth;
     if (!width || !points?.length) return;
     const last = points[points.length - 1];
-    const key = `${width} ${points.length} ${last.join(" ")} ${matchMedia("(prefers-color-scheme: dark)").matches}`;
+    this.marks = marks;
+    const key = `${width} ${points.length} ${last.join(" ")} ${marks.length} ${matchMedia("(prefers-color-scheme: dark)").matches}`;
     if (key === this.drawn) return;
     this.drawn = key;
     const data = [0, 1, 2, 3].map((column) => points.map((point) => point[column]));
@@ -44,10 +45,27 @@ export class Chart {
           { label: "median", stroke: accent, width: 2, points: { show: data[0].length < 2 }, value: told },
           { ...band, label: "most", value: told },
         ],
+        hooks: { draw: [(plot) => this.mark(plot, style)] },
         bands: [{ series: [3, 1], fill: `color-mix(in srgb, ${accent} 25%, transparent)` }],
       },
       data,
       this.place,
     );
+  }
+
+  mark(plot, style) {
+    const { ctx, bbox, scales } = plot;
+    ctx.save();
+    ctx.lineWidth = 1;
+    for (const [at, colour] of this.marks) {
+      if (at < scales.x.min || at > scales.x.max) continue;
+      const x = Math.round(plot.valToPos(at, "x", true)) + 0.5;
+      ctx.strokeStyle = style.getPropertyValue(colour).trim();
+      ctx.beginPath();
+      ctx.moveTo(x, bbox.top);
+      ctx.lineTo(x, bbox.top + bbox.height);
+      ctx.stroke();
+    }
+    ctx.restore();
   }
 }

@@ -10,6 +10,7 @@ import { lineItem, logItem, state, storyItem } from "./record.js";
 const FIRST_METRICS = ["loss", "grad_norm", "update_norm", "step_time_s", "tokens_per_s", "samples_per_s"];
 const MOST_CHARTS = 6;
 const MOST_ITEMS = 150;
+const MOST_MARKS = 100;
 const BAD = ["failed", "silent"];
 const LEVELS = ["debug", "info", "warning", "error", "critical"];
 
@@ -19,6 +20,13 @@ function section(title, ...children) {
 
 function newest(known, count) {
   return [...known.stories.values()].slice(-count).reverse();
+}
+
+// What was granted, and who failed: when, and in which colour.
+function marksOf(known) {
+  const granted = [...known.stories.values()].filter((story) => story.granted).map((story) => [story.at_s, "--accent"]);
+  const failed = known.lines.filter((line) => line.kind === "fault").map((line) => [line.at_s, "--danger"]);
+  return [...granted, ...failed].slice(-MOST_MARKS);
 }
 
 export class RunScreen {
@@ -70,13 +78,14 @@ export class RunScreen {
     fill(this.stories, stories.map((story) => story.version).join(), () => stories.map((story) => el("li", {}, el("p", {}, el("b", {}, story.by), " wants ", el("b", {}, story.wish)), el("p", { className: "faint" }, state(story)))));
     fill(this.plugins, JSON.stringify(status.plugins), () =>
       el("table", {}, el("tbody", {}, (status.plugins ?? []).map((one) => el("tr", {}, el("th", { scope: "row" }, one.name), el("td", {}, one.kind), el("td", { className: one.state === "quarantined" ? "bad" : "" }, one.state), el("td", {}, one.detail))))));
+    const marks = marksOf(known);
     for (const name of this.wanted().series) {
       if (!this.charts.has(name)) {
         const chart = new Chart(name);
         this.charts.set(name, chart);
         this.chartPlace.append(el("h3", { className: "faint" }, name), chart.place);
       }
-      this.charts.get(name).draw(known.series.get(name));
+      this.charts.get(name).draw(known.series.get(name), marks);
     }
   }
 
@@ -269,7 +278,9 @@ export class RecordScreen {
     this.stories = el("ol", { className: "record" });
     this.lines = el("ol", { className: "record" });
     const find = el("input", { type: "search", "aria-label": "only what has this text", placeholder: "only with this text", oninput: (event) => { this.filter = event.target.value.toLowerCase(); this.update(); } });
-    this.parts = [el("section", { className: "wide" }, find), section("Decisions", this.stories), section("What else happened", this.lines)];
+    const text = el("input", { "aria-label": "something for the record", placeholder: "for the record", maxlength: "2000", required: true });
+    const remark = el("form", { className: "row", onsubmit: (event) => { event.preventDefault(); act.ask("remark", { text: text.value }); text.value = ""; } }, text, el("button", { type: "submit" }, "put on record"));
+    this.parts = [el("section", { className: "wide", "aria-label": "The record" }, el("div", { className: "row" }, find, remark)), section("Decisions", this.stories), section("What else happened", this.lines)];
   }
 
   wanted() {
