@@ -9,13 +9,13 @@ from operator import attrgetter
 
 import msgspec
 
-from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.schema import Config
 from torchloom_core.dispatch.answers import Answers
 from torchloom_core.dispatch.commands import Commands
 from torchloom_core.dispatch.wheel import Wheel
 from torchloom_core.fleet.forecasts import Forecasts
 from torchloom_core.fleet.guards import TRIES, Guards
+from torchloom_core.fleet.refusals import Refusals
 from torchloom_core.fleet.sample_table import SampleTable
 from torchloom_core.fleet.state import FleetState
 from torchloom_core.fleet.steering import Steering
@@ -69,18 +69,12 @@ from torchloom_core.wire.requests import (
     PERSON,
     Approve,
     ForgetKnob,
-    LeaveWheel,
     Propose,
-    Remark,
     Request,
     ResumeActions,
     StopActions,
-    TakeWheel,
 )
 from torchloom_core.wire.steering import LighthouseView, name_of_replica
-
-_FULL_EVERY_NS = 60 * SECOND_NS
-"""How often it is told that one more worker may not enter."""
 
 _UNSENT = "the Weaver ended before it was sent"
 
@@ -137,7 +131,7 @@ class Kernel:
             self.fleet.links.kept,
             self.answers.kept,
         )
-        self._full_told_ns = -_FULL_EVERY_NS
+        self._refusals = Refusals()
         self.seq = 0
         self.ticks = 0
 
@@ -232,7 +226,7 @@ class Kernel:
     def _hello(self, hello: Hello) -> list[Output]:
         new_life = self.fleet.register(hello, self.run.now_ns)
         if not self.fleet.knows(hello.worker, hello.incarnation):
-            return self._refuse(hello)
+            return self._refusals.tell(hello, self.fleet, self.run.now_ns)
         self.forecasts.settle(hello.worker, hello.node)
         outputs: list[Output] = []
         if new_life:
@@ -242,13 +236,6 @@ class Kernel:
         outputs += self.execution.reconcile([hello])
         outputs += self.run.pauses.check(self.run.now_ns) + self.run.pauses.stray(hello)
         return outputs + self._advance("")
-
-    def _refuse(self, hello: Hello) -> list[Output]:
-        now_ns = self.run.now_ns
-        if hello.worker in self.fleet.row_of or now_ns < self._full_told_ns + _FULL_EVERY_NS:
-            return []
-        self._full_told_ns = now_ns
-        return [notices.of_refused(hello)]
 
     def _exit(self, message: Exit) -> list[Output]:
         if not self.fleet.end(message, self.run.now_ns):
@@ -312,14 +299,9 @@ class Kernel:
         return outputs
 
     def _grant(self, request: Request) -> list[Output]:
-        if refusal := self.wheel.refusal(request, self.run.now_ns):
-            return [Reply(request=request.id, ok=False, text=refusal)]
+        if (answered := self.wheel.answer(request, self.run.now_ns)) is not None:
+            return answered
         match request.want:
-            case TakeWheel() | LeaveWheel():
-                return self.wheel.turn(request, self.run.now_ns)
-            case Remark(text=text):
-                said = notices.of_remark(request.who, text)
-                return [said, Reply(request=request.id, ok=True, text="it is on record")]
             case StopActions():
                 self.execution.stop()
                 paused = "; the pause is over for all" if self.run.pauses.verdict else ""
@@ -351,6 +333,7 @@ class Kernel:
                     return [Reply(request=request.id, ok=False, text=doubt)]
                 outputs = self._propose(action, PERSON, f"{request.who} asked for it")
                 return self._answer(request, outputs)
+        raise TypeError(f"need what the wheel does not answer, was {request.want}")
 
     def _doubt(self, action: Action) -> str:
         """Return what to ask a person before a proposal is made of an action, or nothing."""
