@@ -148,6 +148,8 @@ def test_a_rate_of_nothing_is_refused():
         namespaces._shape("data", 0.0)
 
 
+@pytest.mark.long
+@pytest.mark.integration
 def test_what_a_look_that_was_killed_has_left_is_ended_by_the_next(lab):
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()

@@ -49,11 +49,11 @@ def test_the_job_has_2048_gpus_and_fits_on_the_traces_nodes():
 
 
 def test_every_predictor_takes_the_options_that_it_is_fitted_with(run):
-    from torchloom_core.cli.fit_command import _options
+    from torchloom_core.cli.fit_command import _configured, _told
 
     for name, told in run.PREDICTORS.items():
         config = load(HERE / "restart.toml", {})
-        settings = _options(name, config, told)
+        settings = {**_configured(name, config), **_told(told)}
         config = msgspec.structs.replace(config, policies={}, predictors={name: settings})
         assert not activate(config, installed(), "restart.toml").failed
 
