@@ -1,6 +1,5 @@
 """The room's web application: the page and its files, the socket, and what the page asks for."""
 
-import logging
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,8 +20,6 @@ from torchloom_core.room.keys import Keys
 from torchloom_core.room.seen import Seen
 from torchloom_core.wire.operator import Answer
 
-_log = logging.getLogger(__name__)
-
 PAGE = Path(__file__).parent / "page"
 MOST_BROWSERS = 200
 
@@ -38,8 +35,7 @@ def application(
     on_entry: Callable[[], None],
 ) -> ASGIApp:
     """Return what is served; parameters as of :class:`Door`. Without ``asks`` none are taken."""
-    there: set[str] = set()
-    numbered = 0
+    there: set[WebSocket] = set()
 
     async def page(_: Request) -> Response:
         return FileResponse(PAGE / "index.html", media_type="text/html")
@@ -61,17 +57,14 @@ def application(
         return _answer(answer, 200)  # a refusal is an answer
 
     async def look(socket: WebSocket) -> None:
-        nonlocal numbered
         if len(there) >= MOST_BROWSERS:
             await socket.close(1013)
             return
-        numbered += 1
-        name = f"{socket.scope[SESSION]}-{numbered}"
-        there.add(name)
+        there.add(socket)
         try:
             await Browser(socket, seen, socket.scope[SESSION]).serve()
         finally:
-            there.discard(name)
+            there.discard(socket)
 
     app = Starlette(
         routes=[

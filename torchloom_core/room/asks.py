@@ -4,7 +4,6 @@ The room has no rights of its own: it asks by the credentials that it was given,
 does, and the Weaver decides.
 """
 
-import logging
 from typing import Any
 
 import msgspec
@@ -13,8 +12,6 @@ from torchloom_core.errors import RequestError
 from torchloom_core.transport.operator import ControlClient
 from torchloom_core.wire.codec import UNREADABLE
 from torchloom_core.wire.operator import Answer
-
-_log = logging.getLogger(__name__)
 
 VERBS = frozenset(
     {

@@ -33,12 +33,11 @@ _BURST = 100
 
 
 class Look(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a browser looks at: the metric of its heat map, one worker, and series since when."""
+    """What a browser looks at: the metric of its heat map, one worker, and series."""
 
     metric: MetricName | None = None
     worker: Name | None = None
     series: tuple[MetricName, ...] = ()
-    since_s: float = 0.0
 
 
 class Browser:
@@ -96,7 +95,7 @@ class Browser:
                 if look.metric != self._look.metric:
                     self._values.forget()
                     self._scale = None
-                if look.series != self._look.series or look.since_s != self._look.since_s:
+                if look.series != self._look.series:
                     self._points_s.clear()
                 self._look = look
                 self._new_look.set()
@@ -187,8 +186,7 @@ class Browser:
         series = self._seen.board.series.get(metric)
         if series is None:
             return np.zeros((0, 4))
-        begin_s = self._points_s.get(metric, self._look.since_s)
-        points = series.since(begin_s)
+        points = series.since(self._points_s.get(metric, 0.0))
         if len(points):
             self._points_s[metric] = float(points[-1, 0])
         return points

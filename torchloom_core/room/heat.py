@@ -5,7 +5,6 @@ nothing, the number of rows as ``uint32``, the values of the bytes 1 and 255 as 
 and then a byte a row, or a bit a row that says whether it has changed and a byte for each that has.
 """
 
-import math
 import struct
 from typing import NamedTuple
 
@@ -20,6 +19,9 @@ STATES, VALUES = 0, 1
 
 _HEADER = struct.Struct("<BBHIdd")
 _OUTLIERS_PERCENT = 1.0
+_FAR = 1e300
+"""Differences beyond this are no numbers any more."""
+
 _NARROW = 0.3
 """A scale of which so little is used is made anew."""
 
@@ -37,7 +39,7 @@ def scale_of(values: Floats, before: Scale | None) -> Scale:
     What lies beyond the first and the last percent does not stretch it: those are painted as far
     as it reaches.
     """
-    finite = values[np.isfinite(values)]
+    finite = np.clip(values[np.isfinite(values)], -_FAR, _FAR)
     if not len(finite):
         return before or Scale(0.0, 1.0)
     low, high = np.percentile(finite, [_OUTLIERS_PERCENT, 100.0 - _OUTLIERS_PERCENT])
@@ -50,8 +52,6 @@ def scale_of(values: Floats, before: Scale | None) -> Scale:
         if inside and high == low:
             return before
     margin = 0.1 * (high - low) or 0.1 * abs(high) or 1.0
-    if not math.isfinite(margin):
-        margin = 0.0
     return Scale(low - margin, high + margin)
 
 

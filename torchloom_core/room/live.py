@@ -1,7 +1,6 @@
 """The run as the room knows it: fed by what all people may hear, and by asking the Weaver."""
 
 import asyncio
-import logging
 import math
 import time
 from collections import Counter
@@ -30,8 +29,6 @@ from torchloom_core.wire.messages import (
 )
 from torchloom_core.wire.operator import Answer, KnobTable, Page, Status
 from torchloom_core.wire.steering import LighthouseView
-
-_log = logging.getLogger(__name__)
 
 _ASK_EVERY_S = 1.0
 _ANSWER_S = 3.0

@@ -62,7 +62,6 @@ class Story:
     late: list[str] = field(default_factory=list)
     outcome: str = ""
     judged: str = ""
-    over_s: float = 0.0
     version: int = 0
 
 
@@ -161,7 +160,6 @@ class Record:
             case Outcome():
                 story = self._story(told.verdict, told.policy, told.action, now_s)
                 story.outcome = plain_line(f"{told.result}: {told.detail}", _LONGEST)
-                story.over_s = now_s
             case Judged():
                 known = self._stories.get(told.verdict)
                 if known is None:

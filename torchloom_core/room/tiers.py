@@ -1,7 +1,6 @@
 """A run's series at several spans a point, in none of which a spike of one sample is lost."""
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 
@@ -12,15 +11,6 @@ SPANS_S = (1.0, 10.0, 60.0, 600.0)
 
 POINTS = 900
 """That a tier keeps: of the finest a quarter of an hour, of the coarsest six days."""
-
-
-class Point(NamedTuple):
-    """What was told within a span that begins at ``t_s``: the least, the last middle, the most."""
-
-    t_s: float
-    low: float
-    middle: float
-    high: float
 
 
 class _Tier:
@@ -68,7 +58,7 @@ class Tiers:
         Returns
         -------
         array of float
-            ``(points, 4)``: as :class:`Point`.
+            ``(points, 4)``: when a point begins, the least, the last middle and the most within it.
         """
         for tier in self._tiers:
             points = tier.points()

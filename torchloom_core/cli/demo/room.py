@@ -12,6 +12,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from torchloom_core.cli.demo.folder import RUN
 from torchloom_core.cli.demo.processes import Processes
 from torchloom_core.cli.demo.scenario import NODE, Training, symptoms, write_counters
 from torchloom_core.trajectory.layout import run_folder
@@ -32,7 +33,7 @@ def play_room(training: Training, folder: Path, console: Console) -> None:
     StateError
         If a process does not start.
     """
-    processes = Processes(folder / "run", training)
+    processes = Processes(folder / RUN, training)
     with suppress(KeyboardInterrupt):
         asyncio.run(_play(processes, training, console))
     console.print("ended; to look back:", style="dim")
