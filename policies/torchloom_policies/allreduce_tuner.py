@@ -228,7 +228,7 @@ class AllreduceTunerPolicy:
         present = self._model.cost(run.mode)
         assert present is not None
         seconds = f"{option.cost.step_s:.3g} s a step"
-        trial = ", a trial of what has never run," if purpose == "try" else ""
+        trial = ", a trial of what has never run at this bandwidth," if purpose == "try" else ""
         wire_s = present.wire_s / present.every
         worth = f", each worth {option.quality:.2g}" if option.quality < 1 else ""
         quality_now = self._record.quality(run.mode)

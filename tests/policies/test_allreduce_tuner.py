@@ -347,6 +347,21 @@ def test_no_link_is_probed_that_the_allreduce_fills():
     assert not run.made
 
 
+def test_a_probe_that_the_allreduce_is_in_the_way_of_says_nothing_while_steps_tell():
+    run = Run(tuner(modes=("none", "topk")), Law(compute_s=1.0), knobs=[(RING, "")])
+    link = run.policy._model.link
+    run.ticks(60)
+    run.bandwidth = 1000 * MBIT
+    while link.bytes_per_s > 2000 * MBIT:
+        run.tick()
+    for pair in list(run.links):
+        run.links[pair] = LinkSample(bytes_per_s=0.4 * run.bandwidth, latency_s=3e-4)
+        run.probed[pair] = run.tick_at + 1
+    run.tick()
+    assert not run.told
+    assert link.bytes_per_s == pytest.approx(run.bandwidth, rel=0.15)
+
+
 def hurting(seconds=8, forgive_s=3600.0, **options):
     """Return a run whose guard takes topk back each time, and where it landed."""
     law = Law(code_s={**Law().code_s, "powersgd": 9.0})
@@ -387,6 +402,20 @@ def test_a_mode_that_measures_slower_is_left_and_not_tried_again_at_that_bandwid
     run.ends_s = run._next()
     run.ticks(300)
     assert [(old, new) for _, old, new in run.switches] == [("bf16", "int8"), ("int8", "bf16")]
+
+
+@quickly("seed", [0], 1, 2, 3)
+def test_a_mode_that_coded_slowly_on_busy_cores_is_tried_again_where_they_wait_for_the_wire(seed):
+    busy, idle = ({**Law().code_s, "int8": code_s} for code_s in (0.22, 0.05))
+    law = Law(code_s=busy)
+    run = Run(tuner(modes=("none", "bf16", "int8")), law, seed=seed, mode="int8")
+    run.ticks(30)
+    run.values = {**run.values, "compression": "bf16"}
+    run.ticks(30)
+    assert run.mode != "int8"
+    run.bandwidth, law.code_s = 1000 * MBIT, idle
+    run.ticks(30)
+    assert run.mode == "int8"
 
 
 def test_it_waits_for_the_settling_steps_before_it_proposes_again():

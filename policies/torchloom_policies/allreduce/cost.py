@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from torchloom_core.plugin import Floats
+from torchloom_policies.allreduce.coding_times import CodingTimes
 from torchloom_policies.allreduce.link_filter import LinkFilter
-from torchloom_policies.allreduce.modes import NONE, prior_of
+from torchloom_policies.allreduce.modes import prior_of
 from torchloom_policies.allreduce.step_samples import StepSample
 
-_RECENT = 15
+_RECENT = 9
 _FOR_ERROR = 30
 _LEAST_LOG_SD = 0.02
 _UNTRIED_LOG_SD = 0.05
@@ -69,9 +70,9 @@ class CostModel:
     def __init__(self, modes: Iterable[str]) -> None:
         self.modes = tuple(modes)
         self.link = LinkFilter(self.modes)
-        self._compute_s: deque[float] = deque(maxlen=9)
+        self._compute_s: deque[float] = deque(maxlen=_RECENT)
         self._overlap_s: dict[str, deque[float]] = {}
-        self._code: dict[str, deque[float]] = {}
+        self._code = CodingTimes()
         self._rest_s: dict[str, deque[float]] = {}
         self._share: dict[str, float] = {}
         self._misses: deque[float] = deque(maxlen=_FOR_ERROR)
@@ -94,7 +95,15 @@ class CostModel:
 
     def tried(self, mode: str) -> bool:
         """Say whether the mode has run."""
-        return mode in self._code
+        return self._code.tried(mode)
+
+    def tried_here(self, mode: str) -> bool:
+        """Say whether it has run at about today's bandwidth."""
+        return self._code.tried_at(mode, self._log_bandwidth)
+
+    @property
+    def _log_bandwidth(self) -> float:
+        return math.log(self.link.bytes_per_s)
 
     def pass_time(self, seconds: float) -> None:
         """Know less of the links, as time has passed."""
@@ -106,11 +115,7 @@ class CostModel:
         if expected is not None:
             self._misses.append(abs(math.log(expected.step_s / sample.mean_s)))
         mode, self._last, jumped = sample.mode, sample, False
-        code, prior = sample.compress_s / sample.gradient_bytes, prior_of(mode)
-        if not self.tried(mode):  # its first step finds no memory at hand: the next may be short
-            code = min(code, prior.code_ns_per_byte * 1e-9 * math.exp(prior.code_log_sd))
-        self._recent(self._code, mode).append(code)
-        share = prior.sent_share(sample.ranks)
+        share = prior_of(mode).sent_share(sample.ranks)
         if share > 0:
             self._share[mode] = sample.sent_bytes / sample.gradient_bytes / share
         if sample.tells_wire:
@@ -118,11 +123,12 @@ class CostModel:
             jumped = self.link.measure_wire(
                 mode, sample.sent_bytes, hops, sample.wire_s, fills=sample.fills_links
             )
+        self._code.take(mode, sample.compress_s / sample.gradient_bytes, self._log_bandwidth)
         self._compute_s.append(sample.compute_s / sample.every)
-        self._recent(self._overlap_s, mode, 9).append(sample.overlap_s)
+        self._recent(self._overlap_s, mode).append(sample.overlap_s)
         exposed_s = max(0.0, sample.wire_s - self._overlap())
         rest_s = sample.step_s - sample.compute_s - sample.compress_s - exposed_s
-        self._recent(self._rest_s, mode, 9).append(rest_s)
+        self._recent(self._rest_s, mode).append(rest_s)
         return jumped
 
     def cost(
@@ -146,7 +152,7 @@ class CostModel:
         sent = prior.sent_share(like.ranks) * self._share.get(mode, 1.0) * like.gradient_bytes
         hops = prior.hops(like.ranks, like.reductions)
         wire_s, slope = self.link.wire(mode, sent, hops, shift)
-        code, code_log_sd = self._coding(mode)
+        code, code_log_sd = self._code.expected(mode, self._log_bandwidth)
         exposed_s = max(0.0, wire_s - self._overlap())
         round_s = code * like.gradient_bytes + exposed_s + self._rest(mode)
         compute_s = _median(self._compute_s)
@@ -173,17 +179,6 @@ class CostModel:
         shared = self.link.variance((than.slope - one.slope) * self.link.beside_bandwidth)
         return gain, math.sqrt(shared + one.own_log_sd**2 + than.own_log_sd**2)
 
-    def _coding(self, mode: str) -> tuple[float, float]:
-        """Return seconds a byte of gradient to code and decode, and their uncertainty."""
-        seen, prior = self._code.get(mode), prior_of(mode)
-        if not seen:
-            return prior.code_ns_per_byte * 1e-9, prior.code_log_sd
-        middle = _median(seen)
-        if middle <= 0 or mode == NONE:
-            return max(0.0, middle), 0.0
-        off = float(np.median(np.abs(np.array(seen) / middle - 1.0)))
-        return middle, max(0.05, min(1.85 * off, prior.code_log_sd)) / math.sqrt(len(seen))
-
     def _rest(self, mode: str) -> float:
         """Return what of a step nothing else explains: quorum, commit, launching.
 
@@ -198,8 +193,8 @@ class CostModel:
         """Return how much of the wire's time computing can hide: the most of any mode."""
         return max((_median(seen) for seen in self._overlap_s.values()), default=0.0)
 
-    def _recent(self, of: dict[str, deque[float]], mode: str, most: int = _RECENT) -> deque[float]:
-        return of.setdefault(mode, deque(maxlen=most))
+    def _recent(self, of: dict[str, deque[float]], mode: str) -> deque[float]:
+        return of.setdefault(mode, deque(maxlen=_RECENT))
 
 
 def _median(values: Iterable[float]) -> float:

@@ -86,7 +86,10 @@ class LinkWatch:
         link = self._model.link
         self._before = link.bytes_per_s
         told = self._ceiling.below(float(links.bytes_per_s[slowest]), self._before, view.now_s)
-        jumped = link.measure_link(told, math.hypot(spread, _LEAST_LOG_SD, others))
+        # While steps tell of the bandwidth, the allreduce itself is in a probe's way.
+        was_hindered = link.known and not link.is_blind and told < self._before
+        sure = math.hypot(spread, _LEAST_LOG_SD, others)
+        jumped = not was_hindered and link.measure_link(told, sure)
         latency_s = {mode: link.latency_s(mode) for mode in self._model.modes}
         asked_s = self._schedule.asked_s
         self._ceiling.probed(asked_s, self._before, link.bytes_per_s, latency_s, run.step)
@@ -194,9 +197,11 @@ class LinkWatch:
     def _busy_s(self, carried_s: float, wire_s: float) -> float:
         """Return how long a step's bytes keep the links busy at least.
 
-        They may be faster than is known of them: who held them for busy then would never ask.
+        They may be faster than is known of them: who held them for busy then would never ask,
+        unless steps tell.
         """
-        return min(carried_s * math.exp(-self._model.link.log_sd), wire_s)
+        link = self._model.link
+        return min(carried_s * (math.exp(-link.log_sd) if link.is_blind else 1.0), wire_s)
 
     def _links(self, view: FleetView, run: TunedRun) -> Links:
         """Return the links among the groups; what makes no sense counts as unknown."""

@@ -10,7 +10,7 @@ from torchloom_policies.allreduce.mode_record import ModeRecord
 _SURE, _ENOUGH = 0.7, 0.6
 """How likely a change must be better, and better by the hysteresis, to be made."""
 _WORTH_TRYING = 0.3
-"""A mode that never ran is tried if it may be better with this probability."""
+"""A mode that never ran at this bandwidth is tried if it may be better with this probability."""
 _RELEARNING_STEPS = 40
 """What a trial in vain of a mode that loses something takes: of what steps are worth in stays of
 200 and of 600 (experiments/allreduce), PowerSGD lost some 80 at its beginning, top-k none."""
@@ -80,7 +80,7 @@ class ModeChoice:
     def worth_trying(
         self, present: str, modes: Iterable[str], now_s: float, calm_s: float, is_news: bool
     ) -> Option | None:
-        """Return a mode that has never run and may well be better.
+        """Return a mode that has never run at this bandwidth and may well be better there.
 
         One that loses nothing is tried soon after the bandwidth has changed, or not at all there.
         One that loses something is tried when what it may gain, as long as the bandwidth stays, is
@@ -96,7 +96,7 @@ class ModeChoice:
         hopeful = [
             option
             for option in self._options(present, modes, now_s)
-            if not self._model.tried(option.mode)
+            if not self._model.tried_here(option.mode)
             and option.hope > self._least
             and option.chance >= _WORTH_TRYING
             and (
