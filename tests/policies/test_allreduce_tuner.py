@@ -230,6 +230,34 @@ def test_probes_that_nobody_answers_become_rare():
     assert 2 <= len(at) <= 20
 
 
+def alerts(run):
+    return [proposal.reason for proposal in run.made if isinstance(proposal.action, Alert)]
+
+
+def test_probes_that_nobody_answers_are_told_of_once():
+    run = Run(tuner(probe_every_s=2.0, modes=("powersgd", "bf16"), quality={"bf16": 0.6}),
+              Law(latency_s=2e-3), mode="powersgd")  # fmt: skip
+    run.bandwidth, run.probe = 100 * MBIT, lambda action: None
+    run.ends_s = run._next()
+    run.ticks(300)
+    assert alerts(run) == [
+        "4 rounds of probes of the links came to nothing: "
+        "torchloom trajectory show --kind outcome says why"
+    ]
+
+
+def test_workers_that_take_no_probes_are_named_where_the_bandwidth_is_not_known_well():
+    run = Run(tuner(modes=("powersgd", "bf16"), quality={"bf16": 0.6}),
+              Law(latency_s=2e-3), mode="powersgd")  # fmt: skip
+    run.bandwidth, run.has_doors = 100 * MBIT, False
+    run.ends_s = run._next()
+    run.ticks(60)
+    assert alerts(run) == [
+        "the bandwidth is not known well and the links are not probed: need "
+        "TORCHLOOM_LINK_ADDRESS at all workers, not at w0, w1, w2 and 1 more"
+    ]
+
+
 @quickly("seed", [0, 1], 2, 3)
 def test_a_link_that_recovered_is_asked_though_it_was_thought_to_be_busy(seed):
     law = Law(

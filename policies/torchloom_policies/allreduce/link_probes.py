@@ -10,6 +10,7 @@ from torchloom_core.plugin import Links
 _LONGEST_REST = 16.0
 _LONGEST_CALM = 4.0
 _LONGEST_PROBE_S = 3.0
+_MANY_LOST = 4
 _MOST_ROUNDS = 3
 """In which all links of a ring can be probed."""
 
@@ -34,6 +35,8 @@ class ProbeSchedule:
         When the last round was asked for.
     since_s : float
         What was measured before is of other links.
+    trouble : str
+        That several rounds, one after the other, came to nothing; or nothing.
     """
 
     def __init__(self, every_s: float) -> None:
@@ -44,6 +47,8 @@ class ProbeSchedule:
         self._turn = 0
         self._rest = 1.0
         self.since_s = -math.inf
+        self._lost = 0
+        self.trouble = ""
 
     @property
     def is_sweeping(self) -> bool:
@@ -86,6 +91,12 @@ class ProbeSchedule:
     def asked(self, pairs: Pairs, links: Links, now_s: float) -> None:
         """Note a round that is proposed; one that came to nothing makes the next come later."""
         lost = bool(self._asked) and not self._answered(links, now_s)
+        self._lost = self._lost + 1 if lost else 0
+        if self._lost >= _MANY_LOST:
+            self.trouble = (
+                f"{_MANY_LOST} rounds of probes of the links came to nothing: "
+                "torchloom trajectory show --kind outcome says why"
+            )
         self._rest = min(2 * self._rest, _LONGEST_REST) if lost else min(self._rest, _LONGEST_CALM)
         self._asked, self.asked_s = pairs, now_s
 
