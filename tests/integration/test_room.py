@@ -81,7 +81,7 @@ def test_what_workers_do_is_seen(guest):
     step = worker["step"]
     guest.until(lambda g: g.known["worker"]["step"] > step)
     knobs = guest.until(lambda g: g.known.get("knobs"))
-    assert {knob["name"] for knob in knobs} == {"x", "together"}
+    assert {knob["name"] for knob in knobs} == {"x", "together", "log_level"}
 
 
 def test_a_knob_is_turned_and_its_story_told_rank_by_rank(guest):

@@ -32,12 +32,12 @@ pytestmark = pytest.mark.integration
 async def test_a_worker_says_what_it_is_and_what_it_can_do(weaver, start_trainer):
     trainer = start_trainer(TORCHLOOM_NODE="n.1", TORCHLOOM_RACK="r1", TORCHLOOM_RANK="2")
     hello = await weaver.until(
-        lambda: next((e for e in weaver.events if isinstance(e, Hello) and len(e.knobs) == 2), None)
+        lambda: next((e for e in weaver.events if isinstance(e, Hello) and len(e.knobs) == 3), None)
     )
     assert (hello.worker, hello.group, hello.rank) == ("g0-2", "g0", 2)
     assert (hello.node, hello.rack, hello.framework) == ("n_1", "r1", "test")
     assert hello.pid == trainer.process.pid
-    assert hello.values == {"x": 1.0, "together": 1}
+    assert hello.values == {"x": 1.0, "together": 1, "log_level": "warning"}
     hello = await weaver.until(
         lambda: next((e for e in weaver.events if "checkpoint" in e.actuators), None)
     )
@@ -81,7 +81,7 @@ async def test_nobody_can_have_anothers_final_ack_taken_for_a_repeated_one(
 @pytest.mark.parametrize(
     ("deed", "status", "why"),
     [
-        (SetKnob(knob="y", value=1.0), "rejected", "no knob is called 'y'; there are together, x"),
+        (SetKnob(knob="y", value=1.0), "rejected", "no knob is called 'y'; there are log_level, together, x"),
         (SetKnob(knob="x", value=101.0), "rejected", "need at most 100, was 101.0"),
         (SetKnob(knob="x", value="high"), "rejected", "need a number, was 'high'"),
         (SetKnob(knob="together", value=2), "rejected", "run-fenced"),

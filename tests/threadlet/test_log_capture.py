@@ -5,7 +5,8 @@ import multiprocessing
 
 import pytest
 
-from torchloom_threadlet.trainer.log_capture import LEVELS, LogCapture, wanted
+from torchloom_threadlet.trainer.log_capture import LogCapture, wanted
+from torchloom_threadlet.trainer.log_lines import LogLines
 
 
 @pytest.fixture
@@ -18,9 +19,13 @@ def told():
     return []
 
 
+def capturing(tell, now):
+    return LogCapture(LogLines(tell, lambda: now[0]), "warning")
+
+
 @pytest.fixture
 def capture(told, now):
-    capture = LogCapture(lambda said: told.append(said) or True, logging.WARNING, lambda: now[0])
+    capture = capturing(lambda said: told.append(said) or True, now)
     capture.start()
     yield capture
     capture.stop()
@@ -37,6 +42,15 @@ def test_what_is_loud_enough_is_told_and_the_rest_is_not(capture, told):
         {"level": "warning", "logger": "mine", "text": "loss is 2.5"},
         {"level": "error", "logger": "mine", "text": "worse"},
     ]
+
+
+def test_another_level_counts_from_the_next_line_on(capture, told, caplog):
+    caplog.set_level(logging.DEBUG)
+    capture.set_level("info")
+    LOG.info("now it is")
+    capture.set_level("off")
+    LOG.error("not even that")
+    assert [said["text"] for said in told] == ["now it is"]
 
 
 def test_the_users_handlers_hear_it_as_before(capture, told, caplog):
@@ -73,7 +87,7 @@ def test_what_nobody_takes_is_counted_as_dropped(now):
         told.append(said)
         return taken[0]
 
-    capture = LogCapture(tell, logging.WARNING, lambda: now[0])
+    capture = capturing(tell, now)
     capture.start()
     try:
         LOG.warning("a")
@@ -113,7 +127,7 @@ def test_what_telling_it_logs_is_not_told_in_turn(now):
         LOG.error("the link says")
         return True
 
-    capture = LogCapture(tell, logging.WARNING, lambda: now[0])
+    capture = capturing(tell, now)
     capture.start()
     try:
         LOG.warning("once")
@@ -124,7 +138,7 @@ def test_what_telling_it_logs_is_not_told_in_turn(now):
 
 def test_after_its_end_nothing_is_told_and_logging_is_what_it_was(told, now):
     before = logging.Logger.callHandlers
-    capture = LogCapture(lambda said: told.append(said) or True, logging.WARNING, lambda: now[0])
+    capture = capturing(lambda said: told.append(said) or True, now)
     capture.start()
     assert logging.Logger.callHandlers is not before
     capture.stop()
@@ -143,16 +157,16 @@ def test_a_child_that_was_forked_tells_nothing(capture, told):
 
 
 def test_the_level_is_what_the_environment_says(caplog):
-    assert wanted({}) == logging.WARNING
-    assert wanted({"TORCHLOOM_TRAINER_LOG": "Info"}) == logging.INFO
-    assert wanted({"TORCHLOOM_TRAINER_LOG": "off"}) == LEVELS["off"]
-    assert wanted({"TORCHLOOM_TRAINER_LOG": "loud"}) == logging.WARNING
+    assert wanted({}) == "warning"
+    assert wanted({"TORCHLOOM_TRAINER_LOG": "Info"}) == "info"
+    assert wanted({"TORCHLOOM_TRAINER_LOG": "off"}) == "off"
+    assert wanted({"TORCHLOOM_TRAINER_LOG": "loud"}) == "warning"
     assert "need one of off, error, warning, info, debug, was 'loud'" in caplog.text
 
 
 def test_off_leaves_logging_alone(told):
     before = logging.Logger.callHandlers
-    capture = LogCapture(lambda said: True, LEVELS["off"])
+    capture = LogCapture(LogLines(lambda said: True), "off")
     capture.start()
     assert logging.Logger.callHandlers is before
     capture.stop()

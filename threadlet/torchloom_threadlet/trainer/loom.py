@@ -22,7 +22,7 @@ from torchloom_threadlet.cleaning import text
 from torchloom_threadlet.identity import Identity
 from torchloom_threadlet.ipc import Goodbye
 from torchloom_threadlet.trainer.actuators import Knob
-from torchloom_threadlet.trainer.log_capture import LogCapture, wanted
+from torchloom_threadlet.trainer.trainer_log import TrainerLog
 from torchloom_threadlet.trainer.worker import Worker, says
 from torchloom_threadlet.training.optimizer_knobs import settings
 
@@ -63,8 +63,8 @@ class Loom:
             self._previous_hook = sys.excepthook
             sys.excepthook = self._on_exception
             atexit.register(self._part)
-            self._log = LogCapture(self._worker.log, wanted())
-            self._log.start()
+            self._log = TrainerLog(self._worker.log)
+            self._log.start(self.knob)
             self._worker.start()
 
     @property
