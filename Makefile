@@ -26,7 +26,7 @@ UNITS := -m "not integration and not slow and not long" --hypothesis-profile qui
 # Where Python can watch lines by itself (3.12 and on), coverage costs next to nothing.
 MONITOR = $(shell $(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 12))' && echo COVERAGE_CORE=sysmon)
 
-.PHONY: demo test long quick coverage wheel bench lint lock clean
+.PHONY: demo test long quick units coverage wheel bench lint lock clean
 
 demo: $(READY)
 	$(BIN)/torchloom demo
@@ -40,8 +40,10 @@ long: WORKERS = $(shell getconf _NPROCESSORS_ONLN)
 long: $(READY)
 	$(BIN)/python $(PYTEST) -m long
 
-# In under a minute: what needs no process and computes little.
-quick: lint
+# In about a minute: what needs no process and computes little.
+quick: lint units
+
+units: $(READY)
 	$(BIN)/python $(PYTEST) $(UNITS)
 
 coverage: $(READY)
