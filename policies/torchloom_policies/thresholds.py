@@ -20,6 +20,7 @@ from torchloom_core.plugin import (
     Need,
     NotNegative,
     PauseRun,
+    Positive,
     Proposal,
     Registry,
     SaveCheckpoint,
@@ -78,6 +79,8 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         GPU-seconds. Only an alert needs no gain.
     confidence : float
         Probability that the rule is right, 0 to 1.
+    expires_s : float
+        How long it waits for a person, where the action needs one's approval, seconds.
     """
 
     metric: str
@@ -89,6 +92,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     gain_gpu_s: NotNegative = 0.0
     cost_gpu_s: NotNegative = 0.0
     confidence: Share = 1.0
+    expires_s: Positive = 300.0
 
     def __post_init__(self) -> None:
         rising = self.comparison.startswith(">")
@@ -191,6 +195,7 @@ class _Watch:
                 gain_gpu_s=self.rule.gain_gpu_s,
                 cost_gpu_s=self.rule.cost_gpu_s,
                 confidence=self.rule.confidence,
+                expires_s=self.rule.expires_s,
             )
         if more > 0:
             row = fires[-1]

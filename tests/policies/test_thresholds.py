@@ -90,6 +90,13 @@ def test_a_group_is_migrated_once_however_many_of_its_workers_are_hot():
     assert "w0 on n0: gpu_temp_celsius was 91, > 90" in first[0].reason
 
 
+def test_a_rule_says_how_long_it_waits_for_a_person():
+    ((proposal,),) = ticks(watch(action="migrate", gain_gpu_s=9.0, expires_s=20.0), [91])
+    assert proposal.expires_s == 20.0
+    ((proposal,),) = ticks(watch(action="migrate", gain_gpu_s=9.0), [91])
+    assert proposal.expires_s == 300.0
+
+
 def test_a_standby_is_not_moved_but_people_hear_of_it():
     states = ["standby", "training"]
     assert fired(watch(action="migrate", gain_gpu_s=9.0), [91, 50], state=states) == [0]
