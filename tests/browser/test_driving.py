@@ -1,0 +1,153 @@
+"""Driving a real torchft run from its page: knobs at one step, approvals, a move, and restarts."""
+
+import re
+import signal
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.integration.guest import Room
+from tests.integration.moves import CONFIG as MOVES
+from tests.integration.moves import Moves
+
+pytestmark = [pytest.mark.integration, pytest.mark.long]
+
+CONFIG = f"""
+{MOVES}
+[room]
+port = 0
+
+[guard]
+window_s = 2.0
+
+[arbiter.actions.migrate]
+approval = true
+
+[arbiter.actions.checkpoint]
+approval = true
+
+[policies.thresholds]
+rules = [
+    {{ metric = "ill", level = 0.5, action = "migrate", gain_gpu_s = 900.0, cost_gpu_s = 3.0 }},
+    {{ metric = "odd", level = 0.5, action = "checkpoint", gain_gpu_s = 9.0, expires_s = 2.0 }},
+]
+"""
+GROUPS = ("g0", "g1", "g2")
+
+
+def say(run, **counters):
+    """Have g1's node tell these counters."""
+    path = run.folder / "g1.prom"
+    scratch = path.with_suffix(".tmp")
+    scratch.write_text("".join(f"{name} {value}\n" for name, value in counters.items()))
+    scratch.replace(path)
+
+
+@pytest.fixture(scope="module")
+def moves(start_run, until):
+    run = start_run(CONFIG)
+    say(run, ill=0, odd=0)
+    run.start_weaver()
+    moves = Moves(run, until)
+    textfile = str(run.folder / "g1.prom")
+    for group in GROUPS:
+        moves.start(group, **({"TORCHLOOM_TEXTFILE": textfile} if group == "g1" else {}))
+    moves.start("g3", standby=True)
+    moves.in_state("training", *GROUPS)
+    moves.in_state("standby", "g3")
+    return moves
+
+
+@pytest.fixture(scope="module")
+def run(moves):
+    return moves.run
+
+
+@pytest.fixture(scope="module")
+def room(run):
+    room = Room(run)
+    yield room
+    room.end()
+
+
+@pytest.fixture
+def tab(room, new_tab):
+    """A page whose person drives."""
+    tab = new_tab()
+    tab.page.goto(room.links[-1])
+    tab.page.get_by_label("you are").fill("ann")
+    tab.page.get_by_role("button", name="take the wheel").click()
+    tab.sees("you drive")
+    yield tab
+    if tab.page.get_by_role("button", name="leave the wheel").is_visible():
+        tab.page.get_by_role("button", name="leave the wheel").click()
+        tab.sees("nobody drives")
+
+
+def show(tab, screen):
+    tab.page.get_by_role("tab", name=screen).click()
+
+
+def apart(what):
+    """Return ``what()``, called in another thread: in this one the browser's loop runs."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(what).result()
+
+
+def test_a_knob_of_the_whole_run_lands_at_one_step_and_is_turned_back(tab, run):
+    page = tab.page
+    show(tab, "Knobs")
+    field = page.get_by_label("new value of lr", exact=True)
+    tab.waits(field.is_enabled)
+    was = apart(lambda: run.ask("knobs"))["values"]["g0-0"]["lr"]
+    field.fill(str(was / 2))
+    page.keyboard.press("Enter")
+    show(tab, "Record")
+    page.get_by_text(re.compile(r"applied at step \d+ on 3 ranks")).first.wait_for()
+    tab.sees("did no harm")
+    show(tab, "Knobs")
+    page.get_by_role("button", name=f"back to {was:g}").click()
+    tab.waits(lambda: apart(lambda: run.ask("knobs"))["values"]["g0-0"]["lr"] == was)
+
+
+def test_what_nobody_approves_in_time_is_not_done(tab, run):
+    show(tab, "Run")
+    say(run, ill=0, odd=1)
+    tab.page.get_by_role("button", name=re.compile("^approve p")).wait_for()
+    tab.sees("Nothing: what no one approves in time is not done.")
+    show(tab, "Record")
+    tab.sees("denied by expiry: nobody approved it in time")
+    assert not run.trainers["g0"][0].journal("checkpoint")
+
+
+def test_a_move_is_approved_with_its_price_in_sight_and_followed_to_its_end(tab, run):
+    show(tab, "Run")
+    say(run, ill=1, odd=1)
+    tab.page.get_by_text("thresholds wants migrate g1: ").wait_for()
+    tab.sees("gains 900 GPU-s with probability 1, costs 3")
+    tab.page.get_by_role("button", name=re.compile("^approve p")).click()
+    tab.sees("g3-0 joined, then g1 drained")
+    show(tab, "Fleet")
+    page = tab.page
+    page.get_by_label("find a worker").fill("g3-0")
+    page.keyboard.press("Enter")
+    page.get_by_role("heading", name="g3-0").wait_for()
+    page.get_by_text("training").first.wait_for()
+    assert run.trainers["g1"][0].process.wait() == 0
+
+
+def test_it_goes_on_over_a_restart_of_the_weaver_and_of_the_broker(tab, run):
+    page = tab.page
+    run.weaver.send_signal(signal.SIGKILL)
+    run.kill_broker()
+    run.weaver.wait()
+    tab.sees("no word of the Weaver")
+    apart(run.start_weaver)
+    page.get_by_text("no word of the Weaver").first.wait_for(state="hidden")
+    show(tab, "Run")
+    well = page.get_by_label("Is the run well?")
+    tab.waits(lambda: "3training" in well.inner_text().replace("\n", ""))
+    page.get_by_role("button", name="stop all actions").click()
+    tab.waits(lambda: apart(lambda: run.ask("status"))["stopped"])
+    page.get_by_role("button", name="resume actions").click()
+    tab.waits(lambda: not apart(lambda: run.ask("status"))["stopped"])
