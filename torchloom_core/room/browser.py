@@ -22,8 +22,11 @@ from torchloom_core.wire.codec import UNREADABLE
 from torchloom_core.wire.limits import MetricName, Name
 
 _EVERY_S = 0.5
-_PATIENCE_S = 30.0
+PATIENCE_S = 30.0
 """How long one message may wait for a browser that does not take it."""
+
+_FAREWELL_S = 1.0
+"""How long it may take to tell a browser that it is let go: a frozen one hears nothing of it."""
 
 _PLACES_AT_ONCE = 2000
 _MOST_SHOWN = 12
@@ -76,8 +79,9 @@ class Browser:
                 task.cancel()
             await asyncio.gather(listening, sending, return_exceptions=True)
             if self._socket.application_state is WebSocketState.CONNECTED:
-                with suppress(WebSocketDisconnect, RuntimeError, OSError):
-                    await self._socket.close(1008)
+                with suppress(TimeoutError, WebSocketDisconnect, RuntimeError, OSError):
+                    async with asyncio.timeout(_FAREWELL_S):
+                        await self._socket.close(1008)
 
     async def _listen(self) -> None:
         """Take what the browser looks at; one that says anything else is let go."""
@@ -105,7 +109,7 @@ class Browser:
             while True:
                 self._new_look.clear()
                 for message in self._news():
-                    async with asyncio.timeout(_PATIENCE_S):
+                    async with asyncio.timeout(PATIENCE_S):
                         if isinstance(message, bytes):
                             await self._socket.send_bytes(message)
                         else:

@@ -4,6 +4,7 @@ import asyncio
 import signal
 import socket
 import ssl
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from torchloom_core.config.schema import Config, Room
 from torchloom_core.errors import RoomError
 from torchloom_core.room.app import application
 from torchloom_core.room.asks import Asks
+from torchloom_core.room.browser import PATIENCE_S
 from torchloom_core.room.door import LOOPBACK
 from torchloom_core.room.keys import Keys
 from torchloom_core.room.live import Live
@@ -115,10 +117,15 @@ def _listener(room: Room) -> socket.socket:
     """Return where the room listens; RoomError if it cannot."""
     _check_tls(room.certificate, room.key)
     try:
-        return listener(room.host, room.port)
+        found = listener(room.host, room.port)
     except OSError as error:
         where = f"{room.host}:{room.port}"
         raise RoomError(f"[room]: cannot listen on {where}: {error.strerror or error}") from None
+    if sys.platform == "linux":
+        # Else what was sent to a browser that takes nothing is kept for as long as that lasts.
+        patience_ms = round(1000 * PATIENCE_S)
+        found.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, patience_ms)
+    return found
 
 
 def hosts_of(host: str, names: tuple[str, ...]) -> tuple[str, ...]:

@@ -63,7 +63,8 @@ function freshness() {
   const place = at("fresh");
   const age = known.ageS();
   let text = `data as of ${span(age)} ago`;
-  if (!link.isOpen) text = `disconnected from the room${age === null ? "" : `; data as of ${span(age)} ago`}: knobs are locked`;
+  if (!link.isOpen && link.refusal) text = `the room is full: ${link.refusal}`;
+  else if (!link.isOpen) text = `disconnected from the room${age === null ? "" : `; data as of ${span(age)} ago`}: knobs are locked`;
   else if (age === null) text = known.run?.trouble ?? "waiting for the Weaver";
   else if (age > STALE_S) text = `no word of the Weaver for ${span(age)}: knobs are locked. ${known.run.trouble}`;
   if (place.textContent !== text) place.textContent = text;
