@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -18,6 +18,7 @@ from torchloom_core.plugin.arrays import Floats
 from torchloom_core.room import heat
 from torchloom_core.room.board import STATES
 from torchloom_core.room.seen import Seen
+from torchloom_core.room.tiers import POINTS
 from torchloom_core.wire.codec import UNREADABLE
 from torchloom_core.wire.limits import MetricName, Name
 
@@ -36,11 +37,15 @@ _BURST = 100
 
 
 class Look(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a browser looks at: the metric of its heat map, one worker, and series."""
+    """What a browser looks at: the metric of its heat map, one worker, and series.
+
+    ``since_s``, seconds since the epoch, is from when on it wants the series.
+    """
 
     metric: MetricName | None = None
     worker: Name | None = None
     series: tuple[MetricName, ...] = ()
+    since_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0
 
 
 class Browser:
@@ -65,7 +70,7 @@ class Browser:
         self._places_version = -1
         self._record_version = 0
         self._knobs_version = -1
-        self._points_s: dict[str, float] = {}
+        self._points: dict[str, tuple[float, int]] = {}
 
     async def serve(self) -> None:
         """Send until the browser leaves, or does not take what it is sent."""
@@ -99,8 +104,8 @@ class Browser:
                 if look.metric != self._look.metric:
                     self._values.forget()
                     self._scale = None
-                if look.series != self._look.series:
-                    self._points_s.clear()
+                if (look.series, look.since_s) != (self._look.series, self._look.since_s):
+                    self._points.clear()
                 self._look = look
                 self._new_look.set()
 
@@ -186,11 +191,18 @@ class Browser:
             self._places += len(some)
 
     def _points_of(self, metric: str) -> Floats:
-        """Return the points of a series that the browser lacks, and the last one again."""
+        """Return the points of a series that the browser lacks, and the last one again.
+
+        Once many were told one by one it is all of them again, by a tier that fits: what the
+        browser has stays bounded, and still begins where it wants it to.
+        """
         series = self._seen.board.series.get(metric)
         if series is None:
             return np.zeros((0, 4))
-        points = series.since(self._points_s.get(metric, 0.0))
+        begin_s, told = self._points.get(metric, (self._look.since_s, 0))
+        if told >= 2 * POINTS:
+            begin_s, told = self._look.since_s, 0
+        points = series.since(begin_s)
         if len(points):
-            self._points_s[metric] = float(points[-1, 0])
+            self._points[metric] = float(points[-1, 0]), told + len(points) - 1
         return points

@@ -2,9 +2,9 @@
 
 const WHOLE = 1;
 const HEADER_BYTES = 24;
-const MOST_STORIES = 500;
-const MOST_LINES = 1000;
-const MOST_POINTS = 1800;
+const MOST_STORIES = 1000; // as many as the room keeps
+const MOST_LINES = 2500;
+const MOST_POINTS = 3600;
 
 export class Known {
   constructor() {

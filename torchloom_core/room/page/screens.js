@@ -5,7 +5,9 @@ import { Chart } from "./charts.js";
 import { clock, el, fill, number, span } from "./dom.js";
 import { HeatMap } from "./heatmap.js";
 import { Knobs } from "./knobs.js";
+import { lined, momentsOf } from "./moments.js";
 import { lineItem, logItem, state, storyItem } from "./record.js";
+import { TimelineScreen } from "./timeline.js";
 
 const FIRST_METRICS = ["loss", "grad_norm", "update_norm", "step_time_s", "tokens_per_s", "samples_per_s"];
 const MOST_CHARTS = 6;
@@ -20,13 +22,6 @@ function section(title, ...children) {
 
 function newest(known, count) {
   return [...known.stories.values()].slice(-count).reverse();
-}
-
-// What was granted, and who failed: when, and in which colour.
-function marksOf(known) {
-  const granted = [...known.stories.values()].filter((story) => story.granted).map((story) => [story.at_s, "--accent"]);
-  const failed = known.lines.filter((line) => line.kind === "fault").map((line) => [line.at_s, "--danger"]);
-  return [...granted, ...failed].slice(-MOST_MARKS);
 }
 
 export class RunScreen {
@@ -78,7 +73,7 @@ export class RunScreen {
     fill(this.stories, stories.map((story) => story.version).join(), () => stories.map((story) => el("li", {}, el("p", {}, el("b", {}, story.by), " wants ", el("b", {}, story.wish)), el("p", { className: "faint" }, state(story)))));
     fill(this.plugins, JSON.stringify(status.plugins), () =>
       el("table", {}, el("tbody", {}, (status.plugins ?? []).map((one) => el("tr", {}, el("th", { scope: "row" }, one.name), el("td", {}, one.kind), el("td", { className: one.state === "quarantined" ? "bad" : "" }, one.state), el("td", {}, one.detail))))));
-    const marks = marksOf(known);
+    const marks = lined(momentsOf(known)).slice(-MOST_MARKS);
     for (const name of this.wanted().series) {
       if (!this.charts.has(name)) {
         const chart = new Chart(name);
@@ -321,4 +316,4 @@ export class LogScreen {
   }
 }
 
-export const SCREENS = [["Run", RunScreen], ["Fleet", FleetScreen], ["Knobs", KnobScreen], ["Record", RecordScreen], ["Logs", LogScreen]];
+export const SCREENS = [["Run", RunScreen], ["Fleet", FleetScreen], ["Knobs", KnobScreen], ["Record", RecordScreen], ["Logs", LogScreen], ["Timeline", TimelineScreen]];
