@@ -171,6 +171,7 @@ class Browser:
             "step": int(steps.max()) if len(steps) else -1,
             "metrics": board.metrics,
             "leaves_out": board.leaves_out,
+            "spent": board.spent.told,
         }
         if seen.status is not None:
             told["status"] = seen.status

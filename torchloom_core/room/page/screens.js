@@ -7,6 +7,7 @@ import { HeatMap } from "./heatmap.js";
 import { Knobs } from "./knobs.js";
 import { lined, momentsOf } from "./moments.js";
 import { lineItem, logItem, state, storyItem } from "./record.js";
+import { shares, spentParts } from "./spent.js";
 import { TimelineScreen } from "./timeline.js";
 
 const FIRST_METRICS = ["loss", "grad_norm", "update_norm", "step_time_s", "tokens_per_s", "samples_per_s"];
@@ -34,8 +35,9 @@ export class RunScreen {
     this.stories = el("ol", { className: "record" });
     this.plugins = el("div");
     this.risk = el("div");
+    this.spent = el("div");
     this.chartPlace = el("section", { className: "wide", "aria-label": "Series" }, el("h2", {}, "Series: median of all ranks, and from the least to the most"));
-    this.parts = [section("Is the run well?", this.well), section("Waiting for a person", this.waiting), this.chartPlace, section("Newest decisions", this.stories), section("Most at risk", this.risk), section("Policies and predictors", this.plugins)];
+    this.parts = [section("Is the run well?", this.well), section("Waiting for a person", this.waiting), section("Where the ranks' time went", this.spent), this.chartPlace, section("Newest decisions", this.stories), section("Most at risk", this.risk), section("Policies and predictors", this.plugins)];
   }
 
   wanted() {
@@ -50,9 +52,11 @@ export class RunScreen {
     const { run } = known;
     if (!run) return;
     const status = run.status ?? {};
-    fill(this.well, JSON.stringify([run.counts, run.step, status.stopped, status.dry_run, status.cordoned, status.lighthouse, status.malformed, status.flights_in_all]), () => {
+    const kept = shares(run.spent)?.of.kept;
+    fill(this.spent, JSON.stringify(shares(run.spent)), () => spentParts(run.spent));
+    fill(this.well, JSON.stringify([kept, run.counts, run.step, status.stopped, status.dry_run, status.cordoned, status.lighthouse, status.malformed, status.flights_in_all]), () => {
       const counts = Object.entries(run.counts).filter(([, count]) => count);
-      const tiles = [el("li", {}, el("b", {}, String(run.step)), "step"), ...counts.map(([name, count]) => el("li", { className: BAD.includes(name) ? "bad" : "" }, el("b", {}, String(count)), name))];
+      const tiles = [el("li", {}, el("b", {}, String(run.step)), "step"), kept && el("li", {}, el("b", {}, `${kept} %`), "of time in kept steps"), ...counts.map(([name, count]) => el("li", { className: BAD.includes(name) ? "bad" : "" }, el("b", {}, String(count)), name))];
       const lines = [];
       if (status.stopped) lines.push(["bad", "Actions are stopped: nothing is granted until they are resumed."]);
       if (status.dry_run) lines.push(["warn", "Dry run: what is granted is not done."]);
