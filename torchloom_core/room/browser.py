@@ -70,6 +70,7 @@ class Browser:
         self._places_version = -1
         self._record_version = 0
         self._knobs_version = -1
+        self._backtest: dict[str, Any] = {}
         self._points: dict[str, tuple[float, int]] = {}
 
     async def serve(self) -> None:
@@ -147,7 +148,11 @@ class Browser:
                 "stories": [asdict(story) for story in seen.record.stories_since(before)],
                 "lines": [asdict(line) for line in seen.record.lines_since(before)],
                 "logs": [asdict(line) for line in seen.record.logs_since(before)],
+                "tallies": {name: asdict(one) for name, one in seen.record.tallies.of.items()},
             }
+        if seen.backtest != self._backtest:
+            self._backtest = seen.backtest
+            yield {"backtest": seen.backtest}
         points = {name: self._points_of(name) for name in self._look.series[:_MOST_SHOWN]}
         told = {name: point.tolist() for name, point in points.items() if len(point)}
         if told:

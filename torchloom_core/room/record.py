@@ -14,6 +14,7 @@ import msgspec
 
 from torchloom_core.kernel.actions.kinds import wish_of
 from torchloom_core.plain_text import plain_line
+from torchloom_core.room.tallies import Tallies
 from torchloom_core.trajectory.summaries import summarise
 from torchloom_core.wire.actions import Action
 from torchloom_core.wire.codec import MAX_MESSAGE_BYTES, UNREADABLE
@@ -99,10 +100,13 @@ class Record:
     ----------
     version : int
         Of the last change.
+    tallies : Tallies
+        What came of each policy's proposals, also of those whose stories are forgotten.
     """
 
     def __init__(self) -> None:
         self.version = 0
+        self.tallies = Tallies()
         self._stories: OrderedDict[str, Story] = OrderedDict()
         self._lines: list[Line] = []
         self._logs: list[Line] = []
@@ -184,6 +188,7 @@ class Record:
             case Verdict():
                 story = self._story(told.proposal, told.policy, told.action, now_s)
                 self._decide(story, told)
+                self.tallies.decided(told)
             case CommandLife():
                 known = self._stories.get(told.cause)
                 if known is None:
@@ -193,12 +198,14 @@ class Record:
             case Outcome():
                 story = self._story(told.verdict, told.policy, told.action, now_s)
                 story.outcome = plain_line(f"{told.result}: {told.detail}", _LONGEST)
+                self.tallies.ended(told)
             case Judged():
                 known = self._stories.get(told.verdict)
                 if known is None:
                     return
                 story = known
                 story.judged = plain_line(f"{_JUDGED[told.hurt]}: {told.text}", _LONGEST)
+                self.tallies.judged(story.by, told)
         moment = told.status if isinstance(told, CommandLife) else kind
         if moment in _MOMENTS:
             story.moments.setdefault(moment, now_s)

@@ -13,6 +13,8 @@ export class Known {
     this.stories = new Map();
     this.series = new Map();
     this.knobs = [];
+    this.backtest = {};
+    this.tallies = {};
     this.worker = null;
     this.forget();
   }
@@ -40,6 +42,8 @@ export class Known {
       this.placesVersion += 1;
     }
     if (told.knobs) this.knobs = told.knobs;
+    if (told.backtest) this.backtest = told.backtest;
+    if (told.tallies) this.tallies = told.tallies;
     if (told.worker) this.worker = told.worker;
     for (const story of told.stories ?? []) {
       this.stories.delete(story.id);

@@ -6,6 +6,7 @@ import { clock, el, fill, number, span } from "./dom.js";
 import { HeatMap } from "./heatmap.js";
 import { Knobs } from "./knobs.js";
 import { lined, momentsOf } from "./moments.js";
+import { PolicyScreen } from "./policies.js";
 import { lineItem, logItem, state, storyItem } from "./record.js";
 import { shares, spentParts } from "./spent.js";
 import { TimelineScreen } from "./timeline.js";
@@ -320,4 +321,4 @@ export class LogScreen {
   }
 }
 
-export const SCREENS = [["Run", RunScreen], ["Fleet", FleetScreen], ["Knobs", KnobScreen], ["Record", RecordScreen], ["Logs", LogScreen], ["Timeline", TimelineScreen]];
+export const SCREENS = [["Run", RunScreen], ["Fleet", FleetScreen], ["Knobs", KnobScreen], ["Record", RecordScreen], ["Logs", LogScreen], ["Timeline", TimelineScreen], ["Policies", PolicyScreen]];
