@@ -52,7 +52,7 @@ def play(page: Page, link: str) -> None:
     page.keyboard.press("Enter")
     page.wait_for_timeout(LANDS_S * 1000)
     shoot(page, "knobs")
-    for name in ("Record", "Logs", "Run"):
+    for name in ("Record", "Logs", "Timeline", "Policies", "Run"):
         page.get_by_role("tab", name=name).click()
         shoot(page, name.lower())
     page.get_by_role("tab", name="Fleet").click()

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.integration.guest import Room
+from tests.room.test_backtest import write
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
 
@@ -30,6 +31,7 @@ window_s = 2.0
 def run(start_run):
     run = start_run(CONFIG)
     run.start_weaver()
+    write(run.folder / "small-evaluation", {})  # a report of a backtest, beside the config
     for group in ("g0", "g1", "g2"):
         run.start_light(group, "--step-s", "0.05")
     run.training("g0", "g1", "g2")
@@ -168,6 +170,106 @@ def test_who_does_not_drive_sees_who_does_and_can_stop_everything(tab, room, new
     leave(tab)
 
 
+def test_by_keys_alone_a_mark_of_the_timeline_opens_what_it_stands_for(tab):
+    page, keys = tab.page, tab.page.keyboard
+    drive(tab)
+    keys.press("Escape")
+    keys.press("3")
+    page.get_by_label("new value of x").fill("3")
+    keys.press("Enter")
+    tab.sees("granted")
+    keys.press("Escape")
+    keys.press("4")
+    page.get_by_label("something for the record").fill("look <b>here</b>")
+    keys.press("Enter")
+    page.get_by_text("look <b>here</b>").wait_for()
+    keys.press("Escape")
+    keys.press("6")
+    lanes = {name: page.get_by_role("group", name=name) for name in ("notes", "verdicts")}
+    for lane in lanes.values():
+        lane.get_by_role("button").first.wait_for()
+    opened = page.get_by_label("What the mark stands for")
+    lanes["notes"].get_by_role("button").last.focus()
+    keys.press("Enter")
+    opened.get_by_text("look <b>here</b>").wait_for()
+    lanes["verdicts"].get_by_role("button").last.focus()
+    keys.press("Enter")
+    opened.get_by_text("knob x = 3").first.wait_for()
+    keys.press("Home")
+    first = page.evaluate("document.activeElement.getAttribute('aria-label')")
+    keys.press("ArrowRight")
+    assert page.evaluate("document.activeElement.getAttribute('aria-label')") != first
+    page.get_by_role("tab", name="Knobs").click()
+    page.get_by_role("button", name="back to").click()
+    page.get_by_role("row", name=re.compile("^x .* 1 1 ")).wait_for()
+    leave(tab)
+
+
+def test_the_address_leads_back_to_a_stretch_of_the_timeline(tab):
+    page = tab.page
+    page.get_by_role("tab", name="Timeline").click()
+    chart = page.locator(".chart .u-over").first
+    chart.wait_for()
+    assert page.url.endswith("#timeline")
+    page.get_by_label("how long a stretch").select_option("an hour")
+    assert page.url.endswith("#timeline/now/3600")
+    page.get_by_role("button", name="earlier").click()
+    whole = page.url
+    assert re.search(r"#timeline/20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ/3600$", whole)
+    box = chart.bounding_box()
+    middle = box["y"] + box["height"] / 2
+    page.mouse.move(box["x"] + box["width"] / 4, middle)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 3 * box["width"] / 4, middle, steps=5)
+    page.mouse.up()
+    tab.waits(lambda: page.url != whole)
+    part = page.url
+    assert abs(int(part.rpartition("/")[2]) - 1800) < 60
+    page.reload()
+    tab.sees("data as of")
+    page.get_by_role("heading", name="Timeline").wait_for()
+    assert page.url == part
+    assert page.get_by_role("link", name="link to this stretch").get_attribute("href") in part
+    page.evaluate(f"location.hash = '{whole.partition('#')[2]}'")
+    tab.waits(lambda: page.get_by_label("how long a stretch").input_value() == "3600")
+    page.evaluate("location.hash = '#timeline/yesterday/1'")
+    tab.sees("need #timeline/TIME/SECONDS")
+
+
+def test_a_recorded_run_has_the_same_timeline(tab, run, new_tab):
+    drive(tab)
+    tab.page.get_by_role("tab", name="Knobs").click()
+    tab.page.get_by_label("new value of x").fill("2")
+    tab.page.keyboard.press("Enter")
+    tab.waits(lambda: any(body["granted"] for _, body in run.records("verdict")))
+    tab.page.get_by_role("button", name="back to").click()
+    tab.page.get_by_role("row", name=re.compile("^x .* 1 1 ")).wait_for()
+    leave(tab)
+    past = Room(run, 4, run.trajectory)
+    back = new_tab()
+    back.page.goto(f"{past.links[-1]}#timeline/all")
+    back.sees("a recorded run")
+    back.page.get_by_role("group", name="verdicts").get_by_role("button").last.click()
+    back.page.get_by_label("What the mark stands for").get_by_text("granted by").first.wait_for()
+    back.page.locator(".chart .u-over").first.wait_for()
+    assert back.page.url.endswith("#timeline/all")
+    past.end()
+
+
+def test_what_a_backtest_promised_stands_beside_what_came_of_it(tab):
+    tab.page.get_by_role("tab", name="Policies").click()
+    row = tab.page.get_by_role("row", name=re.compile("^mover "))
+    row.get_by_text("+2 [+1, +3] points of goodput").wait_for()
+    row.get_by_text("nothing was proposed").wait_for()
+    tab.sees("small-evaluation")
+
+
+def test_where_the_time_went_is_on_the_first_screen(tab):
+    told = tab.page.get_by_label("Where the ranks' time went")
+    told.get_by_text("in steps that were kept").wait_for()
+    tab.page.get_by_label("Is the run well?").get_by_text("of time in kept steps").wait_for()
+
+
 def test_a_worker_that_dies_is_marked_and_named_and_counted(tab, run):
     trainer = run.start_light("g7", "--step-s", "0.05")
     tab.waits(lambda: "g7-0" in [row["worker"] for row in ask(run, "status")["workers"]])
@@ -220,7 +322,7 @@ def test_the_page_fits_a_phone_by_day_and_by_night(room, new_tab, scheme):
     tab = new_tab(viewport={"width": 390, "height": 800}, color_scheme=scheme)
     tab.page.goto(room.links[-1])
     tab.sees("data as of")
-    for name in ("Run", "Fleet", "Knobs", "Record", "Logs"):
+    for name in ("Run", "Fleet", "Knobs", "Record", "Logs", "Timeline", "Policies"):
         tab.page.get_by_role("tab", name=name).click()
         wide = tab.page.evaluate("document.documentElement.scrollWidth")
         assert wide <= 390, name

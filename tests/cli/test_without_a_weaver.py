@@ -48,6 +48,11 @@ def test_a_cordon_that_cannot_last_so_long_is_one_line_with_an_example(folder, s
     is_one_line(folder.torchloom("cordon", "n7", "--for", span), 2, told)
 
 
+@pytest.mark.parametrize("words", ["room --report none", "room --report none trajectory"])
+def test_a_report_to_show_that_is_not_there_is_one_line(folder, words):
+    is_one_line(folder.torchloom(*words.split()), 12, "none: need a report.json: No such file")
+
+
 def test_init_writes_a_config_that_the_other_commands_take_and_never_overwrites_it(folder):
     assert folder.torchloom("init").returncode == 0
     assert "[weaver]" in (folder.path / "torchloom.toml").read_text()

@@ -20,11 +20,19 @@ from tests.room.frames import painted
 class Room:
     """The control room's process, and the links that it prints."""
 
-    def __init__(self, run, number=1):
+    def __init__(self, run, number=1, *words):
         self.out, self.err = (run.folder / f"room-{number}.{end}" for end in ("out", "err"))
         with self.out.open("w") as stdout, self.err.open("w") as stderr:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "torchloom_core.cli", "room", "--config", run.config],
+                [
+                    sys.executable,
+                    "-m",
+                    "torchloom_core.cli",
+                    "room",
+                    "--config",
+                    run.config,
+                    *words,
+                ],
                 cwd=run.folder,
                 stdout=stdout,
                 stderr=stderr,

@@ -80,6 +80,7 @@ def test_what_workers_do_is_seen(guest):
     assert (worker["worker"], worker["group"], worker["node"]) == ("g0-0", "g0", "node-g0")
     step = worker["step"]
     guest.until(lambda g: g.known["worker"]["step"] > step)
+    guest.until(lambda g: g.known["run"]["spent"].get("kept", 0) > 0)
     knobs = guest.until(lambda g: g.known.get("knobs"))
     assert {knob["name"] for knob in knobs} == {"x", "together", "log_level"}
 
@@ -99,6 +100,8 @@ def test_a_knob_is_turned_and_its_story_told_rank_by_rank(guest):
     assert "ann." in story["said"]
     assert story["commands"] == {"applied": 2}
     assert sum(story["steps"].values()) == 2
+    assert {"proposed", "verdict", "issued", "applied", "outcome"} <= set(story["moments"])
+    guest.until(lambda g: g.known.get("tallies", {}).get("person", {}).get("done", 0) > 0)
     guest.until(
         lambda g: [k["values"] for k in g.known["knobs"] if k["name"] == "x"] == [[[2.0, 2]]]
     )

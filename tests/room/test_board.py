@@ -1,47 +1,14 @@
 """What the board says of each worker is the newest that was heard of it."""
 
-import struct
-
 import numpy as np
 import pytest
 
+from tests.room.workers import batch, hello
 from torchloom_core.room.board import MOST_METRICS, STATES, Board
-from torchloom_core.wire.messages import Exit, Hello, Telemetry
+from torchloom_core.wire.messages import Exit
 from torchloom_core.wire.operator import WorkerStatus
 
 NOW_S = 1000.0
-
-
-def hello(worker="g0-0", incarnation=1, node="n0", state="training"):
-    group, _, rank = worker.rpartition("-")
-    return Hello(
-        run="run",
-        worker=worker,
-        incarnation=incarnation,
-        group=group,
-        rank=int(rank),
-        node=node,
-        rack="r0",
-        state=state,
-    )
-
-
-def batch(rows, worker="g0-0", incarnation=1, step=5, state="training"):
-    """Return telemetry of samples, each a dict of metrics."""
-    metrics = tuple(rows[0]) if rows else ()
-    values = [value for row in rows for value in row.values()]
-    return Telemetry(
-        run="run",
-        worker=worker,
-        incarnation=incarnation,
-        seq=0,
-        state=state,
-        step=step,
-        progress_age_s=0.0,
-        metrics=metrics,
-        ts_ns=bytes(8 * len(rows)),
-        values=struct.pack(f"<{len(values)}d", *values),
-    )
 
 
 def status(worker, state="training", ending="", **more):

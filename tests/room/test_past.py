@@ -9,6 +9,7 @@ from tests.waiting import eventually
 from torchloom_core.errors import StateError
 from torchloom_core.room.board import STATES
 from torchloom_core.room.past import Past
+from torchloom_core.room.spent import KINDS
 
 
 async def read(root):
@@ -39,6 +40,8 @@ async def test_what_was_seen_decided_and_done_is_all_there(tmp_path):
     assert [story.granted for story in stories] == [True, False]
     assert stories[0].steps == {4: 1}
     assert stories[0].said == "alice asked for it"
+    assert {"verdict", "issued", "applied"} <= set(stories[0].moments)
+    assert sum(past.board.spent.told[kind] for kind in KINDS) > 0
     lines = [line.text for line in past.record.lines_since(0)]
     assert "r1 alice wants knob lr = 0.25 on all" in lines
     assert any("was killed by SIGKILL" in line for line in lines)

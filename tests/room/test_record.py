@@ -7,6 +7,7 @@ from torchloom_core.room.record import MOST_LINES, MOST_STORIES, Record
 from torchloom_core.wire.actions import ChangeKnobs, Migrate
 from torchloom_core.wire.events import (
     CommandLife,
+    Forecast,
     Judged,
     Notice,
     Outcome,
@@ -86,6 +87,69 @@ def test_a_story_goes_from_the_proposal_to_what_it_did(record):
     assert story.late == ["g2-0 expired: it has ended"]
     assert story.outcome == "partial: 2 of 3"
     assert story.judged == "did no harm: loss 2.1"
+
+
+def test_a_story_says_when_each_of_its_moments_came_first(record):
+    proposal = Proposal(action=RATE, reason="it is slow")
+    told = [
+        Proposed(id="p1.1", policy="tuner", proposal=proposal),
+        Verdict(
+            proposal="p1.1",
+            policy="tuner",
+            action=RATE,
+            granted=True,
+            rule="net_gain",
+            reason="because",
+            net_gpu_s=1.0,
+        ),
+        *(
+            CommandLife(command=f"c{n}", worker=f"g{n}-0", status=s, verb="set_knob", cause="p1.1")
+            for n, s in ((0, "issued"), (1, "issued"), (0, "delivered"), (0, "applied"))
+        ),
+        Outcome(verdict="p1.1", policy="tuner", action=RATE, result="done", detail="", took_s=1.0),
+        Judged(verdict="p1.1", hurt=False, text="loss 2.1", before={}),
+    ]
+    for second, message in enumerate(told):
+        tell(record, message, NOW_S + second)
+    (story,) = record.stories_since(0)
+    assert {word: at_s - NOW_S for word, at_s in story.moments.items()} == {
+        "proposed": 0,
+        "verdict": 1,
+        "issued": 2,
+        "applied": 5,
+        "outcome": 6,
+        "judged": 7,
+    }
+
+
+def foresee(record, predictor="trend", **hazard):
+    said = Forecast(
+        id="f1",
+        predictor=predictor,
+        horizon_s=600.0,
+        hazard={name.replace("_", "-"): value for name, value in hazard.items()},
+        why={"g1-0": "it is hot"},
+    )
+    record.foresee(said, NOW_S)
+
+
+def test_a_forecast_is_a_line_when_somebody_is_newly_at_risk(record):
+    foresee(record, g0_0=0.05)
+    assert record.lines_since(0) == []
+    for hazard in (0.2, 0.3, 0.2):
+        foresee(record, g0_0=0.05, g1_0=hazard)
+    (line,) = record.lines_since(0)
+    assert (line.kind, line.worker) == ("forecast", "g1-0")
+    assert line.text == "trend within 600 s: g1-0 20%: it is hot"
+    foresee(record, g0_0=0.4, g1_0=0.2)
+    foresee(record, "other", g1_0=0.2)
+    foresee(record)
+    foresee(record, g1_0=0.2)
+    assert [line.text.partition(":")[0] for line in record.lines_since(line.version)] == [
+        "trend within 600 s",
+        "other within 600 s",
+        "trend within 600 s",
+    ]
 
 
 def test_only_what_has_changed_is_told_again(record):

@@ -9,11 +9,18 @@ from torchloom_core.cli.announcing import announce
 from torchloom_core.cli.extras import ROOM, need
 from torchloom_core.cli.options import Connection
 from torchloom_core.cli.weaver_client import find_weaver
+from torchloom_core.config.loading import DEFAULT_PATH
 
 _HERE = Connection()
 
 
-def room(trajectory: Path | None = None, /, *, connection: Connection = _HERE) -> None:
+def room(
+    trajectory: Path | None = None,
+    /,
+    *,
+    report: Path | None = None,
+    connection: Connection = _HERE,
+) -> None:
     """Serve the control room's page until SIGINT or SIGTERM.
 
     It prints a link that opens the page in one browser, and another one once that was used. What
@@ -23,11 +30,17 @@ def room(trajectory: Path | None = None, /, *, connection: Connection = _HERE) -
     ----------
     trajectory
         The folder of a recorded run, to look back at; the run that goes on unless given.
+    report
+        What `torchloom evaluate` wrote, a report.json or its folder, to hold against what comes of
+        the policies; the newest in a folder NAME-evaluation beside the config unless given.
     """
     need(*ROOM)
+    from torchloom_core.room.backtest import Backtest
     from torchloom_core.room.serve import serve, serve_past
 
     config = connection.load()
+    beside = (connection.config or DEFAULT_PATH).absolute().parent
+    backtest = Backtest(report, beside, config.policies)
     logging.basicConfig(
         level=logging.INFO,
         format="%(asctime)s %(levelname)-7s %(message)s",
@@ -39,7 +52,7 @@ def room(trajectory: Path | None = None, /, *, connection: Connection = _HERE) -
         announce(f"the control room, for one browser: {link}")
 
     if trajectory is not None:
-        asyncio.run(serve_past(config, trajectory, ready))
+        asyncio.run(serve_past(config, trajectory, backtest, ready))
         return
     address = find_weaver(connection)
-    asyncio.run(serve(config, address.url, address.creds, ready))
+    asyncio.run(serve(config, address.url, address.creds, backtest, ready))

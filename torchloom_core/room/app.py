@@ -22,6 +22,9 @@ from torchloom_core.wire.operator import Answer
 
 PAGE = Path(__file__).parent / "page"
 MOST_BROWSERS = 200
+"""Pages that are open at once; whoever comes after them is told so, and to come again."""
+
+_TRY_AGAIN = 1013
 
 
 def application(
@@ -58,7 +61,8 @@ def application(
 
     async def look(socket: WebSocket) -> None:
         if len(there) >= MOST_BROWSERS:
-            await socket.close(1013)
+            await socket.accept()  # a page is not told why its socket was not opened
+            await socket.close(_TRY_AGAIN, f"need at most {MOST_BROWSERS} pages open at once")
             return
         there.add(socket)
         try:

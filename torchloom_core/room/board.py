@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchloom_core.plugin.arrays import Floats, Ints
+from torchloom_core.room.spent import Spent
 from torchloom_core.room.tiers import Tiers
 from torchloom_core.wire.endings import MEANT
 from torchloom_core.wire.limits import MAX_WORKERS
@@ -70,6 +71,8 @@ class Board:
         Workers that report and that nobody has introduced.
     series : dict of str to Tiers
         Of each metric, over all workers.
+    spent : Spent
+        Where the workers' time has gone.
     """
 
     def __init__(self, stale_after_s: float) -> None:
@@ -90,6 +93,7 @@ class Board:
         self._low: Floats = np.zeros(0)
         self._high: Floats = np.zeros(0)
         self.series: dict[str, Tiers] = {}
+        self.spent = Spent(STATES)
 
     def __len__(self) -> int:
         return len(self.places)
@@ -144,8 +148,12 @@ class Board:
             self._heard_s[row] = now_s
 
     def close_second(self, now_s: float) -> None:
-        """Put a point to each metric's series: of all workers' newest values, and all between."""
+        """Put a point to each metric's series: of all workers' newest values, and all between.
+
+        And book where the workers' time went since the last second.
+        """
         count = len(self.places)
+        self.spent.book(now_s, self.states(now_s), self.steps())
         for column, name in enumerate(self.metrics):
             heard = self._values[:count, column][self._heard_s[:count] >= now_s - 2.0]
             heard = heard[np.isfinite(heard)]

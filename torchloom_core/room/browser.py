@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -18,12 +18,16 @@ from torchloom_core.plugin.arrays import Floats
 from torchloom_core.room import heat
 from torchloom_core.room.board import STATES
 from torchloom_core.room.seen import Seen
+from torchloom_core.room.tiers import POINTS
 from torchloom_core.wire.codec import UNREADABLE
 from torchloom_core.wire.limits import MetricName, Name
 
 _EVERY_S = 0.5
-_PATIENCE_S = 30.0
+PATIENCE_S = 30.0
 """How long one message may wait for a browser that does not take it."""
+
+_FAREWELL_S = 1.0
+"""How long it may take to tell a browser that it is let go: a frozen one hears nothing of it."""
 
 _PLACES_AT_ONCE = 2000
 _MOST_SHOWN = 12
@@ -33,11 +37,15 @@ _BURST = 100
 
 
 class Look(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a browser looks at: the metric of its heat map, one worker, and series."""
+    """What a browser looks at: the metric of its heat map, one worker, and series.
+
+    ``since_s``, seconds since the epoch, is from when on it wants the series.
+    """
 
     metric: MetricName | None = None
     worker: Name | None = None
     series: tuple[MetricName, ...] = ()
+    since_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0
 
 
 class Browser:
@@ -62,7 +70,8 @@ class Browser:
         self._places_version = -1
         self._record_version = 0
         self._knobs_version = -1
-        self._points_s: dict[str, float] = {}
+        self._backtest: dict[str, Any] = {}
+        self._points: dict[str, tuple[float, int]] = {}
 
     async def serve(self) -> None:
         """Send until the browser leaves, or does not take what it is sent."""
@@ -76,8 +85,9 @@ class Browser:
                 task.cancel()
             await asyncio.gather(listening, sending, return_exceptions=True)
             if self._socket.application_state is WebSocketState.CONNECTED:
-                with suppress(WebSocketDisconnect, RuntimeError, OSError):
-                    await self._socket.close(1008)
+                with suppress(TimeoutError, WebSocketDisconnect, RuntimeError, OSError):
+                    async with asyncio.timeout(_FAREWELL_S):
+                        await self._socket.close(1008)
 
     async def _listen(self) -> None:
         """Take what the browser looks at; one that says anything else is let go."""
@@ -95,8 +105,8 @@ class Browser:
                 if look.metric != self._look.metric:
                     self._values.forget()
                     self._scale = None
-                if look.series != self._look.series:
-                    self._points_s.clear()
+                if (look.series, look.since_s) != (self._look.series, self._look.since_s):
+                    self._points.clear()
                 self._look = look
                 self._new_look.set()
 
@@ -105,7 +115,7 @@ class Browser:
             while True:
                 self._new_look.clear()
                 for message in self._news():
-                    async with asyncio.timeout(_PATIENCE_S):
+                    async with asyncio.timeout(PATIENCE_S):
                         if isinstance(message, bytes):
                             await self._socket.send_bytes(message)
                         else:
@@ -138,7 +148,11 @@ class Browser:
                 "stories": [asdict(story) for story in seen.record.stories_since(before)],
                 "lines": [asdict(line) for line in seen.record.lines_since(before)],
                 "logs": [asdict(line) for line in seen.record.logs_since(before)],
+                "tallies": {name: asdict(one) for name, one in seen.record.tallies.of.items()},
             }
+        if seen.backtest != self._backtest:
+            self._backtest = seen.backtest
+            yield {"backtest": seen.backtest}
         points = {name: self._points_of(name) for name in self._look.series[:_MOST_SHOWN]}
         told = {name: point.tolist() for name, point in points.items() if len(point)}
         if told:
@@ -162,6 +176,7 @@ class Browser:
             "step": int(steps.max()) if len(steps) else -1,
             "metrics": board.metrics,
             "leaves_out": board.leaves_out,
+            "spent": board.spent.told,
         }
         if seen.status is not None:
             told["status"] = seen.status
@@ -182,11 +197,18 @@ class Browser:
             self._places += len(some)
 
     def _points_of(self, metric: str) -> Floats:
-        """Return the points of a series that the browser lacks, and the last one again."""
+        """Return the points of a series that the browser lacks, and the last one again.
+
+        Once many were told one by one it is all of them again, by a tier that fits: what the
+        browser has stays bounded, and still begins where it wants it to.
+        """
         series = self._seen.board.series.get(metric)
         if series is None:
             return np.zeros((0, 4))
-        points = series.since(self._points_s.get(metric, 0.0))
+        begin_s, told = self._points.get(metric, (self._look.since_s, 0))
+        if told >= 2 * POINTS:
+            begin_s, told = self._look.since_s, 0
+        points = series.since(begin_s)
         if len(points):
-            self._points_s[metric] = float(points[-1, 0])
+            self._points[metric] = float(points[-1, 0]), told + len(points) - 1
         return points

@@ -17,6 +17,7 @@ from torchloom_core.transport.inbound import Inlet
 from torchloom_core.transport.operator import ControlClient
 from torchloom_core.wire import subjects
 from torchloom_core.wire.codec import UNREADABLE
+from torchloom_core.wire.events import Forecast
 from torchloom_core.wire.messages import (
     LOG,
     Ack,
@@ -27,7 +28,7 @@ from torchloom_core.wire.messages import (
     Telemetry,
     WorkerEvent,
 )
-from torchloom_core.wire.operator import Answer, KnobTable, Page, Status
+from torchloom_core.wire.operator import Answer, AtRisk, KnobTable, Page, Status
 from torchloom_core.wire.steering import LighthouseView
 
 _ASK_EVERY_S = 1.0
@@ -119,6 +120,8 @@ class Live(Seen):
                 await self._meet_all()
                 self._epoch = status.epoch
             self.status, self._status_s, self.trouble = status, time.monotonic(), ""
+            for said in forecasts_of(status):
+                self.record.foresee(said, time.time())
             if self._knobs_due and time.monotonic() - self._knobs_s >= _KNOBS_EVERY_S:
                 self._knobs_due, self._knobs_s = False, time.monotonic()
                 await self._look_at_knobs()
@@ -153,6 +156,25 @@ class Live(Seen):
             with suppress(*UNREADABLE):
                 raise RequestError(msgspec.json.decode(reply, type=Answer).text) from None
             raise RequestError(f"{verb}: need a {answer.__name__} for an answer") from None
+
+
+def forecasts_of(status: Status) -> list[Forecast]:
+    """Return what each active predictor says now, also of one that has nobody at risk."""
+    said: dict[str, list[AtRisk]] = {
+        plugin.name: [] for plugin in status.plugins if plugin.kind == "predictor"
+    }
+    for one in status.at_risk:
+        said.setdefault(one.predictor, []).append(one)
+    return [
+        Forecast(
+            id="",
+            predictor=name,
+            horizon_s=max((one.horizon_s for one in some), default=0.0),
+            hazard={one.worker: one.hazard for one in some},
+            why={one.worker: one.why for one in some},
+        )
+        for name, some in said.items()
+    ]
 
 
 def told_of_knobs(

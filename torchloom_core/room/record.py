@@ -14,16 +14,27 @@ import msgspec
 
 from torchloom_core.kernel.actions.kinds import wish_of
 from torchloom_core.plain_text import plain_line
+from torchloom_core.room.tallies import Tallies
 from torchloom_core.trajectory.summaries import summarise
 from torchloom_core.wire.actions import Action
 from torchloom_core.wire.codec import MAX_MESSAGE_BYTES, UNREADABLE
-from torchloom_core.wire.events import CommandLife, Judged, Outcome, Proposed, Verdict
+from torchloom_core.wire.events import (
+    CommandLife,
+    Forecast,
+    Judged,
+    Outcome,
+    Proposed,
+    Verdict,
+)
 from torchloom_core.wire.messages import Note
 
 MOST_STORIES = 1000
 MOST_LINES = 2000
 MOST_NAMED = 20
 """Workers that a story names of those that did not apply it."""
+
+AT_RISK = 0.1
+"""A hazard from which on it is worth a line that somebody has it who had less before."""
 
 _LONGEST = 600
 _LONGEST_LEVEL = 16
@@ -38,12 +49,17 @@ _TOLD_BY_NOTICE = frozenset({"remark", "take_wheel", "leave_wheel"})
 _FAILED = frozenset({"rejected", "failed", "expired"})
 _JUDGED = {True: "hurt", False: "did no harm", None: "was not judged"}
 
+_MOMENTS = frozenset({"proposed", "verdict", "issued", "applied", "outcome", "judged"})
+
 _OfStory = Proposed | Verdict | CommandLife | Outcome | Judged
 
 
 @dataclass
 class Story:
-    """One proposal and what became of it; ``version`` orders the changes of all stories."""
+    """One proposal and what became of it; ``version`` orders the changes of all stories.
+
+    ``moments`` says when each of ``_MOMENTS`` was first heard of, seconds since the epoch.
+    """
 
     id: str
     at_s: float
@@ -62,6 +78,7 @@ class Story:
     late: list[str] = field(default_factory=list)
     outcome: str = ""
     judged: str = ""
+    moments: dict[str, float] = field(default_factory=dict)
     version: int = 0
 
 
@@ -83,15 +100,19 @@ class Record:
     ----------
     version : int
         Of the last change.
+    tallies : Tallies
+        What came of each policy's proposals, also of those whose stories are forgotten.
     """
 
     def __init__(self) -> None:
         self.version = 0
+        self.tallies = Tallies()
         self._stories: OrderedDict[str, Story] = OrderedDict()
         self._lines: list[Line] = []
         self._logs: list[Line] = []
         self._denied: dict[tuple[str, str, str], str] = {}
         self._status: dict[str, str] = {}
+        self._at_risk: dict[str, frozenset[str]] = {}
 
     def take(self, kind: str, data: bytes, now_s: float) -> None:
         """Take what the Weaver tells; what is none of its messages is passed over."""
@@ -99,7 +120,7 @@ class Record:
             return
         try:
             if kind in _OF_STORIES:
-                self._tell(msgspec.json.decode(data, type=_OfStory), now_s)
+                self._tell(kind, msgspec.json.decode(data, type=_OfStory), now_s)
             else:
                 self._line(kind, msgspec.json.decode(data, type=dict[str, Any]), now_s)
         except (*UNREADABLE, KeyError, TypeError, ValueError, AttributeError):
@@ -115,6 +136,20 @@ class Record:
         level = str(said.get("level", ""))[:_LONGEST_LEVEL]
         self._logs.append(Line(self.version, now_s, level, text, note.worker))
         _cut(self._logs)
+
+    def foresee(self, said: Forecast, now_s: float) -> None:
+        """Take a predictor's newest answer: a line if somebody is at risk who was not before."""
+        before = self._at_risk.get(said.predictor, frozenset())
+        now = frozenset(worker for worker, hazard in said.hazard.items() if hazard >= AT_RISK)
+        self._at_risk[said.predictor] = now
+        hazard = {worker: said.hazard[worker] for worker in now - before}
+        if not hazard:
+            return
+        worst = max(hazard, key=lambda worker: (hazard[worker], worker))
+        body = {"predictor": said.predictor, "horizon_s": said.horizon_s, "hazard": hazard}
+        why = said.why.get(worst, "")
+        text = f"{summarise('forecast', body)}{f': {why}' if why else ''}"
+        self._add("forecast", plain_line(text, _LONGEST), worst, now_s)
 
     def logs_since(self, version: int) -> list[Line]:
         """Return the lines of trainers' logs after ``version``, the oldest first."""
@@ -136,12 +171,14 @@ class Record:
         text = plain_line(summarise(kind, body), _LONGEST)
         if not text:
             return
+        self._add(str(body.get("kind", kind)), text, str(body.get("worker") or ""), now_s)
+
+    def _add(self, kind: str, text: str, worker: str, now_s: float) -> None:
         self.version += 1
-        worker = str(body.get("worker") or "")
-        self._lines.append(Line(self.version, now_s, str(body.get("kind", kind)), text, worker))
+        self._lines.append(Line(self.version, now_s, kind, text, worker))
         _cut(self._lines)
 
-    def _tell(self, told: _OfStory, now_s: float) -> None:
+    def _tell(self, kind: str, told: _OfStory, now_s: float) -> None:
         match told:
             case Proposed(proposal=proposal):
                 story = self._story(told.id, told.policy, proposal.action, now_s)
@@ -151,6 +188,7 @@ class Record:
             case Verdict():
                 story = self._story(told.proposal, told.policy, told.action, now_s)
                 self._decide(story, told)
+                self.tallies.decided(told)
             case CommandLife():
                 known = self._stories.get(told.cause)
                 if known is None:
@@ -160,12 +198,17 @@ class Record:
             case Outcome():
                 story = self._story(told.verdict, told.policy, told.action, now_s)
                 story.outcome = plain_line(f"{told.result}: {told.detail}", _LONGEST)
+                self.tallies.ended(told)
             case Judged():
                 known = self._stories.get(told.verdict)
                 if known is None:
                     return
                 story = known
                 story.judged = plain_line(f"{_JUDGED[told.hurt]}: {told.text}", _LONGEST)
+                self.tallies.judged(story.by, told)
+        moment = told.status if isinstance(told, CommandLife) else kind
+        if moment in _MOMENTS:
+            story.moments.setdefault(moment, now_s)
         self._touch(story)
 
     def _story(self, story_id: str, by: str, action: Action, now_s: float) -> Story:

@@ -19,6 +19,8 @@ class Seen:
         The table of knobs for people: each with what it takes, what is wanted and what it is.
     knobs_version : int
         Another number whenever that has changed.
+    backtest : dict
+        What :class:`~torchloom_core.room.backtest.Backtest` tells.
     trouble : str
         Why the Weaver cannot be asked at the moment; empty while it can.
     """
@@ -29,6 +31,7 @@ class Seen:
         self.status: Status | None = None
         self.knobs: list[dict[str, Any]] = []
         self.knobs_version = 0
+        self.backtest: dict[str, Any] = {}
         self.trouble = trouble
 
     @property

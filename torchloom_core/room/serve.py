@@ -4,6 +4,7 @@ import asyncio
 import signal
 import socket
 import ssl
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from torchloom_core.config.schema import Config, Room
 from torchloom_core.errors import RoomError
 from torchloom_core.room.app import application
 from torchloom_core.room.asks import Asks
+from torchloom_core.room.backtest import LOOK_EVERY_S, Backtest
+from torchloom_core.room.browser import PATIENCE_S
 from torchloom_core.room.door import LOOPBACK
 from torchloom_core.room.keys import Keys
 from torchloom_core.room.live import Live
@@ -30,13 +33,17 @@ _OPTIONS = {
 Ready = Callable[[str], None]
 
 
-async def serve(config: Config, url: str, creds: Path | None, ready: Ready) -> None:
+async def serve(
+    config: Config, url: str, creds: Path | None, backtest: Backtest, ready: Ready
+) -> None:
     """Serve a run that goes on until SIGINT or SIGTERM.
 
     Parameters
     ----------
     url, creds
         The run's broker, and the credentials of whoever opens the room: what its pages may do.
+    backtest : Backtest
+        What to hold against what comes of the policies.
     ready : callable
         Told the link that opens it, and another one whenever that was used.
 
@@ -52,19 +59,19 @@ async def serve(config: Config, url: str, creds: Path | None, ready: Ready) -> N
         try:
             live = Live(client, config.run.name, config.weaver.stale_after_s)
             await live.listen()
-            await _serve(config, found, config.run.name, live, Asks(client), ready)
+            await _serve(config, found, config.run.name, live, Asks(client), backtest, ready)
         finally:
             await client.close()
 
 
-async def serve_past(config: Config, root: Path, ready: Ready) -> None:
+async def serve_past(config: Config, root: Path, backtest: Backtest, ready: Ready) -> None:
     """Serve a recorded run until SIGINT or SIGTERM.
 
     Parameters
     ----------
     root : Path
         Its trajectory.
-    ready : callable
+    backtest, ready
         As of :func:`serve`.
 
     Raises
@@ -76,7 +83,7 @@ async def serve_past(config: Config, root: Path, ready: Ready) -> None:
     """
     past = Past(root, config.weaver.stale_after_s)
     with _listener(config.room) as found:
-        await _serve(config, found, past.run, past, None, ready)
+        await _serve(config, found, past.run, past, None, backtest, ready)
 
 
 async def _serve(
@@ -85,6 +92,7 @@ async def _serve(
     run: str,
     seen: Live | Past,
     asks: Asks | None,
+    backtest: Backtest,
     ready: Ready,
 ) -> None:
     room, loop, stop = config.room, asyncio.get_running_loop(), asyncio.Event()
@@ -103,22 +111,36 @@ async def _serve(
     async with served(app, found, **_OPTIONS, **tls):
         tell()
         following = asyncio.create_task(seen.follow())
+        looking = asyncio.create_task(_look(seen, backtest))
         stopping = asyncio.create_task(stop.wait())
-        await asyncio.wait({following, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        stopping.cancel()
-        if following.done():
-            following.result()
-        following.cancel()
+        tasks = {following, looking, stopping}
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            task.cancel()
+        for task in done:
+            task.result()
+
+
+async def _look(seen: Live | Past, backtest: Backtest) -> None:
+    """Have pages shown the newest backtest, for ever."""
+    while True:
+        seen.backtest = await asyncio.to_thread(backtest.told)
+        await asyncio.sleep(LOOK_EVERY_S)
 
 
 def _listener(room: Room) -> socket.socket:
     """Return where the room listens; RoomError if it cannot."""
     _check_tls(room.certificate, room.key)
     try:
-        return listener(room.host, room.port)
+        found = listener(room.host, room.port)
     except OSError as error:
         where = f"{room.host}:{room.port}"
         raise RoomError(f"[room]: cannot listen on {where}: {error.strerror or error}") from None
+    if sys.platform == "linux":
+        # Else what was sent to a browser that takes nothing is kept for as long as that lasts.
+        patience_ms = round(1000 * PATIENCE_S)
+        found.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, patience_ms)
+    return found
 
 
 def hosts_of(host: str, names: tuple[str, ...]) -> tuple[str, ...]:

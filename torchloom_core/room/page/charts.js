@@ -3,10 +3,19 @@
 import { el, number } from "./dom.js";
 
 const HEIGHT_PX = 160;
+export const GUTTER_PX = 64; // left of what is plotted, and right of it
+export const EDGE_PX = 12;
+const LEAST_PX = 5;
+const MOVES = { pub: (kind) => kind === "mousemove" || kind === "mouseleave", sub: () => true };
 
+// ``span`` returns from when to when it is drawn, all of it unless given; ``onSpan`` is told what was
+// chosen with the mouse. Charts of one ``group`` have one cursor.
 export class Chart {
-  constructor(metric) {
+  constructor(metric, { span = null, onSpan = null, group = null } = {}) {
     this.metric = metric;
+    this.span = span;
+    this.onSpan = onSpan;
+    this.group = group;
     this.place = el("div", { className: "chart" });
     this.drawn = "";
   }
@@ -16,7 +25,7 @@ export class Chart {
     if (!width || !points?.length) return;
     const last = points[points.length - 1];
     this.marks = marks;
-    const key = `${width} ${points.length} ${last.join(" ")} ${marks.length} ${matchMedia("(prefers-color-scheme: dark)").matches}`;
+    const key = `${width} ${points.length} ${points[0][0]} ${last.join(" ")} ${marks.length} ${this.span?.()} ${matchMedia("(prefers-color-scheme: dark)").matches}`;
     if (key === this.drawn) return;
     this.drawn = key;
     const data = [0, 1, 2, 3].map((column) => points.map((point) => point[column]));
@@ -36,21 +45,30 @@ export class Chart {
       {
         width,
         height: HEIGHT_PX,
-        cursor: { drag: { x: true, y: false } },
-        scales: { x: { time: true } },
-        axes: [axis, { ...axis, size: 64, values: (_, ticks) => ticks.map(number) }],
+        padding: [null, EDGE_PX, null, null],
+        cursor: { drag: { x: true, y: false, setScale: !this.onSpan }, ...(this.group && { sync: { key: this.group, filters: MOVES } }) },
+        scales: { x: { time: true, ...(this.span && { range: () => this.span() }) } },
+        axes: [axis, { ...axis, size: GUTTER_PX, values: (_, ticks) => ticks.map(number) }],
         series: [
           {},
           { ...band, label: "least", value: told },
           { label: "median", stroke: accent, width: 2, points: { show: data[0].length < 2 }, value: told },
           { ...band, label: "most", value: told },
         ],
-        hooks: { draw: [(plot) => this.mark(plot, style)] },
+        hooks: { draw: [(plot) => this.mark(plot, style)], setSelect: [(plot) => this.choose(plot)] },
         bands: [{ series: [3, 1], fill: `color-mix(in srgb, ${accent} 25%, transparent)` }],
       },
       data,
       this.place,
     );
+  }
+
+  choose(plot) {
+    const { left, width } = plot.select;
+    if (!this.onSpan || width < LEAST_PX) return;
+    const span = [left, left + width].map((x) => plot.posToVal(x, "x"));
+    plot.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
+    this.onSpan(...span);
   }
 
   mark(plot, style) {

@@ -2,9 +2,9 @@
 
 const WHOLE = 1;
 const HEADER_BYTES = 24;
-const MOST_STORIES = 500;
-const MOST_LINES = 1000;
-const MOST_POINTS = 1800;
+const MOST_STORIES = 1000; // as many as the room keeps
+const MOST_LINES = 2500;
+const MOST_POINTS = 3600;
 
 export class Known {
   constructor() {
@@ -13,6 +13,8 @@ export class Known {
     this.stories = new Map();
     this.series = new Map();
     this.knobs = [];
+    this.backtest = {};
+    this.tallies = {};
     this.worker = null;
     this.forget();
   }
@@ -40,6 +42,8 @@ export class Known {
       this.placesVersion += 1;
     }
     if (told.knobs) this.knobs = told.knobs;
+    if (told.backtest) this.backtest = told.backtest;
+    if (told.tallies) this.tallies = told.tallies;
     if (told.worker) this.worker = told.worker;
     for (const story of told.stories ?? []) {
       this.stories.delete(story.id);

@@ -2,6 +2,7 @@
 
 const FIRST_WAIT_MS = 500;
 const LONGEST_WAIT_MS = 5000;
+const TRY_AGAIN = 1013;
 
 export class Link {
   constructor(onText, onFrame, onChange) {
@@ -11,6 +12,7 @@ export class Link {
     this.isOpen = false;
     this.heardMs = -Infinity;
     this.wanted = {};
+    this.refusal = ""; // why the room took no more pages, when this one came
     this.waitMs = FIRST_WAIT_MS;
     this.open();
   }
@@ -21,16 +23,17 @@ export class Link {
     socket.binaryType = "arraybuffer";
     socket.onopen = () => {
       this.isOpen = true;
-      this.waitMs = FIRST_WAIT_MS;
       this.onChange(true);
       this.send();
     };
     socket.onmessage = ({ data }) => {
       this.heardMs = performance.now();
+      this.waitMs = FIRST_WAIT_MS;
       if (typeof data === "string") this.onText(JSON.parse(data));
       else this.onFrame(data);
     };
-    socket.onclose = () => {
+    socket.onclose = ({ code, reason }) => {
+      this.refusal = code === TRY_AGAIN ? reason : "";
       if (this.isOpen) this.onChange(false);
       this.isOpen = false;
       setTimeout(() => this.open(), this.waitMs);

@@ -1,4 +1,4 @@
-// The page: one socket, one store, four screens, the wheel and the kill switch on each of them.
+// The page: one socket, one store, some screens, the wheel and the kill switch on each of them.
 
 import { el, span } from "./dom.js";
 import { ask, Link } from "./link.js";
@@ -29,10 +29,12 @@ const act = {
   isStale: () => !link.isOpen || known.ageS() === null || known.ageS() > STALE_S,
   isLocked: () => act.isStale() || !act.hasWheel(),
   look: () => link.look({ ...screen.wanted() }),
+  remember: () => history.replaceState(null, "", `#${current.name.toLowerCase()}${screen.address ?? ""}`),
 };
 
 const screens = SCREENS.map(([name, Screen]) => ({ name, made: new Screen(known, act) }));
-let screen = screens[0].made;
+let current = screens[0];
+let screen = current.made;
 const link = new Link(
   (told) => { known.take(told); draw(); },
   (frame) => { known.takeFrame(frame); },
@@ -47,15 +49,17 @@ const tabs = screens.map(({ name }, number) =>
 );
 document.querySelector("nav").append(...tabs);
 
-function show(number) {
-  screen = screens[number].made;
+function show(number, place = []) {
+  current = screens[number];
+  screen = current.made;
+  screen.goTo?.(place);
   tabs.forEach((tab, other) => {
     tab.setAttribute("aria-selected", String(other === number));
     tab.tabIndex = other === number ? 0 : -1;
   });
   at("screen").replaceChildren(...screen.parts);
   at("screen").setAttribute("aria-labelledby", `tab-${number}`);
-  history.replaceState(null, "", `#${screens[number].name.toLowerCase()}`);
+  act.remember();
   draw();
 }
 
@@ -63,7 +67,8 @@ function freshness() {
   const place = at("fresh");
   const age = known.ageS();
   let text = `data as of ${span(age)} ago`;
-  if (!link.isOpen) text = `disconnected from the room${age === null ? "" : `; data as of ${span(age)} ago`}: knobs are locked`;
+  if (!link.isOpen && link.refusal) text = `the room is full: ${link.refusal}`;
+  else if (!link.isOpen) text = `disconnected from the room${age === null ? "" : `; data as of ${span(age)} ago`}: knobs are locked`;
   else if (age === null) text = known.run?.trouble ?? "waiting for the Weaver";
   else if (age > STALE_S) text = `no word of the Weaver for ${span(age)}: knobs are locked. ${known.run.trouble}`;
   if (place.textContent !== text) place.textContent = text;
@@ -113,12 +118,19 @@ document.addEventListener("keydown", (event) => {
   else if (event.key === "w") (at("seat-name").value ? at("wheel-button") : at("seat-name")).focus();
   else if (event.key === "!") act.ask("actions.stop");
   else if (event.key === "/") { show(1); at("find-worker").focus(); }
-  else if (event.key === "?") act.say("1 to 5: screens; w: to the wheel; /: find a worker; !: stop all actions; arrows and Enter: in the heat map and among the screens; Escape: out of a field");
+  else if (event.key === "?") act.say(`1 to ${screens.length}: screens; w: to the wheel; /: find a worker; !: stop all actions; arrows and Enter: in the heat map, among the screens and the marks of the timeline; Escape: out of a field`);
   else return;
   event.preventDefault();
 });
 window.addEventListener("resize", () => draw());
 setInterval(draw, EVERY_MS);
 setInterval(() => { if (act.hasWheel() && link.isOpen) ask("wheel.take", at("seat-name").value, { lease_s: LEASE_S }); }, RENEW_MS);
-const named = screens.findIndex(({ name }) => `#${name.toLowerCase()}` === location.hash);
-show(named < 0 ? 0 : named);
+
+// Go where the address says: to a screen, and on it to what follows its name.
+function followAddress() {
+  const [name, ...place] = location.hash.slice(1).split("/");
+  show(Math.max(0, screens.findIndex((one) => one.name.toLowerCase() === name)), place);
+}
+
+window.addEventListener("hashchange", followAddress);
+followAddress();

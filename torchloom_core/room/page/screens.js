@@ -5,7 +5,11 @@ import { Chart } from "./charts.js";
 import { clock, el, fill, number, span } from "./dom.js";
 import { HeatMap } from "./heatmap.js";
 import { Knobs } from "./knobs.js";
+import { lined, momentsOf } from "./moments.js";
+import { PolicyScreen } from "./policies.js";
 import { lineItem, logItem, state, storyItem } from "./record.js";
+import { shares, spentParts } from "./spent.js";
+import { TimelineScreen } from "./timeline.js";
 
 const FIRST_METRICS = ["loss", "grad_norm", "update_norm", "step_time_s", "tokens_per_s", "samples_per_s"];
 const MOST_CHARTS = 6;
@@ -22,13 +26,6 @@ function newest(known, count) {
   return [...known.stories.values()].slice(-count).reverse();
 }
 
-// What was granted, and who failed: when, and in which colour.
-function marksOf(known) {
-  const granted = [...known.stories.values()].filter((story) => story.granted).map((story) => [story.at_s, "--accent"]);
-  const failed = known.lines.filter((line) => line.kind === "fault").map((line) => [line.at_s, "--danger"]);
-  return [...granted, ...failed].slice(-MOST_MARKS);
-}
-
 export class RunScreen {
   constructor(known, act) {
     this.known = known;
@@ -39,8 +36,9 @@ export class RunScreen {
     this.stories = el("ol", { className: "record" });
     this.plugins = el("div");
     this.risk = el("div");
+    this.spent = el("div");
     this.chartPlace = el("section", { className: "wide", "aria-label": "Series" }, el("h2", {}, "Series: median of all ranks, and from the least to the most"));
-    this.parts = [section("Is the run well?", this.well), section("Waiting for a person", this.waiting), this.chartPlace, section("Newest decisions", this.stories), section("Most at risk", this.risk), section("Policies and predictors", this.plugins)];
+    this.parts = [section("Is the run well?", this.well), section("Waiting for a person", this.waiting), section("Where the ranks' time went", this.spent), this.chartPlace, section("Newest decisions", this.stories), section("Most at risk", this.risk), section("Policies and predictors", this.plugins)];
   }
 
   wanted() {
@@ -55,9 +53,11 @@ export class RunScreen {
     const { run } = known;
     if (!run) return;
     const status = run.status ?? {};
-    fill(this.well, JSON.stringify([run.counts, run.step, status.stopped, status.dry_run, status.cordoned, status.lighthouse, status.malformed, status.flights_in_all]), () => {
+    const kept = shares(run.spent)?.of.kept;
+    fill(this.spent, JSON.stringify(shares(run.spent)), () => spentParts(run.spent));
+    fill(this.well, JSON.stringify([kept, run.counts, run.step, status.stopped, status.dry_run, status.cordoned, status.lighthouse, status.malformed, status.flights_in_all]), () => {
       const counts = Object.entries(run.counts).filter(([, count]) => count);
-      const tiles = [el("li", {}, el("b", {}, String(run.step)), "step"), ...counts.map(([name, count]) => el("li", { className: BAD.includes(name) ? "bad" : "" }, el("b", {}, String(count)), name))];
+      const tiles = [el("li", {}, el("b", {}, String(run.step)), "step"), kept && el("li", {}, el("b", {}, `${kept} %`), "of time in kept steps"), ...counts.map(([name, count]) => el("li", { className: BAD.includes(name) ? "bad" : "" }, el("b", {}, String(count)), name))];
       const lines = [];
       if (status.stopped) lines.push(["bad", "Actions are stopped: nothing is granted until they are resumed."]);
       if (status.dry_run) lines.push(["warn", "Dry run: what is granted is not done."]);
@@ -78,7 +78,7 @@ export class RunScreen {
     fill(this.stories, stories.map((story) => story.version).join(), () => stories.map((story) => el("li", {}, el("p", {}, el("b", {}, story.by), " wants ", el("b", {}, story.wish)), el("p", { className: "faint" }, state(story)))));
     fill(this.plugins, JSON.stringify(status.plugins), () =>
       el("table", {}, el("tbody", {}, (status.plugins ?? []).map((one) => el("tr", {}, el("th", { scope: "row" }, one.name), el("td", {}, one.kind), el("td", { className: one.state === "quarantined" ? "bad" : "" }, one.state), el("td", {}, one.detail))))));
-    const marks = marksOf(known);
+    const marks = lined(momentsOf(known)).slice(-MOST_MARKS);
     for (const name of this.wanted().series) {
       if (!this.charts.has(name)) {
         const chart = new Chart(name);
@@ -321,4 +321,4 @@ export class LogScreen {
   }
 }
 
-export const SCREENS = [["Run", RunScreen], ["Fleet", FleetScreen], ["Knobs", KnobScreen], ["Record", RecordScreen], ["Logs", LogScreen]];
+export const SCREENS = [["Run", RunScreen], ["Fleet", FleetScreen], ["Knobs", KnobScreen], ["Record", RecordScreen], ["Logs", LogScreen], ["Timeline", TimelineScreen], ["Policies", PolicyScreen]];

@@ -1,0 +1,120 @@
+"""However many pages there are, and whatever one of them does, the others are shown the run."""
+
+import asyncio
+import json
+import sys
+from collections import Counter
+
+import pytest
+from websockets.exceptions import ConnectionClosed
+
+from tests.room.house import open_house, sees
+from tests.waiting import eventually
+from torchloom_core.room import app, browser, serve
+
+MOST_BYTES = 16_384
+AT_ONCE = 100
+
+
+async def fate(browser_socket):
+    """Return the code with which a browser is turned away, 0 of one that is shown the run."""
+    try:
+        await sees(browser_socket, lambda told: "run" in told)
+    except ConnectionClosed as closed:
+        return closed.rcvd.code
+    return 0
+
+
+def says(text):
+    return lambda told: told.get("run", {}).get("trouble") == text
+
+
+def tells_of(worker):
+    return lambda told: told.get("worker", {}).get("worker") == worker
+
+
+@pytest.mark.parametrize("how", ["whole", "in parts", "packed"])
+async def test_a_message_beyond_its_size_ends_its_own_socket_however_it_comes(tmp_path, how):
+    async with open_house(tmp_path) as house:
+        other = await house.enter()
+        sender = await house.enter("deflate" if how == "packed" else None)
+        look = json.dumps({"worker": "g0-0"}).ljust(MOST_BYTES)
+        await sender.send(look)
+        await sees(sender, tells_of("g0-0"))
+        look = json.dumps({"worker": "g1-0"}).ljust(MOST_BYTES + 1)
+        half = MOST_BYTES // 2
+        await sender.send([look[:half], look[half:]] if how == "in parts" else look)
+        with pytest.raises(ConnectionClosed) as closed:
+            await sees(sender, tells_of("g1-0"))
+        assert closed.value.rcvd.code == 1009
+        house.change("goes on")
+        await sees(other, says("goes on"))
+
+
+async def test_of_a_thousand_sockets_some_are_taken_and_the_rest_told_to_come_again(tmp_path):
+    async with open_house(tmp_path) as house:
+        first = await house.enter()
+        assert await fate(first) == 0
+        some = asyncio.Semaphore(AT_ONCE)
+
+        async def come():
+            async with some:
+                one = await house.enter()
+                return one, await fate(one)
+
+        crowd = await asyncio.gather(*(come() for _ in range(999)))
+        codes = Counter(code for _, code in crowd)
+        assert codes == {0: app.MOST_BROWSERS - 1, 1013: 1000 - app.MOST_BROWSERS}
+        house.change("goes on")
+        await sees(first, says("goes on"))
+        leaver = next(one for one, code in crowd if code == 0)
+        await leaver.close()
+
+        async def another():
+            return await fate(await house.enter()) == 0
+
+        await eventually(another)
+
+
+async def test_nothing_more_is_made_for_a_frozen_browser_and_the_others_are_shown_all(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(browser, "PATIENCE_S", 1e9)
+    monkeypatch.setattr(browser, "_EVERY_S", 0.01)
+    async with open_house(tmp_path) as house:
+        others = [await house.enter() for _ in range(19)]
+        await house.freeze({"worker": "g1-0"})
+        told = house.seen.board.told
+        await eventually(lambda: told["g1-0"] > 0)
+
+        async def show(numbers):
+            for number in numbers:
+                house.change(str(number))
+                await asyncio.gather(*(sees(one, says(str(number))) for one in others))
+
+        await show(range(40))
+        made = told["g1-0"]
+        await show(range(40, 80))
+        assert told["g1-0"] == made
+
+
+LETS_GO = ["the room", *(["the kernel"] if sys.platform == "linux" else [])]
+
+
+@pytest.mark.parametrize("who", LETS_GO)
+async def test_a_frozen_browser_is_let_go_and_another_has_its_place(tmp_path, monkeypatch, who):
+    patient = serve if who == "the room" else browser
+    for module in (serve, browser):
+        monkeypatch.setattr(module, "PATIENCE_S", 1e5 if module is patient else 0.2)
+    monkeypatch.setattr(browser, "_FAREWELL_S", 0.1 if who == "the room" else 1e9)
+    monkeypatch.setattr(browser, "_EVERY_S", 0.01)
+    monkeypatch.setattr(app, "MOST_BROWSERS", 1)
+    async with open_house(tmp_path) as house:
+        await house.freeze({"worker": "g1-0"})
+        await eventually(lambda: house.seen.board.told["g1-0"] > 0)
+
+        async def another():
+            house.change("more")
+            return await fate(await house.enter()) == 0
+
+        await eventually(another)

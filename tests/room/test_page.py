@@ -1,0 +1,21 @@
+"""What a browser has to load before it shows anything is small, and none of it is of elsewhere."""
+
+import gzip
+import re
+
+from torchloom_core.room.app import PAGE
+
+MOST_BYTES = 100_000
+
+
+def test_all_of_the_page_is_less_than_100_kb_to_load():
+    kinds = {".html", ".js", ".css"}
+    paths = [path for path in PAGE.rglob("*") if path.suffix in kinds]
+    assert any(path.name == "room.js" for path in paths)
+    assert sum(len(gzip.compress(path.read_bytes())) for path in paths) < MOST_BYTES
+
+
+def test_every_module_that_is_imported_is_there():
+    for path in PAGE.glob("*.js"):
+        for name in re.findall(r'from "\./(.*?)"', path.read_text()):
+            assert (PAGE / name).is_file(), f"{path.name}: {name}"

@@ -1,0 +1,153 @@
+"""Where the ranks' time went adds up, and is told from states and steps alone."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchloom_core.room.board import STATES
+from torchloom_core.room.spent import KINDS, Spent
+
+NOW_S = 1e9
+
+
+class Books:
+    """Books of ranks that are looked at once a second."""
+
+    def __init__(self, ranks=1):
+        self.spent = Spent(STATES)
+        self.now_s = NOW_S
+        self.state = ["training"] * ranks
+        self.step = [0] * ranks
+        self.look(0.0)
+
+    def look(self, took_s=1.0):
+        self.now_s += took_s
+        codes = np.array([STATES.index(name) for name in self.state], np.uint8)
+        self.spent.book(self.now_s, codes, np.array(self.step))
+
+    def train(self, seconds, steps_a_second=1, rank=slice(None)):
+        for _ in range(seconds):
+            self.step[rank] = [step + steps_a_second for step in self.step[rank]]
+            self.look()
+
+    def stall(self, seconds):
+        for _ in range(seconds):
+            self.look()
+
+    @property
+    def told(self):
+        return {kind: round(self.spent.told[kind], 6) for kind in KINDS if self.spent.told[kind]}
+
+
+@pytest.fixture
+def books():
+    return Books(2)
+
+
+def test_time_in_finished_steps_is_kept(books):
+    books.train(100)
+    assert books.told == {"kept": 200.0}
+    assert books.spent.told["since_s"] == NOW_S
+
+
+def test_a_slow_step_is_worth_what_a_step_usually_takes_and_the_rest_is_waiting(books):
+    books.train(20)
+    books.stall(30)
+    assert books.told == {"kept": 2 * 21.0, "waiting": 2 * 29.0}
+    books.train(1)
+    assert books.told == {"kept": 2 * 21.0, "waiting": 2 * 30.0}
+
+
+def test_steps_that_take_long_are_no_waiting(books):
+    for _ in range(10):
+        books.stall(29)
+        books.train(1)
+    assert books.told == {"kept": 600.0}
+
+
+def test_many_steps_a_second_that_stop_for_some_are_waiting(books):
+    books.train(20, steps_a_second=20)
+    books.stall(9)
+    books.train(1, steps_a_second=20)
+    assert books.told == {"kept": 2 * 21.0, "waiting": 2 * 9.0}
+
+
+def test_steps_that_are_made_again_are_taken_back(books):
+    books.train(100)
+    books.state = ["failed"] * 2
+    books.stall(20)
+    books.state, books.step = ["training"] * 2, [-1, -1]
+    books.stall(5)
+    books.step = [81, 81]  # from a checkpoint at 80
+    books.look()
+    assert books.told == {"kept": 2 * 81.0, "again": 2 * 19.0, "down": 2 * 20.0, "waiting": 2 * 6.0}
+    books.train(19)
+    assert books.told["kept"] == 2 * 100.0
+
+
+def test_a_run_that_goes_back_while_it_goes_on_is_seen(books):
+    books.train(100)
+    books.step = [50, 50]
+    books.train(1)
+    assert books.told == {"kept": 2 * 52.0, "again": 2 * 49.0}
+
+
+def test_a_rank_that_lags_is_no_run_that_goes_back(books):
+    books.train(50)
+    books.train(50, rank=slice(0, 1))
+    books.step[1] = 99
+    books.state[0] = "failed"
+    books.look()
+    assert "again" not in books.told
+
+
+def test_what_a_rank_does_before_its_first_step_and_beside_training_is_waiting(books):
+    books.state = ["joining", "paused"]
+    books.stall(10)
+    books.state, books.step = ["training"] * 2, [-1, -1]
+    books.stall(5)
+    books.step = [7, 7]
+    books.look()
+    assert books.told == {"waiting": 2 * 16.0}
+
+
+def test_stand_bys_and_the_silent_have_their_own_and_who_has_ended_none(books):
+    books.state = ["standby", "silent"]
+    books.stall(10)
+    books.state = ["left", "ended"]
+    books.stall(10)
+    assert books.told == {"standby": 10.0, "down": 10.0}
+
+
+def test_the_step_that_a_rank_dies_in_is_down(books):
+    books.train(10)
+    books.stall(5)
+    books.state[0] = "silent"
+    books.stall(5)
+    assert books.told["down"] == 10.0
+
+
+def test_what_was_not_looked_at_is_not_told():
+    books = Books()
+    books.train(10)
+    books.look(3600.0)
+    assert sum(books.told.values()) == 10.0
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(STATES), st.integers(-1, 40), st.sampled_from([0.5, 1.0, 3.0])),
+        max_size=60,
+    )
+)
+def test_every_second_of_a_rank_that_has_not_ended_is_in_one_kind(looks):
+    books = Books()
+    seconds = 0.0
+    for state, step, took_s in looks:
+        books.state, books.step = [state], [step]
+        books.look(took_s)
+        seconds += 0.0 if state in ("left", "ended") else took_s
+    told = books.spent.told
+    assert all(told[kind] >= -1e-9 for kind in KINDS)
+    assert sum(told[kind] for kind in KINDS) == pytest.approx(seconds)
