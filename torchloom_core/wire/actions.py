@@ -3,7 +3,8 @@
 What the core does of each kind is in :mod:`torchloom_core.kernel.actions`.
 """
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -307,3 +308,11 @@ def new_values(action: Action) -> KnobValues:
 def name_of(action: Action) -> str:
     """Return the action's kind as written in the config and the trajectory."""
     return str(action.__struct_config__.tag)
+
+
+def plain_wish(action: Mapping[str, Any]) -> str:
+    """Return kind and subject of a recorded action, whatever its kind."""
+    about = action.get("worker") or " ".join(
+        f"{name} {action[name]}" for name in ("group", "node") if action.get(name)
+    )
+    return f"{action.get('kind', '')} {about}".strip()
