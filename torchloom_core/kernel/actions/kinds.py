@@ -13,6 +13,7 @@ from torchloom_core.kernel.actions.evict import EvictKind
 from torchloom_core.kernel.actions.kind import ActionKind
 from torchloom_core.kernel.actions.knob import KnobKind
 from torchloom_core.kernel.actions.knobs import KnobsKind
+from torchloom_core.kernel.actions.landscape import LandscapeKind
 from torchloom_core.kernel.actions.migrate import MigrateKind
 from torchloom_core.kernel.actions.pause import PauseKind
 from torchloom_core.kernel.actions.probe import ProbeKind
@@ -36,6 +37,7 @@ KINDS: Mapping[str, ActionKind[Any]] = {
         RewindKind(),
         DumpKind(),
         ProbeKind(),
+        LandscapeKind(),
         AlertKind(),
         CordonKind(),
         UncordonKind(),
