@@ -17,6 +17,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 from torchloom_core.plugin.arrays import Floats
 from torchloom_core.room import heat
 from torchloom_core.room.board import STATES
+from torchloom_core.room.landscape import LandscapeNews
 from torchloom_core.room.seen import Seen
 from torchloom_core.wire.codec import UNREADABLE
 from torchloom_core.wire.limits import MetricName, Name
@@ -33,11 +34,12 @@ _BURST = 100
 
 
 class Look(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a browser looks at: the metric of its heat map, one worker, and series."""
+    """What a browser looks at: the metric of its heat map, one worker, series, the landscape."""
 
     metric: MetricName | None = None
     worker: Name | None = None
     series: tuple[MetricName, ...] = ()
+    landscape: bool = False
 
 
 class Browser:
@@ -63,6 +65,7 @@ class Browser:
         self._record_version = 0
         self._knobs_version = -1
         self._points_s: dict[str, float] = {}
+        self._landscape = LandscapeNews()
 
     async def serve(self) -> None:
         """Send until the browser leaves, or does not take what it is sent."""
@@ -143,6 +146,8 @@ class Browser:
         told = {name: point.tolist() for name, point in points.items() if len(point)}
         if told:
             yield {"series": told}
+        if self._look.landscape and (landscape := self._landscape.take(seen.landscape)):
+            yield {"landscape": landscape}
         row = board.row_of.get(self._look.worker or "", -1)
         if row >= 0:
             yield {"worker": board.worker(row, now_s)}

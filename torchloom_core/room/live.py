@@ -17,6 +17,7 @@ from torchloom_core.transport.inbound import Inlet
 from torchloom_core.transport.operator import ControlClient
 from torchloom_core.wire import subjects
 from torchloom_core.wire.codec import UNREADABLE
+from torchloom_core.wire.landscape import LANDSCAPE
 from torchloom_core.wire.messages import (
     LOG,
     Ack,
@@ -105,6 +106,8 @@ class Live(Seen):
                 self.board.bury(message, now_s)
             case Note(kind=kind) if kind == LOG:
                 self.record.log(message, now_s)
+            case Note(kind=kind) if kind == LANDSCAPE:
+                self.landscape.take(message)
         return True
 
     # --- what is asked ---

@@ -9,6 +9,7 @@ import msgspec
 from torchloom_core.clock import SECOND_NS, moment_text
 from torchloom_core.room.seen import Seen
 from torchloom_core.trajectory.reader import Life, Recorded, lives
+from torchloom_core.wire.landscape import LANDSCAPE
 from torchloom_core.wire.messages import LOG, Exit, Hello, Note, Telemetry
 from torchloom_core.wire.requests import Request
 
@@ -72,6 +73,8 @@ class Past(Seen):
                 self.board.bury(end, at_s)
             case Note(kind=kind) as note if kind == LOG:
                 self.record.log(note, at_s)
+            case Note(kind=kind) as note if kind == LANDSCAPE:
+                self.landscape.take(note)
             case Request() as request:
                 self.record.take("request", msgspec.json.encode(request), at_s)
         for output in recorded.outputs:

@@ -14,6 +14,7 @@ export class Known {
     this.series = new Map();
     this.knobs = [];
     this.worker = null;
+    this.landscape = null;
     this.forget();
   }
 
@@ -41,6 +42,7 @@ export class Known {
     }
     if (told.knobs) this.knobs = told.knobs;
     if (told.worker) this.worker = told.worker;
+    if (told.landscape) this.takeLandscape(told.landscape);
     for (const story of told.stories ?? []) {
       this.stories.delete(story.id);
       this.stories.set(story.id, story);
@@ -51,6 +53,12 @@ export class Known {
       if (kept.length > MOST_LINES) kept.splice(0, kept.length - MOST_LINES);
     }
     for (const [metric, points] of Object.entries(told.series ?? {})) this.addPoints(metric, points);
+  }
+
+  // Points come once: those of before are kept, unless it is another look.
+  takeLandscape(told) {
+    const before = told.new ? null : this.landscape;
+    this.landscape = { ...told, line: [...(before?.line ?? []), ...told.line], cells: [...(before?.cells ?? []), ...told.cells] };
   }
 
   addPoints(metric, points) {

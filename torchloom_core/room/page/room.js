@@ -1,4 +1,4 @@
-// The page: one socket, one store, four screens, the wheel and the kill switch on each of them.
+// The page: one socket, one store, the screens, the wheel and the kill switch on each of them.
 
 import { el, span } from "./dom.js";
 import { ask, Link } from "./link.js";
@@ -113,7 +113,7 @@ document.addEventListener("keydown", (event) => {
   else if (event.key === "w") (at("seat-name").value ? at("wheel-button") : at("seat-name")).focus();
   else if (event.key === "!") act.ask("actions.stop");
   else if (event.key === "/") { show(1); at("find-worker").focus(); }
-  else if (event.key === "?") act.say("1 to 5: screens; w: to the wheel; /: find a worker; !: stop all actions; arrows and Enter: in the heat map and among the screens; Escape: out of a field");
+  else if (event.key === "?") act.say("1 to 6: screens; w: to the wheel; /: find a worker; !: stop all actions; arrows and Enter: in the heat map and among the screens; Escape: out of a field");
   else return;
   event.preventDefault();
 });

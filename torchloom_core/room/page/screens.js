@@ -5,6 +5,7 @@ import { Chart } from "./charts.js";
 import { clock, el, fill, number, span } from "./dom.js";
 import { HeatMap } from "./heatmap.js";
 import { Knobs } from "./knobs.js";
+import { LandscapeScreen } from "./landscape.js";
 import { lineItem, logItem, state, storyItem } from "./record.js";
 
 const FIRST_METRICS = ["loss", "grad_norm", "update_norm", "step_time_s", "tokens_per_s", "samples_per_s"];
@@ -321,4 +322,4 @@ export class LogScreen {
   }
 }
 
-export const SCREENS = [["Run", RunScreen], ["Fleet", FleetScreen], ["Knobs", KnobScreen], ["Record", RecordScreen], ["Logs", LogScreen]];
+export const SCREENS = [["Run", RunScreen], ["Fleet", FleetScreen], ["Knobs", KnobScreen], ["Record", RecordScreen], ["Logs", LogScreen], ["Landscape", LandscapeScreen]];
