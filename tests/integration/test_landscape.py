@@ -51,7 +51,8 @@ def _standing_by(run, until, group, **environment):
     worker = f"{group}-0"
     until(lambda: (run.worker(worker) or {}).get("state") == "standby")
     yield lookout
-    lookout.end()
+    lookout.process.kill()  # its sidecar tells of it
+    lookout.process.wait()
     until(lambda: run.worker(worker)["state"] == "gone")
 
 
@@ -108,9 +109,9 @@ def test_whoever_has_enough_ends_it_within_a_point(run, v0, until, asked):
     v0.hold.touch()
     before = len(v0.journal("loss"))
     until(lambda: len(v0.journal("loss")) > before)
-    ended = len(lives(run, "survey", "accepted"))
     assert run.torchloom("landscape", "--end").returncode == 0
-    until(lambda: len(lives(run, "survey", "accepted")) > ended)
+    issued = len(lives(run, "survey", "issued"))
+    until(lambda: len(lives(run, "survey", "accepted")) == issued)
     v0.hold.unlink()
     out, err = asked.communicate(timeout=DEADLINE_S)
     assert (asked.returncode, err) == (0, "")
