@@ -41,6 +41,13 @@ def refuse_unwritable(path: Path, error: type[TorchloomError]) -> None:
         raise error(f"{path}: cannot be written: need a folder to write to, was {place}")
 
 
+def refuse_picture(path: Path, error: type[TorchloomError]) -> None:
+    """Raise the error if no picture can be made at ``path``; asked as the above."""
+    if path.suffix not in {".png", ".svg"}:
+        raise error(f"{path}: need a file .png or .svg, was {path.suffix or 'neither'}")
+    refuse_unwritable(path, error)
+
+
 def private_folder(path: Path) -> Path:
     """Make a folder only its owner can enter, and return it.
 

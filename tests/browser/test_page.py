@@ -5,8 +5,10 @@ import signal
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from safetensors.torch import save_file
 
 from tests.integration.guest import Room
+from tests.integration.lookout import NEWEST, network
 from tests.room.test_backtest import write
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
@@ -317,12 +319,37 @@ def test_the_page_says_when_the_room_is_gone_and_goes_on_when_it_is_back(run, ne
     second.end()
 
 
+def test_a_landscape_is_asked_for_and_drawn_as_it_is_found(tab, run):
+    save_file(network().state_dict(), run.folder / NEWEST)
+    lookout = run.start_lookout("v0")
+    page = tab.page
+    page.get_by_role("tab", name="Landscape").click()
+    look = page.get_by_role("button", name="look", exact=True)
+    assert look.is_disabled()
+    drive(tab)
+    tab.waits(lambda: "v0-0" in [row["worker"] for row in ask(run, "status")["workers"]])
+    page.get_by_label("points a side").fill("9")
+    look.click()
+    page.get_by_role("row", name="critical step").wait_for()
+    page.get_by_text("81 of 81 points").wait_for()
+    tab.until("document.querySelector('.chart canvas')?.width > 100")
+    painted = page.evaluate(
+        "() => { const c = document.querySelector('canvas.plane');"
+        " return new Set(c.getContext('2d').getImageData(0, 0, c.width, c.height).data).size }"
+    )
+    assert painted > 20
+    page.get_by_role("button", name="end it").click()
+    tab.sees("no landscape is under way")
+    leave(tab)
+    lookout.end()
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_page_fits_a_phone_by_day_and_by_night(room, new_tab, scheme):
     tab = new_tab(viewport={"width": 390, "height": 800}, color_scheme=scheme)
     tab.page.goto(room.links[-1])
     tab.sees("data as of")
-    for name in ("Run", "Fleet", "Knobs", "Record", "Logs", "Timeline", "Policies"):
+    for name in ("Run", "Fleet", "Knobs", "Record", "Logs", "Timeline", "Policies", "Landscape"):
         tab.page.get_by_role("tab", name=name).click()
         wide = tab.page.evaluate("document.documentElement.scrollWidth")
         assert wide <= 390, name

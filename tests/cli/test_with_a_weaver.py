@@ -207,6 +207,11 @@ def test_what_is_refused_fails_or_does_not_end_is_one_line(run, weaver, result, 
         ("checkpoint", "propose", {"action": {"kind": "checkpoint", "group": None}}),
         ("pause", "propose", {"action": {"kind": "pause"}}),
         ("resume", "propose", {"action": {"kind": "resume"}}),
+        (
+            "landscape --end",
+            "propose",
+            {"action": {"kind": "landscape", "points": 0}},
+        ),
         ("dump g0-0", "propose", {"action": {"kind": "dump", "worker": "g0-0"}}),
         (
             "probe g0-0 g1-0 g2-0 g3-0 --probe-bytes 700000",

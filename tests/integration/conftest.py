@@ -25,6 +25,7 @@ ANSWER_S = DEADLINE_S / 10  # asked again, should the answer be lost with a kill
 HERE = Path(__file__).parent
 LIGHT_TRAINER = HERE.parent / "threadlet" / "trainer.py"
 TORCHFT_TRAINER = HERE / "trainer.py"
+LOOKOUT = HERE / "lookout.py"
 
 
 def until(what):
@@ -156,6 +157,11 @@ class Run:
         command += ["--steps", "1000000", "--step-ms", "40", "--log", f"{group}.jsonl"]
         command += ["--result", f"{group}.json", "--checkpoint", f"{group}.pt"]
         return self._start(group, command, environment)
+
+    def start_lookout(self, group, **environment):
+        """Start a stand-by that offers to look at the loss."""
+        own = {"TORCHLOOM_ROLE": "standby", **environment}
+        return self._start(group, [sys.executable, LOOKOUT], own)
 
     def _start(self, group, command, environment):
         trainer = Trainer(self.folder, group, command, environment)

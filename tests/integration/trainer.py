@@ -17,8 +17,8 @@ class WatchedLoom(adapter.TorchftLoom):
     With ``TEST_UNHELD`` set it makes no promise of its Manager's name.
     """
 
-    def __init__(self, *arguments, held):
-        super().__init__(*arguments, held=held and "TEST_UNHELD" not in os.environ)
+    def __init__(self, *arguments, held, **offers):
+        super().__init__(*arguments, held=held and "TEST_UNHELD" not in os.environ, **offers)
 
     def wait_to_join(self):
         super().wait_to_join()

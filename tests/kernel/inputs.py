@@ -14,6 +14,7 @@ from torchloom_core.wire.actions import (
     CordonNode,
     DrainGroup,
     EvictGroup,
+    MapLandscape,
     Migrate,
     PauseRun,
     ProbeLinks,
@@ -78,7 +79,7 @@ hellos = st.builds(
     state=states,
     knobs=st.lists(st.sampled_from(KNOBS), unique_by=lambda k: k.name).map(tuple),
     values=st.dictionaries(st.sampled_from(["lr", "every"]), values, max_size=2),
-    actuators=st.sampled_from([(), ("checkpoint",), ("checkpoint", "probe")]),
+    actuators=st.sampled_from([(), ("checkpoint",), ("checkpoint", "probe", "survey")]),
     door=doors,
 )
 
@@ -153,6 +154,7 @@ actions: st.SearchStrategy[Action] = st.one_of(
     st.lists(workers, min_size=2, max_size=6, unique=True).map(
         lambda named: ProbeLinks(pairs=tuple(zip(named[::2], named[1::2], strict=False)))
     ),
+    st.builds(MapLandscape, points=st.sampled_from([0, 100])),
     st.builds(Alert, worker=workers, text=st.just("look")),
     st.builds(CordonNode, node=nodes, lasts_s=st.sampled_from([None, 1.0, 90.0])),
     st.builds(UncordonNode, node=nodes),

@@ -15,7 +15,7 @@ FACES = {
         ActedOn Action AdmitGroup Alert ChangeKnob ChangeKnobs CollectDump ConfigError CordonNode
         Costs DrainGroup EvictGroup Example Fault FleetView Floats Forecast Guard Hazard Ints
         KnobSpec KnobValue
-        Learner LighthouseRows Links Migrate ModelError Need NeedFaults NeedForecast
+        Learner LighthouseRows Links MapLandscape Migrate ModelError Need NeedFaults NeedForecast
         NeedLabels NeedPast NotNegative
         Outlook PauseRun
         PluginError Policy PolicyNeed Positive Predictor PredictorNeed ProbeLinks Proposal Registry
@@ -44,6 +44,9 @@ FACES = {
     "torchloom_threadlet": """
         Loom
         attach
+    """,
+    "torchloom_threadlet.landscape": """
+        Landscape
     """,
     "torchloom_threadlet.torchft": """
         TorchftLoom

@@ -1,5 +1,6 @@
 """The loss around the weights is what a slow direct evaluation says, and the weights stay put."""
 
+import itertools
 import math
 
 import pytest
@@ -16,7 +17,14 @@ from torchloom_threadlet.landscape.directions import (
     plane_of,
     update,
 )
-from torchloom_threadlet.landscape.grid import Cell, in_rounds, part_of, plane, shares
+from torchloom_threadlet.landscape.grid import (
+    Cell,
+    coarse_first,
+    in_rounds,
+    part_of,
+    plane,
+    shares,
+)
 from torchloom_threadlet.landscape.surface import Surface, inner, norm
 
 
@@ -96,7 +104,8 @@ def test_the_weights_are_what_they_were_to_the_bit_also_when_the_loss_fails():
     before = [parameter.detach().clone() for parameter in model.parameters()]
     surface = Surface(model.parameters(), loss)
     direction = filter_normalised(list(model.parameters()), torch.Generator().manual_seed(1))
-    list(surface.along(direction, [0.1, -3.0, 1e6]))
+    for share in (0.1, -3.0, 1e6):
+        surface.at((direction, share))
     critical_sharpness(surface, direction)
 
     def failing():
@@ -206,8 +215,21 @@ def test_too_few_checkpoints_or_such_on_a_line_make_no_plane(ways):
         plane_of([[torch.full((4,), way, dtype=torch.float64)] for way in ways])
 
 
-def test_a_loss_that_is_another_each_time_is_told_apart():
+def test_a_loss_that_is_another_each_time_or_no_number_is_refused_with_what_it_was():
     model, loss = network()
-    assert Surface(model.parameters(), loss).is_repeatable()
-    noise = Surface(model.parameters(), lambda: float(torch.rand(())))
-    assert not noise.is_repeatable()
+    surface = Surface(model.parameters(), loss)
+    assert surface.base() == surface.at() == loss().item()
+    values = iter([0.25, 0.5])
+    with pytest.raises(ValueError, match=r"same twice at one place, was 0\.25 and 0\.5"):
+        Surface(model.parameters(), lambda: next(values)).base()
+    with pytest.raises(ValueError, match="need a loss that is a number, was nan"):
+        Surface(model.parameters(), lambda: math.nan).base()
+
+
+@given(st.integers(3, 101))
+def test_the_points_of_a_line_come_coarse_first_and_each_once(points):
+    places = coarse_first(points)
+    assert sorted(places) == list(range(points))
+    some = places[: max(2, points // 4)]
+    gaps = [b - a for a, b in itertools.pairwise(sorted(some))]
+    assert max(gaps) <= 8

@@ -41,6 +41,7 @@ def test_no_part_of_the_weaver_is_loaded():
             "wire",
             "wire.codec",
             "wire.knobs",
+            "wire.landscape",
             "wire.limits",
             "wire.links",
             "wire.messages",

@@ -18,6 +18,7 @@ without these lines.
 import os
 
 from torchloom_threadlet.identity import find_join, identify
+from torchloom_threadlet.trainer.actuators import Surveyor
 from torchloom_threadlet.trainer.loom import Loom
 
 __all__ = ["Loom", "attach"]
@@ -32,6 +33,7 @@ def attach(
     rack: str | None = None,
     standby: bool | None = None,
     framework: str = "",
+    landscape: Surveyor | None = None,
 ) -> Loom:
     """Register this process as a worker and return its loom.
 
@@ -51,9 +53,11 @@ def attach(
         Whether to stand by; else whether ``TORCHLOOM_ROLE`` is ``standby``.
     framework : str
         What trains, for people to read.
+    landscape : torchloom_threadlet.landscape.Landscape, optional
+        What a stand-by can look at the loss around the run's newest weights with, while it waits.
     """
     identity = identify(group=group, rank=rank, node=node, rack=rack, standby=standby)
-    loom = Loom(identity, find_join(join), framework)
+    loom = Loom(identity, find_join(join), framework, landscape=landscape)
     loom.wait_until_admitted()
     loom.wait_to_join()
     return loom

@@ -53,6 +53,12 @@ app.command(
 )
 
 app.command(
+    f"{_HERE}.landscape_command:landscape",
+    name="landscape",
+    help="Look at the loss around the run's newest weights, on a stand-by.",
+    group=_WATCHING,
+)
+app.command(
     f"{_HERE}.evaluate_command:evaluate",
     name="evaluate",
     help="Backtest policies and predictors on recorded traces.",

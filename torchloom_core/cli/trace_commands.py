@@ -10,6 +10,8 @@ from torchloom_core.cli.output import console, print_json, warn
 from torchloom_core.cli.progress import progress
 from torchloom_core.cli.times import Duration
 from torchloom_core.cli.trace_view import tables, tell
+from torchloom_core.errors import TraceError
+from torchloom_core.files import refuse_picture
 
 Force = Annotated[
     bool, Parameter(negative="", show_default=False, help="Replace a bundle that is there already.")
@@ -26,7 +28,6 @@ def validate(bundle: Path, /, *, json: AsJson = False) -> int:
     bundle
         The folder NAME.tltrace.
     """
-    from torchloom_core.errors import TraceError
     from torchloom_core.trace.validation.validate import validate as find
 
     with progress() as told:
@@ -68,9 +69,9 @@ def describe(
     from torchloom_core.trace.describe.describe import describe as look
 
     if plot is not None:
-        from torchloom_core.trace.describe.plot import draw_faults, refuse_picture
+        from torchloom_core.trace.describe.plot import draw_faults
 
-        refuse_picture(plot)
+        refuse_picture(plot, TraceError)
     opened = Bundle.open(bundle)
     if fault := next(changed(opened.path, opened.manifest.files), None):
         warn(f"{fault}; it is not what the bundle was written with")

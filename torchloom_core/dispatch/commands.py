@@ -16,6 +16,7 @@ from torchloom_core.wire.messages import (
     Deed,
     Probe,
     SetKnob,
+    Survey,
 )
 from torchloom_core.wire.plans import RECALLED, Flight
 
@@ -51,8 +52,6 @@ class Commands:
     ) -> list[Output]:
         """Enter a new command; return what to give out."""
         self._issued += 1
-        is_probe = isinstance(deed, Probe)
-        within_ns = min(_PROBE_NS, self._deadline_ns) if is_probe else self._deadline_ns
         command = Command(
             id=f"c{self.epoch}.{self._issued}",
             run=self._run,
@@ -60,12 +59,20 @@ class Commands:
             incarnation=incarnation,
             epoch=self.epoch,
             issued_ns=now_ns,
-            deadline_ns=now_ns + within_ns,
+            deadline_ns=now_ns + self._within_ns(deed),
             do=deed,
             cause=cause,
         )
         self._enter(Flight(command=command, status="issued"))
         return [_life(command, "issued"), Issue(command=command)]
+
+    def _within_ns(self, deed: Deed) -> int:
+        match deed:
+            case Probe():
+                return min(_PROBE_NS, self._deadline_ns)
+            case Survey(seconds=seconds):
+                return self._deadline_ns + round(seconds * SECOND_NS)
+        return self._deadline_ns
 
     def recover(self, epoch: int, flights: Iterable[Flight], now_ns: int) -> list[Output]:
         """Take over what an earlier epoch left in flight and send it again under this one.

@@ -123,7 +123,7 @@ class Execution:
         )
         kind.at_once(plan.action, run.fleet.cordons, now_ns)
         if not stages:
-            return [_outcome(plan, "done", kind.summary(plan.action, plan, run), now_ns)]
+            return [Outcome.of(plan, "done", kind.summary(plan.action, plan, run), now_ns)]
         self._plans.enter(plan, kind.target(plan.action))
         outputs = self._call_off(*kind.calls_off(plan.action))
         if plan.change and self._plans.change_before(plan):
@@ -322,19 +322,19 @@ class Execution:
         if not trouble:
             return [
                 *outputs,
-                _outcome(plan, "done", kind.summary(plan.action, plan, run), run.now_ns),
+                Outcome.of(plan, "done", kind.summary(plan.action, plan, run), run.now_ns),
             ]
         if plan.change:
             is_half_done = plan.fate == "failed" and not kind.is_set_back
             result = "partial" if is_half_done else "undone"
-            return [*outputs, _outcome(plan, result, trouble, run.now_ns)]
+            return [*outputs, Outcome.of(plan, result, trouble, run.now_ns)]
         if kind.all_or_none:
             unsent = [command_id for command_id in plan.commands if command_id in still_open]
             outputs += self._commands.recall_unreached(unsent)
-            return [*outputs, _outcome(plan, "undone", trouble, run.now_ns)]
+            return [*outputs, Outcome.of(plan, "undone", trouble, run.now_ns)]
         applied = plan.applied + len(plan.commands) - plan.missed_count - len(still_open)
         result = "partial" if applied > 0 else "undone"
-        return [*outputs, _outcome(plan, result, trouble, run.now_ns)]
+        return [*outputs, Outcome.of(plan, result, trouble, run.now_ns)]
 
     def _send_back(self, plan: Plan) -> list[Output]:
         """Send home the part of a stand-by group that joined without the rest."""
@@ -348,17 +348,6 @@ class Execution:
         """End the plan that works on the target, if one does."""
         plan = self._plans.table.get(self._plans.on(target))
         return self._end(plan, why) if plan else []
-
-    def never_started(self, verdict: Verdict, why: str) -> Outcome:
-        """Return the outcome of what an earlier Weaver granted and never began."""
-        return Outcome(
-            verdict=verdict.proposal,
-            policy=verdict.policy,
-            action=verdict.action,
-            result="undone",
-            detail=why,
-            took_s=0.0,
-        )
 
     def abandon_all(self, why: str) -> list[Output]:
         """End every plan and the pause, and take back the commands that reached no worker."""
@@ -440,14 +429,3 @@ class Execution:
             kind.restored(plan, self._run)
         if stopped:
             self.stop()
-
-
-def _outcome(plan: Plan, result: str, detail: str, now_ns: int) -> Outcome:
-    return Outcome(
-        verdict=plan.verdict,
-        policy=plan.policy,
-        action=plan.action,
-        result=result,  # type: ignore[arg-type]
-        detail=detail,
-        took_s=(now_ns - plan.started_ns) / SECOND_NS,
-    )

@@ -368,7 +368,7 @@ class Kernel:
             outputs.append(self.commands.never_sent(command, _UNSENT))
             self.execution.settled(command, "expired", _UNSENT)
         for verdict in message.unstarted:
-            outputs += self._note_failures([self.execution.never_started(verdict, _UNSENT)])
+            outputs += self._note_failures([Outcome.never_started(verdict, _UNSENT)])
         return outputs
 
     # --- what they share ---

@@ -17,6 +17,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 from torchloom_core.plugin.arrays import Floats
 from torchloom_core.room import heat
 from torchloom_core.room.board import STATES
+from torchloom_core.room.landscape import LandscapeNews
 from torchloom_core.room.seen import Seen
 from torchloom_core.room.tiers import POINTS
 from torchloom_core.wire.codec import UNREADABLE
@@ -37,7 +38,7 @@ _BURST = 100
 
 
 class Look(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a browser looks at: the metric of its heat map, one worker, and series.
+    """What a browser looks at: the metric of its heat map, one worker, series, the landscape.
 
     ``since_s``, seconds since the epoch, is from when on it wants the series.
     """
@@ -46,6 +47,7 @@ class Look(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     worker: Name | None = None
     series: tuple[MetricName, ...] = ()
     since_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    landscape: bool = False
 
 
 class Browser:
@@ -72,6 +74,7 @@ class Browser:
         self._knobs_version = -1
         self._backtest: dict[str, Any] = {}
         self._points: dict[str, tuple[float, int]] = {}
+        self._landscape = LandscapeNews()
 
     async def serve(self) -> None:
         """Send until the browser leaves, or does not take what it is sent."""
@@ -157,6 +160,8 @@ class Browser:
         told = {name: point.tolist() for name, point in points.items() if len(point)}
         if told:
             yield {"series": told}
+        if self._look.landscape and (landscape := self._landscape.take(seen.landscape)):
+            yield {"landscape": landscape}
         row = board.row_of.get(self._look.worker or "", -1)
         if row >= 0:
             yield {"worker": board.worker(row, now_s)}

@@ -18,6 +18,7 @@ from torchloom_core.transport.operator import ControlClient
 from torchloom_core.wire import subjects
 from torchloom_core.wire.codec import UNREADABLE
 from torchloom_core.wire.events import Forecast
+from torchloom_core.wire.landscape import LANDSCAPE
 from torchloom_core.wire.messages import (
     LOG,
     Ack,
@@ -106,6 +107,8 @@ class Live(Seen):
                 self.board.bury(message, now_s)
             case Note(kind=kind) if kind == LOG:
                 self.record.log(message, now_s)
+            case Note(kind=kind) if kind == LANDSCAPE:
+                self.landscape.take(message)
         return True
 
     # --- what is asked ---

@@ -5,6 +5,7 @@ from typing import Any
 
 from torchloom_core.room.board import Board
 from torchloom_core.room.record import Record
+from torchloom_core.trajectory.landscape import Landscape
 from torchloom_core.wire.operator import Status
 
 
@@ -28,6 +29,7 @@ class Seen:
     def __init__(self, stale_after_s: float, trouble: str) -> None:
         self.board = Board(stale_after_s)
         self.record = Record()
+        self.landscape = Landscape()
         self.status: Status | None = None
         self.knobs: list[dict[str, Any]] = []
         self.knobs_version = 0

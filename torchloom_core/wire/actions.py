@@ -3,13 +3,15 @@
 What the core does of each kind is in :mod:`torchloom_core.kernel.actions`.
 """
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 import msgspec
 
+from torchloom_core.wire.landscape import Look
 from torchloom_core.wire.limits import KnobName, MetricName, Target, Text
 from torchloom_core.wire.links import MAX_PAIRS, ProbeBytes
-from torchloom_core.wire.messages import KnobValue, KnobValues
+from torchloom_core.wire.messages import KnobValue, KnobValues, Survey
 
 
 class Migrate(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="migrate"):
@@ -231,6 +233,27 @@ class ProbeLinks(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", ta
                 named.add(worker)
 
 
+class MapLandscape(
+    Look, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind", tag="landscape"
+):
+    """A stand-by looks at the loss around the run's newest weights; no trainer has a part in it.
+
+    Only a stand-by whose script offers it can be told, and one at a time. One of 0 ``points`` ends
+    what is under way.
+
+    Examples
+    --------
+    >>> from torchloom_core.plugin import MapLandscape
+    >>> MapLandscape(points=400, seconds=30.0).side
+    51
+    """
+
+    @property
+    def deed(self) -> Survey:
+        """What the stand-by is told."""
+        return Survey(**msgspec.structs.asdict(self))
+
+
 class Alert(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="alert"):
     """Tell people about ``worker``; nothing is changed.
 
@@ -288,6 +311,7 @@ Action = (
     | RewindRun
     | CollectDump
     | ProbeLinks
+    | MapLandscape
     | Alert
     | CordonNode
     | UncordonNode
@@ -307,3 +331,11 @@ def new_values(action: Action) -> KnobValues:
 def name_of(action: Action) -> str:
     """Return the action's kind as written in the config and the trajectory."""
     return str(action.__struct_config__.tag)
+
+
+def plain_wish(action: Mapping[str, Any]) -> str:
+    """Return kind and subject of a recorded action, whatever its kind."""
+    about = action.get("worker") or " ".join(
+        f"{name} {action[name]}" for name in ("group", "node") if action.get(name)
+    )
+    return f"{action.get('kind', '')} {about}".strip()

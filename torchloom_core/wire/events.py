@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from torchloom_core.clock import SECOND_NS
 from torchloom_core.wire.actions import Action
 from torchloom_core.wire.limits import Text
 from torchloom_core.wire.links import Link
@@ -130,6 +131,30 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag="outcome"):
     result: Literal["done", "partial", "undone"]
     detail: str
     took_s: float
+
+    @classmethod
+    def of(cls, plan: Plan, result: str, detail: str, now_ns: int) -> "Outcome":
+        """Return how a plan has ended."""
+        return cls(
+            verdict=plan.verdict,
+            policy=plan.policy,
+            action=plan.action,
+            result=result,  # type: ignore[arg-type]
+            detail=detail,
+            took_s=(now_ns - plan.started_ns) / SECOND_NS,
+        )
+
+    @classmethod
+    def never_started(cls, verdict: Verdict, why: str) -> "Outcome":
+        """Return the outcome of what an earlier Weaver granted and never began."""
+        return cls(
+            verdict=verdict.proposal,
+            policy=verdict.policy,
+            action=verdict.action,
+            result="undone",
+            detail=why,
+            took_s=0.0,
+        )
 
 
 class Judged(msgspec.Struct, frozen=True, kw_only=True, tag="judged"):

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from torchloom_core.wire.landscape import Look
 from torchloom_core.wire.limits import (
     MAX_CHOICES,
     MAX_FIELDS,
@@ -275,6 +276,14 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True, tag_field="verb", tag="pr
     probe_bytes: ProbeBytes
 
 
+class Survey(Look, frozen=True, kw_only=True, omit_defaults=True, tag_field="verb", tag="survey"):
+    """Look at the loss around the run's newest weights, on a stand-by; of 0 points: leave off.
+
+    What is found comes in notes of the kind ``landscape``. Whatever else is asked of the stand-by
+    ends it.
+    """
+
+
 class Cut(msgspec.Struct, frozen=True, kw_only=True, tag_field="verb", tag="cut"):
     """Shut down the connections to peers that were made for this quorum; none of a later one.
 
@@ -348,6 +357,7 @@ Deed = (
     | Resume
     | Dump
     | Probe
+    | Survey
     | Cut
     | Terminate
     | Together

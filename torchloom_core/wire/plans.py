@@ -113,6 +113,22 @@ def missed_text(plan: Plan) -> str:
     return f"{text} and {more} more" if more else text
 
 
+def workers_text(plan: Plan) -> str:
+    """Return how many workers did what the plan's last stage told them."""
+    count = len(plan.commands) - plan.missed_count
+    return "1 worker" if count == 1 else f"{count} workers"
+
+
+def landed_text(plan: Plan) -> str:
+    """Return at which step it was done, as `` at step 120``, or nothing."""
+    if not plan.landed:
+        return ""
+    least, largest = plan.landed
+    if least != largest:
+        return f" at steps {least} to {largest}"
+    return f" at step {least}" if least >= 0 else ""
+
+
 class Stopped(msgspec.Struct, frozen=True, kw_only=True):
     """The kill switch is on."""
 

@@ -21,6 +21,7 @@ from torchloom_core.wire.actions import (
     CordonNode,
     DrainGroup,
     EvictGroup,
+    MapLandscape,
     Migrate,
     PauseRun,
     ProbeLinks,
@@ -49,6 +50,7 @@ POSSIBLE = {
         RewindRun(skip=3),
         CollectDump(worker="a-0"),
         ProbeLinks(pairs=(("x-0", "y-0"),)),
+        MapLandscape(),
         Alert(worker="a-0", text="look"),
         CordonNode(node="node-b"),
         UncordonNode(node="node-c"),
@@ -59,11 +61,12 @@ POSSIBLE = {
 
 @pytest.fixture
 def run():
-    """Three groups that train, a stand-by, a cordoned node, a paused worker, and two to probe."""
+    """Three groups that train, stand-bys, a cordoned node, a paused worker, and two to probe."""
     told = three_groups(make_kernel())
     told.feed(hello("p-0", state="paused"))
     told.feed(can_be_probed("x-0", state="joining"))
     told.feed(can_be_probed("y-0", state="joining"))
+    told.feed(hello("v-0", state="standby", actuators=("survey",)))
     told.ask(CordonNode(node="node-c"))
     for group in "abc":
         told.feed(in_quorum(f"{group}-0", 7))

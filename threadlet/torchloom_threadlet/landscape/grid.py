@@ -51,6 +51,17 @@ def part_of(points: int, part: int, parts: int) -> Iterator[tuple[int, int]]:
             yield place
 
 
+def coarse_first(points: int) -> list[int]:
+    """Return the places of a line, in the order in which a grid would see its columns.
+
+    Examples
+    --------
+    >>> coarse_first(5)
+    [0, 4, 2, 1, 3]
+    """
+    return list(dict.fromkeys(column for _, column in in_rounds(points)))
+
+
 def plane(
     surface: Surface,
     first: Direction,

@@ -1,5 +1,6 @@
 """The loss at weights that lie somewhere else, and the weights put back to the bit afterwards."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -31,15 +32,24 @@ class Surface:
         with self._moved(moves), torch.no_grad():
             return float(self._loss())
 
-    def is_repeatable(self) -> bool:
-        """Say whether the loss, asked for twice at one place, is the same both times."""
-        first, second = self.at(), self.at()
-        return first == second or (first != first and second != second)
+    def base(self) -> float:
+        """Return the loss at the weights as they are.
 
-    def along(self, direction: Direction, shares: Iterable[float]) -> Iterator[float]:
-        """Yield the loss at each share of a direction."""
-        for share in shares:
-            yield self.at((direction, share))
+        Raises
+        ------
+        ValueError
+            If it is no number, or another when it is asked for a second time.
+        """
+        first, second = self.at(), self.at()
+        for loss in (first, second):
+            if not math.isfinite(loss):
+                raise ValueError(f"need a loss that is a number, was {loss}")
+        if first != second:
+            raise ValueError(
+                f"need a loss that is the same twice at one place, was {first!r} and {second!r}: "
+                "pin its batch, and what it draws at random"
+            )
+        return first
 
     @contextmanager
     def _moved(self, moves: Sequence[tuple[Direction, float]]) -> Iterator[None]:

@@ -16,6 +16,7 @@ from torchloom_threadlet.torchft.given_state import GivenState
 from torchloom_threadlet.torchft.round_figures import RoundFigures
 from torchloom_threadlet.torchft.rounds import Rounds
 from torchloom_threadlet.torchft.waits import hook, stamp_waits
+from torchloom_threadlet.trainer.actuators import Surveyor
 from torchloom_threadlet.trainer.loom import Loom, end_drained
 from torchloom_threadlet.trainer.worker import says
 from torchloom_threadlet.training.gradients import Gradients
@@ -38,6 +39,7 @@ def attach(
     rack: str | None = None,
     standby: bool | None = None,
     held: bool = False,
+    landscape: Surveyor | None = None,
 ) -> "TorchftLoom":
     """Register this process as a worker; see :func:`torchloom_threadlet.attach`.
 
@@ -47,9 +49,12 @@ def attach(
     ``held`` promises that the Manager's ``replica_id`` will be ``loom.group``. By this name
     torchLoom's lighthouse can hold a stand-by back, so that it may be told to go on and wait in
     :meth:`TorchftLoom.manage` instead.
+
+    ``landscape`` is what a stand-by can look at the loss around the run's newest weights with, a
+    :class:`~torchloom_threadlet.landscape.Landscape`.
     """
     identity = identify(group=group, rank=rank, node=node, rack=rack, standby=standby)
-    loom = TorchftLoom(identity, find_join(join), "torchft", held=held)
+    loom = TorchftLoom(identity, find_join(join), "torchft", held=held, landscape=landscape)
     loom.wait_until_admitted()
     loom.wait_to_join()
     return loom

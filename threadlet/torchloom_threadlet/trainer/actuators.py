@@ -8,6 +8,7 @@ import msgspec
 
 from torchloom_core.errors import KnobError
 from torchloom_core.wire.knobs import check_value, find_spec, shown
+from torchloom_core.wire.landscape import Look, Piece
 from torchloom_core.wire.limits import MAX_KNOBS, MAX_TEXT
 from torchloom_core.wire.messages import (
     Checkpoint,
@@ -22,6 +23,7 @@ from torchloom_core.wire.messages import (
     Rewind,
     SetKnob,
     SetKnobs,
+    Survey,
     Together,
     WorkerState,
 )
@@ -53,6 +55,23 @@ class Connections(Protocol):
         """Shut down those of this quorum, of no other; say what was done."""
 
 
+class Surveyor(Protocol):
+    """What looks at the loss around the run's newest weights, as the script offers it."""
+
+    @property
+    def has_path(self) -> bool:
+        """Whether the run's checkpoints can be looked at."""
+
+    def survey(
+        self,
+        look: Look,
+        seconds: float,
+        tell: Callable[[int, int, Piece], object],
+        is_asked: Callable[[], bool],
+    ) -> str:
+        """Look, tell what is found piece by piece, and return how far it came."""
+
+
 class Actuators:
     """The knobs and callbacks that a trainer has registered so far.
 
@@ -62,8 +81,16 @@ class Actuators:
         Whether a stand-by has gone on to where its Manager waits.
     """
 
-    def __init__(self, *, standby: bool, held: bool, can_agree: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        *,
+        standby: bool,
+        held: bool,
+        can_agree: Callable[[], bool],
+        landscape: Surveyor | None = None,
+    ) -> None:
         self.can_agree = can_agree
+        self.landscape = landscape
         self._standby = standby
         self._held = held
         self.prepared = False
@@ -102,6 +129,8 @@ class Actuators:
             names.append("join")
             if self._held:
                 names.append("prepared" if self.prepared else "prepare")
+            if self.landscape is not None:
+                names.append("survey")
         return tuple(names)
 
     def add_knob(self, knob: Knob) -> None:
@@ -260,6 +289,8 @@ class Actuators:
                 return "the trainer has registered no function to go back by loom.on_rewind"
             case Together() if state == "standby":
                 return "the worker is standing by"
+            case Survey(points=points, plane=plane) if points:
+                return self._survey_refusal(state, plane)
             case Cut(quorum_id=quorum_id):
                 return self._cut_refusal(quorum_id)
         return None
@@ -268,6 +299,15 @@ class Actuators:
         if self.connections is None:
             return "nothing here knows the connections of a quorum"
         return self.connections.refusal(quorum_id) or None
+
+    def _survey_refusal(self, state: WorkerState, plane: str) -> str | None:
+        if state != "standby":
+            return f"need a stand-by, the worker is {state}"
+        if self.landscape is None:
+            return "the script offers no landscape: need landscape= in attach()"
+        if plane == "path" and not self.landscape.has_path:
+            return "the script's Landscape has no checkpoints to look at: need path="
+        return None
 
     def _knobs_refusal(self, values: Mapping[str, KnobValue]) -> str | None:
         try:

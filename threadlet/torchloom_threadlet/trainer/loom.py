@@ -21,7 +21,7 @@ from torchloom_core.wire.messages import JoinFile, KnobSpec, WorkerState
 from torchloom_threadlet.cleaning import text
 from torchloom_threadlet.identity import Identity
 from torchloom_threadlet.ipc import Goodbye
-from torchloom_threadlet.trainer.actuators import Knob
+from torchloom_threadlet.trainer.actuators import Knob, Surveyor
 from torchloom_threadlet.trainer.trainer_log import TrainerLog
 from torchloom_threadlet.trainer.worker import Worker, says
 from torchloom_threadlet.training.optimizer_knobs import settings
@@ -47,8 +47,9 @@ class Loom:
         framework: str = "",
         *,
         held: bool = False,
+        landscape: Surveyor | None = None,
     ) -> None:
-        self._worker = Worker(identity, join, framework, held=held)
+        self._worker = Worker(identity, join, framework, held=held, landscape=landscape)
         self._append = self._worker.samples.waiting.append
         self._serial = 0
         # Reentrant: a signal handler of the user's may step in the midst of a step.

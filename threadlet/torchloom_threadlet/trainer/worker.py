@@ -18,6 +18,8 @@ from typing import Any
 
 import msgspec
 
+from torchloom_core.clock import SECOND_NS
+from torchloom_core.wire.landscape import LANDSCAPE, Piece
 from torchloom_core.wire.limits import MAX_SHORT_TEXT, MAX_TEXT
 from torchloom_core.wire.messages import (
     LOG,
@@ -40,6 +42,7 @@ from torchloom_core.wire.messages import (
     Rewind,
     SetKnob,
     SetKnobs,
+    Survey,
     Together,
     Withdraw,
     WorkerState,
@@ -50,7 +53,7 @@ from torchloom_threadlet.cleaning import field_name, fields, text, whole
 from torchloom_threadlet.flight_recorder import collectives, flight_recorder
 from torchloom_threadlet.identity import Identity
 from torchloom_threadlet.stacks import own_stacks
-from torchloom_threadlet.trainer.actuators import Actuators
+from torchloom_threadlet.trainer.actuators import Actuators, Surveyor
 from torchloom_threadlet.trainer.changes import Changes
 from torchloom_threadlet.trainer.command_inbox import CommandInbox
 from torchloom_threadlet.trainer.pause_lease import PauseLease
@@ -87,7 +90,13 @@ class Worker:
     """
 
     def __init__(
-        self, identity: Identity, join: tuple[Path, JoinFile] | None, framework: str, *, held: bool
+        self,
+        identity: Identity,
+        join: tuple[Path, JoinFile] | None,
+        framework: str,
+        *,
+        held: bool,
+        landscape: Surveyor | None = None,
     ) -> None:
         self.identity = identity
         self.state: WorkerState = "standby" if identity.standby and join else "joining"
@@ -98,7 +107,10 @@ class Worker:
         self.rewinds = 0
         self.changes = Changes(self._settle)
         self.actuators = Actuators(
-            standby=identity.standby, held=held, can_agree=lambda: self.changes.can_vote
+            standby=identity.standby,
+            held=held,
+            can_agree=lambda: self.changes.can_vote,
+            landscape=landscape,
         )
         self.lease = PauseLease()
         self.replica_id = ""
@@ -419,7 +431,24 @@ class Worker:
                 self.changes.withdraw(number)
             case Dump():
                 self.note("dump", self._evidence())
+            case Survey() as look if look.points and self.actuators.landscape is not None:
+                return self._survey(self.actuators.landscape, look, command)
         return None
+
+    def _survey(self, landscape: Surveyor, look: Survey, command: Command) -> str:
+        """Look at the loss around the run's newest weights until something else is asked."""
+        left_s = (command.deadline_ns - time.time_ns()) / SECOND_NS
+
+        def tell(points: int, of: int, piece: Piece) -> None:
+            said = {"command": command.id, "points": points, "of": of}
+            self.note(LANDSCAPE, {**said, "piece": msgspec.json.encode(piece).decode()})
+
+        return landscape.survey(
+            look,
+            min(look.seconds, left_s),
+            tell,
+            lambda: self._parted or not self._todo.empty(),
+        )
 
     def _evidence(self) -> dict[str, Any]:
         """Return what can be known of this process from within: whom it waits for, and where."""

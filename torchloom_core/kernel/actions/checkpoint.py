@@ -1,10 +1,10 @@
 """Checkpoint: workers save at their next step boundary."""
 
-from torchloom_core.kernel.actions.kind import ActionKind, Stages, workers_text
+from torchloom_core.kernel.actions.kind import ActionKind, Stages
 from torchloom_core.kernel.actions.run import Run
 from torchloom_core.wire.actions import SaveCheckpoint
 from torchloom_core.wire.messages import Checkpoint
-from torchloom_core.wire.plans import Plan
+from torchloom_core.wire.plans import Plan, workers_text
 
 
 class CheckpointKind(ActionKind[SaveCheckpoint]):

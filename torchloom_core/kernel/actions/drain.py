@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
-from torchloom_core.kernel.actions.fenced import cannot_agree, landed_text, together
+from torchloom_core.kernel.actions.fenced import cannot_agree, together
 from torchloom_core.kernel.actions.kind import ActionKind, Stages, group_target
 from torchloom_core.kernel.actions.run import Run
 from torchloom_core.wire.actions import DrainGroup
 from torchloom_core.wire.messages import Drain
-from torchloom_core.wire.plans import Plan
+from torchloom_core.wire.plans import Plan, landed_text
 
 
 class DrainKind(ActionKind[DrainGroup]):

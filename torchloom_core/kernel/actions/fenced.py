@@ -11,7 +11,6 @@ from torchloom_core.kernel.actions.kind import Stages
 from torchloom_core.kernel.actions.run import Run
 from torchloom_core.suggest import listed
 from torchloom_core.wire.messages import Drain, Pause, Rewind, SetKnobs, Together
-from torchloom_core.wire.plans import Plan
 
 _NAMED = 3
 
@@ -35,13 +34,3 @@ def cannot_agree(what: str, run: Run) -> str:
     names = listed(sorted(run.fleet.hello[row].worker for row in alone), _NAMED)
     attach = "attach by torchloom_threadlet.torchft or .torchrun"
     return f"{lands} {names} {'has' if len(alone) == 1 else 'have'} nothing to agree by: {attach}"
-
-
-def landed_text(plan: Plan) -> str:
-    """Return at which step it was done, as `` at step 120``, or nothing."""
-    if not plan.landed:
-        return ""
-    least, largest = plan.landed
-    if least != largest:
-        return f" at steps {least} to {largest}"
-    return f" at step {least}" if least >= 0 else ""

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from torchloom_core.fleet.cordons import Cordons
 from torchloom_core.kernel.actions.run import Run
-from torchloom_core.wire.actions import Action
+from torchloom_core.wire.actions import Action, plain_wish
 from torchloom_core.wire.events import Output
 from torchloom_core.wire.messages import Command, Deed
 from torchloom_core.wire.plans import Plan, Stage, missed_text
@@ -168,14 +168,6 @@ class ActionKind(ABC, Generic[A]):
         return plain_wish(action)
 
 
-def plain_wish(action: Mapping[str, Any]) -> str:
-    """Return kind and subject of a recorded action, whatever its kind."""
-    about = action.get("worker") or " ".join(
-        f"{name} {action[name]}" for name in ("group", "node") if action.get(name)
-    )
-    return f"{action.get('kind', '')} {about}".strip()
-
-
 def group_target(group: str) -> str:
     """Return the target of what acts on a replica group."""
     return f"{GROUP}{group}"
@@ -183,9 +175,3 @@ def group_target(group: str) -> str:
 
 GROUP = "group:"
 """Before the name of a replica group in a target."""
-
-
-def workers_text(plan: Plan) -> str:
-    """Return how many workers did what the plan's last stage told them."""
-    count = len(plan.commands) - plan.missed_count
-    return "1 worker" if count == 1 else f"{count} workers"

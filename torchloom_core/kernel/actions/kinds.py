@@ -10,16 +10,17 @@ from torchloom_core.kernel.actions.cordon import CordonKind
 from torchloom_core.kernel.actions.drain import DrainKind
 from torchloom_core.kernel.actions.dump import DumpKind
 from torchloom_core.kernel.actions.evict import EvictKind
-from torchloom_core.kernel.actions.kind import ActionKind, plain_wish
+from torchloom_core.kernel.actions.kind import ActionKind
 from torchloom_core.kernel.actions.knob import KnobKind
 from torchloom_core.kernel.actions.knobs import KnobsKind
+from torchloom_core.kernel.actions.landscape import LandscapeKind
 from torchloom_core.kernel.actions.migrate import MigrateKind
 from torchloom_core.kernel.actions.pause import PauseKind
 from torchloom_core.kernel.actions.probe import ProbeKind
 from torchloom_core.kernel.actions.resume import ResumeKind
 from torchloom_core.kernel.actions.rewind import RewindKind
 from torchloom_core.kernel.actions.uncordon import UncordonKind
-from torchloom_core.wire.actions import Action, name_of
+from torchloom_core.wire.actions import Action, name_of, plain_wish
 
 KINDS: Mapping[str, ActionKind[Any]] = {
     str(kind.message.__struct_config__.tag): kind
@@ -36,6 +37,7 @@ KINDS: Mapping[str, ActionKind[Any]] = {
         RewindKind(),
         DumpKind(),
         ProbeKind(),
+        LandscapeKind(),
         AlertKind(),
         CordonKind(),
         UncordonKind(),

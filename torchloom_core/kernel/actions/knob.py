@@ -4,8 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from torchloom_core.errors import KnobError
-from torchloom_core.kernel.actions.fenced import landed_text
-from torchloom_core.kernel.actions.kind import ActionKind, Stages, workers_text
+from torchloom_core.kernel.actions.kind import ActionKind, Stages
 from torchloom_core.kernel.actions.knobs import KnobsKind
 from torchloom_core.kernel.actions.run import Run
 from torchloom_core.suggest import listed
@@ -13,7 +12,7 @@ from torchloom_core.wire.actions import ChangeKnob, ChangeKnobs
 from torchloom_core.wire.events import Output
 from torchloom_core.wire.knobs import agrees, check_value, find_spec, shown, takes, unusual
 from torchloom_core.wire.messages import Command, Hello, KnobSpec, SetKnob
-from torchloom_core.wire.plans import Plan
+from torchloom_core.wire.plans import Plan, landed_text, workers_text
 
 KNOBS = KnobsKind()
 

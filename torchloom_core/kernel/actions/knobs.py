@@ -4,15 +4,15 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from torchloom_core.errors import KnobError
-from torchloom_core.kernel.actions.fenced import cannot_agree, landed_text, together
-from torchloom_core.kernel.actions.kind import ActionKind, Stages, workers_text
+from torchloom_core.kernel.actions.fenced import cannot_agree, together
+from torchloom_core.kernel.actions.kind import ActionKind, Stages
 from torchloom_core.kernel.actions.run import Run
 from torchloom_core.suggest import listed
 from torchloom_core.wire.actions import ChangeKnobs, new_values
 from torchloom_core.wire.events import Output
 from torchloom_core.wire.knobs import agrees, check_value, find_spec, shown, unusual
 from torchloom_core.wire.messages import RECONCILE, KnobSpec, KnobValues, SetKnobs, Together
-from torchloom_core.wire.plans import Plan
+from torchloom_core.wire.plans import Plan, landed_text, workers_text
 from torchloom_core.wire.requests import GUARD
 
 _NAMED = 3

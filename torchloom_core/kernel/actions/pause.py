@@ -1,12 +1,12 @@
 """Pause: every training worker waits at its next step boundary, or none does."""
 
 from torchloom_core.kernel.actions.fenced import cannot_agree, together
-from torchloom_core.kernel.actions.kind import ActionKind, Stages, workers_text
+from torchloom_core.kernel.actions.kind import ActionKind, Stages
 from torchloom_core.kernel.actions.run import Run
 from torchloom_core.wire.actions import PauseRun
 from torchloom_core.wire.events import Output
 from torchloom_core.wire.messages import Pause
-from torchloom_core.wire.plans import Plan, missed_text
+from torchloom_core.wire.plans import Plan, missed_text, workers_text
 
 PAUSING = "run"
 """The target of a pause; a resume has another, so that it can end a pause that is being made."""

@@ -1,12 +1,12 @@
 """Resume: every paused worker goes on."""
 
-from torchloom_core.kernel.actions.kind import ActionKind, Stages, workers_text
+from torchloom_core.kernel.actions.kind import ActionKind, Stages
 from torchloom_core.kernel.actions.pause import PAUSING, RESUMING
 from torchloom_core.kernel.actions.run import Run
 from torchloom_core.wire.actions import ResumeRun
 from torchloom_core.wire.events import Output
 from torchloom_core.wire.messages import Resume
-from torchloom_core.wire.plans import Plan
+from torchloom_core.wire.plans import Plan, workers_text
 
 
 class ResumeKind(ActionKind[ResumeRun]):

@@ -1,12 +1,12 @@
 """Rewind: all ranks go back to the last checkpoint at one step, and skip batches from there."""
 
-from torchloom_core.kernel.actions.fenced import cannot_agree, landed_text, together
-from torchloom_core.kernel.actions.kind import ActionKind, Stages, workers_text
+from torchloom_core.kernel.actions.fenced import cannot_agree, together
+from torchloom_core.kernel.actions.kind import ActionKind, Stages
 from torchloom_core.kernel.actions.run import Run
 from torchloom_core.suggest import listed
 from torchloom_core.wire.actions import RewindRun
 from torchloom_core.wire.messages import Rewind, Together
-from torchloom_core.wire.plans import Plan
+from torchloom_core.wire.plans import Plan, landed_text, workers_text
 
 _NAMED = 3
 

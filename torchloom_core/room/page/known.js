@@ -16,6 +16,7 @@ export class Known {
     this.backtest = {};
     this.tallies = {};
     this.worker = null;
+    this.landscape = null;
     this.forget();
   }
 
@@ -45,6 +46,7 @@ export class Known {
     if (told.backtest) this.backtest = told.backtest;
     if (told.tallies) this.tallies = told.tallies;
     if (told.worker) this.worker = told.worker;
+    if (told.landscape) this.takeLandscape(told.landscape);
     for (const story of told.stories ?? []) {
       this.stories.delete(story.id);
       this.stories.set(story.id, story);
@@ -55,6 +57,12 @@ export class Known {
       if (kept.length > MOST_LINES) kept.splice(0, kept.length - MOST_LINES);
     }
     for (const [metric, points] of Object.entries(told.series ?? {})) this.addPoints(metric, points);
+  }
+
+  // Points come once: those of before are kept, unless it is another look.
+  takeLandscape(told) {
+    const before = told.new ? null : this.landscape;
+    this.landscape = { ...told, line: [...(before?.line ?? []), ...told.line], cells: [...(before?.cells ?? []), ...told.cells] };
   }
 
   addPoints(metric, points) {

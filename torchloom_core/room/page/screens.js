@@ -5,6 +5,7 @@ import { Chart } from "./charts.js";
 import { clock, el, fill, number, span } from "./dom.js";
 import { HeatMap } from "./heatmap.js";
 import { Knobs } from "./knobs.js";
+import { LandscapeScreen } from "./landscape.js";
 import { lined, momentsOf } from "./moments.js";
 import { PolicyScreen } from "./policies.js";
 import { lineItem, logItem, state, storyItem } from "./record.js";
@@ -321,4 +322,4 @@ export class LogScreen {
   }
 }
 
-export const SCREENS = [["Run", RunScreen], ["Fleet", FleetScreen], ["Knobs", KnobScreen], ["Record", RecordScreen], ["Logs", LogScreen], ["Timeline", TimelineScreen], ["Policies", PolicyScreen]];
+export const SCREENS = [["Run", RunScreen], ["Fleet", FleetScreen], ["Knobs", KnobScreen], ["Record", RecordScreen], ["Logs", LogScreen], ["Timeline", TimelineScreen], ["Policies", PolicyScreen], ["Landscape", LandscapeScreen]];

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.errors import TraceError
-from torchloom_core.files import refuse_unwritable
+from torchloom_core.files import refuse_picture
 from torchloom_core.trace.bundle.bundle import Bundle
 from torchloom_core.trace.bundle.schema import Event
 from torchloom_core.trace.feed.watched import Watched, watch
@@ -30,7 +30,7 @@ def draw_faults(bundle: Bundle, path: Path) -> None:
     TraceError
         If the file is neither ``.png`` nor ``.svg``, or cannot be written.
     """
-    refuse_picture(path)
+    refuse_picture(path, TraceError)
     fatal = [event for event in bundle.events() if event.fatal]
     with mpl.rc_context({"svg.hashsalt": "torchloom"}):
         figure = _figure(bundle, fatal)
@@ -39,13 +39,6 @@ def draw_faults(bundle: Bundle, path: Path) -> None:
             figure.savefig(path, dpi=120, metadata={"Date": None} if path.suffix == ".svg" else {})
         except OSError as error:
             raise TraceError(f"{path}: cannot be written: {error.strerror}") from None
-
-
-def refuse_picture(path: Path) -> None:
-    """Raise TraceError if it can be no picture: ask before a long look at the bundle."""
-    if path.suffix not in {".png", ".svg"}:
-        raise TraceError(f"{path}: need a file .png or .svg, was {path.suffix or 'neither'}")
-    refuse_unwritable(path, TraceError)
 
 
 def _figure(bundle: Bundle, fatal: Sequence[Event]) -> Figure:

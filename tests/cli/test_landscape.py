@@ -1,0 +1,114 @@
+"""``torchloom landscape`` where nothing is asked: what is on record, and what makes no sense."""
+
+import json
+
+import msgspec
+import pytest
+
+from tests.recorded_life import Recorder
+from torchloom_core.trajectory.layout import run_folder
+from torchloom_core.wire.events import Recovered
+from torchloom_core.wire.landscape import Bend, Cells, End, Line, Plane
+from torchloom_core.wire.messages import Hello, Note
+
+pytestmark = pytest.mark.integration
+
+WHO = {"run": "run", "worker": "v0-0", "incarnation": 1}
+
+PIECES = (
+    Bend(loss=2.0, along="step", length=0.5, critical_step=0.8, sharpness=2.5, curvature=4.0),
+    Line(points=((0.8, 2.0), (0.0, 2.0), (0.4, 1.5), (1.6, None))),
+    Plane(
+        ways="path",
+        side=3,
+        reach=2.0,
+        variance_explained=(0.7, 0.2),
+        path=((1.0, 0.5, 0.25), (0.0, 0.0, 0.0)),
+    ),
+    Cells(cells=((0, 0, 3.0), (0, 2, 4.0), (2, 0, 5.0), (2, 2, None))),
+    End(points=8, seconds=1.25, why="its 8 points were used up"),
+)
+
+
+def note(piece, command="c1.1", **more):
+    text = piece if isinstance(piece, str) else msgspec.json.encode(piece).decode()
+    fields = {"command": command, "points": 8, "of": 8, "piece": text, **more}
+    return Note(**WHO, kind="landscape", fields=fields)
+
+
+@pytest.fixture
+def trajectory(folder):
+    """A record with an older look, one in pieces, and what is no piece."""
+    recorder = Recorder(run_folder(folder.path / ".torchloom", "run"), 1)
+    recorder.step(Recovered(epoch=1))
+    recorder.step(Hello(**WHO, group="v0", rank=0, node="n0"))
+    recorder.step(note(Line(points=((9.0, 9.0),)), "c1.0"))
+    for piece in PIECES:
+        recorder.step(note(piece))
+    recorder.step(note("no json"))
+    recorder.step(note(PIECES[0], points="many"))
+    recorder.writer.close()
+    return run_folder(folder.path / ".torchloom", "run")
+
+
+def test_the_newest_on_record_is_a_table(folder, trajectory):
+    result = folder.torchloom("landscape", trajectory)
+    assert result.returncode == 0, result.stderr
+    for part in (
+        "looked at on v0-0",
+        "the optimizer's step; its length 0.5",
+        "0.8 x the update",
+        "2.5, the update is too long",
+        "4 points, 1 of them no number; from 1.5 at 0.4 x the update to 2",
+        "along 2 checkpoints: 70.0% + 20.0% of their spread, up to 0.25 off the plane",
+        "4 points, 1 of them no number; from 3 at (-2, -2) to 5",
+        "8 points in 1.2 s: its 8 points were used up",
+    ):
+        assert part in result.stdout, result.stdout
+
+
+def test_for_machines_it_is_all_that_was_found(folder, trajectory):
+    seen = json.loads(folder.torchloom("landscape", trajectory, "--json").stdout)
+    assert (seen["command"], seen["worker"], seen["points"]) == ("c1.1", "v0-0", 8)
+    assert seen["line"] == [[0.0, 2.0], [0.4, 1.5], [0.8, 2.0], [1.6, None]]
+    assert seen["cells"][0] == [0, 0, 3.0]
+    assert seen["bend"]["critical_step"] == 0.8
+
+
+@pytest.mark.parametrize(("name", "begin"), [("seen.png", b"\x89PNG"), ("seen.svg", b"<?xml")])
+def test_it_is_drawn(folder, trajectory, name, begin):
+    result = folder.torchloom("landscape", trajectory, "--plot", f"new/{name}")
+    assert result.returncode == 0, result.stderr
+    assert f"wrote new/{name}" in result.stdout
+    assert (folder.path / "new" / name).read_bytes().startswith(begin)
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "message"),
+    [
+        ("--points 0", 2, ">= 1"),
+        ("--points 20001", 2, "<= 20000"),
+        ("--for 0s", 2, "--for: need a duration such as 30s"),
+        ("--for 2h", 2, "--for: need at most 1h, was 7200 s"),
+        ("--side 2", 2, ">= 3"),
+        ("--reach 0", 2, "> 0"),
+        ("--plot seen.txt", 2, "seen.txt: need a file .png or .svg, was .txt"),
+        ("nowhere", 4, "nowhere: need a trajectory's folder, there is none"),
+        ("", 3, "no Weaver is known here"),
+    ],
+)
+def test_what_makes_no_sense_is_one_line(folder, words, status, message):
+    result = folder.torchloom("landscape", *words.split())
+    assert result.returncode == status, result.stderr
+    assert message in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_record_without_one_is_one_line(folder):
+    root = run_folder(folder.path / ".torchloom", "run")
+    recorder = Recorder(root, 1)
+    recorder.step(Recovered(epoch=1))
+    recorder.writer.close()
+    result = folder.torchloom("landscape", root)
+    assert result.returncode == 4
+    assert "need a landscape on record, there is none" in result.stderr

@@ -1,0 +1,152 @@
+"""``torchloom landscape`` with a real Weaver, broker and stand-by, from the request to the plot."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from tests.deadlines import DEADLINE_S
+from tests.integration.lookout import NEWEST, network, pinned
+
+pytestmark = pytest.mark.integration
+
+CONFIG = """
+[weaver]
+state_dir = "state"
+tick_s = 0.1
+
+[arbiter]
+cooldown_s = 0
+"""
+
+
+def newest():
+    """Return the model with the run's newest weights."""
+    model = network()
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.mul_(1.5).add_(0.1)
+    return model
+
+
+@pytest.fixture(scope="module")
+def run(start_run):
+    run = start_run(CONFIG)
+    run.start_weaver()
+    return run
+
+
+@pytest.fixture
+def v0(run, until):
+    """A stand-by that offers to look, and has a checkpoint of the run's to look at."""
+    save_file(newest().state_dict(), run.folder / NEWEST)
+    yield from _standing_by(run, until, "v0")
+
+
+def _standing_by(run, until, group, **environment):
+    lookout = run.start_lookout(group, **environment)
+    worker = f"{group}-0"
+    until(lambda: (run.worker(worker) or {}).get("state") == "standby")
+    yield lookout
+    lookout.process.kill()  # its sidecar tells of it
+    lookout.process.wait()
+    until(lambda: run.worker(worker)["state"] == "gone")
+
+
+@pytest.fixture
+def asked(run):
+    """A person who has asked for a look, and waits for its end."""
+    command = [sys.executable, "-m", "torchloom_core.cli", "landscape", "--json", "--side", "5"]
+    with subprocess.Popen(
+        command, cwd=run.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        yield process
+        process.kill()
+
+
+def lives(run, verb, status):
+    told = [body for _, body in run.records("command_life")]
+    return [life for life in told if (life["verb"], life["status"]) == (verb, status)]
+
+
+def test_where_nobody_stands_by_it_is_one_line(run):
+    result = run.torchloom("landscape")
+    assert result.returncode == 5
+    assert result.stderr.startswith("torchloom: denied by impossible: no stand-by offers it: need ")
+    assert result.stderr.count("\n") == 1
+
+
+def test_what_is_found_is_what_a_direct_evaluation_says_and_stands_on_record(run, v0):
+    result = run.torchloom("landscape", "--side", "5", "--json", "--plot", "seen.svg")
+    assert result.returncode == 0, result.stderr
+    seen = json.loads(result.stdout)
+    model = newest()
+    loss = pinned(model)
+    weights = list(model.parameters())
+    own = [weight.detach().clone() for weight in weights]
+    way = [-gradient for gradient in torch.autograd.grad(loss, weights)]
+    assert seen["bend"]["loss"] == loss.item()
+    assert len(seen["line"]) == 5
+    for share, told in seen["line"]:
+        with torch.no_grad():
+            for weight, start, part in zip(weights, own, way, strict=True):
+                weight.copy_(start).add_(part, alpha=share)
+            assert told == float(pinned(model))
+    assert len(seen["cells"]) == 25
+    assert seen["end"]["why"] == ""
+    assert (run.folder / "seen.svg").stat().st_size > 10_000
+    again = run.torchloom("landscape", run.trajectory, "--json")
+    assert json.loads(again.stdout) == seen
+    table = run.torchloom("landscape", run.trajectory).stdout
+    for part in ("looked at on v0-0", "critical step", "25 points", "the gradient"):
+        assert part in table
+
+
+def test_whoever_has_enough_ends_it_within_a_point(run, v0, until, asked):
+    v0.hold.touch()
+    before = len(v0.journal("loss"))
+    until(lambda: len(v0.journal("loss")) > before)
+    assert run.torchloom("landscape", "--end").returncode == 0
+    issued = len(lives(run, "survey", "issued"))
+    until(lambda: len(lives(run, "survey", "accepted")) == issued)
+    v0.hold.unlink()
+    out, err = asked.communicate(timeout=DEADLINE_S)
+    assert (asked.returncode, err) == (0, "")
+    end = json.loads(out)["end"]
+    assert end["points"] == len(v0.journal("loss")) - before <= 2
+    assert "it was called off" in end["why"]
+
+
+def test_a_stand_by_that_is_wanted_joins_at_the_next_point(run, v0, until, asked):
+    v0.hold.touch()
+    until(lambda: v0.journal("loss"))
+    assert run.ask("propose", {"action": {"kind": "admit", "group": "v0"}})["ok"]
+    until(lambda: lives(run, "join", "accepted"))
+    v0.hold.unlink()
+    run.training("v0")
+    out, _ = asked.communicate(timeout=DEADLINE_S)
+    assert asked.returncode == 0
+    assert "asked for something else" in json.loads(out)["end"]["why"]
+
+
+def test_a_loss_that_is_another_each_time_is_one_line_and_the_stand_by_waits_on(run, until):
+    save_file(newest().state_dict(), run.folder / NEWEST)
+    for lookout in _standing_by(run, until, "n0", TEST_NOISE="1"):
+        result = run.torchloom("landscape")
+        assert result.returncode == 5
+        assert "need a loss that is the same twice at one place, was " in result.stderr
+        assert result.stderr.count("\n") == 1
+        assert lookout.process.poll() is None
+        assert run.worker("n0-0")["state"] == "standby"
+
+
+def test_a_run_without_a_checkpoint_is_one_line(run, until):
+    (run.folder / NEWEST).unlink(missing_ok=True)
+    for _ in _standing_by(run, until, "e0"):
+        result = run.torchloom("landscape")
+        assert result.returncode == 5
+        assert "FileNotFoundError" in result.stderr
+        assert result.stderr.count("\n") == 1

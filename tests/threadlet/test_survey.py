@@ -1,0 +1,343 @@
+"""A look at the loss: what is found, in which pieces, what ends it, and what it leaves behind."""
+
+import copy
+import math
+
+import msgspec
+import pytest
+import torch
+from torch import nn
+
+from torchloom_core.wire.landscape import (
+    MOST_AT_ONCE,
+    Bend,
+    Cells,
+    End,
+    Line,
+    Look,
+    Piece,
+    Plane,
+)
+from torchloom_core.wire.messages import Survey
+from torchloom_threadlet.landscape import Landscape
+from torchloom_threadlet.landscape import report as report_module
+from torchloom_threadlet.landscape.directions import filter_normalised, orthogonal_to
+from torchloom_threadlet.landscape.grid import shares
+from torchloom_threadlet.trainer.actuators import Actuators
+
+ALWAYS = 3600.0
+
+
+class Bowl(nn.Module):
+    """A quadratic loss with a Hessian that is known, of weights that ``load`` sets."""
+
+    def __init__(self, size=6):
+        super().__init__()
+        generator = torch.Generator().manual_seed(1)
+        root = torch.randn(size, size, generator=generator, dtype=torch.float64)
+        self.hessian = root @ root.T / size + 0.1 * torch.eye(size, dtype=torch.float64)
+        self.newest = torch.randn(size, generator=generator, dtype=torch.float64)
+        self.weights = nn.Parameter(torch.zeros(size, dtype=torch.float64))
+
+    def loss(self):
+        return 0.5 * self.weights @ self.hessian @ self.weights + 3.0
+
+    def load(self):
+        with torch.no_grad():
+            self.weights.copy_(self.newest)
+
+
+class Net:
+    """A small network with dropout and batch norm, a pinned batch, and a newest state."""
+
+    def __init__(self):
+        torch.manual_seed(0)
+        layers = [nn.Linear(5, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Dropout(0.5), nn.Linear(8, 3)]
+        self.model = nn.Sequential(*layers).double()
+        self.newest = copy.deepcopy(self.model.state_dict())
+        for tensor in self.newest.values():
+            if tensor.is_floating_point():
+                tensor.add_(0.1 * torch.rand_like(tensor))
+        self.inputs = torch.randn(32, 5, dtype=torch.float64)
+        self.targets = torch.randint(0, 3, (32,))
+        self.asked = 0
+
+    def loss(self):
+        self.asked += 1
+        return nn.functional.cross_entropy(self.model(self.inputs), self.targets)
+
+    def load(self):
+        self.model.load_state_dict(self.newest)
+
+    def landscape(self, **more):
+        return Landscape(self.model, self.loss, self.load, **more)
+
+
+class Heard:
+    """What was told of a look, piece by piece, as it comes over the wire."""
+
+    def __init__(self, landscape, look=None, seconds=ALWAYS, is_asked=lambda: False):
+        self.pieces, self.progress = [], []
+        self.said = landscape.survey(look or Look(side=5), seconds, self._hear, is_asked)
+
+    def _hear(self, points, of, piece):
+        self.progress.append((points, of))
+        self.pieces.append(msgspec.json.decode(msgspec.json.encode(piece), type=Piece))
+
+    def of(self, kind):
+        return [piece for piece in self.pieces if isinstance(piece, kind)]
+
+    @property
+    def line(self):
+        return dict(point for piece in self.of(Line) for point in piece.points)
+
+    @property
+    def cells(self):
+        return {(row, column): loss for p in self.of(Cells) for row, column, loss in p.cells}
+
+    @property
+    def end(self):
+        return self.pieces[-1]
+
+
+def test_of_a_quadratic_the_bend_is_exact():
+    bowl = Bowl()
+    (bend,) = Heard(Landscape(bowl, bowl.loss, bowl.load)).of(Bend)
+    gradient = bowl.hessian @ bowl.newest
+    steepness, bent = float(gradient @ gradient), float(gradient @ bowl.hessian @ gradient)
+    assert bend.along == "gradient"
+    assert bend.loss == pytest.approx(float(0.5 * bowl.newest @ bowl.hessian @ bowl.newest) + 3.0)
+    assert bend.length == pytest.approx(steepness**0.5)
+    assert bend.critical_step == pytest.approx(2.0 * steepness / bent, rel=1e-6)
+    assert bend.sharpness == pytest.approx(bent / steepness, rel=1e-6)
+    assert bend.curvature == pytest.approx(bent / steepness, rel=1e-6)
+
+
+def test_line_and_plane_are_what_a_slow_direct_evaluation_says():
+    net = Net()
+    heard = Heard(net.landscape())
+    net.load()
+    net.model.eval()
+    weights = list(net.model.parameters())
+    own = [weight.detach().clone() for weight in weights]
+    way = [-g for g in torch.autograd.grad(net.loss(), weights)]
+    generator = torch.Generator().manual_seed(0)
+    first = filter_normalised(own, generator)
+    second = orthogonal_to(filter_normalised(own, generator), first)
+
+    def direct(*moves):
+        with torch.no_grad():
+            for number, weight in enumerate(weights):
+                weight.copy_(own[number])
+                for direction, share in moves:
+                    weight.add_(direction[number], alpha=share)
+            return float(net.loss())
+
+    assert len(heard.line) == 5
+    for share, loss in heard.line.items():
+        assert loss == direct((way, share))
+    along = shares(5, 1.0)
+    assert len(heard.cells) == 25
+    for (row, column), loss in heard.cells.items():
+        assert loss == direct((first, along[row]), (second, along[column]))
+    (bend,) = heard.of(Bend)
+    assert bend.loss == direct()
+    assert sorted(heard.line) == pytest.approx(
+        [bend.critical_step * x for x in (-1, -0.25, 0.5, 1.25, 2)]
+    )
+    assert direct((way, bend.critical_step)) == pytest.approx(bend.loss, rel=1e-6)
+
+
+def test_what_is_cheap_and_says_most_comes_first():
+    heard = Heard(Net().landscape())
+    kinds = list(dict.fromkeys(type(piece) for piece in heard.pieces))
+    assert kinds == [Bend, Line, Plane, Cells, End]
+    assert heard.end.why == ""
+    assert heard.said == f"{heard.end.points} points in {heard.end.seconds:.1f} s"
+    points = [points for points, _ in heard.progress]
+    assert points == sorted(points)
+    assert points[-1] <= heard.progress[-1][1] == 30 + 5 + 25
+
+
+def test_a_piece_has_no_more_points_than_a_message_may(monkeypatch):
+    monkeypatch.setattr(report_module, "_EVERY_S", math.inf)
+    heard = Heard(Net().landscape(), Look(side=41))
+    assert [len(piece.cells) for piece in heard.of(Cells)] == [*3 * [MOST_AT_ONCE], 145]
+    assert len(heard.cells) == 41 * 41
+
+
+@pytest.mark.parametrize("points", [1, 2, 3, 20, 40])
+def test_no_more_points_are_looked_at_than_were_granted(points):
+    net = Net()
+    heard = Heard(net.landscape(), Look(points=points, side=5))
+    assert net.asked == points == heard.end.points
+    assert heard.end.why == f"its {points} points were used up"
+
+
+def test_a_time_that_is_up_ends_it():
+    net = Net()
+    heard = Heard(net.landscape(), seconds=0.0)
+    assert (net.asked, heard.pieces) == (0, [heard.end])
+    assert heard.end.why == "its 0 s were used up"
+
+
+@pytest.mark.parametrize("point", [0, 1, 7, 33, 50])
+def test_whoever_asks_for_something_else_ends_it_at_the_next_point(point):
+    net = Net()
+    heard = Heard(net.landscape(), is_asked=lambda: net.asked >= point)
+    assert net.asked == point
+    assert heard.end.points == point
+    assert "it was called off" in heard.said
+
+
+def test_the_optimizer_s_own_step_is_the_update_if_the_script_can_take_one():
+    net = Net()
+    optimizer = torch.optim.SGD(net.model.parameters(), lr=0.25)
+    modes = []
+
+    def step():
+        modes.append(net.model.training)
+        optimizer.zero_grad()
+        net.model.eval()  # the same loss as the line's, whatever dropout would draw
+        net.loss().backward()
+        optimizer.step()
+
+    heard = Heard(net.landscape(step=step))
+    (bend,) = heard.of(Bend)
+    (other,) = Heard(Net().landscape()).of(Bend)
+    assert (modes, bend.along) == ([True], "step")
+    assert bend.length == pytest.approx(0.25 * other.length)
+    assert bend.critical_step == pytest.approx(4.0 * other.critical_step, rel=1e-6)
+    assert bend.curvature == pytest.approx(other.curvature, rel=1e-3)
+
+
+def test_a_loss_without_a_gradient_needs_a_step():
+    net = Net()
+    landscape = Landscape(net.model, lambda: net.loss().item(), net.load)
+    with pytest.raises(ValueError, match="need step=, or a loss that is a tensor with a gradient"):
+        Heard(landscape)
+
+
+def test_an_update_that_moves_nothing_is_refused():
+    net = Net()
+    with pytest.raises(ValueError, match="need an update that moves the weights, was one of"):
+        Heard(net.landscape(step=lambda: None))
+
+
+@pytest.mark.parametrize(
+    ("loss", "why"),
+    [
+        (lambda: torch.rand(()), "need a loss that is the same twice at one place, was 0"),
+        (lambda: math.nan, "need a loss that is a number, was nan"),
+    ],
+)
+def test_a_loss_that_is_no_number_or_another_each_time_is_refused(loss, why):
+    net = Net()
+    with pytest.raises(ValueError, match=why):
+        Heard(Landscape(net.model, loss, net.load))
+
+
+def test_where_the_loss_is_no_number_there_is_a_gap():
+    bowl = Bowl()
+
+    def loss():
+        value = bowl.loss()
+        return value if value < 4.5 else value * math.nan
+
+    bowl.newest *= 0.5
+    heard = Heard(Landscape(bowl, loss, bowl.load), Look(side=9))
+    assert None in heard.line.values()
+    assert any(heard.line.values())
+
+
+def test_weights_buffers_and_modes_are_what_they_were_to_the_bit():
+    for fails_after in (math.inf, 0, 1, 12, 45):
+        net = Net()
+        before = copy.deepcopy(net.model.state_dict())
+        net.model[3].eval()
+
+        def loss(net=net, fails_after=fails_after):
+            if net.asked >= fails_after:
+                raise RuntimeError("no")
+            return net.loss()
+
+        def step(net=net):
+            net.model(net.inputs)  # moves the running averages
+            with torch.no_grad():
+                net.model[0].weight.add_(0.01)
+
+        landscape = Landscape(net.model, loss, net.load, step=step)
+        if fails_after < math.inf:
+            with pytest.raises(RuntimeError):
+                Heard(landscape)
+        else:
+            Heard(landscape)
+        for name, tensor in net.model.state_dict().items():
+            assert torch.equal(tensor, before[name]), name
+        assert [module.training for module in net.model] == [True, True, True, False, True]
+        assert net.model.training
+
+
+def test_the_run_s_own_path_is_drawn_in_the_plane_that_shows_most_of_it():
+    net = Net()
+    states = []
+    for scale in (1.0, 0.6, 0.3):
+        state = copy.deepcopy(net.newest)
+        state["0.weight"] += scale * torch.randn(8, 5, generator=torch.Generator().manual_seed(3))
+        state["4.weight"] += scale**2
+        states.append(state)
+
+    def path():
+        for state in states:
+            net.model.load_state_dict(state)
+            yield
+
+    heard = Heard(net.landscape(path=path), Look(side=5, plane="path"))
+    (plane,) = heard.of(Plane)
+    assert len(plane.path) == 4
+    assert plane.path[-1] == (0.0, 0.0, 0.0)
+    assert sum(plane.variance_explained) == pytest.approx(1.0)
+    assert plane.reach == pytest.approx(1.25 * max(abs(x) for x, *_ in plane.path))
+    assert heard.cells[2, 2] == heard.of(Bend)[0].loss
+
+
+@pytest.mark.parametrize(
+    ("path", "why"),
+    [
+        (lambda: iter(()), "no plane: need 3 checkpoints or more for a plane, was 1"),
+        (lambda: iter(range(10_000)), "no plane: need fewer than 200 checkpoints"),
+        (lambda: iter(range(5)), "no plane: need checkpoints that do not lie on a line"),
+    ],
+)
+def test_where_there_is_no_plane_the_line_stands(path, why):
+    heard = Heard(Net().landscape(path=path), Look(side=5, plane="path"))
+    assert heard.end.why == why
+    assert len(heard.line) == 5
+
+
+def test_weights_of_one_dimension_have_no_random_plane():
+    bowl = Bowl()
+    heard = Heard(Landscape(bowl, bowl.loss, bowl.load))
+    assert heard.end.why == (
+        "no plane: need weights of two dimensions or more for random directions"
+    )
+
+
+def test_only_a_stand_by_whose_script_offers_it_looks():
+    def can(standby, landscape):
+        return Actuators(standby=standby, held=False, can_agree=lambda: False, landscape=landscape)
+
+    net = Net()
+    offers = can(True, net.landscape())
+    assert "survey" in offers.names
+    assert offers.refusal(Survey(), "standby") is None
+    assert offers.refusal(Survey(), "training") == "need a stand-by, the worker is training"
+    assert "need path=" in offers.refusal(Survey(plane="path"), "standby")
+    assert (
+        can(True, net.landscape(path=lambda: ())).refusal(Survey(plane="path"), "standby") is None
+    )
+    none = can(True, None)
+    assert "survey" not in none.names
+    assert "need landscape= in attach()" in none.refusal(Survey(), "standby")
+    assert none.refusal(Survey(points=0), "training") is None
+    assert "survey" not in can(False, net.landscape()).names

@@ -1,0 +1,66 @@
+"""What a look finds, gathered into pieces: one as soon as it says something, few a second."""
+
+import math
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+from torchloom_core.wire.landscape import MOST_AT_ONCE, Bend, Cells, Line, Loss, Piece, Plane
+from torchloom_threadlet.landscape.grid import Cell
+
+_EVERY_S = 0.5
+
+
+class Point(NamedTuple):
+    """One point of the line: the share of the update, and the loss there."""
+
+    share: float
+    loss: float
+
+
+Found = Bend | Point | Plane | Cell
+
+
+class Report:
+    """Tells what is found, points and cells several at a time.
+
+    Parameters
+    ----------
+    tell : callable
+        Takes a piece.
+    """
+
+    def __init__(self, tell: Callable[[Piece], object]) -> None:
+        self._tell = tell
+        self._line: list[tuple[float, Loss]] = []
+        self._cells: list[tuple[int, int, Loss]] = []
+        self._told_s = time.monotonic()
+
+    def add(self, found: Found) -> None:
+        """Take what was found, and tell it if that is due."""
+        match found:
+            case Point(share=share, loss=loss):
+                self._line.append((share, finite(loss)))
+            case Cell(row=row, column=column, loss=loss):
+                self._cells.append((row, column, finite(loss)))
+            case _:
+                self.flush()
+                self._tell(found)
+        is_full = len(self._line) + len(self._cells) >= MOST_AT_ONCE
+        if is_full or time.monotonic() - self._told_s >= _EVERY_S:
+            self.flush()
+
+    def flush(self) -> None:
+        """Tell what was gathered."""
+        self._told_s = time.monotonic()
+        line, self._line = self._line, []
+        cells, self._cells = self._cells, []
+        if line:
+            self._tell(Line(points=tuple(line)))
+        if cells:
+            self._tell(Cells(cells=tuple(cells)))
+
+
+def finite(number: float) -> Loss:
+    """Return the number, None where it is none that a message can have."""
+    return number if math.isfinite(number) else None

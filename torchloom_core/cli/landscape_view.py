@@ -1,0 +1,87 @@
+"""A landscape as a table for people."""
+
+import math
+from collections.abc import Iterator
+
+from rich.table import Table
+
+from torchloom_core.trajectory.landscape import Landscape
+from torchloom_core.wire.landscape import Bend, Loss, Plane
+
+
+def table(seen: Landscape) -> Table:
+    """Return what was found, a row a number."""
+    title = f"the loss around the newest weights, looked at on {seen.worker or 'nobody'}"
+    rows = Table(title=title, title_justify="left", show_header=False, box=None, pad_edge=False)
+    rows.add_column(style="dim")
+    rows.add_column()
+    for name, text in _rows(seen):
+        rows.add_row(name, text)
+    return rows
+
+
+def _rows(seen: Landscape) -> Iterator[tuple[str, str]]:
+    if seen.bend is not None:
+        yield from _of_bend(seen.bend)
+    if seen.line:
+        at = [(loss, f"{share:.4g} x the update") for share, loss in seen.line.items()]
+        yield "line", _spread(at)
+    if seen.plane is not None:
+        yield "plane", _of_plane(seen.plane)
+        yield (
+            "",
+            _spread(
+                [
+                    (loss, f"({_along(seen.plane, row):.3g}, {_along(seen.plane, column):.3g})")
+                    for (row, column), loss in seen.cells.items()
+                ]
+            ),
+        )
+    if seen.end is not None:
+        why = f": {seen.end.why}" if seen.end.why else ""
+        yield "looked", f"{seen.end.points} points in {seen.end.seconds:.1f} s{why}"
+
+
+def _of_bend(bend: Bend) -> Iterator[tuple[str, str]]:
+    yield "loss", f"{bend.loss:.6g}"
+    along = "the optimizer's step" if bend.along == "step" else "the gradient, with a rate of 1"
+    yield "update", f"{along}; its length {bend.length:.4g}"
+    if bend.critical_step is not None:
+        yield "critical step", f"{bend.critical_step:.6g} x the update"
+    elif bend.sharpness is not None:
+        yield "critical step", "none as far as it was looked: the loss only falls"
+    else:
+        yield "critical step", "none: the update leads up"
+    if bend.sharpness is not None:
+        long = ", the update is too long" if bend.sharpness > 2.0 else ""
+        yield "sharpness", f"{bend.sharpness:.6g}{long}"
+    if bend.curvature is not None:
+        yield "curvature", f"{bend.curvature:.6g} a unit of length squared"
+
+
+def _of_plane(plane: Plane) -> str:
+    if plane.ways == "random":
+        return f"random, filter by filter {plane.reach:g} x as long as the weights"
+    explained = plane.variance_explained or (0.0, 0.0)
+    off = max((off for _, _, off in plane.path), default=0.0)
+    shown = " + ".join(f"{share:.1%}" for share in explained)
+    return (
+        f"along {len(plane.path)} checkpoints: {shown} of their spread, "
+        f"up to {off:.3g} off the plane"
+    )
+
+
+def _spread(found: list[tuple[Loss, str]]) -> str:
+    """Return how many points there are, and where the loss is least."""
+    numbers = [(loss, place) for loss, place in found if loss is not None]
+    none = len(found) - len(numbers)
+    text = f"{len(found)} points" + (f", {none} of them no number" if none else "")
+    if not numbers:
+        return text
+    least, place = min(numbers)
+    most = max(loss for loss, _ in numbers)
+    return f"{text}; from {least:.4g} at {place} to {most:.4g}"
+
+
+def _along(plane: Plane, index: int) -> float:
+    return plane.reach * (2 * index / (plane.side - 1) - 1) if plane.side > 1 else math.nan

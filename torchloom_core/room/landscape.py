@@ -1,0 +1,39 @@
+"""What a browser lacks of the newest look at the loss: each point is sent to it once."""
+
+from itertools import islice
+from typing import Any
+
+from torchloom_core.trajectory.landscape import Landscape
+
+
+class LandscapeNews:
+    """Knows what one browser was told."""
+
+    def __init__(self) -> None:
+        self._version = 0
+        self._of = ("", "")
+        self._line = self._cells = 0
+
+    def take(self, landscape: Landscape) -> dict[str, Any] | None:
+        """Return what is to be told, None where there is nothing; ``new``: all before is over."""
+        if landscape.version == self._version:
+            return None
+        self._version = landscape.version
+        whose = landscape.command, landscape.worker
+        is_new = whose != self._of
+        if is_new:
+            self._of, self._line, self._cells = whose, 0, 0
+        line = list(islice(landscape.line.items(), self._line, None))
+        cells = list(islice(landscape.cells.items(), self._cells, None))
+        self._line, self._cells = len(landscape.line), len(landscape.cells)
+        return {
+            "new": is_new,
+            "worker": landscape.worker,
+            "points": landscape.points,
+            "of": landscape.of,
+            "bend": landscape.bend,
+            "plane": landscape.plane,
+            "end": landscape.end,
+            "line": line,
+            "cells": [[*place, loss] for place, loss in cells],
+        }

@@ -1,0 +1,144 @@
+// The loss around the newest weights: what was found, the line along the update, and the plane.
+
+import { VALUE_COLOURS } from "./colours.js";
+import { el, fill, number } from "./dom.js";
+
+const LINE_PX = 240;
+const PLANE_PX = 720;
+const FIELDS = [["points", "points", 3000, 1, 20000], ["seconds", "seconds", 60, 1, 3600], ["side", "points a side", 51, 3, 101]];
+
+export class LandscapeScreen {
+  constructor(known, act) {
+    this.known = known;
+    this.act = act;
+    this.inputs = FIELDS.map(([name, label, value, min, max]) => [name, el("label", {}, `${label} `, el("input", { type: "number", name, value: String(value), min: String(min), max: String(max), required: true }))]);
+    this.ways = el("select", { "aria-label": "plane" }, ["random", "path"].map((name) => el("option", { value: name }, name === "path" ? "the run's path" : "random directions")));
+    this.look = el("button", { type: "submit" }, "look");
+    this.leave = el("button", { type: "button", onclick: () => act.ask("propose", { action: { kind: "landscape", points: 0 } }) }, "end it");
+    const form = el("form", { className: "row", onsubmit: (event) => { event.preventDefault(); this.ask(); } }, this.inputs.map(([, label]) => label), el("label", {}, "plane of ", this.ways), this.look, this.leave);
+    this.found = el("div");
+    this.line = el("div", { className: "chart" });
+    this.canvas = el("canvas", { className: "plane", role: "img", "aria-label": "The plane: nothing was looked at yet", width: PLANE_PX, height: PLANE_PX });
+    this.legend = el("p", { className: "faint" });
+    this.parts = [
+      el("section", { className: "wide", "aria-label": "Look at the loss" }, el("h2", {}, "Look at the loss, on a stand-by"), form),
+      el("section", { "aria-label": "What was found" }, el("h2", {}, "What was found"), this.found),
+      el("section", { "aria-label": "Along the update" }, el("h2", {}, "Along the update"), this.line),
+      el("section", { "aria-label": "In a plane" }, el("h2", {}, "In a plane"), this.canvas, this.legend),
+    ];
+  }
+
+  wanted() {
+    return { landscape: true };
+  }
+
+  ask() {
+    const wanted = Object.fromEntries(this.inputs.map(([name, label]) => [name, Number(label.querySelector("input").value)]));
+    return this.act.ask("propose", { action: { kind: "landscape", plane: this.ways.value, ...wanted } });
+  }
+
+  update() {
+    const { landscape } = this.known;
+    this.look.disabled = this.leave.disabled = this.act.isLocked();
+    fill(this.found, JSON.stringify([landscape?.points, landscape?.of, landscape?.bend, landscape?.plane, landscape?.end]), () => rowsOf(landscape));
+    if (!landscape) return;
+    const dark = matchMedia("(prefers-color-scheme: dark)").matches;
+    const width = this.line.clientWidth;
+    const line = `${landscape.worker} ${landscape.line.length} ${landscape.bend?.loss} ${width} ${dark}`;
+    if (width && landscape.line.length && line !== this.drawnLine) this.drawLine(landscape, width);
+    this.drawnLine = width ? line : this.drawnLine;
+    const plane = `${landscape.worker} ${landscape.bend?.loss} ${landscape.cells.length} ${JSON.stringify(landscape.plane)}`;
+    if (plane !== this.drawnPlane) this.drawPlane(landscape);
+    this.drawnPlane = plane;
+  }
+
+  drawLine({ line }, width) {
+    const style = getComputedStyle(document.documentElement);
+    const [ink, grid, accent] = ["--faint", "--line", "--accent"].map((name) => style.getPropertyValue(name).trim());
+    const axis = { stroke: ink, grid: { stroke: grid, width: 1 }, ticks: { stroke: grid } };
+    const told = (_, value) => number(value);
+    const numbers = (_, ticks) => ticks.map(number);
+    const sorted = [...line].sort((a, b) => a[0] - b[0]);
+    this.plot?.destroy();
+    this.plot = new uPlot(
+      {
+        width,
+        height: LINE_PX,
+        scales: { x: { time: false } },
+        axes: [{ ...axis, values: numbers }, { ...axis, size: 64, values: numbers }],
+        series: [{ label: "x the update", value: told }, { label: "loss", stroke: accent, width: 2, value: told }],
+      },
+      [0, 1].map((column) => sorted.map((point) => point[column])),
+      this.line,
+    );
+  }
+
+  drawPlane({ plane, cells }) {
+    const context = this.canvas.getContext("2d");
+    context.clearRect(0, 0, PLANE_PX, PLANE_PX);
+    const losses = cells.map(([, , loss]) => loss).filter((loss) => loss !== null);
+    if (!plane || !losses.length) return;
+    const low = losses.reduce((a, b) => Math.min(a, b)), high = losses.reduce((a, b) => Math.max(a, b));
+    const scale = low > 0 ? Math.log : (loss) => loss;
+    const span = scale(high) - scale(low) || 1;
+    const known = new Map(cells.map(([row, column, loss]) => [row * plane.side + column, loss]));
+    const size = PLANE_PX / plane.side;
+    for (let row = 0; row < plane.side; row += 1) {
+      for (let column = 0; column < plane.side; column += 1) {
+        const loss = lossAt(known, plane.side, row, column);
+        if (loss === null) continue;
+        context.fillStyle = VALUE_COLOURS[1 + Math.round((254 * (scale(loss) - scale(low))) / span)];
+        context.fillRect(column * size, PLANE_PX - (row + 1) * size, size + 1, size + 1);
+      }
+    }
+    this.drawPath(context, plane);
+    const text = `loss from ${number(low)} (dark) to ${number(high)} (light), ${cells.length} of ${plane.side ** 2} points; the cross is the newest weights`;
+    fill(this.legend, text, () => text);
+    this.canvas.setAttribute("aria-label", `The plane: ${text}`);
+  }
+
+  drawPath(context, plane) {
+    const at = (share) => ((share / plane.reach + 1) / 2) * PLANE_PX;
+    context.strokeStyle = context.fillStyle = "#fff";
+    context.lineWidth = 2;
+    context.beginPath();
+    for (const [row, column] of plane.path ?? []) {
+      context.lineTo(at(column), PLANE_PX - at(row));
+      context.fillRect(at(column) - 4, PLANE_PX - at(row) - 4, 8, 8);
+    }
+    const middle = PLANE_PX / 2;
+    for (const side of [-1, 1]) {
+      context.moveTo(middle - 12, middle - 12 * side);
+      context.lineTo(middle + 12, middle + 12 * side);
+    }
+    context.stroke();
+  }
+}
+
+// A cell that was not looked at has the loss of the coarser one that it is a part of.
+function lossAt(known, side, row, column) {
+  for (let stride = 1; stride < 2 * side; stride *= 2) {
+    const place = (row - (row % stride)) * side + column - (column % stride);
+    if (known.has(place)) return known.get(place);
+  }
+  return null;
+}
+
+function rowsOf(landscape) {
+  if (!landscape?.worker) return el("p", { className: "faint" }, "Nobody has looked yet. A stand-by can, whose script offers it: need landscape= in its attach().");
+  const { bend, plane, end } = landscape;
+  const rows = [["on", landscape.worker], ["points", end ? `${end.points} in ${number(end.seconds)} s${end.why ? `: ${end.why}` : ""}` : `${landscape.points} of about ${landscape.of}`]];
+  if (bend) {
+    const critical = bend.critical_step ?? null, sharpness = bend.sharpness ?? null;
+    rows.push(["loss", number(bend.loss)]);
+    rows.push(["update", `${bend.along === "step" ? "the optimizer's step" : "the gradient, with a rate of 1"}; its length ${number(bend.length)}`]);
+    rows.push(["critical step", critical === null ? "none" : `${number(critical)} x the update`]);
+    rows.push(["sharpness", sharpness === null ? "the update leads up" : `${number(sharpness)}${sharpness > 2 ? ", the update is too long" : ""}`]);
+    rows.push(["curvature", number(bend.curvature ?? null)]);
+  }
+  if (plane?.variance_explained) {
+    const off = (plane.path ?? []).reduce((most, [, , away]) => Math.max(most, away), 0);
+    rows.push(["path", `${plane.path.length} checkpoints: ${plane.variance_explained.map((share) => `${(100 * share).toFixed(1)} %`).join(" + ")} of their spread, up to ${number(off)} off the plane`]);
+  }
+  return el("table", {}, el("tbody", {}, rows.map(([name, text]) => el("tr", {}, el("th", { scope: "row" }, name), el("td", {}, text)))));
+}

@@ -1,0 +1,139 @@
+"""The loss around a run's weights: what is asked for, and the pieces in which it comes back.
+
+A piece is the JSON text in the field ``piece`` of a note of the kind :data:`LANDSCAPE`; the fields
+``command``, ``points`` and ``of`` say whose it is, and how far it is. docs/landscape.md says what
+the numbers mean.
+"""
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from torchloom_core.wire.limits import Finite, Text
+
+LANDSCAPE = "landscape"
+"""The kind of note that brings a piece."""
+
+MOST_POINTS = 20_000
+MOST_SIDE = 101
+MOST_SECONDS = 3600.0
+MOST_REACH = 100.0
+
+MOST_AT_ONCE = 512
+"""Points that one piece has at the most."""
+
+MOST_CHECKPOINTS = 200
+"""Of a run's way that are drawn at the most."""
+
+Points = Annotated[int, msgspec.Meta(ge=0, le=MOST_POINTS)]
+Side = Annotated[int, msgspec.Meta(ge=3, le=MOST_SIDE)]
+Place = Annotated[int, msgspec.Meta(ge=0, lt=MOST_SIDE)]
+Loss = Finite | None
+"""None: it was no number."""
+
+Ways = Literal["random", "path"]
+
+
+class Look(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How much is looked at, and in which plane.
+
+    Attributes
+    ----------
+    points : int
+        How often the loss is evaluated at the most; 0: leave off what is under way.
+    seconds : float
+        How long it may take.
+    side : int
+        Points of the line, and of each side of the plane.
+    reach : float
+        How far a plane of random directions goes, in multiples of the weights' own length.
+    plane : str
+        ``random`` directions, filter by filter as long as the weights, or along the ``path`` of the
+        run's checkpoints.
+    seed : int
+        Of the random directions.
+    """
+
+    points: Points = 3000
+    seconds: Annotated[float, msgspec.Meta(gt=0, le=MOST_SECONDS)] = 60.0
+    side: Side = 51
+    reach: Annotated[float, msgspec.Meta(gt=0, le=MOST_REACH)] = 1.0
+    plane: Ways = "random"
+    seed: Annotated[int, msgspec.Meta(ge=0, le=2**53)] = 0
+
+
+class Bend(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="part", tag="bend"
+):
+    """How the loss bends along the update.
+
+    Attributes
+    ----------
+    loss : float
+        At the newest weights.
+    along : str
+        The optimizer's own ``step``, or the descent along the ``gradient`` with a rate of 1.
+    length : float
+        Of the update.
+    critical_step : float, optional
+        The least multiple of the update after which the loss is where it was; None: it falls as
+        far as it was looked, or the update leads up.
+    sharpness : float, optional
+        2 over the critical step, 0 where the loss only falls; None: the update leads up.
+    curvature : float, optional
+        The second derivative of the loss along the update, a unit of length in the weights.
+    """
+
+    loss: Finite
+    along: Literal["step", "gradient"]
+    length: Finite
+    critical_step: Finite | None = None
+    sharpness: Finite | None = None
+    curvature: Finite | None = None
+
+
+class Line(msgspec.Struct, frozen=True, kw_only=True, tag_field="part", tag="line"):
+    """Points of the line along the update: the share of it, and the loss there."""
+
+    points: Annotated[tuple[tuple[Finite, Loss], ...], msgspec.Meta(max_length=MOST_AT_ONCE)]
+
+
+class Plane(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="part", tag="plane"
+):
+    """The plane of which cells will come: rows and columns go from -reach to reach.
+
+    Attributes
+    ----------
+    reach : float
+        In multiples of the weights' length for random directions, else in units of the weights.
+    variance_explained : tuple of float, optional
+        The share of the checkpoints' spread that each direction has.
+    path : tuple of (float, float, float)
+        Where the checkpoints lie, the newest last: along rows, along columns, and off the plane.
+    """
+
+    ways: Ways
+    side: Side
+    reach: Finite
+    variance_explained: tuple[Finite, Finite] | None = None
+    path: Annotated[
+        tuple[tuple[Finite, Finite, Finite], ...], msgspec.Meta(max_length=MOST_CHECKPOINTS)
+    ] = ()
+
+
+class Cells(msgspec.Struct, frozen=True, kw_only=True, tag_field="part", tag="cells"):
+    """Points of the plane: row, column, and the loss there."""
+
+    cells: Annotated[tuple[tuple[Place, Place, Loss], ...], msgspec.Meta(max_length=MOST_AT_ONCE)]
+
+
+class End(msgspec.Struct, frozen=True, kw_only=True, tag_field="part", tag="end"):
+    """The last piece; ``why`` is empty where all was looked at."""
+
+    points: Points
+    seconds: Finite
+    why: Text = ""
+
+
+Piece = Bend | Line | Plane | Cells | End
