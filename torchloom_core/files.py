@@ -16,17 +16,18 @@ def put_in_place(draft: Path, path: Path) -> None:
     Raises
     ------
     OSError
-        If it cannot be moved; then ``path`` is as it was.
+        If it cannot be moved; then, and after an interrupt, ``path`` is as it was.
     """
     if not path.exists():
         draft.rename(path)
         return
     replaced = draft.with_name("replaced")
-    path.rename(replaced)
     try:
+        path.rename(replaced)
         draft.rename(path)
-    except OSError:
-        replaced.rename(path)
+    except BaseException:  # an interrupt, too, would leave neither
+        if replaced.exists():
+            replaced.rename(path)
         raise
 
 
@@ -93,7 +94,7 @@ def write_whole(path: Path, data: bytes) -> None:
     StateError
         If it cannot be written.
     """
-    part = path.with_name(f".{path.name}.part")
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")  # another process may write it, too
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         part.write_bytes(data)

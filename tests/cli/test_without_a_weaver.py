@@ -1,4 +1,5 @@
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -182,3 +183,25 @@ def test_output_that_cannot_be_written_is_one_line():
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 4
     assert done.stderr == "torchloom: the output cannot be written: No space left on device\n"
+
+
+def broken_pipe():
+    reader, writer = os.pipe()
+    os.close(reader)
+    return writer
+
+
+def test_a_refusal_that_nobody_can_read_is_no_success():
+    command = [Path(sys.executable).with_name("torchloom"), "fit", "nowhere.tltrace"]
+    assert subprocess.run(command, stderr=broken_pipe(), check=False).returncode not in (0, 1)
+
+
+def test_whoever_has_read_enough_of_the_output_is_no_error():
+    command = [Path(sys.executable).with_name("torchloom"), "plugins"]
+    assert subprocess.run(command, stdout=broken_pipe(), check=False).returncode == 0
+
+
+def test_output_that_was_closed_beforehand_is_no_error():
+    command = f"{Path(sys.executable).with_name('torchloom')} plugins >&-"
+    done = subprocess.run(command, shell=True, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

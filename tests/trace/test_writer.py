@@ -1,3 +1,4 @@
+import errno
 import itertools
 import tempfile
 from pathlib import Path
@@ -85,6 +86,16 @@ def test_force_replaces_a_bundle_and_nothing_else(tmp_path):
         writer(tmp_path / "precious", force=True),
     ):
         pass
+
+
+def test_telemetry_that_cannot_be_ended_does_not_hide_what_went_wrong(tmp_path, monkeypatch):
+    def close(self):
+        raise pa.ArrowInvalid("Operation on closed file")
+
+    with pytest.raises(TraceError, match="No space left"), writer(tmp_path / "b"):  # noqa: PT012
+        monkeypatch.setattr(TelemetryWriter, "close", close)
+        raise OSError(errno.ENOSPC, "No space left on device")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_failed_replacement_keeps_the_old_bundle(tmp_path):

@@ -5,7 +5,10 @@ Importing this loads neither cyclopts nor rich, so that a missing extra is one c
 
 import errno
 import logging
+import select
 import sys
+from contextlib import suppress
+from typing import TextIO
 
 from torchloom_core.cli.announcing import drop_output
 from torchloom_core.errors import TorchloomError
@@ -37,15 +40,16 @@ def main() -> None:
     )
     try:
         status = _run(sys.argv[1:])
-        sys.stdout.flush()
+        if sys.stdout is not None:  # it is none where it was closed before we began
+            sys.stdout.flush()
     except BrokenPipeError:
-        # Whoever read us, `head` perhaps, has enough.
-        drop_output()
-        status = 0
+        # Whoever read us, `head` perhaps, has enough; but nobody to tell of an error is no success.
+        status = 0 if _reader_has_left(sys.stdout) else _UNWRITTEN
+        drop_output(sys.stdout, sys.stderr)
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
-        drop_output()
+        drop_output(sys.stdout)
         status = _fail(f"the output cannot be written: {error.strerror}", _UNWRITTEN)
     sys.exit(status)
 
@@ -86,5 +90,14 @@ def _missing(error: ImportError) -> int:
 
 
 def _fail(message: str, status: int) -> int:
-    sys.stderr.write(f"torchloom: {message}\n")
+    with suppress(OSError):  # where nobody reads it, the status has to say it
+        sys.stderr.write(f"torchloom: {message}\n")
     return status
+
+
+def _reader_has_left(stream: TextIO | None) -> bool:
+    if stream is None:
+        return False
+    poll = select.poll()
+    poll.register(stream.fileno(), 0)
+    return any(event & select.POLLERR for _, event in poll.poll(0))

@@ -3,6 +3,7 @@
 import logging
 import os
 import sys
+from typing import TextIO
 
 _log = logging.getLogger(__name__)
 
@@ -13,10 +14,13 @@ def announce(*lines: str) -> None:
         sys.stdout.write("".join(f"{line}\n" for line in lines))
         sys.stdout.flush()
     except OSError as error:
-        drop_output()
+        drop_output(sys.stdout)
         _log.warning("%s; standard output cannot be written: %s", lines[0], error.strerror)
 
 
-def drop_output() -> None:
+def drop_output(*streams: TextIO | None) -> None:
     """Send what is still to be printed nowhere; Python would complain about it at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in streams:
+        if stream is not None:
+            os.dup2(nowhere, stream.fileno())

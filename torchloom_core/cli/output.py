@@ -16,11 +16,18 @@ _PIPE_WIDTH = 200
 
 def console() -> Console:
     """Return where people read; a file or a pipe gets long lines and no colour."""
-    out = Console(highlight=False)
+    out = _ToOthers(highlight=False)
     if not out.is_terminal:
-        out = Console(highlight=False, width=_PIPE_WIDTH)
+        out = _ToOthers(highlight=False, width=_PIPE_WIDTH)
     out.push_render_hook(_Trimming())
     return out
+
+
+class _ToOthers(Console):
+    """Leaves it to :func:`torchloom_core.cli.main` what it means that nobody reads any more."""
+
+    def on_broken_pipe(self) -> None:
+        raise
 
 
 class _Trimming(RenderHook):

@@ -3,6 +3,7 @@
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from operator import itemgetter
 from pathlib import Path
 from types import TracebackType
@@ -156,9 +157,12 @@ class BundleWriter:
         except OSError as failure:
             raise _unwritable(self.path, failure) from None
         finally:
-            self._telemetry.close()
-            if self._inputs is not None:
-                self._inputs.close()
+            # Once it is in place both are closed; else it is thrown away, however that goes.
+            with suppress(OSError, pa.ArrowException):
+                self._telemetry.close()
+            with suppress(OSError):
+                if self._inputs is not None:
+                    self._inputs.close()
             shutil.rmtree(self._draft_root, ignore_errors=True)
         if isinstance(error, OSError):
             raise _unwritable(self.path, error) from None
