@@ -286,3 +286,20 @@ def test_however_often_the_ring_is_another_its_links_are_not_known_less_than_not
     for _ in range(100):
         link.doubt()
     assert link.log_sd <= 2.1
+
+
+def test_steps_that_late_ranks_made_longer_say_little_of_a_fast_link():
+    link, sent_bytes, own_s = LinkFilter(MODES), 1.3e6, 0.38
+    for _ in range(30):
+        link.measure_wire("topk", sent_bytes, 9, 0.21, own_s=own_s)
+        link.pass_time(1.0)
+    link.measure_wire("topk", sent_bytes, 9, 0.055, own_s=own_s)
+    for _ in range(3):
+        link.measure_link(1000 * MBIT, 0.1)
+    probed = link.bytes_per_s
+    for wire_s in 3 * (0.04, 0.038, 0.032, 0.05, 0.03):
+        link.measure_wire("topk", sent_bytes, 9, wire_s, own_s=own_s)
+    assert link.bytes_per_s > 0.85 * probed > 0.7 * 1000 * MBIT
+    for _ in range(6):
+        link.measure_wire("topk", sent_bytes, 9, 0.21, own_s=own_s)
+    assert link.bytes_per_s < 100 * MBIT

@@ -121,7 +121,12 @@ class CostModel:
         if sample.tells_wire:
             hops = prior_of(mode).hops(sample.ranks, sample.reductions)
             jumped = self.link.measure_wire(
-                mode, sample.sent_bytes, hops, sample.wire_s, fills=sample.fills_links
+                mode,
+                sample.sent_bytes,
+                hops,
+                sample.wire_s,
+                fills=sample.fills_links,
+                own_s=sample.compute_s / sample.every + sample.compress_s,
             )
         self._code.take(mode, sample.compress_s / sample.gradient_bytes, self._log_bandwidth)
         self._compute_s.append(sample.compute_s / sample.every)
