@@ -59,7 +59,8 @@ async def test_what_a_script_should_not_say_reaches_the_weaver_as_far_as_it_can(
         failed = await weaver.ask(hello, Checkpoint(), "c2")
         assert (failed.status, len(failed.detail)) == ("failed", 2000)
         await weaver.call_the_roll()
-        newest = await weaver.event(Hello, hello.worker, values={"size": 2.0, "mode": r"\ud800"})
+        values = {"size": 2.0, "mode": r"\ud800", "log_level": "warning"}
+        newest = await weaver.event(Hello, hello.worker, values=values)
         assert {spec.name for spec in newest.knobs} == {"x", "size", "mode", "far", "log_level"}
         assert (await weaver.ask(hello, Drain(), "c3")).status == "applied"
         process.wait(DEADLINE_S)

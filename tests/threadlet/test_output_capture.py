@@ -1,5 +1,6 @@
 """What a trainer prints is told line by line where asked for, and still goes where it went."""
 
+import contextlib
 import io
 import logging
 import sys
@@ -21,81 +22,86 @@ def lines(told):
     return LogLines(lambda said: told.append(said) or True)
 
 
-@pytest.fixture
-def printed(monkeypatch):
+@contextlib.contextmanager
+def captured(lines):
+    """Hear what is printed; no fixture, as pytest puts its own stream in place after those."""
     printed = io.StringIO()
-    monkeypatch.setattr(sys, "stdout", printed)
-    return printed
-
-
-@pytest.fixture
-def capture(lines, printed):
-    capture = OutputCapture(lines, ("stdout",))
-    capture.start()
-    yield capture
-    capture.stop()
+    with contextlib.redirect_stdout(printed):
+        capture = OutputCapture(lines, ("stdout",))
+        capture.start()
+        try:
+            yield printed
+        finally:
+            capture.stop()
 
 
 def texts(told):
     return [said["text"] for said in told]
 
 
-def test_whole_lines_are_told_and_printed(capture, printed, told):
-    print("step", 1)  # noqa: T201
-    print("half a ", end="")  # noqa: T201
-    print("line")  # noqa: T201
-    sys.stdout.writelines(["a\nb", "c\n", "\n"])
-    assert printed.getvalue() == "step 1\nhalf a line\na\nbc\n\n"
-    assert told == [
-        {"level": "info", "logger": "stdout", "text": text}
-        for text in ("step 1", "half a line", "a", "bc")
-    ]
+def test_whole_lines_are_told_and_printed(lines, told):
+    with captured(lines) as printed:
+        print("step", 1)  # noqa: T201
+        print("half a ", end="")  # noqa: T201
+        print("line")  # noqa: T201
+        sys.stdout.writelines(["a\nb", "c\n", "\n"])
+        assert printed.getvalue() == "step 1\nhalf a line\na\nbc\n\n"
+        assert told == [
+            {"level": "info", "logger": "stdout", "text": text}
+            for text in ("step 1", "half a line", "a", "bc")
+        ]
 
 
-def test_a_bar_that_is_overwritten_is_told_as_it_stays(capture, told):
-    for percent in (10, 50, 100):
-        sys.stdout.write(f"\r{percent} %")
-    sys.stdout.write("\n")
-    assert texts(told) == ["100 %"]
+def test_a_bar_that_is_overwritten_is_told_as_it_stays(lines, told):
+    with captured(lines):
+        for percent in (10, 50, 100):
+            sys.stdout.write(f"\r{percent} %")
+        sys.stdout.write("\n")
+        assert texts(told) == ["100 %"]
 
 
-def test_a_line_without_an_end_takes_no_more_room_than_a_page(capture, told):
-    for _ in range(1000):
-        sys.stdout.write("x" * 1000)
-    print()  # noqa: T201
-    assert texts(told) == ["x" * 8000]
+def test_a_line_without_an_end_takes_no_more_room_than_a_page(lines, told):
+    with captured(lines):
+        for _ in range(1000):
+            sys.stdout.write("x" * 1000)
+        print()  # noqa: T201
+        assert texts(told) == ["x" * 8000]
 
 
-def test_a_flood_is_cut_off(capture, told):
-    for number in range(1000):
-        print(number)  # noqa: T201
-    assert len(told) <= 105
+def test_a_flood_is_cut_off(lines, told):
+    with captured(lines):
+        for number in range(1000):
+            print(number)  # noqa: T201
+        assert len(told) <= 105
 
 
-def test_what_a_handler_of_logging_prints_is_told_once_as_a_record(capture, lines, told):
-    log, handler = logging.getLogger("printing"), logging.StreamHandler(sys.stdout)
-    log.addHandler(handler)
-    records = LogCapture(lines, "warning")
-    records.start()
-    try:
-        log.warning("hear me")
-        print("and me")  # noqa: T201
-    finally:
-        records.stop()
-        log.removeHandler(handler)
-    assert [(said["logger"], said["text"]) for said in told] == [
-        ("printing", "hear me"),
-        ("stdout", "and me"),
-    ]
+def test_what_a_handler_of_logging_prints_is_told_once_as_a_record(lines, told):
+    with captured(lines):
+        log, handler = logging.getLogger("printing"), logging.StreamHandler(sys.stdout)
+        log.addHandler(handler)
+        records = LogCapture(lines, "warning")
+        records.start()
+        try:
+            log.warning("hear me")
+            print("and me")  # noqa: T201
+        finally:
+            records.stop()
+            log.removeHandler(handler)
+        assert [(said["logger"], said["text"]) for said in told] == [
+            ("printing", "hear me"),
+            ("stdout", "and me"),
+        ]
 
 
-def test_after_its_end_the_stream_is_what_it_was(lines, printed, told):
-    capture = OutputCapture(lines, ("stdout",))
-    capture.start()
-    heard = sys.stdout
-    assert heard.getvalue() == ""  # all else is the stream's own
-    capture.stop()
-    assert sys.stdout is printed
+def test_after_its_end_the_stream_is_what_it_was(lines, told):
+    with captured(lines) as printed:
+        heard = sys.stdout
+        assert heard.getvalue() == ""  # all else is the stream's own
+    with contextlib.redirect_stdout(printed):
+        capture = OutputCapture(lines, ("stdout",))
+        capture.start()
+        capture.stop()
+        assert sys.stdout is printed
     heard.write("nobody hears\n")
     assert not told
     assert printed.getvalue() == "nobody hears\n"
