@@ -239,8 +239,9 @@ async def test_a_command_to_another_life_or_after_its_deadline_terminates_nobody
 async def test_a_worker_that_starts_again_registers_and_takes_its_knobs_again(
     weaver, start_trainer, broker
 ):
-    first = start_trainer("--kill-at", "5", name="first")
+    first = start_trainer(name="first")
     before = await weaver.admit()
+    first.process.kill()
     await weaver.event(Exit)
     weaver.enrolment.release("g0-0")
     assert await first.ended() == -9
