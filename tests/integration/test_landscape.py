@@ -1,6 +1,7 @@
 """``torchloom landscape`` with a real Weaver, broker and stand-by, from the request to the plot."""
 
 import json
+import signal
 import subprocess
 import sys
 
@@ -57,14 +58,18 @@ def _standing_by(run, until, group, **environment):
 
 
 @pytest.fixture
-def asked(run):
-    """A person who has asked for a look, and waits for its end."""
+def looking(run, v0, until):
+    """A person who has asked for a look, held up at its first point, and waits for its end."""
+    before = len(v0.journal("loss"))
+    v0.hold.touch()
     command = [sys.executable, "-m", "torchloom_core.cli", "landscape", "--json", "--side", "5"]
     with subprocess.Popen(
         command, cwd=run.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
+        until(lambda: len(v0.journal("loss")) == before + 1)
         yield process
         process.kill()
+    v0.hold.unlink(missing_ok=True)
 
 
 def lives(run, verb, status):
@@ -105,31 +110,46 @@ def test_what_is_found_is_what_a_direct_evaluation_says_and_stands_on_record(run
         assert part in table
 
 
-def test_whoever_has_enough_ends_it_within_a_point(run, v0, until, asked):
-    v0.hold.touch()
-    before = len(v0.journal("loss"))
-    until(lambda: len(v0.journal("loss")) > before)
+def test_whoever_has_enough_ends_it_within_a_point(run, v0, until, looking):
     assert run.torchloom("landscape", "--end").returncode == 0
     issued = len(lives(run, "survey", "issued"))
     until(lambda: len(lives(run, "survey", "accepted")) == issued)
     v0.hold.unlink()
-    out, err = asked.communicate(timeout=DEADLINE_S)
-    assert (asked.returncode, err) == (0, "")
+    out, err = looking.communicate(timeout=DEADLINE_S)
+    assert (looking.returncode, err) == (0, "")
     end = json.loads(out)["end"]
-    assert end["points"] == len(v0.journal("loss")) - before <= 2
+    assert end["points"] == 1
     assert "it was called off" in end["why"]
 
 
-def test_a_stand_by_that_is_wanted_joins_at_the_next_point(run, v0, until, asked):
-    v0.hold.touch()
-    before = len(v0.journal("loss"))
-    until(lambda: len(v0.journal("loss")) > before)
+def test_ctrl_c_ends_it_and_shows_what_there_is(run, v0, until, looking):
+    ended = len(lives(run, "survey", "issued"))
+    looking.send_signal(signal.SIGINT)
+    until(lambda: len(lives(run, "survey", "accepted")) == ended + 1)
+    v0.hold.unlink()
+    out, err = looking.communicate(timeout=DEADLINE_S)
+    assert (looking.returncode, err) == (130, "")
+    assert json.loads(out)["end"]["points"] == 1
+
+
+def test_the_kill_switch_ends_it_on_the_stand_by_too(run, v0, until, looking):
+    issued = len(lives(run, "survey", "issued"))
+    assert run.torchloom("actions", "stop").returncode == 0
+    until(lambda: len(lives(run, "survey", "accepted")) == issued + 1)
+    v0.hold.unlink()
+    _, err = looking.communicate(timeout=DEADLINE_S)
+    assert (looking.returncode, err) == (5, "torchloom: undone: actions were stopped\n")
+    until(lambda: [n for _, n in run.records("note")][-1]["fields"]["points"] == 1)
+    assert run.torchloom("actions", "resume").returncode == 0
+
+
+def test_a_stand_by_that_is_wanted_joins_at_the_next_point(run, v0, until, looking):
     assert run.ask("propose", {"action": {"kind": "admit", "group": "v0"}})["ok"]
     until(lambda: lives(run, "join", "accepted"))
     v0.hold.unlink()
     run.training("v0")
-    out, _ = asked.communicate(timeout=DEADLINE_S)
-    assert asked.returncode == 0
+    out, err = looking.communicate(timeout=DEADLINE_S)
+    assert (looking.returncode, err) == (0, "")
     assert "asked for something else" in json.loads(out)["end"]["why"]
 
 
