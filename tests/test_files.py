@@ -43,6 +43,20 @@ def test_what_ends_it_midway_leaves_what_was_there(draft, old, error, monkeypatc
     assert [path.name for path in old.iterdir()] == ["old"]
 
 
+def test_an_interrupt_after_it_is_in_place_takes_nothing_back(draft, old, monkeypatch):
+    rename = Path.rename
+
+    def interrupted(path, target):
+        rename(path, target)
+        if path == draft:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "rename", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        put_in_place(draft, old)
+    assert [path.name for path in old.iterdir()] == ["new"]
+
+
 def test_two_that_write_one_file_at_once_are_not_in_each_others_way(tmp_path, monkeypatch):
     replace = os.replace
 

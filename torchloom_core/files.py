@@ -26,7 +26,7 @@ def put_in_place(draft: Path, path: Path) -> None:
         path.rename(replaced)
         draft.rename(path)
     except BaseException:  # an interrupt, too, would leave neither
-        if replaced.exists():
+        if replaced.exists() and not path.exists():
             replaced.rename(path)
         raise
 

@@ -2,10 +2,10 @@
 
 import re
 import signal
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from tests.browser.person import apart, drive, leave
 from tests.integration.conftest import until
 from tests.integration.guest import Room
 from tests.integration.moves import CONFIG as MOVES
@@ -76,23 +76,13 @@ def tab(room, new_tab):
     """A page whose person drives."""
     tab = new_tab()
     tab.page.goto(room.links[-1])
-    tab.page.get_by_label("you are").fill("ann")
-    tab.page.get_by_role("button", name="take the wheel").click()
-    tab.sees("you drive")
+    drive(tab)
     yield tab
-    if tab.page.get_by_role("button", name="leave the wheel").is_visible():
-        tab.page.get_by_role("button", name="leave the wheel").click()
-        tab.sees("nobody drives")
+    leave(tab)
 
 
 def show(tab, screen):
     tab.page.get_by_role("tab", name=screen).click()
-
-
-def apart(what):
-    """Return ``what()``, called in another thread: in this one the browser's loop runs."""
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(what).result()
 
 
 def test_a_knob_of_the_whole_run_lands_at_one_step_and_is_turned_back(tab, run):
@@ -148,3 +138,10 @@ def test_it_goes_on_over_a_restart_of_the_weaver_and_of_the_broker(tab, run):
     show(tab, "Run")
     well = page.get_by_label("Is the run well?")
     tab.waits(lambda: "3training" in well.inner_text().replace("\n", ""))
+    tab.sees("nobody drives")  # a Weaver that starts anew knows no lease
+    drive(tab)
+    show(tab, "Knobs")
+    page.get_by_role("button", name="stop all actions").click()
+    tab.waits(lambda: apart(lambda: run.ask("status"))["stopped"])
+    page.get_by_role("button", name="resume actions").click()
+    tab.waits(lambda: not apart(lambda: run.ask("status"))["stopped"])

@@ -2,11 +2,11 @@
 
 import re
 import signal
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from safetensors.torch import save_file
 
+from tests.browser.person import apart, drive, leave
 from tests.integration.guest import Room
 from tests.integration.lookout import NEWEST, network
 from tests.room.test_backtest import write
@@ -56,21 +56,7 @@ def tab(room, new_tab):
 
 
 def ask(run, verb):
-    """Ask the Weaver, in another thread: in this one the browser's loop runs."""
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(run.ask, verb).result()
-
-
-def drive(tab, name="ann"):
-    page = tab.page
-    page.get_by_label("you are").fill(name)
-    page.get_by_role("button", name="take the wheel").click()
-    tab.sees("you drive")
-
-
-def leave(tab):
-    tab.page.get_by_role("button", name="leave the wheel").click()
-    tab.sees("nobody drives")
+    return apart(lambda: run.ask(verb))
 
 
 def test_the_first_screen_says_whether_the_run_is_well(tab):

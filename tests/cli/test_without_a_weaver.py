@@ -201,7 +201,14 @@ def test_whoever_has_read_enough_of_the_output_is_no_error():
     assert subprocess.run(command, stdout=broken_pipe(), check=False).returncode == 0
 
 
-def test_output_that_was_closed_beforehand_is_no_error():
-    command = f"{Path(sys.executable).with_name('torchloom')} plugins >&-"
+def test_output_that_was_closed_beforehand_is_no_error(tmp_path):
+    torchloom, trace = Path(sys.executable).with_name("torchloom"), tmp_path / "s.tltrace"
+    command = f"{torchloom} plugins >&-"
     done = subprocess.run(command, shell=True, stderr=subprocess.PIPE, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+    command = f"{torchloom} trace synthesize {trace} --nodes 4 --days 2 <&- >&- 2>&-"
+    assert subprocess.run(command, shell=True, check=False).returncode == 0
+    assert trace.is_dir()
+    assert (
+        subprocess.run(f"{torchloom} fit x <&- >&- 2>&-", shell=True, check=False).returncode == 2
+    )

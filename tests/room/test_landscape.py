@@ -7,7 +7,7 @@ from tests.room.test_past import read
 from torchloom_core.room.landscape import LandscapeNews
 from torchloom_core.trajectory.landscape import Landscape
 from torchloom_core.wire.events import Recovered
-from torchloom_core.wire.landscape import Bend, Cells, End, Line, Plane
+from torchloom_core.wire.landscape import MOST_SIDE, Bend, Cells, End, Line, Plane
 from torchloom_core.wire.messages import Note
 
 WHO = {"run": "run", "worker": "v0-0", "incarnation": 1}
@@ -35,6 +35,14 @@ def test_what_came_since_is_told_and_nothing_twice():
     assert (second["new"], second["points"]) == (False, 7)
     assert (second["line"], second["cells"]) == ([(0.25, None)], [[0, 2, 4.0]])
     assert second["plane"].side == 3
+
+
+def test_a_worker_that_tells_of_a_line_without_end_takes_no_more_room_than_a_line():
+    landscape = Landscape()
+    for piece in range(4):
+        points = tuple((float(512 * piece + number), 1.0) for number in range(512))
+        landscape.take(note(Line(points=points)))
+    assert len(landscape.line) == MOST_SIDE
 
 
 def test_another_look_is_told_from_its_beginning():

@@ -21,7 +21,6 @@ from torchloom_threadlet.landscape.grid import (
     Cell,
     coarse_first,
     in_rounds,
-    part_of,
     plane,
     shares,
 )
@@ -145,14 +144,10 @@ def test_whoever_stops_asking_has_what_was_computed():
     assert all(isinstance(cell, Cell) for cell in some)
 
 
-@given(st.integers(2, 60), st.integers(1, 7))
-def test_stand_bys_share_a_plane_among_them(points, parts):
+@given(st.integers(2, 60))
+def test_all_of_a_plane_is_looked_at_once(points):
     whole = list(in_rounds(points))
     assert sorted(whole) == [(row, column) for row in range(points) for column in range(points)]
-    shared = [place for part in range(parts) for place in part_of(points, part, parts)]
-    assert sorted(shared) == sorted(whole)
-    sizes = [len(list(part_of(points, part, parts))) for part in range(parts)]
-    assert max(sizes) - min(sizes) <= 1
 
 
 @given(st.integers(9, 60))

@@ -109,6 +109,6 @@ def test_after_its_end_the_stream_is_what_it_was(lines, told):
 
 def test_which_streams_is_what_the_environment_says(caplog):
     assert wanted({}) == ()
-    assert wanted({"TORCHLOOM_TRAINER_OUTPUT": "stderr, Stdout"}) == ("stderr", "stdout")
+    assert wanted({"TORCHLOOM_TRAINER_OUTPUT": "stderr, Stdout,stderr"}) == ("stdout", "stderr")
     assert wanted({"TORCHLOOM_TRAINER_OUTPUT": "both"}) == ()
     assert "need some of stdout,stderr or nothing, was 'both'" in caplog.text

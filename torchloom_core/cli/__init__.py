@@ -5,6 +5,7 @@ Importing this loads neither cyclopts nor rich, so that a missing extra is one c
 
 import errno
 import logging
+import os
 import select
 import sys
 from contextlib import suppress
@@ -35,13 +36,15 @@ class Terminated(KeyboardInterrupt):
 
 def main() -> None:
     """Run the command in ``sys.argv`` and exit with its status."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed before we began
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - for as long as we run
     logging.basicConfig(
         level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr
     )
     try:
         status = _run(sys.argv[1:])
-        if sys.stdout is not None:  # it is none where it was closed before we began
-            sys.stdout.flush()
+        sys.stdout.flush()
     except BrokenPipeError:
         # Whoever read us, `head` perhaps, has enough; but nobody to tell of an error is no success.
         status = 0 if _reader_has_left(sys.stdout) else _UNWRITTEN
@@ -95,9 +98,7 @@ def _fail(message: str, status: int) -> int:
     return status
 
 
-def _reader_has_left(stream: TextIO | None) -> bool:
-    if stream is None:
-        return False
+def _reader_has_left(stream: TextIO) -> bool:
     poll = select.poll()
     poll.register(stream.fileno(), 0)
     return any(event & select.POLLERR for _, event in poll.poll(0))

@@ -18,9 +18,8 @@ def announce(*lines: str) -> None:
         _log.warning("%s; standard output cannot be written: %s", lines[0], error.strerror)
 
 
-def drop_output(*streams: TextIO | None) -> None:
+def drop_output(*streams: TextIO) -> None:
     """Send what is still to be printed nowhere; Python would complain about it at exit."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in streams:
-        if stream is not None:
-            os.dup2(nowhere, stream.fileno())
+        os.dup2(nowhere, stream.fileno())

@@ -44,7 +44,8 @@ def logs(
 ) -> None:
     """Print what trainers have logged, the oldest first.
 
-    How loud a line has to be that it comes this far, the trainer's TORCHLOOM_TRAINER_LOG says.
+    How loud a line has to be that it comes this far, the trainer's TORCHLOOM_TRAINER_LOG says, and
+    the knob log_level.
 
     Parameters
     ----------

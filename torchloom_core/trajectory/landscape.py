@@ -12,6 +12,7 @@ from torchloom_core.trajectory.reader import lives
 from torchloom_core.wire.codec import UNREADABLE
 from torchloom_core.wire.landscape import (
     LANDSCAPE,
+    MOST_SIDE,
     Bend,
     Cells,
     End,
@@ -74,7 +75,7 @@ class Landscape:
             case Bend():
                 self.bend = piece
             case Line(points=found):
-                self.line.update(found)
+                self.line.update(found[: MOST_SIDE - len(self.line)])
             case Plane():
                 self.plane = piece
             case Cells(cells=cells):

@@ -12,8 +12,8 @@ _RECENT = 15
 _ELSEWHERE = math.log(2.5)
 """A mode has not run at a bandwidth that is further away."""
 _ELSEWHERE_LOG_SD = 0.35
-"""Where ranks wait for the wire their cores are free to code: int8 was measured to take up to twice
-as long where nothing was shaped as at 1,000 Mbit/s (experiments/allreduce)."""
+"""Where ranks wait for the wire their cores are free to code, so what it took at another bandwidth
+may be off by a third."""
 
 
 class CodingTimes:

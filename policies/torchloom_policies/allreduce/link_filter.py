@@ -36,8 +36,8 @@ _LEAST_JUMP = math.log(1.5)
 _NOISE = (0.03, 0.3)
 _LEAST_NOISE_S = 0.001
 _LATE_SHARE = 0.1
-"""Of what ranks compute and code: so much later than the others one may come to a message. It makes
-a step longer and never shorter; top-k's took .02 to .05 s where its bytes take .01."""
+"""Of what ranks compute and code: so much later than the others one may come to a message, which
+makes a step longer and never shorter."""
 _RECENT = 15
 _LEAST_SHARE = 0.1
 _LONGER = 1.5

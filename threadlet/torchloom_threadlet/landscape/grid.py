@@ -42,15 +42,6 @@ def in_rounds(points: int) -> Iterator[tuple[int, int]]:
         seen, stride = stride, stride // 2
 
 
-def part_of(points: int, part: int, parts: int) -> Iterator[tuple[int, int]]:
-    """Yield the places that are one of several stand-bys' own; together they are all."""
-    if not 0 <= part < parts:
-        raise ValueError(f"need a part from 0 to {parts - 1}, was {part}")
-    for number, place in enumerate(in_rounds(points)):
-        if number % parts == part:
-            yield place
-
-
 def coarse_first(points: int) -> list[int]:
     """Return the places of a line, in the order in which a grid would see its columns.
 

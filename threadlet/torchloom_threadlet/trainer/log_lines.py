@@ -12,7 +12,8 @@ from typing import Any
 
 _PER_S = 5.0
 _BURST = 100.0
-_MOST_CHARACTERS = 8000
+MOST_CHARACTERS = 8000
+"""Of a line; the rest is cut off."""
 
 
 class LogLines:
@@ -73,7 +74,7 @@ class LogLines:
                 self._dropped += 1
                 return
             self._allowance -= 1.0
-        text = say()[:_MOST_CHARACTERS]
+        text = say()[:MOST_CHARACTERS]
         fields: dict[str, Any] = {"level": level, "logger": logger, "text": text}
         with self._lock:
             dropped, self._dropped = self._dropped, 0

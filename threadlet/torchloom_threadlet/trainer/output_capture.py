@@ -6,12 +6,10 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from torchloom_threadlet.trainer.log_lines import LogLines
+from torchloom_threadlet.trainer.log_lines import MOST_CHARACTERS, LogLines
 
 STREAMS = ("stdout", "stderr")
 VARIABLE = "TORCHLOOM_TRAINER_OUTPUT"
-
-_MOST_CHARACTERS = 8000
 
 _logger = logging.getLogger(__name__)
 
@@ -19,11 +17,11 @@ _logger = logging.getLogger(__name__)
 def wanted(environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
     """Return which streams are to be heard, by the environment."""
     said = environment.get(VARIABLE, "")
-    names = tuple(name for name in (part.strip().lower() for part in said.split(",")) if name)
-    if not set(names) <= set(STREAMS):
+    named = {part.strip().lower() for part in said.split(",")} - {""}
+    if not named <= set(STREAMS):
         _logger.warning("%s: need some of stdout,stderr or nothing, was %r", VARIABLE, said)
         return ()
-    return names
+    return tuple(name for name in STREAMS if name in named)
 
 
 class OutputCapture:
@@ -82,7 +80,7 @@ class _Heard:
 
     def _hear(self, said: str, tell: Callable[[str], None]) -> None:
         *whole, begun = (self._begun + said).split("\n")
-        self._begun = begun.rpartition("\r")[2][:_MOST_CHARACTERS]
+        self._begun = begun.rpartition("\r")[2][:MOST_CHARACTERS]
         for line in whole:
             stays = line.removesuffix("\r").rpartition("\r")[2]
             if stays.strip():

@@ -307,7 +307,7 @@ export class LogScreen {
     this.lines = el("ol", { className: "record" });
     const find = el("input", { type: "search", "aria-label": "only lines with this text", placeholder: "worker, or text", oninput: (event) => { this.filter = event.target.value.toLowerCase(); this.update(); } });
     const level = el("select", { "aria-label": "so loud or louder", onchange: (event) => { this.from = event.target.value; this.update(); } }, LEVELS.map((name) => el("option", { value: name }, name)));
-    this.parts = [el("section", { className: "wide", "aria-label": "Logs of trainers" }, el("div", { className: "row" }, el("h2", {}, "Logs of trainers"), find, el("label", {}, "from ", level)), el("p", { className: "faint" }, "How loud a line has to be that it comes this far, TORCHLOOM_TRAINER_LOG of the trainer says."), this.lines)];
+    this.parts = [el("section", { className: "wide", "aria-label": "Logs of trainers" }, el("div", { className: "row" }, el("h2", {}, "Logs of trainers"), find, el("label", {}, "from ", level)), el("p", { className: "faint" }, "How loud a line has to be that it comes this far, TORCHLOOM_TRAINER_LOG of the trainer says, and the knob log_level."), this.lines)];
   }
 
   wanted() {

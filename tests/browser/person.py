@@ -1,0 +1,21 @@
+"""What tests of the page do on a person's behalf."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+
+def apart(what):
+    """Return ``what()``, called in another thread: in this one the browser's loop runs."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(what).result()
+
+
+def drive(tab, name="ann"):
+    page = tab.page
+    page.get_by_label("you are").fill(name)
+    page.get_by_role("button", name="take the wheel").click()
+    tab.sees("you drive")
+
+
+def leave(tab):
+    tab.page.get_by_role("button", name="leave the wheel").click()
+    tab.sees("nobody drives")
