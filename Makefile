@@ -38,9 +38,10 @@ test: $(READY)
 # cores: groups that wait for one fail steps that the tests want whole.
 long: WORKERS = $(shell getconf _NPROCESSORS_ONLN)
 long: $(READY)
-	$(BIN)/python $(PYTEST) -m long
+	$(BIN)/python $(PYTEST) -m long --ignore tests/browser
+	$(BIN)/python -m pytest $(PYTEST_ARGS) -m long tests/browser  # a browser takes a core
 
-# In about a minute: what needs no process and computes little.
+# In under a minute: what needs no process and computes little.
 quick: lint units
 
 units: $(READY)
