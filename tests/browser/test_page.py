@@ -266,6 +266,8 @@ def test_a_worker_that_dies_is_marked_and_named_and_counted(tab, run):
     trainer.process.send_signal(signal.SIGKILL)
     tab.page.get_by_role("button", name="g7-0 failed").click()
     tab.page.get_by_role("heading", name="g7-0").wait_for()
+    tab.page.get_by_label("Its values").locator("canvas").wait_for()
+    tab.page.get_by_label("Said of it").get_by_text("g7-0").first.wait_for()
     tab.page.get_by_label("paint by").select_option("loss")
     tab.page.get_by_label("Farthest out").get_by_role("button").first.wait_for()
 

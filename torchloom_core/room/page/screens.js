@@ -11,6 +11,7 @@ import { PolicyScreen } from "./policies.js";
 import { lineItem, logItem, state, storyItem } from "./record.js";
 import { shares, spentParts } from "./spent.js";
 import { TimelineScreen } from "./timeline.js";
+import { OneWorker } from "./worker.js";
 
 const FIRST_METRICS = ["loss", "grad_norm", "update_norm", "step_time_s", "tokens_per_s", "samples_per_s"];
 const MOST_CHARTS = 6;
@@ -105,7 +106,7 @@ export class FleetScreen {
     this.known = known;
     this.act = act;
     this.metric = "";
-    this.worker = "";
+    this.one = new OneWorker(known, act);
     this.map = new HeatMap(known, (row) => this.open(row), (text) => act.say(text, true));
     this.pickMetric = el("select", { "aria-label": "paint by", onchange: (event) => this.paintBy(event.target.value) });
     this.pickGroup = el("select", { "aria-label": "group by", onchange: (event) => { this.map.by = event.target.value; this.map.paint(); } }, ["group", "node", "rack", "none"].map((name) => el("option", { value: name }, name)));
@@ -115,18 +116,16 @@ export class FleetScreen {
     this.most = this.buttons();
     this.least = this.buttons();
     this.extremes = el("div", {}, el("p", { className: "faint" }, "Paint by a metric to see whose is the most and the least."), this.line("most", this.most), this.line("least", this.least));
-    this.detail = el("div");
-    this.acts = el("div", { className: "row" });
     this.parts = [
       el("section", { className: "wide", "aria-label": "Workers" }, el("div", { className: "row" }, el("h2", {}, "Workers"), el("label", {}, "painted by ", this.pickMetric), el("label", {}, "grouped by ", this.pickGroup), el("label", {}, "find ", this.find)), this.legend, this.map.canvas),
       section("Failed or silent", this.bad),
       section("Farthest out", this.extremes),
-      section("One worker", this.detail, this.acts),
+      ...this.one.parts,
     ];
   }
 
   wanted() {
-    return { metric: this.metric || null, worker: this.worker || null };
+    return { metric: this.metric || null, worker: this.one.name || null };
   }
 
   paintBy(metric) {
@@ -139,8 +138,7 @@ export class FleetScreen {
   open(row) {
     const place = this.known.places[row];
     if (!place) return;
-    this.worker = place[0];
-    this.known.worker = null;
+    this.one.choose(place[0]);
     this.act.look();
     this.update();
   }
@@ -162,10 +160,7 @@ export class FleetScreen {
     known.channels[0].forEach((code, row) => { if (BAD.includes(names[code])) bad.push(row); });
     fill(this.bad, `${known.placesVersion} ${bad.slice(0, 200).join()} ${bad.length}`, () => this.badOf(bad, names));
     this.showExtremes();
-    const worker = known.worker?.worker === this.worker ? known.worker : null;
-    fill(this.detail, `${this.worker} ${JSON.stringify(worker)}`, () => this.detailOf(worker));
-    const locked = this.act.isLocked();
-    fill(this.acts, JSON.stringify([worker?.worker, worker?.group, worker?.node, locked]), () => (worker ? this.actsOf(worker, locked) : []));
+    this.one.update();
   }
 
   // Kept as they are while numbers change: a click is not lost.
@@ -222,24 +217,6 @@ export class FleetScreen {
       button.dataset.row = rows[i];
       button.textContent = `${this.known.places[rows[i]][0]} ${number(this.known.value(rows[i]))}`;
     });
-  }
-
-  detailOf(worker) {
-    if (!worker) return el("p", { className: "faint" }, this.worker ? `${this.worker} ...` : "Choose a worker: with the mouse, the arrows and Enter, or by its name.");
-    const rows = Object.entries({ state: worker.state, step: worker.step, "heard of": `${span(worker.heard_s)} ago`, group: worker.group, node: worker.node, rack: worker.rack || "–", ...Object.fromEntries(Object.entries(worker.metrics).map(([name, value]) => [name, number(value)])) });
-    return [el("h3", {}, worker.worker), el("table", {}, el("tbody", {}, rows.map(([name, value]) => el("tr", {}, el("th", { scope: "row" }, name), el("td", {}, String(value))))))];
-  }
-
-  actsOf(worker, locked) {
-    const acts = [
-      ["collect its stacks", { kind: "dump", worker: worker.worker }],
-      [`move ${worker.group} to a stand-by`, { kind: "migrate", group: worker.group }],
-      [`drain ${worker.group}`, { kind: "drain", group: worker.group }],
-      [`evict ${worker.group}`, { kind: "evict", group: worker.group }],
-      [`cordon ${worker.node}`, { kind: "cordon", node: worker.node }],
-      [`uncordon ${worker.node}`, { kind: "uncordon", node: worker.node }],
-    ];
-    return acts.map(([text, action]) => el("button", { disabled: locked, onclick: () => this.act.ask("propose", { action }) }, text));
   }
 }
 
