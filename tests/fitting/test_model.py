@@ -1,6 +1,7 @@
 """A model on disk is whole and what it was, or refused in one line."""
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -104,11 +105,24 @@ def test_a_part_that_is_missing_is_refused(path):
     assert refused(path) == "/parts/heat.json: cannot be read: No such file or directory"
 
 
-def test_a_part_outside_of_the_folder_is_refused(path):
+@pytest.mark.parametrize("name", ["parts/../../x", "/dev/zero", "parts/a\0b", "parts/\ud800"])
+def test_what_is_no_name_of_a_part_is_refused(path, name):
     table = json.loads((path / "model.json").read_text())
-    table["files"]["parts/../../x"] = "0"
+    table["files"][name] = "0"
     (path / "model.json").write_text(json.dumps(table))
-    assert refused(path) == ": need a plain name for a part, was 'parts/../../x'"
+    problem = refused(path)
+    assert problem.startswith((": need a plain name for a part, was ", "/model.json: need a JSON"))
+
+
+@pytest.mark.parametrize("name", ["model.json", "card.json", "parts/heat.json"])
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_what_might_never_end_is_refused_and_not_read(path, name, kind):
+    (path / name).unlink()
+    if kind == "pipe":
+        os.mkfifo(path / name)
+    else:
+        (path / name).symlink_to("/dev/zero")
+    assert refused(path) == f"/{name}: cannot be read: Not a regular file"
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from typing import Any, Literal
 import msgspec
 
 from torchloom_core.errors import ModelError
-from torchloom_core.files import put_in_place, refuse_unwritable
+from torchloom_core.files import open_regular, put_in_place, refuse_unwritable
 from torchloom_core.learning.calibration import Calibration
 from torchloom_core.learning.card import Card, to_markdown
 from torchloom_core.wire.codec import UNREADABLE
@@ -171,7 +171,7 @@ def refuse_place(path: Path, *, force: bool) -> None:
 
 def _read_info(place: Path) -> ModelInfo:
     try:
-        table = msgspec.json.decode(place.read_bytes(), type=dict[str, Any])
+        table = msgspec.json.decode(_read(place), type=dict[str, Any])
     except FileNotFoundError:
         raise ModelError(f"{place.parent}: need a file {_MODEL}, was none") from None
     except OSError as error:
@@ -188,7 +188,7 @@ def _read_info(place: Path) -> ModelInfo:
 
 def _read_checked(place: Path, sha256: str) -> bytes:
     try:
-        data = place.read_bytes()
+        data = _read(place)
     except OSError as error:
         raise ModelError(f"{place}: cannot be read: {error.strerror}") from None
     if _sha256(data) != sha256:
@@ -196,10 +196,15 @@ def _read_checked(place: Path, sha256: str) -> bytes:
     return data
 
 
+def _read(place: Path) -> bytes:
+    with open_regular(place) as file:
+        return file.read()
+
+
 def _plain(name: str, path: Path) -> str:
-    """Return the name of a file in the folder; ModelError if it leads out of it."""
+    """Return the name of a file in the folder; ModelError if it is none or leads out of it."""
     inner = name.removeprefix(f"{_PARTS}/")
-    if inner in ("", ".", "..") or "/" in inner or "\\" in inner:
+    if inner in ("", ".", "..") or "/" in inner or "\\" in inner or not inner.isprintable():
         raise ModelError(f"{path}: need a plain name for a part, was {name!r}")
     return name
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from torchloom_core.clock import moment_text
 from torchloom_core.errors import TraceError
+from torchloom_core.files import open_regular
 from torchloom_core.suggest import listed
 from torchloom_core.trace.bundle.checksums import sha256_of
 from torchloom_core.trace.bundle.lines import read_rows
@@ -248,7 +249,8 @@ def read_manifest(path: Path) -> Manifest:
     """Return the manifest of the bundle at ``path``; TraceError if there is no usable one."""
     place = path / MANIFEST
     try:
-        table: dict[str, Any] = msgspec.json.decode(place.read_bytes(), type=dict[str, Any])
+        with open_regular(place) as file:
+            table: dict[str, Any] = msgspec.json.decode(file.read(), type=dict[str, Any])
     except FileNotFoundError:
         raise TraceError(f"{path}: need a file {MANIFEST}, was none") from None
     except OSError as error:
