@@ -1,4 +1,4 @@
-"""Write files and folders whole or not at all, and those with secrets for their owner alone.
+"""Write files whole or not at all, and those with secrets for their owner alone.
 
 And read from a folder that others made nothing but files.
 """
@@ -14,27 +14,6 @@ from torchloom_core.errors import StateError, TorchloomError
 
 _PRIVATE_FILE = 0o600
 _PRIVATE_FOLDER = 0o700
-
-
-def put_in_place(draft: Path, path: Path) -> None:
-    """Move a finished folder to ``path``; an old one goes only once the new one is whole.
-
-    Raises
-    ------
-    OSError
-        If it cannot be moved; then, and after an interrupt, ``path`` is as it was.
-    """
-    if not path.exists():
-        draft.rename(path)
-        return
-    replaced = draft.with_name("replaced")
-    try:
-        path.rename(replaced)
-        draft.rename(path)
-    except BaseException:  # an interrupt, too, would leave neither
-        if replaced.exists() and not path.exists():
-            replaced.rename(path)
-        raise
 
 
 def open_regular(path: Path) -> BinaryIO:

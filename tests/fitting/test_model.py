@@ -10,6 +10,7 @@ import pytest
 from tests.fitting.plugins import Blind, Heat, info
 from torchloom_core.errors import ModelError
 from torchloom_core.fitting.fit import fit
+from torchloom_core.learning import model as model_module
 from torchloom_core.learning.fitted import load_fitted
 from torchloom_core.learning.model import Model
 from torchloom_core.testing import view_of
@@ -167,6 +168,21 @@ def test_a_model_is_replaced_only_if_that_is_wanted_and_it_is_one(model, path, t
     with pytest.raises(ModelError, match="need a model to replace, was something else"):
         model.save(tmp_path / "thesis.tlmodel", force=True)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["heat.tlmodel", "thesis.tlmodel"]
+
+
+def test_a_model_that_came_there_meanwhile_is_not_replaced_unasked(model, tmp_path, monkeypatch):
+    path, to_markdown = tmp_path / "heat.tlmodel", model_module.to_markdown
+
+    def beside(card):  # another has written one to the same place meanwhile
+        monkeypatch.setattr(model_module, "to_markdown", to_markdown)
+        model.save(path)
+        return "another page"
+
+    monkeypatch.setattr(model_module, "to_markdown", beside)
+    with pytest.raises(ModelError, match="need a new path, was there already"):
+        model.save(path)
+    assert (path / "card.md").read_text() == to_markdown(model.card)
+    assert [*tmp_path.iterdir()] == [path]
 
 
 def test_a_model_that_cannot_be_written_leaves_nothing(model, tmp_path):

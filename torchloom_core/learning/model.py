@@ -12,8 +12,6 @@ Nothing in it is code or a pickle.
 """
 
 import hashlib
-import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,8 +20,9 @@ from typing import Any, Literal
 
 import msgspec
 
+from torchloom_core.drafts import Draft, clear_drafts
 from torchloom_core.errors import ModelError
-from torchloom_core.files import open_regular, put_in_place, refuse_unwritable
+from torchloom_core.files import open_regular, refuse_unwritable
 from torchloom_core.learning.calibration import Calibration
 from torchloom_core.learning.card import Card, to_markdown
 from torchloom_core.wire.codec import UNREADABLE
@@ -123,7 +122,7 @@ class Model:
         """
         refuse_place(path, force=force)
         try:
-            with _draft_of(path) as draft:
+            with _draft_of(path, force=force) as draft:
                 (draft / _PARTS).mkdir()
                 for name, data in self.parts.items():
                     (draft / _PARTS / _plain(name, path)).write_bytes(data)
@@ -159,9 +158,13 @@ class Model:
 
 
 def refuse_place(path: Path, *, force: bool) -> None:
-    """Raise ModelError if a model must not be written there: ask before a long fit."""
+    """Raise ModelError if a model must not be written there: ask before a long fit.
+
+    What was left there by who was killed at it is cleared away first.
+    """
     if path.suffix != SUFFIX:
         raise ModelError(f"{path}: need the suffix {SUFFIX}, was {path.suffix or 'none'}")
+    clear_drafts(path)
     if path.exists() and not force:
         raise ModelError(f"{path}: need a new path, was there already (--force replaces it)")
     if path.exists() and not (path / _MODEL).is_file():
@@ -210,18 +213,15 @@ def _plain(name: str, path: Path) -> str:
 
 
 @contextmanager
-def _draft_of(path: Path) -> Iterator[Path]:
+def _draft_of(path: Path, *, force: bool) -> Iterator[Path]:
     """Give a folder beside ``path`` that takes its place once the block has ended well."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # mkdtemp's folder is for its owner only; what becomes the model lies inside.
-    root = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
-    draft = root / path.name
-    draft.mkdir()
+    draft = Draft(path)
     try:
-        yield draft
-        put_in_place(draft, path)
+        yield draft.folder
+        refuse_place(path, force=force)  # what came to be there meanwhile
+        draft.put_in_place(replace=force)
     finally:
-        shutil.rmtree(root, ignore_errors=True)
+        draft.discard()
 
 
 def _encode(value: Any) -> bytes:
