@@ -32,7 +32,7 @@ demo: $(READY)
 	$(BIN)/torchloom demo
 
 test: $(READY)
-	$(BIN)/python $(PYTEST) -m "not long"
+	$(BIN)/python $(PYTEST) -m "not long" --hypothesis-profile some
 
 # Long real runs, and each benchmark once, of a small size. No more of them at once than there are
 # cores: groups that wait for one fail steps that the tests want whole.
