@@ -32,14 +32,19 @@ demo: $(READY)
 	$(BIN)/torchloom demo
 
 test: $(READY)
-	$(BIN)/python $(PYTEST) -m "not long"
+	$(BIN)/python $(PYTEST) -m "not long" --hypothesis-profile some
 
 # Long real runs, and each benchmark once, of a small size. No more of them at once than there are
-# cores: groups that wait for one fail steps that the tests want whole.
+# cores: groups that wait for one fail steps that the tests want whole. A browser takes a core; what
+# measures nothing, or reads what was recorded, is in no hurry, and takes the others.
+UNHURRIED := tests/bench tests/golden
 long: WORKERS = $(shell getconf _NPROCESSORS_ONLN)
 long: $(READY)
-	$(BIN)/python $(PYTEST) -m long --ignore tests/browser
-	$(BIN)/python -m pytest $(PYTEST_ARGS) -m long tests/browser  # a browser takes a core
+	$(BIN)/python $(PYTEST) -m long $(addprefix --ignore ,tests/browser $(UNHURRIED))
+	nice $(BIN)/python $(PYTEST) -m long $(UNHURRIED) & beside=$$!; \
+	trap "kill $$beside" INT TERM; \
+	$(BIN)/python -m pytest $(PYTEST_ARGS) -m long tests/browser; browsed=$$?; \
+	wait $$beside && exit $$browsed
 
 # In under a minute: what needs no process and computes little.
 quick: lint units

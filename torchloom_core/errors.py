@@ -22,8 +22,9 @@
     └── RequestError         the Weaver refused, or did not answer, an operator's request
 
 The command line prints the message of a :class:`TorchloomError` as one line and exits with
-its ``exit_code``; anything else is a bug and keeps its traceback. An expected refusal (a
-verdict, a rejected command) is a message, not an exception.
+its ``exit_code``, and does the same where the system refuses a file or has no memory left;
+anything else is a bug and keeps its traceback. An expected refusal (a verdict, a rejected
+command) is a message, not an exception.
 """
 
 

@@ -1,8 +1,14 @@
-"""Write files and folders whole or not at all, and those with secrets for their owner alone."""
+"""Write files whole or not at all, and those with secrets for their owner alone.
 
+And read from a folder that others made nothing but files.
+"""
+
+import errno
 import os
+import stat
 from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from torchloom_core.errors import StateError, TorchloomError
 
@@ -10,25 +16,22 @@ _PRIVATE_FILE = 0o600
 _PRIVATE_FOLDER = 0o700
 
 
-def put_in_place(draft: Path, path: Path) -> None:
-    """Move a finished folder to ``path``; an old one goes only once the new one is whole.
+def open_regular(path: Path) -> BinaryIO:
+    """Return an open file to read bytes from, or what a link leads to.
 
     Raises
     ------
     OSError
-        If it cannot be moved; then, and after an interrupt, ``path`` is as it was.
+        If it cannot be read, or is a pipe or a device, which might never end.
     """
-    if not path.exists():
-        draft.rename(path)
-        return
-    replaced = draft.with_name("replaced")
-    try:
-        path.rename(replaced)
-        draft.rename(path)
-    except BaseException:  # an interrupt, too, would leave neither
-        if replaced.exists() and not path.exists():
-            replaced.rename(path)
-        raise
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    kind = os.fstat(handle).st_mode
+    if stat.S_ISREG(kind):
+        return os.fdopen(handle, "rb")
+    os.close(handle)
+    if stat.S_ISDIR(kind):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    raise OSError(errno.EINVAL, "Not a regular file", str(path))
 
 
 def refuse_unwritable(path: Path, error: type[TorchloomError]) -> None:

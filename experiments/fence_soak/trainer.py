@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from sklearn.datasets import load_digits
 from torch import nn
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.optim import SGD, AdamW
@@ -149,9 +148,7 @@ class Trainer:
 
     def __init__(self, options: argparse.Namespace) -> None:
         self._options = options
-        digits = load_digits()
-        self._images = torch.tensor(digits.data, dtype=torch.float32) / 16
-        self._labels = torch.tensor(digits.target)
+        self._images, self._labels = demo_trainer.digits()
         self._model = demo_trainer.build(SEED)
         self._optimizer: Any = None
         self._healed = False

@@ -5,6 +5,7 @@ bundle that is sound.
 """
 
 import functools
+import itertools
 import json
 import re
 import shutil
@@ -25,6 +26,7 @@ _DAYS, _NODES = 24, 6
 _START_S = 1_767_225_600
 _UNTIL = "14d"
 _PREDICTORS = ("fault_history", "one_rule")
+_NEXT = itertools.cycle(_PREDICTORS)
 _COUNT = re.compile(r"\d+ faults in all")
 _BESIDE = re.compile("WARNING |warning: |.* [0-9]+%|.*: still at work")
 
@@ -229,10 +231,10 @@ def _check(folder: Path, bundle: Path) -> None:
 def _look(folder: Path, bundle: Path) -> None:
     _run(folder, ["trace", "describe", str(bundle), "--horizon", "36h"])
     settings = ["--tick-s", "21600", "--every-s", "43200", "--option", "horizon_s=172800"]
-    for predictor in _PREDICTORS:
-        model = folder / f"{predictor}.tlmodel"
-        words = [str(bundle), "--predictor", predictor, "--until", _UNTIL, "--out", str(model)]
-        _run(folder, ["fit", *words, "--force", *settings])
+    predictor = next(_NEXT)
+    model = folder / f"{predictor}.tlmodel"
+    words = [str(bundle), "--predictor", predictor, "--until", _UNTIL, "--out", str(model)]
+    _run(folder, ["fit", *words, "--force", *settings])
 
 
 def _run(folder: Path, arguments: list[str]) -> int:

@@ -160,10 +160,10 @@ class BoostingPredictor(RowLearner):
             inner = nodes[nodes["is_leaf"] == 0]
             children = np.concatenate([inner["left"], inner["right"]])
             own = np.tile(np.flatnonzero(nodes["is_leaf"] == 0), 2)
-            if (
-                not (len(nodes) and (children > own).all() and (children < len(nodes)).all())
-                or not (inner["feature_idx"] < columns).all()
-            ):
+            inside = len(nodes) and (children > own).all() and (children < len(nodes)).all()
+            known = (inner["feature_idx"] >= 0) & (inner["feature_idx"] < columns)
+            # Of categories none is learned: their bits would be looked up where none are.
+            if not (inside and known.all()) or inner["is_categorical"].any():
                 raise ModelError(f"{self.name}.skops: need trees whose nodes are in them, was not")
 
 

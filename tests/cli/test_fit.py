@@ -1,11 +1,14 @@
 """``torchloom fit`` as a person types it."""
 
 import json
+import signal
 
 import pytest
 
 from tests.cli.test_without_a_weaver import is_one_line
 from tests.evaluate.traces import write_bundle
+from torchloom_core.cli import Terminated
+from torchloom_core.cli.app import app
 
 pytestmark = pytest.mark.integration
 
@@ -136,3 +139,21 @@ def test_a_trace_with_no_failure_is_one_line(folder):
     told = [*QUICK]
     told[told.index("60d")] = "20d"
     is_one_line(folder.torchloom(*told), 2, "need a failure to learn from, was none in")
+
+
+@pytest.mark.parametrize("there", [False, True], ids=["new", "replaced"])
+def test_sigterm_ends_a_fit_as_an_interrupt_does(trace, monkeypatch, capsys, there):
+    def terminated(*_, **__):
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.chdir(trace.path)
+    monkeypatch.setattr("torchloom_core.fitting.fit.fit", terminated)
+    if there:
+        (trace.path / "fault_history.tlmodel").mkdir()
+        (trace.path / "fault_history.tlmodel" / "model.json").touch()
+    with pytest.raises(Terminated):
+        app([*QUICK, "--force"], exit_on_error=False, print_error=False)
+    last = capsys.readouterr().err.splitlines()[-1]
+    what = "is as it was" if there else "was not written"
+    assert last == f"torchloom: interrupted; fault_history.tlmodel {what}"
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL

@@ -1,9 +1,15 @@
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from tests.deadlines import DEADLINE_S
 from tests.shared_data import shared_data
+from tests.waiting import until
+from torchloom_core.trace.importers.csv_trace import import_csv
 
 pytestmark = pytest.mark.integration
 
@@ -18,10 +24,15 @@ time,component,kind,resolved
 def with_bundle(folder):
     """A folder in which a CSV file was imported."""
     (folder.path / "mine.csv").write_text(EVENTS)
-    result = folder.torchloom("trace", "import", "csv", "mine.csv", "mine.tltrace")
-    assert result.returncode == 0, result.stderr
-    assert result.stdout == "mine.tltrace/events.jsonl: 2 rows\n"
+    import_csv(folder.path / "mine.csv", folder.path / "mine.tltrace")
     return folder
+
+
+def test_a_table_is_imported(folder):
+    (folder.path / "mine.csv").write_text(EVENTS)
+    result = folder.torchloom("trace", "import", "csv", "mine.csv", "mine.tltrace")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout == "mine.tltrace/events.jsonl: 2 rows\n"
 
 
 def test_a_bundle_is_validated(with_bundle):
@@ -133,3 +144,36 @@ def test_recorded_data_are_imported(folder, name):
     assert f"{Path('out.tltrace/events.jsonl')}: " in result.stdout
     manifest = json.loads((folder.path / "out.tltrace" / "manifest.json").read_text())
     assert manifest["name"] == "out"
+
+
+@pytest.fixture
+def half_written(folder):
+    """Begin a trace that takes long to write, and return its process once there is a draft."""
+    torchloom = Path(sys.executable).with_name("torchloom")
+    command = [torchloom, "trace", "synthesize", "large.tltrace", "--nodes", "400"]
+    with subprocess.Popen(command, cwd=folder.path, stderr=subprocess.PIPE, text=True) as writing:
+        try:
+            until(lambda: [*folder.path.glob(".large.tltrace.*/*/telemetry/*")])
+            yield writing
+        finally:
+            writing.kill()
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_an_interrupt_leaves_nothing_and_says_so(folder, half_written, number, status):
+    half_written.send_signal(number)
+    _, said = half_written.communicate(timeout=DEADLINE_S)
+    assert half_written.returncode == status
+    assert said == "torchloom: interrupted; large.tltrace was not written\n"
+    assert [*folder.path.iterdir()] == []
+
+
+def test_what_a_killed_command_left_the_next_one_takes_away(folder, half_written):
+    half_written.kill()
+    half_written.wait(DEADLINE_S)
+    assert [*folder.path.iterdir()] != []
+    small = ("large.tltrace", "--nodes", "2", "--days", "1")
+    result = folder.torchloom("trace", "synthesize", *small)
+    assert result.returncode == 0
+    assert result.stderr.endswith("removed what was left of a write that was killed\n")
+    assert [path.name for path in folder.path.iterdir()] == ["large.tltrace"]

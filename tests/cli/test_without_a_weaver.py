@@ -1,3 +1,4 @@
+import errno
 import json
 import os
 import subprocess
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import torchloom_core
+from torchloom_core import cli
 
 pytestmark = pytest.mark.integration
 
@@ -124,7 +126,7 @@ def test_a_trajectory_that_is_not_there_is_one_line(folder):
     ("module", "extra", "words"),
     [
         ("cyclopts", "server", []),
-        ("matplotlib", "evaluate", ["trace", "describe", "small.tltrace", "--plot", "p.png"]),
+        ("matplotlib", "evaluate", ["trace", "describe", "none.tltrace", "--plot", "p.png"]),
         ("jinja2", "evaluate", ["evaluate", "none.tltrace"]),
         ("sklearn", "predictors", ["evaluate", "none.tltrace", "--mode", "replay"]),
         ("ray", "ray", ["evaluate", "none.tltrace", "--backend", "ray"]),
@@ -133,8 +135,6 @@ def test_a_trajectory_that_is_not_there_is_one_line(folder):
 )
 def test_without_the_extra_it_says_what_to_install(folder, module, extra, words):
     """Before it looks at what it would need it for at the end."""
-    made = folder.torchloom("trace", "synthesize", "small.tltrace", "--nodes", "2", "--days", "1")
-    assert made.returncode == 0, made.stderr
     hidden = f"import sys; sys.modules[{module!r}] = None; from torchloom_core.cli import main"
     result = subprocess.run(
         [sys.executable, "-c", f"{hidden}; main()", *words],
@@ -183,6 +183,56 @@ def test_output_that_cannot_be_written_is_one_line():
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 4
     assert done.stderr == "torchloom: the output cannot be written: No space left on device\n"
+
+
+def test_a_file_that_may_not_grow_is_one_line(folder):
+    command = [Path(sys.executable).with_name("torchloom"), "plugins", "--json"]
+    with (folder.path / "out").open("w") as out:
+        done = subprocess.run(
+            ["bash", "-c", 'ulimit -f 0; exec "$@"', "bash", *command],
+            stdout=out,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 4
+    assert done.stderr == "torchloom: the output cannot be written: File too large\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "line"),
+    [
+        (OSError(errno.EDQUOT, "Disk quota exceeded"), 4, "the output cannot be written: Disk"),
+        (OSError(errno.EIO, "Input/output error"), 4, "the output cannot be written: Input"),
+        (OSError(errno.EIO, "Broken", "a\x1bb"), 4, "a\\x1bb: cannot be read or written: Broken"),
+        (FileNotFoundError(errno.ENOENT, "No file", "t/m"), 4, "t/m: cannot be read or written: "),
+        (PermissionError(errno.EACCES, "Denied", "t/m"), 4, "t/m: cannot be read or written: De"),
+        (OSError(errno.EMFILE, "Too many open files"), 4, "the system refused: Too many open f"),
+        (MemoryError(), 9, "not enough memory\n"),
+        (MemoryError("Unable to allocate 9 TiB"), 9, "not enough memory: Unable to allocate 9 T"),
+    ],
+)
+def test_what_the_system_refuses_is_one_line(error, status, line, monkeypatch, capfd):
+    def refused(arguments):
+        raise error
+
+    monkeypatch.setattr(cli, "_run", refused)
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    told = capfd.readouterr().err
+    assert ended.value.code == status
+    assert told.startswith(f"torchloom: {line}")
+    assert told.count("\n") == 1
+
+
+@pytest.mark.parametrize("error", [TimeoutError(), ConnectionResetError(104, "reset"), KeyError()])
+def test_a_bug_keeps_its_traceback(error, monkeypatch):
+    def broken(arguments):
+        raise error
+
+    monkeypatch.setattr(cli, "_run", broken)
+    with pytest.raises(type(error)):
+        cli.main()
 
 
 def broken_pipe():

@@ -12,6 +12,7 @@ from experiments.score_intervals.fleet import SETTINGS, draw
 from experiments.score_intervals.run import knowing_nothing, scored
 from tests.evaluate.report.reports import interval, score
 from tests.evaluate.traces import event, judge, task
+from tests.examples import examples
 from torchloom_core.evaluate.forecasts.alarms import told
 from torchloom_core.evaluate.forecasts.chance import found_by_chance
 from torchloom_core.evaluate.forecasts.scores import score as score_of
@@ -44,7 +45,7 @@ def test_an_alarm_that_never_ends_finds_all_by_chance_and_none_finds_nothing():
     assert found_by_chance(calm, calm.alarms(0.5)) == 0.0
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(arrays(np.bool_, (12, 2)), st.integers(0, 9), st.integers(1, 3))
 def test_chance_is_the_mean_over_all_places_round_the_time(alarms, start, length):
     events = [event(name, start, start + length) for name in ("n00000", "n00001")]

@@ -76,6 +76,18 @@ def test_a_worker_that_is_killed_is_one_line_that_says_how_to_go_on(runs):
     )
 
 
+def test_no_worker_outlives_an_evaluation_that_is_killed(runs):
+    process = started(runs, "--jobs", "2")
+    children = psutil.Process(process.pid).children(recursive=True)
+    assert len(children) >= 2
+    process.kill()
+    process.communicate(timeout=DEADLINE_S)
+    _, left = psutil.wait_procs(children, 10 + DEADLINE_S / 10)
+    for child in left:
+        child.kill()
+    assert left == []
+
+
 def test_a_file_that_was_being_written_is_not_left_behind(tmp_path, monkeypatch):
     def interrupted(*_):
         signal.raise_signal(signal.SIGINT)

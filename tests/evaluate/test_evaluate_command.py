@@ -1,6 +1,7 @@
 """``torchloom evaluate`` as a person types it."""
 
 import json
+import shutil
 import signal
 
 import pyarrow.compute as pc
@@ -19,6 +20,8 @@ from tests.evaluate.episodes import (
 )
 from torchloom_core.cli.app import app
 from torchloom_core.errors import TorchloomError
+from torchloom_core.evaluate import evaluation
+from torchloom_core.evaluate.evaluation import names_of
 from torchloom_core.evaluate.results import TraceResults
 
 pytestmark = pytest.mark.slow
@@ -228,6 +231,25 @@ def test_a_trace_that_was_changed_is_refused_before_anything_runs(folder, mode):
         assert problem(*words).startswith(f"heat.tltrace/{name}: need sha256 ")
         path.write_bytes(was)
     assert not (folder / "heat-evaluation").exists()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--seeds", "1", "--no-sensitivity"),
+        ("--mode", "replay", "--predictor", "fault_history"),
+    ],
+    ids=["simulate", "replay"],
+)
+def test_a_trace_that_is_replaced_meanwhile_is_refused(folder, monkeypatch, words):
+    def replacing(bundles):
+        shutil.rmtree(folder / "small.tltrace")
+        write(folder / "small.tltrace", some_events(seed=1))
+        return names_of(bundles)
+
+    monkeypatch.setattr(evaluation, "names_of", replacing)
+    assert "stays as it is while it is read, was replaced" in problem("small.tltrace", *words)
+    assert not (folder / "small-evaluation" / "report.json").exists()
 
 
 def test_a_trace_that_knows_things_before_they_happen_is_refused(folder):

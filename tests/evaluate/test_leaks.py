@@ -1,5 +1,7 @@
 """Every leak that is planted is caught by its name, and clean forecasts are not."""
 
+import gzip
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -573,10 +575,20 @@ def put(table, column, value):
     return table
 
 
-def test_a_file_that_is_no_table_is_refused(bundle, tmp_path):
-    path = tmp_path / "scores.parquet"
-    path.write_bytes(b"nothing")
-    with pytest.raises(TraceError, match="need a Parquet or CSV file of scores"):
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("scores.parquet", b"nothing"),
+        ("scores.csv.gz", gzip.compress(b"t,component,score\n")[:-9]),
+        ("scores.csv.xz", b"nothing"),
+        ("scores.csv.zip", b"nothing"),
+        ("scores.csv.tar", b"nothing"),
+    ],
+)
+def test_a_file_that_is_no_table_is_refused(bundle, tmp_path, name, data):
+    path = tmp_path / name
+    path.write_bytes(data)
+    with pytest.raises(TraceError, match=f"{name}: need a Parquet or CSV file of scores: .+"):
         given_scores(path, bundle, task(48), until_ns=0)
 
 

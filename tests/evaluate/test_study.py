@@ -1,5 +1,7 @@
 import itertools
+import shutil
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -16,7 +18,7 @@ from tests.evaluate.episodes import (
     some_events,
     write,
 )
-from torchloom_core.errors import TraceError
+from torchloom_core.errors import StateError, TraceError
 from torchloom_core.evaluate.goodput import compare, sensitivity
 from torchloom_core.evaluate.goodput.arms import baselines, without_policies
 from torchloom_core.evaluate.goodput.errand import Errand
@@ -27,6 +29,7 @@ from torchloom_core.evaluate.parallel import Workforce
 from torchloom_core.evaluate.report.findings import complaints, findings
 from torchloom_core.evaluate.results import RunResult, Simulation, TraceResults
 from torchloom_core.evaluate.run_cache import RunCache
+from torchloom_core.evaluate.runner import Runner
 
 SEEDS = 2
 QUICK = replace(CONFIG, evaluate=replace(JOB, days=1.0))
@@ -110,6 +113,41 @@ def test_a_run_has_another_key_once_anything_it_rests_on_is_another(bundle, tmp_
     }
     assert len(keys) == 6
     assert key_of(setting, candidate(name="same", what="by another name"), 0) in keys
+
+
+class Replacing(msgspec.Struct):
+    """A run in which somebody replaces what it is played with."""
+
+    path: Path
+    seed: int = 0
+    arm_name: str = "a"
+
+    @property
+    def key(self):
+        return self.path.read_text()
+
+    def play(self):
+        self.path.write_text("another")
+        return runs_of(0.5)[0]
+
+
+def test_a_run_in_which_what_it_rests_on_was_replaced_is_not_kept(tmp_path):
+    (tmp_path / "model").write_text("one")
+    store = RunCache(tmp_path / "runs", RunResult)
+    runner = Runner(store, Workforce(), 1, lambda over, total: None)
+    with pytest.raises(StateError, match="a: need a trace and models that stay as they are while"):
+        runner.play([Replacing(tmp_path / "model")])
+    assert store.find("one", "a") is None
+    assert store.find("another", "a") is None
+
+
+def test_a_trace_that_is_replaced_is_opened_again(tmp_path):
+    setting = setting_of(write(tmp_path / "t.tltrace", some_events()), QUICK)
+    key, run = key_of(setting, candidate(), 0), simulate(setting, candidate(), 0)
+    shutil.rmtree(setting.trace)
+    write(Path(setting.trace), some_events(seed=1))
+    assert key_of(setting, candidate(), 0) != key
+    assert simulate(setting, candidate(), 0) != run
 
 
 def test_many_at_once_give_what_one_by_one_gives(bundle):

@@ -1,5 +1,6 @@
 """Fitting learns from the past alone, measures on the time after, and says plainly what it is."""
 
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -55,6 +56,26 @@ def test_each_stage_is_told_as_it_begins_and_how_far_it_is(bundle, settings, bas
     assert [*told] == names
     assert all(told[name][-1] > 0.97 for name in names[:3])
     assert all(list(shares) == sorted(shares) for shares in told.values())
+
+
+@pytest.mark.parametrize(
+    ("left", "said"),
+    [(True, "stays as it is while it is read, was replaced"), (False, "was nothing")],
+    ids=["replaced", "gone"],
+)
+def test_a_trace_that_is_replaced_meanwhile_is_refused(tmp_path, settings, left, said):
+    path = tmp_path / "t.tltrace"
+    mine = write_bundle(path, rate=0.03, metrics={"heat": warm(strength=2.0)})[0]
+
+    def begin(name):
+        if name.startswith("score"):
+            shutil.rmtree(path)
+            if left:
+                write_bundle(path, rate=0.02)
+        return lambda share: None
+
+    with pytest.raises(TraceError, match=said):
+        fit(mine, info(Heat), {}, settings, stages=begin)
 
 
 def test_a_baseline_learns_what_it_would_alone(bundle, settings, baselines):

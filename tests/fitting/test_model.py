@@ -1,6 +1,7 @@
 """A model on disk is whole and what it was, or refused in one line."""
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from tests.fitting.plugins import Blind, Heat, info
 from torchloom_core.errors import ModelError
 from torchloom_core.fitting.fit import fit
+from torchloom_core.learning import model as model_module
 from torchloom_core.learning.fitted import load_fitted
 from torchloom_core.learning.model import Model
 from torchloom_core.testing import view_of
@@ -104,11 +106,24 @@ def test_a_part_that_is_missing_is_refused(path):
     assert refused(path) == "/parts/heat.json: cannot be read: No such file or directory"
 
 
-def test_a_part_outside_of_the_folder_is_refused(path):
+@pytest.mark.parametrize("name", ["parts/../../x", "/dev/zero", "parts/a\0b", "parts/\ud800"])
+def test_what_is_no_name_of_a_part_is_refused(path, name):
     table = json.loads((path / "model.json").read_text())
-    table["files"]["parts/../../x"] = "0"
+    table["files"][name] = "0"
     (path / "model.json").write_text(json.dumps(table))
-    assert refused(path) == ": need a plain name for a part, was 'parts/../../x'"
+    problem = refused(path)
+    assert problem.startswith((": need a plain name for a part, was ", "/model.json: need a JSON"))
+
+
+@pytest.mark.parametrize("name", ["model.json", "card.json", "parts/heat.json"])
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_what_might_never_end_is_refused_and_not_read(path, name, kind):
+    (path / name).unlink()
+    if kind == "pipe":
+        os.mkfifo(path / name)
+    else:
+        (path / name).symlink_to("/dev/zero")
+    assert refused(path) == f"/{name}: cannot be read: Not a regular file"
 
 
 @pytest.mark.parametrize(
@@ -153,6 +168,21 @@ def test_a_model_is_replaced_only_if_that_is_wanted_and_it_is_one(model, path, t
     with pytest.raises(ModelError, match="need a model to replace, was something else"):
         model.save(tmp_path / "thesis.tlmodel", force=True)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["heat.tlmodel", "thesis.tlmodel"]
+
+
+def test_a_model_that_came_there_meanwhile_is_not_replaced_unasked(model, tmp_path, monkeypatch):
+    path, to_markdown = tmp_path / "heat.tlmodel", model_module.to_markdown
+
+    def beside(card):  # another has written one to the same place meanwhile
+        monkeypatch.setattr(model_module, "to_markdown", to_markdown)
+        model.save(path)
+        return "another page"
+
+    monkeypatch.setattr(model_module, "to_markdown", beside)
+    with pytest.raises(ModelError, match="need a new path, was there already"):
+        model.save(path)
+    assert (path / "card.md").read_text() == to_markdown(model.card)
+    assert [*tmp_path.iterdir()] == [path]
 
 
 def test_a_model_that_cannot_be_written_leaves_nothing(model, tmp_path):

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.kernel.runs import START_NS, hello
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.schema import Costs
@@ -152,7 +153,7 @@ events = st.one_of(
 )
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(script=st.lists(events, min_size=5, max_size=50))
 def test_columns_are_what_plain_bookkeeping_says(script):
     fleet, reference, now_ns = make_fleet(), Reference(), START_NS

@@ -7,6 +7,7 @@ import numpy as np
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.kernel.inputs import acks, scripts
 from tests.kernel.runs import START_NS, Calls, active, make_kernel, proposal
 from torchloom_core.kernel.kernel import Kernel
@@ -79,7 +80,7 @@ def drive(script: list[tuple[Any, int]]) -> list[bytes]:
     return said
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(script=scripts)
 def test_two_kernels_fed_the_same_say_the_same_to_the_bit(script):
     assert drive(script) == drive(script)
@@ -107,7 +108,7 @@ class Answers:
         )
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(script=scripts, data=st.data())
 def test_no_input_ends_a_command_twice_or_a_plan_twice(script, data):
     kernel, now_ns, answers = fresh(), START_NS, Answers(data)

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.kernel.runs import (
     Calls,
     Run,
@@ -179,7 +180,7 @@ bads = st.lists(
 )
 
 
-@settings(max_examples=120)
+@settings(max_examples=examples(120))
 @given(bad=bads, heats=heats)
 def test_bad_policies_change_nothing_for_the_good_ones(bad, heats):
     alone, together = drive([], heats), drive(bad, heats)

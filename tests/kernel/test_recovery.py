@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 
+from tests.examples import examples
 from tests.kernel.inputs import ROSTER
 from tests.kernel.runs import (
     Run,
@@ -55,7 +56,7 @@ def contents(control: Control) -> Any:
     }
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(before=steps, after=steps)
 def test_a_successor_sends_what_was_in_flight_again_and_goes_on_to_the_same_end(before, after):
     run, world = start()

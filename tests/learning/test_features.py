@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from torchloom_core.errors import PluginError
 from torchloom_core.learning import Features, in_words
 from torchloom_core.plugin import Fault, Need, NeedFaults, NeedLabels, NeedPast, incidents
@@ -54,7 +55,7 @@ windows = st.integers(1, 4).flatmap(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(windows, st.floats(min_value=0, max_value=1e9), st.sampled_from([1.0, 300.0]))
 def test_every_span_is_described_as_the_textbook_does(values, level, tick_s):
     values = np.array(values) + level

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from torchloom_core.plugin import PluginError
 from torchloom_policies.allreduce.ring_order import RingSolver, ring_of
 
@@ -30,7 +31,7 @@ def all_rings(speed, delay):
             yield ring
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(networks())
 def test_the_ring_is_the_best_of_all_orders(network):
     speed, delay = network
@@ -46,7 +47,7 @@ def test_the_ring_is_the_best_of_all_orders(network):
         assert ring.seconds == pytest.approx(best.seconds, rel=1e-4)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(networks(speeds=st.sampled_from([0.0, math.nan, math.nan, 1e6, 5e7])))
 def test_links_of_which_nothing_is_known_are_used_only_where_no_ring_does_without(network):
     speed, delay = network

@@ -166,11 +166,15 @@ def test_a_model_of_the_other_library_is_refused(fitted, library):
 
 
 @pytest.mark.parametrize("library", ["scikit-learn"], indirect=True)
-def test_trees_that_point_outside_themselves_are_refused(fitted):
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("left", 10_000), ("feature_idx", 10_000), ("feature_idx", -(2**28)), ("is_categorical", 1)],
+)
+def test_trees_that_point_outside_themselves_are_refused(fitted, field, value):
     parts = dict(fitted.parts())
     spoilt = predictor()
     spoilt.restore(parts)
-    spoilt._trees._predictors[0][0].nodes["left"][0] = 10_000
+    spoilt._trees._predictors[0][0].nodes[field][0] = value
     with pytest.raises(ModelError, match="need trees whose nodes are in them"):
         predictor().restore({**fitted.parts(), "boosting.skops": estimator_bytes(spoilt._trees)})
 

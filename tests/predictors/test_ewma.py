@@ -3,6 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from torchloom_core.testing import view_of
 from torchloom_predictors.ewma import EwmaPredictor
 
@@ -90,7 +91,7 @@ def test_the_last_sample_is_judged_though_it_came_some_ticks_ago():
     assert forecast(values).probability[0] > 0.99
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(
     st.lists(st.floats(allow_nan=True, allow_infinity=True), min_size=2, max_size=20),
     st.floats(min_value=0.1, max_value=50),

@@ -65,9 +65,12 @@ def test_the_reason_is_the_feature_without_which_it_would_be_judged_better(fitte
     assert "temp" in hazard.why[3]
 
 
-def test_trees_that_point_outside_themselves_are_refused(fitted):
+@pytest.mark.parametrize(
+    ("field", "value"), [("children_left", 10_000), ("feature", 10_000), ("feature", -(2**30))]
+)
+def test_trees_that_point_outside_themselves_are_refused(fitted, field, value):
     spoilt = predictor()
     spoilt.restore(fitted.parts())
-    spoilt._trees.estimators_[0].tree_.children_left[0] = 10_000
+    getattr(spoilt._trees.estimators_[0].tree_, field)[0] = value
     with pytest.raises(ModelError, match="need trees whose nodes are in them"):
         predictor().restore({**fitted.parts(), "forest.skops": estimator_bytes(spoilt._trees)})

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from torchloom_core.testing import view_of
 from torchloom_predictors.trend import TrendPredictor, _may_reach
 
@@ -81,7 +82,7 @@ def test_too_few_samples_or_no_fresh_one_is_no_judgement():
     assert probability[2] > 0.99
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.floats(min_value=-1, max_value=1),
     st.floats(min_value=0.1, max_value=5),
@@ -97,7 +98,7 @@ def test_what_is_not_fitted_was_not_worth_it(slope, noise, seed):
         assert fitted < 1e-8 or not sure or fitted_slope < 0
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.lists(st.floats(allow_nan=True, allow_infinity=True), min_size=60, max_size=60))
 def test_any_measurements_give_a_probability_or_none(values):
     probability = forecast(values, min_samples=4).probability

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from tests.examples import examples
 from tests.simulate.fleets import (
     GPUS,
     S,
@@ -113,7 +114,7 @@ def test_work_beyond_the_plan_that_is_lost_again_is_not_counted():
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     groups=st.integers(1, 4),
     standbys=st.integers(0, 4),

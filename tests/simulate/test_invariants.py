@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from tests.examples import examples
 from tests.simulate.fleets import S, Tier, fleet, lost_node, names, plain_job
 from torchloom_core.simulate.scenario import Hit, JobSpec
 
@@ -98,7 +99,7 @@ def play(job, hits, commands, until_ns=END_S * S):
     return model, happened, answers
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(scenes())
 def test_the_buckets_add_up_and_none_is_negative(scene):
     job, *_ = scene
@@ -121,7 +122,7 @@ def test_the_buckets_add_up_and_none_is_negative(scene):
     assert times == sorted(times)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(scenes())
 def test_no_node_is_in_two_places_and_every_worker_has_one_state(scene):
     job, *_ = scene
@@ -133,7 +134,7 @@ def test_no_node_is_in_two_places_and_every_worker_has_one_state(scene):
     assert len(members) == (job.groups + job.standbys) * job.nodes_per_group
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(scenes())
 def test_the_same_inputs_give_the_same_run(scene):
     first, happened, answers = play(*scene)
@@ -142,7 +143,7 @@ def test_the_same_inputs_give_the_same_run(scene):
     assert first.finish() == again.finish()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(scenes(), st.lists(st.integers(0, END_S * S), max_size=20))
 def test_looking_more_often_changes_nothing(scene, looks):
     job, hits, commands = scene
@@ -160,7 +161,7 @@ def test_looking_more_often_changes_nothing(scene, looks):
     assert model.finish() == once.finish()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(scenes(), st.lists(st.integers(0, END_S * S), min_size=1, max_size=20))
 def test_who_has_looked_before_sees_the_same_workers_as_who_looks_for_the_first_time(scene, looks):
     job, hits, commands = scene
@@ -184,7 +185,7 @@ def shifted(hits, now_ns, shift_ns):
     ]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(scenes(), st.integers(0, END_S * S), st.integers(1, 100 * S))
 def test_another_future_leaves_the_past_as_it_was(scene, now_ns, shift_ns):
     job, hits, commands = scene

@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from torchloom_threadlet.compression import MODES
 from torchloom_threadlet.compression.codecs import Memory
 from torchloom_threadlet.compression.collectives import Exchange, Gather, Peers, _answers
@@ -125,7 +126,7 @@ def test_pieces_are_in_order_without_a_gap_and_none_is_too_large(numbers, width,
     dtype=st.sampled_from((torch.float32, torch.bfloat16)),
     seed=st.integers(0, 99),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_all_ranks_end_with_the_same_bits_and_what_was_not_sent_is_kept(
     mode, numbers, ranks, pieces, at_once, dtype, seed
 ):

@@ -15,7 +15,9 @@ from torchloom_threadlet.compression import CompressedProcessGroup  # noqa: E402
 from torchloom_threadlet.throttled import ThrottledProcessGroup  # noqa: E402
 from torchloom_threadlet.torchft import attach  # noqa: E402
 
-SIZE, SLOW = 128, 1e5
+SIZE = 128
+SLOW = {"none": 4e5, "int8": 1e5}
+"""Bytes a second, so that a sync takes a third of a second in either mode."""
 OF_A_SYNC = {"sent_bytes", "wire_s", "overlap_s", "reductions", "gradient_bytes"}
 OF_A_ROUND = {"round_s", "round_steps", "round_wait_s"}
 
@@ -38,7 +40,7 @@ def rows_of(training, mode, *, steps):
         return [row for _, row in loom._worker.samples.take(0)]
 
     def wrapped(gloo):
-        return CompressedProcessGroup(ThrottledProcessGroup(gloo, bytes_per_s=SLOW), mode)
+        return CompressedProcessGroup(ThrottledProcessGroup(gloo, bytes_per_s=SLOW[mode]), mode)
 
     return train(2, body, wrapped=wrapped)
 
@@ -77,7 +79,7 @@ def test_a_sync_is_waited_for_and_not_computed_and_only_it_tells_of_it(training,
         syncs = rows[steps - 1 :: steps]
         assert [row for row in rows if OF_A_SYNC & set(row)] == syncs
         for row in syncs[1:]:
-            takes_s = row["sent_bytes"] / SLOW
+            takes_s = row["sent_bytes"] / SLOW[mode]
             assert takes_s > 0.1
             assert row["wait_s"] > 0.9 * takes_s
             assert row["compute_s"] < 0.3 * takes_s

@@ -10,6 +10,7 @@ import time
 
 import numpy as np
 import pytest
+from sklearn.datasets import load_digits
 from torchft.coordination import LighthouseServer
 
 from tests.deadlines import DEADLINE_S
@@ -27,7 +28,7 @@ from torchloom_core.wire.messages import (
     SetKnobs,
     Together,
 )
-from torchloom_threadlet.demo_trainer import build
+from torchloom_threadlet.demo_trainer import build, digits
 from torchloom_threadlet.torchft import TorchftLoom, attach
 
 pytestmark = pytest.mark.integration
@@ -290,6 +291,13 @@ async def test_a_script_of_two_ranks_changes_and_leaves_at_one_step(weaver, star
     for hello in hellos:
         assert (await weaver.event(Exit, hello.worker)).expected
     assert await asyncio.to_thread(torchrun.wait, DEADLINE_S) == 0
+
+
+def test_what_the_demo_trains_on_are_scikit_learns_digits():
+    wanted = load_digits()
+    images, labels = digits()
+    assert np.array_equal(images.numpy(), wanted.data.astype(np.float32) / 16)
+    assert np.array_equal(labels.numpy(), wanted.target)
 
 
 def test_what_torchft_logs_is_heard_and_no_more_of_it_printed_than_before(tmp_path, monkeypatch):

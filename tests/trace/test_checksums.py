@@ -1,4 +1,5 @@
 import json
+import os
 
 import pytest
 
@@ -51,6 +52,28 @@ def test_a_name_that_is_none_of_a_file_is_a_fault_of_one_line(sound):
         f"{sound.path}/a\\x00\\n: cannot be read: embedded null byte",
         f"{sound.path}/b\\n: need the file that the manifest lists, was none",
     ]
+
+
+@pytest.mark.parametrize("name", ["/dev/zero", "../other.tltrace/events.jsonl", "a/../../b"])
+def test_a_name_that_leads_out_of_the_bundle_is_a_fault_and_not_read(sound, name):
+    (entry, *_) = sound.manifest.files.values()
+    found = list(changed(sound.path, {name: entry}))
+    assert found == [f"{sound.path}: need files in the bundle, was {name!r}"]
+
+
+@pytest.mark.parametrize("file", [EVENTS, PARQUET])
+def test_a_pipe_is_a_fault_and_not_waited_for(sound, file):
+    (sound.path / file).unlink()
+    os.mkfifo(sound.path / file)
+    found = list(changed(sound.path, sound.manifest.files))
+    assert found == [f"{sound.path / file}: cannot be read: Not a regular file"]
+
+
+def test_a_manifest_that_is_a_pipe_is_not_waited_for(sound):
+    (sound.path / MANIFEST).unlink()
+    os.mkfifo(sound.path / MANIFEST)
+    with pytest.raises(TraceError, match=f"{MANIFEST}: cannot be read: Not a regular file"):
+        Bundle.open(sound.path)
 
 
 def test_the_digest_is_also_of_files_that_the_manifest_does_not_list(sound):

@@ -146,6 +146,47 @@ def test_what_is_missing_counts_from_when_a_component_came(tmp_path):
     assert found["x"].missing == 0.0
 
 
+def daily(node, days):
+    return [(day * DAY_S, node, "x", 1.0) for day in days]
+
+
+@pytest.mark.parametrize("kind", ["disk", "node"])
+def test_who_died_or_came_late_counts_for_the_time_in_service(tmp_path, kind):
+    rows = [*(Component(id=name, kind=kind) for name in "abcd"), fault(4 * DAY_S, "b")]
+    samples = [
+        *daily("a", range(20)),
+        *daily("b", range(4)),  # dies after 4 days
+        *daily("c", range(15, 20)),  # comes after 15 days
+        *daily("d", (*range(6), *range(10, 20))),  # fails, and is heard of again
+    ]
+    rows.append(fault(6 * DAY_S, "d"))
+    found = describe(bundle(tmp_path / "b", rows, samples, seconds=20 * DAY_S))
+    assert found.rate.failures == 2
+    assert found.rate.component_days == pytest.approx(20 + 4 + 5 + 20)
+    assert found.telemetry["x"].missing == pytest.approx(4 / 49)
+    # Of the days that are judged one is followed by a failure of b, and one by that of d.
+    assert found.prevalence["1 d"] == pytest.approx(2 / (19 + 4 + 4 + 19))
+
+
+def test_what_the_topology_says_of_a_component_stands(tmp_path):
+    rows = [
+        Component(id="a", kind="disk"),
+        Component(id="b", kind="disk", until_ns=at(12 * DAY_S)),
+        Component(id="c", kind="disk", from_ns=at(2 * DAY_S)),
+        fault(4 * DAY_S, "b"),
+    ]
+    samples = [*daily("a", range(20)), *daily("b", range(4)), *daily("c", range(5, 20))]
+    found = describe(bundle(tmp_path / "b", rows, samples, seconds=20 * DAY_S))
+    assert found.rate.component_days == pytest.approx(20 + 12 + 18)
+
+
+def test_a_disk_without_telemetry_ends_with_its_failure_and_a_node_does_not(tmp_path):
+    for kind, days in (("disk", 24), ("node", 40)):
+        rows = [*(Component(id=name, kind=kind) for name in "ab"), fault(4 * DAY_S, "b")]
+        found = describe(bundle(tmp_path / kind, rows, seconds=20 * DAY_S))
+        assert found.rate.component_days == pytest.approx(days)
+
+
 @given(
     st.lists(st.tuples(st.integers(0, 40), st.sampled_from("ab")), min_size=1, max_size=20),
     st.data(),

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.kernel.runs import make_kernel
 from tests.trace.small import (
     NODES,
@@ -374,7 +375,7 @@ def with_another_future(past: Past, other: Past, now_s: float) -> Past:
 
 
 @pytest.mark.slow
-@settings(max_examples=120)
+@settings(max_examples=examples(120))
 @given(past=pasts(), other=pasts(), now_s=seconds, tick_s=st.sampled_from([1.0, 10.0]))
 def test_another_future_changes_no_input_before_it(past, other, now_s, tick_s):
     with tempfile.TemporaryDirectory() as folder:

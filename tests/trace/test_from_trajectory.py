@@ -11,6 +11,7 @@ from cyclopts import App
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.kernel.inputs import scripts
 from tests.kernel.runs import START_NS, Calls, active, hello, proposal, telemetry
 from torchloom_core.cli.trace_make_commands import from_trajectory as command
@@ -148,7 +149,7 @@ def test_every_verdict_is_the_same_to_the_byte(tmp_path):
     assert again(exported(tmp_path)) == said
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(script=scripts, hot=st.floats(80, 99))
 def test_whatever_was_fed_in_comes_out_again_to_the_bit(script, hot, tmp_path_factory):
     folder = tmp_path_factory.mktemp("life")

@@ -1,3 +1,10 @@
+import bz2
+import gzip
+import io
+import lzma
+import re
+import tarfile
+import zipfile
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -172,11 +179,15 @@ def test_names_units_and_constants_come_from_a_mapping(tmp_path):
         ("s", "1970-01-01", "1767225600", utc(1)),
         ("s", "2026-01-01T00:00:00+01:00", "3600.25", utc(1) + SECOND_NS // 4),
         ("iso8601", "1970-01-01", "2026-01-01T00:00:00.000000007Z", utc(1) + 7),
+        ("days", "0001-01-01", "739616", utc(1)),
+        ("days", "0001-01-01", "739616.25", utc(1, 6)),
     ],
 )
 def test_times_are_exact(tmp_path, unit, origin, cell, expected):
     mapping = f'[times]\nunit = "{unit}"\norigin = "{origin}"\n'
-    later = {"iso8601": "2026-02-01", "ns": "1767225700000000000"}.get(unit, "1767225700")
+    later = {"iso8601": "2026-02-01", "ns": "1767225700000000000", "days": "739617"}.get(
+        unit, "1767225700"
+    )
     text = f"time,component,kind\n{cell},n1,x\n{later},n1,x\n"
     assert imported(tmp_path, mapping, events=text).events()[0].t_event == expected
 
@@ -558,6 +569,79 @@ def test_all_rows_that_are_too_long_are_told(tmp_path):
         "events.csv:4: need 3 cells as in the header, was 5",
         "2 faults in all",
     ]
+
+
+def packed(suffix: str, data: bytes) -> bytes:
+    """Return the data in a file of a name with that suffix."""
+    if suffix == ".gz":
+        return gzip.compress(data)
+    if suffix == ".xz":
+        return lzma.compress(data)
+    if suffix == ".bz2":
+        return bz2.compress(data)
+    made = io.BytesIO()
+    if suffix == ".zip":
+        with zipfile.ZipFile(made, "w") as archive:
+            archive.writestr("events.csv", data)
+    else:
+        with tarfile.open(fileobj=made, mode="w") as tar:
+            member = tarfile.TarInfo("events.csv")
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+    return made.getvalue()
+
+
+PACKED = [".gz", ".xz", ".bz2", ".zip", ".tar"]
+
+
+@pytest.mark.parametrize("suffix", PACKED)
+def test_a_compressed_table_is_read(tmp_path, suffix):
+    path = tmp_path / f"events.csv{suffix}"
+    path.write_bytes(packed(suffix, PLAIN.encode()))
+    import_csv(path, tmp_path / "out.tltrace")
+    assert len(Bundle.open(tmp_path / "out.tltrace").events()) == 3
+
+
+@pytest.mark.parametrize("suffix", PACKED)
+@pytest.mark.parametrize("how", ["cut", "damaged", "not"])
+def test_a_compressed_table_that_was_cut_or_damaged_is_one_line(tmp_path, suffix, how):
+    data = packed(suffix, PLAIN.encode())
+    at = 20 if suffix == ".tar" else len(data) // 2
+    broken = {
+        "cut": data[:at],
+        "damaged": data[: at - 8] + b"\xff\xfe\x00\x07" * 4 + data[at + 8 :],
+        "not": PLAIN.encode(),
+    }[how]
+    if (suffix, how) == (".tar", "damaged"):  # a name that no longer sums up
+        broken = b"\xff" + data[1:]
+    path = tmp_path / f"events.csv{suffix}"
+    path.write_bytes(broken)
+    with pytest.raises(TraceError) as refused:
+        import_csv(path, tmp_path / "out.tltrace")
+    said = str(refused.value)
+    assert said.startswith(f"{path}: cannot be read: ")
+    assert "\n" not in said
+
+
+def test_an_archive_of_two_tables_is_one_line(tmp_path):
+    path = tmp_path / "events.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("a.csv", PLAIN)
+        archive.writestr("b.csv", PLAIN)
+    with pytest.raises(TraceError, match=r"events\.zip: cannot be read: Multiple files found"):
+        import_csv(path, tmp_path / "out.tltrace")
+
+
+@pytest.mark.parametrize("cell", ["x", "x" * 200_000])
+def test_a_row_that_is_too_long_is_one_line_however_it_is_read(tmp_path, cell):
+    text = f"time,component,kind\n2026-01-01,n1,{cell},y\n"
+    (tmp_path / "events.csv").write_text(text)
+    (tmp_path / "events.csv.gz").write_bytes(gzip.compress(text.encode()))
+    for path in tmp_path.glob("events.csv*"):
+        with pytest.raises(TraceError) as refused:
+            import_csv(path, tmp_path / "out.tltrace")
+        assert re.match(rf"{path}:(2: need 3 cells| cannot be read: )", str(refused.value))
+        assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize(

@@ -88,6 +88,26 @@ def test_force_replaces_a_bundle_and_nothing_else(tmp_path):
         pass
 
 
+def test_of_two_that_write_to_one_path_at_once_the_second_is_refused(tmp_path):
+    with writer(tmp_path / "b") as first:
+        first.add(fault(1))
+        second = writer(tmp_path / "b").__enter__()
+        second.add(fault(2))
+    with pytest.raises(TraceError, match=r"b: need a new path, was there already \(--force"):
+        second.__exit__(None, None, None)
+    assert [event.t_event for event in Bundle.open(tmp_path / "b").events()] == [at(1)]
+    assert [path.name for path in tmp_path.iterdir()] == ["b"]
+
+
+def test_what_is_no_bundle_and_came_there_meanwhile_is_not_replaced_by_force(tmp_path):
+    made = writer(tmp_path / "b", force=True).__enter__()
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "thesis").touch()
+    with pytest.raises(TraceError, match="need a trace bundle to replace, was something else"):
+        made.__exit__(None, None, None)
+    assert [path.name for path in tmp_path.rglob("*")] == ["b", "thesis"]
+
+
 def test_telemetry_that_cannot_be_ended_does_not_hide_what_went_wrong(tmp_path, monkeypatch):
     def close(self):
         raise pa.ArrowInvalid("Operation on closed file")

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from torchloom_core.config.loading import parse
 from torchloom_core.config.schema import Config
 from torchloom_core.errors import StateError
@@ -137,7 +138,7 @@ def a_batch(number: int, worker: str = "g0-0", metrics: tuple[str, ...] = ("loss
     )
 
 
-@settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=150)
+@settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=examples(150))
 @given(records=RECORDS, part_bytes=st.sampled_from([1, 2000, 1 << 20]))
 def test_everything_is_read_back_bit_for_bit_and_in_order(records: Any, part_bytes: int) -> None:
     with tempfile.TemporaryDirectory() as folder:

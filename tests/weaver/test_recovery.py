@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.kernel.runs import START_NS, Run, hello, make_kernel, of, only, three_groups
 from tests.kernel.worlds import CONFIG, World, do, settle, start, steps
 from torchloom_core.config.schema import Config
@@ -130,7 +131,7 @@ def ends(*runs: Run) -> Counter[str]:
     return Counter(life.command for life in lives if life.status in FINAL_STATUSES)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     known=steps,
     unstored=steps,

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.kernel.inputs import acks, batches, exits, hellos, notes
 from torchloom_core.errors import MessageError
 from torchloom_core.trajectory.columns import TelemetryStream
@@ -123,7 +124,7 @@ each = pytest.mark.parametrize("name", WIRES)
 
 
 @each
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(data=st.data())
 def test_a_message_comes_back_as_it_went(name, data):
     messages, encode, decode = WIRES[name]
@@ -165,7 +166,7 @@ def test_noise_is_a_message_error_and_nothing_else(name, noise):
 
 
 @each
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(data=st.data())
 def test_a_message_with_a_few_bytes_changed_is_a_message_or_a_message_error(name, data):
     messages, encode, decode = WIRES[name]

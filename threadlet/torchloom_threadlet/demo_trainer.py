@@ -9,11 +9,12 @@ import hashlib
 import json
 import time
 from datetime import timedelta
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from sklearn.datasets import load_digits
 from torch import nn
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torchft import DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo
@@ -24,6 +25,19 @@ from torchloom_threadlet.torchft import attach  # torchLoom 1
 
 _BATCH = 96
 _PIXEL_MAX = 16.0
+
+
+def digits() -> tuple[torch.Tensor, torch.Tensor]:
+    """Return scikit-learn's digits, ``(samples, 64)`` in 0 to 1, and which each is.
+
+    They are read from its file: to import ``load_digits`` takes about as long as to import torch.
+    """
+    package = find_spec("sklearn")
+    if package is None or not package.submodule_search_locations:
+        raise ModuleNotFoundError("No module named 'sklearn'", name="sklearn")
+    path = Path(package.submodule_search_locations[0], "datasets", "data", "digits.csv.gz")
+    table = torch.from_numpy(np.loadtxt(path, delimiter=","))
+    return table[:, :-1].float() / _PIXEL_MAX, table[:, -1].long()
 
 
 def build(seed: int, width: int = 128) -> nn.Module:
@@ -61,9 +75,7 @@ def main() -> None:
     options = _options()
     torch.set_num_threads(1)
 
-    digits = load_digits()
-    images = torch.tensor(digits.data, dtype=torch.float32) / _PIXEL_MAX
-    labels = torch.tensor(digits.target)
+    images, labels = digits()
     model = build(options.seed, options.width)
     inner = torch.optim.SGD(model.parameters(), lr=options.lr, momentum=0.9)
     store = TCPStore(options.host, 0, is_master=True, wait_for_workers=False)

@@ -13,11 +13,14 @@ from typing import TextIO
 
 from torchloom_core.cli.announcing import drop_output
 from torchloom_core.errors import TorchloomError
+from torchloom_core.plain_text import printable
 
 _USAGE = 2
 _UNWRITTEN = 4
+_NO_MEMORY = 9
 _INTERRUPTED = 130
 _TERMINATED = 143
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 _EXTRA_OF = {
     **dict.fromkeys(("google", "grpc", "prometheus_client", "starlette", "uvicorn"), "lighthouse"),
     **dict.fromkeys(("jinja2", "joblib", "markupsafe", "matplotlib", "pandas"), "evaluate"),
@@ -50,11 +53,23 @@ def main() -> None:
         status = 0 if _reader_has_left(sys.stdout) else _UNWRITTEN
         drop_output(sys.stdout, sys.stderr)
     except OSError as error:
-        if error.errno != errno.ENOSPC:
+        if error.errno is None or isinstance(error, ConnectionError):
             raise
-        drop_output(sys.stdout)
-        status = _fail(f"the output cannot be written: {error.strerror}", _UNWRITTEN)
+        status = _fail(_failed(error), _UNWRITTEN)
+    except MemoryError as error:
+        status = _fail(f"not enough memory{f': {error}' if str(error) else ''}", _NO_MEMORY)
     sys.exit(status)
+
+
+def _failed(error: OSError) -> str:
+    """Say which file it was, or else what was printed, of which the rest is dropped."""
+    if error.filename is not None:
+        place = printable(str(error.filename))
+        return f"{place}: cannot be read or written: {error.strerror}"
+    if error.errno in _FULL:
+        drop_output(sys.stdout)
+        return f"the output cannot be written: {error.strerror}"
+    return f"the system refused: {error.strerror}"
 
 
 def _run(arguments: list[str]) -> int:

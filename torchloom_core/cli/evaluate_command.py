@@ -1,7 +1,5 @@
 """``torchloom evaluate``."""
 
-import signal
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from torchloom_core.cli import Terminated
 from torchloom_core.cli.extras import SCORES, need
+from torchloom_core.cli.interrupts import says_if_interrupted
 from torchloom_core.cli.options import AsJson
 from torchloom_core.cli.output import console
 from torchloom_core.cli.progress import progress
@@ -171,20 +169,11 @@ def _until(trace: Path, until: Moment | None) -> int | None:
 @contextmanager
 def _says_what_is_kept(folder: Path) -> Iterator[None]:
     """Where an interrupt, SIGTERM or a dead process ends it, say what is not lost."""
-    before = signal.signal(signal.SIGTERM, _terminate)
     try:
-        yield
-    except KeyboardInterrupt:
-        sys.stderr.write(f"torchloom: interrupted; {_kept(folder)}\n")
-        raise
+        with says_if_interrupted(lambda: _kept(folder)):
+            yield
     except WorkerLost as error:
         raise WorkerLost(f"{error}; {_kept(folder)}, fewer --jobs need less memory") from None
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def _terminate(*_: object) -> None:
-    raise Terminated
 
 
 def _kept(folder: Path) -> str:

@@ -8,6 +8,7 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from torchloom_core.cli.extras import SCORES, need
+from torchloom_core.cli.interrupts import whole_or_not
 from torchloom_core.cli.options import AsJson, ConfigPath
 from torchloom_core.cli.output import console, print_json
 from torchloom_core.cli.progress import progress
@@ -128,7 +129,7 @@ def fit(
     )
     options = {**_configured(predictor, settings), **told}
     baselines = [known[name] for name in (*BASELINES, *DETECTORS) if name in known]
-    with progress() as shown:
+    with whole_or_not(path), progress() as shown:
 
         def stages(name: str) -> "Progress":
             return lambda share: shown(name, share, 1.0)
@@ -147,7 +148,7 @@ def fit(
                 stages=stages,
                 source="--option",
             )
-    model.save(path, force=force)
+        model.save(path, force=force)
     if json:
         print_json(model.card)
         return

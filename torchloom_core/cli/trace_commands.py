@@ -5,6 +5,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from torchloom_core.cli.interrupts import whole_or_not
 from torchloom_core.cli.options import AsJson
 from torchloom_core.cli.output import console, print_json, warn
 from torchloom_core.cli.progress import progress
@@ -125,7 +126,8 @@ def import_csv(
     """
     from torchloom_core.trace.importers.csv_trace import import_csv as write
 
-    write(events, out, mapping=map, name=name, source=source, licence=licence, force=force)
+    with whole_or_not(out):
+        write(events, out, mapping=map, name=name, source=source, licence=licence, force=force)
     tell(out, json)
 
 
@@ -145,7 +147,8 @@ def import_infinitehbd(
     """
     from torchloom_core.trace.importers.infinitehbd import import_infinitehbd as write
 
-    write(folder, out, name=name, force=force)
+    with whole_or_not(out):
+        write(folder, out, name=name, force=force)
     tell(out, json)
 
 
@@ -165,5 +168,6 @@ def import_backblaze(
     """
     from torchloom_core.trace.importers.backblaze import import_backblaze as write
 
-    write(folder, out, name=name, force=force)
+    with whole_or_not(out):
+        write(folder, out, name=name, force=force)
     tell(out, json)

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
+from torchloom_core.cli.interrupts import whole_or_not
 from torchloom_core.cli.options import AsJson
 from torchloom_core.cli.trace_view import tell
 from torchloom_core.config.loading import convert, read_text, read_toml
@@ -53,7 +54,8 @@ def synthesize(
     table, text = _read(parameters) if parameters else ({}, "")
     table |= {name: value for name, value in given.items() if value is not None}
     chosen = convert(table, Parameters, str(parameters or "synthesize"), text=text)
-    write(out, chosen, force=force)
+    with whole_or_not(out):
+        write(out, chosen, force=force)
     tell(out, json)
 
 
@@ -108,7 +110,8 @@ def bandwidth(
     table, text = _read(parameters) if parameters else ({}, "")
     table |= {name: value for name, value in given.items() if value is not None}
     chosen = convert(table, BandwidthParameters, str(parameters or "bandwidth"), text=text)
-    synthesize_bandwidth(out, chosen, force=force)
+    with whole_or_not(out):
+        synthesize_bandwidth(out, chosen, force=force)
     tell(out, json)
 
 
@@ -139,7 +142,8 @@ def from_trajectory(
     """
     from torchloom_core.trace.recorded.from_trajectory import from_trajectory as write
 
-    write(root, out, epoch=life, licence=licence, force=force)
+    with whole_or_not(out):
+        write(root, out, epoch=life, licence=licence, force=force)
     tell(out, json)
 
 

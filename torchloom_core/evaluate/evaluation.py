@@ -68,6 +68,8 @@ def evaluate(wanted: Wanted, store: Path, progress: Progress) -> Report:
     for reader, metrics in ready[0].missing.items():
         say_unseen(reader, metrics, ready[0].known, lacking)
     found = tuple(one.play(_named(progress, one, len(ready))) for one in ready)
+    for bundle in bundles:
+        bundle.refuse_replaced()
     return Report(
         mode=wanted.mode,
         traces=found,
@@ -87,6 +89,7 @@ def names_of(bundles: Sequence[Bundle]) -> list[str]:
 
 def _opened(one: TraceWanted) -> Bundle:
     bundle = Bundle.open(one.path)
+    bundle.digest()  # of what is looked at, whatever is there at the end
     refuse_changed(bundle.path, bundle.manifest.files)
     refuse_foreknown(bundle)
     say_beyond(bundle)

@@ -1,7 +1,10 @@
 """Play many runs at once: on the cores of this machine, or on those of a Ray cluster."""
 
 import logging
+import os
 import signal
+import threading
+import time
 import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
@@ -15,6 +18,9 @@ Backend = Literal["loky", "ray"]
 
 _ROUND = 4
 """Runs a core in one round on Ray, whose joblib backend hands nothing out before the end."""
+
+_ORPHANED_S = 1.0
+"""How long a process that plays runs may outlive the one that started it."""
 
 
 Played = TypeVar("Played")
@@ -80,7 +86,10 @@ class Workforce(msgspec.Struct, frozen=True, kw_only=True):
             # Whoever interrupts is told by us what is kept.
             warnings.filterwarnings("ignore", r"\d+ tasks (have been|which were)", UserWarning)
             work = joblib.Parallel(
-                n_jobs=self.jobs, return_as="generator_unordered", initializer=_leave_interrupts
+                n_jobs=self.jobs,
+                return_as="generator_unordered",
+                initializer=_begin,
+                initargs=(os.getpid(),),
             )
             try:
                 yield from work(joblib.delayed(_play)(errand) for errand in errands)
@@ -111,9 +120,17 @@ class Workforce(msgspec.Struct, frozen=True, kw_only=True):
         return self.jobs if self.jobs > 0 else int(ray.cluster_resources()["CPU"])
 
 
-def _leave_interrupts() -> None:
+def _begin(parent: int) -> None:
     """Let whoever started this process end it: a terminal interrupts both."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with, args=[parent], daemon=True).start()
+
+
+def _end_with(parent: int) -> None:
+    """End this process once the one that started it was killed, which tells it nothing."""
+    while os.getppid() == parent:
+        time.sleep(_ORPHANED_S)
+    os._exit(1)
 
 
 def _play(errand: Errand[Played]) -> tuple[Errand[Played], Played]:

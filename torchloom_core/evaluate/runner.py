@@ -5,6 +5,7 @@ from typing import Generic
 
 import msgspec
 
+from torchloom_core.errors import StateError
 from torchloom_core.evaluate.parallel import Errand, Workforce
 from torchloom_core.evaluate.run_cache import Run, RunCache
 
@@ -28,7 +29,13 @@ class Runner(Generic[Run]):
         self._over, self._total = 0, total
 
     def play(self, errands: Sequence[Errand[Run]]) -> dict[tuple[str, int], Run]:
-        """Return every run by the name of its arm and its seed."""
+        """Return every run by the name of its arm and its seed.
+
+        Raises
+        ------
+        StateError
+            If the trace or a model was replaced meanwhile: nobody knows of which a run is.
+        """
         key = {(errand.arm_name, errand.seed): errand.key for errand in errands}
         found: dict[str, Run] = {}
         missing: dict[str, Errand[Run]] = {}
@@ -42,6 +49,11 @@ class Runner(Generic[Run]):
         self._done(len(errands) - len(missing))
         for errand, run in self._workforce.play(list(missing.values())):
             name = key[errand.arm_name, errand.seed]
+            if errand.key != name:
+                raise StateError(
+                    f"{errand.arm_name}: need a trace and models that stay as they are while runs "
+                    f"are played, was one that was replaced"
+                )
             self._store.keep(name, run)
             found[name] = run
             self._done(1)

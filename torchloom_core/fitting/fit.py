@@ -66,8 +66,8 @@ def fit(
     PluginError
         If the predictor breaks its contract, cannot learn from the trace or never judges.
     TraceError
-        If a file of the trace was changed, the trace is too short, ``until_ns`` outside of it,
-        or a kind is of no event.
+        If a file of the trace was changed or the trace was replaced meanwhile, it is too short,
+        ``until_ns`` outside of it, or a kind is of no event.
     LeakError
         If the trace knows something before it happens.
     """
@@ -116,7 +116,9 @@ def fit_checked(
         remarks=(*_remarks(fitting, examples, said, scored), *remarks),
         columns=_columns(plugin),
     )
-    return Model(_info(fitting, info, told, said, scored), _parts(plugin), card)
+    model = Model(_info(fitting, info, told, said, scored), _parts(plugin), card)
+    bundle.refuse_replaced()
+    return model
 
 
 def check(bundle: Bundle, settings: FitSettings) -> None:
@@ -129,6 +131,7 @@ def check(bundle: Bundle, settings: FitSettings) -> None:
     LeakError, TraceError
         As :func:`fit`.
     """
+    bundle.digest()  # of what is looked at, whatever is there at the end
     refuse_changed(bundle.path, bundle.manifest.files)
     refuse_foreknown(bundle)
     say_beyond(bundle)

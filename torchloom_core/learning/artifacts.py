@@ -162,7 +162,9 @@ def check_forest(forest: Any, columns: int, name: str) -> None:
         inner = np.flatnonzero(tree.children_left != -1)
         children = np.concatenate([tree.children_left[inner], tree.children_right[inner]])
         inside = (children > np.tile(inner, 2)) & (children < tree.node_count)
-        if not (inside.all() and (tree.feature[inner] < columns).all()):
+        feature = tree.feature[inner]
+        known = (feature >= 0) & (feature < columns)
+        if not (tree.node_count and inside.all() and known.all()):
             raise ModelError(f"{name}: need trees whose nodes are in them, was not")
 
 

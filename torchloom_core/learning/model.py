@@ -12,8 +12,6 @@ Nothing in it is code or a pickle.
 """
 
 import hashlib
-import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,8 +20,9 @@ from typing import Any, Literal
 
 import msgspec
 
+from torchloom_core.drafts import Draft, clear_drafts
 from torchloom_core.errors import ModelError
-from torchloom_core.files import put_in_place, refuse_unwritable
+from torchloom_core.files import open_regular, refuse_unwritable
 from torchloom_core.learning.calibration import Calibration
 from torchloom_core.learning.card import Card, to_markdown
 from torchloom_core.wire.codec import UNREADABLE
@@ -123,7 +122,7 @@ class Model:
         """
         refuse_place(path, force=force)
         try:
-            with _draft_of(path) as draft:
+            with _draft_of(path, force=force) as draft:
                 (draft / _PARTS).mkdir()
                 for name, data in self.parts.items():
                     (draft / _PARTS / _plain(name, path)).write_bytes(data)
@@ -159,9 +158,13 @@ class Model:
 
 
 def refuse_place(path: Path, *, force: bool) -> None:
-    """Raise ModelError if a model must not be written there: ask before a long fit."""
+    """Raise ModelError if a model must not be written there: ask before a long fit.
+
+    What was left there by who was killed at it is cleared away first.
+    """
     if path.suffix != SUFFIX:
         raise ModelError(f"{path}: need the suffix {SUFFIX}, was {path.suffix or 'none'}")
+    clear_drafts(path)
     if path.exists() and not force:
         raise ModelError(f"{path}: need a new path, was there already (--force replaces it)")
     if path.exists() and not (path / _MODEL).is_file():
@@ -171,7 +174,7 @@ def refuse_place(path: Path, *, force: bool) -> None:
 
 def _read_info(place: Path) -> ModelInfo:
     try:
-        table = msgspec.json.decode(place.read_bytes(), type=dict[str, Any])
+        table = msgspec.json.decode(_read(place), type=dict[str, Any])
     except FileNotFoundError:
         raise ModelError(f"{place.parent}: need a file {_MODEL}, was none") from None
     except OSError as error:
@@ -188,7 +191,7 @@ def _read_info(place: Path) -> ModelInfo:
 
 def _read_checked(place: Path, sha256: str) -> bytes:
     try:
-        data = place.read_bytes()
+        data = _read(place)
     except OSError as error:
         raise ModelError(f"{place}: cannot be read: {error.strerror}") from None
     if _sha256(data) != sha256:
@@ -196,27 +199,29 @@ def _read_checked(place: Path, sha256: str) -> bytes:
     return data
 
 
+def _read(place: Path) -> bytes:
+    with open_regular(place) as file:
+        return file.read()
+
+
 def _plain(name: str, path: Path) -> str:
-    """Return the name of a file in the folder; ModelError if it leads out of it."""
+    """Return the name of a file in the folder; ModelError if it is none or leads out of it."""
     inner = name.removeprefix(f"{_PARTS}/")
-    if inner in ("", ".", "..") or "/" in inner or "\\" in inner:
+    if inner in ("", ".", "..") or "/" in inner or "\\" in inner or not inner.isprintable():
         raise ModelError(f"{path}: need a plain name for a part, was {name!r}")
     return name
 
 
 @contextmanager
-def _draft_of(path: Path) -> Iterator[Path]:
+def _draft_of(path: Path, *, force: bool) -> Iterator[Path]:
     """Give a folder beside ``path`` that takes its place once the block has ended well."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # mkdtemp's folder is for its owner only; what becomes the model lies inside.
-    root = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
-    draft = root / path.name
-    draft.mkdir()
+    draft = Draft(path)
     try:
-        yield draft
-        put_in_place(draft, path)
+        yield draft.folder
+        refuse_place(path, force=force)  # what came to be there meanwhile
+        draft.put_in_place(replace=force)
     finally:
-        shutil.rmtree(root, ignore_errors=True)
+        draft.discard()
 
 
 def _encode(value: Any) -> bytes:

@@ -8,6 +8,7 @@ from torch import nn
 from torch.optim import SGD, Adam, AdamW, Muon, NAdam
 from torchft import DistributedDataParallel, Optimizer
 
+from tests.examples import examples
 from tests.threadlet.training.groups import train, with_torchft
 from torchloom_threadlet.training.gradients import Gradients
 from torchloom_threadlet.training.muon import MuonWithAdamW
@@ -231,7 +232,7 @@ MOVES = st.lists(
 )
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(moves=MOVES, start=st.sampled_from([*FACTORIES]), joined_at=st.integers(0, 25))
 def test_ranks_that_switch_alike_and_one_that_joins_have_the_same_weights(moves, start, joined_at):
     ranks = [build(start, warmup_steps=3) for _ in range(2)]

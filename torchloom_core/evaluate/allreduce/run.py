@@ -23,6 +23,7 @@ from torchloom_core.evaluate.installed import installed
 from torchloom_core.evaluate.run_cache import key_of
 from torchloom_core.simulate.allreduce_run import AllreduceRun, Step
 from torchloom_core.simulate.links import Links, links_of
+from torchloom_core.trace.bundle.bundle import Look, look_of
 
 _PATIENCE = 20.0
 """A run is given up after so many times as long as the best static mode takes."""
@@ -67,7 +68,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def links(self) -> Links:
         """The links of the trace; TraceError if they are of no use."""
-        return _links(Path(self.trace), self.from_ns)
+        path = Path(self.trace)
+        return _links(path, look_of(path), self.from_ns)
 
     def new_run(self, seed: int | None) -> AllreduceRun:
         """Return a run that has yet to begin, without a seed one without noise."""
@@ -77,7 +79,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @lru_cache(maxsize=4)
-def _links(path: Path, from_ns: int | None) -> Links:
+def _links(path: Path, _look: Look, from_ns: int | None) -> Links:
     return links_of(opened(path)[0], from_ns)
 
 

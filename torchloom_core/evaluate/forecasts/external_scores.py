@@ -91,13 +91,15 @@ def read_given(path: Path, watched: Watched) -> GivenScores:
     """
     import pandas as pd
 
+    from torchloom_core.trace.importers.cells import UNREADABLE, reason_of
+
     try:
         if path.suffix == ".parquet":
             table = pd.read_parquet(path)
         else:
             table = pd.read_csv(path, dtype={"t": str, "t_avail": str, "component": str})
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or " ".join(str(error).split())
+    except UNREADABLE as error:
+        reason = reason_of(error)
         raise TraceError(f"{path}: need a Parquet or CSV file of scores: {reason:.200}") from None
     for column in ("t", "component", "score"):
         if column not in table.columns:

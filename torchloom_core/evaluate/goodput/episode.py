@@ -18,7 +18,7 @@ from torchloom_core.errors import TraceError
 from torchloom_core.evaluate.goodput.job import paid_nodes
 from torchloom_core.simulate.failures import hits
 from torchloom_core.simulate.scenario import Hit
-from torchloom_core.trace.bundle.bundle import Bundle
+from torchloom_core.trace.bundle.bundle import Bundle, Look, look_of
 from torchloom_core.trace.feed.roster import roster
 from torchloom_core.trace.feed.watched import Watched, watch
 from torchloom_core.wire.events import NodeFault
@@ -81,10 +81,15 @@ def rng(seed: int, name: str) -> np.random.Generator:
     return np.random.default_rng([seed, zlib.crc32(name.encode())])
 
 
-@lru_cache(maxsize=4)
 def opened(path: Path) -> tuple[Bundle, Watched]:
-    """Open a bundle once a process."""
+    """Open a bundle once a process, and again once it was replaced."""
+    return _opened(path, look_of(path))
+
+
+@lru_cache(maxsize=4)
+def _opened(path: Path, _look: Look) -> tuple[Bundle, Watched]:
     bundle = Bundle.open(path)
+    bundle.digest()  # of what is opened, whatever takes its place
     return bundle, watch(bundle)
 
 
@@ -104,12 +109,23 @@ def span_ns(bundle: Bundle, evaluate: Evaluate, from_ns: int | None) -> tuple[in
     return first_ns, manifest.end_ns, min(whole_ns, round(evaluate.days * DAY_NS))
 
 
-@lru_cache(maxsize=8)
 def episode_of(
     path: Path, evaluate: Evaluate, seed: int, *, unknown: Unknown, from_ns: int | None = None
 ) -> Episode:
     """Return the episode of a seed in the bundle at ``path``; see :func:`draw`."""
-    bundle, watched = opened(path)
+    return _episode(path, look_of(path), evaluate, seed, unknown, from_ns)
+
+
+@lru_cache(maxsize=8)
+def _episode(
+    path: Path,
+    look: Look,
+    evaluate: Evaluate,
+    seed: int,
+    unknown: Unknown,
+    from_ns: int | None,
+) -> Episode:
+    bundle, watched = _opened(path, look)
     return draw(bundle, watched, evaluate, seed, unknown=unknown, from_ns=from_ns)
 
 

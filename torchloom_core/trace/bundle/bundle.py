@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from torchloom_core.clock import moment_text
 from torchloom_core.errors import TraceError
+from torchloom_core.files import open_regular
 from torchloom_core.suggest import listed
 from torchloom_core.trace.bundle.checksums import sha256_of
 from torchloom_core.trace.bundle.lines import read_rows
@@ -42,6 +43,9 @@ if TYPE_CHECKING:
 _Row = TypeVar("_Row", bound=Row)
 
 _LISTED = 5
+
+Look = tuple[tuple[str, int, int, int], ...]
+"""Name, inode, time and size of every file of a bundle."""
 
 
 class Bundle:
@@ -181,6 +185,16 @@ class Bundle:
         """
         return self._digest
 
+    def refuse_replaced(self) -> None:
+        """Raise a TraceError if another bundle is there now than when the digest was first asked.
+
+        What was read of it meanwhile would be of both.
+        """
+        if Bundle.open(self.path).digest() != self._digest:
+            raise TraceError(
+                f"{self.path}: need a bundle that stays as it is while it is read, was replaced"
+            )
+
     def frame(self, file: str) -> "pd.DataFrame":
         """Return the rows of one file, such as ``EVENTS``, with also their unknown columns.
 
@@ -248,7 +262,8 @@ def read_manifest(path: Path) -> Manifest:
     """Return the manifest of the bundle at ``path``; TraceError if there is no usable one."""
     place = path / MANIFEST
     try:
-        table: dict[str, Any] = msgspec.json.decode(place.read_bytes(), type=dict[str, Any])
+        with open_regular(place) as file:
+            table: dict[str, Any] = msgspec.json.decode(file.read(), type=dict[str, Any])
     except FileNotFoundError:
         raise TraceError(f"{path}: need a file {MANIFEST}, was none") from None
     except OSError as error:
@@ -262,6 +277,15 @@ def read_manifest(path: Path) -> Manifest:
         return msgspec.convert(table, Manifest)
     except msgspec.ValidationError as error:
         raise TraceError(f"{place}: {error}") from None
+
+
+def look_of(path: Path) -> Look:
+    """Return what changes once the bundle at ``path`` is replaced, without reading it."""
+    return tuple(
+        (str(file), seen.st_ino, seen.st_mtime_ns, seen.st_size)
+        for file in sorted(path.rglob("*"))
+        if (seen := file.lstat())
+    )
 
 
 def _series(column: list[Any]) -> "pd.Series[Any]":

@@ -6,22 +6,26 @@ digest, or learns from the bundle, asks :func:`refuse_changed` first.
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from torchloom_core.errors import TraceError
+from torchloom_core.files import open_regular
 from torchloom_core.plain_text import printable
 from torchloom_core.trace.bundle.schema import FileEntry
 
 
 def sha256_of(path: Path) -> str:
-    """Return the SHA-256 of a file, as hexadecimal digits."""
-    with path.open("rb") as file:
+    """Return the SHA-256 of a file, as hexadecimal digits; OSError if it is none."""
+    with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def changed(folder: Path, files: Mapping[str, FileEntry]) -> Iterator[str]:
     """Yield a fault for each file that is not as the manifest lists it; reads all of them."""
     for name, entry in sorted(files.items()):
+        if _leads_out(name):
+            yield f"{folder}: need files in the bundle, was {name!r}"
+            continue
         place = printable(str(folder / name))
         try:
             was = sha256_of(folder / name)
@@ -34,6 +38,11 @@ def changed(folder: Path, files: Mapping[str, FileEntry]) -> Iterator[str]:
         else:
             if was != entry.sha256:
                 yield (f"{place}: need sha256 {printable(entry.sha256[:12])}..., was {was[:12]}...")
+
+
+def _leads_out(name: str) -> bool:
+    path = PurePosixPath(name)
+    return path.is_absolute() or ".." in path.parts
 
 
 def refuse_changed(folder: Path, files: Mapping[str, FileEntry]) -> None:

@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 import msgspec
 
 from torchloom_core.errors import TraceError
+from torchloom_core.files import open_regular
 from torchloom_core.trace.bundle.schema import ROW_OF, Row
 from torchloom_core.wire.codec import UNREADABLE
 
@@ -80,7 +81,7 @@ def convert_row(columns: Mapping[str, Any], kind: type[_Row], *, from_text: bool
 def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Yield the lines of a file that are not blank, each with its number; TraceError if none."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             for number, line in enumerate(file, start=1):
                 if line.strip():
                     yield number, line

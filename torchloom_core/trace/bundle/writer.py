@@ -1,7 +1,5 @@
 """Write a trace bundle, whole or not at all."""
 
-import shutil
-import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from operator import itemgetter
@@ -13,8 +11,9 @@ import msgspec
 import pyarrow as pa
 
 from torchloom_core.clock import SECOND_NS
+from torchloom_core.drafts import Draft, clear_drafts
 from torchloom_core.errors import TraceError
-from torchloom_core.files import put_in_place, refuse_unwritable
+from torchloom_core.files import refuse_unwritable
 from torchloom_core.trace.bundle.checksums import sha256_of
 from torchloom_core.trace.bundle.lines import encode_row
 from torchloom_core.trace.bundle.schema import (
@@ -102,15 +101,10 @@ class BundleWriter:
     def __enter__(self) -> "BundleWriter":
         refuse_to_replace(self.path, force=self._force)
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            # mkdtemp's folder is for its owner only; what becomes the bundle lies inside.
-            self._draft_root = Path(
-                tempfile.mkdtemp(prefix=f".{self.path.name}.", dir=self.path.parent)
-            )
-            self._draft = self._draft_root / self.path.name
-            self._draft.mkdir()
+            self._whole = Draft(self.path)
         except OSError as error:
             raise _unwritable(self.path, error) from None
+        self._draft = self._whole.folder
         self._telemetry = TelemetryWriter(self._draft / TELEMETRY)
         return self
 
@@ -153,7 +147,8 @@ class BundleWriter:
         try:
             if kind is None:
                 self._finish()
-                put_in_place(self._draft, self.path)
+                refuse_to_replace(self.path, force=self._force)  # what came to be there meanwhile
+                self._whole.put_in_place(replace=self._force)
         except OSError as failure:
             raise _unwritable(self.path, failure) from None
         finally:
@@ -163,7 +158,7 @@ class BundleWriter:
             with suppress(OSError):
                 if self._inputs is not None:
                     self._inputs.close()
-            shutil.rmtree(self._draft_root, ignore_errors=True)
+            self._whole.discard()
         if isinstance(error, OSError):
             raise _unwritable(self.path, error) from None
 
@@ -216,8 +211,12 @@ def exposure_of(parts: Sequence[Component], start_ns: int, end_ns: int) -> dict[
 
 
 def refuse_to_replace(path: Path, *, force: bool) -> None:
-    """Raise TraceError if no bundle may be written to ``path``: ask before a long reading."""
+    """Raise TraceError if no bundle may be written to ``path``: ask before a long reading.
+
+    What was left there by who was killed at it is cleared away first.
+    """
     refuse_unwritable(path, TraceError)
+    clear_drafts(path)
     if not path.exists():
         return
     if not force:

@@ -11,6 +11,7 @@ from torchloom_core.clock import SECOND_NS
 from torchloom_core.trace.bundle.bundle import Bundle
 from torchloom_core.trace.bundle.schema import Event, Exposure
 from torchloom_core.trace.describe.sampling import Sampling, sampling
+from torchloom_core.trace.describe.service import in_service
 from torchloom_core.trace.describe.spans import Span, common_ns, union, without
 from torchloom_core.trace.feed.watched import Watched, watch
 
@@ -22,7 +23,7 @@ QUANTILES = (0.1, 0.5, 0.9)
 
 
 class Rate(msgspec.Struct, frozen=True, kw_only=True):
-    """Failures of watched components a component-day, with its 95 % interval."""
+    """Failures of watched components a day of one in service, with its 95 % interval."""
 
     failures: int
     component_days: float
@@ -53,9 +54,9 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
     mtbf_s : float, optional
         Span over fatal events: between two failures anywhere in the fleet.
     prevalence : dict of str to float
-        Horizon to the share of the watched component-time that was followed, within it, by a
-        fatal fault of the component; time under repair does not count, nor does time whose
-        horizon goes beyond the span.
+        Horizon to the share of the watched components' time in service that was followed, within
+        it, by a fatal fault of the component; time under repair does not count, nor does time
+        whose horizon goes beyond the span.
     """
 
     name: str
@@ -96,7 +97,7 @@ def describe(bundle: Bundle, *, horizon_s: float | None = None) -> Description:
     horizons_s = sorted({*HORIZONS_S, *([] if horizon_s is None else [horizon_s])})
     manifest, events, watched = bundle.manifest, bundle.events(), watch(bundle)
     fatal = [event for event in events if event.fatal]
-    there = _there(bundle, watched)
+    there = in_service(bundle, watched)
     there_s = {
         name: (span.end_ns - span.start_ns) / SECOND_NS
         for name, span in zip(watched.ids, there, strict=True)
@@ -156,20 +157,6 @@ def failure_rate(failures: int, component_days: float) -> Rate:
 def _counts(names: Iterable[str]) -> dict[str, int]:
     """Return how often each name occurs, the most frequent first."""
     return dict(sorted(Counter(names).items(), key=lambda item: (-item[1], item[0])))
-
-
-def _there(bundle: Bundle, watched: Watched) -> list[Span]:
-    """Return when each watched component was there within the span."""
-    whole = Span(bundle.manifest.start_ns, bundle.manifest.end_ns)
-    parts = {part.id: part for part in bundle.topology()}
-    spans = []
-    for name in watched.ids:
-        part = parts.get(name)
-        from_ns, until_ns = (part.from_ns, part.until_ns) if part else (None, None)
-        start_ns = whole.start_ns if from_ns is None else max(from_ns, whole.start_ns)
-        end_ns = whole.end_ns if until_ns is None else min(until_ns, whole.end_ns)
-        spans.append(Span(start_ns, max(start_ns, end_ns)))
-    return spans
 
 
 def _repairs(fatal: Sequence[Event]) -> Repairs:

@@ -24,30 +24,28 @@ def events_with_ends(bundle: Bundle, watched: Watched, repair_s: float) -> tuple
     ``repair_s``, and on until the next telemetry or event of it; if there is none, beyond the end
     of the trace. Of the others nothing is known, and they stay as they are.
     """
-    heard_of = _heard_of(bundle, watched)
+    heard = heard_of(bundle, watched)
     gone_ns = {part.id: part.until_ns for part in bundle.topology() if part.until_ns is not None}
     asked: dict[str, tuple[int, int]] = {}
     for event in bundle.events():
         if not event.fatal or event.t_resolved is not None or event.follows == "job":
             continue
         rows = watched.rows_of(event.component)
-        if len(rows) != 1 or not (rows[0] in heard_of or watched.kind in _ENDED_BY_FAILURE):
+        if len(rows) != 1 or not (rows[0] in heard or watched.kind in _ENDED_BY_FAILURE):
             continue
         up_ns = event.t_event + round(repair_s * SECOND_NS)
         if gone_ns.get(watched.ids[rows[0]], up_ns + 1) > up_ns:
             asked[event.id] = rows[0], up_ns
     if not asked:
         return bundle.events()
-    reports = [
-        (name, up_ns) for row, up_ns in set(asked.values()) for name in heard_of.get(row, ())
-    ]
+    reports = [(name, up_ns) for row, up_ns in set(asked.values()) for name in heard.get(row, ())]
     first_of = bundle.first_reports(tuple(sorted(reports)))
     told = _told(bundle, watched)
     beyond_ns = bundle.manifest.end_ns + 1
 
     def end_ns(row: int, up_ns: int) -> int:
-        heard = [first_of.get((name, up_ns), beyond_ns) for name in heard_of.get(row, ())]
-        return min([*heard, *(ns for ns in told.get(row, ()) if ns >= up_ns), beyond_ns])
+        reported = [first_of.get((name, up_ns), beyond_ns) for name in heard.get(row, ())]
+        return min([*reported, *(ns for ns in told.get(row, ()) if ns >= up_ns), beyond_ns])
 
     return tuple(
         replace(event, t_resolved=end_ns(*asked[event.id])) if event.id in asked else event
@@ -55,7 +53,7 @@ def events_with_ends(bundle: Bundle, watched: Watched, repair_s: float) -> tuple
     )
 
 
-def _heard_of(bundle: Bundle, watched: Watched) -> dict[int, list[str]]:
+def heard_of(bundle: Bundle, watched: Watched) -> dict[int, list[str]]:
     """Return, by watched row, what telemetry is of: it, and the parts of it."""
     found: dict[int, list[str]] = {}
     for name in bundle.measured:

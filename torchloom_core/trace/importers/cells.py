@@ -5,8 +5,13 @@ Row 1 is the header, so that rows count as the lines of the file do.
 
 import csv
 import logging
+import lzma
+import tarfile
 import warnings
+import zipfile
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -24,6 +29,12 @@ from torchloom_core.trace.importers.mapping import SHORT, Times
 FIRST_ROW = 2
 PART_ROWS = 1 << 16
 """Rows that are text at a time."""
+
+UNREADABLE = (
+    *(OSError, ValueError, csv.Error, pd.errors.ParserWarning, pa.ArrowException),
+    *(EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, tarfile.TarError),
+)
+"""What pandas raises of a table that is none, or was cut or damaged, compressed ones too."""
 
 _log = logging.getLogger(__name__)
 
@@ -78,9 +89,14 @@ def read_parts(path: Path) -> Iterator[pd.DataFrame]:
             yield from _csv_parts(path)
     except pd.errors.EmptyDataError:
         raise TraceError(f"{path}: need a header, was an empty file") from None
-    except (OSError, UnicodeDecodeError, pd.errors.ParserError, pa.ArrowException) as error:
-        reason = getattr(error, "strerror", None) or " ".join(str(error).split())
-        raise TraceError(f"{path}: cannot be read: {reason}") from None
+    except UNREADABLE as error:
+        raise TraceError(f"{path}: cannot be read: {reason_of(error)}") from None
+
+
+def reason_of(error: Exception) -> str:
+    """Return in one line why a table cannot be read, of an error of ``UNREADABLE``."""
+    reason = getattr(error, "strerror", None) or " ".join(str(error).split())
+    return reason or type(error).__name__
 
 
 def _csv_parts(path: Path) -> Iterator[pd.DataFrame]:
@@ -97,7 +113,8 @@ def _csv_parts(path: Path) -> Iterator[pd.DataFrame]:
                 table = part.fillna("")
                 yield table[(table != "").any(axis="columns")]
     except (pd.errors.ParserError, pd.errors.ParserWarning):
-        _refuse_long_rows(path)
+        with suppress(UnicodeDecodeError, csv.Error):  # not by csv, such as a compressed one
+            _refuse_long_rows(path)
         raise
 
 
@@ -246,6 +263,8 @@ def _parsed(cells: "pd.Series[str]", times: Times, place: Path | str) -> tuple[I
     with np.errstate(over="ignore", invalid="ignore"):
         about_ns = np.abs(numbers.to_numpy(np.float64) * unit_ns + origin_ns)
     wrong, far = ~(about_ns < _BEYOND_NS), np.zeros(len(cells), dtype=np.bool_)
+    # Sums of int64 go round: the year 1 is beyond them, but not days since then until today.
+    origin_ns = (origin_ns + 2**63) % 2**64 - 2**63
     if pd.api.types.is_integer_dtype(numbers.dtype):
         return numbers.to_numpy(np.int64) * unit_ns + origin_ns, wrong, far
     # A float64 cannot tell nanoseconds in years: what it adds beyond a microsecond is noise.
