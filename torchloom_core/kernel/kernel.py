@@ -94,7 +94,6 @@ class Kernel:
 
     def __init__(self, config: Config, plugins: ActivePlugins, guard: Guard) -> None:
         settings = config.weaver
-        self._config = config
         self._predictors = plugins.predictors
         self._numbered = 0
         self.fleet = FleetState(

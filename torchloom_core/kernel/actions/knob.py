@@ -11,7 +11,7 @@ from torchloom_core.suggest import listed
 from torchloom_core.wire.actions import ChangeKnob, ChangeKnobs
 from torchloom_core.wire.events import Output
 from torchloom_core.wire.knobs import agrees, check_value, find_spec, shown, takes, unusual
-from torchloom_core.wire.messages import Command, Hello, KnobSpec, SetKnob
+from torchloom_core.wire.messages import Command, KnobSpec, SetKnob
 from torchloom_core.wire.plans import Plan, landed_text, workers_text
 
 KNOBS = KnobsKind()
@@ -49,7 +49,8 @@ class KnobKind(ActionKind[ChangeKnob]):
         fenced = [
             hello.worker
             for row, hello in enumerate(run.fleet.hello)
-            if run.stays(row) and _is_fenced(hello, spec.name)
+            if run.stays(row)
+            and any(own.name == spec.name and own.fence == "run" for own in hello.knobs)
         ]
         if fenced:
             who = listed(fenced, NAMED)
@@ -101,10 +102,6 @@ class KnobKind(ActionKind[ChangeKnob]):
     def wish(self, action: Mapping[str, Any]) -> str:
         """Return ``knob lr = 0.1 on g0-0``."""
         return f"knob {action['knob']} = {action['value']} on {action.get('worker') or 'all'}"
-
-
-def _is_fenced(hello: Hello, knob: str) -> bool:
-    return any(spec.name == knob and spec.fence == "run" for spec in hello.knobs)
 
 
 def _of_all(action: ChangeKnob) -> ChangeKnobs:
