@@ -5,15 +5,16 @@ from typing import Protocol
 
 from torchloom_core.errors import KnobError
 from torchloom_core.wire.knobs import check_value, find_spec
-from torchloom_core.wire.landscape import Look, Piece
 from torchloom_core.wire.messages import (
     Checkpoint,
     Cut,
     Deed,
+    Errand,
     Join,
     KnobValue,
     Pause,
     Prepare,
+    Rehearse,
     Resume,
     Rewind,
     SetKnob,
@@ -22,6 +23,7 @@ from torchloom_core.wire.messages import (
     Together,
     WorkerState,
 )
+from torchloom_threadlet.trainer.errands import Errands, verb_of
 from torchloom_threadlet.trainer.knob_table import KnobTable
 
 
@@ -33,23 +35,6 @@ class Connections(Protocol):
 
     def cut(self, quorum_id: int) -> str:
         """Shut down those of this quorum, of no other; say what was done."""
-
-
-class Surveyor(Protocol):
-    """What looks at the loss around the run's newest weights, as the script offers it."""
-
-    @property
-    def has_path(self) -> bool:
-        """Whether the run's checkpoints can be looked at."""
-
-    def survey(
-        self,
-        look: Look,
-        seconds: float,
-        tell: Callable[[int, int, Piece], object],
-        is_asked: Callable[[], bool],
-    ) -> str:
-        """Look, tell what is found piece by piece, and return how far it came."""
 
 
 class Actuators(KnobTable):
@@ -67,11 +52,11 @@ class Actuators(KnobTable):
         standby: bool,
         held: bool,
         can_agree: Callable[[], bool],
-        landscape: Surveyor | None = None,
+        errands: Errands | None = None,
     ) -> None:
         super().__init__()
         self.can_agree = can_agree
-        self.landscape = landscape
+        self.errands = errands or {}
         self._standby = standby
         self._held = held
         self.prepared = False
@@ -98,8 +83,7 @@ class Actuators(KnobTable):
             names.append("join")
             if self._held:
                 names.append("prepared" if self.prepared else "prepare")
-            if self.landscape is not None:
-                names.append("survey")
+            names += map(verb_of, self.errands)
         return tuple(names)
 
     def cut(self, quorum_id: int) -> str:
@@ -129,8 +113,8 @@ class Actuators(KnobTable):
                 return "the trainer has registered no function to go back by loom.on_rewind"
             case Together() if state == "standby":
                 return "the worker is standing by"
-            case Survey(points=points, plane=plane) if points:
-                return self._survey_refusal(state, plane)
+            case Survey() | Rehearse() if not deed.leaves_off:
+                return self._errand_refusal(deed, state)
             case Cut(quorum_id=quorum_id):
                 return self._cut_refusal(quorum_id)
         return None
@@ -140,14 +124,13 @@ class Actuators(KnobTable):
             return "nothing here knows the connections of a quorum"
         return self.connections.refusal(quorum_id) or None
 
-    def _survey_refusal(self, state: WorkerState, plane: str) -> str | None:
+    def _errand_refusal(self, errand: Errand, state: WorkerState) -> str | None:
         if state != "standby":
             return f"need a stand-by, the worker is {state}"
-        if self.landscape is None:
-            return "the script offers no landscape: need landscape= in attach()"
-        if plane == "path" and not self.landscape.has_path:
-            return "the script's Landscape has no checkpoints to look at: need path="
-        return None
+        runner = self.errands.get(type(errand))
+        if runner is None:
+            return f"the script offers no {errand.note}: need {errand.note}= in attach()"
+        return runner.refusal(errand)
 
     def _knob_refusal(self, name: str, value: KnobValue) -> str | None:
         try:

@@ -1,6 +1,7 @@
 """The knobs that a script has registered, and how they are set, all together or set back.
 
-A worker's :class:`~torchloom_threadlet.trainer.actuators.Actuators` are one.
+A worker's :class:`~torchloom_threadlet.trainer.actuators.Actuators` are one, and a
+:class:`~torchloom_threadlet.preview.Preview` has one of its own.
 """
 
 import contextlib

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 from torchloom_core.wire.messages import JoinFile, WorkerState
 from torchloom_threadlet.identity import Identity
 from torchloom_threadlet.ipc import Goodbye
-from torchloom_threadlet.trainer.actuators import Surveyor
+from torchloom_threadlet.trainer.errands import Errands
 from torchloom_threadlet.trainer.knob_table import Fence, KnobKind, knob_of
 from torchloom_threadlet.trainer.trainer_log import TrainerLog
 from torchloom_threadlet.trainer.worker import Worker, says
@@ -45,9 +45,9 @@ class Loom:
         framework: str = "",
         *,
         held: bool = False,
-        landscape: Surveyor | None = None,
+        errands: Errands | None = None,
     ) -> None:
-        self._worker = Worker(identity, join, framework, held=held, landscape=landscape)
+        self._worker = Worker(identity, join, framework, held=held, errands=errands)
         self._append = self._worker.samples.waiting.append
         self._serial = 0
         # Reentrant: a signal handler of the user's may step in the midst of a step.

@@ -119,6 +119,10 @@ class ActionKind(ABC, Generic[A]):
         """Return why it may be a slip of a person's finger although it is possible, or nothing."""
         return ""
 
+    def price_gpu_s(self, action: A, run: Run) -> float:
+        """Return what it costs where nobody has said that, GPU-seconds."""
+        return 0.0
+
     # --- how it is carried out ---
 
     def stages(self, action: A, run: Run) -> Stages:
