@@ -7,6 +7,8 @@ import msgspec
 import torch
 from torch import nn
 
+from torchloom_core.trajectory.preview import Preview as Shown
+from torchloom_core.wire.messages import Note
 from torchloom_core.wire.preview import Curve, Judgement, Piece, Setup, Trial
 from torchloom_threadlet.preview import Preview
 
@@ -94,6 +96,16 @@ class Heard:
     def judged(self):
         """Return the last judgement."""
         return self.of(Judgement)[-1]
+
+    @property
+    def shown(self):
+        """Return what people are shown of it, line by line."""
+        preview = Shown()
+        for piece in self.pieces:
+            said = {"command": "c1.1", "points": 1, "of": 1}
+            told = {**said, "piece": msgspec.json.encode(piece).decode()}
+            preview.take(Note(run="r", worker="v0-0", incarnation=1, kind="preview", fields=told))
+        return dict(preview.words())
 
     @property
     def end(self):

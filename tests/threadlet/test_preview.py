@@ -31,6 +31,8 @@ def test_a_rate_that_is_far_too_high_is_worse(seed):
     assert heard.judged.says == "worse"
     assert heard.judged.low is None or heard.judged.low > 0
     assert heard.setup.before == {"lr": LR}
+    assert heard.shown["verdict"].startswith("worse: ")
+    assert heard.shown["warning"].startswith("says nothing of what comes after 50 steps")
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -41,6 +43,8 @@ def test_a_rate_that_was_far_too_low_and_goes_back_is_better(seed):
     assert heard.judged.high < 0
     assert heard.judged.for_change == 5
     assert heard.setup.before == {"lr": LR / 20}
+    assert heard.shown["verdict"].startswith("better: ")
+    assert "at step 100, if both go on as they bend now" in heard.shown["forecast"]
 
 
 @pytest.mark.parametrize("values", [{}, {"lr": LR}, {"lr": LR, "momentum": 0.9}])
