@@ -68,6 +68,7 @@ STATUS = Status(
     cordoned=("node7", "node9"),
     cordoned_until_ns={"node9": 172_800 * 10**9},
     trajectory=".torchloom/trajectory/digits",
+    step_time_s=0.02,
 )
 
 KNOBS = KnobTable(

@@ -212,6 +212,7 @@ def test_what_is_refused_fails_or_does_not_end_is_one_line(run, weaver, result, 
             "propose",
             {"action": {"kind": "landscape", "points": 0}},
         ),
+        ("preview --end", "propose", {"action": {"kind": "preview", "steps": 0}}),
         ("dump g0-0", "propose", {"action": {"kind": "dump", "worker": "g0-0"}}),
         (
             "probe g0-0 g1-0 g2-0 g3-0 --probe-bytes 700000",
@@ -250,6 +251,19 @@ def test_every_command_that_acts_sends_its_verb(run, weaver, words, verb, body):
     result = run.torchloom(*words.split())
     assert result.returncode == 0, result.stderr
     assert weaver.asked == [(verb, body)]
+
+
+@pytest.mark.parametrize(
+    ("words", "price"),
+    [
+        ("--steps 50", "10 GPU-s of one stand-by: 2 x 5 x 50 steps of 0.02 s each"),
+        ("--steps 900 --for 5s", "5 GPU-s of one stand-by: 2 x 5 x 900 steps of 0.02 s each"),
+    ],
+)
+def test_the_price_of_a_preview_is_known_before_anybody_is_asked_for_it(run, weaver, words, price):
+    result = run.torchloom("preview", "lr=0.02", "--price", *words.split())
+    assert (result.returncode, result.stdout) == (0, f"at most {price}\n")
+    assert not weaver.asked
 
 
 @pytest.mark.parametrize(

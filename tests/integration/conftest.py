@@ -26,6 +26,7 @@ HERE = Path(__file__).parent
 LIGHT_TRAINER = HERE.parent / "threadlet" / "trainer.py"
 TORCHFT_TRAINER = HERE / "trainer.py"
 LOOKOUT = HERE / "lookout.py"
+REHEARSER = HERE / "rehearser.py"
 
 
 def until(what):
@@ -160,8 +161,15 @@ class Run:
 
     def start_lookout(self, group, **environment):
         """Start a stand-by that offers to look at the loss."""
+        return self._start_standby(group, LOOKOUT, environment)
+
+    def start_rehearser(self, group, **environment):
+        """Start a stand-by that offers to try changes out."""
+        return self._start_standby(group, REHEARSER, environment)
+
+    def _start_standby(self, group, script, environment):
         own = {"TORCHLOOM_ROLE": "standby", **environment}
-        return self._start(group, [sys.executable, LOOKOUT], own)
+        return self._start(group, [sys.executable, script], own)
 
     def _start(self, group, command, environment):
         trainer = Trainer(self.folder, group, command, environment)

@@ -17,6 +17,7 @@ from torchloom_core.wire.actions import (
     MapLandscape,
     Migrate,
     PauseRun,
+    PreviewChange,
     ProbeLinks,
     ResumeRun,
     SaveCheckpoint,
@@ -79,7 +80,7 @@ hellos = st.builds(
     state=states,
     knobs=st.lists(st.sampled_from(KNOBS), unique_by=lambda k: k.name).map(tuple),
     values=st.dictionaries(st.sampled_from(["lr", "every"]), values, max_size=2),
-    actuators=st.sampled_from([(), ("checkpoint",), ("checkpoint", "probe", "survey")]),
+    actuators=st.sampled_from([(), ("checkpoint",), ("checkpoint", "probe", "survey", "rehearse")]),
     door=doors,
 )
 
@@ -155,6 +156,11 @@ actions: st.SearchStrategy[Action] = st.one_of(
         lambda named: ProbeLinks(pairs=tuple(zip(named[::2], named[1::2], strict=False)))
     ),
     st.builds(MapLandscape, points=st.sampled_from([0, 100])),
+    st.builds(
+        PreviewChange,
+        values=st.dictionaries(st.sampled_from(["lr", "every", "lt"]), values, max_size=2),
+        steps=st.sampled_from([0, 100]),
+    ),
     st.builds(Alert, worker=workers, text=st.just("look")),
     st.builds(CordonNode, node=nodes, lasts_s=st.sampled_from([None, 1.0, 90.0])),
     st.builds(UncordonNode, node=nodes),

@@ -18,7 +18,8 @@ FACES = {
         Learner LighthouseRows Links MapLandscape Migrate ModelError Need NeedFaults NeedForecast
         NeedLabels NeedPast NotNegative
         Outlook PauseRun
-        PluginError Policy PolicyNeed Positive Predictor PredictorNeed ProbeLinks Proposal Registry
+        PluginError Policy PolicyNeed Positive Predictor PredictorNeed PreviewChange ProbeLinks
+        Proposal Registry
         Reserve ResumeRun RewindRun RunFailures SaveCheckpoint Share Standbys Traffic UncordonNode
         daly_s ettr expected_unsaved_s grow hookimpl incidents places_of unsaved_work_s young_s
     """,
@@ -47,6 +48,9 @@ FACES = {
     """,
     "torchloom_threadlet.landscape": """
         Landscape
+    """,
+    "torchloom_threadlet.preview": """
+        Preview
     """,
     "torchloom_threadlet.torchft": """
         TorchftLoom

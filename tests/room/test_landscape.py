@@ -6,8 +6,9 @@ from tests.recorded_life import Recorder
 from tests.room.test_past import read
 from torchloom_core.room.landscape import LandscapeNews
 from torchloom_core.trajectory.landscape import Landscape
+from torchloom_core.wire.errand import End
 from torchloom_core.wire.events import Recovered
-from torchloom_core.wire.landscape import MOST_SIDE, Bend, Cells, End, Line, Plane
+from torchloom_core.wire.landscape import MOST_SIDE, Bend, Cells, Line, Plane
 from torchloom_core.wire.messages import Note
 
 WHO = {"run": "run", "worker": "v0-0", "incarnation": 1}

@@ -40,11 +40,13 @@ def test_no_part_of_the_weaver_is_loaded():
             "suggest",
             "wire",
             "wire.codec",
+            "wire.errand",
             "wire.knobs",
             "wire.landscape",
             "wire.limits",
             "wire.links",
             "wire.messages",
+            "wire.preview",
             "wire.subjects",
         )
     }

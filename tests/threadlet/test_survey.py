@@ -8,22 +8,15 @@ import pytest
 import torch
 from torch import nn
 
-from torchloom_core.wire.landscape import (
-    MOST_AT_ONCE,
-    Bend,
-    Cells,
-    End,
-    Line,
-    Look,
-    Piece,
-    Plane,
-)
+from torchloom_core.wire.errand import MOST_AT_ONCE, End
+from torchloom_core.wire.landscape import Bend, Cells, Line, Look, Piece, Plane
 from torchloom_core.wire.messages import Survey
+from torchloom_threadlet.errands import pace
 from torchloom_threadlet.landscape import Landscape
-from torchloom_threadlet.landscape import report as report_module
 from torchloom_threadlet.landscape.directions import filter_normalised, orthogonal_to
 from torchloom_threadlet.landscape.grid import shares
 from torchloom_threadlet.trainer.actuators import Actuators
+from torchloom_threadlet.trainer.errands import errands_of
 
 ALWAYS = 3600.0
 
@@ -78,7 +71,7 @@ class Heard:
 
     def __init__(self, landscape, look=None, seconds=ALWAYS, is_asked=lambda: False):
         self.pieces, self.progress = [], []
-        self.said = landscape.survey(look or Look(side=5), seconds, self._hear, is_asked)
+        self.said = landscape.run(look or Look(side=5), seconds, self._hear, is_asked)
 
     def _hear(self, points, of, piece):
         self.progress.append((points, of))
@@ -160,7 +153,7 @@ def test_what_is_cheap_and_says_most_comes_first():
 
 
 def test_a_piece_has_no_more_points_than_a_message_may(monkeypatch):
-    monkeypatch.setattr(report_module, "_EVERY_S", math.inf)
+    monkeypatch.setattr(pace, "_EVERY_S", math.inf)
     heard = Heard(Net().landscape(), Look(side=41))
     assert [len(piece.cells) for piece in heard.of(Cells)] == [*3 * [MOST_AT_ONCE], 145]
     assert len(heard.cells) == 41 * 41
@@ -325,7 +318,12 @@ def test_weights_of_one_dimension_have_no_random_plane():
 
 def test_only_a_stand_by_whose_script_offers_it_looks():
     def can(standby, landscape):
-        return Actuators(standby=standby, held=False, can_agree=lambda: False, landscape=landscape)
+        return Actuators(
+            standby=standby,
+            held=False,
+            can_agree=lambda: False,
+            errands=errands_of(landscape, None),
+        )
 
     net = Net()
     offers = can(True, net.landscape())

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from tests.kernel.runs import Run, hello, lighthouse_view, make_kernel, three_groups
+from tests.kernel.runs import Run, hello, lighthouse_view, make_kernel, telemetry, three_groups
 from torchloom_core.config.schema import Config
 from torchloom_core.kernel.plugins.host import ActivePlugins
 from torchloom_core.weaver.status import describe, describe_knobs
@@ -164,3 +164,13 @@ def test_of_those_at_risk_the_ones_that_are_most_are_told_with_why():
     told = status(run, Page(workers=False)).at_risk
     assert [one.worker for one in told] == [f"g{number}-0" for number in range(49, 29, -1)]
     assert (told[0].hazard, told[0].horizon_s, told[0].why) == (0.49, 60.0, "it is hot")
+
+
+def test_how_long_a_step_takes_is_told_once_somebody_tells_of_it():
+    run = three_groups(make_kernel())
+    run.tick()
+    assert status(run).step_time_s is None
+    for worker, step_time_s in (("a-0", 0.1), ("b-0", 0.3), ("c-0", 9.0)):
+        run.feed(telemetry(worker, {"step_time_s": step_time_s}))
+    run.tick()
+    assert status(run).step_time_s == 0.3

@@ -18,7 +18,7 @@ without these lines.
 import os
 
 from torchloom_threadlet.identity import find_join, identify
-from torchloom_threadlet.trainer.actuators import Surveyor
+from torchloom_threadlet.trainer.errands import ErrandRunner, errands_of
 from torchloom_threadlet.trainer.loom import Loom
 
 __all__ = ["Loom", "attach"]
@@ -33,7 +33,8 @@ def attach(
     rack: str | None = None,
     standby: bool | None = None,
     framework: str = "",
-    landscape: Surveyor | None = None,
+    landscape: ErrandRunner | None = None,
+    preview: ErrandRunner | None = None,
 ) -> Loom:
     """Register this process as a worker and return its loom.
 
@@ -55,9 +56,12 @@ def attach(
         What trains, for people to read.
     landscape : torchloom_threadlet.landscape.Landscape, optional
         What a stand-by can look at the loss around the run's newest weights with, while it waits.
+    preview : torchloom_threadlet.preview.Preview, optional
+        What a stand-by can try a change out with, while it waits.
     """
     identity = identify(group=group, rank=rank, node=node, rack=rack, standby=standby)
-    loom = Loom(identity, find_join(join), framework, landscape=landscape)
+    errands = errands_of(landscape, preview)
+    loom = Loom(identity, find_join(join), framework, errands=errands)
     loom.wait_until_admitted()
     loom.wait_to_join()
     return loom

@@ -59,6 +59,12 @@ app.command(
     group=_WATCHING,
 )
 app.command(
+    f"{_HERE}.preview_command:preview",
+    name="preview",
+    help="Try a change out on a stand-by, before anybody makes it.",
+    group=_WATCHING,
+)
+app.command(
     f"{_HERE}.evaluate_command:evaluate",
     name="evaluate",
     help="Backtest policies and predictors on recorded traces.",

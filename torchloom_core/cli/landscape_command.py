@@ -8,23 +8,20 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from torchloom_core.cli.extras import need
+from torchloom_core.cli.errand_options import INTERRUPTED, check, recorded
 from torchloom_core.cli.options import AsJson, Connection
 from torchloom_core.cli.output import console, print_json
 from torchloom_core.cli.times import Duration
 from torchloom_core.cli.weaver_client import act
-from torchloom_core.errors import ConfigError, StateError
-from torchloom_core.files import refuse_picture
 from torchloom_core.wire.actions import MapLandscape
-from torchloom_core.wire.landscape import MOST_POINTS, MOST_REACH, MOST_SECONDS, MOST_SIDE, Ways
+from torchloom_core.wire.errand import MOST_POINTS
+from torchloom_core.wire.landscape import MOST_REACH, MOST_SIDE, Ways
 
-# The reader brings pyarrow, which `torchloom --help` should not wait for.
 if TYPE_CHECKING:
     from torchloom_core.trajectory.landscape import Landscape
 
 _HERE = Connection()
 _MINUTE = timedelta(minutes=1)
-_INTERRUPTED = 130
 
 
 def landscape(
@@ -71,16 +68,15 @@ def landscape(
     if end:
         act(connection, "propose", {"action": MapLandscape(points=0)})
         return 0
-    if lasts.total_seconds() > MOST_SECONDS:
-        raise ConfigError(f"--for: need at most 1h, was {lasts.total_seconds():g} s")
-    if plot is not None:
-        need("matplotlib")
-        refuse_picture(plot, ConfigError)
+    check(lasts, plot)
+    from torchloom_core.trajectory.landscape import Landscape
+
     interrupted = False
+    seen = Landscape()
     if trajectory is not None:
-        seen = _recorded(trajectory)
+        seen = recorded(trajectory, seen)
     else:
-        from torchloom_core.cli.landscape_client import look
+        from torchloom_core.cli.errand_client import run_errand
 
         action = MapLandscape(
             points=points,
@@ -90,18 +86,9 @@ def landscape(
             plane=plane,
             seed=seed,
         )
-        seen, interrupted = asyncio.run(look(connection, action))
+        interrupted = asyncio.run(run_errand(connection, action, MapLandscape(points=0), seen))
     _show(seen, plot, json)
-    return _INTERRUPTED if interrupted else 0
-
-
-def _recorded(trajectory: Path) -> "Landscape":
-    from torchloom_core.trajectory.landscape import newest_recorded
-
-    seen = newest_recorded(trajectory)
-    if seen is None:
-        raise StateError(f"{trajectory}: need a landscape on record, there is none")
-    return seen
+    return INTERRUPTED if interrupted else 0
 
 
 def _show(seen: "Landscape", plot: Path | None, json: bool) -> None:

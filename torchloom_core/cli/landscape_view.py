@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from rich.table import Table
 
 from torchloom_core.trajectory.landscape import Landscape
-from torchloom_core.wire.landscape import Bend, Loss, Plane
+from torchloom_core.wire.errand import Loss
+from torchloom_core.wire.landscape import Bend, Plane
 
 
 def table(seen: Landscape) -> Table:

@@ -15,6 +15,7 @@ from torchloom_core.wire.messages import (
     Command,
     Deed,
     Probe,
+    Rehearse,
     SetKnob,
     Survey,
 )
@@ -70,7 +71,7 @@ class Commands:
         match deed:
             case Probe():
                 return min(_PROBE_NS, self._deadline_ns)
-            case Survey(seconds=seconds):
+            case Survey(seconds=seconds) | Rehearse(seconds=seconds):
                 return self._deadline_ns + round(seconds * SECOND_NS)
         return self._deadline_ns
 

@@ -103,6 +103,11 @@ class Guards:
                 seen.append((now_ns, float(np.median(values))))
         return ended
 
+    def newest(self, metric: str) -> float | None:
+        """Return the newest median of a metric that may be watched, None where there is none."""
+        seen = self._seen.get(metric)
+        return seen[-1][1] if seen else None
+
     def _begin_anew(self, was_at: int) -> list[Judged]:
         """Drop what was measured so far, and end the watches that rest on it."""
         self._steps_ns.clear()

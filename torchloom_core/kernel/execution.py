@@ -277,7 +277,7 @@ class Execution:
         run, command = self._run, self._commands.flights[command_id].command
         row = run.fleet.row_of.get(command.worker)
         is_early = not plan.landed and (not plan.missed or run.now_ns <= command.deadline_ns)
-        return row is None or is_early or run.fleet.heard_ns_of(row) >= run.now_ns - run.stale_ns
+        return row is None or is_early or bool(run.heard([row]))
 
     def overdue(self) -> list[str]:
         """Return the commands of which nothing was heard until well past their deadline.
@@ -320,20 +320,17 @@ class Execution:
         if trouble and not self.stopped and not plan.applied:
             outputs += self._send_back(plan)
         if not trouble:
-            return [
-                *outputs,
-                Outcome.of(plan, "done", kind.summary(plan.action, plan, run), run.now_ns),
-            ]
+            done = kind.summary(plan.action, plan, run)
+            return [*outputs, Outcome.of(plan, "done", done, run.now_ns)]
+        applied = plan.applied + len(plan.commands) - plan.missed_count - len(still_open)
+        is_half_done = applied > 0
         if plan.change:
             is_half_done = plan.fate == "failed" and not kind.is_set_back
-            result = "partial" if is_half_done else "undone"
-            return [*outputs, Outcome.of(plan, result, trouble, run.now_ns)]
-        if kind.all_or_none:
+        elif kind.all_or_none:
             unsent = [command_id for command_id in plan.commands if command_id in still_open]
             outputs += self._commands.recall_unreached(unsent)
-            return [*outputs, Outcome.of(plan, "undone", trouble, run.now_ns)]
-        applied = plan.applied + len(plan.commands) - plan.missed_count - len(still_open)
-        result = "partial" if applied > 0 else "undone"
+            is_half_done = False
+        result = "partial" if is_half_done else "undone"
         return [*outputs, Outcome.of(plan, result, trouble, run.now_ns)]
 
     def _send_back(self, plan: Plan) -> list[Output]:

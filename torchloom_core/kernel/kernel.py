@@ -94,7 +94,6 @@ class Kernel:
 
     def __init__(self, config: Config, plugins: ActivePlugins, guard: Guard) -> None:
         settings = config.weaver
-        self._config = config
         self._predictors = plugins.predictors
         self._numbered = 0
         self.fleet = FleetState(
@@ -219,7 +218,8 @@ class Kernel:
         return outputs
 
     def _propose(self, action: Action, policy: str, reason: str) -> list[Output]:
-        proposal = Proposal(action=action, reason=reason)
+        price_gpu_s = kind_of(action).price_gpu_s(action, self.run)
+        proposal = Proposal(action=action, reason=reason, cost_gpu_s=price_gpu_s)
         proposed = Proposed(id=self._number("p"), policy=policy, proposal=proposal)
         return [proposed, *self._decide([Candidate(proposed, "act", self.run.now_ns)])]
 

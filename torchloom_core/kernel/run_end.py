@@ -37,7 +37,7 @@ class RunEnd:
         """
         meant = self._of_their_own and not self._otherwise
         self._of_their_own = self._otherwise = False
-        if not meant or self._anybody_at_work():
+        if not meant or self._run.heard(self._run.rows_in(*_AT_WORK)):
             return []
         wishes = self._run.desired.snapshot()
         forgotten: list[Output] = []
@@ -47,8 +47,3 @@ class RunEnd:
         dismissed = [self._run.fleet.hello[row].worker for row in rows]
         outputs = self._run.tell(self._run.stage(rows, Drain()), _CAUSE)
         return [notices.of_run_end(dismissed, wishes), *forgotten, *outputs]
-
-    def _anybody_at_work(self) -> bool:
-        oldest_ns = self._run.now_ns - self._run.stale_ns
-        heard_ns_of = self._run.fleet.heard_ns_of
-        return any(heard_ns_of(row) >= oldest_ns for row in self._run.rows_in(*_AT_WORK))

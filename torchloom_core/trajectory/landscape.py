@@ -1,76 +1,36 @@
 """A landscape put together from its pieces, as they come or as they stand in a record."""
 
 import math
-from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
-import msgspec
-
-from torchloom_core.trajectory.layout import Line as RecordLine
-from torchloom_core.trajectory.reader import lives
-from torchloom_core.wire.codec import UNREADABLE
-from torchloom_core.wire.landscape import (
-    LANDSCAPE,
-    MOST_SIDE,
-    Bend,
-    Cells,
-    End,
-    Line,
-    Loss,
-    Piece,
-    Plane,
-)
-from torchloom_core.wire.messages import Note
+from torchloom_core.trajectory.pieces import Pieces
+from torchloom_core.wire.errand import Loss
+from torchloom_core.wire.landscape import LANDSCAPE, MOST_SIDE, Bend, Cells, Line, Piece, Plane
 
 
-class Landscape:
+class Landscape(Pieces):
     """What has come so far of the newest look at the loss.
 
     Attributes
     ----------
-    version : int
-        Another number whenever there is more.
-    command, worker : str
-        Whose it is, empty before the first piece.
-    points, of : int
-        How often the loss was evaluated, and about how often it will be.
     line : dict of float to Loss
         By the share of the update, in the order in which they came.
     cells : dict of (int, int) to Loss
         By row and column, in that order too.
     """
 
-    def __init__(self) -> None:
-        self.version = 0
-        self._begin("", "")
+    kind = LANDSCAPE
+    piece = Piece
 
-    def _begin(self, command: str, worker: str) -> None:
-        self.command, self.worker = command, worker
-        self.points = self.of = 0
+    def forget(self) -> None:
+        """Begin anew with another look."""
         self.bend: Bend | None = None
         self.plane: Plane | None = None
-        self.end: End | None = None
         self.line: dict[float, Loss] = {}
         self.cells: dict[tuple[int, int], Loss] = {}
 
-    def take(self, note: Note) -> None:
-        """Take a note that brings a piece: the first of another look begins anew.
-
-        What brings none is passed over.
-        """
-        fields = note.fields
-        points, of, command = (fields.get(name) for name in ("points", "of", "command"))
-        if not (isinstance(points, int) and isinstance(of, int) and isinstance(command, str)):
-            return
-        try:
-            piece: Piece = msgspec.json.decode(str(fields.get("piece")), type=Piece)
-        except UNREADABLE:
-            return
-        if (command, note.worker) != (self.command, self.worker):
-            self._begin(command, note.worker)
-        self.points, self.of = points, of
-        self.version += 1
+    def add(self, piece: Bend | Line | Plane | Cells) -> None:
+        """Take what was found; of a line without end no more than a line has."""
         match piece:
             case Bend():
                 self.bend = piece
@@ -80,8 +40,6 @@ class Landscape:
                 self.plane = piece
             case Cells(cells=cells):
                 self.cells.update({(row, column): loss for row, column, loss in cells})
-            case End():
-                self.end = piece
 
     def drawn_line(self) -> list[tuple[float, float]]:
         """Return share and loss of the line's points that are numbers, by share."""
@@ -118,29 +76,3 @@ class Landscape:
             "cells": [[*place, loss] for place, loss in sorted(self.cells.items())],
             "end": self.end,
         }
-
-
-def newest_recorded(root: Path) -> Landscape | None:
-    """Return the landscape of a trajectory that was begun last, None where there is none.
-
-    Raises
-    ------
-    StateError
-        If it cannot be read.
-    """
-    found = Landscape()
-    for life in lives(root):
-        for note in _notes(life.lines()):
-            found.take(note)
-    return found if found.version else None
-
-
-def _notes(lines: Iterable[RecordLine]) -> Iterable[Note]:
-    for line in lines:
-        if line.kind == "note":
-            try:
-                note = msgspec.json.decode(line.body, type=Note)
-            except UNREADABLE:
-                continue
-            if note.kind == LANDSCAPE:
-                yield note

@@ -76,6 +76,7 @@ def describe(
         lighthouse=_lighthouse(kernel.run.steering.view),
         wheel=kernel.wheel.holder(now_ns),
         wheel_until_ns=kernel.wheel.until_ns(now_ns),
+        step_time_s=kernel.run.guards.newest("step_time_s"),
     )
     if page.after:
         return status

@@ -11,7 +11,8 @@ import msgspec
 from torchloom_core.wire.landscape import Look
 from torchloom_core.wire.limits import KnobName, MetricName, Target, Text
 from torchloom_core.wire.links import MAX_PAIRS, ProbeBytes
-from torchloom_core.wire.messages import KnobValue, KnobValues, Survey
+from torchloom_core.wire.messages import KnobValue, KnobValues, Rehearse, Survey
+from torchloom_core.wire.preview import Trial
 
 
 class Migrate(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="migrate"):
@@ -254,6 +255,28 @@ class MapLandscape(
         return Survey(**msgspec.structs.asdict(self))
 
 
+class PreviewChange(
+    Trial, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind", tag="preview"
+):
+    """A stand-by tries out what knobs would do to the run, beside a control; nobody else does.
+
+    Only a stand-by whose script offers it can be told, and one at a time. One of 0 ``steps`` ends
+    what is under way.
+
+    Examples
+    --------
+    >>> from torchloom_core.plugin import PreviewChange
+    >>> change = PreviewChange(values={"lr": 0.02}, steps=100, repeats=5)
+    >>> change.points, change.price_s(step_s=0.1)
+    (1000, 100.0)
+    """
+
+    @property
+    def deed(self) -> Rehearse:
+        """What the stand-by is told."""
+        return Rehearse(**msgspec.structs.asdict(self))
+
+
 class Alert(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="alert"):
     """Tell people about ``worker``; nothing is changed.
 
@@ -312,6 +335,7 @@ Action = (
     | CollectDump
     | ProbeLinks
     | MapLandscape
+    | PreviewChange
     | Alert
     | CordonNode
     | UncordonNode

@@ -1,36 +1,27 @@
 """The loss around a run's weights: what is asked for, and the pieces in which it comes back.
 
-A piece is the JSON text in the field ``piece`` of a note of the kind :data:`LANDSCAPE`; the fields
-``command``, ``points`` and ``of`` say whose it is, and how far it is. docs/landscape.md says what
-the numbers mean.
+How they travel is in :mod:`torchloom_core.wire.errand`; docs/landscape.md says what the numbers
+mean.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import msgspec
 
-from torchloom_core.wire.limits import Finite, Text
+from torchloom_core.wire.errand import MOST_AT_ONCE, Duration, End, Loss, Points
+from torchloom_core.wire.limits import Finite
 
 LANDSCAPE = "landscape"
 """The kind of note that brings a piece."""
 
-MOST_POINTS = 20_000
 MOST_SIDE = 101
-MOST_SECONDS = 3600.0
 MOST_REACH = 100.0
-
-MOST_AT_ONCE = 512
-"""Points that one piece has at the most."""
 
 MOST_CHECKPOINTS = 200
 """Of a run's way that are drawn at the most."""
 
-Points = Annotated[int, msgspec.Meta(ge=0, le=MOST_POINTS)]
 Side = Annotated[int, msgspec.Meta(ge=3, le=MOST_SIDE)]
 Place = Annotated[int, msgspec.Meta(ge=0, lt=MOST_SIDE)]
-Loss = Finite | None
-"""None: it was no number."""
-
 Ways = Literal["random", "path"]
 
 
@@ -54,12 +45,23 @@ class Look(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         Of the random directions.
     """
 
+    note: ClassVar[str] = LANDSCAPE
+
     points: Points = 3000
-    seconds: Annotated[float, msgspec.Meta(gt=0, le=MOST_SECONDS)] = 60.0
+    seconds: Duration = 60.0
     side: Side = 51
     reach: Annotated[float, msgspec.Meta(gt=0, le=MOST_REACH)] = 1.0
     plane: Ways = "random"
     seed: Annotated[int, msgspec.Meta(ge=0, le=2**53)] = 0
+
+    @property
+    def leaves_off(self) -> bool:
+        """Whether it only ends what is under way."""
+        return not self.points
+
+    def price_s(self, step_s: float | None) -> float:
+        """Return what it costs at the most, seconds of one stand-by, however long a step takes."""
+        return self.seconds
 
 
 class Bend(
@@ -126,14 +128,6 @@ class Cells(msgspec.Struct, frozen=True, kw_only=True, tag_field="part", tag="ce
     """Points of the plane: row, column, and the loss there."""
 
     cells: Annotated[tuple[tuple[Place, Place, Loss], ...], msgspec.Meta(max_length=MOST_AT_ONCE)]
-
-
-class End(msgspec.Struct, frozen=True, kw_only=True, tag_field="part", tag="end"):
-    """The last piece; ``why`` is empty where all was looked at."""
-
-    points: Points
-    seconds: Finite
-    why: Text = ""
 
 
 Piece = Bend | Line | Plane | Cells | End

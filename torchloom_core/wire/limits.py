@@ -105,3 +105,6 @@ Version = Annotated[int, msgspec.Meta(ge=0, le=65_535)]
 Seconds = Annotated[float, msgspec.Meta(ge=-1e9, le=1e9)]
 Finite = Annotated[float, msgspec.Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
 """Neither infinite nor NaN: JSON has a word for neither."""
+
+KnobValue = bool | Int64 | Finite | KnobText
+KnobValues = Annotated[dict[KnobName, KnobValue], msgspec.Meta(max_length=MAX_KNOBS)]

@@ -24,7 +24,6 @@ from torchloom_core.wire.limits import (
     Id,
     Int64,
     KnobName,
-    KnobText,
     LongText,
     MetricName,
     Name,
@@ -41,11 +40,12 @@ from torchloom_core.wire.limits import (
     Text,
     Version,
 )
+from torchloom_core.wire.limits import KnobValue as KnobValue
+from torchloom_core.wire.limits import KnobValues as KnobValues
 from torchloom_core.wire.links import Door, Measured, ProbeBytes
+from torchloom_core.wire.preview import Trial
 
 SCHEMA_VERSION = 1
-
-KnobValue = bool | Int64 | Finite | KnobText
 
 CALLED_AT_ONCE = 1000
 """How many workers a roll call names at most."""
@@ -104,7 +104,6 @@ class KnobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 KnobSpecs = Annotated[tuple[KnobSpec, ...], msgspec.Meta(max_length=MAX_KNOBS)]
-KnobValues = Annotated[dict[KnobName, KnobValue], msgspec.Meta(max_length=MAX_KNOBS)]
 Groups = Annotated[tuple[Name, ...], msgspec.Meta(max_length=MAX_WORKERS)]
 
 
@@ -284,6 +283,20 @@ class Survey(Look, frozen=True, kw_only=True, omit_defaults=True, tag_field="ver
     """
 
 
+class Rehearse(
+    Trial, frozen=True, kw_only=True, omit_defaults=True, tag_field="verb", tag="rehearse"
+):
+    """Train on with a change and without it, on a stand-by; of 0 steps: leave off.
+
+    What comes of it is told in notes of the kind ``preview``. Whatever else is asked of the
+    stand-by ends it.
+    """
+
+
+Errand = Survey | Rehearse
+"""What a stand-by does alone while it waits."""
+
+
 class Cut(msgspec.Struct, frozen=True, kw_only=True, tag_field="verb", tag="cut"):
     """Shut down the connections to peers that were made for this quorum; none of a later one.
 
@@ -358,6 +371,7 @@ Deed = (
     | Dump
     | Probe
     | Survey
+    | Rehearse
     | Cut
     | Terminate
     | Together

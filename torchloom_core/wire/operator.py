@@ -220,6 +220,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
 
     Of ``flights`` and ``waiting`` only the first thousand are there, and ``at_risk`` are the twenty
     most of each predictor. ``wheel`` is the seat that drives from a web page, empty if none does.
+    ``step_time_s`` is what a step takes now, the median of all that train; None: nobody tells.
     """
 
     run: str
@@ -242,6 +243,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     lighthouse: str = ""
     wheel: str = ""
     wheel_until_ns: int = 0
+    step_time_s: float | None = None
 
 
 class KnobTable(msgspec.Struct, frozen=True, kw_only=True):

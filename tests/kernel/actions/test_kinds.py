@@ -24,6 +24,7 @@ from torchloom_core.wire.actions import (
     MapLandscape,
     Migrate,
     PauseRun,
+    PreviewChange,
     ProbeLinks,
     ResumeRun,
     RewindRun,
@@ -51,6 +52,7 @@ POSSIBLE = {
         CollectDump(worker="a-0"),
         ProbeLinks(pairs=(("x-0", "y-0"),)),
         MapLandscape(),
+        PreviewChange(values={"lr": 0.2}),
         Alert(worker="a-0", text="look"),
         CordonNode(node="node-b"),
         UncordonNode(node="node-c"),
@@ -66,7 +68,7 @@ def run():
     told.feed(hello("p-0", state="paused"))
     told.feed(can_be_probed("x-0", state="joining"))
     told.feed(can_be_probed("y-0", state="joining"))
-    told.feed(hello("v-0", state="standby", actuators=("survey",)))
+    told.feed(hello("v-0", state="standby", actuators=("survey", "rehearse")))
     told.ask(CordonNode(node="node-c"))
     for group in "abc":
         told.feed(in_quorum(f"{group}-0", 7))

@@ -1,14 +1,12 @@
 """What a look finds, gathered into pieces: one as soon as it says something, few a second."""
 
-import math
-import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from torchloom_core.wire.landscape import MOST_AT_ONCE, Bend, Cells, Line, Loss, Piece, Plane
+from torchloom_core.wire.errand import Loss
+from torchloom_core.wire.landscape import Bend, Cells, Line, Piece, Plane
+from torchloom_threadlet.errands.pace import Pace, finite
 from torchloom_threadlet.landscape.grid import Cell
-
-_EVERY_S = 0.5
 
 
 class Point(NamedTuple):
@@ -34,7 +32,7 @@ class Report:
         self._tell = tell
         self._line: list[tuple[float, Loss]] = []
         self._cells: list[tuple[int, int, Loss]] = []
-        self._told_s = time.monotonic()
+        self._pace = Pace()
 
     def add(self, found: Found) -> None:
         """Take what was found, and tell it if that is due."""
@@ -46,21 +44,15 @@ class Report:
             case _:
                 self.flush()
                 self._tell(found)
-        is_full = len(self._line) + len(self._cells) >= MOST_AT_ONCE
-        if is_full or time.monotonic() - self._told_s >= _EVERY_S:
+        if self._pace.is_due(len(self._line) + len(self._cells)):
             self.flush()
 
     def flush(self) -> None:
         """Tell what was gathered."""
-        self._told_s = time.monotonic()
+        self._pace.told()
         line, self._line = self._line, []
         cells, self._cells = self._cells, []
         if line:
             self._tell(Line(points=tuple(line)))
         if cells:
             self._tell(Cells(cells=tuple(cells)))
-
-
-def finite(number: float) -> Loss:
-    """Return the number, None where it is none that a message can have."""
-    return number if math.isfinite(number) else None

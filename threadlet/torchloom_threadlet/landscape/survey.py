@@ -2,20 +2,21 @@
 
 First how the loss bends along the update, then the line along it, then a plane: what is cheap and
 says most comes first, and whoever has enough may end it at any point. The worker calls
-:meth:`Landscape.survey` in the thread that stands by.
+:meth:`Landscape.run` in the thread that stands by.
 """
 
-import copy
 import math
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from torchloom_core.wire.landscape import MOST_CHECKPOINTS, Bend, End, Look, Piece, Plane
-from torchloom_threadlet.landscape.budget import Budget, Spent
+from torchloom_core.wire.errand import End
+from torchloom_core.wire.landscape import MOST_CHECKPOINTS, Bend, Look, Piece, Plane
+from torchloom_threadlet.errands.budget import Budget, Spent
+from torchloom_threadlet.errands.kept import kept
+from torchloom_threadlet.errands.pace import finite
 from torchloom_threadlet.landscape.curvature import critical_sharpness, curvature
 from torchloom_threadlet.landscape.directions import (
     filter_normalised,
@@ -24,7 +25,7 @@ from torchloom_threadlet.landscape.directions import (
     update,
 )
 from torchloom_threadlet.landscape.grid import coarse_first, in_rounds, plane, shares
-from torchloom_threadlet.landscape.report import Found, Point, Report, finite
+from torchloom_threadlet.landscape.report import Found, Point, Report
 from torchloom_threadlet.landscape.surface import Direction, Surface, norm
 
 _FROM, _TO = -1.0, 2.0
@@ -75,12 +76,13 @@ class Landscape:
         self._step = step
         self._path = path
 
-    @property
-    def has_path(self) -> bool:
-        """Whether the run's checkpoints can be looked at."""
-        return self._path is not None
+    def refusal(self, look: Look) -> str | None:
+        """Return why it cannot be looked at, or None if it can."""
+        if look.plane == "path" and self._path is None:
+            return "the script's Landscape has no checkpoints to look at: need path="
+        return None
 
-    def survey(
+    def run(
         self,
         look: Look,
         seconds: float,
@@ -112,7 +114,7 @@ class Landscape:
         whole = min(look.points, _MOST_OF_BEND + look.side + look.side**2)
         report = Report(lambda piece: tell(budget.points, whole, piece))
         why = ""
-        with _kept(self._model):
+        with kept(self._model):
             try:
                 budget.check()
                 self._load()
@@ -150,7 +152,7 @@ class Landscape:
     ) -> tuple[Literal["step", "gradient"], list[Tensor]]:
         if self._step is not None:
             before = _copies(weights)
-            with _kept(self._model):
+            with kept(self._model):
                 self._model.train()
                 self._step()
                 return "step", update(before, _copies(weights))
@@ -168,7 +170,7 @@ class Landscape:
         self, look: Look, weights: list[nn.Parameter], budget: Budget
     ) -> tuple[Plane, Direction, Direction]:
         newest, checkpoints = _copies(weights), []
-        with _kept(self._model):
+        with kept(self._model):
             for _ in self._path() if self._path is not None else ():
                 budget.check()
                 checkpoints.append(_copies(weights))
@@ -225,16 +227,3 @@ def _bend(
 
 def _copies(weights: list[nn.Parameter]) -> list[Tensor]:
     return [weight.detach().clone() for weight in weights]
-
-
-@contextmanager
-def _kept(model: nn.Module) -> Iterator[None]:
-    """Put back a model's weights, buffers and modes afterwards, to the bit."""
-    state = copy.deepcopy(model.state_dict())
-    modes = [(module, module.training) for module in model.modules()]
-    try:
-        yield
-    finally:
-        model.load_state_dict(state)
-        for module, training in modes:
-            module.training = training

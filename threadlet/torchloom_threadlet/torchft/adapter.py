@@ -16,7 +16,7 @@ from torchloom_threadlet.torchft.given_state import GivenState
 from torchloom_threadlet.torchft.round_figures import RoundFigures
 from torchloom_threadlet.torchft.rounds import Rounds
 from torchloom_threadlet.torchft.waits import hook, stamp_waits
-from torchloom_threadlet.trainer.actuators import Surveyor
+from torchloom_threadlet.trainer.errands import ErrandRunner, errands_of
 from torchloom_threadlet.trainer.loom import Loom, end_drained
 from torchloom_threadlet.trainer.worker import says
 from torchloom_threadlet.training.gradients import Gradients
@@ -39,7 +39,8 @@ def attach(
     rack: str | None = None,
     standby: bool | None = None,
     held: bool = False,
-    landscape: Surveyor | None = None,
+    landscape: ErrandRunner | None = None,
+    preview: ErrandRunner | None = None,
 ) -> "TorchftLoom":
     """Register this process as a worker; see :func:`torchloom_threadlet.attach`.
 
@@ -51,10 +52,12 @@ def attach(
     :meth:`TorchftLoom.manage` instead.
 
     ``landscape`` is what a stand-by can look at the loss around the run's newest weights with, a
-    :class:`~torchloom_threadlet.landscape.Landscape`.
+    :class:`~torchloom_threadlet.landscape.Landscape`, and ``preview`` what it can try a change out
+    with, a :class:`~torchloom_threadlet.preview.Preview`.
     """
     identity = identify(group=group, rank=rank, node=node, rack=rack, standby=standby)
-    loom = TorchftLoom(identity, find_join(join), "torchft", held=held, landscape=landscape)
+    errands = errands_of(landscape, preview)
+    loom = TorchftLoom(identity, find_join(join), "torchft", held=held, errands=errands)
     loom.wait_until_admitted()
     loom.wait_to_join()
     return loom

@@ -6,7 +6,6 @@ waiting is what was asked for, and in a loop that goes on after a drain, which e
 
 import atexit
 import logging
-import math
 import os
 import sys
 import threading
@@ -14,14 +13,13 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, NoReturn
+from typing import Any, NoReturn
 
-from torchloom_core.wire.limits import MAX_LONG_TEXT, MAX_SHORT_TEXT, MAX_TEXT
-from torchloom_core.wire.messages import JoinFile, KnobSpec, WorkerState
-from torchloom_threadlet.cleaning import text
+from torchloom_core.wire.messages import JoinFile, WorkerState
 from torchloom_threadlet.identity import Identity
 from torchloom_threadlet.ipc import Goodbye
-from torchloom_threadlet.trainer.actuators import Knob, Surveyor
+from torchloom_threadlet.trainer.errands import Errands
+from torchloom_threadlet.trainer.knob_table import Fence, KnobKind, knob_of
 from torchloom_threadlet.trainer.trainer_log import TrainerLog
 from torchloom_threadlet.trainer.worker import Worker, says
 from torchloom_threadlet.training.optimizer_knobs import settings
@@ -47,9 +45,9 @@ class Loom:
         framework: str = "",
         *,
         held: bool = False,
-        landscape: Surveyor | None = None,
+        errands: Errands | None = None,
     ) -> None:
-        self._worker = Worker(identity, join, framework, held=held, landscape=landscape)
+        self._worker = Worker(identity, join, framework, held=held, errands=errands)
         self._append = self._worker.samples.waiting.append
         self._serial = 0
         # Reentrant: a signal handler of the user's may step in the midst of a step.
@@ -202,11 +200,11 @@ class Loom:
         get: Callable[[], Any],
         set: Callable[[Any], object],
         *,
-        kind: Literal["float", "int", "bool", "choice", "order"] = "float",
+        kind: KnobKind = "float",
         low: float | None = None,
         high: float | None = None,
         choices: Iterable[str] = (),
-        fence: Literal["worker", "run"] = "worker",
+        fence: Fence = "worker",
         check: Callable[[Mapping[str, Any]], object] | None = None,
         used_up: bool = False,
         unit: str = "",
@@ -223,18 +221,21 @@ class Loom:
         A knob whose ``get`` raises is not registered, which one log line says.
         """
         try:
-            spec = KnobSpec(
-                name=name,
+            knob = knob_of(
+                name,
+                get,
+                set,
                 kind=kind,
+                low=low,
+                high=high,
+                choices=choices,
                 fence=fence,
-                low=_bound(low),
-                high=_bound(high),
-                choices=tuple(text(choice, MAX_LONG_TEXT) for choice in choices),
+                check=check,
                 used_up=used_up,
-                unit=text(unit, MAX_SHORT_TEXT),
-                doc=text(doc, MAX_TEXT),
+                unit=unit,
+                doc=doc,
             )
-            self._worker.actuators.add_knob(Knob(spec, get, set, check))
+            self._worker.actuators.add_knob(knob)
         except Exception as error:  # noqa: BLE001 - the user's function
             _logger.warning("knob %r is not registered: %s", name, says(error))
             return
@@ -246,7 +247,7 @@ class Loom:
         Groups of parameters keep their ratios. ``scheduler`` is scaled with ``lr``; one that is
         not named and computes the rate itself overwrites what was set.
         """
-        fence: Literal["worker", "run"] = "run" if self._worker.changes.can_vote else "worker"
+        fence: Fence = "run" if self._worker.changes.can_vote else "worker"
         for setting in settings(optimizer, scheduler):
             setting.register(self, fence=fence)
 
@@ -295,11 +296,6 @@ class Loom:
         if sys.excepthook == self._on_exception:
             sys.excepthook = self._previous_hook
         self._worker.part()
-
-
-def _bound(limit: Any) -> float | None:
-    """Return a knob's limit as a message can say it: none where it is infinite."""
-    return None if limit is None or math.isinf(limit) else float(limit)
 
 
 def end_drained(worker: str) -> NoReturn:

@@ -19,7 +19,6 @@ from typing import Any
 import msgspec
 
 from torchloom_core.clock import SECOND_NS
-from torchloom_core.wire.landscape import LANDSCAPE, Piece
 from torchloom_core.wire.limits import MAX_SHORT_TEXT, MAX_TEXT
 from torchloom_core.wire.messages import (
     LOG,
@@ -30,6 +29,7 @@ from torchloom_core.wire.messages import (
     Cut,
     Drain,
     Dump,
+    Errand,
     Hello,
     Hold,
     Join,
@@ -38,6 +38,7 @@ from torchloom_core.wire.messages import (
     Note,
     Pause,
     Prepare,
+    Rehearse,
     Resume,
     Rewind,
     SetKnob,
@@ -53,9 +54,10 @@ from torchloom_threadlet.cleaning import field_name, fields, text, whole
 from torchloom_threadlet.flight_recorder import collectives, flight_recorder
 from torchloom_threadlet.identity import Identity
 from torchloom_threadlet.stacks import own_stacks
-from torchloom_threadlet.trainer.actuators import Actuators, Surveyor
+from torchloom_threadlet.trainer.actuators import Actuators
 from torchloom_threadlet.trainer.changes import Changes
 from torchloom_threadlet.trainer.command_inbox import CommandInbox
+from torchloom_threadlet.trainer.errands import ErrandRunner, Errands
 from torchloom_threadlet.trainer.pause_lease import PauseLease
 from torchloom_threadlet.trainer.phases import Phases
 from torchloom_threadlet.trainer.sample_buffer import SampleBuffer
@@ -96,7 +98,7 @@ class Worker:
         framework: str,
         *,
         held: bool,
-        landscape: Surveyor | None = None,
+        errands: Errands | None = None,
     ) -> None:
         self.identity = identity
         self.state: WorkerState = "standby" if identity.standby and join else "joining"
@@ -110,7 +112,7 @@ class Worker:
             standby=identity.standby,
             held=held,
             can_agree=lambda: self.changes.can_vote,
-            landscape=landscape,
+            errands=errands,
         )
         self.lease = PauseLease()
         self.replica_id = ""
@@ -431,21 +433,21 @@ class Worker:
                 self.changes.withdraw(number)
             case Dump():
                 self.note("dump", self._evidence())
-            case Survey() as look if look.points and self.actuators.landscape is not None:
-                return self._survey(self.actuators.landscape, look, command)
+            case Survey() | Rehearse() as errand if not errand.leaves_off:
+                return self._run_errand(self.actuators.errands[type(errand)], errand, command)
         return None
 
-    def _survey(self, landscape: Surveyor, look: Survey, command: Command) -> str:
-        """Look at the loss around the run's newest weights until something else is asked."""
+    def _run_errand(self, runner: ErrandRunner, errand: Errand, command: Command) -> str:
+        """Do what a stand-by does alone, until something else is asked of it."""
         left_s = (command.deadline_ns - time.time_ns()) / SECOND_NS
 
-        def tell(points: int, of: int, piece: Piece) -> None:
+        def tell(points: int, of: int, piece: msgspec.Struct) -> None:
             said = {"command": command.id, "points": points, "of": of}
-            self.note(LANDSCAPE, {**said, "piece": msgspec.json.encode(piece).decode()})
+            self.note(errand.note, {**said, "piece": msgspec.json.encode(piece).decode()})
 
-        return landscape.survey(
-            look,
-            min(look.seconds, left_s),
+        return runner.run(
+            errand,
+            min(errand.seconds, left_s),
             tell,
             lambda: self._parted or not self._todo.empty(),
         )

@@ -1,6 +1,6 @@
 """Admit: a stand-by group joins the run for good, and nobody leaves for it."""
 
-from torchloom_core.kernel.actions.kind import ActionKind, Stages, group_target
+from torchloom_core.kernel.actions.kind import ActionKind, Stages
 from torchloom_core.kernel.actions.run import Run
 from torchloom_core.wire.actions import AdmitGroup
 from torchloom_core.wire.messages import Drain, Join
@@ -13,10 +13,6 @@ class AdmitKind(ActionKind[AdmitGroup]):
     message = AdmitGroup
     deeds = (Join,)
 
-    def target(self, action: AdmitGroup) -> str:
-        """Return the group that joins."""
-        return group_target(action.group)
-
     def obstacle(self, action: AdmitGroup, run: Run) -> str:
         """Refuse who does not stand by, is spoken for, is silent, or sits on a cordoned node."""
         fleet, group = run.fleet, action.group
@@ -28,7 +24,7 @@ class AdmitKind(ActionKind[AdmitGroup]):
         taken = run.reserved() | run.commands.being_told(Drain)
         if any(hello.worker in taken for hello in hellos):
             return f"stand-by {group} is about to join or to leave"
-        if any(fleet.heard_ns_of(row) < run.now_ns - run.stale_ns for row in rows):
+        if run.heard(rows) != rows:
             return f"stand-by {group} was not heard of lately"
         cordoned = sorted(fleet.cordons.nodes.intersection(hello.node for hello in hellos))
         return f"stand-by {group} is on {cordoned[0]}, which is cordoned" if cordoned else ""

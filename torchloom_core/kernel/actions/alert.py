@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from torchloom_core.kernel.actions.kind import ActionKind, Stages
+from torchloom_core.kernel.actions.kind import ActionKind
 from torchloom_core.kernel.actions.run import Run
 from torchloom_core.wire.actions import Alert
 from torchloom_core.wire.plans import Plan
@@ -17,17 +17,9 @@ class AlertKind(ActionKind[Alert]):
     is_free = True
     is_alarm = True
 
-    def target(self, action: Alert) -> str:
-        """Return the worker, apart from what else is done to it."""
-        return f"alert:{action.worker}"
-
     def obstacle(self, action: Alert, run: Run) -> str:
         """Refuse a worker that is not there."""
         return run.not_present(action.worker)
-
-    def stages(self, action: Alert, run: Run) -> Stages:
-        """Return nothing: no worker is told."""
-        return Stages()
 
     def summary(self, action: Alert, plan: Plan, run: Run) -> str:
         """Return what people are told."""

@@ -36,9 +36,5 @@ class CheckpointKind(ActionKind[SaveCheckpoint]):
 
 
 def _savers(group: str | None, run: Run) -> list[int]:
-    hello = run.fleet.hello
-    return [
-        row
-        for row in run.rows_in("training")
-        if group in (None, hello[row].group) and "checkpoint" in hello[row].actuators
-    ]
+    rows = run.able(run.rows_in("training"), "checkpoint")
+    return [row for row in rows if group in (None, run.fleet.hello[row].group)]

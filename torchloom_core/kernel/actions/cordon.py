@@ -5,7 +5,7 @@ from typing import Any
 
 from torchloom_core.clock import SECOND_NS, moment_text
 from torchloom_core.fleet.cordons import Cordons
-from torchloom_core.kernel.actions.kind import ActionKind, Stages
+from torchloom_core.kernel.actions.kind import ActionKind
 from torchloom_core.kernel.actions.run import Run
 from torchloom_core.suggest import nearest
 from torchloom_core.wire.actions import CordonNode
@@ -17,10 +17,6 @@ class CordonKind(ActionKind[CordonNode]):
 
     message = CordonNode
     is_alarm = True
-
-    def target(self, action: CordonNode) -> str:
-        """Return the node."""
-        return f"node:{action.node}"
 
     def cordons(self, action: CordonNode) -> frozenset[str]:
         """Return the node."""
@@ -38,10 +34,6 @@ class CordonKind(ActionKind[CordonNode]):
         known = run.fleet.nodes()
         need = "need a node on which a worker sat, or of which a fault was told"
         return "" if node in known else f"{need}, was {node!r}{nearest(node, known)}"
-
-    def stages(self, action: CordonNode, run: Run) -> Stages:
-        """Return nothing: no worker is told."""
-        return Stages()
 
     def at_once(self, action: CordonNode, cordons: Cordons, now_ns: int) -> None:
         """Cordon the node."""

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from torchloom_core.kernel.actions.fenced import cannot_agree, together
-from torchloom_core.kernel.actions.kind import ActionKind, Stages, group_target
+from torchloom_core.kernel.actions.kind import ActionKind, Stages
 from torchloom_core.kernel.actions.run import Run
 from torchloom_core.wire.actions import DrainGroup
 from torchloom_core.wire.messages import Drain
@@ -23,10 +23,6 @@ class DrainKind(ActionKind[DrainGroup]):
     moves_group = True
     without_replacement = True
     is_alarm = True
-
-    def target(self, action: DrainGroup) -> str:
-        """Return the group that leaves, the first of several."""
-        return group_target(action.group)
 
     def moves(self, action: DrainGroup) -> frozenset[str]:
         """Return all that leave."""

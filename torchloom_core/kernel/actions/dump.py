@@ -15,10 +15,6 @@ class DumpKind(ActionKind[CollectDump]):
     changes_run = False
     is_alarm = True
 
-    def target(self, action: CollectDump) -> str:
-        """Return the worker, apart from what else is done to it."""
-        return f"dump:{action.worker}"
-
     def obstacle(self, action: CollectDump, run: Run) -> str:
         """Refuse a worker that is not there."""
         return run.not_present(action.worker)

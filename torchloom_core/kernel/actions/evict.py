@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import cast
 
-from torchloom_core.kernel.actions.kind import ActionKind, Stages, group_target
+from torchloom_core.kernel.actions.kind import ActionKind, Stages
 from torchloom_core.kernel.actions.migrate import standby_for
 from torchloom_core.kernel.actions.run import Run
 from torchloom_core.wire.actions import EvictGroup
@@ -21,10 +21,6 @@ class EvictKind(ActionKind[EvictGroup]):
     high_impact = True
     moves_group = True
     is_alarm = True
-
-    def target(self, action: EvictGroup) -> str:
-        """Return the group that hangs."""
-        return group_target(action.group)
 
     def takes(self, action: EvictGroup) -> frozenset[str]:
         """Return the group, unless a stand-by takes its place."""

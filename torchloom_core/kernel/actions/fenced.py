@@ -8,11 +8,9 @@ Whoever joins meanwhile holds what the peer holds whose state it takes.
 from collections.abc import Iterable
 
 from torchloom_core.kernel.actions.kind import Stages
-from torchloom_core.kernel.actions.run import Run
+from torchloom_core.kernel.actions.run import NAMED, Run
 from torchloom_core.suggest import listed
 from torchloom_core.wire.messages import Drain, Pause, Rewind, SetKnobs, Together
-
-_NAMED = 3
 
 
 def together(do: SetKnobs | Pause | Drain | Rewind, run: Run, groups: Iterable[str] = ()) -> Stages:
@@ -31,6 +29,6 @@ def cannot_agree(what: str, run: Run) -> str:
     alone = set(rows).difference(run.voters())
     if not alone:
         return ""
-    names = listed(sorted(run.fleet.hello[row].worker for row in alone), _NAMED)
+    names = listed(sorted(run.fleet.hello[row].worker for row in alone), NAMED)
     attach = "attach by torchloom_threadlet.torchft or .torchrun"
     return f"{lands} {names} {'has' if len(alone) == 1 else 'have'} nothing to agree by: {attach}"

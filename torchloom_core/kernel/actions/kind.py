@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from torchloom_core.fleet.cordons import Cordons
 from torchloom_core.kernel.actions.run import Run
-from torchloom_core.wire.actions import Action, plain_wish
+from torchloom_core.wire.actions import Action, name_of, plain_wish
 from torchloom_core.wire.events import Output
 from torchloom_core.wire.messages import Command, Deed
 from torchloom_core.wire.plans import Plan, Stage, missed_text
@@ -83,9 +83,15 @@ class ActionKind(ABC, Generic[A]):
 
     # --- what it acts on ---
 
-    @abstractmethod
     def target(self, action: A) -> str:
-        """Return what the action acts on; two actions on one target are in conflict."""
+        """Return what the action acts on; two actions on one target are in conflict.
+
+        That is a group or a node; what is about a worker is apart from what else is done to it.
+        """
+        group, worker, node = self.subject(action)
+        if group or node:
+            return f"{GROUP}{group}" if group else f"node:{node}"
+        return ":".join(filter(None, (name_of(action), worker)))
 
     def subject(self, action: A) -> Subject:
         """Return what the action is about: what its fields of these names say."""
@@ -113,11 +119,15 @@ class ActionKind(ABC, Generic[A]):
         """Return why it may be a slip of a person's finger although it is possible, or nothing."""
         return ""
 
+    def price_gpu_s(self, action: A, run: Run) -> float:
+        """Return what it costs where nobody has said that, GPU-seconds."""
+        return 0.0
+
     # --- how it is carried out ---
 
-    @abstractmethod
     def stages(self, action: A, run: Run) -> Stages:
         """Return the commands that it takes; asked where there is no obstacle."""
+        return Stages()
 
     def at_once(self, action: A, cordons: Cordons, now_ns: int) -> None:
         """Do what the Weaver does without any worker, when it is granted or read from a record."""
@@ -166,11 +176,6 @@ class ActionKind(ABC, Generic[A]):
     def wish(self, action: Mapping[str, Any]) -> str:
         """Return the action in a few words, from what a record holds of it."""
         return plain_wish(action)
-
-
-def group_target(group: str) -> str:
-    """Return the target of what acts on a replica group."""
-    return f"{GROUP}{group}"
 
 
 GROUP = "group:"

@@ -16,6 +16,7 @@ from torchloom_core.kernel.actions.knobs import KnobsKind
 from torchloom_core.kernel.actions.landscape import LandscapeKind
 from torchloom_core.kernel.actions.migrate import MigrateKind
 from torchloom_core.kernel.actions.pause import PauseKind
+from torchloom_core.kernel.actions.preview import PreviewKind
 from torchloom_core.kernel.actions.probe import ProbeKind
 from torchloom_core.kernel.actions.resume import ResumeKind
 from torchloom_core.kernel.actions.rewind import RewindKind
@@ -38,6 +39,7 @@ KINDS: Mapping[str, ActionKind[Any]] = {
         DumpKind(),
         ProbeKind(),
         LandscapeKind(),
+        PreviewKind(),
         AlertKind(),
         CordonKind(),
         UncordonKind(),

@@ -6,17 +6,15 @@ from typing import Any
 from torchloom_core.errors import KnobError
 from torchloom_core.kernel.actions.kind import ActionKind, Stages
 from torchloom_core.kernel.actions.knobs import KnobsKind
-from torchloom_core.kernel.actions.run import Run
+from torchloom_core.kernel.actions.run import NAMED, Run
 from torchloom_core.suggest import listed
 from torchloom_core.wire.actions import ChangeKnob, ChangeKnobs
 from torchloom_core.wire.events import Output
 from torchloom_core.wire.knobs import agrees, check_value, find_spec, shown, takes, unusual
-from torchloom_core.wire.messages import Command, Hello, KnobSpec, SetKnob
+from torchloom_core.wire.messages import Command, KnobSpec, SetKnob
 from torchloom_core.wire.plans import Plan, landed_text, workers_text
 
 KNOBS = KnobsKind()
-
-_NAMED = 3
 
 
 class KnobKind(ActionKind[ChangeKnob]):
@@ -51,10 +49,11 @@ class KnobKind(ActionKind[ChangeKnob]):
         fenced = [
             hello.worker
             for row, hello in enumerate(run.fleet.hello)
-            if run.stays(row) and _is_fenced(hello, spec.name)
+            if run.stays(row)
+            and any(own.name == spec.name and own.fence == "run" for own in hello.knobs)
         ]
         if fenced:
-            who = listed(fenced, _NAMED)
+            who = listed(fenced, NAMED)
             return f"knob {spec.name} lands on all ranks at one step on {who}, elsewhere not"
         if not _rows(action, run):
             return f"knob {action.knob}: {action.worker or 'every worker that has it'} is leaving"
@@ -105,17 +104,13 @@ class KnobKind(ActionKind[ChangeKnob]):
         return f"knob {action['knob']} = {action['value']} on {action.get('worker') or 'all'}"
 
 
-def _is_fenced(hello: Hello, knob: str) -> bool:
-    return any(spec.name == knob and spec.fence == "run" for spec in hello.knobs)
-
-
 def _of_all(action: ChangeKnob) -> ChangeKnobs:
     return ChangeKnobs(values={action.knob: action.value})
 
 
 def _spec(action: ChangeKnob, run: Run) -> KnobSpec:
     if action.worker is None:
-        return find_spec(action.knob, run.fleet.knob_specs.values())
+        return run.spec(action.knob)
     return find_spec(action.knob, run.fleet.hello[run.fleet.row_of[action.worker]].knobs)
 
 
@@ -144,4 +139,4 @@ def _left_out(action: ChangeKnob, run: Run) -> str:
     if not names:
         return ""
     whose = "declares" if len(names) == 1 else "declare"
-    return f"not on {listed(names, _NAMED)}, which {whose} it otherwise"
+    return f"not on {listed(names, NAMED)}, which {whose} it otherwise"

@@ -6,16 +6,14 @@ from typing import Any
 from torchloom_core.errors import KnobError
 from torchloom_core.kernel.actions.fenced import cannot_agree, together
 from torchloom_core.kernel.actions.kind import ActionKind, Stages
-from torchloom_core.kernel.actions.run import Run
+from torchloom_core.kernel.actions.run import NAMED, Run
 from torchloom_core.suggest import listed
 from torchloom_core.wire.actions import ChangeKnobs, new_values
 from torchloom_core.wire.events import Output
-from torchloom_core.wire.knobs import agrees, check_value, find_spec, shown, unusual
+from torchloom_core.wire.knobs import agrees, check_value, shown, unusual
 from torchloom_core.wire.messages import RECONCILE, KnobSpec, KnobValues, SetKnobs, Together
 from torchloom_core.wire.plans import Plan, landed_text, workers_text
 from torchloom_core.wire.requests import GUARD
-
-_NAMED = 3
 
 
 class KnobsKind(ActionKind[ChangeKnobs]):
@@ -47,7 +45,7 @@ class KnobsKind(ActionKind[ChangeKnobs]):
     def doubt(self, action: ChangeKnobs, run: Run) -> str:
         """Return by how much a value is off from all that are in use or wanted."""
         doubts = (
-            unusual(_spec(knob, run), value, run.in_use(knob))
+            unusual(run.spec(knob), value, run.in_use(knob))
             for knob, value in action.values.items()
         )
         return next(filter(None, doubts), "")
@@ -91,9 +89,9 @@ def checked(values: KnobValues, run: Run) -> KnobValues:
     KnobError
         If one is of no knob that all ranks take alike and change together, or not one it takes.
     """
-    own = {knob: check_value(_spec(knob, run), value) for knob, value in values.items()}
+    own = {knob: check_value(run.spec(knob), value) for knob, value in values.items()}
     for knob in own:
-        spec = _spec(knob, run)
+        spec = run.spec(knob)
         if spec.fence != "run":
             raise KnobError(
                 f"knob {knob} is worker-fenced: each worker sets it alone, so it is set alone"
@@ -120,15 +118,11 @@ def _check_all_have(spec: KnobSpec, run: Run) -> None:
         has = "has" if len(without) == 1 else "have"
         raise KnobError(
             f"knob {spec.name} lands on all ranks at one step, "
-            f"and {listed(without, _NAMED)} {has} none"
+            f"and {listed(without, NAMED)} {has} none"
         )
     if otherwise:
         declares = "declares" if len(otherwise) == 1 else "declare"
         raise KnobError(
             f"knob {spec.name} lands on all ranks at one step, "
-            f"and {listed(otherwise, _NAMED)} {declares} it otherwise"
+            f"and {listed(otherwise, NAMED)} {declares} it otherwise"
         )
-
-
-def _spec(knob: str, run: Run) -> KnobSpec:
-    return find_spec(knob, run.fleet.knob_specs.values())

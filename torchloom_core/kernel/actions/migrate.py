@@ -1,6 +1,6 @@
 """Migrate: a warm stand-by joins, then the group drains; make before break."""
 
-from torchloom_core.kernel.actions.kind import ActionKind, Stages, group_target
+from torchloom_core.kernel.actions.kind import ActionKind, Stages
 from torchloom_core.kernel.actions.run import Run
 from torchloom_core.wire.actions import Migrate
 from torchloom_core.wire.messages import Drain, Join
@@ -15,10 +15,6 @@ class MigrateKind(ActionKind[Migrate]):
     high_impact = True
     moves_group = True
     is_alarm = True
-
-    def target(self, action: Migrate) -> str:
-        """Return the group that leaves."""
-        return group_target(action.group)
 
     def obstacle(self, action: Migrate, run: Run) -> str:
         """Refuse where nobody could take the group's place."""
@@ -52,7 +48,7 @@ def standby_for(group: str, run: Run) -> list[int]:
         for name, rows in fleet.groups("standby").items()
         if len(rows) == len(members)
         and not any(hello[row].node in barred or hello[row].worker in taken for row in rows)
-        and all(fleet.heard_ns_of(row) >= run.now_ns - run.stale_ns for row in rows)
+        and run.heard(rows) == rows
     ]
     return min(fit)[2] if fit else []
 

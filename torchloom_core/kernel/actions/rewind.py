@@ -2,13 +2,11 @@
 
 from torchloom_core.kernel.actions.fenced import cannot_agree, together
 from torchloom_core.kernel.actions.kind import ActionKind, Stages
-from torchloom_core.kernel.actions.run import Run
+from torchloom_core.kernel.actions.run import NAMED, Run
 from torchloom_core.suggest import listed
 from torchloom_core.wire.actions import RewindRun
 from torchloom_core.wire.messages import Rewind, Together
 from torchloom_core.wire.plans import Plan, landed_text, workers_text
-
-_NAMED = 3
 
 
 class RewindKind(ActionKind[RewindRun]):
@@ -18,10 +16,6 @@ class RewindKind(ActionKind[RewindRun]):
     deeds = (Together,)
     high_impact = True
 
-    def target(self, action: RewindRun) -> str:
-        """Return the checkpoint."""
-        return "rewind"
-
     def obstacle(self, action: RewindRun, run: Run) -> str:
         """Refuse where a rank cannot go back, or not with the others."""
         if problem := cannot_agree("a rewind", run):
@@ -29,7 +23,7 @@ class RewindKind(ActionKind[RewindRun]):
         unable = sorted(set(run.voters()).difference(run.able(run.voters(), "rewind")))
         if not unable:
             return ""
-        names = listed([run.fleet.hello[row].worker for row in unable], _NAMED)
+        names = listed([run.fleet.hello[row].worker for row in unable], NAMED)
         return f"need a function to go back, registered by loom.on_rewind, on {names}"
 
     def stages(self, action: RewindRun, run: Run) -> Stages:

@@ -13,8 +13,12 @@ from torchloom_core.fleet.state import FleetState
 from torchloom_core.fleet.steering import Steering
 from torchloom_core.suggest import nearest
 from torchloom_core.wire.events import Output
-from torchloom_core.wire.messages import Deed, Join, KnobValue
+from torchloom_core.wire.knobs import find_spec
+from torchloom_core.wire.messages import Deed, Join, KnobSpec, KnobValue
 from torchloom_core.wire.plans import Stage
+
+NAMED = 3
+"""How many workers a message names."""
 
 _LEAVING = frozenset({"gone", "left", "draining"})
 
@@ -59,6 +63,10 @@ class Run:
         """Return the rows of those who obey the verb; an older Threadlet knows fewer."""
         return [row for row in rows if verb in self.fleet.hello[row].actuators]
 
+    def heard(self, rows: Iterable[int]) -> list[int]:
+        """Return the rows of those that something was heard of lately."""
+        return [row for row in rows if self.fleet.heard_ns_of(row) >= self.now_ns - self.stale_ns]
+
     def voters(self) -> list[int]:
         """Return the rows of those that train and agree on what all do at one step."""
         return self.able(self.rows_in("training", "paused"), "together")
@@ -78,6 +86,10 @@ class Run:
     def training_groups(self) -> set[str]:
         """Return the replica groups that train."""
         return set(self.fleet.groups("training", "paused"))
+
+    def spec(self, knob: str) -> KnobSpec:
+        """Return what the run's workers say of a knob; raises KnobError where none has it."""
+        return find_spec(knob, self.fleet.knob_specs.values())
 
     def in_use(self, knob: str) -> list[KnobValue]:
         """Return the values that a knob has on whichever worker, or should have."""

@@ -1,7 +1,7 @@
 """Uncordon: workers may be put on a node again."""
 
 from torchloom_core.fleet.cordons import Cordons
-from torchloom_core.kernel.actions.kind import ActionKind, Stages
+from torchloom_core.kernel.actions.kind import ActionKind
 from torchloom_core.kernel.actions.run import Run
 from torchloom_core.suggest import nearest
 from torchloom_core.wire.actions import UncordonNode
@@ -13,20 +13,12 @@ class UncordonKind(ActionKind[UncordonNode]):
 
     message = UncordonNode
 
-    def target(self, action: UncordonNode) -> str:
-        """Return the node."""
-        return f"node:{action.node}"
-
     def obstacle(self, action: UncordonNode, run: Run) -> str:
         """Refuse a node that is not cordoned."""
         cordoned = run.fleet.cordons.nodes
         if action.node in cordoned:
             return ""
         return f"node {action.node!r} is not cordoned{nearest(action.node, cordoned)}"
-
-    def stages(self, action: UncordonNode, run: Run) -> Stages:
-        """Return nothing: no worker is told."""
-        return Stages()
 
     def at_once(self, action: UncordonNode, cordons: Cordons, now_ns: int) -> None:
         """Take the cordon off."""

@@ -146,26 +146,24 @@ class Arbiter:
         )
         if self._rails.dry_run or candidate.mode == "dry_run":
             return self._deny(candidate, "dry_run", f"would be granted: {proposal.reason}")
-        approval = f"; {approved_by} approved it" if approved_by else ""
-        return Verdict(
-            proposal=proposed.id,
-            policy=proposed.policy,
-            action=proposal.action,
-            granted=True,
-            rule=rule,
-            reason=f"{proposal.reason}{approval}",
-            net_gpu_s=proposal.net_gpu_s,
-            propensity=1.0 - holdout,
-        )
+        reason = f"{proposal.reason}; {approved_by} approved it" if approved_by else proposal.reason
+        return self._verdict(candidate, rule, reason, 1.0 - holdout, granted=True)
+
+    def _deny(
+        self, candidate: Candidate, rule: str, reason: str, propensity: float = 1.0
+    ) -> Verdict:
+        return self._verdict(candidate, rule, reason, propensity, granted=False)
 
     @staticmethod
-    def _deny(candidate: Candidate, rule: str, reason: str, propensity: float = 1.0) -> Verdict:
+    def _verdict(
+        candidate: Candidate, rule: str, reason: str, propensity: float, *, granted: bool
+    ) -> Verdict:
         proposed = candidate.proposed
         return Verdict(
             proposal=proposed.id,
             policy=proposed.policy,
             action=proposed.proposal.action,
-            granted=False,
+            granted=granted,
             rule=rule,
             reason=reason,
             net_gpu_s=proposed.proposal.net_gpu_s,

@@ -1,4 +1,4 @@
-"""How often and how long the loss may be evaluated; whatever looks at it is ended by this."""
+"""How often and how long a stand-by may compute a loss; an errand is ended by this."""
 
 import time
 from collections.abc import Callable
@@ -7,23 +7,23 @@ from torch import Tensor
 
 
 class Spent(Exception):
-    """Nothing more is to be looked at, and why."""
+    """Nothing more is to be computed, and why."""
 
 
 class Budget:
-    """The script's loss, until enough was seen of it.
+    """A function of the script's that returns a loss, until enough was seen of it.
 
     Attributes
     ----------
     points : int
-        How often it was evaluated.
+        How often it was called.
 
     Parameters
     ----------
     loss : callable
         The script's own.
     most : int
-        How often it may be evaluated.
+        How often it may be called.
     seconds : float
         How long from now on.
     is_asked : callable
@@ -45,14 +45,14 @@ class Budget:
         self._began_s = time.monotonic()
 
     def __call__(self) -> float | Tensor:
-        """Return the loss as it is now; raises as :meth:`check`."""
+        """Return the next loss; raises as :meth:`check`."""
         self.check()
         self.points += 1
         return self._loss()
 
     @property
     def spent_s(self) -> float:
-        """For how long it has been looked at."""
+        """How long it has taken so far."""
         return time.monotonic() - self._began_s
 
     def check(self) -> None:

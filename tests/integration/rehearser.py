@@ -1,0 +1,77 @@
+"""A script whose stand-by offers to try changes out, and writes down each step that it takes."""
+
+import os
+import time
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from torchloom_threadlet import attach
+from torchloom_threadlet.preview import Preview
+
+NEWEST = Path("newest.pt")
+RATE = 0.05
+HOLD_POLL_S = 0.02
+
+
+class Script:
+    """A model, its optimizer and data that are drawn at random."""
+
+    def __init__(self):
+        torch.manual_seed(0)
+        self.inputs = torch.randn(256, 4)
+        self.targets = (self.inputs @ torch.randn(4, 3)).argmax(1)
+        self.model = nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 3))
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=RATE, momentum=0.9)
+
+    def step(self):
+        """Take one training step, and return its loss."""
+        rows = torch.randint(0, 256, (32,))
+        self.optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(self.model(self.inputs[rows]), self.targets[rows])
+        loss.backward()
+        self.optimizer.step()
+        return loss
+
+    def save(self, path):
+        """Write what the run has come to."""
+        torch.save([self.model.state_dict(), self.optimizer.state_dict()], path)
+
+    def load(self, path=NEWEST):
+        """Load what the run has come to."""
+        model, optimizer = torch.load(path)
+        self.model.load_state_dict(model)
+        self.optimizer.load_state_dict(optimizer)
+
+    def rate(self):
+        """Return how many times as high as it was at first the rate is."""
+        return self.optimizer.param_groups[0]["lr"] / RATE
+
+    def set_rate(self, times):
+        """Have the rate so many times as high as it was at first."""
+        self.optimizer.param_groups[0]["lr"] = RATE * times
+
+
+def main():
+    torch.set_num_threads(1)
+    script, steps = Script(), Path(os.environ["TEST_JOURNAL"])
+
+    def step():
+        with steps.open("a") as journal:
+            journal.write('{"event": "step"}\n')
+        while Path(os.environ["TEST_HOLD"]).exists():
+            time.sleep(HOLD_POLL_S)
+        if "TEST_NOISE" in os.environ:
+            torch.seed()
+        return script.step()
+
+    preview = Preview(script.model, script.optimizer, step, script.load)
+    preview.knob("x", script.rate, script.set_rate, low=0.0, high=100.0)
+    loom = attach(preview=preview)
+    while loom.step():
+        time.sleep(HOLD_POLL_S)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,239 @@
+"""``torchloom preview`` with a real Weaver, broker, trainer and stand-by, to the plot."""
+
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+import torch
+
+from tests.deadlines import DEADLINE_S
+from tests.integration.rehearser import NEWEST, Script
+
+pytestmark = pytest.mark.integration
+
+WINDOW_S = 5.0
+WINDOWS = 3
+
+CONFIG = """
+[weaver]
+state_dir = "state"
+tick_s = 0.1
+
+[arbiter]
+cooldown_s = 0
+"""
+
+
+@pytest.fixture(scope="module")
+def run(start_run):
+    """A run with one group that trains, and has the knob ``x``."""
+    run = start_run(CONFIG)
+    run.start_weaver()
+    run.start_light("g0", "--step-s", "0.02")
+    run.training("g0")
+    return run
+
+
+def newest(run):
+    script = Script()
+    torch.manual_seed(1)
+    for _ in range(30):
+        script.step()
+    script.save(run.folder / NEWEST)
+
+
+@pytest.fixture
+def v0(run, until):
+    """A stand-by that offers to try changes out, and has a checkpoint of the run's."""
+    newest(run)
+    yield from _standing_by(run, until, "v0")
+
+
+def _standing_by(run, until, group, **environment):
+    standby = run.start_rehearser(group, **environment)
+    worker = f"{group}-0"
+    until(lambda: (run.worker(worker) or {}).get("state") == "standby")
+    yield standby
+    standby.process.kill()  # its sidecar tells of it
+    standby.process.wait()
+    until(lambda: run.worker(worker)["state"] == "gone")
+
+
+@pytest.fixture
+def trying(run, v0, until):
+    """A person who has asked for a preview, held up at its first step, and waits for its end."""
+    before = len(v0.journal("step"))
+    v0.hold.touch()
+    command = [sys.executable, "-m", "torchloom_core.cli", "preview", "x=20", "--json"]
+    with subprocess.Popen(
+        command, cwd=run.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        until(lambda: len(v0.journal("step")) == before + 1)
+        yield process
+        process.kill()
+    v0.hold.unlink(missing_ok=True)
+
+
+def lives(run, verb, status):
+    told = [body for _, body in run.records("command_life")]
+    return [life for life in told if (life["verb"], life["status"]) == (verb, status)]
+
+
+def test_where_nobody_stands_by_it_is_one_line(run):
+    result = run.torchloom("preview", "x=2")
+    assert result.returncode == 5
+    assert result.stderr.startswith("torchloom: denied by impossible: no stand-by offers it: need ")
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_knob_that_the_run_has_not_is_one_line(run, v0):
+    result = run.torchloom("preview", "lr=0.1")
+    assert result.returncode == 5
+    assert result.stderr.startswith("torchloom: denied by impossible: no knob is called 'lr'")
+    assert result.stderr.count("\n") == 1
+
+
+def test_what_is_shown_is_what_training_on_would_have_done_and_stands_on_record(run, v0):
+    words = ["x=20", "--steps", "8", "--seed", "3", "--json", "--plot", "seen.svg"]
+    result = run.torchloom("preview", *words)
+    assert result.returncode == 0, result.stderr
+    seen = json.loads(result.stdout)
+    script, arms = Script(), {}
+    for repeat in range(5):
+        for arm, times in (("control", 1), ("change", 20)):
+            script.load(run.folder / NEWEST)
+            script.set_rate(times)
+            torch.manual_seed(3 + repeat)
+            arms[repeat, arm] = [script.step().item() for _ in range(8)]
+    told = {(curve["repeat"], curve["arm"]): curve["losses"] for curve in seen["curves"]}
+    assert told == arms
+    assert seen["setup"]["before"] == {"x": pytest.approx(1.0)}
+    assert seen["judgement"]["pairs"] == 5
+    assert seen["end"]["why"] == ""
+    assert (run.folder / "seen.svg").stat().st_size > 10_000
+    again = run.torchloom("preview", run.trajectory, "--json")
+    assert json.loads(again.stdout) == seen
+    table = run.torchloom("preview", run.trajectory).stdout
+    for part in ("tried out on v0-0", "x 1.0 -> 20", "says nothing of what comes after 8 steps"):
+        assert part in table
+
+
+def test_the_rank_that_trains_is_told_nothing_and_the_price_is_on_record_before(run, v0, until):
+    trainer = run.trainers["g0"][-1]
+    before = len(run.records("command_life"))
+    result = run.torchloom("preview", "x=20", "--steps", "40", "--json")
+    assert json.loads(result.stdout)["judgement"]["says"] == "worse"
+    told = [body for _, body in run.records("command_life")][before:]
+    assert {life["worker"] for life in told} == {"v0-0"}
+    assert trainer.journal("set") == []
+    proposed = [body for _, body in run.records("proposed")][-1]["proposal"]
+    assert 0 < proposed["cost_gpu_s"] <= 120.0
+    verdict = [body for _, body in run.records("verdict")][-1]
+    assert verdict["net_gpu_s"] == -proposed["cost_gpu_s"]
+
+
+def test_no_change_is_none_to_the_bit(run, v0):
+    seen = json.loads(run.torchloom("preview", "x=1", "--steps", "6", "--json").stdout)
+    assert seen["words"]["verdict"] == "no difference: both arms are the same to the bit in 5 pairs"
+
+
+def test_whoever_has_enough_ends_it_within_a_step(run, v0, until, trying):
+    assert run.torchloom("preview", "--end").returncode == 0
+    issued = len(lives(run, "rehearse", "issued"))
+    until(lambda: len(lives(run, "rehearse", "accepted")) == issued)
+    v0.hold.unlink()
+    out, err = trying.communicate(timeout=DEADLINE_S)
+    assert (trying.returncode, err) == (0, "")
+    end = json.loads(out)["end"]
+    assert end["points"] == 1
+    assert "it was called off" in end["why"]
+
+
+def test_ctrl_c_ends_it_and_shows_what_there_is(run, v0, until, trying):
+    ended = len(lives(run, "rehearse", "issued"))
+    trying.send_signal(signal.SIGINT)
+    until(lambda: len(lives(run, "rehearse", "accepted")) == ended + 1)
+    v0.hold.unlink()
+    out, err = trying.communicate(timeout=DEADLINE_S)
+    assert (trying.returncode, err) == (130, "")
+    assert json.loads(out)["end"]["points"] == 1
+
+
+def test_the_kill_switch_ends_it_on_the_stand_by_too(run, v0, until, trying):
+    issued = len(lives(run, "rehearse", "issued"))
+    assert run.torchloom("actions", "stop").returncode == 0
+    until(lambda: len(lives(run, "rehearse", "accepted")) == issued + 1)
+    v0.hold.unlink()
+    _, err = trying.communicate(timeout=DEADLINE_S)
+    assert (trying.returncode, err) == (5, "torchloom: undone: actions were stopped\n")
+    assert run.torchloom("actions", "resume").returncode == 0
+
+
+def test_a_stand_by_that_is_wanted_joins_at_the_next_step(run, v0, until, trying):
+    assert run.ask("propose", {"action": {"kind": "admit", "group": "v0"}})["ok"]
+    until(lambda: lives(run, "join", "accepted"))
+    v0.hold.unlink()
+    run.training("v0")
+    out, err = trying.communicate(timeout=DEADLINE_S)
+    assert (trying.returncode, err) == (0, "")
+    assert "asked for something else" in json.loads(out)["end"]["why"]
+
+
+def test_a_script_whose_arms_cannot_be_run_alike_is_one_line(run, until):
+    newest(run)
+    for standby in _standing_by(run, until, "n0", TEST_NOISE="1"):
+        result = run.torchloom("preview", "x=2")
+        assert result.returncode == 5
+        assert "need a step that goes alike twice from one state" in result.stderr
+        assert result.stderr.count("\n") == 1
+        assert standby.process.poll() is None
+        assert run.worker("n0-0")["state"] == "standby"
+
+
+def test_a_run_without_a_checkpoint_is_one_line(run, until):
+    (run.folder / NEWEST).unlink(missing_ok=True)
+    for _ in _standing_by(run, until, "e0"):
+        result = run.torchloom("preview", "x=2")
+        assert result.returncode == 5
+        assert "FileNotFoundError" in result.stderr
+        assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.long
+def test_a_rank_that_trains_does_as_many_steps_meanwhile(run, v0, until):
+    """Measured on cores of their own, so that nothing but the Weaver could tell them apart."""
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) < 2:
+        pytest.skip("need two cores")
+    trainer = run.start_light("h0", "--step-s", "0")
+    run.training("h0")
+    for worker, core in ((trainer, cores[0]), (v0, cores[1])):
+        for process in (psutil.Process(worker.process.pid), worker.sidecar):
+            process.cpu_affinity([core])
+
+    def steps():
+        before = len(trainer.journal("step"))
+        time.sleep(WINDOW_S)
+        return len(trainer.journal("step")) - before
+
+    alone, beside = [], []
+    for _ in range(WINDOWS):
+        alone.append(steps())
+        words = ["preview", "x=2", "--steps", "2000", "--for", "1h", "--json"]
+        command = [sys.executable, "-m", "torchloom_core.cli", *words]
+        tried = len(v0.journal("step"))
+        with subprocess.Popen(command, cwd=run.folder, stdout=subprocess.PIPE) as person:
+            until(lambda tried=tried: len(v0.journal("step")) > tried)
+            beside.append(steps())
+            assert person.poll() is None
+            assert run.torchloom("preview", "--end").returncode == 0
+            person.communicate(timeout=DEADLINE_S)
+    trainer.end()
+    told = f"steps in {WINDOW_S:g} s: alone {alone}, beside a preview {beside}"
+    assert statistics.median(beside) > 0.9 * statistics.median(alone), told

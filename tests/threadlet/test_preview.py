@@ -1,0 +1,435 @@
+"""A change tried out beside a control: what is said of it, and what it leaves behind."""
+
+import copy
+import math
+import random
+import sys
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.threadlet.rehearsing import LR, Heard, Script, finite
+from torchloom_core.errors import KnobError
+from torchloom_core.wire.errand import MOST_AT_ONCE, End
+from torchloom_core.wire.messages import Rehearse, Survey
+from torchloom_core.wire.preview import Curve, Judgement, Setup, Trial
+from torchloom_threadlet.errands import pace
+from torchloom_threadlet.preview.forecast import foretell
+from torchloom_threadlet.preview.judgement import Pair, judge
+from torchloom_threadlet.trainer.actuators import Actuators
+from torchloom_threadlet.trainer.errands import errands_of
+
+SEEDS = range(10)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_rate_that_is_far_too_high_is_worse(seed):
+    heard = Heard(Script(seed).preview(), values={"lr": 20 * LR}, seed=seed)
+    assert heard.judged.says == "worse"
+    assert heard.judged.low is None or heard.judged.low > 0
+    assert heard.setup.before == {"lr": LR}
+    assert heard.shown["verdict"].startswith("worse: ")
+    assert heard.shown["warning"].startswith("says nothing of what comes after 50 steps")
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_rate_that_was_far_too_low_and_goes_back_is_better(seed):
+    script = Script(seed, lr=LR / 20)
+    heard = Heard(script.preview(), values={"lr": LR}, seed=seed)
+    assert heard.judged.says == "better"
+    assert heard.judged.high < 0
+    assert heard.judged.for_change == 5
+    assert heard.setup.before == {"lr": LR / 20}
+    assert heard.shown["verdict"].startswith("better: ")
+    assert "at step 100, if both go on as they bend now" in heard.shown["forecast"]
+
+
+@pytest.mark.parametrize("values", [{}, {"lr": LR}, {"lr": LR, "momentum": 0.9}])
+@pytest.mark.parametrize("seed", [0, 7])
+def test_without_a_change_both_arms_are_the_same_to_the_bit(values, seed):
+    heard = Heard(Script(seed).preview(), values=values, steps=20, seed=seed)
+    for repeat in range(5):
+        control = heard.curve(repeat, "control")
+        assert len(control) == 20
+        assert control == heard.curve(repeat, "change")
+    assert heard.judged.alike
+    assert (heard.judged.says, heard.judged.difference) == ("same", 0.0)
+    assert len({tuple(heard.curve(repeat, "control")) for repeat in range(5)}) == 5
+
+
+def test_the_control_comes_first_and_its_pair_s_change_next():
+    heard = Heard(Script().preview(), values={"lr": 0.2}, steps=4, repeats=3)
+    arms = list(dict.fromkeys((piece.repeat, piece.arm) for piece in heard.of(Curve)))
+    assert arms == [(repeat, arm) for repeat in range(3) for arm in ("control", "change")]
+    assert [piece.pairs for piece in heard.of(Judgement)] == [1, 2, 3]
+    assert isinstance(heard.pieces[0], Setup)
+    assert heard.progress[-1] == (4 * 6 + 4, 4 * 6 + 4)
+    assert heard.end.why == ""
+    assert heard.said == f"28 steps in {heard.end.seconds:.1f} s"
+
+
+def test_an_arm_is_what_the_script_would_have_done_itself():
+    script = Script()
+    heard = Heard(script.preview(), values={"lr": 0.3}, steps=6, repeats=2, seed=11)
+    for repeat in range(2):
+        for arm, lr in (("control", LR), ("change", 0.3)):
+            script.load()
+            script.optimizer.param_groups[0]["lr"] = lr
+            torch.manual_seed(11 + repeat)
+            assert heard.curve(repeat, arm) == [script.step().item() for _ in range(6)]
+
+
+def test_a_loss_that_is_no_number_with_the_change_is_worse_and_costs_no_more_steps():
+    script = Script()
+
+    def step():
+        loss = script.step()
+        return loss * math.nan if script.optimizer.param_groups[0]["lr"] > 1.0 else loss
+
+    heard = Heard(script.preview(step), values={"lr": 2.0}, steps=20)
+    assert heard.curve(0, "change") == [None]
+    judged = heard.judged
+    assert (judged.says, judged.diverged, judged.difference) == ("worse", 5, None)
+    assert heard.end.points == 5 * (20 + 1) + 4
+    assert judged.ahead.change is None
+    assert judged.ahead.control is not None
+
+
+@pytest.mark.parametrize("after", [0, 1, 5])
+def test_a_loss_that_is_no_number_without_the_change_is_one_line(after):
+    script = Script()
+
+    def step():
+        loss = script.step()
+        return loss if script.steps % 20 <= after else math.nan
+
+    with pytest.raises(ValueError, match=r"number without the change, was nan at step \d+ of"):
+        Heard(script.preview(step), values={"lr": 0.2}, steps=20)
+
+
+def test_a_step_that_does_not_go_alike_twice_is_one_line():
+    script = Script()
+    batches = iter(range(1000))
+
+    def step():
+        torch.manual_seed(next(batches))
+        return script.step()
+
+    with pytest.raises(
+        ValueError, match="need a step that goes alike twice from one state"
+    ) as told:
+        Heard(script.preview(step), values={"lr": 0.2})
+    assert script.steps == 4
+    assert "\n" not in str(told.value)
+
+
+def test_weights_that_differ_are_found_where_the_losses_do_not():
+    script = Script()
+    times = iter(range(1000))
+
+    def step():
+        loss = script.step()
+        if next(times) == 3:
+            with torch.no_grad():
+                script.model[0].weight[0, 0].add_(1e-3)
+        return loss
+
+    with pytest.raises(ValueError, match="need a step that goes alike twice"):
+        Heard(script.preview(step), values={"lr": 0.2})
+
+
+def test_data_that_is_not_drawn_begins_where_the_script_says():
+    script, order = Script(), torch.randperm(512)
+    place, begun = [0], []
+
+    def begin(number):
+        begun.append(number)
+        place[0] = 100 * number
+
+    def step():
+        place[0] += 1
+        rows = order[place[0] % 512 : place[0] % 512 + 1]
+        script.optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(
+            script.model(script.inputs[rows]), script.targets[rows]
+        )
+        loss.backward()
+        script.optimizer.step()
+        return loss
+
+    with pytest.raises(ValueError, match="or give begin="):
+        Heard(script.preview(step), steps=3)
+    heard = Heard(script.preview(step, begin=begin), steps=3, seed=4)
+    assert begun == [4, 4, 4, 4, 5, 5, 6, 6, 7, 7, 8, 8]
+    assert heard.judged.alike
+
+
+@pytest.mark.parametrize("fails_at", [None, 1, 3, 5, 9, 14])
+def test_all_is_put_back_to_the_bit(fails_at):
+    script, used = Script(), {"width": 3}
+    for _ in range(3):
+        script.step()  # a stand-by that has a state of its own, and gradients
+    script.steps = 0
+    script.model[2].eval()
+    numpys, own = np.random.get_state(), random.getstate()
+
+    def state():
+        parts = copy.deepcopy(
+            [script.model.state_dict(), script.optimizer.state_dict(), dict(used)]
+        )
+        drawn = [torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()]
+        gradients = [weight.grad.clone() for weight in script.model.parameters()]
+        return parts, drawn, gradients
+
+    def step():
+        random.random()
+        np.random.random()
+        if script.steps == fails_at:
+            raise RuntimeError("no")
+        return script.step()
+
+    preview = script.preview(step)
+    preview.knob("width", lambda: used["width"], lambda value: used.update(width=value), kind="int")
+    before = state()
+    trial = {"values": {"lr": 0.2, "width": 9}, "steps": 3, "repeats": 2}
+    if fails_at is None:
+        Heard(preview, **trial)
+    else:
+        with pytest.raises(RuntimeError):
+            Heard(preview, **trial)
+    torch.testing.assert_close(state(), before, rtol=0, atol=0)
+    assert [module.training for module in script.model] == [True, True, False, True]
+    assert random.getstate() == own
+    assert np.random.get_state()[1].tolist() == numpys[1].tolist()
+
+
+def test_adam_s_own_state_is_put_back_too():
+    script = Script()
+    script.optimizer = torch.optim.Adam(script.model.parameters(), lr=0.01)
+    newest = copy.deepcopy(script.model.state_dict())
+    for _ in range(3):
+        script.step()
+    before = copy.deepcopy(script.optimizer.state_dict())
+    heard = Heard(
+        script.preview(load=lambda: script.model.load_state_dict(newest)),
+        values={"beta2": 0.5},
+        steps=4,
+        repeats=2,
+    )
+    assert heard.curve(0, "control") != heard.curve(0, "change")
+    torch.testing.assert_close(script.optimizer.state_dict(), before, rtol=0, atol=0)
+
+
+def test_a_schedule_is_tried_from_where_it_is_and_put_back():
+    script = Script()
+    scheduler = torch.optim.lr_scheduler.StepLR(script.optimizer, step_size=2, gamma=0.5)
+    rates = []
+
+    def step():
+        rates.append(script.optimizer.param_groups[0]["lr"])
+        loss = script.step()
+        scheduler.step()
+        return loss
+
+    before = copy.deepcopy(scheduler.state_dict())
+    preview = script.preview(step, load=lambda: None, scheduler=scheduler)
+    Heard(preview, values={"lr": 0.4}, steps=3, repeats=1)
+    assert rates[4:] == [0.1, 0.1, 0.05, 0.4, 0.4, 0.2]
+    assert scheduler.state_dict() == before
+
+
+def test_a_knob_of_the_script_is_set_in_the_change_s_arm_alone():
+    script, used, seen = Script(), {"scale": 1.0}, []
+
+    def step():
+        seen.append(used["scale"])
+        return script.step() * used["scale"]
+
+    preview = script.preview(step)
+    preview.knob("scale", lambda: used["scale"], lambda value: used.update(scale=value), high=4.0)
+    heard = Heard(preview, values={"scale": 3.0}, steps=2, repeats=2)
+    assert seen == [1.0] * 4 + [1.0, 1.0, 3.0, 3.0] * 2
+    assert used == {"scale": 1.0}
+    assert heard.judged.says == "few"
+
+
+def test_values_that_do_not_go_together_are_one_line_and_change_nothing():
+    script, used = Script(), {"a": 1}
+
+    def check(values):
+        if values["a"] > 2:
+            raise ValueError("need a <= 2")
+
+    preview = script.preview()
+    preview.knob("a", lambda: used["a"], lambda v: used.update(a=v), kind="int", check=check)
+    with pytest.raises(KnobError, match="knob a: need a <= 2"):
+        Heard(preview, values={"a": 3})
+    assert (script.steps, used) == (0, {"a": 1})
+
+
+@pytest.mark.parametrize("step", [0, 1, 4, 5, 13, 20])
+def test_whoever_asks_for_something_else_ends_it_at_the_next_step(step):
+    script = Script()
+    heard = Heard(
+        script.preview(), is_asked=lambda: script.steps >= step, values={"lr": 1.0}, steps=4
+    )
+    assert script.steps == step == heard.end.points
+    assert "it was called off" in heard.end.why
+    pairs = [piece.pairs for piece in heard.of(Judgement)]
+    assert pairs == list(range(1, max(0, step - 4) // 8 + 1))  # only those that are complete
+
+
+def test_a_time_that_is_up_ends_it():
+    script = Script()
+    heard = Heard(script.preview(), seconds=0.0, values={"lr": 1.0})
+    assert (script.steps, heard.pieces) == (0, [heard.end])
+    assert heard.end.why == "its 0 s were used up"
+
+
+def test_a_piece_has_no_more_losses_than_a_message_may(monkeypatch):
+    monkeypatch.setattr(pace, "_EVERY_S", math.inf)
+    script = Script()
+    heard = Heard(script.preview(lambda: 1.0), steps=1200, repeats=1)
+    sizes = [len(piece.losses) for piece in heard.of(Curve)]
+    assert sizes == 2 * [MOST_AT_ONCE, MOST_AT_ONCE, 1200 - 2 * MOST_AT_ONCE]
+    assert heard.curve(0, "change") == [1.0] * 1200
+
+
+def test_two_trials_of_one_seed_are_one_and_of_another_are_not():
+    script = Script()
+    first, again, other = (
+        Heard(script.preview(), values={"lr": 0.2}, steps=3, repeats=1, seed=seed)
+        for seed in (5, 5, 6)
+    )
+    assert first.curve(0, "change") == again.curve(0, "change") != other.curve(0, "change")
+
+
+def test_only_a_stand_by_whose_script_offers_it_tries():
+    def can(preview, standby=True):
+        errands = errands_of(None, preview)
+        return Actuators(standby=standby, held=False, can_agree=lambda: False, errands=errands)
+
+    offers = can(Script().preview())
+    assert "rehearse" in offers.names
+    assert "survey" not in offers.names
+    assert offers.refusal(Rehearse(values={"lr": 0.2}), "standby") is None
+    assert offers.refusal(Rehearse(), "training") == "need a stand-by, the worker is training"
+    assert offers.refusal(Rehearse(values={"lrr": 0.2}), "standby") == (
+        "the script's Preview: no knob is called 'lrr'; did you mean lr?"
+    )
+    assert offers.refusal(Rehearse(values={"lr": -1.0}), "standby") == (
+        "the script's Preview: knob lr: need at least 0, was -1.0"
+    )
+    assert offers.refusal(Survey(), "standby") == (
+        "the script offers no landscape: need landscape= in attach()"
+    )
+    none = can(None)
+    assert "rehearse" not in none.names
+    assert none.refusal(Rehearse(), "standby") == (
+        "the script offers no preview: need preview= in attach()"
+    )
+    assert none.refusal(Rehearse(steps=0), "training") is None
+    assert "rehearse" not in can(Script().preview(), standby=False).names
+
+
+# --- what is said ---
+
+
+def pair(control, change, steps=8):
+    return Pair([control] * steps, [change] * steps)
+
+
+@given(st.lists(st.floats(-10, 10), min_size=1, max_size=40))
+def test_the_interval_is_that_of_the_sign_test(differences):
+    judged = judge([pair(0.0, one) for one in differences], 8)
+    count = len(differences)
+
+    def probability(inwards):
+        return 1.0 - 2.0 * sum(math.comb(count, i) for i in range(inwards + 1)) / 2**count
+
+    sure = [inwards for inwards in range(count // 2) if probability(inwards) >= 0.9]
+    inwards = max(sure, default=0)
+    in_order = sorted(differences)
+    assert judged.low == pytest.approx(in_order[inwards], abs=1e-12)
+    assert judged.high == pytest.approx(in_order[count - 1 - inwards], abs=1e-12)
+    assert judged.confidence == pytest.approx(probability(inwards))
+    assert judged.low <= judged.difference <= judged.high
+
+
+def test_of_changes_that_do_nothing_one_in_so_many_as_is_said_is_taken_for_one_that_does():
+    generator = torch.Generator().manual_seed(0)
+    for repeats in (5, 7, 12):
+        told = []
+        for _ in range(2000):
+            ends = torch.randn(repeats, generator=generator).tolist()
+            told.append(judge([pair(0.0, end) for end in ends], 8))
+        wrong = sum(one.says != "same" for one in told) / len(told)
+        assert wrong == pytest.approx(1.0 - told[0].confidence, abs=0.02)
+        assert told[0].confidence >= 0.9
+
+
+def test_a_loss_that_runs_away_is_one_pair_and_no_more():
+    pairs = [pair(1.0, 1.1), pair(1.0, 1e30), pair(1.0, 1.2), pair(1.0, 1.3), pair(1.0, math.inf)]
+    judged = judge(pairs, 8)
+    assert (judged.says, judged.diverged) == ("worse", 1)
+    assert judged.difference == pytest.approx(0.3)
+    assert (judged.low, judged.high) == (pytest.approx(0.1), None)
+
+
+@pytest.mark.parametrize("pairs", [1, 2, 3, 4])
+def test_too_few_pairs_tell_nothing_however_alike_they_are(pairs):
+    judged = judge([pair(1.0, 2.0)] * pairs, 8)
+    assert (judged.says, judged.confidence) == ("few", 1.0 - 2.0 ** (1 - pairs))
+    assert judge([pair(1.0, 2.0)] * 5, 8).says == "worse"
+
+
+def test_only_the_end_of_the_arms_is_compared():
+    early = [9.0] * 15 + [1.0] * 5
+    judged = judge([Pair(early, [2.0] * 20)] * 5, 20)
+    assert (judged.over, judged.difference, judged.says) == (5, 1.0, "worse")
+
+
+@given(st.floats(0.1, 5.0), st.floats(-3.0, 3.0), st.floats(0.15, 1.9), st.integers(8, 60))
+def test_an_exponential_is_drawn_on(level, rise, share, steps):
+    def loss(step):
+        return level + rise * math.exp(-step / (share * steps))
+
+    told = foretell([loss(step) for step in range(steps)], 2 * steps)
+    moved = abs(loss(steps - 1) - loss(0))
+    assert told == pytest.approx(loss(2 * steps - 1), abs=0.03 * moved + 1e-9)
+
+
+def test_a_curve_that_is_too_short_foretells_nothing():
+    assert foretell([1.0] * 7, 14) is None
+    assert judge([pair(1.0, 1.0, 7)], 7).ahead is None
+
+
+def test_the_forecast_has_the_spread_of_all_pairs():
+    falls = [1.0 + math.exp(-step / 10) for step in range(20)]
+    judged = judge([Pair(falls, [loss + up for loss in falls]) for up in (0.5, 0.1, 0.3)], 20)
+    least, median, most = judged.ahead.change
+    assert judged.ahead.steps == 40
+    assert (median - least, most - median) == (pytest.approx(0.2), pytest.approx(0.2))
+    assert judged.ahead.control[0] == judged.ahead.control[2] == pytest.approx(1.02, abs=0.01)
+
+
+def test_what_would_take_too_many_steps_is_refused():
+    assert Trial(steps=1000, repeats=10).points == 20_000
+    with pytest.raises(ValueError, match="steps x repeats: need at most 10000, was 10010"):
+        Trial(steps=1001, repeats=10)
+
+
+def test_its_price_is_that_of_its_steps_but_no_more_than_its_time():
+    assert Trial(steps=50, repeats=5).price_s(0.01) == pytest.approx(5.0)
+    assert Trial(steps=50, repeats=5, seconds=3.0).price_s(0.01) == 3.0
+    assert Trial(steps=50, repeats=5).price_s(None) == 120.0
+
+
+def test_losses_are_told_as_they_are():
+    heard = Heard(Script().preview(), values={"lr": 0.2}, steps=3, repeats=1)
+    assert finite(heard.curve(0, "control"))
+    assert isinstance(heard.end, End)
+    assert "numpy" in sys.modules

@@ -1,0 +1,124 @@
+"""A preview is put together from its pieces, and says in words what they say."""
+
+import math
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchloom_core.trajectory.preview import Preview, verdict_text
+from torchloom_core.wire.errand import MOST_POINTS, End
+from torchloom_core.wire.messages import Note
+from torchloom_core.wire.preview import Curve, Judgement, Setup
+
+WHO = {"run": "run", "worker": "v0-0", "incarnation": 1}
+
+
+def note(piece, command="c1.1", points=5):
+    text = msgspec.json.encode(piece).decode()
+    fields = {"command": command, "points": points, "of": 9, "piece": text}
+    return Note(**WHO, kind="preview", fields=fields)
+
+
+def curve(losses, repeat=0, arm="control", first=0):
+    return Curve(repeat=repeat, arm=arm, first=first, losses=tuple(losses))
+
+
+def seen(*pieces):
+    preview = Preview()
+    for piece in pieces:
+        preview.take(note(piece))
+    return preview
+
+
+def judged(**changes):
+    fields = {"says": "worse", "pairs": 5, "for_change": 0, "over": 3}
+    numbers = {"difference": 0.5, "low": 0.25, "high": 1.0, "confidence": 0.9375}
+    return Judgement(**{**fields, **numbers, **changes})
+
+
+def test_curves_come_in_parts_and_what_was_lost_is_a_gap():
+    preview = seen(curve([1.0, 2.0]), curve([3.0], first=2), curve([5.0], first=4))
+    assert preview.curves == {(0, "control"): [1.0, 2.0, 3.0, None, 5.0]}
+
+
+def test_a_worker_that_tells_of_curves_without_end_takes_no_more_room_than_a_preview():
+    preview = seen(*[curve([1.0] * 512, repeat=n % 50, first=9488) for n in range(60)])
+    assert sum(map(len, preview.curves.values())) == MOST_POINTS
+
+
+def test_the_pieces_of_another_begin_anew():
+    preview = seen(curve([1.0]), judged(), End(points=1, seconds=1.0))
+    preview.take(note(curve([2.0]), "c1.2"))
+    assert (preview.curves, preview.judged, preview.end) == ({(0, "control"): [2.0]}, None, None)
+    assert preview.version == 4
+
+
+@given(
+    st.lists(st.lists(st.none() | st.floats(-9, 9), max_size=30), min_size=1, max_size=4),
+    st.integers(1, 40),
+)
+def test_however_few_points_are_drawn_the_least_and_the_most_are_among_them(curves, most):
+    preview = Preview()
+    preview.curves = {(n, "change"): losses for n, losses in enumerate(curves)}
+    band = preview.band("change", most)
+    known = [loss for losses in curves for loss in losses if loss is not None]
+    assert len(band) <= most
+    assert [point.step for point in band] == sorted({point.step for point in band})
+    assert min((p.least for p in band), default=math.inf) == min(known, default=math.inf)
+    assert max((p.most for p in band), default=-math.inf) == max(known, default=-math.inf)
+    assert all(p.least <= p.mean + 1e-9 and p.mean <= p.most + 1e-9 for p in band)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            {},
+            "worse: the loss with the change is +0.5 over the last 3 steps, the median of 5 pairs "
+            "(+0.25 to +1 with probability 0.94), lower in 0",
+        ),
+        (
+            {"says": "better", "difference": -0.5, "low": -1.0, "high": -0.25, "for_change": 5},
+            "better: the loss with the change is -0.5 over the last 3 steps, the median of 5 pairs "
+            "(-1 to -0.25 with probability 0.94), lower in 5",
+        ),
+        (
+            {"says": "same", "low": -0.1, "over": 1, "for_change": 2},
+            "no difference was seen: the loss with the change is +0.5 at the last step, the median "
+            "of 5 pairs (-0.1 to +1 with probability 0.94), lower in 2",
+        ),
+        (
+            {"says": "few", "pairs": 1, "confidence": 0.0},
+            "cannot be told yet, need 5 pairs: the loss with the change is +0.5 over the last 3 "
+            "steps, the median of 1 pair (+0.25 to +1 with probability 0.00), lower in 0",
+        ),
+        (
+            {"alike": True, "says": "same", "difference": 0.0},
+            "no difference: both arms are the same to the bit in 5 pairs",
+        ),
+        (
+            {"diverged": 5, "difference": None, "low": None, "high": None},
+            "worse: with the change the loss is no number any more in 5 of 5 pairs",
+        ),
+        (
+            {"diverged": 1, "high": None},
+            "worse: with the change the loss is no number any more in 1 of 5 pairs; by the median "
+            "it is +0.5 over the last 3 steps",
+        ),
+    ],
+)
+def test_the_verdict_is_a_sentence(changes, words):
+    assert verdict_text(judged(**changes)) == words
+
+
+def test_the_warning_is_there_from_the_first_moment_on():
+    setup = Setup(before={"lr": 0.1}, values={"lr": 0.2}, steps=70, repeats=5, step_s=0.1)
+    words = dict(seen(setup).words())
+    assert words["change"] == "lr 0.1 -> 0.2"
+    assert "says nothing of what comes after 70 steps" in words["warning"]
+    odd = Setup(before={}, values={"lr": 0.2}, steps=7, repeats=5, step_s=0.1)
+    assert seen(odd).change == "lr ? -> 0.2"
+    same = Setup(before={}, values={}, steps=7, repeats=5, step_s=0.1)
+    assert seen(same).change == "no change"

@@ -1,0 +1,80 @@
+"""The state of what a script trains, and of what it draws at random, put back to the bit."""
+
+import copy
+import random
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+
+class Stateful(Protocol):
+    """An optimizer, a scheduler, whatever else has a state that a step changes."""
+
+    def state_dict(self) -> Any:
+        """Return the state."""
+
+    def load_state_dict(self, state_dict: Any) -> Any:
+        """Take over a state."""
+
+
+class Kept:
+    """The state of a model, and of what trains it, as it was when this was made."""
+
+    def __init__(self, model: nn.Module, *others: Stateful) -> None:
+        self._model = model
+        self._state = copy.deepcopy(model.state_dict())
+        self._others = [(other, copy.deepcopy(other.state_dict())) for other in others]
+        self._modes = [(module, module.training) for module in model.modules()]
+        self._gradients = [
+            (weight, None if weight.grad is None else weight.grad.clone())
+            for weight in model.parameters()
+        ]
+
+    def put_back(self) -> None:
+        """Have it all as it was; as often as it is wanted."""
+        self._model.load_state_dict(self._state)
+        for other, state in self._others:
+            # An optimizer takes the tensors themselves, and then changes them in place.
+            other.load_state_dict(copy.deepcopy(state))
+        for module, training in self._modes:
+            module.training = training
+        for weight, gradient in self._gradients:
+            weight.grad = None if gradient is None else gradient.clone()
+
+
+@contextmanager
+def kept(model: nn.Module, *others: Stateful) -> Iterator[Kept]:
+    """Put back weights, buffers, gradients and modes of a model afterwards, and other states."""
+    before = Kept(model, *others)
+    try:
+        yield before
+    finally:
+        before.put_back()
+
+
+@contextmanager
+def random_kept() -> Iterator[None]:
+    """Put back afterwards what torch, Python's random and NumPy, if it is loaded, draw from."""
+    numpy = sys.modules.get("numpy")
+    own, numpys = random.getstate(), numpy.random.get_state() if numpy else None
+    has_gpu = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    devices = range(torch.cuda.device_count()) if has_gpu else ()
+    try:
+        with torch.random.fork_rng(devices=devices):
+            yield
+    finally:
+        random.setstate(own)
+        if numpy:
+            numpy.random.set_state(numpys)
+
+
+def seed_all(seed: int) -> None:
+    """Have all that is drawn at random begin at a place of its own."""
+    torch.manual_seed(seed)
+    random.seed(seed)
+    if numpy := sys.modules.get("numpy"):
+        numpy.random.seed(seed)

@@ -1,0 +1,12 @@
+"""A change tried out on a stand-by, with a control arm, before anybody grants it.
+
+A script offers its stand-by for it::
+
+    from torchloom_threadlet.preview import Preview
+
+    loom = attach(preview=Preview(model, optimizer, step, load))
+"""
+
+from torchloom_threadlet.preview.rehearsal import Preview
+
+__all__ = ["Preview"]

@@ -1,0 +1,100 @@
+"""What the pairs say of a change, without a guess at how their differences are spread.
+
+In a pair both arms saw the same data and drew the same at random, so what differs is the change's
+doing. The median of the differences lies between the least and the most of ``n`` of them with
+probability ``1 - 2**(1 - n)``, and so on inwards: the interval of the sign test. One loss that
+runs away, or that is no number any more, counts as one pair, and no more.
+"""
+
+import math
+import statistics
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+from torchloom_core.wire.preview import FEWEST_PAIRS, Ahead, Judgement
+from torchloom_threadlet.errands.pace import finite
+from torchloom_threadlet.preview.forecast import foretell
+
+_SURE = 0.9
+"""The interval is the narrowest that has the median with this probability."""
+
+
+class Pair(NamedTuple):
+    """The losses of both arms, step by step; an arm ends where its loss is no number."""
+
+    control: Sequence[float]
+    change: Sequence[float]
+
+
+def judge(pairs: Sequence[Pair], steps: int) -> Judgement:
+    """Return what the complete pairs say of the change.
+
+    Parameters
+    ----------
+    pairs : sequence of Pair
+        At least one, each of ``steps`` steps.
+    """
+    over = math.ceil(steps / 4)
+    ends = [(_end(pair.control, over), _end(pair.change, over)) for pair in pairs]
+    differences = sorted(change - control for control, change in ends)
+    inwards, confidence = _interval(len(differences))
+    low, high = differences[inwards], differences[-1 - inwards]
+    return Judgement(
+        says=_says(len(pairs), low, high),
+        pairs=len(pairs),
+        for_change=sum(difference < 0 for difference in differences),
+        over=over,
+        difference=finite(statistics.median(differences)),
+        low=finite(low),
+        high=finite(high),
+        confidence=confidence,
+        alike=all(pair.control == pair.change for pair in pairs),
+        diverged=sum(math.isinf(change) for _, change in ends),
+        ahead=_ahead(pairs, steps),
+    )
+
+
+def _end(losses: Sequence[float], over: int) -> float:
+    """Return the mean of the last losses, infinite where the last is no number."""
+    return statistics.fmean(losses[-over:]) if math.isfinite(losses[-1]) else math.inf
+
+
+def _interval(pairs: int) -> tuple[int, float]:
+    """Return how many differences may be left out at each end, and how sure that is.
+
+    Examples
+    --------
+    >>> _interval(5), _interval(9)
+    ((0, 0.9375), (1, 0.9609375))
+    """
+    inwards, outside = 0, 2.0 / 2**pairs
+    while True:
+        more = outside + 2.0 * math.comb(pairs, inwards + 1) / 2**pairs
+        if 1.0 - more < _SURE:
+            return inwards, 1.0 - outside
+        inwards, outside = inwards + 1, more
+
+
+def _says(pairs: int, low: float, high: float) -> Literal["better", "worse", "same", "few"]:
+    if low > 0 or high < 0:
+        if pairs < FEWEST_PAIRS:
+            return "few"
+        return "worse" if low > 0 else "better"
+    return "same"
+
+
+def _ahead(pairs: Sequence[Pair], steps: int) -> Ahead | None:
+    far = 2 * steps
+    both = [
+        _spread([foretell(losses, far) for losses in arms if math.isfinite(losses[-1])])
+        for arms in zip(*pairs, strict=True)
+    ]
+    control, change = both
+    if control is None and change is None:
+        return None
+    return Ahead(steps=far, control=control, change=change)
+
+
+def _spread(found: Sequence[float | None]) -> tuple[float, float, float] | None:
+    known = [one for one in found if one is not None and math.isfinite(one)]
+    return (min(known), statistics.median(known), max(known)) if known else None

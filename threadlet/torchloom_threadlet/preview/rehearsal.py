@@ -1,0 +1,230 @@
+"""What a script offers its stand-by to try a change out with, and how that goes.
+
+The control goes first: without it nobody knows what the change did. Both arms of a pair begin at
+the same state, see the same data and draw the same at random; each pair begins at another place in
+the data. The worker calls :meth:`Preview.run` in the thread that stands by.
+"""
+
+import logging
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torchloom_core.errors import KnobError
+from torchloom_core.wire.errand import End
+from torchloom_core.wire.knobs import check_value, find_spec
+from torchloom_core.wire.limits import KnobValue
+from torchloom_core.wire.preview import Arm, Piece, Setup, Trial
+from torchloom_threadlet.errands.budget import Budget, Spent
+from torchloom_threadlet.errands.kept import Kept, Stateful, kept, random_kept, seed_all
+from torchloom_threadlet.preview.judgement import Pair, judge
+from torchloom_threadlet.preview.report import Report
+from torchloom_threadlet.trainer.knob_table import KnobTable, knob_of
+from torchloom_threadlet.trainer.worker import says
+from torchloom_threadlet.training.optimizer_knobs import settings
+
+_logger = logging.getLogger(__name__)
+
+_TWICE = 2
+"""Steps that the control goes twice before anything is compared."""
+
+
+class Preview:
+    """What a stand-by tries a change out with; see docs/preview.md.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        That is trained. Afterwards it is, to the bit, what it was before, and so are the others.
+    optimizer : torch.optim.Optimizer
+        The run's; its learning rate, betas, momentum and weight decay can be changed.
+    step : callable
+        Takes one training step on the run's data, and returns its loss. What it draws at random
+        comes from torch, Python's ``random`` or NumPy's global state.
+    load : callable
+        Loads the run's newest state into model and optimizer, from its newest checkpoint: no rank
+        that trains is asked for it.
+    scheduler : optional
+        That of the optimizer, if ``step`` steps it.
+    begin : callable, optional
+        Takes a number, and has the data begin at the place of that number. Without it the data has
+        to come from what is drawn at random.
+    more : iterable
+        Whatever else has ``state_dict`` and ``load_state_dict`` and is changed by a step.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Any,
+        step: Callable[[], float | Tensor],
+        load: Callable[[], object],
+        *,
+        scheduler: Any = None,
+        begin: Callable[[int], object] | None = None,
+        more: tuple[Stateful, ...] = (),
+    ) -> None:
+        self._model = model
+        self._step = step
+        self._load = load
+        self._begin = begin
+        schedulers = () if scheduler is None else (scheduler,)
+        self._others: tuple[Stateful, ...] = (optimizer, *schedulers, *more)
+        self._knobs = KnobTable()
+        for setting in settings(optimizer, scheduler):
+            setting.register(self)
+
+    def knob(
+        self, name: str, get: Callable[[], Any], set: Callable[[Any], object], **more: Any
+    ) -> None:
+        """Offer a knob of the script's; the arguments are those of ``Loom.knob``.
+
+        One whose ``get`` raises is not offered, which one log line says.
+        """
+        try:
+            # Here it is set together with the others or not at all, whatever its fence.
+            self._knobs.add_knob(knob_of(name, get, set, **{**more, "fence": "run"}))
+        except Exception as error:  # noqa: BLE001 - the user's function
+            _logger.warning("knob %r cannot be tried: %s", name, says(error))
+
+    def refusal(self, trial: Trial) -> str | None:
+        """Return why the change cannot be tried, or None if it can."""
+        try:
+            for name, value in trial.values.items():
+                check_value(find_spec(name, self._knobs.specs), value)
+        except KnobError as error:
+            return f"the script's Preview: {error}"
+        return None
+
+    def run(
+        self,
+        trial: Trial,
+        seconds: float,
+        tell: Callable[[int, int, Piece], object],
+        is_asked: Callable[[], bool],
+    ) -> str:
+        """Train on from the run's newest state with the change and without; say how far it came.
+
+        Parameters
+        ----------
+        trial : Trial
+            What is wanted.
+        seconds : float
+            How long it may take.
+        tell : callable
+            Takes the steps so far, how many there will be, and a piece.
+        is_asked : callable
+            Says whether the stand-by was asked for something else meanwhile: it ends at the next
+            step.
+
+        Raises
+        ------
+        ValueError
+            If the control does not go alike twice, or its loss is no number.
+        KnobError
+            If the knobs cannot take the values.
+        Exception
+            Whatever the script's functions raise.
+        """
+        whole = trial.points + 2 * _TWICE
+        budget = Budget(self._step, whole, seconds, is_asked)
+        report = Report(lambda piece: tell(budget.points, whole, piece))
+        why = ""
+        with random_kept(), kept(self._model, *self._others):
+            try:
+                budget.check()
+                self._load()
+                self._compare(trial, Kept(self._model, *self._others), budget, report)
+            except Spent as spent:
+                why = str(spent)
+        report.flush()
+        end = End(points=budget.points, seconds=budget.spent_s, why=why)
+        tell(budget.points, whole, end)
+        return f"{end.points} steps in {end.seconds:.1f} s" + (f": {why}" if why else "")
+
+    def _compare(self, trial: Trial, newest: Kept, budget: Budget, report: Report) -> None:
+        present = self._knobs.fenced_values()
+        self._knobs.check(trial.values)
+        before = {name: present[name] for name in trial.values}
+        values = {name: value for name, value in trial.values.items() if before[name] != value}
+
+        def arm(repeat: int, of: Mapping[str, KnobValue], steps: int) -> Iterator[float]:
+            newest.put_back()
+            with self._set(of):
+                seed_all(trial.seed + repeat)
+                if self._begin is not None:
+                    self._begin(trial.seed + repeat)
+                for _ in range(steps):
+                    told = budget()
+                    loss = float(told.detach() if isinstance(told, Tensor) else told)
+                    yield loss
+                    if not math.isfinite(loss):
+                        return
+
+        step_s = self._go_alike(lambda: arm(0, {}, _TWICE))
+        setup = Setup(
+            before=before,
+            values=trial.values,
+            steps=trial.steps,
+            repeats=trial.repeats,
+            step_s=step_s,
+        )
+        report.tell(setup)
+        pairs: list[Pair] = []
+        for repeat in range(trial.repeats):
+            control = self._run_arm("control", repeat, arm(repeat, {}, trial.steps), report)
+            if not math.isfinite(control[-1]):
+                raise ValueError(_no_number(control))
+            change = self._run_arm("change", repeat, arm(repeat, values, trial.steps), report)
+            pairs.append(Pair(control, change))
+            report.tell(judge(pairs, trial.steps))
+
+    def _run_arm(
+        self, name: Arm, repeat: int, losses: Iterator[float], report: Report
+    ) -> list[float]:
+        report.begin(repeat, name)
+        taken = []
+        for loss in losses:
+            taken.append(loss)
+            report.add(loss)
+        return taken
+
+    @contextmanager
+    def _set(self, values: Mapping[str, KnobValue]) -> Iterator[None]:
+        before = self._knobs.set_knobs(values)
+        try:
+            yield
+        finally:
+            self._knobs.set_back(before)
+
+    def _go_alike(self, control: Callable[[], Iterator[float]]) -> float:
+        """Return how long a step takes; refuse a control that is another the second time."""
+        first, weights = list(control()), self._weights()
+        began_s = time.monotonic()
+        second = list(control())
+        step_s = (time.monotonic() - began_s) / len(second)
+        if not math.isfinite(first[-1]):
+            raise ValueError(_no_number(first))
+        moved = zip(weights, self._weights(), strict=True)
+        if first == second and all(torch.equal(a, b) for a, b in moved):
+            return step_s
+        were = ", ".join(f"{a!r} and {b!r}" for a, b in zip(first, second, strict=False))
+        raise ValueError(
+            "need a step that goes alike twice from one state, so that arms can be compared, was "
+            f"one of losses {were}: let its batch come from what is drawn at random, or give begin="
+        )
+
+    def _weights(self) -> list[Tensor]:
+        return [weight.detach().clone() for weight in self._model.parameters()]
+
+
+def _no_number(losses: list[float]) -> str:
+    return (
+        "need a loss that is a number without the change, "
+        f"was {losses[-1]} at step {len(losses)} of the control"
+    )

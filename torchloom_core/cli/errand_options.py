@@ -1,0 +1,38 @@
+"""What the commands have in common that have a stand-by do an errand."""
+
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from torchloom_core.cli.extras import need
+from torchloom_core.errors import ConfigError, StateError
+from torchloom_core.files import refuse_picture
+from torchloom_core.wire.errand import MOST_SECONDS
+
+# The reader brings pyarrow, which `torchloom --help` should not wait for.
+if TYPE_CHECKING:
+    from torchloom_core.trajectory.pieces import Pieces
+
+INTERRUPTED = 130
+"""The exit status of an errand that a person ended."""
+
+P = TypeVar("P", bound="Pieces")
+
+
+def check(lasts: timedelta, plot: Path | None) -> None:
+    """Refuse a time that is too long, and a plot that cannot be drawn; raises ConfigError."""
+    if lasts.total_seconds() > MOST_SECONDS:
+        raise ConfigError(f"--for: need at most 1h, was {lasts.total_seconds():g} s")
+    if plot is not None:
+        need("matplotlib")
+        refuse_picture(plot, ConfigError)
+
+
+def recorded(trajectory: Path, empty: P) -> P:
+    """Return the newest on record; raises StateError where there is none."""
+    from torchloom_core.trajectory.pieces import newest_recorded
+
+    seen = newest_recorded(trajectory, empty)
+    if seen is None:
+        raise StateError(f"{trajectory}: need a {empty.kind} on record, there is none")
+    return seen

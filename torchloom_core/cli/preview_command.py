@@ -1,0 +1,132 @@
+"""``torchloom preview``: a change tried out on a stand-by, before anybody grants it."""
+
+import asyncio
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from torchloom_core.cli.errand_options import INTERRUPTED, check, recorded
+from torchloom_core.cli.knob_commands import parse_value
+from torchloom_core.cli.options import AsJson, Connection
+from torchloom_core.cli.output import console, print_json
+from torchloom_core.cli.times import Duration
+from torchloom_core.cli.weaver_client import act, ask, open_client
+from torchloom_core.errors import ConfigError
+from torchloom_core.wire.actions import PreviewChange
+from torchloom_core.wire.limits import KnobValue
+from torchloom_core.wire.operator import Page, Status
+from torchloom_core.wire.preview import FEWEST_PAIRS, MOST_CHANGED, MOST_REPEATS, MOST_STEPS
+
+if TYPE_CHECKING:
+    from torchloom_core.trajectory.preview import Preview
+
+_HERE = Connection()
+_TWO_MINUTES = timedelta(minutes=2)
+
+
+def preview(
+    *what: str,
+    steps: Annotated[int, Parameter(validator=Number(gte=1, lte=MOST_STEPS))] = 50,
+    repeats: Annotated[int, Parameter(validator=Number(gte=1, lte=MOST_REPEATS))] = FEWEST_PAIRS,
+    lasts: Annotated[Duration, Parameter(name="--for")] = _TWO_MINUTES,
+    seed: Annotated[int, Parameter(validator=Number(gte=0, lt=2**31))] = 0,
+    price: Annotated[bool, Parameter(negative="", show_default=False)] = False,
+    end: Annotated[bool, Parameter(negative="", show_default=False)] = False,
+    plot: Path | None = None,
+    json: AsJson = False,
+    connection: Connection = _HERE,
+) -> int:
+    """Try a change out on a stand-by whose script offers it, beside a control without the change.
+
+    Both arms of each pair train on from the run's newest state, on the same data. Ctrl-C ends it
+    at the next step, and shows what there is.
+
+    Parameters
+    ----------
+    what
+        KNOB=VALUE, several if they are to change together; or a trajectory's folder: then the
+        newest that is on record is shown, and nothing is asked.
+    steps
+        That each arm takes.
+    repeats
+        Pairs of arms, each from another place in the data; fewer than 5 cannot tell.
+    lasts
+        How long it may take, such as 30s or 10min; at most 1h.
+    seed
+        From which the places and what is drawn at random come.
+    price
+        Say what it would cost, and try nothing.
+    end
+        End what is under way, whoever asked for it.
+    plot
+        Draw it into this file, .png or .svg.
+    """
+    if end:
+        act(connection, "propose", {"action": PreviewChange(steps=0)})
+        return 0
+    check(lasts, plot)
+    from torchloom_core.trajectory.preview import Preview
+
+    interrupted = False
+    seen = Preview()
+    if len(what) == 1 and "=" not in what[0]:
+        seen = recorded(Path(what[0]), seen)
+    else:
+        from torchloom_core.cli.errand_client import run_errand
+
+        values, seconds = _values(what), lasts.total_seconds()
+        try:
+            action = PreviewChange(
+                values=values, steps=steps, repeats=repeats, seconds=seconds, seed=seed
+            )
+        except ValueError as error:
+            raise ConfigError(f"preview: {error}") from None
+        if price:
+            console().print(asyncio.run(_price(connection, action)), markup=False)
+            return 0
+        interrupted = asyncio.run(run_errand(connection, action, PreviewChange(steps=0), seen))
+    _show(seen, plot, json)
+    return INTERRUPTED if interrupted else 0
+
+
+async def _price(connection: Connection, action: PreviewChange) -> str:
+    async with open_client(connection) as client:
+        status = await ask(client, "status", Status, Page(workers=False))
+    step_s = status.step_time_s
+    each = "an unknown time each" if step_s is None else f"{step_s:.3g} s each"
+    steps = f"2 x {action.repeats} x {action.steps} steps of {each}"
+    return f"at most {action.price_s(step_s):.3g} GPU-s of one stand-by: {steps}"
+
+
+def _values(what: tuple[str, ...]) -> dict[str, KnobValue]:
+    if not what:
+        raise ConfigError("preview: need KNOB=VALUE, or a trajectory's folder")
+    values: dict[str, KnobValue] = {}
+    for word in what:
+        knob, is_there, text = word.partition("=")
+        if not (knob and is_there):
+            raise ConfigError(f"preview: need KNOB=VALUE, was {word!r}")
+        if knob in values:
+            raise ConfigError(f"preview: need each knob once, was {knob!r} twice")
+        values[knob] = parse_value(text)
+    if len(values) > MOST_CHANGED:
+        raise ConfigError(f"preview: need at most {MOST_CHANGED} knobs, was {len(values)}")
+    return values
+
+
+def _show(seen: "Preview", plot: Path | None, json: bool) -> None:
+    if plot is not None:
+        from torchloom_core.cli.preview_plot import draw
+
+        draw(plot, seen)
+    if json:
+        print_json(seen.for_machines())
+        return
+    from torchloom_core.cli.preview_view import table
+
+    console().print(table(seen))
+    if plot is not None:
+        console().print(f"wrote {plot}", markup=False, soft_wrap=True)

@@ -1,0 +1,61 @@
+"""The plot of a preview: the loss of both arms, each within its band, and where they lead."""
+
+import textwrap
+from pathlib import Path
+from typing import Any
+
+from torchloom_core.errors import ConfigError
+from torchloom_core.trajectory.preview import WITH, WITHOUT, Preview
+from torchloom_core.wire.preview import Arm
+
+_ARMS: tuple[tuple[Arm, str, str], ...] = (
+    ("control", WITHOUT, "#777777"),
+    ("change", WITH, "#1f6f8b"),
+)
+_WIDTH = 100
+"""Characters of a line below the title."""
+
+
+def draw(path: Path, seen: Preview) -> None:
+    """Save the plot.
+
+    Raises
+    ------
+    ConfigError
+        If it cannot be written.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 5.4), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    for arm, label, colour in _ARMS:
+        _draw_arm(axes, seen, arm, label, colour)
+    axes.set_xlabel("step from the newest state")
+    axes.set_ylabel("loss: mean of all pairs, and from the least to the most")
+    axes.legend(frameon=False)
+    axes.spines[["top", "right"]].set_visible(False)
+    said = [f"{name}: {text}" for name, text in seen.words() if name in ("verdict", "warning")]
+    lines = [line for text in said for line in textwrap.wrap(text, _WIDTH)]
+    axes.set_title("\n".join(lines), loc="left", fontsize=9, parse_math=False)
+    figure.suptitle(f"Tried out: {seen.change}", x=0.02, ha="left", parse_math=False)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=120)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be written: {error.strerror}") from None
+
+
+def _draw_arm(axes: Any, seen: Preview, arm: Arm, label: str, colour: str) -> None:
+    band = seen.band(arm)
+    steps = [point.step for point in band]
+    axes.plot(steps, [point.mean for point in band], color=colour, lw=1.8, label=label)
+    low, high = [point.least for point in band], [point.most for point in band]
+    axes.fill_between(steps, low, high, color=colour, alpha=0.15, lw=0)
+    ahead = seen.judged.ahead if seen.judged else None
+    spread = (ahead.control if arm == "control" else ahead.change) if ahead else None
+    if ahead is not None and spread is not None:
+        least, median, most = spread
+        bars = [[median - least], [most - median]]
+        axes.errorbar([ahead.steps], [median], bars, color=colour, fmt="o", ms=4, capsize=4)

@@ -1,0 +1,33 @@
+"""Preview: a stand-by trains on from the run's newest state with a change, and without it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from torchloom_core.errors import KnobError
+from torchloom_core.kernel.actions.errand import ErrandKind
+from torchloom_core.kernel.actions.run import Run
+from torchloom_core.wire.actions import PreviewChange
+from torchloom_core.wire.knobs import check_value
+from torchloom_core.wire.messages import Rehearse
+
+
+class PreviewKind(ErrandKind[PreviewChange]):
+    """Of a change that nobody has made yet, and that need not be made at one step."""
+
+    message = PreviewChange
+    deeds = (Rehearse,)
+    leave_off = Rehearse(steps=0)
+
+    def obstacle(self, action: PreviewChange, run: Run) -> str:
+        """Refuse also what the run's knobs would not take."""
+        try:
+            for knob, value in action.values.items():
+                check_value(run.spec(knob), value)
+        except KnobError as error:
+            return str(error)
+        return super().obstacle(action, run)
+
+    def wish(self, action: Mapping[str, Any]) -> str:
+        """Return ``preview lr = 0.1``."""
+        values = ", ".join(f"{knob} = {value}" for knob, value in action.get("values", {}).items())
+        return f"preview {values or 'of no change' if action.get('steps', 1) else 'end'}"

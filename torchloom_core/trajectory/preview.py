@@ -1,0 +1,175 @@
+"""A preview put together from its pieces, and what it says in words."""
+
+import math
+import statistics
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from torchloom_core.trajectory.pieces import Pieces
+from torchloom_core.wire.errand import MOST_POINTS, Loss
+from torchloom_core.wire.knobs import shown
+from torchloom_core.wire.preview import (
+    FEWEST_PAIRS,
+    MOST_STEPS,
+    PREVIEW,
+    Ahead,
+    Arm,
+    Curve,
+    Judgement,
+    Piece,
+    Setup,
+)
+
+WITHOUT, WITH = "without the change", "with it"
+
+
+class Point(NamedTuple):
+    """The losses of an arm in a stretch of steps that ends at ``step``, over all its repeats."""
+
+    step: int
+    least: float
+    mean: float
+    most: float
+
+
+class Preview(Pieces):
+    """What has come so far of the newest preview.
+
+    Attributes
+    ----------
+    curves : dict of (int, str) to list of Loss
+        By repeat and arm, step by step, in the order in which they came.
+    judged : Judgement, optional
+        What the pairs say that are complete.
+    """
+
+    kind = PREVIEW
+    piece = Piece
+
+    def forget(self) -> None:
+        """Begin anew with another preview."""
+        self.setup: Setup | None = None
+        self.judged: Judgement | None = None
+        self.curves: dict[tuple[int, Arm], list[Loss]] = {}
+        self._room = MOST_POINTS
+
+    def add(self, piece: Setup | Curve | Judgement) -> None:
+        """Take what was found; of a curve without end no more than a preview has."""
+        match piece:
+            case Setup():
+                self.setup = piece
+            case Judgement():
+                self.judged = piece
+            case Curve(repeat=repeat, arm=arm, first=first, losses=losses):
+                curve = self.curves.setdefault((repeat, arm), [])
+                missed = max(0, first - len(curve))
+                more = [*([None] * missed), *losses][: self._room]
+                self._room -= len(more)
+                curve += more
+
+    def band(self, arm: Arm, most: int = MOST_STEPS) -> list[Point]:
+        """Return an arm's losses over its repeats, of ``most`` stretches of steps at the most.
+
+        A stretch in which no loss is a number is left out.
+        """
+        curves = [curve for (_, whose), curve in self.curves.items() if whose == arm]
+        steps = max(map(len, curves), default=0)
+        stride = math.ceil(max(1, steps, self.setup.steps if self.setup else 0) / most)
+        found = []
+        for first in range(0, steps, stride):
+            parts = [curve[first : first + stride] for curve in curves]
+            losses = [loss for part in parts for loss in part if loss is not None]
+            if losses:
+                last = min(first + stride, steps)
+                found.append(Point(last, min(losses), statistics.fmean(losses), max(losses)))
+        return found
+
+    @property
+    def change(self) -> str:
+        """What is tried, as ``lr 0.1 -> 0.2``."""
+        if self.setup is None:
+            return ""
+        before, values = self.setup.before, self.setup.values
+        was = {name: shown(before[name]) if name in before else "?" for name in values}
+        told = (f"{name} {was[name]} -> {shown(values[name])}" for name in values)
+        return ", ".join(told) or "no change"
+
+    def words(self) -> Iterator[tuple[str, str]]:
+        """Yield what it says: a name and a sentence, line by line."""
+        if self.setup is not None:
+            yield "change", self.change
+        if self.judged is not None:
+            yield "verdict", verdict_text(self.judged)
+            if self.judged.ahead is not None:
+                yield "forecast", _ahead_text(self.judged.ahead)
+        if self.setup is not None:
+            yield "warning", warning_text(self.setup.steps)
+        if self.end is not None:
+            why = f": {self.end.why}" if self.end.why else ""
+            yield "tried", f"{self.end.points} steps in {self.end.seconds:.1f} s{why}"
+
+    def for_machines(self) -> dict[str, Any]:
+        """Return all of it as plain dicts and lists."""
+        return {
+            "command": self.command,
+            "worker": self.worker,
+            "points": self.points,
+            "setup": self.setup,
+            "curves": [
+                {"repeat": repeat, "arm": arm, "losses": losses}
+                for (repeat, arm), losses in sorted(self.curves.items())
+            ],
+            "judgement": self.judged,
+            "words": dict(self.words()),
+            "end": self.end,
+        }
+
+
+def verdict_text(judged: Judgement) -> str:
+    """Return what is said of the change, in one sentence."""
+    pairs = "1 pair" if judged.pairs == 1 else f"{judged.pairs} pairs"
+    if judged.alike:
+        return f"no difference: both arms are the same to the bit in {pairs}"
+    how = _how(judged, pairs)
+    if judged.says == "few":
+        return f"cannot be told yet, need {FEWEST_PAIRS} pairs: {how}"
+    says = {"better": "better", "worse": "worse", "same": "no difference was seen"}
+    return f"{says[judged.says]}: {how}"
+
+
+def _how(judged: Judgement, pairs: str) -> str:
+    over = "at the last step" if judged.over == 1 else f"over the last {judged.over} steps"
+    if judged.diverged:
+        lost = f"with the change the loss is no number any more in {judged.diverged} of {pairs}"
+        if judged.difference is None:
+            return lost
+        return f"{lost}; by the median it is {judged.difference:+.4g} {over}"
+    interval = f"{_signed(judged.low)} to {_signed(judged.high)}"
+    return (
+        f"the loss with the change is {_signed(judged.difference)} {over}, the median of {pairs} "
+        f"({interval} with probability {judged.confidence:.2f}), lower in {judged.for_change}"
+    )
+
+
+def warning_text(steps: int) -> str:
+    """Return what is not said, in one sentence."""
+    return (
+        f"says nothing of what comes after {steps} steps: what is better for a few may be worse "
+        "for many, as a learning rate that is too low in the long run"
+    )
+
+
+def _ahead_text(ahead: Ahead) -> str:
+    told = f"{_spread(ahead.control)} {WITHOUT}, {_spread(ahead.change)} {WITH}"
+    return f"at step {ahead.steps}, if both go on as they bend now: {told}"
+
+
+def _spread(losses: tuple[float, float, float] | None) -> str:
+    if losses is None:
+        return "no number"
+    least, median, most = losses
+    return f"{median:.4g} ({least:.4g} to {most:.4g})"
+
+
+def _signed(loss: Loss) -> str:
+    return "no number" if loss is None else f"{loss:+.4g}"

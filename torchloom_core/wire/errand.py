@@ -1,0 +1,31 @@
+"""An errand: what a stand-by does alone while it waits, and tells piece by piece.
+
+A piece is the JSON text in the field ``piece`` of a note of the errand's own kind; the fields
+``command``, ``points`` and ``of`` say whose it is, and how far it is. Each errand has a module of
+its own beside this one.
+"""
+
+from typing import Annotated
+
+import msgspec
+
+from torchloom_core.wire.limits import Finite, Text
+
+MOST_POINTS = 20_000
+MOST_SECONDS = 3600.0
+
+MOST_AT_ONCE = 512
+"""Points that one piece has at the most."""
+
+Points = Annotated[int, msgspec.Meta(ge=0, le=MOST_POINTS)]
+Duration = Annotated[float, msgspec.Meta(gt=0, le=MOST_SECONDS)]
+Loss = Finite | None
+"""None: it was no number."""
+
+
+class End(msgspec.Struct, frozen=True, kw_only=True, tag_field="part", tag="end"):
+    """The last piece; ``why`` is empty where all was done."""
+
+    points: Points
+    seconds: Finite
+    why: Text = ""
