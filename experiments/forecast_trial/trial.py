@@ -265,6 +265,7 @@ def _ask(
         repair_s=trial.task.repair_s,
         start_ns=from_ns,
         end_ns=until_ns,
+        shows=trial.task.shows,
     )
 
 

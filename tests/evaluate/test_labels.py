@@ -283,3 +283,17 @@ def test_nothing_that_is_available_later_changes_an_outcome(at, later, known):
         for i, start in enumerate(later)
     ]
     assert same(judged(events, known_h=known), judged(events + more, known_h=known))
+
+
+@pytest.mark.parametrize(
+    ("of", "shown"),
+    [
+        ({}, ["crash", "note"]),
+        ({"kind": "detect"}, []),
+        ({"kind": "detect", "kinds": ("note",)}, ["crash"]),
+        ({"kinds": ("note",)}, ["crash", "note"]),
+    ],
+)
+def test_only_a_detection_is_not_shown_what_it_is_to_tell(of, shown):
+    events = [event("n00000", 5), event("n00000", 6, kind="note", fatal=False)]
+    assert [one.kind for one in events if task(3, **of).shows(one)] == shown

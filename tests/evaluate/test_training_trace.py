@@ -1,5 +1,6 @@
 """A model is known on what it was fitted on, whatever that is called."""
 
+import numpy as np
 import pytest
 from msgspec.structs import replace
 
@@ -11,6 +12,8 @@ from torchloom_core.evaluate.forecasts.training_trace import was_fitted_on
 from torchloom_core.evaluate.goodput.candidates import Forecaster
 from torchloom_core.fitting.fit import fit
 from torchloom_core.fitting.stages import FitSettings
+from torchloom_core.trace.bundle.recording import prints, same_recording
+from torchloom_core.trace.bundle.schema import Event
 
 UNTIL_NS = START_NS + 3 * DAY_NS
 EVENTS = some_events(count=60)
@@ -41,9 +44,9 @@ def test_the_events_tell_it_without_the_telemetry_and_with_other_ids(model, tmp_
     assert was_fitted_on(model, write(tmp_path / "t.tltrace", events))
 
 
-def test_the_telemetry_tells_it_where_the_events_were_corrected(model, tmp_path):
-    corrected = [replace(EVENTS[0], component="n5"), *EVENTS[1:]]
-    assert was_fitted_on(model, write(tmp_path / "t.tltrace", corrected, metrics=("heat",)))
+def test_the_telemetry_tells_it_where_the_events_are_others(model, tmp_path):
+    others = some_events(seed=1, count=60)
+    assert was_fitted_on(model, write(tmp_path / "t.tltrace", others, metrics=("heat",)))
 
 
 def test_a_longer_recording_of_the_same_fleet_is_known(model, tmp_path):
@@ -55,9 +58,49 @@ def test_another_fleets_trace_of_the_same_name_is_another_one(model, tmp_path):
     assert not was_fitted_on(model, write(tmp_path / "first.tltrace", others, metrics=("cold",)))
 
 
-def test_what_differs_in_the_time_that_was_learned_from_is_another_one(model, tmp_path):
-    more = [*EVENTS, event(100, 1.0, "n7")]
-    assert not was_fitted_on(model, write(tmp_path / "first.tltrace", more))
+@pytest.mark.parametrize(
+    "events",
+    [
+        [*EVENTS, event(100, 1.0, "n7")],
+        [*EVENTS, event(100, 1.0, "n7", fatal=False), event(101, 24 * 5.9, "n7")],
+        [event(100 + n, -24.0 * n, f"n{n % 8}") for n in range(1, 60)] + EVENTS,
+        [replace(one, fatal=False) for one in EVENTS],
+        [replace(EVENTS[0], component="n5"), *EVENTS[1:]],
+        [replace(one, t_event=one.t_event - one.t_event % 10**9) for one in EVENTS],
+        [one for one in EVENTS if one.component in ("n0", "n1")],
+        EVENTS[len(EVENTS) // 3 :],
+    ],
+    ids=[
+        "a failure more",
+        "an event that is no failure",
+        "begins earlier",
+        "not called failures",
+        "one corrected",
+        "in whole seconds",
+        "of two of its nodes",
+        "begins later",
+    ],
+)
+def test_what_is_nearly_the_same_is_known(model, tmp_path, events):
+    bundle = write(tmp_path / "t.tltrace", events, metrics=("heat", "cold"))
+    assert was_fitted_on(model, bundle)
+    assert not was_fitted_on(
+        model, write(tmp_path / "o.tltrace", some_events(seed=1, count=60), metrics=("cold",))
+    )
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("daily", [0.002, 0.02, 0.2])
+def test_two_fleets_whose_parts_have_the_same_names_and_days_are_two(seed, daily):
+    one, other = (
+        [
+            Event(id=str(at), t_event=day, t_avail=day, component=f"n{node}", kind="gpu")
+            for at, (day, node) in enumerate(np.argwhere(drawn < daily) * [DAY_NS, 1])
+        ]
+        for drawn in np.random.default_rng(seed).random((2, 60, 40))
+    )
+    assert not same_recording(prints(one), other, other)
+    assert same_recording(prints(one), [*one, *other], [*one, *other])
 
 
 def test_a_trace_in_which_nothing_had_happened_yet_is_nobodys(model, tmp_path):

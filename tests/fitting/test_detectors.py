@@ -30,6 +30,10 @@ HOURS, SERVERS = 24 * 60, 12
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory):
     """60 days of servers that are odd for some hours now and then, which is known afterwards."""
+    return servers(tmp_path_factory.mktemp("traces") / "servers.tltrace", shift=3.0)
+
+
+def servers(path, *, shift, at_once=False):
     random = np.random.default_rng(0)
     ids = [f"n{number:05}" for number in range(SERVERS)]
     odd = np.zeros((HOURS, SERVERS))
@@ -38,9 +42,8 @@ def bundle(tmp_path_factory):
         for start in random.integers(0, HOURS - 12, count).tolist():
             spans.append((start, start + int(random.integers(3, 12)), ids[server]))
             odd[start : spans[-1][1], server] = 1.0
-    values = 3.0 * odd + random.normal(size=odd.shape)
+    values = shift * odd + random.normal(size=odd.shape)
     at_ns = np.repeat(np.arange(HOURS, dtype=np.int64) * HOUR_NS, SERVERS)
-    path = tmp_path_factory.mktemp("traces") / "servers.tltrace"
     with BundleWriter(
         path, name="servers", start_ns=0, end_ns=HOURS * HOUR_NS,
         source="a test", licence="none", synthetic=True,
@@ -48,8 +51,8 @@ def bundle(tmp_path_factory):
         for name in ids:
             writer.add(Component(id=name, kind="node"))
         for number, (start, end, name) in enumerate(sorted(spans)):
-            told = {"known_h": end, "id": str(number), "kind": "odd", "fatal": False}
-            writer.add(event(name, start, end, **told))
+            told = {"id": str(number), "kind": "odd", "fatal": False}
+            writer.add(event(name, start, end, known_h=start if at_once else end, **told))
         writer.telemetry(
             pa.table(
                 {
@@ -93,6 +96,17 @@ def test_the_card_tells_each_with_its_prevalence_and_what_chance_finds(bundle, d
     assert sorted(card.score.versus) == sorted(names)
     assert "by chance |" in to_markdown(card)
     assert "h late |" in to_markdown(card)
+
+
+def test_who_is_told_what_it_is_to_tell_need_not_detect_it(tmp_path, detecting):
+    (logistic,) = (one for one in PLUGINS if one.name == "logistic")
+    silent = servers(tmp_path / "silent.tltrace", shift=0.0, at_once=True)
+    card = fit(silent, logistic, {}, detecting).card
+    assert card.score.auprc.value < 2 * card.score.prevalence
+    assert not card.skill
+    forecast = replace(detecting, task="forecast", kinds=("odd",))
+    assert "faults in the last 150 d" in fit(silent, logistic, {}, forecast).card.columns
+    assert not any("fault" in column for column in card.columns)
 
 
 def test_no_detector_is_beside_a_forecast(bundle, detecting):

@@ -87,7 +87,7 @@ def test_the_card_is_to_be_read(path):
 def test_a_model_of_another_schema_is_refused(path):
     table = json.loads((path / "model.json").read_text())
     (path / "model.json").write_text(json.dumps(table | {"schema": 1}))
-    assert refused(path) == "/model.json: need schema 2, was 1"
+    assert refused(path) == "/model.json: need schema 3, was 1"
 
 
 def test_a_part_that_was_changed_is_refused(path):
@@ -131,7 +131,7 @@ def test_what_might_never_end_is_refused_and_not_read(path, name, kind):
     [
         ("{", "/model.json: need a JSON object: "),
         ("[]", "/model.json: need a JSON object: "),
-        ('{"schema": 2}', "/model.json: Object missing required field"),
+        ('{"schema": 3}', "/model.json: Object missing required field"),
     ],
 )
 def test_a_model_that_is_no_json_is_refused(path, text, problem):

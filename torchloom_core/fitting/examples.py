@@ -83,6 +83,7 @@ class Examples:
             every_s=self._every_s,
             repair_s=self._task.repair_s,
             end_ns=self._until_ns,
+            shows=self._task.shows,
         ):
             if len(rows) < len(view):
                 rows = np.array([row_of[worker] for worker in view.workers], dtype=np.intp)

@@ -31,7 +31,7 @@ from torchloom_core.plugin.needs import labels_read
 from torchloom_core.suggest import nearest
 from torchloom_core.trace.bundle.bundle import Bundle
 from torchloom_core.trace.bundle.checksums import refuse_changed
-from torchloom_core.trace.bundle.recording import events_digest, telemetry_digest
+from torchloom_core.trace.bundle.recording import prints, telemetry_digest
 from torchloom_core.trace.feed.watched import watch
 
 Stages = Callable[[str], Progress]
@@ -227,7 +227,11 @@ def _info(
         threshold_from=scored.threshold_from,
         false_alarms_per_node_day=settings.false_alarms_per_node_day,
         until_ns=settings.until_ns,
-        events_digest=events_digest(fitting.bundle, settings.until_ns),
+        event_prints=prints(
+            event
+            for event in fitting.bundle.events()
+            if task.counts(event) and event.t_avail < settings.until_ns
+        ),
         telemetry_digest=telemetry_digest(fitting.bundle),
         seed=settings.seed,
     )

@@ -163,6 +163,7 @@ class Fitting:
             repair_s=self.task.repair_s,
             start_ns=self.split.calibrated_from_ns,
             progress=progress,
+            shows=self.task.shows,
         )
         return [self._calibrated(said, prevalence) for said in each]
 

@@ -28,7 +28,7 @@ from torchloom_core.learning.card import Card, to_markdown
 from torchloom_core.wire.codec import UNREADABLE
 from torchloom_core.wire.limits import Int64
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 SUFFIX = ".tlmodel"
 
 _MODEL, _CARD, _CARD_PAGE, _PARTS = "model.json", "card.json", "card.md", "parts"
@@ -51,8 +51,10 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
         On calibrated probabilities, from which on an alarm is raised.
     until_ns : int
         Nothing that was known only after this was used.
-    events_digest, telemetry_digest : str
-        SHA-256 of the trace's events up to there, and of its telemetry; "" where it had none.
+    event_prints : tuple of str
+        What tells again which of the trace's components had failures up to there, and when.
+    telemetry_digest : str
+        SHA-256 of the trace's telemetry; "" where it had none.
     files : dict of str to str
         SHA-256 of the card and of each part.
     """
@@ -73,7 +75,7 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     threshold_from: str
     false_alarms_per_node_day: float
     until_ns: Int64
-    events_digest: str
+    event_prints: tuple[str, ...]
     telemetry_digest: str
     seed: int
     files: dict[str, str] = {}

@@ -71,6 +71,7 @@ def hindcasts(
     end_ns: int | None = None,
     costs: Costs | None = None,
     progress: Progress | None = None,
+    shows: Callable[[Event], bool] = lambda _: True,
 ) -> Hindcasts:
     """Ask the predictor at every ``every_s`` of the span, with just what was known then.
 
@@ -90,6 +91,7 @@ def hindcasts(
         end_ns=end_ns,
         costs=costs,
         progress=progress,
+        shows=shows,
     )
     return said
 
@@ -104,6 +106,7 @@ def hindcasts_of_all(
     end_ns: int | None = None,
     costs: Costs | None = None,
     progress: Progress | None = None,
+    shows: Callable[[Event], bool] = lambda _: True,
 ) -> tuple[Hindcasts, ...]:
     """Ask several predictors in one pass, as often as the first of them says.
 
@@ -111,6 +114,8 @@ def hindcasts_of_all(
     ----------
     repair_s : float
         How long a component is away after a fatal fault whose end nobody knows.
+    shows : callable
+        Which events they are told of as faults: those that a task ``shows``.
 
     Raises
     ------
@@ -137,6 +142,7 @@ def hindcasts_of_all(
         start_ns=begin_ns,
         end_ns=until_ns,
         costs=costs,
+        shows=shows,
     ):
         times.append(view.now_ns)
         for predictor, score in zip(predictors, scores, strict=True):

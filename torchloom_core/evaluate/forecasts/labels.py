@@ -86,6 +86,13 @@ class Task:
             return event.kind in self.kinds
         return event.fatal or self.kind == "detect"
 
+    def shows(self, event: Event) -> bool:
+        """Say whether a predictor is told of the event: a detection is not of what it is to tell.
+
+        Who is told that an incident has begun need not detect it.
+        """
+        return self.kind == "forecast" or not self.counts(event)
+
     def end_ns(self, event: Event) -> int:
         """Return when the event was over, as far as is known."""
         if event.t_resolved is not None:

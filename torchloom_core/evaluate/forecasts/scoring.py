@@ -27,7 +27,7 @@ from torchloom_core.evaluate.forecasts.labels import Task
 from torchloom_core.evaluate.forecasts.leaks import refuse_future, refuse_trained
 from torchloom_core.evaluate.forecasts.over_fleets import Pool
 from torchloom_core.evaluate.forecasts.scores import score
-from torchloom_core.evaluate.forecasts.training_trace import other_repair, was_fitted_on
+from torchloom_core.evaluate.forecasts.training_trace import other_repair, task_of, was_fitted_on
 from torchloom_core.evaluate.goodput.candidates import Forecaster
 from torchloom_core.evaluate.installed import installed
 from torchloom_core.kernel.plugins.host import ActivePlugins
@@ -233,7 +233,7 @@ class Scorer:
         horizon_s = self._built(one).horizon_s
         task = Task(horizon_s=horizon_s, repair_s=self.config.evaluate.repair_s)
         tick_s = self.config.evaluate.tick_s
-        said = self._said(one, progress, tick_s=tick_s, repair_s=task.repair_s, start_ns=None)
+        said = self._said(one, task, progress, tick_s=tick_s, start_ns=None)
         earlier = said.between(bundle.manifest.start_ns, from_ns - task.horizon_ns)
         later = said.between(from_ns, bundle.manifest.end_ns)
         day = day_text(bundle, from_ns)
@@ -245,17 +245,8 @@ class Scorer:
 
     def _of_model(self, one: Forecaster, model: Model, progress: Progress) -> _Part:
         """Return the forecasts of a fitted predictor."""
-        info, from_ns = model.info, self.from_ns
-        task = Task(
-            horizon_s=info.horizon_s,
-            kind=info.task,
-            lead_s=info.lead_s,
-            kinds=info.kinds,
-            repair_s=info.repair_s,
-        )
-        said = self._said(
-            one, progress, tick_s=info.tick_s, repair_s=info.repair_s, start_ns=from_ns
-        )
+        info, task = model.info, task_of(model)
+        said = self._said(one, task, progress, tick_s=info.tick_s, start_ns=self.from_ns)
         return _Part(
             one.label,
             judge(self.bundle, said, task),
@@ -267,10 +258,10 @@ class Scorer:
     def _said(
         self,
         one: Forecaster,
+        task: Task,
         progress: Progress,
         *,
         tick_s: float,
-        repair_s: float,
         start_ns: int | None,
     ) -> Hindcasts:
         def ask(bundle: Bundle, end_ns: int | None, progress: Progress) -> Hindcasts:
@@ -278,11 +269,12 @@ class Scorer:
                 bundle,
                 self._built(one),
                 tick_s=tick_s,
-                repair_s=repair_s,
+                repair_s=task.repair_s,
                 start_ns=start_ns,
                 end_ns=end_ns,
                 costs=self.config.costs,
                 progress=progress,
+                shows=task.shows,
             )
 
         said = ask(self.bundle, None, progress)

@@ -1,20 +1,42 @@
 """What a model was fitted on, as far as it matters to those who score it."""
 
+from torchloom_core.evaluate.forecasts.labels import Task
 from torchloom_core.learning.model import Model
 from torchloom_core.trace.bundle.bundle import Bundle
-from torchloom_core.trace.bundle.recording import events_digest, telemetry_digest
+from torchloom_core.trace.bundle.recording import same_recording, telemetry_digest
+
+
+def task_of(model: Model) -> Task:
+    """Return what a model was fitted to tell."""
+    info = model.info
+    return Task(
+        horizon_s=info.horizon_s,
+        kind=info.task,
+        lead_s=info.lead_s,
+        kinds=info.kinds,
+        repair_s=info.repair_s,
+    )
 
 
 def was_fitted_on(model: Model, bundle: Bundle) -> bool:
-    """Say whether the bundle has the events or the telemetry that the model learned from.
+    """Say whether the bundle is of the time and the fleet that the model learned from.
 
-    On that part of it, it is not to be scored. Names do not count: data that were imported twice
-    are the same trace, and two traces of one name are two.
+    On that part of it, it is not to be scored. It has the same failures, or most of them, or the
+    same telemetry. Names do not count: data that were imported twice are the same trace, and two
+    traces of one name are two.
     """
-    info = model.info
-    events, telemetry = events_digest(bundle, info.until_ns), telemetry_digest(bundle)
-    same_events = events != "" and events == info.events_digest
-    return same_events or (telemetry != "" and telemetry == info.telemetry_digest)
+    info, task = model.info, task_of(model)
+    due = [
+        event
+        for event in bundle.events()
+        if task.counts(event)
+        and event.t_event >= model.card.fitted_from_ns
+        and event.t_avail < info.until_ns
+    ]
+    if same_recording(info.event_prints, bundle.events(), due):
+        return True
+    telemetry = telemetry_digest(bundle)
+    return telemetry != "" and telemetry == info.telemetry_digest
 
 
 def other_repair(label: str, model: Model, repair_s: float) -> str:

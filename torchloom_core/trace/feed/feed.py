@@ -4,7 +4,7 @@ Whatever replays a trace or fits a predictor reads it through here, so that what
 moment is what was available then: nothing after it changes a single input before it.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from torchloom_core.clock import SECOND_NS, moment_text
 from torchloom_core.errors import TraceError
 from torchloom_core.fleet.sample_table import SampleTable
 from torchloom_core.trace.bundle.bundle import Bundle
+from torchloom_core.trace.bundle.schema import Event
 from torchloom_core.trace.feed.roster import roster
 from torchloom_core.trace.feed.scrapes import Scrapes
 from torchloom_core.trace.feed.watched import Watched, watch
@@ -45,6 +46,8 @@ class Feed:
         The span; absent: that of the bundle.
     metrics : sequence of str, optional
         Which to read; absent: all.
+    shows : callable
+        Which events are told as faults.
 
     Raises
     ------
@@ -61,6 +64,7 @@ class Feed:
         start_ns: int | None = None,
         end_ns: int | None = None,
         metrics: Sequence[str] | None = None,
+        shows: Callable[[Event], bool] = lambda _: True,
     ) -> None:
         manifest = bundle.manifest
         self._bundle = bundle
@@ -71,6 +75,7 @@ class Feed:
         wanted = bundle.metrics if metrics is None else metrics
         self.metrics = tuple(dict.fromkeys(m for m in wanted if m in bundle.metrics))
         self._repair_s = repair_s
+        self._shows = shows
         if self._tick_ns <= 0:
             raise TraceError(f"{bundle.path}: need tick_s > 0, was {tick_s:g}")
         if self.start_ns >= self.end_ns:
@@ -88,6 +93,7 @@ class Feed:
             start_ns=self.start_ns,
             end_ns=self.end_ns,
             repair_s=self._repair_s,
+            shows=self._shows,
         )
         present = _Present(self.watched)
         scrapes = self._scrapes()

@@ -5,7 +5,7 @@ hello when it appears, ends when a fatal fault of it is known, comes back as its
 when that is resolved, and leaves when it vanishes.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -44,7 +44,13 @@ class _Life(NamedTuple):
 
 
 def roster(
-    bundle: Bundle, watched: Watched, *, start_ns: int, end_ns: int, repair_s: float
+    bundle: Bundle,
+    watched: Watched,
+    *,
+    start_ns: int,
+    end_ns: int,
+    repair_s: float,
+    shows: Callable[[Event], bool] = lambda _: True,
 ) -> list[tuple[int, Message]]:
     """Return the hellos, faults and exits from ``start_ns`` to ``end_ns``, in time order.
 
@@ -57,13 +63,17 @@ def roster(
         How long a component is away after a fatal fault whose end nobody knows, at the least:
         see :mod:`torchloom_core.trace.feed.ends`. A fault that follows the job keeps it away for
         no longer than is known.
+    shows : callable
+        Which events are told as faults; who is away by one is away in any case.
     """
     told: list[tuple[int, Message]] = []
     outages: dict[int, list[_Span]] = {}
     events = events_with_ends(bundle, watched, repair_s)
     for event in sorted(events, key=lambda event: (event.t_avail, event.t_event)):
         rows = watched.rows_of(event.component)
-        told += [(max(event.t_avail, start_ns), fault) for fault in _faults(event, rows, watched)]
+        if shows(event):
+            told_ns = max(event.t_avail, start_ns)
+            told += [(told_ns, fault) for fault in _faults(event, rows, watched)]
         if event.fatal:
             for row in rows:
                 outages.setdefault(row, []).append(_outage(event, repair_s))

@@ -1,6 +1,6 @@
 """The views that a predictor would have had of a trace: how predictors are fitted and scored."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.schema import Costs
@@ -11,6 +11,7 @@ from torchloom_core.plugin.contract import needs_problem
 from torchloom_core.plugin.needs import NeedPast, PredictorNeed, windows_s
 from torchloom_core.plugin.view import FleetView
 from torchloom_core.trace.bundle.bundle import Bundle
+from torchloom_core.trace.bundle.schema import Event
 from torchloom_core.trace.feed.feed import Feed
 from torchloom_core.wire.events import NodeFault, Tick
 from torchloom_core.wire.messages import Exit, Hello
@@ -29,6 +30,7 @@ def views(
     start_ns: int | None = None,
     end_ns: int | None = None,
     costs: Costs | None = None,
+    shows: Callable[[Event], bool] = lambda _: True,
 ) -> Iterator[FleetView]:
     """Yield what was to be seen every ``every_s``, in time order.
 
@@ -48,6 +50,8 @@ def views(
         How long a component is away after a fatal fault whose end nobody knows, seconds.
     start_ns, end_ns : int, optional
         The span; absent: that of the bundle.
+    shows : callable
+        Which events are told as faults.
 
     Yields
     ------
@@ -72,6 +76,7 @@ def views(
         start_ns=_warm_up_from(bundle, needs, tick_s, begin_ns),
         end_ns=end_ns,
         metrics=list(windows_s(needs)),
+        shows=shows,
     )
     fleet = FleetState(
         needs,
