@@ -20,6 +20,8 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torchft import DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo
 
 from torchloom_threadlet.compression import CompressedProcessGroup
+from torchloom_threadlet.landscape import Landscape
+from torchloom_threadlet.preview import Preview
 from torchloom_threadlet.throttled import ThrottledProcessGroup
 from torchloom_threadlet.torchft import attach  # torchLoom 1
 
@@ -70,6 +72,38 @@ def fingerprint(model: nn.Module) -> str:
     return digest.hexdigest()
 
 
+def errands(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    checkpoints: Path,
+) -> dict[str, Any]:
+    """Return what a stand-by can look at and try out, with the newest checkpoint of any group."""
+
+    def load() -> None:
+        paths = sorted(checkpoints.glob("*.pt"), key=lambda path: path.stat().st_mtime_ns)
+        if not paths:
+            raise FileNotFoundError(f"no checkpoint is in {checkpoints} yet")
+        _load(model, optimizer, torch.load(paths[-1]))
+
+    def step() -> torch.Tensor:
+        rows = torch.randint(len(images), (_BATCH,))
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(images[rows]), labels[rows])
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        return loss
+
+    def pinned() -> torch.Tensor:
+        return nn.functional.cross_entropy(model(images[::4]), labels[::4])
+
+    return {
+        "landscape": Landscape(model, pinned, load),
+        "preview": Preview(model, optimizer, step, load),
+    }
+
+
 def main() -> None:
     """Train until the step counter of the run reaches ``--steps``."""
     options = _options()
@@ -80,7 +114,10 @@ def main() -> None:
     inner = torch.optim.SGD(model.parameters(), lr=options.lr, momentum=0.9)
     store = TCPStore(options.host, 0, is_master=True, wait_for_workers=False)
 
-    loom = attach(group=options.group, held=True)  # torchLoom 2: a stand-by waits here, or in 3
+    looks = errands(model, inner, images, labels, options.checkpoint.parent)
+    loom = attach(  # torchLoom 2: a stand-by waits here, or in 3
+        group=options.group, held=True, **looks
+    )
     gloo = ProcessGroupGloo(timeout=timedelta(seconds=5))
     link = ThrottledProcessGroup(gloo) if options.link_rate else None
     pg = CompressedProcessGroup(link or gloo, parameters=model.parameters())  # its mode is a knob

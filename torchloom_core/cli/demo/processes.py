@@ -93,6 +93,7 @@ class Processes:
         command += ["--steps", str(training.steps), "--step-ms", str(training.step_ms)]
         command += ["--seed", str(training.seed), "--log", str(self.log_of(place))]
         command += ["--result", str(self.folder / f"{place.group}.json")]
+        command += ["--checkpoint", str(self.folder / f"{place.group}.pt")]
         command += training.options
         own = {
             "TORCHLOOM_JOIN": str(self.state_dir / "join.json"),
