@@ -31,7 +31,8 @@ from torchloom_core.plugin.needs import labels_read
 from torchloom_core.suggest import nearest
 from torchloom_core.trace.bundle.bundle import Bundle
 from torchloom_core.trace.bundle.checksums import refuse_changed
-from torchloom_core.trace.bundle.recording import prints, telemetry_digest
+from torchloom_core.trace.bundle.recorded_values import recorded_values
+from torchloom_core.trace.bundle.recording import prints
 from torchloom_core.trace.feed.watched import watch
 
 Stages = Callable[[str], Progress]
@@ -229,7 +230,7 @@ def _info(
             for event in fitting.bundle.events()
             if task.counts(event) and event.t_avail < settings.until_ns
         ),
-        telemetry_digest=telemetry_digest(fitting.bundle),
+        values=recorded_values(fitting.bundle, settings.until_ns),
         seed=settings.seed,
     )
 

@@ -54,8 +54,8 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
         Nothing that was known only after this was used.
     event_prints : tuple of str
         What tells again which of the trace's components had failures up to there, and when.
-    telemetry_digest : str
-        SHA-256 of the trace's telemetry; "" where it had none.
+    values : tuple of (str, float)
+        What tells again what was measured up to there.
     files : dict of str to str
         SHA-256 of the card and of each part.
     """
@@ -77,7 +77,7 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     false_alarms_per_node_day: float
     until_ns: Int64
     event_prints: tuple[str, ...]
-    telemetry_digest: str
+    values: tuple[tuple[str, float], ...]
     seed: int
     files: dict[str, str] = {}
     schema: int = SCHEMA_VERSION
