@@ -1,6 +1,7 @@
 """Find what a predictor reads of a trace and nobody could have known at the time.
 
-All of the trace is looked at, as nothing is learned from it here. A fit calls it.
+All of the trace is looked at, as nothing is learned from it here. A fit calls it, and a replay of
+a predictor without a model.
 """
 
 from collections.abc import Sequence

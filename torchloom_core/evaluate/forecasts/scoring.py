@@ -13,6 +13,7 @@ from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.schema import Config
 from torchloom_core.errors import PluginError, TraceError
 from torchloom_core.evaluate.forecasts.alarms import Judged, threshold_for
+from torchloom_core.evaluate.forecasts.foretelling import foretelling
 from torchloom_core.evaluate.forecasts.hindcasts import (
     Hindcasts,
     Progress,
@@ -74,7 +75,7 @@ class _Part:
     Attributes
     ----------
     flags : tuple of str
-        Doubts about its model.
+        What of what it reads knows the future, and doubts about its model.
     """
 
     name: str
@@ -241,7 +242,10 @@ class Scorer:
             judge(bundle, earlier, task, known_until_ns=from_ns),
             self.scoring.false_alarms_per_node_day,
         )
-        return _Part(one.label, judge(bundle, later, task), threshold, f"before {day}")
+        flags = foretelling(
+            bundle, self._built(one).needs, task, tick_s=tick_s, every_s=said.every_s
+        )
+        return _Part(one.label, judge(bundle, later, task), threshold, f"before {day}", flags)
 
     def _of_model(self, one: Forecaster, model: Model, progress: Progress) -> _Part:
         """Return the forecasts of a fitted predictor."""
