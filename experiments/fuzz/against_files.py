@@ -3,12 +3,12 @@
 import functools
 import hashlib
 from pathlib import Path
-from typing import Any
 
 import calls
 import msgspec
 from calls import Case, fuzz_cases, must
 from found import Found, Tell
+from msgspec.structs import replace
 from mutation import Mutator
 from templates import RUN, events, telemetry
 
@@ -17,12 +17,14 @@ from torchloom_core.activation.discovery import discover
 from torchloom_core.config.loading import load
 from torchloom_core.kernel.kernel import Kernel
 from torchloom_core.learning.fitted import load_fitted
+from torchloom_core.learning.model import ModelInfo, _encode
 from torchloom_core.trajectory.layout import run_folder
 from torchloom_core.trajectory.writer import TrajectoryWriter
 from torchloom_core.transport.broker import EmbeddedBroker
 from torchloom_core.transport.security.credentials import Credentials
 from torchloom_core.weaver.deadline_guard import DeadlineGuard
 from torchloom_core.wire.actions import ChangeKnob
+from torchloom_core.wire.codec import UNREADABLE
 from torchloom_core.wire.events import Recovered, Tick
 from torchloom_core.wire.messages import Hello, JoinFile, Telemetry
 from torchloom_core.wire.requests import Propose, Request
@@ -159,13 +161,15 @@ def _load_model(model: Path, mutated: Path) -> object:
     name = str(mutated.relative_to(model))
     before = info.read_bytes()
     try:
-        if mutated != info:
-            table: dict[str, Any] = msgspec.json.decode(before)
-            if name in table["files"]:
-                table["files"][name] = hashlib.sha256(mutated.read_bytes()).hexdigest()
-                info.write_bytes(msgspec.json.encode(table))
+        told = msgspec.json.decode(before, type=ModelInfo)
+        if name in told.files:
+            told.files[name] = hashlib.sha256(mutated.read_bytes()).hexdigest()
+        own = hashlib.sha256(_encode(replace(told, sha256=""))).hexdigest()
+        info.write_bytes(_encode(replace(told, sha256=own)))
+    except UNREADABLE:
+        pass  # of a file that is no model's any more there are no sums
+    try:
         cls = next(plugin.cls for plugin in discover() if plugin.name == "boosting")
         return load_fitted(model, cls)
     finally:
-        if mutated != info:
-            info.write_bytes(before)
+        info.write_bytes(before)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from tests.evaluate.disks import DAY_NS, DAYS, DISKS, EPOCH_S, lives
+from torchloom_core.evaluate.forecasts.fates import Fates
 from torchloom_core.evaluate.forecasts.foretelling_attributes import foretelling_attributes
 from torchloom_core.trace.bundle.bundle import Bundle
 from torchloom_core.trace.bundle.schema import Component
@@ -41,8 +42,10 @@ def flagged(path, column, seed):
             writer.add(part)
     trace = Bundle.open(path / f"{seed}.tltrace")
     rows = np.flatnonzero(failed).tolist()
-    failed_ns = {row: START_NS + (int(ended[row]) + 1) * DAY_NS for row in rows}
-    return foretelling_attributes(trace, watch(trace), ["told"], failed_ns, horizon_ns=7 * DAY_NS)
+    failed_ns = np.full(DISKS, np.nan)
+    failed_ns[rows] = START_NS + (ended[rows] + 1) * DAY_NS
+    fates = Fates(failed_ns, np.zeros(DISKS), np.zeros(DISKS))
+    return foretelling_attributes(trace, watch(trace), ["told"], fates, horizon_ns=7 * DAY_NS)
 
 
 FUTURE = {

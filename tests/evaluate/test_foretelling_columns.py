@@ -6,16 +6,27 @@ import pytest
 from tests.evaluate.disks import DAY_NS, DISKS, bundle_of, columns
 from tests.trace.small import NODES, START_NS, at
 from tests.trace.small import bundle as small_bundle
+from torchloom_core.evaluate.forecasts.fates import Fates
 from torchloom_core.evaluate.forecasts.foretelling_columns import (
+    LOOKS,
+    _Firsts,
     foretelling_columns,
-    known_beside,
     lives_of,
 )
+from torchloom_core.evaluate.forecasts.relations import known_beside
 from torchloom_core.trace.bundle.schema import Component
 
 
-def flagged(bundle, failed, metrics, horizon_d=3):
-    return foretelling_columns(bundle, metrics, failed, horizon_ns=horizon_d * DAY_NS)
+def flagged(bundle, failed, metrics, horizon_d=3, horizon_ns=None):
+    """Return the flags of metrics, of a trace in which who failed did so with the last row."""
+    lives = lives_of(bundle, metrics, bundle.measured)
+    return foretelling_columns(
+        lives,
+        metrics,
+        Fates(np.where(failed, lives.ended_ns, np.nan), 1.0 * failed, 0.0 * failed),
+        end_ns=bundle.manifest.end_ns,
+        horizon_ns=horizon_ns or horizon_d * DAY_NS,
+    )
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -76,12 +87,30 @@ def test_what_is_seen_of_a_component_begins_with_its_first_valid_row_and_ends_wi
         (30.0, "b", "power", 2.0),
         (40.0, "b", "power", 3.0, False),
     ]
-    seen = lives_of(small_bundle(tmp_path / "t.tltrace", NODES, samples), ["power", "temp"])
+    bundle = small_bundle(tmp_path / "t.tltrace", NODES, samples)
+    seen = lives_of(bundle, ["power", "temp"], ["a", "b"])
     assert seen.began_ns.tolist() == [at(10), at(15)]
     assert seen.ended_ns.tolist() == [at(20), at(30)]
-    assert np.array_equal(seen.first, [[np.nan, 7.0], [1.0, np.nan]], equal_nan=True)
+    assert np.array_equal(seen.means[0], [[np.nan, 7.0], [1.0, np.nan]], equal_nan=True)
     assert seen.values.tolist() == [2, 2]
     assert (seen.dates.tolist(), seen.beyond.tolist()) == ([0, 0], [0, 0])
+
+
+def test_the_first_values_are_looked_at_together_however_they_are_read(tmp_path):
+    values = np.arange(40.0)
+    samples = [(float(n), "a", "m", value) for n, value in enumerate(values)]
+    samples += [(float(n), "b", "m", np.inf if n == 1 else 10.0 * n) for n in range(3)]
+    bundle = small_bundle(tmp_path / "t.tltrace", NODES, samples)
+    seen = lives_of(bundle, ["m"], ["b", "a"])
+    assert seen.means[:, 1, 0].tolist() == [values[:look].mean() for look in LOOKS]
+    assert seen.at_ns[:, 1, 0].tolist() == [at(look - 1) for look in LOOKS]
+    assert seen.means[:2, 0, 0].tolist() == [0.0, 10.0]
+    assert np.isnan(seen.means[2:, 0, 0]).all()
+    in_parts = _Firsts(1, 1)
+    for n in range(40):
+        in_parts.add(np.zeros(1, np.int64), np.array([at(n)]), values[n : n + 1])
+    assert np.array_equal(in_parts.means[:, 0], seen.means[:, 1])
+    assert np.array_equal(in_parts.at_ns[:, 0], seen.at_ns[:, 1])
 
 
 def test_a_date_is_one_in_any_unit_and_beyond_its_moment_from_an_hour_on(tmp_path):
@@ -91,24 +120,24 @@ def test_a_date_is_one_in_any_unit_and_beyond_its_moment_from_an_hour_on(tmp_pat
     beyond = [soon_s, 1e3 * soon_s, 1e6 * soon_s, 1e9 * soon_s]
     none = [now_s - twenty_years_s - 1, now_s + twenty_years_s + 61, 0.0, 1e300]
     samples = [(0.0, "a", "due", value) for value in (*dates, *beyond, *none)]
-    seen = lives_of(small_bundle(tmp_path / "t.tltrace", NODES, samples), ["due"])
+    seen = lives_of(small_bundle(tmp_path / "t.tltrace", NODES, samples), ["due"], ["a"])
     assert (seen.values[0], seen.dates[0], seen.beyond[0]) == (12, 8, 5)
 
 
 @pytest.mark.parametrize(
-    ("beyond", "others", "flagged"), [(1, 0, True), (0, 0, False), (1, 1, False)]
+    ("beyond", "others", "named"), [(1, 0, True), (0, 0, False), (1, 1, False)]
 )
 def test_one_date_of_a_hundred_beyond_its_moment_is_enough_if_next_to_all_are_dates(
-    tmp_path, beyond, others, flagged
+    tmp_path, beyond, others, named
 ):
     now_s = START_NS / 1e9
     values = [now_s + 9999] * beyond + [5.0] * others + [now_s] * (100 - beyond - others)
     bundle = small_bundle(
         tmp_path / "t.tltrace", NODES, [(0.0, "a", "due", value) for value in values]
     )
-    found = foretelling_columns(bundle, ["due"], np.zeros(1, dtype=bool), horizon_ns=10**9)
+    found = flagged(bundle, np.zeros(1, dtype=bool), ["due"], horizon_ns=10**9)
     text = "foretelling_column: due: 1% of its values are dates beyond their moment"
-    assert found == ((text,) if flagged else ())
+    assert found == ((text,) if named else ())
 
 
 def fleet(path, values, ended_s):
@@ -129,7 +158,7 @@ def test_how_long_they_were_there_is_asked_of_twenty_that_ended_a_horizon_before
 ):
     ended_s = [*(10.0 * (1 + n) for n in range(count - 1)), float(last_s)]
     bundle = fleet(tmp_path, [sign * n for n in range(count)], ended_s)
-    found = foretelling_columns(bundle, ["m"], np.zeros(count, bool), horizon_ns=100 * 10**9)
+    found = flagged(bundle, np.zeros(count, bool), ["m"], horizon_ns=100 * 10**9)
     text = (
         f"foretelling_column: m: its first value tells how long {told} components that ended were "
         "there, rank correlation 1.00"
@@ -145,7 +174,7 @@ def test_who_failed_is_told_apart_where_twenty_did_and_twenty_did_not(
     which = np.arange(failed + others) < failed
     values = sign * (np.arange(failed + others) + 100 * which)
     bundle = fleet(tmp_path, values, [999.0] * len(which))
-    found = foretelling_columns(bundle, ["m"], which, horizon_ns=100 * 10**9)
+    found = flagged(bundle, which, ["m"], horizon_ns=100 * 10**9)
     text = (
         "foretelling_column: m: its first value tells the 20 components that failed at any time "
         "from the others, area under the ROC curve 1.000"

@@ -15,6 +15,7 @@ from tests.evaluate.episodes import (
     some_events,
     write,
 )
+from tests.fitting.models import changed
 from tests.kernel.runs import hello, telemetry
 from torchloom_core.activation.activation import activate
 from torchloom_core.activation.discovery import discover
@@ -228,7 +229,7 @@ def test_a_model_is_scored_by_the_task_that_it_was_fitted_for(bundle, fitted, tm
     model, path = Model.load(fitted), tmp_path / "m.tlmodel"
 
     def scored(trace=bundle, **changes):
-        Model(replace(model.info, **changes), model.parts, model.card).save(path, force=True)
+        changed(model, **changes).save(path, force=True)
         tested = of(fault_history={"model": str(path)})
         return scorer_of(trace, tested, CONFIG, Scoring()).scores()[0]
 
@@ -257,7 +258,7 @@ def fitted(bundle, tmp_path_factory):
 def test_a_model_that_detects_is_scored_and_no_policy_acts_on_it(bundle, fitted, tmp_path):
     model = Model.load(fitted)
     path = tmp_path / "now.tlmodel"
-    Model(replace(model.info, task="detect"), model.parts, model.card).save(path)
+    changed(model, task="detect").save(path)
     table = {"model": str(path)}
     (score,) = scorer_of(bundle, of(fault_history=table), CONFIG, Scoring()).scores()
     assert score.task == "detect"

@@ -2,14 +2,17 @@
 
 import sys
 
+import numpy as np
 import pytest
 from msgspec.structs import replace
 
 from tests.evaluate.episodes import CONFIG, HOUR_NS, JOB, some_events, write
+from tests.evaluate.hindsight import disks
 from torchloom_core.errors import LeakError
 from torchloom_core.evaluate.forecasts.scoring import Scoring, scorer_of, split_ns
 from torchloom_core.evaluate.goodput.candidates import Forecaster
 from torchloom_core.evaluate.installed import installed
+from torchloom_core.learning.skill import foretelling, has_skill
 from torchloom_core.trace.bundle.bundle import Bundle
 
 LATE = '''
@@ -93,6 +96,21 @@ def test_a_twentieth_of_the_forecasts_from_the_first_on_is_looked_at(bundle, sil
 def test_what_is_said_after_that_is_not_looked_at(bundle, silent):
     (score,) = scored(bundle, silent=silent, same=8)
     assert (score.predictor, score.threshold_from) == ("late", "before 3.6 d")
+
+
+def test_what_a_predictor_without_a_model_reads_is_asked_whether_it_knows_the_future(tmp_path):
+    fleet = disks(0)
+    share = (fleet.at - fleet.came[fleet.of]) / np.fmax(fleet.ended - fleet.came, 1)[fleet.of]
+    fleet.metrics = {"share": share, "temperature": fleet.metrics["temperature"]}
+    trace = fleet.write(tmp_path / "disks.tltrace")
+    config = replace(CONFIG, evaluate=replace(JOB, tick_s=86_400.0))
+    days = {"every_s": 86_400.0, "horizon_s": 7 * 86_400.0, "window_s": 10 * 86_400.0}
+    table = {"name": "trend", "level": 0.9, **days}
+    (score,) = scored(trace, config=config, metric="share", **table)
+    assert foretelling(score) == ("share",)
+    assert not has_skill(score)
+    (score,) = scored(trace, config=config, metric="temperature", **table)
+    assert foretelling(score) == ()
 
 
 HISTORY = {"name": "fault_history", "every_s": 3600.0, "horizon_s": 21_600.0}

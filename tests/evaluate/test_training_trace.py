@@ -1,6 +1,8 @@
 """A model is known on what it was fitted on, whatever that is called."""
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
@@ -12,8 +14,11 @@ from torchloom_core.evaluate.forecasts.training_trace import was_fitted_on
 from torchloom_core.evaluate.goodput.candidates import Forecaster
 from torchloom_core.fitting.fit import fit
 from torchloom_core.fitting.stages import FitSettings
+from torchloom_core.trace.bundle.derived import DerivedBundle
+from torchloom_core.trace.bundle.recorded_values import KEPT, recorded_values, same_values
 from torchloom_core.trace.bundle.recording import prints, same_recording
 from torchloom_core.trace.bundle.schema import Event
+from torchloom_core.trace.bundle.telemetry import conform
 
 UNTIL_NS = START_NS + 3 * DAY_NS
 EVENTS = some_events(count=60)
@@ -49,6 +54,64 @@ def test_the_telemetry_tells_it_where_the_events_are_others(model, tmp_path):
     assert was_fitted_on(model, write(tmp_path / "t.tltrace", others, metrics=("heat",)))
 
 
+class Changed(DerivedBundle):
+    """A bundle with its rows of telemetry changed, a frame at a time."""
+
+    def __init__(self, bundle, change):
+        super().__init__(bundle)
+        self._change = change
+
+    @property
+    def metrics(self):
+        return ("cold", *self._bundle.metrics)
+
+    def telemetry(self, start_ns=None, end_ns=None, metrics=None):
+        for table in self._bundle.telemetry(start_ns, end_ns, metrics):
+            yield conform(pa.Table.from_pandas(self._change(table.to_pandas())), "here")
+
+
+def colder(frame):
+    cold = frame.assign(metric="cold", value=-frame["value"])
+    return pd.concat([cold, frame]).sort_values("t_avail", kind="stable")
+
+
+@pytest.mark.parametrize(
+    ("change", "same"),
+    [
+        (colder, True),
+        (lambda frame: frame[frame["component"].isin(["n0", "n1", "n2"])], True),
+        (lambda frame: frame[frame["t_avail"] > START_NS + DAY_NS], True),
+        (lambda frame: frame.assign(value=frame["value"].round(3)), True),
+        (lambda frame: frame.assign(value=np.where(frame.index % 20, frame["value"], 0.0)), True),
+        (lambda frame: frame.assign(value=np.where(frame.index % 5, frame["value"], 0.0)), False),
+        (lambda frame: frame.assign(value=frame["value"] + 1.0), False),
+        (lambda frame: frame.assign(t_event=frame["t_event"] + 10 * 10**9), False),
+        (lambda frame: frame.assign(valid=False), False),
+        (lambda frame: frame[frame["t_avail"] >= UNTIL_NS], False),
+    ],
+)
+def test_telemetry_is_known_again_by_what_was_measured_in_the_time(model, tmp_path, change, same):
+    others = some_events(seed=1, count=60)
+    bundle = write(tmp_path / "t.tltrace", others, metrics=("heat",))
+    assert was_fitted_on(model, Changed(bundle, change)) == same
+
+
+def test_a_counter_at_rest_or_next_to_it_is_like_any_other(tmp_path):
+    bundle = write(tmp_path / "t.tltrace", EVENTS, metrics=("heat",))
+    for levels, same in ((0, False), (18, False), (60, True)):
+
+        def to_levels(frame, levels=levels):
+            level = (frame["value"].rank(method="first") % (levels + 1)).astype(float)
+            return frame.assign(value=level)
+
+        coarse = Changed(bundle, to_levels)
+        known = recorded_values(coarse, UNTIL_NS)
+        assert len(known) == KEPT
+        assert same_values(known, coarse, UNTIL_NS) == same
+    assert recorded_values(bundle, START_NS) == ()
+    assert not same_values((), bundle, UNTIL_NS)
+
+
 def test_a_longer_recording_of_the_same_fleet_is_known(model, tmp_path):
     assert was_fitted_on(model, write(tmp_path / "t.tltrace", [*EVENTS, *LATER]))
 
@@ -67,8 +130,8 @@ def test_another_fleets_trace_of_the_same_name_is_another_one(model, tmp_path):
         [replace(one, fatal=False) for one in EVENTS],
         [replace(EVENTS[0], component="n5"), *EVENTS[1:]],
         [replace(one, t_event=one.t_event - one.t_event % 10**9) for one in EVENTS],
-        [one for one in EVENTS if one.component in ("n0", "n1")],
-        EVENTS[len(EVENTS) // 3 :],
+        [one for one in EVENTS if one.component in ("n2", "n3", "n4")],
+        EVENTS[22:],
     ],
     ids=[
         "a failure more",
@@ -77,7 +140,7 @@ def test_another_fleets_trace_of_the_same_name_is_another_one(model, tmp_path):
         "not called failures",
         "one corrected",
         "in whole seconds",
-        "of two of its nodes",
+        "of three of its nodes",
         "begins later",
     ],
 )
@@ -87,6 +150,25 @@ def test_what_is_nearly_the_same_is_known(model, tmp_path, events):
     assert not was_fitted_on(
         model, write(tmp_path / "o.tltrace", some_events(seed=1, count=60), metrics=("cold",))
     )
+
+
+def test_a_failure_or_two_that_are_the_same_are_chance_unless_there_were_no_more():
+    few, more = prints(EVENTS[:2]), prints(EVENTS[:10])
+    assert same_recording(few, EVENTS[:2], EVENTS[:2])
+    assert not same_recording(more, EVENTS[:2], EVENTS[:2])
+    assert same_recording(more, EVENTS[:3], EVENTS[:3])
+    assert not same_recording((), EVENTS, EVENTS)
+
+
+def test_of_very_many_failures_a_sample_is_kept_and_held_against_the_like():
+    random = np.random.default_rng(0)
+    many = [event(at, 140 * share, f"n{at % 8}") for at, share in enumerate(random.random(5000))]
+    known = prints(many)
+    assert len(known) == 256
+    assert same_recording(known, many, many)
+    assert same_recording(known, many[::7], many[::7])
+    others = [replace(one, t_event=one.t_event + 10**13) for one in many]
+    assert not same_recording(known, others, others)
 
 
 @pytest.mark.parametrize("seed", range(20))

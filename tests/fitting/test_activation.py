@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from tests.fitting.models import changed
 from tests.fitting.plugins import Blind, Heat, info
 from torchloom_core.activation.activation import activate
 from torchloom_core.activation.discovery import PluginInfo
@@ -193,7 +194,7 @@ def test_a_model_that_is_shown_other_samples_than_it_was_fitted_on_is_told_of(fo
 
 def test_a_model_that_detects_is_taken_for_no_forecast(folder, tmp_path):
     model, path = Model.load(folder / "heat.tlmodel"), tmp_path / "now.tlmodel"
-    Model(replace(model.info, task="detect"), model.parts, model.card).save(path)
+    changed(model, task="detect").save(path)
     with pytest.raises(ModelError) as error:
         start(f"[predictors.heat]\nmodel = '{path}'\n")
     assert str(error.value) == (

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from tests.evaluate.traces import HOUR_NS, event
+from tests.fitting.plugins import Blind
 from torchloom_core.activation.discovery import discover
 from torchloom_core.fitting.fit import fit
-from torchloom_core.fitting.stages import FitSettings
+from torchloom_core.fitting.stages import FitSettings, Fitting
 from torchloom_core.learning.card import to_markdown
 from torchloom_core.trace.bundle.bundle import Bundle
 from torchloom_core.trace.bundle.schema import Component
@@ -78,3 +79,11 @@ def test_the_card_names_what_it_judges_by_and_a_model_that_fails_more_is_found(d
 def test_an_attribute_may_be_declared_as_known_before(disks, logistic):
     known = FitSettings(**{**vars(SETTINGS), "known_before": ("status",)})
     assert fit(disks, logistic, {"horizon_s": 10 * 86_400.0}, known).card.score.flags == ()
+
+
+def test_a_learner_is_shown_no_label_that_it_has_not_declared(disks):
+    plugin = Blind(Blind.Options(metrics=()))
+    examples = Fitting(disks, SETTINGS, plugin).examples(plugin, lambda _: None)
+    seen = next(iter(examples)).view.labels
+    assert len(seen) == DISKS
+    assert not any(seen)

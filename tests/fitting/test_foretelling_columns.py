@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from tests.evaluate.disks import DAY_NS, bundle_of
+from tests.evaluate.hindsight import disks as fleet_of_disks
 from tests.evaluate.traces import write_bundle
 from tests.fitting.plugins import Heat, info
 from torchloom_core.activation.discovery import discover
@@ -106,12 +107,61 @@ def test_without_telemetry_a_metric_that_is_named_knows_nothing(tmp_path):
     bare, _ = write_bundle(tmp_path / "bare.tltrace", rate=0.03)
     settings = FitSettings(until_ns=60 * DAY_NS, tick_s=86_400.0, repair_s=86_400.0)
     plugin = Heat(Heat.Options(metrics=("heat",)))
-    assert Fitting(bare, settings, plugin).foretelling(["heat"]) == ()
+    assert Fitting(bare, settings, plugin).foretelling(plugin.needs) == ()
 
 
 def test_a_name_that_is_no_metric_is_refused_in_one_line(disks):
     with pytest.raises(
         TraceError,
-        match=r"need a metric or an attribute that it has, was 'lenght'; did you mean length",
+        match=r"need a metric, an attribute or a kind .*, was 'lenght'; did you mean length",
     ):
         fitted(disks, ["length"], known_before=["lenght"])
+
+
+@pytest.fixture(scope="module")
+def noted(tmp_path_factory):
+    """Disks of which a return was opened some days before each failure, as somebody wrote later."""
+    fleet = fleet_of_disks(1, count=300)
+    days = fleet.random.uniform(2, 6, len(fleet.failures))
+    fleet.notes += [
+        (max(0.0, day - before), row, "return opened")
+        for (day, row), before in zip(fleet.failures, days, strict=True)
+    ]
+    fleet.attributes = {}
+    fleet.metrics = {"temperature": fleet.metrics["temperature"]}
+    return fleet.write(tmp_path_factory.mktemp("noted") / "disks.tltrace")
+
+
+def judged_by_events(bundle, *known_before):
+    (logistic,) = (plugin for plugin in discover() if plugin.name == "logistic")
+    options = {"horizon_s": 7 * 86_400.0, "spans_s": [2 * 86_400.0]}
+    settings = FitSettings(
+        until_ns=bundle.manifest.start_ns + 70 * DAY_NS,
+        tick_s=86_400.0,
+        every_s=86_400.0,
+        repair_s=86_400.0,
+        known_before=known_before,
+    )
+    return fit(bundle, logistic, options, settings).card
+
+
+def test_a_kind_of_event_that_was_noted_afterwards_gives_no_skill_and_it_is_said_what_is_left(
+    noted,
+):
+    card = judged_by_events(noted)
+    assert card.sentence.startswith("No skill: AUPRC is above that of a random score by +")
+    assert card.sentence.endswith(", but it reads what knows the future: return opened.")
+    text = "Without return opened and any other fault: AUPRC "
+    assert any(remark.startswith(text) for remark in card.remarks)
+    assert judged_by_events(noted, "return opened").skill
+
+
+def test_what_no_option_leaves_out_is_said_to_stay(tmp_path):
+    fleet = fleet_of_disks(1, count=400)
+    fleet.came = np.where(fleet.failed, np.fmax(fleet.ended - 30, 0), 0)
+    fleet.__post_init__()
+    fleet.metrics, fleet.attributes = {"temperature": fleet.random.normal(size=len(fleet.at))}, {}
+    card = judged_by_events(fleet.write(tmp_path / "t.tltrace"))
+    assert card.sentence.endswith(", but it reads what knows the future: time in service.")
+    text = "It cannot be fitted without time in service: logistic has no option for that."
+    assert text in card.remarks

@@ -1,18 +1,22 @@
 """A model on disk is whole and what it was, or refused in one line."""
 
+import hashlib
 import json
 import os
+import re
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from tests.fitting.plugins import Blind, Heat, info
 from torchloom_core.errors import ModelError
 from torchloom_core.fitting.fit import fit
 from torchloom_core.learning import model as model_module
 from torchloom_core.learning.fitted import load_fitted
-from torchloom_core.learning.model import Model
+from torchloom_core.learning.model import Model, ModelInfo
 from torchloom_core.testing import view_of
 
 
@@ -101,6 +105,36 @@ def test_a_card_that_was_changed_is_refused(path):
     assert refused(path).startswith("/card.json: need SHA-256 ")
 
 
+def sha256_of(table):
+    info = msgspec.convert(table | {"sha256": ""}, ModelInfo)
+    text = msgspec.json.format(msgspec.json.encode(info), indent=2) + b"\n"
+    return hashlib.sha256(text).hexdigest()
+
+
+def test_what_a_model_is_that_was_changed_is_refused(path):
+    text = (path / "model.json").read_text()
+    (path / "model.json").write_text(text.replace('"forecast"', '"detect"', 1))
+    assert refused(path).startswith("/model.json: need SHA-256 ")
+
+
+@pytest.mark.parametrize(
+    ("what", "value", "told"),
+    [
+        ("predictor", "blind", "'heat'"),
+        ("task", "detect", "'forecast'"),
+        ("until_ns", 5, r"\d+"),
+        ("horizon_s", 5.0, "172800.0"),
+        ("lead_s", 5.0, "0.0"),
+        ("threshold", 5.0, r"0\.\d+"),
+    ],
+)
+def test_a_model_whose_card_says_otherwise_is_refused(model, tmp_path, what, value, told):
+    path = tmp_path / "heat.tlmodel"
+    Model(replace(model.info, **{what: value}), model.parts, model.card).save(path)
+    text = rf": need {what} {told} in model\.json, as in card\.json, was {value!r}"
+    assert re.fullmatch(text, refused(path))
+
+
 def test_a_part_that_is_missing_is_refused(path):
     (path / "parts" / "heat.json").unlink()
     assert refused(path) == "/parts/heat.json: cannot be read: No such file or directory"
@@ -110,6 +144,7 @@ def test_a_part_that_is_missing_is_refused(path):
 def test_what_is_no_name_of_a_part_is_refused(path, name):
     table = json.loads((path / "model.json").read_text())
     table["files"][name] = "0"
+    table["sha256"] = sha256_of(table)
     (path / "model.json").write_text(json.dumps(table))
     problem = refused(path)
     assert problem.startswith((": need a plain name for a part, was ", "/model.json: need a JSON"))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from torchloom_core.learning.fitted import FittedPredictor
-from torchloom_core.plugin import FleetView, Hazard
+from torchloom_core.plugin import FleetView, Hazard, NeedLabels
 from torchloom_core.plugin.forecasting import run_predictor
 from torchloom_core.testing import view_of
 from torchloom_core.wire.events import Forecast, PredictorFailed
@@ -95,3 +95,47 @@ def test_an_error_is_placed_in_the_authors_file_also_where_a_model_is_wrapped_ar
     told = run_predictor("f1", "mine", wrapped, view_of(workers=3), lambda: 0.25)
     assert isinstance(told, PredictorFailed)
     assert told.detail.startswith("ValueError: no (test_run_predictor.py:")
+
+
+LABELS = ({"size": 4.0, "status": "retired"}, {"size": 8.0}, {})
+
+
+class Reads(Predictor):
+    """Keeps the labels that it is shown."""
+
+    def __init__(self, *names: str) -> None:
+        super().__init__(Hazard(probability=np.zeros(3)))
+        self.needs = (NeedLabels(names),) if names else ()
+        self.seen: list[Any] = []
+
+    def forecast(self, view: FleetView) -> Any:
+        self.seen.append(view.labels)
+        return super().forecast(view)
+
+
+@pytest.mark.parametrize(
+    ("names", "shown"),
+    [
+        ((), ({}, {}, {})),
+        (("size",), ({"size": 4.0}, {"size": 8.0}, {})),
+        (("status", "size", "colour"), LABELS),
+    ],
+)
+def test_a_predictor_is_shown_the_labels_that_it_has_declared(names, shown):
+    predictor = Reads(*names)
+    for _ in range(2):
+        view = view_of(workers=3, labels=LABELS)
+        run_predictor("f1", "mine", predictor, view, lambda: 0.25)
+        assert view.labels == LABELS
+    first, second = predictor.seen
+    assert first == shown
+    assert first is second
+
+
+def test_what_is_computed_once_is_computed_of_the_labels_that_one_is_shown():
+    view = view_of(workers=3, labels=LABELS)
+    told = view.once("labels", lambda view: view.labels)
+    less = view.with_labels(("size",))
+    assert less.once("labels", lambda view: view.labels) != told
+    assert less is view.with_labels(("size",))
+    assert view.with_labels(("size", "status")) is view

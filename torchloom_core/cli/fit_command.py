@@ -87,8 +87,8 @@ def fit(
     seed
         Of the random score.
     known_before
-        A metric that was known beforehand, such as an attribute, though it tells how a component
-        ends; may be repeated.
+        A metric, an attribute or a kind of event that was known beforehand, though it tells how a
+        component ends; also "its rack" and "time in service"; may be repeated.
     force
         Replace a model that is there already.
     config

@@ -15,7 +15,7 @@ from torchloom_core.suggest import nearest
 from torchloom_core.trace.bundle.bundle import Bundle
 from torchloom_core.trace.feed.watched import watch
 
-METRICS, ATTRIBUTES, GROUPS = "metrics", "attributes", "groups"
+METRICS, ATTRIBUTES, GROUPS, FAULTS = "metrics", "attributes", "groups", "half_lives_s"
 """The options of a predictor that say what it reads."""
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 import numpy as np
+from msgspec.structs import replace
 
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.evaluate.forecasts.hindcasts import Progress, events_to_judge
@@ -12,7 +13,7 @@ from torchloom_core.fitting.shared_rows import SharedRows
 from torchloom_core.learning.rows import RowSample
 from torchloom_core.plugin.api import Example, Predictor
 from torchloom_core.plugin.arrays import Floats
-from torchloom_core.plugin.needs import windows_s
+from torchloom_core.plugin.needs import labels_read, windows_s
 from torchloom_core.plugin.view import FleetView
 from torchloom_core.trace.bundle.bundle import Bundle
 from torchloom_core.trace.feed.views import views
@@ -65,6 +66,7 @@ class Examples:
         self._progress = progress
         self._beside = beside
         self.metrics = tuple(windows_s(predictor.needs))
+        self._labels = labels_read(predictor.needs)
         self._sample = RowSample(_MAX_HEALTHY, seed=0)
         self._events = events_to_judge(bundle, self._watched, task)
         self._known_from_ns = 0
@@ -92,7 +94,7 @@ class Examples:
             example = Example(view=view, outcome=outcome)
             if self._beside:
                 self._beside.add(example)
-            yield example
+            yield replace(example, view=view.with_labels(self._labels))
             self._progress((view.now_ns - start_ns) / (self._until_ns - start_ns))
 
     def _came(self, now_ns: int) -> Floats:

@@ -11,12 +11,14 @@ from msgspec.structs import replace
 
 from torchloom_core.activation.discovery import PluginInfo
 from torchloom_core.errors import ConfigError, PluginError, TraceError
+from torchloom_core.evaluate.forecasts.foretelling_attributes import GROUP
+from torchloom_core.evaluate.forecasts.foretelling_service import IN_SERVICE
 from torchloom_core.evaluate.forecasts.hindcasts import Progress
 from torchloom_core.evaluate.forecasts.leaks import refuse_foreknown
 from torchloom_core.evaluate.preflight import say_beyond
 from torchloom_core.evaluate.unmeasured import missing, say_unseen
 from torchloom_core.fitting.baselines import Baselines
-from torchloom_core.fitting.build import ATTRIBUTES, GROUPS, METRICS, build
+from torchloom_core.fitting.build import ATTRIBUTES, FAULTS, GROUPS, METRICS, build
 from torchloom_core.fitting.examples import Examples
 from torchloom_core.fitting.hints import hints
 from torchloom_core.fitting.pace import say_too_often
@@ -27,11 +29,11 @@ from torchloom_core.learning.forecast_score import FEW, ForecastScore
 from torchloom_core.learning.model import Model, ModelInfo
 from torchloom_core.learning.skill import RANDOM, foretelling
 from torchloom_core.plugin.api import Learner, Predictor
-from torchloom_core.plugin.needs import labels_read
 from torchloom_core.suggest import nearest
 from torchloom_core.trace.bundle.bundle import Bundle
 from torchloom_core.trace.bundle.checksums import refuse_changed
-from torchloom_core.trace.bundle.recording import prints, telemetry_digest
+from torchloom_core.trace.bundle.recorded_values import recorded_values
+from torchloom_core.trace.bundle.recording import prints
 from torchloom_core.trace.feed.watched import watch
 
 Stages = Callable[[str], Progress]
@@ -106,7 +108,7 @@ def fit_checked(
     others = {RANDOM: fitting.guess(said)}
     others |= dict(zip(rivals, said_by, strict=True))
     stages(f"score {info.name}")(0.0)
-    flags = examples.flags() + fitting.foretelling(examples.metrics, labels_read(plugin.needs))
+    flags = examples.flags() + fitting.foretelling(plugin.needs)
     scored = fitting.score(info.name, said, others, flags)
     if foretelling(scored):
         remarks.append(_without(fitting, info, told, foretelling(scored), stages))
@@ -140,7 +142,11 @@ def check(bundle: Bundle, settings: FitSettings) -> None:
     labels = {name for of in watch(bundle).labels.of for name in of}
     for what, names, known in (
         ("kind that its events have", settings.kinds, kinds),
-        ("metric or an attribute that it has", settings.known_before, {*bundle.metrics, *labels}),
+        (
+            "metric, an attribute or a kind of event that it has",
+            settings.known_before,
+            {*bundle.metrics, *labels, *kinds, GROUP, IN_SERVICE},
+        ),
     ):
         for name in names:
             if name not in known:
@@ -166,12 +172,15 @@ def _without(
     """Return what the predictor is worth without the columns that know the future."""
     named = ", ".join(columns)
     read = {option: told[option] for option in (METRICS, ATTRIBUTES, GROUPS) if option in told}
-    if not set(columns) <= set().union(*read.values()):
-        return f"It cannot be fitted without {named}: {info.name} has no option {METRICS}."
-    settings = dataclasses.replace(
-        fitting.settings, known_before=tuple(set().union(*read.values()))
-    )
     kept = {option: [name for name in of if name not in columns] for option, of in read.items()}
+    of_faults = {GROUP, *(event.kind for event in fitting.bundle.events())}
+    if others := set(columns).difference(*read.values()):
+        if others - of_faults or FAULTS not in told:
+            return f"It cannot be fitted without {named}: {info.name} has no option for that."
+        kept[FAULTS] = []
+        named += " and any other fault"
+    asked = {*of_faults, IN_SERVICE}.union(*read.values())
+    settings = dataclasses.replace(fitting.settings, known_before=tuple(sorted(asked)))
     try:
         model = fit_checked(fitting.bundle, info, {**told, **kept}, settings, stages=stages)
     except (ConfigError, PluginError) as error:
@@ -232,7 +241,7 @@ def _info(
             for event in fitting.bundle.events()
             if task.counts(event) and event.t_avail < settings.until_ns
         ),
-        telemetry_digest=telemetry_digest(fitting.bundle),
+        values=recorded_values(fitting.bundle, settings.until_ns),
         seed=settings.seed,
     )
 

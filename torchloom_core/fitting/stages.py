@@ -11,13 +11,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
-
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.errors import PluginError, TorchloomError
 from torchloom_core.evaluate.forecasts.alarms import Judged, threshold_for, told
-from torchloom_core.evaluate.forecasts.foretelling_attributes import foretelling_attributes
-from torchloom_core.evaluate.forecasts.foretelling_columns import foretelling_columns
+from torchloom_core.evaluate.forecasts.foretelling import foretelling
 from torchloom_core.evaluate.forecasts.hindcasts import (
     Hindcasts,
     Progress,
@@ -26,7 +23,7 @@ from torchloom_core.evaluate.forecasts.hindcasts import (
     random_scores,
     refuse_too_many,
 )
-from torchloom_core.evaluate.forecasts.labels import Task, incidents
+from torchloom_core.evaluate.forecasts.labels import Task
 from torchloom_core.evaluate.forecasts.scores import score
 from torchloom_core.fitting.examples import Examples
 from torchloom_core.fitting.shared_rows import SharedRows
@@ -38,6 +35,7 @@ from torchloom_core.learning.forecast_score import ForecastScore
 from torchloom_core.learning.skill import with_skill
 from torchloom_core.plugin.api import Learner, Predictor
 from torchloom_core.plugin.foreign import one_line
+from torchloom_core.plugin.needs import PredictorNeed
 from torchloom_core.trace.bundle.bundle import Bundle
 from torchloom_core.trace.feed.watched import watch
 
@@ -63,8 +61,8 @@ class FitSettings:
     false_alarms_per_node_day : float
         The budget that the threshold keeps.
     known_before : tuple of str
-        Metrics and attributes that were known beforehand, whatever they tell of how a component
-        ends.
+        What was known beforehand, whatever it tells of how a component ends: metrics, attributes,
+        kinds of event, ``its rack`` and ``time in service``.
     """
 
     until_ns: int
@@ -177,31 +175,18 @@ class Fitting:
         )
         return Said(said.with_score(calibration.apply(said.score)), calibration)
 
-    def foretelling(self, metrics: Sequence[str], labels: Sequence[str] = ()) -> tuple[str, ...]:
-        """Return a flag for each of some metrics and labels that knows the future.
+    def foretelling(self, needs: Sequence[PredictorNeed]) -> tuple[str, ...]:
+        """Return a flag for each of what is read that knows the future.
 
-        All of the trace is looked at, as nothing is learned from it here. What is said to be known
-        beforehand is not asked about.
+        What is said to be known beforehand is not asked about.
         """
-        bundle, watched = self.bundle, watch(self.bundle)
-        end_ns = bundle.manifest.end_ns
-        found = incidents(bundle.events(), watched, self.task, known_until_ns=end_ns)
-        failed_ns = dict(zip(found.row.tolist()[::-1], found.start_ns.tolist()[::-1], strict=True))
-        rows, known_before = set(failed_ns), self.settings.known_before
-        return foretelling_attributes(
-            bundle,
-            watched,
-            [label for label in labels if label not in known_before],
-            failed_ns,
-            horizon_ns=self.task.horizon_ns,
-        ) + foretelling_columns(
-            bundle,
-            [metric for metric in metrics if metric not in known_before],
-            np.array(
-                [not rows.isdisjoint(watched.rows_of(one)) for one in bundle.measured],
-                dtype=np.bool_,
-            ),
-            horizon_ns=self.task.horizon_ns,
+        return foretelling(
+            self.bundle,
+            needs,
+            self.task,
+            tick_s=self.settings.tick_s,
+            every_s=self.every_s,
+            known_before=self.settings.known_before,
         )
 
     def guess(self, said: Said) -> Said:

@@ -20,7 +20,7 @@ from torchloom_core.plugin.view import FleetView
 
 _HEARD = "seconds since anything was heard"
 _IN_SERVICE = "seconds in service, where its first sample was seen"
-_AT_ONCE_S = 3600.0
+AT_ONCE_S = 3600.0
 """Whose first sample came no later than this after the fleet's first may have been there before."""
 
 
@@ -160,5 +160,5 @@ def _in_service_s(view: FleetView) -> Floats:
     """
     watched_s = view.watched_s
     longest_s = np.fmax.reduce(watched_s, initial=0.0)
-    came_later = watched_s < longest_s - max(_AT_ONCE_S, 1.5 * view.tick_s)
+    came_later = watched_s < longest_s - max(AT_ONCE_S, 1.5 * view.tick_s)
     return np.where(came_later, watched_s, np.nan)

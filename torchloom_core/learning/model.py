@@ -3,7 +3,7 @@
 ::
 
     NAME.tlmodel/
-    ├── model.json    what it is, with the checksums of the rest
+    ├── model.json    what it is, with the checksums of itself and of the rest
     ├── parts/*       what the predictor learned, as it gave it
     ├── card.json     how good it is
     └── card.md       the same to read
@@ -53,10 +53,12 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
         Nothing that was known only after this was used.
     event_prints : tuple of str
         What tells again which of the trace's components had failures up to there, and when.
-    telemetry_digest : str
-        SHA-256 of the trace's telemetry; "" where it had none.
+    values : tuple of (str, float)
+        What tells again what was measured up to there.
     files : dict of str to str
         SHA-256 of the card and of each part.
+    sha256 : str
+        Of all the others, as they are written: it was not changed by an editor.
     """
 
     predictor: str
@@ -76,9 +78,10 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     false_alarms_per_node_day: float
     until_ns: Int64
     event_prints: tuple[str, ...]
-    telemetry_digest: str
+    values: tuple[tuple[str, float], ...]
     seed: int
     files: dict[str, str] = {}
+    sha256: str = ""
     schema: int = SCHEMA_VERSION
 
 
@@ -104,9 +107,10 @@ class Model:
     @property
     def _sealed(self) -> ModelInfo:
         files = {f"{_PARTS}/{name}": _sha256(data) for name, data in sorted(self.parts.items())}
-        return msgspec.structs.replace(
-            self.info, files={_CARD: _sha256(_encode(self.card)), **files}
+        info = msgspec.structs.replace(
+            self.info, files={_CARD: _sha256(_encode(self.card)), **files}, sha256=""
         )
+        return msgspec.structs.replace(info, sha256=_sha256(_encode(info)))
 
     def save(self, path: Path, *, force: bool = False) -> None:
         """Write the folder, whole or not at all.
@@ -141,7 +145,8 @@ class Model:
         Raises
         ------
         ModelError
-            If it is no model, of another schema, or a part is missing or not as it was written.
+            If it is no model, of another schema, a part is missing or not as it was written, or
+            the card is another model's.
         """
         if not path.is_dir():
             raise ModelError(
@@ -155,8 +160,9 @@ class Model:
             card = msgspec.json.decode(read.pop(_CARD), type=Card)
         except (KeyError, *UNREADABLE) as error:
             raise ModelError(f"{path / _CARD}: need a model's card: {error}") from None
+        _refuse_other_card(path, info, card)
         parts = {name.removeprefix(f"{_PARTS}/"): data for name, data in read.items()}
-        return cls(msgspec.structs.replace(info, files={}), parts, card)
+        return cls(msgspec.structs.replace(info, files={}, sha256=""), parts, card)
 
 
 def refuse_place(path: Path, *, force: bool) -> None:
@@ -186,9 +192,30 @@ def _read_info(place: Path) -> ModelInfo:
     if table.get("schema") != SCHEMA_VERSION:
         raise ModelError(f"{place}: need schema {SCHEMA_VERSION}, was {table.get('schema')!r}")
     try:
-        return msgspec.convert(table, ModelInfo)
+        info = msgspec.convert(table, ModelInfo)
     except msgspec.ValidationError as error:
         raise ModelError(f"{place}: {error}") from None
+    was = _sha256(_encode(msgspec.structs.replace(info, sha256="")))
+    if was != info.sha256:
+        raise ModelError(f"{place}: need SHA-256 {info.sha256[:12]}, was {was[:12]}")
+    return info
+
+
+def _refuse_other_card(path: Path, info: ModelInfo, card: Card) -> None:
+    """Raise ModelError where what a model is and what it was measured as contradict."""
+    score = card.score
+    for what, own, told in (
+        ("predictor", info.predictor, card.predictor),
+        ("until_ns", info.until_ns, card.until_ns),
+        ("task", info.task, score.task),
+        ("horizon_s", info.horizon_s, score.horizon_s),
+        ("lead_s", info.lead_s, score.lead_s),
+        ("threshold", info.threshold, score.threshold),
+    ):
+        if own != told:
+            raise ModelError(
+                f"{path}: need {what} {told!r} in {_MODEL}, as in {_CARD}, was {own!r}"
+            )
 
 
 def _read_checked(place: Path, sha256: str) -> bytes:

@@ -8,6 +8,7 @@ from torchloom_core.plugin.contract import (
     checked_hazard,
 )
 from torchloom_core.plugin.foreign import home_of, raised_in
+from torchloom_core.plugin.needs import labels_read
 from torchloom_core.plugin.view import FleetView
 from torchloom_core.wire.events import Forecast, PredictorFailed
 
@@ -21,9 +22,13 @@ def run_predictor(
     *,
     reasons: bool = True,
 ) -> Forecast | PredictorFailed:
-    """Run one predictor on one view and check what it returns, ``reasons`` or not."""
+    """Run one predictor on one view and check what it returns, ``reasons`` or not.
+
+    Of the labels it is shown those that it has declared.
+    """
     try:
-        hazard = checked_hazard(predictor, view, reasons=reasons)
+        shown = view.with_labels(labels_read(predictor.needs))
+        hazard = checked_hazard(predictor, shown, reasons=reasons)
     except KeyboardInterrupt:
         raise
     except GarbageError as error:

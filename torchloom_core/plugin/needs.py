@@ -72,7 +72,9 @@ class NeedPast(msgspec.Struct, frozen=True):
 
 
 class NeedLabels(msgspec.Struct, frozen=True):
-    """What does not change of a component, by which a plugin judges; it is in any view.
+    """What does not change of a component, by which a plugin judges.
+
+    A predictor is shown no other of them; a policy's view has all.
 
     Attributes
     ----------

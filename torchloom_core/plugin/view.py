@@ -1,6 +1,7 @@
 """What a policy or predictor sees of the fleet at one tick."""
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Set
+from functools import lru_cache
 from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 import msgspec
@@ -78,6 +79,27 @@ class LighthouseRows(NamedTuple):
     failed: NDArray[np.bool_]
     silent: NDArray[np.bool_]
     lost: NDArray[np.bool_]
+
+
+class _Labels:
+    """Labels that are the same only if they are the same object: they change with a hello."""
+
+    def __init__(self, rows: Sequence[Mapping[str, str | float]]) -> None:
+        self.rows = rows
+
+    def __hash__(self) -> int:
+        return id(self.rows)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Labels) and self.rows is other.rows
+
+
+@lru_cache(maxsize=16)
+def _only(labels: _Labels, names: tuple[str, ...]) -> Sequence[Mapping[str, str | float]]:
+    """Return the labels of these names, the same object if there are no others."""
+    if all(row.keys() <= {*names} for row in labels.rows):
+        return labels.rows
+    return tuple({name: row[name] for name in names if name in row} for row in labels.rows)
 
 
 class FleetView:
@@ -210,6 +232,18 @@ class FleetView:
         }
         vars(twin).update(vars(self), **own)
         return twin
+
+    def with_labels(self, names: tuple[str, ...]) -> "FleetView":
+        """Return a view of the same that has no other labels: this one, if it has none."""
+        return self.once(("with_labels", names), lambda view: view._told(names))
+
+    def _told(self, names: tuple[str, ...]) -> "FleetView":
+        labels = _only(_Labels(self.labels), names)
+        if labels is self.labels:
+            return self
+        other = object.__new__(type(self))
+        vars(other).update(vars(self), labels=labels, _computed={})
+        return other
 
     def __len__(self) -> int:
         return len(self.workers)

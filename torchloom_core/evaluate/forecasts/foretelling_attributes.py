@@ -3,20 +3,14 @@
 Somebody who made a table of components afterwards may have put into it what became of each.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.evaluate.forecasts.alarms import Bools
-from torchloom_core.evaluate.forecasts.foretelling_columns import (
-    APART,
-    FEWEST,
-    RELATED,
-    apart,
-    known_beside,
-    related,
-)
+from torchloom_core.evaluate.forecasts.fates import Fates, told_by_group, told_by_total
+from torchloom_core.evaluate.forecasts.relations import APART, apart, known_beside, related
 from torchloom_core.learning.forecast_score import FORETELLING
 from torchloom_core.plugin.arrays import Floats
 from torchloom_core.trace.bundle.bundle import Bundle
@@ -25,37 +19,37 @@ from torchloom_core.trace.feed.watched import Watched
 _AROUND_NS = 20 * 365 * 86_400 * SECOND_NS
 """What lies so near to the time of the trace is a date."""
 _BEYOND_SHARE = 0.01
+GROUP = "its rack"
+"""As which is flagged, and may be declared, what a component hangs on: the nearest above it."""
 
 
 def foretelling_attributes(
-    bundle: Bundle,
-    watched: Watched,
-    names: Sequence[str],
-    failed_ns: Mapping[int, int],
-    *,
-    horizon_ns: int,
+    bundle: Bundle, watched: Watched, names: Sequence[str], fates: Fates, *, horizon_ns: int
 ) -> tuple[str, ...]:
     """Return a flag for each attribute that knows the future of components, with why.
 
     Parameters
     ----------
-    failed_ns : mapping of int to int
-        Watched row to when it failed first, of those that did.
+    names : sequence of str
+        Labels, or ``GROUP``.
+    fates : Fates
+        Of the watched components.
     horizon_ns : int
         A component that was there no more so long before the end of the trace has ended.
     """
-    failed = np.isin(np.arange(len(watched.ids)), list(failed_ns))
-    began_ns, ended_ns = _presence(bundle, watched, failed_ns)
+    began_ns, ended_ns = _presence(bundle, watched, fates.failed_ns)
     ended = ended_ns < bundle.manifest.end_ns - horizon_ns
     found: dict[str, str] = {}
     honest: dict[str, Floats] = {}
     for name in names:
-        cells = [labels.get(name) for labels in watched.labels.of]
-        if name not in watched.labels.numbers:
-            found[name] = _apart_text(_rate_of_word(cells, failed), failed)
+        cells: Sequence[object] = [labels.get(name) for labels in watched.labels.of]
+        if name == GROUP:
+            cells = [rack or None for rack in watched.rack]
+        found[name] = told_by_group(cells, fates)
+        if found[name] or name not in watched.labels.numbers:
             continue
         values = np.array([np.nan if cell is None else cell for cell in cells], dtype=float)
-        found[name] = _number_knows(values, failed, began_ns, ended_ns, ended)
+        found[name] = _number_knows(values, fates, began_ns, ended_ns, ended)
         if not found[name]:
             honest[name] = values[ended]
     for name in honest:
@@ -64,7 +58,7 @@ def foretelling_attributes(
 
 
 def _number_knows(
-    values: Floats, failed: Bools, began_ns: Floats, ended_ns: Floats, ended: Bools
+    values: Floats, fates: Fates, began_ns: Floats, ended_ns: Floats, ended: Bools
 ) -> str:
     with np.errstate(invalid="ignore"):
         beyond = values * SECOND_NS > began_ns + 3600.0 * SECOND_NS
@@ -73,12 +67,14 @@ def _number_knows(
     if known.any() and (dates | ~known).all() and beyond[known].mean() >= _BEYOND_SHARE:
         return f"{beyond[known].mean():.0%} of its values are dates after its component was there"
     ended = ended & known
-    found = related(values[ended], began_ns[ended], ended_ns[ended])
-    if found >= RELATED:
+    if found := related(values[ended], began_ns[ended], ended_ns[ended]):
         return (
             f"it tells how long {ended.sum()} components that ended were there, rank correlation "
             f"{found:.2f}"
         )
+    if total := told_by_total(values, fates):
+        return total
+    failed = ~np.isnan(fates.failed_ns)
     return _apart_text(values, failed) or _apart_text(known.astype(float), failed)
 
 
@@ -93,18 +89,7 @@ def _apart_text(values: Floats, failed: Bools) -> str:
     )
 
 
-def _rate_of_word(cells: Sequence[object], failed: Bools) -> Floats:
-    """Return the share of those with the same cell that failed, NaN where they are few."""
-    number = {cell: place for place, cell in enumerate(dict.fromkeys(cells))}
-    code = np.array([number[cell] for cell in cells], dtype=np.intp)
-    members = np.bincount(code, minlength=1)[code]
-    failures = np.bincount(code, failed, minlength=1)[code]
-    return np.where(members >= FEWEST, failures / members, np.nan)
-
-
-def _presence(
-    bundle: Bundle, watched: Watched, failed_ns: Mapping[int, int]
-) -> tuple[Floats, Floats]:
+def _presence(bundle: Bundle, watched: Watched, failed_ns: Floats) -> tuple[Floats, Floats]:
     """Return when each component was there first and last, as far as is known."""
     began: Floats = np.full(len(watched.ids), float(bundle.manifest.start_ns))
     ended: Floats = np.full(len(watched.ids), np.nan)
@@ -114,6 +99,4 @@ def _presence(
         if row is not None:
             began[row] = began[row] if part.from_ns is None else part.from_ns
             ended[row] = np.nan if part.until_ns is None else part.until_ns
-    for row, ns in failed_ns.items():
-        ended[row] = np.fmin(ended[row], ns)
-    return began, ended
+    return began, np.fmin(ended, failed_ns)

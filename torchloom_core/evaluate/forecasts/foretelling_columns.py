@@ -1,33 +1,27 @@
 """Find columns that know the future of a component, of which none alone tells the failures apart.
 
 A column with the last date of each component, how long it will be there, or how many records it
-will have is the same from the first row on. What a component's first value has to do with how it
-ends, beside when it began, no honest measurement knows.
+will have is the same from the first row on, or from the second. What a component's first values
+have to do with how it ends more than a horizon later, beside when they came, no honest measurement
+knows; nor whether there is such a column at all.
 """
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.evaluate.forecasts.alarms import Bools
+from torchloom_core.evaluate.forecasts.fates import Fates, told_by_group, told_by_total
+from torchloom_core.evaluate.forecasts.relations import APART, apart, known_beside, related
 from torchloom_core.learning.forecast_score import FORETELLING
 from torchloom_core.plugin.arrays import Floats, Ints
 from torchloom_core.trace.bundle.bundle import Bundle
 from torchloom_core.trace.bundle.telemetry import codes
 
-FEWEST = 20
-"""Components that ended, or that failed, of which a relation is told."""
-RELATED = 0.8
-"""A partial rank correlation from which on it is none by chance, nor one of age or model."""
-RELATED_BESIDE = 0.9
-"""The same beside another column, of which there are many."""
-APART = 0.95
-"""How often the first value of one that fails is beyond that of one that does not."""
-_MOST = 1000
-"""Components of which a relation beside another column is told: pairs of columns are many."""
+LOOKS = (1, 2, 8, 32)
+"""How many values of each component are looked at together, from its first on."""
 _BEYOND_SHARE, _DATE_SHARE = 0.01, 0.99
 """The share of a column's values that are dates at all, and that are beyond their moment."""
 _AROUND_NS = 20 * 365 * 86_400 * SECOND_NS
@@ -41,8 +35,9 @@ class Lives(NamedTuple):
     ----------
     began_ns, ended_ns : (components,) float64
         Its first row and its last; NaN without one.
-    first : (components, metrics) float64
-        The first value of each metric, NaN without one.
+    means, at_ns : (looks, components, metrics) float64
+        The mean of the first values of each metric, as many as ``LOOKS`` says, and when the last of
+        them came; NaN where there are fewer.
     beyond, dates, values : (metrics,) float64
         How many values there are, how many of them are dates, and how many dates beyond their
         moment.
@@ -50,30 +45,37 @@ class Lives(NamedTuple):
 
     began_ns: Floats
     ended_ns: Floats
-    first: Floats
+    means: Floats
+    at_ns: Floats
     beyond: Floats
     dates: Floats
     values: Floats
 
 
 def foretelling_columns(
-    bundle: Bundle, metrics: Sequence[str], failed: Bools, *, horizon_ns: int
+    lives: Lives, metrics: Sequence[str], fates: Fates, *, end_ns: int, horizon_ns: int
 ) -> tuple[str, ...]:
     """Return a flag for each metric that knows the future of components, with why.
 
     Parameters
     ----------
-    failed : (components,) bool
-        Which of ``bundle.measured`` have failed.
-    horizon_ns : int
-        A component whose last row is so long before the end of the trace has ended.
+    lives : Lives
+        Of these metrics.
+    fates : Fates
+        Of the same components.
+    end_ns : int
+        The end of the trace: a component whose last row is a horizon before has ended.
     """
-    if not metrics:
-        return ()
-    lives, ended_before_ns = lives_of(bundle, metrics), bundle.manifest.end_ns - horizon_ns
-    found = {column: _why(lives, column, failed, ended_before_ns) for column in range(len(metrics))}
-    ended = lives.ended_ns < ended_before_ns
-    honest = {metrics[column]: lives.first[ended, column] for column in found if not found[column]}
+    ended = lives.ended_ns < end_ns - horizon_ns
+    found = [
+        next(filter(None, _whys(lives, column, fates, ended, horizon_ns)), "")
+        for column in range(len(metrics))
+    ]
+    honest = {
+        metric: lives.means[0, ended, column]
+        for column, metric in enumerate(metrics)
+        if not found[column]
+    }
     spans = lives.began_ns[ended], lives.ended_ns[ended]
     return tuple(
         f"{FORETELLING}: {metric}: {why}"
@@ -82,28 +84,54 @@ def foretelling_columns(
     )
 
 
-def lives_of(bundle: Bundle, metrics: Sequence[str]) -> Lives:
-    """Return what the telemetry shows of each of ``bundle.measured``."""
-    shape = len(bundle.measured), len(metrics)
+def lives_of(bundle: Bundle, metrics: Sequence[str], components: Sequence[str]) -> Lives:
+    """Return what the telemetry shows of some components."""
+    shape = len(components), len(metrics)
     began: Floats = np.full(shape[0], np.nan)
-    ended, first = began.copy(), np.full(shape, np.nan)
+    ended = began.copy()
+    firsts = _Firsts(*shape)
     beyond, dates, values = np.zeros((3, shape[1]))
     span_ns = bundle.manifest.start_ns - _AROUND_NS, bundle.manifest.end_ns + _AROUND_NS
     for table in bundle.telemetry(metrics=metrics):
-        table = table.filter(table["valid"])
-        row, column = codes(table["component"], bundle.measured), codes(table["metric"], metrics)
+        row = codes(table["component"], components)
+        known = table["valid"].to_numpy() & (row >= 0)
+        table, row = table.filter(known), row[known]
+        column = codes(table["metric"], metrics)
         at_ns, value = table["t_event"].to_numpy(), table["value"].to_numpy()
         began = np.fmin(began, _by(np.fmin, row, at_ns, shape[0]))
         ended = np.fmax(ended, _by(np.fmax, row, at_ns, shape[0]))
-        cell = row * shape[1] + column
-        new = np.flatnonzero(np.isnan(first.flat[cell]))
-        cells, index = np.unique(cell[new], return_index=True)
-        first.flat[cells] = value[new[index]]
+        firsts.add(row * shape[1] + column, at_ns, value)
         is_date, is_beyond = _dates(value, at_ns, span_ns)
         beyond += np.bincount(column[is_beyond], minlength=shape[1])
         dates += np.bincount(column[is_date], minlength=shape[1])
         values += np.bincount(column, minlength=shape[1])
-    return Lives(began, ended, first, beyond, dates, values)
+    return Lives(began, ended, firsts.means, firsts.at_ns, beyond, dates, values)
+
+
+class _Firsts:
+    """The means of the first values of each metric of each component, as they come."""
+
+    def __init__(self, components: int, metrics: int) -> None:
+        self._seen = np.zeros(components * metrics, dtype=np.int64)
+        self._total = np.zeros(components * metrics)
+        self.means: Floats = np.full((len(LOOKS), components, metrics), np.nan)
+        self.at_ns = self.means.copy()
+
+    def add(self, cell: Ints, at_ns: Ints, value: Floats) -> None:
+        """Take some values, in the order they came, each of a component's metric."""
+        early = np.flatnonzero((self._seen[cell] < LOOKS[-1]) & np.isfinite(value))
+        early = early[np.argsort(cell[early], kind="stable")]
+        cell, at_ns, value = cell[early], at_ns[early], value[early]
+        own, start, count = np.unique(cell, return_index=True, return_counts=True)
+        number = self._seen[cell] + np.arange(len(cell)) - np.repeat(start, count)
+        for look, (before, last) in enumerate(zip((0, *LOOKS), LOOKS, strict=False)):
+            new = (number >= before) & (number < last)
+            with np.errstate(over="ignore"):
+                np.add.at(self._total, cell[new], value[new])
+            done = number == last - 1
+            self.means[look].flat[cell[done]] = self._total[cell[done]] / last
+            self.at_ns[look].flat[cell[done]] = at_ns[done]
+        self._seen[own] += count
 
 
 def _by(reduce: np.ufunc, row: Ints, at_ns: Ints, rows: int) -> Floats:
@@ -126,104 +154,44 @@ def _dates(value: Floats, at_ns: Ints, span_ns: tuple[int, int]) -> tuple[Bools,
     return is_date, is_beyond
 
 
-def _why(lives: Lives, column: int, failed: Bools, ended_before_ns: int) -> str:
-    """Return what a column knows that it cannot know, or nothing."""
-    values, first = lives.values[column], lives.first[:, column]
+def _whys(lives: Lives, column: int, fates: Fates, ended: Bools, horizon_ns: int) -> Iterator[str]:
+    """Yield what a column knows that it cannot know."""
+    values = lives.values[column]
     if lives.dates[column] > _DATE_SHARE * values > 0:
         share = lives.beyond[column] / values
         if share >= _BEYOND_SHARE:
-            return f"{share:.0%} of its values are dates beyond their moment"
-    known = ~np.isnan(first)
-    ended = known & (lives.ended_ns < ended_before_ns)
-    correlation = related(first[ended], lives.began_ns[ended], lives.ended_ns[ended])
-    if correlation >= RELATED:
-        return (
-            f"its first value tells how long {ended.sum()} components that ended were there, rank "
-            f"correlation {correlation:.2f}"
-        )
-    area = apart(first[known & failed], first[known & ~failed])
+            yield f"{share:.0%} of its values are dates beyond their moment"
+    failed = ~np.isnan(fates.failed_ns)
+    last_ns = np.fmin(fates.failed_ns, lives.ended_ns) - horizon_ns
+    for look, count in enumerate(LOOKS):
+        mean, at_ns = lives.means[look, :, column], lives.at_ns[look, :, column]
+        # Whose end is near may tell it honestly, unless that is the first that is heard of it.
+        far = ~np.isnan(mean) & ((at_ns < lives.ended_ns - horizon_ns) | (count == 1))
+        came_ns = lives.began_ns if count == 1 else at_ns
+        tells = "its first value tells" if count == 1 else f"its first {count} values tell"
+        asked = far & ended
+        if correlation := related(mean[asked], came_ns[asked], lives.ended_ns[asked]):
+            yield (
+                f"{tells} how long {asked.sum()} components that ended were there, rank "
+                f"correlation {correlation:.2f}"
+            )
+        fails = ~np.isnan(mean) & failed & ((at_ns < last_ns) | (count == 1))
+        stays = ~np.isnan(mean) & ~failed
+        area = apart(mean[fails], mean[stays])
+        if area >= APART:
+            yield (
+                f"{tells} the {fails.sum()} components that failed at any time from the others, "
+                f"area under the ROC curve {area:.3f}"
+            )
+    first = lives.means[0, :, column]
+    some = np.flatnonzero(~np.isnan(first))
+    yield told_by_total(first, fates)
+    yield told_by_group(first[some].tolist(), Fates(*(of[some] for of in fates)))
+    asked_ns = np.where(failed, last_ns, np.inf)
+    there, seen = lives.at_ns[0, :, column] < asked_ns, ~(lives.began_ns >= asked_ns)
+    area = apart(there[seen & failed].astype(float), there[seen & ~failed].astype(float))
     if area >= APART:
-        return (
-            f"its first value tells the {(known & failed).sum()} components that failed at any "
+        yield (
+            f"whether there is one tells the {(seen & failed).sum()} components that failed at any "
             f"time from the others, area under the ROC curve {area:.3f}"
         )
-    return ""
-
-
-def related(first: Floats, began_ns: Floats, ended_ns: Floats) -> float:
-    """Return how first values are related to the ends, beside when each began; 0 of few."""
-    if len(first) < FEWEST:
-        return 0.0
-    ranks = [_ranks(values) for values in (first, began_ns, ended_ns, ended_ns - began_ns)]
-    own, *others = (_without(values, ranks[1]) for values in (ranks[0], *ranks[2:]))
-    return max(abs(_correlation(own, other)) for other in others)
-
-
-def known_beside(name: str, first: Mapping[str, Floats], began_ns: Floats, ended_ns: Floats) -> str:
-    """Return what a column knows beside another one, such as how old somebody will be.
-
-    Of two that know it together, the age as it goes and as it came, the one is blamed that is the
-    greater the longer somebody is there: without it the other knows nothing.
-
-    Parameters
-    ----------
-    first : mapping of str to (ended,) float64
-        First values of those that ended, by column; those that know the future by themselves are
-        left out, beside which the beginning tells the end.
-    """
-    for other, values in first.items():
-        known = np.flatnonzero(~np.isnan(first[name]) & ~np.isnan(values))
-        if other == name or len(known) < FEWEST:
-            continue
-        known = known[:: -(-len(known) // _MOST)]
-        span_ns = ended_ns[known] - began_ns[known]
-        beside = np.column_stack([np.ones(len(span_ns)), began_ns[known] / 1e9, values[known]])
-        own, length = (_rest(one, beside) for one in (first[name][known], span_ns))
-        correlation = _correlation(_ranks(own), _ranks(length))
-        if correlation >= RELATED_BESIDE:
-            return (
-                f"beside {other} its first value tells how long {len(known)} "
-                f"components that ended were there, rank correlation {correlation:.2f}"
-            )
-    return ""
-
-
-def _rest(values: Floats, beside: Floats) -> Floats:
-    """Return what of some values, as shares of the greatest, is no straight function of others.
-
-    It is 0 where that is rounding.
-    """
-    columns = np.column_stack([values, beside])
-    scale = np.abs(columns).max(axis=0)
-    scaled = columns / np.where(scale > 0.0, scale, 1.0)
-    own, others = scaled[:, 0], scaled[:, 1:]
-    rest: Floats = own - others @ np.linalg.lstsq(others, own, rcond=None)[0]
-    rest[np.abs(rest) <= 1e-9] = 0.0
-    return rest
-
-
-def _ranks(values: Floats) -> Floats:
-    from scipy.stats import rankdata
-
-    ranks: Floats = rankdata(values) - (len(values) + 1) / 2
-    return ranks
-
-
-def _without(ranks: Floats, of: Floats) -> Floats:
-    """Return what of some ranks others do not tell."""
-    square = float(of @ of)
-    return ranks - of * (float(ranks @ of) / square) if square else ranks
-
-
-def _correlation(one: Floats, other: Floats) -> float:
-    scale = math.sqrt(float(one @ one) * float(other @ other))
-    return float(one @ other) / scale if scale > 1e-9 * len(one) ** 3 else 0.0
-
-
-def apart(failed: Floats, others: Floats) -> float:
-    """Return the area under the ROC curve, either way round; 0 of few."""
-    if min(len(failed), len(others)) < FEWEST:
-        return 0.0
-    ranks = _ranks(np.concatenate([failed, others]))
-    above = ranks[: len(failed)].sum() / (len(failed) * len(others))
-    return 0.5 + abs(float(above))

@@ -1,7 +1,7 @@
 """Score predictors on the part of a trace that nothing of theirs was taken from."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.schema import Config
 from torchloom_core.errors import PluginError, TraceError
 from torchloom_core.evaluate.forecasts.alarms import Judged, threshold_for
+from torchloom_core.evaluate.forecasts.foretelling import foretelling
 from torchloom_core.evaluate.forecasts.hindcasts import (
     Hindcasts,
     Progress,
@@ -74,7 +75,7 @@ class _Part:
     Attributes
     ----------
     flags : tuple of str
-        Doubts about its model.
+        What of what it reads knows the future, and doubts about its model.
     """
 
     name: str
@@ -131,19 +132,16 @@ def scorer_of(
         for one in forecasters
         if "model" in one.table
     }
-    own_ns = [_own_from_ns(bundle, models.get(one.label)) for one in forecasters]
-    from_ns = max(own_ns) if scoring.until_ns is None else scoring.until_ns
-    scorer = Scorer(bundle, forecasters, models, config, scoring, from_ns, source)
+    own = {label for label, model in models.items() if was_fitted_on(model, bundle)}
+    from_ns = scoring.until_ns
+    if from_ns is None:
+        starts = {label: bundle.manifest.start_ns for label in models}
+        starts |= {label: models[label].info.until_ns for label in own}
+        from_ns = max(starts.get(one.label, split_ns(bundle)) for one in forecasters)
+    scorer = Scorer(bundle, forecasters, models, own, config, scoring, from_ns, source)
     for one in forecasters:
         scorer.check(one)
     return scorer
-
-
-def _own_from_ns(bundle: Bundle, model: Model | None) -> int:
-    """Return from when on a predictor can be scored."""
-    if model is None:
-        return split_ns(bundle)
-    return model.info.until_ns if was_fitted_on(model, bundle) else bundle.manifest.start_ns
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,6 +150,8 @@ class Scorer:
 
     Attributes
     ----------
+    fitted_here : set of str
+        Those of the models that were fitted on this trace.
     from_ns : int
         Time from here on is scored.
     """
@@ -159,6 +159,7 @@ class Scorer:
     bundle: Bundle
     forecasters: Sequence[Forecaster]
     models: Mapping[str, Model]
+    fitted_here: Set[str]
     config: Config
     scoring: Scoring
     from_ns: int
@@ -204,7 +205,7 @@ class Scorer:
             begin_ns, tick_s = from_ns, model.info.tick_s
             if said := other_repair(one.label, model, self.config.evaluate.repair_s):
                 _log.warning("%s", said)
-            if was_fitted_on(model, bundle):
+            if one.label in self.fitted_here:
                 refuse_trained(str(one.table["model"]), model.info.until_ns, from_ns)
         length_ns, every_s = manifest.end_ns - begin_ns, pace_s(predictor, tick_s)
         refuse_too_many(one.name, length_ns, every_s, len(watch(bundle).ids))
@@ -241,7 +242,10 @@ class Scorer:
             judge(bundle, earlier, task, known_until_ns=from_ns),
             self.scoring.false_alarms_per_node_day,
         )
-        return _Part(one.label, judge(bundle, later, task), threshold, f"before {day}")
+        flags = foretelling(
+            bundle, self._built(one).needs, task, tick_s=tick_s, every_s=said.every_s
+        )
+        return _Part(one.label, judge(bundle, later, task), threshold, f"before {day}", flags)
 
     def _of_model(self, one: Forecaster, model: Model, progress: Progress) -> _Part:
         """Return the forecasts of a fitted predictor."""

@@ -3,7 +3,8 @@
 from torchloom_core.evaluate.forecasts.labels import Task
 from torchloom_core.learning.model import Model
 from torchloom_core.trace.bundle.bundle import Bundle
-from torchloom_core.trace.bundle.recording import same_recording, telemetry_digest
+from torchloom_core.trace.bundle.recorded_values import same_values
+from torchloom_core.trace.bundle.recording import same_recording
 
 
 def task_of(model: Model) -> Task:
@@ -33,10 +34,9 @@ def was_fitted_on(model: Model, bundle: Bundle) -> bool:
         and event.t_event >= model.card.fitted_from_ns
         and event.t_avail < info.until_ns
     ]
-    if same_recording(info.event_prints, bundle.events(), due):
-        return True
-    telemetry = telemetry_digest(bundle)
-    return telemetry != "" and telemetry == info.telemetry_digest
+    return same_recording(info.event_prints, bundle.events(), due) or same_values(
+        info.values, bundle, info.until_ns
+    )
 
 
 def other_repair(label: str, model: Model, repair_s: float) -> str:

@@ -1,11 +1,12 @@
-"""What a bundle recorded, so that the same data are known again under another name."""
+"""What happened in a recording, so that the same data are known again under another name.
+
+Its telemetry is known again by :mod:`torchloom_core.trace.bundle.recorded_values`.
+"""
 
 import hashlib
 from collections.abc import Iterable
 
 from torchloom_core.clock import SECOND_NS
-from torchloom_core.trace.bundle.bundle import Bundle
-from torchloom_core.trace.bundle.checksums import sha256_of
 from torchloom_core.trace.bundle.schema import Event
 
 KEPT = 256
@@ -55,13 +56,3 @@ def _all_prints(events: Iterable[Event]) -> set[str]:
 def _print(event: Event) -> str:
     told = f"{event.t_event // _GRAIN_NS} {event.component}".encode()
     return hashlib.blake2b(told, digest_size=_BYTES).hexdigest()
-
-
-def telemetry_digest(bundle: Bundle) -> str:
-    """Return the SHA-256 of the telemetry's files, "" if there are none."""
-    listed = bundle.manifest.files
-    sums = []
-    for path in bundle.parquet_files:
-        entry = listed.get(str(path.relative_to(bundle.path)))
-        sums.append(entry.sha256 if entry else sha256_of(path))
-    return hashlib.sha256(" ".join(sums).encode()).hexdigest() if sums else ""

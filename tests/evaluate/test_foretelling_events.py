@@ -1,0 +1,94 @@
+"""A kind of event, or being new, that comes to none but those that fail is flagged, few are not."""
+
+import numpy as np
+import pytest
+
+from tests.evaluate.traces import HOUR_NS, event, task, watched
+from torchloom_core.evaluate.forecasts.foretelling_events import foretelling_kinds
+from torchloom_core.evaluate.forecasts.foretelling_service import foretelling_service
+
+DAY_NS = 24 * HOUR_NS
+ROWS = 40
+FAILED_NS = np.where(np.arange(ROWS) < 20, 100.0 * HOUR_NS, np.nan)
+
+
+def notes(kind, rows, at_h=40, **more):
+    return [event(f"n{row:05}", at_h, kind=kind, fatal=False, **more) for row in rows]
+
+
+TICKETS = notes("ticket", range(20))
+FLAG = (
+    "foretelling_column: ticket: such events came to 20 of 20 components before they failed and to "
+    "0 of 20 that did not"
+)
+
+
+def kinds(events, failed_ns=FAILED_NS, of=None, **more):
+    of = of or task(24)
+    return foretelling_kinds(events, watched(ROWS), of, failed_ns, step_ns=HOUR_NS, **more)
+
+
+def test_a_kind_that_comes_to_all_that_fail_and_to_no_others_is_flagged():
+    assert kinds(TICKETS) == (FLAG,)
+    assert kinds(TICKETS, known_before=["ticket"]) == ()
+
+
+def test_what_is_to_be_told_itself_is_not_asked_about():
+    assert kinds(TICKETS, of=task(24, kinds=("ticket",))) == ()
+    assert kinds(TICKETS, of=task(24, kind="detect", kinds=("crash",))) == (FLAG,)
+    assert kinds(TICKETS, of=task(24, kind="detect")) == ()
+
+
+@pytest.mark.parametrize(("at_h", "flags"), [(98.9, 1), (99, 0), (101, 0)])
+def test_what_comes_within_a_step_of_the_failure_or_after_it_is_no_forecast(at_h, flags):
+    assert len(kinds(notes("ticket", range(20), at_h))) == flags
+    assert len(kinds(notes("ticket", range(20), known_h=at_h))) == flags
+
+
+def test_a_warning_that_is_often_wrong_or_often_does_not_come_is_none_of_those():
+    assert kinds(notes("ticket", range(23))) == ()
+    assert len(kinds(notes("ticket", range(22)))) == 1
+    assert kinds(TICKETS[:17]) == ()
+
+
+def test_what_comes_to_all_or_to_none_that_fail_tells_of_nobody():
+    assert kinds(notes("born", range(ROWS))) == ()
+    assert kinds(notes("fine", range(20, ROWS))) == ()
+    assert kinds(TICKETS, np.where(np.arange(ROWS) < 19, FAILED_NS, np.nan)) == ()
+
+
+# --- time in service ---
+
+
+def extract(came_d, stay_d, old, new, old_failures=0, on_day=90.0):
+    """Return the flags of a trace of 120 days: ``old`` from the start, ``new`` that come and fail.
+
+    So many of the old ones fail on one day.
+    """
+    came = np.r_[np.zeros(old), came_d + (np.arange(new) % 10) * (came_d >= 1)]
+    failed = np.full(old + new, np.nan)
+    failed[:old_failures] = on_day
+    failed[old:] = came[old:] + stay_d
+    ended = np.where(np.isnan(failed), 119.0, failed)
+    days = [DAY_NS * one for one in (came, ended, failed)]
+    return foretelling_service(*days, middle_ns=60 * DAY_NS, tick_ns=DAY_NS)
+
+
+def test_an_extract_in_which_none_but_new_ones_fail_is_flagged():
+    assert extract(50, 30, old=100, new=40) == (
+        "foretelling_column: time in service: 40 of 40 components that came later failed in the "
+        "second half, 0 of 100 that were there from the start",
+    )
+
+
+def test_that_old_ones_failed_before_they_were_lost_to_it_does_not_count():
+    (flag,) = extract(50, 30, old=120, new=40, old_failures=20, on_day=30.0)
+    assert flag.endswith("0 of 120 that were there from the start")
+
+
+def test_where_old_ones_fail_too_or_there_are_few_of_them_nothing_is_said():
+    assert extract(50, 30, old=100, new=40, old_failures=20) == ()
+    assert extract(50, 30, old=10, new=40) == ()
+    assert extract(50, 30, old=100, new=19) == ()
+    assert extract(10, 30, old=100, new=40) == ()  # all over in the first half
+    assert extract(0.05, 90, old=100, new=40) == ()  # some hours late is from the start

@@ -1,0 +1,74 @@
+"""Find what a predictor reads of a trace and nobody could have known at the time.
+
+All of the trace is looked at, as nothing is learned from it here. A fit calls it, and a replay of
+a predictor without a model.
+"""
+
+from collections.abc import Sequence
+
+from torchloom_core.clock import SECOND_NS
+from torchloom_core.evaluate.forecasts.fates import fates_of
+from torchloom_core.evaluate.forecasts.foretelling_attributes import GROUP, foretelling_attributes
+from torchloom_core.evaluate.forecasts.foretelling_columns import foretelling_columns, lives_of
+from torchloom_core.evaluate.forecasts.foretelling_events import foretelling_kinds
+from torchloom_core.evaluate.forecasts.foretelling_service import IN_SERVICE, foretelling_service
+from torchloom_core.evaluate.forecasts.labels import Task, incidents
+from torchloom_core.plugin.needs import NeedFaults, NeedPast, PredictorNeed, labels_read, windows_s
+from torchloom_core.trace.bundle.bundle import Bundle
+from torchloom_core.trace.feed.watched import watch
+
+
+def foretelling(
+    bundle: Bundle,
+    needs: Sequence[PredictorNeed],
+    task: Task,
+    *,
+    tick_s: float,
+    every_s: float,
+    known_before: Sequence[str] = (),
+) -> tuple[str, ...]:
+    """Return a flag for all that a predictor needs and that knows the future, by name, with why.
+
+    Parameters
+    ----------
+    tick_s, every_s : float
+        How far apart samples are, and how often it is asked.
+    known_before : sequence of str
+        What is not asked about: metrics, attributes, kinds of event, ``GROUP`` and ``IN_SERVICE``.
+    """
+    manifest, watched, horizon_ns = bundle.manifest, watch(bundle), task.horizon_ns
+    middle_ns = (manifest.start_ns + manifest.end_ns) // 2
+    found = incidents(bundle.events(), watched, task, known_until_ns=manifest.end_ns)
+    fates = fates_of(found, len(watched.ids), middle_ns)
+    flags: tuple[str, ...] = ()
+    names = labels_read(needs)
+    if any(isinstance(need, NeedFaults) for need in needs):
+        names = (*names, GROUP)
+        flags = foretelling_kinds(
+            bundle.events(),
+            watched,
+            task,
+            fates.failed_ns,
+            step_ns=round(every_s * SECOND_NS),
+            known_before=known_before,
+        )
+    asked = [name for name in names if name not in known_before]
+    flags = foretelling_attributes(bundle, watched, asked, fates, horizon_ns=horizon_ns) + flags
+    metrics = [metric for metric in windows_s(needs) if metric not in known_before]
+    if not metrics:
+        return flags
+    components = [one for one in bundle.measured if watched.rows_of(one)]
+    lives = lives_of(bundle, metrics, components)
+    measured = fates.of([watched.rows_of(one) for one in components])
+    flags += foretelling_columns(
+        lives, metrics, measured, end_ns=manifest.end_ns, horizon_ns=horizon_ns
+    )
+    if IN_SERVICE in known_before or not any(isinstance(need, NeedPast) for need in needs):
+        return flags
+    return flags + foretelling_service(
+        lives.began_ns,
+        lives.ended_ns,
+        measured.failed_ns,
+        middle_ns=middle_ns,
+        tick_ns=round(tick_s * SECOND_NS),
+    )
