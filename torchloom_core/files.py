@@ -7,8 +7,8 @@ import errno
 import os
 import stat
 from contextlib import suppress
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO
 
 from torchloom_core.errors import StateError, TorchloomError
 
@@ -16,7 +16,7 @@ _PRIVATE_FILE = 0o600
 _PRIVATE_FOLDER = 0o700
 
 
-def open_regular(path: Path) -> BinaryIO:
+def open_regular(path: Path) -> BufferedReader:
     """Return an open file to read bytes from, or what a link leads to.
 
     Raises

@@ -17,6 +17,7 @@ import pytest
 
 from tests import waiting
 from tests.deadlines import DEADLINE_S
+from tests.preloaded import Preloaded
 from torchloom_core.trajectory.layout import run_folder
 from torchloom_core.trajectory.reader import lives
 from torchloom_core.wire import subjects
@@ -43,7 +44,7 @@ def until(what):
 class Trainer:
     """One worker in a process of its own; ``rows`` are its steps, ``journal`` what it was told."""
 
-    def __init__(self, folder, group, command, environment):
+    def __init__(self, folder, group, start, command, environment):
         self.group = group
         self.worker = f"{group}-0"
         self._folder = folder
@@ -61,7 +62,7 @@ class Trainer:
             "RUST_LOG": "error",
         }
         with (folder / f"{group}.err").open("a") as errors:
-            self.process = subprocess.Popen(
+            self.process = start(
                 command, cwd=folder, env=os.environ | own | environment, stderr=errors
             )
 
@@ -150,14 +151,14 @@ class Run:
         """Start a trainer without torch."""
         path = self.folder / f"{group}.journal"
         command = [sys.executable, LIGHT_TRAINER, "--journal", path, *map(str, arguments)]
-        return self._start(group, command, environment)
+        return self._start(group, subprocess.Popen, command, environment)
 
     def start_torchft(self, group, lighthouse, **environment):
         """Start a torchft trainer that goes on until it is ended."""
-        command = [sys.executable, TORCHFT_TRAINER, "--lighthouse", lighthouse]
+        command = [TORCHFT_TRAINER, "--lighthouse", lighthouse]
         command += ["--steps", "1000000", "--step-ms", "40", "--log", f"{group}.jsonl"]
         command += ["--result", f"{group}.json", "--checkpoint", f"{group}.pt"]
-        return self._start(group, command, environment)
+        return self._start(group, Preloaded, command, environment)
 
     def start_lookout(self, group, **environment):
         """Start a stand-by that offers to look at the loss."""
@@ -169,10 +170,10 @@ class Run:
 
     def _start_standby(self, group, script, environment):
         own = {"TORCHLOOM_ROLE": "standby", **environment}
-        return self._start(group, [sys.executable, script], own)
+        return self._start(group, Preloaded, [script], own)
 
-    def _start(self, group, command, environment):
-        trainer = Trainer(self.folder, group, command, environment)
+    def _start(self, group, start, command, environment):
+        trainer = Trainer(self.folder, group, start, command, environment)
         self.trainers.setdefault(group, []).append(trainer)
         return trainer
 

@@ -1,9 +1,10 @@
 """A group that hangs is named, looked at, cut off and ended, by a real Weaver; the rest go on."""
 
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.preloaded import Preloaded
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
 TRAINER = Path(__file__).parent.parent / "threadlet" / "quorum_trainer.py"
@@ -30,9 +31,9 @@ def run(start_run):
 
 def test_the_group_that_the_others_wait_for_is_evicted_and_they_go_on(run, until, lighthouse):
     def start(group, *arguments):
-        command = [sys.executable, TRAINER, "--lighthouse", lighthouse, "--group", group]
+        command = [TRAINER, "--lighthouse", lighthouse, "--group", group]
         command += ["--journal", f"{group}.jsonl", *arguments]
-        return run._start(group, command, {})
+        return run._start(group, Preloaded, command, {})
 
     def committed_among(trainer, participants, after=0):
         rows = [row for row in trainer.rows[after:] if row["participants"] == participants]

@@ -59,6 +59,15 @@ def test_where_all_trees_are_sure_it_is_certain_and_no_number_is_lost():
     assert probability[ill].min() == 1.0
 
 
+def test_the_odds_are_those_of_scikit_learn_to_the_bit(fitted):
+    rows = np.random.default_rng(0).normal(60.0, 30.0, (50, len(fitted.columns)))
+    rows[::7, 0] = np.nan
+    wanted = fitted._trees.predict_proba(rows)
+    with np.errstate(divide="ignore"):
+        wanted = np.log(wanted[:, 1]) - np.log(wanted[:, 0])
+    assert np.array_equal(fitted.log_odds(fitted._trees, rows), wanted)
+
+
 def test_the_reason_is_the_feature_without_which_it_would_be_judged_better(fitted):
     hazard = fitted.forecast(one_hot())
     assert hazard.probability.argmax() == 3

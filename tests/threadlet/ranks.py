@@ -2,9 +2,10 @@
 
 import contextlib
 import json
-import subprocess
-import sys
 from pathlib import Path
+from subprocess import PIPE
+
+from tests.preloaded import Preloaded
 
 
 class Rank:
@@ -12,12 +13,7 @@ class Rank:
 
     def __init__(self, number, timeout_s):
         script = Path(__file__).with_name("compressing_rank.py")
-        self.process = subprocess.Popen(
-            [sys.executable, script, str(number), str(timeout_s)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        self.process = Preloaded([script, number, timeout_s], stdin=PIPE, stdout=PIPE)
 
     def ask(self, name, **arguments):
         self.process.stdin.write(json.dumps([name, arguments]) + "\n")

@@ -5,13 +5,13 @@ import json
 import os
 import select
 import socket
-import subprocess
-import sys
 import threading
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 
+from tests.preloaded import Preloaded
 from tests.threadlet.gloo_peer import configure, ended, issue, process_group
 from tests.waiting import until
 from torchloom_threadlet.torchft.connections import Connections
@@ -24,12 +24,8 @@ class Peer:
     """Another member, in a process of its own."""
 
     def __init__(self):
-        self.process = subprocess.Popen(
-            [sys.executable, Path(__file__).with_name("gloo_peer.py")],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        script = Path(__file__).with_name("gloo_peer.py")
+        self.process = Preloaded([script], stdin=PIPE, stdout=PIPE)
         self.handle = self.process.stdout.readline().strip()
 
     def ask(self, **what):

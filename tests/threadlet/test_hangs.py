@@ -3,12 +3,11 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 
 import pytest
 from torchft.coordination import LighthouseServer
 
+from tests.preloaded import Preloaded
 from tests.waiting import eventually
 from torchloom_core.wire.messages import Cut, Hello, Note
 
@@ -25,14 +24,10 @@ class Group:
         self.name = name
         self._journal = folder / f"{name}.jsonl"
         self.errors_path = folder / f"{name}.err"
-        command = [sys.executable, os.path.join(HERE, "quorum_trainer.py")]
-        command += ["--journal", self._journal, "--lighthouse", lighthouse, "--group", name]
+        command = [os.path.join(HERE, "quorum_trainer.py"), "--journal", self._journal]
+        command += ["--lighthouse", lighthouse, "--group", name, *arguments]
         with self.errors_path.open("w") as errors:
-            self.process = subprocess.Popen(
-                [*map(str, command), *map(str, arguments)],
-                env=os.environ | QUIET | environment,
-                stderr=errors,
-            )
+            self.process = Preloaded(command, env=os.environ | QUIET | environment, stderr=errors)
 
     @property
     def steps(self):

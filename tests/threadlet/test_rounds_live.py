@@ -3,8 +3,6 @@
 import asyncio
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +11,7 @@ os.environ.setdefault("RUST_LOG", "error")  # the lighthouse's own lines, of thi
 
 from torchft.coordination import LighthouseServer
 
+from tests.preloaded import Preloaded
 from tests.waiting import eventually
 from torchloom_core.wire.messages import Hello, SetKnobs, Together
 
@@ -28,16 +27,14 @@ class Group:
 
     def __init__(self, folder, name, arguments, environment, end):
         self.name, self._folder, self._end = name, folder, end
-        self._command = [sys.executable, HERE / "rounds_trainer.py", "--group", name, *arguments]
+        self._command = [HERE / "rounds_trainer.py", "--group", name, *arguments]
         self._command += ["--journal", folder / f"{name}.jsonl"]
         self._environment = os.environ | environment
         self.start()
 
     def start(self):
         with (self._folder / f"{self.name}.err").open("a") as errors:
-            self.process = subprocess.Popen(
-                list(map(str, self._command)), env=self._environment, stderr=errors
-            )
+            self.process = Preloaded(self._command, env=self._environment, stderr=errors)
 
     def kill(self):
         self._end(self.process)

@@ -15,6 +15,7 @@ from torchft.coordination import LighthouseServer
 
 from tests.deadlines import DEADLINE_S
 from tests.docs.attached import attached
+from tests.preloaded import Preloaded
 from tests.threadlet.bare_manager import BareManager
 from torchloom_core.wire.messages import (
     Checkpoint,
@@ -46,8 +47,8 @@ class Group:
         for option, ending in (("log", "jsonl"), ("result", "json"), ("checkpoint", "pt")):
             arguments += [f"--{option}", folder / f"{name}.{ending}"]
         with (folder / f"{name}.err").open("w") as errors:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "torchloom_threadlet.demo_trainer", *map(str, arguments)],
+            self.process = Preloaded(
+                ["-m", "torchloom_threadlet.demo_trainer", *arguments],
                 env=os.environ | QUIET | environment,
                 stderr=errors,
             )
