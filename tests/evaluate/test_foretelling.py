@@ -41,7 +41,7 @@ def test_columns_that_were_made_afterwards_are_flagged_and_the_others_are_not(se
         "to_be_returned": np.where(failed[of], 1.0, np.nan),
         "ticket": np.where(ticket[of], random.normal(0, 1, count)[of], np.nan),
         "share_of_life": share,
-        "share_of_life_about": np.where(since == 0, 0.0, share + random.normal(0, 0.08, len(at))),
+        "share_of_life_about": np.where(since == 0, 0.0, share + random.normal(0, 0.04, len(at))),
         "last_day": np.where(since == 0, 0.0, 1.0 * ended[of]),
     }
     assert flagged(fleet, tmp_path) == sorted([*fleet.metrics][-5:])

@@ -44,8 +44,11 @@ def flagged(path, column, seed):
     rows = np.flatnonzero(failed).tolist()
     failed_ns = np.full(DISKS, np.nan)
     failed_ns[rows] = START_NS + (ended[rows] + 1) * DAY_NS
+    never = np.full(DISKS, np.nan)
     fates = Fates(failed_ns, np.zeros(DISKS), np.zeros(DISKS))
-    return foretelling_attributes(trace, watch(trace), ["told"], fates, horizon_ns=7 * DAY_NS)
+    return foretelling_attributes(
+        trace, watch(trace), ["told"], fates, never, horizon_ns=7 * DAY_NS
+    )
 
 
 FUTURE = {

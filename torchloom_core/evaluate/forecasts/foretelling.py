@@ -6,6 +6,8 @@ a predictor without a model.
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.evaluate.forecasts.fates import fates_of
 from torchloom_core.evaluate.forecasts.foretelling_attributes import GROUP, foretelling_attributes
@@ -13,6 +15,7 @@ from torchloom_core.evaluate.forecasts.foretelling_columns import foretelling_co
 from torchloom_core.evaluate.forecasts.foretelling_events import foretelling_kinds
 from torchloom_core.evaluate.forecasts.foretelling_service import IN_SERVICE, foretelling_service
 from torchloom_core.evaluate.forecasts.labels import Task, incidents
+from torchloom_core.plugin.arrays import Floats
 from torchloom_core.plugin.needs import NeedFaults, NeedPast, PredictorNeed, labels_read, windows_s
 from torchloom_core.trace.bundle.bundle import Bundle
 from torchloom_core.trace.feed.watched import watch
@@ -52,16 +55,20 @@ def foretelling(
             step_ns=round(every_s * SECOND_NS),
             known_before=known_before,
         )
-    asked = [name for name in names if name not in known_before]
-    flags = foretelling_attributes(bundle, watched, asked, fates, horizon_ns=horizon_ns) + flags
     metrics = [metric for metric in windows_s(needs) if metric not in known_before]
-    if not metrics:
-        return flags
-    components = [one for one in bundle.measured if watched.rows_of(one)]
-    lives = lives_of(bundle, metrics, components)
-    measured = fates.of([watched.rows_of(one) for one in components])
-    flags += foretelling_columns(
-        lives, metrics, measured, end_ns=manifest.end_ns, horizon_ns=horizon_ns
+    components = [one for one in bundle.measured if watched.rows_of(one)] if metrics else []
+    rows = [watched.rows_of(one) for one in components]
+    lives, measured = lives_of(bundle, metrics, components), fates.of(rows)
+    came_ns: Floats = np.full(len(watched.ids), np.nan)
+    for own, began_ns in zip(rows, lives.began_ns.tolist(), strict=True):
+        came_ns[[*own]] = np.fmin(came_ns[[*own]], began_ns)
+    asked = [name for name in names if name not in known_before]
+    flags = (
+        foretelling_attributes(bundle, watched, asked, fates, came_ns, horizon_ns=horizon_ns)
+        + flags
+        + foretelling_columns(
+            lives, metrics, measured, end_ns=manifest.end_ns, horizon_ns=horizon_ns
+        )
     )
     if IN_SERVICE in known_before or not any(isinstance(need, NeedPast) for need in needs):
         return flags

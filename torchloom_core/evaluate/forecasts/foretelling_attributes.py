@@ -24,7 +24,13 @@ GROUP = "its rack"
 
 
 def foretelling_attributes(
-    bundle: Bundle, watched: Watched, names: Sequence[str], fates: Fates, *, horizon_ns: int
+    bundle: Bundle,
+    watched: Watched,
+    names: Sequence[str],
+    fates: Fates,
+    came_ns: Floats,
+    *,
+    horizon_ns: int,
 ) -> tuple[str, ...]:
     """Return a flag for each attribute that knows the future of components, with why.
 
@@ -34,10 +40,13 @@ def foretelling_attributes(
         Labels, or ``GROUP``.
     fates : Fates
         Of the watched components.
+    came_ns : (watched,) float64
+        When the first telemetry of each came, NaN where none did.
     horizon_ns : int
         A component that was there no more so long before the end of the trace has ended.
     """
     began_ns, ended_ns = _presence(bundle, watched, fates.failed_ns)
+    began_ns = np.fmax(began_ns, came_ns)
     ended = ended_ns < bundle.manifest.end_ns - horizon_ns
     found: dict[str, str] = {}
     honest: dict[str, Floats] = {}
