@@ -579,11 +579,12 @@ def put(table, column, value):
     ("name", "data"),
     [
         ("scores.parquet", b"nothing"),
-        ("scores.csv.gz", gzip.compress(b"t,component,score\n")[:-9]),
+        ("scores.csv.gz", gzip.compress(b"t,component,score\n", mtime=0)[:-9]),
         ("scores.csv.xz", b"nothing"),
         ("scores.csv.zip", b"nothing"),
         ("scores.csv.tar", b"nothing"),
     ],
+    ids=["Parquet", "gz", "xz", "zip", "tar"],
 )
 def test_a_file_that_is_no_table_is_refused(bundle, tmp_path, name, data):
     path = tmp_path / name
