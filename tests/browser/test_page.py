@@ -9,6 +9,8 @@ from safetensors.torch import save_file
 from tests.browser.person import apart, drive, leave
 from tests.integration.guest import Room
 from tests.integration.lookout import NEWEST, network
+from tests.integration.rehearser import NEWEST as REHEARSED
+from tests.integration.rehearser import Script
 from tests.room.test_backtest import write
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
@@ -328,6 +330,32 @@ def test_a_landscape_is_asked_for_and_drawn_as_it_is_found(tab, run):
     tab.sees("no landscape is under way")
     leave(tab)
     lookout.end()
+
+
+def test_a_change_is_tried_out_beside_its_knob_and_both_curves_are_drawn(tab, run):
+    Script().save(run.folder / REHEARSED)
+    standby = run.start_rehearser("w0")
+    page = tab.page
+    page.get_by_role("tab", name="Knobs").click()
+    row = page.get_by_role("row", name=re.compile("^x "))
+    try_out = row.get_by_role("button", name="preview")
+    assert try_out.is_disabled()
+    drive(tab)
+    tab.waits(lambda: "w0-0" in [row["worker"] for row in ask(run, "status")["workers"]])
+    what_if = page.get_by_role("region", name="What if")
+    what_if.get_by_text("of one stand-by").wait_for()
+    what_if.get_by_label("steps", exact=True).fill("40")
+    row.get_by_label("new value of x").fill("100")
+    try_out.click()
+    what_if.get_by_role("cell", name=re.compile("^worse: the loss with the change is")).wait_for()
+    what_if.get_by_role("cell", name=re.compile("^says nothing of what comes after 40")).wait_for()
+    what_if.get_by_role("cell", name=re.compile("^x 1.0 -> 100")).wait_for()
+    tab.until("document.querySelector('[aria-label=\"What if\"] canvas')?.width > 100")
+    assert what_if.get_by_text("with the change").count()
+    what_if.get_by_role("button", name="end it").click()
+    tab.sees("no preview is under way")
+    leave(tab)
+    standby.end()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

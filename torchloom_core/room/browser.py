@@ -38,7 +38,7 @@ _BURST = 100
 
 
 class Look(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a browser looks at: the metric of its heat map, one worker, series, the landscape.
+    """What a browser looks at: the metric of its heat map, one worker, series, errands.
 
     ``since_s``, seconds since the epoch, is from when on it wants the series.
     """
@@ -48,6 +48,7 @@ class Look(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     series: tuple[MetricName, ...] = ()
     since_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0
     landscape: bool = False
+    preview: bool = False
 
 
 class Browser:
@@ -75,6 +76,7 @@ class Browser:
         self._backtest: dict[str, Any] = {}
         self._points: dict[str, tuple[float, int]] = {}
         self._landscape = LandscapeNews()
+        self._preview_version = 0
 
     async def serve(self) -> None:
         """Send until the browser leaves, or does not take what it is sent."""
@@ -162,6 +164,9 @@ class Browser:
             yield {"series": told}
         if self._look.landscape and (landscape := self._landscape.take(seen.landscape)):
             yield {"landscape": landscape}
+        if self._look.preview and self._preview_version != seen.preview_shown.version:
+            self._preview_version = seen.preview_shown.version
+            yield {"preview": seen.preview_shown.told()}
         row = board.row_of.get(self._look.worker or "", -1)
         if row >= 0:
             yield {"worker": board.worker(row, now_s)}

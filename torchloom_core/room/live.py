@@ -18,7 +18,6 @@ from torchloom_core.transport.operator import ControlClient
 from torchloom_core.wire import subjects
 from torchloom_core.wire.codec import UNREADABLE
 from torchloom_core.wire.events import Forecast
-from torchloom_core.wire.landscape import LANDSCAPE
 from torchloom_core.wire.messages import (
     LOG,
     Ack,
@@ -107,8 +106,9 @@ class Live(Seen):
                 self.board.bury(message, now_s)
             case Note(kind=kind) if kind == LOG:
                 self.record.log(message, now_s)
-            case Note(kind=kind) if kind == LANDSCAPE:
-                self.landscape.take(message)
+            case Note():
+                for pieces in self.errands:
+                    pieces.take(message)
         return True
 
     # --- what is asked ---

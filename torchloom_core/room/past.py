@@ -10,7 +10,6 @@ from torchloom_core.clock import SECOND_NS, moment_text
 from torchloom_core.room.seen import Seen
 from torchloom_core.trajectory.reader import Life, Recorded, lives
 from torchloom_core.wire.events import Forecast
-from torchloom_core.wire.landscape import LANDSCAPE
 from torchloom_core.wire.messages import LOG, Exit, Hello, Note, Telemetry
 from torchloom_core.wire.requests import Request
 
@@ -76,8 +75,9 @@ class Past(Seen):
                 self.record.log(note, at_s)
             case Forecast() as said:
                 self.record.foresee(said, at_s)
-            case Note(kind=kind) as note if kind == LANDSCAPE:
-                self.landscape.take(note)
+            case Note() as note:
+                for pieces in self.errands:
+                    pieces.take(note)
             case Request() as request:
                 self.record.take("request", msgspec.json.encode(request), at_s)
         for output in recorded.outputs:

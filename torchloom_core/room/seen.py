@@ -4,8 +4,11 @@ import time
 from typing import Any
 
 from torchloom_core.room.board import Board
+from torchloom_core.room.preview import PreviewShown
 from torchloom_core.room.record import Record
 from torchloom_core.trajectory.landscape import Landscape
+from torchloom_core.trajectory.pieces import Pieces
+from torchloom_core.trajectory.preview import Preview
 from torchloom_core.wire.operator import Status
 
 
@@ -30,11 +33,18 @@ class Seen:
         self.board = Board(stale_after_s)
         self.record = Record()
         self.landscape = Landscape()
+        self.preview = Preview()
+        self.preview_shown = PreviewShown(self.preview)
         self.status: Status | None = None
         self.knobs: list[dict[str, Any]] = []
         self.knobs_version = 0
         self.backtest: dict[str, Any] = {}
         self.trouble = trouble
+
+    @property
+    def errands(self) -> tuple[Pieces, ...]:
+        """What takes the notes of each kind of errand."""
+        return self.landscape, self.preview
 
     @property
     def now_s(self) -> float:

@@ -31,8 +31,9 @@ function parsed(spec, text) {
 const COLUMNS = ["knob", "takes", "lands", "wanted", "is", "turn it"];
 
 export class Knobs {
-  constructor(act) {
+  constructor(act, tryOut) {
     this.act = act;
+    this.tryOut = tryOut;
     this.before = new Map(); // of each knob, what it was before this page turned it
     this.rows = new Map();
     this.body = el("tbody");
@@ -78,14 +79,21 @@ export class Knobs {
       event.preventDefault();
       this.turn(name, parsed(spec, input.value), input, false);
     };
-    return el("form", { className: "row", onsubmit: submit }, input, el("button", { type: "submit", disabled: locked }, "set"), back);
+    return el("form", { className: "row", onsubmit: submit }, input, el("button", { type: "submit", disabled: locked }, "set"), el("button", { type: "button", disabled: locked, onclick: () => this.preview(name, parsed(spec, input.value)) }, "preview"), back);
+  }
+
+  preview(name, value) {
+    if (this.isNumber(name, value)) this.tryOut(name, value);
+  }
+
+  isNumber(name, value) {
+    if (typeof value !== "number" || Number.isFinite(value)) return true;
+    this.act.say(`${name}: need a number`, false);
+    return false;
   }
 
   async turn(name, value, input, isBack) {
-    if (typeof value === "number" && !Number.isFinite(value)) {
-      this.act.say(`${name}: need a number`, false);
-      return;
-    }
+    if (!this.isNumber(name, value)) return;
     const { spec } = this.rows.get(name);
     const was = spec.values.length ? spec.values[0][0] : undefined;
     let answer = await this.act.ask("knob.set", { knob: name, value, id: freshId() });

@@ -17,6 +17,7 @@ export class Known {
     this.tallies = {};
     this.worker = null;
     this.landscape = null;
+    this.preview = null;
     this.forget();
   }
 
@@ -46,6 +47,7 @@ export class Known {
     if (told.backtest) this.backtest = told.backtest;
     if (told.tallies) this.tallies = told.tallies;
     if (told.worker) this.worker = told.worker;
+    if (told.preview) this.preview = told.preview;
     if (told.landscape) this.takeLandscape(told.landscape);
     for (const story of told.stories ?? []) {
       this.stories.delete(story.id);

@@ -8,6 +8,7 @@ import { Knobs } from "./knobs.js";
 import { LandscapeScreen } from "./landscape.js";
 import { lined, momentsOf } from "./moments.js";
 import { PolicyScreen } from "./policies.js";
+import { WhatIf } from "./preview.js";
 import { lineItem, logItem, state, storyItem } from "./record.js";
 import { shares, spentParts } from "./spent.js";
 import { TimelineScreen } from "./timeline.js";
@@ -247,14 +248,15 @@ export class KnobScreen {
   constructor(known, act) {
     this.known = known;
     this.act = act;
-    this.knobs = new Knobs(act);
+    this.whatIf = new WhatIf(known, act);
+    this.knobs = new Knobs(act, (knob, value) => this.whatIf.try(knob, value));
     this.none = el("p", { className: "faint" }, "No worker has told of a knob.");
     this.run = el("div", { className: "row" });
-    this.parts = [el("section", { className: "wide", "aria-label": "The whole run" }, el("h2", {}, "The whole run"), this.run), el("section", { className: "wide", "aria-label": "Knobs" }, el("h2", {}, "Knobs"), this.none, this.knobs.table)];
+    this.parts = [el("section", { className: "wide", "aria-label": "The whole run" }, el("h2", {}, "The whole run"), this.run), el("section", { className: "wide", "aria-label": "Knobs" }, el("h2", {}, "Knobs"), this.none, this.knobs.table), this.whatIf.part];
   }
 
   wanted() {
-    return {};
+    return this.whatIf.wanted();
   }
 
   update() {
@@ -268,6 +270,7 @@ export class KnobScreen {
     this.none.hidden = this.known.knobs.length > 0;
     this.knobs.table.hidden = !this.none.hidden;
     this.knobs.update(this.known.knobs, locked);
+    this.whatIf.update();
   }
 }
 

@@ -1,0 +1,79 @@
+// A change tried out on a stand-by before it is made: what it costs, both curves, and what they say.
+
+import { el, fill, number, span } from "./dom.js";
+
+const HEIGHT_PX = 240;
+const FIELDS = [["steps", "steps", 50, 1, 10000], ["repeats", "pairs", 5, 1, 50], ["seconds", "at most seconds", 120, 1, 3600]];
+const TONES = { better: "good", worse: "bad" };
+
+export class WhatIf {
+  constructor(known, act) {
+    this.known = known;
+    this.act = act;
+    this.inputs = FIELDS.map(([name, label, value, min, max]) => [name, el("label", {}, `${label} `, el("input", { type: "number", name, value: String(value), min: String(min), max: String(max) }))]);
+    this.price = el("span", { className: "faint" });
+    this.leave = el("button", { type: "button", onclick: () => act.ask("propose", { action: { kind: "preview", steps: 0 } }) }, "end it");
+    this.words = el("div");
+    this.place = el("div", { className: "chart" });
+    this.part = el("section", { className: "wide", "aria-label": "What if" }, el("h2", {}, "What if: a change tried out on a stand-by"), el("div", { className: "row" }, this.inputs.map(([, label]) => label), this.price, this.leave), this.words, this.place);
+  }
+
+  wanted() {
+    return { preview: true };
+  }
+
+  asked() {
+    return Object.fromEntries(this.inputs.map(([name, label]) => [name, Number(label.querySelector("input").value)]));
+  }
+
+  try(knob, value) {
+    return this.act.ask("propose", { action: { kind: "preview", values: { [knob]: value }, ...this.asked() } });
+  }
+
+  update() {
+    const { preview } = this.known;
+    this.leave.disabled = this.act.isLocked();
+    const price = this.priceOf(this.asked());
+    fill(this.price, price, () => price);
+    fill(this.words, JSON.stringify([preview?.worker, preview?.points, preview?.of, preview?.words]), () => wordsOf(preview));
+    const width = this.place.clientWidth;
+    if (!width || !preview?.steps.length) return;
+    const drawn = `${preview.worker} ${preview.points} ${preview.of} ${width} ${matchMedia("(prefers-color-scheme: dark)").matches}`;
+    if (drawn !== this.drawn) this.draw(preview, width);
+    this.drawn = drawn;
+  }
+
+  priceOf({ steps, repeats, seconds }) {
+    const step = this.known.run?.status?.step_time_s ?? Infinity;
+    return `costs at most ${span(Math.min(2 * steps * repeats * step, seconds))} of one stand-by, and no rank that trains anything`;
+  }
+
+  draw({ steps, curves }, width) {
+    const style = getComputedStyle(document.documentElement);
+    const [ink, line, accent] = ["--faint", "--line", "--accent"].map((name) => style.getPropertyValue(name).trim());
+    const axis = { stroke: ink, grid: { stroke: line, width: 1 }, ticks: { stroke: line } };
+    const told = (_, value) => number(value);
+    const numbers = (_, ticks) => ticks.map(number);
+    const arm = (label, stroke) => [["least", "transparent"], ["", stroke], ["most", "transparent"]].map(([which, colour]) => ({ label: `${label} ${which}`.trim(), stroke: colour, width: which ? 0 : 2, points: { show: !which && steps.length < 2 }, value: told }));
+    const band = (first, colour) => ({ series: [first + 2, first], fill: `color-mix(in srgb, ${colour} 20%, transparent)` });
+    this.plot?.destroy();
+    this.plot = new uPlot(
+      {
+        width,
+        height: HEIGHT_PX,
+        scales: { x: { time: false } },
+        axes: [{ ...axis, values: numbers }, { ...axis, size: 64, values: numbers }],
+        series: [{ label: "step", value: told }, ...arm("without", ink), ...arm("with the change", accent)],
+        bands: [band(1, ink), band(4, accent)],
+      },
+      [steps, ...curves],
+      this.place,
+    );
+  }
+}
+
+function wordsOf(preview) {
+  if (!preview?.worker) return el("p", { className: "faint" }, "Nothing was tried yet: give a knob a value above, and preview it. A stand-by does it whose script offers it: need preview= in its attach().");
+  const rows = [["on", preview.worker], ...(preview.is_over ? [] : [["so far", `${preview.points} of ${preview.of} steps`]]), ...preview.words];
+  return el("table", {}, el("tbody", {}, rows.map(([name, text]) => el("tr", {}, el("th", { scope: "row" }, name), el("td", { className: name === "verdict" ? TONES[preview.says] ?? "" : "" }, text)))));
+}
