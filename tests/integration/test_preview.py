@@ -127,7 +127,7 @@ def test_what_is_shown_is_what_training_on_would_have_done_and_stands_on_record(
 def test_the_rank_that_trains_is_told_nothing_and_the_price_is_on_record_before(run, v0, until):
     trainer = run.trainers["g0"][-1]
     before = len(run.records("command_life"))
-    result = run.torchloom("preview", "x=20", "--steps", "40", "--json")
+    result = run.torchloom("preview", "x=100", "--steps", "40", "--json")
     assert json.loads(result.stdout)["judgement"]["says"] == "worse"
     told = [body for _, body in run.records("command_life")][before:]
     assert {life["worker"] for life in told} == {"v0-0"}
