@@ -1,6 +1,6 @@
 """Take the pictures of the control room that the documents show, of a real run in a real browser.
 
-``python experiments/room_pictures/run.py`` plays ``torchloom demo --room`` for a minute and a half.
+``python experiments/room_pictures/run.py`` plays ``torchloom demo --room`` for some two minutes.
 """
 
 import argparse
@@ -21,6 +21,9 @@ START_S = 90.0
 WARM_S = 30.0
 LANDS_S = 14.0
 """Until a change has landed, and its guard has judged it."""
+
+LOOKS_S = 8.0
+PATIENCE_MS = 90_000.0
 
 
 def link_of(demo: "subprocess.Popen[str]") -> str:
@@ -52,6 +55,21 @@ def play(page: Page, link: str) -> None:
     page.keyboard.press("Enter")
     page.wait_for_timeout(LANDS_S * 1000)
     shoot(page, "knobs")
+    page.get_by_role("button", name="checkpoint now").click()
+    page.get_by_label("new value of lr", exact=True).fill("2")
+    page.get_by_role("row", name=re.compile("^lr ")).get_by_role("button", name="preview").click()
+    tried_out = page.get_by_role("region", name="What if")
+    tried_out.get_by_role("cell", name=re.compile("the loss with the change is")).wait_for(
+        timeout=PATIENCE_MS
+    )
+    page.wait_for_timeout(LOOKS_S * 1000)
+    tried_out.scroll_into_view_if_needed()
+    shoot(page, "preview")
+    page.get_by_role("tab", name="Landscape").click()
+    page.get_by_role("button", name="look", exact=True).click()
+    page.get_by_role("img", name=re.compile("loss from")).wait_for(timeout=PATIENCE_MS)
+    page.wait_for_timeout(LOOKS_S * 1000)
+    shoot(page, "landscape")
     for name in ("Record", "Logs", "Timeline", "Policies", "Run"):
         page.get_by_role("tab", name=name).click()
         shoot(page, name.lower())

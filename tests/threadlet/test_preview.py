@@ -407,6 +407,13 @@ def test_a_curve_that_is_too_short_foretells_nothing():
     assert judge([pair(1.0, 1.0, 7)], 7).ahead is None
 
 
+def test_a_curve_of_spikes_is_said_to_stay_where_it_ends():
+    spiky = [1.0, 2.0, 1.0, 4e3, 1.0, 1.0, 1.0, 3.5e4, 1.0, 2e4] + [2.5] * 30
+    assert foretell(spiky, 80) == 2.5
+    noise = torch.rand(40, generator=torch.Generator().manual_seed(0)).tolist()
+    assert foretell(noise, 80) == pytest.approx(sum(noise[-10:]) / 10)
+
+
 def test_the_forecast_has_the_spread_of_all_pairs():
     falls = [1.0 + math.exp(-step / 10) for step in range(20)]
     judged = judge([Pair(falls, [loss + up for loss in falls]) for up in (0.5, 0.1, 0.3)], 20)

@@ -1,9 +1,11 @@
 """Where a loss goes from here: the exponential that fits its curve best, drawn on.
 
 The way of AutoLRS (arXiv 2105.10762), which ranks learning rates by where their losses lead and
-not by where they are. It is drawn on only as far again as it was seen.
+not by where they are. It is drawn on only as far again as it was seen. A curve that no exponential
+explains, as one of noise or of spikes alone, is said to stay where it is at its end.
 """
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -13,6 +15,9 @@ _FEWEST = 8
 
 _SPANS = 96
 """Time constants that are tried, from an eighth of the curve to twice its length."""
+
+_EXPLAINED = 0.5
+"""Share of its variance that the exponential has to explain, or it is not drawn on."""
 
 
 def foretell(losses: Sequence[float], ahead: int) -> float | None:
@@ -31,4 +36,6 @@ def foretell(losses: Sequence[float], ahead: int) -> float | None:
     level = seen.mean() - rise * basis.mean(1)
     missed = (level[:, None] + rise[:, None] * basis - seen).square().sum(1)
     best = missed.argmin()
+    if missed[best] > (1.0 - _EXPLAINED) * (seen - seen.mean()).square().sum():
+        return float(seen[-math.ceil(len(losses) / 4) :].mean())
     return float(level[best] + rise[best] * torch.exp(-(ahead - 1) / spans[best]))

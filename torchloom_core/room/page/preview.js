@@ -3,6 +3,8 @@
 import { el, fill, number, span } from "./dom.js";
 
 const HEIGHT_PX = 240;
+const LINEAR = 1, LOGARITHMIC = 3; // as uPlot calls them
+const WIDE = 1000;
 const FIELDS = [["steps", "steps", 50, 1, 10000], ["repeats", "pairs", 5, 1, 50], ["seconds", "at most seconds", 120, 1, 3600]];
 const TONES = { better: "good", worse: "bad" };
 
@@ -61,7 +63,7 @@ export class WhatIf {
       {
         width,
         height: HEIGHT_PX,
-        scales: { x: { time: false } },
+        scales: { x: { time: false }, y: { distr: isWide(curves) ? LOGARITHMIC : LINEAR } },
         axes: [{ ...axis, values: numbers }, { ...axis, size: 64, values: numbers }],
         series: [{ label: "step", value: told }, ...arm("without", ink), ...arm("with the change", accent)],
         bands: [band(1, ink), band(4, accent)],
@@ -72,8 +74,15 @@ export class WhatIf {
   }
 }
 
+// Whether a loss that ran away would have all others on the ground line.
+function isWide(curves) {
+  const losses = curves.flat().filter((loss) => loss !== null);
+  const least = Math.min(...losses);
+  return least > 0 && Math.max(...losses) > WIDE * least;
+}
+
 function wordsOf(preview) {
   if (!preview?.worker) return el("p", { className: "faint" }, "Nothing was tried yet: give a knob a value above, and preview it. A stand-by does it whose script offers it: need preview= in its attach().");
   const rows = [["on", preview.worker], ...(preview.is_over ? [] : [["so far", `${preview.points} of ${preview.of} steps`]]), ...preview.words];
-  return el("table", {}, el("tbody", {}, rows.map(([name, text]) => el("tr", {}, el("th", { scope: "row" }, name), el("td", { className: name === "verdict" ? TONES[preview.says] ?? "" : "" }, text)))));
+  return el("table", { className: "words" }, el("tbody", {}, rows.map(([name, text]) => el("tr", {}, el("th", { scope: "row" }, name), el("td", { className: name === "verdict" ? TONES[preview.says] ?? "" : "" }, text)))));
 }
