@@ -236,7 +236,7 @@ async def play(folder: Path, options: argparse.Namespace) -> dict[str, float]:
     names = list(first.places)
     with console.status(f"watching for {options.seconds:g} s"):
         while time.monotonic() - then < options.seconds:
-            delays.append(await _change(talkers, first, rng.choice(names)))
+            delays.append(await change(talkers, first, rng.choice(names)))
             rss.append(room.watched.memory_info().rss)
     spent_s = time.monotonic() - then
     figures |= {
@@ -273,7 +273,7 @@ class Counting:
         socket.data_received = counted  # type: ignore[method-assign]
 
 
-async def _change(talkers: Talkers, page: Page, worker: str) -> float:
+async def change(talkers: Talkers, page: Page, worker: str) -> float:
     """Return how long after a worker told another value the page had it."""
     row, began = page.places[worker], time.monotonic()
     talkers.marked_s, talkers.marked = 0.0, worker
