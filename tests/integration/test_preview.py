@@ -1,14 +1,10 @@
 """``torchloom preview`` with a real Weaver, broker, trainer and stand-by, to the plot."""
 
 import json
-import os
 import signal
-import statistics
 import subprocess
 import sys
-import time
 
-import psutil
 import pytest
 import torch
 
@@ -16,9 +12,6 @@ from tests.deadlines import DEADLINE_S
 from tests.integration.rehearser import NEWEST, Script
 
 pytestmark = pytest.mark.integration
-
-WINDOW_S = 5.0
-WINDOWS = 3
 
 CONFIG = """
 [weaver]
@@ -203,37 +196,3 @@ def test_a_run_without_a_checkpoint_is_one_line(run, until):
         assert result.returncode == 5
         assert "FileNotFoundError" in result.stderr
         assert result.stderr.count("\n") == 1
-
-
-@pytest.mark.long
-def test_a_rank_that_trains_does_as_many_steps_meanwhile(run, v0, until):
-    """Measured on cores of their own, so that nothing but the Weaver could tell them apart."""
-    cores = sorted(os.sched_getaffinity(0))
-    if len(cores) < 2:
-        pytest.skip("need two cores")
-    trainer = run.start_light("h0", "--step-s", "0")
-    run.training("h0")
-    for worker, core in ((trainer, cores[0]), (v0, cores[1])):
-        for process in (psutil.Process(worker.process.pid), worker.sidecar):
-            process.cpu_affinity([core])
-
-    def steps():
-        before = len(trainer.journal("step"))
-        time.sleep(WINDOW_S)
-        return len(trainer.journal("step")) - before
-
-    alone, beside = [], []
-    for _ in range(WINDOWS):
-        alone.append(steps())
-        words = ["preview", "x=2", "--steps", "2000", "--for", "1h", "--json"]
-        command = [sys.executable, "-m", "torchloom_core.cli", *words]
-        tried = len(v0.journal("step"))
-        with subprocess.Popen(command, cwd=run.folder, stdout=subprocess.PIPE) as person:
-            until(lambda tried=tried: len(v0.journal("step")) > tried)
-            beside.append(steps())
-            assert person.poll() is None
-            assert run.torchloom("preview", "--end").returncode == 0
-            person.communicate(timeout=DEADLINE_S)
-    trainer.end()
-    told = f"steps in {WINDOW_S:g} s: alone {alone}, beside a preview {beside}"
-    assert statistics.median(beside) > 0.9 * statistics.median(alone), told
