@@ -144,7 +144,8 @@ def test_a_part_that_is_missing_is_refused(path):
 def test_what_is_no_name_of_a_part_is_refused(path, name):
     table = json.loads((path / "model.json").read_text())
     table["files"][name] = "0"
-    table["sha256"] = sha256_of(table)
+    if name.isascii():  # else there is no JSON that could be summed
+        table["sha256"] = sha256_of(table)
     (path / "model.json").write_text(json.dumps(table))
     problem = refused(path)
     assert problem.startswith((": need a plain name for a part, was ", "/model.json: need a JSON"))

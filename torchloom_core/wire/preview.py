@@ -57,7 +57,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     steps: Steps = 50
     repeats: Annotated[int, msgspec.Meta(ge=1, le=MOST_REPEATS)] = FEWEST_PAIRS
     seconds: Duration = 120.0
-    seed: Annotated[int, msgspec.Meta(ge=0, lt=2**31)] = 0
+    seed: Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)] = 0
 
     def __post_init__(self) -> None:
         """Refuse more steps than one errand may take."""
