@@ -87,9 +87,16 @@ def test_both_rankings_are_printed_side_by_side_and_agree(path, tmp_path, capsys
     assert backtest.main([str(path), "--seeds", "1", "--out", str(tmp_path / "out")]) == 0
     said = capsys.readouterr().out
     assert "Kendall's tau: 1.00 of the static modes, 1.00 of all arms" in said
+    assert "of the 6 pairs that the seeds tell apart 6 are ranked alike" in said
     first = next(line for line in said.splitlines() if "tuner" in line)
     assert first.count(TUNER) == 2
     assert "0% off, 0% at the most" in said
+
+
+def test_arms_are_told_apart_by_what_all_seeds_say_and_not_by_their_means():
+    ends = {"none": [1.0, 1.1, 1.2], "int8": [1.5, 1.61, 1.7], "topk": [1.1, 1.0, 1.6]}
+    assert backtest.told_apart(ends) == [("none", "int8")]
+    assert backtest.told_apart({"none": [1.0], "int8": [2.0]}) == []
 
 
 def test_a_ranking_that_differs_is_told_by_its_tau():
