@@ -48,6 +48,11 @@ class Talkers(Workers):
         self.marked = ""
         self.marked_s = 0.0
 
+    @property
+    def beats(self) -> int:
+        """How often all have told."""
+        return self._beats
+
     async def beat(self) -> None:
         """Tell of all, for ever."""
         names = list(self._value)
@@ -225,10 +230,11 @@ async def play(folder: Path, options: argparse.Namespace) -> dict[str, float]:
         figures["first_map_s"] = time.monotonic() - began
         figures["first_map_kb"] = counter.bytes / 1e3
     await asyncio.sleep(5.0)
-    cpu, rss, bytes_then, then = (
+    cpu, rss, bytes_then, beats, then = (
         _cpu_s(room.watched),
         [room.watched.memory_info().rss],
         counter.bytes,
+        talkers.beats,
         time.monotonic(),
     )
     delays = []
@@ -240,6 +246,7 @@ async def play(folder: Path, options: argparse.Namespace) -> dict[str, float]:
             rss.append(room.watched.memory_info().rss)
     spent_s = time.monotonic() - then
     figures |= {
+        "told_per_s": (talkers.beats - beats) / spent_s,
         "room_core_percent": 100 * (_cpu_s(room.watched) - cpu) / spent_s,
         "page_kb_per_s": (counter.bytes - bytes_then) / 1e3 / spent_s,
         "change_p50_s": float(np.percentile(delays, 50)),
