@@ -258,12 +258,19 @@ class Run:
             weaver.kill()
             weaver.wait()
         self.kill_broker()
+        self._kill_lighthouse()
 
     def kill_broker(self):
         with contextlib.suppress(OSError, psutil.NoSuchProcess):
             broker = psutil.Process(self.broker["pid"])
             if str(self.state) in " ".join(broker.cmdline()):
                 broker.kill()
+
+    def _kill_lighthouse(self):
+        """Kill the one that a killed Weaver has left to its successor."""
+        for process in psutil.process_iter(["cmdline"]):
+            if str(self.state / "lighthouse") in " ".join(process.info["cmdline"] or ()):
+                process.kill()
 
 
 async def _ignore(error):

@@ -40,7 +40,7 @@ class Script:
 
     def load(self, path=NEWEST):
         """Load what the run has come to."""
-        model, optimizer = torch.load(path)
+        model, optimizer = torch.load(path, weights_only=True)
         self.model.load_state_dict(model)
         self.optimizer.load_state_dict(optimizer)
 

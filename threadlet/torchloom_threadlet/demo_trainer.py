@@ -85,7 +85,7 @@ def errands(
         paths = sorted(checkpoints.glob("*.pt"), key=lambda path: path.stat().st_mtime_ns)
         if not paths:
             raise FileNotFoundError(f"no checkpoint is in {checkpoints} yet")
-        _load(model, optimizer, torch.load(paths[-1]))
+        _load(model, optimizer, torch.load(paths[-1], weights_only=True))
 
     def step() -> torch.Tensor:
         rows = torch.randint(len(images), (_BATCH,))

@@ -81,10 +81,10 @@ export class OneWorker {
   // Decisions that name it, its group or its node; lines of the record and of its own log.
   tell(worker) {
     const names = worker ? [worker.worker, worker.group, worker.node].filter(Boolean) : [];
-    const has = (text) => names.some((name) => text.split(/[\s,]+/).includes(name));
+    const has = (text) => names.length > 0 && text.split(/[\s,]+/).some((word) => names.includes(word));
     const told = [
       ...[...this.known.stories.values()].filter((story) => has(story.wish)).map((story) => [story, storyItem]),
-      ...this.known.lines.filter((line) => worker && (line.worker === worker.worker || has(line.text))).map((line) => [line, lineItem]),
+      ...this.known.lines.filter((line) => line.worker === worker?.worker || has(line.text)).map((line) => [line, lineItem]),
       ...this.known.logs.filter((line) => line.worker === worker?.worker).map((line) => [line, logItem]),
     ].sort(([a], [b]) => b.version - a.version).slice(0, MOST_SAID);
     fill(this.said, told.map(([one]) => one.version).join(), () =>
