@@ -9,7 +9,7 @@ from torchloom_core.kernel.plugins.guard import RecordedGuard
 from torchloom_core.kernel.plugins.host import ActivePlugins
 from torchloom_core.trajectory.writer import TrajectoryWriter
 from torchloom_core.wire.actions import ChangeKnob, Migrate
-from torchloom_core.wire.events import Input, Issue, Output, Recovered, Tick
+from torchloom_core.wire.events import CommandLife, Input, Issue, Output, Recovered, Tick
 from torchloom_core.wire.messages import Ack, Exit, Hello, KnobSpec, Note, Telemetry
 from torchloom_core.wire.requests import Propose, Request, StopActions
 
@@ -33,6 +33,12 @@ class Recorder:
         else:
             self.writer.event(message, self._now_ns, outputs[: len(outputs) - lose])
         return outputs
+
+    def asked(self, command: str, worker: str, verb: str) -> None:
+        """Record that a worker was told to do something, though this kernel has not told it."""
+        self._now_ns += SECOND_NS
+        whose = {"command": command, "worker": worker, "verb": verb, "cause": "p1"}
+        self.writer.event(Tick(), self._now_ns, [CommandLife(**whose, status="issued")])
 
 
 def record_life(root: Path, *, epoch: int = 1, lose: int = 0) -> None:

@@ -60,6 +60,8 @@ def test_another_look_is_told_from_its_beginning():
 async def test_of_a_recorded_run_the_newest_is_there(tmp_path):
     recorder = Recorder(tmp_path, 1)
     recorder.step(Recovered(epoch=1))
+    for command in ("c1.1", "c1.2"):
+        recorder.asked(command, "v0-0", "survey")
     recorder.step(note(Cells(cells=((0, 0, 1.0),)), "c1.1"))
     recorder.step(note(Cells(cells=((0, 1, 2.0),)), "c1.2"))
     recorder.step(note(End(points=5, seconds=1.0), "c1.2"))

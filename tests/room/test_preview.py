@@ -97,6 +97,8 @@ def test_a_long_curve_is_no_more_than_a_page_has_room_for():
 async def test_of_a_recorded_run_the_newest_is_there(tmp_path):
     recorder = Recorder(tmp_path, 1)
     recorder.step(Recovered(epoch=1))
+    for command in ("c1.1", "c1.2"):
+        recorder.asked(command, "v0-0", "rehearse")
     recorder.step(note(curve(0, "control", 1.0), "c1.1"))
     recorder.step(note(curve(0, "control", 2.0), "c1.2"))
     recorder.writer.close()

@@ -30,7 +30,7 @@ def check(lasts: timedelta, plot: Path | None) -> None:
 
 def recorded(trajectory: Path, empty: P) -> P:
     """Return the newest on record; raises StateError where there is none."""
-    from torchloom_core.trajectory.pieces import newest_recorded
+    from torchloom_core.trajectory.errands import newest_recorded
 
     seen = newest_recorded(trajectory, empty)
     if seen is None:

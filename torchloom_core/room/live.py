@@ -91,7 +91,7 @@ class Live(Seen):
 
     async def _take_told(self, msg: Msg) -> None:
         kind = msg.subject.removeprefix(subjects.out(self._run, ""))
-        self.record.take(kind, msg.data, time.time())
+        self.hear_told(kind, msg.data, time.time())
         self._knobs_due |= kind in _OF_KNOBS
 
     def _receive(self, message: Telemetry | WorkerEvent | Ack | LighthouseView, _: int) -> bool:
@@ -107,8 +107,7 @@ class Live(Seen):
             case Note(kind=kind) if kind == LOG:
                 self.record.log(message, now_s)
             case Note():
-                for pieces in self.errands:
-                    pieces.take(message)
+                self.errands.take(message)
         return True
 
     # --- what is asked ---
@@ -123,6 +122,8 @@ class Live(Seen):
                 await self._meet_all()
                 self._epoch = status.epoch
             self.status, self._status_s, self.trouble = status, time.monotonic(), ""
+            for flight in status.flights:
+                self.errands.asked(flight.id, flight.worker, flight.verb)
             for said in forecasts_of(status):
                 self.record.foresee(said, time.time())
             if self._knobs_due and time.monotonic() - self._knobs_s >= _KNOBS_EVERY_S:

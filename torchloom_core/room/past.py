@@ -76,9 +76,8 @@ class Past(Seen):
             case Forecast() as said:
                 self.record.foresee(said, at_s)
             case Note() as note:
-                for pieces in self.errands:
-                    pieces.take(note)
+                self.errands.take(note)
             case Request() as request:
                 self.record.take("request", msgspec.json.encode(request), at_s)
         for output in recorded.outputs:
-            self.record.take(msgspec.json.decode(output, type=_Tag).type, output, at_s)
+            self.hear_told(msgspec.json.decode(output, type=_Tag).type, output, at_s)

@@ -1,15 +1,22 @@
 """What pages are shown, of a run that goes on or of one that is on record."""
 
 import time
+from contextlib import suppress
 from typing import Any
+
+import msgspec
 
 from torchloom_core.room.board import Board
 from torchloom_core.room.preview import PreviewShown
 from torchloom_core.room.record import Record
+from torchloom_core.trajectory.errands import Errands
 from torchloom_core.trajectory.landscape import Landscape
-from torchloom_core.trajectory.pieces import Pieces
 from torchloom_core.trajectory.preview import Preview
+from torchloom_core.wire.codec import UNREADABLE
+from torchloom_core.wire.events import CommandLife
 from torchloom_core.wire.operator import Status
+
+_LIFE = str(CommandLife.__struct_config__.tag)
 
 
 class Seen:
@@ -34,6 +41,7 @@ class Seen:
         self.record = Record()
         self.landscape = Landscape()
         self.preview = Preview()
+        self.errands = Errands(self.landscape, self.preview)
         self.preview_shown = PreviewShown(self.preview)
         self.status: Status | None = None
         self.knobs: list[dict[str, Any]] = []
@@ -41,10 +49,13 @@ class Seen:
         self.backtest: dict[str, Any] = {}
         self.trouble = trouble
 
-    @property
-    def errands(self) -> tuple[Pieces, ...]:
-        """What takes the notes of each kind of errand."""
-        return self.landscape, self.preview
+    def hear_told(self, kind: str, data: bytes, now_s: float) -> None:
+        """Take what the Weaver tells."""
+        self.record.take(kind, data, now_s)
+        if kind == _LIFE:
+            with suppress(*UNREADABLE):
+                life = msgspec.json.decode(data, type=CommandLife)
+                self.errands.asked(life.command, life.worker, life.verb)
 
     @property
     def now_s(self) -> float:

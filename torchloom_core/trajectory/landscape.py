@@ -6,6 +6,7 @@ from typing import Any
 from torchloom_core.trajectory.pieces import Pieces
 from torchloom_core.wire.errand import Loss
 from torchloom_core.wire.landscape import LANDSCAPE, MOST_SIDE, Bend, Cells, Line, Piece, Plane
+from torchloom_core.wire.messages import Survey
 
 
 class Landscape(Pieces):
@@ -20,6 +21,7 @@ class Landscape(Pieces):
     """
 
     kind = LANDSCAPE
+    verb = str(Survey.__struct_config__.tag)
     piece = Piece
 
     def forget(self) -> None:

@@ -1,14 +1,10 @@
 """What an errand's pieces add up to, as they come or as they stand in a record."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
-from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import msgspec
 
-from torchloom_core.trajectory.layout import Line as RecordLine
-from torchloom_core.trajectory.reader import lives
 from torchloom_core.wire.codec import UNREADABLE
 from torchloom_core.wire.errand import End
 from torchloom_core.wire.messages import Note
@@ -21,6 +17,8 @@ class Pieces(ABC):
     ----------
     kind : str
         Of the notes that bring the pieces.
+    verb : str
+        Of the commands that ask for them.
     piece : type
         What is decoded.
     version : int
@@ -32,6 +30,7 @@ class Pieces(ABC):
     """
 
     kind: ClassVar[str]
+    verb: ClassVar[str]
     piece: ClassVar[Any]
 
     def __init__(self) -> None:
@@ -79,31 +78,3 @@ class Pieces(ABC):
             self.end = piece
         else:
             self.add(piece)
-
-
-P = TypeVar("P", bound=Pieces)
-
-
-def newest_recorded(root: Path, empty: P) -> P | None:
-    """Return the errand of this kind that was begun last in a trajectory, None where none was.
-
-    Raises
-    ------
-    StateError
-        If it cannot be read.
-    """
-    for life in lives(root):
-        for note in _notes(life.lines(), empty.kind):
-            empty.take(note)
-    return empty if empty.version else None
-
-
-def _notes(lines: Iterable[RecordLine], kind: str) -> Iterable[Note]:
-    for line in lines:
-        if line.kind == "note":
-            try:
-                note = msgspec.json.decode(line.body, type=Note)
-            except UNREADABLE:
-                continue
-            if note.kind == kind:
-                yield note

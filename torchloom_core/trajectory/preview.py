@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from torchloom_core.trajectory.pieces import Pieces
 from torchloom_core.wire.errand import MOST_POINTS, Loss
 from torchloom_core.wire.knobs import shown
+from torchloom_core.wire.messages import Rehearse
 from torchloom_core.wire.preview import (
     FEWEST_PAIRS,
     MOST_STEPS,
@@ -44,6 +45,7 @@ class Preview(Pieces):
     """
 
     kind = PREVIEW
+    verb = str(Rehearse.__struct_config__.tag)
     piece = Piece
 
     def forget(self) -> None:

@@ -1,0 +1,93 @@
+"""Which errand a note is a piece of: one that the Weaver has asked that very worker for."""
+
+from collections import deque
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from torchloom_core.trajectory.layout import Line
+from torchloom_core.trajectory.pieces import Pieces
+from torchloom_core.trajectory.reader import lives
+from torchloom_core.wire.codec import UNREADABLE
+from torchloom_core.wire.events import CommandLife
+from torchloom_core.wire.messages import Note
+
+_MOST_ASKED = 64
+_MOST_EARLY = 256
+
+
+class Errands:
+    """Gives the newest errand of each kind its pieces, and nobody else's.
+
+    Any worker can tell of a landscape that nobody has asked it for. What a worker tells before it
+    is heard here that it was asked is kept until then: the two travel apart.
+
+    Parameters
+    ----------
+    *kinds : Pieces
+        What takes the pieces of each kind.
+    """
+
+    def __init__(self, *kinds: Pieces) -> None:
+        self._by_note = {pieces.kind: pieces for pieces in kinds}
+        self._verbs = {pieces.verb for pieces in kinds}
+        self._asked: dict[tuple[str, str], int] = {}
+        self._number = 0
+        self._early: deque[Note] = deque(maxlen=_MOST_EARLY)
+
+    def asked(self, command: str, worker: str, verb: str) -> None:
+        """Take that the Weaver has told a worker to do something, of any verb."""
+        whose = command, worker
+        if verb not in self._verbs or whose in self._asked:
+            return
+        if len(self._asked) == _MOST_ASKED:
+            del self._asked[next(iter(self._asked))]
+        self._number += 1
+        self._asked[whose] = self._number
+        early = list(self._early)
+        self._early.clear()
+        for note in early:
+            self.take(note)
+
+    def take(self, note: Note) -> None:
+        """Take any note: a piece of the newest errand is given to it, of an older one is not."""
+        pieces, command = self._by_note.get(note.kind), note.fields.get("command")
+        if pieces is None or not isinstance(command, str):
+            return
+        whose, current = (command, note.worker), (pieces.command, pieces.worker)
+        if whose == current or self._asked.get(whose, 0) > self._asked.get(current, 0):
+            pieces.take(note)
+        elif whose not in self._asked:
+            self._early.append(note)
+
+
+P = TypeVar("P", bound=Pieces)
+
+
+def newest_recorded(root: Path, empty: P) -> P | None:
+    """Return the errand of this kind that was begun last in a trajectory, None where none was.
+
+    Raises
+    ------
+    StateError
+        If it cannot be read.
+    """
+    errands = Errands(empty)
+    for life in lives(root):
+        for told in _told(life.lines()):
+            if isinstance(told, Note):
+                errands.take(told)
+            else:
+                errands.asked(told.command, told.worker, told.verb)
+    return empty if empty.version else None
+
+
+def _told(lines: Iterable[Line]) -> Iterable[Note | CommandLife]:
+    for line in lines:
+        if line.kind in ("note", "command_life"):
+            try:
+                yield msgspec.json.decode(line.body, type=Note | CommandLife)
+            except UNREADABLE:
+                continue
