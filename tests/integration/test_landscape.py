@@ -67,6 +67,7 @@ def looking(run, v0, until):
         command, cwd=run.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         until(lambda: len(v0.journal("loss")) == before + 1)
+        until(lambda: len(lives(run, "survey", "issued")) == len(lives(run, "survey", "accepted")))
         yield process
         process.kill()
     v0.hold.unlink(missing_ok=True)

@@ -13,6 +13,7 @@ from torchloom_core.cli.options import Connection
 from torchloom_core.cli.progress import Told, progress
 from torchloom_core.cli.weaver_client import ask, find_weaver, open_client
 from torchloom_core.errors import MessageError, RequestError
+from torchloom_core.trajectory.errands import Errands
 from torchloom_core.trajectory.pieces import Pieces
 from torchloom_core.wire import subjects
 from torchloom_core.wire.actions import MapLandscape, PreviewChange
@@ -57,12 +58,13 @@ async def run_errand(
     heard: asyncio.Queue[_Heard] = asyncio.Queue()
     async with open_client(connection) as client:
         await _listen(client, find_weaver(connection).run, seen.kind, heard)
-        answer = await _propose(client, action)
-        if not answer.ok:
-            raise RequestError(answer.text)
         loop = asyncio.get_running_loop()
+        # Before it is asked for: an errand may have begun before its answer is here.
         loop.add_signal_handler(signal.SIGINT, heard.put_nowait, None)
         try:
+            answer = await _propose(client, action)
+            if not answer.ok:
+                raise RequestError(answer.text)
             with progress() as told:
                 follow = _Follow(client, action, leave_off, seen, told)
                 return await follow.to_the_end(heard, answer.ids)
@@ -105,6 +107,7 @@ class _Follow:
     ) -> None:
         self._client, self._action, self._leave_off = client, action, leave_off
         self._seen, self._told = seen, told
+        self._errands = Errands(seen)
         self._cause = ""
 
     async def to_the_end(self, heard: asyncio.Queue[_Heard], ids: tuple[str, ...]) -> bool:
@@ -121,9 +124,10 @@ class _Follow:
                             interrupted = True
                             await _propose(self._client, self._leave_off)
                         case Note() as note if note.fields.get("command") in ids:
-                            seen.take(note)
+                            self._errands.take(note)
                             self._told(seen.kind, seen.points, max(seen.of, 1))
                         case CommandLife() as life if life.command in ids:
+                            self._errands.asked(life.command, life.worker, life.verb)
                             self._cause = life.cause
                         case Outcome() as outcome if outcome.verdict in (self._cause, *ids):
                             if outcome.result != "done":
