@@ -17,6 +17,7 @@ from torchloom_core.wire.errand import MOST_AT_ONCE, End
 from torchloom_core.wire.messages import Rehearse, Survey
 from torchloom_core.wire.preview import Curve, Judgement, Setup, Trial
 from torchloom_threadlet.errands import pace
+from torchloom_threadlet.errands.prints import print_of
 from torchloom_threadlet.preview.forecast import foretell
 from torchloom_threadlet.preview.judgement import Pair, judge
 from torchloom_threadlet.trainer.actuators import Actuators
@@ -33,6 +34,12 @@ def test_a_rate_that_is_far_too_high_is_worse(seed):
     assert heard.setup.before == {"lr": LR}
     assert heard.shown["verdict"].startswith("worse: ")
     assert heard.shown["warning"].startswith("says nothing of what comes after 50 steps")
+
+
+def test_it_says_at_which_weights_both_arms_begin():
+    script = Script()
+    heard = Heard(script.preview(), steps=4)
+    assert heard.setup.at == print_of(script.newest[0].values())
 
 
 @pytest.mark.parametrize("seed", SEEDS)

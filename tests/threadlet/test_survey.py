@@ -291,7 +291,10 @@ def test_the_run_s_own_path_is_drawn_in_the_plane_that_shows_most_of_it():
     assert plane.path[-1] == (0.0, 0.0, 0.0)
     assert sum(plane.variance_explained) == pytest.approx(1.0)
     assert plane.reach == pytest.approx(1.25 * max(abs(x) for x, *_ in plane.path))
-    assert heard.cells[2, 2] == heard.of(Bend)[0].loss
+    (bend,) = heard.of(Bend)
+    assert heard.cells[2, 2] == bend.loss
+    assert len(set(plane.prints)) == len(plane.path)
+    assert plane.prints[-1] == bend.at
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,7 @@ class PreviewShown:
         steps = sorted(bands["control"].keys() | bands["change"].keys())
         return {
             "worker": preview.worker,
+            "at": preview.setup.at if preview.setup else "",
             "points": preview.points,
             "of": preview.of,
             "says": preview.judged.says if preview.judged else "",

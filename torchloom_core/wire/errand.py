@@ -19,6 +19,9 @@ MOST_AT_ONCE = 512
 
 Points = Annotated[int, msgspec.Meta(ge=0, le=MOST_POINTS)]
 Duration = Annotated[float, msgspec.Meta(gt=0, le=MOST_SECONDS)]
+Print = Annotated[str, msgspec.Meta(max_length=16, pattern="^[0-9a-f]*$")]
+"""Of weights: equal ones have equal prints. Empty: they have none."""
+
 Loss = Finite | None
 """None: it was no number."""
 

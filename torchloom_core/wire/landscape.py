@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal
 
 import msgspec
 
-from torchloom_core.wire.errand import MOST_AT_ONCE, Duration, End, Loss, Points
+from torchloom_core.wire.errand import MOST_AT_ONCE, Duration, End, Loss, Points, Print
 from torchloom_core.wire.limits import Finite
 
 LANDSCAPE = "landscape"
@@ -84,6 +84,8 @@ class Bend(
         2 over the critical step, 0 where the loss only falls; None: the update leads up.
     curvature : float, optional
         The second derivative of the loss along the update, a unit of length in the weights.
+    at : str
+        The print of the newest weights, by which a preview is known that began there.
     """
 
     loss: Finite
@@ -92,6 +94,7 @@ class Bend(
     critical_step: Finite | None = None
     sharpness: Finite | None = None
     curvature: Finite | None = None
+    at: Print = ""
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True, tag_field="part", tag="line"):
@@ -113,6 +116,8 @@ class Plane(
         The share of the checkpoints' spread that each direction has.
     path : tuple of (float, float, float)
         Where the checkpoints lie, the newest last: along rows, along columns, and off the plane.
+    prints : tuple of str
+        Of their weights.
     """
 
     ways: Ways
@@ -122,6 +127,7 @@ class Plane(
     path: Annotated[
         tuple[tuple[Finite, Finite, Finite], ...], msgspec.Meta(max_length=MOST_CHECKPOINTS)
     ] = ()
+    prints: Annotated[tuple[Print, ...], msgspec.Meta(max_length=MOST_CHECKPOINTS)] = ()
 
 
 class Cells(msgspec.Struct, frozen=True, kw_only=True, tag_field="part", tag="cells"):

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 
 import msgspec
 
-from torchloom_core.wire.errand import MOST_AT_ONCE, MOST_POINTS, Duration, End, Loss
+from torchloom_core.wire.errand import MOST_AT_ONCE, MOST_POINTS, Duration, End, Loss, Print
 from torchloom_core.wire.limits import Finite, KnobName, KnobValue
 
 PREVIEW = "preview"
@@ -96,6 +96,8 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True, tag_field="part", tag="se
         What the knobs are, and what they would be.
     step_s : float
         How long a step takes on the stand-by.
+    at : str
+        The print of the weights at which both arms begin.
     """
 
     before: Changed
@@ -103,6 +105,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True, tag_field="part", tag="se
     steps: Steps
     repeats: Repeats
     step_s: Finite
+    at: Print = ""
 
 
 class Curve(msgspec.Struct, frozen=True, kw_only=True, tag_field="part", tag="curve"):

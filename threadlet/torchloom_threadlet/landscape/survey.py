@@ -17,6 +17,7 @@ from torchloom_core.wire.landscape import MOST_CHECKPOINTS, Bend, Look, Piece, P
 from torchloom_threadlet.errands.budget import Budget, Spent
 from torchloom_threadlet.errands.kept import kept
 from torchloom_threadlet.errands.pace import finite
+from torchloom_threadlet.errands.prints import print_of
 from torchloom_threadlet.landscape.curvature import critical_sharpness, curvature
 from torchloom_threadlet.landscape.directions import (
     filter_normalised,
@@ -133,7 +134,7 @@ class Landscape:
         surface = Surface(weights, budget)
         loss = surface.base()
         along, way = self._update(weights, budget)
-        bend = _bend(surface, loss, along, way)
+        bend = _bend(surface, loss, along, way, print_of(weights))
         yield bend
         unit = bend.critical_step or 1.0
         for place in coarse_first(look.side):
@@ -193,6 +194,7 @@ class Landscape:
             reach=reach,
             variance_explained=found.variance_explained,
             path=path,
+            prints=tuple(map(print_of, [*checkpoints, newest])),
         )
         return drawn, *found.directions
 
@@ -207,7 +209,7 @@ def _random_plane(look: Look, weights: list[nn.Parameter]) -> tuple[Plane, Direc
 
 
 def _bend(
-    surface: Surface, loss: float, along: Literal["step", "gradient"], way: Direction
+    surface: Surface, loss: float, along: Literal["step", "gradient"], way: Direction, at: str
 ) -> Bend:
     length = norm(way)
     if not 0.0 < length < math.inf:
@@ -222,6 +224,7 @@ def _bend(
         critical_step=step,
         sharpness=finite(found.sharpness),
         curvature=finite(bent / length**2),
+        at=at,
     )
 
 

@@ -22,6 +22,7 @@ from torchloom_core.wire.limits import KnobValue
 from torchloom_core.wire.preview import Arm, Piece, Setup, Trial
 from torchloom_threadlet.errands.budget import Budget, Spent
 from torchloom_threadlet.errands.kept import Kept, Stateful, kept, random_kept, seed_all
+from torchloom_threadlet.errands.prints import print_of
 from torchloom_threadlet.preview.judgement import Pair, judge
 from torchloom_threadlet.preview.report import Report
 from torchloom_threadlet.trainer.knob_table import KnobTable, knob_of
@@ -166,6 +167,7 @@ class Preview:
                     if not math.isfinite(loss):
                         return
 
+        at = print_of(weight for weight in self._model.parameters() if weight.requires_grad)
         step_s = self._go_alike(lambda: arm(0, {}, _TWICE))
         setup = Setup(
             before=before,
@@ -173,6 +175,7 @@ class Preview:
             steps=trial.steps,
             repeats=trial.repeats,
             step_s=step_s,
+            at=at,
         )
         report.tell(setup)
         pairs: list[Pair] = []
