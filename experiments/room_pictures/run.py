@@ -16,7 +16,13 @@ from pathlib import Path
 from playwright.sync_api import Page, sync_playwright
 
 DOCS = Path(__file__).parents[2] / "docs"
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync"]
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--enable-unsafe-swiftshader",  # WebGL without a GPU
+    "--disable-background-networking",
+    "--disable-sync",
+]
 START_S = 90.0
 WARM_S = 30.0
 LANDS_S = 14.0
@@ -70,6 +76,12 @@ def play(page: Page, link: str) -> None:
     page.get_by_role("img", name=re.compile("loss from")).wait_for(timeout=PATIENCE_MS)
     page.wait_for_timeout(LOOKS_S * 1000)
     shoot(page, "landscape")
+    page.get_by_role("button", name="in 3-D").click()
+    page.locator(".surface canvas").first.wait_for()
+    page.wait_for_timeout(LOOKS_S * 1000)
+    page.locator(".surface").scroll_into_view_if_needed()
+    shoot(page, "surface")
+    page.get_by_role("button", name="in 3-D").click()
     for name in ("Record", "Logs", "Timeline", "Policies", "Run"):
         page.get_by_role("tab", name=name).click()
         shoot(page, name.lower())

@@ -14,6 +14,7 @@ NAMES = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = [
     "--no-sandbox",
     "--disable-gpu",
+    "--enable-unsafe-swiftshader",  # WebGL without a GPU
     "--disable-quic",
     "--no-first-run",
     "--disable-background-networking",

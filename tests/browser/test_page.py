@@ -1,9 +1,12 @@
 """What a person sees on the page of a real run, and does there, by mouse and by keys alone."""
 
+import io
 import re
 import signal
 
+import msgspec
 import pytest
+from PIL import Image
 from safetensors.torch import save_file
 
 from tests.browser.person import apart, drive, leave
@@ -11,7 +14,12 @@ from tests.integration.guest import Room
 from tests.integration.lookout import NEWEST, network
 from tests.integration.rehearser import NEWEST as REHEARSED
 from tests.integration.rehearser import Script
+from tests.recorded_life import Recorder
 from tests.room.test_backtest import write
+from torchloom_core.wire.events import Recovered
+from torchloom_core.wire.landscape import Bend, Cells, Plane
+from torchloom_core.wire.messages import Note
+from torchloom_core.wire.preview import Setup
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
 
@@ -55,6 +63,11 @@ def tab(room, new_tab):
     tab.page.goto(room.links[-1])
     tab.sees("data as of")
     return tab
+
+
+def colours_of(picture):
+    """Return how many colours a screenshot has."""
+    return len(Image.open(io.BytesIO(picture)).convert("RGB").getcolors(1 << 24))
 
 
 def ask(run, verb):
@@ -246,6 +259,34 @@ def test_a_recorded_run_has_the_same_timeline(tab, run, new_tab):
     past.end()
 
 
+def test_a_landscape_on_record_shows_where_the_newest_preview_began(tmp_path, run, new_tab):
+    def note(kind, command, piece):
+        text = msgspec.json.encode(piece).decode()
+        fields = {"command": command, "points": 4, "of": 4, "piece": text}
+        return Note(run="run", worker="v0-0", incarnation=1, kind=kind, fields=fields)
+
+    path, marks = ((0.5, -0.5, 0.1), (0.2, 0.3, 0.1), (0.0, 0.0, 0.0)), ("a1", "b2", "c3")
+    plane = Plane(ways="path", side=3, reach=1.0, path=path, prints=marks)
+    cells = tuple((row, column, 1.0 + row + column) for row in range(3) for column in range(3))
+    setup = Setup(before={"x": 1}, values={"x": 2}, steps=4, repeats=5, step_s=0.1, at="b2")
+    recorder = Recorder(tmp_path / "record", 1)
+    recorder.step(Recovered(epoch=1))
+    recorder.asked("c1.1", "v0-0", "rehearse")
+    recorder.step(note("preview", "c1.1", setup))
+    recorder.asked("c1.2", "v0-0", "survey")
+    for piece in (Bend(loss=1.0, along="step", length=0.5, at="c3"), plane, Cells(cells=cells)):
+        recorder.step(note("landscape", "c1.2", piece))
+    recorder.writer.close()
+    past = Room(run, 5, tmp_path / "record")
+    tab = new_tab()
+    tab.page.goto(past.links[-1])
+    tab.page.get_by_role("tab", name="Landscape").click()
+    tab.sees(
+        "9 of 9 points; the cross is the newest weights, the ring where the newest preview began"
+    )
+    past.end()
+
+
 def test_what_a_backtest_promised_stands_beside_what_came_of_it(tab):
     tab.page.get_by_role("tab", name="Policies").click()
     row = tab.page.get_by_role("row", name=re.compile("^mover "))
@@ -328,6 +369,19 @@ def test_a_landscape_is_asked_for_and_drawn_as_it_is_found(tab, run):
         " return new Set(c.getContext('2d').getImageData(0, 0, c.width, c.height).data).size }"
     )
     assert painted > 20
+    loaded = "performance.getEntriesByType('resource').some((one) => one.name.includes('plotly'))"
+    assert not page.evaluate(loaded)
+    page.get_by_role("button", name="in 3-D").click()
+    tab.until("document.querySelector('.surface canvas')?.width > 100")
+    surface = page.locator(".surface")
+    tab.waits(lambda: colours_of(surface.screenshot()) > 200)
+    eye = "document.querySelector('.surface')._fullLayout.scene.camera.eye.x"
+    before = page.evaluate(eye)
+    surface.focus()
+    page.keyboard.press("ArrowRight")
+    tab.until(f"{eye} !== {before}")
+    page.get_by_role("button", name="in 3-D").click()
+    assert surface.is_hidden()
     page.get_by_role("button", name="end it").click()
     tab.sees("no landscape is under way")
     leave(tab)

@@ -47,7 +47,14 @@ def test_the_wheel_holds_our_four_packages_and_nothing_else(wheel):
 def test_the_wheel_holds_what_is_no_python(wheel):
     names = wheel.namelist()
     assert "torchloom_core/config/template.toml" in names
-    for page in ("index.html", "room.js", "room.css", "vendor/uPlot.LICENSE"):
+    for page in (
+        "index.html",
+        "room.js",
+        "room.css",
+        "surface.js",
+        "vendor/uPlot.LICENSE",
+        "vendor/plotly.LICENSE",
+    ):
         assert f"torchloom_core/room/page/{page}" in names
     for package in ("core", "policies", "predictors", "threadlet"):
         assert f"torchloom_{package}/py.typed" in names

@@ -2,9 +2,11 @@
 
 import { VALUE_COLOURS } from "./colours.js";
 import { el, fill, number } from "./dom.js";
+import { drawSurface, turn } from "./surface.js";
 
 const LINE_PX = 240;
 const PLANE_PX = 720;
+const RING_PX = 20;
 const FIELDS = [["points", "points", 3000, 1, 20000], ["seconds", "seconds", 60, 1, 3600], ["side", "points a side", 51, 3, 101]];
 
 export class LandscapeScreen {
@@ -19,17 +21,19 @@ export class LandscapeScreen {
     this.found = el("div");
     this.line = el("div", { className: "chart" });
     this.canvas = el("canvas", { className: "plane", role: "img", "aria-label": "The plane: nothing was looked at yet", width: PLANE_PX, height: PLANE_PX });
+    this.surface = el("div", { className: "surface", role: "img", tabindex: "0", hidden: true, onkeydown: (event) => { if (turn(this.surface, event.key)) event.preventDefault(); } });
+    this.inDepth = el("button", { type: "button", "aria-pressed": "false", onclick: () => this.turnRound() }, "in 3-D");
     this.legend = el("p", { className: "faint" });
     this.parts = [
       el("section", { className: "wide", "aria-label": "Look at the loss" }, el("h2", {}, "Look at the loss, on a stand-by"), form),
       el("section", { "aria-label": "What was found" }, el("h2", {}, "What was found"), this.found),
       el("section", { "aria-label": "Along the update" }, el("h2", {}, "Along the update"), this.line),
-      el("section", { "aria-label": "In a plane" }, el("h2", {}, "In a plane"), this.canvas, this.legend),
+      el("section", { "aria-label": "In a plane" }, el("div", { className: "row" }, el("h2", {}, "In a plane"), this.inDepth), this.canvas, this.surface, this.legend),
     ];
   }
 
   wanted() {
-    return { landscape: true };
+    return { landscape: true, preview: true };
   }
 
   ask() {
@@ -38,18 +42,42 @@ export class LandscapeScreen {
   }
 
   update() {
-    const { landscape } = this.known;
+    const { landscape, preview } = this.known;
     this.look.disabled = this.leave.disabled = this.act.isLocked();
     fill(this.found, JSON.stringify([landscape?.points, landscape?.of, landscape?.bend, landscape?.plane, landscape?.end]), () => rowsOf(landscape));
     if (!landscape) return;
+    this.branch = branchOf(landscape, preview);
     const dark = matchMedia("(prefers-color-scheme: dark)").matches;
     const width = this.line.clientWidth;
     const line = `${landscape.worker} ${landscape.line.length} ${landscape.bend?.loss} ${width} ${dark}`;
     if (width && landscape.line.length && line !== this.drawnLine) this.drawLine(landscape, width);
     this.drawnLine = width ? line : this.drawnLine;
-    const plane = `${landscape.worker} ${landscape.bend?.loss} ${landscape.cells.length} ${JSON.stringify(landscape.plane)}`;
+    const plane = `${landscape.worker} ${landscape.bend?.loss} ${landscape.cells.length} ${JSON.stringify(landscape.plane)} ${this.branch}`;
     if (plane !== this.drawnPlane) this.drawPlane(landscape);
     this.drawnPlane = plane;
+    const surface = `${plane} ${dark}`;
+    if (this.isTurned && surface !== this.drawnSurface) this.drawSurface(landscape);
+    this.drawnSurface = this.isTurned ? surface : null;
+  }
+
+  turnRound() {
+    this.isTurned = !this.isTurned;
+    this.inDepth.setAttribute("aria-pressed", String(this.isTurned));
+    this.canvas.hidden = this.isTurned;
+    this.surface.hidden = !this.isTurned;
+    this.update();
+  }
+
+  drawSurface({ plane, cells }) {
+    if (!plane || !cells.length) return;
+    const known = knownCells(plane, cells);
+    const places = Array.from({ length: plane.side }, (_, n) => n);
+    const losses = places.map((row) => places.map((column) => lossAt(known, plane.side, row, column)));
+    const shares = places.map((n) => plane.reach * ((2 * n) / (plane.side - 1) - 1));
+    const path = plane.path?.length ? plane.path : [[0, 0]];
+    const isLogarithmic = losses.flat().every((loss) => loss === null || loss > 0);
+    this.surface.setAttribute("aria-label", `${this.canvas.getAttribute("aria-label")}; arrow keys turn it`);
+    drawSurface(this.surface, { losses, shares, path, branch: this.branch, isLogarithmic }).catch((error) => this.act.say(`no 3-D here: ${error.message}`, false));
   }
 
   drawLine({ line }, width) {
@@ -81,7 +109,7 @@ export class LandscapeScreen {
     const low = losses.reduce((a, b) => Math.min(a, b)), high = losses.reduce((a, b) => Math.max(a, b));
     const scale = low > 0 ? Math.log : (loss) => loss;
     const span = scale(high) - scale(low) || 1;
-    const known = new Map(cells.map(([row, column, loss]) => [row * plane.side + column, loss]));
+    const known = knownCells(plane, cells);
     const size = PLANE_PX / plane.side;
     for (let row = 0; row < plane.side; row += 1) {
       for (let column = 0; column < plane.side; column += 1) {
@@ -92,7 +120,7 @@ export class LandscapeScreen {
       }
     }
     this.drawPath(context, plane);
-    const text = `loss from ${number(low)} (dark) to ${number(high)} (light), ${cells.length} of ${plane.side ** 2} points; the cross is the newest weights`;
+    const text = `loss from ${number(low)} (dark) to ${number(high)} (light), ${cells.length} of ${plane.side ** 2} points; the cross is the newest weights${this.branch ? ", the ring where the newest preview began" : ""}`;
     fill(this.legend, text, () => text);
     this.canvas.setAttribute("aria-label", `The plane: ${text}`);
   }
@@ -112,7 +140,24 @@ export class LandscapeScreen {
       context.lineTo(middle + 12, middle + 12 * side);
     }
     context.stroke();
+    if (!this.branch) return;
+    context.beginPath();
+    context.arc(at(this.branch[1]), PLANE_PX - at(this.branch[0]), RING_PX, 0, 2 * Math.PI);
+    context.stroke();
   }
+}
+
+// Row and column, in shares, of the weights at which the newest preview began; null: not in here.
+function branchOf({ bend, plane }, preview) {
+  const at = preview?.at;
+  if (!at || !plane) return null;
+  const place = (plane.prints ?? []).lastIndexOf(at);
+  if (place >= 0) return plane.path[place].slice(0, 2);
+  return bend?.at === at ? [0, 0] : null;
+}
+
+function knownCells(plane, cells) {
+  return new Map(cells.map(([row, column, loss]) => [row * plane.side + column, loss]));
 }
 
 // A cell that was not looked at has the loss of the coarser one that it is a part of.
