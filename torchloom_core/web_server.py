@@ -1,12 +1,22 @@
 """Serve a web application beside what else a process does, until that ends."""
 
 import asyncio
+import logging
+import resource
 import socket
 from collections.abc import AsyncIterator, Generator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+PROMPT_S = 10.0
+"""Within which a request has to be there, all of it."""
+
+_MOST_CONNECTIONS = 4096
+_MOST_FILES = 65_536
+_BAD_TEXT = "Invalid UTF-8"
 
 
 def listener(host: str, port: int) -> socket.socket:
@@ -31,8 +41,11 @@ def url_of(found: socket.socket, *, secure: bool = False) -> str:
 @asynccontextmanager
 async def served(application: Any, found: socket.socket, **options: Any) -> AsyncIterator[None]:
     """Serve an ASGI application at a listener, with more of uvicorn's options."""
+    _allow_files()
+    logging.getLogger("uvicorn.error").addFilter(_in_one_line)
     config = uvicorn.Config(
         application,
+        http=_Prompt,
         log_config=None,
         access_log=False,
         lifespan="off",
@@ -55,3 +68,49 @@ class _Server(uvicorn.Server):
     def capture_signals(self) -> Generator[None, None, None]:
         """Capture none."""
         yield
+
+
+class _Prompt(H11Protocol):
+    """HTTP for those who come to the point, and for no more at once than there are files for."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Take a connection, or close it at once."""
+        super().connection_made(transport)
+        if len(self.connections) > _most_connections():
+            transport.abort()
+            return
+        self._has_waited = True  # for its first request, once the time is over
+        self.loop.call_later(PROMPT_S, self._look)
+
+    def _look(self) -> None:
+        """Close what has been in the midst of a request since the last look, not yet all there."""
+        if self.transport.is_closing() or self.transport.get_protocol() is not self:
+            return
+        is_answered = self.cycle is None or self.cycle.response_complete
+        waits = is_answered and self.timeout_keep_alive_task is None
+        if waits and self._has_waited:
+            self.transport.abort()
+            return
+        self._has_waited = waits
+        self.loop.call_later(PROMPT_S, self._look)
+
+
+def _most_connections() -> int:
+    """Return how many there may be, so that files are left for all else."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _MOST_CONNECTIONS if files < 0 else min(_MOST_CONNECTIONS, files // 2)
+
+
+def _allow_files() -> None:
+    """Have as many files open as the system lets this process have."""
+    files, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MOST_FILES if most < 0 else min(_MOST_FILES, most)
+    if 0 <= files < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
+
+
+def _in_one_line(record: logging.LogRecord) -> bool:
+    """Leave out where in the server it was met that a browser has sent what is no text."""
+    if _BAD_TEXT in str(record.msg):
+        record.exc_info = None
+    return True

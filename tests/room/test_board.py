@@ -76,6 +76,25 @@ def test_another_life_does_not_inherit_values(board):
     assert board.places[0].node == "n9"
 
 
+def test_an_older_life_that_says_hello_again_takes_nobodys_place(board):
+    board.meet(hello(incarnation=2000, node="n9"), NOW_S)
+    board.hear(batch([{"loss": 1.0}], incarnation=2000, step=50), NOW_S)
+    for incarnation in (1, 1000):
+        board.meet(hello(incarnation=incarnation, node="old"), NOW_S)
+        board.hear(batch([{"loss": 666.0}], incarnation=incarnation, step=7), NOW_S)
+    told = board.worker(0, NOW_S)
+    assert (told["node"], told["step"], told["metrics"]) == ("n9", 50, {"loss": 1.0})
+
+
+def test_a_life_whose_clock_went_back_follows_one_that_is_over(board):
+    board.meet(hello(incarnation=2000), NOW_S)
+    board.bury(Exit(run="run", worker="g0-0", incarnation=2000, status=1, expected=False), NOW_S)
+    board.meet(hello(incarnation=1000, node="n9"), NOW_S)
+    assert board.places[0].node == "n9"
+    board.meet(hello(incarnation=2000, node="old"), NOW_S)
+    assert board.places[0].node == "n9"
+
+
 @pytest.mark.parametrize(("expected", "state"), [(True, "ended"), (False, "failed")])
 def test_an_end_is_told_apart_by_whether_it_was_meant(board, expected, state):
     board.bury(Exit(run="run", worker="g0-0", incarnation=1, status=1, expected=expected), NOW_S)

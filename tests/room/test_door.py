@@ -116,6 +116,17 @@ def test_another_cookie_is_none(guests, cookie):
     assert not guests.let_in
 
 
+def test_a_cookie_that_is_long_to_read_is_not_read(guests):
+    """To take the quotes off this one takes Python's own library an hour."""
+    cookie = f'torchloom-run="{chr(92) * 2_000_000}"'
+    assert guests.ask(headers=[("cookie", cookie)])[0] == 401
+
+
+def test_our_cookie_is_found_among_others(guests):
+    name, ours = guests.cookie()
+    assert guests.ask(headers=[(name, f'a="b;c"; {ours};d')])[0] == 200
+
+
 @pytest.mark.parametrize(
     "host",
     [

@@ -102,6 +102,17 @@ def test_a_rank_that_lags_is_no_run_that_goes_back(books):
     assert "again" not in books.told
 
 
+def test_one_rank_that_tells_of_a_step_nobody_has_come_to_takes_nothing_back():
+    books = Books(3)
+    books.train(50)
+    for _ in range(50):
+        books.step[0] += 10**9
+        books.train(1)
+    books.step[0] = books.step[1]
+    books.train(20)
+    assert "again" not in books.told
+
+
 def test_what_a_rank_does_before_its_first_step_and_beside_training_is_waiting(books):
     books.state = ["joining", "paused"]
     books.stall(10)

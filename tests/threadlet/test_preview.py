@@ -1,5 +1,6 @@
 """A change tried out beside a control: what is said of it, and what it leaves behind."""
 
+import contextlib
 import copy
 import math
 import random
@@ -10,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
 from tests.threadlet.rehearsing import LR, Heard, Script, finite
 from torchloom_core.errors import KnobError
@@ -40,6 +42,62 @@ def test_it_says_at_which_weights_both_arms_begin():
     script = Script()
     heard = Heard(script.preview(), steps=4)
     assert heard.setup.at == print_of(script.newest[0].values())
+
+
+def halve(model):
+    model.half()
+
+
+def put_in_a_layer(model):
+    model.append(nn.Linear(2, 2))
+
+
+def give_up_a_weight(model):
+    model[0].register_parameter("bias", None)
+
+
+def take_another_shape(model):
+    model[0].weight = nn.Parameter(torch.zeros(3, 4))
+
+
+def change_what_all_share(model):
+    torch.set_default_dtype(torch.float64)
+    torch.set_grad_enabled(False)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [halve, put_in_a_layer, give_up_a_weight, take_another_shape, change_what_all_share],
+)
+def test_a_model_that_a_step_made_into_another_is_what_it_was(change):
+    script = Script()
+    before = copy.deepcopy(script.model.state_dict())
+    layers = list(script.model)
+
+    def step():
+        loss = script.step()
+        change(script.model)
+        return loss.detach()
+
+    with contextlib.suppress(Exception):  # of the next step, which cannot be made
+        Heard(script.preview(step), steps=4)
+    assert list(script.model) == layers
+    after = script.model.state_dict()
+    assert after.keys() == before.keys()
+    assert all(after[name].dtype == before[name].dtype for name in before)
+    assert all(torch.equal(after[name], before[name]) for name in before)
+    assert torch.get_default_dtype() == torch.float32
+    assert torch.is_grad_enabled()
+
+
+def test_a_loader_that_is_used_up_is_told_in_one_line():
+    with pytest.raises(ValueError, match="was StopIteration: its data is used up"):
+        Heard(Script().preview(lambda: next(iter(()))), steps=4)
+
+
+def test_a_loss_that_no_sum_can_hold_is_no_number():
+    with pytest.raises(ValueError, match="need a loss that is a number"):
+        Heard(Script().preview(lambda: 1.7e308), steps=4)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -74,11 +74,28 @@ def test_what_is_told_before_it_is_heard_who_was_asked_is_kept(errands, landscap
     assert landscape.line == {0.5: 2.0}
 
 
+def test_who_tells_a_lot_has_no_others_forgotten(errands, landscape):
+    errands.take(note(2.0, "c1.2", "w1"))
+    for number in range(1000):
+        errands.take(note(9.0, f"c9.{number}", "w9"))
+    errands.asked("c1.2", "w1", "survey")
+    assert landscape.line == {0.5: 2.0}
+
+
+def test_a_piece_that_is_longer_than_any_is_not_kept(errands, landscape):
+    long = note(2.0, "c1.2", "w1")
+    long.fields["piece"] += " " * 70_000
+    for _ in range(2):
+        errands.take(long)
+        errands.asked("c1.2", "w1", "survey")
+    assert landscape.line == {0.5: 1.0}
+
+
 def test_who_tells_without_end_takes_no_room(errands, landscape):
     for number in range(10_000):
         errands.take(note(9.0, f"c9.{number}", "w9"))
         errands.asked(f"c1.{number + 2}", "v0-0", "survey")
     errands.take(note(2.0, "c1.10001"))
     assert landscape.line == {0.5: 2.0}
-    assert len(errands._early) <= 256
+    assert sum(map(len, errands._early.values())) <= 8 * 64
     assert len(errands._asked) <= 64

@@ -48,6 +48,24 @@ def test_a_worker_that_tells_of_curves_without_end_takes_no_more_room_than_a_pre
     assert sum(map(len, preview.curves.values())) == MOST_POINTS
 
 
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {"for_change": 50},
+        {"diverged": 6},
+        {"low": 2.0},
+        {"high": 0.0},
+        {"difference": 1.7e308},
+    ],
+)
+def test_what_no_pairs_can_say_is_passed_over(lie):
+    said = {**msgspec.to_builtins(judged()), **lie}
+    fields = {"command": "c1.1", "points": 5, "of": 9, "piece": msgspec.json.encode(said).decode()}
+    preview = seen(curve([1.0]))
+    preview.take(Note(**WHO, kind="preview", fields=fields))
+    assert preview.judged is None
+
+
 def test_the_pieces_of_another_begin_anew():
     preview = seen(curve([1.0]), judged(), End(points=1, seconds=1.0))
     preview.take(note(curve([2.0]), "c1.2"))
@@ -95,7 +113,7 @@ def test_however_few_points_are_drawn_the_least_and_the_most_are_among_them(curv
             "steps, the median of 1 pair (+0.25 to +1 with probability 0.00), lower in 0",
         ),
         (
-            {"alike": True, "says": "same", "difference": 0.0},
+            {"alike": True, "says": "same", "difference": 0.0, "low": 0.0},
             "no difference: both arms are the same to the bit in 5 pairs",
         ),
         (

@@ -1,5 +1,6 @@
 """The room's web application: the page and its files, the socket, and what the page asks for."""
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from torchloom_core.room.browser import Browser
 from torchloom_core.room.door import SESSION, Door
 from torchloom_core.room.keys import Keys
 from torchloom_core.room.seen import Seen
+from torchloom_core.web_server import PROMPT_S
 from torchloom_core.wire.operator import Answer
 
 PAGE = Path(__file__).parent / "page"
@@ -46,12 +48,16 @@ def application(
     async def ask(request: Request) -> Response:
         data = b""
         try:
-            async for part in request.stream():
-                data += part
-                if len(data) > MOST_BYTES:
-                    return _answer(Answer(ok=False, text=f"need at most {MOST_BYTES} bytes"), 413)
+            async with asyncio.timeout(PROMPT_S):
+                async for part in request.stream():
+                    data += part
+                    if len(data) > MOST_BYTES:
+                        text = f"need at most {MOST_BYTES} bytes"
+                        return _answer(Answer(ok=False, text=text), 413)
         except ClientDisconnect:
             return Response(status_code=400)
+        except TimeoutError:
+            return _answer(Answer(ok=False, text=f"need all of it within {PROMPT_S:g} s"), 408)
         if request.headers.get("content-type", "").partition(";")[0] != "application/json":
             return _answer(Answer(ok=False, text="need application/json"), 415)
         if asks is None:

@@ -4,11 +4,13 @@ The room has no rights of its own: it asks by the credentials that it was given,
 does, and the Weaver decides.
 """
 
+from collections import OrderedDict
 from typing import Any
 
 import msgspec
 
 from torchloom_core.errors import RequestError
+from torchloom_core.room.allowance import Allowance
 from torchloom_core.transport.operator import ControlClient
 from torchloom_core.wire.codec import UNREADABLE
 from torchloom_core.wire.operator import Answer
@@ -31,6 +33,9 @@ VERBS = frozenset(
 MOST_BYTES = 65_536
 _ANSWER_S = 5.0
 _TRIES = 2
+_PER_S, _AT_ONCE = 10.0, 20
+_MOST_SESSIONS = 1000
+_STOP = "actions.stop"
 _SEATED = frozenset({"actions.stop", "actions.resume", "wheel.leave"})
 """Verbs that have nothing but a seat to say."""
 
@@ -47,6 +52,7 @@ class Asks:
 
     def __init__(self, client: ControlClient) -> None:
         self._client = client
+        self._allowances: OrderedDict[tuple[str, bool], Allowance] = OrderedDict()
 
     async def pass_on(self, verb: str, data: bytes, session: str) -> Answer:
         """Return the Weaver's answer, or why it was not asked.
@@ -58,6 +64,8 @@ class Asks:
         """
         if verb not in VERBS:
             return Answer(ok=False, text=f"need a verb that a page may say, was {verb[:64]!r}")
+        if not self._allowance(verb, session).is_taken():
+            return Answer(ok=False, text=f"{verb}: need at most {_PER_S:g} requests a second")
         try:
             asked = msgspec.json.decode(data, type=Asked)
         except UNREADABLE as error:
@@ -71,3 +79,13 @@ class Asks:
             return Answer(ok=False, text=str(error))
         except UNREADABLE as error:
             return Answer(ok=False, text=f"{verb}: need an answer of the Weaver: {error}")
+
+    def _allowance(self, verb: str, session: str) -> Allowance:
+        """Return a browser's own; what stops everything has one that nothing else uses up."""
+        whose = session, verb == _STOP
+        if whose not in self._allowances:
+            self._allowances[whose] = Allowance(_PER_S, _AT_ONCE)
+            if len(self._allowances) > _MOST_SESSIONS:
+                self._allowances.popitem(last=False)
+        self._allowances.move_to_end(whose)
+        return self._allowances[whose]

@@ -104,7 +104,10 @@ class Backtest:
         ``arm``, ``policies``, ``gain`` as value, low and high in what ``unit`` says, and whether
         they had the ``same`` options as in this config. Or ``trouble``: why it cannot be read.
         """
-        path = self._newest()
+        try:
+            path = self._newest()
+        except OSError as error:
+            return {"path": "", "trouble": f"{self._beside}: cannot be read: {error.strerror}"}
         if path is None:
             return {}
         try:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from torchloom_core.fleet.lives import Lives
 from torchloom_core.plugin.arrays import Floats, Ints
 from torchloom_core.room.spent import Spent
 from torchloom_core.room.tiers import Tiers
@@ -86,6 +87,7 @@ class Board:
         self._columns: dict[str, int] = {}
         self._columns_of: dict[tuple[str, ...], tuple[NDArray[np.intp], NDArray[np.intp]]] = {}
         self._incarnation: list[int] = []
+        self._lives = Lives()
         self._state: Bytes = np.zeros(0, dtype=np.uint8)
         self._step: Ints = np.zeros(0, dtype=np.int64)
         self._heard_s: Floats = np.zeros(0)
@@ -101,7 +103,10 @@ class Board:
     # --- what comes in ---
 
     def meet(self, hello: Hello, now_s: float) -> None:
-        """Enter a worker, or another life of it."""
+        """Enter a worker, or another life of it; one that may not follow the present one is not."""
+        known = self.row_of.get(hello.worker, -1)
+        if known >= 0 and not self._may_say_hello(known, hello.incarnation, now_s):
+            return
         place = Place(hello.worker, hello.group, hello.node, hello.rack)
         row = self._seat(place, hello.incarnation)
         if row >= 0:
@@ -144,6 +149,7 @@ class Board:
         """Note that a worker's process has ended."""
         row = self.row_of.get(message.worker, -1)
         if row >= 0 and self._incarnation[row] == message.incarnation:
+            self._lives.note(row, message.incarnation, ended=True)
             self._state[row] = _CODE["ended" if message.expected else "failed"]
             self._heard_s[row] = now_s
 
@@ -219,10 +225,20 @@ class Board:
             self.places[row] = place
             self.version += 1
         if self._incarnation[row] != incarnation:
+            self._lives.note(row, self._incarnation[row], ended=False)
             self._incarnation[row] = incarnation
             self._values[row], self._step[row] = np.nan, -1
         self.strangers.discard(place.worker)
         return row
+
+    def _may_say_hello(self, row: int, incarnation: int, now_s: float) -> bool:
+        """Say whether it is the present life's, or one's that the Weaver would let follow it."""
+        present = self._incarnation[row]
+        quiet = now_s - self._heard_s[row] > self._stale_after_s
+        vacant = bool(quiet or self._state[row] in _OVER)
+        return incarnation == present or self._lives.may_follow(
+            row, incarnation, present, vacant=vacant
+        )
 
     def _grow(self) -> None:
         rows, columns = len(self.places), len(self.metrics)

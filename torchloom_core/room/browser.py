@@ -16,6 +16,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from torchloom_core.plugin.arrays import Floats
 from torchloom_core.room import heat
+from torchloom_core.room.allowance import Allowance
 from torchloom_core.room.board import STATES
 from torchloom_core.room.landscape import LandscapeNews
 from torchloom_core.room.seen import Seen
@@ -96,15 +97,11 @@ class Browser:
 
     async def _listen(self) -> None:
         """Take what the browser looks at; one that says anything else is let go."""
-        loop = asyncio.get_running_loop()
-        allowance, asked_s = float(_BURST), loop.time()
+        allowance = Allowance(_LOOKS_PER_S, _BURST)
         with suppress(WebSocketDisconnect, KeyError, TypeError, *UNREADABLE):
             while True:
                 data = await self._socket.receive_text()
-                now_s = loop.time()
-                allowance = min(_BURST, allowance + _LOOKS_PER_S * (now_s - asked_s)) - 1
-                asked_s = now_s
-                if allowance < 0:
+                if not allowance.is_taken():
                     return
                 look = msgspec.json.decode(data, type=Look)
                 if look.metric != self._look.metric:

@@ -131,9 +131,10 @@ class Record:
         said = note.fields
         text = plain_line(f"{said.get('logger', '')}: {said.get('text', '')}", _LONGEST)
         if "dropped" in said:
-            text += f" ({said['dropped']} lines before it were dropped)"
+            dropped = plain_line(str(said["dropped"]), _LONGEST_LEVEL)
+            text += f" ({dropped} lines before it were dropped)"
         self.version += 1
-        level = str(said.get("level", ""))[:_LONGEST_LEVEL]
+        level = plain_line(str(said.get("level", "")), _LONGEST_LEVEL)
         self._logs.append(Line(self.version, now_s, level, text, note.worker))
         _cut(self._logs)
 

@@ -113,7 +113,8 @@ class Spent:
         """Take back what was kept of steps that are made again."""
         if not len(step):
             return
-        run_step, reached = int(step.max()), self._reached
+        # Of most ranks: one that tells of a step that nobody has come to says nothing of the run.
+        run_step, reached = int(np.sort(step)[len(step) // 2]), self._reached
         if not reached or run_step > reached[-1][0]:
             reached.append((run_step, self._totals[KEPT], now_s))
             if len(reached) > _MOST_REACHED:

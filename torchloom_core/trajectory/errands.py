@@ -1,6 +1,6 @@
 """Which errand a note is a piece of: one that the Weaver has asked that very worker for."""
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TypeVar
@@ -11,11 +11,14 @@ from torchloom_core.trajectory.layout import Line
 from torchloom_core.trajectory.pieces import Pieces
 from torchloom_core.trajectory.reader import lives
 from torchloom_core.wire.codec import UNREADABLE
+from torchloom_core.wire.errand import MOST_TEXT
 from torchloom_core.wire.events import CommandLife
 from torchloom_core.wire.messages import Note
 
 _MOST_ASKED = 64
-_MOST_EARLY = 256
+_MOST_EARLY, _MOST_WORKERS = 8, 64
+"""Notes of a worker that are kept before it is known who was asked, and workers of whom some are:
+no one worker can have those of others forgotten."""
 
 
 class Errands:
@@ -35,7 +38,7 @@ class Errands:
         self._verbs = {pieces.verb for pieces in kinds}
         self._asked: dict[tuple[str, str], int] = {}
         self._number = 0
-        self._early: deque[Note] = deque(maxlen=_MOST_EARLY)
+        self._early: OrderedDict[str, deque[Note]] = OrderedDict()
 
     def asked(self, command: str, worker: str, verb: str) -> None:
         """Take that the Weaver has told a worker to do something, of any verb."""
@@ -46,9 +49,7 @@ class Errands:
             del self._asked[next(iter(self._asked))]
         self._number += 1
         self._asked[whose] = self._number
-        early = list(self._early)
-        self._early.clear()
-        for note in early:
+        for note in self._early.pop(worker, ()):
             self.take(note)
 
     def take(self, note: Note) -> None:
@@ -60,7 +61,14 @@ class Errands:
         if whose == current or self._asked.get(whose, 0) > self._asked.get(current, 0):
             pieces.take(note)
         elif whose not in self._asked:
-            self._early.append(note)
+            self._keep(note)
+
+    def _keep(self, note: Note) -> None:
+        if len(str(note.fields.get("piece"))) > MOST_TEXT:
+            return
+        if note.worker not in self._early and len(self._early) == _MOST_WORKERS:
+            self._early.popitem(last=False)
+        self._early.setdefault(note.worker, deque(maxlen=_MOST_EARLY)).append(note)
 
 
 P = TypeVar("P", bound=Pieces)

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from torchloom_core.wire.codec import UNREADABLE
-from torchloom_core.wire.errand import End
+from torchloom_core.wire.errand import MOST_TEXT, End
 from torchloom_core.wire.messages import Note
 
 
@@ -66,8 +66,11 @@ class Pieces(ABC):
             return
         if not (isinstance(points, int) and isinstance(of, int)):
             return
+        text = str(fields.get("piece"))
+        if len(text) > MOST_TEXT:
+            return
         try:
-            piece = msgspec.json.decode(str(fields.get("piece")), type=self.piece)
+            piece = msgspec.json.decode(text, type=self.piece)
         except UNREADABLE:
             return
         if (command, note.worker) != (self.command, self.worker):

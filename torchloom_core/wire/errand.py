@@ -9,7 +9,7 @@ from typing import Annotated
 
 import msgspec
 
-from torchloom_core.wire.limits import Finite, Text
+from torchloom_core.wire.limits import Text
 
 MOST_POINTS = 20_000
 MOST_SECONDS = 3600.0
@@ -17,18 +17,25 @@ MOST_SECONDS = 3600.0
 MOST_AT_ONCE = 512
 """Points that one piece has at the most."""
 
+MOST_TEXT = 65_536
+"""Characters of a piece, of which none has half as many."""
+
 Points = Annotated[int, msgspec.Meta(ge=0, le=MOST_POINTS)]
 Duration = Annotated[float, msgspec.Meta(gt=0, le=MOST_SECONDS)]
 Print = Annotated[str, msgspec.Meta(max_length=16, pattern="^[0-9a-f]*$")]
 """Of weights: equal ones have equal prints. Empty: they have none."""
 
-Loss = Finite | None
-"""None: it was no number."""
+MOST = 1e300
+Number = Annotated[float, msgspec.Meta(ge=-MOST, le=MOST)]
+"""Of which a great many can be added up."""
+
+Loss = Number | None
+"""None: it was no such number."""
 
 
 class End(msgspec.Struct, frozen=True, kw_only=True, tag_field="part", tag="end"):
     """The last piece; ``why`` is empty where all was done."""
 
     points: Points
-    seconds: Finite
+    seconds: Number
     why: Text = ""

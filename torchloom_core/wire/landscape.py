@@ -8,8 +8,7 @@ from typing import Annotated, ClassVar, Literal
 
 import msgspec
 
-from torchloom_core.wire.errand import MOST_AT_ONCE, Duration, End, Loss, Points, Print
-from torchloom_core.wire.limits import Finite
+from torchloom_core.wire.errand import MOST_AT_ONCE, Duration, End, Loss, Number, Points, Print
 
 LANDSCAPE = "landscape"
 """The kind of note that brings a piece."""
@@ -88,19 +87,19 @@ class Bend(
         The print of the newest weights, by which a preview is known that began there.
     """
 
-    loss: Finite
+    loss: Number
     along: Literal["step", "gradient"]
-    length: Finite
-    critical_step: Finite | None = None
-    sharpness: Finite | None = None
-    curvature: Finite | None = None
+    length: Number
+    critical_step: Number | None = None
+    sharpness: Number | None = None
+    curvature: Number | None = None
     at: Print = ""
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True, tag_field="part", tag="line"):
     """Points of the line along the update: the share of it, and the loss there."""
 
-    points: Annotated[tuple[tuple[Finite, Loss], ...], msgspec.Meta(max_length=MOST_AT_ONCE)]
+    points: Annotated[tuple[tuple[Number, Loss], ...], msgspec.Meta(max_length=MOST_AT_ONCE)]
 
 
 class Plane(
@@ -122,10 +121,10 @@ class Plane(
 
     ways: Ways
     side: Side
-    reach: Finite
-    variance_explained: tuple[Finite, Finite] | None = None
+    reach: Number
+    variance_explained: tuple[Number, Number] | None = None
     path: Annotated[
-        tuple[tuple[Finite, Finite, Finite], ...], msgspec.Meta(max_length=MOST_CHECKPOINTS)
+        tuple[tuple[Number, Number, Number], ...], msgspec.Meta(max_length=MOST_CHECKPOINTS)
     ] = ()
     prints: Annotated[tuple[Print, ...], msgspec.Meta(max_length=MOST_CHECKPOINTS)] = ()
 

@@ -7,8 +7,8 @@ from typing import Annotated, ClassVar, Literal
 
 import msgspec
 
-from torchloom_core.wire.errand import MOST_AT_ONCE, MOST_POINTS, Duration, End, Loss, Print
-from torchloom_core.wire.limits import Finite, KnobName, KnobValue
+from torchloom_core.wire.errand import MOST_AT_ONCE, MOST_POINTS, Duration, End, Loss, Number, Print
+from torchloom_core.wire.limits import KnobName, KnobValue
 
 PREVIEW = "preview"
 """The kind of note that brings a piece."""
@@ -104,7 +104,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True, tag_field="part", tag="se
     values: Changed
     steps: Steps
     repeats: Repeats
-    step_s: Finite
+    step_s: Number
     at: Print = ""
 
 
@@ -124,8 +124,8 @@ class Ahead(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     steps: Annotated[int, msgspec.Meta(ge=0, le=2 * MOST_STEPS)]
-    control: tuple[Finite, Finite, Finite] | None
-    change: tuple[Finite, Finite, Finite] | None
+    control: tuple[Number, Number, Number] | None
+    change: tuple[Number, Number, Number] | None
 
 
 class Judgement(
@@ -149,6 +149,11 @@ class Judgement(
         Whether both arms of every pair were the same to the bit.
     diverged : int
         Pairs in which the loss with the change was no number in the end.
+
+    Raises
+    ------
+    ValueError
+        If more pairs point a way than there are, or the interval does not hold the difference.
     """
 
     says: Literal["better", "worse", "same", "few"]
@@ -158,10 +163,18 @@ class Judgement(
     difference: Loss
     low: Loss
     high: Loss
-    confidence: Finite
+    confidence: Number
     alike: bool = False
     diverged: Repeats = 0
     ahead: Ahead | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what no pairs can say."""
+        if max(self.for_change, self.diverged) > self.pairs:
+            raise ValueError(f"for_change, diverged: need at most the pairs, {self.pairs}")
+        in_order = [end for end in (self.low, self.difference, self.high) if end is not None]
+        if in_order != sorted(in_order):
+            raise ValueError(f"need low <= difference <= high, was {in_order}")
 
 
 Piece = Setup | Curve | Judgement | End

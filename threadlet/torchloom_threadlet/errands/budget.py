@@ -48,7 +48,12 @@ class Budget:
         """Return the next loss; raises as :meth:`check`."""
         self.check()
         self.points += 1
-        return self._loss()
+        try:
+            return self._loss()
+        except StopIteration:  # within a generator it would not be known for what it is
+            raise ValueError(
+                "need a loss each time, was StopIteration: its data is used up"
+            ) from None
 
     @property
     def spent_s(self) -> float:

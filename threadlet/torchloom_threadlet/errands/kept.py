@@ -3,12 +3,12 @@
 import copy
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
 from typing import Any, Protocol
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 
 class Stateful(Protocol):
@@ -22,11 +22,25 @@ class Stateful(Protocol):
 
 
 class Kept:
-    """The state of a model, and of what trains it, as it was when this was made."""
+    """The state of a model, and of what trains it, as it was when this was made.
+
+    Also what it is made of: a layer that was put in, or weights of another type, are not left.
+    """
 
     def __init__(self, model: nn.Module, *others: Stateful) -> None:
         self._model = model
+        made_of: list[MutableMapping[str, Any]] = [
+            own
+            for module in model.modules()
+            for own in (module._parameters, module._buffers, module._modules)
+        ]
+        self._parts = [(own, dict(own)) for own in made_of]
+        self._tensors = [
+            (tensor, tensor.data) for tensor in (*model.parameters(), *model.buffers())
+        ]
         self._state = copy.deepcopy(model.state_dict())
+        self._default_dtype = torch.get_default_dtype()
+        self._has_gradients = torch.is_grad_enabled()
         self._others = [(other, copy.deepcopy(other.state_dict())) for other in others]
         self._modes = [(module, module.training) for module in model.modules()]
         self._gradients = [
@@ -36,6 +50,14 @@ class Kept:
 
     def put_back(self) -> None:
         """Have it all as it was; as often as it is wanted."""
+        torch.set_default_dtype(self._default_dtype)
+        torch.set_grad_enabled(self._has_gradients)
+        for own, before in self._parts:
+            own.clear()
+            own.update(before)
+        for tensor, data in self._tensors:
+            if _place(tensor) != _place(data):
+                tensor.data = data
         self._model.load_state_dict(self._state)
         for other, state in self._others:
             # An optimizer takes the tensors themselves, and then changes them in place.
@@ -44,6 +66,10 @@ class Kept:
             module.training = training
         for weight, gradient in self._gradients:
             weight.grad = None if gradient is None else gradient.clone()
+
+
+def _place(tensor: Tensor) -> tuple[int, torch.dtype, torch.Size]:
+    return tensor.data_ptr(), tensor.dtype, tensor.shape
 
 
 @contextmanager

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from torchloom_core.errors import KnobError
-from torchloom_core.wire.errand import End
+from torchloom_core.wire.errand import MOST, End
 from torchloom_core.wire.knobs import check_value, find_spec
 from torchloom_core.wire.limits import KnobValue
 from torchloom_core.wire.preview import Arm, Piece, Setup, Trial
@@ -163,6 +163,7 @@ class Preview:
                 for _ in range(steps):
                     told = budget()
                     loss = float(told.detach() if isinstance(told, Tensor) else told)
+                    loss = loss if abs(loss) <= MOST else loss * math.inf
                     yield loss
                     if not math.isfinite(loss):
                         return

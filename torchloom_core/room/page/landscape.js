@@ -7,6 +7,8 @@ import { drawSurface, turn } from "./surface.js";
 const LINE_PX = 240;
 const PLANE_PX = 720;
 const RING_PX = 20;
+const FAR = 1e9;
+const FINEST = 1e5;
 const FIELDS = [["points", "points", 3000, 1, 20000], ["seconds", "seconds", 60, 1, 3600], ["side", "points a side", 51, 3, 101]];
 
 export class LandscapeScreen {
@@ -86,7 +88,7 @@ export class LandscapeScreen {
     const axis = { stroke: ink, grid: { stroke: grid, width: 1 }, ticks: { stroke: grid } };
     const told = (_, value) => number(value);
     const numbers = (_, ticks) => ticks.map(number);
-    const sorted = [...line].sort((a, b) => a[0] - b[0]);
+    const sorted = apart([...line].sort((a, b) => a[0] - b[0]));
     this.plot?.destroy();
     this.plot = new uPlot(
       {
@@ -145,6 +147,14 @@ export class LandscapeScreen {
     context.arc(at(this.branch[1]), PLANE_PX - at(this.branch[0]), RING_PX, 0, 2 * Math.PI);
     context.stroke();
   }
+}
+
+// Points in their order that a chart can tell apart: closer ones, or such far out, take it ages.
+function apart(points) {
+  const near = points.filter(([share]) => Math.abs(share) <= FAR);
+  const least = near.length ? (near.at(-1)[0] - near[0][0]) / FINEST : 0;
+  const kept = near.filter(([share], n) => n === 0 || share - near[n - 1][0] >= least);
+  return kept.length > 1 && least * FINEST > Math.abs(kept[0][0]) / FINEST ? kept : kept.slice(0, 1);
 }
 
 // Row and column, in shares, of the weights at which the newest preview began; null: not in here.

@@ -1,0 +1,48 @@
+"""What a page asks for is passed on, but for what it may not say, and no faster than a person."""
+
+import msgspec
+import pytest
+
+from torchloom_core.room.asks import Asks
+from torchloom_core.wire.operator import Answer
+
+BODY = b'{"name": "ann", "body": {}}'
+FLOOD = 300
+
+
+class Weaver:
+    """Answers whatever it is asked, and counts it."""
+
+    def __init__(self):
+        self.asked = []
+
+    async def ask(self, verb, data, timeout_s, tries):
+        self.asked.append((verb, msgspec.json.decode(data)["seat"]))
+        return msgspec.json.encode(Answer(ok=True, text="done"))
+
+
+@pytest.fixture
+def weaver():
+    return Weaver()
+
+
+async def flood(asks, verb, session):
+    return [await asks.pass_on(verb, BODY, session) for _ in range(FLOOD)]
+
+
+async def test_a_browser_that_asks_without_end_is_not_passed_on_and_all_others_are(weaver):
+    asks = Asks(weaver)
+    answers = await flood(asks, "wheel.leave", "aaaa")
+    assert len(weaver.asked) < FLOOD / 2
+    assert answers[-1].text == "wheel.leave: need at most 10 requests a second"
+    assert not answers[-1].ok
+    for verb, session in (("knob.set", "bbbb"), ("actions.stop", "bbbb"), ("actions.stop", "aaaa")):
+        assert (await asks.pass_on(verb, BODY, session)).ok
+        assert weaver.asked[-1] == (verb, f"ann.{session}")
+
+
+async def test_ever_new_browsers_do_not_fill_the_memory(weaver):
+    asks = Asks(weaver)
+    for number in range(3000):
+        assert (await asks.pass_on("remark", BODY, f"{number:08x}")).ok
+    assert len(asks._allowances) <= 1000

@@ -1,0 +1,62 @@
+"""Who connects and does not come to the point is let go, and takes no place from the others."""
+
+import asyncio
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.room.house import open_house, sees
+from tests.waiting import soon
+from torchloom_core import web_server
+
+HALF = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+
+
+@pytest.fixture(autouse=True)
+def soon_over(monkeypatch):
+    monkeypatch.setattr(web_server, "PROMPT_S", 0.2)
+
+
+async def come(house, said):
+    where = urlsplit(house._url)
+    reader, writer = await asyncio.open_connection(where.hostname, where.port)
+    writer.write(said)
+    return reader, writer
+
+
+@pytest.mark.parametrize("said", [b"", b"G", HALF], ids=["nothing", "a letter", "half"])
+async def test_who_does_not_say_all_of_a_request_is_let_go(tmp_path, said):
+    async with open_house(tmp_path) as house:
+        page = await house.enter()
+        reader, writer = await come(house, said)
+        with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
+            await soon(reader.readexactly(1))
+        writer.close()
+        house.change("goes on")
+        await sees(page, lambda told: told.get("run", {}).get("trouble") == "goes on")
+
+
+async def test_so_is_who_has_had_an_answer_and_says_half_of_another_request(tmp_path):
+    async with open_house(tmp_path) as house:
+        reader, writer = await come(house, HALF + b"\r\n")
+        await soon(reader.readuntil(b"printed"))
+        writer.write(HALF)
+        with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
+            await soon(reader.readexactly(10_000))
+        writer.close()
+
+
+async def test_of_more_than_there_are_files_for_the_rest_are_turned_away(tmp_path, monkeypatch):
+    monkeypatch.setattr(web_server, "_MOST_CONNECTIONS", 8)
+    monkeypatch.setattr(web_server, "PROMPT_S", 60.0)
+    async with open_house(tmp_path) as house:
+        page = await house.enter()
+        crowd = [await come(house, HALF) for _ in range(40)]
+        turned_away = [reader for reader, _ in crowd[8:]]
+        for reader in turned_away:
+            with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
+                await soon(reader.readexactly(1))
+        house.change("goes on")
+        await sees(page, lambda told: told.get("run", {}).get("trouble") == "goes on")
+        for _, writer in crowd:
+            writer.close()
