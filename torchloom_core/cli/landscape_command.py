@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from torchloom_core.cli.errand_options import INTERRUPTED, check, recorded
+from torchloom_core.cli.errand_options import INTERRUPTED, check, recorded, show
 from torchloom_core.cli.options import AsJson, Connection
-from torchloom_core.cli.output import console, print_json
 from torchloom_core.cli.times import Duration
 from torchloom_core.cli.weaver_client import act
 from torchloom_core.wire.actions import MapLandscape
@@ -87,20 +86,13 @@ def landscape(
             seed=seed,
         )
         interrupted = asyncio.run(run_errand(connection, action, MapLandscape(points=0), seen))
-    _show(seen, plot, json)
+    from torchloom_core.cli.landscape_view import table
+
+    show(seen, table, _draw, plot, json)
     return INTERRUPTED if interrupted else 0
 
 
-def _show(seen: "Landscape", plot: Path | None, json: bool) -> None:
-    if plot is not None:
-        from torchloom_core.cli.landscape_plot import draw
+def _draw(path: Path, seen: "Landscape") -> None:
+    from torchloom_core.cli.landscape_plot import draw
 
-        draw(plot, seen)
-    if json:
-        print_json(seen.for_machines())
-        return
-    from torchloom_core.cli.landscape_view import table
-
-    console().print(table(seen))
-    if plot is not None:
-        console().print(f"wrote {plot}", markup=False, soft_wrap=True)
+    draw(path, seen)

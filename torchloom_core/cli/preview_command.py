@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from torchloom_core.cli.errand_options import INTERRUPTED, check, recorded
+from torchloom_core.cli.errand_options import INTERRUPTED, check, recorded, show
 from torchloom_core.cli.knob_commands import parse_value
 from torchloom_core.cli.options import AsJson, Connection
-from torchloom_core.cli.output import console, print_json
+from torchloom_core.cli.output import console
 from torchloom_core.cli.times import Duration
 from torchloom_core.cli.weaver_client import act, ask, open_client
 from torchloom_core.errors import ConfigError
@@ -88,7 +88,9 @@ def preview(
             console().print(asyncio.run(_price(connection, action)), markup=False)
             return 0
         interrupted = asyncio.run(run_errand(connection, action, PreviewChange(steps=0), seen))
-    _show(seen, plot, json)
+    from torchloom_core.cli.preview_view import table
+
+    show(seen, table, _draw, plot, json)
     return INTERRUPTED if interrupted else 0
 
 
@@ -117,16 +119,7 @@ def _values(what: tuple[str, ...]) -> dict[str, KnobValue]:
     return values
 
 
-def _show(seen: "Preview", plot: Path | None, json: bool) -> None:
-    if plot is not None:
-        from torchloom_core.cli.preview_plot import draw
+def _draw(path: Path, seen: "Preview") -> None:
+    from torchloom_core.cli.preview_plot import draw
 
-        draw(plot, seen)
-    if json:
-        print_json(seen.for_machines())
-        return
-    from torchloom_core.cli.preview_view import table
-
-    console().print(table(seen))
-    if plot is not None:
-        console().print(f"wrote {plot}", markup=False, soft_wrap=True)
+    draw(path, seen)
