@@ -3,12 +3,14 @@
 import asyncio
 import signal
 import uuid
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from nats.aio.msg import Msg
 
+from torchloom_core.cli.errand_options import INTERRUPTED
 from torchloom_core.cli.options import Connection
 from torchloom_core.cli.output import warn
 from torchloom_core.cli.progress import Told, progress
@@ -43,6 +45,27 @@ class _Enough:
 
 _Heard = Note | CommandLife | Outcome | Answer | RequestError | _Enough
 """An error: it could not be asked."""
+
+
+def run(
+    connection: Connection,
+    action: _Errand,
+    leave_off: _Errand,
+    seen: Pieces,
+    show: Callable[[], None],
+) -> int:
+    """Run an errand as below, show what came of it, and return the exit status.
+
+    It is shown of one that failed, too: what was computed is lost to nobody.
+    """
+    try:
+        has_enough = asyncio.run(run_errand(connection, action, leave_off, seen))
+    except RequestError:
+        if seen.version:
+            show()
+        raise
+    show()
+    return INTERRUPTED if has_enough else 0
 
 
 async def run_errand(

@@ -1,6 +1,5 @@
 """``torchloom landscape``: the loss around the run's newest weights, asked of a stand-by."""
 
-import asyncio
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -8,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from torchloom_core.cli.errand_options import INTERRUPTED, check, recorded, show
+from torchloom_core.cli.errand_options import check, recorded, show
 from torchloom_core.cli.options import AsJson, Connection
 from torchloom_core.cli.times import Duration
 from torchloom_core.cli.weaver_client import act
@@ -70,29 +69,26 @@ def landscape(
     check(lasts, plot)
     from torchloom_core.trajectory.landscape import Landscape
 
-    interrupted = False
-    seen = Landscape()
     if trajectory is not None:
-        seen = recorded(trajectory, seen)
-    else:
-        from torchloom_core.cli.errand_client import run_errand
+        _show(recorded(trajectory, Landscape()), plot, json)
+        return 0
+    from torchloom_core.cli.errand_client import run
 
-        action = MapLandscape(
-            points=points,
-            seconds=lasts.total_seconds(),
-            side=side,
-            reach=reach,
-            plane=plane,
-            seed=seed,
-        )
-        interrupted = asyncio.run(run_errand(connection, action, MapLandscape(points=0), seen))
+    action = MapLandscape(
+        points=points,
+        seconds=lasts.total_seconds(),
+        side=side,
+        reach=reach,
+        plane=plane,
+        seed=seed,
+    )
+    seen = Landscape()
+    leave_off = MapLandscape(points=0)
+    return run(connection, action, leave_off, seen, lambda: _show(seen, plot, json))
+
+
+def _show(seen: "Landscape", plot: Path | None, json: bool) -> None:
+    from torchloom_core.cli.landscape_plot import draw
     from torchloom_core.cli.landscape_view import table
 
-    show(seen, table, _draw, plot, json)
-    return INTERRUPTED if interrupted else 0
-
-
-def _draw(path: Path, seen: "Landscape") -> None:
-    from torchloom_core.cli.landscape_plot import draw
-
-    draw(path, seen)
+    show(seen, table, draw, plot, json)

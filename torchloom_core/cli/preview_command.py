@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from torchloom_core.cli.errand_options import INTERRUPTED, check, recorded, show
+from torchloom_core.cli.errand_options import check, recorded, show
 from torchloom_core.cli.knob_commands import parse_value
 from torchloom_core.cli.options import AsJson, Connection
 from torchloom_core.cli.output import console
@@ -70,28 +70,24 @@ def preview(
     check(lasts, plot)
     from torchloom_core.trajectory.preview import Preview
 
-    interrupted = False
-    seen = Preview()
     if len(what) == 1 and "=" not in what[0]:
-        seen = recorded(Path(what[0]), seen)
-    else:
-        from torchloom_core.cli.errand_client import run_errand
+        _show(recorded(Path(what[0]), Preview()), plot, json)
+        return 0
+    from torchloom_core.cli.errand_client import run
 
-        values, seconds = _values(what), lasts.total_seconds()
-        try:
-            action = PreviewChange(
-                values=values, steps=steps, repeats=repeats, seconds=seconds, seed=seed
-            )
-        except ValueError as error:
-            raise ConfigError(f"preview: {error}") from None
-        if price:
-            console().print(asyncio.run(_price(connection, action)), markup=False)
-            return 0
-        interrupted = asyncio.run(run_errand(connection, action, PreviewChange(steps=0), seen))
-    from torchloom_core.cli.preview_view import table
-
-    show(seen, table, _draw, plot, json)
-    return INTERRUPTED if interrupted else 0
+    values, seconds = _values(what), lasts.total_seconds()
+    try:
+        action = PreviewChange(
+            values=values, steps=steps, repeats=repeats, seconds=seconds, seed=seed
+        )
+    except ValueError as error:
+        raise ConfigError(f"preview: {error}") from None
+    if price:
+        console().print(asyncio.run(_price(connection, action)), markup=False)
+        return 0
+    seen = Preview()
+    leave_off = PreviewChange(steps=0)
+    return run(connection, action, leave_off, seen, lambda: _show(seen, plot, json))
 
 
 async def _price(connection: Connection, action: PreviewChange) -> str:
@@ -119,7 +115,8 @@ def _values(what: tuple[str, ...]) -> dict[str, KnobValue]:
     return values
 
 
-def _draw(path: Path, seen: "Preview") -> None:
+def _show(seen: "Preview", plot: Path | None, json: bool) -> None:
     from torchloom_core.cli.preview_plot import draw
+    from torchloom_core.cli.preview_view import table
 
-    draw(path, seen)
+    show(seen, table, draw, plot, json)
