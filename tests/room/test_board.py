@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.room.workers import batch, hello
-from torchloom_core.room.board import MOST_METRICS, STATES, Board
+from torchloom_core.room.board import MOST_METRICS, MOST_OF_ONE, STATES, Board
 from torchloom_core.wire.messages import Exit
 from torchloom_core.wire.operator import WorkerStatus
 
@@ -155,11 +155,29 @@ def test_numbers_that_are_none_do_no_harm(board):
 
 
 def test_ever_new_metrics_do_not_fill_the_memory(board):
+    board.meet(hello("g1-0"), NOW_S)
+    board.meet(hello("g2-0"), NOW_S)
     for number in range(1000):
         board.hear(batch([{f"m{number}": 1.0, "loss": 2.0}]), NOW_S)
-    assert len(board.metrics) == MOST_METRICS
+    assert len(board.metrics) == MOST_OF_ONE
     assert board.leaves_out
-    assert board.values("loss").tolist() == [2.0]
+    for number in range(1000):
+        board.hear(batch([{f"n{number}": 1.0, "loss": 3.0}], worker="g1-0"), NOW_S)
+        board.hear(batch([{f"o{number}": 1.0, "loss": 4.0}], worker="g2-0"), NOW_S)
+    assert len(board.metrics) == MOST_METRICS
+    assert board.values("loss").tolist() == [2.0, 3.0, 4.0]
+
+
+def test_a_worker_that_brings_all_it_can_leaves_room_for_the_others(board):
+    board.meet(hello("g1-0"), NOW_S)
+    honest = {"loss": 2.0, "grad_norm": 1.0}
+    for number in range(1000):
+        board.hear(batch([{f"m{number}": 1.0}]), NOW_S)
+    board.hear(batch([honest]), NOW_S)
+    assert "loss" not in board.metrics
+    board.hear(batch([honest], worker="g1-0"), NOW_S)
+    board.hear(batch([honest]), NOW_S)
+    assert board.values("loss").tolist() == [2.0, 2.0]
 
 
 def test_ten_thousand_workers_keep_their_rows():

@@ -66,6 +66,12 @@ def test_what_no_pairs_can_say_is_passed_over(lie):
     assert preview.judged is None
 
 
+def test_what_is_said_after_the_end_turns_no_verdict():
+    preview = seen(judged(), End(points=1, seconds=1.0))
+    preview.take(note(judged(says="better")))
+    assert preview.judged == judged()
+
+
 def test_the_pieces_of_another_begin_anew():
     preview = seen(curve([1.0]), judged(), End(points=1, seconds=1.0))
     preview.take(note(curve([2.0]), "c1.2"))

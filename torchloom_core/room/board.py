@@ -1,5 +1,6 @@
 """The room's board: every worker that was heard of, a row each, with the newest of its values."""
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -29,8 +30,8 @@ STATES = (
 )
 """A worker's state by its byte; the later, the worse it is to be passed over."""
 
-MOST_METRICS = 64
-"""Of which values are kept."""
+MOST_METRICS, MOST_OF_ONE = 128, 64
+"""Of which values are kept, and that one worker may bring: none has all columns to itself."""
 
 _CODE = {name: code for code, name in enumerate(STATES)}
 _OVER = tuple(_CODE[name] for name in ("left", "ended", "failed"))
@@ -85,6 +86,7 @@ class Board:
         self.version = 0
         self.strangers: set[str] = set()
         self._columns: dict[str, int] = {}
+        self._brought: Counter[int] = Counter()
         self._columns_of: dict[tuple[str, ...], tuple[NDArray[np.intp], NDArray[np.intp]]] = {}
         self._incarnation: list[int] = []
         self._lives = Lives()
@@ -124,7 +126,7 @@ class Board:
             self._state[row], self._step[row] = _CODE.get(state, 0), one.step
             self._heard_s[row] = now_s - (one.heartbeat_age_s or 0.0)
             for name, value in one.metrics.items():
-                column = self._column(name)
+                column = self._column(name, row)
                 if column >= 0:
                     self._values[row, column] = value
 
@@ -139,7 +141,7 @@ class Board:
         self._state[row] = _CODE[batch.state]
         if not batch.ts_ns or not batch.metrics:
             return
-        columns, own = self._columns_of.get(batch.metrics) or self._place_header(batch.metrics)
+        columns, own = self._columns_of.get(batch.metrics) or self._place_header(batch.metrics, row)
         table = np.frombuffer(batch.values, dtype="<f8").reshape(-1, len(batch.metrics))[:, own]
         self._values[row, columns] = table[-1]
         self._low[columns] = np.fmin(self._low[columns], np.fmin.reduce(table))
@@ -256,22 +258,28 @@ class Board:
             self._low = _longer(self._low, shape[1], np.nan)
             self._high = _longer(self._high, shape[1], np.nan)
 
-    def _column(self, metric: str) -> int:
-        """Return the column of a metric, a new one if it has none; -1 where all are taken."""
+    def _column(self, metric: str, row: int) -> int:
+        """Return the column of a metric, a new one if it has none; -1 where all are taken.
+
+        Or those that the worker in ``row`` may bring.
+        """
         column = self._columns.get(metric)
         if column is None:
-            if len(self.metrics) >= MOST_METRICS:
+            if len(self.metrics) >= MOST_METRICS or self._brought[row] >= MOST_OF_ONE:
                 self.leaves_out = True
                 return -1
+            self._brought[row] += 1
             column = self._columns[metric] = len(self.metrics)
             self.metrics.append(metric)
             self.series[metric] = Tiers()
             self._grow()
         return column
 
-    def _place_header(self, metrics: tuple[str, ...]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    def _place_header(
+        self, metrics: tuple[str, ...], row: int
+    ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
         """Return into which columns a batch's values go, and which of them."""
-        found = [(self._column(name), own) for own, name in enumerate(metrics)]
+        found = [(self._column(name, row), own) for own, name in enumerate(metrics)]
         kept = [pair for pair in found if pair[0] >= 0]
         placed = (
             np.array([column for column, _ in kept], dtype=np.intp),
@@ -279,7 +287,8 @@ class Board:
         )
         if len(self._columns_of) >= _KNOWN_HEADERS:
             self._columns_of.clear()
-        self._columns_of[metrics] = placed
+        if len(kept) == len(found) or len(self.metrics) >= MOST_METRICS:  # else others may bring it
+            self._columns_of[metrics] = placed
         return placed
 
 

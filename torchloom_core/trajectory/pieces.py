@@ -75,6 +75,8 @@ class Pieces(ABC):
             return
         if (command, note.worker) != (self.command, self.worker):
             self._begin(command, note.worker)
+        elif self.end is not None:
+            return  # what is said of it afterwards turns no verdict
         self.points, self.of = points, of
         self.version += 1
         if isinstance(piece, End):
