@@ -48,8 +48,9 @@ class Tab:
         self.page.on("dialog", lambda dialog: dialog.accept())
 
     def _on_console(self, message):
-        # A browser itself complains of a socket that is closed while the room is away.
-        if message.type == "error" and "WebSocket" not in message.text:
+        # A browser itself complains of what it asks for while the room is away.
+        away = ("WebSocket", "ERR_CONNECTION_REFUSED")
+        if message.type == "error" and not any(word in message.text for word in away):
             self.complaints.append(message.text)
 
     def sees(self, text):

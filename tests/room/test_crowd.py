@@ -33,6 +33,17 @@ def tells_of(worker):
     return lambda told: told.get("worker", {}).get("worker") == worker
 
 
+async def test_a_page_is_told_its_own_mark_with_what_is_made_after_it(tmp_path):
+    async with open_house(tmp_path) as house:
+        page = await house.enter()
+        assert (await sees(page, lambda told: "run" in told))["run"]["mark"] == 0
+        for mark in (1, 2, 7):
+            house.change(f"before {mark}")
+            await page.send(json.dumps({"worker": "g0-0", "mark": mark}))
+            told = await sees(page, lambda told, mark=mark: told.get("run", {}).get("mark") == mark)
+            assert told["run"]["trouble"] == f"before {mark}"
+
+
 async def test_one_browser_takes_no_more_than_its_share(tmp_path):
     async with open_house(tmp_path) as house:
         pages = [await house.enter() for _ in range(app.MOST_OF_ONE + 1)]

@@ -22,7 +22,7 @@ from torchloom_core.room.landscape import LandscapeNews
 from torchloom_core.room.seen import Seen
 from torchloom_core.room.tiers import POINTS
 from torchloom_core.wire.codec import UNREADABLE
-from torchloom_core.wire.limits import MetricName, Name
+from torchloom_core.wire.limits import MAX_COUNT, MetricName, Name
 
 _EVERY_S = 0.5
 PATIENCE_S = 30.0
@@ -41,7 +41,8 @@ _BURST = 100
 class Look(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a browser looks at: the metric of its heat map, one worker, series, errands.
 
-    ``since_s``, seconds since the epoch, is from when on it wants the series.
+    ``since_s``, seconds since the epoch, is from when on it wants the series. ``mark`` is told back
+    with what is made after it was heard: by when it sent it, a page knows how old that may be.
     """
 
     metric: MetricName | None = None
@@ -50,6 +51,7 @@ class Look(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     since_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0
     landscape: bool = False
     preview: bool = False
+    mark: Annotated[int, msgspec.Meta(ge=0, le=MAX_COUNT)] = 0
 
 
 class Browser:
@@ -76,6 +78,7 @@ class Browser:
         self._knobs_version = -1
         self._backtest: dict[str, Any] = {}
         self._points: dict[str, tuple[float, int]] = {}
+        self._mark = 0
         self._landscape = LandscapeNews()
         self._preview_version = 0
 
@@ -103,7 +106,10 @@ class Browser:
                 data = await self._socket.receive_text()
                 if not allowance.is_taken():
                     return
-                look = msgspec.json.decode(data, type=Look)
+                marked = msgspec.json.decode(data, type=Look)
+                self._mark, look = marked.mark, msgspec.structs.replace(marked, mark=0)
+                if look == self._look:
+                    continue
                 if look.metric != self._look.metric:
                     self._values.forget()
                     self._scale = None
@@ -175,6 +181,7 @@ class Browser:
         steps = board.steps()
         told: dict[str, Any] = {
             "now_s": now_s,
+            "mark": self._mark,
             "age_s": seen.age_s,
             "trouble": seen.trouble,
             "seat": self._seat,

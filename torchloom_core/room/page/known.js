@@ -36,7 +36,7 @@ export class Known {
   take(told) {
     if (told.run) {
       this.run = told.run;
-      this.runMs = performance.now();
+      this.runMs = told.run.sinceMs;
     }
     if (told.places) {
       const { first, columns } = told.places;
@@ -95,7 +95,7 @@ export class Known {
     this.frames += 1;
   }
 
-  // Seconds since the Weaver was heard of, null before it ever was.
+  // Seconds since the Weaver was heard of, or more; null before it ever was.
   ageS() {
     if (!this.run || this.run.age_s === null) return null;
     return this.run.age_s + (performance.now() - this.runMs) / 1000;

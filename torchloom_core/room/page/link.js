@@ -3,6 +3,8 @@
 const FIRST_WAIT_MS = 500;
 const LONGEST_WAIT_MS = 5000;
 const TRY_AGAIN = 1013;
+const MARK_EVERY_MS = 1000;
+const MOST_WAITING_BYTES = 4096;
 const SHUT_OUT = [401, 403, 421];
 const SHUT_OUT_WAIT_MS = 60_000;
 
@@ -15,7 +17,9 @@ export class Link {
     this.onChange = onChange;
     this.isOpen = false;
     this.isShutOut = false;
-    this.heardMs = -Infinity;
+    this.mark = 0;
+    this.sentMs = new Map(); // when each mark was sent that was not told back yet
+    setInterval(() => this.send(), MARK_EVERY_MS);
     this.wanted = {};
     this.refusal = ""; // why the room took no more pages, when this one came
     this.waitMs = FIRST_WAIT_MS;
@@ -28,13 +32,13 @@ export class Link {
     socket.binaryType = "arraybuffer";
     socket.onopen = () => {
       this.isOpen = true;
+      this.sentMs.clear();
       this.onChange(true);
       this.send();
     };
     socket.onmessage = ({ data }) => {
-      this.heardMs = performance.now();
       this.waitMs = FIRST_WAIT_MS;
-      if (typeof data === "string") this.onText(JSON.parse(data));
+      if (typeof data === "string") this.take(JSON.parse(data));
       else this.onFrame(data);
     };
     socket.onclose = ({ code, reason }) => {
@@ -54,6 +58,16 @@ export class Link {
     this.waitMs = Math.min(LONGEST_WAIT_MS, 2 * this.waitMs);
   }
 
+  // What is told was made after the room had heard this page's mark: however long it was on its
+  // way, it is no older than that.
+  take(told) {
+    if (told.run) {
+      told.run.sinceMs = this.sentMs.get(told.run.mark) ?? performance.now();
+      for (const mark of this.sentMs.keys()) if (mark < told.run.mark) this.sentMs.delete(mark);
+    }
+    this.onText(told);
+  }
+
   // Say what the page looks at, again whenever the socket is a new one.
   look(wanted) {
     const text = JSON.stringify(wanted);
@@ -63,7 +77,10 @@ export class Link {
   }
 
   send() {
-    if (this.isOpen && Object.keys(this.wanted).length) this.socket.send(JSON.stringify(this.wanted));
+    if (!this.isOpen || this.socket.bufferedAmount > MOST_WAITING_BYTES) return;
+    this.mark += 1;
+    this.sentMs.set(this.mark, performance.now());
+    this.socket.send(JSON.stringify({ ...this.wanted, mark: this.mark }));
   }
 }
 
