@@ -38,7 +38,7 @@ class Recorder:
         """Record that a worker was told to do something, though this kernel has not told it."""
         self._now_ns += SECOND_NS
         whose = {"command": command, "worker": worker, "incarnation": 1}
-        whose |= {"verb": verb, "cause": "p1"}
+        whose |= {"verb": verb, "cause": f"p{command}"}
         self.writer.event(Tick(), self._now_ns, [CommandLife(**whose, status="issued")])
 
 

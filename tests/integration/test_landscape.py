@@ -111,6 +111,20 @@ def test_what_is_found_is_what_a_direct_evaluation_says_and_stands_on_record(run
         assert part in table
 
 
+def test_two_stand_bys_see_together_what_one_sees(run, v0, until):
+    alone = json.loads(run.torchloom("landscape", "--side", "5", "--seed", "2", "--json").stdout)
+    for _ in _standing_by(run, until, "v1"):
+        words = ("--side", "5", "--seed", "2", "--over", "2", "--json")
+        result = run.torchloom("landscape", *words)
+        assert result.returncode == 0, result.stderr
+        seen = json.loads(result.stdout)
+    assert seen["worker"] == "v0-0, v1-0"
+    assert seen["plane"]["parts"] == 2
+    for part in ("bend", "line", "cells"):
+        assert seen[part] == alone[part]
+    assert seen["end"]["why"] == ""
+
+
 def test_whoever_has_enough_ends_it_within_a_point(run, v0, until, looking):
     assert run.torchloom("landscape", "--end").returncode == 0
     issued = len(lives(run, "survey", "issued"))

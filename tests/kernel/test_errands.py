@@ -65,6 +65,24 @@ def test_the_stand_by_that_offers_it_is_told_what_is_wanted():
     assert command.do == Rehearse(**trial)
 
 
+def test_a_plane_is_divided_over_as_many_stand_bys_as_there_are_and_all_leave_off():
+    run = fleet()
+    can = ("join", "drain", "survey", "rehearse")
+    for number in (1, 2):
+        run.feed(hello(f"v{number}-0", state="standby", actuators=can))
+    issued = told(run.ask(MapLandscape(side=5, over=2)))
+    assert issued == [
+        (worker, Survey(side=5, over=2, among=("v-0", "v1-0"))) for worker in ("v-0", "v1-0")
+    ]
+    run = fleet()
+    run.feed(hello("v1-0", state="standby", actuators=can))
+    issued = told(run.ask(MapLandscape(over=9)))
+    assert [worker for worker, _ in issued] == ["v-0", "v1-0"]
+    assert told(run.ask(MapLandscape(points=0))) == [
+        (worker, Survey(points=0)) for worker in ("v-0", "v1-0")
+    ]
+
+
 @BOTH
 def test_one_that_has_fallen_silent_is_told_to_leave_off_all_the_same(action, end, leave_off):
     run = fleet()

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from tests.pieces import take
 from tests.recorded_life import Recorder
 from tests.room.test_past import read
 from torchloom_core.room.landscape import LandscapeNews
@@ -23,15 +24,15 @@ def note(piece, command="c1.1", points=5):
 def test_what_came_since_is_told_and_nothing_twice():
     landscape, news = Landscape(), LandscapeNews()
     assert news.take(landscape) is None
-    landscape.take(note(Bend(loss=1.0, along="step", length=0.5)))
-    landscape.take(note(Line(points=((0.5, 2.0),))))
+    take(landscape, note(Bend(loss=1.0, along="step", length=0.5)))
+    take(landscape, note(Line(points=((0.5, 2.0),))))
     first = news.take(landscape)
     assert (first["new"], first["worker"], first["points"]) == (True, "v0-0", 5)
     assert (first["bend"].loss, first["line"]) == (1.0, [(0.5, 2.0)])
     assert news.take(landscape) is None
-    landscape.take(note(Line(points=((0.25, None),))))
-    landscape.take(note(Plane(ways="random", side=3, reach=1.0)))
-    landscape.take(note(Cells(cells=((0, 2, 4.0),)), points=7))
+    take(landscape, note(Line(points=((0.25, None),))))
+    take(landscape, note(Plane(ways="random", side=3, reach=1.0)))
+    take(landscape, note(Cells(cells=((0, 2, 4.0),)), points=7))
     second = news.take(landscape)
     assert (second["new"], second["points"]) == (False, 7)
     assert (second["line"], second["cells"]) == ([(0.25, None)], [[0, 2, 4.0]])
@@ -42,15 +43,15 @@ def test_a_worker_that_tells_of_a_line_without_end_takes_no_more_room_than_a_lin
     landscape = Landscape()
     for piece in range(4):
         points = tuple((float(512 * piece + number), 1.0) for number in range(512))
-        landscape.take(note(Line(points=points)))
+        take(landscape, note(Line(points=points)))
     assert len(landscape.line) == MOST_SIDE
 
 
 def test_another_look_is_told_from_its_beginning():
     landscape, news = Landscape(), LandscapeNews()
-    landscape.take(note(Cells(cells=((0, 0, 1.0), (0, 1, 2.0)))))
+    take(landscape, note(Cells(cells=((0, 0, 1.0), (0, 1, 2.0)))))
     news.take(landscape)
-    landscape.take(note(Cells(cells=((1, 1, 3.0),)), "c1.9"))
+    take(landscape, note(Cells(cells=((1, 1, 3.0),)), "c1.9"))
     told = news.take(landscape)
     assert told["new"]
     assert told["cells"] == [[1, 1, 3.0]]

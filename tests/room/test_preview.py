@@ -2,6 +2,7 @@
 
 import msgspec
 
+from tests.pieces import take
 from tests.recorded_life import Recorder
 from tests.room.test_past import read
 from torchloom_core.room.preview import PreviewShown
@@ -43,7 +44,7 @@ def curve(repeat, arm, *losses):
 def shown(*pieces):
     preview = Preview()
     for piece in pieces:
-        preview.take(note(piece))
+        take(preview, note(piece))
     return PreviewShown(preview)
 
 
@@ -77,12 +78,12 @@ def test_of_one_whose_beginning_was_not_heard_the_warning_is_said_all_the_same()
 def test_what_is_new_is_made_up_anew_and_nothing_else():
     preview = Preview()
     board = PreviewShown(preview)
-    preview.take(note(setup()))
+    take(preview, note(setup()))
     first = board.told()
     assert board.told() is first
-    preview.take(note(JUDGED))
+    take(preview, note(JUDGED))
     assert board.told()["says"] == "better"
-    preview.take(note(End(points=5, seconds=1.0)))
+    take(preview, note(End(points=5, seconds=1.0)))
     assert board.told()["is_over"]
 
 

@@ -7,6 +7,7 @@ import msgspec
 import torch
 from torch import nn
 
+from tests.pieces import take
 from torchloom_core.trajectory.preview import Preview as Shown
 from torchloom_core.wire.messages import Note
 from torchloom_core.wire.preview import Curve, Judgement, Piece, Setup, Trial
@@ -67,7 +68,7 @@ class Heard:
 
     def __init__(self, preview, seconds=ALWAYS, is_asked=lambda: False, **trial):
         self.pieces, self.progress = [], []
-        self.said = preview.run(Trial(**trial), seconds, self._hear, is_asked)
+        self.said = preview.run(Trial(**trial), "v0-0", seconds, self._hear, is_asked)
 
     def _hear(self, points, of, piece):
         self.progress.append((points, of))
@@ -104,7 +105,7 @@ class Heard:
         for piece in self.pieces:
             said = {"command": "c1.1", "points": 1, "of": 1}
             told = {**said, "piece": msgspec.json.encode(piece).decode()}
-            preview.take(Note(run="r", worker="v0-0", incarnation=1, kind="preview", fields=told))
+            take(preview, Note(run="r", worker="v0-0", incarnation=1, kind="preview", fields=told))
         return dict(preview.words())
 
     @property

@@ -69,9 +69,9 @@ class Net:
 class Heard:
     """What was told of a look, piece by piece, as it comes over the wire."""
 
-    def __init__(self, landscape, look=None, seconds=ALWAYS, is_asked=lambda: False):
+    def __init__(self, landscape, look=None, seconds=ALWAYS, is_asked=lambda: False, worker="v0-0"):
         self.pieces, self.progress = [], []
-        self.said = landscape.run(look or Look(side=5), seconds, self._hear, is_asked)
+        self.said = landscape.run(look or Look(side=5), worker, seconds, self._hear, is_asked)
 
     def _hear(self, points, of, piece):
         self.progress.append((points, of))
@@ -309,6 +309,27 @@ def test_where_there_is_no_plane_the_line_stands(path, why):
     heard = Heard(Net().landscape(path=path), Look(side=5, plane="path"))
     assert heard.end.why == why
     assert len(heard.line) == 5
+
+
+@pytest.mark.parametrize("parts", [2, 3])
+def test_a_plane_that_is_divided_is_the_same_in_all_its_cells(parts):
+    among = tuple(f"v{part}-0" for part in range(parts))
+    whole = Heard(Net().landscape(), Look(side=5, seed=3))
+    looks = [
+        Heard(Net().landscape(), Look(side=5, seed=3, over=parts, among=among), worker=worker)
+        for worker in among
+    ]
+    cells = {}
+    for heard in looks:
+        assert not cells.keys() & heard.cells.keys()
+        cells |= heard.cells
+    assert cells == whole.cells
+    assert [len(heard.of(Bend)) for heard in looks] == [1, *[0] * (parts - 1)]
+    assert [len(heard.line) for heard in looks] == [5, *[0] * (parts - 1)]
+    planes = [plane for heard in looks for plane in heard.of(Plane)]
+    assert len(planes) == parts
+    assert len(set(planes)) == 1
+    assert (planes[0].parts, planes[0].at) == (parts, whole.of(Bend)[0].at)
 
 
 def test_weights_of_one_dimension_have_no_random_plane():

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.pieces import take
 from torchloom_core.trajectory.preview import Preview, verdict_text
 from torchloom_core.wire.errand import MOST_POINTS, End
 from torchloom_core.wire.messages import Note
@@ -28,7 +29,7 @@ def curve(losses, repeat=0, arm="control", first=0):
 def seen(*pieces):
     preview = Preview()
     for piece in pieces:
-        preview.take(note(piece))
+        take(preview, note(piece))
     return preview
 
 
@@ -62,19 +63,19 @@ def test_what_no_pairs_can_say_is_passed_over(lie):
     said = {**msgspec.to_builtins(judged()), **lie}
     fields = {"command": "c1.1", "points": 5, "of": 9, "piece": msgspec.json.encode(said).decode()}
     preview = seen(curve([1.0]))
-    preview.take(Note(**WHO, kind="preview", fields=fields))
+    take(preview, Note(**WHO, kind="preview", fields=fields))
     assert preview.judged is None
 
 
 def test_what_is_said_after_the_end_turns_no_verdict():
     preview = seen(judged(), End(points=1, seconds=1.0))
-    preview.take(note(judged(says="better")))
+    take(preview, note(judged(says="better")))
     assert preview.judged == judged()
 
 
 def test_the_pieces_of_another_begin_anew():
     preview = seen(curve([1.0]), judged(), End(points=1, seconds=1.0))
-    preview.take(note(curve([2.0]), "c1.2"))
+    take(preview, note(curve([2.0]), "c1.2"))
     assert (preview.curves, preview.judged, preview.end) == ({(0, "control"): [2.0]}, None, None)
     assert preview.version == 4
 

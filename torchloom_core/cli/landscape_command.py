@@ -13,7 +13,7 @@ from torchloom_core.cli.times import Duration
 from torchloom_core.cli.weaver_client import act
 from torchloom_core.wire.actions import MapLandscape
 from torchloom_core.wire.errand import MOST_POINTS
-from torchloom_core.wire.landscape import MOST_REACH, MOST_SIDE, Ways
+from torchloom_core.wire.landscape import MOST_PARTS, MOST_REACH, MOST_SIDE, Ways
 
 if TYPE_CHECKING:
     from torchloom_core.trajectory.landscape import Landscape
@@ -32,6 +32,7 @@ def landscape(
     reach: Annotated[float, Parameter(validator=Number(gt=0, lte=MOST_REACH))] = 1.0,
     plane: Ways = "random",
     seed: Annotated[int, Parameter(validator=Number(gte=0))] = 0,
+    over: Annotated[int, Parameter(validator=Number(gte=1, lte=MOST_PARTS))] = 1,
     end: Annotated[bool, Parameter(negative="", show_default=False)] = False,
     plot: Path | None = None,
     json: AsJson = False,
@@ -58,6 +59,8 @@ def landscape(
         Of random directions, or along the path of the run's checkpoints.
     seed
         Of the random directions.
+    over
+        Stand-bys among which the plane is divided, if there are as many.
     end
         End what is under way, whoever asked for it.
     plot
@@ -81,6 +84,7 @@ def landscape(
         reach=reach,
         plane=plane,
         seed=seed,
+        over=over,
     )
     seen = Landscape()
     leave_off = MapLandscape(points=0)

@@ -39,6 +39,8 @@ def _rows(seen: Landscape) -> Iterator[tuple[str, str]]:
                 ]
             ),
         )
+    if seen.strangers:
+        yield "left out", f"what {', '.join(seen.strangers)} saw: of other weights than the first's"
     if seen.end is not None:
         why = f": {seen.end.why}" if seen.end.why else ""
         yield "looked", f"{seen.end.points} points in {seen.end.seconds:.1f} s{why}"

@@ -11,7 +11,7 @@ class LandscapeNews:
 
     def __init__(self) -> None:
         self._version = 0
-        self._of = ("", "")
+        self._of = ""
         self._line = self._cells = 0
 
     def take(self, landscape: Landscape) -> dict[str, Any] | None:
@@ -19,16 +19,16 @@ class LandscapeNews:
         if landscape.version == self._version:
             return None
         self._version = landscape.version
-        whose = landscape.command, landscape.worker
-        is_new = whose != self._of
+        is_new = landscape.errand != self._of
         if is_new:
-            self._of, self._line, self._cells = whose, 0, 0
+            self._of, self._line, self._cells = landscape.errand, 0, 0
         line = list(islice(landscape.line.items(), self._line, None))
         cells = list(islice(landscape.cells.items(), self._cells, None))
         self._line, self._cells = len(landscape.line), len(landscape.cells)
         return {
             "new": is_new,
             "worker": landscape.worker,
+            "strangers": landscape.strangers,
             "points": landscape.points,
             "of": landscape.of,
             "bend": landscape.bend,

@@ -55,7 +55,8 @@ class Seen:
         if kind == _LIFE:
             with suppress(*UNREADABLE):
                 life = msgspec.json.decode(data, type=CommandLife)
-                self.errands.asked(life.command, life.worker, life.incarnation, life.verb)
+                whose = life.command, life.worker, life.incarnation
+                self.errands.asked(*whose, life.verb, life.cause)
 
     @property
     def now_s(self) -> float:

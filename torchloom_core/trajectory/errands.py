@@ -42,20 +42,24 @@ class Errands:
     def __init__(self, *kinds: Pieces) -> None:
         self._by_note = {pieces.kind: pieces for pieces in kinds}
         self._verbs = {pieces.verb for pieces in kinds}
-        self._asked: dict[_Whose | None, int] = {}
-        self._current: dict[str, _Whose] = {}
-        self._number = 0
+        self._asked: dict[_Whose, tuple[int, str]] = {}
+        self._number, self._errand = 0, ""
+        self._newest = dict.fromkeys(self._by_note, 0)
         self._early: OrderedDict[str, deque[Note]] = OrderedDict()
 
-    def asked(self, command: str, worker: str, incarnation: int, verb: str) -> None:
-        """Take that the Weaver has told a life of a worker to do something, of any verb."""
+    def asked(self, command: str, worker: str, incarnation: int, verb: str, errand: str) -> None:
+        """Take that the Weaver has told a life of a worker to do something, of any verb.
+
+        ``errand`` is the verdict that it comes from, which several commands may have in common.
+        """
         whose = _Whose(command, worker, incarnation)
         if verb not in self._verbs or whose in self._asked:
             return
         if len(self._asked) == _MOST_ASKED:
             del self._asked[next(iter(self._asked))]
-        self._number += 1
-        self._asked[whose] = self._number
+        self._number += errand != self._errand
+        self._errand = errand
+        self._asked[whose] = self._number, errand
         for note in self._early.pop(worker, ()):
             self.take(note)
 
@@ -65,12 +69,13 @@ class Errands:
         if pieces is None or not isinstance(command, str):
             return
         whose = _Whose(command, note.worker, note.incarnation)
-        current = self._current.get(note.kind)
-        if whose == current or self._asked.get(whose, 0) > self._asked.get(current, 0):
-            self._current[note.kind] = whose
-            pieces.take(note)
-        elif whose not in self._asked:
+        if whose not in self._asked:
             self._keep(note)
+            return
+        number, errand = self._asked[whose]
+        if number >= self._newest[note.kind]:
+            self._newest[note.kind] = number
+            pieces.take(note, errand)
 
     def _keep(self, note: Note) -> None:
         if len(str(note.fields.get("piece"))) > MOST_TEXT:
@@ -97,7 +102,8 @@ def newest_recorded(root: Path, empty: P) -> P | None:
             if isinstance(told, Note):
                 errands.take(told)
             else:
-                errands.asked(told.command, told.worker, told.incarnation, told.verb)
+                whose = told.command, told.worker, told.incarnation
+                errands.asked(*whose, told.verb, told.cause)
     return empty if empty.version else None
 
 

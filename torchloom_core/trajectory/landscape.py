@@ -27,11 +27,23 @@ class Landscape(Pieces):
     def forget(self) -> None:
         """Begin anew with another look."""
         self.bend: Bend | None = None
+        self._planes: dict[str, Plane] = {}
         self.plane: Plane | None = None
         self.line: dict[float, Loss] = {}
         self.cells: dict[tuple[int, int], Loss] = {}
 
-    def add(self, piece: Bend | Line | Plane | Cells) -> None:
+    @property
+    def parts(self) -> int:
+        """How many stand-bys look at it, as far as it is known."""
+        return self.plane.parts if self.plane else 1
+
+    @property
+    def strangers(self) -> tuple[str, ...]:
+        """Whose cells are left out: they looked at other weights, or at another plane."""
+        others = [command for command, plane in self._planes.items() if plane != self.plane]
+        return tuple(self.commands[command] for command in others)
+
+    def add(self, piece: Bend | Line | Plane | Cells, command: str) -> None:
         """Take what was found; of a line without end no more than a line has."""
         match piece:
             case Bend():
@@ -39,8 +51,9 @@ class Landscape(Pieces):
             case Line(points=found):
                 self.line.update(found[: MOST_SIDE - len(self.line)])
             case Plane():
-                self.plane = piece
-            case Cells(cells=cells):
+                self._planes[command] = piece
+                self.plane = self.plane or piece
+            case Cells(cells=cells) if self._planes.get(command) == self.plane:
                 self.cells.update({(row, column): loss for row, column, loss in cells})
 
     def drawn_line(self) -> list[tuple[float, float]]:

@@ -11,7 +11,7 @@ from torchloom_core.wire.messages import Note
 
 
 class Pieces(ABC):
-    """What has come so far of the newest errand of a kind.
+    """What has come so far of the newest errand of a kind, which may be divided over stand-bys.
 
     Attributes
     ----------
@@ -23,10 +23,10 @@ class Pieces(ABC):
         What is decoded.
     version : int
         Another number whenever there is more.
-    command, worker : str
-        Whose it is, empty before the first piece.
-    points, of : int
-        How often a loss was computed, and about how often it will be.
+    errand : str
+        The verdict that the commands come from, empty before the first piece.
+    commands : dict of str to str
+        Who tells of it, by the command.
     """
 
     kind: ClassVar[str]
@@ -35,28 +35,66 @@ class Pieces(ABC):
 
     def __init__(self) -> None:
         self.version = 0
-        self._begin("", "")
+        self._begin("")
 
-    def _begin(self, command: str, worker: str) -> None:
-        self.command, self.worker = command, worker
-        self.points = self.of = 0
-        self.end: End | None = None
+    def _begin(self, errand: str) -> None:
+        self.errand = errand
+        self.commands: dict[str, str] = {}
+        self._progress: dict[str, tuple[int, int]] = {}
+        self._ends: dict[str, End] = {}
         self.forget()
+
+    @property
+    def parts(self) -> int:
+        """How many stand-bys tell of it, as far as it is known."""
+        return 1
+
+    @property
+    def worker(self) -> str:
+        """Who tells of it, with commas between; empty before the first piece."""
+        return ", ".join(sorted(self.commands.values()))
+
+    @property
+    def command(self) -> str:
+        """The first command of which something was told, empty before."""
+        return next(iter(self.commands), "")
+
+    @property
+    def points(self) -> int:
+        """How often a loss was computed."""
+        return sum(points for points, _ in self._progress.values())
+
+    @property
+    def of(self) -> int:
+        """About how often it will be."""
+        return sum(of for _, of in self._progress.values())
+
+    @property
+    def end(self) -> End | None:
+        """What was told at the end of all its parts, None before."""
+        if len(self._ends) < self.parts:
+            return None
+        ends = self._ends.values()
+        return End(
+            points=sum(end.points for end in ends),
+            seconds=max(end.seconds for end in ends),
+            why="; ".join(dict.fromkeys(end.why for end in ends if end.why)),
+        )
 
     @abstractmethod
     def forget(self) -> None:
         """Begin anew: the pieces of another errand come."""
 
     @abstractmethod
-    def add(self, piece: Any) -> None:
-        """Take a piece that is not the last."""
+    def add(self, piece: Any, command: str) -> None:
+        """Take a piece that is not the last of a command."""
 
     @abstractmethod
     def for_machines(self) -> dict[str, Any]:
         """Return all of it as plain dicts and lists."""
 
-    def take(self, note: Note) -> None:
-        """Take a note that brings a piece: the first of another errand begins anew.
+    def take(self, note: Note, errand: str) -> None:
+        """Take a note that brings a piece of an errand: the first of another begins anew.
 
         What brings none is passed over.
         """
@@ -73,13 +111,14 @@ class Pieces(ABC):
             piece = msgspec.json.decode(text, type=self.piece)
         except UNREADABLE:
             return
-        if (command, note.worker) != (self.command, self.worker):
-            self._begin(command, note.worker)
-        elif self.end is not None:
-            return  # what is said of it afterwards turns no verdict
-        self.points, self.of = points, of
+        if errand != self.errand:
+            self._begin(errand)
+        if command in self._ends:
+            return  # what is said afterwards turns no verdict
+        self.commands[command] = note.worker
+        self._progress[command] = points, of
         self.version += 1
         if isinstance(piece, End):
-            self.end = piece
+            self._ends[command] = piece
         else:
-            self.add(piece)
+            self.add(piece, command)

@@ -55,7 +55,7 @@ class Preview(Pieces):
         self.curves: dict[tuple[int, Arm], list[Loss]] = {}
         self._room = MOST_POINTS
 
-    def add(self, piece: Setup | Curve | Judgement) -> None:
+    def add(self, piece: Setup | Curve | Judgement, command: str) -> None:
         """Take what was found; of a curve without end no more than a preview has."""
         match piece:
             case Setup():

@@ -87,6 +87,7 @@ def describe(
                 id=command_id,
                 worker=flight.command.worker,
                 incarnation=flight.command.incarnation,
+                cause=flight.command.cause,
                 verb=str(flight.command.do.__struct_config__.tag),
                 status=flight.status,
                 age_s=(now_ns - flight.command.issued_ns) / SECOND_NS,

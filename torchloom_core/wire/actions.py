@@ -3,7 +3,7 @@
 What the core does of each kind is in :mod:`torchloom_core.kernel.actions`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -249,10 +249,10 @@ class MapLandscape(
     51
     """
 
-    @property
-    def deed(self) -> Survey:
-        """What the stand-by is told."""
-        return Survey(**msgspec.structs.asdict(self))
+    def deed_among(self, workers: Iterable[str]) -> Survey:
+        """Return what these stand-bys are told."""
+        among = tuple(workers) if self.over > 1 else ()
+        return Survey(**{**msgspec.structs.asdict(self), "among": among})
 
 
 class PreviewChange(
@@ -271,9 +271,8 @@ class PreviewChange(
     (1000, 100.0)
     """
 
-    @property
-    def deed(self) -> Rehearse:
-        """What the stand-by is told."""
+    def deed_among(self, workers: Iterable[str]) -> Rehearse:
+        """Return what a stand-by is told."""
         return Rehearse(**msgspec.structs.asdict(self))
 
 

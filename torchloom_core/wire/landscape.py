@@ -9,12 +9,15 @@ from typing import Annotated, ClassVar, Literal
 import msgspec
 
 from torchloom_core.wire.errand import MOST_AT_ONCE, Duration, End, Loss, Number, Points, Print
+from torchloom_core.wire.limits import Name
 
 LANDSCAPE = "landscape"
 """The kind of note that brings a piece."""
 
 MOST_SIDE = 101
 MOST_REACH = 100.0
+
+MOST_PARTS = 16
 
 MOST_CHECKPOINTS = 200
 """Of a run's way that are drawn at the most."""
@@ -42,6 +45,10 @@ class Look(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         run's checkpoints.
     seed : int
         Of the random directions.
+    over : int
+        Stand-bys among which the plane is divided, if there are as many.
+    among : tuple of str
+        Those that are told; the first one looks at all that is not the plane, too.
     """
 
     note: ClassVar[str] = LANDSCAPE
@@ -52,15 +59,29 @@ class Look(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     reach: Annotated[float, msgspec.Meta(gt=0, le=MOST_REACH)] = 1.0
     plane: Ways = "random"
     seed: Annotated[int, msgspec.Meta(ge=0, le=2**53)] = 0
+    over: Annotated[int, msgspec.Meta(ge=1, le=MOST_PARTS)] = 1
+    among: Annotated[tuple[Name, ...], msgspec.Meta(max_length=MOST_PARTS)] = ()
 
     @property
     def leaves_off(self) -> bool:
         """Whether it only ends what is under way."""
         return not self.points
 
+    def share_of(self, worker: str) -> tuple[int, int]:
+        """Return which part of how many is this worker's.
+
+        Examples
+        --------
+        >>> Look(among=("v0-0", "v1-0")).share_of("v1-0"), Look().share_of("v1-0")
+        ((1, 2), (0, 1))
+        """
+        if worker not in self.among:
+            return 0, 1
+        return self.among.index(worker), len(self.among)
+
     def price_s(self, step_s: float | None) -> float:
-        """Return what it costs at the most, seconds of one stand-by, however long a step takes."""
-        return self.seconds
+        """Return what it costs at the most, seconds of stand-bys, however long a step takes."""
+        return self.seconds * self.over
 
 
 class Bend(
@@ -117,6 +138,10 @@ class Plane(
         Where the checkpoints lie, the newest last: along rows, along columns, and off the plane.
     prints : tuple of str
         Of their weights.
+    at : str
+        The print of the newest weights.
+    parts : int
+        Stand-bys that look at it, each at cells of its own.
     """
 
     ways: Ways
@@ -127,6 +152,8 @@ class Plane(
         tuple[tuple[Number, Number, Number], ...], msgspec.Meta(max_length=MOST_CHECKPOINTS)
     ] = ()
     prints: Annotated[tuple[Print, ...], msgspec.Meta(max_length=MOST_CHECKPOINTS)] = ()
+    at: Print = ""
+    parts: Annotated[int, msgspec.Meta(ge=1, le=MOST_PARTS)] = 1
 
 
 class Cells(msgspec.Struct, frozen=True, kw_only=True, tag_field="part", tag="cells"):

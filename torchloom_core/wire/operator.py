@@ -181,6 +181,7 @@ class FlightStatus(msgspec.Struct, frozen=True, kw_only=True):
     status: str
     age_s: float
     incarnation: int = 0
+    cause: str = ""
 
 
 class PluginStatus(msgspec.Struct, frozen=True, kw_only=True):

@@ -52,6 +52,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """
 
     note: ClassVar[str] = PREVIEW
+    over: ClassVar[int] = 1
 
     values: Changed = {}
     steps: Steps = 50

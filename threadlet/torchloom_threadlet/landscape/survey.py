@@ -6,9 +6,11 @@ says most comes first, and whoever has enough may end it at any point. The worke
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Literal
 
+import msgspec
 import torch
 from torch import Tensor, nn
 
@@ -86,6 +88,7 @@ class Landscape:
     def run(
         self,
         look: Look,
+        worker: str,
         seconds: float,
         tell: Callable[[int, int, Piece], object],
         is_asked: Callable[[], bool],
@@ -96,6 +99,8 @@ class Landscape:
         ----------
         look : Look
             What is wanted.
+        worker : str
+            Who looks: of a plane that is divided it looks at its part.
         seconds : float
             How long it may take.
         tell : callable
@@ -112,7 +117,9 @@ class Landscape:
             Whatever the script's functions raise.
         """
         budget = Budget(self._loss, look.points, seconds, is_asked)
-        whole = min(look.points, _MOST_OF_BEND + look.side + look.side**2)
+        part, parts = look.share_of(worker)
+        alone = 0 if part else _MOST_OF_BEND + look.side
+        whole = min(look.points, alone + math.ceil(look.side**2 / parts))
         report = Report(lambda piece: tell(budget.points, whole, piece))
         why = ""
         with kept(self._model):
@@ -120,7 +127,7 @@ class Landscape:
                 budget.check()
                 self._load()
                 self._model.eval()
-                for found in self._found(look, budget):
+                for found in self._found(look, budget, part, parts):
                     report.add(found)
             except Spent as spent:
                 why = str(spent)
@@ -129,27 +136,35 @@ class Landscape:
         tell(budget.points, whole, end)
         return f"{end.points} points in {end.seconds:.1f} s" + (f": {why}" if why else "")
 
-    def _found(self, look: Look, budget: Budget) -> Iterator[Found]:
+    def _found(self, look: Look, budget: Budget, part: int, parts: int) -> Iterator[Found]:
         weights = [weight for weight in self._model.parameters() if weight.requires_grad]
         surface = Surface(weights, budget)
+        at = print_of(weights)
         loss = surface.base()
-        along, way = self._update(weights, budget)
-        bend = _bend(surface, loss, along, way, print_of(weights))
+        if part == 0:
+            yield from self._along_the_update(look, surface, loss, at, budget)
+        if look.plane == "path":
+            found, first, second = self._path_plane(look, weights, budget)
+        else:
+            found, first, second = _random_plane(look, weights)
+        yield msgspec.structs.replace(found, at=at, parts=parts)
+        along_both = shares(look.side, found.reach)
+        own = islice(in_rounds(look.side), part, None, parts)
+        yield from plane(surface, first, second, along_both, own)
+
+    def _along_the_update(
+        self, look: Look, surface: Surface, loss: float, at: str, budget: Budget
+    ) -> Iterator[Found]:
+        along, way = self._update(list(surface.parameters), budget)
+        bend = _bend(surface, loss, along, way, at)
         yield bend
         unit = bend.critical_step or 1.0
         for place in coarse_first(look.side):
             share = unit * (_FROM + (_TO - _FROM) * place / (look.side - 1))
             yield Point(share, surface.at((way, share)))
-        if look.plane == "path":
-            found, first, second = self._path_plane(look, weights, budget)
-        else:
-            found, first, second = _random_plane(look, weights)
-        yield found
-        along_both = shares(look.side, found.reach)
-        yield from plane(surface, first, second, along_both, in_rounds(look.side))
 
     def _update(
-        self, weights: list[nn.Parameter], budget: Budget
+        self, weights: list[Tensor], budget: Budget
     ) -> tuple[Literal["step", "gradient"], list[Tensor]]:
         if self._step is not None:
             before = _copies(weights)
@@ -228,5 +243,5 @@ def _bend(
     )
 
 
-def _copies(weights: list[nn.Parameter]) -> list[Tensor]:
+def _copies(weights: Sequence[Tensor]) -> list[Tensor]:
     return [weight.detach().clone() for weight in weights]

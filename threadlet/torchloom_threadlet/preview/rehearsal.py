@@ -105,6 +105,7 @@ class Preview:
     def run(
         self,
         trial: Trial,
+        worker: str,
         seconds: float,
         tell: Callable[[int, int, Piece], object],
         is_asked: Callable[[], bool],
@@ -115,6 +116,8 @@ class Preview:
         ----------
         trial : Trial
             What is wanted.
+        worker : str
+            Who tries it.
         seconds : float
             How long it may take.
         tell : callable

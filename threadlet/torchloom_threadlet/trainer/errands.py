@@ -15,8 +15,16 @@ class ErrandRunner(Protocol):
     def refusal(self, errand: Any, /) -> str | None:
         """Return why the errand cannot be done, or None if it can."""
 
-    def run(self, errand: Any, seconds: float, tell: Tell, is_asked: Callable[[], bool], /) -> str:
-        """Do it, tell what comes of it piece by piece, and return how far it came.
+    def run(
+        self,
+        errand: Any,
+        worker: str,
+        seconds: float,
+        tell: Tell,
+        is_asked: Callable[[], bool],
+        /,
+    ) -> str:
+        """Do it as ``worker``, tell what comes of it piece by piece, and return how far it came.
 
         It ends as soon as ``is_asked`` says that the stand-by was asked for something else.
         """

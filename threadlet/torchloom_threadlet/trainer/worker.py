@@ -447,6 +447,7 @@ class Worker:
 
         return runner.run(
             errand,
+            self.identity.worker,
             min(errand.seconds, left_s),
             tell,
             lambda: self._parted or not self._todo.empty(),

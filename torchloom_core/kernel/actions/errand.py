@@ -35,8 +35,10 @@ class ErrandKind(ActionKind[E]):
         return 0.0 if action.leaves_off else action.price_s(run.guards.newest("step_time_s"))
 
     def stages(self, action: E, run: Run) -> Stages:
-        """Return the one command to one stand-by."""
-        return Stages((run.stage(self._rows(action, run)[:1], action.deed),))
+        """Return one command to each stand-by that it is divided over, or to all that leave off."""
+        rows = self._rows(action, run)[: None if action.leaves_off else action.over]
+        deed = action.deed_among(run.fleet.hello[row].worker for row in rows)
+        return Stages((run.stage(rows, deed),))
 
     def end(self, plan: Plan, trouble: str, run: Run) -> list[Output]:
         """Have a stand-by leave off that may still be at it."""
