@@ -39,6 +39,7 @@ PROBES = st.lists(st.text(min_size=1, max_size=8), min_size=2, max_size=6, uniqu
 def values_of(kind: Any) -> st.SearchStrategy[Any]:
     """Every value a message's field can have on the wire."""
     simple = {int: INT64, float: FLOAT, str: TEXT, bool: st.booleans(), type(None): st.none()}
+    simple[msgspec.UnsetType] = st.just(msgspec.UNSET)
     if kind in simple:
         return simple[kind]
     if kind is ProbeLinks:

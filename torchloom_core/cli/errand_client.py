@@ -208,8 +208,7 @@ class _Follow:
                 self._errands.take(note)
                 self._told(self._seen.kind, self._seen.points, max(self._seen.of, 1))
             case CommandLife() as life if life.command in self._ids:
-                whose = life.command, life.worker, life.incarnation
-                self._errands.asked(*whose, life.verb, life.cause)
+                self._errands.told(life)
                 self._cause = life.cause
             case Outcome() as outcome if outcome.verdict in (self._cause, *self._ids):
                 if outcome.result != "done":

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 import msgspec
+from msgspec import UNSET
 
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.kept import KeptTable
@@ -14,6 +15,7 @@ from torchloom_core.wire.messages import (
     AckStatus,
     Command,
     Deed,
+    Errand,
     Probe,
     Rehearse,
     SetKnob,
@@ -202,7 +204,7 @@ def _life(command: Command, status: str, detail: str = "", step: int = -1) -> Co
     return CommandLife(
         command=command.id,
         worker=command.worker,
-        incarnation=command.incarnation,
+        incarnation=command.incarnation if isinstance(command.do, Errand) else UNSET,
         status=status,  # type: ignore[arg-type]
         verb=str(command.do.__struct_config__.tag),
         cause=command.cause,

@@ -55,8 +55,7 @@ class Seen:
         if kind == _LIFE:
             with suppress(*UNREADABLE):
                 life = msgspec.json.decode(data, type=CommandLife)
-                whose = life.command, life.worker, life.incarnation
-                self.errands.asked(*whose, life.verb, life.cause)
+                self.errands.told(life)
 
     @property
     def now_s(self) -> float:

@@ -63,6 +63,11 @@ class Errands:
         for note in self._early.pop(worker, ()):
             self.take(note)
 
+    def told(self, life: CommandLife) -> None:
+        """Take what the Weaver tells of any command."""
+        if isinstance(life.incarnation, int):
+            self.asked(life.command, life.worker, life.incarnation, life.verb, life.cause)
+
     def take(self, note: Note) -> None:
         """Take any note: a piece of the newest errand is given to it, of an older one is not."""
         pieces, command = self._by_note.get(note.kind), note.fields.get("command")
@@ -102,8 +107,7 @@ def newest_recorded(root: Path, empty: P) -> P | None:
             if isinstance(told, Note):
                 errands.take(told)
             else:
-                whose = told.command, told.worker, told.incarnation
-                errands.asked(*whose, told.verb, told.cause)
+                errands.told(told)
     return empty if empty.version else None
 
 

@@ -109,12 +109,12 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, tag="verdict"):
 class CommandLife(msgspec.Struct, frozen=True, kw_only=True, tag="command_life"):
     """A command took a step in its life: issued, or what an ack or the clock said.
 
-    ``incarnation`` is the life of the worker that it is for; 0 in what older versions recorded.
+    ``incarnation``, the life of the worker that it is for, is told of an errand alone.
     """
 
     command: str
     worker: str
-    incarnation: int = 0
+    incarnation: int | msgspec.UnsetType = msgspec.UNSET
     status: Literal["issued"] | AckStatus
     verb: str
     cause: str
