@@ -15,7 +15,7 @@ from tests.kernel.runs import (
     three_groups,
 )
 from torchloom_core.clock import SECOND_NS
-from torchloom_core.wire.actions import MapLandscape, Migrate, PreviewChange
+from torchloom_core.wire.actions import ChangeKnob, MapLandscape, Migrate, PreviewChange
 from torchloom_core.wire.events import (
     Control,
     Issue,
@@ -63,6 +63,13 @@ def test_the_stand_by_that_offers_it_is_told_what_is_wanted():
     command = begin(fleet(), PreviewChange(**trial))
     assert command.worker == "v-0"
     assert command.do == Rehearse(**trial)
+
+
+def test_a_preview_is_told_what_is_wanted_of_the_run_s_knobs_already():
+    run = fleet()
+    only(Reply, run.ask(ChangeKnob(knob="lr", value=0.2)))
+    command = begin(run, PreviewChange(values={"lr": 0.3}))
+    assert command.do == Rehearse(values={"lr": 0.3}, now={"lr": 0.2})
 
 
 @pytest.mark.parametrize("kind", [MapLandscape, PreviewChange])
