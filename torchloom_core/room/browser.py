@@ -20,6 +20,7 @@ from torchloom_core.room.allowance import Allowance
 from torchloom_core.room.board import STATES
 from torchloom_core.room.landscape import LandscapeNews
 from torchloom_core.room.seen import Seen
+from torchloom_core.room.stalled import stalled
 from torchloom_core.room.tiers import POINTS
 from torchloom_core.wire.codec import UNREADABLE
 from torchloom_core.wire.limits import MetricName, Name
@@ -184,6 +185,7 @@ class Browser:
             "metrics": board.metrics,
             "leaves_out": board.leaves_out,
             "spent": board.spent.told,
+            "stalled": stalled(board, now_s),
         }
         if seen.status is not None:
             told["status"] = seen.status
