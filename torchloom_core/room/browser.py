@@ -71,6 +71,7 @@ class Browser:
         self._states = heat.Painter(heat.STATES)
         self._values = heat.Painter(heat.VALUES)
         self._scale: heat.Scale | None = None
+        self._farthest: list[tuple[int, float]] = []
         self._places = 0
         self._places_version = -1
         self._record_version = 0
@@ -108,6 +109,7 @@ class Browser:
                 if look.metric != self._look.metric:
                     self._values.forget()
                     self._scale = None
+                    self._farthest = []
                 if (look.series, look.since_s) != (self._look.series, self._look.since_s):
                     self._points.clear()
                 self._look = look
@@ -142,6 +144,10 @@ class Browser:
             frame = self._values.frame(heat.bytes_of(values, self._scale), self._scale)
             if frame:
                 yield frame
+            farthest = heat.farthest_of(values)
+            if farthest != self._farthest:
+                self._farthest = farthest
+                yield {"farthest": farthest}
         if seen.knobs_version != self._knobs_version:
             self._knobs_version = seen.knobs_version
             yield {"knobs": seen.knobs}

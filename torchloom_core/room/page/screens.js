@@ -133,6 +133,7 @@ export class FleetScreen {
   paintBy(metric) {
     this.metric = this.map.metric = metric;
     this.known.channels[1] = new Uint8Array(0);
+    this.known.farthest = new Map();
     this.act.look();
     this.map.paint();
   }
@@ -203,8 +204,7 @@ export class FleetScreen {
   }
 
   showExtremes() {
-    const bytes = this.metric ? this.known.channels[1] : [];
-    const rows = [...bytes.keys()].filter((row) => bytes[row] && this.known.places[row]).sort((a, b) => bytes[b] - bytes[a]);
+    const rows = [...this.known.farthest.keys()].filter((row) => this.known.places[row]);
     const [hint, ...lines] = this.extremes.children;
     hint.hidden = Boolean(this.metric);
     for (const line of lines) line.hidden = !this.metric;
@@ -217,7 +217,7 @@ export class FleetScreen {
       button.hidden = rows[i] === undefined;
       if (button.hidden) return;
       button.dataset.row = rows[i];
-      button.textContent = `${this.known.places[rows[i]][0]} ${number(this.known.value(rows[i]))}`;
+      button.textContent = `${this.known.places[rows[i]][0]} ${number(this.known.farthest.get(rows[i]))}`;
     });
   }
 }
