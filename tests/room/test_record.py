@@ -91,6 +91,13 @@ def test_a_story_goes_from_the_proposal_to_what_it_did(record):
     assert story.judged == "did no harm: loss 2.1"
 
 
+def test_what_a_verdict_only_repeats_is_told_once(record):
+    propose(record)
+    decide(record, reason="it is slow")
+    (story,) = record.stories_since(0)
+    assert (story.reason, story.rule, story.said) == ("it is slow", "net_gain", "")
+
+
 def test_a_story_says_when_each_of_its_moments_came_first(record):
     proposal = Proposal(action=RATE, reason="it is slow")
     told = [

@@ -61,6 +61,7 @@ _OfStory = Proposed | Verdict | CommandLife | Outcome | Judged
 class Story:
     """One proposal and what became of it; ``version`` orders the changes of all stories.
 
+    ``said`` is why the verdict was what it is, where the reason of the proposal is not all.
     ``moments`` says when each of ``_MOMENTS`` was first heard of, seconds since the epoch.
     """
 
@@ -228,7 +229,8 @@ class Record:
         if self._denied.get(_sort(story)) == story.id:
             del self._denied[_sort(story)]  # it has waited for a person
         story.granted, story.rule = verdict.granted, verdict.rule
-        story.said = plain_line(verdict.reason, _LONGEST)
+        said = plain_line(verdict.reason, _LONGEST)
+        story.said = "" if said == story.reason else said
         if story.granted or story.rule == _EXPIRES:
             return
         # What is proposed at each tick, and denied each time for one reason, is one story.
