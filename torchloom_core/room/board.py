@@ -184,6 +184,11 @@ class Board:
         state[quiet & ~np.isin(state, _OVER)] = _SILENT
         return state
 
+    def workers_in(self, state: str) -> frozenset[str]:
+        """Return who was last told to be in a state."""
+        rows = np.flatnonzero(self._state[: len(self.places)] == _CODE[state])
+        return frozenset(self.places[row].worker for row in rows)
+
     def values(self, metric: str) -> Floats:
         """Return each row's newest value of a metric, NaN where there is none."""
         count = len(self.places)
