@@ -33,6 +33,9 @@ AT_ONCE = 250
 MARK = 1e6
 """A value far from all others: paints the highest byte."""
 
+ON_REQUEST = "plotly-gl3d.min.js"
+"""What a browser loads once somebody wants a landscape in 3-D."""
+
 HEADER = struct.Struct("<BBHIdd")
 STATES, VALUES = 0, 1
 
@@ -162,6 +165,9 @@ class Room:
             if line.lower().startswith("set-cookie")
         )
         self.watched = psutil.Process(self.process.pid)
+        while len(links := self._out.read_text().split("http://")) < 3:  # the first one was used
+            await asyncio.sleep(0.05)
+        console.print(f"to look at it in a browser: http://{links[-1]}", soft_wrap=True)
 
     async def _get(self, path: str, *, packed: bool = False) -> bytes:
         host, port = self.base.rsplit(":", 1)
@@ -179,7 +185,8 @@ class Room:
     async def load_bytes(self) -> int:
         """Return how much a browser takes before the socket: the page and all that it names."""
         page = Path(__file__).parents[2] / "torchloom_core" / "room" / "page"
-        paths = ["/", *(f"/page/{p.relative_to(page)}" for p in page.rglob("*.js"))]
+        scripts = (path for path in page.rglob("*.js") if path.name != ON_REQUEST)
+        paths = ["/", *(f"/page/{path.relative_to(page)}" for path in scripts)]
         paths += [f"/page/{p.relative_to(page)}" for p in page.rglob("*.css")]
         return sum([len(await self._get(path, packed=True)) for path in paths])
 

@@ -82,7 +82,7 @@ class LogCapture:
             return
         self._level_root()
         if logging.Logger.callHandlers is self._ours:
-            logging.Logger.callHandlers = self._before  # type: ignore[method-assign]
+            logging.Logger.callHandlers = self._before  # type: ignore[assignment,method-assign]
 
     def set_level(self, level: str) -> None:
         """Hear what is as loud as one of the ``LEVELS`` from now on."""
