@@ -152,11 +152,7 @@ class Room:
                 stdout=out,
                 stderr=err,
             )
-        while "token=" not in self._out.read_text():
-            if self.process.returncode is not None:
-                sys.exit((self._folder / "room.err").read_text()[-2000:])
-            await asyncio.sleep(0.05)
-        link = self._out.read_text().split()[-1]
+        link = await self._link(1)
         self.base = urlsplit(link).netloc
         head = await self._get(link.partition(self.base)[2])
         self.cookie = next(
@@ -165,9 +161,15 @@ class Room:
             if line.lower().startswith("set-cookie")
         )
         self.watched = psutil.Process(self.process.pid)
-        while len(links := self._out.read_text().split("http://")) < 3:  # the first one was used
+        console.print(f"to look at it in a browser: {await self._link(2)}", soft_wrap=True)
+
+    async def _link(self, number: int) -> str:
+        """Return the link that it prints as the first, or as the second once that was used."""
+        while self._out.read_text().count("token=") < number:
+            if self.process.returncode is not None:
+                sys.exit((self._folder / "room.err").read_text()[-2000:])
             await asyncio.sleep(0.05)
-        console.print(f"to look at it in a browser: http://{links[-1]}", soft_wrap=True)
+        return self._out.read_text().split()[-1]
 
     async def _get(self, path: str, *, packed: bool = False) -> bytes:
         host, port = self.base.rsplit(":", 1)

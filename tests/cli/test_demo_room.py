@@ -13,7 +13,7 @@ from torchloom_core.errors import StateError
 
 pytestmark = pytest.mark.integration
 
-STAYS = "import os, time; print(f'http://127.0.0.1:1/?token={os.getpid()}', flush=True); "
+STAYS = "import os, time; print(f'http://127.0.0.1:29512/?token={os.getpid()}', flush=True); "
 
 
 class Scripted(Processes):
@@ -22,6 +22,7 @@ class Scripted(Processes):
     script = ""
 
     def command(self, *words):
+        self.words = words
         return [sys.executable, "-c", self.script]
 
 
@@ -43,6 +44,7 @@ def test_a_room_that_dies_is_said_and_started_again(stage):
     until(lambda: links() == 1)
     room._process.kill()
     until(lambda: links() == 2)
+    assert processes.words[-2:] == ("--port", "29512")
     room._process.kill()
     room._process.wait()
     assert "the room has ended with status -9: it is started again" in console.file.getvalue()

@@ -10,6 +10,7 @@ import subprocess
 import time
 from contextlib import suppress
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from rich.console import Console
 
@@ -72,9 +73,9 @@ class _RoomProcess:
         self._printed = self._printed_before = 0
         self._process = self._start()
 
-    def _start(self) -> subprocess.Popen[bytes]:
-        command = self._processes.command("room", "--config", str(self._processes.config))
-        return self._processes.spawn("room", command, {})
+    def _start(self, port: str = "0") -> subprocess.Popen[bytes]:
+        words = "--config", str(self._processes.config), "--port", port
+        return self._processes.spawn("room", self._processes.command("room", *words), {})
 
     def look(self) -> None:
         """Print what links are new; StateError where it has ended before it printed one."""
@@ -91,4 +92,5 @@ class _RoomProcess:
             raise StateError(f"the room did not start; see {path}")
         self._printed_before = self._printed
         self._console.print(f"the room has ended with status {status}: it is started again")
-        self._process = self._start()
+        # Where it was: pages that are open come back by themselves.
+        self._process = self._start(str(urlsplit(links[-1]).port))
