@@ -70,6 +70,7 @@ def test_a_preview_is_told_what_is_wanted_of_the_run_s_knobs_already():
     only(Reply, run.ask(ChangeKnob(knob="lr", value=0.2)))
     command = begin(run, PreviewChange(values={"lr": 0.3}))
     assert command.do == Rehearse(values={"lr": 0.3}, now={"lr": 0.2})
+    assert begin(run, PreviewChange(steps=0)).do == Rehearse(steps=0)
 
 
 @BOTH
