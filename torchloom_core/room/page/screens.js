@@ -96,7 +96,7 @@ export class RunScreen {
   proposals(waiting, locked) {
     if (!waiting.length) return el("p", { className: "faint" }, "Nothing: what no one approves in time is not done.");
     return waiting.map((one) => {
-      const price = `asked at ${clock(one.since_ns / 1e9)}; gains ${number(one.gain_gpu_s)} GPU-s with probability ${number(one.confidence)}, costs ${number(one.cost_gpu_s)}; not approved by ${clock(one.until_ns / 1e9)} it is not done`;
+      const price = `gains ${number(one.gain_gpu_s)} GPU-s with probability ${number(one.confidence)}, costs ${number(one.cost_gpu_s)}; not approved by ${clock(one.until_ns / 1e9)} it is not done`;
       return el("div", {}, el("p", {}, el("b", {}, one.policy), ` wants ${one.wish}: ${one.reason}`), el("p", { className: "faint" }, price),
         el("button", { disabled: locked, onclick: () => this.act.ask("approve", { proposal: one.proposal }) }, `approve ${one.proposal}`));
     });
