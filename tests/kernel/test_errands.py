@@ -15,7 +15,7 @@ from tests.kernel.runs import (
     three_groups,
 )
 from torchloom_core.clock import SECOND_NS
-from torchloom_core.wire.actions import MapLandscape, Migrate, PreviewChange
+from torchloom_core.wire.actions import ChangeKnob, MapLandscape, Migrate, PreviewChange
 from torchloom_core.wire.events import (
     Control,
     Issue,
@@ -81,6 +81,14 @@ def test_a_plane_is_divided_over_as_many_stand_bys_as_there_are_and_all_leave_of
     assert told(run.ask(MapLandscape(points=0))) == [
         (worker, Survey(points=0)) for worker in ("v-0", "v1-0")
     ]
+
+
+def test_a_preview_is_told_what_is_wanted_of_the_run_s_knobs_already():
+    run = fleet()
+    only(Reply, run.ask(ChangeKnob(knob="lr", value=0.2)))
+    command = begin(run, PreviewChange(values={"lr": 0.3}))
+    assert command.do == Rehearse(values={"lr": 0.3}, now={"lr": 0.2})
+    assert begin(run, PreviewChange(steps=0)).do == Rehearse(steps=0)
 
 
 @BOTH

@@ -249,8 +249,8 @@ class MapLandscape(
     51
     """
 
-    def deed_among(self, workers: Iterable[str]) -> Survey:
-        """Return what these stand-bys are told."""
+    def deed(self, workers: Iterable[str], now: KnobValues) -> Survey:
+        """Return what these stand-bys are told, whatever is wanted of the knobs ``now``."""
         among = tuple(workers) if self.over > 1 else ()
         return Survey(**{**msgspec.structs.asdict(self), "among": among})
 
@@ -271,9 +271,9 @@ class PreviewChange(
     (1000, 100.0)
     """
 
-    def deed_among(self, workers: Iterable[str]) -> Rehearse:
-        """Return what a stand-by is told."""
-        return Rehearse(**msgspec.structs.asdict(self))
+    def deed(self, workers: Iterable[str], now: KnobValues) -> Rehearse:
+        """Return what a stand-by is told, where this is wanted of the knobs ``now``."""
+        return Rehearse(**msgspec.structs.asdict(self), now={} if self.leaves_off else now)
 
 
 class Alert(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="alert"):

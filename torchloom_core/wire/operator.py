@@ -194,12 +194,16 @@ class PluginStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Waiting(msgspec.Struct, frozen=True, kw_only=True):
-    """A proposal that waits for a person's approval, until ``until_ns``; its price as proposed."""
+    """A proposal that waits for a person's approval, until ``until_ns``; its price as proposed.
+
+    ``wish`` is its action for people, as ``migrate group g1``.
+    """
 
     proposal: str
     policy: str
     action: str
     target: str
+    wish: str = ""
     reason: str
     gain_gpu_s: float = 0.0
     cost_gpu_s: float = 0.0

@@ -37,7 +37,8 @@ class ErrandKind(ActionKind[E]):
     def stages(self, action: E, run: Run) -> Stages:
         """Return one command to each stand-by that it is divided over, or to all that leave off."""
         rows = self._rows(action, run)[: None if action.leaves_off else action.over]
-        deed = action.deed_among(run.fleet.hello[row].worker for row in rows)
+        workers = (run.fleet.hello[row].worker for row in rows)
+        deed = action.deed(workers, run.desired.of_all())
         return Stages((run.stage(rows, deed),))
 
     def end(self, plan: Plan, trouble: str, run: Run) -> list[Output]:
