@@ -122,6 +122,14 @@ def test_a_story_says_when_each_of_its_moments_came_first(record):
     }
 
 
+def test_a_story_names_the_command_that_it_led_to(record):
+    decide(record)
+    life(record, "g0-0", "issued")
+    life(record, "g1-0", "issued")
+    (story,) = record.stories_since(0)
+    assert story.command == "c-g0-0"
+
+
 def foresee(record, predictor="trend", **hazard):
     said = Forecast(
         id="f1",

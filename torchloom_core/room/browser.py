@@ -175,6 +175,8 @@ class Browser:
         steps = board.steps()
         told: dict[str, Any] = {
             "now_s": now_s,
+            "name": seen.run,
+            "is_recorded": seen.is_recorded,
             "age_s": seen.age_s,
             "trouble": seen.trouble,
             "seat": self._seat,

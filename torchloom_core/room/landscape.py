@@ -28,6 +28,7 @@ class LandscapeNews:
         self._line, self._cells = len(landscape.line), len(landscape.cells)
         return {
             "new": is_new,
+            "command": landscape.command,
             "worker": landscape.worker,
             "points": landscape.points,
             "of": landscape.of,

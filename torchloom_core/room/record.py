@@ -58,13 +58,15 @@ _OfStory = Proposed | Verdict | CommandLife | Outcome | Judged
 class Story:
     """One proposal and what became of it; ``version`` orders the changes of all stories.
 
-    ``moments`` says when each of ``_MOMENTS`` was first heard of, seconds since the epoch.
+    ``moments`` says when each of ``_MOMENTS`` was first heard of, seconds since the epoch, and
+    ``command`` is the first that it led to.
     """
 
     id: str
     at_s: float
     by: str
     wish: str
+    command: str = ""
     reason: str = ""
     gain_gpu_s: float = 0.0
     cost_gpu_s: float = 0.0
@@ -237,6 +239,7 @@ class Record:
             self._denied.pop(next(iter(self._denied)))
 
     def _count(self, story: Story, life: CommandLife) -> None:
+        story.command = story.command or life.command
         before = self._status.pop(life.command, "")
         counts = Counter(story.commands)
         counts[before] -= 1
