@@ -53,5 +53,5 @@ export function lineItem(line) {
 
 export function logItem(line) {
   const tone = { error: "bad", critical: "bad", warning: "warn" }[line.kind] ?? "";
-  return el("li", {}, el("span", { className: "faint" }, `${clock(line.at_s)} ${line.worker} `), el("span", { className: tone }, `${line.kind} ${line.text}`));
+  return el("li", {}, el("span", { className: "faint" }, `${clock(line.at_s)} ${line.worker} `), el("span", { className: `${tone} lines`.trim() }, `${line.kind} ${line.text}`));
 }
