@@ -223,6 +223,31 @@ def test_back_leads_to_the_screen_before(tab):
     page.get_by_role("heading", name="Timeline").wait_for()
 
 
+def test_a_worker_is_found_by_a_part_of_its_name_or_by_its_group(tab):
+    page, keys = tab.page, tab.page.keyboard
+    keys.press("/")
+    keys.type("G1")
+    page.locator("#worker-names option").first.wait_for(state="attached")
+    keys.press("Enter")
+    page.get_by_role("heading", name="g1-0").wait_for()
+    keys.press("Control+a")
+    keys.type("-0")
+    keys.press("Enter")
+    tab.waits(lambda: re.match(r"g0-0, the first of \d+ that -0 may mean", tab.said))
+    page.get_by_role("heading", name="g0-0").wait_for()
+    keys.press("Control+a")
+    keys.type("nobody")
+    keys.press("Enter")
+    tab.waits(lambda: "no worker, group or node is called anything like nobody" in tab.said)
+    keys.press("1")  # what is typed in a field is no key
+    keys.press("Escape")
+    page.get_by_label("find a worker").fill("")
+    keys.press("Escape")
+    keys.press("1")
+    keys.press("2")
+    assert tab.said == ""
+
+
 def test_what_cannot_be_taken_back_by_a_click_is_asked_back(tab, run):
     page = tab.page
     page.keyboard.press("3")
@@ -239,7 +264,7 @@ def test_what_cannot_be_taken_back_by_a_click_is_asked_back(tab, run):
     tab.waits(lambda: tab.said == "x was not set")
     page.keyboard.press("Escape")
     page.keyboard.press("/")
-    page.keyboard.type("g2-0")
+    page.keyboard.type("g2")
     page.keyboard.press("Enter")
     for name in ("move g2 to a stand-by", "drain g2", "evict g2", "cordon"):
         page.get_by_role("button", name=re.compile(f"^{name}")).click()
@@ -410,7 +435,7 @@ def test_a_worker_that_dies_is_marked_and_named_and_counted(tab, run):
     tab.page.get_by_role("heading", name="g7-0").wait_for()
     tab.page.get_by_label("Its values").locator("canvas").wait_for()
     tab.page.get_by_label("Said of it").get_by_text("g7-0").first.wait_for()
-    tab.page.get_by_label("paint by").select_option("loss")
+    tab.page.get_by_label("painted by").select_option("loss")
     tab.page.get_by_label("Farthest out").get_by_role("button").first.wait_for()
 
 

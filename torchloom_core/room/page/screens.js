@@ -2,7 +2,7 @@
 
 import { STATE_COLOURS, VALUE_COLOURS } from "./colours.js";
 import { Chart, lineLegend, USUAL_METRICS } from "./charts.js";
-import { button, clock, el, fill, lock, number, span } from "./dom.js";
+import { button, clock, el, fill, lock, many, number, span } from "./dom.js";
 import { HeatMap } from "./heatmap.js";
 import { Knobs } from "./knobs.js";
 import { LandscapeScreen } from "./landscape.js";
@@ -17,6 +17,7 @@ import { OneWorker } from "./worker.js";
 
 const MOST_CHARTS = 6;
 const MOST_MARKS = 100;
+const MOST_NAMES = 50;
 const BAD = ["failed", "silent"];
 
 // What can be asked of all ranks, and what a person is asked back first.
@@ -129,6 +130,17 @@ export class RunScreen {
   }
 }
 
+// Whom a text may mean, by name before by what they belong to, by all of a name before by a part.
+function rowsOf(places, text) {
+  const wanted = text.toLowerCase();
+  const ways = [(place) => place[0].toLowerCase() === wanted, (place) => place.some((name) => name.toLowerCase() === wanted), (place) => place.some((name) => name.toLowerCase().includes(wanted))];
+  for (const way of ways) {
+    const rows = [...places.keys()].filter((row) => way(places[row]));
+    if (rows.length) return rows;
+  }
+  return [];
+}
+
 export class FleetScreen {
   constructor(known, act) {
     this.known = known;
@@ -136,16 +148,17 @@ export class FleetScreen {
     this.metric = "";
     this.one = new OneWorker(known, act);
     this.map = new HeatMap(known, (row) => this.open(row), (text) => act.say(text, true));
-    this.pickMetric = el("select", { "aria-label": "paint by", onchange: (event) => this.paintBy(event.target.value) });
-    this.pickGroup = el("select", { "aria-label": "group by", onchange: (event) => { this.map.by = event.target.value; this.map.paint(); } }, ["group", "node", "rack", "none"].map((name) => el("option", { value: name }, name)));
-    this.find = el("input", { type: "search", id: "find-worker", placeholder: "worker", "aria-label": "find a worker", onchange: (event) => this.openNamed(event.target.value) });
+    this.pickMetric = el("select", { onchange: (event) => this.paintBy(event.target.value) });
+    this.pickGroup = el("select", { onchange: (event) => { this.map.by = event.target.value; this.map.paint(); } }, ["group", "node", "rack", "none"].map((name) => el("option", { value: name }, name)));
+    this.names = el("datalist", { id: "worker-names" });
+    this.find = el("input", { type: "search", id: "find-worker", list: "worker-names", placeholder: "worker, group or node", "aria-label": "find a worker", oninput: (event) => this.suggest(event.target.value), onchange: (event) => this.openNamed(event.target.value) });
     this.legend = el("p", { className: "faint" });
     this.bad = el("div");
     this.most = this.buttons();
     this.least = this.buttons();
     this.extremes = el("div", {}, el("p", { className: "faint" }, "Paint by a metric to see whose is the most and the least."), this.line("most", this.most), this.line("least", this.least));
     this.parts = [
-      el("section", { className: "wide", "aria-label": "Workers" }, el("div", { className: "row" }, el("h2", {}, "Workers"), el("label", {}, "painted by ", this.pickMetric), el("label", {}, "grouped by ", this.pickGroup), el("label", {}, "find ", this.find)), this.legend, this.map.canvas),
+      el("section", { className: "wide", "aria-label": "Workers" }, el("div", { className: "row" }, el("h2", {}, "Workers"), el("label", {}, "painted by ", this.pickMetric), el("label", {}, "grouped by ", this.pickGroup), el("label", {}, "find ", this.find), this.names), this.legend, this.map.canvas),
       section("Failed or silent", this.bad),
       section("Farthest out", this.extremes),
       ...this.one.parts,
@@ -172,9 +185,17 @@ export class FleetScreen {
   }
 
   openNamed(name) {
-    const row = this.known.places.findIndex((place) => place[0] === name.trim());
-    if (row < 0) this.act.say(`no worker is called ${name}`, false);
-    else this.open(row);
+    const wanted = name.trim();
+    if (!wanted) return;
+    const rows = rowsOf(this.known.places, wanted);
+    if (!rows.length) return this.act.say(`no worker, group or node is called anything like ${wanted}`, false);
+    if (rows.length > 1) this.act.say(`${this.known.places[rows[0]][0]}, the first of ${rows.length} that ${wanted} may mean`);
+    this.open(rows[0]);
+  }
+
+  suggest(name) {
+    const rows = rowsOf(this.known.places, name.trim()).slice(0, MOST_NAMES);
+    fill(this.names, rows.join(), () => rows.map((row) => el("option", { value: this.known.places[row][0] })));
   }
 
   update() {
@@ -221,11 +242,11 @@ export class FleetScreen {
     const racks = new Map();
     for (const row of bad) {
       const [, group, node, rack] = this.known.places[row] ?? [];
-      const above = rack || node || group;
+      const above = rack ? `in rack ${rack}` : node ? `on node ${node}` : `of group ${group}`;
       racks.set(above, (racks.get(above) ?? 0) + 1);
     }
-    const told = [...racks].sort((a, b) => b[1] - a[1]).slice(0, 12).map(([name, count]) => `${name} ${count}`);
-    return [el("p", { className: "bad" }, `${bad.length}: ${told.join(", ")}${racks.size > 12 ? ", ..." : ""}`), el("div", { className: "row" }, bad.slice(0, 60).filter((row) => this.known.places[row]).map((row) => this.button(row, ` ${names[this.known.channels[0][row]]}`)))];
+    const told = [...racks].sort((a, b) => b[1] - a[1]).slice(0, 12).map(([name, count]) => `${count} ${name}`);
+    return [el("p", { className: "bad" }, `${many(bad.length, "worker")}: ${told.join(", ")}${racks.size > 12 ? ", ..." : ""}`), el("div", { className: "row" }, bad.slice(0, 60).filter((row) => this.known.places[row]).map((row) => this.button(row, ` ${names[this.known.channels[0][row]]}`)))];
   }
 
   showExtremes() {
@@ -234,8 +255,9 @@ export class FleetScreen {
     const [hint, ...lines] = this.extremes.children;
     hint.hidden = Boolean(this.metric);
     for (const line of lines) line.hidden = !this.metric;
-    this.show(this.most, rows.slice(0, 5));
-    this.show(this.least, rows.slice(-5).reverse());
+    const half = Math.min(5, Math.ceil(rows.length / 2)); // nobody is both
+    this.show(this.most, rows.slice(0, half));
+    this.show(this.least, rows.slice(Math.max(half, rows.length - 5)).reverse());
   }
 
   show(buttons, rows) {
