@@ -557,5 +557,9 @@ def test_the_page_fits_a_phone_by_day_and_by_night(room, new_tab, scheme):
         tab.page.get_by_role("tab", name=name).click()
         wide = tab.page.evaluate("document.documentElement.scrollWidth")
         assert wide <= 390, name
+        assert tab.page.evaluate("document.querySelector('main').offsetTop") < 180
+        assert tab.page.evaluate(
+            "[...document.querySelectorAll('.knobs')].every((one) => one.scrollWidth <= 390)"
+        )
     ground = tab.page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (ground == "rgb(255, 255, 255)") == (scheme == "light")
