@@ -37,7 +37,8 @@ class Recorder:
     def asked(self, command: str, worker: str, verb: str) -> None:
         """Record that a worker was told to do something, though this kernel has not told it."""
         self._now_ns += SECOND_NS
-        whose = {"command": command, "worker": worker, "verb": verb, "cause": "p1"}
+        whose = {"command": command, "worker": worker, "incarnation": 1}
+        whose |= {"verb": verb, "cause": "p1"}
         self.writer.event(Tick(), self._now_ns, [CommandLife(**whose, status="issued")])
 
 

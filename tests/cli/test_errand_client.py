@@ -1,4 +1,4 @@
-"""Whoever has enough of an errand ends it, also before they are told that it was granted."""
+"""Whoever has enough of an errand ends it, and what was heard of it is never lost."""
 
 import os
 import signal
@@ -12,48 +12,138 @@ from torchloom_core.cli.options import Connection
 from torchloom_core.errors import RequestError
 from torchloom_core.trajectory.landscape import Landscape
 from torchloom_core.wire.actions import MapLandscape
-from torchloom_core.wire.events import Outcome
+from torchloom_core.wire.errand import End
+from torchloom_core.wire.events import CommandLife, Outcome
+from torchloom_core.wire.landscape import Bend
+from torchloom_core.wire.messages import Note
 from torchloom_core.wire.operator import Answer
 
 ACTION, LEAVE_OFF = MapLandscape(points=9), MapLandscape(points=0)
+BOTH = [msgspec.to_builtins(ACTION), msgspec.to_builtins(LEAVE_OFF)]
+BEND = Bend(loss=1.0, along="step", length=0.5)
+LIFE = CommandLife(
+    command="c1", worker="v0-0", incarnation=1, status="accepted", verb="survey", cause="p1"
+)
 
 
-class Asked:
-    """Stands for the Weaver's connection: a person presses Ctrl-C before the first answer is here.
+def outcome(result, detail=""):
+    return Outcome(
+        verdict="p1", policy="alice", action=ACTION, result=result, detail=detail, took_s=1.0
+    )
 
-    The errand ends when it is told to, and the worker has told nothing of it.
-    """
 
-    def __init__(self):
-        self.actions = []
+def note(piece):
+    text = msgspec.json.encode(piece).decode()
+    fields = {"command": "c1", "points": 4, "of": 9, "piece": text}
+    return Note(run="run", worker="v0-0", incarnation=1, kind="landscape", fields=fields)
+
+
+class Talk:
+    """The connection to a Weaver that answers as it is told, and tells what it is told to tell."""
+
+    def __init__(self, *answers):
+        self.answers, self.actions = list(answers), []
 
     async def hear(self, subject, take, pending):
-        pass
+        self._take_note = take
 
     async def listen(self, take):
-        self._tell = take
+        self._take_told = take
 
     async def ask(self, verb, data, timeout_s, tries):
-        action = msgspec.json.decode(data)["action"]
-        self.actions.append(action)
-        if len(self.actions) == 1:
-            os.kill(os.getpid(), signal.SIGINT)
-            return msgspec.json.encode(Answer(ok=True, text="granted", ids=("c1",)))
-        ended = {"result": "undone", "detail": "it was called off", "took_s": 1.0}
-        outcome = Outcome(verdict="c1", policy="alice", action=ACTION, **ended)
-        self._tell("outcome", msgspec.json.encode(outcome))
-        return msgspec.json.encode(Answer(ok=True, text="granted", ids=("c2",)))
+        self.actions.append(msgspec.json.decode(data)["action"])
+        answer = await self.answers.pop(0)(self)
+        if isinstance(answer, Exception):
+            raise answer
+        return msgspec.json.encode(answer)
+
+    async def tell(self, *messages):
+        for message in messages:
+            data = msgspec.json.encode(message)
+            if isinstance(message, Note):
+                await self._take_note(type("Msg", (), {"data": data}))
+            else:
+                self._take_told("", data)
 
 
-async def test_ctrl_c_before_the_answer_ends_it(monkeypatch):
-    asked = Asked()
+def press_ctrl_c():
+    os.kill(os.getpid(), signal.SIGINT)
 
-    @asynccontextmanager
-    async def connected(connection):
-        yield asked
 
-    monkeypatch.setattr(errand_client, "open_client", connected)
-    connection = Connection(url="nats://127.0.0.1:1")
+def granted(*told, presses=0):
+    async def answer(talk):
+        await talk.tell(*told)
+        for _ in range(presses):
+            press_ctrl_c()
+        return Answer(ok=True, text="granted", ids=("c1",))
+
+    return answer
+
+
+async def silence(talk):
+    return RequestError("need an answer, was silence")
+
+
+@pytest.fixture
+def follow(monkeypatch):
+    """Return a function that follows what a talk is about, and returns what was seen of it."""
+
+    async def follow(talk):
+        @asynccontextmanager
+        async def connected(connection):
+            yield talk
+
+        monkeypatch.setattr(errand_client, "open_client", connected)
+        monkeypatch.setattr(errand_client, "_LAST_PIECE_S", 0.1)
+        seen = Landscape()
+        connection = Connection(url="nats://127.0.0.1:1")
+        has_enough = await errand_client.run_errand(connection, ACTION, LEAVE_OFF, seen)
+        return seen, has_enough
+
+    return follow
+
+
+async def test_ctrl_c_before_the_answer_ends_it(follow):
+    ended = granted(outcome("undone", "it was called off"))
+    talk = Talk(granted(LIFE, note(BEND), presses=1), ended)
     with pytest.raises(RequestError, match="undone: it was called off"):
-        await errand_client.run_errand(connection, ACTION, LEAVE_OFF, Landscape())
-    assert asked.actions == [msgspec.to_builtins(ACTION), msgspec.to_builtins(LEAVE_OFF)]
+        await follow(talk)
+    assert talk.actions == BOTH
+
+
+async def test_ctrl_c_shows_what_there_is_though_the_weaver_is_silent(follow, capsys):
+    seen, has_enough = await follow(Talk(granted(LIFE, note(BEND), presses=1), silence))
+    assert (seen.bend, has_enough) == (BEND, True)
+    assert capsys.readouterr().err == "warning: it may go on: need an answer, was silence\n"
+
+
+async def test_a_second_ctrl_c_waits_for_nothing(follow):
+    talk = Talk(granted(LIFE, note(BEND), presses=2), silence)
+    seen, has_enough = await follow(talk)
+    assert (seen.bend, has_enough) == (BEND, True)
+
+
+async def test_an_end_of_which_a_part_was_heard_is_said_to_be_on_record(follow, capsys):
+    seen, has_enough = await follow(Talk(granted(LIFE, note(BEND), outcome("done"))))
+    assert (seen.bend, has_enough) == (BEND, False)
+    said = capsys.readouterr().err
+    assert "not all of it was heard: torchloom landscape TRAJECTORY shows" in said
+
+
+async def test_an_end_of_which_nothing_was_heard_is_no_success(follow):
+    with pytest.raises(RequestError, match="done, but not all of it was heard"):
+        await follow(Talk(granted(LIFE, outcome("done"))))
+
+
+async def test_what_is_heard_before_the_answer_counts(follow):
+    end = End(points=9, seconds=1.0)
+    seen, has_enough = await follow(Talk(granted(LIFE, note(BEND), note(end), outcome("done"))))
+    assert (seen.bend, seen.end, has_enough) == (BEND, end, False)
+
+
+async def test_a_refusal_is_the_answer(follow):
+    async def refused(talk):
+        return Answer(ok=False, text="denied by in_progress")
+
+    with pytest.raises(RequestError, match="denied by in_progress"):
+        await follow(Talk(refused))

@@ -65,6 +65,15 @@ def test_the_stand_by_that_offers_it_is_told_what_is_wanted():
     assert command.do == Rehearse(**trial)
 
 
+@BOTH
+def test_one_that_has_fallen_silent_is_told_to_leave_off_all_the_same(action, end, leave_off):
+    run = fleet()
+    begin(run, action)
+    for _ in range(30):
+        run.hear("s-0", state="standby")
+    assert told(run.ask(end)) == [("v-0", leave_off)]
+
+
 @pytest.mark.parametrize("kind", [MapLandscape, PreviewChange])
 def test_its_time_is_beyond_the_usual_deadline(kind):
     run = fleet("[weaver]\ncommand_deadline_s = 20.0")

@@ -40,18 +40,23 @@ class Counted(Board):
 class House:
     """A room's application that is served in this process, and who comes to it."""
 
-    def __init__(self, seen, url, cookie, open_sockets):
+    def __init__(self, seen, url, keys, open_sockets):
         self.seen = seen
         self._url = url
-        self._cookie = cookie
+        self._keys = keys
+        self._cookie = self.let_in()
         self._open = open_sockets
 
-    async def enter(self, compression=None):
-        """Return a browser's socket."""
+    def let_in(self):
+        """Return the cookie of another browser."""
+        return f"torchloom-run={self._keys.redeem(self._keys.token)}"
+
+    async def enter(self, compression=None, cookie=None):
+        """Return a browser's socket, of the first browser unless another's cookie is given."""
         opened = connect(
             f"{self._url.replace('http', 'ws')}/live",
             origin=self._url,
-            additional_headers={"cookie": self._cookie},
+            additional_headers={"cookie": cookie or self._cookie},
             compression=compression,
             open_timeout=DEADLINE_S,
             ping_interval=None,
@@ -101,9 +106,8 @@ async def open_house(folder):
         url = url_of(found)
         hosts = serve.hosts_of("127.0.0.1", ())
         made = app.application(seen, None, keys, "run", hosts, secure=False, on_entry=lambda: None)
-        cookie = f"torchloom-run={keys.redeem(keys.token)}"
         async with served(made, found, **serve._OPTIONS), contextlib.AsyncExitStack() as sockets:
-            yield House(seen, url, cookie, sockets)
+            yield House(seen, url, keys, sockets)
 
 
 async def sees(browser_socket, what):

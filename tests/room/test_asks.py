@@ -46,3 +46,11 @@ async def test_ever_new_browsers_do_not_fill_the_memory(weaver):
     for number in range(3000):
         assert (await asks.pass_on("remark", BODY, f"{number:08x}")).ok
     assert len(asks._allowances) <= 1000
+
+
+@pytest.mark.parametrize("verb", ["status", "knobs", "keys.add", "wheel", "", "knob.set.x"])
+async def test_only_verbs_on_the_list_are_passed_on(weaver, verb):
+    answer = await Asks(weaver).pass_on(verb, BODY, "aaaa")
+    assert not answer.ok
+    assert answer.text.startswith("need a verb that a page may say")
+    assert weaver.asked == []

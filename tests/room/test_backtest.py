@@ -128,6 +128,20 @@ def test_what_is_no_report_is_one_line(tmp_path, text, told):
     assert "\n" not in str(refused.value)
 
 
+def test_what_never_ends_is_not_read(tmp_path):
+    folder = tmp_path / "small-evaluation"
+    folder.mkdir()
+    os.mkfifo(folder / "report.json")
+    assert "Not a regular file" in Backtest(None, tmp_path, POLICIES).told()["trouble"]
+
+
+def test_a_folder_whose_name_is_no_text_can_be_told(tmp_path):
+    write(tmp_path / "\udcff-evaluation", {})
+    told = Backtest(None, tmp_path, POLICIES).told()
+    assert "\\udcff-evaluation" in told["path"]
+    json.dumps(told, ensure_ascii=False).encode()
+
+
 def test_other_fields_of_a_report_do_no_harm(tmp_path):
     path = write(tmp_path / "x-evaluation", {})
     report = json.loads(path.read_text())

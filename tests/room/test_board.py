@@ -125,6 +125,13 @@ def test_who_is_not_heard_of_is_silent_and_who_has_ended_is_not(board):
     assert state_of(board, NOW_S + 10.1) == ["silent", "ended"]
 
 
+def test_who_fell_silent_is_silent_though_the_clock_went_back(board):
+    board.hear(batch([{"loss": 1.0}]), NOW_S)
+    assert state_of(board, NOW_S - 3600.0) == ["silent"]
+    board.hear(batch([{"loss": 1.0}]), NOW_S - 3600.0)
+    assert state_of(board, NOW_S - 3600.0) == ["training"]
+
+
 def test_a_spike_between_two_looks_is_in_the_series(board):
     board.hear(batch([{"loss": 1.0}, {"loss": 50.0}, {"loss": -3.0}, {"loss": 2.0}]), NOW_S)
     board.close_second(NOW_S)

@@ -33,6 +33,14 @@ def tells_of(worker):
     return lambda told: told.get("worker", {}).get("worker") == worker
 
 
+async def test_one_browser_takes_no_more_than_its_share(tmp_path):
+    async with open_house(tmp_path) as house:
+        pages = [await house.enter() for _ in range(app.MOST_OF_ONE + 1)]
+        codes = Counter([await fate(page) for page in pages])
+        assert codes == {0: app.MOST_OF_ONE, 1013: 1}
+        assert await fate(await house.enter(cookie=house.let_in())) == 0
+
+
 @pytest.mark.parametrize("how", ["whole", "in parts", "packed"])
 async def test_a_message_beyond_its_size_ends_its_own_socket_however_it_comes(tmp_path, how):
     async with open_house(tmp_path) as house:
@@ -59,7 +67,7 @@ async def test_of_a_thousand_sockets_some_are_taken_and_the_rest_told_to_come_ag
 
         async def come():
             async with some:
-                one = await house.enter()
+                one = await house.enter(cookie=house.let_in())
                 return one, await fate(one)
 
         crowd = await asyncio.gather(*(come() for _ in range(999)))

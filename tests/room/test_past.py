@@ -1,6 +1,8 @@
 """A recorded run is shown as it was at its end."""
 
 import asyncio
+import json
+import os
 
 import pytest
 
@@ -70,3 +72,23 @@ async def test_a_damaged_record_ends_the_reading_with_its_place(tmp_path):
     events.write_bytes(b"".join([lines[0], b"damaged\n", *lines[2:]]))
     with pytest.raises(StateError, match=r"events-000001\.jsonl:2: "):
         await read(tmp_path)
+
+
+async def test_a_pipe_in_the_place_of_a_part_is_refused_unread(tmp_path):
+    record_life(tmp_path)
+    part = next(tmp_path.rglob("events*"))
+    part.unlink()
+    os.mkfifo(part)
+    with pytest.raises(StateError, match="Not a regular file"):
+        await read(tmp_path)
+
+
+async def test_an_output_of_no_kind_is_passed_over(tmp_path):
+    record_life(tmp_path)
+    part = next(tmp_path.rglob("events*"))
+    lines = [json.loads(line) for line in part.read_text().splitlines()]
+    for line in lines[1::2]:
+        line["body"] = {"nothing": 1} if line["io"] == "out" else line["body"]
+    part.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    past = await read(tmp_path)
+    assert len(past.board) == 1

@@ -14,6 +14,18 @@ from torchloom_core.wire.preview import Curve, Judgement, Setup
 WHO = {"run": "run", "worker": "v0-0", "incarnation": 1}
 
 
+JUDGED = Judgement(
+    says="better",
+    pairs=5,
+    for_change=5,
+    over=1,
+    difference=-1.0,
+    low=-2.0,
+    high=-0.5,
+    confidence=0.9375,
+)
+
+
 def note(piece, command="c1.1"):
     text = msgspec.json.encode(piece).decode()
     fields = {"command": command, "points": 5, "of": 9, "piece": text}
@@ -57,26 +69,18 @@ def test_both_arms_are_drawn_at_the_same_steps_with_gaps_where_one_has_none():
     assert ("change", "lr 0.1 -> 0.2") in told["words"]
 
 
+def test_of_one_whose_beginning_was_not_heard_the_warning_is_said_all_the_same():
+    names = [name for name, _ in shown(JUDGED).told()["words"]]
+    assert names == ["change", "verdict", "warning"]
+
+
 def test_what_is_new_is_made_up_anew_and_nothing_else():
     preview = Preview()
     board = PreviewShown(preview)
     preview.take(note(setup()))
     first = board.told()
     assert board.told() is first
-    preview.take(
-        note(
-            Judgement(
-                says="better",
-                pairs=5,
-                for_change=5,
-                over=1,
-                difference=-1.0,
-                low=-2.0,
-                high=-0.5,
-                confidence=0.9375,
-            )
-        )
-    )
+    preview.take(note(JUDGED))
     assert board.told()["says"] == "better"
     preview.take(note(End(points=5, seconds=1.0)))
     assert board.told()["is_over"]

@@ -60,3 +60,19 @@ async def test_of_more_than_there_are_files_for_the_rest_are_turned_away(tmp_pat
         await sees(page, lambda told: told.get("run", {}).get("trouble") == "goes on")
         for _, writer in crowd:
             writer.close()
+
+
+async def test_what_is_no_json_by_its_own_word_is_asked_of_nobody(tmp_path):
+    """A form of another site can send text of any kind but this one."""
+    async with open_house(tmp_path) as house:
+        lines = [
+            "POST /ask/knob.set HTTP/1.1",
+            f"Host: {urlsplit(house._url).netloc}",
+            f"Origin: {house._url}",
+            f"Cookie: {house._cookie}",
+            "Content-Type: text/plain",
+            "Content-Length: 2",
+        ]
+        reader, writer = await come(house, "\r\n".join([*lines, "", "{}"]).encode())
+        assert b" 415 " in await soon(reader.readline())
+        writer.close()

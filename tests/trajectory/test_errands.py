@@ -10,10 +10,10 @@ from torchloom_core.wire.landscape import Line
 from torchloom_core.wire.messages import Note
 
 
-def note(loss, command="c1.1", worker="v0-0", kind="landscape"):
+def note(loss, command="c1.1", worker="v0-0", kind="landscape", incarnation=1):
     piece = msgspec.json.encode(Line(points=((0.5, loss),))).decode()
     fields = {"command": command, "points": 1, "of": 9, "piece": piece}
-    return Note(run="run", worker=worker, incarnation=1, kind=kind, fields=fields)
+    return Note(run="run", worker=worker, incarnation=incarnation, kind=kind, fields=fields)
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def landscape():
 @pytest.fixture
 def errands(landscape):
     errands = Errands(landscape, Preview())
-    errands.asked("c1.1", "v0-0", "survey")
+    errands.asked("c1.1", "v0-0", 1, "survey")
     errands.take(note(1.0))
     return errands
 
@@ -37,6 +37,8 @@ def test_who_was_asked_is_shown(errands, landscape):
     "forged",
     [
         {"worker": "w9"},
+        {"incarnation": 0},
+        {"incarnation": 2},
         {"command": "c1.2"},
         {"command": "c1.2", "worker": "w9"},
         {"command": 7},
@@ -50,27 +52,27 @@ def test_what_nobody_asked_for_is_not(errands, landscape, forged):
 
 
 def test_a_command_of_another_verb_asks_for_none(errands, landscape):
-    errands.asked("c1.2", "v0-0", "set_knob")
+    errands.asked("c1.2", "v0-0", 1, "set_knob")
     errands.take(note(9.0, "c1.2"))
     assert landscape.line == {0.5: 1.0}
 
 
 def test_an_older_one_is_not_shown_again(errands, landscape):
-    errands.asked("c1.2", "w1", "survey")
+    errands.asked("c1.2", "w1", 1, "survey")
     errands.take(note(2.0, "c1.2", "w1"))
     errands.take(note(9.0))
     assert landscape.line == {0.5: 2.0}
 
 
 def test_one_that_is_asked_to_leave_off_stays_until_another_begins(errands, landscape):
-    errands.asked("c1.2", "v0-0", "survey")
+    errands.asked("c1.2", "v0-0", 1, "survey")
     errands.take(note(3.0))
     assert landscape.line == {0.5: 3.0}
 
 
 def test_what_is_told_before_it_is_heard_who_was_asked_is_kept(errands, landscape):
     errands.take(note(2.0, "c1.2", "w1"))
-    errands.asked("c1.2", "w1", "survey")
+    errands.asked("c1.2", "w1", 1, "survey")
     assert landscape.line == {0.5: 2.0}
 
 
@@ -78,7 +80,7 @@ def test_who_tells_a_lot_has_no_others_forgotten(errands, landscape):
     errands.take(note(2.0, "c1.2", "w1"))
     for number in range(1000):
         errands.take(note(9.0, f"c9.{number}", "w9"))
-    errands.asked("c1.2", "w1", "survey")
+    errands.asked("c1.2", "w1", 1, "survey")
     assert landscape.line == {0.5: 2.0}
 
 
@@ -87,14 +89,14 @@ def test_a_piece_that_is_longer_than_any_is_not_kept(errands, landscape):
     long.fields["piece"] += " " * 70_000
     for _ in range(2):
         errands.take(long)
-        errands.asked("c1.2", "w1", "survey")
+        errands.asked("c1.2", "w1", 1, "survey")
     assert landscape.line == {0.5: 1.0}
 
 
 def test_who_tells_without_end_takes_no_room(errands, landscape):
     for number in range(10_000):
         errands.take(note(9.0, f"c9.{number}", "w9"))
-        errands.asked(f"c1.{number + 2}", "v0-0", "survey")
+        errands.asked(f"c1.{number + 2}", "v0-0", 1, "survey")
     errands.take(note(2.0, "c1.10001"))
     assert landscape.line == {0.5: 2.0}
     assert sum(map(len, errands._early.values())) <= 8 * 64

@@ -109,7 +109,7 @@ def _missing(error: ImportError) -> int:
 
 def _fail(message: str, status: int) -> int:
     with suppress(OSError):  # where nobody reads it, the status has to say it
-        sys.stderr.write(f"torchloom: {message}\n")
+        sys.stderr.write(f"torchloom: {printable(message)}\n")
     return status
 
 

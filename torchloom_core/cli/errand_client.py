@@ -3,13 +3,16 @@
 import asyncio
 import signal
 import uuid
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from nats.aio.msg import Msg
 
+from torchloom_core.cli.errand_options import INTERRUPTED
 from torchloom_core.cli.options import Connection
+from torchloom_core.cli.output import warn
 from torchloom_core.cli.progress import Told, progress
 from torchloom_core.cli.weaver_client import ask, find_weaver, open_client
 from torchloom_core.errors import MessageError, RequestError
@@ -34,8 +37,35 @@ _LAST_PIECE_S = 5.0
 """The last piece and the outcome travel apart."""
 
 _Errand = MapLandscape | PreviewChange
-_Heard = Note | CommandLife | Outcome | None
-"""None: the person has enough."""
+
+
+class _Enough:
+    """The person has pressed Ctrl-C."""
+
+
+_Heard = Note | CommandLife | Outcome | Answer | RequestError | _Enough
+"""An error: it could not be asked."""
+
+
+def run(
+    connection: Connection,
+    action: _Errand,
+    leave_off: _Errand,
+    seen: Pieces,
+    show: Callable[[], None],
+) -> int:
+    """Run an errand as below, show what came of it, and return the exit status.
+
+    It is shown of one that failed, too: what was computed is lost to nobody.
+    """
+    try:
+        has_enough = asyncio.run(run_errand(connection, action, leave_off, seen))
+    except RequestError:
+        if seen.version:
+            show()
+        raise
+    show()
+    return INTERRUPTED if has_enough else 0
 
 
 async def run_errand(
@@ -60,14 +90,11 @@ async def run_errand(
         await _listen(client, find_weaver(connection).run, seen.kind, heard)
         loop = asyncio.get_running_loop()
         # Before it is asked for: an errand may have begun before its answer is here.
-        loop.add_signal_handler(signal.SIGINT, heard.put_nowait, None)
+        loop.add_signal_handler(signal.SIGINT, heard.put_nowait, _Enough())
         try:
-            answer = await _propose(client, action)
-            if not answer.ok:
-                raise RequestError(answer.text)
             with progress() as told:
-                follow = _Follow(client, action, leave_off, seen, told)
-                return await follow.to_the_end(heard, answer.ids)
+                follow = _Follow(client, action, leave_off, seen, heard, told)
+                return await follow.to_the_end()
         finally:
             loop.remove_signal_handler(signal.SIGINT)
 
@@ -103,41 +130,88 @@ class _Follow:
         action: _Errand,
         leave_off: _Errand,
         seen: Pieces,
+        heard: asyncio.Queue[_Heard],
         told: Told,
     ) -> None:
         self._client, self._action, self._leave_off = client, action, leave_off
-        self._seen, self._told = seen, told
+        self._seen, self._heard, self._told = seen, heard, told
         self._errands = Errands(seen)
+        self._ids: tuple[str, ...] = ()
         self._cause = ""
+        self._has_enough = self._is_over = False
+        self._early: list[_Heard] = []
 
-    async def to_the_end(self, heard: asyncio.Queue[_Heard], ids: tuple[str, ...]) -> bool:
+    async def to_the_end(self) -> bool:
         """Return, once it is over, whether a person ended it."""
-        seen, within_s = self._seen, self._action.seconds + _GRACE_S
-        is_over = interrupted = False
+        within_s = self._action.seconds + _GRACE_S
+        asking = {asyncio.create_task(self._ask())}
         try:
             async with asyncio.timeout(within_s) as limit:
-                while not (is_over and seen.end):
-                    match await heard.get():
-                        case None if interrupted:
-                            raise KeyboardInterrupt
-                        case None:
-                            interrupted = True
-                            await _propose(self._client, self._leave_off)
-                        case Note() as note if note.fields.get("command") in ids:
-                            self._errands.take(note)
-                            self._told(seen.kind, seen.points, max(seen.of, 1))
-                        case CommandLife() as life if life.command in ids:
-                            self._errands.asked(life.command, life.worker, life.verb)
-                            self._cause = life.cause
-                        case Outcome() as outcome if outcome.verdict in (self._cause, *ids):
-                            if outcome.result != "done":
-                                said = " ".join(outcome.detail.split())
-                                raise RequestError(f"{outcome.result}: {said}")
-                            is_over = True
-                            limit.reschedule(asyncio.get_running_loop().time() + _LAST_PIECE_S)
+                while not (self._is_over and self._seen.end):
+                    one = await self._heard.get()
+                    if isinstance(one, RequestError):
+                        if not (self._has_enough and self._ids):
+                            raise one
+                        warn(f"it may go on: {one}")
+                        break
+                    if isinstance(one, _Enough):
+                        if self._has_enough:  # and does not wait for the end
+                            break
+                        self._has_enough = True
+                        asking.add(asyncio.create_task(self._leave(set(asking))))
+                    self._take(one)
+                    if self._is_over:
+                        limit.reschedule(asyncio.get_running_loop().time() + _LAST_PIECE_S)
         except TimeoutError:
-            if not is_over:
+            if not self._is_over:
                 raise RequestError(
                     f"not over after {within_s:g} s; it goes on, see torchloom status"
                 ) from None
-        return interrupted
+        finally:
+            for task in asking:
+                task.cancel()
+            await asyncio.gather(*asking, return_exceptions=True)
+        if not (self._seen.end or self._has_enough):
+            kind = self._seen.kind
+            said = f"not all of it was heard: torchloom {kind} TRAJECTORY shows what is on record"
+            if not self._seen.version:
+                raise RequestError(f"done, but {said}")
+            warn(said)
+        return self._has_enough
+
+    async def _ask(self) -> None:
+        """Ask for the errand, and have the answer heard among all else."""
+        try:
+            answer = await _propose(self._client, self._action)
+            self._heard.put_nowait(answer if answer.ok else RequestError(answer.text))
+        except RequestError as error:
+            self._heard.put_nowait(error)
+
+    async def _leave(self, asked: "set[asyncio.Task[None]]") -> None:
+        """Ask for the end, once it is known what has begun; it may be over by itself."""
+        await asyncio.wait(asked)
+        try:
+            await _propose(self._client, self._leave_off)
+        except RequestError as error:
+            self._heard.put_nowait(error)
+
+    def _take(self, one: _Heard) -> None:
+        match one:
+            case Answer() if not self._ids:
+                self._ids = one.ids
+                early, self._early = self._early, []
+                for told in early:
+                    self._take(told)
+            case _ if not self._ids:
+                self._early.append(one)  # what is heard of before the answer, of any errand
+            case Note() as note if note.fields.get("command") in self._ids:
+                self._errands.take(note)
+                self._told(self._seen.kind, self._seen.points, max(self._seen.of, 1))
+            case CommandLife() as life if life.command in self._ids:
+                self._errands.asked(life.command, life.worker, life.incarnation, life.verb)
+                self._cause = life.cause
+            case Outcome() as outcome if outcome.verdict in (self._cause, *self._ids):
+                if outcome.result != "done":
+                    said = " ".join(outcome.detail.split())
+                    raise RequestError(f"{outcome.result}: {said}")
+                self._is_over = True

@@ -1,16 +1,20 @@
 """What the commands have in common that have a stand-by do an errand."""
 
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from torchloom_core.cli.extras import need
+from torchloom_core.cli.output import console, print_json
 from torchloom_core.errors import ConfigError, StateError
 from torchloom_core.files import refuse_picture
 from torchloom_core.wire.errand import MOST_SECONDS
 
 # The reader brings pyarrow, which `torchloom --help` should not wait for.
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from torchloom_core.trajectory.pieces import Pieces
 
 INTERRUPTED = 130
@@ -26,6 +30,24 @@ def check(lasts: timedelta, plot: Path | None) -> None:
     if plot is not None:
         need("matplotlib")
         refuse_picture(plot, ConfigError)
+
+
+def show(
+    seen: P,
+    table: Callable[[P], "Table"],
+    draw: Callable[[Path, P], None],
+    plot: Path | None,
+    json: bool,
+) -> None:
+    """Print what was found, and only then draw it: it is lost to nobody whose disk is full."""
+    if json:
+        print_json(seen.for_machines())
+    else:
+        console().print(table(seen))
+    if plot is not None:
+        draw(plot, seen)
+        if not json:
+            console().print(f"wrote {plot}", markup=False, soft_wrap=True)
 
 
 def recorded(trajectory: Path, empty: P) -> P:

@@ -1,6 +1,5 @@
 """``torchloom landscape``: the loss around the run's newest weights, asked of a stand-by."""
 
-import asyncio
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -8,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from torchloom_core.cli.errand_options import INTERRUPTED, check, recorded
+from torchloom_core.cli.errand_options import check, recorded, show
 from torchloom_core.cli.options import AsJson, Connection
-from torchloom_core.cli.output import console, print_json
 from torchloom_core.cli.times import Duration
 from torchloom_core.cli.weaver_client import act
 from torchloom_core.wire.actions import MapLandscape
@@ -71,36 +69,26 @@ def landscape(
     check(lasts, plot)
     from torchloom_core.trajectory.landscape import Landscape
 
-    interrupted = False
-    seen = Landscape()
     if trajectory is not None:
-        seen = recorded(trajectory, seen)
-    else:
-        from torchloom_core.cli.errand_client import run_errand
+        _show(recorded(trajectory, Landscape()), plot, json)
+        return 0
+    from torchloom_core.cli.errand_client import run
 
-        action = MapLandscape(
-            points=points,
-            seconds=lasts.total_seconds(),
-            side=side,
-            reach=reach,
-            plane=plane,
-            seed=seed,
-        )
-        interrupted = asyncio.run(run_errand(connection, action, MapLandscape(points=0), seen))
-    _show(seen, plot, json)
-    return INTERRUPTED if interrupted else 0
+    action = MapLandscape(
+        points=points,
+        seconds=lasts.total_seconds(),
+        side=side,
+        reach=reach,
+        plane=plane,
+        seed=seed,
+    )
+    seen = Landscape()
+    leave_off = MapLandscape(points=0)
+    return run(connection, action, leave_off, seen, lambda: _show(seen, plot, json))
 
 
 def _show(seen: "Landscape", plot: Path | None, json: bool) -> None:
-    if plot is not None:
-        from torchloom_core.cli.landscape_plot import draw
-
-        draw(plot, seen)
-    if json:
-        print_json(seen.for_machines())
-        return
+    from torchloom_core.cli.landscape_plot import draw
     from torchloom_core.cli.landscape_view import table
 
-    console().print(table(seen))
-    if plot is not None:
-        console().print(f"wrote {plot}", markup=False, soft_wrap=True)
+    show(seen, table, draw, plot, json)

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from torchloom_core.errors import ConfigError
+from torchloom_core.errors import StateError
 from torchloom_core.trajectory.landscape import Landscape
 
 _COLOUR = "#1f6f8b"
@@ -15,7 +15,7 @@ def draw(path: Path, seen: Landscape) -> None:
 
     Raises
     ------
-    ConfigError
+    StateError
         If it cannot be written.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -31,7 +31,7 @@ def draw(path: Path, seen: Landscape) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=120)
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be written: {error.strerror}") from None
+        raise StateError(f"{path}: cannot be written: {error.strerror}") from None
 
 
 def _draw_line(axes: Any, seen: Landscape) -> None:

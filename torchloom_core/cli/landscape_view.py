@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator
 
 from rich.table import Table
+from rich.text import Text
 
 from torchloom_core.trajectory.landscape import Landscape
 from torchloom_core.wire.errand import Loss
@@ -17,7 +18,7 @@ def table(seen: Landscape) -> Table:
     rows.add_column(style="dim")
     rows.add_column()
     for name, text in _rows(seen):
-        rows.add_row(name, text)
+        rows.add_row(name, Text(text))
     return rows
 
 

@@ -1,5 +1,6 @@
 """``torchloom logs``: what trainers have logged, all of them on one axis."""
 
+import sys
 from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -37,7 +38,7 @@ def logs(
     worker: str | None = None,
     node: str | None = None,
     level: Level = "debug",
-    last: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
+    last: Annotated[int | None, Parameter(validator=Number(gte=1, lte=sys.maxsize))] = None,
     follow: Annotated[bool, Parameter(alias="-f", negative="")] = False,
     json: AsJson = False,
     config: ConfigPath = None,

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from torchloom_core.cli.errand_options import INTERRUPTED, check, recorded
+from torchloom_core.cli.errand_options import check, recorded, show
 from torchloom_core.cli.knob_commands import parse_value
 from torchloom_core.cli.options import AsJson, Connection
-from torchloom_core.cli.output import console, print_json
+from torchloom_core.cli.output import console
 from torchloom_core.cli.times import Duration
 from torchloom_core.cli.weaver_client import act, ask, open_client
 from torchloom_core.errors import ConfigError
@@ -70,26 +70,24 @@ def preview(
     check(lasts, plot)
     from torchloom_core.trajectory.preview import Preview
 
-    interrupted = False
-    seen = Preview()
     if len(what) == 1 and "=" not in what[0]:
-        seen = recorded(Path(what[0]), seen)
-    else:
-        from torchloom_core.cli.errand_client import run_errand
+        _show(recorded(Path(what[0]), Preview()), plot, json)
+        return 0
+    from torchloom_core.cli.errand_client import run
 
-        values, seconds = _values(what), lasts.total_seconds()
-        try:
-            action = PreviewChange(
-                values=values, steps=steps, repeats=repeats, seconds=seconds, seed=seed
-            )
-        except ValueError as error:
-            raise ConfigError(f"preview: {error}") from None
-        if price:
-            console().print(asyncio.run(_price(connection, action)), markup=False)
-            return 0
-        interrupted = asyncio.run(run_errand(connection, action, PreviewChange(steps=0), seen))
-    _show(seen, plot, json)
-    return INTERRUPTED if interrupted else 0
+    values, seconds = _values(what), lasts.total_seconds()
+    try:
+        action = PreviewChange(
+            values=values, steps=steps, repeats=repeats, seconds=seconds, seed=seed
+        )
+    except ValueError as error:
+        raise ConfigError(f"preview: {error}") from None
+    if price:
+        console().print(asyncio.run(_price(connection, action)), markup=False)
+        return 0
+    seen = Preview()
+    leave_off = PreviewChange(steps=0)
+    return run(connection, action, leave_off, seen, lambda: _show(seen, plot, json))
 
 
 async def _price(connection: Connection, action: PreviewChange) -> str:
@@ -118,15 +116,7 @@ def _values(what: tuple[str, ...]) -> dict[str, KnobValue]:
 
 
 def _show(seen: "Preview", plot: Path | None, json: bool) -> None:
-    if plot is not None:
-        from torchloom_core.cli.preview_plot import draw
-
-        draw(plot, seen)
-    if json:
-        print_json(seen.for_machines())
-        return
+    from torchloom_core.cli.preview_plot import draw
     from torchloom_core.cli.preview_view import table
 
-    console().print(table(seen))
-    if plot is not None:
-        console().print(f"wrote {plot}", markup=False, soft_wrap=True)
+    show(seen, table, draw, plot, json)

@@ -4,7 +4,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-from torchloom_core.errors import ConfigError
+from torchloom_core.errors import StateError
 from torchloom_core.trajectory.preview import WITH, WITHOUT, Preview
 from torchloom_core.wire.preview import Arm
 
@@ -21,7 +21,7 @@ def draw(path: Path, seen: Preview) -> None:
 
     Raises
     ------
-    ConfigError
+    StateError
         If it cannot be written.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -44,7 +44,7 @@ def draw(path: Path, seen: Preview) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=120)
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be written: {error.strerror}") from None
+        raise StateError(f"{path}: cannot be written: {error.strerror}") from None
 
 
 def _draw_arm(axes: Any, seen: Preview, arm: Arm, label: str, colour: str) -> None:

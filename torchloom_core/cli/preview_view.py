@@ -1,6 +1,7 @@
 """A preview as a table for people."""
 
 from rich.table import Table
+from rich.text import Text
 
 from torchloom_core.trajectory.preview import Preview
 
@@ -12,5 +13,5 @@ def table(seen: Preview) -> Table:
     rows.add_column(style="dim")
     rows.add_column()
     for name, text in seen.words():
-        rows.add_row(name, text)
+        rows.add_row(name, Text(text))
     return rows

@@ -202,6 +202,7 @@ def _life(command: Command, status: str, detail: str = "", step: int = -1) -> Co
     return CommandLife(
         command=command.id,
         worker=command.worker,
+        incarnation=command.incarnation,
         status=status,  # type: ignore[arg-type]
         verb=str(command.do.__struct_config__.tag),
         cause=command.cause,

@@ -23,6 +23,7 @@ from torchloom_core.web_server import PROMPT_S
 from torchloom_core.wire.operator import Answer
 
 PAGE = Path(__file__).parent / "page"
+MOST_OF_ONE = 40
 MOST_BROWSERS = 200
 """Pages that are open at once; whoever comes after them is told so, and to come again."""
 
@@ -40,7 +41,7 @@ def application(
     on_entry: Callable[[], None],
 ) -> ASGIApp:
     """Return what is served; parameters as of :class:`Door`. Without ``asks`` none are taken."""
-    there: set[WebSocket] = set()
+    there: dict[WebSocket, str] = {}
 
     async def page(_: Request) -> Response:
         return FileResponse(PAGE / "index.html", media_type="text/html")
@@ -66,15 +67,20 @@ def application(
         return _answer(answer, 200)  # a refusal is an answer
 
     async def look(socket: WebSocket) -> None:
-        if len(there) >= MOST_BROWSERS:
-            await socket.accept()  # a page is not told why its socket was not opened
-            await socket.close(_TRY_AGAIN, f"need at most {MOST_BROWSERS} pages open at once")
-            return
-        there.add(socket)
+        session, sessions = socket.scope[SESSION], list(there.values())
+        for count, most, where in (
+            (len(sessions), MOST_BROWSERS, ""),
+            (sessions.count(session), MOST_OF_ONE, " in one browser"),
+        ):
+            if count >= most:
+                await socket.accept()  # a page is not told why its socket was not opened
+                await socket.close(_TRY_AGAIN, f"need at most {most} pages open at once{where}")
+                return
+        there[socket] = session
         try:
-            await Browser(socket, seen, socket.scope[SESSION]).serve()
+            await Browser(socket, seen, session).serve()
         finally:
-            there.discard(socket)
+            del there[socket]
 
     app = Starlette(
         routes=[

@@ -7,8 +7,11 @@ from typing import Any
 import msgspec
 
 from torchloom_core.errors import RoomError
+from torchloom_core.files import open_regular
+from torchloom_core.plain_text import printable
 from torchloom_core.wire.codec import UNREADABLE
 
+_MOST_BYTES = 16 << 20
 BESIDE = "*-evaluation/report.json"
 """Where `torchloom evaluate` leaves its report unless told otherwise."""
 
@@ -113,20 +116,28 @@ class Backtest:
         try:
             written_ns = path.stat().st_mtime_ns
             if (path, written_ns) != self._read:
-                shown: dict[str, Any] = {"path": str(path), "at_s": written_ns / 1e9}
+                shown: dict[str, Any] = {"path": _text(path), "at_s": written_ns / 1e9}
                 try:
                     self._told = shown | {"promises": _promised(path, self._policies)}
                 except RoomError as error:
-                    self._told = shown | {"trouble": str(error)}
+                    self._told = shown | {"trouble": printable(str(error))}
                 self._read = path, written_ns
         except OSError as error:
-            return {"path": str(path), "trouble": f"{path}: cannot be read: {error.strerror}"}
+            return {
+                "path": _text(path),
+                "trouble": f"{_text(path)}: cannot be read: {error.strerror}",
+            }
         return self._told
 
     def _newest(self) -> Path | None:
         if self._given is not None:
             return self._given / "report.json" if self._given.is_dir() else self._given
         return max(self._beside.glob(BESIDE), key=_written_ns, default=None)
+
+
+def _text(path: Path) -> str:
+    """Return a path as a message can have it, whatever bytes it is made of."""
+    return printable(str(path))
 
 
 def _written_ns(path: Path) -> int:
@@ -139,9 +150,12 @@ def _written_ns(path: Path) -> int:
 def _promised(path: Path, policies: Mapping[str, dict[str, Any]]) -> list[dict[str, Any]]:
     """Return what each candidate of a report promises; RoomError if it is none of ours."""
     try:
-        data = path.read_bytes()
+        with open_regular(path) as file:
+            data = file.read(_MOST_BYTES + 1)
     except OSError as error:
         raise RoomError(f"{path}: need a report.json: {error.strerror}") from None
+    if len(data) > _MOST_BYTES:
+        raise RoomError(f"{path}: need a report of at most {_MOST_BYTES:,} bytes")
     try:
         version = msgspec.json.decode(data, type=_Version).version
         if version != VERSION:

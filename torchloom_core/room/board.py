@@ -176,7 +176,8 @@ class Board:
         """Return the state of each row, a byte each."""
         count = len(self.places)
         state = self._state[:count].copy()
-        quiet = now_s - self._heard_s[:count] > self._stale_after_s
+        # Heard of in what is to come: this host's clock went back meanwhile.
+        quiet = np.abs(now_s - self._heard_s[:count]) > self._stale_after_s
         state[quiet & ~np.isin(state, _OVER)] = _SILENT
         return state
 
@@ -234,7 +235,7 @@ class Board:
     def _may_say_hello(self, row: int, incarnation: int, now_s: float) -> bool:
         """Say whether it is the present life's, or one's that the Weaver would let follow it."""
         present = self._incarnation[row]
-        quiet = now_s - self._heard_s[row] > self._stale_after_s
+        quiet = abs(now_s - self._heard_s[row]) > self._stale_after_s
         vacant = bool(quiet or self._state[row] in _OVER)
         return incarnation == present or self._lives.may_follow(
             row, incarnation, present, vacant=vacant

@@ -122,7 +122,7 @@ class Live(Seen):
                 self._epoch = status.epoch
             self.status, self._status_s, self.trouble = status, time.monotonic(), ""
             for flight in status.flights:
-                self.errands.asked(flight.id, flight.worker, flight.verb)
+                self.errands.asked(flight.id, flight.worker, flight.incarnation, flight.verb)
             for said in forecasts_of(status):
                 self.record.foresee(said, time.time())
             if self._knobs_due and time.monotonic() - self._knobs_s >= _KNOBS_EVERY_S:

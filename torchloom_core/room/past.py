@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -9,6 +10,7 @@ import msgspec
 from torchloom_core.clock import SECOND_NS, moment_text
 from torchloom_core.room.seen import Seen
 from torchloom_core.trajectory.reader import Life, Recorded, lives
+from torchloom_core.wire.codec import UNREADABLE
 from torchloom_core.wire.events import Forecast
 from torchloom_core.wire.messages import LOG, Exit, Hello, Note, Telemetry
 from torchloom_core.wire.requests import Request
@@ -82,4 +84,5 @@ class Past(Seen):
             case Request() as request:
                 self.record.take("request", msgspec.json.encode(request), at_s)
         for output in recorded.outputs:
-            self.hear_told(msgspec.json.decode(output, type=_Tag).type, output, at_s)
+            with suppress(*UNREADABLE):  # of another version: it cannot be shown
+                self.hear_told(msgspec.json.decode(output, type=_Tag).type, output, at_s)

@@ -62,7 +62,7 @@ class Seen:
         if kind == _LIFE:
             with suppress(*UNREADABLE):
                 life = msgspec.json.decode(data, type=CommandLife)
-                self.errands.asked(life.command, life.worker, life.verb)
+                self.errands.asked(life.command, life.worker, life.incarnation, life.verb)
 
     @property
     def now_s(self) -> float:

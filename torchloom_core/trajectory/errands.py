@@ -1,9 +1,9 @@
-"""Which errand a note is a piece of: one that the Weaver has asked that very worker for."""
+"""Which errand a note is a piece of: one that the Weaver has asked that life of a worker for."""
 
 from collections import OrderedDict, deque
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -21,6 +21,12 @@ _MOST_EARLY, _MOST_WORKERS = 8, 64
 no one worker can have those of others forgotten."""
 
 
+class _Whose(NamedTuple):
+    command: str
+    worker: str
+    incarnation: int
+
+
 class Errands:
     """Gives the newest errand of each kind its pieces, and nobody else's.
 
@@ -36,13 +42,14 @@ class Errands:
     def __init__(self, *kinds: Pieces) -> None:
         self._by_note = {pieces.kind: pieces for pieces in kinds}
         self._verbs = {pieces.verb for pieces in kinds}
-        self._asked: dict[tuple[str, str], int] = {}
+        self._asked: dict[_Whose | None, int] = {}
+        self._current: dict[str, _Whose] = {}
         self._number = 0
         self._early: OrderedDict[str, deque[Note]] = OrderedDict()
 
-    def asked(self, command: str, worker: str, verb: str) -> None:
-        """Take that the Weaver has told a worker to do something, of any verb."""
-        whose = command, worker
+    def asked(self, command: str, worker: str, incarnation: int, verb: str) -> None:
+        """Take that the Weaver has told a life of a worker to do something, of any verb."""
+        whose = _Whose(command, worker, incarnation)
         if verb not in self._verbs or whose in self._asked:
             return
         if len(self._asked) == _MOST_ASKED:
@@ -57,8 +64,10 @@ class Errands:
         pieces, command = self._by_note.get(note.kind), note.fields.get("command")
         if pieces is None or not isinstance(command, str):
             return
-        whose, current = (command, note.worker), (pieces.command, pieces.worker)
+        whose = _Whose(command, note.worker, note.incarnation)
+        current = self._current.get(note.kind)
         if whose == current or self._asked.get(whose, 0) > self._asked.get(current, 0):
+            self._current[note.kind] = whose
             pieces.take(note)
         elif whose not in self._asked:
             self._keep(note)
@@ -88,7 +97,7 @@ def newest_recorded(root: Path, empty: P) -> P | None:
             if isinstance(told, Note):
                 errands.take(told)
             else:
-                errands.asked(told.command, told.worker, told.verb)
+                errands.asked(told.command, told.worker, told.incarnation, told.verb)
     return empty if empty.version else None
 
 

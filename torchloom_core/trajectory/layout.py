@@ -20,7 +20,7 @@ import msgspec
 import pyarrow as pa
 
 from torchloom_core.errors import StateError
-from torchloom_core.wire.limits import MAX_COUNT, Count, Int64
+from torchloom_core.wire.limits import MAX_COUNT, Count, Int64, Name
 
 FORMAT = 1
 """Version of all that this module describes; it rises when an old reader would misread."""
@@ -61,7 +61,7 @@ class Meta(msgspec.Struct, frozen=True, kw_only=True):
     names to versions.
     """
 
-    run: str
+    run: Name
     epoch: Count
     started_ns: Int64
     torchloom: str

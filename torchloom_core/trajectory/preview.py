@@ -100,12 +100,14 @@ class Preview(Pieces):
         """Yield what it says: a name and a sentence, line by line."""
         if self.setup is not None:
             yield "change", self.change
+        elif self.judged is not None:
+            yield "change", "which one was told before anybody here listened; it is on record"
         if self.judged is not None:
             yield "verdict", verdict_text(self.judged)
             if self.judged.ahead is not None:
                 yield "forecast", _ahead_text(self.judged.ahead)
-        if self.setup is not None:
-            yield "warning", warning_text(self.setup.steps)
+        if self.setup is not None or self.judged is not None:
+            yield "warning", warning_text(self.setup.steps if self.setup else None)
         if self.end is not None:
             why = f": {self.end.why}" if self.end.why else ""
             yield "tried", f"{self.end.points} steps in {self.end.seconds:.1f} s{why}"
@@ -153,10 +155,11 @@ def _how(judged: Judgement, pairs: str) -> str:
     )
 
 
-def warning_text(steps: int) -> str:
-    """Return what is not said, in one sentence."""
+def warning_text(steps: int | None) -> str:
+    """Return what is not said, in one sentence; None: it is not known how many steps there are."""
+    after = "the last step" if steps is None else f"{steps} steps"
     return (
-        f"says nothing of what comes after {steps} steps: what is better for a few may be worse "
+        f"says nothing of what comes after {after}: what is better for a few may be worse "
         "for many, as a learning rate that is too low in the long run"
     )
 

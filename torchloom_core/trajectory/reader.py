@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from torchloom_core.config.schema import Config
 from torchloom_core.errors import StateError
+from torchloom_core.files import open_regular
 from torchloom_core.kernel.plugins.guard import OVERRAN
 from torchloom_core.suggest import listed
 from torchloom_core.trajectory.columns import decode
@@ -133,7 +134,7 @@ class Life:
         first = 0
         for number, path in enumerate(paths):
             try:
-                with path.open("rb") as file:
+                with open_regular(path) as file:
                     head = file.readline()
             except OSError as error:
                 raise state_error(path, "cannot be read", error) from None
@@ -249,6 +250,7 @@ def _check_text(body: msgspec.Raw, place: str) -> None:
 
 def _read(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        with open_regular(path) as file:
+            return file.read()
     except OSError as error:
         raise state_error(path, "cannot be read", error) from None

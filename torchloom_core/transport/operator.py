@@ -159,7 +159,7 @@ class ControlClient:
         except nats.errors.TimeoutError:
             raise RequestError(
                 f"{self._url}: need an answer to {verb!r} from the Weaver of run {self._run} "
-                f"within {tries * timeout_s:g} s, was silence"
+                f"within {tries * timeout_s:g} s, was silence: it may still be done"
             ) from None
         except nats.errors.Error as error:
             raise RequestError(f"{self._url}: {verb!r} could not be asked: {error}") from None

@@ -86,6 +86,7 @@ def describe(
             FlightStatus(
                 id=command_id,
                 worker=flight.command.worker,
+                incarnation=flight.command.incarnation,
                 verb=str(flight.command.do.__struct_config__.tag),
                 status=flight.status,
                 age_s=(now_ns - flight.command.issued_ns) / SECOND_NS,

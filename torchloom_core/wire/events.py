@@ -107,10 +107,14 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, tag="verdict"):
 
 
 class CommandLife(msgspec.Struct, frozen=True, kw_only=True, tag="command_life"):
-    """A command took a step in its life: issued, or what an ack or the clock said."""
+    """A command took a step in its life: issued, or what an ack or the clock said.
+
+    ``incarnation`` is the life of the worker that it is for; 0 in what older versions recorded.
+    """
 
     command: str
     worker: str
+    incarnation: int = 0
     status: Literal["issued"] | AckStatus
     verb: str
     cause: str

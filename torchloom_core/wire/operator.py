@@ -180,6 +180,7 @@ class FlightStatus(msgspec.Struct, frozen=True, kw_only=True):
     verb: str
     status: str
     age_s: float
+    incarnation: int = 0
 
 
 class PluginStatus(msgspec.Struct, frozen=True, kw_only=True):

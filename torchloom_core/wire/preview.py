@@ -127,6 +127,12 @@ class Ahead(msgspec.Struct, frozen=True, kw_only=True):
     control: tuple[Number, Number, Number] | None
     change: tuple[Number, Number, Number] | None
 
+    def __post_init__(self) -> None:
+        """Refuse a median that does not lie between the least and the most."""
+        for three in (self.control, self.change):
+            if three is not None and list(three) != sorted(three):
+                raise ValueError(f"need least <= median <= most, was {three}")
+
 
 class Judgement(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="part", tag="judgement"

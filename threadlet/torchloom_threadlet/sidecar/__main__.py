@@ -31,6 +31,7 @@ from torchloom_threadlet.sidecar.commands import Commands
 from torchloom_threadlet.sidecar.connection import BROKER_ERRORS, Connection
 from torchloom_threadlet.sidecar.exit_status import wait_for_death
 from torchloom_threadlet.sidecar.hangs import Hangs
+from torchloom_threadlet.sidecar.overdue import Overdue
 from torchloom_threadlet.sidecar.probing.commands import Probing
 from torchloom_threadlet.sidecar.probing.door import ProbeDoor
 from torchloom_threadlet.sidecar.publisher import Publisher
@@ -63,6 +64,7 @@ class Sidecar:
         self._roll_heard_by: Client | None = None
         self._complaints = Complaints(_logger)
         self._heartbeat = Batches(hello, attach.sent)
+        self._overdue = Overdue()
         self._hangs = Hangs(
             self._heartbeat,
             pid,
@@ -164,6 +166,7 @@ class Sidecar:
                     self._hello = msgspec.structs.replace(self._hello, state=frame.state)
                     self._urgent.set()
             case Ack():
+                self._overdue.end(frame)
                 await self._mail.ack(frame, self._on_stored)
             case Note():
                 self._tell(frame)
@@ -226,6 +229,7 @@ class Sidecar:
                 ts_ns=time.time_ns(),
             )
         )
+        self._overdue.begin(command)
         self._to_link(command)
 
     def _on_stored(self, ack: Ack) -> None:
@@ -247,8 +251,8 @@ class Sidecar:
         while True:
             self._urgent.clear()
             client = self._uplink.client
-            if client is None:
-                self._heartbeat.drop()
+            if client is None or self._overdue:
+                self._heartbeat.drop()  # to nobody, or of one that hangs: it is not alive
             else:
                 with contextlib.suppress(*BROKER_ERRORS):
                     for batch in self._heartbeat.batches(self._gauges()):

@@ -50,7 +50,7 @@ class ErrandKind(ActionKind[E]):
 
     def _rows(self, action: E, run: Run) -> list[int]:
         if action.leaves_off:
-            return run.heard(self._at_it(run))
+            return self._at_it(run)  # one that is silent hears it once it is back
         verb = str(self.deeds[0].__struct_config__.tag)
         return run.heard(run.able(run.rows_in("standby"), verb))
 

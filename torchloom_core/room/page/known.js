@@ -16,13 +16,14 @@ export class Known {
     this.backtest = {};
     this.tallies = {};
     this.worker = null;
-    this.landscape = null;
-    this.preview = null;
     this.forget();
   }
 
   // Another socket: the room tells all of it again.
   forget() {
+    this.landscape = null;
+    this.preview = null;
+    this.stories = new Map();
     this.places = [];
     this.placesVersion = 0;
     this.lines = [];

@@ -3,6 +3,10 @@
 const FIRST_WAIT_MS = 500;
 const LONGEST_WAIT_MS = 5000;
 const TRY_AGAIN = 1013;
+const SHUT_OUT = [401, 403, 421];
+const SHUT_OUT_WAIT_MS = 60_000;
+
+export const NOT_LET_IN = "this browser is not let in any more: open the link that the room has printed";
 
 export class Link {
   constructor(onText, onFrame, onChange) {
@@ -10,6 +14,7 @@ export class Link {
     this.onFrame = onFrame;
     this.onChange = onChange;
     this.isOpen = false;
+    this.isShutOut = false;
     this.heardMs = -Infinity;
     this.wanted = {};
     this.refusal = ""; // why the room took no more pages, when this one came
@@ -36,10 +41,17 @@ export class Link {
       this.refusal = code === TRY_AGAIN ? reason : "";
       if (this.isOpen) this.onChange(false);
       this.isOpen = false;
-      setTimeout(() => this.open(), this.waitMs);
-      this.waitMs = Math.min(LONGEST_WAIT_MS, 2 * this.waitMs);
+      this.comeAgain();
     };
     this.socket = socket;
+  }
+
+  // Whether it may come in a socket does not say; a page can be asked for.
+  async comeAgain() {
+    const answer = await fetch("/page/room.css", { method: "HEAD" }).catch(() => null);
+    this.isShutOut = SHUT_OUT.includes(answer?.status);
+    setTimeout(() => this.open(), this.isShutOut ? SHUT_OUT_WAIT_MS : this.waitMs);
+    this.waitMs = Math.min(LONGEST_WAIT_MS, 2 * this.waitMs);
   }
 
   // Say what the page looks at, again whenever the socket is a new one.
@@ -62,7 +74,7 @@ export async function ask(verb, name, body = {}) {
       headers: { "content-type": "application/json" },
       body: JSON.stringify({ name, body }),
     });
-    if (answer.status === 401) return { ok: false, text: "this browser is not let in any more: open the link that the room has printed" };
+    if (answer.status === 401) return { ok: false, text: NOT_LET_IN };
     return await answer.json();
   } catch {
     return { ok: false, text: "the room does not answer" };

@@ -2,7 +2,7 @@
 
 import { el, lock, span } from "./dom.js";
 import { Following } from "./following.js";
-import { ask, Link } from "./link.js";
+import { ask, Link, NOT_LET_IN } from "./link.js";
 import { Known } from "./known.js";
 import { Said } from "./said.js";
 import { SCREENS } from "./screens.js";
@@ -99,7 +99,8 @@ function freshness() {
   const place = at("fresh");
   const age = known.ageS();
   let text = `data as of ${span(age)} ago`;
-  if (!link.isOpen && link.refusal) text = `the room is full: ${link.refusal}`;
+  if (!link.isOpen && link.isShutOut) text = NOT_LET_IN;
+  else if (!link.isOpen && link.refusal) text = `the room is full: ${link.refusal}`;
   else if (!link.isOpen) text = `disconnected from the room${age === null ? "" : `; data as of ${span(age)} ago`}: knobs are locked`;
   else if (age === null) text = known.run?.trouble ?? "waiting for the Weaver";
   else if (age > STALE_S) text = `no word of the Weaver for ${span(age)}: knobs are locked. ${known.run.trouble}`;
