@@ -33,6 +33,9 @@ AT_ONCE = 250
 MARK = 1e6
 """A value far from all others: paints the highest byte."""
 
+ON_REQUEST = "plotly-gl3d.min.js"
+"""What a browser loads once somebody wants a landscape in 3-D."""
+
 HEADER = struct.Struct("<BBHIdd")
 STATES, VALUES = 0, 1
 
@@ -149,11 +152,7 @@ class Room:
                 stdout=out,
                 stderr=err,
             )
-        while "token=" not in self._out.read_text():
-            if self.process.returncode is not None:
-                sys.exit((self._folder / "room.err").read_text()[-2000:])
-            await asyncio.sleep(0.05)
-        link = self._out.read_text().split()[-1]
+        link = await self._link(1)
         self.base = urlsplit(link).netloc
         head = await self._get(link.partition(self.base)[2])
         self.cookie = next(
@@ -162,6 +161,15 @@ class Room:
             if line.lower().startswith("set-cookie")
         )
         self.watched = psutil.Process(self.process.pid)
+        console.print(f"to look at it in a browser: {await self._link(2)}", soft_wrap=True)
+
+    async def _link(self, number: int) -> str:
+        """Return the link that it prints as the first, or as the second once that was used."""
+        while self._out.read_text().count("token=") < number:
+            if self.process.returncode is not None:
+                sys.exit((self._folder / "room.err").read_text()[-2000:])
+            await asyncio.sleep(0.05)
+        return self._out.read_text().split()[-1]
 
     async def _get(self, path: str, *, packed: bool = False) -> bytes:
         host, port = self.base.rsplit(":", 1)
@@ -179,7 +187,8 @@ class Room:
     async def load_bytes(self) -> int:
         """Return how much a browser takes before the socket: the page and all that it names."""
         page = Path(__file__).parents[2] / "torchloom_core" / "room" / "page"
-        paths = ["/", *(f"/page/{p.relative_to(page)}" for p in page.rglob("*.js"))]
+        scripts = (path for path in page.rglob("*.js") if path.name != ON_REQUEST)
+        paths = ["/", *(f"/page/{path.relative_to(page)}" for path in scripts)]
         paths += [f"/page/{p.relative_to(page)}" for p in page.rglob("*.css")]
         return sum([len(await self._get(path, packed=True)) for path in paths])
 

@@ -63,7 +63,14 @@ STATUS = Status(
     flights=(FlightStatus(id="c3.1", worker="g0-0", verb="drain", status="accepted", age_s=2.0),),
     plugins=(PluginStatus(name="broken", kind="policy", state="quarantined", detail="raised: x"),),
     waiting=(
-        Waiting(proposal="p3.4", policy="x", action="migrate", target="group:g0", reason="ill"),
+        Waiting(
+            proposal="p3.4",
+            policy="x",
+            action="migrate",
+            target="group:g0",
+            wish="migrate group g0",
+            reason="ill",
+        ),
     ),
     cordoned=("node7", "node9"),
     cordoned_until_ns={"node9": 172_800 * 10**9},

@@ -15,7 +15,7 @@ from tests.kernel.runs import (
     three_groups,
 )
 from torchloom_core.clock import SECOND_NS
-from torchloom_core.wire.actions import MapLandscape, Migrate, PreviewChange
+from torchloom_core.wire.actions import ChangeKnob, MapLandscape, Migrate, PreviewChange
 from torchloom_core.wire.events import (
     Control,
     Issue,
@@ -72,6 +72,13 @@ def test_one_that_has_fallen_silent_is_told_to_leave_off_all_the_same(action, en
     for _ in range(30):
         run.hear("s-0", state="standby")
     assert told(run.ask(end)) == [("v-0", leave_off)]
+
+
+def test_a_preview_is_told_what_is_wanted_of_the_run_s_knobs_already():
+    run = fleet()
+    only(Reply, run.ask(ChangeKnob(knob="lr", value=0.2)))
+    command = begin(run, PreviewChange(values={"lr": 0.3}))
+    assert command.do == Rehearse(values={"lr": 0.3}, now={"lr": 0.2})
 
 
 @pytest.mark.parametrize("kind", [MapLandscape, PreviewChange])

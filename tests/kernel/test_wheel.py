@@ -69,7 +69,7 @@ def test_any_seat_may_say_something_for_the_record(run):
     ask(run, "ann", TakeWheel())
     assert ask(run, "bob.3f", Remark(text="new data from here on")).ok
     said = [notice.text for notice in run.all(Notice) if notice.kind == "remark"]
-    assert said == ["bob.3f by operator: new data from here on"]
+    assert said == ["bob (operator): new data from here on"]
 
 
 def test_the_wheel_is_taken_from_nobody_but_by_force(run):

@@ -6,9 +6,11 @@ import sys
 from collections import Counter
 
 import pytest
+from msgspec.structs import replace
 from websockets.exceptions import ConnectionClosed
 
 from tests.room.house import open_house, sees
+from tests.room.workers import batch
 from tests.waiting import eventually
 from torchloom_core.room import app, browser, serve
 
@@ -126,3 +128,28 @@ async def test_a_frozen_browser_is_let_go_and_another_has_its_place(tmp_path, mo
             return await fate(await house.enter()) == 0
 
         await eventually(another)
+
+
+async def test_a_page_that_paints_a_metric_is_told_the_true_values_farthest_out(tmp_path):
+    async with open_house(tmp_path) as house:
+        board = house.seen.board
+        for worker, loss in (("g0-0", 2.0), ("g1-0", 1e6)):
+            board.hear(batch([{"loss": loss, "lr": 0.1}], worker=worker), house.seen.now_s)
+        page = await house.enter()
+        await page.send(json.dumps({"metric": "loss"}))
+        told = await sees(page, lambda told: "farthest" in told)
+        assert told["farthest"] == [[1, 1e6], [0, 2.0]]
+        await page.send(json.dumps({"metric": "lr"}))
+        told = await sees(page, lambda told: "farthest" in told)
+        assert told["farthest"] == [[0, 0.1], [1, 0.1]]
+
+
+async def test_a_page_is_told_which_ranks_finish_no_step(tmp_path):
+    async with open_house(tmp_path) as house:
+        now_s = house.seen.now_s
+        frozen = replace(batch([], worker="g1-0", step=7), progress_age_s=60.0)
+        for told in (batch([], step=9), frozen):
+            house.seen.board.hear(told, now_s)
+        page = await house.enter()
+        told = await sees(page, lambda told: "run" in told)
+        assert told["run"]["stalled"].endswith("finished no step for 10 s: g1-0 at step 7")

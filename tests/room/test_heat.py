@@ -7,7 +7,15 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from tests.room.frames import painted
-from torchloom_core.room.heat import STATES, VALUES, Painter, Scale, bytes_of, scale_of
+from torchloom_core.room.heat import (
+    STATES,
+    VALUES,
+    Painter,
+    Scale,
+    bytes_of,
+    farthest_of,
+    scale_of,
+)
 
 rows = arrays(np.uint8, st.integers(0, 40), elements=st.integers(0, 3))
 floats = arrays(np.float64, st.integers(1, 50), elements=st.floats(allow_nan=True))
@@ -76,3 +84,13 @@ def test_values_that_are_none_or_all_alike_have_a_scale(values):
     assert scale.low <= scale.high
     assert scale_of(values, scale) == scale
     assert len(bytes_of(values, scale)) == len(values)
+
+
+@given(arrays(np.float64, st.integers(0, 300), elements=st.floats(allow_nan=True)))
+def test_the_farthest_out_are_told_as_they_are_and_the_most_first(values):
+    told = farthest_of(values)
+    assert [values[row] for row, _ in told] == [value for _, value in told]
+    finite = sorted(values[np.isfinite(values)], reverse=True)
+    most = finite if len(finite) <= 64 else [*finite[:5], *finite[-5:]]
+    assert [value for _, value in told] == most
+    assert len({row for row, _ in told}) == len(told)

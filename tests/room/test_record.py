@@ -36,14 +36,16 @@ def propose(record, number=1, action=RATE, policy="tuner", **more):
     tell(record, Proposed(id=f"p1.{number}", policy=policy, proposal=proposal))
 
 
-def decide(record, number=1, action=RATE, policy="tuner", granted=True, rule="net_gain"):
+def decide(
+    record, number=1, action=RATE, policy="tuner", granted=True, rule="net_gain", reason="because"
+):
     verdict = Verdict(
         proposal=f"p1.{number}",
         policy=policy,
         action=action,
         granted=granted,
         rule=rule,
-        reason="because",
+        reason=reason,
         net_gpu_s=1.0,
     )
     tell(record, verdict)
@@ -87,6 +89,13 @@ def test_a_story_goes_from_the_proposal_to_what_it_did(record):
     assert story.late == ["g2-0 expired: it has ended"]
     assert story.outcome == "partial: 2 of 3"
     assert story.judged == "did no harm: loss 2.1"
+
+
+def test_what_a_verdict_only_repeats_is_told_once(record):
+    propose(record)
+    decide(record, reason="it is slow")
+    (story,) = record.stories_since(0)
+    assert (story.reason, story.rule, story.said) == ("it is slow", "net_gain", "")
 
 
 def test_a_story_says_when_each_of_its_moments_came_first(record):
@@ -180,6 +189,30 @@ def test_what_is_denied_again_and_again_is_one_story_with_how_often(record):
     propose(record, 102, action=Migrate(group="g1"))
     decide(record, 102, action=Migrate(group="g1"), granted=False, rule="cooldown")
     assert [story.times for story in record.stories_since(0)] == [100, 1, 1]
+
+
+@pytest.mark.parametrize("end", [(False, "expiry"), (True, "person")])
+def test_what_has_waited_for_a_person_keeps_its_reason_and_its_price(record, end):
+    granted, rule = end
+    for first in (1, 11):
+        propose(record, first, gain_gpu_s=80.0, cost_gpu_s=1.5)
+        decide(record, first, granted=False, rule="approval", reason="waits 300 s for a person")
+        for number in range(first + 1, first + 10):
+            propose(record, number)
+            text = f"p1.{first} waits for a person already"
+            decide(record, number, granted=False, rule="approval", reason=text)
+        decide(record, first, granted=granted, rule=rule)
+    told = {story.id: story for story in record.stories_since(0)}
+    assert [(story_id, story.times) for story_id, story in told.items()] == [
+        ("p1.10", 9),
+        ("p1.1", 1),
+        ("p1.20", 9),
+        ("p1.11", 1),
+    ]
+    for story in (told["p1.1"], told["p1.11"]):
+        assert (story.granted, story.rule, story.reason) == (granted, rule, "it is slow")
+        assert (story.gain_gpu_s, story.cost_gpu_s) == (80.0, 1.5)
+        assert "proposed" in story.moments
 
 
 def test_a_story_whose_beginning_was_not_heard_is_told_from_where_it_was(record):

@@ -73,6 +73,32 @@ def test_many_steps_a_second_that_stop_for_some_are_waiting(books):
     assert books.told == {"kept": 2 * 21.0, "waiting": 2 * 9.0}
 
 
+def test_time_that_a_rank_stood_still_is_waiting_also_when_it_skips_what_others_made():
+    books = Books(3)
+    books.train(20, steps_a_second=10)
+    for _ in range(14):
+        books.train(1, steps_a_second=10, rank=slice(1, 3))
+    before = books.told["waiting"]
+    books.step[0] = books.step[1]  # healed by its peers
+    books.train(1, steps_a_second=10)
+    assert books.told["waiting"] == pytest.approx(before, abs=0.2)
+    books.train(20, steps_a_second=10)
+    assert books.told["kept"] == pytest.approx(2 * 55 + 41, abs=0.2)
+    assert books.told["waiting"] == pytest.approx(14, abs=0.2)
+
+
+def test_a_rank_that_comes_new_and_counts_from_0_makes_no_step_of_others_again():
+    books = Books(4)
+    books.state[3], books.step[3] = "unknown", -1
+    books.train(50, steps_a_second=20, rank=slice(0, 3))
+    books.state[3] = "training"
+    books.train(3, steps_a_second=20)
+    books.state[:3] = ["ended"] * 3
+    books.train(30, steps_a_second=20, rank=slice(3, 4))
+    assert "again" not in books.told
+    assert books.told["kept"] == pytest.approx(3 * 53 + 33, abs=3)
+
+
 def test_steps_that_are_made_again_are_taken_back(books):
     books.train(100)
     books.state = ["failed"] * 2

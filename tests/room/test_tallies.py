@@ -77,3 +77,10 @@ def test_counts_outlive_the_stories_and_are_of_so_many_policies_at_most(record):
     assert {tally.granted for tally in record.tallies.of.values()} == {
         2 * MOST_STORIES // (2 * MOST_POLICIES)
     }
+
+
+def test_what_people_ask_for_is_no_policy_s(record):
+    decide(record, 1, policy="person")
+    decide(record, 2)
+    tell(record, Judged(verdict="p1.1", hurt=True, text="loss 9", before={}))
+    assert list(record.tallies.of) == ["mover"]

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from torchloom_core.trajectory.preview import Preview as Shown
-from torchloom_core.wire.messages import Note
-from torchloom_core.wire.preview import Curve, Judgement, Piece, Setup, Trial
+from torchloom_core.wire.messages import Note, Rehearse
+from torchloom_core.wire.preview import Curve, Judgement, Piece, Setup
 from torchloom_threadlet.preview import Preview
 
 ALWAYS = 3600.0
@@ -67,7 +67,7 @@ class Heard:
 
     def __init__(self, preview, seconds=ALWAYS, is_asked=lambda: False, **trial):
         self.pieces, self.progress = [], []
-        self.said = preview.run(Trial(**trial), seconds, self._hear, is_asked)
+        self.said = preview.run(Rehearse(**trial), seconds, self._hear, is_asked)
 
     def _hear(self, points, of, piece):
         self.progress.append((points, of))

@@ -60,6 +60,55 @@ def test_the_users_handlers_hear_it_as_before(capture, told, caplog):
     assert logging.getLogger().handlers == before
 
 
+@pytest.fixture
+def root():
+    """The root logger as a script that has set up nothing finds it."""
+    root = logging.getLogger()
+    before = root.level
+    root.setLevel(logging.WARNING)
+    yield root
+    root.setLevel(before)
+
+
+def test_a_script_that_left_its_level_as_it_was_is_heard_and_no_louder(root, capture, told, caplog):
+    capture.set_level("info")
+    LOG.info("step 3")
+    LOG.debug("too quiet")
+    LOG.warning("hear me")
+    assert [said["text"] for said in told] == ["step 3", "hear me"]
+    assert caplog.messages == ["hear me"]
+    capture.set_level("warning")
+    LOG.info("step 4")
+    assert [said["text"] for said in told] == ["step 3", "hear me"]
+    assert (root.level, type(root.level)) == (logging.WARNING, int)
+
+
+def test_a_level_that_was_lowered_is_put_back_in_the_end(root, capture):
+    capture.set_level("debug")
+    capture.stop()
+    assert (root.level, type(root.level)) == (logging.WARNING, int)
+
+
+@pytest.mark.parametrize("level", [logging.DEBUG, logging.INFO, logging.ERROR])
+def test_a_level_that_the_script_sets_has_the_last_word(root, capture, caplog, level):
+    capture.set_level("info")
+    root.setLevel(level)
+    LOG.info("mine")
+    assert caplog.messages == (["mine"] if level <= logging.INFO else [])
+    capture.stop()
+    assert root.level == level
+
+
+def test_a_logger_that_has_a_level_of_its_own_keeps_it(root, capture, told, caplog):
+    own = logging.getLogger("own")
+    own.setLevel(logging.INFO)
+    capture.set_level("debug")
+    own.debug("too quiet")
+    own.info("as it wants")
+    assert [said["text"] for said in told] == caplog.messages == ["as it wants"]
+    own.setLevel(logging.NOTSET)
+
+
 def test_an_exception_comes_with_its_trace(capture, told):
     try:
         int("the loss")

@@ -147,6 +147,55 @@ def test_an_arm_is_what_the_script_would_have_done_itself():
             assert heard.curve(repeat, arm) == [script.step().item() for _ in range(6)]
 
 
+def test_the_control_has_what_is_wanted_of_the_run_and_not_what_the_checkpoint_has():
+    script = Script()
+    heard = Heard(script.preview(), values={"lr": 0.3}, now={"lr": 0.2, "momentum": 0.5}, steps=4)
+    assert heard.setup.before == {"lr": 0.2}
+    assert heard.shown["change"] == "lr 0.2 -> 0.3"
+    for repeat in range(5):
+        for arm, lr in (("control", 0.2), ("change", 0.3)):
+            script.load()
+            script.optimizer.param_groups[0].update(lr=lr, momentum=0.5)
+            torch.manual_seed(repeat)
+            assert heard.curve(repeat, arm) == [script.step().item() for _ in range(4)]
+
+
+@pytest.mark.parametrize("values", [{}, {"lr": 0.2}])
+def test_what_the_run_has_already_is_no_change_to_the_bit(values):
+    script, used = Script(), {"scale": 1.0}
+    preview = script.preview(lambda: script.step() * used["scale"])
+    preview.knob("scale", lambda: used["scale"], lambda value: used.update(scale=value), high=4.0)
+    heard = Heard(preview, values=values, now={"lr": 0.2, "scale": 3.0}, steps=8)
+    assert heard.judged.alike
+    assert heard.setup.before == values
+    assert used == {"scale": 1.0}
+
+
+def test_what_is_wanted_of_the_run_and_the_preview_does_not_offer_is_left_alone():
+    script, used = Script(), {"skip": 0}
+    preview = script.preview()
+    preview.knob(
+        "skip", lambda: used["skip"], lambda v: used.update(skip=v), kind="int", used_up=True
+    )
+    now = {"ring_order": "g0,g1", "skip": 7}
+    heard = Heard(preview, values={"lr": 0.3}, now=now, steps=4)
+    without = Heard(script.preview(), values={"lr": 0.3}, steps=4)
+    assert heard.of(Curve) == without.of(Curve)
+
+
+def test_a_run_that_cannot_be_tried_as_it_is_is_one_line():
+    with pytest.raises(KnobError, match=r"need at most 100, was 1000\.0"):
+        Heard(Script().preview(), values={"momentum": 0.5}, now={"lr": 1000.0}, steps=4)
+
+
+def test_a_schedule_goes_on_from_where_the_checkpoint_has_it():
+    script = Script()
+    scheduler = torch.optim.lr_scheduler.StepLR(script.optimizer, step_size=2, gamma=0.5)
+    preview = script.preview(load=lambda: None, scheduler=scheduler)
+    heard = Heard(preview, values={"lr": 0.4}, now={"lr": 0.9}, steps=3, repeats=1)
+    assert heard.setup.before == {"lr": LR}
+
+
 def test_a_loss_that_is_no_number_with_the_change_is_worse_and_costs_no_more_steps():
     script = Script()
 

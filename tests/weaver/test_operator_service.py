@@ -23,6 +23,9 @@ from torchloom_core.wire.requests import (
     TakeWheel,
 )
 
+NAMED = "a name of at most 64 letters, digits, - and _"
+OF_KNOB = "a name of letters, digits, - and _, and dots between them"
+
 
 @pytest.fixture
 def asked():
@@ -221,6 +224,26 @@ async def test_a_request_says_who_sits_at_the_page_that_sends_it(desk, asked, ve
     ]
     with pytest.raises(MessageError):
         await desk.verbs["wheel.take"](b'{"seat": "ann <b>"}', "operator")
+
+
+@pytest.mark.parametrize(
+    ("verb", "body", "said"),
+    [
+        ("remark", {"text": "x" * 2001}, "need at most 2000 characters in text"),
+        ("knob.set", {"knob": "l r", "value": 1}, f"need {OF_KNOB} in knob"),
+        ("knob.unset", {"knob": "l" * 65}, "need at most 64 characters in knob"),
+        ("knob.set", {"knob": "lr", "value": 1, "worker": "g 0"}, f"need {NAMED} in worker"),
+        (
+            "propose",
+            {"action": {"kind": "preview", "values": {"l r": 1}}},
+            f"need {OF_KNOB} in action.values",
+        ),
+    ],
+)
+async def test_a_name_or_a_text_that_is_none_is_one_clear_sentence(desk, verb, body, said):
+    with pytest.raises(MessageError) as told:
+        await desk.verbs[verb](msgspec.json.encode(body), "operator")
+    assert str(told.value) == f"{verb}: {said}"
 
 
 async def test_the_kill_switch_is_thrown_whatever_else_is_said(desk, asked):

@@ -2,11 +2,22 @@
 
 import msgspec
 
-from tests.kernel.runs import Run, hello, lighthouse_view, make_kernel, telemetry, three_groups
+from tests.kernel.runs import (
+    Run,
+    Says,
+    active,
+    hello,
+    lighthouse_view,
+    make_kernel,
+    proposal,
+    telemetry,
+    three_groups,
+)
+from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.schema import Config
 from torchloom_core.kernel.plugins.host import ActivePlugins
 from torchloom_core.weaver.status import describe, describe_knobs
-from torchloom_core.wire.actions import ChangeKnob, DrainGroup
+from torchloom_core.wire.actions import ChangeKnob, DrainGroup, Migrate
 from torchloom_core.wire.codec import MAX_MESSAGE_BYTES, encode
 from torchloom_core.wire.events import Forecast, ForecastWanted
 from torchloom_core.wire.limits import MAX_CHOICES, MAX_KNOBS
@@ -174,3 +185,15 @@ def test_how_long_a_step_takes_is_told_once_somebody_tells_of_it():
         run.feed(telemetry(worker, {"step_time_s": step_time_s}))
     run.tick()
     assert status(run).step_time_s == 0.3
+
+
+def test_what_waits_for_a_person_says_what_is_wanted_since_when_and_until_when():
+    policy = Says()
+    text = "[arbiter.actions.migrate]\napproval = true"
+    run = three_groups(make_kernel([active("says", policy)], text))
+    policy.next = [proposal(Migrate(group="a"), expires_s=60.0)]
+    run.tick()
+    (waiting,) = status(run).waiting
+    assert waiting.wish == "migrate group a"
+    assert waiting.since_ns == run.now_ns
+    assert waiting.until_ns == run.now_ns + 60 * SECOND_NS

@@ -104,7 +104,7 @@ def _values(what: tuple[str, ...]) -> dict[str, KnobValue]:
         raise ConfigError("preview: need KNOB=VALUE, or a trajectory's folder")
     values: dict[str, KnobValue] = {}
     for word in what:
-        knob, is_there, text = word.partition("=")
+        knob, is_there, text = (part.strip() for part in word.partition("="))
         if not (knob and is_there):
             raise ConfigError(f"preview: need KNOB=VALUE, was {word!r}")
         if knob in values:

@@ -4,6 +4,11 @@ import asyncio
 import logging
 import sys
 from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+from msgspec.structs import replace
 
 from torchloom_core.cli.announcing import announce
 from torchloom_core.cli.extras import ROOM, need
@@ -19,6 +24,7 @@ def room(
     /,
     *,
     report: Path | None = None,
+    port: Annotated[int | None, Parameter(validator=Number(gte=0, lte=65535))] = None,
     connection: Connection = _HERE,
 ) -> None:
     """Serve the control room's page until SIGINT or SIGTERM.
@@ -33,12 +39,16 @@ def room(
     report
         What `torchloom evaluate` wrote, a report.json or its folder, to hold against what comes of
         the policies; the newest in a folder NAME-evaluation beside the config unless given.
+    port
+        Where it listens, 0 for any that is free; that of [room] unless given.
     """
     need(*ROOM)
     from torchloom_core.room.backtest import Backtest
     from torchloom_core.room.serve import serve, serve_past
 
     config = connection.load()
+    if port is not None:
+        config = replace(config, room=replace(config.room, port=port))
     beside = (connection.config or DEFAULT_PATH).absolute().parent
     backtest = Backtest(report, beside, config.policies)
     logging.basicConfig(

@@ -138,9 +138,9 @@ def _number(value: float | None) -> str:
 
 
 def _waiting(status: Status) -> Table:
-    table = Table("waits for approval", "policy", "action", "target", "reason", box=None)
+    table = Table("waits for approval", "policy", "wants", "reason", box=None)
     for w in status.waiting:
-        table.add_row(*map(escape, (w.proposal, w.policy, w.action, w.target, w.reason)))
+        table.add_row(*map(escape, (w.proposal, w.policy, w.wish, w.reason)))
     table.columns[0].style = "bold yellow"
     return table
 

@@ -2,10 +2,8 @@
 
 import asyncio
 import logging
-import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
@@ -14,9 +12,8 @@ from cyclopts import Parameter
 from torchloom_core.cli.announcing import announce
 from torchloom_core.cli.extras import ROOM, need
 from torchloom_core.cli.options import ConfigPath
+from torchloom_core.cli.room_beside import room_beside
 from torchloom_core.config.loading import DEFAULT_PATH, load
-
-_GOODBYE_S = 10.0
 
 
 def weaver(
@@ -29,7 +26,8 @@ def weaver(
     Parameters
     ----------
     room
-        Serve the control room, too, as `torchloom room` does, in a process of its own.
+        Serve the control room, too, as `torchloom room` does, in a process of its own, which is
+        started again if it dies.
     config
         Config file; torchloom.toml in this folder unless given.
     """
@@ -63,23 +61,7 @@ def weaver(
             lines.append("TORCHFT_QUORUM_RETRIES=100 has them live through its restarts")
         announce(*lines)
         if room:
-            stack.enter_context(_room(config))
+            stack.enter_context(room_beside(config))
 
     with stack:
         asyncio.run(run(settings, plugins, ready))
-
-
-@contextmanager
-def _room(config: Path | None) -> Iterator[None]:
-    """Have the control room beside the Weaver; whatever becomes of it, the Weaver goes on."""
-    words = ["--config", str(config)] if config else []
-    command = [sys.executable, "-m", "torchloom_core.cli", "room", *words]
-    with subprocess.Popen(command, stdin=subprocess.DEVNULL) as process:
-        try:
-            yield
-        finally:
-            process.terminate()
-            try:
-                process.wait(_GOODBYE_S)
-            except subprocess.TimeoutExpired:
-                process.kill()

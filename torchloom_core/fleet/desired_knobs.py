@@ -33,6 +33,11 @@ class DesiredKnobs:
         """Return what the knob should be, on whichever worker."""
         return [w.value for w in self.wishes.values() if w.knob == knob and w.value is not None]
 
+    def of_all(self) -> dict[str, KnobValue]:
+        """Return what is desired of all that have no wish of their own."""
+        wishes = self.wishes.values()
+        return {w.knob: w.value for w in wishes if w.worker is None and w.value is not None}
+
     def of(self, worker: str, knob: str) -> KnobDesired | None:
         """Return what is desired of a worker's knob: of it alone, or else of all."""
         return self.wishes.get(_key(worker, knob), self.wishes.get(_key(None, knob)))

@@ -91,6 +91,7 @@ class Board:
         self._state: Bytes = np.zeros(0, dtype=np.uint8)
         self._step: Ints = np.zeros(0, dtype=np.int64)
         self._heard_s: Floats = np.zeros(0)
+        self._progress_s: Floats = np.zeros(0)
         self._values: Floats = np.zeros((0, 0))
         self._low: Floats = np.zeros(0)
         self._high: Floats = np.zeros(0)
@@ -111,6 +112,7 @@ class Board:
         row = self._seat(place, hello.incarnation)
         if row >= 0:
             self._state[row], self._heard_s[row] = _CODE[hello.state], now_s
+            self._progress_s[row] = now_s
 
     def learn(self, status: Iterable[WorkerStatus], now_s: float) -> None:
         """Take what the Weaver says of workers that may have been there before the room was."""
@@ -123,6 +125,7 @@ class Board:
                 state = "ended" if one.ending in MEANT else "failed"
             self._state[row], self._step[row] = _CODE.get(state, 0), one.step
             self._heard_s[row] = now_s - (one.heartbeat_age_s or 0.0)
+            self._progress_s[row] = now_s - (one.progress_age_s or 0.0)
             for name, value in one.metrics.items():
                 column = self._column(name)
                 if column >= 0:
@@ -137,6 +140,7 @@ class Board:
             return
         self._heard_s[row], self._step[row] = now_s, batch.step
         self._state[row] = _CODE[batch.state]
+        self._progress_s[row] = now_s - batch.progress_age_s
         if not batch.ts_ns or not batch.metrics:
             return
         columns, own = self._columns_of.get(batch.metrics) or self._place_header(batch.metrics)
@@ -181,6 +185,11 @@ class Board:
         state[quiet & ~np.isin(state, _OVER)] = _SILENT
         return state
 
+    def workers_in(self, state: str) -> frozenset[str]:
+        """Return who was last told to be in a state."""
+        rows = np.flatnonzero(self._state[: len(self.places)] == _CODE[state])
+        return frozenset(self.places[row].worker for row in rows)
+
     def values(self, metric: str) -> Floats:
         """Return each row's newest value of a metric, NaN where there is none."""
         count = len(self.places)
@@ -192,6 +201,10 @@ class Board:
     def steps(self) -> Ints:
         """Return each row's last step, -1 before the first."""
         return self._step[: len(self.places)]
+
+    def progress_age_s(self, now_s: float) -> Floats:
+        """Return how long ago each row finished a step, or entered its state."""
+        return now_s - self._progress_s[: len(self.places)]
 
     def worker(self, row: int, now_s: float) -> dict[str, object]:
         """Return all that is known of one worker."""
@@ -248,6 +261,7 @@ class Board:
             self._state = _longer(self._state, room, 0)
             self._step = _longer(self._step, room, -1)
             self._heard_s = _longer(self._heard_s, room, 0.0)
+            self._progress_s = _longer(self._progress_s, room, 0.0)
         if rows > self._values.shape[0] or columns > self._values.shape[1]:
             shape = len(self._state), max(8, 2 * columns)
             values = np.full(shape, np.nan)

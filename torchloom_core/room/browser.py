@@ -20,6 +20,7 @@ from torchloom_core.room.allowance import Allowance
 from torchloom_core.room.board import STATES
 from torchloom_core.room.landscape import LandscapeNews
 from torchloom_core.room.seen import Seen
+from torchloom_core.room.stalled import stalled
 from torchloom_core.room.tiers import POINTS
 from torchloom_core.wire.codec import UNREADABLE
 from torchloom_core.wire.limits import MetricName, Name
@@ -70,6 +71,7 @@ class Browser:
         self._states = heat.Painter(heat.STATES)
         self._values = heat.Painter(heat.VALUES)
         self._scale: heat.Scale | None = None
+        self._farthest: list[tuple[int, float]] = []
         self._places = 0
         self._places_version = -1
         self._record_version = 0
@@ -107,6 +109,7 @@ class Browser:
                 if look.metric != self._look.metric:
                     self._values.forget()
                     self._scale = None
+                    self._farthest = []
                 if (look.series, look.since_s) != (self._look.series, self._look.since_s):
                     self._points.clear()
                 self._look = look
@@ -141,6 +144,10 @@ class Browser:
             frame = self._values.frame(heat.bytes_of(values, self._scale), self._scale)
             if frame:
                 yield frame
+            farthest = heat.farthest_of(values)
+            if farthest != self._farthest:
+                self._farthest = farthest
+                yield {"farthest": farthest}
         if seen.knobs_version != self._knobs_version:
             self._knobs_version = seen.knobs_version
             yield {"knobs": seen.knobs}
@@ -186,6 +193,7 @@ class Browser:
             "metrics": board.metrics,
             "leaves_out": board.leaves_out,
             "spent": board.spent.told,
+            "stalled": stalled(board, now_s),
         }
         if seen.status is not None:
             told["status"] = seen.status

@@ -25,6 +25,10 @@ _FAR = 1e300
 _NARROW = 0.3
 """A scale of which so little is used is made anew."""
 
+_SMALL = 64
+_ENDS = 5
+"""Of a fleet that is larger than ``_SMALL``, so many with the least and the most."""
+
 
 class Scale(NamedTuple):
     """The values that the bytes 1 and 255 stand for."""
@@ -61,6 +65,24 @@ def bytes_of(values: Floats, scale: Scale) -> Bytes:
     share = (np.clip(values, scale.low, scale.high) - scale.low) / (width or 1.0)
     painted = 1.0 + np.rint(254.0 * share)
     return np.where(np.isnan(values), 0.0, painted).astype(np.uint8)
+
+
+def farthest_of(values: Floats) -> list[tuple[int, float]]:
+    """Return rows and their values as they are: all of a small fleet, else the ends.
+
+    From the most down; what is no number is left out.
+
+    Examples
+    --------
+    >>> farthest_of(np.array([0.1, np.nan, 7.0]))
+    [(2, 7.0), (0, 0.1)]
+    """
+    rows = np.flatnonzero(np.isfinite(values))
+    if len(rows) > _SMALL:
+        ends = np.argpartition(values[rows], (_ENDS, len(rows) - _ENDS - 1))
+        rows = rows[np.concatenate([ends[:_ENDS], ends[-_ENDS:]])]
+    rows = rows[np.argsort(-values[rows], kind="stable")]
+    return [(int(row), float(values[row])) for row in rows]
 
 
 class Painter:

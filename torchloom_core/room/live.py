@@ -3,15 +3,15 @@
 import asyncio
 import math
 import time
-from collections import Counter
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 from nats.aio.msg import Msg
 
 from torchloom_core.clock import SystemClock
 from torchloom_core.errors import RequestError
+from torchloom_core.room.knob_rows import knob_rows
 from torchloom_core.room.seen import Seen
 from torchloom_core.transport.inbound import Inlet
 from torchloom_core.transport.operator import ControlClient
@@ -23,7 +23,6 @@ from torchloom_core.wire.messages import (
     Ack,
     Exit,
     Hello,
-    KnobValue,
     Note,
     Telemetry,
     WorkerEvent,
@@ -36,9 +35,6 @@ _ANSWER_S = 3.0
 _KNOBS_EVERY_S = 2.0
 _MEET_EVERY_S = 5.0
 _OF_KNOBS = frozenset({"knob_desired", "outcome", "judged"})
-_MOST_VALUES = 8
-"""Of one knob that are told apart; how many workers have another is counted."""
-
 _PENDING_MESSAGES = 200_000
 
 _T = TypeVar("_T")
@@ -54,6 +50,7 @@ class Live(Seen):
         self._inlet = Inlet(run, SystemClock(), self._receive, lambda subject, reason: None)
         self._knobs_due = True
         self._knobs_s = -math.inf
+        self._standbys: frozenset[str] = frozenset()
         self._met_s = -math.inf
         self._epoch = -1
 
@@ -125,6 +122,9 @@ class Live(Seen):
                 self.errands.asked(flight.id, flight.worker, flight.incarnation, flight.verb)
             for said in forecasts_of(status):
                 self.record.foresee(said, time.time())
+            standbys = self.board.workers_in("standby")
+            if standbys != self._standbys:
+                self._standbys, self._knobs_due = standbys, True
             if self._knobs_due and time.monotonic() - self._knobs_s >= _KNOBS_EVERY_S:
                 self._knobs_due, self._knobs_s = False, time.monotonic()
                 await self._look_at_knobs()
@@ -146,7 +146,7 @@ class Live(Seen):
         while page.more and page.values:
             page = await self._of("knobs", KnobTable, Page(after=list(page.values)[-1]))
             values |= page.values
-        told = told_of_knobs(first, values)
+        told = knob_rows(first, values, self._standbys)
         if told != self.knobs:
             self.knobs, self.knobs_version = told, self.knobs_version + 1
 
@@ -178,36 +178,3 @@ def forecasts_of(status: Status) -> list[Forecast]:
         )
         for name, some in said.items()
     ]
-
-
-def told_of_knobs(
-    table: KnobTable, values: dict[str, dict[str, KnobValue]]
-) -> list[dict[str, Any]]:
-    """Return a row a knob: what it takes, what is wanted, and how many workers have which value."""
-    wanted: dict[str, dict[str, KnobValue]] = {}
-    since_ns: dict[str, int] = {}
-    for wish in table.desired:
-        if wish.value is not None:
-            wanted.setdefault(wish.knob, {})[wish.worker or ""] = wish.value
-            since_ns[wish.knob] = max(since_ns.get(wish.knob, 0), wish.since_ns)
-    have: dict[str, Counter[str]] = {}
-    shown: dict[str, KnobValue] = {}
-    for own in values.values():
-        for knob, value in own.items():
-            key = msgspec.json.encode(value).decode()
-            shown[key] = value
-            have.setdefault(knob, Counter())[key] += 1
-    rows = []
-    for spec in table.specs:
-        counts = have.get(spec.name, Counter()).most_common()
-        rows.append(
-            {
-                **msgspec.to_builtins(spec),
-                "fence": spec.fence,
-                "wanted": wanted.get(spec.name, {}),
-                "since_s": since_ns.get(spec.name, 0) / 1e9,
-                "values": [[shown[key], count] for key, count in counts[:_MOST_VALUES]],
-                "others": sum(count for _, count in counts[_MOST_VALUES:]),
-            }
-        )
-    return rows

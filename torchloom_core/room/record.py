@@ -2,7 +2,7 @@
 
 What belongs to one proposal is one story: the verdict, at which step how many ranks applied it, the
 outcome, and what the guard said. A proposal that is made and denied again and again is one story
-as well, with how often.
+as well, with how often; but each that has waited for a person has its own.
 """
 
 from collections import Counter, OrderedDict
@@ -48,6 +48,9 @@ _UNTOLD = frozenset({"issue", "recall", "forecast_wanted", "reply"})
 
 _TOLD_BY_NOTICE = frozenset({"remark", "take_wheel", "leave_wheel"})
 _FAILED = frozenset({"rejected", "failed", "expired"})
+_WAITS, _EXPIRES = "approval", "expiry"
+"""Rules by which a proposal is denied until a person approves it, and for good."""
+
 _JUDGED = {True: "hurt", False: "did no harm", None: "was not judged"}
 
 _MOMENTS = frozenset({"proposed", "verdict", "issued", "applied", "outcome", "judged"})
@@ -59,6 +62,7 @@ _OfStory = Proposed | Verdict | CommandLife | Outcome | Judged
 class Story:
     """One proposal and what became of it; ``version`` orders the changes of all stories.
 
+    ``said`` is why the verdict was what it is, where the reason of the proposal is not all.
     ``moments`` says when each of ``_MOMENTS`` was first heard of, seconds since the epoch, and
     ``command`` is the first that it led to.
     """
@@ -113,7 +117,7 @@ class Record:
         self._stories: OrderedDict[str, Story] = OrderedDict()
         self._lines: list[Line] = []
         self._logs: list[Line] = []
-        self._denied: dict[tuple[str, str, str], str] = {}
+        self._denied: dict[tuple[str, str, str, str], str] = {}
         self._status: dict[str, str] = {}
         self._at_risk: dict[str, frozenset[str]] = {}
 
@@ -225,12 +229,15 @@ class Record:
         return story
 
     def _decide(self, story: Story, verdict: Verdict) -> None:
+        if self._denied.get(_sort(story)) == story.id:
+            del self._denied[_sort(story)]  # it has waited for a person
         story.granted, story.rule = verdict.granted, verdict.rule
-        story.said = plain_line(verdict.reason, _LONGEST)
-        if story.granted:
+        said = plain_line(verdict.reason, _LONGEST)
+        story.said = "" if said == story.reason else said
+        if story.granted or story.rule == _EXPIRES:
             return
         # What is proposed at each tick, and denied each time for one reason, is one story.
-        same = story.by, story.wish, story.rule
+        same = _sort(story)
         earlier = self._stories.pop(self._denied.get(same, ""), None)
         if earlier is not None and earlier is not story:
             story.times += earlier.times
@@ -269,6 +276,14 @@ def _plain_lines(text: str) -> str:
         text = f"{text[: _LONGEST_LOG // 3]} ... {text[-_LONGEST_LOG // 3 :]}"
     lines = text.expandtabs(4).splitlines()
     return "\n".join(printable(line.rstrip()) for line in lines if line.strip())[:_LONGEST_LOG]
+
+
+def _sort(story: Story) -> tuple[str, str, str, str]:
+    """Return what a denial has in common with those that are told with it.
+
+    Of those that wait for a person, and those denied as one waits already, that is what was said.
+    """
+    return story.by, story.wish, story.rule, story.said if story.rule == _WAITS else ""
 
 
 def _since(lines: list[Line], version: int) -> list[Line]:

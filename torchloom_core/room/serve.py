@@ -1,6 +1,7 @@
 """Run the control room: hear the run, and serve the page until told to stop."""
 
 import asyncio
+import errno
 import signal
 import socket
 import ssl
@@ -134,8 +135,10 @@ def _listener(room: Room) -> socket.socket:
     try:
         found = listener(room.host, room.port)
     except OSError as error:
-        where = f"{room.host}:{room.port}"
-        raise RoomError(f"[room]: cannot listen on {where}: {error.strerror or error}") from None
+        why = f"cannot listen on {room.host}:{room.port}: {error.strerror or error}"
+        if error.errno == errno.EADDRINUSE:
+            why += "; need another port in [room], or by `torchloom room --port`: 0 for any"
+        raise RoomError(f"[room]: {why}") from None
     if sys.platform == "linux":
         # Else what was sent to a browser that takes nothing is kept for as long as that lasts.
         patience_ms = round(1000 * PATIENCE_S)
@@ -156,11 +159,24 @@ def hosts_of(host: str, names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _check_tls(certificate: str, key: str) -> None:
-    """Raise RoomError if uvicorn could not serve with these files."""
+    """Raise RoomError, which names the file, if uvicorn could not serve with these."""
     if not certificate:
         return
+    for name, path, holds in (
+        ("certificate", certificate, "CERTIFICATE-----"),
+        ("key", key, "PRIVATE KEY-----"),
+    ):
+        need = f"[room] {name}: need a PEM file with a {name} in it, was {path}"
+        try:
+            text = Path(path).read_text(encoding="ascii", errors="replace")
+        except OSError as error:
+            raise RoomError(f"{need}: {error.strerror}") from None
+        if holds not in text:
+            raise RoomError(f"{need}: it holds none")
     try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
+        # Without a password openssl would ask for one at the terminal.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="")
     except (OSError, ssl.SSLError) as error:
-        why = error.strerror or error.__class__.__name__
-        raise RoomError(f"[room] certificate, key: cannot be used: {why}") from None
+        why = getattr(error, "reason", "") or error.strerror or error.__class__.__name__
+        need = "need a certificate and its own key, without a password"
+        raise RoomError(f"[room]: {need}, was {certificate} and {key}: {why}") from None

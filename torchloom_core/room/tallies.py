@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from torchloom_core.kernel.actions.kinds import kind_of
 from torchloom_core.wire.events import Judged, Outcome, Verdict
+from torchloom_core.wire.requests import PERSON
 
 MOST_POLICIES = 100
 
@@ -27,7 +28,7 @@ class Tally:
 
 
 class Tallies:
-    """One a policy, a person being one of them; of more than `MOST_POLICIES` none is kept."""
+    """One a policy; of more than `MOST_POLICIES` none is kept. What people ask for is none's."""
 
     def __init__(self) -> None:
         self.of: dict[str, Tally] = {}
@@ -71,6 +72,6 @@ class Tallies:
         known = self.of.get(policy)
         if known is None:
             known = Tally()
-            if len(self.of) < MOST_POLICIES:
+            if policy != PERSON and len(self.of) < MOST_POLICIES:
                 self.of[policy] = known
         return known

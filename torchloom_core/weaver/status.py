@@ -10,7 +10,7 @@ import msgspec
 
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.schema import Config
-from torchloom_core.kernel.actions.kinds import target_of
+from torchloom_core.kernel.actions.kinds import target_of, wish_of
 from torchloom_core.kernel.kernel import Kernel
 from torchloom_core.kernel.plugins.host import ActivePlugins
 from torchloom_core.plugin.needs import windows_s
@@ -100,10 +100,12 @@ def describe(
                 policy=candidate.proposed.policy,
                 action=name_of(candidate.proposed.proposal.action),
                 target=target_of(candidate.proposed.proposal.action),
+                wish=wish_of(msgspec.to_builtins(candidate.proposed.proposal.action)),
                 reason=candidate.proposed.proposal.reason[:_REASON_CHARACTERS],
                 gain_gpu_s=candidate.proposed.proposal.gain_gpu_s,
                 cost_gpu_s=candidate.proposed.proposal.cost_gpu_s,
                 confidence=candidate.proposed.proposal.confidence,
+                since_ns=candidate.ts_ns,
                 until_ns=candidate.ts_ns + round(candidate.proposed.proposal.expires_s * SECOND_NS),
             )
             for proposal_id, candidate in islice(kernel.arbiter.waiting.items(), _LISTED)

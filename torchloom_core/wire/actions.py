@@ -249,9 +249,8 @@ class MapLandscape(
     51
     """
 
-    @property
-    def deed(self) -> Survey:
-        """What the stand-by is told."""
+    def deed(self, now: KnobValues) -> Survey:
+        """Return what the stand-by is told, whatever is wanted of the knobs ``now``."""
         return Survey(**msgspec.structs.asdict(self))
 
 
@@ -271,10 +270,9 @@ class PreviewChange(
     (1000, 100.0)
     """
 
-    @property
-    def deed(self) -> Rehearse:
-        """What the stand-by is told."""
-        return Rehearse(**msgspec.structs.asdict(self))
+    def deed(self, now: KnobValues) -> Rehearse:
+        """Return what the stand-by is told, where this is wanted of the knobs ``now``."""
+        return Rehearse(**msgspec.structs.asdict(self), now=now)
 
 
 class Alert(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="alert"):

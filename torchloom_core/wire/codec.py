@@ -15,6 +15,7 @@ from torchloom_core.wire.messages import (
     Telemetry,
     WorkerEvent,
 )
+from torchloom_core.wire.wording import in_words
 
 MAX_MESSAGE_BYTES = 1 << 20
 """The server's default ``max_payload``; a larger message never arrives."""
@@ -173,7 +174,7 @@ def _decode_json(decoder: msgspec.json.Decoder[_T], data: bytes, what: str) -> _
     try:
         return decoder.decode(data)
     except UNREADABLE as error:
-        raise MessageError(f"{what}: {error}") from None
+        raise MessageError(f"{what}: {in_words(error)}") from None
 
 
 def _check_size(data: bytes, what: str) -> None:

@@ -33,6 +33,7 @@ MAX_COUNT = 2**53
 
 NAME = r"\A[A-Za-z0-9_-]{1,64}\Z"
 METRIC_NAME = r"\A[A-Za-z_:][A-Za-z0-9_:.-]{0,127}\Z"
+KNOB_NAME = r"\A[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\Z"
 FIELD_NAME = r"\A[A-Za-z0-9_.:-]{1,64}\Z"
 
 Name = Annotated[str, msgspec.Meta(pattern=NAME)]
@@ -46,9 +47,7 @@ SeatName = Annotated[str, msgspec.Meta(pattern=r"\A([A-Za-z0-9_-]{1,32}(\.[a-z0-
 
 MetricName = Annotated[str, msgspec.Meta(pattern=METRIC_NAME)]
 
-KnobName = Annotated[
-    str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\Z", max_length=MAX_NAME)
-]
+KnobName = Annotated[str, msgspec.Meta(pattern=KNOB_NAME, max_length=MAX_NAME)]
 """Tokens with dots between them: part of a key in a NATS bucket."""
 
 ReplicaId = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_SHORT_TEXT)]

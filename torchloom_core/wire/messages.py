@@ -290,7 +290,14 @@ class Rehearse(
 
     What comes of it is told in notes of the kind ``preview``. Whatever else is asked of the
     stand-by ends it.
+
+    Attributes
+    ----------
+    now : dict
+        What is wanted of the run's knobs already: the control has it as well.
     """
+
+    now: KnobValues = msgspec.field(default_factory=dict)
 
 
 Errand = Survey | Rehearse

@@ -193,16 +193,21 @@ class PluginStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Waiting(msgspec.Struct, frozen=True, kw_only=True):
-    """A proposal that waits for a person's approval, until ``until_ns``; its price as proposed."""
+    """A proposal that waits for a person's approval, until ``until_ns``; its price as proposed.
+
+    ``wish`` is its action for people, as ``migrate group g1``.
+    """
 
     proposal: str
     policy: str
     action: str
     target: str
+    wish: str = ""
     reason: str
     gain_gpu_s: float = 0.0
     cost_gpu_s: float = 0.0
     confidence: float = 1.0
+    since_ns: int = 0
     until_ns: int = 0
 
 

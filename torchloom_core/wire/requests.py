@@ -101,5 +101,5 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, tag="request"):
 
     @property
     def who(self) -> str:
-        """Who asks, for people."""
-        return f"{self.seat} by {self.by}" if self.seat else self.by
+        """Who asks, for people: at a web page by their own word, and by whose credentials."""
+        return f"{self.seat.partition('.')[0]} ({self.by})" if self.seat else self.by

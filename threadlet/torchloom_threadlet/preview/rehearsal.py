@@ -1,8 +1,9 @@
 """What a script offers its stand-by to try a change out with, and how that goes.
 
 The control goes first: without it nobody knows what the change did. Both arms of a pair begin at
-the same state, see the same data and draw the same at random; each pair begins at another place in
-the data. The worker calls :meth:`Preview.run` in the thread that stands by.
+the same state with what is wanted of the run's knobs, see the same data and draw the same at
+random; each pair begins at another place in the data. The worker calls :meth:`Preview.run` in the
+thread that stands by.
 """
 
 import logging
@@ -19,7 +20,8 @@ from torchloom_core.errors import KnobError
 from torchloom_core.wire.errand import MOST, End
 from torchloom_core.wire.knobs import check_value, find_spec
 from torchloom_core.wire.limits import KnobValue
-from torchloom_core.wire.preview import Arm, Piece, Setup, Trial
+from torchloom_core.wire.messages import Rehearse
+from torchloom_core.wire.preview import Arm, Piece, Setup
 from torchloom_threadlet.errands.budget import Budget, Spent
 from torchloom_threadlet.errands.kept import Kept, Stateful, kept, random_kept, seed_all
 from torchloom_threadlet.errands.prints import print_of
@@ -51,7 +53,8 @@ class Preview:
         Loads the run's newest state into model and optimizer, from its newest checkpoint: no rank
         that trains is asked for it.
     scheduler : optional
-        That of the optimizer, if ``step`` steps it.
+        That of the optimizer, if ``step`` steps it. The rate of the control is then where the
+        schedule is in the checkpoint.
     begin : callable, optional
         Takes a number, and has the data begin at the place of that number. Without it the data has
         to come from what is drawn at random.
@@ -77,6 +80,7 @@ class Preview:
         schedulers = () if scheduler is None else (scheduler,)
         self._others: tuple[Stateful, ...] = (optimizer, *schedulers, *more)
         self._knobs = KnobTable()
+        self._scheduled = frozenset() if scheduler is None else frozenset({"lr"})
         for setting in settings(optimizer, scheduler):
             setting.register(self)
 
@@ -93,7 +97,7 @@ class Preview:
         except Exception as error:  # noqa: BLE001 - the user's function
             _logger.warning("knob %r cannot be tried: %s", name, says(error))
 
-    def refusal(self, trial: Trial) -> str | None:
+    def refusal(self, trial: Rehearse) -> str | None:
         """Return why the change cannot be tried, or None if it can."""
         try:
             for name, value in trial.values.items():
@@ -104,7 +108,7 @@ class Preview:
 
     def run(
         self,
-        trial: Trial,
+        trial: Rehearse,
         seconds: float,
         tell: Callable[[int, int, Piece], object],
         is_asked: Callable[[], bool],
@@ -113,7 +117,7 @@ class Preview:
 
         Parameters
         ----------
-        trial : Trial
+        trial : Rehearse
             What is wanted.
         seconds : float
             How long it may take.
@@ -148,15 +152,17 @@ class Preview:
         tell(budget.points, whole, end)
         return f"{end.points} steps in {end.seconds:.1f} s" + (f": {why}" if why else "")
 
-    def _compare(self, trial: Trial, newest: Kept, budget: Budget, report: Report) -> None:
-        present = self._knobs.fenced_values()
-        self._knobs.check(trial.values)
+    def _compare(self, trial: Rehearse, newest: Kept, budget: Budget, report: Report) -> None:
+        now = self._other_than_loaded(trial.now)
+        with self._set(now):
+            present = self._knobs.fenced_values()
+            self._knobs.check(trial.values)
         before = {name: present[name] for name in trial.values}
         values = {name: value for name, value in trial.values.items() if before[name] != value}
 
         def arm(repeat: int, of: Mapping[str, KnobValue], steps: int) -> Iterator[float]:
             newest.put_back()
-            with self._set(of):
+            with self._set(now), self._set(of):
                 seed_all(trial.seed + repeat)
                 if self._begin is not None:
                     self._begin(trial.seed + repeat)
@@ -187,6 +193,22 @@ class Preview:
             change = self._run_arm("change", repeat, arm(repeat, values, trial.steps), report)
             pairs.append(Pair(control, change))
             report.tell(judge(pairs, trial.steps))
+
+    def _other_than_loaded(self, now: Mapping[str, KnobValue]) -> dict[str, KnobValue]:
+        """Return what the control has to be set to, to have what is wanted of the run's knobs.
+
+        Of knobs that are offered here: a schedule moves its rate on, and what is used up is not
+        wanted again.
+        """
+        present = self._knobs.fenced_values()
+        stay = self._scheduled.union(spec.name for spec in self._knobs.specs if spec.used_up)
+        other = {
+            name: value
+            for name, value in now.items()
+            if name in present and name not in stay and present[name] != value
+        }
+        self._knobs.check(other)
+        return other
 
     def _run_arm(
         self, name: Arm, repeat: int, losses: Iterator[float], report: Report

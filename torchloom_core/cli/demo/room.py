@@ -6,15 +6,18 @@ asks to move its group, and whoever sits at the page may approve it, turn knobs,
 
 import asyncio
 import re
+import subprocess
 import time
 from contextlib import suppress
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from rich.console import Console
 
 from torchloom_core.cli.demo.folder import RUN
 from torchloom_core.cli.demo.processes import Processes
 from torchloom_core.cli.demo.scenario import NODE, Training, symptoms, write_counters
+from torchloom_core.errors import StateError
 from torchloom_core.trajectory.layout import run_folder
 
 TRAINING = Training(config="room.toml", heartbeat_s=0.2, steps=1_000_000, places=NODE.places)
@@ -48,17 +51,13 @@ async def _play(processes: Processes, training: Training, console: Console) -> N
             for place, path in counters.items():
                 write_counters(path, symptoms(0.0))
                 processes.start_trainer(place, {"TORCHLOOM_TEXTFILE": str(path)})
-            command = ["room", "--config", str(processes.config)]
-            room = processes.spawn("room", processes.command(*command), {})
-            printed = 0
+            room = _RoomProcess(processes, console)
+            console.print("its command line, from this folder: ", end="")
+            hint = f"torchloom status --config {processes.config}"
+            console.print(hint, style="bold", markup=False, soft_wrap=True)
             began_s = time.monotonic()
             while True:
-                links = _links(processes.folder / "room.err")
-                for link in links[printed:]:
-                    console.print("for one browser, until Ctrl-C: ", end="")
-                    console.print(link, style="bold", markup=False, soft_wrap=True)
-                printed = len(links)
-                await processes.wait_for(lambda: room.poll() is None, room, "room")
+                room.look()
                 ill_s = (time.monotonic() - began_s) % _ILL_EVERY_S - (_ILL_EVERY_S - _ILL_FOR_S)
                 write_counters(counters[NODE.sick], symptoms(max(0.0, ill_s)))
                 await asyncio.sleep(_POLL_S)
@@ -66,5 +65,32 @@ async def _play(processes: Processes, training: Training, console: Console) -> N
             processes.kill_trainers()
 
 
-def _links(path: Path) -> list[str]:
-    return re.findall(r"https?://\S+token=\S+", path.read_text(errors="replace"))
+class _RoomProcess:
+    """The control room of the demo: prints its links, and starts it again where it dies."""
+
+    def __init__(self, processes: Processes, console: Console) -> None:
+        self._processes, self._console = processes, console
+        self._printed = self._printed_before = 0
+        self._process = self._start()
+
+    def _start(self, port: str = "0") -> subprocess.Popen[bytes]:
+        words = "--config", str(self._processes.config), "--port", port
+        return self._processes.spawn("room", self._processes.command("room", *words), {})
+
+    def look(self) -> None:
+        """Print what links are new; StateError where it has ended before it printed one."""
+        path = self._processes.folder / "room.err"
+        status = self._process.poll()
+        links = re.findall(r"https?://\S+token=\S+", path.read_text(errors="replace"))
+        for link in links[self._printed :]:
+            self._console.print("for one browser, until Ctrl-C: ", end="")
+            self._console.print(link, style="bold", markup=False, soft_wrap=True)
+        self._printed = len(links)
+        if status is None:
+            return
+        if self._printed == self._printed_before:
+            raise StateError(f"the room did not start; see {path}")
+        self._printed_before = self._printed
+        self._console.print(f"the room has ended with status {status}: it is started again")
+        # Where it was: pages that are open come back by themselves.
+        self._process = self._start(str(urlsplit(links[-1]).port))

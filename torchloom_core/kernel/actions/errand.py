@@ -36,7 +36,8 @@ class ErrandKind(ActionKind[E]):
 
     def stages(self, action: E, run: Run) -> Stages:
         """Return the one command to one stand-by."""
-        return Stages((run.stage(self._rows(action, run)[:1], action.deed),))
+        deed = action.deed(run.desired.of_all())
+        return Stages((run.stage(self._rows(action, run)[:1], deed),))
 
     def end(self, plan: Plan, trouble: str, run: Run) -> list[Output]:
         """Have a stand-by leave off that may still be at it."""

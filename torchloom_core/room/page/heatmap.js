@@ -164,12 +164,20 @@ export class HeatMap {
     this.onOpen(this.order[found]);
   }
 
+  // What a cell's colour stands for is known to a part in 250, and not beyond the colours' scale.
+  valueOf(row) {
+    const exact = this.known.farthest.get(row);
+    if (exact !== undefined) return number(exact);
+    const about = { 0: "", 1: "at most ", 255: "at least " }[this.known.channels[1][row]] ?? "about ";
+    return about + number(this.known.value(row));
+  }
+
   say() {
     const row = this.order[this.cursor];
     if (row === undefined) return;
     const [worker, group, node, rack] = this.known.places[row];
     const state = Object.keys(this.known.run.counts)[this.known.channels[0][row]];
-    const value = this.metric ? `, ${this.metric} ${number(this.known.value(row))}` : "";
+    const value = this.metric ? `, ${this.metric} ${this.valueOf(row)}` : "";
     this.onSay(`${worker}, ${state}${value}, group ${group}, node ${node}${rack ? `, rack ${rack}` : ""}`);
   }
 }

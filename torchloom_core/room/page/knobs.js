@@ -15,11 +15,15 @@ export function shown(value) {
   return typeof value === "string" ? value || "(none)" : JSON.stringify(value);
 }
 
+function counted(values) {
+  return values.map(([value, count]) => `${shown(value)} on ${count}`).join(", ");
+}
+
 export function present(spec) {
-  if (!spec.values.length) return "–";
-  if (spec.values.length === 1 && !spec.others) return shown(spec.values[0][0]);
-  const parts = spec.values.map(([value, count]) => `${shown(value)} on ${count}`);
-  return parts.join(", ") + (spec.others ? `, others on ${spec.others}` : "");
+  const one = spec.values.length === 1 && !spec.others;
+  const run = one ? shown(spec.values[0][0]) : counted(spec.values) + (spec.others ? `, others on ${spec.others}` : "");
+  const aside = spec.standbys.filter(([value]) => !one || value !== spec.values[0][0]);
+  return (run || "–") + (aside.length ? `; of stand-bys ${counted(aside)}` : "");
 }
 
 function parsed(spec, text) {

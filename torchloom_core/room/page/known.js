@@ -30,6 +30,7 @@ export class Known {
     this.logs = [];
     this.channels = [new Uint8Array(0), new Uint8Array(0)];
     this.scale = { low: 0, high: 1 };
+    this.farthest = new Map(); // of the painted metric, from the most down: values as they are
     this.frames = 0;
   }
 
@@ -44,6 +45,7 @@ export class Known {
       columns[0].forEach((_, row) => this.places.push(columns.map((column) => column[row])));
       this.placesVersion += 1;
     }
+    if (told.farthest) this.farthest = new Map(told.farthest);
     if (told.knobs) this.knobs = told.knobs;
     if (told.backtest) this.backtest = told.backtest;
     if (told.tallies) this.tallies = told.tallies;

@@ -7,7 +7,7 @@ const SHOWN_HERE = /: torchloom (preview|landscape) TRAJECTORY shows it$/;
 function landed(story) {
   const steps = Object.entries(story.steps);
   if (!steps.length) return "";
-  const told = steps.slice(0, 4).map(([step, count]) => (step < 0 ? `on ${many(count, "rank")}` : `at step ${step} on ${many(count, "rank")}`));
+  const told = steps.slice(0, 4).map(([step, count]) => `${step < 0 ? "before a first step" : `at step ${step}`} on ${many(count, "rank")}`);
   const more = steps.length > 4 ? ` and at ${steps.length - 4} other steps` : "";
   return `applied ${told.join(", ")}${more}`;
 }
@@ -16,7 +16,7 @@ export function state(story) {
   if (story.judged) return story.judged;
   if (story.outcome) return story.outcome;
   if (landed(story)) return landed(story);
-  if (story.granted === false) return `denied by ${story.rule}: ${story.said}`;
+  if (story.granted === false) return `denied by ${story.rule}${story.said && `: ${story.said}`}`;
   if (story.granted) return `granted by ${story.rule}`;
   return "proposed";
 }
@@ -39,7 +39,7 @@ export function storyItem(story, more = null) {
     ? `gains ${number(story.gain_gpu_s)} GPU-s with probability ${number(story.confidence)}, costs ${number(story.cost_gpu_s)}`
     : "";
   const under = Object.entries(story.commands).filter(([word]) => word !== "applied");
-  const verdict = story.granted === null ? "" : `${story.granted ? "granted" : "denied"} by ${story.rule}: ${story.said}`;
+  const verdict = story.granted === null ? "" : `${story.granted ? "granted" : "denied"} by ${story.rule}${story.said && `: ${story.said}`}`;
   return el(
     "li",
     { id: `story-${story.id}` },

@@ -72,10 +72,11 @@ export class RunScreen {
     const status = run.status ?? {};
     const kept = shares(run.spent)?.of.kept;
     fill(this.spent, JSON.stringify(shares(run.spent)), () => spentParts(run.spent));
-    fill(this.well, JSON.stringify([kept, run.counts, run.step, status.stopped, status.dry_run, status.cordoned, status.lighthouse, status.malformed, status.flights_in_all]), () => {
+    fill(this.well, JSON.stringify([kept, run.counts, run.step, run.stalled, status.stopped, status.dry_run, status.cordoned, status.lighthouse, status.malformed, status.flights_in_all]), () => {
       const counts = Object.entries(run.counts).filter(([, count]) => count);
       const tiles = [el("li", {}, el("b", {}, String(run.step)), "step"), kept && el("li", {}, el("b", {}, `${kept} %`), "of time in kept steps"), ...counts.map(([name, count]) => el("li", { className: BAD.includes(name) ? "bad" : "" }, el("b", {}, String(count)), name))];
       const lines = [];
+      if (run.stalled) lines.push(["bad", run.stalled]);
       if (status.stopped) lines.push(["bad", "Actions are stopped: nothing is granted until they are resumed."]);
       if (status.dry_run) lines.push(["warn", "Dry run: what is granted is not done."]);
       if (status.flights_in_all) lines.push(["", `${status.flights_in_all} commands are under way.`]);
@@ -86,7 +87,7 @@ export class RunScreen {
     });
     const why = this.act.lock();
     fill(this.waiting, JSON.stringify([status.waiting, why]), () => this.proposals(status.waiting ?? [], why));
-    for (const { age, proposal } of this.ages) age.textContent = this.ageOf(proposal);
+    for (const { age, since_s } of this.ages) age.textContent = this.ageOf(since_s);
     fill(this.risk, JSON.stringify(status.at_risk), () => {
       const worst = [...(status.at_risk ?? [])].sort((a, b) => b.hazard - a.hazard).slice(0, 8);
       if (!worst.length) return el("p", { className: "faint" }, "Nobody, by any predictor that is active.");
@@ -117,16 +118,15 @@ export class RunScreen {
     return waiting.map((one) => {
       const price = `gains ${number(one.gain_gpu_s)} GPU-s with probability ${number(one.confidence)}, costs ${number(one.cost_gpu_s)}; not approved by ${clock(one.until_ns / 1e9)} it is not done`;
       const age = el("p", { className: "faint" });
-      this.ages.push({ age, proposal: one.proposal });
-      return el("div", {}, el("p", {}, el("b", {}, one.policy), ` wants ${one.action} ${one.target}: ${one.reason}`), age, el("p", { className: "faint" }, price),
+      this.ages.push({ age, since_s: one.since_ns / 1e9 });
+      return el("div", {}, el("p", {}, el("b", {}, one.policy), ` wants ${one.wish}: ${one.reason}`), age, el("p", { className: "faint" }, price),
         button(`approve ${one.proposal}`, why, () => this.act.ask("approve", { proposal: one.proposal })));
     });
   }
 
   // It says how things stood when it was asked for.
-  ageOf(proposal) {
-    const story = this.known.stories.get(proposal);
-    return story ? `asked for at ${clock(story.at_s)}, ${span(Math.max(0, this.known.run.now_s - story.at_s))} ago, and as it was then` : "";
+  ageOf(since_s) {
+    return `asked at ${clock(since_s)}, ${span(Math.max(0, this.known.run.now_s - since_s))} ago, and as it was then`;
   }
 }
 
@@ -172,6 +172,7 @@ export class FleetScreen {
   paintBy(metric) {
     this.metric = this.map.metric = metric;
     this.known.channels[1] = new Uint8Array(0);
+    this.known.farthest = new Map();
     this.act.look();
     this.map.paint();
   }
@@ -250,8 +251,7 @@ export class FleetScreen {
   }
 
   showExtremes() {
-    const bytes = this.metric ? this.known.channels[1] : [];
-    const rows = [...bytes.keys()].filter((row) => bytes[row] && this.known.places[row]).sort((a, b) => bytes[b] - bytes[a]);
+    const rows = [...this.known.farthest.keys()].filter((row) => this.known.places[row]);
     const [hint, ...lines] = this.extremes.children;
     hint.hidden = Boolean(this.metric);
     for (const line of lines) line.hidden = !this.metric;
@@ -265,7 +265,7 @@ export class FleetScreen {
       button.hidden = rows[i] === undefined;
       if (button.hidden) return;
       button.dataset.row = rows[i];
-      button.textContent = `${this.known.places[rows[i]][0]} ${number(this.known.value(rows[i]))}`;
+      button.textContent = `${this.known.places[rows[i]][0]} ${number(this.known.farthest.get(rows[i]))}`;
     });
   }
 }

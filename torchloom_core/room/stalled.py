@@ -1,0 +1,35 @@
+"""Ranks that should train, are heard, and finish no step: the first screen says so."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torchloom_core.room.board import STATES, Board
+
+_LONG_S = 10.0
+_STEPS = 5.0
+"""No step for so long, and for as long as so many steps usually take, is a standstill."""
+
+_NAMED = 3
+_TRAINS = STATES.index("training")
+
+
+def stalled(board: Board, now_s: float) -> str:
+    """Return who stands still, in one line; empty where nobody does.
+
+    A rank that has finished no step yet may still load, or compile.
+    """
+    trains = (board.states(now_s) == _TRAINS) & (board.steps() >= 0)
+    limit_s = max(_LONG_S, _STEPS * board.spent.usual_s)
+    rows = np.flatnonzero(trains & (board.progress_age_s(now_s) > limit_s))
+    if not len(rows):
+        return ""
+    ranks = "rank that trains has" if trains.sum() == 1 else "ranks that train have"
+    said = f"{len(rows)} of {trains.sum()} {ranks} finished no step for {limit_s:.0f} s: "
+    return said + _named(board, rows)
+
+
+def _named(board: Board, rows: NDArray[np.intp]) -> str:
+    step = board.steps()
+    named = [f"{board.places[row].worker} at step {step[row]}" for row in rows[:_NAMED]]
+    more = len(rows) - len(named)
+    return ", ".join(named) + (f" and {more} more" if more else "")

@@ -1,0 +1,34 @@
+"""Why a message was refused, in words for whoever wrote it: msgspec tells of types and patterns."""
+
+import re
+
+from torchloom_core.wire.limits import KNOB_NAME, NAME
+
+_PATTERNS = {
+    NAME: "a name of at most 64 letters, digits, - and _",
+    KNOB_NAME: "a name of letters, digits, - and _, and dots between them",
+}
+_LENGTH = re.compile(r"Expected `str` of length (<=|>=) (\d+)")
+_PATTERN = "Expected `str` matching regex "
+
+
+def in_words(error: Exception) -> str:
+    """Return what a text should have been, and where; of all else what the error says.
+
+    Examples
+    --------
+    >>> in_words(ValueError("Expected `str` of length <= 2000 - at `$.text`"))
+    'need at most 2000 characters in text'
+    >>> in_words(ValueError(f"{_PATTERN}{NAME!r} - at `key` in `$.action.hosts`"))
+    'need a name of at most 64 letters, digits, - and _ in action.hosts'
+    """
+    expected, _, where = str(error).partition(" - at ")
+    place = where.replace("`key` in ", "").strip("`").removeprefix("$").removeprefix(".")
+    at = f" in {place}" if place else ""
+    if length := _LENGTH.fullmatch(expected):
+        most = "at most" if length[1] == "<=" else "at least"
+        return f"need {most} {length[2]} characters{at}"
+    for pattern, words in _PATTERNS.items():
+        if expected == f"{_PATTERN}{pattern!r}":
+            return f"need {words}{at}"
+    return str(error)
