@@ -18,6 +18,7 @@ import { OneWorker } from "./worker.js";
 const MOST_CHARTS = 6;
 const MOST_MARKS = 100;
 const MOST_NAMES = 50;
+const BY_NAME = new Intl.Collator(undefined, { numeric: true });
 const BAD = ["failed", "silent"];
 
 // What can be asked of all ranks, and what a person is asked back first.
@@ -136,7 +137,7 @@ function rowsOf(places, text) {
   const ways = [(place) => place[0].toLowerCase() === wanted, (place) => place.some((name) => name.toLowerCase() === wanted), (place) => place.some((name) => name.toLowerCase().includes(wanted))];
   for (const way of ways) {
     const rows = [...places.keys()].filter((row) => way(places[row]));
-    if (rows.length) return rows;
+    if (rows.length) return rows.sort((one, other) => BY_NAME.compare(places[one][0], places[other][0]));
   }
   return [];
 }
