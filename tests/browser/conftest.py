@@ -56,7 +56,7 @@ class Tab:
 
     def _on_console(self, message):
         # A browser itself complains of what it does not reach while the room is away.
-        away = "WebSocket" in message.text or "ERR_CONNECTION_REFUSED" in message.text
+        away = "WebSocket" in message.text or "net::ERR_CONNECTION_" in message.text
         if message.type == "error" and not away:
             self.complaints.append(message.text)
 
