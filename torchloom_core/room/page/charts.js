@@ -6,7 +6,7 @@ const HEIGHT_PX = 170;
 export const GUTTER_PX = 64; // left of what is plotted, and right of it
 export const EDGE_PX = 12;
 const LEAST_PX = 5;
-const LINEAR = 1, LOGARITHMIC = 3; // as uPlot calls them
+export const LINEAR = 1, LOGARITHMIC = 3; // as uPlot calls them
 const WIDE = 100; // most by least: from there on a linear axis hides the small ones
 const MINUTE_S = 60;
 const APART_S = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400, 172800, 604800];
@@ -22,6 +22,9 @@ function times(ticks, apart) {
     return n && day(tick) === day(ticks[n - 1]) ? time : `${time}\n${day(tick)}`;
   });
 }
+
+// Of a logarithmic axis: uPlot itself draws nine lines a decade.
+export const IN_DECADES = { splits: (_, which, low, high) => decades(low, high), filter: (_, ticks) => ticks };
 
 function decades(low, high) {
   const [first, last] = [Math.ceil(Math.log10(low) - 1e-9), Math.floor(Math.log10(high) + 1e-9)];
@@ -96,7 +99,7 @@ export class Chart {
         scales: { x: { time: true, ...(this.span && { range: () => this.span() }) }, y: { distr: isWide ? LOGARITHMIC : LINEAR } },
         axes: [
           { ...axis, space: 72, incrs: APART_S, values: (_, ticks, which, space, apart) => times(ticks, apart) },
-          { ...axis, space: 24, size: GUTTER_PX, values: (_, ticks) => ticks.map(number), ...(isWide && { splits: (_, which, low, high) => decades(low, high), filter: (_, ticks) => ticks }) },
+          { ...axis, space: 24, size: GUTTER_PX, values: (_, ticks) => ticks.map(number), ...(isWide && IN_DECADES) },
         ],
         series: [
           { label: "time", value: (_, at) => (at === null ? "–" : moment(at)) },

@@ -168,7 +168,7 @@ export class HeatMap {
   valueOf(row) {
     const exact = this.known.farthest.get(row);
     if (exact !== undefined) return number(exact);
-    const about = { 0: "", 1: "at most ", 255: "at least " }[this.known.channels[1][row]] ?? "about ";
+    const about = { 0: "", 1: "at most ", 255: "at least " }[this.known.channels[1][row] ?? 0] ?? "about ";
     return about + number(this.known.value(row));
   }
 

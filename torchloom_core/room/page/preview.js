@@ -1,10 +1,10 @@
 // A change tried out on a stand-by before it is made: what it costs, both curves, and what they say.
 
+import { IN_DECADES, LINEAR, LOGARITHMIC } from "./charts.js";
 import { button, el, fill, lock, number, span } from "./dom.js";
 import { Head, isUnderWay } from "./errands.js";
 
 const HEIGHT_PX = 240;
-const LINEAR = 1, LOGARITHMIC = 3; // as uPlot calls them
 const WIDE = 1000;
 const FIELDS = [["steps", "steps", 50, 1, 10000], ["repeats", "pairs", 5, 1, 50], ["seconds", "at most seconds", 120, 1, 3600]];
 const TONES = { better: "good", worse: "bad" };
@@ -61,6 +61,7 @@ export class WhatIf {
     const told = (_, value) => number(value);
     const numbers = (_, ticks) => ticks.map(number);
     const arm = (label, stroke) => [["least", "transparent"], ["", stroke], ["most", "transparent"]].map(([which, colour]) => ({ label: `${label} ${which}`.trim(), stroke: colour, width: which ? 0 : 2, points: { show: !which && steps.length < 2 }, value: told }));
+    const wide = isWide(curves);
     const band = (first, colour) => ({ series: [first + 2, first], fill: `color-mix(in srgb, ${colour} 20%, transparent)` });
     this.place.setAttribute("aria-label", `The loss with the change and without it, over ${steps.at(-1)} steps: the verdict stands above`);
     this.plot?.destroy();
@@ -68,8 +69,8 @@ export class WhatIf {
       {
         width,
         height: HEIGHT_PX,
-        scales: { x: { time: false }, y: { distr: isWide(curves) ? LOGARITHMIC : LINEAR } },
-        axes: [{ ...axis, values: numbers }, { ...axis, size: 64, values: numbers }],
+        scales: { x: { time: false }, y: { distr: wide ? LOGARITHMIC : LINEAR } },
+        axes: [{ ...axis, values: numbers }, { ...axis, size: 64, values: numbers, ...(wide && IN_DECADES) }],
         series: [{ label: "step", value: told }, ...arm("without", ink), ...arm("with the change", accent)],
         bands: [band(1, ink), band(4, accent)],
       },
