@@ -41,7 +41,7 @@ def test_one_that_is_killed_is_started_again_and_ends_with_the_weaver(tmp_path, 
         os.kill(first, signal.SIGKILL)
         until(lambda: path.read_text() not in ("", str(first)))
         second = int(path.read_text())
-    assert "the control room has ended with status -9: is started again" in caplog.text
+    assert "the control room has ended with status -9: it is started again" in caplog.text
     with pytest.raises(ProcessLookupError):
         os.kill(second, 0)
 

@@ -131,6 +131,25 @@ def test_the_rank_that_trains_is_told_nothing_and_the_price_is_on_record_before(
     assert verdict["net_gpu_s"] == -proposed["cost_gpu_s"]
 
 
+def test_the_control_is_the_run_as_it_is_and_not_as_it_was_at_the_checkpoint(run, v0):
+    assert run.torchloom("knob", "set", "x", "5").returncode == 0
+    try:
+        words = ["x=10", "--steps", "6", "--repeats", "1", "--seed", "3", "--json"]
+        seen = json.loads(run.torchloom("preview", *words).stdout)
+        assert seen["words"]["change"] == "x 5.0 -> 10"
+        script = Script()
+        script.load(run.folder / NEWEST)
+        script.set_rate(5)
+        torch.manual_seed(3)
+        control = next(curve for curve in seen["curves"] if curve["arm"] == "control")
+        assert control["losses"] == [script.step().item() for _ in range(6)]
+        same = json.loads(run.torchloom("preview", "x=5", "--steps", "6", "--json").stdout)
+        assert same["judgement"]["alike"]
+    finally:
+        run.torchloom("knob", "set", "x", "1", "--yes")
+        run.torchloom("knob", "unset", "x")
+
+
 def test_no_change_is_none_to_the_bit(run, v0):
     seen = json.loads(run.torchloom("preview", "x=1", "--steps", "6", "--json").stdout)
     assert seen["words"]["verdict"] == "no difference: both arms are the same to the bit in 5 pairs"

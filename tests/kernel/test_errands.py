@@ -65,6 +65,14 @@ def test_the_stand_by_that_offers_it_is_told_what_is_wanted():
     assert command.do == Rehearse(**trial)
 
 
+def test_a_preview_is_told_what_is_wanted_of_the_run_s_knobs_already():
+    run = fleet()
+    only(Reply, run.ask(ChangeKnob(knob="lr", value=0.2)))
+    command = begin(run, PreviewChange(values={"lr": 0.3}))
+    assert command.do == Rehearse(values={"lr": 0.3}, now={"lr": 0.2})
+    assert begin(run, PreviewChange(steps=0)).do == Rehearse(steps=0)
+
+
 @BOTH
 def test_one_that_has_fallen_silent_is_told_to_leave_off_all_the_same(action, end, leave_off):
     run = fleet()
@@ -72,13 +80,6 @@ def test_one_that_has_fallen_silent_is_told_to_leave_off_all_the_same(action, en
     for _ in range(30):
         run.hear("s-0", state="standby")
     assert told(run.ask(end)) == [("v-0", leave_off)]
-
-
-def test_a_preview_is_told_what_is_wanted_of_the_run_s_knobs_already():
-    run = fleet()
-    only(Reply, run.ask(ChangeKnob(knob="lr", value=0.2)))
-    command = begin(run, PreviewChange(values={"lr": 0.3}))
-    assert command.do == Rehearse(values={"lr": 0.3}, now={"lr": 0.2})
 
 
 @pytest.mark.parametrize("kind", [MapLandscape, PreviewChange])

@@ -201,7 +201,7 @@ def _wanted(table: KnobTable, knob: str) -> str:
 
 def _present(values: Mapping[str, KnobValue]) -> str:
     """Return the one value that all workers have, or each worker's."""
-    if len({_shown(value) for value in values.values()}) == 1:
+    if len(set(values.values())) == 1:  # 3 and 3.0 are one
         return _shown(next(iter(values.values())))
     return ", ".join(f"{worker}: {_shown(value)}" for worker, value in values.items()) or "-"
 

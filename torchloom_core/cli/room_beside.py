@@ -51,7 +51,7 @@ class _Beside:
             if status is None or self._over.wait(_TOGETHER_S):
                 return
             lives = status != 0 and time.monotonic() - began_s > _STARTS_S + _TOGETHER_S
-            what = "is started again" if lives else "the Weaver goes on without one"
+            what = "it is started again" if lives else "the Weaver goes on without one"
             _logger.warning("the control room has ended with status %d: %s", status, what)
             if not lives:
                 return

@@ -105,7 +105,6 @@ def describe(
                 gain_gpu_s=candidate.proposed.proposal.gain_gpu_s,
                 cost_gpu_s=candidate.proposed.proposal.cost_gpu_s,
                 confidence=candidate.proposed.proposal.confidence,
-                since_ns=candidate.ts_ns,
                 until_ns=candidate.ts_ns + round(candidate.proposed.proposal.expires_s * SECOND_NS),
             )
             for proposal_id, candidate in islice(kernel.arbiter.waiting.items(), _LISTED)

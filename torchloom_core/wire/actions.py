@@ -272,7 +272,7 @@ class PreviewChange(
 
     def deed(self, now: KnobValues) -> Rehearse:
         """Return what the stand-by is told, where this is wanted of the knobs ``now``."""
-        return Rehearse(**msgspec.structs.asdict(self), now=now)
+        return Rehearse(**msgspec.structs.asdict(self), now={} if self.leaves_off else now)
 
 
 class Alert(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="alert"):

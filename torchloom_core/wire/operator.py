@@ -207,7 +207,6 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
     gain_gpu_s: float = 0.0
     cost_gpu_s: float = 0.0
     confidence: float = 1.0
-    since_ns: int = 0
     until_ns: int = 0
 
 

@@ -207,7 +207,10 @@ class Preview:
             for name, value in now.items()
             if name in present and name not in stay and present[name] != value
         }
-        self._knobs.check(other)
+        try:
+            self._knobs.check(other)
+        except KnobError as error:
+            raise KnobError(f"the control cannot have what the run has: {error}") from None
         return other
 
     def _run_arm(

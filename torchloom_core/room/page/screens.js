@@ -88,7 +88,7 @@ export class RunScreen {
     });
     const why = this.act.lock();
     fill(this.waiting, JSON.stringify([status.waiting, why]), () => this.proposals(status.waiting ?? [], why));
-    for (const { age, since_s } of this.ages) age.textContent = this.ageOf(since_s);
+    for (const { age, proposal } of this.ages) age.textContent = this.ageOf(this.known.stories.get(proposal));
     fill(this.risk, JSON.stringify(status.at_risk), () => {
       const worst = [...(status.at_risk ?? [])].sort((a, b) => b.hazard - a.hazard).slice(0, 8);
       if (!worst.length) return el("p", { className: "faint" }, "Nobody, by any predictor that is active.");
@@ -119,15 +119,16 @@ export class RunScreen {
     return waiting.map((one) => {
       const price = `gains ${number(one.gain_gpu_s)} GPU-s with probability ${number(one.confidence)}, costs ${number(one.cost_gpu_s)}; not approved by ${clock(one.until_ns / 1e9)} it is not done`;
       const age = el("p", { className: "faint" });
-      this.ages.push({ age, since_s: one.since_ns / 1e9 });
+      this.ages.push({ age, proposal: one.proposal });
       return el("div", {}, el("p", {}, el("b", {}, one.policy), ` wants ${one.wish}: ${one.reason}`), age, el("p", { className: "faint" }, price),
         button(`approve ${one.proposal}`, why, () => this.act.ask("approve", { proposal: one.proposal })));
     });
   }
 
-  // It says how things stood when it was asked for.
-  ageOf(since_s) {
-    return `asked at ${clock(since_s)}, ${span(Math.max(0, this.known.run.now_s - since_s))} ago, and as it was then`;
+  // It says how things stood when it was asked for; who came later does not know when that was.
+  ageOf(story) {
+    if (!story) return "";
+    return `asked at ${clock(story.at_s)}, ${span(Math.max(0, this.known.run.now_s - story.at_s))} ago, and as it was then`;
   }
 }
 
