@@ -86,7 +86,7 @@ def play(page: Page, link: str) -> None:
         page.get_by_role("tab", name=name).click()
         shoot(page, name.lower())
     page.get_by_role("tab", name="Fleet").click()
-    page.get_by_label("paint by").select_option("step_time_s")
+    page.get_by_label("painted by").select_option("step_time_s")
     page.locator("canvas.heat").focus()
     page.keyboard.press("Home")
     page.keyboard.press("Enter")

@@ -37,25 +37,37 @@ def chromium():
 
 
 class Tab:
-    """A page, with all that it has to complain about."""
+    """A page, with all that it has to complain about and asks back; it is told yes, or not."""
 
     def __init__(self, context):
-        self.complaints = []
+        self.complaints, self.questions, self.says_yes = [], [], True
         self.page = context.new_page()
         self.page.set_default_timeout(DEADLINE_S * 1000)
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
         self.page.on("console", self._on_console)
-        self.page.on("dialog", lambda dialog: dialog.accept())
+        self.page.on("dialog", self._on_question)
+
+    def _on_question(self, dialog):
+        self.questions.append(dialog.message)
+        if self.says_yes:
+            dialog.accept()
+        else:
+            dialog.dismiss()
 
     def _on_console(self, message):
-        # A browser itself complains of what it asks for while the room is away.
-        away = ("WebSocket", "ERR_CONNECTION_REFUSED")
-        if message.type == "error" and not any(word in message.text for word in away):
+        # A browser itself complains of what it does not reach while the room is away.
+        away = "WebSocket" in message.text or "net::ERR_CONNECTION_" in message.text
+        if message.type == "error" and not away:
             self.complaints.append(message.text)
 
     def sees(self, text):
         """Wait until the text is to be seen."""
         self.page.get_by_text(text).first.wait_for()
+
+    @property
+    def said(self):
+        """What stands in the message line."""
+        return self.page.locator("#said").inner_text()
 
     def waits(self, what):
         """Wait until ``what()`` is true, and let the browser tell meanwhile what happens there."""

@@ -116,8 +116,10 @@ def test_a_move_is_approved_with_its_price_in_sight_and_followed_to_its_end(tab,
     say(run, ill=1, odd=0)
     tab.page.get_by_text(re.compile("thresholds wants migrate .*g1")).first.wait_for()
     tab.sees("gains 900 GPU-s with probability 1, costs 3")
+    tab.sees(re.compile(r"^asked at \d\d:\d\d:\d\d, .* ago, and as it was then$"))
     tab.page.get_by_role("button", name=re.compile("^approve p")).click()
     tab.sees("g3-0 joined, then g1 drained")
+    tab.waits(lambda: "migrate group g1 is done: g3-0 joined" in tab.said)
     show(tab, "Fleet")
     page = tab.page
     page.get_by_label("find a worker").fill("g3-0")

@@ -96,7 +96,7 @@ def test_a_knob_is_turned_seen_to_land_and_turned_back(tab):
     drive(tab)
     page.get_by_label("new value of x").fill("2.5")
     page.get_by_role("row", name=re.compile("^x ")).get_by_role("button", name="set").click()
-    tab.sees("granted")
+    tab.waits(lambda: "knob x = 2.5 on all is done: x = 2.5 on" in tab.said)
     page.get_by_role("row", name=re.compile("^x .* 2.5 2.5 ")).wait_for()
     page.get_by_role("tab", name="Record").click()
     page.get_by_text(re.compile(r"applied at step \d+ on \d ranks?")).first.wait_for()
@@ -133,9 +133,8 @@ def test_by_keys_alone_a_worker_is_found_a_knob_turned_and_all_stopped(tab, run)
     page.locator("canvas.heat").focus()
     keys.press("Home")
     keys.press("ArrowRight")
-    said = page.locator("#said")
-    tab.waits(lambda: "group" in said.inner_text())
-    worker = said.inner_text().partition(",")[0]
+    tab.waits(lambda: "group" in tab.said)
+    worker = tab.said.partition(",")[0]
     keys.press("Enter")
     page.get_by_role("heading", name=worker).wait_for()
     keys.press("3")
@@ -167,10 +166,124 @@ def test_who_does_not_drive_sees_who_does_and_can_stop_everything(tab, room, new
     assert other.page.get_by_label("new value of x").is_disabled()
     other.page.get_by_role("button", name="stop all actions").click()
     tab.waits(lambda: ask(run, "status")["stopped"])
-    tab.page.get_by_role("tab", name="Knobs").click()
+    resume = other.page.get_by_role("button", name="resume actions")
+    resume.wait_for()
+    assert resume.is_disabled()
+    assert resume.get_attribute("title") == "take the wheel first"
     tab.page.get_by_role("button", name="resume actions").click()
     tab.waits(lambda: not ask(run, "status")["stopped"])
+    assert tab.questions == ["Actions are stopped. Have them granted again?"]
+    other.page.get_by_role("button", name="stop all actions").wait_for()
     leave(tab)
+
+
+def test_who_loses_the_wheel_is_told_who_has_it(tab, room, new_tab):
+    drive(tab)
+    other = new_tab()
+    other.page.goto(room.links[-1])
+    other.sees("ann drives")
+    drive(other)
+    assert "has the wheel. Take it from them?" in other.questions[0]
+    tab.sees("another ann drives")
+    assert tab.said == "another ann has taken the wheel from you"
+    leave(other)
+    assert other.said != "you do not have the wheel any more"
+
+
+def test_what_was_said_is_let_go_of(tab, run):
+    tab.page.keyboard.press("?")
+    tab.sees("1 to 8: screens")
+    tab.page.keyboard.press("4")
+    assert tab.said == ""
+    tab.page.get_by_role("button", name="stop all actions").click()
+    tab.waits(lambda: "actions are stopped" in tab.said)
+    tab.page.wait_for_timeout(3500)
+    assert "actions are stopped" in tab.said
+    ask(run, "actions.resume")
+    tab.waits(lambda: tab.said == "")
+    tab.page.keyboard.press("?")
+    tab.sees("1 to 8: screens")
+    tab.waits(lambda: tab.said == "")
+
+
+def test_back_leads_to_the_screen_before(tab):
+    page = tab.page
+    for key, address in (("2", "#fleet"), ("6", "#timeline"), ("3", "#knobs")):
+        page.keyboard.press(key)
+        assert page.url.endswith(address)
+    page.keyboard.press("3")
+    page.go_back()
+    page.get_by_role("heading", name="Timeline").wait_for()
+    page.get_by_label("how long a stretch").select_option("an hour")
+    page.go_back()
+    tab.waits(lambda: page.get_by_label("how long a stretch").input_value() == "900")
+    page.go_back()
+    page.get_by_role("heading", name="Workers").wait_for()
+    page.go_forward()
+    page.get_by_role("heading", name="Timeline").wait_for()
+
+
+def test_a_worker_is_found_by_a_part_of_its_name_or_by_its_group(tab):
+    page, keys = tab.page, tab.page.keyboard
+    keys.press("/")
+    keys.type("G1")
+    page.locator("#worker-names option").first.wait_for(state="attached")
+    keys.press("Enter")
+    page.get_by_role("heading", name="g1-0").wait_for()
+    keys.press("Control+a")
+    keys.type("-0")
+    keys.press("Enter")
+    tab.waits(lambda: re.match(r"g0-0, the first of \d+ that -0 may mean", tab.said))
+    page.get_by_role("heading", name="g0-0").wait_for()
+    keys.press("Control+a")
+    keys.type("nobody")
+    keys.press("Enter")
+    tab.waits(lambda: "no worker, group or node is called anything like nobody" in tab.said)
+    keys.press("1")  # what is typed in a field is no key
+    keys.press("Escape")
+    page.get_by_label("find a worker").fill("")
+    keys.press("Escape")
+    keys.press("1")
+    keys.press("2")
+    assert tab.said == ""
+
+
+def test_what_cannot_be_taken_back_by_a_click_is_asked_back(tab, run):
+    page = tab.page
+    page.keyboard.press("3")
+    pause = page.get_by_role("button", name="pause")
+    assert pause.get_attribute("title") == "take the wheel first"
+    assert page.get_by_label("new value of x").get_attribute("title") == "take the wheel first"
+    drive(tab)
+    tab.says_yes = False
+    tab.waits(pause.is_enabled)
+    pause.click()
+    page.get_by_role("button", name="rewind to the last checkpoint").click()
+    page.get_by_label("new value of x").fill("90")
+    page.keyboard.press("Enter")
+    tab.waits(lambda: tab.said == "x was not set")
+    page.keyboard.press("Escape")
+    page.keyboard.press("/")
+    page.keyboard.type("g2")
+    page.keyboard.press("Enter")
+    for name in ("move g2 to a stand-by", "drain g2", "evict g2", "cordon"):
+        page.get_by_role("button", name=re.compile(f"^{name}")).click()
+    tab.waits(lambda: len(tab.questions) == 7)
+    assert tab.said == "nothing was asked for"
+    leave(tab)
+    kinds = [body["want"].get("action", {}).get("kind") for _, body in run.records("request")]
+    assert not {"pause", "rewind", "migrate", "drain", "evict", "cordon"} & set(kinds)
+
+
+def test_the_first_screen_shows_the_loss_and_not_what_comes_first_by_name(tab):
+    series = tab.page.get_by_label("Series")
+    tab.page.get_by_role("img", name=re.compile("^loss: the newest median is ")).wait_for()
+    shown = series.get_by_role("heading", level=3).all_inner_texts()
+    assert shown[0] == "loss"
+    assert set(shown) <= {"loss", "step_time_s", "grad_norm"}
+    other = series.get_by_label("and").locator("option").last.get_attribute("value")
+    series.get_by_label("and").select_option(other)
+    tab.page.get_by_role("img", name=re.compile(f"^{other}: the newest median is ")).wait_for()
 
 
 def test_by_keys_alone_a_mark_of_the_timeline_opens_what_it_stands_for(tab):
@@ -180,7 +293,7 @@ def test_by_keys_alone_a_mark_of_the_timeline_opens_what_it_stands_for(tab):
     keys.press("3")
     page.get_by_label("new value of x").fill("3")
     keys.press("Enter")
-    tab.sees("granted")
+    tab.waits(lambda: "knob x = 3" in tab.said)
     keys.press("Escape")
     keys.press("4")
     page.get_by_label("something for the record").fill("look <b>here</b>")
@@ -252,6 +365,17 @@ def test_a_recorded_run_has_the_same_timeline(tab, run, new_tab):
     back = new_tab()
     back.page.goto(f"{past.links[-1]}#timeline/all")
     back.sees("a recorded run")
+    assert back.page.get_by_role("heading", level=1).inner_text() == "torchLoom live"
+    back.page.get_by_label("you are").wait_for(state="hidden")
+    for screen, button in (("Record", "put on record"), ("Run", "stop all actions")):
+        back.page.get_by_role("tab", name=screen).click()
+        assert "on record" in back.page.get_by_role("button", name=button).get_attribute("title")
+        assert back.page.get_by_role("button", name=button).is_disabled()
+    back.page.get_by_role("tab", name="Knobs").click()
+    back.sees("A recorded run shows no knobs")
+    back.page.go_back()
+    back.page.go_back()
+    back.page.go_back()
     back.page.get_by_role("group", name="verdicts").get_by_role("button").last.click()
     back.page.get_by_label("What the mark stands for").get_by_text("granted by").first.wait_for()
     back.page.locator(".chart .u-over").first.wait_for()
@@ -311,7 +435,7 @@ def test_a_worker_that_dies_is_marked_and_named_and_counted(tab, run):
     tab.page.get_by_role("heading", name="g7-0").wait_for()
     tab.page.get_by_label("Its values").locator("canvas").wait_for()
     tab.page.get_by_label("Said of it").get_by_text("g7-0").first.wait_for()
-    tab.page.get_by_label("paint by").select_option("loss")
+    tab.page.get_by_label("painted by").select_option("loss")
     tab.page.get_by_label("Farthest out").get_by_role("button").first.wait_for()
 
 
@@ -340,6 +464,8 @@ def test_the_page_says_when_the_room_is_gone_and_goes_on_when_it_is_back(run, ne
     first.process.send_signal(signal.SIGKILL)
     first.process.wait()
     tab.sees("disconnected from the room")
+    tab.page.get_by_role("button", name="stop all actions").click()
+    tab.sees('the room does not answer: "torchloom actions stop" in a shell')
     config = run.config.read_text()
     run.config.write_text(config.replace("port = 0", f"port = {port}"))
     try:
@@ -382,8 +508,10 @@ def test_a_landscape_is_asked_for_and_drawn_as_it_is_found(tab, run):
     tab.until(f"{eye} !== {before}")
     page.get_by_role("button", name="in 3-D").click()
     assert surface.is_hidden()
-    page.get_by_role("button", name="end it").click()
-    tab.sees("no landscape is under way")
+    page.get_by_text(re.compile(r"^landscape, asked for at \d\d:\d\d:\d\d, .* ago: ")).wait_for()
+    end = page.get_by_role("button", name="end it")
+    tab.waits(lambda: end.get_attribute("title") == "no look is under way")
+    assert end.is_disabled()
     leave(tab)
     lookout.end()
 
@@ -408,8 +536,14 @@ def test_a_change_is_tried_out_beside_its_knob_and_both_curves_are_drawn(tab, ru
     what_if.get_by_role("cell", name=re.compile("^x 1.0 -> 100")).wait_for()
     tab.until("document.querySelector('[aria-label=\"What if\"] canvas')?.width > 100")
     assert what_if.get_by_text("with the change").count()
-    what_if.get_by_role("button", name="end it").click()
-    tab.sees("no preview is under way")
+    level = page.get_by_role("row", name=re.compile("^log_level "))
+    level.get_by_role("button", name="preview").click()
+    what_if.get_by_text("The newest try came to nothing: preview log_level").wait_for()
+    what_if.get_by_text("no knob is called 'log_level'").wait_for()
+    what_if.get_by_text(re.compile("^preview x = 100, asked for at ")).wait_for()
+    tab.waits(lambda: "is undone: w0-0 rejected: the script's Preview: no knob" in tab.said)
+    end = what_if.get_by_role("button", name="end it")
+    tab.waits(lambda: end.get_attribute("title") == "no preview is under way")
     leave(tab)
     standby.end()
 
@@ -423,5 +557,9 @@ def test_the_page_fits_a_phone_by_day_and_by_night(room, new_tab, scheme):
         tab.page.get_by_role("tab", name=name).click()
         wide = tab.page.evaluate("document.documentElement.scrollWidth")
         assert wide <= 390, name
+        assert tab.page.evaluate("document.querySelector('main').offsetTop") < 180
+        assert tab.page.evaluate(
+            "[...document.querySelectorAll('.knobs')].every((one) => one.scrollWidth <= 390)"
+        )
     ground = tab.page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (ground == "rgb(255, 255, 255)") == (scheme == "light")

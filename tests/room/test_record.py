@@ -131,6 +131,14 @@ def test_a_story_says_when_each_of_its_moments_came_first(record):
     }
 
 
+def test_a_story_names_the_command_that_it_led_to(record):
+    decide(record)
+    life(record, "g0-0", "issued")
+    life(record, "g1-0", "issued")
+    (story,) = record.stories_since(0)
+    assert story.command == "c-g0-0"
+
+
 def foresee(record, predictor="trend", **hazard):
     said = Forecast(
         id="f1",
@@ -262,13 +270,19 @@ def test_a_trainers_own_lines_are_kept_apart(record):
     record.log(Note(**who, kind="log", fields=fields), NOW_S)
     (line,) = record.logs_since(0)
     assert (line.kind, line.worker) == ("error", "g0-0")
-    assert line.text == "mine: no \\x1b[2J<b> (3 lines before it were dropped)"
+    assert line.text == "mine: no\n\\x1b[2J<b> (3 lines before it were dropped)"
     assert record.lines_since(0) == []
     fields = {"level": "\u202e" * 99, "text": "x" * 10**6, "dropped": "\x1b[2J" * 10**5}
     record.log(Note(**who, kind="log", fields=fields), NOW_S)
     long = record.logs_since(0)[-1]
     assert (long.kind + long.text).isprintable()
     assert len(long.kind) + len(long.text) < 2000
+    trace = "Traceback:\n  File 'x'\n" + "\n".join(f"\tline {n}" for n in range(900))
+    record.log(Note(**who, kind="log", fields={"text": f"{trace}\nOSError: no"}), NOW_S)
+    told = record.logs_since(0)[-1].text.split("\n")
+    assert told[:2] == [": Traceback:", "  File 'x'"]
+    assert told[-2:] == ["    line 899", "OSError: no"]
+    assert len("".join(told)) < 2000
     for number in range(2 * MOST_LINES):
         record.log(Note(**who, kind="log", fields={"text": f"{number}"}), NOW_S)
     assert len(record.logs_since(0)) <= MOST_LINES + MOST_LINES // 4

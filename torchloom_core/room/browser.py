@@ -189,6 +189,8 @@ class Browser:
         told: dict[str, Any] = {
             "now_s": now_s,
             "mark": self._mark,
+            "name": seen.run,
+            "is_recorded": seen.is_recorded,
             "age_s": seen.age_s,
             "trouble": seen.trouble,
             "seat": self._seat,

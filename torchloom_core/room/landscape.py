@@ -27,6 +27,7 @@ class LandscapeNews:
         self._line, self._cells = len(landscape.line), len(landscape.cells)
         return {
             "new": is_new,
+            "command": landscape.command,
             "worker": landscape.worker,
             "strangers": landscape.strangers,
             "points": landscape.points,

@@ -44,9 +44,8 @@ class Live(Seen):
     """What there is to know of a run now; never asks for anything to be done."""
 
     def __init__(self, client: ControlClient, run: str, stale_after_s: float) -> None:
-        super().__init__(stale_after_s, "the Weaver has not answered yet")
+        super().__init__(stale_after_s, "the Weaver has not answered yet", run)
         self._client = client
-        self._run = run
         self._status_s = -math.inf
         self._inlet = Inlet(run, SystemClock(), self._receive, lambda subject, reason: None)
         self._knobs_due = True
@@ -57,7 +56,7 @@ class Live(Seen):
 
     async def listen(self) -> None:
         """Hear what is told from now on."""
-        client, run = self._client, self._run
+        client, run = self._client, self.run
         await client.hear(subjects.telemetry(run), self._take_telemetry, _PENDING_MESSAGES)
         await client.hear(subjects.event(run), self._take_report, _PENDING_MESSAGES)
         await client.hear(subjects.out(run), self._take_told, _PENDING_MESSAGES)
@@ -87,7 +86,7 @@ class Live(Seen):
         self._inlet.take_report(msg)
 
     async def _take_told(self, msg: Msg) -> None:
-        kind = msg.subject.removeprefix(subjects.out(self._run, ""))
+        kind = msg.subject.removeprefix(subjects.out(self.run, ""))
         self.hear_told(kind, msg.data, time.time())
         self._knobs_due |= kind in _OF_KNOBS
 

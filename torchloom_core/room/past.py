@@ -28,6 +28,8 @@ class _Tag(msgspec.Struct):
 class Past(Seen):
     """What a trajectory tells; raises as :func:`~torchloom_core.trajectory.reader.lives`."""
 
+    is_recorded = True
+
     def __init__(self, root: Path, stale_after_s: float) -> None:
         super().__init__(stale_after_s, "a recorded run is being read")
         self._lives = lives(root)

@@ -34,6 +34,7 @@ class PreviewShown:
         bands = {arm: {p.step: p for p in preview.band(arm, _MOST_POINTS)} for arm in arms}
         steps = sorted(bands["control"].keys() | bands["change"].keys())
         return {
+            "command": preview.command,
             "worker": preview.worker,
             "at": preview.setup.at if preview.setup else "",
             "points": preview.points,

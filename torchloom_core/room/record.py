@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from torchloom_core.kernel.actions.kinds import wish_of
-from torchloom_core.plain_text import plain_line
+from torchloom_core.plain_text import plain_line, printable
 from torchloom_core.room.tallies import Tallies
 from torchloom_core.trajectory.summaries import summarise
 from torchloom_core.wire.actions import Action
@@ -37,6 +37,7 @@ AT_RISK = 0.1
 """A hazard from which on it is worth a line that somebody has it who had less before."""
 
 _LONGEST = 600
+_LONGEST_LOG = 1800
 _LONGEST_LEVEL = 16
 _UNDER_WAY = 200_000
 """Commands whose ends are waited for; those of which none came are forgotten by then."""
@@ -62,13 +63,15 @@ class Story:
     """One proposal and what became of it; ``version`` orders the changes of all stories.
 
     ``said`` is why the verdict was what it is, where the reason of the proposal is not all.
-    ``moments`` says when each of ``_MOMENTS`` was first heard of, seconds since the epoch.
+    ``moments`` says when each of ``_MOMENTS`` was first heard of, seconds since the epoch, and
+    ``command`` is the first that it led to.
     """
 
     id: str
     at_s: float
     by: str
     wish: str
+    command: str = ""
     reason: str = ""
     gain_gpu_s: float = 0.0
     cost_gpu_s: float = 0.0
@@ -133,7 +136,7 @@ class Record:
     def log(self, note: Note, now_s: float) -> None:
         """Take a line of a trainer's own log."""
         said = note.fields
-        text = plain_line(f"{said.get('logger', '')}: {said.get('text', '')}", _LONGEST)
+        text = _plain_lines(f"{said.get('logger', '')}: {said.get('text', '')}")
         if "dropped" in said:
             dropped = plain_line(str(said["dropped"]), _LONGEST_LEVEL)
             text += f" ({dropped} lines before it were dropped)"
@@ -244,6 +247,7 @@ class Record:
             self._denied.pop(next(iter(self._denied)))
 
     def _count(self, story: Story, life: CommandLife) -> None:
+        story.command = story.command or life.command
         before = self._status.pop(life.command, "")
         counts = Counter(story.commands)
         counts[before] -= 1
@@ -264,6 +268,14 @@ class Record:
         self.version += 1
         story.version = self.version
         self._stories.move_to_end(story.id)
+
+
+def _plain_lines(text: str) -> str:
+    """Return a text of several lines, such as a traceback, none of which is more than text."""
+    if len(text) > _LONGEST_LOG:  # what went wrong stands at its end
+        text = f"{text[: _LONGEST_LOG // 3]} ... {text[-_LONGEST_LOG // 3 :]}"
+    lines = text.expandtabs(4).splitlines()
+    return "\n".join(printable(line.rstrip()) for line in lines if line.strip())[:_LONGEST_LOG]
 
 
 def _sort(story: Story) -> tuple[str, str, str, str]:

@@ -32,11 +32,18 @@ class Seen:
         Another number whenever that has changed.
     backtest : dict
         What :class:`~torchloom_core.room.backtest.Backtest` tells.
+    run : str
+        Its name.
+    is_recorded : bool
+        Whether it is one on record.
     trouble : str
         Why the Weaver cannot be asked at the moment; empty while it can.
     """
 
-    def __init__(self, stale_after_s: float, trouble: str) -> None:
+    is_recorded = False
+
+    def __init__(self, stale_after_s: float, trouble: str, run: str = "") -> None:
+        self.run = run
         self.board = Board(stale_after_s)
         self.record = Record()
         self.landscape = Landscape()

@@ -21,6 +21,18 @@ export function fill(place, key, make) {
   place.replaceChildren(...[make()].flat());
 }
 
+// Let nobody press it as long as there is a reason why not, and say which.
+export function lock(control, why) {
+  if (control.disabled !== Boolean(why)) control.disabled = Boolean(why);
+  if (control.title !== why) control.title = why;
+}
+
+export function button(text, why, onclick) {
+  const made = el("button", { type: "button", onclick }, text);
+  lock(made, why);
+  return made;
+}
+
 export function number(value) {
   if (value === null || value === undefined || !Number.isFinite(value)) return "–";
   const size = Math.abs(value);
@@ -36,6 +48,21 @@ export function span(seconds) {
   return `${Math.round(seconds / 3600)} h`;
 }
 
+export function many(count, name) {
+  return `${count} ${name}${count === 1 ? "" : "s"}`;
+}
+
+// Sweden writes times as the ISO does, and they are the browser's own.
+const PLACE = "sv-SE";
+
 export function clock(seconds) {
-  return new Date(seconds * 1000).toLocaleTimeString([], { hour12: false });
+  return new Date(seconds * 1000).toLocaleTimeString(PLACE);
+}
+
+export function day(seconds) {
+  return new Date(seconds * 1000).toLocaleDateString(PLACE);
+}
+
+export function moment(seconds) {
+  return `${day(seconds)} ${clock(seconds)}`;
 }

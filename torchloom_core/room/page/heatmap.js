@@ -41,14 +41,14 @@ export class HeatMap {
     const index = { none: -1, group: 1, node: 2, rack: 3 }[this.by];
     const blocks = new Map();
     places.forEach((place, row) => {
-      const name = index < 0 ? "" : place[index] || "–";
+      const name = index < 0 ? "" : place[index] || `no ${this.by}`;
       if (!blocks.has(name)) blocks.set(name, []);
       blocks.get(name).push(row);
     });
     const names = [...blocks.keys()].sort((a, b) => a.localeCompare(b, undefined, { numeric: true }));
     const area = (width * 420) / Math.max(1, places.length);
     const size = Math.max(SMALLEST_PX, Math.min(LARGEST_PX, Math.floor(Math.sqrt(area))));
-    const labelled = names.length > 1 && names.length <= 400;
+    const labelled = index >= 0 && names.length <= 400;
     this.cells = [];
     this.labels = [];
     this.order = [];
@@ -89,14 +89,19 @@ export class HeatMap {
     const style = getComputedStyle(document.body);
     context.clearRect(0, 0, this.canvas.clientWidth, this.height);
     const edge = size > 5 ? 1 : 0;
-    const bad = [];
+    const bad = [], untold = [];
     for (const row of this.order) {
       const state = names[states[row]] ?? "unknown";
       const [x, y] = this.cells[row];
       context.fillStyle = this.metric ? VALUE_COLOURS[values[row] ?? 0] : STATE_COLOURS[state];
       context.fillRect(x, y, size - edge, size - edge);
+      if (this.metric && !values[row]) untold.push([x, y]);
       if (state === "failed" || state === "silent") bad.push([x, y, STATE_COLOURS[state]]);
     }
+    // Who has not told the metric is there all the same.
+    context.lineWidth = 1;
+    context.strokeStyle = getComputedStyle(document.documentElement).getPropertyValue("--faint").trim();
+    for (const [x, y] of untold) if (edge) context.strokeRect(x + 0.5, y + 0.5, size - 2, size - 2);
     // What failed is marked whatever is painted.
     context.lineWidth = Math.max(1, size / 6);
     for (const [x, y, colour] of bad) {
@@ -163,7 +168,7 @@ export class HeatMap {
   valueOf(row) {
     const exact = this.known.farthest.get(row);
     if (exact !== undefined) return number(exact);
-    const about = { 0: "", 1: "at most ", 255: "at least " }[this.known.channels[1][row]] ?? "about ";
+    const about = { 0: "", 1: "at most ", 255: "at least " }[this.known.channels[1][row] ?? 0] ?? "about ";
     return about + number(this.known.value(row));
   }
 

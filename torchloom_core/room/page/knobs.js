@@ -1,6 +1,6 @@
 // The table of knobs: what each takes, what is wanted, what it is, and a way to turn it and back.
 
-import { el, fill } from "./dom.js";
+import { button, el, fill, lock } from "./dom.js";
 import { freshId } from "./link.js";
 
 export function takes(spec) {
@@ -42,18 +42,19 @@ export class Knobs {
     this.rows = new Map();
     this.body = el("tbody");
     const head = COLUMNS.map((name) => el("th", { scope: "col" }, name));
-    this.table = el("div", { className: "scroll" }, el("table", {}, el("thead", {}, el("tr", {}, head)), this.body));
+    this.table = el("div", { className: "scroll knobs" }, el("table", {}, el("thead", {}, el("tr", {}, head)), this.body));
   }
 
   // Each cell is made anew only where it has changed: whoever types in a field goes on typing.
-  update(knobs, locked) {
+  update(knobs, why) {
     fill(this.body, knobs.map((spec) => spec.name).join(), () => knobs.map((spec) => this.rowOf(spec).row));
     for (const spec of knobs) {
       const { cells, form } = this.rowOf(spec);
       const wanted = Object.entries(spec.wanted).map(([worker, value]) => (worker ? `${worker}: ${shown(value)}` : shown(value)));
       const lands = spec.fence === "run" ? "on all ranks at one step" : "on each at its next step";
       [takes(spec), lands, wanted.join(", ") || "–", present(spec)].forEach((text, i) => fill(cells[i], text, () => text));
-      fill(form, JSON.stringify([spec.kind, spec.choices, locked, this.before.get(spec.name)]), () => this.form(spec.name, spec, locked));
+      fill(form, JSON.stringify([spec.kind, spec.choices, this.before.get(spec.name)]), () => this.form(spec.name, spec));
+      for (const one of form.querySelectorAll("input, select, button")) lock(one, why);
       const input = form.querySelector("input, select");
       if (input !== document.activeElement && !input.dataset.draft && spec.values.length) input.value = String(spec.values[0][0]);
       this.rows.get(spec.name).spec = spec;
@@ -62,28 +63,28 @@ export class Knobs {
 
   rowOf(spec) {
     if (!this.rows.has(spec.name)) {
-      const cells = COLUMNS.slice(1, 5).map(() => el("td"));
+      const cells = COLUMNS.slice(1, 5).map((name) => el("td", { "data-name": name }));
       const form = el("td");
-      const name = el("th", { scope: "row" }, spec.name, spec.doc ? el("div", { className: "faint" }, spec.doc) : null);
+      const name = el("th", { scope: "row" }, spec.name, spec.doc ? el("div", { className: "faint doc" }, spec.doc) : null);
       this.rows.set(spec.name, { row: el("tr", {}, name, cells, form), cells, form, spec });
     }
     return this.rows.get(spec.name);
   }
 
-  form(name, spec, locked) {
+  form(name, spec) {
     const label = `new value of ${name}`;
     const options = spec.kind === "bool" ? ["true", "false"] : spec.choices ?? [];
     const keep = (event) => { event.target.dataset.draft = "1"; };
     const input = options.length
-      ? el("select", { "aria-label": label, disabled: locked, onchange: keep }, options.map((one) => el("option", { value: one }, one)))
-      : el("input", { "aria-label": label, disabled: locked, oninput: keep, inputmode: spec.kind === "order" ? "text" : "decimal" });
+      ? el("select", { "aria-label": label, onchange: keep }, options.map((one) => el("option", { value: one }, one)))
+      : el("input", { "aria-label": label, oninput: keep, inputmode: spec.kind === "order" ? "text" : "decimal" });
     const before = this.before.get(name);
-    const back = before === undefined ? null : el("button", { type: "button", disabled: locked, onclick: () => this.turn(name, before, input, true) }, `back to ${shown(before)}`);
+    const back = before === undefined ? null : button(`back to ${shown(before)}`, "", () => this.turn(name, before, input, true));
     const submit = (event) => {
       event.preventDefault();
       this.turn(name, parsed(spec, input.value), input, false);
     };
-    return el("form", { className: "row", onsubmit: submit }, input, el("button", { type: "submit", disabled: locked }, "set"), el("button", { type: "button", disabled: locked, onclick: () => this.preview(name, parsed(spec, input.value)) }, "preview"), back);
+    return el("form", { className: "row", onsubmit: submit }, input, el("button", { type: "submit" }, "set"), button("preview", "", () => this.preview(name, parsed(spec, input.value))), back);
   }
 
   preview(name, value) {
@@ -100,10 +101,12 @@ export class Knobs {
     if (!this.isNumber(name, value)) return;
     const { spec } = this.rows.get(name);
     const was = spec.values.length ? spec.values[0][0] : undefined;
-    let answer = await this.act.ask("knob.set", { knob: name, value, id: freshId() });
-    if (!answer.ok && answer.text.includes('"sure": true') && confirm(`${answer.text.split(";")[0]}\n\nSet it all the same?`)) {
-      answer = await this.act.ask("knob.set", { knob: name, value, id: freshId(), sure: true });
+    let answer = await this.act.request("knob.set", { knob: name, value, id: freshId() });
+    if (!answer.ok && answer.text.includes('"sure": true')) {
+      if (!confirm(`${answer.text.split(";")[0]}\n\nSet it all the same?`)) return this.act.say(`${name} was not set`);
+      answer = await this.act.request("knob.set", { knob: name, value, id: freshId(), sure: true });
     }
+    this.act.tell(answer);
     if (!answer.ok) return;
     delete input.dataset.draft;
     if (isBack) this.before.delete(name);

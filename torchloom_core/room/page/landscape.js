@@ -1,7 +1,8 @@
 // The loss around the newest weights: what was found, the line along the update, and the plane.
 
 import { VALUE_COLOURS } from "./colours.js";
-import { el, fill, number } from "./dom.js";
+import { button, el, fill, lock, number } from "./dom.js";
+import { Head, isUnderWay } from "./errands.js";
 import { drawSurface, turn } from "./surface.js";
 
 const LINE_PX = 240;
@@ -18,16 +19,17 @@ export class LandscapeScreen {
     this.inputs = FIELDS.map(([name, label, value, min, max]) => [name, el("label", {}, `${label} `, el("input", { type: "number", name, value: String(value), min: String(min), max: String(max), required: true }))]);
     this.ways = el("select", { "aria-label": "plane" }, ["random", "path"].map((name) => el("option", { value: name }, name === "path" ? "the run's path" : "random directions")));
     this.look = el("button", { type: "submit" }, "look");
-    this.leave = el("button", { type: "button", onclick: () => act.ask("propose", { action: { kind: "landscape", points: 0 } }) }, "end it");
+    this.leave = button("end it", "", () => act.propose({ kind: "landscape", points: 0 }));
+    this.head = new Head(known, "landscape");
     const form = el("form", { className: "row", onsubmit: (event) => { event.preventDefault(); this.ask(); } }, this.inputs.map(([, label]) => label), el("label", {}, "plane of ", this.ways), this.look, this.leave);
     this.found = el("div");
-    this.line = el("div", { className: "chart" });
+    this.line = el("div", { className: "chart", role: "img", "aria-label": "The loss along the update: nothing so far" });
     this.canvas = el("canvas", { className: "plane", role: "img", "aria-label": "The plane: nothing was looked at yet", width: PLANE_PX, height: PLANE_PX });
     this.surface = el("div", { className: "surface", role: "img", tabindex: "0", hidden: true, onkeydown: (event) => { if (turn(this.surface, event.key)) event.preventDefault(); } });
     this.inDepth = el("button", { type: "button", "aria-pressed": "false", onclick: () => this.turnRound() }, "in 3-D");
     this.legend = el("p", { className: "faint" });
     this.parts = [
-      el("section", { className: "wide", "aria-label": "Look at the loss" }, el("h2", {}, "Look at the loss, on a stand-by"), form),
+      el("section", { className: "wide", "aria-label": "Look at the loss" }, el("h2", {}, "Look at the loss, on a stand-by"), form, this.head.place),
       el("section", { "aria-label": "What was found" }, el("h2", {}, "What was found"), this.found),
       el("section", { "aria-label": "Along the update" }, el("h2", {}, "Along the update"), this.line),
       el("section", { "aria-label": "In a plane" }, el("div", { className: "row" }, el("h2", {}, "In a plane"), this.inDepth), this.canvas, this.surface, this.legend),
@@ -40,12 +42,15 @@ export class LandscapeScreen {
 
   ask() {
     const wanted = Object.fromEntries(this.inputs.map(([name, label]) => [name, Number(label.querySelector("input").value)]));
-    return this.act.ask("propose", { action: { kind: "landscape", plane: this.ways.value, ...wanted } });
+    return this.act.propose({ kind: "landscape", plane: this.ways.value, ...wanted });
   }
 
   update() {
     const { landscape, preview } = this.known;
-    this.look.disabled = this.leave.disabled = this.act.isLocked();
+    const why = this.act.lock();
+    lock(this.look, why);
+    lock(this.leave, why || (isUnderWay(this.known, "survey") ? "" : "no look is under way"));
+    this.head.update(landscape?.command);
     fill(this.found, JSON.stringify([landscape?.points, landscape?.of, landscape?.bend, landscape?.plane, landscape?.end]), () => rowsOf(landscape));
     if (!landscape) return;
     this.branch = branchOf(landscape, preview);
@@ -88,6 +93,7 @@ export class LandscapeScreen {
     const axis = { stroke: ink, grid: { stroke: grid, width: 1 }, ticks: { stroke: grid } };
     const told = (_, value) => number(value);
     const numbers = (_, ticks) => ticks.map(number);
+    this.line.setAttribute("aria-label", `The loss along the update, at ${line.length} points`);
     const sorted = apart([...line].sort((a, b) => a[0] - b[0]));
     this.plot?.destroy();
     this.plot = new uPlot(

@@ -4,7 +4,7 @@ import { EDGE_PX, GUTTER_PX } from "./charts.js";
 import { clock, el } from "./dom.js";
 import { LANES } from "./moments.js";
 
-const WIDE_PX = 14;
+const WIDE_PX = 26; // a mark with how many it stands for
 
 export class Lanes {
   constructor(onOpen) {
@@ -22,11 +22,13 @@ export class Lanes {
   draw(moments, [from, until]) {
     const width = this.place.clientWidth - GUTTER_PX - EDGE_PX;
     if (width <= 0 || until <= from) return;
-    const grain = 2 ** Math.ceil(Math.log2(((until - from) * WIDE_PX) / width));
+    const grain = 2 ** (Math.ceil(2 * Math.log2(((until - from) * WIDE_PX) / width)) / 2); // as it was, if the width is little else
     const marks = new Map();
+    const begun = new Map(); // of each lane, when its last mark began
     for (const moment of moments) {
+      if (!(moment.at < begun.get(moment.lane) + grain)) begun.set(moment.lane, moment.at);
       if (moment.at < from || moment.at > until) continue;
-      const key = `${moment.lane} ${grain} ${Math.floor(moment.at / grain)}`;
+      const key = `${moment.lane} ${grain} ${begun.get(moment.lane)}`;
       if (!marks.has(key)) marks.set(key, []);
       marks.get(key).push(moment);
     }

@@ -7,6 +7,7 @@ const OF_LINES = {
   forecast: ["forecasts", "\u25b2", "--warn"],
   remark: ["notes", "\u270e", "--ink"],
 };
+const ASIDE = ["preview", "landscape", "alert", "dump"]; // what no rank's training has to do with
 const FAILED = ["faults", "\u2715", "--danger"];
 
 const OF_STORIES = {
@@ -16,6 +17,11 @@ const OF_STORIES = {
   outcome: (story) => (story.outcome.startsWith("done") ? ["outcomes", "\u25a0", "--good", "done"] : ["outcomes", "\u25a1", "--warn", story.outcome.split(":")[0]]),
   judged: (story) => (story.judged.startsWith("hurt") ? ["outcomes", "\u25bc", "--danger", "hurt"] : ["outcomes", "\u25c6", "--good", story.judged.split(":")[0]]),
 };
+
+export const SYMBOLS = [
+  ["\u2715", "a fault"], ["\u25b2", "at risk"], ["\u25cf", "granted"], ["\u25cb", "denied"], ["\u25b7", "sent"], ["\u25b6", "first applied"],
+  ["\u25a0", "done"], ["\u25a1", "in part, or undone"], ["\u25c6", "did no harm, or was not judged"], ["\u25bc", "hurt"], ["\u270e", "a remark"],
+];
 
 // In the order of time.
 export function momentsOf(known) {
@@ -33,7 +39,7 @@ export function momentsOf(known) {
   return found.sort((one, other) => one.at - other.at);
 }
 
-// What a series shows of them by a line: who failed, and what was granted.
+// What a series shows of them by a line: who failed, and what was granted that acts on the run.
 export function lined(moments) {
-  return moments.filter(({ lane, story }) => lane === "faults" || (lane === "verdicts" && story.granted)).map(({ at, colour }) => [at, colour]);
+  return moments.filter(({ lane, story }) => lane === "faults" || (lane === "verdicts" && story.granted && !ASIDE.includes(story.wish.split(" ")[0]))).map(({ at, colour }) => [at, colour]);
 }

@@ -1,6 +1,6 @@
 // Each policy: what a backtest promised of it, beside what came of it in this run.
 
-import { clock, el, fill, number } from "./dom.js";
+import { el, fill, moment, number } from "./dom.js";
 
 const COLUMNS = ["policy", "a backtest promised", "granted here", "which promised", "came to", "and by the guard"];
 
@@ -54,7 +54,7 @@ export class PolicyScreen {
   reportOf({ path, at_s, trouble }) {
     if (trouble) return trouble;
     if (!path) return "There is no report of a backtest: torchloom evaluate writes one, and it is found in a folder NAME-evaluation beside the config, or by torchloom room --report.";
-    return `By ${path}, written ${new Date(at_s * 1000).toLocaleDateString()} ${clock(at_s)}.`;
+    return `By ${path}, written ${moment(at_s)}.`;
   }
 
   row(name, promises, tally) {

@@ -1,9 +1,10 @@
 // A change tried out on a stand-by before it is made: what it costs, both curves, and what they say.
 
-import { el, fill, number, span } from "./dom.js";
+import { IN_DECADES, LINEAR, LOGARITHMIC } from "./charts.js";
+import { button, el, fill, lock, number, span } from "./dom.js";
+import { Head, isUnderWay } from "./errands.js";
 
 const HEIGHT_PX = 240;
-const LINEAR = 1, LOGARITHMIC = 3; // as uPlot calls them
 const WIDE = 1000;
 const FIELDS = [["steps", "steps", 50, 1, 10000], ["repeats", "pairs", 5, 1, 50], ["seconds", "at most seconds", 120, 1, 3600]];
 const TONES = { better: "good", worse: "bad" };
@@ -14,10 +15,11 @@ export class WhatIf {
     this.act = act;
     this.inputs = FIELDS.map(([name, label, value, min, max]) => [name, el("label", {}, `${label} `, el("input", { type: "number", name, value: String(value), min: String(min), max: String(max) }))]);
     this.price = el("span", { className: "faint" });
-    this.leave = el("button", { type: "button", onclick: () => act.ask("propose", { action: { kind: "preview", steps: 0 } }) }, "end it");
+    this.leave = button("end it", "", () => act.propose({ kind: "preview", steps: 0 }));
+    this.head = new Head(known, "preview");
     this.words = el("div");
-    this.place = el("div", { className: "chart" });
-    this.part = el("section", { className: "wide", "aria-label": "What if" }, el("h2", {}, "What if: a change tried out on a stand-by"), el("div", { className: "row" }, this.inputs.map(([, label]) => label), this.price, this.leave), this.words, this.place);
+    this.place = el("div", { className: "chart", role: "img", "aria-label": "The loss with the change and without it: nothing so far" });
+    this.part = el("section", { className: "wide", "aria-label": "What if" }, el("h2", {}, "What if: a change tried out on a stand-by"), el("div", { className: "row" }, this.inputs.map(([, label]) => label), this.price, this.leave), this.head.place, this.words, this.place);
   }
 
   wanted() {
@@ -28,13 +30,15 @@ export class WhatIf {
     return Object.fromEntries(this.inputs.map(([name, label]) => [name, Number(label.querySelector("input").value)]));
   }
 
-  try(knob, value) {
-    return this.act.ask("propose", { action: { kind: "preview", values: { [knob]: value }, ...this.asked() } });
+  async try(knob, value) {
+    const answer = await this.act.propose({ kind: "preview", values: { [knob]: value }, ...this.asked() });
+    if (answer.ok) this.part.scrollIntoView({ block: "nearest" });
   }
 
   update() {
     const { preview } = this.known;
-    this.leave.disabled = this.act.isLocked();
+    lock(this.leave, this.act.lock() || (isUnderWay(this.known, "rehearse") ? "" : "no preview is under way"));
+    this.head.update(preview?.command);
     const price = this.priceOf(this.asked());
     fill(this.price, price, () => price);
     fill(this.words, JSON.stringify([preview?.worker, preview?.points, preview?.of, preview?.words]), () => wordsOf(preview));
@@ -57,14 +61,16 @@ export class WhatIf {
     const told = (_, value) => number(value);
     const numbers = (_, ticks) => ticks.map(number);
     const arm = (label, stroke) => [["least", "transparent"], ["", stroke], ["most", "transparent"]].map(([which, colour]) => ({ label: `${label} ${which}`.trim(), stroke: colour, width: which ? 0 : 2, points: { show: !which && steps.length < 2 }, value: told }));
+    const wide = isWide(curves);
     const band = (first, colour) => ({ series: [first + 2, first], fill: `color-mix(in srgb, ${colour} 20%, transparent)` });
+    this.place.setAttribute("aria-label", `The loss with the change and without it, over ${steps.at(-1)} steps: the verdict stands above`);
     this.plot?.destroy();
     this.plot = new uPlot(
       {
         width,
         height: HEIGHT_PX,
-        scales: { x: { time: false }, y: { distr: isWide(curves) ? LOGARITHMIC : LINEAR } },
-        axes: [{ ...axis, values: numbers }, { ...axis, size: 64, values: numbers }],
+        scales: { x: { time: false }, y: { distr: wide ? LOGARITHMIC : LINEAR } },
+        axes: [{ ...axis, values: numbers }, { ...axis, size: 64, values: numbers, ...(wide && IN_DECADES) }],
         series: [{ label: "step", value: told }, ...arm("without", ink), ...arm("with the change", accent)],
         bands: [band(1, ink), band(4, accent)],
       },

@@ -1,11 +1,13 @@
 // The record: a story each proposal, from who asked to what it did, and a line for all else.
 
-import { clock, el, number } from "./dom.js";
+import { clock, el, many, number } from "./dom.js";
+
+const SHOWN_HERE = /: torchloom (preview|landscape) TRAJECTORY shows it$/;
 
 function landed(story) {
   const steps = Object.entries(story.steps);
   if (!steps.length) return "";
-  const told = steps.slice(0, 4).map(([step, count]) => `${step < 0 ? "before a first step" : `at step ${step}`} on ${count} ${count === 1 ? "rank" : "ranks"}`);
+  const told = steps.slice(0, 4).map(([step, count]) => `${step < 0 ? "before a first step" : `at step ${step}`} on ${many(count, "rank")}`);
   const more = steps.length > 4 ? ` and at ${steps.length - 4} other steps` : "";
   return `applied ${told.join(", ")}${more}`;
 }
@@ -17,6 +19,13 @@ export function state(story) {
   if (story.granted === false) return `denied by ${story.rule}${story.said && `: ${story.said}`}`;
   if (story.granted) return `granted by ${story.rule}`;
   return "proposed";
+}
+
+// As the end of a sentence that begins with what was wished for.
+export function ended(story) {
+  if (story.granted === false) return `was denied by ${story.rule}${story.said && `: ${story.said}`}`;
+  if (story.outcome.startsWith("undone") && story.late.length) return `is undone: ${story.late[0]}`;
+  return `is ${story.outcome.replace(SHOWN_HERE, "")}`;
 }
 
 function tone(story) {
@@ -53,5 +62,5 @@ export function lineItem(line) {
 
 export function logItem(line) {
   const tone = { error: "bad", critical: "bad", warning: "warn" }[line.kind] ?? "";
-  return el("li", {}, el("span", { className: "faint" }, `${clock(line.at_s)} ${line.worker} `), el("span", { className: tone }, `${line.kind} ${line.text}`));
+  return el("li", {}, el("span", { className: "faint" }, `${clock(line.at_s)} ${line.worker} `), el("span", { className: `${tone} lines`.trim() }, `${line.kind} ${line.text}`));
 }

@@ -1,40 +1,61 @@
 // The page: one socket, one store, some screens, the wheel and the kill switch on each of them.
 
-import { el, span } from "./dom.js";
+import { el, lock, span } from "./dom.js";
+import { Following } from "./following.js";
 import { ask, Link, NOT_LET_IN } from "./link.js";
 import { Known } from "./known.js";
+import { Said } from "./said.js";
 import { SCREENS } from "./screens.js";
 
 const STALE_S = 5;
 const LEASE_S = 60;
 const RENEW_MS = 20000;
 const EVERY_MS = 500;
+const MIDDLE_PX = 150;
+const STOPS = "No action is granted or carried on until actions are resumed. Works without the wheel.";
 
 const at = (id) => document.getElementById(id);
 const known = new Known();
 const remembered = { get: () => localStorage.getItem("seat") ?? "", set: (name) => localStorage.setItem("seat", name) };
+const said = new Said(at("said"));
+const following = new Following(known, (text, good) => said.say(text, good));
 
 const act = {
-  say(text, good = true) {
-    at("said").textContent = text;
-    at("said").className = good ? "" : "no";
-  },
-  async ask(verb, body) {
-    const answer = await ask(verb, at("seat-name").value || "anonymous", body);
-    act.say([answer.text, ...(answer.ids ?? [])].filter(Boolean).join(" "), answer.ok);
+  say: (text, good = true) => said.say(text, good),
+  request: (verb, body) => ask(verb, at("seat-name").value || "anonymous", body),
+  // Say the answer, and later how that ended which it has led to.
+  tell(answer, proposal = "") {
+    const ids = answer.ok && proposal ? [proposal] : answer.ids ?? [];
+    act.say(answer.ok && ids.length ? `${answer.text}: it is under way` : answer.text, answer.ok);
+    following.follow(ids);
     return answer;
+  },
+  ask: async (verb, body = {}) => act.tell(await act.request(verb, body), body.proposal),
+  // question: what a person is asked first, of what cannot be taken back by a click.
+  propose(action, question = "") {
+    if (!question || confirm(question)) return act.ask("propose", { action });
+    act.say("nothing was asked for");
+    return null;
   },
   seat: () => `${at("seat-name").value}.${known.run?.seat ?? ""}`,
   hasWheel: () => Boolean(known.run?.status?.wheel) && known.run.status.wheel === act.seat(),
   isStale: () => !link.isOpen || known.ageS() === null || known.ageS() > STALE_S,
-  isLocked: () => act.isStale() || !act.hasWheel(),
+  // Why nothing can be asked for; empty while it can.
+  lock() {
+    if (known.run?.is_recorded) return "this run is on record: nothing can be asked of it";
+    if (!link.isOpen) return "the room is away: what is shown is old";
+    if (act.isStale()) return "no word of the Weaver: what is shown is old";
+    return act.hasWheel() ? "" : "take the wheel first";
+  },
   look: () => link.look({ ...screen.wanted() }),
-  remember: () => history.replaceState(null, "", `#${current.name.toLowerCase()}${screen.address ?? ""}`),
+  remember: () => keepAddress("pushState"),
 };
 
 const screens = SCREENS.map(([name, Screen]) => ({ name, made: new Screen(known, act) }));
 let current = screens[0];
 let screen = current.made;
+let wheelBefore = "";
+let leaves = false; // this page has let go of the wheel itself
 const link = new Link(
   (told) => { known.take(told); draw(); },
   (frame) => { known.takeFrame(frame); },
@@ -49,18 +70,29 @@ const tabs = screens.map(({ name }, number) =>
 );
 document.querySelector("nav").append(...tabs);
 
-function show(number, place = []) {
+function show(number) {
+  said.clear();
+  turnTo(number);
+  act.remember();
+}
+
+function turnTo(number) {
   current = screens[number];
   screen = current.made;
-  screen.goTo?.(place);
   tabs.forEach((tab, other) => {
     tab.setAttribute("aria-selected", String(other === number));
     tab.tabIndex = other === number ? 0 : -1;
   });
+  tabs[0].parentElement.scrollLeft = tabs[number].offsetLeft - MIDDLE_PX; // where they do not all fit
   at("screen").replaceChildren(...screen.parts);
   at("screen").setAttribute("aria-labelledby", `tab-${number}`);
-  act.remember();
   draw();
+}
+
+// Each place is one to come back to; one that is not another is not put down twice.
+function keepAddress(how) {
+  const address = `#${current.name.toLowerCase()}${screen.address ?? ""}`;
+  if (address !== location.hash) history[how](null, "", address);
 }
 
 function freshness() {
@@ -73,35 +105,73 @@ function freshness() {
   else if (age === null) text = known.run?.trouble ?? "waiting for the Weaver";
   else if (age > STALE_S) text = `no word of the Weaver for ${span(age)}: knobs are locked. ${known.run.trouble}`;
   if (place.textContent !== text) place.textContent = text;
-  place.className = act.isStale() ? "old" : "";
+  const isOld = act.isStale() && !(known.run?.is_recorded && link.isOpen);
+  place.className = isOld ? "old" : "";
+  const heard = isOld ? "what is shown is old" : "what is shown is fresh";
+  if (at("heard").textContent !== heard) at("heard").textContent = heard;
 }
 
 function draw() {
   freshness();
-  const status = known.run?.status;
-  if (status) {
-    at("run-name").textContent = status.run;
-    document.title = `${status.run} – torchLoom`;
-    const holder = status.wheel.split(".")[0];
-    at("wheel-holder").textContent = act.hasWheel() ? "you drive" : status.wheel ? `${holder} drives` : "nobody drives";
-    at("wheel-button").textContent = act.hasWheel() ? "leave the wheel" : "take the wheel";
-    at("stop").textContent = status.stopped ? "actions are stopped" : "stop all actions";
+  const { run } = known;
+  if (run?.name) {
+    at("run-name").textContent = run.name;
+    document.title = `${run.name} – torchLoom`;
   }
+  drawWheel(run?.status?.wheel ?? "");
+  drawStop();
+  said.update(`${run?.status?.wheel} ${run?.status?.stopped} ${link.isOpen}`);
+  following.update();
   screen.update();
   act.look();
 }
 
-async function turnWheel(force = false) {
+function drawWheel(wheel) {
+  at("wheel").hidden = Boolean(known.run?.is_recorded);
+  const holder = wheel.split(".")[0];
+  const isNamesake = holder === at("seat-name").value;
+  const drives = act.hasWheel() ? "you drive" : wheel ? `${isNamesake ? "another " : ""}${holder} drives` : "nobody drives";
+  if (at("wheel-holder").textContent !== drives) at("wheel-holder").textContent = drives;
+  at("wheel-button").textContent = act.hasWheel() ? "leave the wheel" : "take the wheel";
+  if (wheelBefore === act.seat() && wheel !== wheelBefore && !leaves) {
+    act.say(wheel ? `${isNamesake ? "another " : ""}${holder} has taken the wheel from you` : "you do not have the wheel any more", false);
+  }
+  wheelBefore = wheel;
+}
+
+// Stopping takes nothing but the button; going on takes the wheel, and a question.
+function drawStop() {
+  const isStopped = Boolean(known.run?.status?.stopped);
+  const resumes = isStopped && !act.isStale();
+  at("stopped").hidden = !isStopped;
+  at("stop").textContent = resumes ? "resume actions" : "stop all actions";
+  at("stop").className = resumes ? "" : "danger";
+  lock(at("stop"), known.run?.is_recorded || resumes ? act.lock() : "");
+  if (!at("stop").disabled) at("stop").title = resumes ? "Actions are granted again." : STOPS;
+}
+
+async function stopActions() {
+  const answer = await act.request("actions.stop");
+  act.say(answer.ok ? answer.text : `${answer.text}: "torchloom actions stop" in a shell does it without the room`, answer.ok);
+}
+
+function turnStop() {
+  if (at("stop").textContent !== "resume actions") return stopActions();
+  return confirm("Actions are stopped. Have them granted again?") && act.ask("actions.resume");
+}
+
+async function turnWheel() {
   remembered.set(at("seat-name").value);
-  if (act.hasWheel()) return act.ask("wheel.leave");
-  const answer = await act.ask("wheel.take", { lease_s: LEASE_S, force });
-  if (!answer.ok && !force && answer.text.endsWith("has the wheel") && confirm(`${answer.text}. Take it from them?`)) return turnWheel(true);
-  return answer;
+  leaves = act.hasWheel();
+  if (leaves) return act.ask("wheel.leave");
+  const answer = await act.ask("wheel.take", { lease_s: LEASE_S, force: false });
+  if (answer.ok || !answer.text.endsWith("has the wheel") || !confirm(`${answer.text}. Take it from them?`)) return answer;
+  return act.ask("wheel.take", { lease_s: LEASE_S, force: true });
 }
 
 at("seat-name").value = remembered.get();
 at("wheel").addEventListener("submit", (event) => { event.preventDefault(); turnWheel(); });
-at("stop").addEventListener("click", () => act.ask("actions.stop"));
+at("stop").addEventListener("click", turnStop);
 document.querySelector("nav").addEventListener("keydown", (event) => {
   const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
   if (!step) return;
@@ -117,7 +187,7 @@ document.addEventListener("keydown", (event) => {
   }
   if (event.key >= "1" && event.key <= String(screens.length)) show(Number(event.key) - 1);
   else if (event.key === "w") (at("seat-name").value ? at("wheel-button") : at("seat-name")).focus();
-  else if (event.key === "!") act.ask("actions.stop");
+  else if (event.key === "!") stopActions();
   else if (event.key === "/") { show(1); at("find-worker").focus(); }
   else if (event.key === "?") act.say(`1 to ${screens.length}: screens; w: to the wheel; /: find a worker; !: stop all actions; arrows and Enter: in the heat map, among the screens and the marks of the timeline; Escape: out of a field`);
   else return;
@@ -130,7 +200,11 @@ setInterval(() => { if (act.hasWheel() && link.isOpen) ask("wheel.take", at("sea
 // Go where the address says: to a screen, and on it to what follows its name.
 function followAddress() {
   const [name, ...place] = location.hash.slice(1).split("/");
-  show(Math.max(0, screens.findIndex((one) => one.name.toLowerCase() === name)), place);
+  const number = Math.max(0, screens.findIndex((one) => one.name.toLowerCase() === name));
+  said.clear();
+  screens[number].made.goTo?.(place);
+  turnTo(number);
+  keepAddress("replaceState");
 }
 
 window.addEventListener("hashchange", followAddress);

@@ -1,25 +1,33 @@
 // The screens: each makes its sections once, and then keeps them as the run is.
 
 import { STATE_COLOURS, VALUE_COLOURS } from "./colours.js";
-import { Chart } from "./charts.js";
-import { clock, el, fill, number, span } from "./dom.js";
+import { Chart, lineLegend, USUAL_METRICS } from "./charts.js";
+import { button, clock, el, fill, lock, many, number, span } from "./dom.js";
 import { HeatMap } from "./heatmap.js";
 import { Knobs } from "./knobs.js";
 import { LandscapeScreen } from "./landscape.js";
 import { lined, momentsOf } from "./moments.js";
 import { PolicyScreen } from "./policies.js";
 import { WhatIf } from "./preview.js";
-import { lineItem, logItem, state, storyItem } from "./record.js";
+import { LogScreen, RecordScreen } from "./reading.js";
+import { state } from "./record.js";
 import { shares, spentParts } from "./spent.js";
 import { TimelineScreen } from "./timeline.js";
 import { OneWorker } from "./worker.js";
 
-const FIRST_METRICS = ["loss", "grad_norm", "update_norm", "step_time_s", "tokens_per_s", "samples_per_s"];
 const MOST_CHARTS = 6;
-const MOST_ITEMS = 150;
 const MOST_MARKS = 100;
+const MOST_NAMES = 50;
+const BY_NAME = new Intl.Collator(undefined, { numeric: true });
 const BAD = ["failed", "silent"];
-const LEVELS = ["debug", "info", "warning", "error", "critical"];
+
+// What can be asked of all ranks, and what a person is asked back first.
+const FOR_ALL = [
+  ["pause", "pause", "Pause the training of all ranks?"],
+  ["resume training", "resume"],
+  ["checkpoint now", "checkpoint"],
+  ["rewind to the last checkpoint", "rewind", "Have all ranks go back to the last checkpoint? The steps since then are lost."],
+];
 
 function section(title, ...children) {
   return el("section", { "aria-label": title }, el("h2", {}, title), children);
@@ -36,19 +44,26 @@ export class RunScreen {
     this.charts = new Map();
     this.well = el("div");
     this.waiting = el("div");
+    this.ages = [];
     this.stories = el("ol", { className: "record" });
     this.plugins = el("div");
     this.risk = el("div");
     this.spent = el("div");
-    this.chartPlace = el("section", { className: "wide", "aria-label": "Series" }, el("h2", {}, "Series: median of all ranks, and from the least to the most"));
+    this.chosen = "";
+    this.pick = el("select", { onchange: (event) => { this.chosen = event.target.value; act.look(); this.update(); } });
+    this.chartPlace = el("section", { className: "wide", "aria-label": "Series" }, el("div", { className: "row" }, el("h2", {}, "Series: median of all ranks, and from the least to the most"), el("label", {}, "and ", this.pick)), lineLegend());
     this.parts = [section("Is the run well?", this.well), section("Waiting for a person", this.waiting), section("Where the ranks' time went", this.spent), this.chartPlace, section("Newest decisions", this.stories), section("Most at risk", this.risk), section("Policies and predictors", this.plugins)];
   }
 
   wanted() {
+    const usual = this.usual();
+    return { series: this.chosen ? [...usual, this.chosen] : usual };
+  }
+
+  usual() {
     const there = this.known.run?.metrics ?? [];
-    const series = FIRST_METRICS.filter((name) => there.includes(name));
-    for (const name of there) if (series.length < MOST_CHARTS && !series.includes(name)) series.push(name);
-    return { series: series.slice(0, MOST_CHARTS) };
+    const usual = USUAL_METRICS.filter((name) => there.includes(name));
+    return usual.length ? usual : there.slice(0, MOST_CHARTS);
   }
 
   update() {
@@ -71,8 +86,9 @@ export class RunScreen {
       if (status.malformed) lines.push(["warn", `${status.malformed} messages were none of ours.`]);
       return [el("ul", { className: "tiles" }, tiles), ...lines.map(([tone, text]) => el("p", { className: tone }, text))];
     });
-    const locked = this.act.isLocked();
-    fill(this.waiting, JSON.stringify([status.waiting, locked]), () => this.proposals(status.waiting ?? [], locked));
+    const why = this.act.lock();
+    fill(this.waiting, JSON.stringify([status.waiting, why]), () => this.proposals(status.waiting ?? [], why));
+    for (const { age, proposal } of this.ages) age.textContent = this.ageOf(this.known.stories.get(proposal));
     fill(this.risk, JSON.stringify(status.at_risk), () => {
       const worst = [...(status.at_risk ?? [])].sort((a, b) => b.hazard - a.hazard).slice(0, 8);
       if (!worst.length) return el("p", { className: "faint" }, "Nobody, by any predictor that is active.");
@@ -82,25 +98,49 @@ export class RunScreen {
     fill(this.stories, stories.map((story) => story.version).join(), () => stories.map((story) => el("li", {}, el("p", {}, el("b", {}, story.by), " wants ", el("b", {}, story.wish)), el("p", { className: "faint" }, state(story)))));
     fill(this.plugins, JSON.stringify(status.plugins), () =>
       el("table", {}, el("tbody", {}, (status.plugins ?? []).map((one) => el("tr", {}, el("th", { scope: "row" }, one.name), el("td", {}, one.kind), el("td", { className: one.state === "quarantined" ? "bad" : "" }, one.state), el("td", {}, one.detail))))));
+    const more = run.metrics.filter((name) => !this.usual().includes(name));
+    fill(this.pick, more.join(), () => ["", ...more].map((name) => el("option", { value: name, selected: name === this.chosen }, name || "no other")));
     const marks = lined(momentsOf(known)).slice(-MOST_MARKS);
-    for (const name of this.wanted().series) {
+    const wanted = this.wanted().series;
+    for (const [name, { title, chart }] of this.charts) title.hidden = chart.place.hidden = !wanted.includes(name);
+    for (const name of wanted) {
       if (!this.charts.has(name)) {
-        const chart = new Chart(name);
-        this.charts.set(name, chart);
-        this.chartPlace.append(el("h3", { className: "faint" }, name), chart.place);
+        const made = { title: el("h3", { className: "faint" }, name), chart: new Chart(name) };
+        this.charts.set(name, made);
+        this.chartPlace.append(made.title, made.chart.place);
       }
-      this.charts.get(name).draw(known.series.get(name), marks);
+      this.charts.get(name).chart.draw(known.series.get(name), marks);
     }
   }
 
-  proposals(waiting, locked) {
+  proposals(waiting, why) {
+    this.ages = [];
     if (!waiting.length) return el("p", { className: "faint" }, "Nothing: what no one approves in time is not done.");
     return waiting.map((one) => {
       const price = `gains ${number(one.gain_gpu_s)} GPU-s with probability ${number(one.confidence)}, costs ${number(one.cost_gpu_s)}; not approved by ${clock(one.until_ns / 1e9)} it is not done`;
-      return el("div", {}, el("p", {}, el("b", {}, one.policy), ` wants ${one.wish}: ${one.reason}`), el("p", { className: "faint" }, price),
-        el("button", { disabled: locked, onclick: () => this.act.ask("approve", { proposal: one.proposal }) }, `approve ${one.proposal}`));
+      const age = el("p", { className: "faint" });
+      this.ages.push({ age, proposal: one.proposal });
+      return el("div", {}, el("p", {}, el("b", {}, one.policy), ` wants ${one.wish}: ${one.reason}`), age, el("p", { className: "faint" }, price),
+        button(`approve ${one.proposal}`, why, () => this.act.ask("approve", { proposal: one.proposal })));
     });
   }
+
+  // It says how things stood when it was asked for; who came later does not know when that was.
+  ageOf(story) {
+    if (!story) return "";
+    return `asked at ${clock(story.at_s)}, ${span(Math.max(0, this.known.run.now_s - story.at_s))} ago, and as it was then`;
+  }
+}
+
+// Whom a text may mean, by name before by what they belong to, by all of a name before by a part.
+function rowsOf(places, text) {
+  const wanted = text.toLowerCase();
+  const ways = [(place) => place[0].toLowerCase() === wanted, (place) => place.some((name) => name.toLowerCase() === wanted), (place) => place.some((name) => name.toLowerCase().includes(wanted))];
+  for (const way of ways) {
+    const rows = [...places.keys()].filter((row) => way(places[row]));
+    if (rows.length) return rows.sort((one, other) => BY_NAME.compare(places[one][0], places[other][0]));
+  }
+  return [];
 }
 
 export class FleetScreen {
@@ -110,16 +150,17 @@ export class FleetScreen {
     this.metric = "";
     this.one = new OneWorker(known, act);
     this.map = new HeatMap(known, (row) => this.open(row), (text) => act.say(text, true));
-    this.pickMetric = el("select", { "aria-label": "paint by", onchange: (event) => this.paintBy(event.target.value) });
-    this.pickGroup = el("select", { "aria-label": "group by", onchange: (event) => { this.map.by = event.target.value; this.map.paint(); } }, ["group", "node", "rack", "none"].map((name) => el("option", { value: name }, name)));
-    this.find = el("input", { type: "search", id: "find-worker", placeholder: "worker", "aria-label": "find a worker", onchange: (event) => this.openNamed(event.target.value) });
+    this.pickMetric = el("select", { onchange: (event) => this.paintBy(event.target.value) });
+    this.pickGroup = el("select", { onchange: (event) => { this.map.by = event.target.value; this.map.paint(); } }, ["group", "node", "rack", "none"].map((name) => el("option", { value: name }, name)));
+    this.names = el("datalist", { id: "worker-names" });
+    this.find = el("input", { type: "search", id: "find-worker", list: "worker-names", placeholder: "worker, group or node", "aria-label": "find a worker", oninput: (event) => this.suggest(event.target.value), onchange: (event) => this.openNamed(event.target.value) });
     this.legend = el("p", { className: "faint" });
     this.bad = el("div");
     this.most = this.buttons();
     this.least = this.buttons();
     this.extremes = el("div", {}, el("p", { className: "faint" }, "Paint by a metric to see whose is the most and the least."), this.line("most", this.most), this.line("least", this.least));
     this.parts = [
-      el("section", { className: "wide", "aria-label": "Workers" }, el("div", { className: "row" }, el("h2", {}, "Workers"), el("label", {}, "painted by ", this.pickMetric), el("label", {}, "grouped by ", this.pickGroup), el("label", {}, "find ", this.find)), this.legend, this.map.canvas),
+      el("section", { className: "wide", "aria-label": "Workers" }, el("div", { className: "row" }, el("h2", {}, "Workers"), el("label", {}, "painted by ", this.pickMetric), el("label", {}, "grouped by ", this.pickGroup), el("label", {}, "find ", this.find), this.names), this.legend, this.map.canvas),
       section("Failed or silent", this.bad),
       section("Farthest out", this.extremes),
       ...this.one.parts,
@@ -147,9 +188,17 @@ export class FleetScreen {
   }
 
   openNamed(name) {
-    const row = this.known.places.findIndex((place) => place[0] === name.trim());
-    if (row < 0) this.act.say(`no worker is called ${name}`, false);
-    else this.open(row);
+    const wanted = name.trim();
+    if (!wanted) return;
+    const rows = rowsOf(this.known.places, wanted);
+    if (!rows.length) return this.act.say(`no worker, group or node is called anything like ${wanted}`, false);
+    if (rows.length > 1) this.act.say(`${this.known.places[rows[0]][0]}, the first of ${rows.length} that ${wanted} may mean`);
+    this.open(rows[0]);
+  }
+
+  suggest(name) {
+    const rows = rowsOf(this.known.places, name.trim()).slice(0, MOST_NAMES);
+    fill(this.names, rows.join(), () => rows.map((row) => el("option", { value: this.known.places[row][0] })));
   }
 
   update() {
@@ -196,11 +245,11 @@ export class FleetScreen {
     const racks = new Map();
     for (const row of bad) {
       const [, group, node, rack] = this.known.places[row] ?? [];
-      const above = rack || node || group;
+      const above = rack ? `in rack ${rack}` : node ? `on node ${node}` : `of group ${group}`;
       racks.set(above, (racks.get(above) ?? 0) + 1);
     }
-    const told = [...racks].sort((a, b) => b[1] - a[1]).slice(0, 12).map(([name, count]) => `${name} ${count}`);
-    return [el("p", { className: "bad" }, `${bad.length}: ${told.join(", ")}${racks.size > 12 ? ", ..." : ""}`), el("div", { className: "row" }, bad.slice(0, 60).filter((row) => this.known.places[row]).map((row) => this.button(row, ` ${names[this.known.channels[0][row]]}`)))];
+    const told = [...racks].sort((a, b) => b[1] - a[1]).slice(0, 12).map(([name, count]) => `${count} ${name}`);
+    return [el("p", { className: "bad" }, `${many(bad.length, "worker")}: ${told.join(", ")}${racks.size > 12 ? ", ..." : ""}`), el("div", { className: "row" }, bad.slice(0, 60).filter((row) => this.known.places[row]).map((row) => this.button(row, ` ${names[this.known.channels[0][row]]}`)))];
   }
 
   showExtremes() {
@@ -208,8 +257,9 @@ export class FleetScreen {
     const [hint, ...lines] = this.extremes.children;
     hint.hidden = Boolean(this.metric);
     for (const line of lines) line.hidden = !this.metric;
-    this.show(this.most, rows.slice(0, 5));
-    this.show(this.least, rows.slice(-5).reverse());
+    const half = Math.min(5, Math.ceil(rows.length / 2)); // nobody is both
+    this.show(this.most, rows.slice(0, half));
+    this.show(this.least, rows.slice(Math.max(half, rows.length - 5)).reverse());
   }
 
   show(buttons, rows) {
@@ -228,9 +278,10 @@ export class KnobScreen {
     this.act = act;
     this.whatIf = new WhatIf(known, act);
     this.knobs = new Knobs(act, (knob, value) => this.whatIf.try(knob, value));
-    this.none = el("p", { className: "faint" }, "No worker has told of a knob.");
-    this.run = el("div", { className: "row" });
-    this.parts = [el("section", { className: "wide", "aria-label": "The whole run" }, el("h2", {}, "The whole run"), this.run), el("section", { className: "wide", "aria-label": "Knobs" }, el("h2", {}, "Knobs"), this.none, this.knobs.table), this.whatIf.part];
+    this.none = el("p", { className: "faint" });
+    this.why = el("p", { className: "faint" });
+    this.run = el("div", { className: "row" }, FOR_ALL.map(([text, kind, question]) => button(text, "", () => act.propose({ kind }, question))));
+    this.parts = [el("section", { className: "wide", "aria-label": "The whole run" }, el("h2", {}, "The whole run"), this.run, this.why), el("section", { className: "wide", "aria-label": "Knobs" }, el("h2", {}, "Knobs"), this.none, this.knobs.table), this.whatIf.part];
   }
 
   wanted() {
@@ -238,68 +289,16 @@ export class KnobScreen {
   }
 
   update() {
-    const locked = this.act.isLocked();
-    const stopped = Boolean(this.known.run?.status?.stopped);
-    fill(this.run, `${locked} ${stopped}`, () => {
-      const acts = [["pause", { kind: "pause" }], ["resume training", { kind: "resume" }], ["checkpoint now", { kind: "checkpoint" }], ["rewind to the last checkpoint", { kind: "rewind" }]];
-      const buttons = acts.map(([text, action]) => el("button", { disabled: locked, onclick: () => this.act.ask("propose", { action }) }, text));
-      return [...buttons, el("button", { disabled: locked || !stopped, onclick: () => this.act.ask("actions.resume") }, "resume actions")];
-    });
+    const why = this.act.lock();
+    for (const one of this.run.children) lock(one, why);
+    fill(this.why, why, () => why && `Nothing here can be turned: ${why}.`);
+    this.why.hidden = !why;
+    const none = this.known.run?.is_recorded ? "A recorded run shows no knobs: the record has each change of them." : "No worker has told of a knob.";
+    fill(this.none, none, () => none);
     this.none.hidden = this.known.knobs.length > 0;
     this.knobs.table.hidden = !this.none.hidden;
-    this.knobs.update(this.known.knobs, locked);
+    this.knobs.update(this.known.knobs, why);
     this.whatIf.update();
-  }
-}
-
-export class RecordScreen {
-  constructor(known, act) {
-    this.known = known;
-    this.act = act;
-    this.filter = "";
-    this.stories = el("ol", { className: "record" });
-    this.lines = el("ol", { className: "record" });
-    const find = el("input", { type: "search", "aria-label": "only what has this text", placeholder: "only with this text", oninput: (event) => { this.filter = event.target.value.toLowerCase(); this.update(); } });
-    const text = el("input", { "aria-label": "something for the record", placeholder: "for the record", maxlength: "2000", required: true });
-    const remark = el("form", { className: "row", onsubmit: (event) => { event.preventDefault(); act.ask("remark", { text: text.value }); text.value = ""; } }, text, el("button", { type: "submit" }, "put on record"));
-    this.parts = [el("section", { className: "wide", "aria-label": "The record" }, el("div", { className: "row" }, find, remark)), section("Decisions", this.stories), section("What else happened", this.lines)];
-  }
-
-  wanted() {
-    return {};
-  }
-
-  update() {
-    const { known, filter } = this;
-    const has = (one) => !filter || JSON.stringify(one).toLowerCase().includes(filter);
-    const stories = [...known.stories.values()].filter(has).slice(-MOST_ITEMS).reverse();
-    fill(this.stories, stories.map((story) => `${story.id} ${story.version}`).join(), () => stories.map((story) => storyItem(story)));
-    const lines = known.lines.filter(has).slice(-MOST_ITEMS).reverse();
-    fill(this.lines, lines.map((line) => line.version).join(), () => lines.map(lineItem));
-  }
-}
-
-export class LogScreen {
-  constructor(known, act) {
-    this.known = known;
-    this.act = act;
-    this.filter = "";
-    this.from = "debug";
-    this.lines = el("ol", { className: "record" });
-    const find = el("input", { type: "search", "aria-label": "only lines with this text", placeholder: "worker, or text", oninput: (event) => { this.filter = event.target.value.toLowerCase(); this.update(); } });
-    const level = el("select", { "aria-label": "so loud or louder", onchange: (event) => { this.from = event.target.value; this.update(); } }, LEVELS.map((name) => el("option", { value: name }, name)));
-    this.parts = [el("section", { className: "wide", "aria-label": "Logs of trainers" }, el("div", { className: "row" }, el("h2", {}, "Logs of trainers"), find, el("label", {}, "from ", level)), el("p", { className: "faint" }, "How loud a line has to be that it comes this far, TORCHLOOM_TRAINER_LOG of the trainer says, and the knob log_level."), this.lines)];
-  }
-
-  wanted() {
-    return {};
-  }
-
-  update() {
-    const quiet = LEVELS.slice(0, LEVELS.indexOf(this.from));
-    const has = (line) => !quiet.includes(line.kind) && (!this.filter || `${line.worker} ${line.text}`.toLowerCase().includes(this.filter));
-    const lines = this.known.logs.filter(has).slice(-MOST_ITEMS).reverse();
-    fill(this.lines, lines.map((line) => line.version).join(), () => lines.map(logItem));
   }
 }
 

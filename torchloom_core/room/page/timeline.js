@@ -1,21 +1,16 @@
 // Telemetry, and all that was said and done, on one axis of time, with a link to each stretch of it.
 
-import { Chart } from "./charts.js";
-import { clock, el, fill } from "./dom.js";
+import { Chart, lineLegend, USUAL_METRICS } from "./charts.js";
+import { el, fill, moment } from "./dom.js";
 import { Lanes } from "./lanes.js";
-import { lined, momentsOf } from "./moments.js";
+import { lined, momentsOf, SYMBOLS } from "./moments.js";
 import { lineItem, storyItem } from "./record.js";
 
-const METRICS = ["loss", "step_time_s", "tokens_per_s", "samples_per_s", "grad_norm"];
 const MOST_CHARTS = 4;
 const USUAL_S = 900;
 const LEAST_S = 2;
 const MOST_OPENED = 30;
 const SPANS = [["5 minutes", 300], ["15 minutes", USUAL_S], ["an hour", 3600], ["6 hours", 21600], ["a day", 86400], ["all of it", 0]];
-
-function moment(seconds) {
-  return `${new Date(seconds * 1000).toLocaleDateString()} ${clock(seconds)}`;
-}
 
 export class TimelineScreen {
   constructor(known, act) {
@@ -31,19 +26,20 @@ export class TimelineScreen {
     this.link = el("a", {}, "link to this stretch");
     this.title = el("span");
     const buttons = [["earlier", -0.5], ["later", 0.5]].map(([name, share]) => el("button", { onclick: () => this.move(share) }, name));
+    const wider = el("button", { onclick: () => this.widen() }, "wider");
     const now = el("button", { onclick: () => this.choose(null, this.spanS) }, "now");
     this.plots = el("div");
     this.detail = el("ol", { className: "record", "aria-live": "polite" });
     this.none = el("p", { className: "faint" }, "Choose a mark: with the mouse, or with Tab, the arrows and Enter. A stretch is chosen with the mouse in a plot, too.");
     this.parts = [
-      el("section", { className: "wide", "aria-label": "Timeline" }, el("div", { className: "row" }, el("h2", {}, "Timeline"), this.pick, buttons, now, this.title, this.link), this.lanes.place, this.plots),
+      el("section", { className: "wide", "aria-label": "Timeline" }, el("div", { className: "row" }, el("h2", {}, "Timeline"), this.pick, buttons, wider, now, this.title, this.link), this.lanes.place, el("p", { className: "faint" }, SYMBOLS.map(([glyph, text]) => el("span", { className: "symbol" }, `${glyph} ${text} `))), lineLegend(), this.plots),
       el("section", { className: "wide", "aria-label": "What the mark stands for" }, el("h2", {}, "What the mark stands for"), this.none, this.detail),
     ];
   }
 
   metrics() {
     const there = this.known.run?.metrics ?? [];
-    const chosen = METRICS.filter((name) => there.includes(name));
+    const chosen = USUAL_METRICS.filter((name) => there.includes(name));
     return (chosen.length ? chosen : there).slice(0, MOST_CHARTS);
   }
 
@@ -82,6 +78,12 @@ export class TimelineScreen {
     this.choose(from + share * (until - from), Math.max(LEAST_S, until - from));
   }
 
+  // Twice as long a stretch: about its middle, or until now.
+  widen() {
+    const [from, until] = this.span();
+    if (this.spanS) this.choose(this.fromS === null ? null : from - (until - from) / 2, 2 * (until - from));
+  }
+
   // What stands in the address after the screen's name: since when and how long, or how long until now.
   get address() {
     if (!this.spanS) return "/all";
@@ -89,8 +91,7 @@ export class TimelineScreen {
     return this.spanS === USUAL_S ? "" : `/now/${Math.round(this.spanS)}`;
   }
 
-  goTo([begin, seconds]) {
-    if (begin === undefined) return;
+  goTo([begin = "now", seconds = USUAL_S]) {
     const from = begin === "now" || begin === "all" ? null : Date.parse(begin) / 1000;
     const span = begin === "all" ? 0 : Number(seconds);
     if (Number.isNaN(from) || !(begin === "all" || span >= LEAST_S)) {

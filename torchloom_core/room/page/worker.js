@@ -1,7 +1,7 @@
 // One worker: all that is known of it, its values since it was chosen, and what was said of it.
 
 import { Chart } from "./charts.js";
-import { el, fill, number, span } from "./dom.js";
+import { button, el, fill, number, span } from "./dom.js";
 import { lineItem, logItem, storyItem } from "./record.js";
 
 const MOST_POINTS = 1200;
@@ -43,8 +43,8 @@ export class OneWorker {
     const worker = this.known.worker?.worker === this.name ? this.known.worker : null;
     if (worker) this.keep(worker);
     fill(this.facts, `${this.name} ${JSON.stringify(worker)}`, () => this.factsOf(worker));
-    const locked = this.act.isLocked();
-    fill(this.acts, JSON.stringify([worker?.worker, worker?.group, worker?.node, locked]), () => (worker ? this.actsOf(worker, locked) : []));
+    const why = this.act.lock();
+    fill(this.acts, JSON.stringify([worker?.worker, worker?.group, worker?.node, why]), () => (worker ? this.actsOf(worker, why) : []));
     this.plot();
     this.tell(worker);
   }
@@ -97,15 +97,15 @@ export class OneWorker {
     return [el("h3", {}, worker.worker), el("table", {}, el("tbody", {}, rows.map(([name, value]) => el("tr", {}, el("th", { scope: "row" }, name), el("td", {}, String(value))))))];
   }
 
-  actsOf(worker, locked) {
+  actsOf({ worker, group, node }, why) {
     const acts = [
-      ["collect its stacks", { kind: "dump", worker: worker.worker }],
-      [`move ${worker.group} to a stand-by`, { kind: "migrate", group: worker.group }],
-      [`drain ${worker.group}`, { kind: "drain", group: worker.group }],
-      [`evict ${worker.group}`, { kind: "evict", group: worker.group }],
-      [`cordon ${worker.node}`, { kind: "cordon", node: worker.node }],
-      [`uncordon ${worker.node}`, { kind: "uncordon", node: worker.node }],
+      ["collect its stacks", { kind: "dump", worker }],
+      [`move ${group} to a stand-by`, { kind: "migrate", group }, `Have a stand-by take the place of ${group}? ${group} ends once that has joined.`],
+      [`drain ${group}`, { kind: "drain", group }, `Drain ${group}? It ends after its step.`],
+      [`evict ${group}`, { kind: "evict", group }, `Evict ${group}? The others go on without it.`],
+      [`cordon ${node}`, { kind: "cordon", node }, `Cordon ${node}? Nobody new is put on it.`],
+      [`uncordon ${node}`, { kind: "uncordon", node }],
     ];
-    return acts.map(([text, action]) => el("button", { disabled: locked, onclick: () => this.act.ask("propose", { action }) }, text));
+    return acts.map(([text, action, question]) => button(text, why, () => this.act.propose(action, question)));
   }
 }
