@@ -1,6 +1,7 @@
 """Fitting learns from the past alone, measures on the time after, and says plainly what it is."""
 
 import shutil
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -15,7 +16,7 @@ from torchloom_core.evaluate.forecasts.altered_future import OtherFuture
 from torchloom_core.fitting.fit import fit
 from torchloom_core.learning.card import to_markdown
 from torchloom_core.learning.skill import BASELINES
-from torchloom_core.plugin import Hazard
+from torchloom_core.plugin import Hazard, Need, NeedFaults
 from torchloom_core.trace.bundle.bundle import Bundle
 from torchloom_core.trace.bundle.schema import Component
 from torchloom_core.trace.bundle.writer import BundleWriter
@@ -88,6 +89,53 @@ def test_a_baseline_learns_what_it_would_alone(bundle, settings, baselines):
     (found,) = (score for score in beside.baselines if score.predictor == "logistic")
     assert found.auprc == alone.score.auprc
     assert found.threshold == alone.score.threshold
+
+
+class Vandal(Quiet):
+    """Says the same of all; the other one spoils what it can reach of what it is shown."""
+
+    name = "vandal"
+    spoils = False
+
+    def __init__(self, options):
+        super().__init__(options)
+        self.needs = (NeedFaults(90 * 86_400.0), Need("heat", 4 * 86_400.0))
+
+    def forecast(self, view):
+        if self.spoils:
+            view.faults_of.clear()
+            view.faults, view.now_ns = (), 0
+            for array in (view.window("heat", 4 * 86_400.0), view.watched_s, view.step):
+                self.overwrite(array)
+        return Hazard(probability=np.full(len(view), 0.5))
+
+    def fit(self, examples):
+        for example in examples:
+            self.forecast(example.view)
+
+    def parts(self):
+        return {}
+
+    def restore(self, parts):
+        pass
+
+    def overwrite(self, array):
+        while isinstance(array, np.ndarray):
+            with suppress(ValueError):
+                array.flags.writeable = True
+                array[...] = 1e6
+            array = array.base
+
+
+def test_what_a_predictor_does_to_its_view_is_not_seen_by_whom_it_is_compared_with(
+    bundle, settings, baselines
+):
+    def scores(spoils):
+        cls = type("Vandal", (Vandal,), {"spoils": spoils})
+        card = fit(bundle, info(cls), {}, settings, baselines=baselines).card
+        return {score.predictor: score.auprc.value for score in card.baselines}
+
+    assert scores(spoils=True) == scores(spoils=False)
 
 
 def test_whoever_is_not_there_to_be_compared_with_is_named(bundle, settings, baselines):

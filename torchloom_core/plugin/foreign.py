@@ -4,6 +4,8 @@ import traceback
 import types
 from pathlib import Path
 
+_OURS = ("torchloom_core", "torchloom_policies", "torchloom_predictors")
+
 
 def one_line(error: BaseException) -> str:
     """Return type and text of a foreign error, whose text may itself raise."""
@@ -25,6 +27,12 @@ def shown(value: object) -> str:
         return told(f"{value!r:.60}")
     except Exception:  # noqa: BLE001 - foreign code
         return "without a text"
+
+
+def is_ours(plugin: object) -> bool:
+    """Return whether a plugin, or what a fitted one wraps, comes with torchLoom."""
+    own = getattr(plugin, "__wrapped__", plugin)
+    return type(own).__module__.partition(".")[0] in _OURS
 
 
 def raised_in(error: BaseException, plugin: object, method: str) -> str:
