@@ -95,7 +95,7 @@ def fit(
         Config file; torchloom.toml in this folder unless given.
     """
     need(*SCORES, "safetensors", "skops")
-    from torchloom_core.activation.discovery import discover
+    from torchloom_core.activation.discovery import by_name, discover
     from torchloom_core.fitting.build import refuse_unmeasured
     from torchloom_core.fitting.choose import AUTO, fit_best
     from torchloom_core.fitting.fit import fit as fit_model
@@ -105,7 +105,7 @@ def fit(
     from torchloom_core.trace.bundle.bundle import Bundle
 
     settings = load(config)
-    known = {info.name: info for info in discover() if info.kind == "predictor"}
+    known = by_name(discover(), "predictor")
     if predictor not in {AUTO, *known}:
         raise ConfigError(
             f"--predictor: no predictor is called {predictor!r}{nearest(predictor, known)}"
