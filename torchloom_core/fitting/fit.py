@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from torchloom_core.activation.discovery import PluginInfo
@@ -243,6 +244,7 @@ def _info(
         ),
         values=recorded_values(fitting.bundle, settings.until_ns),
         seed=settings.seed,
+        known_before=settings.known_before or msgspec.UNSET,
     )
 
 

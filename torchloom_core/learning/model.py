@@ -57,6 +57,8 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
         What tells again what was measured up to there.
     files : dict of str to str
         SHA-256 of the card and of each part.
+    known_before : tuple of str, optional
+        What was said to be known beforehand, though it tells how a component ends.
     sha256 : str
         Of all the others, as they are written: it was not changed by an editor.
     """
@@ -81,6 +83,7 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     values: tuple[tuple[str, float], ...]
     seed: int
     files: dict[str, str] = {}
+    known_before: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
     sha256: str = ""
     schema: int = SCHEMA_VERSION
 
