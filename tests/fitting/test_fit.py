@@ -477,6 +477,66 @@ def test_a_learner_that_raises_is_refused(bundle, settings):
     assert one_line(error) == "predictor heat: cannot fit: ValueError: singular matrix"
 
 
+def test_a_predictor_that_ends_the_process_is_refused(bundle, settings):
+    class Leaves(Heat):
+        def fit(self, examples):
+            raise SystemExit(0)
+
+    class NeverThere(Heat):
+        def __init__(self, options):
+            raise SystemExit(0)
+
+    class LeavesLater(Heat):
+        def parts(self):
+            raise SystemExit(0)
+
+    for cls, said in (
+        (Leaves, "cannot fit"),
+        (NeverThere, "cannot be built"),
+        (LeavesLater, "its parts cannot be had"),
+    ):
+        with pytest.raises(PluginError) as error:
+            fit(bundle, info(cls), {}, settings)
+        assert one_line(error) == f"predictor heat: {said}: SystemExit: 0"
+
+
+@pytest.mark.parametrize(
+    ("given", "was"),
+    [
+        (None, "need parts as a dict, was NoneType"),
+        ({"a.json": "text"}, "bytes, was 'a.json' to str"),
+        ({1: b"{}"}, "bytes, was 1 to bytes"),
+        ({"../a.json": b"{}"}, "bytes, was '../a.json' to bytes"),
+        ({"a" * 300: b"{}"}, "to bytes"),
+    ],
+)
+def test_parts_that_cannot_be_files_are_refused_once_it_has_learned(bundle, settings, given, was):
+    class Gives(Heat):
+        def parts(self):
+            return given
+
+        def forecast(self, view):
+            raise AssertionError("asked before its parts were looked at")
+
+    with pytest.raises(PluginError) as error:
+        fit(bundle, info(Gives), {}, settings)
+    assert one_line(error).startswith("predictor heat: need parts ")
+    assert one_line(error).endswith(was)
+
+
+def test_columns_that_cannot_be_had_are_said_in_a_line_that_moves_no_cursor(bundle, settings):
+    class Raises(Heat):
+        @property
+        def columns(self):
+            raise ValueError("none\x1b[31m\nof them")
+
+    with pytest.raises(PluginError) as error:
+        fit(bundle, info(Raises), {}, settings)
+    assert one_line(error) == (
+        r"predictor heat: its columns cannot be had: ValueError: none\x1b[31m of them"
+    )
+
+
 def test_a_wrong_option_is_refused_with_its_name(bundle, settings):
     with pytest.raises(ConfigError) as error:
         fit(bundle, info(Heat), {"horizon": 1.0}, settings, source="--option")

@@ -229,14 +229,14 @@ class Fitting:
 
 
 @contextmanager
-def as_plugin_error(plugin: Predictor) -> Iterator[None]:
-    """Say of what a predictor raises as it learns that it was the predictor."""
+def as_plugin_error(plugin: Predictor, what: str = "cannot fit") -> Iterator[None]:
+    """Say of what a predictor raises, also to end the process, that it was the predictor."""
     try:
         yield
-    except TorchloomError:
+    except (TorchloomError, KeyboardInterrupt):
         raise
-    except Exception as error:
-        raise PluginError(f"predictor {plugin.name}: cannot fit: {one_line(error)}") from error
+    except BaseException as error:
+        raise PluginError(f"predictor {plugin.name}: {what}: {one_line(error)}") from error
 
 
 def _days(length_ns: int) -> str:

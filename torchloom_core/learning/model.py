@@ -31,6 +31,8 @@ from torchloom_core.wire.limits import Int64
 SCHEMA_VERSION = 3
 SUFFIX = ".tlmodel"
 
+_LONGEST_NAME = 255
+"""Bytes, in the file systems that there are."""
 _MODEL, _CARD, _CARD_PAGE, _PARTS = "model.json", "card.json", "card.md", "parts"
 
 
@@ -236,10 +238,16 @@ def _read(place: Path) -> bytes:
         return file.read()
 
 
+def is_plain(name: str) -> bool:
+    """Return whether a part can be a file of this name, in the folder of parts."""
+    too_long = len(name.encode(errors="replace")) > _LONGEST_NAME
+    leads_out = name in ("", ".", "..") or "/" in name or "\\" in name
+    return not (too_long or leads_out) and name.isprintable()
+
+
 def _plain(name: str, path: Path) -> str:
     """Return the name of a file in the folder; ModelError if it is none or leads out of it."""
-    inner = name.removeprefix(f"{_PARTS}/")
-    if inner in ("", ".", "..") or "/" in inner or "\\" in inner or not inner.isprintable():
+    if not is_plain(name.removeprefix(f"{_PARTS}/")):
         raise ModelError(f"{path}: need a plain name for a part, was {name!r}")
     return name
 

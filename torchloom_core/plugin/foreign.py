@@ -4,13 +4,15 @@ import traceback
 import types
 from pathlib import Path
 
+from torchloom_core.plain_text import printable
+
 _OURS = ("torchloom_core", "torchloom_policies", "torchloom_predictors")
 
 
 def one_line(error: BaseException) -> str:
     """Return type and text of a foreign error, whose text may itself raise."""
     text = " ".join(told(error).split()) or "no message"
-    return told(f"{type(error).__name__}: {text:.500}")
+    return printable(told(f"{type(error).__name__}: {text:.500}"))
 
 
 def told(value: object) -> str:

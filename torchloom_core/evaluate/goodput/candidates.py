@@ -88,6 +88,11 @@ def candidates(asked: Asked, config: Config, installed: Mapping[str, type[Any]])
     ConfigError
         If no policy has a name that was asked for, or what was asked for is no one arm.
     """
+    for name, settings in config.policies.items():
+        if not isinstance(was := settings.get(_OPTION, ""), str):
+            raise ConfigError(
+                f"policies.{name}.{_OPTION}: need the name of a predictor, was {was!r:.60}"
+            )
     chosen = forecasters(asked, config) if asked.predictors else []
     refuse_twice("--policy", asked.policies)
     refuse_twice("--predictor", (one.label for one in chosen))
