@@ -1,6 +1,8 @@
 """``torchloom fit``."""
 
+import sys
 import tomllib
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -129,7 +131,8 @@ def fit(
     )
     options = {**_configured(predictor, settings), **told}
     baselines = [known[name] for name in (*BASELINES, *DETECTORS) if name in known]
-    with whole_or_not(path), progress() as shown:
+    place = path.absolute()  # whatever folder a plugin goes to
+    with whole_or_not(path), progress() as shown, redirect_stdout(sys.stderr):
 
         def stages(name: str) -> "Progress":
             return lambda share: shown(name, share, 1.0)
@@ -148,7 +151,7 @@ def fit(
                 stages=stages,
                 source="--option",
             )
-        model.save(path, force=force)
+        model.save(place, force=force)
     if json:
         print_json(model.card)
         return
