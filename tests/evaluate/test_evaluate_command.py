@@ -7,6 +7,7 @@ import signal
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from cyclopts import CycloptsError
 from msgspec.structs import replace
 
 from tests.evaluate.episodes import (
@@ -180,6 +181,14 @@ def test_days_that_the_trace_does_not_have_are_refused(folder):
     words = ("small.tltrace", "--days", "9", "--predictor", "fault_history=old.tlmodel")
     assert problem(*words) == there.format(3.75, " after what the models were fitted on")
     assert not (folder / "small-evaluation").exists()
+
+
+def test_days_of_less_than_a_tick_and_numbers_beyond_all_are_refused(folder):
+    said = "--days: need a tick of 600 s at the least, was 1e-300"
+    assert problem("small.tltrace", "--days", "1e-300") == said
+    for words in ("--days inf", "--days 1e308", "--horizon-s inf", "--seeds 99999999999"):
+        with pytest.raises(CycloptsError, match="Must be <= "):
+            evaluate("small.tltrace", *words.split())
 
 
 def test_days_of_the_config_are_as_many_as_there_are_and_it_is_said(folder, caplog):

@@ -11,7 +11,7 @@ from cyclopts.validators import Number
 
 from torchloom_core.cli.extras import SCORES, need
 from torchloom_core.cli.interrupts import says_if_interrupted
-from torchloom_core.cli.options import AsJson
+from torchloom_core.cli.options import MOST, AsJson
 from torchloom_core.cli.output import console
 from torchloom_core.cli.progress import progress
 from torchloom_core.cli.times import Moment, moment_ns
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from torchloom_core.evaluate.results import Report
 
 Several = Annotated[tuple[str, ...], Parameter(negative="", show_default=False)]
-Count = Annotated[int, Parameter(validator=Number(gte=1))]
+Seeds = Annotated[int, Parameter(validator=Number(gte=1, lte=10_000))]
 
 
 def evaluate(
@@ -33,11 +33,13 @@ def evaluate(
     scores: Several = (),
     config: Path | None = None,
     mode: Literal["simulate", "replay"] = "simulate",
-    seeds: Count = 10,
-    days: Annotated[float | None, Parameter(validator=Number(gt=0))] = None,
+    seeds: Seeds = 10,
+    days: Annotated[float | None, Parameter(validator=Number(gt=0, lte=MOST))] = None,
     until: Moment | None = None,
-    horizon_s: Annotated[float | None, Parameter(validator=Number(gt=0))] = None,
-    false_alarms_per_node_day: Annotated[float, Parameter(validator=Number(gte=0))] = 0.01,
+    horizon_s: Annotated[float | None, Parameter(validator=Number(gt=0, lte=MOST))] = None,
+    false_alarms_per_node_day: Annotated[
+        float, Parameter(validator=Number(gte=0, lte=MOST))
+    ] = 0.01,
     sensitivity: Annotated[bool, Parameter(show_default=False)] = True,
     sweep: Annotated[str, Parameter(show_default=False)] = "",
     jobs: int = 1,

@@ -11,7 +11,7 @@ from cyclopts.validators import Number
 
 from torchloom_core.cli.extras import SCORES, need
 from torchloom_core.cli.interrupts import whole_or_not
-from torchloom_core.cli.options import AsJson, ConfigPath
+from torchloom_core.cli.options import MOST, AsJson, ConfigPath
 from torchloom_core.cli.output import console, print_json
 from torchloom_core.cli.progress import progress
 from torchloom_core.cli.times import Moment, moment_ns
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _DAY_S = 86_400.0
 
-Seconds = Annotated[float | None, Parameter(validator=Number(gt=0))]
+Seconds = Annotated[float | None, Parameter(validator=Number(gt=0, lte=MOST))]
 
 
 def fit(
@@ -39,13 +39,15 @@ def fit(
     option: Annotated[tuple[str, ...], Parameter(negative="", show_default=False)] = (),
     out: Path | None = None,
     task: Literal["forecast", "detect"] = "forecast",
-    lead_s: Annotated[float, Parameter(validator=Number(gte=0))] = 0.0,
+    lead_s: Annotated[float, Parameter(validator=Number(gte=0, lte=MOST))] = 0.0,
     kind: Annotated[tuple[str, ...], Parameter(negative="", show_default=False)] = (),
-    false_alarms_per_node_day: Annotated[float, Parameter(validator=Number(gte=0))] = 0.01,
+    false_alarms_per_node_day: Annotated[
+        float, Parameter(validator=Number(gte=0, lte=MOST))
+    ] = 0.01,
     tick_s: Seconds = None,
-    repair_s: Annotated[float | None, Parameter(validator=Number(gte=0))] = None,
+    repair_s: Annotated[float | None, Parameter(validator=Number(gte=0, lte=MOST))] = None,
     every_s: Seconds = None,
-    seed: int = 0,
+    seed: Annotated[int, Parameter(validator=Number(gte=0, lt=2**32))] = 0,
     known_before: Annotated[tuple[str, ...], Parameter(negative="", show_default=False)] = (),
     force: Annotated[bool, Parameter(negative="", show_default=False)] = False,
     json: AsJson = False,

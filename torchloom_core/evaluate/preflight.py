@@ -179,6 +179,11 @@ def check_days(setting: Setting, bundle: Bundle, *, asked: bool, until_ns: int |
     """
     evaluate = setting.config.evaluate
     _, _, length_ns = span_ns(bundle, evaluate, setting.from_ns)
+    if evaluate.days * DAY_NS < evaluate.tick_s * SECOND_NS:
+        named = "--days" if asked else "[evaluate] days"
+        raise ConfigError(
+            f"{named}: need a tick of {evaluate.tick_s:g} s at the least, was {evaluate.days:g}"
+        )
     if length_ns >= round(evaluate.days * DAY_NS):
         return
     after = " after what the models were fitted on"

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -34,6 +34,10 @@ SUFFIX = ".tlmodel"
 _LONGEST_NAME = 255
 """Bytes, in the file systems that there are."""
 _MODEL, _CARD, _CARD_PAGE, _PARTS = "model.json", "card.json", "card.md", "parts"
+
+
+_Positive = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
+_NotNegative = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 
 
 class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,20 +74,20 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     options: dict[str, Any]
     task: Literal["forecast", "detect"]
-    lead_s: float
+    lead_s: _NotNegative
     kinds: tuple[str, ...]
-    tick_s: float
-    repair_s: float
-    every_s: float
-    horizon_s: float
+    tick_s: _Positive
+    repair_s: _NotNegative
+    every_s: _Positive
+    horizon_s: _Positive
     calibration: Calibration
     threshold: float
     threshold_from: str
-    false_alarms_per_node_day: float
+    false_alarms_per_node_day: _NotNegative
     until_ns: Int64
     event_prints: tuple[str, ...]
     values: tuple[tuple[str, float], ...]
-    seed: int
+    seed: Annotated[int, msgspec.Meta(ge=0)]
     files: dict[str, str] = {}
     known_before: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
     sha256: str = ""
