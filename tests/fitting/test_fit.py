@@ -537,6 +537,26 @@ def test_columns_that_cannot_be_had_are_said_in_a_line_that_moves_no_cursor(bund
     )
 
 
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ((Component(id="n00000", kind="node"),) * 2, "need an id of its own, was 'n00000' again"),
+        ((event("n00000", 30, 20),), r"need t_resolved >= t_event 1970-01-02T06:00Z, was .*"),
+    ],
+    ids=["twice", "over before"],
+)
+def test_a_trace_that_contradicts_itself_is_not_learned_from(tmp_path, settings, rows, said):
+    path = tmp_path / "t.tltrace"
+    with BundleWriter(
+        path, name="t", start_ns=0, end_ns=120 * DAY_NS, source="a test", licence="none",
+        synthetic=True,
+    ) as writer:  # fmt: skip
+        for row in (*rows, event("n00000", 40)):
+            writer.add(row)
+    with pytest.raises(TraceError, match=f": {said}; `torchloom trace validate` says where$"):
+        fit(Bundle.open(path), info(Quiet), {}, settings)
+
+
 def test_a_wrong_option_is_refused_with_its_name(bundle, settings):
     with pytest.raises(ConfigError) as error:
         fit(bundle, info(Heat), {"horizon": 1.0}, settings, source="--option")

@@ -16,7 +16,7 @@ from torchloom_core.evaluate.forecasts.foretelling_attributes import GROUP
 from torchloom_core.evaluate.forecasts.foretelling_service import IN_SERVICE
 from torchloom_core.evaluate.forecasts.hindcasts import Progress
 from torchloom_core.evaluate.forecasts.leaks import refuse_foreknown
-from torchloom_core.evaluate.preflight import say_beyond
+from torchloom_core.evaluate.preflight import refuse_contradicting, say_beyond
 from torchloom_core.evaluate.unmeasured import missing, say_unseen
 from torchloom_core.fitting.baselines import Baselines
 from torchloom_core.fitting.build import ATTRIBUTES, FAULTS, GROUPS, METRICS, build
@@ -139,6 +139,7 @@ def check(bundle: Bundle, settings: FitSettings) -> None:
     bundle.digest()  # of what is looked at, whatever is there at the end
     refuse_changed(bundle.path, bundle.manifest.files)
     refuse_foreknown(bundle)
+    refuse_contradicting(bundle)
     say_beyond(bundle)
     say_too_often(bundle, settings.tick_s)
     kinds = {event.kind for event in bundle.events()}
