@@ -487,6 +487,7 @@ def test_a_report_says_what_it_takes_for_granted(folder):
         ("small.tltrace --predictor ewma --predictor ewma", "need each name once, was 'ewma' 2"),
         ("small.tltrace --policy silence --policy silence", "need each name once, was 'silence' 2"),
         ("small.tltrace --scores mine=a.csv", "--scores: need --mode replay"),
+        ("small.tltrace --mode replay --days 3", "--days: need --mode simulate, was replay with 3"),
         (
             "small.tltrace --mode replay --scores random=a.csv",
             "--scores: need a name other than random, was 'random'",

@@ -279,7 +279,9 @@ def test_a_card_counts_false_alarms_by_what_is_watched(tmp_path, settings):
     few = replace(settings, false_alarms_per_node_day=0.0002)
     card = fit(disks, info(Heat), {}, few).card
     assert card.watched == "disk"
-    assert "for 0.2 false alarms per 1,000 disk-days on the" in card.score.threshold_from
+    assert card.score.threshold_from == (
+        "for 0.2 false alarms per 1,000 disk-days on the 14 days it was calibrated on"
+    )
     page = to_markdown(card)
     assert "node" not in page
     assert f"{card.score.component_days:.0f} disk-days" in page

@@ -54,6 +54,11 @@ def evaluate(wanted: Wanted, store: Path, progress: Progress) -> Report:
     """
     if wanted.mode == "simulate" and wanted.scores:
         raise ConfigError("--scores: need --mode replay, was simulate: nobody acts on given scores")
+    if wanted.mode == "replay" and wanted.days is not None:
+        raise ConfigError(
+            f"--days: need --mode simulate, was replay with {wanted.days:g}: all time from --until "
+            f"on is scored"
+        )
     if len(wanted.traces) > 1 and wanted.scores:
         raise ConfigError(f"--scores: need one trace that they are of, was {len(wanted.traces)}")
     bundles = [_opened(one) for one in wanted.traces]

@@ -211,7 +211,8 @@ class Fitting:
             threshold=threshold_for(self._earlier(said.hindcasts), budget),
             threshold_from=(
                 f"for {alarm_unit(self.watched, [budget]).said(budget)} on the "
-                f"{_days(self.split.until_ns - self.split.calibrated_from_ns)} days before"
+                f"{_days(self.split.calibrated_until_ns - self.split.calibrated_from_ns)} days it "
+                "was calibrated on"
             ),
             others={
                 rival: other.hindcasts.between(from_ns, self.split.end_ns).score
