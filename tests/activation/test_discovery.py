@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from torchloom_core.activation.activation import activate
-from torchloom_core.activation.discovery import ENTRY_POINT_GROUP, PluginInfo, discover
+from torchloom_core.activation.discovery import ENTRY_POINT_GROUP, PluginInfo, by_name, discover
 from torchloom_core.config.schema import Config
 
 HEAD = """
@@ -182,6 +182,23 @@ def test_nobody_takes_a_name_from_what_comes_with_torchloom(install):
     config = Config(policies={"straggler": {}})
     (remark,) = activate(config, infos, "torchloom.toml").remarks
     assert remark.startswith("policy straggler is that of torchloom (straggler): unknown (a_first)")
+
+
+def test_of_two_predictors_of_one_name_the_one_that_keeps_it_is_found_by_name(install):
+    text = policy().replace("mine", "forest").replace("on_tick", "forecast")
+    register = REGISTER.format(cls="Mine").replace("policy", "predictor")
+    foreign = install(text + register, "a_first")
+    infos = discover([foreign, *importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)])
+    assert by_name(infos, "predictor")["forest"].package == "torchloom"
+    assert by_name(infos[::-1], "predictor")["forest"].package == "torchloom"
+
+
+@pytest.mark.parametrize("name", ["random", "row_rule", "auto", "foretold"])
+def test_no_predictor_is_called_as_what_it_is_held_against(install, name):
+    text = policy().replace('"mine"', f'"{name}"').replace("on_tick", "forecast")
+    register = REGISTER.format(cls="Mine").replace("policy", "predictor")
+    problem = the(discover([install(text + register)])).problem
+    assert problem.startswith("need a name other than random, row_rule, auto, foretold")
 
 
 def test_a_broken_plugin_takes_no_name_away(install):

@@ -105,13 +105,18 @@ def test_no_skill_is_said_plainly_and_is_no_error(folder):
         ("--out other.tlmodel --force", 7, "need a model to replace, was something else"),
         ("--out t.tltrace/manifest.json/x.tlmodel", 7, "need a folder, was a file: "),
         ("--task forecats", 2, "forecats"),
+        ("--tick-s 1e300", 2, "Must be <= 1000000000.0."),
+        ("--every-s inf", 2, "Must be <= 1000000000.0."),
+        ("--false-alarms-per-node-day inf", 2, "Must be <= 1000000000.0."),
+        ("--seed -1", 2, "Must be >= 0."),
+        ("--tick-s 1e-9", 6, "need at most 100000000 ticks of its time, was tick_s 1e-09"),
     ],
 )
 def test_a_mistake_is_one_line(trace, words, status, problem):
     (trace.path / "other.tlmodel").mkdir()
     told = QUICK.copy()
     for name, value in zip(words.split()[::2], words.split()[1::2], strict=False):
-        if name in ("--predictor", "--until"):
+        if name in QUICK:
             told[told.index(name) + 1] = value
         else:
             told += [name, value]

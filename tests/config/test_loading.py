@@ -1,5 +1,7 @@
+import os
 import re
 import tomllib
+from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
@@ -254,3 +256,10 @@ def test_a_quorum_may_not_need_more_groups_than_are_left_training():
     with pytest.raises(ConfigError, match=rule):
         parse(text)
     parse(f"{text}[arbiter]\nmin_groups = 2\n")
+
+
+def test_what_might_never_end_is_no_config(tmp_path):
+    os.mkfifo(tmp_path / "pipe.toml")
+    for path in (tmp_path / "pipe.toml", Path("/dev/zero")):
+        with pytest.raises(ConfigError, match=f"^{path}: cannot be read: Not a regular file$"):
+            load(path)

@@ -152,6 +152,15 @@ def disks(seed, count=150):
     fleet.notes = [(ended[row] - random.uniform(0, 6), row, "warning") for row in warned]
     fleet.notes += [(0.0, row, "warning") for row in np.flatnonzero(random.random(count) < 0.2)]
     fleet.notes += [(ended[row] - 0.2, row, "last words") for row in np.flatnonzero(failed)]
+    inlet = random.normal(25, 5, len(at))
+    fleet.metrics |= {
+        "inlet": inlet,
+        "outlet": inlet + 8 + 2.0 * near + random.normal(0, 1, len(at)),
+    }
+    for row, often in enumerate(random.poisson(1 + 2 * np.fmin(frailty, 3))):
+        days = random.uniform(came[row], max(ended[row], came[row] + 1), often)
+        fleet.notes += [(day, row, "retry") for day in days.tolist()]
+        fleet.notes += [(ended[row] - left, row, "retry") for left in range(1, 4) if failed[row]]
     fleet.notes = [(day, row, kind) for day, row, kind in fleet.notes if day >= came[row]]
     return fleet
 

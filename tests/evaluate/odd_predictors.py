@@ -1,5 +1,6 @@
-"""Predictors of somebody else's, installed for a test: mute, remembering, and foreknowing."""
+"""Predictors of somebody else's, installed for a test, each odd in another way."""
 
+import os
 from pathlib import Path
 from typing import ClassVar
 
@@ -49,6 +50,24 @@ class Remembering:
         return Hazard(probability=np.array(counts, dtype=float) / (1 + max(counts, default=0)))
 
 
+class Wandering:
+    """Goes to another folder, and talks; says the same of all."""
+
+    name = "wandering"
+    horizon_s = 21_600.0
+    every_s = 3600.0
+    needs = ()
+    Options = _Options
+
+    def __init__(self, options: _Options) -> None:
+        pass
+
+    def forecast(self, view):
+        os.chdir("/")
+        print("here I am")  # noqa: T201 - as somebody might
+        return Hazard(probability=np.full(len(view), 0.5))
+
+
 class Foreknowing:
     """Reads the trace's failures from its folder, and announces each."""
 
@@ -71,4 +90,5 @@ class Foreknowing:
 def torchloom_register(registry):
     registry.predictor(Mute)
     registry.predictor(Remembering)
+    registry.predictor(Wandering)
     registry.predictor(Foreknowing)

@@ -45,6 +45,24 @@ def test_every_baseline_and_oracle_of_the_method_is_there():
     }
 
 
+@pytest.mark.parametrize("name", ["daly", "elastic", "oracle", "random_alarms"])
+def test_no_candidate_is_called_as_an_arm_of_the_method(name, tmp_path):
+    said = f"need a name that no arm of the study has, was '{name}'"
+    with pytest.raises(ConfigError, match=f"^--policy: {said}$"):
+        arms(policies=(name,))
+    config = replace(CONFIG, policies={"straggler": {}})
+    with pytest.raises(ConfigError, match=f"^--config .*: {said}$"):
+        arms(config, config_path=tmp_path / f"{name}.toml")
+
+
+@pytest.mark.parametrize("was", [{"a": 1}, 0, ["ewma"]])
+def test_a_policy_that_names_no_predictor_by_a_text_is_refused(was):
+    config = replace(CONFIG, policies={"failure_forecast": {"predictor": was}})
+    said = "^policies.failure_forecast.predictor: need the name of a predictor, was "
+    with pytest.raises(ConfigError, match=said):
+        arms(config, policies=("failure_forecast",))
+
+
 def test_what_acts_through_a_policy_is_left_out_where_that_is_not_installed():
     names = {arm.name for arm in baselines({}, JOB)}
     assert "static_1h" in names

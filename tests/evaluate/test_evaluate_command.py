@@ -7,6 +7,7 @@ import signal
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from cyclopts import CycloptsError
 from msgspec.structs import replace
 
 from tests.evaluate.episodes import (
@@ -180,6 +181,14 @@ def test_days_that_the_trace_does_not_have_are_refused(folder):
     words = ("small.tltrace", "--days", "9", "--predictor", "fault_history=old.tlmodel")
     assert problem(*words) == there.format(3.75, " after what the models were fitted on")
     assert not (folder / "small-evaluation").exists()
+
+
+def test_days_of_less_than_a_tick_and_numbers_beyond_all_are_refused(folder):
+    said = "--days: need a tick of 600 s at the least, was 1e-300"
+    assert problem("small.tltrace", "--days", "1e-300") == said
+    for words in ("--days inf", "--days 1e308", "--horizon-s inf", "--seeds 99999999999"):
+        with pytest.raises(CycloptsError, match="Must be <= "):
+            evaluate("small.tltrace", *words.split())
 
 
 def test_days_of_the_config_are_as_many_as_there_are_and_it_is_said(folder, caplog):
@@ -478,6 +487,11 @@ def test_a_report_says_what_it_takes_for_granted(folder):
         ("small.tltrace --predictor ewma --predictor ewma", "need each name once, was 'ewma' 2"),
         ("small.tltrace --policy silence --policy silence", "need each name once, was 'silence' 2"),
         ("small.tltrace --scores mine=a.csv", "--scores: need --mode replay"),
+        ("small.tltrace --mode replay --days 3", "--days: need --mode simulate, was replay with 3"),
+        (
+            "small.tltrace --mode replay --scores random=a.csv",
+            "--scores: need a name other than random, was 'random'",
+        ),
         ("small.tltrace --mode replay --config bare.toml", "or --scores, was none"),
         ("small.tltrace --mode replay --scores mine=a.csv", "of scores: No such file or directory"),
         ("small.tltrace --mode replay --until soon", "--until: need a date"),

@@ -79,6 +79,50 @@ def test_what_was_noted_afterwards_of_each_failure_is_flagged(seed, tmp_path):
     assert flagged(fleet, tmp_path / "known", known_before=["return opened"]) == []
 
 
+@pytest.mark.parametrize("seed", SEEDS[:5])
+def test_what_begins_to_tell_only_later_is_flagged(seed, tmp_path):
+    fleet = disks(seed, count=400)
+    row, failed, left = fleet.of, fleet.failed[fleet.of], fleet.ended[fleet.of] - fleet.at
+    any_left = fleet.random.integers(1, 120, len(row))
+    known = fleet.at - fleet.came[row] >= 33
+    fleet.metrics |= {
+        "fails": np.where(known, 1.0 * failed, 0.0),
+        "days_left": np.where(known, np.where(failed, left, any_left), 0),
+    }
+    assert flagged(fleet, tmp_path) == ["days_left", "fails"]
+
+
+@pytest.mark.parametrize("seed", SEEDS[:5])
+def test_who_shares_what_others_have_alone_is_flagged(seed, tmp_path):
+    fleet = disks(seed, count=200)
+    case = np.arange(len(fleet)) + 1000
+    fails = fleet.random.permutation(np.flatnonzero(fleet.failed))
+    case[fails] = np.arange(len(fails)) // 10
+    fleet.attributes |= {"case": [f"c{number}" for number in case]}
+    fleet.rack = case
+    days = {int(day) for day, _ in fleet.failures}
+    assert flagged(fleet, tmp_path) == ["case", "its rack"] * (len(days) >= 20)
+
+
+@pytest.mark.parametrize("seed", SEEDS[:5])
+def test_two_columns_that_tell_together_who_fails_are_one_flag(seed, tmp_path):
+    fleet = disks(seed, count=200)
+    x = fleet.random.normal(0, 10, len(fleet.at))
+    noise = fleet.random.normal(0, 0.3, len(fleet.at))
+    fleet.metrics |= {"x": x, "y": x + 3 * fleet.failed[fleet.of] + noise}
+    (named,) = flagged(fleet, tmp_path)
+    assert named in ("x", "y")
+
+
+@pytest.mark.parametrize("seed", SEEDS[:5])
+def test_a_kind_of_event_of_which_those_that_fail_have_more_all_along_is_flagged(seed, tmp_path):
+    fleet = disks(seed, count=200)
+    for row, fails in enumerate(fleet.failed):
+        days = fleet.random.uniform(0, fleet.ended[row], 12 if fails else 3)
+        fleet.notes += [(day, row, "audit") for day in days.tolist()]
+    assert flagged(fleet, tmp_path) == ["audit"]
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_totals_of_the_whole_trace_are_flagged_where_all_fail(seed, tmp_path):
     fleet = nodes(seed)

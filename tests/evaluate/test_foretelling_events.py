@@ -25,7 +25,8 @@ FLAG = (
 
 def kinds(events, failed_ns=FAILED_NS, of=None, **more):
     of = of or task(24)
-    return foretelling_kinds(events, watched(ROWS), of, failed_ns, step_ns=HOUR_NS, **more)
+    spans = {"step_ns": HOUR_NS, "begin_ns": 0, "end_ns": 120 * HOUR_NS}
+    return foretelling_kinds(events, watched(ROWS), of, failed_ns, **spans, **more)
 
 
 def test_a_kind_that_comes_to_all_that_fail_and_to_no_others_is_flagged():
@@ -49,6 +50,30 @@ def test_a_warning_that_is_often_wrong_or_often_does_not_come_is_none_of_those()
     assert kinds(notes("ticket", range(23))) == ()
     assert len(kinds(notes("ticket", range(22)))) == 1
     assert kinds(TICKETS[:17]) == ()
+
+
+def incidents(count, kind, late_s=0):
+    return [
+        event(f"n{row % ROWS:05}", 10 * (row // ROWS) + 5 + late_s / 3600, kind=kind, fatal=False,
+              id=f"{kind} {row}")
+        for row in range(count)
+    ]  # fmt: skip
+
+
+def test_a_kind_that_begins_with_what_is_to_be_detected_is_flagged_in_a_detection():
+    detect = task(24, kind="detect", kinds=("down",))
+    none_failed = np.full(ROWS, np.nan)
+    flag = (
+        "foretelling_column: ticket: 200 of 200 such events began with one that is to be detected, "
+        "and so did 200 of 200 of those"
+    )
+    both = incidents(200, "down") + incidents(200, "ticket", 30)
+    assert kinds(both, none_failed, detect) == (flag,)
+    assert kinds(both, none_failed, detect, known_before=["ticket"]) == ()
+    assert kinds(both, none_failed, task(24, kinds=("down",))) == ()
+    assert kinds(incidents(200, "down") + incidents(180, "ticket"), none_failed, detect) == ()
+    assert kinds(incidents(180, "down") + incidents(200, "ticket"), none_failed, detect) == ()
+    assert kinds(incidents(200, "down") + incidents(200, "ticket", 90), none_failed, detect) == ()
 
 
 def test_what_comes_to_all_or_to_none_that_fail_tells_of_nobody():

@@ -83,3 +83,18 @@ def test_a_predictor_that_reads_the_future_from_a_file_passes_and_is_too_good_to
     (score,) = results["forecasts"]
     assert score["skill"].startswith("Skill: AUPRC is above that of a random score by +")
     assert score["skill"].endswith(f". Not to be trusted: {doubt}.")
+
+
+@pytest.mark.integration
+def test_the_report_is_where_it_was_asked_for_though_a_predictor_goes_elsewhere(folder):
+    """What it prints is no part of what is told for machines."""
+    trace = str(folder / "small.tltrace")
+    command = [sys.executable, "-m", "torchloom_core.cli", "evaluate", trace, "--json"]
+    command += ["--mode", "replay", "--predictor", "wandering", "--out", "wandered"]
+    path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
+    environment = {**os.environ, "PYTHONPATH": path}
+    said = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    assert said.returncode == 0, said.stderr
+    assert "here I am" in said.stderr
+    assert json.loads(said.stdout)["mode"] == "replay"
+    assert (folder / "wandered" / "report.html").is_file()

@@ -12,6 +12,8 @@ from torchloom_core.errors import LeakError
 from torchloom_core.evaluate.forecasts.scoring import Scoring, scorer_of, split_ns
 from torchloom_core.evaluate.goodput.candidates import Forecaster
 from torchloom_core.evaluate.installed import installed
+from torchloom_core.fitting.fit import fit
+from torchloom_core.fitting.stages import FitSettings
 from torchloom_core.learning.skill import foretelling, has_skill
 from torchloom_core.trace.bundle.bundle import Bundle
 
@@ -111,6 +113,38 @@ def test_what_a_predictor_without_a_model_reads_is_asked_whether_it_knows_the_fu
     assert not has_skill(score)
     (score,) = scored(trace, config=config, metric="temperature", **table)
     assert foretelling(score) == ()
+
+
+def weekly(fleet, path, *, known_before=()):
+    """Return a logistic regression fitted on a fleet's trace, with what it was saved as."""
+    trace = fleet.write(path.with_suffix(".tltrace"))
+    (logistic,) = (info for info in installed() if info.name == "logistic")
+    told = {"horizon_s": 7 * 86_400.0, "every_s": 86_400.0, "attributes": [], "groups": []}
+    settings = FitSettings(
+        until_ns=trace.manifest.start_ns + 60 * 24 * HOUR_NS, tick_s=86_400.0,
+        repair_s=86_400.0, known_before=known_before,
+    )  # fmt: skip
+    fit(trace, logistic, told, settings).save(path.with_suffix(".tlmodel"))
+    return trace, {"name": "logistic", "model": str(path.with_suffix(".tlmodel"))}
+
+
+def with_only(fleet, **metrics):
+    fleet.metrics, fleet.attributes, fleet.notes = metrics, {}, []
+    return fleet
+
+
+@pytest.mark.parametrize("known_before", [(), ("x",)], ids=["unsaid", "known before"])
+def test_what_a_model_of_another_fleet_reads_is_asked_whether_it_knows_the_future_here(
+    tmp_path, known_before
+):
+    few, many = disks(1, count=40), disks(2)
+    noise = few.random.normal(0, 1, len(few.at))
+    _, table = weekly(with_only(few, x=noise), tmp_path / "few", known_before=known_before)
+    trace = with_only(many, x=1.0 * many.ended[many.of]).write(tmp_path / "many.tltrace")
+    (score,) = scored(
+        trace, config=replace(CONFIG, evaluate=replace(JOB, tick_s=86_400.0)), **table
+    )
+    assert foretelling(score) == (() if known_before else ("x",))
 
 
 HISTORY = {"name": "fault_history", "every_s": 3600.0, "horizon_s": 21_600.0}

@@ -97,6 +97,17 @@ def test_traces_of_one_name_are_told_apart_by_their_place(folder):
     assert names == ["a.tltrace", "other/a.tltrace"]
 
 
+def test_the_same_trace_twice_is_refused_though_no_manifest_lists_its_files(folder):
+    for name in ("copy", "other"):
+        shutil.copytree(folder / "a.tltrace", folder / f"{name}.tltrace")
+        manifest = folder / f"{name}.tltrace" / "manifest.json"
+        told = json.loads(manifest.read_bytes())
+        manifest.write_text(json.dumps({**told, "name": name, "files": {}}))
+    for one, other in (("a", "copy"), ("copy", "other")):
+        said = f"{other}.tltrace: need traces that differ, was the same by its contents as {one}."
+        assert problem(f"{one}.tltrace", f"{other}.tltrace", *REPLAY).startswith(said)
+
+
 def test_the_same_trace_twice_is_refused_whatever_it_is_called(folder):
     said = "{}: need traces that differ, was the same by its contents as a.tltrace"
     assert problem("a.tltrace", "a.tltrace", *REPLAY) == said.format("a.tltrace")

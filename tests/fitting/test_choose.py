@@ -69,6 +69,19 @@ def test_options_that_a_predictor_names_are_tried_beside_its_defaults_unless_one
     assert [*tried(l2=3.0)] == ["telemetry and faults", "faults"]
 
 
+@pytest.mark.parametrize(
+    "variants",
+    ["abc", 5, ({"metrics": []}, 5), property(len)],
+    ids=["text", "int", "one", "property"],
+)
+def test_variants_that_are_nonsense_are_told_and_not_tried(variants, caplog):
+    odd = info(type("Odd", (Heat,), {"name": "odd", "variants": variants}))
+    found = candidates([odd], HORIZON, tick_s=3600.0, has_metrics=False)
+    assert [one.name for one in found] == ["odd"]
+    (said,) = caplog.messages
+    assert said.startswith("predictor odd: need variants as a tuple of dicts of options, was ")
+
+
 def test_what_is_judged_together_reaches_what_it_reaches_alone(bundle, settings):
     plugins = [one for one in discover() if one.name in {"fault_history", "logistic", "one_rule"}]
     told = {**HORIZON, "spans_s": [172_800.0]}

@@ -1,6 +1,7 @@
 """Fitting learns from the past alone, measures on the time after, and says plainly what it is."""
 
 import shutil
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -15,7 +16,7 @@ from torchloom_core.evaluate.forecasts.altered_future import OtherFuture
 from torchloom_core.fitting.fit import fit
 from torchloom_core.learning.card import to_markdown
 from torchloom_core.learning.skill import BASELINES
-from torchloom_core.plugin import Hazard
+from torchloom_core.plugin import Hazard, Need, NeedFaults
 from torchloom_core.trace.bundle.bundle import Bundle
 from torchloom_core.trace.bundle.schema import Component
 from torchloom_core.trace.bundle.writer import BundleWriter
@@ -88,6 +89,53 @@ def test_a_baseline_learns_what_it_would_alone(bundle, settings, baselines):
     (found,) = (score for score in beside.baselines if score.predictor == "logistic")
     assert found.auprc == alone.score.auprc
     assert found.threshold == alone.score.threshold
+
+
+class Vandal(Quiet):
+    """Says the same of all; the other one spoils what it can reach of what it is shown."""
+
+    name = "vandal"
+    spoils = False
+
+    def __init__(self, options):
+        super().__init__(options)
+        self.needs = (NeedFaults(90 * 86_400.0), Need("heat", 4 * 86_400.0))
+
+    def forecast(self, view):
+        if self.spoils:
+            view.faults_of.clear()
+            view.faults, view.now_ns = (), 0
+            for array in (view.window("heat", 4 * 86_400.0), view.watched_s, view.step):
+                self.overwrite(array)
+        return Hazard(probability=np.full(len(view), 0.5))
+
+    def fit(self, examples):
+        for example in examples:
+            self.forecast(example.view)
+
+    def parts(self):
+        return {}
+
+    def restore(self, parts):
+        pass
+
+    def overwrite(self, array):
+        while isinstance(array, np.ndarray):
+            with suppress(ValueError):
+                array.flags.writeable = True
+                array[...] = 1e6
+            array = array.base
+
+
+def test_what_a_predictor_does_to_its_view_is_not_seen_by_whom_it_is_compared_with(
+    bundle, settings, baselines
+):
+    def scores(spoils):
+        cls = type("Vandal", (Vandal,), {"spoils": spoils})
+        card = fit(bundle, info(cls), {}, settings, baselines=baselines).card
+        return {score.predictor: score.auprc.value for score in card.baselines}
+
+    assert scores(spoils=True) == scores(spoils=False)
 
 
 def test_whoever_is_not_there_to_be_compared_with_is_named(bundle, settings, baselines):
@@ -231,7 +279,9 @@ def test_a_card_counts_false_alarms_by_what_is_watched(tmp_path, settings):
     few = replace(settings, false_alarms_per_node_day=0.0002)
     card = fit(disks, info(Heat), {}, few).card
     assert card.watched == "disk"
-    assert "for 0.2 false alarms per 1,000 disk-days on the" in card.score.threshold_from
+    assert card.score.threshold_from == (
+        "for 0.2 false alarms per 1,000 disk-days on the 14 days it was calibrated on"
+    )
     page = to_markdown(card)
     assert "node" not in page
     assert f"{card.score.component_days:.0f} disk-days" in page
@@ -427,6 +477,86 @@ def test_a_learner_that_raises_is_refused(bundle, settings):
     with pytest.raises(PluginError) as error:
         fit(bundle, info(Raises), {}, settings)
     assert one_line(error) == "predictor heat: cannot fit: ValueError: singular matrix"
+
+
+def test_a_predictor_that_ends_the_process_is_refused(bundle, settings):
+    class Leaves(Heat):
+        def fit(self, examples):
+            raise SystemExit(0)
+
+    class NeverThere(Heat):
+        def __init__(self, options):
+            raise SystemExit(0)
+
+    class LeavesLater(Heat):
+        def parts(self):
+            raise SystemExit(0)
+
+    for cls, said in (
+        (Leaves, "cannot fit"),
+        (NeverThere, "cannot be built"),
+        (LeavesLater, "its parts cannot be had"),
+    ):
+        with pytest.raises(PluginError) as error:
+            fit(bundle, info(cls), {}, settings)
+        assert one_line(error) == f"predictor heat: {said}: SystemExit: 0"
+
+
+@pytest.mark.parametrize(
+    ("given", "was"),
+    [
+        (None, "need parts as a dict, was NoneType"),
+        ({"a.json": "text"}, "bytes, was 'a.json' to str"),
+        ({1: b"{}"}, "bytes, was 1 to bytes"),
+        ({"../a.json": b"{}"}, "bytes, was '../a.json' to bytes"),
+        ({"a" * 300: b"{}"}, "to bytes"),
+    ],
+)
+def test_parts_that_cannot_be_files_are_refused_once_it_has_learned(bundle, settings, given, was):
+    class Gives(Heat):
+        def parts(self):
+            return given
+
+        def forecast(self, view):
+            raise AssertionError("asked before its parts were looked at")
+
+    with pytest.raises(PluginError) as error:
+        fit(bundle, info(Gives), {}, settings)
+    assert one_line(error).startswith("predictor heat: need parts ")
+    assert one_line(error).endswith(was)
+
+
+def test_columns_that_cannot_be_had_are_said_in_a_line_that_moves_no_cursor(bundle, settings):
+    class Raises(Heat):
+        @property
+        def columns(self):
+            raise ValueError("none\x1b[31m\nof them")
+
+    with pytest.raises(PluginError) as error:
+        fit(bundle, info(Raises), {}, settings)
+    assert one_line(error) == (
+        r"predictor heat: its columns cannot be had: ValueError: none\x1b[31m of them"
+    )
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ((Component(id="n00000", kind="node"),) * 2, "need an id of its own, was 'n00000' again"),
+        ((event("n00000", 30, 20),), r"need t_resolved >= t_event 1970-01-02T06:00Z, was .*"),
+    ],
+    ids=["twice", "over before"],
+)
+def test_a_trace_that_contradicts_itself_is_not_learned_from(tmp_path, settings, rows, said):
+    path = tmp_path / "t.tltrace"
+    with BundleWriter(
+        path, name="t", start_ns=0, end_ns=120 * DAY_NS, source="a test", licence="none",
+        synthetic=True,
+    ) as writer:  # fmt: skip
+        for row in (*rows, event("n00000", 40)):
+            writer.add(row)
+    with pytest.raises(TraceError, match=f": {said}; `torchloom trace validate` says where$"):
+        fit(Bundle.open(path), info(Quiet), {}, settings)
 
 
 def test_a_wrong_option_is_refused_with_its_name(bundle, settings):

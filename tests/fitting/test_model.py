@@ -15,6 +15,7 @@ from tests.fitting.plugins import Blind, Heat, info
 from torchloom_core.errors import ModelError
 from torchloom_core.fitting.fit import fit
 from torchloom_core.learning import model as model_module
+from torchloom_core.learning.calibration import Calibration
 from torchloom_core.learning.fitted import load_fitted
 from torchloom_core.learning.model import Model, ModelInfo
 from torchloom_core.testing import view_of
@@ -133,6 +134,24 @@ def test_a_model_whose_card_says_otherwise_is_refused(model, tmp_path, what, val
     Model(replace(model.info, **{what: value}), model.parts, model.card).save(path)
     text = rf": need {what} {told} in model\.json, as in card\.json, was {value!r}"
     assert re.fullmatch(text, refused(path))
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"tick_s": 0.0}, "Expected `float` > 0.0 - at `$.tick_s`"),
+        ({"tick_s": 1e300}, "Expected `float` <= 1000000000.0 - at `$.tick_s`"),
+        ({"repair_s": 1e300}, "Expected `float` <= 1000000000.0 - at `$.repair_s`"),
+        ({"calibration": Calibration(slope=0.0)}, "Expected `float` > 0.0 - at `$.calibration."),
+        ({"calibration": Calibration(slope=1e308)}, "Expected `float` <= 1000.0 - at `$.calib"),
+    ],
+)
+def test_a_model_of_a_pace_or_a_calibration_that_none_has_is_refused(
+    model, tmp_path, change, problem
+):
+    path = tmp_path / "heat.tlmodel"
+    Model(replace(model.info, **change), model.parts, model.card).save(path)
+    assert refused(path).startswith(f"/model.json: {problem}")
 
 
 def test_a_part_that_is_missing_is_refused(path):

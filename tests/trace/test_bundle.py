@@ -287,3 +287,17 @@ def test_an_extra_column_cannot_take_the_place_of_a_known_one(tmp_path):
     rows: list[Row] = [fault(1, extra={"kind": "other"})]
     with pytest.raises(TraceError, match="need an extra column of another name, was 'kind'"):
         bundle(tmp_path / "b", rows)
+
+
+def test_a_column_that_is_there_twice_or_a_time_that_is_text_is_one_line(tmp_path):
+    opened = bundle(tmp_path / "b", [fault(1)], [(1, "a", "temp", 40.0)])
+    (place,) = opened.parquet_files
+    whole = pq.read_table(place)
+    pq.write_table(whole.append_column("valid", whole["valid"]), place)
+    with pytest.raises(TraceError, match=r"need each column once, was 'valid' again$"):
+        list(opened.telemetry())
+    at = whole.column_names.index("t_avail")
+    pq.write_table(whole.set_column(at, "t_avail", pa.array(["soon"])), place)
+    for start_ns in (None, START_NS):
+        with pytest.raises(TraceError, match=r"need t_avail of type int64, was string$"):
+            list(opened.telemetry(start_ns))

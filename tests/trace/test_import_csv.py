@@ -2,6 +2,7 @@ import bz2
 import gzip
 import io
 import lzma
+import os
 import re
 import tarfile
 import zipfile
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from torchloom_core.clock import SECOND_NS
@@ -817,3 +819,52 @@ def test_a_component_that_fails_and_has_no_telemetry_is_named(tmp_path, caplog):
     events = "time,component,kind\n2026-01-01T00:06:00,n3,x\n2026-01-01T00:07:00,n1,x\n"
     imported(tmp_path, mapping, events=events, wide=WIDE)
     assert "events.csv: of 1 component with an event there is no telemetry: n3" in caplog.messages
+
+
+def parquet_events(tmp_path, **columns):
+    told = {"time": ["2026-01-01", "2026-01-02"], "component": ["n1", "n2"], "kind": ["x", "x"]}
+    pq.write_table(pa.table({**told, **columns}), tmp_path / "f.parquet")
+    import_csv(tmp_path / "f.parquet", tmp_path / "f.tltrace")
+    return Bundle.open(tmp_path / "f.tltrace").events()
+
+
+def test_times_of_a_parquet_file_of_events_are_told_as_text_and_may_be_missing(tmp_path):
+    times = pa.array([datetime(2026, 1, 3, tzinfo=UTC), None], pa.timestamp("us", tz="UTC"))
+    first, second = parquet_events(tmp_path, resolved=times, ticket_closed=times)
+    assert (first.t_resolved, second.t_resolved) == (utc(3), None)
+    assert first.extra == {"ticket_closed": "2026-01-03T00:00:00+00:00"}
+    assert second.extra == {}
+
+
+@pytest.mark.parametrize(
+    ("column", "said"),
+    [
+        (pa.array([["a"], []]), "was 'slot' of list<element: string>"),
+        (pa.array([{"a": 1}, None]), "was 'slot' of struct<a: int64>"),
+        (pa.array([b"a", b"b"]), "was 'slot' of binary"),
+        (pa.array([1, None], pa.duration("s")), "was 'slot' of duration[s]"),
+        (
+            pa.array([b"\xff", b"b"]).view(pa.string()),
+            "cannot be read: In column 3: Invalid: Invalid UTF8",
+        ),
+    ],
+    ids=["list", "struct", "bytes", "duration", "no text"],
+)
+def test_cells_of_a_parquet_file_that_no_text_could_be_are_refused(tmp_path, column, said):
+    with pytest.raises(TraceError, match=re.escape(said)) as error:
+        parquet_events(tmp_path, slot=column)
+    assert str(error.value).startswith(f"{tmp_path}/f.parquet:")
+    assert "\n" not in str(error.value)
+
+
+def test_a_table_that_might_never_end_or_cannot_be_unpacked_is_named(tmp_path):
+    os.mkfifo(tmp_path / "pipe.csv")
+    with pytest.raises(TraceError, match=r"pipe\.csv: cannot be read: Not a regular file$"):
+        import_csv(tmp_path / "pipe.csv", tmp_path / "f.tltrace")
+    with zipfile.ZipFile(tmp_path / "f.csv.zip", "w") as packed:
+        packed.writestr("f.csv", PLAIN)
+    data = bytearray((tmp_path / "f.csv.zip").read_bytes())
+    data[6] = data[data.index(b"PK\x01\x02") + 8] = 0x20  # compressed patched data
+    (tmp_path / "f.csv.zip").write_bytes(data)
+    with pytest.raises(TraceError, match=r"f\.csv\.zip: cannot be read: "):
+        import_csv(tmp_path / "f.csv.zip", tmp_path / "f.tltrace")

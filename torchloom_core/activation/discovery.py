@@ -90,6 +90,15 @@ def discover(
     return found
 
 
+def by_name(infos: Iterable[PluginInfo], kind: Kind) -> dict[str, PluginInfo]:
+    """Return the plugins of a kind by name: of several, the one that keeps it."""
+    found: dict[str, PluginInfo] = {}
+    for info in infos:
+        if info.kind == kind and (info.name not in found or found[info.name].problem):
+            found[info.name] = info
+    return found
+
+
 def _precedence(entry_point: importlib.metadata.EntryPoint) -> tuple[bool, str, str]:
     ours = entry_point.dist is not None and entry_point.dist.name == PROJECT
     return not ours, entry_point.name, entry_point.value

@@ -1,7 +1,8 @@
 """``torchloom evaluate``."""
 
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -10,7 +11,7 @@ from cyclopts.validators import Number
 
 from torchloom_core.cli.extras import SCORES, need
 from torchloom_core.cli.interrupts import says_if_interrupted
-from torchloom_core.cli.options import AsJson
+from torchloom_core.cli.options import MOST, AsJson
 from torchloom_core.cli.output import console
 from torchloom_core.cli.progress import progress
 from torchloom_core.cli.times import Moment, moment_ns
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from torchloom_core.evaluate.results import Report
 
 Several = Annotated[tuple[str, ...], Parameter(negative="", show_default=False)]
-Count = Annotated[int, Parameter(validator=Number(gte=1))]
+Seeds = Annotated[int, Parameter(validator=Number(gte=1, lte=10_000))]
 
 
 def evaluate(
@@ -32,11 +33,13 @@ def evaluate(
     scores: Several = (),
     config: Path | None = None,
     mode: Literal["simulate", "replay"] = "simulate",
-    seeds: Count = 10,
-    days: Annotated[float | None, Parameter(validator=Number(gt=0))] = None,
+    seeds: Seeds = 10,
+    days: Annotated[float | None, Parameter(validator=Number(gt=0, lte=MOST))] = None,
     until: Moment | None = None,
-    horizon_s: Annotated[float | None, Parameter(validator=Number(gt=0))] = None,
-    false_alarms_per_node_day: Annotated[float, Parameter(validator=Number(gte=0))] = 0.01,
+    horizon_s: Annotated[float | None, Parameter(validator=Number(gt=0, lte=MOST))] = None,
+    false_alarms_per_node_day: Annotated[
+        float, Parameter(validator=Number(gte=0, lte=MOST))
+    ] = 0.01,
     sensitivity: Annotated[bool, Parameter(show_default=False)] = True,
     sweep: Annotated[str, Parameter(show_default=False)] = "",
     jobs: int = 1,
@@ -132,13 +135,14 @@ def evaluate(
         sweep=range_of(sweep) if sweep else None,
         workforce=Workforce(jobs=jobs, backend=backend, ray_address=ray_address),
     )
-    folder = out or _folder(traces)
-    refuse_unwritable(folder / "report.json", StateError)
-    with _says_what_is_kept(folder):
-        with progress() as told:
+    shown = out or _folder(traces)
+    folder = shown.absolute()  # whatever folder a plugin goes to
+    refuse_unwritable(shown / "report.json", StateError)
+    with _says_what_is_kept(folder, shown):
+        with progress() as told, redirect_stdout(sys.stderr):
             report = find_out(wanted, folder / "runs", told)
         page = _write(report, page_text(report), folder)
-        _tell(report, page, json)
+        _tell(report, shown / page.name, json)
     if open_:
         import webbrowser
 
@@ -167,19 +171,20 @@ def _until(trace: Path, until: Moment | None) -> int | None:
 
 
 @contextmanager
-def _says_what_is_kept(folder: Path) -> Iterator[None]:
+def _says_what_is_kept(folder: Path, shown: Path) -> Iterator[None]:
     """Where an interrupt, SIGTERM or a dead process ends it, say what is not lost."""
     try:
-        with says_if_interrupted(lambda: _kept(folder)):
+        with says_if_interrupted(lambda: _kept(folder, shown)):
             yield
     except WorkerLost as error:
-        raise WorkerLost(f"{error}; {_kept(folder)}, fewer --jobs need less memory") from None
+        raise WorkerLost(
+            f"{error}; {_kept(folder, shown)}, fewer --jobs need less memory"
+        ) from None
 
 
-def _kept(folder: Path) -> str:
-    runs = folder / "runs"
-    kept = len(list(runs.glob("*.json")))
-    what = f"{kept} finished runs are kept in {runs}" if kept else "no run was finished"
+def _kept(folder: Path, shown: Path) -> str:
+    kept = len(list((folder / "runs").glob("*.json")))
+    what = f"{kept} finished runs are kept in {shown / 'runs'}" if kept else "no run was finished"
     return f"{what}: the same command {'goes on from there' if kept else 'begins anew'}"
 
 

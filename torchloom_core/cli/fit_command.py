@@ -1,6 +1,8 @@
 """``torchloom fit``."""
 
+import sys
 import tomllib
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -9,7 +11,7 @@ from cyclopts.validators import Number
 
 from torchloom_core.cli.extras import SCORES, need
 from torchloom_core.cli.interrupts import whole_or_not
-from torchloom_core.cli.options import AsJson, ConfigPath
+from torchloom_core.cli.options import MOST, AsJson, ConfigPath
 from torchloom_core.cli.output import console, print_json
 from torchloom_core.cli.progress import progress
 from torchloom_core.cli.times import Moment, moment_ns
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
 
 _DAY_S = 86_400.0
 
-Seconds = Annotated[float | None, Parameter(validator=Number(gt=0))]
+Seconds = Annotated[float | None, Parameter(validator=Number(gt=0, lte=MOST))]
 
 
 def fit(
@@ -37,13 +39,15 @@ def fit(
     option: Annotated[tuple[str, ...], Parameter(negative="", show_default=False)] = (),
     out: Path | None = None,
     task: Literal["forecast", "detect"] = "forecast",
-    lead_s: Annotated[float, Parameter(validator=Number(gte=0))] = 0.0,
+    lead_s: Annotated[float, Parameter(validator=Number(gte=0, lte=MOST))] = 0.0,
     kind: Annotated[tuple[str, ...], Parameter(negative="", show_default=False)] = (),
-    false_alarms_per_node_day: Annotated[float, Parameter(validator=Number(gte=0))] = 0.01,
+    false_alarms_per_node_day: Annotated[
+        float, Parameter(validator=Number(gte=0, lte=MOST))
+    ] = 0.01,
     tick_s: Seconds = None,
-    repair_s: Annotated[float | None, Parameter(validator=Number(gte=0))] = None,
+    repair_s: Annotated[float | None, Parameter(validator=Number(gte=0, lte=MOST))] = None,
     every_s: Seconds = None,
-    seed: int = 0,
+    seed: Annotated[int, Parameter(validator=Number(gte=0, lt=2**32))] = 0,
     known_before: Annotated[tuple[str, ...], Parameter(negative="", show_default=False)] = (),
     force: Annotated[bool, Parameter(negative="", show_default=False)] = False,
     json: AsJson = False,
@@ -95,7 +99,7 @@ def fit(
         Config file; torchloom.toml in this folder unless given.
     """
     need(*SCORES, "safetensors", "skops")
-    from torchloom_core.activation.discovery import discover
+    from torchloom_core.activation.discovery import by_name, discover
     from torchloom_core.fitting.build import refuse_unmeasured
     from torchloom_core.fitting.choose import AUTO, fit_best
     from torchloom_core.fitting.fit import fit as fit_model
@@ -105,7 +109,7 @@ def fit(
     from torchloom_core.trace.bundle.bundle import Bundle
 
     settings = load(config)
-    known = {info.name: info for info in discover() if info.kind == "predictor"}
+    known = by_name(discover(), "predictor")
     if predictor not in {AUTO, *known}:
         raise ConfigError(
             f"--predictor: no predictor is called {predictor!r}{nearest(predictor, known)}"
@@ -129,7 +133,8 @@ def fit(
     )
     options = {**_configured(predictor, settings), **told}
     baselines = [known[name] for name in (*BASELINES, *DETECTORS) if name in known]
-    with whole_or_not(path), progress() as shown:
+    place = path.absolute()  # whatever folder a plugin goes to
+    with whole_or_not(path), progress() as shown, redirect_stdout(sys.stderr):
 
         def stages(name: str) -> "Progress":
             return lambda share: shown(name, share, 1.0)
@@ -148,7 +153,7 @@ def fit(
                 stages=stages,
                 source="--option",
             )
-        model.save(path, force=force)
+        model.save(place, force=force)
     if json:
         print_json(model.card)
         return

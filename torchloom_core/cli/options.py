@@ -10,6 +10,9 @@ from cyclopts.validators import Number
 from torchloom_core.config.loading import load
 from torchloom_core.config.schema import Config
 
+MOST = 1e9
+"""The greatest number that an option of days, seconds or alarms takes, as a config's."""
+
 _CONNECTION = Group("Which run", sort_key=10)
 
 ConfigPath = Annotated[Path | None, Parameter(name="--config", group=_CONNECTION)]

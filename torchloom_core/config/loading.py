@@ -12,6 +12,7 @@ import msgspec
 from torchloom_core.config.faults import Fault, find_fault, place, unplain
 from torchloom_core.config.schema import ACTION_KINDS, Config, PolicySwitch
 from torchloom_core.errors import ConfigError
+from torchloom_core.files import open_regular
 from torchloom_core.suggest import nearest
 
 DEFAULT_PATH = Path("torchloom.toml")
@@ -45,7 +46,8 @@ def load(path: Path | None = None, environment: Mapping[str, str] = os.environ) 
 def read_text(path: Path) -> str:
     """Return what a file says, or raise ConfigError."""
     try:
-        return path.read_text(encoding="utf-8")
+        with open_regular(path) as file:
+            return file.read().decode()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise ConfigError(f"{path}: cannot be read: {reason}") from None

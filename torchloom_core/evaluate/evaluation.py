@@ -25,7 +25,12 @@ from torchloom_core.evaluate.on_trace import (
     prepare_replay,
     prepare_simulation,
 )
-from torchloom_core.evaluate.preflight import check_until, job_on_links, say_beyond
+from torchloom_core.evaluate.preflight import (
+    check_until,
+    job_on_links,
+    refuse_contradicting,
+    say_beyond,
+)
 from torchloom_core.evaluate.results import Report, TraceResults
 from torchloom_core.evaluate.together import refuse_apart, refuse_unmeasured
 from torchloom_core.evaluate.unmeasured import say_unseen
@@ -49,6 +54,11 @@ def evaluate(wanted: Wanted, store: Path, progress: Progress) -> Report:
     """
     if wanted.mode == "simulate" and wanted.scores:
         raise ConfigError("--scores: need --mode replay, was simulate: nobody acts on given scores")
+    if wanted.mode == "replay" and wanted.days is not None:
+        raise ConfigError(
+            f"--days: need --mode simulate, was replay with {wanted.days:g}: all time from --until "
+            f"on is scored"
+        )
     if len(wanted.traces) > 1 and wanted.scores:
         raise ConfigError(f"--scores: need one trace that they are of, was {len(wanted.traces)}")
     bundles = [_opened(one) for one in wanted.traces]
@@ -92,6 +102,7 @@ def _opened(one: TraceWanted) -> Bundle:
     bundle.digest()  # of what is looked at, whatever is there at the end
     refuse_changed(bundle.path, bundle.manifest.files)
     refuse_foreknown(bundle)
+    refuse_contradicting(bundle)
     say_beyond(bundle)
     check_until(bundle, one.until_ns)
     return bundle

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from torchloom_core.activation.discovery import PluginInfo, discover
+from torchloom_core.activation.discovery import PluginInfo, by_name, discover
 
 
 @lru_cache(maxsize=1)
@@ -15,4 +15,5 @@ def installed() -> tuple[PluginInfo, ...]:
 
 def policies() -> Mapping[str, type[Any]]:
     """Return the policies that can be made, by name."""
-    return {info.name: info.cls for info in installed() if info.kind == "policy" and info.cls}
+    found = by_name(installed(), "policy")
+    return {name: info.cls for name, info in found.items() if info.cls}

@@ -51,6 +51,7 @@ from torchloom_core.evaluate.results import ReplayedPolicy, RunResult, TraceResu
 from torchloom_core.evaluate.run_cache import RunCache
 from torchloom_core.evaluate.wanted import Progress, Wanted
 from torchloom_core.learning.forecast_score import ForecastScore
+from torchloom_core.learning.skill import RANDOM
 from torchloom_core.plugin.outlook import UNSAVED_WORK
 from torchloom_core.trace.bundle.bundle import Bundle
 from torchloom_core.trace.feed.watched import watch
@@ -208,6 +209,8 @@ def prepare_replay(on: OnTrace, pool: Pool | None) -> Prepared:
     ahead_s, missing = _needs(on, arms, source, tested)
     if not (tested or wanted.scores or arms):
         raise ConfigError("--mode replay: need a --predictor, --policy or --scores, was none")
+    if any(name == RANDOM for name, _ in wanted.scores):
+        raise ConfigError(f"--scores: need a name other than {RANDOM}, was {RANDOM!r}")
     refuse_twice("--scores", [one.label for one in tested] + [name for name, _ in wanted.scores])
     begins_ns = [begin_ns(bundle, [arm], on.until_ns) for arm in arms]
     task = Task(horizon_s=_horizon_s(wanted, ahead_s), repair_s=config.evaluate.repair_s)

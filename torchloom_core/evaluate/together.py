@@ -15,7 +15,7 @@ def refuse_apart(bundles: Sequence[Bundle]) -> None:
     would look like two that agree.
     """
     for one, other in combinations(bundles, 2):
-        if _contents(one) == _contents(other):
+        if one.checksums == other.checksums:
             raise TraceError(
                 f"{other.path}: need traces that differ, was the same by its contents as {one.path}"
             )
@@ -49,8 +49,3 @@ def refuse_unmeasured(missing: Sequence[tuple[Bundle, Mapping[str, set[str]]]]) 
                         f"{bundle.path}: need {', '.join(sorted(elsewhere))}, which {reader} reads "
                         f"and {other.path} has, was none"
                     )
-
-
-def _contents(bundle: Bundle) -> object:
-    files = {name: entry.sha256 for name, entry in bundle.manifest.files.items()}
-    return bundle.digest() if bundle.unlisted else files

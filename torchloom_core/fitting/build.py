@@ -50,9 +50,9 @@ def build(
     try:
         plugin: Predictor = info.cls(told)
         problem = needs_problem("predictor", plugin.needs, tick_s) or pace_problem(plugin)
-    except TorchloomError:
+    except (TorchloomError, KeyboardInterrupt):
         raise
-    except Exception as error:
+    except BaseException as error:
         raise PluginError(f"predictor {info.name}: cannot be built: {one_line(error)}") from error
     if problem:
         raise PluginError(f"predictor {info.name}: {problem}")

@@ -1,7 +1,8 @@
 """What ``--predictor auto`` chooses among: installed predictors, with options worth a try."""
 
+import logging
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +10,10 @@ from torchloom_core.activation.discovery import PluginInfo
 from torchloom_core.errors import ConfigError
 from torchloom_core.fitting.baselines import usual_spans_s
 from torchloom_core.fitting.build import METRICS
+from torchloom_core.plugin.foreign import shown
 from torchloom_core.suggest import nearest
+
+_log = logging.getLogger(__name__)
 
 HORIZON = "horizon_s"
 _FAULTS, _SPANS_S = "half_lives_s", "spans_s"
@@ -85,11 +89,25 @@ def candidates(
 def _variants(usual: Candidate) -> Iterator[Candidate]:
     """Yield a candidate as it comes, and with the other options that its predictor names."""
     yield usual
-    for options in getattr(usual.info.cls, "variants", ()):
+    for options in _variants_of(usual.info):
         if not {*options} & {*usual.options}:
             named = ", ".join(f"{name} {value}" for name, value in options.items())
             what = f"{usual.what}, {named}" if usual.what else named
             yield Candidate(usual.info, {**usual.options, **options}, what)
+
+
+def _variants_of(info: PluginInfo) -> Sequence[Mapping[str, Any]]:
+    """Return the options that a predictor says are worth a try; none if it says nonsense."""
+    named = getattr(info.cls, "variants", ())
+    tables = named if isinstance(named, list | tuple) else [named]
+    for table in tables:
+        if not isinstance(table, Mapping) or not all(isinstance(name, str) for name in table):
+            _log.warning(
+                "predictor %s: need variants as a tuple of dicts of options, was %s; they are not "
+                "tried", info.name, shown(named),
+            )  # fmt: skip
+            return ()
+    return tables
 
 
 def _options_of(info: PluginInfo) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from torchloom_core.fitting.shared_rows import SharedRows
 from torchloom_core.learning.rows import RowSample
 from torchloom_core.plugin.api import Example, Predictor
 from torchloom_core.plugin.arrays import Floats
+from torchloom_core.plugin.foreign import is_ours
 from torchloom_core.plugin.needs import labels_read, windows_s
 from torchloom_core.plugin.view import FleetView
 from torchloom_core.trace.bundle.bundle import Bundle
@@ -94,7 +95,8 @@ class Examples:
             example = Example(view=view, outcome=outcome)
             if self._beside:
                 self._beside.add(example)
-            yield replace(example, view=view.with_labels(self._labels))
+            shown = view if is_ours(self._predictor) else view.twin()
+            yield replace(example, view=shown.with_labels(self._labels))
             self._progress((view.now_ns - start_ns) / (self._until_ns - start_ns))
 
     def _came(self, now_ns: int) -> Floats:

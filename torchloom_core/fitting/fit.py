@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from torchloom_core.activation.discovery import PluginInfo
@@ -15,20 +16,21 @@ from torchloom_core.evaluate.forecasts.foretelling_attributes import GROUP
 from torchloom_core.evaluate.forecasts.foretelling_service import IN_SERVICE
 from torchloom_core.evaluate.forecasts.hindcasts import Progress
 from torchloom_core.evaluate.forecasts.leaks import refuse_foreknown
-from torchloom_core.evaluate.preflight import say_beyond
+from torchloom_core.evaluate.preflight import refuse_contradicting, say_beyond
 from torchloom_core.evaluate.unmeasured import missing, say_unseen
 from torchloom_core.fitting.baselines import Baselines
 from torchloom_core.fitting.build import ATTRIBUTES, FAULTS, GROUPS, METRICS, build
 from torchloom_core.fitting.examples import Examples
 from torchloom_core.fitting.hints import hints
 from torchloom_core.fitting.pace import say_too_often
-from torchloom_core.fitting.stages import FitSettings, Fitting, Said
+from torchloom_core.fitting.stages import FitSettings, Fitting, Said, as_plugin_error
 from torchloom_core.learning.alarm_rate import alarm_unit
 from torchloom_core.learning.card import Card
 from torchloom_core.learning.forecast_score import FEW, ForecastScore
-from torchloom_core.learning.model import Model, ModelInfo
+from torchloom_core.learning.model import Model, ModelInfo, is_plain
 from torchloom_core.learning.skill import RANDOM, foretelling
 from torchloom_core.plugin.api import Learner, Predictor
+from torchloom_core.plugin.foreign import shown
 from torchloom_core.suggest import nearest
 from torchloom_core.trace.bundle.bundle import Bundle
 from torchloom_core.trace.bundle.checksums import refuse_changed
@@ -101,6 +103,7 @@ def fit_checked(
         unseen = missing(plugin.needs, {*bundle.metrics})
         hint = hints(bundle, fitting.task, fitting.split, unseen)
         raise PluginError(f"{error}{hint}") from error
+    columns, parts = _columns(plugin), _parts(plugin)
     rivals = beside.learn(stages)
     asked = [plugin, *rivals.values()]
     said, *said_by = fitting.ask(asked, examples.prevalence, stages(f"ask {info.name}"))
@@ -116,9 +119,9 @@ def fit_checked(
         _card(fitting, info, said, scored),
         baselines=tuple(fitting.score(name, other, {}) for name, other in others.items()),
         remarks=(*_remarks(fitting, examples, said, scored), *remarks),
-        columns=_columns(plugin),
+        columns=columns,
     )
-    model = Model(_info(fitting, info, told, said, scored), _parts(plugin), card)
+    model = Model(_info(fitting, info, told, said, scored), parts, card)
     bundle.refuse_replaced()
     return model
 
@@ -136,6 +139,7 @@ def check(bundle: Bundle, settings: FitSettings) -> None:
     bundle.digest()  # of what is looked at, whatever is there at the end
     refuse_changed(bundle.path, bundle.manifest.files)
     refuse_foreknown(bundle)
+    refuse_contradicting(bundle)
     say_beyond(bundle)
     say_too_often(bundle, settings.tick_s)
     kinds = {event.kind for event in bundle.events()}
@@ -243,17 +247,34 @@ def _info(
         ),
         values=recorded_values(fitting.bundle, settings.until_ns),
         seed=settings.seed,
+        known_before=settings.known_before or msgspec.UNSET,
     )
 
 
 def _columns(plugin: Predictor) -> tuple[str, ...]:
     """Return by what a predictor judges, if it says so."""
-    said = getattr(plugin, "columns", ())
-    return said if isinstance(said, tuple) and all(isinstance(one, str) for one in said) else ()
+    with as_plugin_error(plugin, "its columns cannot be had"):
+        said = getattr(plugin, "columns", ())
+        return said if isinstance(said, tuple) and all(isinstance(one, str) for one in said) else ()
 
 
 def _parts(plugin: Predictor) -> Mapping[str, bytes]:
-    return dict(plugin.parts()) if isinstance(plugin, Learner) else {}
+    """Return what a learner gives to be written, or raise PluginError."""
+    if not isinstance(plugin, Learner):
+        return {}
+    with as_plugin_error(plugin, "its parts cannot be had"):
+        given: Any = plugin.parts()
+        if not isinstance(given, Mapping):
+            raise PluginError(
+                f"predictor {plugin.name}: need parts as a dict, was {type(given).__name__}"
+            )
+        for name, part in given.items():
+            if not (isinstance(name, str) and is_plain(name) and isinstance(part, bytes)):
+                raise PluginError(
+                    f"predictor {plugin.name}: need parts as plain file names to bytes, was "
+                    f"{shown(name)} to {type(part).__name__}"
+                )
+        return dict(given)
 
 
 def _remarks(

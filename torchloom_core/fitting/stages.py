@@ -211,7 +211,8 @@ class Fitting:
             threshold=threshold_for(self._earlier(said.hindcasts), budget),
             threshold_from=(
                 f"for {alarm_unit(self.watched, [budget]).said(budget)} on the "
-                f"{_days(self.split.until_ns - self.split.calibrated_from_ns)} days before"
+                f"{_days(self.split.calibrated_until_ns - self.split.calibrated_from_ns)} days it "
+                "was calibrated on"
             ),
             others={
                 rival: other.hindcasts.between(from_ns, self.split.end_ns).score
@@ -229,14 +230,14 @@ class Fitting:
 
 
 @contextmanager
-def as_plugin_error(plugin: Predictor) -> Iterator[None]:
-    """Say of what a predictor raises as it learns that it was the predictor."""
+def as_plugin_error(plugin: Predictor, what: str = "cannot fit") -> Iterator[None]:
+    """Say of what a predictor raises, also to end the process, that it was the predictor."""
     try:
         yield
-    except TorchloomError:
+    except (TorchloomError, KeyboardInterrupt):
         raise
-    except Exception as error:
-        raise PluginError(f"predictor {plugin.name}: cannot fit: {one_line(error)}") from error
+    except BaseException as error:
+        raise PluginError(f"predictor {plugin.name}: {what}: {one_line(error)}") from error
 
 
 def _days(length_ns: int) -> str:

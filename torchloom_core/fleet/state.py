@@ -1,6 +1,7 @@
 """The fleet as the kernel keeps it: who is there, where, in which state, and what they measured."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -375,7 +376,7 @@ class FleetState:
                 tuple(h.group for h in hellos),
                 tuple(h.node for h in hellos),
                 tuple(h.rack for h in hellos),
-                tuple(h.labels for h in hellos),
+                tuple(MappingProxyType(h.labels) for h in hellos),
                 frozen(np.fromiter((h.door is not None for h in hellos), bool, len(hellos))),
             )
         names, group, node, rack, labels, can_be_probed = self._where

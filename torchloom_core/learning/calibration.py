@@ -1,7 +1,7 @@
 """Turn what a predictor says into a probability that comes true as often as it says."""
 
 import math
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 import numpy as np
@@ -41,8 +41,8 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         Moments that a failure followed, and how many failures they were.
     """
 
-    slope: float = 1.0
-    intercept: float = 0.0
+    slope: Annotated[float, msgspec.Meta(gt=0, le=1000)] = 1.0
+    intercept: Annotated[float, msgspec.Meta(ge=-1e6, le=1e6)] = 0.0
     positives: int = 0
     failures: int = 0
 

@@ -12,6 +12,7 @@ from torchloom_core.learning.calibration import Calibration
 from torchloom_core.learning.card import Card
 from torchloom_core.learning.model import Model
 from torchloom_core.plugin.api import Hazard, Learner, Predictor
+from torchloom_core.plugin.foreign import told
 from torchloom_core.plugin.needs import PredictorNeed
 from torchloom_core.plugin.view import FleetView
 
@@ -72,8 +73,10 @@ def restore(model: Model, cls: type[Any], path: Path) -> Predictor:
         predictor: Predictor = cls(options)
         if isinstance(predictor, Learner):
             predictor.restore(model.parts)
-    except Exception as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        reason = " ".join(told(error).split()) or type(error).__name__
         raise ModelError(
             f"{path}: need a model that the installed {model.info.predictor} takes (it was made "
             f"by {model.info.package} {model.info.version}): {reason:.300}"

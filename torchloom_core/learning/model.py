@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -31,7 +31,13 @@ from torchloom_core.wire.limits import Int64
 SCHEMA_VERSION = 3
 SUFFIX = ".tlmodel"
 
+_LONGEST_NAME = 255
+"""Bytes, in the file systems that there are."""
 _MODEL, _CARD, _CARD_PAGE, _PARTS = "model.json", "card.json", "card.md", "parts"
+
+
+_Positive = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
+_NotNegative = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 
 
 class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,6 +63,8 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
         What tells again what was measured up to there.
     files : dict of str to str
         SHA-256 of the card and of each part.
+    known_before : tuple of str, optional
+        What was said to be known beforehand, though it tells how a component ends.
     sha256 : str
         Of all the others, as they are written: it was not changed by an editor.
     """
@@ -66,21 +74,22 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     options: dict[str, Any]
     task: Literal["forecast", "detect"]
-    lead_s: float
+    lead_s: _NotNegative
     kinds: tuple[str, ...]
-    tick_s: float
-    repair_s: float
-    every_s: float
-    horizon_s: float
+    tick_s: _Positive
+    repair_s: _NotNegative
+    every_s: _Positive
+    horizon_s: _Positive
     calibration: Calibration
     threshold: float
     threshold_from: str
-    false_alarms_per_node_day: float
+    false_alarms_per_node_day: _NotNegative
     until_ns: Int64
     event_prints: tuple[str, ...]
     values: tuple[tuple[str, float], ...]
-    seed: int
+    seed: Annotated[int, msgspec.Meta(ge=0)]
     files: dict[str, str] = {}
+    known_before: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
     sha256: str = ""
     schema: int = SCHEMA_VERSION
 
@@ -233,10 +242,16 @@ def _read(place: Path) -> bytes:
         return file.read()
 
 
+def is_plain(name: str) -> bool:
+    """Return whether a part can be a file of this name, in the folder of parts."""
+    too_long = len(name.encode(errors="replace")) > _LONGEST_NAME
+    leads_out = name in ("", ".", "..") or "/" in name or "\\" in name
+    return not (too_long or leads_out) and name.isprintable()
+
+
 def _plain(name: str, path: Path) -> str:
     """Return the name of a file in the folder; ModelError if it is none or leads out of it."""
-    inner = name.removeprefix(f"{_PARTS}/")
-    if inner in ("", ".", "..") or "/" in inner or "\\" in inner or not inner.isprintable():
+    if not is_plain(name.removeprefix(f"{_PARTS}/")):
         raise ModelError(f"{path}: need a plain name for a part, was {name!r}")
     return name
 

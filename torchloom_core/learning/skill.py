@@ -3,6 +3,8 @@
 A model's card, the report of a replay and the refusal of a policy that wants skill ask here.
 """
 
+from collections.abc import Iterable
+
 import msgspec
 from msgspec.structs import replace
 
@@ -53,7 +55,12 @@ def has_skill(score: ForecastScore) -> bool:
 
 def foretelling(score: ForecastScore) -> tuple[str, ...]:
     """Return the columns that it reads and that know the future, by name."""
-    told = (flag.partition(": ") for flag in score.flags)
+    return foretelling_names(score.flags)
+
+
+def foretelling_names(flags: Iterable[str]) -> tuple[str, ...]:
+    """Return the columns that are flagged because they know the future, by name."""
+    told = (flag.partition(": ") for flag in flags)
     return tuple(text.rpartition(": ")[0] for flag, _, text in told if flag == FORETELLING)
 
 

@@ -1,6 +1,6 @@
 """The arrays that telemetry is read in: a row a worker, and in a window a column a tick."""
 
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,9 +11,8 @@ Ints = NDArray[np.int64]
 
 
 def frozen(array: AnyArray) -> AnyArray:
-    """Return ``array``, from now on read-only."""
-    array.flags.writeable = False
-    return array
+    """Return the same data in an array that cannot be made writeable, nor its base."""
+    return cast(AnyArray, np.asarray(array.data.toreadonly()))
 
 
 def samples_in(seconds: float, tick_s: float) -> int:

@@ -35,6 +35,9 @@ _NEEDS: dict[Kind, tuple[type[msgspec.Struct], ...]] = {
     "predictor": (Need, NeedFaults, NeedPast, NeedLabels),
 }
 
+_TAKEN = ("random", "row_rule", "auto", "foretold")
+"""What scores, baselines and the oracle's forecasts are called beside a predictor's."""
+
 MODEL = "model"
 """The key of ``[predictors.<name>]`` that is the host's: a fitted model to use."""
 
@@ -67,6 +70,8 @@ def contract_problem(kind: Kind, cls: Any) -> str:
         return f"need a class attribute name that is an identifier, was {name!r:.60}"
     if name == PERSON:
         return f"need a name other than {PERSON}, under which people's requests are recorded"
+    if kind == "predictor" and name in _TAKEN:
+        return f"need a name other than {', '.join(_TAKEN)}, which a score has uses for"
     options = getattr(cls, "Options", None)
     if not (inspect.isclass(options) and issubclass(options, msgspec.Struct)):
         return f"need a class attribute Options that is a msgspec.Struct, was {options!r:.60}"

@@ -4,11 +4,15 @@ import traceback
 import types
 from pathlib import Path
 
+from torchloom_core.plain_text import printable
+
+_OURS = ("torchloom_core", "torchloom_policies", "torchloom_predictors")
+
 
 def one_line(error: BaseException) -> str:
     """Return type and text of a foreign error, whose text may itself raise."""
     text = " ".join(told(error).split()) or "no message"
-    return told(f"{type(error).__name__}: {text:.500}")
+    return printable(told(f"{type(error).__name__}: {text:.500}"))
 
 
 def told(value: object) -> str:
@@ -25,6 +29,12 @@ def shown(value: object) -> str:
         return told(f"{value!r:.60}")
     except Exception:  # noqa: BLE001 - foreign code
         return "without a text"
+
+
+def is_ours(plugin: object) -> bool:
+    """Return whether a plugin, or what a fitted one wraps, comes with torchLoom."""
+    own = getattr(plugin, "__wrapped__", plugin)
+    return type(own).__module__.partition(".")[0] in _OURS
 
 
 def raised_in(error: BaseException, plugin: object, method: str) -> str:

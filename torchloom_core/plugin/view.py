@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Set
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 import msgspec
@@ -99,7 +100,9 @@ def _only(labels: _Labels, names: tuple[str, ...]) -> Sequence[Mapping[str, str 
     """Return the labels of these names, the same object if there are no others."""
     if all(row.keys() <= {*names} for row in labels.rows):
         return labels.rows
-    return tuple({name: row[name] for name in names if name in row} for row in labels.rows)
+    return tuple(
+        MappingProxyType({name: row[name] for name in names if name in row}) for row in labels.rows
+    )
 
 
 class FleetView:

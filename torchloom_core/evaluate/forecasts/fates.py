@@ -11,6 +11,7 @@ from torchloom_core.evaluate.forecasts.relations import (
     DAY_NS,
     FEWEST,
     above_others,
+    apart,
     opposed,
     share_of_others,
 )
@@ -66,8 +67,16 @@ def told_by_group(cells: Sequence[object], fates: Fates) -> str:
             f"failed at any time from those that did not, area under the ROC curve {area:.3f}"
         )
     most = group == np.argmax(np.bincount(group, minlength=1))
+    on_days = len(np.unique(fates.failed_ns[failed] // DAY_NS))
+    shared = (np.bincount(group, minlength=1)[group] > 1).astype(float)
+    area = apart(shared[failed], shared[~failed])
+    if area >= APART and on_days >= FEWEST:
+        return (
+            f"whether another has the same tells the {failed.sum()} components that failed at any "
+            f"time from those that did not, area under the ROC curve {area:.3f}"
+        )
     area = above_others(most[~failed].astype(float), most[failed].astype(float))
-    if area >= APART and len(np.unique(fates.failed_ns[failed] // DAY_NS)) >= FEWEST:
+    if area >= APART and on_days >= FEWEST:
         return (
             f"who has the most common tells those that never failed from the {failed.sum()} that "
             f"did, area under the ROC curve {area:.3f}"

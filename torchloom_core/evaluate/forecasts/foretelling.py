@@ -53,6 +53,8 @@ def foretelling(
             task,
             fates.failed_ns,
             step_ns=round(every_s * SECOND_NS),
+            begin_ns=manifest.start_ns,
+            end_ns=manifest.end_ns,
             known_before=known_before,
         )
     metrics = [metric for metric in windows_s(needs) if metric not in known_before]

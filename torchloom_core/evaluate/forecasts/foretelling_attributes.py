@@ -10,7 +10,13 @@ import numpy as np
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.evaluate.forecasts.alarms import Bools
 from torchloom_core.evaluate.forecasts.fates import Fates, told_by_group, told_by_total
-from torchloom_core.evaluate.forecasts.relations import APART, apart, known_beside, related
+from torchloom_core.evaluate.forecasts.relations import (
+    APART,
+    apart,
+    apart_beside,
+    known_beside,
+    related,
+)
 from torchloom_core.learning.forecast_score import FORETELLING
 from torchloom_core.plugin.arrays import Floats
 from torchloom_core.trace.bundle.bundle import Bundle
@@ -50,6 +56,7 @@ def foretelling_attributes(
     ended = ended_ns < bundle.manifest.end_ns - horizon_ns
     found: dict[str, str] = {}
     honest: dict[str, Floats] = {}
+    numbers: dict[str, Floats] = {}
     for name in names:
         cells: Sequence[object] = [labels.get(name) for labels in watched.labels.of]
         if name == GROUP:
@@ -61,8 +68,13 @@ def foretelling_attributes(
         found[name] = _number_knows(values, fates, began_ns, ended_ns, ended)
         if not found[name]:
             honest[name] = values[ended]
+            numbers[name] = values
     for name in honest:
         found[name] = known_beside(name, honest, began_ns[ended], ended_ns[ended])
+    numbers = {name: values for name, values in numbers.items() if not found[name]}
+    failed = ~np.isnan(fates.failed_ns)
+    for name in numbers:
+        found[name] = apart_beside(name, numbers, failed)
     return tuple(f"{FORETELLING}: {name}: {why}" for name, why in found.items() if why)
 
 

@@ -14,7 +14,13 @@ import numpy as np
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.evaluate.forecasts.alarms import Bools
 from torchloom_core.evaluate.forecasts.fates import Fates, told_by_group, told_by_total
-from torchloom_core.evaluate.forecasts.relations import APART, apart, known_beside, related
+from torchloom_core.evaluate.forecasts.relations import (
+    APART,
+    apart,
+    apart_beside,
+    known_beside,
+    related,
+)
 from torchloom_core.learning.forecast_score import FORETELLING
 from torchloom_core.plugin.arrays import Floats, Ints
 from torchloom_core.trace.bundle.bundle import Bundle
@@ -22,6 +28,8 @@ from torchloom_core.trace.bundle.telemetry import codes
 
 LOOKS = (1, 2, 8, 32)
 """How many values of each component are looked at together, from its first on."""
+AGES = tuple(range(1, 7))
+"""How long after its first row the newest value of each is looked at, in eighths of the trace."""
 _BEYOND_SHARE, _DATE_SHARE = 0.01, 0.99
 """The share of a column's values that are dates at all, and that are beyond their moment."""
 _AROUND_NS = 20 * 365 * 86_400 * SECOND_NS
@@ -38,6 +46,9 @@ class Lives(NamedTuple):
     means, at_ns : (looks, components, metrics) float64
         The mean of the first values of each metric, as many as ``LOOKS`` says, and when the last of
         them came; NaN where there are fewer.
+    later : (ages, components, metrics) float64
+        The newest value of each metric at each of ``AGES``, NaN before the first.
+    ages_ns : (ages,) float64
     beyond, dates, values : (metrics,) float64
         How many values there are, how many of them are dates, and how many dates beyond their
         moment.
@@ -47,6 +58,8 @@ class Lives(NamedTuple):
     ended_ns: Floats
     means: Floats
     at_ns: Floats
+    later: Floats
+    ages_ns: Floats
     beyond: Floats
     dates: Floats
     values: Floats
@@ -77,10 +90,16 @@ def foretelling_columns(
         if not found[column]
     }
     spans = lives.began_ns[ended], lives.ended_ns[ended]
+    failed = ~np.isnan(fates.failed_ns)
+    first = {metric: lives.means[0, :, metrics.index(metric)] for metric in honest}
+    for column, metric in enumerate(metrics):
+        if not found[column]:
+            found[column] = known_beside(metric, honest, *spans)
+    for column, metric in enumerate(metrics):
+        if not found[column]:
+            found[column] = apart_beside(metric, first, failed)
     return tuple(
-        f"{FORETELLING}: {metric}: {why}"
-        for column, metric in enumerate(metrics)
-        if (why := found[column] or known_beside(metric, honest, *spans))
+        f"{FORETELLING}: {metric}: {why}" for metric, why in zip(metrics, found, strict=True) if why
     )
 
 
@@ -90,6 +109,9 @@ def lives_of(bundle: Bundle, metrics: Sequence[str], components: Sequence[str]) 
     began: Floats = np.full(shape[0], np.nan)
     ended = began.copy()
     firsts = _Firsts(*shape)
+    length_ns = bundle.manifest.end_ns - bundle.manifest.start_ns
+    ages_ns: Floats = np.array(AGES) / 8 * length_ns
+    later: Floats = np.full((len(ages_ns), *shape), np.nan)
     beyond, dates, values = np.zeros((3, shape[1]))
     span_ns = bundle.manifest.start_ns - _AROUND_NS, bundle.manifest.end_ns + _AROUND_NS
     for table in bundle.telemetry(metrics=metrics):
@@ -100,12 +122,16 @@ def lives_of(bundle: Bundle, metrics: Sequence[str], components: Sequence[str]) 
         at_ns, value = table["t_event"].to_numpy(), table["value"].to_numpy()
         began = np.fmin(began, _by(np.fmin, row, at_ns, shape[0]))
         ended = np.fmax(ended, _by(np.fmax, row, at_ns, shape[0]))
-        firsts.add(row * shape[1] + column, at_ns, value)
+        cell = row * shape[1] + column
+        firsts.add(cell, at_ns, value)
+        for look, age_ns in enumerate(ages_ns):
+            until = (at_ns <= began[row] + age_ns) & np.isfinite(value)
+            later[look].flat[cell[until]] = value[until]
         is_date, is_beyond = _dates(value, at_ns, span_ns)
         beyond += np.bincount(column[is_beyond], minlength=shape[1])
         dates += np.bincount(column[is_date], minlength=shape[1])
         values += np.bincount(column, minlength=shape[1])
-    return Lives(began, ended, firsts.means, firsts.at_ns, beyond, dates, values)
+    return Lives(began, ended, firsts.means, firsts.at_ns, later, ages_ns, beyond, dates, values)
 
 
 class _Firsts:
@@ -183,6 +209,7 @@ def _whys(lives: Lives, column: int, fates: Fates, ended: Bools, horizon_ns: int
                 f"{tells} the {fails.sum()} components that failed at any time from the others, "
                 f"area under the ROC curve {area:.3f}"
             )
+    yield from _later_whys(lives, column, fates, ended, horizon_ns)
     first = lives.means[0, :, column]
     some = np.flatnonzero(~np.isnan(first))
     yield told_by_total(first, fates)
@@ -195,3 +222,28 @@ def _whys(lives: Lives, column: int, fates: Fates, ended: Bools, horizon_ns: int
             f"whether there is one tells the {(seen & failed).sum()} components that failed at any "
             f"time from the others, area under the ROC curve {area:.3f}"
         )
+
+
+def _later_whys(
+    lives: Lives, column: int, fates: Fates, ended: Bools, horizon_ns: int
+) -> Iterator[str]:
+    """Yield what a column knows later in life of ends that are more than a horizon away."""
+    failed = ~np.isnan(fates.failed_ns)
+    for eighths, age_ns, of in zip(AGES, lives.ages_ns, lives.later, strict=True):
+        value, far_ns = of[:, column], lives.began_ns + age_ns + horizon_ns
+        known = ~np.isnan(value) & (lives.ended_ns > far_ns)
+        tells = f"its values {eighths}/8 of the trace after its first tell"
+        asked = known & ended
+        spans = lives.began_ns[asked], lives.ended_ns[asked]
+        if correlation := related(value[asked], *spans):
+            yield (
+                f"{tells} how long {asked.sum()} components that ended were there, rank "
+                f"correlation {correlation:.2f}"
+            )
+        fails = known & (fates.failed_ns > far_ns)
+        area = apart(value[fails], value[known & ~failed])
+        if area >= APART:
+            yield (
+                f"{tells} the {fails.sum()} components that failed after that from the others, "
+                f"area under the ROC curve {area:.3f}"
+            )

@@ -14,6 +14,7 @@ from torchloom_core.evaluate.unmeasured import names_of
 from torchloom_core.plugin.api import Learner, Predictor
 from torchloom_core.plugin.arrays import Floats, Ints
 from torchloom_core.plugin.forecasting import run_predictor
+from torchloom_core.plugin.foreign import is_ours
 from torchloom_core.plugin.needs import windows_s
 from torchloom_core.plugin.view import FleetView
 from torchloom_core.trace.bundle.bundle import Bundle
@@ -160,8 +161,12 @@ def hindcasts_of_all(
 
 
 def _asked(predictor: Predictor, view: FleetView, row_of: Mapping[str, int]) -> Floats:
-    """Return ``(watched,)`` probabilities, NaN where it does not judge."""
-    answer = run_predictor("", predictor.name, predictor, view, lambda: 0.0, reasons=False)
+    """Return ``(watched,)`` probabilities, NaN where it does not judge.
+
+    Whoever is asked after a foreign one is shown the same as if it had not been there.
+    """
+    shown = view if is_ours(predictor) else view.twin()
+    answer = run_predictor("", predictor.name, predictor, shown, lambda: 0.0, reasons=False)
     if isinstance(answer, PredictorFailed):
         raise PluginError(f"predictor {predictor.name}: {answer.rule}: {answer.detail}")
     score = np.full(len(row_of), np.nan)

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from torchloom_core.clock import SECOND_NS
+from torchloom_core.evaluate.forecasts.alarms import Bools
 from torchloom_core.plugin.arrays import Floats, Ints
 
 FEWEST = 20
@@ -73,6 +74,40 @@ def known_beside(name: str, first: Mapping[str, Floats], began_ns: Floats, ended
                 f"components that ended were there, rank correlation {correlation:.2f}"
             )
     return ""
+
+
+def apart_beside(name: str, first: Mapping[str, Floats], failed: Bools) -> str:
+    """Return what a column knows of who fails beside another one, of which it is a function else.
+
+    Of two that know it together the one is blamed that tells more of it by itself.
+
+    Parameters
+    ----------
+    first : mapping of str to (components,) float64
+        First values, by column; those that know who fails by themselves are left out.
+    failed : (components,) bool
+        Who failed at any time.
+    """
+    own = apart(*_split(first[name], failed))
+    for other, values in first.items():
+        both = np.flatnonzero(~np.isnan(first[name]) & ~np.isnan(values))
+        if other == name or len(both) < 2 * FEWEST or apart(*_split(values, failed)) > own:
+            continue
+        both = both[:: -(-len(both) // _MOST)]
+        beside = np.column_stack([np.ones(len(both)), values[both]])
+        rest = _rest(first[name][both], beside)
+        fails = failed[both]
+        if (area := apart(rest[fails], rest[~fails])) >= APART:
+            return (
+                f"beside {other} its first value tells the {fails.sum()} components that failed at "
+                f"any time from the others, area under the ROC curve {area:.3f}"
+            )
+    return ""
+
+
+def _split(values: Floats, failed: Bools) -> tuple[Floats, Floats]:
+    known = ~np.isnan(values)
+    return values[known & failed], values[known & ~failed]
 
 
 def _rest(values: Floats, beside: Floats) -> Floats:

@@ -34,7 +34,7 @@ from torchloom_core.evaluate.installed import installed
 from torchloom_core.kernel.plugins.host import ActivePlugins
 from torchloom_core.learning.forecast_score import FORETELLING, ForecastScore
 from torchloom_core.learning.model import Model
-from torchloom_core.learning.skill import RANDOM, with_skill
+from torchloom_core.learning.skill import RANDOM, foretelling_names, with_skill
 from torchloom_core.plugin.api import Predictor
 from torchloom_core.trace.bundle.bundle import Bundle
 from torchloom_core.trace.feed.watched import watch
@@ -251,12 +251,20 @@ class Scorer:
         """Return the forecasts of a fitted predictor."""
         info, task = model.info, task_of(model)
         said = self._said(one, task, progress, tick_s=info.tick_s, start_ns=self.from_ns)
+        flags = foretelling(
+            self.bundle,
+            self._built(one).needs,
+            task,
+            tick_s=info.tick_s,
+            every_s=said.every_s,
+            known_before=info.known_before or (),
+        )
         return _Part(
             one.label,
             judge(self.bundle, said, task),
             info.threshold,
             info.threshold_from,
-            info.calibration.flags + _foretelling(model),
+            info.calibration.flags + _foretelling(model, flags),
         )
 
     def _said(
@@ -298,9 +306,17 @@ class Scorer:
         return plugins.predictors[one.name]
 
 
-def _foretelling(model: Model) -> tuple[str, ...]:
-    """Return the flags of columns that it was fitted on and that know the future."""
-    return tuple(flag for flag in model.card.score.flags if flag.startswith(FORETELLING))
+def _foretelling(model: Model, here: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the flags of what knows the future where it was fitted, or on the scored trace.
+
+    Parameters
+    ----------
+    here : tuple of str
+        Those of the scored trace.
+    """
+    flags = [flag for flag in model.card.score.flags if flag.startswith(FORETELLING)]
+    named = foretelling_names(flags)
+    return (*flags, *(flag for flag in here if not {*foretelling_names([flag])} & {*named}))
 
 
 def _checked_until_ns(said: Hindcasts) -> int:

@@ -197,6 +197,13 @@ def _told(name: str, kind: ArmKind, foresight: Foresight, what: str) -> Arm:
     )
 
 
+def names_taken() -> frozenset[str]:
+    """Return what the arms are called that are not a candidate's."""
+    all_installed = dict.fromkeys((INTERVAL_POLICY, MEMBERSHIP_POLICY, FORECAST_POLICY), object)
+    arms = baselines(all_installed, Evaluate(recovery="per_step"))
+    return frozenset(arm.name for arm in (*arms, random_alarms(0.0)))
+
+
 _STATIC = {"static_30min": 0.5 * HOUR_S, "static_1h": HOUR_S, "static_3h": 3 * HOUR_S}
 
 FORETOLD = "foretold"

@@ -9,7 +9,12 @@ import msgspec
 
 from torchloom_core.config.schema import Config
 from torchloom_core.errors import ConfigError
-from torchloom_core.evaluate.goodput.arms import INTERVAL_POLICY, MEMBERSHIP_POLICY, Arm
+from torchloom_core.evaluate.goodput.arms import (
+    INTERVAL_POLICY,
+    MEMBERSHIP_POLICY,
+    Arm,
+    names_taken,
+)
 from torchloom_core.learning.model import SUFFIX
 from torchloom_core.suggest import nearest
 
@@ -83,17 +88,31 @@ def candidates(asked: Asked, config: Config, installed: Mapping[str, type[Any]])
     ConfigError
         If no policy has a name that was asked for, or what was asked for is no one arm.
     """
+    for name, settings in config.policies.items():
+        if not isinstance(was := settings.get(_OPTION, ""), str):
+            raise ConfigError(
+                f"policies.{name}.{_OPTION}: need the name of a predictor, was {was!r:.60}"
+            )
     chosen = forecasters(asked, config) if asked.predictors else []
     refuse_twice("--policy", asked.policies)
     refuse_twice("--predictor", (one.label for one in chosen))
     tables = _tables_of(config) | {one.name: one.table for one in chosen}
     if not asked.policies and asked.config_path is not None and config.policies:
+        _refuse_taken(f"--config {asked.config_path}", asked.config_path.stem)
         return [_of_config(asked.config_path, config.policies, chosen, tables, installed)]
+    for name in asked.policies:
+        _refuse_taken("--policy", name)
     return [
         arm
         for name in asked.policies
         for arm in _of_policies(name, config, chosen, tables, installed)
     ]
+
+
+def _refuse_taken(option: str, name: str) -> None:
+    """Raise ConfigError if a baseline, a bound or an oracle is called so."""
+    if name in names_taken():
+        raise ConfigError(f"{option}: need a name that no arm of the study has, was {name!r}")
 
 
 def refuse_twice(option: str, names: Iterable[str]) -> None:

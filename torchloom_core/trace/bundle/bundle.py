@@ -128,9 +128,21 @@ class Bundle:
     @property
     def unlisted(self) -> tuple[str, ...]:
         """Files of the bundle that the manifest has no checksum of, relative to it."""
+        return tuple(file for file in self._data_files if file not in self.manifest.files)
+
+    @property
+    def checksums(self) -> dict[str, str]:
+        """The SHA-256 of each file that holds what happened, whether or not the manifest has it."""
+        listed = self.manifest.files
+        return {
+            file: listed[file].sha256 if file in listed else sha256_of(self.path / file)
+            for file in self._data_files
+        }
+
+    @property
+    def _data_files(self) -> list[str]:
         there = [file for file in (*ROW_OF, INPUTS) if (self.path / file).exists()]
-        there += [str(path.relative_to(self.path)) for path in self.parquet_files]
-        return tuple(file for file in there if file not in self.manifest.files)
+        return there + [str(path.relative_to(self.path)) for path in self.parquet_files]
 
     def telemetry(
         self,

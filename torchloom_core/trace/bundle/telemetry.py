@@ -70,11 +70,14 @@ def opened(path: Path) -> Iterator[pq.ParquetFile]:
         for column in TELEMETRY_COLUMNS:
             if column not in names:
                 raise TraceError(f"{path}: need a column {column!r}, was none")
+        if len({*names}) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise TraceError(f"{path}: need each column once, was {twice!r} again")
         # pre_buffer would read the file whole before the first part of it comes.
         names_as_codes = ["component", "metric"]
         with pq.ParquetFile(path, read_dictionary=names_as_codes, pre_buffer=False) as file:
             yield file
-    except (OSError, UnicodeDecodeError, pa.ArrowException) as error:
+    except (OSError, KeyError, UnicodeDecodeError, pa.ArrowException) as error:
         reason = str(error).partition("\n")[0]
         raise TraceError(f"{path}: need a whole Parquet file: {reason}") from None
 
@@ -131,8 +134,8 @@ def _plain(kind: pa.DataType) -> str:
 def _may_hold(file: pq.ParquetFile, group: int, start_ns: int | None, end_ns: int | None) -> bool:
     column = file.metadata.row_group(group).column(file.metadata.schema.names.index("t_avail"))
     statistics = column.statistics
-    if statistics is None or not statistics.has_min_max:
-        return True
+    if statistics is None or not statistics.has_min_max or not isinstance(statistics.min, int):
+        return True  # of another type: refused as it is read, if it is none of whole numbers
     return (end_ns is None or int(statistics.min) < end_ns) and (
         start_ns is None or int(statistics.max) >= start_ns
     )

@@ -20,6 +20,9 @@ from torchloom_core.trace.feed.watched import Watched, watch
 from torchloom_core.wire.events import NodeFault, Tick
 from torchloom_core.wire.messages import Exit, Hello
 
+_MAX_TICKS = 100_000_000
+"""Hours' worth of them, of a year every third of a second."""
+
 FeedMessage = Hello | Exit | NodeFault | SampleTable | Tick
 """What a feed brings."""
 
@@ -78,6 +81,10 @@ class Feed:
         self._shows = shows
         if self._tick_ns <= 0:
             raise TraceError(f"{bundle.path}: need tick_s > 0, was {tick_s:g}")
+        if (self.end_ns - self.start_ns) // self._tick_ns > _MAX_TICKS:
+            raise TraceError(
+                f"{bundle.path}: need at most {_MAX_TICKS} ticks of its time, was tick_s {tick_s:g}"
+            )
         if self.start_ns >= self.end_ns:
             raise TraceError(
                 f"{bundle.path}: need a start before the end, was "

@@ -10,18 +10,21 @@ import tarfile
 import warnings
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.errors import ConfigError, TraceError
+from torchloom_core.files import open_regular
 from torchloom_core.suggest import mistyped, nearest
 from torchloom_core.trace.importers.faults import Faults
 from torchloom_core.trace.importers.mapping import SHORT, Times
@@ -32,7 +35,7 @@ PART_ROWS = 1 << 16
 
 UNREADABLE = (
     *(OSError, ValueError, csv.Error, pd.errors.ParserWarning, pa.ArrowException),
-    *(EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, tarfile.TarError),
+    *(RuntimeError, EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, tarfile.TarError),
 )
 """What pandas raises of a table that is none, or was cut or damaged, compressed ones too."""
 
@@ -59,6 +62,19 @@ _RULE = {
     "days": "a number of days",
 }
 
+_PLAIN: tuple[Callable[[pa.DataType], bool], ...] = (
+    pa.types.is_string,
+    pa.types.is_large_string,
+    pa.types.is_integer,
+    pa.types.is_floating,
+    pa.types.is_decimal,
+    pa.types.is_boolean,
+    pa.types.is_timestamp,
+    pa.types.is_date,
+    pa.types.is_null,
+)
+"""Types of Parquet that have a text in a CSV file."""
+
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Wrong = NDArray[np.bool_]
@@ -80,7 +96,10 @@ def read_table(path: Path) -> pd.DataFrame:
 def read_parts(path: Path) -> Iterator[pd.DataFrame]:
     """Yield what :func:`read_table` returns, some rows at a time: one part at the least."""
     try:
+        with open_regular(path):
+            pass
         if path.suffix == ".parquet":
+            _refuse_unplain(path)
             table = pd.read_parquet(path)
             table = table.reset_index(drop=not any(table.index.names))
             for row in range(0, max(len(table), 1), PART_ROWS):
@@ -89,8 +108,28 @@ def read_parts(path: Path) -> Iterator[pd.DataFrame]:
             yield from _csv_parts(path)
     except pd.errors.EmptyDataError:
         raise TraceError(f"{path}: need a header, was an empty file") from None
+    except ImportError as error:
+        raise TraceError(f"{path}: cannot be read: {error.name} is not installed") from None
     except UNREADABLE as error:
         raise TraceError(f"{path}: cannot be read: {reason_of(error)}") from None
+
+
+def _refuse_unplain(path: Path) -> None:
+    """Raise TraceError for a column of a Parquet file that no CSV file could have."""
+    with pq.ParquetFile(path) as file:
+        schema = file.schema_arrow
+        for field in schema:
+            if len(schema.get_all_field_indices(field.name)) > 1:
+                raise TraceError(f"{path}:1: need each column once, was {field.name!r} again")
+            kind = field.type
+            kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+            if not any(is_plain(kind) for is_plain in _PLAIN):
+                raise TraceError(
+                    f"{path}:1: need columns of text, numbers, truth values or times, was "
+                    f"{field.name!r} of {kind}"
+                )
+        for batch in file.iter_batches():
+            batch.validate(full=True)  # as of text that is not UTF-8
 
 
 def reason_of(error: Exception) -> str:
@@ -235,6 +274,14 @@ def moment_ns(moment: str | float, times: Times, key: str) -> int:
         rule = _YEARS if far[0] else _RULE[times.unit]
         raise ConfigError(f"{key}: need {rule}, was {moment!r}")
     return int(moments[0])
+
+
+def plain_cells(cells: "pd.Series[Any]") -> list[Any]:
+    """Return cells as a CSV file would have them: times as ISO 8601, "" where there is none."""
+    there = cells.notna()
+    if pd.api.types.is_datetime64_any_dtype(cells.dtype):
+        cells = cells.map(lambda cell: cell.isoformat(), na_action="ignore").astype(object)
+    return (cells if there.all() else cells.astype(object).where(there, "")).tolist()
 
 
 def numbers_of(cells: "pd.Series[str]", path: Path, faults: Faults) -> Floats:

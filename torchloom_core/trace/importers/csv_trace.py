@@ -17,6 +17,7 @@ from torchloom_core.trace.importers.cells import (
     FIRST_ROW,
     need_cells,
     need_columns,
+    plain_cells,
     read_table,
     rename,
     tell_mistyped,
@@ -184,10 +185,10 @@ def _rows(
     """Yield the number and the cells of every row that has those needed; others are absent."""
     need_columns(table, needed, path)
     need_cells(table, needed, path, faults)
-    columns: dict[str, list[Any]] = {str(name): table[name].tolist() for name in table.columns}
+    columns: dict[str, list[Any]] = {str(name): plain_cells(table[name]) for name in table.columns}
     for name in time_columns:
         if name in table.columns:
-            given = table[name] != ""
+            given = table[name].notna() & (table[name] != "")
             moments = times_ns(table.loc[given, name], times, path, faults)
             values = np.full(len(table), None, dtype=object)
             values[given.to_numpy()] = moments.tolist()
