@@ -357,8 +357,14 @@ def name_of(action: Action) -> str:
 
 
 def plain_wish(action: Mapping[str, Any]) -> str:
-    """Return kind and subject of a recorded action, whatever its kind."""
-    about = action.get("worker") or " ".join(
-        f"{name} {action[name]}" for name in ("group", "node") if action.get(name)
-    )
+    """Return kind and subject of a recorded action, whatever its kind.
+
+    Examples
+    --------
+    >>> plain_wish({"kind": "drain", "group": "g1"}), plain_wish({"kind": "landscape", "points": 0})
+    ('drain group g1', 'landscape end')
+    """
+    named = [f"{name} {action[name]}" for name in ("group", "node") if action.get(name)]
+    ends = ["end"] if action.get("points") == 0 else []
+    about = action.get("worker") or " ".join([*named, *ends])
     return f"{action.get('kind', '')} {about}".strip()

@@ -1,8 +1,5 @@
 """Landscape: a stand-by looks at the loss around the run's newest weights."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from torchloom_core.kernel.actions.errand import ErrandKind
 from torchloom_core.wire.actions import MapLandscape
 from torchloom_core.wire.messages import Survey
@@ -14,7 +11,3 @@ class LandscapeKind(ErrandKind[MapLandscape]):
     message = MapLandscape
     deeds = (Survey,)
     leave_off = Survey(points=0)
-
-    def wish(self, action: Mapping[str, Any]) -> str:
-        """Return ``landscape``, or that it is to end."""
-        return "landscape" if action.get("points", 1) else "landscape end"
