@@ -868,3 +868,6 @@ def test_a_table_that_might_never_end_or_cannot_be_unpacked_is_named(tmp_path):
     (tmp_path / "f.csv.zip").write_bytes(data)
     with pytest.raises(TraceError, match=r"f\.csv\.zip: cannot be read: "):
         import_csv(tmp_path / "f.csv.zip", tmp_path / "f.tltrace")
+    (tmp_path / "f.csv.zst").write_bytes(b"damaged")
+    with pytest.raises(TraceError, match=r"f\.csv\.zst: cannot be read: (?!None)"):
+        import_csv(tmp_path / "f.csv.zst", tmp_path / "f.tltrace")

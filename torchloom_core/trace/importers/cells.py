@@ -109,7 +109,8 @@ def read_parts(path: Path) -> Iterator[pd.DataFrame]:
     except pd.errors.EmptyDataError:
         raise TraceError(f"{path}: need a header, was an empty file") from None
     except ImportError as error:
-        raise TraceError(f"{path}: cannot be read: {error.name} is not installed") from None
+        name = error.name or getattr(error.__cause__, "name", None) or "what unpacks it"
+        raise TraceError(f"{path}: cannot be read: {name} is not installed") from None
     except UNREADABLE as error:
         raise TraceError(f"{path}: cannot be read: {reason_of(error)}") from None
 
