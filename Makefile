@@ -17,9 +17,9 @@ TORCH = torch==$(TORCH_VERSION)$(if $(HAS_GPU),,$(if $(filter Linux,$(shell unam
 
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-# Two more than there are cores: tests that start processes wait for them. Their files come first,
+# One more than there are cores: tests that start processes wait for them. Their files come first,
 # so that none is left over for one core at the end.
-WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
+WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 PYTEST = -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 UNITS := -m "not integration and not slow and not long" --hypothesis-profile quick
 

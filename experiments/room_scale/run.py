@@ -1,23 +1,28 @@
 """The control room with thousands of ranks and many pages: what it costs, and how soon it shows.
 
 ``python experiments/room_scale/run.py --workers 10000 --pages 20``; the ranks are one process that
-tells eight metrics a second for each, with a real Weaver and its broker on the same machine.
+tells eight metrics a second for each, with a real Weaver and its broker on the same machine. With
+``--browser`` a real Chromium is shown the map of them, too.
 """
 
 import argparse
 import asyncio
 import json
 import random
+import shutil
 import struct
 import sys
 import tempfile
 import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import numpy as np
 import psutil
 from nats.aio.client import Client
+from playwright.async_api import async_playwright
 from rich.console import Console
 from rich.table import Table
 from websockets.asyncio.client import ClientConnection, connect
@@ -35,6 +40,14 @@ MARK = 1e6
 
 ON_REQUEST = "plotly-gl3d.min.js"
 """What a browser loads once somebody wants a landscape in 3-D."""
+
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync"]
+PAINTED = """() => {
+  const map = document.querySelector('canvas.heat');
+  if (!map || !map.width || !map.height) return false;
+  const pixels = map.getContext('2d').getImageData(0, 0, map.width, map.height).data;
+  return new Set(new Uint32Array(pixels.buffer)).size > 20;
+}"""
 
 HEADER = struct.Struct("<BBHIdd")
 STATES, VALUES = 0, 1
@@ -161,7 +174,8 @@ class Room:
             if line.lower().startswith("set-cookie")
         )
         self.watched = psutil.Process(self.process.pid)
-        console.print(f"to look at it in a browser: {await self._link(2)}", soft_wrap=True)
+        self.link = await self._link(2)
+        console.print(f"to look at it in a browser: {self.link}", soft_wrap=True)
 
     async def _link(self, number: int) -> str:
         """Return the link that it prints as the first, or as the second once that was used."""
@@ -203,6 +217,55 @@ class Room:
         )
 
 
+class Chromium:
+    """A real browser that is shown the map of all ranks, painted by their loss.
+
+    Attributes
+    ----------
+    first_paint_s, map_s : float
+        From the opening of the link until something is painted, and from that of the map's screen
+        until the map is.
+    """
+
+    def __init__(self) -> None:
+        self.first_paint_s = self.map_s = 0.0
+        mine = psutil.Process().children(recursive=True)
+        self._processes = [one for one in mine if one.name().startswith("chrom")]
+
+    @classmethod
+    @asynccontextmanager
+    async def at(cls, link: str) -> "AsyncIterator[Chromium]":
+        """Open a room's link."""
+        path = shutil.which("chromium") or shutil.which("google-chrome")
+        if path is None:
+            sys.exit("--browser: need chromium: apt install chromium")
+        async with async_playwright() as playwright:
+            browser = await playwright.chromium.launch(executable_path=path, args=FLAGS)
+            page = await browser.new_page(viewport={"width": 1280, "height": 860})
+            await page.goto(link)
+            await page.get_by_text("data as of").wait_for()
+            entry = "performance.getEntriesByName('first-contentful-paint')[0].startTime"
+            first_paint_s = await page.evaluate(entry) / 1e3
+            began = time.monotonic()
+            await page.get_by_role("tab", name="Fleet").click()
+            await page.get_by_label("painted by").select_option("loss")
+            while not await page.evaluate(PAINTED):
+                give_up(began)
+                await asyncio.sleep(0.02)
+            found = cls()
+            found.first_paint_s, found.map_s = first_paint_s, time.monotonic() - began
+            yield found
+            await browser.close()
+
+    def cpu_s(self) -> float:
+        """Return what all its processes have taken so far."""
+        return sum(_cpu_s(one) for one in self._processes if one.is_running())
+
+    def rss(self) -> int:
+        """Return what they have in memory, bytes; what they share counts for each."""
+        return sum(one.memory_info().rss for one in self._processes if one.is_running())
+
+
 async def play(folder: Path, options: argparse.Namespace) -> dict[str, float]:
     """Play it once, and return the figures."""
     weaver = Weaver(folder)
@@ -238,7 +301,18 @@ async def play(folder: Path, options: argparse.Namespace) -> dict[str, float]:
             await asyncio.sleep(0.05)
         figures["first_map_s"] = time.monotonic() - began
         figures["first_map_kb"] = counter.bytes / 1e3
+    shown = AsyncExitStack()
+    chromium = None
+    if options.browser:
+        with console.status("waiting until a browser has painted the map"):
+            chromium = await shown.enter_async_context(Chromium.at(room.link))
+        figures |= {
+            "browser_first_paint_s": chromium.first_paint_s,
+            "browser_map_s": chromium.map_s,
+        }
     await asyncio.sleep(5.0)
+    browser_rss: list[int] = []
+    browser_cpu = chromium.cpu_s() if chromium else 0.0
     cpu, rss, bytes_then, beats, then = (
         _cpu_s(room.watched),
         [room.watched.memory_info().rss],
@@ -253,6 +327,7 @@ async def play(folder: Path, options: argparse.Namespace) -> dict[str, float]:
         while time.monotonic() - then < options.seconds:
             delays.append(await change(talkers, first, rng.choice(names)))
             rss.append(room.watched.memory_info().rss)
+            browser_rss += [chromium.rss()] if chromium else []
     spent_s = time.monotonic() - then
     figures |= {
         "told_per_s": (talkers.beats - beats) / spent_s,
@@ -264,6 +339,13 @@ async def play(folder: Path, options: argparse.Namespace) -> dict[str, float]:
         "rss_mb": rss[-1] / 1e6,
         "rss_mb_per_hour": _slope(rss, spent_s) * 3600,
     }
+    if chromium:
+        figures |= {
+            "browser_core_percent": 100 * (chromium.cpu_s() - browser_cpu) / spent_s,
+            "browser_rss_mb": browser_rss[-1] / 1e6,
+            "browser_rss_mb_per_hour": _slope(browser_rss, spent_s) * 3600,
+        }
+    await shown.aclose()
     for task in (*listening, beating):
         task.cancel()
     room.process.terminate()
@@ -323,6 +405,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=10_000, help="how many [10000]")
     parser.add_argument("--pages", type=int, default=1, help="how many look at it [1]")
     parser.add_argument("--freeze", action="store_true", help="one of them takes nothing")
+    parser.add_argument("--browser", action="store_true", help="and a real Chromium")
     parser.add_argument("--seconds", type=float, default=60.0, help="how long [60]")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
