@@ -48,5 +48,6 @@ def test_no_part_of_the_weaver_is_loaded():
             "wire.messages",
             "wire.preview",
             "wire.subjects",
+            "wire.wording",
         )
     }
