@@ -18,8 +18,9 @@ from tests.recorded_life import Recorder
 from tests.room.test_backtest import write
 from torchloom_core.wire.events import Recovered
 from torchloom_core.wire.landscape import Bend, Cells, Plane
-from torchloom_core.wire.messages import Note
+from torchloom_core.wire.messages import Hello, Note
 from torchloom_core.wire.preview import Setup
+from torchloom_core.wire.requests import Remark, Request
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
 
@@ -408,6 +409,28 @@ def test_a_landscape_on_record_shows_where_the_newest_preview_began(tmp_path, ru
     tab.sees(
         "9 of 9 points; the cross is the newest weights, the ring where the newest preview began"
     )
+    past.end()
+
+
+def test_what_a_worker_writes_is_never_taken_for_markup(tmp_path, run, new_tab):
+    markup = "<img src=x onerror=\"document.title='owned'\"><b>bold</b>"
+    who = {"run": "run", "worker": "v0-0", "incarnation": 1}
+    recorder = Recorder(tmp_path / "record", 1)
+    recorder.step(Recovered(epoch=1))
+    recorder.step(Hello(**who, group="v0", rank=0, node="n0"))
+    fields = {"level": "error", "logger": "mine", "text": markup}
+    recorder.step(Note(**who, kind="log", fields=fields))
+    recorder.step(Request(id="r1", want=Remark(text=markup), by="ann"))
+    recorder.writer.close()
+    past = Room(run, 6, tmp_path / "record")
+    tab = new_tab()
+    tab.page.goto(past.links[-1])
+    for screen in ("Logs", "Record"):
+        tab.page.get_by_role("tab", name=screen).click()
+        tab.sees("<b>bold</b>")
+        assert tab.page.locator("main img, main b").filter(has_text="bold").count() == 0
+        assert tab.page.locator("main img").count() == 0
+    assert "owned" not in tab.page.title()
     past.end()
 
 
