@@ -42,7 +42,7 @@ export async function drawSurface(place, { losses, shares, path, branch, isLogar
     [
       // By their logarithm, as the map is coloured, where all are above 0.
       { type: "surface", x: shares, y: shares, z: losses, opacity: 0.9, surfacecolor: isLogarithmic ? losses.map((row) => row.map((loss) => (loss === null ? null : Math.log(loss)))) : losses, colorscale: colours, showscale: false, hovertemplate: "loss %{z:.4~g}<extra></extra>" },
-      { type: "scatter3d", mode: path.length > 1 ? "lines+markers" : "markers", x: path.map(([, column]) => column), y: path.map(([row]) => row), z: heights, line: { color: accent, width: 6 }, marker: { color: accent, size: path.map((_, n) => (n === path.length - 1 ? 7 : 4)), symbol: path.map((_, n) => (n === path.length - 1 ? "x" : "circle")) }, hovertemplate: "loss %{z:.4~g}<extra>the run's path</extra>" },
+      { type: "scatter3d", mode: path.length > 1 ? "lines+markers" : "markers", x: path.map(([, column]) => column), y: path.map(([row]) => row), z: heights, line: { color: accent, width: 6 }, marker: { color: accent, size: path.map((_, n) => (n === path.length - 1 ? 7 : 4)), symbol: path.map((_, n) => (n === path.length - 1 ? "diamond" : "circle")) }, hovertemplate: "loss %{z:.4~g}<extra>the run's path</extra>" },
       { type: "scatter3d", mode: "markers", x: branches.map(([, column]) => column), y: branches.map(([row]) => row), z: branches.map((one) => height(...one)), marker: { color: ink, size: 10, symbol: "circle-open" }, hovertemplate: "loss %{z:.4~g}<extra>a preview began here</extra>" },
     ],
     {
