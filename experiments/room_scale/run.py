@@ -9,25 +9,23 @@ import argparse
 import asyncio
 import json
 import random
-import shutil
 import struct
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import numpy as np
 import psutil
 from nats.aio.client import Client
-from playwright.async_api import async_playwright
 from rich.console import Console
 from rich.table import Table
 from websockets.asyncio.client import ClientConnection, connect
 
 from experiments.many_workers.run import LIFE, RUN, Person, Weaver, Workers, give_up
+from experiments.room_scale.chromium import Chromium, cpu_s
 from torchloom_core.wire import subjects
 from torchloom_core.wire.codec import encode_telemetry
 from torchloom_core.wire.messages import Telemetry
@@ -40,14 +38,6 @@ MARK = 1e6
 
 ON_REQUEST = "plotly-gl3d.min.js"
 """What a browser loads once somebody wants a landscape in 3-D."""
-
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync"]
-PAINTED = """() => {
-  const map = document.querySelector('canvas.heat');
-  if (!map || !map.width || !map.height) return false;
-  const pixels = map.getContext('2d').getImageData(0, 0, map.width, map.height).data;
-  return new Set(new Uint32Array(pixels.buffer)).size > 20;
-}"""
 
 HEADER = struct.Struct("<BBHIdd")
 STATES, VALUES = 0, 1
@@ -217,55 +207,6 @@ class Room:
         )
 
 
-class Chromium:
-    """A real browser that is shown the map of all ranks, painted by their loss.
-
-    Attributes
-    ----------
-    first_paint_s, map_s : float
-        From the opening of the link until something is painted, and from that of the map's screen
-        until the map is.
-    """
-
-    def __init__(self) -> None:
-        self.first_paint_s = self.map_s = 0.0
-        mine = psutil.Process().children(recursive=True)
-        self._processes = [one for one in mine if one.name().startswith("chrom")]
-
-    @classmethod
-    @asynccontextmanager
-    async def at(cls, link: str) -> "AsyncIterator[Chromium]":
-        """Open a room's link."""
-        path = shutil.which("chromium") or shutil.which("google-chrome")
-        if path is None:
-            sys.exit("--browser: need chromium: apt install chromium")
-        async with async_playwright() as playwright:
-            browser = await playwright.chromium.launch(executable_path=path, args=FLAGS)
-            page = await browser.new_page(viewport={"width": 1280, "height": 860})
-            await page.goto(link)
-            await page.get_by_text("data as of").wait_for()
-            entry = "performance.getEntriesByName('first-contentful-paint')[0].startTime"
-            first_paint_s = await page.evaluate(entry) / 1e3
-            began = time.monotonic()
-            await page.get_by_role("tab", name="Fleet").click()
-            await page.get_by_label("painted by").select_option("loss")
-            while not await page.evaluate(PAINTED):
-                give_up(began)
-                await asyncio.sleep(0.02)
-            found = cls()
-            found.first_paint_s, found.map_s = first_paint_s, time.monotonic() - began
-            yield found
-            await browser.close()
-
-    def cpu_s(self) -> float:
-        """Return what all its processes have taken so far."""
-        return sum(_cpu_s(one) for one in self._processes if one.is_running())
-
-    def rss(self) -> int:
-        """Return what they have in memory, bytes; what they share counts for each."""
-        return sum(one.memory_info().rss for one in self._processes if one.is_running())
-
-
 async def play(folder: Path, options: argparse.Namespace) -> dict[str, float]:
     """Play it once, and return the figures."""
     weaver = Weaver(folder)
@@ -314,7 +255,7 @@ async def play(folder: Path, options: argparse.Namespace) -> dict[str, float]:
     browser_rss: list[int] = []
     browser_cpu = chromium.cpu_s() if chromium else 0.0
     cpu, rss, bytes_then, beats, then = (
-        _cpu_s(room.watched),
+        cpu_s(room.watched),
         [room.watched.memory_info().rss],
         counter.bytes,
         talkers.beats,
@@ -331,7 +272,7 @@ async def play(folder: Path, options: argparse.Namespace) -> dict[str, float]:
     spent_s = time.monotonic() - then
     figures |= {
         "told_per_s": (talkers.beats - beats) / spent_s,
-        "room_core_percent": 100 * (_cpu_s(room.watched) - cpu) / spent_s,
+        "room_core_percent": 100 * (cpu_s(room.watched) - cpu) / spent_s,
         "page_kb_per_s": (counter.bytes - bytes_then) / 1e3 / spent_s,
         "change_p50_s": float(np.percentile(delays, 50)),
         "change_p95_s": float(np.percentile(delays, 95)),
@@ -384,11 +325,6 @@ async def change(talkers: Talkers, page: Page, worker: str) -> float:
         give_up(began)
         await asyncio.sleep(0.02)
     return delay
-
-
-def _cpu_s(process: psutil.Process) -> float:
-    times = process.cpu_times()
-    return float(times.user + times.system)
 
 
 def _slope(values: list[int], seconds: float) -> float:

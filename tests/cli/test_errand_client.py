@@ -117,10 +117,11 @@ async def test_ctrl_c_shows_what_there_is_though_the_weaver_is_silent(follow, ca
     assert capsys.readouterr().err == "warning: it may go on: need an answer, was silence\n"
 
 
-async def test_a_second_ctrl_c_waits_for_nothing(follow):
+async def test_a_second_ctrl_c_waits_for_nothing_and_says_so(follow, capsys):
     talk = Talk(granted(LIFE, note(BEND), presses=2), silence)
     seen, has_enough = await follow(talk)
     assert (seen.bend, has_enough) == (BEND, True)
+    assert "it may go on: its end was not waited for" in capsys.readouterr().err
 
 
 async def test_an_end_of_which_a_part_was_heard_is_said_to_be_on_record(follow, capsys):

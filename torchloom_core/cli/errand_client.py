@@ -155,7 +155,8 @@ class _Follow:
                         warn(f"it may go on: {one}")
                         break
                     if isinstance(one, _Enough):
-                        if self._has_enough:  # and does not wait for the end
+                        if self._has_enough:
+                            warn("it may go on: its end was not waited for")
                             break
                         self._has_enough = True
                         asking.add(asyncio.create_task(self._leave(set(asking))))

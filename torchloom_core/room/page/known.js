@@ -10,7 +10,6 @@ export class Known {
   constructor() {
     this.run = null;
     this.runMs = -Infinity;
-    this.stories = new Map();
     this.series = new Map();
     this.knobs = [];
     this.backtest = {};
