@@ -85,6 +85,8 @@ class Door:
                 headers = MutableHeaders(scope=message)
                 for name, value in _HEADERS.items():
                     headers[name] = value
+                if refusal is not None:
+                    headers["connection"] = "close"  # no place is kept for who is not let in
             await send(message)
 
         await (refusal or self._app)(scope, receive, guarded)
