@@ -49,6 +49,7 @@ async def served(application: Any, found: socket.socket, **options: Any) -> Asyn
     config = uvicorn.Config(
         application,
         log_config=None,
+        log_level="error",  # what it has to say beside is of whoever connects, as often as they do
         access_log=False,
         lifespan="off",
         server_header=False,

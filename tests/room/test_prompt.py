@@ -128,6 +128,20 @@ async def test_no_place_is_kept_for_who_is_not_let_in(tmp_path, monkeypatch):
         writer.close()
 
 
+async def test_who_is_not_let_in_writes_nothing_into_the_log(tmp_path, caplog):
+    caplog.set_level("DEBUG")
+    upgrade = (
+        b"Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+        b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+    )
+    async with open_house(tmp_path) as house:
+        for said, status in ((b"no request\r\n\r\n", b" 400 "), (HALF + upgrade, b" 403 ")):
+            reader, writer = await come(house, said)
+            assert status in await soon(reader.read())
+            writer.close()
+    assert [told for told in caplog.records if told.name.startswith("uvicorn")] == []
+
+
 async def test_what_is_no_json_by_its_own_word_is_asked_of_nobody(tmp_path):
     """A form of another site can send text of any kind but this one."""
     async with open_house(tmp_path) as house:
