@@ -147,8 +147,8 @@ def describe_knobs(kernel: Kernel, page: Page = _FIRST) -> KnobTable:
     values = {worker: knobs for worker, knobs in some}
     if page.after:
         return KnobTable(values=values, more=more)
-    known = fleet.knob_specs
-    specs, _ = _fitting(known.values(), _SPECS_BYTES)
+    known = fleet.knob_specs_by_use()
+    specs, _ = _fitting(known, _SPECS_BYTES)
     return KnobTable(
         specs=tuple(specs),
         left_out=len(known) - len(specs),

@@ -256,7 +256,7 @@ class KnobTable(msgspec.Struct, frozen=True, kw_only=True):
     """Every knob of the run: what it is, what it should be, and what it is where.
 
     A later :class:`Page` has the next ``values`` alone. Of more specs than fit half a message
-    those declared last are ``left_out``: how many.
+    those that the fewest workers declare are ``left_out``: how many.
     """
 
     specs: tuple[KnobSpec, ...] = ()
