@@ -3,15 +3,17 @@
 import msgspec
 import pytest
 
-from torchloom_core.trajectory.errands import Errands
+from tests.recorded_life import Recorder
+from torchloom_core.trajectory.errands import Errands, newest_recorded
 from torchloom_core.trajectory.landscape import Landscape
 from torchloom_core.trajectory.preview import Preview
+from torchloom_core.wire.events import Recovered
 from torchloom_core.wire.landscape import Line
 from torchloom_core.wire.messages import Note
 
 
-def note(loss, command="c1.1", worker="v0-0", kind="landscape", incarnation=1):
-    piece = msgspec.json.encode(Line(points=((0.5, loss),))).decode()
+def note(loss, command="c1.1", worker="v0-0", kind="landscape", incarnation=1, share=0.5):
+    piece = msgspec.json.encode(Line(points=((share, loss),))).decode()
     fields = {"command": command, "points": 1, "of": 9, "piece": piece}
     return Note(run="run", worker=worker, incarnation=incarnation, kind=kind, fields=fields)
 
@@ -105,3 +107,17 @@ def test_who_tells_without_end_takes_no_room(errands, landscape):
     assert landscape.line == {0.5: 2.0}
     assert sum(map(len, errands._early.values())) <= 8 * 64
     assert len(errands._asked) <= 64
+
+
+def test_one_that_outlived_a_weaver_is_read_from_its_beginning(tmp_path, landscape):
+    for epoch in (1, 2):
+        recorder = Recorder(tmp_path, epoch)
+        recorder.step(Recovered(epoch=epoch))
+        if epoch == 1:
+            recorder.asked("c1.1", "v0-0", "survey")
+        recorder.step(note(float(epoch), share=float(epoch)))
+        recorder.writer.close()
+    preview = Preview()
+    newest_recorded(tmp_path, landscape, preview)
+    assert landscape.line == {1.0: 1.0, 2.0: 2.0}
+    assert preview.version == 0

@@ -1,7 +1,7 @@
 """What an errand's pieces add up to, as they come or as they stand in a record."""
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import msgspec
 
@@ -23,6 +23,8 @@ class Pieces(ABC):
         What is decoded.
     version : int
         Another number whenever there is more.
+    beginnings : int
+        Another number whenever all of it is to be looked at anew.
     errand : str
         The verdict that the commands come from, empty before the first piece.
     commands : dict of str to str
@@ -34,10 +36,11 @@ class Pieces(ABC):
     piece: ClassVar[Any]
 
     def __init__(self) -> None:
-        self.version = 0
+        self.version = self.beginnings = 0
         self._begin("")
 
     def _begin(self, errand: str) -> None:
+        self.beginnings += 1
         self.errand = errand
         self.commands: dict[str, str] = {}
         self._progress: dict[str, tuple[int, int]] = {}
@@ -80,6 +83,12 @@ class Pieces(ABC):
             seconds=max(end.seconds for end in ends),
             why="; ".join(dict.fromkeys(end.why for end in ends if end.why)),
         )
+
+    def become(self, other: Self) -> None:
+        """Be what another has, which knows more of an errand, or of a newer one."""
+        version, beginnings = self.version + 1, self.beginnings + 1
+        vars(self).update(vars(other))
+        self.version, self.beginnings = version, beginnings
 
     @abstractmethod
     def forget(self) -> None:
