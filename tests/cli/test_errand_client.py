@@ -85,16 +85,26 @@ async def silence(talk):
 
 
 @pytest.fixture
-def follow(monkeypatch):
-    """Return a function that follows what a talk is about, and returns what was seen of it."""
+def connect(monkeypatch):
+    """Return a function that has the client talk as it is told."""
 
-    async def follow(talk):
+    def connect(talk):
         @asynccontextmanager
         async def connected(connection):
             yield talk
 
         monkeypatch.setattr(errand_client, "open_client", connected)
         monkeypatch.setattr(errand_client, "_LAST_PIECE_S", 0.1)
+
+    return connect
+
+
+@pytest.fixture
+def follow(connect):
+    """Return a function that follows what a talk is about, and returns what was seen of it."""
+
+    async def follow(talk):
+        connect(talk)
         seen = Landscape()
         connection = Connection(url="nats://127.0.0.1:1")
         has_enough = await errand_client.run_errand(connection, ACTION, LEAVE_OFF, seen)
@@ -122,6 +132,14 @@ async def test_a_second_ctrl_c_waits_for_nothing_and_says_so(follow, capsys):
     seen, has_enough = await follow(talk)
     assert (seen.bend, has_enough) == (BEND, True)
     assert "it may go on: its end was not waited for" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("heard", "shown"), [([], []), ([note(BEND)], ["shown"])])
+def test_what_there_is_is_shown_where_there_is_any(connect, heard, shown):
+    connect(Talk(granted(LIFE, *heard, presses=1), silence))
+    seen, connection, told = Landscape(), Connection(url="nats://127.0.0.1:1"), []
+    status = errand_client.run(connection, ACTION, LEAVE_OFF, seen, lambda: told.append("shown"))
+    assert (status, told) == (130, shown)
 
 
 async def test_an_end_of_which_a_part_was_heard_is_said_to_be_on_record(follow, capsys):

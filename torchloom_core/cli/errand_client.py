@@ -60,11 +60,9 @@ def run(
     """
     try:
         has_enough = asyncio.run(run_errand(connection, action, leave_off, seen))
-    except RequestError:
+    finally:
         if seen.version:
             show()
-        raise
-    show()
     return INTERRUPTED if has_enough else 0
 
 
