@@ -127,7 +127,9 @@ class Live(Seen):
                 # Another Weaver, or workers of before this room: the whole table, once.
                 self._met_s = time.monotonic()
                 await self._meet_all()
-                self._epoch = status.epoch
+            if self.status is not None and status.epoch != self._epoch:
+                self.record.forget_waiting(_waiting(self.status) - _waiting(status))
+            self._epoch = status.epoch
             self.status, self._status_s, self.trouble = status, time.monotonic(), ""
             for flight in status.flights:
                 whose = flight.id, flight.worker, flight.incarnation
@@ -172,6 +174,10 @@ class Live(Seen):
             with suppress(*UNREADABLE):
                 raise RequestError(msgspec.json.decode(reply, type=Answer).text) from None
             raise RequestError(f"{verb}: need a {answer.__name__} for an answer") from None
+
+
+def _waiting(status: Status) -> frozenset[str]:
+    return frozenset(one.proposal for one in status.waiting)
 
 
 def forecasts_of(status: Status) -> list[Forecast]:
