@@ -70,12 +70,12 @@ def press_ctrl_c():
     os.kill(os.getpid(), signal.SIGINT)
 
 
-def granted(*told, presses=0):
+def granted(*told, presses=0, ids=("c1",)):
     async def answer(talk):
         await talk.tell(*told)
         for _ in range(presses):
             press_ctrl_c()
-        return Answer(ok=True, text="granted", ids=("c1",))
+        return Answer(ok=True, text="granted", ids=ids)
 
     return answer
 
@@ -147,6 +147,12 @@ async def test_an_end_of_which_a_part_was_heard_is_said_to_be_on_record(follow, 
     assert (seen.bend, has_enough) == (BEND, False)
     said = capsys.readouterr().err
     assert "not all of it was heard: torchloom landscape TRAJECTORY shows" in said
+
+
+async def test_the_end_of_one_stand_by_is_not_that_of_two(follow, capsys):
+    end = note(End(points=4, seconds=1.0))
+    await follow(Talk(granted(LIFE, end, outcome("done"), ids=("c1", "c2"))))
+    assert "not all of it was heard" in capsys.readouterr().err
 
 
 async def test_an_end_of_which_nothing_was_heard_is_no_success(follow):

@@ -80,7 +80,8 @@ class Errands:
         number, errand = self._asked[whose]
         if number >= self._newest[note.kind]:
             self._newest[note.kind] = number
-            pieces.take(note, errand)
+            parts = sum(of == errand for _, of in self._asked.values())
+            pieces.take(note, errand, parts)
 
     def _keep(self, note: Note) -> None:
         if len(str(note.fields.get("piece"))) > MOST_TEXT:

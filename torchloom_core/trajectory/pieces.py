@@ -43,6 +43,7 @@ class Pieces(ABC):
         self.beginnings += 1
         self.errand = errand
         self.commands: dict[str, str] = {}
+        self._parts = 1
         self._progress: dict[str, tuple[int, int]] = {}
         self._ends: dict[str, End] = {}
         self.forget()
@@ -50,7 +51,7 @@ class Pieces(ABC):
     @property
     def parts(self) -> int:
         """How many stand-bys tell of it, as far as it is known."""
-        return 1
+        return self._parts
 
     @property
     def worker(self) -> str:
@@ -102,10 +103,10 @@ class Pieces(ABC):
     def for_machines(self) -> dict[str, Any]:
         """Return all of it as plain dicts and lists."""
 
-    def take(self, note: Note, errand: str) -> None:
+    def take(self, note: Note, errand: str, parts: int = 1) -> None:
         """Take a note that brings a piece of an errand: the first of another begins anew.
 
-        What brings none is passed over.
+        What brings none is passed over. ``parts`` stand-bys were asked for it, or more.
         """
         fields = note.fields
         points, of, command = (fields.get(name) for name in ("points", "of", "command"))
@@ -122,6 +123,7 @@ class Pieces(ABC):
             return
         if errand != self.errand:
             self._begin(errand)
+        self._parts = max(self._parts, parts)
         if command in self._ends:
             return  # what is said afterwards turns no verdict
         self.commands[command] = note.worker
