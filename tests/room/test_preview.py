@@ -72,7 +72,7 @@ def test_both_arms_are_drawn_at_the_same_steps_with_gaps_where_one_has_none():
 
 def test_of_one_whose_beginning_was_not_heard_the_warning_is_said_all_the_same():
     names = [name for name, _ in shown(JUDGED).told()["words"]]
-    assert names == ["change", "verdict", "warning"]
+    assert names == ["change", "verdict", "warning", "tried"]
 
 
 def test_what_is_new_is_made_up_anew_and_nothing_else():
