@@ -3,7 +3,7 @@
 from collections import OrderedDict, deque
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import msgspec
 
@@ -85,7 +85,8 @@ class Errands:
         number, errand = self._asked[whose]
         if number >= self._newest[note.kind]:
             self._newest[note.kind] = number
-            pieces.take(note, errand)
+            parts = sum(of == errand for _, of in self._asked.values())
+            pieces.take(note, errand, parts)
 
     def _keep(self, note: Note) -> None:
         if note.worker not in self._early and len(self._early) == _MOST_WORKERS:
@@ -93,25 +94,40 @@ class Errands:
         self._early.setdefault(note.worker, deque(maxlen=_MOST_EARLY)).append(note)
 
 
-P = TypeVar("P", bound=Pieces)
+def newest_recorded(root: Path, *kinds: Pieces) -> None:
+    """Give each kind the errand that was begun last in a trajectory, if one was.
 
-
-def newest_recorded(root: Path, empty: P) -> P | None:
-    """Return the errand of this kind that was begun last in a trajectory, None where none was.
+    Lives are read from the newest back to those in which the errands were begun.
 
     Raises
     ------
     StateError
         If it cannot be read.
     """
-    errands = Errands(empty)
-    for life in lives(root):
-        for told in _told(life.lines()):
-            if isinstance(told, Note):
-                errands.take(told)
-            else:
-                errands.told(told)
-    return empty if empty.version else None
+    notes, verbs = {pieces.kind for pieces in kinds}, {pieces.verb for pieces in kinds}
+    told, begun = list[Note | CommandLife](), set[str]()
+    for life in reversed(lives(root)):
+        of_life = [
+            one
+            for one in _told(life.lines())
+            if (one.kind in notes if isinstance(one, Note) else one.verb in verbs)
+        ]
+        told = of_life + told
+        begun |= {
+            one.command
+            for one in of_life
+            if isinstance(one, CommandLife) and one.status == "issued"
+        }
+        if notes == {
+            one.kind for one in told if isinstance(one, Note) and one.fields.get("command") in begun
+        }:
+            break
+    errands = Errands(*kinds)
+    for one in told:
+        if isinstance(one, Note):
+            errands.take(one)
+        else:
+            errands.told(one)
 
 
 def _told(lines: Iterable[Line]) -> Iterable[Note | CommandLife]:

@@ -35,7 +35,7 @@ class Landscape(Pieces):
     @property
     def parts(self) -> int:
         """How many stand-bys look at it, as far as it is known."""
-        return self.plane.parts if self.plane else 1
+        return max(super().parts, self.plane.parts if self.plane else 1)
 
     @property
     def strangers(self) -> tuple[str, ...]:

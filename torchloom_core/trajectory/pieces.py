@@ -1,7 +1,7 @@
 """What an errand's pieces add up to, as they come or as they stand in a record."""
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import msgspec
 
@@ -23,6 +23,8 @@ class Pieces(ABC):
         What is decoded.
     version : int
         Another number whenever there is more.
+    beginnings : int
+        Another number whenever all of it is to be looked at anew.
     errand : str
         The verdict that the commands come from, empty before the first piece.
     commands : dict of str to str
@@ -34,12 +36,14 @@ class Pieces(ABC):
     piece: ClassVar[Any]
 
     def __init__(self) -> None:
-        self.version = 0
+        self.version = self.beginnings = 0
         self._begin("")
 
     def _begin(self, errand: str) -> None:
+        self.beginnings += 1
         self.errand = errand
         self.commands: dict[str, str] = {}
+        self._parts = 1
         self._progress: dict[str, tuple[int, int]] = {}
         self._ends: dict[str, End] = {}
         self.forget()
@@ -47,7 +51,7 @@ class Pieces(ABC):
     @property
     def parts(self) -> int:
         """How many stand-bys tell of it, as far as it is known."""
-        return 1
+        return self._parts
 
     @property
     def worker(self) -> str:
@@ -81,6 +85,12 @@ class Pieces(ABC):
             why="; ".join(dict.fromkeys(end.why for end in ends if end.why)),
         )
 
+    def become(self, other: Self) -> None:
+        """Be what another has, which knows more of an errand, or of a newer one."""
+        version, beginnings = self.version + 1, self.beginnings + 1
+        vars(self).update(vars(other))
+        self.version, self.beginnings = version, beginnings
+
     @abstractmethod
     def forget(self) -> None:
         """Begin anew: the pieces of another errand come."""
@@ -93,10 +103,10 @@ class Pieces(ABC):
     def for_machines(self) -> dict[str, Any]:
         """Return all of it as plain dicts and lists."""
 
-    def take(self, note: Note, errand: str) -> None:
+    def take(self, note: Note, errand: str, parts: int = 1) -> None:
         """Take a note that brings a piece of an errand: the first of another begins anew.
 
-        What brings none is passed over.
+        What brings none is passed over. ``parts`` stand-bys were asked for it, or more.
         """
         if note.kind != self.kind:
             return
@@ -107,6 +117,7 @@ class Pieces(ABC):
             return
         if errand != self.errand:
             self._begin(errand)
+        self._parts = max(self._parts, parts)
         if told.command in self._ends:
             return  # what is said afterwards turns no verdict
         self.commands[told.command] = note.worker

@@ -42,6 +42,9 @@ from torchloom_core.wire.limits import (
 )
 from torchloom_core.wire.messages import KnobSpec, KnobValue, KnobValues
 
+READS = frozenset({"status", "knobs"})
+"""Verbs after which all is as it was."""
+
 RequestId = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_-]{1,64}\Z")]
 """What a sender calls a request, so that it may be sent again: a fresh one for each request."""
 
