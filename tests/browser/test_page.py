@@ -158,6 +158,27 @@ def test_by_keys_alone_a_worker_is_found_a_knob_turned_and_all_stopped(tab, run)
     leave(tab)
 
 
+def test_what_is_denied_again_is_one_story_on_a_page_that_was_open(tab, run):
+    page = tab.page
+    drive(tab)
+    page.get_by_role("button", name="stop all actions").click()
+    tab.sees("actions are stopped")
+    page.get_by_role("tab", name="Knobs").click()
+    page.get_by_label("new value of x").fill("7")
+    for _ in range(2):
+        page.get_by_label("new value of x").press("Enter")
+        tab.waits(lambda: "denied by kill_switch" in tab.said)
+        page.get_by_role("tab", name="Record").click()
+        page.get_by_text("knob x = 7 on all", exact=True).first.wait_for()
+        page.get_by_role("tab", name="Knobs").click()
+    page.get_by_role("tab", name="Record").click()
+    tab.sees("(2 times)")
+    assert page.get_by_label("Decisions").get_by_text("knob x = 7 on all").count() == 1
+    page.get_by_role("button", name="resume actions").click()
+    tab.waits(lambda: not ask(run, "status")["stopped"])
+    leave(tab)
+
+
 def test_who_does_not_drive_sees_who_does_and_can_stop_everything(tab, room, new_tab, run):
     drive(tab)
     other = new_tab()
