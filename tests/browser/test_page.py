@@ -125,7 +125,6 @@ def test_by_keys_alone_a_worker_is_found_a_knob_turned_and_all_stopped(tab, run)
     keys.type("bob")
     keys.press("Enter")
     tab.sees("you drive")
-    keys.press("Escape")
     keys.press("/")
     keys.type("g1-0")
     keys.press("Enter")
@@ -156,6 +155,22 @@ def test_by_keys_alone_a_worker_is_found_a_knob_turned_and_all_stopped(tab, run)
     keys.press("Enter")
     tab.waits(lambda: ask(run, "knobs")["values"]["g0-0"]["x"] == 1)
     leave(tab)
+
+
+def test_who_drives_keeps_the_name_that_has_the_wheel(tab):
+    page, keys = tab.page, tab.page.keyboard
+    keys.press("w")
+    keys.type("eve")
+    keys.press("Enter")
+    keys.press("3")
+    page.get_by_role("heading", name="Knobs").wait_for()
+    tab.sees("you drive")
+    assert page.get_by_label("you are").input_value() == "eve"
+    assert page.get_by_label("you are").is_disabled()
+    keys.press("w")
+    keys.press("Enter")
+    tab.sees("nobody drives")
+    assert page.get_by_label("you are").is_enabled()
 
 
 def test_what_is_denied_again_is_one_story_on_a_page_that_was_open(tab, run):
