@@ -202,6 +202,7 @@ class Browser:
             "leaves_out": board.leaves_out,
             "spent": board.spent.told,
             "stalled": stalled(board, now_s),
+            "slow": board.slow.told(lambda row: board.places[row].worker),
         }
         if seen.status is not None:
             told["status"] = seen.status
