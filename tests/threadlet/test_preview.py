@@ -429,6 +429,7 @@ def test_only_a_stand_by_whose_script_offers_it_tries():
     offers = can(Script().preview())
     assert "rehearse" in offers.names
     assert "survey" not in offers.names
+    assert offers.tries == ("lr", "momentum", "weight_decay")
     assert offers.refusal(Rehearse(values={"lr": 0.2}), "standby") is None
     assert offers.refusal(Rehearse(), "training") == "need a stand-by, the worker is training"
     assert offers.refusal(Rehearse(values={"lrr": 0.2}), "standby") == (
@@ -442,6 +443,7 @@ def test_only_a_stand_by_whose_script_offers_it_tries():
     )
     none = can(None)
     assert "rehearse" not in none.names
+    assert none.tries == ()
     assert none.refusal(Rehearse(), "standby") == (
         "the script offers no preview: need preview= in attach()"
     )

@@ -79,6 +79,11 @@ class Landscape:
         self._step = step
         self._path = path
 
+    @property
+    def tries(self) -> tuple[str, ...]:
+        """No knob: it only looks."""
+        return ()
+
     def refusal(self, look: Look) -> str | None:
         """Return why it cannot be looked at, or None if it can."""
         if look.plane == "path" and self._path is None:

@@ -97,6 +97,11 @@ class Preview:
         except Exception as error:  # noqa: BLE001 - the user's function
             _logger.warning("knob %r cannot be tried: %s", name, says(error))
 
+    @property
+    def tries(self) -> tuple[str, ...]:
+        """The names of the knobs of which a change can be tried out."""
+        return tuple(spec.name for spec in self._knobs.specs)
+
     def refusal(self, trial: Rehearse) -> str | None:
         """Return why the change cannot be tried, or None if it can."""
         try:

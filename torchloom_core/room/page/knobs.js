@@ -32,6 +32,8 @@ function parsed(spec, text) {
   return text;
 }
 
+const TRY = "try";
+const NOBODY_TRIES = "no stand-by tries this out: a script's Preview has to offer the knob";
 const COLUMNS = ["knob", "takes", "lands", "wanted", "is", "turn it"];
 
 export class Knobs {
@@ -55,7 +57,7 @@ export class Knobs {
       [takes(spec), lands, wanted.join(", ") || "–", present(spec)].forEach((text, i) => fill(cells[i], text, () => text));
       fill(form, JSON.stringify([spec.kind, spec.choices]), () => this.form(spec.name, spec));
       this.offerBack(form, spec.name);
-      for (const one of form.querySelectorAll("input, select, button")) lock(one, why);
+      for (const one of form.querySelectorAll("input, select, button")) lock(one, why || (one.name === TRY && !spec.is_tried ? NOBODY_TRIES : ""));
       const input = form.querySelector("input, select");
       if (input !== document.activeElement && !input.dataset.draft && spec.values.length) input.value = String(spec.values[0][0]);
       this.rows.get(spec.name).spec = spec;
@@ -83,7 +85,7 @@ export class Knobs {
       event.preventDefault();
       this.turn(name, parsed(spec, input.value), input, false);
     };
-    return el("form", { className: "row", onsubmit: submit }, input, el("button", { type: "submit" }, "set"), button("preview", "", () => this.preview(name, parsed(spec, input.value))), el("span", { className: "back" }));
+    return el("form", { className: "row", onsubmit: submit }, input, el("button", { type: "submit" }, "set"), el("button", { type: "button", name: TRY, onclick: () => this.preview(name, parsed(spec, input.value)) }, "preview"), el("span", { className: "back" }));
   }
 
   // Beside the form, which stays as it is: whoever turns by keys is still in its field.
