@@ -602,6 +602,10 @@ def test_a_change_is_tried_out_beside_its_knob_and_both_curves_are_drawn(tab, ru
     what_if.get_by_role("cell", name=re.compile("^worse: the loss with the change is")).wait_for()
     what_if.get_by_role("cell", name=re.compile("^says nothing of what comes after 40")).wait_for()
     what_if.get_by_role("cell", name=re.compile("^x 1.0 -> 100")).wait_for()
+    begun = re.compile(
+        r"^preview x = 100, asked for .*; from the weights of step 1, \d+ steps ago$"
+    )
+    what_if.get_by_text(begun).wait_for()
     tab.until("document.querySelector('[aria-label=\"What if\"] canvas')?.width > 100")
     assert what_if.get_by_text("with the change").count()
     level = page.get_by_role("row", name=re.compile("^log_level "))

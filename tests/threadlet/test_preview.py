@@ -44,6 +44,20 @@ def test_it_says_at_which_weights_both_arms_begin():
     assert heard.setup.at == print_of(script.newest[0].values())
 
 
+@pytest.mark.parametrize(
+    ("told", "of_step"),
+    [(120, 120), (np.int64(0), 0), (None, -1), (True, -1), (0.5, -1), (2**99, -1), ("9", -1)],
+)
+def test_it_says_of_which_step_its_weights_are_where_the_script_does(told, of_step):
+    script = Script()
+
+    def load():
+        script.load()
+        return told
+
+    assert Heard(script.preview(load=load), steps=1, repeats=1).setup.of_step == of_step
+
+
 def halve(model):
     model.half()
 
