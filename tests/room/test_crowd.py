@@ -163,7 +163,8 @@ async def test_a_page_is_told_which_ranks_finish_no_step(tmp_path):
             house.seen.board.hear(told, now_s)
         page = await house.enter()
         told = await sees(page, lambda told: "run" in told)
-        assert told["run"]["stalled"].endswith("finished no step for 10 s: g1-0 at step 7")
+        assert told["run"]["stalled"].endswith("finished no step for over 10 s: g1-0 at step 7")
+        assert told["run"]["slow"] == ""
 
 
 async def test_a_page_is_told_the_run_s_step_and_not_the_farthest_of_a_rank(tmp_path):

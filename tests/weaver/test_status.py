@@ -69,6 +69,15 @@ def test_ten_thousand_workers_come_in_pages_each_of_which_fits_a_message():
     assert list(values) == workers
 
 
+def test_of_each_knob_it_is_told_whether_a_stand_by_tries_it_out():
+    run = run_of(2)
+    assert describe_knobs(run.kernel).tried == ()
+    run.feed(hello("s0-0", state="standby", tries=("lr", "another")))
+    assert describe_knobs(run.kernel).tried == ("lr",)
+    run.feed(exit_of("s0-0", status=0, expected=True))
+    assert describe_knobs(run.kernel).tried == ()
+
+
 def test_what_is_not_told_of_each_worker_can_be_had_without_them():
     run = run_of(3)
     whole, lists = status(run), status(run, Page(workers=False))

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from torchloom_core.fleet.lives import Lives
 from torchloom_core.plugin.arrays import Floats, Ints
+from torchloom_core.room.slow import OWN_S, WHOLE_S, Slow
 from torchloom_core.room.spent import Spent
 from torchloom_core.room.tiers import Tiers
 from torchloom_core.wire.endings import MEANT
@@ -75,6 +76,8 @@ class Board:
         Of each metric, over all workers.
     spent : Spent
         Where the workers' time has gone.
+    slow : Slow
+        Which workers need longer for a step than the others.
     """
 
     def __init__(self, stale_after_s: float) -> None:
@@ -99,6 +102,7 @@ class Board:
         self._high: Floats = np.zeros(0)
         self.series: dict[str, Tiers] = {}
         self.spent = Spent(STATES)
+        self.slow = Slow()
 
     def __len__(self) -> int:
         return len(self.places)
@@ -168,10 +172,12 @@ class Board:
     def close_second(self, now_s: float) -> None:
         """Put a point to each metric's series: of all workers' newest values, and all between.
 
-        And book where the workers' time went since the last second.
+        And book where the workers' time went since the last second, and who was slow.
         """
-        count = len(self.places)
-        self.spent.book(now_s, self.states(now_s), self.steps())
+        count, states = len(self.places), self.states(now_s)
+        self.spent.book(now_s, states, self.steps())
+        trains = states == _CODE["training"]
+        self.slow.look(now_s, trains, self.values(OWN_S), self.values(WHOLE_S))
         for column, name in enumerate(self.metrics):
             heard = self._values[:count, column][self._heard_s[:count] >= now_s - 2.0]
             heard = heard[np.isfinite(heard)]

@@ -160,6 +160,7 @@ class Browser:
         if seen.record.version != self._record_version:
             before, self._record_version = self._record_version, seen.record.version
             yield {
+                "taken_in": [one.id for one in seen.record.taken_in_since(before)],
                 "stories": [asdict(story) for story in seen.record.stories_since(before)],
                 "lines": [asdict(line) for line in seen.record.lines_since(before)],
                 "logs": [asdict(line) for line in seen.record.logs_since(before)],
@@ -200,6 +201,7 @@ class Browser:
             "leaves_out": board.leaves_out,
             "spent": board.spent.told,
             "stalled": stalled(board, now_s),
+            "slow": board.slow.told(lambda row: board.places[row].worker),
         }
         if seen.status is not None:
             told["status"] = seen.status

@@ -18,7 +18,7 @@ from torchloom_core.wire.errand import (
     Points,
     Print,
 )
-from torchloom_core.wire.limits import Name
+from torchloom_core.wire.limits import Name, Step
 
 LANDSCAPE = "landscape"
 """The kind of note that brings a piece."""
@@ -115,6 +115,8 @@ class Bend(
         The second derivative of the loss along the update, a unit of length in the weights.
     at : str
         The print of the newest weights, by which a preview is known that began there.
+    of_step : int
+        The step of the run that they are of; -1: the script does not say.
     """
 
     loss: Number
@@ -124,6 +126,7 @@ class Bend(
     sharpness: Number | None = None
     curvature: Number | None = None
     at: Print = ""
+    of_step: Step = -1
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True, tag_field="part", tag="line"):

@@ -50,7 +50,7 @@ export class LandscapeScreen {
     const why = this.act.lock();
     lock(this.look, why);
     lock(this.leave, why || (isUnderWay(this.known, "survey") ? "" : "no look is under way"));
-    this.head.update(landscape?.command);
+    this.head.update(landscape?.command, landscape?.bend?.of_step);
     fill(this.found, JSON.stringify([landscape?.points, landscape?.of, landscape?.bend, landscape?.plane, landscape?.end]), () => rowsOf(landscape));
     if (!landscape) return;
     this.branch = branchOf(landscape, preview);

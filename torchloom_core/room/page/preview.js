@@ -38,7 +38,7 @@ export class WhatIf {
   update() {
     const { preview } = this.known;
     lock(this.leave, this.act.lock() || (isUnderWay(this.known, "rehearse") ? "" : "no preview is under way"));
-    this.head.update(preview?.command);
+    this.head.update(preview?.command, preview?.of_step);
     const price = this.priceOf(this.asked());
     fill(this.price, price, () => price);
     fill(this.words, JSON.stringify([preview?.worker, preview?.points, preview?.of, preview?.words]), () => wordsOf(preview));
