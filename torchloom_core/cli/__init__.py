@@ -108,8 +108,9 @@ def _missing(error: ImportError) -> int:
 
 
 def _fail(message: str, status: int) -> int:
+    lines = "\n".join(map(printable, message.split("\n")))  # a refusal may be a line a fault
     with suppress(OSError):  # where nobody reads it, the status has to say it
-        sys.stderr.write(f"torchloom: {printable(message)}\n")
+        sys.stderr.write(f"torchloom: {lines}\n")
     return status
 
 
