@@ -34,7 +34,7 @@ _OWN = ("torchloom_core", "torchloom_policies", "torchloom_predictors", "torchlo
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM came; whoever heeds an interrupt at the keyboard heeds it, too."""
+    """SIGTERM came, or the terminal was closed: heeded like an interrupt at the keyboard."""
 
 
 def main() -> None:
