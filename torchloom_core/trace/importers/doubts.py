@@ -9,7 +9,8 @@ from torchloom_core.trace.importers.csv_telemetry import OwnTelemetry
 from torchloom_core.trace.importers.mapping import Mapping, Times
 
 _LISTED = 5
-_LONG_AGO_NS = 20 * 365 * 86_400 * SECOND_NS
+_DAY_NS = 86_400 * SECOND_NS
+_LONG_AGO_NS = 20 * 365 * _DAY_NS
 """Nobody has recorded telemetry of a cluster in the first twenty years after 1970."""
 
 
@@ -42,6 +43,12 @@ def doubts(
                 f"{table}: of {len(unseen)} component{'s' * (len(unseen) > 1)} with an event "
                 f"there is no telemetry: {listed(unseen, most=_LISTED)}"
             )
+    has_clock = any(event.t_event % _DAY_NS for event in kept)
+    if has_clock and telemetry is not None and _is_of_dates(telemetry):
+        yield (
+            f"{telemetry.path.name}: all rows are of midnight, as dates without a time of day are, "
+            "and taken as known then: where they tell of the day to come, give a column 'available'"
+        )
     is_default = plan.times.origin == Times().origin and plan.times.unit != "iso8601"
     if is_default and span_ns[1] < _LONG_AGO_NS:
         yield (
@@ -49,3 +56,9 @@ def doubts(
             f"numbers were taken as {plan.times.unit} since 1970, and times.unit and times.origin "
             f"in a mapping say otherwise"
         )
+
+
+def _is_of_dates(telemetry: OwnTelemetry) -> bool:
+    """Return whether no moment in it has a time of day."""
+    moments = (telemetry.t_event, telemetry.t_avail)
+    return len(telemetry.rows) > 0 and not any((ns % _DAY_NS).any() for ns in moments)
