@@ -824,6 +824,15 @@ def test_what_is_fatal_by_something_that_is_not_there_is_refused(tmp_path, mappi
     assert "\n" not in str(error.value)
 
 
+def test_a_row_that_makes_the_trace_decades_long_is_told(tmp_path, caplog):
+    events = "time,component,kind\n2026-01-04,n1,x\n2062-01-05,n1,x\n"
+    imported(tmp_path, events=events)
+    assert caplog.messages == [
+        "events.csv: the times are from 2026-01-04 to 2062-01-05: is one mistyped? times.start "
+        "and times.end in a mapping leave it out"
+    ]
+
+
 def test_numbers_that_come_to_the_first_years_after_1970_are_told(tmp_path, caplog):
     events = "time,component,kind\n1700000000,n1,x\n1700086400,n1,x\n"
     imported(tmp_path, '[times]\nunit = "ns"\n', events=events)

@@ -10,8 +10,8 @@ from torchloom_core.trace.importers.mapping import Mapping, Times
 
 _LISTED = 5
 _DAY_NS = 86_400 * SECOND_NS
-_LONG_AGO_NS = 20 * 365 * _DAY_NS
-"""Nobody has recorded telemetry of a cluster in the first twenty years after 1970."""
+_TWENTY_YEARS_NS = 20 * 365 * _DAY_NS
+"""Nobody has watched a cluster for so long, nor in the first twenty years after 1970."""
 
 
 def doubts(
@@ -49,12 +49,14 @@ def doubts(
             f"{telemetry.path.name}: all rows are of midnight, as dates without a time of day are, "
             "and taken as known then: where they tell of the day to come, give a column 'available'"
         )
+    times = f"{table}: the times are from {moment_text(span_ns[0])} to {moment_text(span_ns[1])}"
+    if span_ns[1] - span_ns[0] > _TWENTY_YEARS_NS:
+        yield f"{times}: is one mistyped? times.start and times.end in a mapping leave it out"
     is_default = plan.times.origin == Times().origin and plan.times.unit != "iso8601"
-    if is_default and span_ns[1] < _LONG_AGO_NS:
+    if is_default and span_ns[1] < _TWENTY_YEARS_NS:
         yield (
-            f"{table}: the times are from {moment_text(span_ns[0])} to {moment_text(span_ns[1])}: "
-            f"numbers were taken as {plan.times.unit} since 1970, and times.unit and times.origin "
-            f"in a mapping say otherwise"
+            f"{times}: numbers were taken as {plan.times.unit} since 1970, and times.unit and "
+            f"times.origin in a mapping say otherwise"
         )
 
 
