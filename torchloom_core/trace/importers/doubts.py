@@ -4,12 +4,14 @@ from collections.abc import Iterable, Iterator
 
 from torchloom_core.clock import SECOND_NS, moment_text
 from torchloom_core.suggest import listed
-from torchloom_core.trace.bundle.schema import Event
+from torchloom_core.trace.bundle.schema import Component, Event
 from torchloom_core.trace.importers.csv_telemetry import OwnTelemetry
 from torchloom_core.trace.importers.mapping import Mapping, Times
 
 _LISTED = 5
 _DAY_NS = 86_400 * SECOND_NS
+_LONG_SILENT = 10
+"""So many intervals of its telemetry, and a day, are a long time to hear nothing."""
 _TWENTY_YEARS_NS = 20 * 365 * _DAY_NS
 """Nobody has watched a cluster for so long, nor in the first twenty years after 1970."""
 
@@ -18,6 +20,7 @@ def doubts(
     table: str,
     plan: Mapping,
     events: Iterable[Event],
+    parts: Iterable[Component],
     telemetry: OwnTelemetry | None,
     span_ns: tuple[int, int],
 ) -> Iterator[str]:
@@ -49,6 +52,12 @@ def doubts(
             f"{telemetry.path.name}: all rows are of midnight, as dates without a time of day are, "
             "and taken as known then: where they tell of the day to come, give a column 'available'"
         )
+    if telemetry is not None and (silent := _silent(kept, parts, telemetry)):
+        yield (
+            f"{telemetry.path.name}: telemetry of {len(silent)} component{'s' * (len(silent) > 1)} "
+            f"ends long before the rest, with no failure ({listed(silent, most=_LISTED)}): who is "
+            f"not gone by a column 'until' of the topology counts as healthy to the end"
+        )
     times = f"{table}: the times are from {moment_text(span_ns[0])} to {moment_text(span_ns[1])}"
     if span_ns[1] - span_ns[0] > _TWENTY_YEARS_NS:
         yield f"{times}: is one mistyped? times.start and times.end in a mapping leave it out"
@@ -64,3 +73,24 @@ def _is_of_dates(telemetry: OwnTelemetry) -> bool:
     """Return whether no moment in it has a time of day."""
     moments = (telemetry.t_event, telemetry.t_avail)
     return len(telemetry.rows) > 0 and not any((ns % _DAY_NS).any() for ns in moments)
+
+
+def _silent(
+    events: Iterable[Event], parts: Iterable[Component], telemetry: OwnTelemetry
+) -> list[str]:
+    """Return who was not heard of for long at the end, without a failure or an end that is told."""
+    last_ns = telemetry.last_ns
+    long_ns = max(_DAY_NS, _LONG_SILENT * telemetry.every_ns)
+    since_ns = max(last_ns.values(), default=0) - long_ns
+    failed = [(event.t_event, event.component) for event in events if event.fatal]
+    failed_ns = {component: t_event for t_event, component in sorted(failed)}
+    told = {part.id: part for part in parts}
+
+    def is_silent(name: str, ns: int) -> bool:
+        part = told.get(name)
+        if ns >= since_ns or (part is not None and part.until_ns is not None):
+            return False
+        whose = {name, *(part.parents if part else ())} & failed_ns.keys()
+        return not any(failed_ns[one] > ns - long_ns for one in whose)
+
+    return sorted(name for name, ns in last_ns.items() if is_silent(name, ns))
