@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 
 from tests.evaluate.traces import HOUR_NS, event, task, watched
+from torchloom_core.clock import SECOND_NS
 from torchloom_core.evaluate.forecasts.foretelling_events import foretelling_kinds
 from torchloom_core.evaluate.forecasts.foretelling_service import foretelling_service
+from torchloom_core.learning.features import AT_ONCE_S
 
 DAY_NS = 24 * HOUR_NS
 ROWS = 40
@@ -85,8 +87,14 @@ def test_what_comes_to_all_or_to_none_that_fail_tells_of_nobody():
 # --- time in service ---
 
 
+def service(began_d, ended_d, failed_d, tick_ns=DAY_NS):
+    """Return the flags of a trace of 120 days."""
+    days = [DAY_NS * np.array(one, dtype=float) for one in (began_d, ended_d, failed_d)]
+    return foretelling_service(*days, middle_ns=60 * DAY_NS, tick_ns=tick_ns)
+
+
 def extract(came_d, stay_d, old, new, old_failures=0, on_day=90.0):
-    """Return the flags of a trace of 120 days: ``old`` from the start, ``new`` that come and fail.
+    """Return the flags of ``old`` from the start, and of ``new`` that come and fail.
 
     So many of the old ones fail on one day.
     """
@@ -94,9 +102,7 @@ def extract(came_d, stay_d, old, new, old_failures=0, on_day=90.0):
     failed = np.full(old + new, np.nan)
     failed[:old_failures] = on_day
     failed[old:] = came[old:] + stay_d
-    ended = np.where(np.isnan(failed), 119.0, failed)
-    days = [DAY_NS * one for one in (came, ended, failed)]
-    return foretelling_service(*days, middle_ns=60 * DAY_NS, tick_ns=DAY_NS)
+    return service(came, np.where(np.isnan(failed), 119.0, failed), failed)
 
 
 def test_an_extract_in_which_none_but_new_ones_fail_is_flagged():
@@ -117,3 +123,36 @@ def test_where_old_ones_fail_too_or_there_are_few_of_them_nothing_is_said():
     assert extract(50, 30, old=100, new=19) == ()
     assert extract(10, 30, old=100, new=40) == ()  # all over in the first half
     assert extract(0.05, 90, old=100, new=40) == ()  # some hours late is from the start
+
+
+@pytest.mark.parametrize(
+    ("tick_ns", "start_ns"), [(DAY_NS, 1.5 * DAY_NS), (SECOND_NS, AT_ONCE_S * SECOND_NS)]
+)
+def test_who_came_within_a_tick_and_a_half_or_at_once_was_there_from_the_start(tick_ns, start_ns):
+    for late_ns, flags in ((0, 0), (1, 1)):
+        came = np.r_[np.zeros(100), np.full(40, (start_ns + late_ns) / DAY_NS)]
+        failed = np.r_[np.full(100, np.nan), np.full(40, 90.0)]
+        assert len(service(came, np.fmin(failed, 119.0), failed, tick_ns)) == flags
+
+
+@pytest.mark.parametrize(("old", "flags"), [(6, 0), (10, 1)])
+def test_who_was_gone_before_the_second_half_was_not_watched_in_it(old, flags):
+    came = np.r_[np.zeros(old), np.full(20, 20.0), np.full(20, 50.0)]
+    ended = np.r_[np.full(old, 119.0), np.full(20, 30.0), np.full(20, 70.0)]
+    failed = np.r_[np.full(old + 20, np.nan), np.full(20, 70.0)]
+    assert len(service(came, ended, failed)) == flags
+
+
+@pytest.mark.parametrize(("came_d", "failed_d"), [(50, 60), (70, 70)])
+def test_twenty_failures_are_enough_of_which_some_are_in_the_middle_or_as_they_came(
+    came_d, failed_d
+):
+    came = np.r_[np.zeros(100), np.full(10, 50.0), np.full(10, came_d)]
+    failed = np.r_[np.full(100, np.nan), np.full(10, 80.0), np.full(10, failed_d)]
+    assert len(service(came, np.fmin(failed, 119.0), failed)) == 1
+
+
+def test_of_who_fail_as_they_come_and_of_nobody_nothing_is_said():
+    assert extract(70, 0, old=100, new=40) == ()
+    assert service([], [], []) == ()
+    assert service(*[[np.nan] * 3] * 3) == ()
