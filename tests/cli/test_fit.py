@@ -48,10 +48,11 @@ def test_what_is_best_on_earlier_time_is_chosen_and_all_that_was_tried_is_shown(
     result = trace.torchloom(*words)
     assert result.returncode == 0, result.stderr
     assert "chosen on earlier time, among" in result.stdout
-    assert "wrote auto.tlmodel" in result.stdout
     card = json.loads((trace.path / "auto.tlmodel" / "card.json").read_text())
     best = max(card["tried"], key=lambda one: sum(value or 0.0 for value in one["auprc"]))
     assert best["candidate"] == card["predictor"]
+    asked = f"--predictor {card['predictor']}=auto.tlmodel"
+    assert result.stdout.endswith(f"wrote auto.tlmodel, for {asked}\n")
     assert {"boosting", "fault_history", "logistic", "one_rule"} <= {
         one["candidate"] for one in card["tried"]
     }

@@ -158,7 +158,9 @@ def fit(
         print_json(model.card)
         return
     _show(model.card)
-    console().print(f"wrote {path}", markup=False, soft_wrap=True)
+    chosen = model.card.predictor
+    named = f", for --predictor {chosen}={path}" if predictor == AUTO else ""
+    console().print(f"wrote {path}{named}", markup=False, soft_wrap=True)
 
 
 def _configured(predictor: str, settings: Config) -> dict[str, Any]:

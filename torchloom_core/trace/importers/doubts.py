@@ -1,6 +1,6 @@
 """What a table of one's own may mean otherwise than it was taken: a line each, for a person."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from torchloom_core.clock import SECOND_NS, moment_text
 from torchloom_core.suggest import listed
@@ -20,7 +20,7 @@ def doubts(
     table: str,
     plan: Mapping,
     events: Iterable[Event],
-    parts: Iterable[Component],
+    parts: Collection[Component],
     telemetry: OwnTelemetry | None,
     span_ns: tuple[int, int],
 ) -> Iterator[str]:
@@ -39,25 +39,15 @@ def doubts(
             f"({listed(severities, most=_LISTED)}): events.fatal_if in a mapping, or a column "
             f"'fatal', says which are"
         )
-    if telemetry is not None and plan.topology is None:
-        unseen = sorted({event.component for event in kept} - {*telemetry.components})
-        if unseen:
-            yield (
-                f"{table}: of {len(unseen)} component{'s' * (len(unseen) > 1)} with an event "
-                f"there is no telemetry: {listed(unseen, most=_LISTED)}"
-            )
-    has_clock = any(event.t_event % _DAY_NS for event in kept)
-    if has_clock and telemetry is not None and _is_of_dates(telemetry):
-        yield (
-            f"{telemetry.path.name}: all rows are of midnight, as dates without a time of day are, "
-            "and taken as known then: where they tell of the day to come, give a column 'available'"
-        )
-    if telemetry is not None and (silent := _silent(kept, parts, telemetry)):
-        yield (
-            f"{telemetry.path.name}: telemetry of {len(silent)} component{'s' * (len(silent) > 1)} "
-            f"ends long before the rest, with no failure ({listed(silent, most=_LISTED)}): who is "
-            f"not gone by a column 'until' of the topology counts as healthy to the end"
-        )
+    if telemetry is not None:
+        if plan.topology is None:
+            unseen = {event.component for event in kept} - {*telemetry.components}
+            if unseen:
+                yield (
+                    f"{table}: of {_some(unseen)} with an event there is no telemetry: "
+                    f"{_named(unseen)}"
+                )
+        yield from _of_telemetry(kept, parts, telemetry)
     times = f"{table}: the times are from {moment_text(span_ns[0])} to {moment_text(span_ns[1])}"
     if span_ns[1] - span_ns[0] > _TWENTY_YEARS_NS:
         yield f"{times}: is one mistyped? times.start and times.end in a mapping leave it out"
@@ -69,15 +59,53 @@ def doubts(
         )
 
 
+def _of_telemetry(
+    events: Collection[Event], parts: Collection[Component], telemetry: OwnTelemetry
+) -> Iterator[str]:
+    name = telemetry.path.name
+    if any(event.t_event % _DAY_NS for event in events) and _is_of_dates(telemetry):
+        yield (
+            f"{name}: all rows are of midnight, as dates without a time of day are, and taken as "
+            "known then: where they tell of the day to come, give a column 'available'"
+        )
+    if never := _never_heard(parts, telemetry):
+        yield (
+            f"{name}: of {_some(never)} of the topology there is no telemetry ({_named(never)}): "
+            f"who does not fail counts as healthy throughout"
+        )
+    if silent := _silent(events, parts, telemetry):
+        yield (
+            f"{name}: telemetry of {_some(silent)} ends long before the rest, with no failure "
+            f"({_named(silent)}): who is not gone by a column 'until' of the topology counts as "
+            f"healthy to the end"
+        )
+
+
+def _some(names: Collection[str]) -> str:
+    return f"{len(names)} component{'s' * (len(names) > 1)}"
+
+
+def _named(names: Iterable[str]) -> str:
+    return listed(sorted(names), most=_LISTED)
+
+
 def _is_of_dates(telemetry: OwnTelemetry) -> bool:
     """Return whether no moment in it has a time of day."""
     moments = (telemetry.t_event, telemetry.t_avail)
     return len(telemetry.rows) > 0 and not any((ns % _DAY_NS).any() for ns in moments)
 
 
+def _never_heard(parts: Iterable[Component], telemetry: OwnTelemetry) -> set[str]:
+    """Return those of which there is no telemetry, though there is of others of their kind."""
+    heard = {*telemetry.components}
+    listed_by = [(part.kind, part.id) for part in parts]
+    kinds = {kind for kind, name in listed_by if name in heard}
+    return {name for kind, name in listed_by if kind in kinds and name not in heard}
+
+
 def _silent(
     events: Iterable[Event], parts: Iterable[Component], telemetry: OwnTelemetry
-) -> list[str]:
+) -> set[str]:
     """Return who was not heard of for long at the end, without a failure or an end that is told."""
     last_ns = telemetry.last_ns
     long_ns = max(_DAY_NS, _LONG_SILENT * telemetry.every_ns)
@@ -93,4 +121,4 @@ def _silent(
         whose = {name, *(part.parents if part else ())} & failed_ns.keys()
         return not any(failed_ns[one] > ns - long_ns for one in whose)
 
-    return sorted(name for name, ns in last_ns.items() if is_silent(name, ns))
+    return {name for name, ns in last_ns.items() if is_silent(name, ns)}
