@@ -16,6 +16,7 @@ _log = logging.getLogger(__name__)
 PROMPT_S = 10.0
 """Within which a request has to be there, all of it, and before it what TLS has to agree on."""
 
+_FAREWELL_S = 1.0
 _REST_S = 1.0
 _MOST_CONNECTIONS = 4096
 _MOST_FILES = 65_536
@@ -89,6 +90,7 @@ class _Server(uvicorn.Server):
         found.listen(self.config.backlog)
         loop = asyncio.get_running_loop()
         while True:
+            await asyncio.sleep(0)  # where a crowd comes, nothing below waits for anything
             try:
                 connection, _ = await loop.sock_accept(found)
             except ConnectionError:
@@ -105,7 +107,7 @@ class _Server(uvicorn.Server):
             arrival.add_done_callback(self._arriving.discard)
 
     async def _let_in(self, connection: socket.socket) -> None:
-        within = dict.fromkeys(("ssl_handshake_timeout", "ssl_shutdown_timeout"), PROMPT_S)
+        within = {"ssl_handshake_timeout": PROMPT_S, "ssl_shutdown_timeout": _FAREWELL_S}
         with suppress(OSError):  # it is no TLS, or not in time
             await asyncio.get_running_loop().connect_accepted_socket(
                 self._protocol,

@@ -4,6 +4,7 @@ import asyncio
 import asyncio.constants
 import contextlib
 import shutil
+import socket
 import ssl
 import subprocess
 from urllib.parse import urlsplit
@@ -86,6 +87,30 @@ async def test_of_more_than_there_are_files_for_the_rest_are_turned_away(tmp_pat
         await sees(page, lambda told: told.get("run", {}).get("trouble") == "goes on")
         for _, writer in crowd:
             writer.close()
+
+
+async def test_a_crowd_that_comes_at_once_leaves_the_others_their_turn(tmp_path, monkeypatch):
+    turns, taken = 0, []
+
+    def most():
+        taken.append(turns)
+        return 4096
+
+    async def others():
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr(web_server, "_most_connections", most)
+    async with open_house(tmp_path) as house, contextlib.AsyncExitStack() as crowd:
+        where = urlsplit(house._url)
+        busy = asyncio.create_task(others())
+        for _ in range(40):
+            crowd.enter_context(socket.create_connection((where.hostname, where.port)))
+        await eventually(lambda: len(taken) == 40)
+        busy.cancel()
+    assert len(set(taken)) == 40
 
 
 async def test_who_does_not_agree_on_tls_is_let_go_as_well(tmp_path, tls):
