@@ -479,6 +479,21 @@ def test_what_a_worker_writes_is_never_taken_for_markup(tmp_path, run, new_tab):
     past.end()
 
 
+@pytest.mark.parametrize("word", ["constructor", "toString", "__proto__"])
+def test_a_kind_or_level_that_is_a_word_of_the_page_s_own_language_is_none(tab, word):
+    moments, look = tab.page.evaluate(
+        """async (word) => {
+          const { momentsOf } = await import("/page/moments.js");
+          const { logItem } = await import("/page/record.js");
+          const line = { kind: word, at_s: 1, text: "x", worker: "g0-0" };
+          const stories = new Map([["p1", { moments: { [word]: 1 }, wish: "", by: "" }]]);
+          return [momentsOf({ lines: [line], stories }), logItem(line).lastChild.className];
+        }""",
+        word,
+    )
+    assert (moments, look) == ([], "lines")
+
+
 def test_what_a_backtest_promised_stands_beside_what_came_of_it(tab):
     tab.page.get_by_role("tab", name="Policies").click()
     row = tab.page.get_by_role("row", name=re.compile("^mover "))
