@@ -3,6 +3,7 @@
 import asyncio
 import asyncio.constants
 import contextlib
+import errno
 import shutil
 import socket
 import ssl
@@ -106,6 +107,29 @@ async def test_who_is_there_and_has_asked_for_something_keeps_its_place(tmp_path
         house.change("goes on")
         for page in pages:
             await sees(page, lambda told: told.get("run", {}).get("trouble") == "goes on")
+
+
+async def test_a_room_without_a_file_left_takes_who_comes_once_it_has_one(
+    tmp_path, monkeypatch, caplog
+):
+    loop = asyncio.get_running_loop()
+    take, refused = loop.sock_accept, []
+
+    async def refuse_once(found):
+        if not refused:
+            refused.append(found)
+            raise OSError(errno.EMFILE, "Too many open files")
+        return await take(found)
+
+    monkeypatch.setattr(loop, "sock_accept", refuse_once)
+    monkeypatch.setattr(web_server, "_REST_S", 0.0)
+    async with open_house(tmp_path) as house:
+        reader, writer = await come(house, HALF + b"\r\n")
+        assert b" 401 " in await soon(reader.readline())
+        writer.close()
+    assert [told.getMessage() for told in caplog.records if told.name == web_server.__name__] == [
+        "cannot take a connection: Too many open files"
+    ]
 
 
 async def test_a_crowd_that_comes_at_once_leaves_the_others_their_turn(tmp_path, monkeypatch):
