@@ -666,6 +666,30 @@ def test_what_is_drawn_is_of_the_newest_errand_however_like_the_one_before(tab):
     ]
 
 
+def test_in_3_d_a_plane_without_a_number_is_none_and_no_axis_has_hundreds_of_ticks(tab):
+    tab.page.evaluate(
+        """async () => {
+          const { LandscapeScreen } = await import("/page/landscape.js");
+          const known = { stories: new Map() }, act = { lock: () => "", say: console.error };
+          const screen = new LandscapeScreen(known, act), plane = { side: 3, reach: 1 };
+          document.querySelector("main").append(...screen.parts);
+          screen.turnRound();
+          window.look = (command, losses) => {
+            const cells = losses.map((loss, place) => [0, place, loss]);
+            known.landscape = { command, worker: "v0-0", points: 3, of: 3, line: [], cells, plane };
+            screen.update();
+          };
+          window.look("c1", [null, null, null]);
+        }"""
+    )
+    tab.page.evaluate("window.look('c2', [1, 2, 3])")
+    tab.until("document.querySelector('.surface canvas')?.width > 100")
+    tab.page.evaluate("window.look('c3', [1e-300, 1, 1e300])")
+    tab.until("document.querySelector('.surface')._fullLayout.scene.zaxis.dtick === 100")
+    tab.page.evaluate("window.look('c4', [null, null, null])")
+    assert tab.page.locator(".surface canvas").count() == 0
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_page_fits_a_phone_by_day_and_by_night(room, new_tab, scheme):
     tab = new_tab(viewport={"width": 390, "height": 800}, color_scheme=scheme)
