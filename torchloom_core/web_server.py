@@ -5,7 +5,7 @@ import logging
 import resource
 import socket
 from collections.abc import AsyncIterator, Generator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import uvicorn
@@ -16,8 +16,12 @@ _log = logging.getLogger(__name__)
 PROMPT_S = 10.0
 """Within which a request has to be there, all of it, and before it what TLS has to agree on."""
 
+_FAREWELL_S = 1.0
 _REST_S = 1.0
 _MOST_CONNECTIONS = 4096
+_MOST_ARRIVING = 512
+"""Of them, who have asked for nothing yet: each has a quarter of a MiB where TLS is asked for."""
+
 _MOST_FILES = 65_536
 _BAD_TEXT = "Invalid UTF-8"
 
@@ -65,19 +69,23 @@ async def served(application: Any, found: socket.socket, **options: Any) -> Asyn
 
 
 class _Server(uvicorn.Server):
-    """A server that leaves signals to us, and takes no more at once than there are files for."""
+    """A server that leaves signals to us, and takes no more at once than there are files for.
+
+    Who comes when all places are taken has that of who has been longest without asking for
+    anything: strangers keep nobody out who has something to ask.
+    """
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen until :meth:`shutdown`."""
         await self.lifespan.startup()
         self.servers = []  # of asyncio: TLS has a minute there to agree, and is not counted
-        self._arriving: set[asyncio.Task[None]] = set()
+        self._arriving: dict[_Prompt, asyncio.Task[None]] = {}
         self._taking = [asyncio.create_task(self._take(found)) for found in sockets or ()]
         self.started = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Take nobody any more, and let go of those who are there."""
-        tasks = *self._taking, *self._arriving
+        tasks = *self._taking, *self._arriving.values()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -89,6 +97,7 @@ class _Server(uvicorn.Server):
         found.listen(self.config.backlog)
         loop = asyncio.get_running_loop()
         while True:
+            await asyncio.sleep(0)  # where a crowd comes, nothing below waits for anything
             try:
                 connection, _ = await loop.sock_accept(found)
             except ConnectionError:
@@ -97,25 +106,38 @@ class _Server(uvicorn.Server):
                 _log.warning("cannot take a connection: %s", error.strerror)
                 await asyncio.sleep(_REST_S)
                 continue
-            if len(self._arriving) + len(self.server_state.connections) >= _most_connections():
+            if self._has_place():
+                protocol = _Prompt(self.config, self.server_state, self.lifespan.state)
+                self._arriving[protocol] = asyncio.create_task(self._let_in(protocol, connection))
+            else:
                 connection.close()
-                continue
-            arrival = asyncio.create_task(self._let_in(connection))
-            self._arriving.add(arrival)
-            arrival.add_done_callback(self._arriving.discard)
 
-    async def _let_in(self, connection: socket.socket) -> None:
-        within = dict.fromkeys(("ssl_handshake_timeout", "ssl_shutdown_timeout"), PROMPT_S)
-        with suppress(OSError):  # it is no TLS, or not in time
+    def _has_place(self) -> bool:
+        """Say whether there is a place, or was one to be had."""
+        there = self.server_state.connections | self._arriving.keys()
+        if len(there) < _most_connections() and len(self._arriving) < _MOST_ARRIVING:
+            return True
+        longest = next(iter(self._arriving), None)
+        if longest is not None:
+            self._arriving.pop(longest).cancel()
+        return longest is not None
+
+    async def _let_in(self, protocol: "_Prompt", connection: socket.socket) -> None:
+        """Have who comes agree on TLS, where that is asked for, and then say what it wants."""
+        tls = self.config.ssl
+        limits = {"ssl_handshake_timeout": PROMPT_S, "ssl_shutdown_timeout": _FAREWELL_S}
+        try:
             await asyncio.get_running_loop().connect_accepted_socket(
-                self._protocol,
-                connection,
-                ssl=self.config.ssl,
-                **(within if self.config.ssl else {}),
+                lambda: protocol, connection, ssl=tls, **(limits if tls else {})
             )
-
-    def _protocol(self) -> asyncio.Protocol:
-        return _Prompt(self.config, self.server_state, self.lifespan.state)
+            async with asyncio.timeout(PROMPT_S):
+                await protocol.has_asked.wait()
+        except OSError:
+            pass  # it is no TLS, or not in time
+        finally:
+            self._arriving.pop(protocol, None)
+            if not protocol.has_asked.is_set() and protocol.transport:
+                protocol.transport.abort()
 
     @contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
@@ -124,13 +146,34 @@ class _Server(uvicorn.Server):
 
 
 class _Prompt(H11Protocol):
-    """HTTP for those who come to the point."""
+    """HTTP for those who come to the point.
+
+    Attributes
+    ----------
+    has_asked : asyncio.Event
+        Set once a request has come, or nobody is there any more.
+    """
+
+    def __init__(self, *of_server: Any) -> None:
+        super().__init__(*of_server)
+        self.has_asked = asyncio.Event()
+        self._has_waited = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take a connection."""
         super().connection_made(transport)
-        self._has_waited = True  # for its first request, once the time is over
         self.loop.call_later(PROMPT_S, self._look)
+
+    def data_received(self, data: bytes) -> None:
+        """Take what comes."""
+        super().data_received(data)
+        if self.cycle is not None or self.transport.get_protocol() is not self:
+            self.has_asked.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Note that nobody is there."""
+        super().connection_lost(exc)
+        self.has_asked.set()
 
     def _look(self) -> None:
         """Close what has been in the midst of a request since the last look, not yet all there."""

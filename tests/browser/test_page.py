@@ -479,6 +479,21 @@ def test_what_a_worker_writes_is_never_taken_for_markup(tmp_path, run, new_tab):
     past.end()
 
 
+@pytest.mark.parametrize("word", ["constructor", "toString", "__proto__"])
+def test_a_kind_or_level_that_is_a_word_of_the_page_s_own_language_is_none(tab, word):
+    moments, look = tab.page.evaluate(
+        """async (word) => {
+          const { momentsOf } = await import("/page/moments.js");
+          const { logItem } = await import("/page/record.js");
+          const line = { kind: word, at_s: 1, text: "x", worker: "g0-0" };
+          const stories = new Map([["p1", { moments: { [word]: 1 }, wish: "", by: "" }]]);
+          return [momentsOf({ lines: [line], stories }), logItem(line).lastChild.className];
+        }""",
+        word,
+    )
+    assert (moments, look) == ([], "lines")
+
+
 def test_what_a_backtest_promised_stands_beside_what_came_of_it(tab):
     tab.page.get_by_role("tab", name="Policies").click()
     row = tab.page.get_by_role("row", name=re.compile("^mover "))
@@ -649,6 +664,30 @@ def test_what_is_drawn_is_of_the_newest_errand_however_like_the_one_before(tab):
         [2, 2, f"loss from 2 (dark) to 2 (light), {ends}"],
         [None, None, ""],
     ]
+
+
+def test_in_3_d_a_plane_without_a_number_is_none_and_no_axis_has_hundreds_of_ticks(tab):
+    tab.page.evaluate(
+        """async () => {
+          const { LandscapeScreen } = await import("/page/landscape.js");
+          const known = { stories: new Map() }, act = { lock: () => "", say: console.error };
+          const screen = new LandscapeScreen(known, act), plane = { side: 3, reach: 1 };
+          document.querySelector("main").append(...screen.parts);
+          screen.turnRound();
+          window.look = (command, losses) => {
+            const cells = losses.map((loss, place) => [0, place, loss]);
+            known.landscape = { command, worker: "v0-0", points: 3, of: 3, line: [], cells, plane };
+            screen.update();
+          };
+          window.look("c1", [null, null, null]);
+        }"""
+    )
+    tab.page.evaluate("window.look('c2', [1, 2, 3])")
+    tab.until("document.querySelector('.surface canvas')?.width > 100")
+    tab.page.evaluate("window.look('c3', [1e-300, 1, 1e300])")
+    tab.until("document.querySelector('.surface')._fullLayout.scene.zaxis.dtick === 100")
+    tab.page.evaluate("window.look('c4', [null, null, null])")
+    assert tab.page.locator(".surface canvas").count() == 0
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -40,9 +40,12 @@ def test_a_typo_is_one_line_with_what_was_meant(folder, words, meant):
     is_one_line(folder.torchloom(*words.split()), 2, meant)
 
 
-@pytest.mark.parametrize("words", ["trajectory show --last 0", "status --every 0"])
+@pytest.mark.parametrize(
+    "words",
+    ["trajectory show --last 0", f"trajectory show --last {10**20}", "status --every 0"],
+)
 def test_a_number_out_of_range_is_one_line(folder, words):
-    is_one_line(folder.torchloom(*words.split()), 2, "Must be >")
+    is_one_line(folder.torchloom(*words.split()), 2, "Must be ")
 
 
 @pytest.mark.parametrize("span", ["0s", "-1d", "20000d", "2x", "1h soon", ""])

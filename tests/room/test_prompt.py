@@ -3,7 +3,9 @@
 import asyncio
 import asyncio.constants
 import contextlib
+import errno
 import shutil
+import socket
 import ssl
 import subprocess
 from urllib.parse import urlsplit
@@ -72,20 +74,86 @@ async def test_so_is_who_has_had_an_answer_and_says_half_of_another_request(tmp_
         writer.close()
 
 
-async def test_of_more_than_there_are_files_for_the_rest_are_turned_away(tmp_path, monkeypatch):
-    monkeypatch.setattr(web_server, "_MOST_CONNECTIONS", 8)
-    monkeypatch.setattr(web_server, "PROMPT_S", 60.0)
+@pytest.mark.parametrize(("limit", "kept"), [("_MOST_CONNECTIONS", 7), ("_MOST_ARRIVING", 8)])
+async def test_who_comes_has_the_place_of_who_waited_longest_and_asked_nothing(
+    tmp_path, monkeypatch, limit, kept
+):
+    monkeypatch.setattr(web_server, limit, 8)
+    monkeypatch.setattr(web_server, "PROMPT_S", 1e6)
     async with open_house(tmp_path) as house:
         page = await house.enter()
         crowd = [await come(house, HALF) for _ in range(40)]
-        turned_away = [reader for reader, _ in crowd[8:]]
-        for reader in turned_away:
+        for reader, _ in crowd[:-kept]:
             with pytest.raises(GONE):
                 await soon(reader.readexactly(1))
+        reader, writer = crowd[-1]
+        writer.write(b"\r\n")
+        assert b" 401 " in await soon(reader.readline())
         house.change("goes on")
         await sees(page, lambda told: told.get("run", {}).get("trouble") == "goes on")
-        for _, writer in crowd:
-            writer.close()
+        for _, other in crowd:
+            other.close()
+
+
+async def test_who_is_there_and_has_asked_for_something_keeps_its_place(tmp_path, monkeypatch):
+    monkeypatch.setattr(web_server, "_MOST_CONNECTIONS", 2)
+    monkeypatch.setattr(web_server, "PROMPT_S", 1e6)
+    async with open_house(tmp_path) as house:
+        pages = [await house.enter() for _ in range(2)]
+        reader, writer = await come(house, HALF)
+        with pytest.raises(GONE):
+            await soon(reader.readexactly(1))
+        writer.close()
+        house.change("goes on")
+        for page in pages:
+            await sees(page, lambda told: told.get("run", {}).get("trouble") == "goes on")
+
+
+async def test_a_room_without_a_file_left_takes_who_comes_once_it_has_one(
+    tmp_path, monkeypatch, caplog
+):
+    loop = asyncio.get_running_loop()
+    take, refused = loop.sock_accept, []
+
+    async def refuse_once(found):
+        if not refused:
+            refused.append(found)
+            raise OSError(errno.EMFILE, "Too many open files")
+        return await take(found)
+
+    monkeypatch.setattr(loop, "sock_accept", refuse_once)
+    monkeypatch.setattr(web_server, "_REST_S", 0.0)
+    async with open_house(tmp_path) as house:
+        reader, writer = await come(house, HALF + b"\r\n")
+        assert b" 401 " in await soon(reader.readline())
+        writer.close()
+    assert [told.getMessage() for told in caplog.records if told.name == web_server.__name__] == [
+        "cannot take a connection: Too many open files"
+    ]
+
+
+async def test_a_crowd_that_comes_at_once_leaves_the_others_their_turn(tmp_path, monkeypatch):
+    turns, taken = 0, []
+
+    def most():
+        taken.append(turns)
+        return 4096
+
+    async def others():
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr(web_server, "_most_connections", most)
+    async with open_house(tmp_path) as house, contextlib.AsyncExitStack() as crowd:
+        where = urlsplit(house._url)
+        busy = asyncio.create_task(others())
+        for _ in range(40):
+            crowd.enter_context(socket.create_connection((where.hostname, where.port)))
+        await eventually(lambda: len(taken) == 40)
+        busy.cancel()
+    assert len(set(taken)) == 40
 
 
 async def test_who_does_not_agree_on_tls_is_let_go_as_well(tmp_path, tls):
@@ -96,28 +164,19 @@ async def test_who_does_not_agree_on_tls_is_let_go_as_well(tmp_path, tls):
         writer.close()
 
 
-async def test_who_does_not_agree_on_tls_counts_among_those_who_are_there(
-    tmp_path, monkeypatch, tls
-):
+async def test_nor_does_one_who_never_agrees_on_tls_keep_others_out(tmp_path, monkeypatch, tls):
     monkeypatch.setattr(web_server, "_MOST_CONNECTIONS", 8)
     monkeypatch.setattr(web_server, "PROMPT_S", 1e6)
+    trusting = ssl._create_unverified_context()
     async with open_house(tmp_path, **tls) as house:
         crowd = [await come(house, HALF_A_HELLO) for _ in range(40)]
-        for reader, _ in crowd[8:]:
+        reader, writer = await soon(come(house, HALF + b"\r\n", ssl=trusting))
+        assert b" 401 " in await soon(reader.readline())
+        for reader, _ in crowd[:-8]:
             with pytest.raises(GONE):
                 await soon(reader.readexactly(1))
-        for _, writer in crowd:
-            writer.close()
-        trusting = ssl._create_unverified_context()
-        reader, writer = await eventually(lambda: arrives(house, trusting))
-        assert b" 401 " in await soon(reader.readline())
-        writer.close()
-
-
-async def arrives(house, context):
-    """Ask for the page by TLS, where there is a place again."""
-    with contextlib.suppress(OSError):
-        return await come(house, HALF + b"\r\n", ssl=context)
+        for _, other in [*crowd, (reader, writer)]:
+            other.close()
 
 
 async def test_no_place_is_kept_for_who_is_not_let_in(tmp_path, monkeypatch):

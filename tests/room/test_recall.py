@@ -131,6 +131,28 @@ async def test_a_record_that_cannot_be_read_is_one_line(recorder, recalled, tmp_
     assert "Traceback" not in caplog.text
 
 
+async def test_who_goes_on_telling_has_the_record_read_ever_less_often(
+    recorder, tmp_path, preview, monkeypatch
+):
+    monkeypatch.setattr(recall, "_ON_ITS_WAY_S", 0.001)
+    goes_on, reads = True, []
+
+    def read(root, *kinds):
+        reads.append(root)
+        preview.version += goes_on
+
+    monkeypatch.setattr(recall, "newest_recorded", read)
+    record(recorder, curve(0, 2.0))
+    found = recall.Recall(tmp_path, preview)
+    following = asyncio.create_task(found.follow())
+    found.compare(status())
+    await eventually(lambda: len(reads) >= 6)
+    assert found._rest_s >= 0.032
+    goes_on = False
+    await eventually(lambda: found._rest_s == 0.001)
+    following.cancel()
+
+
 def test_a_page_is_told_anew_of_a_look_of_which_more_is_known():
     heard, recorded, news = Landscape(), Landscape(), LandscapeNews()
     late, early = Cells(cells=((1, 1, 3.0),)), Cells(cells=((0, 0, 1.0),))

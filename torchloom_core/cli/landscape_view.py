@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from rich.table import Table
 from rich.text import Text
 
+from torchloom_core.plain_text import plain_line
 from torchloom_core.trajectory.landscape import Landscape
 from torchloom_core.wire.errand import Loss
 from torchloom_core.wire.landscape import Bend, Plane
@@ -18,7 +19,7 @@ def table(seen: Landscape) -> Table:
     rows.add_column(style="dim")
     rows.add_column()
     for name, text in _rows(seen):
-        rows.add_row(name, Text(text))
+        rows.add_row(name, Text(plain_line(text, len(text))))
     return rows
 
 

@@ -1,15 +1,13 @@
 """``torchloom logs``: what trainers have logged, all of them on one axis."""
 
-import sys
 from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 from cyclopts import Parameter
-from cyclopts.validators import Number
 
-from torchloom_core.cli.options import AsJson, ConfigPath
+from torchloom_core.cli.options import AsJson, ConfigPath, Last
 from torchloom_core.cli.output import console, print_json
 from torchloom_core.cli.recorded_lines import (
     Place,
@@ -38,7 +36,7 @@ def logs(
     worker: str | None = None,
     node: str | None = None,
     level: Level = "debug",
-    last: Annotated[int | None, Parameter(validator=Number(gte=1, lte=sys.maxsize))] = None,
+    last: Last = None,
     follow: Annotated[bool, Parameter(alias="-f", negative="")] = False,
     json: AsJson = False,
     config: ConfigPath = None,

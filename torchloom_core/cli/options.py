@@ -1,5 +1,6 @@
 """Options that several commands share."""
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -21,6 +22,9 @@ ConfigPath = Annotated[Path | None, Parameter(name="--config", group=_CONNECTION
 AsJson = Annotated[
     bool, Parameter(name="--json", negative="", show_default=False, help="Print JSON for machines.")
 ]
+
+Last = Annotated[int | None, Parameter(validator=Number(gte=1, lte=sys.maxsize))]
+"""So many of the newest."""
 
 Wait = Annotated[
     float,

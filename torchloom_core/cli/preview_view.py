@@ -3,6 +3,7 @@
 from rich.table import Table
 from rich.text import Text
 
+from torchloom_core.plain_text import plain_line
 from torchloom_core.trajectory.preview import Preview
 
 
@@ -15,5 +16,5 @@ def table(seen: Preview) -> Table:
     if seen.setup is not None and seen.setup.of_step >= 0:
         rows.add_row("from", f"step {seen.setup.of_step} of the run")
     for name, text in seen.words():
-        rows.add_row(name, Text(text))
+        rows.add_row(name, Text(plain_line(text, len(text))))
     return rows

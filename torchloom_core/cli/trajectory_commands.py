@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 from cyclopts import Parameter
-from cyclopts.validators import Number
 from rich.markup import escape
 
-from torchloom_core.cli.options import AsJson, ConfigPath
+from torchloom_core.cli.options import AsJson, ConfigPath, Last
 from torchloom_core.cli.output import console, print_json
 from torchloom_core.cli.recorded_lines import (
     Place,
@@ -37,7 +36,7 @@ def show(
     root: Root = None,
     /,
     *,
-    last: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
+    last: Last = None,
     kind: Annotated[tuple[str, ...], Parameter(negative="", show_default=False)] = (),
     worker: str | None = None,
     follow: Annotated[bool, Parameter(alias="-f", negative="")] = False,

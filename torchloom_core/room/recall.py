@@ -16,6 +16,9 @@ from torchloom_core.wire.operator import Status
 _ON_ITS_WAY_S = 2.0
 """What workers have told while the broker was away is on record so much later."""
 
+_LONGEST_REST_S = 16.0
+"""Between two looks while ever more is heard: a long record takes a while to read."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -36,6 +39,7 @@ class Recall:
         self._epoch = -1
         self._under_way: set[str] = set()
         self._half_read: set[str] = set()
+        self._rest_s = _ON_ITS_WAY_S
         self._is_due = asyncio.Event()
 
     def compare(self, status: Status) -> None:
@@ -50,7 +54,7 @@ class Recall:
         """Look whenever it is due, for ever."""
         while True:
             await self._is_due.wait()
-            await asyncio.sleep(_ON_ITS_WAY_S)
+            await asyncio.sleep(self._rest_s)
             self._is_due.clear()
             # Another run's of that name, or one of long ago, has another epoch.
             if newest_epoch(self._root) == self._epoch:
@@ -66,7 +70,9 @@ class Recall:
             return
         if before != self._versions():  # more was heard meanwhile
             self._is_due.set()
+            self._rest_s = min(2 * self._rest_s, _LONGEST_REST_S)
             return
+        self._rest_s = _ON_ITS_WAY_S
         for heard, recorded in zip(self._kinds, found, strict=True):
             if recorded.version:
                 heard.become(recorded)

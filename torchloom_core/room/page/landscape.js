@@ -3,7 +3,7 @@
 import { VALUE_COLOURS } from "./colours.js";
 import { button, el, fill, lock, number } from "./dom.js";
 import { Head, isUnderWay } from "./errands.js";
-import { drawSurface, turn } from "./surface.js";
+import { clearSurface, drawSurface, turn } from "./surface.js";
 
 const LINE_PX = 240;
 const PLANE_PX = 720;
@@ -76,7 +76,7 @@ export class LandscapeScreen {
   }
 
   drawSurface({ plane, cells }) {
-    if (!plane || !cells.length) return;
+    if (!plane || cells.every(([, , loss]) => loss === null)) return clearSurface(this.surface);
     const known = knownCells(plane, cells);
     const places = Array.from({ length: plane.side }, (_, n) => n);
     const losses = places.map((row) => places.map((column) => lossAt(known, plane.side, row, column)));

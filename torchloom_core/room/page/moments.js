@@ -3,6 +3,7 @@
 export const LANES = ["faults", "forecasts", "verdicts", "commands", "outcomes", "notes"];
 
 const OF_LINES = {
+  __proto__: null, // a record may be of any kind, such as "constructor"
   fault: ["faults", "\u2715", "--danger"],
   forecast: ["forecasts", "\u25b2", "--warn"],
   remark: ["notes", "\u270e", "--ink"],
@@ -11,6 +12,7 @@ const ASIDE = ["preview", "landscape", "alert", "dump"]; // what no rank's train
 const FAILED = ["faults", "\u2715", "--danger"];
 
 const OF_STORIES = {
+  __proto__: null,
   verdict: (story) => (story.granted ? ["verdicts", "\u25cf", "--accent", "granted"] : ["verdicts", "\u25cb", "--faint", "denied"]),
   issued: () => ["commands", "\u25b7", "--accent", "commands sent"],
   applied: () => ["commands", "\u25b6", "--accent", "first applied"],

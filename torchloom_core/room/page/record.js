@@ -61,6 +61,6 @@ export function lineItem(line) {
 }
 
 export function logItem(line) {
-  const tone = { error: "bad", critical: "bad", warning: "warn" }[line.kind] ?? "";
+  const tone = { __proto__: null, error: "bad", critical: "bad", warning: "warn" }[line.kind] ?? "";
   return el("li", {}, el("span", { className: "faint" }, `${clock(line.at_s)} ${line.worker} `), el("span", { className: `${tone} lines`.trim() }, `${line.kind} ${line.text}`));
 }

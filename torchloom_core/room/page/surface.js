@@ -7,7 +7,8 @@ const STOPS = 16;
 const TURN = Math.PI / 24;
 const STEEPEST = 1.4;
 const TURNS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1] };
-const DECADES = 100; // between least and most: whole decades are enough on the axis
+const DECADES = 2; // between least and most: whole ones are enough on the axis, and no more of them
+const MOST_DECADES = 6;
 const BARE = { displayModeBar: false, responsive: true };
 
 let loading;
@@ -31,7 +32,7 @@ export async function drawSurface(place, { losses, shares, path, branch, isLogar
   const style = getComputedStyle(document.documentElement);
   const [ink, line, accent] = ["--ink", "--line", "--accent"].map((name) => style.getPropertyValue(name).trim());
   const known = losses.flat().filter((loss) => loss !== null);
-  const isTall = isLogarithmic && Math.max(...known) > DECADES * Math.min(...known);
+  const decades = isLogarithmic ? Math.log10(Math.max(...known)) - Math.log10(Math.min(...known)) : 0;
   const axis = (text, type) => ({ title: { text }, type, color: ink, gridcolor: line, zerolinecolor: line, showbackground: false });
   const colours = Array.from({ length: STOPS }, (_, n) => [n / (STOPS - 1), hex(VALUE_COLOURS[1 + Math.round((254 * n) / (STOPS - 1))])]);
   const height = (row, column) => losses[nearest(shares, row)][nearest(shares, column)];
@@ -51,10 +52,15 @@ export async function drawSurface(place, { losses, shares, path, branch, isLogar
       margin: { l: 0, r: 0, t: 0, b: 0 },
       paper_bgcolor: "transparent",
       font: { color: ink },
-      scene: { xaxis: axis("columns"), yaxis: axis("rows"), zaxis: { ...axis("loss", isLogarithmic ? "log" : "linear"), ...(isTall && { dtick: 1 }) } },
+      scene: { xaxis: axis("columns"), yaxis: axis("rows"), zaxis: { ...axis("loss", isLogarithmic ? "log" : "linear"), ...(decades > DECADES && { dtick: Math.ceil(decades / MOST_DECADES) }) } },
     },
     BARE,
   );
+}
+
+// Draw none of a plane in which no loss is known.
+export function clearSurface(place) {
+  globalThis.Plotly?.purge(place);
 }
 
 // Turn it by a key; say whether the key was one of those.
