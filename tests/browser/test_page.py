@@ -198,6 +198,10 @@ def test_what_is_denied_again_is_one_story_on_a_page_that_was_open(tab, run):
     page.get_by_role("tab", name="Record").click()
     tab.sees("(2 times)")
     assert page.get_by_label("Decisions").get_by_text("knob x = 7 on all").count() == 1
+    page.get_by_role("tab", name="Run").click()
+    newest = page.get_by_label("Newest decisions").get_by_role("listitem")
+    first = re.compile(r"^\d\d:\d\d:\d\d person wants knob x = 7 on all \(2 times\)")
+    newest.filter(has_text=first).wait_for()
     page.get_by_role("button", name="resume actions").click()
     tab.waits(lambda: not ask(run, "status")["stopped"])
     leave(tab)
