@@ -604,6 +604,7 @@ def test_a_change_is_tried_out_beside_its_knob_and_both_curves_are_drawn(tab, ru
     row.get_by_label("new value of x").fill("100")
     try_out.click()
     what_if.get_by_role("cell", name=re.compile("^worse: the loss with the change is")).wait_for()
+    tab.waits(lambda: "preview x = 100: worse: the loss with the change" in tab.said)
     what_if.get_by_role("cell", name=re.compile("^says nothing of what comes after 40")).wait_for()
     what_if.get_by_role("cell", name=re.compile("^x 1.0 -> 100")).wait_for()
     begun = re.compile(
