@@ -55,8 +55,9 @@ class Tab:
             dialog.dismiss()
 
     def _on_console(self, message):
-        # A browser itself complains of what it does not reach while the room is away.
-        away = "WebSocket" in message.text or "net::ERR_CONNECTION_" in message.text
+        # A browser itself complains of what it does not reach while the room is away,
+        # and of what it is not given while it is shut out.
+        away = any(word in message.text for word in ("WebSocket", "net::ERR_CONNECTION_", "401"))
         if message.type == "error" and not away:
             self.complaints.append(message.text)
 

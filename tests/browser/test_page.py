@@ -198,6 +198,10 @@ def test_what_is_denied_again_is_one_story_on_a_page_that_was_open(tab, run):
     page.get_by_role("tab", name="Record").click()
     tab.sees("(2 times)")
     assert page.get_by_label("Decisions").get_by_text("knob x = 7 on all").count() == 1
+    page.get_by_role("tab", name="Run").click()
+    newest = page.get_by_label("Newest decisions").get_by_role("listitem")
+    first = re.compile(r"^\d\d:\d\d:\d\d person wants knob x = 7 on all \(2 times\)")
+    newest.filter(has_text=first).wait_for()
     page.get_by_role("button", name="resume actions").click()
     tab.waits(lambda: not ask(run, "status")["stopped"])
     leave(tab)
@@ -538,23 +542,37 @@ def test_the_page_says_when_it_is_stale_and_locks_what_acts(tab, run):
     leave(tab)
 
 
+def killed(room):
+    """Kill a room's process, and return which port another one has to take in its place."""
+    room.process.kill()
+    room.process.wait()
+    return room.links[-1].split(":")[2].partition("/")[0]
+
+
+def test_a_browser_that_is_shut_out_is_told_how_to_get_in_again(room, run, new_tab):
+    tab = new_tab()
+    tab.page.goto(room.links[-1])
+    tab.sees("data as of")
+    (run.folder / "state" / "room" / "cookie.key").unlink()
+    again = Room(run, 4, "--port", killed(room))
+    tab.sees("this browser is not let in any more: open the link that the room has printed")
+    tab.page.get_by_role("button", name="stop all actions").click()
+    tab.waits(lambda: "not let in any more" in tab.said)
+    tab.page.goto(again.links[-1])
+    tab.sees("data as of")
+    again.end()
+
+
 def test_the_page_says_when_the_room_is_gone_and_goes_on_when_it_is_back(run, new_tab):
     first = Room(run, number=2)
-    port = first.links[-1].split(":")[2].partition("/")[0]
     tab = new_tab()
     tab.page.goto(first.links[-1])
     tab.sees("data as of")
-    first.process.send_signal(signal.SIGKILL)
-    first.process.wait()
+    port = killed(first)
     tab.sees("disconnected from the room")
     tab.page.get_by_role("button", name="stop all actions").click()
     tab.sees('the room does not answer: "torchloom actions stop" in a shell')
-    config = run.config.read_text()
-    run.config.write_text(config.replace("port = 0", f"port = {port}"))
-    try:
-        second = Room(run, number=3)
-    finally:
-        run.config.write_text(config)
+    second = Room(run, 3, "--port", port)
     tab.until("!document.getElementById('fresh').classList.contains('old')")
     second.end()
 
@@ -615,6 +633,7 @@ def test_a_change_is_tried_out_beside_its_knob_and_both_curves_are_drawn(tab, ru
     row.get_by_label("new value of x").fill("100")
     try_out.click()
     what_if.get_by_role("cell", name=re.compile("^worse: the loss with the change is")).wait_for()
+    tab.waits(lambda: "preview x = 100: worse: the loss with the change" in tab.said)
     what_if.get_by_role("cell", name=re.compile("^says nothing of what comes after 40")).wait_for()
     what_if.get_by_role("cell", name=re.compile("^x 1.0 -> 100")).wait_for()
     begun = re.compile(

@@ -1,6 +1,7 @@
 """Whoever needs longer for a step than the others, and for a while, is told of by name."""
 
 import pytest
+from msgspec.structs import replace
 
 from tests.room.workers import batch, hello
 from torchloom_core.room.board import Board
@@ -66,6 +67,15 @@ def test_who_does_not_train_is_not_slow(state):
     ranks = Ranks(4)
     ranks.train(11, own_s={"g1-0": 0.19})
     ranks.train(1, own_s={"g1-0": 0.19}, state=state)
+    assert ranks.told == ""
+
+
+def test_who_stands_still_is_told_of_as_that():
+    ranks = Ranks(4)
+    ranks.train(30, own_s={"g1-0": 0.19})
+    told = replace(batch([], worker="g1-0"), progress_age_s=10.5)
+    ranks.board.hear(told, ranks.now_s)
+    ranks.board.close_second(ranks.now_s)
     assert ranks.told == ""
 
 

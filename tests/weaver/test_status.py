@@ -180,7 +180,7 @@ def test_what_the_lighthouse_sees_is_told_in_a_line():
     run = three_groups(make_kernel())
     assert status(run).lighthouse == ""
     run.feed(lighthouse_view(silent=("b:uuid",)))
-    assert status(run).lighthouse == "quorum 7 of 3, silent: b:uuid"
+    assert status(run).lighthouse == "quorum 7 of 3, silent: b"
 
 
 def test_of_those_at_risk_the_ones_that_are_most_are_told_with_why():

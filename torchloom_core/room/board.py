@@ -176,7 +176,8 @@ class Board:
         """
         count, states = len(self.places), self.states(now_s)
         self.spent.book(now_s, states, self.steps())
-        trains = states == _CODE["training"]
+        moves = self.progress_age_s(now_s) <= self.spent.standstill_s
+        trains = (states == _CODE["training"]) & moves
         self.slow.look(now_s, trains, self.values(OWN_S), self.values(WHOLE_S))
         for column, name in enumerate(self.metrics):
             heard = self._values[:count, column][self._heard_s[:count] >= now_s - 2.0]

@@ -38,6 +38,10 @@ _SLOW = 2.0
 _GRAIN_S = 2.0
 """A step counts as slow that takes `_SLOW` times as long as usual, and so much beyond."""
 
+_LONG_S = 10.0
+_STEPS = 5.0
+"""No step for so long, and for as long as so many steps usually take, is a standstill."""
+
 _USUAL_LOOKS = 60
 _BACK_S = 10.0
 """A run whose step lies behind the one of so long ago has gone back."""
@@ -74,6 +78,11 @@ class Spent:
     def usual_s(self) -> float:
         """How long a step usually takes; 0 before anybody knows."""
         return float(np.median(self._usual_s)) if self._usual_s else 0.0
+
+    @property
+    def standstill_s(self) -> float:
+        """How long a rank that finishes no step has to have done so to stand still."""
+        return max(_LONG_S, _STEPS * self.usual_s)
 
     def book(self, now_s: float, state: NDArray[np.uint8], step: Ints) -> None:
         """Look at all ranks, ``state`` and ``step`` of each row; the rows are those of before."""

@@ -5,10 +5,6 @@ from numpy.typing import NDArray
 
 from torchloom_core.room.board import STATES, Board
 
-_LONG_S = 10.0
-_STEPS = 5.0
-"""No step for so long, and for as long as so many steps usually take, is a standstill."""
-
 _STOPPED, _WAITED_S = "trainer_stopped", "trainer_waiting_s"
 _NAMED = 3
 _TRAINS = STATES.index("training")
@@ -20,7 +16,7 @@ def stalled(board: Board, now_s: float) -> str:
     A rank that has finished no step yet may still load, or compile.
     """
     trains = (board.states(now_s) == _TRAINS) & (board.steps() >= 0)
-    limit_s = max(_LONG_S, _STEPS * board.spent.usual_s)
+    limit_s = board.spent.standstill_s
     rows = np.flatnonzero(trains & (board.progress_age_s(now_s) > limit_s))
     if not len(rows):
         return ""

@@ -7,6 +7,7 @@ from torchloom_core.kernel.actions.kinds import KINDS, wish_of
 from torchloom_core.plain_text import plain_line
 from torchloom_core.suggest import listed
 from torchloom_core.wire.endings import in_words
+from torchloom_core.wire.steering import name_of_replica
 
 _LONGEST_FIELD = 80
 
@@ -136,7 +137,11 @@ def _pause_held(body: Mapping[str, Any]) -> str:
 def _lighthouse(body: Mapping[str, Any]) -> str:
     count = len(body["members"])
     words = ("failed", "silent", "lost", "held", "aside")
-    told = [f"{word}: {listed(body[word])}" for word in words if body.get(word)]
+    told = [
+        f"{word}: {listed([name_of_replica(one) for one in body[word]])}"
+        for word in words
+        if body.get(word)
+    ]
     return ", ".join([f"quorum {body['quorum_id']} of {count}", *told])
 
 

@@ -31,6 +31,15 @@ export class Following {
       this.say(`${story.wish} ${ended(story)}`, story.outcome.startsWith("done"));
     }
     if (story.judged) this.say(`${story.wish}: ${story.judged}`, !story.judged.startsWith("hurt"));
-    return Boolean(story.judged);
+    const verdict = this.verdictOf(story);
+    if (verdict) this.say(`${story.wish}: ${verdict}`);
+    return Boolean(story.judged || verdict);
+  }
+
+  // What the preview says that it has led to, once it is over, where this page looks at it.
+  verdictOf({ command }) {
+    const { preview } = this.known;
+    if (!command || preview?.command !== command || !preview.is_over) return "";
+    return preview.words.find(([name]) => name === "verdict")?.[1] ?? "";
   }
 }

@@ -34,6 +34,11 @@ function tone(story) {
   return story.outcome.startsWith("done") ? "good" : "";
 }
 
+// Who wants what, and how often it was said so far.
+export function wished(story) {
+  return [el("b", {}, story.by), " wants ", el("b", {}, story.wish), story.times > 1 ? ` (${story.times} times)` : ""];
+}
+
 export function storyItem(story, more = null) {
   const price = story.gain_gpu_s
     ? `gains ${number(story.gain_gpu_s)} GPU-s with probability ${number(story.confidence)}, costs ${number(story.cost_gpu_s)}`
@@ -43,7 +48,7 @@ export function storyItem(story, more = null) {
   return el(
     "li",
     { id: `story-${story.id}` },
-    el("p", {}, el("span", { className: "faint" }, `${clock(story.at_s)} ${story.id} `), el("b", {}, story.by), " wants ", el("b", {}, story.wish), story.times > 1 ? ` (${story.times} times)` : ""),
+    el("p", {}, el("span", { className: "faint" }, `${clock(story.at_s)} ${story.id} `), wished(story)),
     story.reason ? el("p", {}, story.reason) : null,
     price ? el("p", { className: "faint" }, price) : null,
     verdict ? el("p", {}, verdict) : null,

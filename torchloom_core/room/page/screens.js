@@ -10,7 +10,7 @@ import { lined, momentsOf } from "./moments.js";
 import { PolicyScreen } from "./policies.js";
 import { WhatIf } from "./preview.js";
 import { LogScreen, RecordScreen } from "./reading.js";
-import { state } from "./record.js";
+import { state, wished } from "./record.js";
 import { shares, spentParts } from "./spent.js";
 import { TimelineScreen } from "./timeline.js";
 import { OneWorker } from "./worker.js";
@@ -96,7 +96,7 @@ export class RunScreen {
       return el("table", {}, el("tbody", {}, worst.map((one) => el("tr", {}, el("th", { scope: "row" }, one.worker), el("td", {}, `${(100 * one.hazard).toFixed(0)} % within ${span(one.horizon_s)}`), el("td", { className: "faint" }, `${one.predictor}${one.why ? `: ${one.why}` : ""}`)))));
     });
     const stories = newest(known, 8);
-    fill(this.stories, stories.map((story) => story.version).join(), () => stories.map((story) => el("li", {}, el("p", {}, el("b", {}, story.by), " wants ", el("b", {}, story.wish)), el("p", { className: "faint" }, state(story)))));
+    fill(this.stories, stories.map((story) => story.version).join(), () => stories.map((story) => el("li", {}, el("p", {}, el("span", { className: "faint" }, `${clock(story.at_s)} `), wished(story)), el("p", { className: "faint" }, state(story)))));
     fill(this.plugins, JSON.stringify(status.plugins), () =>
       el("table", {}, el("tbody", {}, (status.plugins ?? []).map((one) => el("tr", {}, el("th", { scope: "row" }, one.name), el("td", {}, one.kind), el("td", { className: one.state === "quarantined" ? "bad" : "" }, one.state), el("td", {}, one.detail))))));
     const more = run.metrics.filter((name) => !this.usual().includes(name));
