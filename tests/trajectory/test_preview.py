@@ -147,3 +147,9 @@ def test_the_warning_is_there_from_the_first_moment_on():
     assert seen(odd).change == "lr ? -> 0.2"
     same = Setup(before={}, values={}, steps=7, repeats=5, step_s=0.1)
     assert seen(same).change == "no change"
+
+
+def test_one_that_never_came_to_its_end_says_how_far_it_came():
+    assert dict(seen(curve([1.0])).words())["tried"] == "5 of 9 steps"
+    over = seen(curve([1.0]), End(points=9, seconds=1.0))
+    assert dict(over.words())["tried"] == "9 steps in 1.0 s"

@@ -111,6 +111,8 @@ class Preview(Pieces):
         if self.end is not None:
             why = f": {self.end.why}" if self.end.why else ""
             yield "tried", f"{self.end.points} steps in {self.end.seconds:.1f} s{why}"
+        elif self.version:
+            yield "tried", f"{self.points} of {self.of} steps"
 
     def for_machines(self) -> dict[str, Any]:
         """Return all of it as plain dicts and lists."""

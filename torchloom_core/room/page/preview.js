@@ -89,6 +89,6 @@ function isWide(curves) {
 
 function wordsOf(preview) {
   if (!preview?.worker) return el("p", { className: "faint" }, "Nothing was tried yet: give a knob a value above, and preview it. A stand-by does it whose script offers it: need preview= in its attach().");
-  const rows = [["on", preview.worker], ...(preview.is_over ? [] : [["so far", `${preview.points} of ${preview.of} steps`]]), ...preview.words];
+  const rows = [["on", preview.worker], ...preview.words];
   return el("table", { className: "words" }, el("tbody", {}, rows.map(([name, text]) => el("tr", {}, el("th", { scope: "row" }, name), el("td", { className: name === "verdict" ? TONES[preview.says] ?? "" : "" }, text)))));
 }
