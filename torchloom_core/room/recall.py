@@ -36,15 +36,23 @@ class Recall:
         self._epoch = -1
         self._under_way: set[str] = set()
         self._half_read: set[str] = set()
+        self._unheard: set[str] = set()
+        self._looked_for: set[str] = set()
         self._is_due = asyncio.Event()
 
     def compare(self, status: Status) -> None:
-        """Take what the Weaver says is under way; one that has begun anew may have missed some."""
+        """Take what the Weaver says is under way; of another Weaver something may be missed."""
         under_way = {flight.cause for flight in status.flights if flight.verb in self._verbs}
+        known = self._under_way | {pieces.errand for pieces in self._kinds if pieces.errand}
         heard = {pieces.errand for pieces in self._kinds if pieces.end} - self._half_read
-        if status.epoch != self._epoch or self._under_way - under_way - heard:
+        self._unheard = known - under_way - heard
+        if status.epoch != self._epoch or self._unheard - self._looked_for:
             self._is_due.set()
         self._epoch, self._under_way = status.epoch, under_way
+
+    async def miss(self) -> None:
+        """Take that something may have been told that was not heard."""
+        self._is_due.set()
 
     async def follow(self) -> None:
         """Look whenever it is due, for ever."""
@@ -52,6 +60,7 @@ class Recall:
             await self._is_due.wait()
             await asyncio.sleep(_ON_ITS_WAY_S)
             self._is_due.clear()
+            self._looked_for = self._unheard  # once: one that was killed has no end on record
             # Another run's of that name, or one of long ago, has another epoch.
             if newest_epoch(self._root) == self._epoch:
                 await self._look()
