@@ -49,13 +49,12 @@ def recorded(folder: Path) -> Iterator[tuple[Place, "Line"]]:
 
 def followed(folder: Path) -> Iterator[tuple[Place, "Line"]]:
     """Yield every whole line of all lives, then those that are added, for ever."""
-    from torchloom_core.trajectory.layout import part_paths
+    from torchloom_core.trajectory.layout import epochs, life_folder, part_paths
 
     read: dict[Path, int] = {}
     while True:
-        for life in sorted(folder.glob("epoch-*")):
-            epoch = int(life.name.partition("-")[2])
-            for part in part_paths(life, "events"):
+        for epoch in epochs(folder):
+            for part in part_paths(life_folder(folder, epoch), "events"):
                 for line in _new_lines(part, read):
                     yield Place(epoch, line.seq, line.n), line
         time.sleep(_POLL_S)
