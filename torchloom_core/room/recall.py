@@ -77,7 +77,9 @@ class Recall:
             self._is_due.set()
             return
         for heard, recorded in zip(self._kinds, found, strict=True):
-            if recorded.version:
+            if recorded.errand == heard.errand and recorded.points < heard.points:
+                self._is_due.set()  # the record is behind
+            elif recorded.version:
                 heard.become(recorded)
 
     def _versions(self) -> list[int]:
