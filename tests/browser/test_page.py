@@ -127,7 +127,6 @@ def test_by_keys_alone_a_worker_is_found_a_knob_turned_and_all_stopped(tab, run)
     keys.type("bob")
     keys.press("Enter")
     tab.sees("you drive")
-    keys.press("Escape")
     keys.press("/")
     keys.type("g1-0")
     keys.press("Enter")
@@ -146,6 +145,15 @@ def test_by_keys_alone_a_worker_is_found_a_knob_turned_and_all_stopped(tab, run)
     keys.type("1.5")
     keys.press("Enter")
     tab.waits(lambda: ask(run, "knobs")["values"]["g0-0"]["x"] == 1.5)
+    back = page.get_by_role("button", name="back to 1", exact=True)
+    back.wait_for()
+    keys.press("Control+a")  # it is still in the field
+    keys.type("2.5")
+    keys.press("Enter")
+    tab.waits(lambda: ask(run, "knobs")["values"]["g0-0"]["x"] == 2.5)
+    page.get_by_role("button", name="back to 1.5").press("Enter")
+    tab.waits(lambda: ask(run, "knobs")["values"]["g0-0"]["x"] == 1.5)
+    tab.until("document.activeElement.textContent === 'set'")
     keys.press("Escape")
     keys.press("!")
     tab.waits(lambda: ask(run, "status")["stopped"])
@@ -157,6 +165,43 @@ def test_by_keys_alone_a_worker_is_found_a_knob_turned_and_all_stopped(tab, run)
     page.get_by_label("new value of x").fill("1")
     keys.press("Enter")
     tab.waits(lambda: ask(run, "knobs")["values"]["g0-0"]["x"] == 1)
+    leave(tab)
+
+
+def test_who_drives_keeps_the_name_that_has_the_wheel(tab):
+    page, keys = tab.page, tab.page.keyboard
+    keys.press("w")
+    keys.type("eve")
+    keys.press("Enter")
+    keys.press("3")
+    page.get_by_role("heading", name="Knobs").wait_for()
+    tab.sees("you drive")
+    assert page.get_by_label("you are").input_value() == "eve"
+    assert page.get_by_label("you are").is_disabled()
+    keys.press("w")
+    keys.press("Enter")
+    tab.sees("nobody drives")
+    assert page.get_by_label("you are").is_enabled()
+
+
+def test_what_is_denied_again_is_one_story_on_a_page_that_was_open(tab, run):
+    page = tab.page
+    drive(tab)
+    page.get_by_role("button", name="stop all actions").click()
+    tab.sees("actions are stopped")
+    page.get_by_role("tab", name="Knobs").click()
+    page.get_by_label("new value of x").fill("7")
+    for _ in range(2):
+        page.get_by_label("new value of x").press("Enter")
+        tab.waits(lambda: "denied by kill_switch" in tab.said)
+        page.get_by_role("tab", name="Record").click()
+        page.get_by_text("knob x = 7 on all", exact=True).first.wait_for()
+        page.get_by_role("tab", name="Knobs").click()
+    page.get_by_role("tab", name="Record").click()
+    tab.sees("(2 times)")
+    assert page.get_by_label("Decisions").get_by_text("knob x = 7 on all").count() == 1
+    page.get_by_role("button", name="resume actions").click()
+    tab.waits(lambda: not ask(run, "status")["stopped"])
     leave(tab)
 
 
@@ -576,18 +621,53 @@ def test_a_change_is_tried_out_beside_its_knob_and_both_curves_are_drawn(tab, ru
     what_if.get_by_role("cell", name=re.compile("^worse: the loss with the change is")).wait_for()
     what_if.get_by_role("cell", name=re.compile("^says nothing of what comes after 40")).wait_for()
     what_if.get_by_role("cell", name=re.compile("^x 1.0 -> 100")).wait_for()
+    begun = re.compile(
+        r"^preview x = 100, asked for .*; from the weights of step 1, \d+ steps ago$"
+    )
+    what_if.get_by_text(begun).wait_for()
     tab.until("document.querySelector('[aria-label=\"What if\"] canvas')?.width > 100")
     assert what_if.get_by_text("with the change").count()
     level = page.get_by_role("row", name=re.compile("^log_level "))
-    level.get_by_role("button", name="preview").click()
-    what_if.get_by_text("The newest try came to nothing: preview log_level").wait_for()
-    what_if.get_by_text("no knob is called 'log_level'").wait_for()
+    assert level.get_by_role("button", name="preview").is_disabled()
+    (run.folder / REHEARSED).unlink()
+    row.get_by_label("new value of x").fill("7")
+    try_out.click()
+    what_if.get_by_text("The newest try came to nothing: preview x = 7").wait_for()
     what_if.get_by_text(re.compile("^preview x = 100, asked for at ")).wait_for()
-    tab.waits(lambda: "is undone: w0-0 rejected: the script's Preview: no knob" in tab.said)
+    tab.waits(lambda: "is undone: w0-0 failed: FileNotFoundError" in tab.said)
     end = what_if.get_by_role("button", name="end it")
     tab.waits(lambda: end.get_attribute("title") == "no preview is under way")
     leave(tab)
     standby.end()
+
+
+def test_what_is_drawn_is_of_the_newest_errand_however_like_the_one_before(tab):
+    """Two on one stand-by with as many points, the second of which came while another was seen."""
+    drawn = tab.page.evaluate(
+        """async () => {
+          const { WhatIf } = await import("/page/preview.js");
+          const { LandscapeScreen } = await import("/page/landscape.js");
+          const known = { stories: new Map() }, act = { lock: () => "" };
+          const whatIf = new WhatIf(known, act), screen = new LandscapeScreen(known, act);
+          document.querySelector("main").append(whatIf.part, ...screen.parts);
+          const same = { worker: "v0-0", points: 9, of: 9, words: [], at: "" };
+          return [1, 2, null].map((loss) => {
+            const told = loss ? [loss, loss] : [], command = `c${loss}`;
+            known.preview = { ...same, command, steps: told, curves: Array(6).fill(told) };
+            const line = told.map((y, x) => [x, y]), cells = told.map((y, x) => [0, x, y]);
+            known.landscape = { ...same, command, line, cells, plane: { side: 3, reach: 1 } };
+            whatIf.update();
+            screen.update();
+            return [whatIf.plot?.data[1][0], screen.plot?.data[1][0], screen.legend.textContent];
+          });
+        }"""
+    )
+    ends = "2 of 9 points; the cross is the newest weights"
+    assert drawn == [
+        [1, 1, f"loss from 1 (dark) to 1 (light), {ends}"],
+        [2, 2, f"loss from 2 (dark) to 2 (light), {ends}"],
+        [None, None, ""],
+    ]
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

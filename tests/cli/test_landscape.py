@@ -17,7 +17,15 @@ pytestmark = pytest.mark.integration
 WHO = {"run": "run", "worker": "v0-0", "incarnation": 1}
 
 PIECES = (
-    Bend(loss=2.0, along="step", length=0.5, critical_step=0.8, sharpness=2.5, curvature=4.0),
+    Bend(
+        loss=2.0,
+        along="step",
+        length=0.5,
+        critical_step=0.8,
+        sharpness=2.5,
+        curvature=4.0,
+        of_step=90,
+    ),
     Line(points=((0.8, 2.0), (0.0, 2.0), (0.4, 1.5), (1.6, None))),
     Plane(
         ways="path",
@@ -59,6 +67,7 @@ def test_the_newest_on_record_is_a_table(folder, trajectory):
     assert result.returncode == 0, result.stderr
     for part in (
         "looked at on v0-0",
+        "step 90 of the run",
         "the optimizer's step; its length 0.5",
         "0.8 x the update",
         "2.5, the update is too long",

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.integration
 WHO = {"run": "run", "worker": "v0-0", "incarnation": 1}
 
 PIECES = (
-    Setup(before={"lr": 0.1}, values={"lr": 2.0}, steps=4, repeats=5, step_s=0.02),
+    Setup(before={"lr": 0.1}, values={"lr": 2.0}, steps=4, repeats=5, step_s=0.02, of_step=90),
     Curve(repeat=0, arm="control", first=0, losses=(2.0, 1.5)),
     Curve(repeat=0, arm="control", first=2, losses=(1.25, 1.0)),
     Curve(repeat=0, arm="change", first=0, losses=(2.0, 4.0, None)),
@@ -79,7 +79,7 @@ def test_the_newest_on_record_is_a_table(folder, trajectory):
     assert result.returncode == 0, result.stderr
     for part in (
         "a change tried out on v0-0, beside a control without it",
-        "lr 0.1 -> 2.0",
+        "from step 90 of the run change lr 0.1 -> 2.0",
         "worse: the loss with the change is +1 at the last step, the median of 5 pairs (+0.5 to "
         "+1.25 with probability 0.94), lower in 0",
         "at step 8, if both go on as they bend now: 1 (0.9 to 1.1) without the change, no number "

@@ -12,6 +12,7 @@ from torchloom_threadlet.preview import Preview
 
 NEWEST = Path("newest.pt")
 RATE = 0.05
+SAVED_AT = 1
 HOLD_POLL_S = 0.02
 
 
@@ -39,10 +40,11 @@ class Script:
         torch.save([self.model.state_dict(), self.optimizer.state_dict()], path)
 
     def load(self, path=NEWEST):
-        """Load what the run has come to."""
+        """Load what the run has come to, and return at which step that was."""
         model, optimizer = torch.load(path, weights_only=True)
         self.model.load_state_dict(model)
         self.optimizer.load_state_dict(optimizer)
+        return SAVED_AT
 
     def rate(self):
         """Return how many times as high as it was at first the rate is."""

@@ -28,6 +28,11 @@ def test_a_whole_number_of_a_knob_that_takes_any_is_one_value_with_its_like():
     assert told["steps"]["values"] == [(3, 1), (4, 1)]
 
 
+def test_a_row_says_whether_a_stand_by_tries_its_knob_out():
+    told = knob_rows(KnobTable(specs=SPECS, tried=("lr",)), {}, ())
+    assert [row["is_tried"] for row in told] == [True, False, False]
+
+
 def test_values_beyond_so_many_are_counted_together():
     lr = rows({f"g{n}-0": {"lr": float(n % 10)} for n in range(30)})["lr"]
     assert len(lr["values"]) == 8

@@ -51,6 +51,10 @@ def decide(
     tell(record, verdict)
 
 
+def gone(record, version):
+    return [one.id for one in record.taken_in_since(version)]
+
+
 def life(record, worker, status, step=-1, cause="p1.1", detail=""):
     tell(
         record,
@@ -189,6 +193,26 @@ def test_what_is_denied_again_and_again_is_one_story_with_how_often(record):
     propose(record, 102, action=Migrate(group="g1"))
     decide(record, 102, action=Migrate(group="g1"), granted=False, rule="cooldown")
     assert [story.times for story in record.stories_since(0)] == [100, 1, 1]
+
+
+@pytest.mark.parametrize("looks_every", [1, 2, 7])
+def test_a_page_that_is_open_forgets_a_story_that_has_gone_into_another(record, looks_every):
+    known, seen = {}, 0
+    for number in range(1, 15):
+        propose(record, number)
+        if number % looks_every:
+            decide(record, number, granted=False, rule="cooldown")
+            continue
+        for look in ("proposed", "denied"):
+            known = {i: story for i, story in known.items() if i not in gone(record, seen)}
+            known |= {story.id: story for story in record.stories_since(seen)}
+            seen = record.version
+            if look == "proposed":
+                decide(record, number, granted=False, rule="cooldown")
+    assert [(story.id, story.times) for story in known.values()] == [("p1.14", 14)]
+    for number in range(2 * MOST_LINES):
+        decide(record, number, granted=False, rule="cooldown")
+    assert len(gone(record, 0)) <= MOST_LINES + MOST_LINES // 4
 
 
 @pytest.mark.parametrize("end", [(False, "expiry"), (True, "person")])

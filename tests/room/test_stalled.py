@@ -19,6 +19,7 @@ class Ranks:
         self.now_s = NOW_S
         self.step_s = step_s
         self.names = [f"g{number}-0" for number in range(count)]
+        self.values = {}
         self.stood_s = dict.fromkeys(self.names, 0.0)
         for name in self.names:
             self.board.meet(hello(name), self.now_s)
@@ -29,7 +30,7 @@ class Ranks:
             for name in self.names:
                 self.stood_s[name] = self.stood_s[name] + 1.0 if name in frozen else 0.0
                 step = int((self.now_s - NOW_S - self.stood_s[name]) / self.step_s)
-                told = batch([], worker=name, **{"step": step, **more})
+                told = batch(self.values.get(name, []), worker=name, **{"step": step, **more})
                 age_s = self.stood_s[name]
                 self.board.hear(msgspec.structs.replace(told, progress_age_s=age_s), self.now_s)
             self.board.close_second(self.now_s)
@@ -45,7 +46,7 @@ def test_a_frozen_rank_is_named_while_the_others_go_on():
     ranks.train(10, frozen=("g1-0",))
     assert ranks.told == ""
     ranks.train(1, frozen=("g1-0",))
-    said = "1 of 3 ranks that train have finished no step for 10 s: g1-0 at step 20"
+    said = "1 of 3 ranks that train have finished no step for over 10 s: g1-0 at step 20"
     assert ranks.told == said
     ranks.train(1)
     assert ranks.told == ""
@@ -55,8 +56,32 @@ def test_a_run_that_stands_still_is_told_and_names_a_few():
     ranks = Ranks(5)
     ranks.train(20)
     ranks.train(11, frozen=ranks.names)
-    assert ranks.told.startswith("5 of 5 ranks that train have finished no step for 10 s: g0-0 at")
+    assert ranks.told.startswith(
+        "5 of 5 ranks that train have finished no step for over 10 s: g0-0 at"
+    )
     assert ranks.told.endswith("g2-0 at step 20 and 2 more")
+
+
+def test_whom_the_others_wait_for_is_named_first():
+    ranks = Ranks(5)
+    ranks.train(20)
+    for name in ranks.names:
+        ranks.values[name] = [{"trainer_waiting_s": 3.0, "trainer_stopped": 0.0}]
+    ranks.values["g3-0"] = [{"trainer_waiting_s": 0.0, "trainer_stopped": 0.0}]
+    ranks.values["g4-0"] = [{"trainer_waiting_s": 3.0, "trainer_stopped": 1.0}]
+    ranks.train(11, frozen=ranks.names)
+    stopped, computes, waits = ranks.told.partition(": ")[2].split(", ")
+    assert stopped == "g4-0 at step 20 (its process is stopped)"
+    assert computes == "g3-0 at step 20"
+    assert waits == "g0-0 at step 20 (waits for others) and 2 more"
+
+
+def test_who_lags_behind_is_named_before_the_others():
+    ranks = Ranks(5)
+    ranks.train(20)
+    ranks.train(1, frozen=("g4-0",))
+    ranks.train(11, frozen=ranks.names)
+    assert ": g4-0 at step 20, g0-0 at step 21," in ranks.told
 
 
 def test_steps_that_take_long_are_no_standstill():
@@ -67,7 +92,7 @@ def test_steps_that_take_long_are_no_standstill():
     ranks.train(99, frozen=("g1-0",))
     assert ranks.told == ""
     ranks.train(6, frozen=("g1-0",))
-    assert ranks.told.startswith("1 of 3 ranks that train have finished no step for")
+    assert ranks.told.startswith("1 of 3 ranks that train have finished no step for over")
 
 
 @pytest.mark.parametrize("state", ["standby", "paused", "draining", "joining"])

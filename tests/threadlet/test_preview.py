@@ -44,6 +44,20 @@ def test_it_says_at_which_weights_both_arms_begin():
     assert heard.setup.at == print_of(script.newest[0].values())
 
 
+@pytest.mark.parametrize(
+    ("told", "of_step"),
+    [(120, 120), (np.int64(0), 0), (None, -1), (True, -1), (0.5, -1), (2**99, -1), ("9", -1)],
+)
+def test_it_says_of_which_step_its_weights_are_where_the_script_does(told, of_step):
+    script = Script()
+
+    def load():
+        script.load()
+        return told
+
+    assert Heard(script.preview(load=load), steps=1, repeats=1).setup.of_step == of_step
+
+
 def halve(model):
     model.half()
 
@@ -429,6 +443,7 @@ def test_only_a_stand_by_whose_script_offers_it_tries():
     offers = can(Script().preview())
     assert "rehearse" in offers.names
     assert "survey" not in offers.names
+    assert offers.tries == ("lr", "momentum", "weight_decay")
     assert offers.refusal(Rehearse(values={"lr": 0.2}), "standby") is None
     assert offers.refusal(Rehearse(), "training") == "need a stand-by, the worker is training"
     assert offers.refusal(Rehearse(values={"lrr": 0.2}), "standby") == (
@@ -442,6 +457,7 @@ def test_only_a_stand_by_whose_script_offers_it_tries():
     )
     none = can(None)
     assert "rehearse" not in none.names
+    assert none.tries == ()
     assert none.refusal(Rehearse(), "standby") == (
         "the script offers no preview: need preview= in attach()"
     )
@@ -477,7 +493,7 @@ def test_of_changes_that_do_nothing_one_in_so_many_as_is_said_is_taken_for_one_t
     generator = torch.Generator().manual_seed(0)
     for repeats in (5, 7, 12):
         told = []
-        for _ in range(2000):
+        for _ in range(500):
             ends = torch.randn(repeats, generator=generator).tolist()
             told.append(judge([pair(0.0, end) for end in ends], 8))
         wrong = sum(one.says != "same" for one in told) / len(told)

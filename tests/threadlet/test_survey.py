@@ -106,6 +106,14 @@ def test_of_a_quadratic_the_bend_is_exact():
     assert bend.curvature == pytest.approx(bent / steepness, rel=1e-6)
 
 
+def test_it_says_of_which_step_its_weights_are_where_the_script_does():
+    bowl = Bowl()
+    (bend,) = Heard(Landscape(bowl, bowl.loss, bowl.load)).of(Bend)
+    assert bend.of_step == -1
+    (bend,) = Heard(Landscape(bowl, bowl.loss, lambda: bowl.load() or 120)).of(Bend)
+    assert bend.of_step == 120
+
+
 def test_line_and_plane_are_what_a_slow_direct_evaluation_says():
     net = Net()
     heard = Heard(net.landscape())

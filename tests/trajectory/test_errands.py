@@ -66,6 +66,28 @@ def test_a_command_of_another_verb_asks_for_none(errands, landscape):
     assert landscape.line == {0.5: 1.0}
 
 
+def test_who_was_asked_for_a_look_tells_of_no_preview(errands):
+    preview = errands._by_note["preview"]
+    asked(errands, "c1.2", "w1", "survey")
+    piece = msgspec.json.encode(End(points=1, seconds=1.0)).decode()
+    fields = {"command": "c1.2", "points": 1, "of": 9, "piece": piece}
+    forged = {"run": "run", "worker": "w1", "incarnation": 1, "kind": "preview"}
+    errands.take(Note(**forged, fields=fields))
+    assert preview.version == 0
+
+
+def test_all_parts_of_one_are_shown_whatever_is_asked_between(errands, landscape):
+    for command, worker, verb, errand in (
+        ("c1.2", "v0-0", "survey", "p2"),
+        ("c1.3", "v1-0", "rehearse", "p3"),
+        ("c1.4", "v2-0", "survey", "p2"),
+    ):
+        errands.asked(command, worker, 1, verb, errand)
+    errands.take(note(4.0, "c1.4", "v2-0"))
+    errands.take(note(2.0, "c1.2"))
+    assert landscape.worker == "v0-0, v2-0"
+
+
 def test_an_older_one_is_not_shown_again(errands, landscape):
     asked(errands, "c1.2", "w1", "survey")
     errands.take(note(2.0, "c1.2", "w1"))
@@ -100,6 +122,14 @@ def test_a_piece_that_is_longer_than_any_is_not_kept(errands, landscape):
         errands.take(long)
         asked(errands, "c1.2", "w1", "survey")
     assert landscape.line == {0.5: 1.0}
+
+
+def test_of_what_is_kept_only_the_piece_is(errands):
+    long = note(2.0, "c1.2", "w1")
+    long.fields["more"] = "x" * 100_000
+    errands.take(long)
+    ((kept,),) = errands._early.values()
+    assert kept.fields.keys() == {"command", "points", "of", "piece"}
 
 
 def test_who_tells_without_end_takes_no_room(errands, landscape):

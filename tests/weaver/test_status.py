@@ -69,6 +69,15 @@ def test_ten_thousand_workers_come_in_pages_each_of_which_fits_a_message():
     assert list(values) == workers
 
 
+def test_of_each_knob_it_is_told_whether_a_stand_by_tries_it_out():
+    run = run_of(2)
+    assert describe_knobs(run.kernel).tried == ()
+    run.feed(hello("s0-0", state="standby", tries=("lr", "another")))
+    assert describe_knobs(run.kernel).tried == ("lr",)
+    run.feed(exit_of("s0-0", status=0, expected=True))
+    assert describe_knobs(run.kernel).tried == ()
+
+
 def test_what_is_not_told_of_each_worker_can_be_had_without_them():
     run = run_of(3)
     whole, lists = status(run), status(run, Page(workers=False))
@@ -124,6 +133,16 @@ def test_a_worker_that_nobody_hears_of_is_silent():
     run.now_ns += 11 * 10**9
     run.hear("b-0")
     assert endings(run) == {"a-0": "silent", "b-0": "", "c-0": "silent"}
+
+
+def test_one_worker_s_knobs_keep_no_knob_of_the_run_from_being_told():
+    run = run_of(1)
+    choices = tuple(f"{number}{'x' * 40}" for number in range(MAX_CHOICES))
+    many = (KnobSpec(name=f"x.{n}", kind="choice", choices=choices) for n in range(MAX_KNOBS))
+    run.feed(hello("g1-0", knobs=tuple(many), values={}))
+    for worker in ("g2-0", "g3-0"):
+        run.feed(hello(worker, knobs=(KnobSpec(name="batch", kind="int"),), values={"batch": 8}))
+    assert "batch" in [spec.name for spec in describe_knobs(run.kernel).specs]
 
 
 def test_knobs_that_fill_an_answer_do_not_keep_the_others_from_being_told():

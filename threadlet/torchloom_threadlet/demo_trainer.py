@@ -81,11 +81,13 @@ def errands(
 ) -> dict[str, Any]:
     """Return what a stand-by can look at and try out, with the newest checkpoint of any group."""
 
-    def load() -> None:
+    def load() -> int:
         paths = sorted(checkpoints.glob("*.pt"), key=lambda path: path.stat().st_mtime_ns)
         if not paths:
             raise FileNotFoundError(f"no checkpoint is in {checkpoints} yet")
-        _load(model, optimizer, torch.load(paths[-1], weights_only=True))
+        state = torch.load(paths[-1], weights_only=True)
+        _load(model, optimizer, state)
+        return int(state["torchft"]["step"])
 
     def step() -> torch.Tensor:
         rows = torch.randint(len(images), (_BATCH,))

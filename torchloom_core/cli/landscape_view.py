@@ -47,6 +47,8 @@ def _rows(seen: Landscape) -> Iterator[tuple[str, str]]:
 
 
 def _of_bend(bend: Bend) -> Iterator[tuple[str, str]]:
+    if bend.of_step >= 0:
+        yield "from", f"step {bend.of_step} of the run"
     yield "loss", f"{bend.loss:.6g}"
     along = "the optimizer's step" if bend.along == "step" else "the gradient, with a rate of 1"
     yield "update", f"{along}; its length {bend.length:.4g}"

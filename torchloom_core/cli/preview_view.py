@@ -12,6 +12,8 @@ def table(seen: Preview) -> Table:
     rows = Table(title=title, title_justify="left", show_header=False, box=None, pad_edge=False)
     rows.add_column(style="dim")
     rows.add_column()
+    if seen.setup is not None and seen.setup.of_step >= 0:
+        rows.add_row("from", f"step {seen.setup.of_step} of the run")
     for name, text in seen.words():
         rows.add_row(name, Text(text))
     return rows

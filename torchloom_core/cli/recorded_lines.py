@@ -11,6 +11,7 @@ import msgspec
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.loading import load
 from torchloom_core.errors import StateError
+from torchloom_core.files import open_regular
 from torchloom_core.wire.codec import UNREADABLE
 
 # The reader brings pyarrow, which `torchloom --help` should not wait for.
@@ -69,7 +70,7 @@ def local_time(ts_ns: int) -> str:
 def _new_lines(part: Path, read: dict[Path, int]) -> Iterable["Line"]:
     from torchloom_core.trajectory.layout import Line
 
-    with part.open("rb") as file:
+    with open_regular(part) as file:
         file.seek(read.get(part, 0))
         whole, newline, _ = file.read().rpartition(b"\n")
     read[part] = read.get(part, 0) + len(whole) + len(newline)

@@ -160,6 +160,7 @@ class Browser:
         if seen.record.version != self._record_version:
             before, self._record_version = self._record_version, seen.record.version
             yield {
+                "taken_in": [one.id for one in seen.record.taken_in_since(before)],
                 "stories": [asdict(story) for story in seen.record.stories_since(before)],
                 "lines": [asdict(line) for line in seen.record.lines_since(before)],
                 "logs": [asdict(line) for line in seen.record.logs_since(before)],
@@ -185,7 +186,6 @@ class Browser:
         """Return what is told each time, which is little: also that the room is there."""
         seen, board = self._seen, self._seen.board
         counts = np.bincount(board.states(now_s), minlength=len(STATES))
-        steps = board.steps()
         told: dict[str, Any] = {
             "now_s": now_s,
             "mark": self._mark,
@@ -196,11 +196,12 @@ class Browser:
             "seat": self._seat,
             "workers": len(board),
             "counts": dict(zip(STATES, counts.tolist(), strict=True)),
-            "step": int(steps.max()) if len(steps) else -1,
+            "step": board.spent.run_step,
             "metrics": board.metrics,
             "leaves_out": board.leaves_out,
             "spent": board.spent.told,
             "stalled": stalled(board, now_s),
+            "slow": board.slow.told(lambda row: board.places[row].worker),
         }
         if seen.status is not None:
             told["status"] = seen.status

@@ -38,6 +38,7 @@ def knob_rows(
             "values": run.most(spec.name),
             "others": run.others(spec.name),
             "standbys": aside.most(spec.name),
+            "is_tried": spec.name in table.tried,
         }
         for spec in table.specs
     ]

@@ -37,6 +37,7 @@ class PreviewShown:
             "command": preview.command,
             "worker": preview.worker,
             "at": preview.setup.at if preview.setup else "",
+            "of_step": preview.setup.of_step if preview.setup else -1,
             "points": preview.points,
             "of": preview.of,
             "says": preview.judged.says if preview.judged else "",

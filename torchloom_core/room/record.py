@@ -8,7 +8,7 @@ as well, with how often; but each that has waited for a person has its own.
 from collections import Counter, OrderedDict
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -100,6 +100,17 @@ class Line:
     worker: str = ""
 
 
+@dataclass(frozen=True)
+class TakenIn:
+    """A story that has gone into a newer one: it is none of its own any more."""
+
+    version: int
+    id: str
+
+
+_Told = TypeVar("_Told", Line, TakenIn)
+
+
 class Record:
     """The newest stories and lines.
 
@@ -117,6 +128,7 @@ class Record:
         self._stories: OrderedDict[str, Story] = OrderedDict()
         self._lines: list[Line] = []
         self._logs: list[Line] = []
+        self._taken_in: list[TakenIn] = []
         self._denied: dict[tuple[str, str, str, str], str] = {}
         self._status: dict[str, str] = {}
         self._at_risk: dict[str, frozenset[str]] = {}
@@ -175,6 +187,10 @@ class Record:
     def stories_since(self, version: int) -> list[Story]:
         """Return the stories that have changed after ``version``, the oldest first."""
         return [story for story in self._stories.values() if story.version > version]
+
+    def taken_in_since(self, version: int) -> list[TakenIn]:
+        """Return the stories that went into others after ``version``, the oldest first."""
+        return _since(self._taken_in, version)
 
     def lines_since(self, version: int) -> list[Line]:
         """Return the lines after ``version``, the oldest first."""
@@ -250,6 +266,9 @@ class Record:
         earlier = self._stories.pop(self._denied.get(same, ""), None)
         if earlier is not None and earlier is not story:
             story.times += earlier.times
+            self.version += 1
+            self._taken_in.append(TakenIn(self.version, earlier.id))
+            _cut(self._taken_in)
         self._stories[story.id] = story
         self._denied[same] = story.id
         if len(self._denied) > MOST_STORIES:
@@ -295,13 +314,13 @@ def _sort(story: Story) -> tuple[str, str, str, str]:
     return story.by, story.wish, story.rule, story.said if story.rule == _WAITS else ""
 
 
-def _since(lines: list[Line], version: int) -> list[Line]:
+def _since(lines: list[_Told], version: int) -> list[_Told]:
     begin = len(lines)
     while begin and lines[begin - 1].version > version:
         begin -= 1
     return lines[begin:]
 
 
-def _cut(lines: list[Line]) -> None:
+def _cut(lines: list[_Told]) -> None:
     if len(lines) > MOST_LINES + MOST_LINES // 4:
         del lines[: len(lines) - MOST_LINES]

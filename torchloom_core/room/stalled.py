@@ -9,6 +9,7 @@ _LONG_S = 10.0
 _STEPS = 5.0
 """No step for so long, and for as long as so many steps usually take, is a standstill."""
 
+_STOPPED, _WAITED_S = "trainer_stopped", "trainer_waiting_s"
 _NAMED = 3
 _TRAINS = STATES.index("training")
 
@@ -24,12 +25,19 @@ def stalled(board: Board, now_s: float) -> str:
     if not len(rows):
         return ""
     ranks = "rank that trains has" if trains.sum() == 1 else "ranks that train have"
-    said = f"{len(rows)} of {trains.sum()} {ranks} finished no step for {limit_s:.0f} s: "
+    said = f"{len(rows)} of {trains.sum()} {ranks} finished no step for over {limit_s:.0f} s: "
     return said + _named(board, rows)
 
 
 def _named(board: Board, rows: NDArray[np.intp]) -> str:
-    step = board.steps()
-    named = [f"{board.places[row].worker} at step {step[row]}" for row in rows[:_NAMED]]
+    """Name a few, and first whom the others may wait for: all stand still once one of them does."""
+    step = board.steps()[rows]
+    stopped = board.values(_STOPPED)[rows] > 0
+    waits = board.values(_WAITED_S)[rows] > 0
+    named = []
+    for i in np.lexsort((step, waits, ~stopped))[:_NAMED]:
+        how = "its process is stopped" if stopped[i] else "waits for others" if waits[i] else ""
+        at = f"{board.places[rows[i]].worker} at step {step[i]}"
+        named.append(f"{at} ({how})" if how else at)
     more = len(rows) - len(named)
     return ", ".join(named) + (f" and {more} more" if more else "")

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Self
 import msgspec
 
 from torchloom_core.wire.codec import UNREADABLE
-from torchloom_core.wire.errand import MOST_TEXT, End
+from torchloom_core.wire.errand import End, Told
 from torchloom_core.wire.messages import Note
 
 
@@ -108,28 +108,22 @@ class Pieces(ABC):
 
         What brings none is passed over. ``parts`` stand-bys were asked for it, or more.
         """
-        fields = note.fields
-        points, of, command = (fields.get(name) for name in ("points", "of", "command"))
-        if note.kind != self.kind or not isinstance(command, str):
-            return
-        if not (isinstance(points, int) and isinstance(of, int)):
-            return
-        text = str(fields.get("piece"))
-        if len(text) > MOST_TEXT:
+        if note.kind != self.kind:
             return
         try:
-            piece = msgspec.json.decode(text, type=self.piece)
+            told = msgspec.convert(note.fields, Told)
+            piece = msgspec.json.decode(told.piece, type=self.piece)
         except UNREADABLE:
             return
         if errand != self.errand:
             self._begin(errand)
         self._parts = max(self._parts, parts)
-        if command in self._ends:
+        if told.command in self._ends:
             return  # what is said afterwards turns no verdict
-        self.commands[command] = note.worker
-        self._progress[command] = points, of
+        self.commands[told.command] = note.worker
+        self._progress[told.command] = told.points, told.of
         self.version += 1
         if isinstance(piece, End):
-            self._ends[command] = piece
+            self._ends[told.command] = piece
         else:
-            self.add(piece, command)
+            self.add(piece, told.command)

@@ -147,14 +147,17 @@ def describe_knobs(kernel: Kernel, page: Page = _FIRST) -> KnobTable:
     values = {worker: knobs for worker, knobs in some}
     if page.after:
         return KnobTable(values=values, more=more)
-    known = fleet.knob_specs
-    specs, _ = _fitting(known.values(), _SPECS_BYTES)
+    waiting = (hello for row, hello in enumerate(fleet.hello) if fleet.state[row] == "standby")
+    tried = {knob for hello in waiting for knob in hello.tries}
+    known = fleet.knob_specs_by_use()
+    specs, _ = _fitting(known, _SPECS_BYTES)
     return KnobTable(
         specs=tuple(specs),
         left_out=len(known) - len(specs),
         desired=kernel.run.desired.snapshot(),
         values=values,
         more=more,
+        tried=tuple(spec.name for spec in specs if spec.name in tried),
     )
 
 

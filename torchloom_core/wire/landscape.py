@@ -8,8 +8,17 @@ from typing import Annotated, ClassVar, Literal
 
 import msgspec
 
-from torchloom_core.wire.errand import MOST_AT_ONCE, Duration, End, Loss, Number, Points, Print
-from torchloom_core.wire.limits import Name
+from torchloom_core.wire.errand import (
+    MOST,
+    MOST_AT_ONCE,
+    Duration,
+    End,
+    Loss,
+    Number,
+    Points,
+    Print,
+)
+from torchloom_core.wire.limits import Name, Step
 
 LANDSCAPE = "landscape"
 """The kind of note that brings a piece."""
@@ -106,15 +115,18 @@ class Bend(
         The second derivative of the loss along the update, a unit of length in the weights.
     at : str
         The print of the newest weights, by which a preview is known that began there.
+    of_step : int
+        The step of the run that they are of; -1: the script does not say.
     """
 
     loss: Number
     along: Literal["step", "gradient"]
-    length: Number
+    length: Annotated[float, msgspec.Meta(ge=0, le=MOST)]
     critical_step: Number | None = None
     sharpness: Number | None = None
     curvature: Number | None = None
     at: Print = ""
+    of_step: Step = -1
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True, tag_field="part", tag="line"):
@@ -146,7 +158,7 @@ class Plane(
 
     ways: Ways
     side: Side
-    reach: Number
+    reach: Annotated[float, msgspec.Meta(gt=0, le=MOST)]
     variance_explained: tuple[Number, Number] | None = None
     path: Annotated[
         tuple[tuple[Number, Number, Number], ...], msgspec.Meta(max_length=MOST_CHECKPOINTS)

@@ -166,6 +166,8 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):
         Where its sidecar takes probes; None of one that takes none.
     labels : dict of str to (str or float)
         What does not change of where it sits: model, size.
+    tries : tuple of str
+        Knobs of which a stand-by tries out what a change would do.
     """
 
     run: Name
@@ -186,6 +188,7 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):
     replica_id: ShortText = ""
     quorum_id: QuorumId = -1
     door: Door | None = None
+    tries: Annotated[tuple[KnobName, ...], msgspec.Meta(max_length=MAX_KNOBS)] = ()
     ts_ns: Stamp = 0
     v: Version = SCHEMA_VERSION
 

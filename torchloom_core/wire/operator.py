@@ -259,7 +259,8 @@ class KnobTable(msgspec.Struct, frozen=True, kw_only=True):
     """Every knob of the run: what it is, what it should be, and what it is where.
 
     A later :class:`Page` has the next ``values`` alone. Of more specs than fit half a message
-    those declared last are ``left_out``: how many.
+    those that the fewest workers declare are ``left_out``: how many. ``tried`` are those
+    of which a stand-by tries out what a change would do.
     """
 
     specs: tuple[KnobSpec, ...] = ()
@@ -267,3 +268,4 @@ class KnobTable(msgspec.Struct, frozen=True, kw_only=True):
     values: dict[str, dict[str, KnobValue]] = {}
     more: bool = False
     left_out: int = 0
+    tried: tuple[str, ...] = ()

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal
 import msgspec
 
 from torchloom_core.wire.errand import MOST_AT_ONCE, MOST_POINTS, Duration, End, Loss, Number, Print
-from torchloom_core.wire.limits import KnobName, KnobValue
+from torchloom_core.wire.limits import KnobName, KnobValue, Step
 
 PREVIEW = "preview"
 """The kind of note that brings a piece."""
@@ -99,6 +99,8 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True, tag_field="part", tag="se
         How long a step takes on the stand-by.
     at : str
         The print of the weights at which both arms begin.
+    of_step : int
+        The step of the run that they are of; -1: the script does not say.
     """
 
     before: Changed
@@ -107,6 +109,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True, tag_field="part", tag="se
     repeats: Repeats
     step_s: Number
     at: Print = ""
+    of_step: Step = -1
 
 
 class Curve(msgspec.Struct, frozen=True, kw_only=True, tag_field="part", tag="curve"):

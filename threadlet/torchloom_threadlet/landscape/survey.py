@@ -18,6 +18,7 @@ from torchloom_core.wire.errand import End
 from torchloom_core.wire.landscape import MOST_CHECKPOINTS, Bend, Look, Piece, Plane
 from torchloom_threadlet.errands.budget import Budget, Spent
 from torchloom_threadlet.errands.kept import kept
+from torchloom_threadlet.errands.loaded import Loaded, loaded
 from torchloom_threadlet.errands.pace import finite
 from torchloom_threadlet.errands.prints import print_of
 from torchloom_threadlet.landscape.curvature import critical_sharpness, curvature
@@ -54,7 +55,7 @@ class Landscape:
         given. It must not depend on anything that changes but the model.
     load : callable
         Loads the run's newest state into the model, from its newest checkpoint: no rank that
-        trains is asked for it.
+        trains is asked for it. It may return the step of the run that this state is of.
     step : callable, optional
         Takes one step of the run's optimizer, on a batch of the run's, after ``load`` gave both
         their state. Without it the update is the descent along the gradient of ``loss``, with a
@@ -78,6 +79,11 @@ class Landscape:
         self._load = load
         self._step = step
         self._path = path
+
+    @property
+    def tries(self) -> tuple[str, ...]:
+        """No knob: it only looks."""
+        return ()
 
     def refusal(self, look: Look) -> str | None:
         """Return why it cannot be looked at, or None if it can."""
@@ -125,9 +131,9 @@ class Landscape:
         with kept(self._model):
             try:
                 budget.check()
-                self._load()
+                told = self._load()
                 self._model.eval()
-                for found in self._found(look, budget, part, parts):
+                for found in self._found(look, told, budget, part, parts):
                     report.add(found)
             except Spent as spent:
                 why = str(spent)
@@ -136,27 +142,29 @@ class Landscape:
         tell(budget.points, whole, end)
         return f"{end.points} points in {end.seconds:.1f} s" + (f": {why}" if why else "")
 
-    def _found(self, look: Look, budget: Budget, part: int, parts: int) -> Iterator[Found]:
+    def _found(
+        self, look: Look, told: object, budget: Budget, part: int, parts: int
+    ) -> Iterator[Found]:
         weights = [weight for weight in self._model.parameters() if weight.requires_grad]
         surface = Surface(weights, budget)
-        at = print_of(weights)
+        begin = loaded(told, weights)
         loss = surface.base()
         if part == 0:
-            yield from self._along_the_update(look, surface, loss, at, budget)
+            yield from self._along_the_update(look, surface, loss, begin, budget)
         if look.plane == "path":
             found, first, second = self._path_plane(look, weights, budget)
         else:
             found, first, second = _random_plane(look, weights)
-        yield msgspec.structs.replace(found, at=at, parts=parts)
+        yield msgspec.structs.replace(found, at=begin.at, parts=parts)
         along_both = shares(look.side, found.reach)
         own = islice(in_rounds(look.side), part, None, parts)
         yield from plane(surface, first, second, along_both, own)
 
     def _along_the_update(
-        self, look: Look, surface: Surface, loss: float, at: str, budget: Budget
+        self, look: Look, surface: Surface, loss: float, begin: Loaded, budget: Budget
     ) -> Iterator[Found]:
         along, way = self._update(list(surface.parameters), budget)
-        bend = _bend(surface, loss, along, way, at)
+        bend = _bend(surface, loss, along, way, begin)
         yield bend
         unit = bend.critical_step or 1.0
         for place in coarse_first(look.side):
@@ -224,7 +232,11 @@ def _random_plane(look: Look, weights: list[nn.Parameter]) -> tuple[Plane, Direc
 
 
 def _bend(
-    surface: Surface, loss: float, along: Literal["step", "gradient"], way: Direction, at: str
+    surface: Surface,
+    loss: float,
+    along: Literal["step", "gradient"],
+    way: Direction,
+    begin: Loaded,
 ) -> Bend:
     length = norm(way)
     if not 0.0 < length < math.inf:
@@ -239,7 +251,8 @@ def _bend(
         critical_step=step,
         sharpness=finite(found.sharpness),
         curvature=finite(bent / length**2),
-        at=at,
+        at=begin.at,
+        of_step=begin.of_step,
     )
 
 

@@ -24,7 +24,7 @@ from torchloom_core.wire.messages import Rehearse
 from torchloom_core.wire.preview import Arm, Piece, Setup
 from torchloom_threadlet.errands.budget import Budget, Spent
 from torchloom_threadlet.errands.kept import Kept, Stateful, kept, random_kept, seed_all
-from torchloom_threadlet.errands.prints import print_of
+from torchloom_threadlet.errands.loaded import Loaded, loaded
 from torchloom_threadlet.preview.judgement import Pair, judge
 from torchloom_threadlet.preview.report import Report
 from torchloom_threadlet.trainer.knob_table import KnobTable, knob_of
@@ -51,7 +51,7 @@ class Preview:
         comes from torch, Python's ``random`` or NumPy's global state.
     load : callable
         Loads the run's newest state into model and optimizer, from its newest checkpoint: no rank
-        that trains is asked for it.
+        that trains is asked for it. It may return the step of the run that this state is of.
     scheduler : optional
         That of the optimizer, if ``step`` steps it. The rate of the control is then where the
         schedule is in the checkpoint.
@@ -96,6 +96,11 @@ class Preview:
             self._knobs.add_knob(knob_of(name, get, set, **{**more, "fence": "run"}))
         except Exception as error:  # noqa: BLE001 - the user's function
             _logger.warning("knob %r cannot be tried: %s", name, says(error))
+
+    @property
+    def tries(self) -> tuple[str, ...]:
+        """The names of the knobs of which a change can be tried out."""
+        return tuple(spec.name for spec in self._knobs.specs)
 
     def refusal(self, trial: Rehearse) -> str | None:
         """Return why the change cannot be tried, or None if it can."""
@@ -146,8 +151,11 @@ class Preview:
         with random_kept(), kept(self._model, *self._others):
             try:
                 budget.check()
-                self._load()
-                self._compare(trial, Kept(self._model, *self._others), budget, report)
+                told = self._load()
+                trained = (one for one in self._model.parameters() if one.requires_grad)
+                begin = loaded(told, trained)
+                newest = Kept(self._model, *self._others)
+                self._compare(trial, newest, begin, budget, report)
             except Spent as spent:
                 why = str(spent)
         report.flush()
@@ -155,7 +163,9 @@ class Preview:
         tell(budget.points, whole, end)
         return f"{end.points} steps in {end.seconds:.1f} s" + (f": {why}" if why else "")
 
-    def _compare(self, trial: Rehearse, newest: Kept, budget: Budget, report: Report) -> None:
+    def _compare(
+        self, trial: Rehearse, newest: Kept, begin: Loaded, budget: Budget, report: Report
+    ) -> None:
         now = self._other_than_loaded(trial.now)
         with self._set(now):
             present = self._knobs.fenced_values()
@@ -177,7 +187,6 @@ class Preview:
                     if not math.isfinite(loss):
                         return
 
-        at = print_of(weight for weight in self._model.parameters() if weight.requires_grad)
         step_s = self._go_alike(lambda: arm(0, {}, _TWICE))
         setup = Setup(
             before=before,
@@ -185,7 +194,8 @@ class Preview:
             steps=trial.steps,
             repeats=trial.repeats,
             step_s=step_s,
-            at=at,
+            at=begin.at,
+            of_step=begin.of_step,
         )
         report.tell(setup)
         pairs: list[Pair] = []

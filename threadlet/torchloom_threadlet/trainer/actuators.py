@@ -86,6 +86,11 @@ class Actuators(KnobTable):
             names += map(verb_of, self.errands)
         return tuple(names)
 
+    @property
+    def tries(self) -> tuple[str, ...]:
+        """The knobs of which it tries out what a change would do."""
+        return tuple(name for runner in self.errands.values() for name in runner.tries)
+
     def cut(self, quorum_id: int) -> str:
         """Shut down the connections of a quorum, and say what was done."""
         return self.connections.cut(quorum_id) if self.connections else ""

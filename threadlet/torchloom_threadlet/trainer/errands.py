@@ -12,6 +12,10 @@ Tell = Callable[[int, int, Any], object]
 class ErrandRunner(Protocol):
     """What does an errand of one kind, as the script offers it."""
 
+    @property
+    def tries(self) -> tuple[str, ...]:
+        """The names of the knobs that it can be asked to change."""
+
     def refusal(self, errand: Any, /) -> str | None:
         """Return why the errand cannot be done, or None if it can."""
 

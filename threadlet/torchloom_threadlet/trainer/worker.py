@@ -193,6 +193,7 @@ class Worker:
             knobs=self.actuators.specs,
             values=self.actuators.values,
             actuators=self.actuators.names,
+            tries=self.actuators.tries,
             framework=text(self._framework, MAX_SHORT_TEXT),
             replica_id=text(self.replica_id, MAX_SHORT_TEXT),
             quorum_id=self.phases.quorum_id,

@@ -1,6 +1,6 @@
 // Which try a panel shows, and what became of the newest one where that is another.
 
-import { clock, el, fill, span } from "./dom.js";
+import { clock, el, fill, many, span } from "./dom.js";
 import { ended } from "./record.js";
 
 const WAITS = "approval"; // what is denied by this rule is so until a person approves it
@@ -12,6 +12,10 @@ function triesOf(known, name) {
 
 function asked(story, now_s) {
   return `${story.wish}, asked for at ${clock(story.at_s)}, ${span(Math.max(0, now_s - story.at_s))} ago${story.reason ? `: ${story.reason}` : ""}`;
+}
+
+function begun(ofStep, step) {
+  return `from the weights of step ${ofStep}${step > ofStep ? `, ${many(step - ofStep, "step")} ago` : ""}`;
 }
 
 function failed({ granted, rule, outcome }) {
@@ -29,7 +33,8 @@ export class Head {
     this.place = el("div", {}, this.newest, this.shown);
   }
 
-  update(command) {
+  // ofStep: of the run, from which on it began; -1: nobody said.
+  update(command, ofStep = -1) {
     const tries = triesOf(this.known, this.name);
     const now_s = this.known.run?.now_s ?? 0;
     const newest = tries.reduce((one, other) => (one && one.at_s > other.at_s ? one : other), null);
@@ -38,7 +43,7 @@ export class Head {
     fill(this.newest, text, () => text);
     this.newest.className = newest && failed(newest) ? "bad" : "";
     this.newest.hidden = !text;
-    const told = shown ? asked(shown, now_s) : "";
+    const told = [shown && asked(shown, now_s), ofStep >= 0 && begun(ofStep, this.known.run?.step)].filter(Boolean).join("; ");
     fill(this.shown, told, () => told);
     this.shown.hidden = !told;
   }

@@ -32,6 +32,8 @@ function parsed(spec, text) {
   return text;
 }
 
+const TRY = "try";
+const NOBODY_TRIES = "no stand-by tries this out: a script's Preview has to offer the knob";
 const COLUMNS = ["knob", "takes", "lands", "wanted", "is", "turn it"];
 
 export class Knobs {
@@ -53,8 +55,9 @@ export class Knobs {
       const wanted = Object.entries(spec.wanted).map(([worker, value]) => (worker ? `${worker}: ${shown(value)}` : shown(value)));
       const lands = spec.fence === "run" ? "on all ranks at one step" : "on each at its next step";
       [takes(spec), lands, wanted.join(", ") || "–", present(spec)].forEach((text, i) => fill(cells[i], text, () => text));
-      fill(form, JSON.stringify([spec.kind, spec.choices, this.before.get(spec.name)]), () => this.form(spec.name, spec));
-      for (const one of form.querySelectorAll("input, select, button")) lock(one, why);
+      fill(form, JSON.stringify([spec.kind, spec.choices]), () => this.form(spec.name, spec));
+      this.offerBack(form, spec.name);
+      for (const one of form.querySelectorAll("input, select, button")) lock(one, why || (one.name === TRY && !spec.is_tried ? NOBODY_TRIES : ""));
       const input = form.querySelector("input, select");
       if (input !== document.activeElement && !input.dataset.draft && spec.values.length) input.value = String(spec.values[0][0]);
       this.rows.get(spec.name).spec = spec;
@@ -78,13 +81,21 @@ export class Knobs {
     const input = options.length
       ? el("select", { "aria-label": label, onchange: keep }, options.map((one) => el("option", { value: one }, one)))
       : el("input", { "aria-label": label, oninput: keep, inputmode: spec.kind === "order" ? "text" : "decimal" });
-    const before = this.before.get(name);
-    const back = before === undefined ? null : button(`back to ${shown(before)}`, "", () => this.turn(name, before, input, true));
     const submit = (event) => {
       event.preventDefault();
       this.turn(name, parsed(spec, input.value), input, false);
     };
-    return el("form", { className: "row", onsubmit: submit }, input, el("button", { type: "submit" }, "set"), button("preview", "", () => this.preview(name, parsed(spec, input.value))), back);
+    return el("form", { className: "row", onsubmit: submit }, input, el("button", { type: "submit" }, "set"), el("button", { type: "button", name: TRY, onclick: () => this.preview(name, parsed(spec, input.value)) }, "preview"), el("span", { className: "back" }));
+  }
+
+  // Beside the form, which stays as it is: whoever turns by keys is still in its field.
+  offerBack(form, name) {
+    const before = this.before.get(name);
+    const turnBack = () => {
+      form.querySelector("[type=submit]").focus(); // the button that is pressed is about to go
+      this.turn(name, before, form.querySelector("input, select"), true);
+    };
+    fill(form.querySelector(".back"), JSON.stringify(before), () => (before === undefined ? [] : button(`back to ${shown(before)}`, "", turnBack)));
   }
 
   preview(name, value) {

@@ -51,6 +51,7 @@ export class Known {
     if (told.worker) this.worker = told.worker;
     if (told.preview) this.preview = told.preview;
     if (told.landscape) this.takeLandscape(told.landscape);
+    for (const id of told.taken_in ?? []) this.stories.delete(id);
     for (const story of told.stories ?? []) {
       this.stories.delete(story.id);
       this.stories.set(story.id, story);

@@ -133,6 +133,7 @@ function drawWheel(wheel) {
   const drives = act.hasWheel() ? "you drive" : wheel ? `${isNamesake ? "another " : ""}${holder} drives` : "nobody drives";
   if (at("wheel-holder").textContent !== drives) at("wheel-holder").textContent = drives;
   at("wheel-button").textContent = act.hasWheel() ? "leave the wheel" : "take the wheel";
+  lock(at("seat-name"), act.hasWheel() ? "it is this name that has the wheel" : ""); // another would lose it
   if (wheelBefore === act.seat() && wheel !== wheelBefore && !leaves) {
     act.say(wheel ? `${isNamesake ? "another " : ""}${holder} has taken the wheel from you` : "you do not have the wheel any more", false);
   }
@@ -164,6 +165,7 @@ async function turnWheel() {
   remembered.set(at("seat-name").value);
   leaves = act.hasWheel();
   if (leaves) return act.ask("wheel.leave");
+  at("seat-name").blur(); // what is typed from now on are keys
   const answer = await act.ask("wheel.take", { lease_s: LEASE_S, force: false });
   if (answer.ok || !answer.text.endsWith("has the wheel") || !confirm(`${answer.text}. Take it from them?`)) return answer;
   return act.ask("wheel.take", { lease_s: LEASE_S, force: true });
