@@ -10,7 +10,6 @@ import pytest
 
 from tests.deadlines import DEADLINE_S
 from tests.recorded_life import record_life
-from torchloom_core.cli.recorded_lines import followed
 from torchloom_core.trajectory.layout import run_folder
 from torchloom_core.trajectory.summaries import RECORD_KINDS, summarise
 from torchloom_core.wire.events import Input, Output
@@ -95,13 +94,6 @@ def test_following_goes_on_with_what_is_added_and_repeats_nothing(recorded):
     assert [line["kind"] for line in added] == [json.loads(line)["kind"] for line in before]
     assert process.returncode == 130
     assert errors == ""
-
-
-def test_what_somebody_has_put_beside_the_lives_is_no_life(tmp_path):
-    record_life(tmp_path)
-    (tmp_path / "epoch-000000.bak").mkdir()
-    place, _ = next(followed(tmp_path))
-    assert place.epoch == 1
 
 
 @pytest.mark.parametrize("words", [["--json"], []])
