@@ -14,9 +14,11 @@ from tests.integration.guest import Room
 from tests.integration.lookout import NEWEST, network
 from tests.integration.rehearser import NEWEST as REHEARSED
 from tests.integration.rehearser import Script
-from tests.recorded_life import Recorder
+from tests.recorded_life import START_NS, Recorder
 from tests.room.test_backtest import write
-from torchloom_core.wire.events import Recovered
+from torchloom_core.clock import SECOND_NS
+from torchloom_core.wire.actions import PreviewChange
+from torchloom_core.wire.events import Proposal, Proposed, Recovered, Tick
 from torchloom_core.wire.landscape import Bend, Cells, Plane
 from torchloom_core.wire.messages import Hello, Note
 from torchloom_core.wire.preview import Setup
@@ -458,6 +460,23 @@ def test_a_landscape_on_record_shows_where_the_newest_preview_began(tmp_path, ru
     tab.sees(
         "9 of 9 points; the cross is the newest weights, the ring where the newest preview began"
     )
+    past.end()
+
+
+def test_a_try_of_which_no_end_was_heard_is_not_said_to_go_on(tmp_path, run, new_tab):
+    recorder = Recorder(tmp_path / "record", 1)
+    recorder.step(Recovered(epoch=1))
+    proposal = Proposal(action=PreviewChange(values={"x": 2.0}), reason="ann asked for it")
+    asked = Proposed(id="p1.1", policy="person", proposal=proposal)
+    for later_s, told in ((2000, [asked]), (2060, [])):
+        recorder.writer.event(Tick(), START_NS + later_s * SECOND_NS, told)
+    recorder.writer.close()
+    past = Room(run, 7, tmp_path / "record")
+    tab = new_tab()
+    tab.page.goto(past.links[-1])
+    tab.page.get_by_role("tab", name="Knobs").click()
+    what_if = tab.page.get_by_role("region", name="What if")
+    what_if.get_by_text(re.compile("^preview x = 2.0, asked for at .*, of which no end")).wait_for()
     past.end()
 
 

@@ -142,6 +142,14 @@ def test_what_there_is_is_shown_where_there_is_any(connect, heard, shown):
     assert (status, told) == (130, shown)
 
 
+async def test_a_weaver_that_is_gone_before_the_end_is_not_waited_for(follow, capsys):
+    end = End(points=4, seconds=1.0)
+    seen, has_enough = await follow(Talk(granted(LIFE, note(BEND), note(end))))
+    assert (seen.end, has_enough) == (end, False)
+    said = "warning: all of it was heard, but of the Weaver nothing: see torchloom status\n"
+    assert capsys.readouterr().err == said
+
+
 async def test_an_end_of_which_a_part_was_heard_is_said_to_be_on_record(follow, capsys):
     seen, has_enough = await follow(Talk(granted(LIFE, note(BEND), outcome("done"))))
     assert (seen.bend, has_enough) == (BEND, False)

@@ -27,8 +27,8 @@ def curve(first, *losses):
     return Curve(repeat=0, arm="control", first=first, losses=losses)
 
 
-def note(piece, command="c1.1", kind="preview"):
-    fields = {"command": command, "points": 2, "of": 2, "piece": msgspec.json.encode(piece)}
+def note(piece, command="c1.1", kind="preview", points=2):
+    fields = {"command": command, "points": points, "of": 2, "piece": msgspec.json.encode(piece)}
     fields["piece"] = fields["piece"].decode()
     return Note(run="run", worker="v0-0", incarnation=1, kind=kind, fields=fields)
 
@@ -99,8 +99,9 @@ async def test_what_ended_before_the_room_began_is_shown(recorder, recalled, pre
     assert preview.curves == {(0, "control"): [2.0, 1.0]}
 
 
-async def test_what_ended_while_the_broker_was_away_is_shown(recorder, recalled, preview):
-    recalled.compare(status("c1.1"))
+@pytest.mark.parametrize("before", [["c1.1"], []])
+async def test_what_ended_while_the_broker_was_away_is_shown(recorder, recalled, preview, before):
+    recalled.compare(status(*before))
     await eventually(lambda: not recalled._is_due.is_set())
     heard = Errands(preview)
     heard.asked("c1.1", "v0-0", 1, "rehearse", "pc1.1")
@@ -110,6 +111,45 @@ async def test_what_ended_while_the_broker_was_away_is_shown(recorder, recalled,
     recalled.compare(status())
     await eventually(lambda: preview.end)
     assert preview.curves == {(0, "control"): [2.0, 1.0]}
+
+
+async def test_what_was_lost_before_an_end_that_was_heard_is_shown(recorder, recalled, preview):
+    recalled.compare(status())
+    await eventually(lambda: not recalled._is_due.is_set())
+    heard = Errands(preview)
+    heard.asked("c1.1", "v0-0", 1, "rehearse", "pc1.1")
+    heard.take(note(END))
+    recorder.asked("c1.1", "v0-0", "rehearse")
+    record(recorder, curve(0, 2.0, 1.0), END)
+    await recalled.miss()
+    await eventually(lambda: preview.curves)
+    assert preview.end == END
+
+
+async def test_a_record_that_is_behind_takes_nothing_from_what_was_heard(
+    recorder, preview, tmp_path
+):
+    heard = Errands(preview)
+    heard.asked("c1.1", "v0-0", 1, "rehearse", "pc1.1")
+    heard.take(note(curve(0, 2.0, 1.0), points=2))
+    recorder.asked("c1.1", "v0-0", "rehearse")
+    recorder.step(note(curve(0, 2.0), points=1))
+    recorder.writer.flush()
+    found = recall.Recall(tmp_path, preview)
+    await found._look()
+    assert preview.curves == {(0, "control"): [2.0, 1.0]}
+    assert found._is_due.is_set()
+
+
+async def test_one_that_has_no_end_is_looked_for_once(recorder, recalled, preview):
+    recorder.asked("c1.1", "v0-0", "rehearse")
+    record(recorder, curve(0, 2.0))
+    for under_way in (["c1.1"], []):
+        recalled.compare(status(*under_way))
+        await eventually(lambda: not recalled._is_due.is_set())
+    await eventually(lambda: preview.version)
+    recalled.compare(status())
+    assert not recalled._is_due.is_set()
 
 
 async def test_a_record_of_another_weavers_life_is_not_taken_for_this_runs(

@@ -159,10 +159,10 @@ class _Follow:
                         self._has_enough = True
                         asking.add(asyncio.create_task(self._leave(set(asking))))
                     self._take(one)
-                    if self._is_over:
+                    if self._is_over or self._is_whole:
                         limit.reschedule(asyncio.get_running_loop().time() + _LAST_PIECE_S)
         except TimeoutError:
-            if not self._is_over:
+            if not (self._is_over or self._is_whole):
                 raise RequestError(
                     f"not over after {within_s:g} s; it goes on, see torchloom status"
                 ) from None
@@ -176,6 +176,8 @@ class _Follow:
             if not self._seen.version:
                 raise RequestError(f"done, but {said}")
             warn(said)
+        elif not (self._is_over or self._has_enough):
+            warn("all of it was heard, but of the Weaver nothing: see torchloom status")
         return self._has_enough
 
     @property

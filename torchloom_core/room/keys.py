@@ -13,6 +13,9 @@ from torchloom_core.files import private_folder, write_private
 COOKIE_S = 30 * 86_400
 """How long a browser stays let in."""
 
+_SET_BACK_S = 86_400
+"""How far this host's clock may be set back meanwhile; who sits at the page has the kill switch."""
+
 _KEY_BYTES = 32
 _SESSION_BYTES = 4
 _LONGEST_COOKIE = 200
@@ -52,7 +55,7 @@ class Keys:
         if not hmac.compare_digest(self._sign(said).encode(), signed.encode(errors="replace")):
             return ""
         session, _, issued_s = said.partition(".")
-        return session if 0 <= self._now_s() - int(issued_s) < COOKIE_S else ""
+        return session if -_SET_BACK_S <= self._now_s() - int(issued_s) < COOKIE_S else ""
 
     def _sign(self, said: str) -> str:
         return hmac.new(self._key, said.encode(errors="replace"), hashlib.sha256).hexdigest()

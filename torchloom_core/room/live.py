@@ -67,6 +67,7 @@ class Live(Seen):
         await client.hear(subjects.event(run), self._take_report, _PENDING_MESSAGES)
         await client.hear(subjects.out(run), self._take_told, _PENDING_MESSAGES)
         await client.settle()
+        client.on_reconnect(self._recall.miss)
 
     async def follow(self) -> None:
         """Ask the Weaver now and again, and close each second, for ever."""

@@ -39,16 +39,24 @@ class Recall:
         self._epoch = -1
         self._under_way: set[str] = set()
         self._half_read: set[str] = set()
+        self._unheard: set[str] = set()
+        self._looked_for: set[str] = set()
         self._rest_s = _ON_ITS_WAY_S
         self._is_due = asyncio.Event()
 
     def compare(self, status: Status) -> None:
-        """Take what the Weaver says is under way; one that has begun anew may have missed some."""
+        """Take what the Weaver says is under way; of another Weaver something may be missed."""
         under_way = {flight.cause for flight in status.flights if flight.verb in self._verbs}
+        known = self._under_way | {pieces.errand for pieces in self._kinds if pieces.errand}
         heard = {pieces.errand for pieces in self._kinds if pieces.end} - self._half_read
-        if status.epoch != self._epoch or self._under_way - under_way - heard:
+        self._unheard = known - under_way - heard
+        if status.epoch != self._epoch or self._unheard - self._looked_for:
             self._is_due.set()
         self._epoch, self._under_way = status.epoch, under_way
+
+    async def miss(self) -> None:
+        """Take that something may have been told that was not heard."""
+        self._is_due.set()
 
     async def follow(self) -> None:
         """Look whenever it is due, for ever."""
@@ -56,6 +64,7 @@ class Recall:
             await self._is_due.wait()
             await asyncio.sleep(self._rest_s)
             self._is_due.clear()
+            self._looked_for = self._unheard  # once: one that was killed has no end on record
             # Another run's of that name, or one of long ago, has another epoch.
             if newest_epoch(self._root) == self._epoch:
                 await self._look()
@@ -68,14 +77,16 @@ class Recall:
         except StateError as error:
             _log.warning("what was tried before is not shown: %s", error)
             return
-        if before != self._versions():  # more was heard meanwhile
+        is_settled = before == self._versions()  # else more was heard meanwhile
+        if is_settled:
+            for heard, recorded in zip(self._kinds, found, strict=True):
+                if recorded.errand == heard.errand and recorded.points < heard.points:
+                    is_settled = False  # the record is behind
+                elif recorded.version:
+                    heard.become(recorded)
+        self._rest_s = _ON_ITS_WAY_S if is_settled else min(2 * self._rest_s, _LONGEST_REST_S)
+        if not is_settled:
             self._is_due.set()
-            self._rest_s = min(2 * self._rest_s, _LONGEST_REST_S)
-            return
-        self._rest_s = _ON_ITS_WAY_S
-        for heard, recorded in zip(self._kinds, found, strict=True):
-            if recorded.version:
-                heard.become(recorded)
 
     def _versions(self) -> list[int]:
         return [pieces.version for pieces in self._kinds]

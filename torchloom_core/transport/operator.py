@@ -191,6 +191,10 @@ class ControlClient:
         """
         await self._link.client.subscribe(subject, cb=callback, pending_msgs_limit=pending)
 
+    def on_reconnect(self, callback: Callable[[], Awaitable[None]]) -> None:
+        """Await ``callback`` whenever the broker is back: what was told meanwhile was not heard."""
+        self._link.on_reconnect(callback)
+
     async def settle(self) -> None:
         """Return once the server knows what is to be heard; raises as :meth:`Connection.settle`."""
         await self._link.settle()

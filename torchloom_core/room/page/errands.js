@@ -4,6 +4,7 @@ import { clock, el, fill, many, span } from "./dom.js";
 import { ended } from "./record.js";
 
 const WAITS = "approval"; // what is denied by this rule is so until a person approves it
+const JUST_ASKED_S = 5; // the Weaver may not have said yet that it is under way
 
 function triesOf(known, name) {
   return [...known.stories.values()].filter(({ wish }) => wish.split(" ")[0] === name && wish !== `${name} end`);
@@ -21,11 +22,12 @@ function failed({ granted, rule, outcome }) {
   return (granted === false && rule !== WAITS) || Boolean(outcome && !outcome.startsWith("done"));
 }
 
-// name: of the errand; command: of what the panel shows, if it shows anything.
+// name, verb: of the errand and of its commands; command: of what the panel shows, if anything.
 export class Head {
-  constructor(known, name) {
+  constructor(known, name, verb) {
     this.known = known;
     this.name = name;
+    this.verb = verb;
     this.shown = el("p", { className: "faint" });
     this.newest = el("p", { role: "status" });
     this.place = el("div", {}, this.newest, this.shown);
@@ -50,10 +52,16 @@ export class Head {
     const below = isShown || !isOther ? "" : "; below is the one before";
     if (failed(newest)) return `The newest try came to nothing: ${newest.wish}, at ${clock(newest.at_s)}, ${ended(newest)}${below}.`;
     if (isShown || newest.outcome) return "";
-    return `${newest.wish}, asked for at ${clock(newest.at_s)}, ${newest.rule === WAITS ? "waits for approval" : "is under way"}${below}.`;
+    return `${newest.wish}, asked for at ${clock(newest.at_s)}, ${this.stateOf(newest)}${below}.`;
   }
-}
 
-export function isUnderWay(known, verb) {
-  return (known.run?.status?.flights ?? []).some((flight) => flight.verb === verb);
+  stateOf({ rule, at_s }) {
+    if (rule === WAITS) return "waits for approval";
+    const isNew = this.known.run.now_s - at_s < JUST_ASKED_S;
+    return isNew || this.isUnderWay() ? "is under way" : "of which no end was heard";
+  }
+
+  isUnderWay() {
+    return (this.known.run?.status?.flights ?? []).some((flight) => flight.verb === this.verb);
+  }
 }

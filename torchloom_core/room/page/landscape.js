@@ -2,7 +2,7 @@
 
 import { VALUE_COLOURS } from "./colours.js";
 import { button, el, fill, lock, number } from "./dom.js";
-import { Head, isUnderWay } from "./errands.js";
+import { Head } from "./errands.js";
 import { clearSurface, drawSurface, turn } from "./surface.js";
 
 const LINE_PX = 240;
@@ -20,7 +20,7 @@ export class LandscapeScreen {
     this.ways = el("select", { "aria-label": "plane" }, ["random", "path"].map((name) => el("option", { value: name }, name === "path" ? "the run's path" : "random directions")));
     this.look = el("button", { type: "submit" }, "look");
     this.leave = button("end it", "", () => act.propose({ kind: "landscape", points: 0 }));
-    this.head = new Head(known, "landscape");
+    this.head = new Head(known, "landscape", "survey");
     const form = el("form", { className: "row", onsubmit: (event) => { event.preventDefault(); this.ask(); } }, this.inputs.map(([, label]) => label), el("label", {}, "plane of ", this.ways), this.look, this.leave);
     this.found = el("div");
     this.line = el("div", { className: "chart", role: "img", "aria-label": "The loss along the update: nothing so far" });
@@ -49,7 +49,7 @@ export class LandscapeScreen {
     const { landscape, preview } = this.known;
     const why = this.act.lock();
     lock(this.look, why);
-    lock(this.leave, why || (isUnderWay(this.known, "survey") ? "" : "no look is under way"));
+    lock(this.leave, why || (this.head.isUnderWay() ? "" : "no look is under way"));
     this.head.update(landscape?.command, landscape?.bend?.of_step);
     fill(this.found, JSON.stringify([landscape?.points, landscape?.of, landscape?.bend, landscape?.plane, landscape?.end]), () => rowsOf(landscape));
     if (!landscape) return;

@@ -2,7 +2,7 @@
 
 import { IN_DECADES, LINEAR, LOGARITHMIC } from "./charts.js";
 import { button, el, fill, lock, number, span } from "./dom.js";
-import { Head, isUnderWay } from "./errands.js";
+import { Head } from "./errands.js";
 
 const HEIGHT_PX = 240;
 const WIDE = 1000;
@@ -16,7 +16,7 @@ export class WhatIf {
     this.inputs = FIELDS.map(([name, label, value, min, max]) => [name, el("label", {}, `${label} `, el("input", { type: "number", name, value: String(value), min: String(min), max: String(max) }))]);
     this.price = el("span", { className: "faint" });
     this.leave = button("end it", "", () => act.propose({ kind: "preview", steps: 0 }));
-    this.head = new Head(known, "preview");
+    this.head = new Head(known, "preview", "rehearse");
     this.words = el("div");
     this.place = el("div", { className: "chart", role: "img", "aria-label": "The loss with the change and without it: nothing so far" });
     this.part = el("section", { className: "wide", "aria-label": "What if" }, el("h2", {}, "What if: a change tried out on a stand-by"), el("div", { className: "row" }, this.inputs.map(([, label]) => label), this.price, this.leave), this.head.place, this.words, this.place);
@@ -37,7 +37,7 @@ export class WhatIf {
 
   update() {
     const { preview } = this.known;
-    lock(this.leave, this.act.lock() || (isUnderWay(this.known, "rehearse") ? "" : "no preview is under way"));
+    lock(this.leave, this.act.lock() || (this.head.isUnderWay() ? "" : "no preview is under way"));
     this.head.update(preview?.command, preview?.of_step);
     const price = this.priceOf(this.asked());
     fill(this.price, price, () => price);
