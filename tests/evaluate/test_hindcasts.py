@@ -4,18 +4,23 @@ import numpy as np
 import pytest
 
 from tests.evaluate.traces import HOUR_NS, HOUR_S, event, task, watched, write_bundle
+from tests.trace.small import START_NS
+from tests.trace.small import bundle as small_bundle
 from torchloom_core.config.schema import Costs
 from torchloom_core.errors import PluginError
 from torchloom_core.evaluate.forecasts.hindcasts import (
     Hindcasts,
     day_text,
+    events_to_judge,
     hindcasts,
+    hindcasts_of_all,
     judge,
     pace_s,
     random_scores,
     refuse_too_many,
 )
-from torchloom_core.plugin import Hazard, Need
+from torchloom_core.plugin import Hazard, Need, NeedFaults
+from torchloom_core.trace.bundle.schema import Component
 
 
 class Asked:
@@ -29,9 +34,11 @@ class Asked:
         self.needs = needs
         self.says = says
         self.views = []
+        self.faults = set()
 
     def forecast(self, view):
         self.views.append((view.now_ns, view.costs))
+        self.faults |= {*view.faults_of}
         number = np.array([int(worker[1:]) for worker in view.workers], dtype=float) / 10
         said = np.where(number == 0.2, np.nan, number)
         return Hazard(probability=said if self.says is None else np.full(len(view), self.says))
@@ -48,6 +55,12 @@ class Learns(Asked):
 
     def restore(self, parts):
         del parts
+
+
+class Spoils(Asked):
+    def forecast(self, view):
+        view.faults_of.clear()
+        return super().forecast(view)
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +92,35 @@ def test_it_is_asked_at_its_own_pace_over_all_of_the_span_and_shown_the_prices(b
     )  # fmt: skip
     assert (part.times_ns // HOUR_NS).tolist() == [36, 48, 60, 72]
     assert shares[8:] == [0.25, 0.5, 0.75, 1.0]
+
+
+PACE = {"tick_s": 6 * HOUR_S, "repair_s": 24 * HOUR_S}
+
+
+def knowing(bundle, *events):
+    """Return the trace with these events."""
+    other = type(bundle).open(bundle.path)
+    other.events = lambda: events
+    return other
+
+
+def test_it_is_told_of_the_events_that_are_shown_whatever_a_foreign_one_before_it_did(bundle):
+    known = knowing(
+        bundle, event("n00001", 60, 61), event("n00002", 70, kind="hidden", fatal=False)
+    )
+    need = (NeedFaults(48 * HOUR_S),)
+    first, second, third = Spoils(needs=need), Asked(needs=need), Asked(needs=need)
+    hindcasts_of_all(known, [first, second], **PACE)
+    hindcasts(known, third, shows=lambda one: one.kind != "hidden", **PACE)
+    assert (first.faults, second.faults) == (set(), {"n00001", "n00002"})
+    assert third.faults == {"n00001"}
+
+
+def test_of_a_trace_that_begins_long_after_1970_its_own_time_is_asked_about(tmp_path):
+    late = small_bundle(tmp_path / "t.tltrace", [Component(id="n0", kind="node")], seconds=10.0)
+    said = hindcasts(late, Asked(every_h=1 / HOUR_S), tick_s=1.0, repair_s=5.0)
+    assert ((said.times_ns - START_NS) // 10**9).tolist() == [*range(1, 11)]
+    assert day_text(late, START_NS + 36 * HOUR_NS) == "1.5 d"
 
 
 @pytest.mark.parametrize(("every_h", "pace_h"), [(12, 12), (13, 12), (16, 18), (1, 6)])
@@ -124,6 +166,14 @@ def test_one_that_breaks_its_contract_is_refused_by_name(bundle):
         hindcasts(bundle, Asked(says=2.0), tick_s=6 * HOUR_S, repair_s=24 * HOUR_S)
 
 
+def test_nobody_asks_a_predictor_why_it_judges_so(bundle):
+    class Explains(Asked):
+        def forecast(self, view):
+            return Hazard(probability=np.full(len(view), 0.5), why={len(view): "of nobody"})
+
+    assert (hindcasts(bundle, Explains(), **PACE).score == 0.5).all()
+
+
 def test_a_hundred_million_forecasts_are_kept_and_no_more():
     refuse_too_many("p", 10**8 * 10**9, 2.0, 2)
     with pytest.raises(PluginError) as caught:
@@ -143,8 +193,7 @@ def test_a_span_of_too_many_is_refused_before_anything_is_asked(bundle):
 
 @pytest.mark.parametrize(("known_h", "positives"), [(None, 4), (90, 4), (59, 0)])
 def test_what_came_of_it_is_what_was_known_then(bundle, known_h, positives):
-    known = type(bundle).open(bundle.path)
-    known.events = lambda: (event("n00001", 60, 61),)
+    known = knowing(bundle, event("n00001", 60, 61))
     said = hindcasts(known, Asked(), tick_s=6 * HOUR_S, repair_s=24 * HOUR_S)
     until_ns = None if known_h is None else known_h * HOUR_NS
     judged = judge(known, said, task(48), known_until_ns=until_ns)
@@ -152,6 +201,25 @@ def test_what_came_of_it_is_what_was_known_then(bundle, known_h, positives):
     assert len(judged.incidents.row) == (positives > 0)
     assert judged.every_s == 12 * HOUR_S
     assert judged.score is said.score
+
+
+def test_who_is_gone_is_not_judged(bundle):
+    gone = knowing(bundle)
+    ends_ns = [None, 84 * HOUR_NS, None]
+    nodes = zip(watched(3).ids, ends_ns, strict=True)
+    parts = [Component(id=name, kind="node", until_ns=end_ns) for name, end_ns in nodes]
+    gone.topology = lambda: parts
+    judged = judge(gone, hindcasts(gone, Asked(), **PACE), task(24))
+    assert np.flatnonzero(np.isnan(judged.outcome[:, 1])).tolist() == [4, 5, 6, 7]
+    assert np.flatnonzero(np.isnan(judged.outcome[:, 0])).tolist() == [6, 7]
+
+
+@pytest.mark.parametrize(("kind", "until_ns"), [("forecast", 96 * HOUR_NS + 1), ("detect", None)])
+def test_who_failed_is_away_until_it_is_heard_of_again_but_in_a_detection(bundle, kind, until_ns):
+    (found,) = events_to_judge(
+        knowing(bundle, event("n00001", 60)), watched(3), task(24, kind=kind)
+    )
+    assert found.t_resolved == until_ns
 
 
 def test_random_scores_are_the_same_for_a_seed_and_know_nothing():
@@ -165,3 +233,5 @@ def test_random_scores_are_the_same_for_a_seed_and_know_nothing():
 def test_a_moment_is_told_as_the_days_since_the_trace_began(bundle):
     assert day_text(bundle, 36 * HOUR_NS) == "1.5 d"
     assert day_text(bundle, 9999 * 24 * HOUR_NS) == "9999 d"
+    assert day_text(bundle, 86_442_768 * 10**6) == "1 d"
+    assert day_text(bundle, 86_444_064 * 10**6) == "1.001 d"

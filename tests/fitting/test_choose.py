@@ -15,6 +15,7 @@ from torchloom_core.fitting.choose import choose, fit_best
 from torchloom_core.fitting.earlier_part import EarlierPart
 from torchloom_core.fitting.fit import fit
 from torchloom_core.learning.card import to_markdown
+from torchloom_core.trace.bundle.bundle import Bundle
 
 HORIZON = {"horizon_s": 86_400.0}
 
@@ -130,7 +131,7 @@ def test_the_best_on_earlier_time_is_chosen_and_all_that_was_tried_is_said(bundl
     assert chosen.info.name == "heat"
     assert [one.candidate for one in tried] == ["blind", "heat"]
     assert tried[1].mean > tried[0].mean
-    assert all(len(one.auprc) == 3 for one in tried)
+    assert [(len(one.auprc), one.why) for one in tried] == [(3, ""), (3, "")]
 
 
 def test_what_came_after_the_training_time_does_not_change_what_is_reached(
@@ -168,6 +169,52 @@ def test_what_cannot_learn_without_telemetry_is_told_so(tmp_path, settings):
     assert residual.why.endswith("; the trace has no gpu_power_watts, gpu_temp_celsius")
 
 
+def test_who_cannot_be_built_is_told_nothing_and_keeps_nobody_from_being_chosen(bundle, settings):
+    class Strict(Heat):
+        name = "strict"
+
+        class Options(Heat.Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
+            level: float
+
+    class Breaks(Heat):
+        name = "breaks"
+
+        def __init__(self, options):
+            raise OSError("no disk")
+
+    plugins = [info(cls) for cls in (Strict, Breaks, Heat)]
+    model = fit_best(bundle, plugins, {**HORIZON, "metrics": ["heat"]}, settings)
+    assert model.info.predictor == "heat"
+    why = {one.candidate: one.why for one in model.card.tried}
+    assert why.pop("heat") == ""
+    assert "no disk" in why.pop("breaks")
+    assert "level" in why.pop("strict")
+
+
+def test_where_none_reaches_anything_the_first_reason_says_why(bundle, settings):
+    broken = Candidate(info(Heat), {"nonsense": 1}, "broken")
+    with pytest.raises(TraceError, match=r"to choose a predictor by, was none in any of them$"):
+        choose(bundle, [], settings)
+    calm = bundle_without_events(bundle)
+    with pytest.raises(TraceError, match=r"to choose a predictor by, was .*nonsense"):
+        choose(calm, [Candidate(info(Blind), {}, ""), broken], settings)
+
+
+def bundle_without_events(bundle):
+    other = Bundle.open(bundle.path)
+    other.events = lambda: ()
+    return other
+
+
+def test_a_name_that_the_trace_has_not_is_refused_before_anything_is_tried(
+    bundle, settings, monkeypatch
+):
+    never = "torchloom_core.fitting.choose.choose"
+    monkeypatch.setattr(never, lambda *_, **__: pytest.fail("it was tried"))
+    with pytest.raises(TraceError, match="need a kind that its events have, was 'nonsense'"):
+        fit_best(bundle, discover(), HORIZON, replace(settings, kinds=("crash", "nonsense")))
+
+
 def test_without_a_failure_to_choose_by_one_line_says_so(tmp_path, settings):
     calm, _ = write_bundle(tmp_path / "c.tltrace", rate=0.0, metrics={"heat": warm()})
     with pytest.raises(TraceError, match="need failures in the folds of the training time"):
@@ -178,7 +225,9 @@ def test_where_no_event_counts_nothing_is_tried(tmp_path, settings, monkeypatch)
     never = "torchloom_core.fitting.choose.choose"
     monkeypatch.setattr(never, lambda *_, **__: pytest.fail("it was tried"))
     calm, _ = write_bundle(tmp_path / "c.tltrace", rate=0.0, metrics={"heat": warm()})
-    with pytest.raises(TraceError, match="to choose a predictor by, was none; the trace has no ev"):
+    with pytest.raises(
+        TraceError, match=r"to choose a predictor by, was none; the trace has no ev"
+    ):
         fit_best(calm, discover(), HORIZON, settings)
 
 
@@ -196,7 +245,16 @@ def test_a_metric_that_is_misspelt_is_told_once_and_before_all_is_tried(
 
 def test_the_card_lists_what_was_tried(bundle, settings):
     plugins = [one for one in discover() if one.name in {"fault_history", "one_rule"}]
-    model = fit_best(bundle, plugins, HORIZON, settings)
+    stages = []
+
+    def begin(stage):
+        stages.append(stage)
+        return lambda _: None
+
+    model = fit_best(bundle, plugins, HORIZON, settings, baselines=plugins, stages=begin)
+    assert stages[0] == "choose"
+    assert len(stages) > 2
+    assert [one.predictor for one in model.card.baselines] == ["random", "fault_history"]
     names = {one.candidate for one in model.card.tried}
     assert names == {"fault_history", "one_rule, faults", "one_rule, telemetry and faults"}
     best = max(model.card.tried, key=lambda one: one.mean)
@@ -204,6 +262,6 @@ def test_the_card_lists_what_was_tried(bundle, settings):
     page = to_markdown(model.card)
     assert "## Chosen on earlier time, among" in page
     again = fit(bundle, next(p for p in plugins if p.name == model.info.predictor),
-                model.info.options, settings)  # fmt: skip
+                model.info.options, settings, baselines=plugins)  # fmt: skip
     assert again.card.score == model.card.score
     assert np.isfinite(best.mean)

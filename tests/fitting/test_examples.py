@@ -5,8 +5,12 @@ import pytest
 
 from tests.evaluate.traces import HOUR_NS, HOUR_S, write_bundle
 from tests.fitting.plugins import Blind, Quiet, warm
+from tests.trace.small import START_NS, at, fault
+from tests.trace.small import bundle as small_bundle
 from torchloom_core.evaluate.forecasts.labels import Task, outcomes
 from torchloom_core.fitting.examples import Examples
+from torchloom_core.plugin import Need, NeedFaults
+from torchloom_core.trace.bundle.schema import Component
 from torchloom_core.trace.feed.watched import watch
 
 UNTIL_NS, KNOWN_NS = 30 * 24 * HOUR_NS, 32 * 24 * HOUR_NS
@@ -92,3 +96,72 @@ def test_without_a_metric_or_a_failure_nothing_is_flagged(tmp_path, measured):
     for _ in examples:
         pass
     assert (examples.positives, examples.flags()) == (0, ())
+
+
+SECONDS = {"tick_s": 1.0, "every_s": 1.0, "until_ns": at(10), "known_until_ns": at(10)}
+
+
+class Beside:
+    """Notes what it is shown."""
+
+    needs = (Need("heat"), NeedFaults(60.0))
+
+    def __init__(self):
+        self.seen = []
+
+    def add(self, example):
+        heat = example.view.latest("heat").tolist()
+        self.seen.append((example.view, heat, {*example.view.faults_of}))
+
+
+@pytest.fixture(scope="module")
+def late(tmp_path_factory):
+    """Ten seconds, long after 1970, of a node of which something is noted and one that goes."""
+    nodes = [
+        Component(id="a", kind="node", extra={"model": "m1"}),
+        Component(id="b", kind="node", until_ns=at(7)),
+        fault(3.0, resolved_s=4.0, fatal=False),
+    ]
+    path = tmp_path_factory.mktemp("traces") / "t.tltrace"
+    samples = [(t_s + 0.5, name, "heat", t_s) for t_s in range(10) for name in "ab"]
+    return small_bundle(path, nodes, samples, seconds=10.0)
+
+
+def of_seconds(bundle, kind="forecast", **more):
+    plugin = Blind(Blind.Options())
+    asked = Task(horizon_s=2.0, repair_s=1.0, kind=kind)
+    return Examples(bundle, plugin, asked, **{"progress": lambda _: None, **SECONDS, **more})
+
+
+def test_of_a_trace_that_begins_long_after_1970_its_own_time_is_told(late):
+    shares = []
+    seen = [*of_seconds(late, progress=shares.append)]
+    assert [one.view.now_ns - START_NS for one in seen] == [n * 10**9 for n in range(1, 11)]
+    assert shares == [n / 10 for n in range(1, 11)]
+
+
+def test_who_goes_is_censored_before_it_went(late):
+    came = {one.view.now_ns: dict(zip(one.view.workers, one.outcome.tolist(), strict=True))
+            for one in of_seconds(late)}  # fmt: skip
+    assert came[at(4)]["b"] == 0.0
+    assert np.isnan([came[at(6)]["b"], came[at(9)]["a"]]).all()
+    assert came[at(7)]["a"] == 0.0
+
+
+def test_whoever_sees_the_examples_too_is_shown_what_it_needs_before_a_foreign_one_spoils_it(late):
+    beside = Beside()
+    for number, one in enumerate(of_seconds(late, beside=beside)):
+        view, heat, faults = beside.seen[number]
+        assert one.view is not view
+        assert not any(one.view.labels)
+        assert view.labels[view.workers.index("a")] == {"model": "m1"}
+        assert 0.0 <= heat[0] <= 9.0
+        one.view.faults_of.clear()
+        assert {*view.faults_of} == faults
+    assert [faults for *_, faults in beside.seen] == [set()] * 2 + [{"a"}] * 8
+
+
+def test_in_a_detection_nobody_is_shown_what_is_to_be_detected(late):
+    beside = Beside()
+    assert len([*of_seconds(late, "detect", beside=beside)]) == 10
+    assert not any(faults for *_, faults in beside.seen)

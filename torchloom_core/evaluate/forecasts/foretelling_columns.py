@@ -183,7 +183,7 @@ def _dates(value: Floats, at_ns: Ints, span_ns: tuple[int, int]) -> tuple[Bools,
 def _whys(lives: Lives, column: int, fates: Fates, ended: Bools, horizon_ns: int) -> Iterator[str]:
     """Yield what a column knows that it cannot know."""
     values = lives.values[column]
-    if lives.dates[column] > _DATE_SHARE * values > 0:
+    if lives.dates[column] > _DATE_SHARE * values:
         share = lives.beyond[column] / values
         if share >= _BEYOND_SHARE:
             yield f"{share:.0%} of its values are dates beyond their moment"
