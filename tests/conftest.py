@@ -14,7 +14,7 @@ settings.register_profile(
     "torchloom", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
 )
 # `make test` tries some new examples each time, `make coverage` a hundred of each test.
-settings.register_profile("some", settings.get_profile("torchloom"), max_examples=40)
+settings.register_profile("some", settings.get_profile("torchloom"), max_examples=20)
 settings.register_profile("quick", settings.get_profile("torchloom"), max_examples=10)
 settings.load_profile("torchloom")
 os.environ.setdefault("PYTEST_TIMEOUT", f"{TEST_S:g}")

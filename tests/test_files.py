@@ -1,19 +1,39 @@
 import os
+import subprocess
+import sys
+import threading
 
+import pytest
+
+from tests.deadlines import DEADLINE_S
 from torchloom_core.files import write_whole
 
 
 def test_two_that_write_one_file_at_once_are_not_in_each_others_way(tmp_path, monkeypatch):
-    replace = os.replace
+    replace, path = os.replace, tmp_path / "run.json"
+    other = threading.Thread(target=write_whole, args=[path, b"theirs"], daemon=True)
 
-    def beside(part, path):  # another process has written the same file meanwhile
+    def beside(part, path):  # somebody else begins to write the same file
         monkeypatch.setattr(os, "replace", replace)
-        monkeypatch.setattr(os, "getpid", lambda: 7)
-        write_whole(path, b"theirs")
+        other.start()
         replace(part, path)
 
     monkeypatch.setattr(os, "replace", beside)
-    write_whole(tmp_path / "run.json", b"ours")
-    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [
-        ("run.json", b"ours")
-    ]
+    write_whole(path, b"ours")
+    other.join(DEADLINE_S)
+    assert not other.is_alive()
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"run.json": b"theirs"}
+
+
+@pytest.mark.integration
+def test_what_a_killed_writer_left_the_next_one_takes_away(tmp_path):
+    path = tmp_path / "run.json"
+    killed = (
+        "import os, pathlib, sys; from torchloom_core.files import write_whole; "
+        "os.replace = lambda *_: os.kill(os.getpid(), 9); "
+        "write_whole(pathlib.Path(sys.argv[1]), b'half of what is longer')"
+    )
+    subprocess.run([sys.executable, "-c", killed, path], check=False)
+    assert [one.name for one in tmp_path.iterdir()] != []
+    write_whole(path, b"whole")
+    assert {one.name: one.read_bytes() for one in tmp_path.iterdir()} == {"run.json": b"whole"}

@@ -4,10 +4,12 @@ And read from a folder that others made nothing but files.
 """
 
 import errno
+import fcntl
 import os
 import stat
-from contextlib import suppress
-from io import BufferedReader
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from io import BufferedReader, BufferedWriter
 from pathlib import Path
 
 from torchloom_core.errors import StateError, TorchloomError
@@ -97,13 +99,40 @@ def write_whole(path: Path, data: bytes) -> None:
     StateError
         If it cannot be written.
     """
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")  # another process may write it, too
+    part = path.with_name(f".{path.name}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_bytes(data)
-        os.replace(part, path)
+        with _alone_in(part) as file:
+            file.write(data)
+            file.flush()
+            os.replace(part, path)
     except OSError as error:
         raise StateError(f"{path}: cannot be written: {error.strerror}") from None
-    finally:
-        with suppress(OSError):
-            part.unlink()
+
+
+@contextmanager
+def _alone_in(part: Path) -> Iterator[BufferedWriter]:
+    """Open a file, empty, that nobody else writes to meanwhile, and leave none there.
+
+    One whose writer was killed is taken over: the lock on it ended with him.
+    """
+    while True:
+        with part.open("ab") as file:
+            with suppress(OSError):  # where the file system has no locks
+                fcntl.flock(file, fcntl.LOCK_EX)
+            if not _is_at(part, file):  # whoever had the lock has moved it
+                continue
+            try:
+                file.truncate(0)
+                yield file
+            finally:
+                if _is_at(part, file):
+                    part.unlink()
+            return
+
+
+def _is_at(path: Path, file: BufferedWriter) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(file.fileno()))
+    except FileNotFoundError:
+        return False

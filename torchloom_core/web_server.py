@@ -5,15 +5,18 @@ import logging
 import resource
 import socket
 from collections.abc import AsyncIterator, Generator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-PROMPT_S = 10.0
-"""Within which a request has to be there, all of it."""
+_log = logging.getLogger(__name__)
 
+PROMPT_S = 10.0
+"""Within which a request has to be there, all of it, and before it what TLS has to agree on."""
+
+_REST_S = 1.0
 _MOST_CONNECTIONS = 4096
 _MOST_FILES = 65_536
 _BAD_TEXT = "Invalid UTF-8"
@@ -45,8 +48,8 @@ async def served(application: Any, found: socket.socket, **options: Any) -> Asyn
     logging.getLogger("uvicorn.error").addFilter(_in_one_line)
     config = uvicorn.Config(
         application,
-        http=_Prompt,
         log_config=None,
+        log_level="error",  # what it has to say beside is of whoever connects, as often as they do
         access_log=False,
         lifespan="off",
         server_header=False,
@@ -62,7 +65,57 @@ async def served(application: Any, found: socket.socket, **options: Any) -> Asyn
 
 
 class _Server(uvicorn.Server):
-    """A server that leaves signals to us."""
+    """A server that leaves signals to us, and takes no more at once than there are files for."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen until :meth:`shutdown`."""
+        await self.lifespan.startup()
+        self.servers = []  # of asyncio: TLS has a minute there to agree, and is not counted
+        self._arriving: set[asyncio.Task[None]] = set()
+        self._taking = [asyncio.create_task(self._take(found)) for found in sockets or ()]
+        self.started = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Take nobody any more, and let go of those who are there."""
+        tasks = *self._taking, *self._arriving
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await super().shutdown(sockets)
+
+    async def _take(self, found: socket.socket) -> None:
+        """Take connections for ever, or close them at once."""
+        found.setblocking(False)
+        found.listen(self.config.backlog)
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                connection, _ = await loop.sock_accept(found)
+            except ConnectionError:
+                continue  # gone already
+            except OSError as error:
+                _log.warning("cannot take a connection: %s", error.strerror)
+                await asyncio.sleep(_REST_S)
+                continue
+            if len(self._arriving) + len(self.server_state.connections) >= _most_connections():
+                connection.close()
+                continue
+            arrival = asyncio.create_task(self._let_in(connection))
+            self._arriving.add(arrival)
+            arrival.add_done_callback(self._arriving.discard)
+
+    async def _let_in(self, connection: socket.socket) -> None:
+        within = dict.fromkeys(("ssl_handshake_timeout", "ssl_shutdown_timeout"), PROMPT_S)
+        with suppress(OSError):  # it is no TLS, or not in time
+            await asyncio.get_running_loop().connect_accepted_socket(
+                self._protocol,
+                connection,
+                ssl=self.config.ssl,
+                **(within if self.config.ssl else {}),
+            )
+
+    def _protocol(self) -> asyncio.Protocol:
+        return _Prompt(self.config, self.server_state, self.lifespan.state)
 
     @contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
@@ -71,14 +124,11 @@ class _Server(uvicorn.Server):
 
 
 class _Prompt(H11Protocol):
-    """HTTP for those who come to the point, and for no more at once than there are files for."""
+    """HTTP for those who come to the point."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Take a connection, or close it at once."""
+        """Take a connection."""
         super().connection_made(transport)
-        if len(self.connections) > _most_connections():
-            transport.abort()
-            return
         self._has_waited = True  # for its first request, once the time is over
         self.loop.call_later(PROMPT_S, self._look)
 

@@ -641,6 +641,35 @@ def test_a_change_is_tried_out_beside_its_knob_and_both_curves_are_drawn(tab, ru
     standby.end()
 
 
+def test_what_is_drawn_is_of_the_newest_errand_however_like_the_one_before(tab):
+    """Two on one stand-by with as many points, the second of which came while another was seen."""
+    drawn = tab.page.evaluate(
+        """async () => {
+          const { WhatIf } = await import("/page/preview.js");
+          const { LandscapeScreen } = await import("/page/landscape.js");
+          const known = { stories: new Map() }, act = { lock: () => "" };
+          const whatIf = new WhatIf(known, act), screen = new LandscapeScreen(known, act);
+          document.querySelector("main").append(whatIf.part, ...screen.parts);
+          const same = { worker: "v0-0", points: 9, of: 9, words: [], at: "" };
+          return [1, 2, null].map((loss) => {
+            const told = loss ? [loss, loss] : [], command = `c${loss}`;
+            known.preview = { ...same, command, steps: told, curves: Array(6).fill(told) };
+            const line = told.map((y, x) => [x, y]), cells = told.map((y, x) => [0, x, y]);
+            known.landscape = { ...same, command, line, cells, plane: { side: 3, reach: 1 } };
+            whatIf.update();
+            screen.update();
+            return [whatIf.plot?.data[1][0], screen.plot?.data[1][0], screen.legend.textContent];
+          });
+        }"""
+    )
+    ends = "2 of 9 points; the cross is the newest weights"
+    assert drawn == [
+        [1, 1, f"loss from 1 (dark) to 1 (light), {ends}"],
+        [2, 2, f"loss from 2 (dark) to 2 (light), {ends}"],
+        [None, None, ""],
+    ]
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_page_fits_a_phone_by_day_and_by_night(room, new_tab, scheme):
     tab = new_tab(viewport={"width": 390, "height": 800}, color_scheme=scheme)

@@ -70,12 +70,12 @@ def press_ctrl_c():
     os.kill(os.getpid(), signal.SIGINT)
 
 
-def granted(*told, presses=0):
+def granted(*told, presses=0, ids=("c1",)):
     async def answer(talk):
         await talk.tell(*told)
         for _ in range(presses):
             press_ctrl_c()
-        return Answer(ok=True, text="granted", ids=("c1",))
+        return Answer(ok=True, text="granted", ids=ids)
 
     return answer
 
@@ -85,16 +85,26 @@ async def silence(talk):
 
 
 @pytest.fixture
-def follow(monkeypatch):
-    """Return a function that follows what a talk is about, and returns what was seen of it."""
+def connect(monkeypatch):
+    """Return a function that has the client talk as it is told."""
 
-    async def follow(talk):
+    def connect(talk):
         @asynccontextmanager
         async def connected(connection):
             yield talk
 
         monkeypatch.setattr(errand_client, "open_client", connected)
         monkeypatch.setattr(errand_client, "_LAST_PIECE_S", 0.1)
+
+    return connect
+
+
+@pytest.fixture
+def follow(connect):
+    """Return a function that follows what a talk is about, and returns what was seen of it."""
+
+    async def follow(talk):
+        connect(talk)
         seen = Landscape()
         connection = Connection(url="nats://127.0.0.1:1")
         has_enough = await errand_client.run_errand(connection, ACTION, LEAVE_OFF, seen)
@@ -124,11 +134,25 @@ async def test_a_second_ctrl_c_waits_for_nothing_and_says_so(follow, capsys):
     assert "it may go on: its end was not waited for" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("heard", "shown"), [([], []), ([note(BEND)], ["shown"])])
+def test_what_there_is_is_shown_where_there_is_any(connect, heard, shown):
+    connect(Talk(granted(LIFE, *heard, presses=1), silence))
+    seen, connection, told = Landscape(), Connection(url="nats://127.0.0.1:1"), []
+    status = errand_client.run(connection, ACTION, LEAVE_OFF, seen, lambda: told.append("shown"))
+    assert (status, told) == (130, shown)
+
+
 async def test_an_end_of_which_a_part_was_heard_is_said_to_be_on_record(follow, capsys):
     seen, has_enough = await follow(Talk(granted(LIFE, note(BEND), outcome("done"))))
     assert (seen.bend, has_enough) == (BEND, False)
     said = capsys.readouterr().err
     assert "not all of it was heard: torchloom landscape TRAJECTORY shows" in said
+
+
+async def test_the_end_of_one_stand_by_is_not_that_of_two(follow, capsys):
+    end = note(End(points=4, seconds=1.0))
+    await follow(Talk(granted(LIFE, end, outcome("done"), ids=("c1", "c2"))))
+    assert "not all of it was heard" in capsys.readouterr().err
 
 
 async def test_an_end_of_which_nothing_was_heard_is_no_success(follow):

@@ -2,7 +2,8 @@
 
 import pytest
 
-from torchloom_core.cli.knob_commands import _present
+from torchloom_core.cli.knob_commands import _present, _range
+from torchloom_core.wire.messages import KnobSpec
 
 
 @pytest.mark.parametrize(
@@ -16,3 +17,10 @@ from torchloom_core.cli.knob_commands import _present
 )
 def test_a_value_that_all_have_is_told_once_however_it_was_written(values, said):
     assert _present(values) == said
+
+
+def test_a_text_that_a_worker_writes_begins_no_line():
+    forged = "a\ng1-0 0.5"
+    assert _present({"g0-0": forged}) == "a\\ng1-0 0.5"
+    assert "\n" not in _range(KnobSpec(name="x", kind="choice", choices=(forged,)))
+    assert "\n" not in _range(KnobSpec(name="x", kind="int", unit=forged))

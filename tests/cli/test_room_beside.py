@@ -3,16 +3,30 @@
 import contextlib
 import os
 import signal
+import subprocess
 import sys
 import threading
 
 import pytest
 
+from tests.deadlines import DEADLINE_S
 from tests.waiting import until
 from torchloom_core.cli import room_beside
 
 pytestmark = pytest.mark.integration
 
+KEEPS = """
+import sys
+from torchloom_core.cli.room_beside import _Beside
+_Beside([sys.executable, "-c", sys.argv[1]]).keep()
+"""
+ENDS_WITH_IT = """
+import os, time
+from torchloom_core.cli.room_beside import end_with_the_weaver
+end_with_the_weaver()
+print(os.getpid(), flush=True)
+time.sleep(1000)
+"""
 STAYS = "import os, pathlib, time; f = pathlib.Path('{}'); f.write_text(str(os.getpid()))"
 
 
@@ -61,3 +75,15 @@ def test_one_that_ends_with_the_weaver_is_no_news(tmp_path, caplog):
     with kept(f"{STAYS.format(path)}; raise SystemExit(0)"):
         until(lambda: path.exists() and path.read_text())
     assert caplog.text == ""
+
+
+def test_one_whose_weaver_is_killed_ends_too():
+    command = [sys.executable, "-c", KEEPS, ENDS_WITH_IT]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as weaver:
+        room = int(weaver.stdout.readline())
+        weaver.kill()
+        try:
+            weaver.communicate(timeout=DEADLINE_S)  # what both print to is closed by both
+        except subprocess.TimeoutExpired:
+            os.kill(room, signal.SIGKILL)
+            raise

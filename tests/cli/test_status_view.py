@@ -76,3 +76,8 @@ def test_what_no_worker_has_gets_no_column(what, given):
     without = changed(hazards={}, knobs={})
     assert what not in shown(without)[0]
     assert what in shown(without, changed(**given))[0]
+
+
+def test_a_knob_s_text_begins_no_row():
+    forged = msgspec.structs.replace(WORKER, knobs={"x": "a\ng1-0"})
+    assert not any(line.strip().startswith("g1-0") for line in shown(forged, width=120))

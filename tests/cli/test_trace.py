@@ -124,15 +124,18 @@ def test_a_mapping_and_words_about_the_trace_can_be_given(with_bundle):
     assert manifest["exposure"]["node"]["component_days"] == 20.0
 
 
-def test_a_wrong_row_is_one_line_and_leaves_nothing(with_bundle):
+def test_each_wrong_row_is_one_line_and_nothing_is_left(with_bundle):
     before = sorted(with_bundle.path.iterdir())
-    (with_bundle.path / "mine.csv").write_text(EVENTS.replace("2026-01-03", "03/01/26"))
+    wrong = EVENTS.replace("2026-01-01,", "01/01/26,").replace("2026-01-03", "03/01/26")
+    (with_bundle.path / "mine.csv").write_text(wrong)
     result = with_bundle.torchloom("trace", "import", "csv", "mine.csv", "new.tltrace")
     assert result.returncode == 6
-    assert result.stderr == (
-        "torchloom: mine.csv:3: need an ISO 8601 time (or times.unit in a mapping), "
-        "was '03/01/26'\n"
-    )
+    rule = "need an ISO 8601 time (or times.unit in a mapping)"
+    assert result.stderr.splitlines() == [
+        f"torchloom: mine.csv:2: {rule}, was '01/01/26'",
+        f"mine.csv:3: {rule}, was '03/01/26'",
+        "2 faults in all",
+    ]
     assert sorted(with_bundle.path.iterdir()) == before
 
 

@@ -77,6 +77,7 @@ def test_a_kind_of_record_nobody_writes_is_one_line(recorded):
 def test_following_goes_on_with_what_is_added_and_repeats_nothing(recorded):
     command = [Path(sys.executable).with_name("torchloom"), "trajectory", "show", "--json"]
     before = recorded.torchloom("trajectory", "show", "--json").stdout.splitlines()
+    (run_folder(recorded.path / ".torchloom", "run") / "epoch-!").mkdir()  # somebody's own
     with subprocess.Popen(
         [*command, "--follow"],
         cwd=recorded.path,

@@ -48,7 +48,9 @@ def said(process, runs):
 
 
 @pytest.mark.parametrize(
-    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["keyboard", "Slurm"]
+    ("number", "status"),
+    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 143)],
+    ids=["keyboard", "Slurm", "closed terminal"],
 )
 @pytest.mark.parametrize("jobs", ["1", "2"])
 def test_an_interruption_keeps_what_is_finished_and_says_how_to_go_on(runs, number, status, jobs):

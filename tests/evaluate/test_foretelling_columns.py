@@ -13,7 +13,6 @@ from torchloom_core.evaluate.forecasts.foretelling_columns import (
     foretelling_columns,
     lives_of,
 )
-from torchloom_core.evaluate.forecasts.relations import known_beside
 from torchloom_core.trace.bundle.schema import Component
 
 
@@ -180,20 +179,3 @@ def test_who_failed_is_told_apart_where_twenty_did_and_twenty_did_not(
         "from the others, area under the ROC curve 1.000"
     )
     assert found == ((text,) if failed == others else ())
-
-
-@pytest.mark.filterwarnings("error")
-def test_beside_the_greatest_numbers_there_are_nothing_overflows():
-    ended = np.arange(1.0, 41.0) * 1e18
-    huge = np.where(np.arange(40) % 2, 1e308, -1e308)
-    age = np.random.default_rng(0).random(40) * 1e3
-    first = {"huge": huge, "age": age, "goes": age + ended / 1e18}
-    found = {name: known_beside(name, first, np.zeros(40), ended) for name in first}
-    assert [name for name, why in found.items() if why] == ["goes"]
-
-
-def test_of_very_many_that_ended_a_thousand_are_asked():
-    random = np.random.default_rng(0)
-    length, age = random.random(2500), random.random(2500)
-    first = {"age": age, "goes": age + length}
-    assert " how long 834 components " in known_beside("goes", first, np.zeros(2500), length)

@@ -44,6 +44,14 @@ def test_no_share_leaves_its_scale_and_no_rate_is_below_zero():
     assert mean_over_fleets([0.0, 9.0, 0.0], 3).low < 0.0
 
 
+@pytest.mark.parametrize("over_fleets", [share_over_fleets, rate_over_fleets])
+@pytest.mark.parametrize("figure", [0.0, 0.1])
+def test_fleets_that_do_not_differ_are_no_certainty(over_fleets, figure):
+    found = over_fleets([figure] * 3, 3)
+    assert (found.value, found.low, found.high) == (pytest.approx(figure), None, None)
+    assert found.method == "none: need traces that differ, was the same of all"
+
+
 def test_a_difference_says_in_how_many_fleets_it_is_ahead_and_behind():
     found = difference_over_fleets([0.1, -0.2, 0.0, 0.4], 4)
     assert (found.ahead, found.behind) == (2, 1)

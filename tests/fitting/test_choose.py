@@ -1,5 +1,7 @@
 """What is chosen is best on earlier time, and nothing of the time that is scored is looked at."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -86,9 +88,9 @@ def test_what_is_judged_together_reaches_what_it_reaches_alone(bundle, settings)
     plugins = [one for one in discover() if one.name in {"fault_history", "logistic", "one_rule"}]
     told = {**HORIZON, "spans_s": [172_800.0]}
     among = candidates(plugins, told, tick_s=settings.tick_s, has_metrics=True)
-    _, together = choose(bundle, among, settings)
+    _, together, _ = choose(bundle, among, settings)
     for candidate, one in zip(among, together, strict=True):
-        _, (alone,) = choose(bundle, [candidate], settings)
+        _, (alone,), _ = choose(bundle, [candidate], settings)
         assert alone == one
 
 
@@ -100,7 +102,7 @@ def test_one_that_breaks_as_it_is_asked_spoils_no_other(bundle, settings):
             raise OSError("no disk")
 
     among = [Candidate(info(cls), {}, "") for cls in (Broken, Heat)]
-    chosen, (broken, heat) = choose(bundle, among, settings)
+    chosen, (broken, heat), _ = choose(bundle, among, settings)
     assert chosen.info.name == "heat"
     assert broken.auprc == (None, None, None)
     assert "no disk" in broken.why
@@ -124,7 +126,7 @@ def test_options_that_make_no_sense_are_refused(told, wrong):
 
 def test_the_best_on_earlier_time_is_chosen_and_all_that_was_tried_is_said(bundle, settings):
     among = [Candidate(info(Blind), {}, ""), Candidate(info(Heat), {}, "")]
-    chosen, tried = choose(bundle, among, settings)
+    chosen, tried, _ = choose(bundle, among, settings)
     assert chosen.info.name == "heat"
     assert [one.candidate for one in tried] == ["blind", "heat"]
     assert tried[1].mean > tried[0].mean
@@ -135,17 +137,35 @@ def test_what_came_after_the_training_time_does_not_change_what_is_reached(
     bundle, settings, tmp_path
 ):
     among = [Candidate(info(Heat), {}, "")]
-    _, whole = choose(bundle, among, settings)
-    _, early = choose(EarlierPart(bundle, settings.until_ns), among, settings)
+    _, whole, _ = choose(bundle, among, settings)
+    _, early, _ = choose(EarlierPart(bundle, settings.until_ns), among, settings)
     assert whole == early
 
 
 def test_a_candidate_that_cannot_be_judged_is_told_why_and_not_chosen(bundle, settings):
     broken = Candidate(info(Heat), {"nonsense": 1}, "broken")
-    chosen, tried = choose(bundle, [broken, Candidate(info(Heat), {}, "")], settings)
+    chosen, tried, _ = choose(bundle, [broken, Candidate(info(Heat), {}, "")], settings)
     assert chosen.name == "heat"
     assert tried[0].auprc == (None, None, None)
     assert "nonsense" in tried[0].why
+
+
+def test_a_fold_on_which_none_can_be_judged_is_told_once_and_is_none(bundle, settings):
+    short = replace(settings, until_ns=19 * DAY_NS)  # its first fold has 7.6 days to learn from
+    among = [Candidate(info(Heat), {}, ""), Candidate(info(Blind), {}, "")]
+    _, tried, (remark,) = choose(bundle, among, short)
+    assert [len(one.auprc) for one in tried] == [2, 2]
+    assert [one.why for one in tried] == ["", ""]
+    assert "judged on fold 1 of 3, and it was not chosen by: " in remark
+    assert "need two horizons and four moments before the end of the training time" in remark
+
+
+def test_what_cannot_learn_without_telemetry_is_told_so(tmp_path, settings):
+    bare, _ = write_bundle(tmp_path / "b.tltrace", rate=0.03)
+    plugins = [one for one in discover() if one.name in {"fault_history", "seasonal_residual"}]
+    among = candidates(plugins, HORIZON, tick_s=settings.tick_s, has_metrics=False)
+    _, (_, residual), _ = choose(bare, among, settings)
+    assert residual.why.endswith("; the trace has no gpu_power_watts, gpu_temp_celsius")
 
 
 def test_without_a_failure_to_choose_by_one_line_says_so(tmp_path, settings):

@@ -23,6 +23,7 @@ from torchloom_core.trajectory.reader import lives
 from torchloom_core.wire import subjects
 
 ANSWER_S = DEADLINE_S / 10  # asked again, should the answer be lost with a kill
+SAID_CHARS = 2000
 HERE = Path(__file__).parent
 LIGHT_TRAINER = HERE.parent / "threadlet" / "trainer.py"
 TORCHFT_TRAINER = HERE / "trainer.py"
@@ -250,6 +251,11 @@ class Run:
             if line.kind in kinds
         ]
 
+    def said(self):
+        """Return the end of what each process wrote to its stderr, by the file's name."""
+        files = [path for path in sorted(self.folder.glob("*.err")) if path.stat().st_size]
+        return [(path.name, path.read_text(errors="replace")[-SAID_CHARS:]) for path in files]
+
     def close(self):
         for trainers in self.trainers.values():
             for trainer in trainers:
@@ -282,6 +288,16 @@ def _rows(path):
         return []
     text = path.read_text()
     return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item):
+    """Show beside a failure what the processes of its run said: it may not come again."""
+    report = yield
+    if report.failed:
+        for run in (value for value in item.funcargs.values() if isinstance(value, Run)):
+            report.sections += run.said()
+    return report
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from tests.room.frames import painted
 class Room:
     """The control room's process, and the links that it prints."""
 
-    def __init__(self, run, number=1, *words):
+    def __init__(self, run, number=1, *words, stdin=None):
         self.out, self.err = (run.folder / f"room-{number}.{end}" for end in ("out", "err"))
         with self.out.open("w") as stdout, self.err.open("w") as stderr:
             self.process = subprocess.Popen(
@@ -34,6 +34,7 @@ class Room:
                     *words,
                 ],
                 cwd=run.folder,
+                stdin=stdin,
                 stdout=stdout,
                 stderr=stderr,
             )

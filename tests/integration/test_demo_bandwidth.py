@@ -11,7 +11,7 @@ from torchloom_core.cli.demo.steplog import differences, failed_steps
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
 
-SHORT = (Phase(None, 6.0), Phase(200.0, 12.0), Phase(20.0, 20.0), Phase(200.0, 6.0))
+SHORT = (Phase(None, 5.0), Phase(200.0, 8.0), Phase(20.0, 16.0))
 SLOW = 2
 
 

@@ -25,8 +25,16 @@ def processes_of(mark):
     ]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-@pytest.mark.parametrize("scenario", ["node", "hang", "knobs", "bandwidth"])
+@pytest.mark.parametrize(
+    ("scenario", "number"),
+    [
+        ("node", signal.SIGTERM),
+        ("hang", signal.SIGKILL),
+        ("knobs", signal.SIGTERM),
+        ("bandwidth", signal.SIGTERM),
+        ("bandwidth", signal.SIGKILL),
+    ],
+)
 def test_a_demo_that_trains_is_ended_with_all_of_its_processes(tmp_path, scenario, number):
     command = [sys.executable, "-m", "torchloom_core.cli", "demo"]
     command += ["--scenario", scenario, "--out", str(tmp_path)]

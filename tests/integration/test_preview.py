@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from tests.deadlines import DEADLINE_S
+from tests.integration.guest import Guest, Room
 from tests.integration.rehearser import NEWEST, Script
 
 pytestmark = pytest.mark.integration
@@ -17,6 +18,9 @@ CONFIG = """
 [weaver]
 state_dir = "state"
 tick_s = 0.1
+
+[room]
+port = 0
 
 [arbiter]
 cooldown_s = 0
@@ -115,6 +119,20 @@ def test_what_is_shown_is_what_training_on_would_have_done_and_stands_on_record(
     table = run.torchloom("preview", run.trajectory).stdout
     for part in ("tried out on v0-0", "x 1.0 -> 20", "says nothing of what comes after 8 steps"):
         assert part in table
+
+
+def test_a_room_that_begins_later_shows_what_was_tried(run, v0):
+    result = run.torchloom("preview", "x=20", "--steps", "2", "--repeats", "1", "--json")
+    room = Room(run)
+    try:
+        guest = Guest(room.links[-1])
+        guest.listen(preview=True)
+        guest.until(lambda g: "preview" in g.known)
+        guest.close()
+    finally:
+        assert room.end() == 0, room.err.read_text()
+    assert guest.known["preview"]["command"] == json.loads(result.stdout)["command"]
+    assert dict(guest.known["preview"]["words"])["tried"].startswith("8 steps in ")
 
 
 def test_the_rank_that_trains_is_told_nothing_and_the_price_is_on_record_before(run, v0, until):

@@ -183,6 +183,12 @@ def test_a_room_that_is_killed_takes_nothing_with_it_and_the_next_lets_the_brows
     assert second.end() == 0
 
 
+def test_a_room_that_a_weaver_has_started_ends_once_nobody_holds_its_standard_input(run):
+    room = Room(run, 2, "--beside", stdin=subprocess.PIPE)
+    room.process.stdin.close()
+    assert room.process.wait(DEADLINE_S) == 0
+
+
 def test_a_page_is_told_when_the_weaver_is_away_and_when_it_is_back(run, guest):
     guest.listen()
     guest.until(lambda g: g.known.get("run", {}).get("age_s") is not None)

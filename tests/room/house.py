@@ -97,7 +97,7 @@ class House:
 
 
 @contextlib.asynccontextmanager
-async def open_house(folder):
+async def open_house(folder, **options):
     keys, seen = Keys(folder), Seen(1e9, "")
     seen.board = Counted()
     for worker in ("g0-0", "g1-0"):
@@ -106,7 +106,8 @@ async def open_house(folder):
         url = url_of(found)
         hosts = serve.hosts_of("127.0.0.1", ())
         made = app.application(seen, None, keys, "run", hosts, secure=False, on_entry=lambda: None)
-        async with served(made, found, **serve._OPTIONS), contextlib.AsyncExitStack() as sockets:
+        told = serve._OPTIONS | options
+        async with served(made, found, **told), contextlib.AsyncExitStack() as sockets:
             yield House(seen, url, keys, sockets)
 
 

@@ -86,6 +86,24 @@ def test_an_older_life_that_says_hello_again_takes_nobodys_place(board):
     assert (told["node"], told["step"], told["metrics"]) == ("n9", 50, {"loss": 1.0})
 
 
+def test_an_older_life_that_goes_on_telling_is_no_stranger(board):
+    board.meet(hello(incarnation=1), 100.0)
+    board.meet(hello(incarnation=2), 101.0)
+    board.hear(batch([{"loss": 9.0}], incarnation=1), 102.0)
+    assert not board.strangers
+    board.hear(batch([{"loss": 9.0}], incarnation=3), 102.0)
+    assert board.strangers == {"g0-0"}
+
+
+def test_a_life_stays_where_it_has_begun(board):
+    board.meet(hello(node="n0"), 100.0)
+    version = board.version
+    board.meet(hello(node="n1"), 101.0)
+    assert (board.places[0].node, board.version) == ("n0", version)
+    board.meet(hello(node="n1", incarnation=2), 102.0)
+    assert (board.places[0].node, board.version) == ("n1", version + 1)
+
+
 def test_a_life_whose_clock_went_back_follows_one_that_is_over(board):
     board.meet(hello(incarnation=2000), NOW_S)
     board.bury(Exit(run="run", worker="g0-0", incarnation=2000, status=1, expected=False), NOW_S)

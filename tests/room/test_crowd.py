@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from websockets.exceptions import ConnectionClosed
 
 from tests.room.house import open_house, sees
-from tests.room.workers import batch
+from tests.room.workers import batch, hello
 from tests.waiting import eventually
 from torchloom_core.room import app, browser, serve
 
@@ -165,3 +165,15 @@ async def test_a_page_is_told_which_ranks_finish_no_step(tmp_path):
         told = await sees(page, lambda told: "run" in told)
         assert told["run"]["stalled"].endswith("finished no step for over 10 s: g1-0 at step 7")
         assert told["run"]["slow"] == ""
+
+
+async def test_a_page_is_told_the_run_s_step_and_not_the_farthest_of_a_rank(tmp_path):
+    async with open_house(tmp_path) as house:
+        board, now_s = house.seen.board, house.seen.now_s
+        board.meet(hello("g2-0"), now_s)
+        for worker, step in (("g0-0", 9), ("g1-0", 9), ("g2-0", 2**53)):
+            board.hear(batch([], worker=worker, step=step), now_s)
+        board.close_second(now_s)
+        page = await house.enter()
+        told = await sees(page, lambda told: "run" in told)
+        assert told["run"]["step"] == 9

@@ -108,6 +108,12 @@ def test_a_token_opens_no_other_door(guests):
     assert not guests.let_in
 
 
+def test_who_only_asks_what_is_behind_a_link_does_not_use_it_up(guests):
+    query = f"token={guests.keys.token}"
+    assert guests.ask(method="HEAD", query=query)[0] == 401
+    assert guests.ask(query=query)[0] == 303
+
+
 @pytest.mark.parametrize(
     "cookie", ["", "torchloom-run=", "torchloom-run=a.1.b", "torchloom-other=x", "=;=;", "ä" * 9]
 )

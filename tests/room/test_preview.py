@@ -66,13 +66,13 @@ def test_both_arms_are_drawn_at_the_same_steps_with_gaps_where_one_has_none():
         [2.0, None, None],
     ]
     assert (told["worker"], told["points"], told["of"]) == ("v0-0", 5, 9)
-    assert (told["says"], told["is_over"]) == ("", False)
+    assert told["says"] == ""
     assert ("change", "lr 0.1 -> 0.2") in told["words"]
 
 
 def test_of_one_whose_beginning_was_not_heard_the_warning_is_said_all_the_same():
     names = [name for name, _ in shown(JUDGED).told()["words"]]
-    assert names == ["change", "verdict", "warning"]
+    assert names == ["change", "verdict", "warning", "tried"]
 
 
 def test_what_is_new_is_made_up_anew_and_nothing_else():
@@ -84,7 +84,7 @@ def test_what_is_new_is_made_up_anew_and_nothing_else():
     take(preview, note(JUDGED))
     assert board.told()["says"] == "better"
     take(preview, note(End(points=5, seconds=1.0)))
-    assert board.told()["is_over"]
+    assert ["tried", "5 steps in 1.0 s"] in [list(words) for words in board.told()["words"]]
 
 
 def test_a_long_curve_is_no_more_than_a_page_has_room_for():

@@ -1,15 +1,22 @@
 """Who connects and does not come to the point is let go, and takes no place from the others."""
 
 import asyncio
+import asyncio.constants
+import contextlib
+import shutil
+import ssl
+import subprocess
 from urllib.parse import urlsplit
 
 import pytest
 
 from tests.room.house import open_house, sees
-from tests.waiting import soon
+from tests.waiting import eventually, soon
 from torchloom_core import web_server
 
 HALF = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+HALF_A_HELLO = bytes.fromhex("1603010200010001fc0303")
+GONE = (ConnectionResetError, asyncio.IncompleteReadError)
 
 
 @pytest.fixture(autouse=True)
@@ -17,9 +24,28 @@ def soon_over(monkeypatch):
     monkeypatch.setattr(web_server, "PROMPT_S", 0.2)
 
 
-async def come(house, said):
+@pytest.fixture(scope="module")
+def tls(tmp_path_factory):
+    """Return what serves a room by TLS."""
+    if shutil.which("openssl") is None:
+        pytest.skip("need openssl, to make a certificate")
+    folder = tmp_path_factory.mktemp("tls")
+    key, certificate = folder / "key.pem", folder / "certificate.pem"
+    words = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=localhost"
+    command = ["openssl", *words.split(), "-keyout", key, "-out", certificate]
+    subprocess.run(command, check=True, capture_output=True)
+    return {"ssl_certfile": certificate, "ssl_keyfile": key}
+
+
+@pytest.fixture(autouse=True)
+def patient_asyncio(monkeypatch):
+    """It is ours to end a handshake, not asyncio's."""
+    monkeypatch.setattr(asyncio.constants, "SSL_HANDSHAKE_TIMEOUT", 1e6)
+
+
+async def come(house, said, **tls):
     where = urlsplit(house._url)
-    reader, writer = await asyncio.open_connection(where.hostname, where.port)
+    reader, writer = await asyncio.open_connection(where.hostname, where.port, **tls)
     writer.write(said)
     return reader, writer
 
@@ -29,7 +55,7 @@ async def test_who_does_not_say_all_of_a_request_is_let_go(tmp_path, said):
     async with open_house(tmp_path) as house:
         page = await house.enter()
         reader, writer = await come(house, said)
-        with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
+        with pytest.raises(GONE):
             await soon(reader.readexactly(1))
         writer.close()
         house.change("goes on")
@@ -41,7 +67,7 @@ async def test_so_is_who_has_had_an_answer_and_says_half_of_another_request(tmp_
         reader, writer = await come(house, HALF + b"\r\n")
         await soon(reader.readuntil(b"printed"))
         writer.write(HALF)
-        with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
+        with pytest.raises(GONE):
             await soon(reader.readexactly(10_000))
         writer.close()
 
@@ -54,12 +80,66 @@ async def test_of_more_than_there_are_files_for_the_rest_are_turned_away(tmp_pat
         crowd = [await come(house, HALF) for _ in range(40)]
         turned_away = [reader for reader, _ in crowd[8:]]
         for reader in turned_away:
-            with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
+            with pytest.raises(GONE):
                 await soon(reader.readexactly(1))
         house.change("goes on")
         await sees(page, lambda told: told.get("run", {}).get("trouble") == "goes on")
         for _, writer in crowd:
             writer.close()
+
+
+async def test_who_does_not_agree_on_tls_is_let_go_as_well(tmp_path, tls):
+    async with open_house(tmp_path, **tls) as house:
+        reader, writer = await come(house, HALF_A_HELLO)
+        with pytest.raises(GONE):
+            await soon(reader.readexactly(1))
+        writer.close()
+
+
+async def test_who_does_not_agree_on_tls_counts_among_those_who_are_there(
+    tmp_path, monkeypatch, tls
+):
+    monkeypatch.setattr(web_server, "_MOST_CONNECTIONS", 8)
+    monkeypatch.setattr(web_server, "PROMPT_S", 1e6)
+    async with open_house(tmp_path, **tls) as house:
+        crowd = [await come(house, HALF_A_HELLO) for _ in range(40)]
+        for reader, _ in crowd[8:]:
+            with pytest.raises(GONE):
+                await soon(reader.readexactly(1))
+        for _, writer in crowd:
+            writer.close()
+        trusting = ssl._create_unverified_context()
+        reader, writer = await eventually(lambda: arrives(house, trusting))
+        assert b" 401 " in await soon(reader.readline())
+        writer.close()
+
+
+async def arrives(house, context):
+    """Ask for the page by TLS, where there is a place again."""
+    with contextlib.suppress(OSError):
+        return await come(house, HALF + b"\r\n", ssl=context)
+
+
+async def test_no_place_is_kept_for_who_is_not_let_in(tmp_path, monkeypatch):
+    monkeypatch.setattr(web_server, "PROMPT_S", 1e6)
+    async with open_house(tmp_path, timeout_keep_alive=1e6) as house:
+        reader, writer = await come(house, HALF + b"\r\n")
+        assert b" 401 " in await soon(reader.read())
+        writer.close()
+
+
+async def test_who_is_not_let_in_writes_nothing_into_the_log(tmp_path, caplog):
+    caplog.set_level("DEBUG")
+    upgrade = (
+        b"Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+        b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+    )
+    async with open_house(tmp_path) as house:
+        for said, status in ((b"no request\r\n\r\n", b" 400 "), (HALF + upgrade, b" 403 ")):
+            reader, writer = await come(house, said)
+            assert status in await soon(reader.read())
+            writer.close()
+    assert [told for told in caplog.records if told.name.startswith("uvicorn")] == []
 
 
 async def test_what_is_no_json_by_its_own_word_is_asked_of_nobody(tmp_path):

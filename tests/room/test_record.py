@@ -239,6 +239,17 @@ def test_what_has_waited_for_a_person_keeps_its_reason_and_its_price(record, end
         assert "proposed" in story.moments
 
 
+def test_what_waited_for_a_person_waits_no_more_once_another_weaver_decides(record):
+    for number in (1, 2):
+        propose(record, number, action=Migrate(group=f"g{number}"))
+        decide(record, number, granted=False, rule="approval", reason="waits 300 s for a person")
+    before = record.version
+    record.forget_waiting({"p1.1", "p1.7"})
+    (story,) = record.stories_since(before)
+    assert (story.id, story.granted, story.rule) == ("p1.1", False, "expiry")
+    assert story.said == "the Weaver was started anew before anybody approved it"
+
+
 def test_a_story_whose_beginning_was_not_heard_is_told_from_where_it_was(record):
     decide(record)
     life(record, "g0-0", "applied", step=3)

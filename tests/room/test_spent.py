@@ -139,6 +139,20 @@ def test_one_rank_that_tells_of_a_step_nobody_has_come_to_takes_nothing_back():
     assert "again" not in books.told
 
 
+def test_the_run_s_step_is_told_by_no_one_rank_and_by_none_that_has_ended():
+    books = Books(5)
+    books.train(10)
+    books.step[0] = 2**53
+    books.look()
+    assert books.spent.run_step == 10
+    books.state[1:3], books.step[3:] = ["failed"] * 2, [4, 4]
+    books.look()
+    assert books.spent.run_step == 4
+    books.state = ["ended"] * 5
+    books.look()
+    assert books.spent.run_step == 4
+
+
 def test_what_a_rank_does_before_its_first_step_and_beside_training_is_waiting(books):
     books.state = ["joining", "paused"]
     books.stall(10)

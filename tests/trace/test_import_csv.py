@@ -115,8 +115,8 @@ def test_a_mistyped_column_of_a_topology_or_of_long_telemetry_is_told_a_metric_i
 ):
     tables = {
         "topology": "id,kind,gpu\nn1,node,8\nn2,node,8\n",
-        "long": "time,component,metric,value,vaild\n2026-01-04,n1,temp,5,true\n",
-        "wide": "time,component,availabe\n2026-01-04,n1,5\n",
+        "long": "time,component,metric,value,vaild\n2026-01-04T01,n1,temp,5,true\n",
+        "wide": "time,component,availabe\n2026-01-04T01,n1,5\n",
     }
     for layout in ("long", "wide"):
         mapping = f"[topology]\nfile = 'topology.csv'\n[telemetry]\nfile = '{layout}.csv'\n"
@@ -379,6 +379,10 @@ def days_of(opened: Bundle) -> list[float]:
 
 DAILY = "time,component,temp\n" + "".join(f"2026-01-0{day},n1,50\n" for day in range(2, 6))
 """Up to 5 January."""
+OF_DAYS = (
+    "daily.csv: all rows are of midnight, as dates without a time of day are, and taken as known "
+    "then: where they tell of the day to come, give a column 'available'"
+)
 
 
 def test_events_after_the_telemetry_ends_are_left_out_and_told(tmp_path, caplog):
@@ -391,11 +395,49 @@ def test_events_after_the_telemetry_ends_are_left_out_and_told(tmp_path, caplog)
     assert (opened.manifest.start_ns, opened.manifest.end_ns) == (utc(1), utc(6))
     assert caplog.messages == [
         "events.csv: events after the telemetry ends, 2026-01-05, and left out: 3 (rows 5, 6, 7); "
-        "times.end in a mapping keeps them"
+        "times.end in a mapping keeps them",
+        OF_DAYS,
     ]
     caplog.clear()
     mapping += "[times]\nend = '2026-01-10'\n"
     assert len(clipped(tmp_path, caplog, mapping, events=events, daily=DAILY).events()) == 6
+    assert caplog.messages == [OF_DAYS]
+
+
+def test_who_falls_silent_and_neither_fails_nor_is_gone_is_told(tmp_path, caplog):
+    hours = [f"2026-01-{day:02}T{hour:02}:30" for day in range(1, 5) for hour in range(24)]
+    rows = [f"{at},{name},50\n" for at in hours for name in ("n1", "n2", "n3", "n4", "r1/n5")]
+    short = [row for row in rows if ",n1," in row or row < "2026-01-02"]
+    tables = {
+        "events": "time,component,kind\n2026-01-02T01:00,n3,x\n2026-01-02T01:00,r1,power\n",
+        "topology": "id,kind,parent,until\nr1,rack,,\nn1,node,,\nn2,node,,\nn3,node,,\n"
+        "n4,node,,2026-01-02\nr1/n5,node,r1,\n",
+        "hourly": "time,component,temp\n" + "".join(short),
+    }
+    mapping = "[topology]\nfile = 'topology.csv'\n[telemetry]\nfile = 'hourly.csv'\n"
+    clipped(tmp_path, caplog, mapping, **tables)
+    assert caplog.messages == [
+        "hourly.csv: telemetry of 1 component ends long before the rest, with no failure (n2): who "
+        "is not gone by a column 'until' of the topology counts as healthy to the end"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("event", "daily"),
+    [
+        ("2026-01-03T00", DAILY),
+        ("2026-01-03T08", DAILY.replace(",n1", "T23:55,n1")),
+        (
+            "2026-01-03T08",
+            "time,available,component,temp\n2026-01-02,2026-01-02T23:55,n1,50\n",
+        ),
+    ],
+    ids=["the failures are of days too", "a time of day", "known at its end"],
+)
+def test_telemetry_of_days_is_no_doubt_where_it_foretells_nothing(tmp_path, caplog, event, daily):
+    events = f"time,component,kind\n{event},n1,x\n"
+    mapping = "[telemetry]\nfile = 'daily.csv'\n[times]\nend = '2026-01-10'\n"
+    clipped(tmp_path, caplog, mapping, events=events, daily=daily)
     assert caplog.messages == []
 
 
@@ -457,6 +499,10 @@ def test_numbers_of_which_nobody_said_what_they_count_are_one_fault_that_says_ho
         ("time,component,kind\n", r"events\.csv: need an event or telemetry, was none"),
         ("time,kind\n2026-01-01,x\n", r":1: need a column 'component' .*, was none"),
         ("component,kind\nn1,x\n", r":1: need a column 'time' .*, was none"),
+        (
+            "time;component;kind\n2026-01-01;n1;x\n",
+            r":1: .*, was none; need commas between cells, was 'time;component;kind'",
+        ),
         ("time,component,kind\nsoon,n1,x\n", r":2: need an ISO 8601 time .*, was 'soon'"),
         ("time,component,kind\n\n3.5,n1,x\n", r":3: need an ISO 8601 time .*, was '3\.5'"),
         ("time,component,kind\nnow,n1,x\n", r":2: need an ISO 8601 time .*, was 'now'"),
@@ -794,6 +840,15 @@ def test_what_is_fatal_by_something_that_is_not_there_is_refused(tmp_path, mappi
         imported(tmp_path, f"[events.fatal_if]\n{mapping}\n", events=log)
     assert problem in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_a_row_that_makes_the_trace_decades_long_is_told(tmp_path, caplog):
+    events = "time,component,kind\n2026-01-04,n1,x\n2062-01-05,n1,x\n"
+    imported(tmp_path, events=events)
+    assert caplog.messages == [
+        "events.csv: the times are from 2026-01-04 to 2062-01-05: is one mistyped? times.start "
+        "and times.end in a mapping leave it out"
+    ]
 
 
 def test_numbers_that_come_to_the_first_years_after_1970_are_told(tmp_path, caplog):

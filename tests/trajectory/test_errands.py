@@ -3,16 +3,21 @@
 import msgspec
 import pytest
 
-from torchloom_core.trajectory.errands import Errands
+from tests.recorded_life import Recorder
+from torchloom_core.trajectory.errands import Errands, newest_recorded
 from torchloom_core.trajectory.landscape import Landscape
 from torchloom_core.trajectory.preview import Preview
+from torchloom_core.wire.errand import End
+from torchloom_core.wire.events import Recovered
 from torchloom_core.wire.landscape import Line
 from torchloom_core.wire.messages import Note
 
 
-def note(loss, command="c1.1", worker="v0-0", kind="landscape", incarnation=1):
-    piece = msgspec.json.encode(Line(points=((0.5, loss),))).decode()
-    fields = {"command": command, "points": 1, "of": 9, "piece": piece}
+def note(
+    loss, command="c1.1", worker="v0-0", kind="landscape", incarnation=1, share=0.5, piece=None
+):
+    text = msgspec.json.encode(piece or Line(points=((share, loss),))).decode()
+    fields = {"command": command, "points": 1, "of": 9, "piece": text}
     return Note(run="run", worker=worker, incarnation=incarnation, kind=kind, fields=fields)
 
 
@@ -61,6 +66,28 @@ def test_a_command_of_another_verb_asks_for_none(errands, landscape):
     assert landscape.line == {0.5: 1.0}
 
 
+def test_who_was_asked_for_a_look_tells_of_no_preview(errands):
+    preview = errands._by_note["preview"]
+    asked(errands, "c1.2", "w1", "survey")
+    piece = msgspec.json.encode(End(points=1, seconds=1.0)).decode()
+    fields = {"command": "c1.2", "points": 1, "of": 9, "piece": piece}
+    forged = {"run": "run", "worker": "w1", "incarnation": 1, "kind": "preview"}
+    errands.take(Note(**forged, fields=fields))
+    assert preview.version == 0
+
+
+def test_all_parts_of_one_are_shown_whatever_is_asked_between(errands, landscape):
+    for command, worker, verb, errand in (
+        ("c1.2", "v0-0", "survey", "p2"),
+        ("c1.3", "v1-0", "rehearse", "p3"),
+        ("c1.4", "v2-0", "survey", "p2"),
+    ):
+        errands.asked(command, worker, 1, verb, errand)
+    errands.take(note(4.0, "c1.4", "v2-0"))
+    errands.take(note(2.0, "c1.2"))
+    assert landscape.worker == "v0-0, v2-0"
+
+
 def test_an_older_one_is_not_shown_again(errands, landscape):
     asked(errands, "c1.2", "w1", "survey")
     errands.take(note(2.0, "c1.2", "w1"))
@@ -97,6 +124,14 @@ def test_a_piece_that_is_longer_than_any_is_not_kept(errands, landscape):
     assert landscape.line == {0.5: 1.0}
 
 
+def test_of_what_is_kept_only_the_piece_is(errands):
+    long = note(2.0, "c1.2", "w1")
+    long.fields["more"] = "x" * 100_000
+    errands.take(long)
+    ((kept,),) = errands._early.values()
+    assert kept.fields.keys() == {"command", "points", "of", "piece"}
+
+
 def test_who_tells_without_end_takes_no_room(errands, landscape):
     for number in range(10_000):
         errands.take(note(9.0, f"c9.{number}", "w9"))
@@ -105,3 +140,27 @@ def test_who_tells_without_end_takes_no_room(errands, landscape):
     assert landscape.line == {0.5: 2.0}
     assert sum(map(len, errands._early.values())) <= 8 * 64
     assert len(errands._asked) <= 64
+
+
+def test_one_of_several_parts_is_not_over_where_of_one_nothing_was_heard(landscape):
+    errands = Errands(landscape)
+    for worker in ("v0-0", "v1-0"):
+        errands.asked(f"c-{worker}", worker, 1, "survey", "p1")
+    for number, worker in enumerate(("v0-0", "v1-0")):
+        assert landscape.end is None
+        errands.take(note(1.0, f"c-{worker}", worker, piece=End(points=1, seconds=number + 1.0)))
+    assert landscape.end == End(points=2, seconds=2.0)
+
+
+def test_one_that_outlived_a_weaver_is_read_from_its_beginning(tmp_path, landscape):
+    for epoch in (1, 2):
+        recorder = Recorder(tmp_path, epoch)
+        recorder.step(Recovered(epoch=epoch))
+        if epoch == 1:
+            recorder.asked("c1.1", "v0-0", "survey")
+        recorder.step(note(float(epoch), share=float(epoch)))
+        recorder.writer.close()
+    preview = Preview()
+    newest_recorded(tmp_path, landscape, preview)
+    assert landscape.line == {1.0: 1.0, 2.0: 2.0}
+    assert preview.version == 0

@@ -53,3 +53,28 @@ def test_another_look_begins_anew(seen):
     seen.take(note("v1-0", Cells(cells=((1, 1, 3.0),))), "p2")
     assert seen.cells == {(1, 1): 3.0}
     assert (seen.worker, seen.bend, seen.end) == ("v1-0", None, None)
+
+
+def test_a_cell_beyond_the_plane_is_left_out(seen):
+    seen.take(note("v0-0", Cells(cells=((0, 3, 9.0), (3, 0, 9.0), (2, 2, 3.0)))), "p1")
+    assert seen.cells == {(0, 0): 1.0, (0, 2): 2.0, (2, 2): 3.0}
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        Bend(loss=2.0, along="step", length=-1.0),
+        msgspec.structs.replace(PLANE, reach=0.0),
+        msgspec.structs.replace(PLANE, reach=-1.0),
+    ],
+)
+def test_what_no_look_can_find_is_passed_over(seen, lie):
+    version = seen.version
+    seen.take(note("v0-0", lie), "p1")
+    assert seen.version == version
+
+
+@pytest.mark.parametrize("points", [-1, True, 2**60, "4", None])
+def test_a_piece_of_no_count_of_points_is_passed_over(seen, points):
+    seen.take(note("v0-0", Cells(cells=((1, 1, 3.0),)), points=points), "p1")
+    assert (1, 1) not in seen.cells

@@ -44,6 +44,12 @@ def test_curves_come_in_parts_and_what_was_lost_is_a_gap():
     assert preview.curves == {(0, "control"): [1.0, 2.0, 3.0, None, 5.0]}
 
 
+def test_a_part_of_a_curve_that_is_told_again_or_late_is_in_its_place():
+    parts = [curve([1.0, 2.0]), curve([5.0], first=4), curve([1.0, 2.0]), curve([3.0], first=2)]
+    preview = seen(*parts)
+    assert preview.curves == {(0, "control"): [1.0, 2.0, 3.0, None, 5.0]}
+
+
 def test_a_worker_that_tells_of_curves_without_end_takes_no_more_room_than_a_preview():
     preview = seen(*[curve([1.0] * 512, repeat=n % 50, first=9488) for n in range(60)])
     assert sum(map(len, preview.curves.values())) == MOST_POINTS
@@ -147,3 +153,9 @@ def test_the_warning_is_there_from_the_first_moment_on():
     assert seen(odd).change == "lr ? -> 0.2"
     same = Setup(before={}, values={}, steps=7, repeats=5, step_s=0.1)
     assert seen(same).change == "no change"
+
+
+def test_one_that_never_came_to_its_end_says_how_far_it_came():
+    assert dict(seen(curve([1.0])).words())["tried"] == "5 of 9 steps"
+    over = seen(curve([1.0]), End(points=9, seconds=1.0))
+    assert dict(over.words())["tried"] == "9 steps in 1.0 s"

@@ -123,9 +123,10 @@ async def test_a_weaver_that_hangs_is_one_clear_line(bus, broker, person):
         await release.wait()
         return b""
 
-    await bus.serve({"status": hang})
-    with pytest.raises(RequestError, match=r"within 0\.1 s, was silence"):
-        await person.ask("status", timeout_s=0.1)
+    await bus.serve({"status": hang, "approve": hang})
+    for verb, said in (("status", "silence"), ("approve", "silence: it may still be done")):
+        with pytest.raises(RequestError, match=rf"within 0\.1 s, was {said}$"):
+            await person.ask(verb, timeout_s=0.1)
     release.set()
 
 

@@ -135,6 +135,16 @@ def test_a_worker_that_nobody_hears_of_is_silent():
     assert endings(run) == {"a-0": "silent", "b-0": "", "c-0": "silent"}
 
 
+def test_one_worker_s_knobs_keep_no_knob_of_the_run_from_being_told():
+    run = run_of(1)
+    choices = tuple(f"{number}{'x' * 40}" for number in range(MAX_CHOICES))
+    many = (KnobSpec(name=f"x.{n}", kind="choice", choices=choices) for n in range(MAX_KNOBS))
+    run.feed(hello("g1-0", knobs=tuple(many), values={}))
+    for worker in ("g2-0", "g3-0"):
+        run.feed(hello(worker, knobs=(KnobSpec(name="batch", kind="int"),), values={"batch": 8}))
+    assert "batch" in [spec.name for spec in describe_knobs(run.kernel).specs]
+
+
 def test_knobs_that_fill_an_answer_do_not_keep_the_others_from_being_told():
     run = run_of(1)
     choices = tuple(f"{number}{'x' * 40}" for number in range(MAX_CHOICES))

@@ -34,7 +34,7 @@ _OWN = ("torchloom_core", "torchloom_policies", "torchloom_predictors", "torchlo
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM came; whoever heeds an interrupt at the keyboard heeds it, too."""
+    """SIGTERM came, or the terminal was closed: heeded like an interrupt at the keyboard."""
 
 
 def main() -> None:
@@ -108,8 +108,9 @@ def _missing(error: ImportError) -> int:
 
 
 def _fail(message: str, status: int) -> int:
+    lines = "\n".join(map(printable, message.split("\n")))  # a refusal may be a line a fault
     with suppress(OSError):  # where nobody reads it, the status has to say it
-        sys.stderr.write(f"torchloom: {printable(message)}\n")
+        sys.stderr.write(f"torchloom: {lines}\n")
     return status
 
 

@@ -60,11 +60,9 @@ def run(
     """
     try:
         has_enough = asyncio.run(run_errand(connection, action, leave_off, seen))
-    except RequestError:
+    finally:
         if seen.version:
             show()
-        raise
-    show()
     return INTERRUPTED if has_enough else 0
 
 
@@ -147,7 +145,7 @@ class _Follow:
         asking = {asyncio.create_task(self._ask())}
         try:
             async with asyncio.timeout(within_s) as limit:
-                while not (self._is_over and self._seen.end):
+                while not (self._is_over and self._is_whole):
                     one = await self._heard.get()
                     if isinstance(one, RequestError):
                         if not (self._has_enough and self._ids):
@@ -172,13 +170,18 @@ class _Follow:
             for task in asking:
                 task.cancel()
             await asyncio.gather(*asking, return_exceptions=True)
-        if not (self._seen.end or self._has_enough):
+        if not (self._is_whole or self._has_enough):
             kind = self._seen.kind
             said = f"not all of it was heard: torchloom {kind} TRAJECTORY shows what is on record"
             if not self._seen.version:
                 raise RequestError(f"done, but {said}")
             warn(said)
         return self._has_enough
+
+    @property
+    def _is_whole(self) -> bool:
+        """Whether the end was heard of each stand-by that was asked."""
+        return self._seen.end is not None and len(self._seen.commands) >= len(self._ids)
 
     async def _ask(self) -> None:
         """Ask for the errand, and have the answer heard among all else."""

@@ -54,7 +54,7 @@ def recorded(trajectory: Path, empty: P) -> P:
     """Return the newest on record; raises StateError where there is none."""
     from torchloom_core.trajectory.errands import newest_recorded
 
-    seen = newest_recorded(trajectory, empty)
-    if seen is None:
+    newest_recorded(trajectory, empty)
+    if not empty.version:
         raise StateError(f"{trajectory}: need a {empty.kind} on record, there is none")
-    return seen
+    return empty

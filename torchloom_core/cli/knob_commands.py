@@ -13,6 +13,7 @@ from torchloom_core.cli.options import AsJson, Connection, Wait
 from torchloom_core.cli.output import console, print_json, warn
 from torchloom_core.cli.weaver_client import act, ask_knobs, open_client
 from torchloom_core.errors import RequestError
+from torchloom_core.plain_text import printable
 from torchloom_core.suggest import nearest
 from torchloom_core.wire.actions import Guard
 from torchloom_core.wire.codec import UNREADABLE
@@ -207,9 +208,9 @@ def _present(values: Mapping[str, KnobValue]) -> str:
 
 
 def _range(spec: KnobSpec) -> str:
-    unit = f" {spec.unit}" if spec.unit else ""
+    unit = f" {printable(spec.unit)}" if spec.unit else ""
     if spec.kind == "choice":
-        return " | ".join(spec.choices)
+        return " | ".join(map(printable, spec.choices))
     if spec.low is None and spec.high is None:
         return spec.kind + unit
     low = f"{spec.low:g}" if spec.low is not None else ""
@@ -218,4 +219,5 @@ def _range(spec: KnobSpec) -> str:
 
 
 def _shown(value: KnobValue) -> str:
-    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    # A line feed of a worker's own would begin a line that looks like another worker's.
+    return printable(value) if isinstance(value, str) else msgspec.json.encode(value).decode()

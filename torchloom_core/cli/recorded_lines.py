@@ -11,6 +11,7 @@ import msgspec
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.config.loading import load
 from torchloom_core.errors import StateError
+from torchloom_core.files import open_regular
 from torchloom_core.wire.codec import UNREADABLE
 
 # The reader brings pyarrow, which `torchloom --help` should not wait for.
@@ -49,13 +50,12 @@ def recorded(folder: Path) -> Iterator[tuple[Place, "Line"]]:
 
 def followed(folder: Path) -> Iterator[tuple[Place, "Line"]]:
     """Yield every whole line of all lives, then those that are added, for ever."""
-    from torchloom_core.trajectory.layout import part_paths
+    from torchloom_core.trajectory.layout import epochs, life_folder, part_paths
 
     read: dict[Path, int] = {}
     while True:
-        for life in sorted(folder.glob("epoch-*")):
-            epoch = int(life.name.partition("-")[2])
-            for part in part_paths(life, "events"):
+        for epoch in epochs(folder):
+            for part in part_paths(life_folder(folder, epoch), "events"):
                 for line in _new_lines(part, read):
                     yield Place(epoch, line.seq, line.n), line
         time.sleep(_POLL_S)
@@ -70,7 +70,7 @@ def local_time(ts_ns: int) -> str:
 def _new_lines(part: Path, read: dict[Path, int]) -> Iterable["Line"]:
     from torchloom_core.trajectory.layout import Line
 
-    with part.open("rb") as file:
+    with open_regular(part) as file:
         file.seek(read.get(part, 0))
         whole, newline, _ = file.read().rpartition(b"\n")
     read[part] = read.get(part, 0) + len(whole) + len(newline)

@@ -1,6 +1,8 @@
 """The control room beside a Weaver, in a process of its own: ``torchloom weaver --room``."""
 
 import logging
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -24,7 +26,7 @@ _TOGETHER_S = 3.0
 def room_beside(config: Path | None) -> Iterator[None]:
     """Have the room; one that dies is started again. Whatever becomes of it, the Weaver goes on."""
     words = ["--config", str(config)] if config else []
-    beside = _Beside([sys.executable, "-m", "torchloom_core.cli", "room", *words])
+    beside = _Beside([sys.executable, "-m", "torchloom_core.cli", "room", "--beside", *words])
     keeping = Thread(target=beside.keep, name="room", daemon=True)
     keeping.start()
     try:
@@ -32,6 +34,20 @@ def room_beside(config: Path | None) -> Iterator[None]:
     finally:
         beside.end()
         keeping.join()
+
+
+def end_with_the_weaver() -> None:
+    """Have this process told to end once the Weaver that started it is no more, killed or not.
+
+    It holds the other end of standard input, and nobody else does.
+    """
+
+    def wait() -> None:
+        while os.read(sys.stdin.fileno(), 1):
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    Thread(target=wait, name="weaver", daemon=True).start()
 
 
 class _Beside:
@@ -46,7 +62,7 @@ class _Beside:
         """Run it, and again when it has died, until all is over."""
         while True:
             began_s = time.monotonic()
-            with subprocess.Popen(self._command, stdin=subprocess.DEVNULL) as process:
+            with subprocess.Popen(self._command, stdin=subprocess.PIPE) as process:
                 status = self._wait(process)
             if status is None or self._over.wait(_TOGETHER_S):
                 return

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from torchloom_core.cli.announcing import announce
 from torchloom_core.cli.extras import ROOM, need
 from torchloom_core.cli.options import Connection
+from torchloom_core.cli.room_beside import end_with_the_weaver
 from torchloom_core.cli.weaver_client import find_weaver
 from torchloom_core.config.loading import DEFAULT_PATH
 
@@ -25,6 +26,7 @@ def room(
     *,
     report: Path | None = None,
     port: Annotated[int | None, Parameter(validator=Number(gte=0, lte=65535))] = None,
+    beside: Annotated[bool, Parameter(negative="", show=False)] = False,
     connection: Connection = _HERE,
 ) -> None:
     """Serve the control room's page until SIGINT or SIGTERM.
@@ -41,16 +43,20 @@ def room(
         the policies; the newest in a folder NAME-evaluation beside the config unless given.
     port
         Where it listens, 0 for any that is free; that of [room] unless given.
+    beside
+        A Weaver has started it, and it ends with that one.
     """
     need(*ROOM)
+    if beside:
+        end_with_the_weaver()
     from torchloom_core.room.backtest import Backtest
     from torchloom_core.room.serve import serve, serve_past
 
     config = connection.load()
     if port is not None:
         config = replace(config, room=replace(config.room, port=port))
-    beside = (connection.config or DEFAULT_PATH).absolute().parent
-    backtest = Backtest(report, beside, config.policies)
+    folder = (connection.config or DEFAULT_PATH).absolute().parent
+    backtest = Backtest(report, folder, config.policies)
     logging.basicConfig(
         level=logging.INFO,
         format="%(asctime)s %(levelname)-7s %(message)s",

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from torchloom_core.cli.output import span
 from torchloom_core.clock import SECOND_NS
+from torchloom_core.plain_text import printable
 from torchloom_core.wire.operator import Status, WorkerStatus
 
 _METRICS = 4
@@ -115,7 +116,7 @@ def _workers(workers: Sequence[WorkerStatus], wanted: Sequence[str]) -> Table:
 
 
 def _values(worker: WorkerStatus) -> str:
-    return " ".join(f"{name}={value}" for name, value in worker.knobs.items())
+    return printable(" ".join(f"{name}={value}" for name, value in worker.knobs.items()))
 
 
 def _state(worker: WorkerStatus) -> str:

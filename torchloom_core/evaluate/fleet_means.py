@@ -46,13 +46,13 @@ def mean_over_fleets(figures: Sequence[float], traces: int) -> Interval:
 
 
 def share_over_fleets(figures: Sequence[float], traces: int) -> Interval:
-    """Return the same of figures between 0 and 1."""
-    return _within(mean_over_fleets(figures, traces), 1.0)
+    """Return the same of figures between 0 and 1, with no interval where all are the same."""
+    return _within(figures, traces, 1.0)
 
 
 def rate_over_fleets(figures: Sequence[float], traces: int) -> Interval:
-    """Return the same of figures that are not below 0."""
-    return _within(mean_over_fleets(figures, traces), math.inf)
+    """Return the same of figures that are not below 0, with none where all are the same."""
+    return _within(figures, traces, math.inf)
 
 
 def difference_over_fleets(figures: Sequence[float], traces: int) -> Interval:
@@ -64,7 +64,10 @@ def difference_over_fleets(figures: Sequence[float], traces: int) -> Interval:
     )
 
 
-def _within(of: Interval, most: float) -> Interval:
+def _within(figures: Sequence[float], traces: int, most: float) -> Interval:
+    of = mean_over_fleets(figures, traces)
     if of.low is None or of.high is None:
         return of
+    if min(figures) == max(figures):
+        return Interval(value=of.value, method="none: need traces that differ, was the same of all")
     return replace(of, low=max(0.0, of.low), high=min(most, of.high))

@@ -8,6 +8,7 @@ import time
 import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from typing import Literal, Protocol, TypeVar
 
 import msgspec
@@ -91,8 +92,10 @@ class Workforce(msgspec.Struct, frozen=True, kw_only=True):
                 initializer=_begin,
                 initargs=(os.getpid(),),
             )
+            with _untold_of(signal.SIGHUP):  # whoever tidies up after us ignores the others itself
+                runs = work(joblib.delayed(_play)(errand) for errand in errands)
             try:
-                yield from work(joblib.delayed(_play)(errand) for errand in errands)
+                yield from runs
             except BrokenProcessPool:
                 raise WorkerLost("a worker process died: killed, or out of memory") from None
             return
@@ -118,6 +121,16 @@ class Workforce(msgspec.Struct, frozen=True, kw_only=True):
             )
         register_ray()
         return self.jobs if self.jobs > 0 else int(ray.cluster_resources()["CPU"])
+
+
+@contextmanager
+def _untold_of(number: signal.Signals) -> Iterator[None]:
+    """Keep a signal that comes meanwhile until later, and for ever from processes that start."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {number})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
 
 
 def _begin(parent: int) -> None:

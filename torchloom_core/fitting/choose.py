@@ -53,7 +53,7 @@ def fit_best(
     if why := uncounted(bundle, settings.task_of(told[HORIZON])):
         raise TraceError(f"{bundle.path}: {_FAILURES}, was none; {why}")
     say_unread(bundle, AUTO, _built(bundle, among, settings))
-    chosen, tried = choose(bundle, among, settings, progress=stages("choose"))
+    chosen, tried, remarks = choose(bundle, among, settings, progress=stages("choose"))
     model = fit_checked(
         bundle,
         chosen.info,
@@ -63,7 +63,8 @@ def fit_best(
         stages=stages,
         source="--option",
     )
-    return replace(model, card=msgspec.structs.replace(model.card, tried=tried))
+    card = msgspec.structs.replace(model.card, tried=tried, remarks=(*remarks, *model.card.remarks))
+    return replace(model, card=card)
 
 
 def _built(
@@ -83,30 +84,49 @@ def choose(
     settings: FitSettings,
     *,
     progress: Progress = lambda _: None,
-) -> tuple[Candidate, tuple[Tried, ...]]:
+) -> tuple[Candidate, tuple[Tried, ...], tuple[str, ...]]:
     """Return the candidate with the greatest mean AUPRC over the folds, and what was tried.
+
+    A fold on which none can be judged is no fold; which these are, and why, is the third.
 
     Raises
     ------
     TraceError
         If none can be judged on any fold, with the first reason.
     """
-    reached: list[list[float | None]] = [[] for _ in among]
-    why = [""] * len(among)
     parts = list(folds(bundle, settings))
-    for at, (part, until_ns) in enumerate(parts):
-        asked = replace(settings, until_ns=until_ns)
-        found = judged_on(part, among, asked, part_of(progress, at, len(parts)))
-        for number, one in enumerate(found):
-            reached[number].append(one if isinstance(one, float) else None)
-            why[number] = one if isinstance(one, str) else why[number]
+    found = [
+        judged_on(
+            part, among, replace(settings, until_ns=until_ns), part_of(progress, at, len(parts))
+        )
+        for at, (part, until_ns) in enumerate(parts)
+    ]
+    judged = [fold for fold in found if any(isinstance(one, float) for one in fold)]
     tried = [
-        Tried(candidate=candidate.name, auprc=tuple(auprc), why=said)
-        for candidate, auprc, said in zip(among, reached, why, strict=True)
+        _tried(candidate, [fold[number] for fold in judged])
+        for number, candidate in enumerate(among)
     ]
     best = max(tried, key=lambda one: one.mean, default=None)
     if best is None or not best.mean > 0:
-        was = next((one.why for one in tried if one.why), "none in any of them")
-        raise TraceError(f"{bundle.path}: {_FAILURES}, was {was}")
+        whys = (why for fold in found if (why := _why_not(fold)))
+        raise TraceError(f"{bundle.path}: {_FAILURES}, was {next(whys, 'none in any of them')}")
     chosen = next(one for one in among if one.name == best.candidate)
-    return chosen, tuple(tried)
+    remarks = (
+        f"None could be judged on fold {at} of {len(found)}, and it was not chosen by: "
+        f"{_why_not(fold) or 'no failure is in it'}."
+        for at, fold in enumerate(found, 1)
+        if fold not in judged
+    )
+    return chosen, tuple(tried), tuple(remarks)
+
+
+def _tried(candidate: Candidate, reached: Sequence[float | str | None]) -> Tried:
+    return Tried(
+        candidate=candidate.name,
+        auprc=tuple(one if isinstance(one, float) else None for one in reached),
+        why=_why_not(reached[::-1]),
+    )
+
+
+def _why_not(reached: Sequence[float | str | None]) -> str:
+    return next((one for one in reached if isinstance(one, str)), "")

@@ -100,8 +100,7 @@ def fit_checked(
     try:
         examples = fitting.teach(plugin, stages(f"fit {info.name}"), beside.rows)
     except PluginError as error:
-        unseen = missing(plugin.needs, {*bundle.metrics})
-        hint = hints(bundle, fitting.task, fitting.split, unseen)
+        hint = hints(bundle, fitting.task, fitting.split, plugin.needs)
         raise PluginError(f"{error}{hint}") from error
     columns, parts = _columns(plugin), _parts(plugin)
     rivals = beside.learn(stages)

@@ -13,6 +13,7 @@ from torchloom_core.evaluate.forecasts.scores import auprc_of
 from torchloom_core.fitting.build import build
 from torchloom_core.fitting.candidates import Candidate
 from torchloom_core.fitting.earlier_part import EarlierPart
+from torchloom_core.fitting.hints import hints
 from torchloom_core.fitting.shared_rows import SharedRows
 from torchloom_core.fitting.stages import FitSettings, Fitting, Said, as_plugin_error
 from torchloom_core.learning.row_learner import RowLearner
@@ -80,7 +81,8 @@ def _told_of_all(
                 else:
                     fitting.teach(plugin, lambda _: None)
         except PluginError as error:
-            told[number] = str(error)
+            hint = hints(fitting.bundle, fitting.task, fitting.split, plugin.needs)
+            told[number] = f"{error}{hint}"
         else:
             able[number] = plugin
 

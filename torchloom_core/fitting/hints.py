@@ -1,11 +1,12 @@
 """Say what may keep a predictor from learning: clauses for its refusal."""
 
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Sequence, Set
 
 from torchloom_core.clock import SECOND_NS, moment_text
 from torchloom_core.evaluate.forecasts.labels import Task
-from torchloom_core.evaluate.unmeasured import names_of
+from torchloom_core.evaluate.unmeasured import missing, names_of
 from torchloom_core.fitting.time_split import Split
+from torchloom_core.plugin.needs import PredictorNeed
 from torchloom_core.suggest import listed
 from torchloom_core.trace.bundle.bundle import Bundle
 
@@ -13,14 +14,15 @@ _LISTED = 5
 _DAY_NS = 86_400 * SECOND_NS
 
 
-def hints(bundle: Bundle, task: Task, split: Split, unseen: Set[str]) -> str:
+def hints(bundle: Bundle, task: Task, split: Split, needs: Sequence[PredictorNeed]) -> str:
     """Return clauses that each begin with a semicolon; "" where nothing is known.
 
     Parameters
     ----------
-    unseen : set of str
-        Metrics that the predictor reads and the trace has not.
+    needs : sequence of PredictorNeed
+        The predictor's.
     """
+    unseen = missing(needs, {*bundle.metrics})
     return "".join(f"; {clause}" for clause in _clauses(bundle, task, split, unseen) if clause)
 
 

@@ -34,6 +34,16 @@ class DeclaredKnobs:
             }
         return self._specs.copy()
 
+    def by_use(self) -> list[KnobSpec]:
+        """Return every knob: what most workers declare first, of as many what was declared first.
+
+        Where not all can be told, no worker's own crowd out those of the run.
+        """
+        workers = {
+            name: sum(count for count, _ in ways.values()) for name, ways in self._declared.items()
+        }
+        return sorted(self.specs.values(), key=lambda spec: -workers[spec.name])
+
     def _count(self, knobs: Iterable[KnobSpec], more: int) -> None:
         self._specs = None
         for spec in {spec.name: spec for spec in knobs}.values():

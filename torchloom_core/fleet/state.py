@@ -415,6 +415,10 @@ class FleetState:
         """Every knob that some present worker has, as most of them declare it."""
         return self._declared.specs
 
+    def knob_specs_by_use(self) -> list[KnobSpec]:
+        """Return the same, what most of them declare first."""
+        return self._declared.by_use()
+
     def groups(self, *states: str) -> dict[str, list[int]]:
         """Return the rows of every replica group whose workers are all in ``states``."""
         rows: dict[str, list[int]] = {}

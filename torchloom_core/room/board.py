@@ -110,11 +110,16 @@ class Board:
     # --- what comes in ---
 
     def meet(self, hello: Hello, now_s: float) -> None:
-        """Enter a worker, or another life of it; one that may not follow the present one is not."""
+        """Enter a worker, or another life of it; one that may not follow the present one is not.
+
+        A life stays where it has begun: who moves, all pages would be told all places again.
+        """
         known = self.row_of.get(hello.worker, -1)
-        if known >= 0 and not self._may_say_hello(known, hello.incarnation, now_s):
+        if known >= 0 and not self._may_speak(known, hello.incarnation, now_s):
             return
         place = Place(hello.worker, hello.group, hello.node, hello.rack)
+        if known >= 0 and self._incarnation[known] == hello.incarnation:
+            place = self.places[known]
         row = self._seat(place, hello.incarnation)
         if row >= 0:
             self._state[row], self._heard_s[row] = _CODE[hello.state], now_s
@@ -138,10 +143,11 @@ class Board:
                     self._values[row, column] = value
 
     def hear(self, batch: Telemetry, now_s: float) -> None:
-        """Take a worker's telemetry; one that nobody introduced is noted among the strangers."""
+        """Take a worker's telemetry; a life that nobody introduced is noted among the strangers."""
         row = self.row_of.get(batch.worker, -1)
         if row < 0 or self._incarnation[row] != batch.incarnation:
-            if len(self.strangers) < MAX_WORKERS:
+            is_new = row < 0 or self._may_speak(row, batch.incarnation, now_s)
+            if is_new and len(self.strangers) < MAX_WORKERS:
                 self.strangers.add(batch.worker)
             return
         self._heard_s[row], self._step[row] = now_s, batch.step
@@ -254,7 +260,7 @@ class Board:
         self.strangers.discard(place.worker)
         return row
 
-    def _may_say_hello(self, row: int, incarnation: int, now_s: float) -> bool:
+    def _may_speak(self, row: int, incarnation: int, now_s: float) -> bool:
         """Say whether it is the present life's, or one's that the Weaver would let follow it."""
         present = self._incarnation[row]
         quiet = abs(now_s - self._heard_s[row]) > self._stale_after_s

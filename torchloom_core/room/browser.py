@@ -186,7 +186,6 @@ class Browser:
         """Return what is told each time, which is little: also that the room is there."""
         seen, board = self._seen, self._seen.board
         counts = np.bincount(board.states(now_s), minlength=len(STATES))
-        steps = board.steps()
         told: dict[str, Any] = {
             "now_s": now_s,
             "mark": self._mark,
@@ -197,7 +196,7 @@ class Browser:
             "seat": self._seat,
             "workers": len(board),
             "counts": dict(zip(STATES, counts.tolist(), strict=True)),
-            "step": int(steps.max()) if len(steps) else -1,
+            "step": board.spent.run_step,
             "metrics": board.metrics,
             "leaves_out": board.leaves_out,
             "spent": board.spent.told,

@@ -85,6 +85,8 @@ class Door:
                 headers = MutableHeaders(scope=message)
                 for name, value in _HEADERS.items():
                     headers[name] = value
+                if refusal is not None:
+                    headers["connection"] = "close"  # no place is kept for who is not let in
             await send(message)
 
         await (refusal or self._app)(scope, receive, guarded)
@@ -104,7 +106,8 @@ class Door:
         session = self._keys.session(_cookie_of(headers, self._cookie))
         if session:
             scope[SESSION] = session
-        token = _token_of(scope) if reads and scope["path"] == "/" else ""
+        opens = reads and scope["method"] == "GET" and scope["path"] == "/"
+        token = _token_of(scope) if opens else ""
         if token:
             return self._enter(token, known=bool(session))
         return None if session else PlainTextResponse(_CLOSED, 401)

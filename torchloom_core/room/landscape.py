@@ -10,8 +10,7 @@ class LandscapeNews:
     """Knows what one browser was told."""
 
     def __init__(self) -> None:
-        self._version = 0
-        self._of = ""
+        self._version = self._beginnings = 0
         self._line = self._cells = 0
 
     def take(self, landscape: Landscape) -> dict[str, Any] | None:
@@ -19,9 +18,9 @@ class LandscapeNews:
         if landscape.version == self._version:
             return None
         self._version = landscape.version
-        is_new = landscape.errand != self._of
+        is_new = landscape.beginnings != self._beginnings
         if is_new:
-            self._of, self._line, self._cells = landscape.errand, 0, 0
+            self._beginnings, self._line, self._cells = landscape.beginnings, 0, 0
         line = list(islice(landscape.line.items(), self._line, None))
         cells = list(islice(landscape.cells.items(), self._cells, None))
         self._line, self._cells = len(landscape.line), len(landscape.cells)

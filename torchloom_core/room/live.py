@@ -4,6 +4,7 @@ import asyncio
 import math
 import time
 from contextlib import suppress
+from pathlib import Path
 from typing import TypeVar
 
 import msgspec
@@ -12,6 +13,7 @@ from nats.aio.msg import Msg
 from torchloom_core.clock import SystemClock
 from torchloom_core.errors import RequestError
 from torchloom_core.room.knob_rows import knob_rows
+from torchloom_core.room.recall import Recall
 from torchloom_core.room.seen import Seen
 from torchloom_core.transport.inbound import Inlet
 from torchloom_core.transport.operator import ControlClient
@@ -41,11 +43,15 @@ _T = TypeVar("_T")
 
 
 class Live(Seen):
-    """What there is to know of a run now; never asks for anything to be done."""
+    """What there is to know of a run now; never asks for anything to be done.
 
-    def __init__(self, client: ControlClient, run: str, stale_after_s: float) -> None:
+    ``root`` is where its trajectory is, if it is on this host.
+    """
+
+    def __init__(self, client: ControlClient, run: str, stale_after_s: float, root: Path) -> None:
         super().__init__(stale_after_s, "the Weaver has not answered yet", run)
         self._client = client
+        self._recall = Recall(root, self.landscape, self.preview)
         self._status_s = -math.inf
         self._inlet = Inlet(run, SystemClock(), self._receive, lambda subject, reason: None)
         self._knobs_due = True
@@ -64,6 +70,11 @@ class Live(Seen):
 
     async def follow(self) -> None:
         """Ask the Weaver now and again, and close each second, for ever."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._keep_asking())
+            tasks.create_task(self._recall.follow())
+
+    async def _keep_asking(self) -> None:
         loop = asyncio.get_running_loop()
         due = loop.time()
         while True:
@@ -116,11 +127,14 @@ class Live(Seen):
                 # Another Weaver, or workers of before this room: the whole table, once.
                 self._met_s = time.monotonic()
                 await self._meet_all()
-                self._epoch = status.epoch
+            if self.status is not None and status.epoch != self._epoch:
+                self.record.forget_waiting(_waiting(self.status) - _waiting(status))
+            self._epoch = status.epoch
             self.status, self._status_s, self.trouble = status, time.monotonic(), ""
             for flight in status.flights:
                 whose = flight.id, flight.worker, flight.incarnation
                 self.errands.asked(*whose, flight.verb, flight.cause)
+            self._recall.compare(status)
             for said in forecasts_of(status):
                 self.record.foresee(said, time.time())
             standbys = self.board.workers_in("standby")
@@ -160,6 +174,10 @@ class Live(Seen):
             with suppress(*UNREADABLE):
                 raise RequestError(msgspec.json.decode(reply, type=Answer).text) from None
             raise RequestError(f"{verb}: need a {answer.__name__} for an answer") from None
+
+
+def _waiting(status: Status) -> frozenset[str]:
+    return frozenset(one.proposal for one in status.waiting)
 
 
 def forecasts_of(status: Status) -> list[Forecast]:

@@ -6,7 +6,7 @@ as well, with how often; but each that has waited for a person has its own.
 """
 
 from collections import Counter, OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -170,6 +170,15 @@ class Record:
         why = said.why.get(worst, "")
         text = f"{summarise('forecast', body)}{f': {why}' if why else ''}"
         self._add("forecast", plain_line(text, _LONGEST), worst, now_s)
+
+    def forget_waiting(self, proposals: Set[str]) -> None:
+        """Take that another Weaver decides now, which knows nothing of these that have waited."""
+        for proposal in proposals & self._stories.keys():
+            story = self._stories[proposal]
+            self._denied.pop(_sort(story), None)
+            story.rule = _EXPIRES
+            story.said = "the Weaver was started anew before anybody approved it"
+            self._touch(story)
 
     def logs_since(self, version: int) -> list[Line]:
         """Return the lines of trainers' logs after ``version``, the oldest first."""

@@ -19,6 +19,7 @@ from torchloom_core.room.door import LOOPBACK
 from torchloom_core.room.keys import Keys
 from torchloom_core.room.live import Live
 from torchloom_core.room.past import Past
+from torchloom_core.trajectory.layout import run_folder
 from torchloom_core.transport.operator import ControlClient
 from torchloom_core.web_server import listener, served, url_of
 
@@ -58,9 +59,11 @@ async def serve(
     with _listener(config.room) as found:
         client = await ControlClient.connect(url, config.run.name, creds)
         try:
-            live = Live(client, config.run.name, config.weaver.stale_after_s)
+            run = config.run.name
+            root = run_folder(Path(config.weaver.state_dir), run)
+            live = Live(client, run, config.weaver.stale_after_s, root)
             await live.listen()
-            await _serve(config, found, config.run.name, live, Asks(client), backtest, ready)
+            await _serve(config, found, run, live, Asks(client), backtest, ready)
         finally:
             await client.close()
 

@@ -57,6 +57,8 @@ class Spent:
     told : dict
         ``since_s``, since when, seconds since the epoch, and the rank-seconds of each of ``KINDS``;
         empty before the first look.
+    run_step : int
+        That the middle one has finished of the ranks that were at work last; -1 before the first.
     """
 
     def __init__(self, states: tuple[str, ...]) -> None:
@@ -70,6 +72,7 @@ class Spent:
         self._reached: list[tuple[int, float, float]] = []
         self._since_s = self._last_s = 0.0
         self.told: dict[str, Any] = {}
+        self.run_step = -1
 
     @property
     def usual_s(self) -> float:
@@ -141,6 +144,7 @@ class Spent:
         if not len(step):
             return
         run_step, reached = int(np.sort(step)[len(step) // 2]), self._reached
+        self.run_step = run_step
         if not reached or run_step > reached[-1][0]:
             reached.append((run_step, self._totals[KEPT], now_s))
             if len(reached) > _MOST_REACHED:

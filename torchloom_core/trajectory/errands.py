@@ -3,7 +3,7 @@
 from collections import OrderedDict, deque
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import msgspec
 
@@ -11,7 +11,7 @@ from torchloom_core.trajectory.layout import Line
 from torchloom_core.trajectory.pieces import Pieces
 from torchloom_core.trajectory.reader import lives
 from torchloom_core.wire.codec import UNREADABLE
-from torchloom_core.wire.errand import MOST_TEXT
+from torchloom_core.wire.errand import Told
 from torchloom_core.wire.events import CommandLife
 from torchloom_core.wire.messages import Note
 
@@ -25,6 +25,7 @@ class _Whose(NamedTuple):
     command: str
     worker: str
     incarnation: int
+    verb: str
 
 
 class Errands:
@@ -43,7 +44,7 @@ class Errands:
         self._by_note = {pieces.kind: pieces for pieces in kinds}
         self._verbs = {pieces.verb for pieces in kinds}
         self._asked: dict[_Whose, tuple[int, str]] = {}
-        self._number, self._errand = 0, ""
+        self._number = 0
         self._newest = dict.fromkeys(self._by_note, 0)
         self._early: OrderedDict[str, deque[Note]] = OrderedDict()
 
@@ -52,14 +53,14 @@ class Errands:
 
         ``errand`` is the verdict that it comes from, which several commands may have in common.
         """
-        whose = _Whose(command, worker, incarnation)
+        whose = _Whose(command, worker, incarnation, verb)
         if verb not in self._verbs or whose in self._asked:
             return
         if len(self._asked) == _MOST_ASKED:
             del self._asked[next(iter(self._asked))]
-        self._number += errand != self._errand
-        self._errand = errand
-        self._asked[whose] = self._number, errand
+        numbers = {known: number for number, known in self._asked.values()}
+        self._asked[whose] = numbers.get(errand, self._number + 1), errand
+        self._number = max(self._asked[whose][0], self._number)
         for note in self._early.pop(worker, ()):
             self.take(note)
 
@@ -70,45 +71,63 @@ class Errands:
 
     def take(self, note: Note) -> None:
         """Take any note: a piece of the newest errand is given to it, of an older one is not."""
-        pieces, command = self._by_note.get(note.kind), note.fields.get("command")
-        if pieces is None or not isinstance(command, str):
+        pieces = self._by_note.get(note.kind)
+        if pieces is None:
             return
-        whose = _Whose(command, note.worker, note.incarnation)
+        try:
+            told = msgspec.convert(note.fields, Told)
+        except UNREADABLE:
+            return
+        whose = _Whose(told.command, note.worker, note.incarnation, pieces.verb)
         if whose not in self._asked:
-            self._keep(note)
+            self._keep(msgspec.structs.replace(note, fields=msgspec.structs.asdict(told)))
             return
         number, errand = self._asked[whose]
         if number >= self._newest[note.kind]:
             self._newest[note.kind] = number
-            pieces.take(note, errand)
+            parts = sum(of == errand for _, of in self._asked.values())
+            pieces.take(note, errand, parts)
 
     def _keep(self, note: Note) -> None:
-        if len(str(note.fields.get("piece"))) > MOST_TEXT:
-            return
         if note.worker not in self._early and len(self._early) == _MOST_WORKERS:
             self._early.popitem(last=False)
         self._early.setdefault(note.worker, deque(maxlen=_MOST_EARLY)).append(note)
 
 
-P = TypeVar("P", bound=Pieces)
+def newest_recorded(root: Path, *kinds: Pieces) -> None:
+    """Give each kind the errand that was begun last in a trajectory, if one was.
 
-
-def newest_recorded(root: Path, empty: P) -> P | None:
-    """Return the errand of this kind that was begun last in a trajectory, None where none was.
+    Lives are read from the newest back to those in which the errands were begun.
 
     Raises
     ------
     StateError
         If it cannot be read.
     """
-    errands = Errands(empty)
-    for life in lives(root):
-        for told in _told(life.lines()):
-            if isinstance(told, Note):
-                errands.take(told)
-            else:
-                errands.told(told)
-    return empty if empty.version else None
+    notes, verbs = {pieces.kind for pieces in kinds}, {pieces.verb for pieces in kinds}
+    told, begun = list[Note | CommandLife](), set[str]()
+    for life in reversed(lives(root)):
+        of_life = [
+            one
+            for one in _told(life.lines())
+            if (one.kind in notes if isinstance(one, Note) else one.verb in verbs)
+        ]
+        told = of_life + told
+        begun |= {
+            one.command
+            for one in of_life
+            if isinstance(one, CommandLife) and one.status == "issued"
+        }
+        if notes == {
+            one.kind for one in told if isinstance(one, Note) and one.fields.get("command") in begun
+        }:
+            break
+    errands = Errands(*kinds)
+    for one in told:
+        if isinstance(one, Note):
+            errands.take(one)
+        else:
+            errands.told(one)
 
 
 def _told(lines: Iterable[Line]) -> Iterable[Note | CommandLife]:

@@ -35,7 +35,7 @@ class Landscape(Pieces):
     @property
     def parts(self) -> int:
         """How many stand-bys look at it, as far as it is known."""
-        return self.plane.parts if self.plane else 1
+        return max(super().parts, self.plane.parts if self.plane else 1)
 
     @property
     def strangers(self) -> tuple[str, ...]:
@@ -54,7 +54,8 @@ class Landscape(Pieces):
                 self._planes[command] = piece
                 self.plane = self.plane or piece
             case Cells(cells=cells) if self._planes.get(command) == self.plane:
-                self.cells.update({(row, column): loss for row, column, loss in cells})
+                side = self.plane.side if self.plane else MOST_SIDE
+                self.cells.update({(r, c): loss for r, c, loss in cells if max(r, c) < side})
 
     def drawn_line(self) -> list[tuple[float, float]]:
         """Return share and loss of the line's points that are numbers, by share."""

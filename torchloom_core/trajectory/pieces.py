@@ -1,12 +1,12 @@
 """What an errand's pieces add up to, as they come or as they stand in a record."""
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import msgspec
 
 from torchloom_core.wire.codec import UNREADABLE
-from torchloom_core.wire.errand import MOST_TEXT, End
+from torchloom_core.wire.errand import End, Told
 from torchloom_core.wire.messages import Note
 
 
@@ -23,6 +23,8 @@ class Pieces(ABC):
         What is decoded.
     version : int
         Another number whenever there is more.
+    beginnings : int
+        Another number whenever all of it is to be looked at anew.
     errand : str
         The verdict that the commands come from, empty before the first piece.
     commands : dict of str to str
@@ -34,12 +36,14 @@ class Pieces(ABC):
     piece: ClassVar[Any]
 
     def __init__(self) -> None:
-        self.version = 0
+        self.version = self.beginnings = 0
         self._begin("")
 
     def _begin(self, errand: str) -> None:
+        self.beginnings += 1
         self.errand = errand
         self.commands: dict[str, str] = {}
+        self._parts = 1
         self._progress: dict[str, tuple[int, int]] = {}
         self._ends: dict[str, End] = {}
         self.forget()
@@ -47,7 +51,7 @@ class Pieces(ABC):
     @property
     def parts(self) -> int:
         """How many stand-bys tell of it, as far as it is known."""
-        return 1
+        return self._parts
 
     @property
     def worker(self) -> str:
@@ -81,6 +85,12 @@ class Pieces(ABC):
             why="; ".join(dict.fromkeys(end.why for end in ends if end.why)),
         )
 
+    def become(self, other: Self) -> None:
+        """Be what another has, which knows more of an errand, or of a newer one."""
+        version, beginnings = self.version + 1, self.beginnings + 1
+        vars(self).update(vars(other))
+        self.version, self.beginnings = version, beginnings
+
     @abstractmethod
     def forget(self) -> None:
         """Begin anew: the pieces of another errand come."""
@@ -93,32 +103,27 @@ class Pieces(ABC):
     def for_machines(self) -> dict[str, Any]:
         """Return all of it as plain dicts and lists."""
 
-    def take(self, note: Note, errand: str) -> None:
+    def take(self, note: Note, errand: str, parts: int = 1) -> None:
         """Take a note that brings a piece of an errand: the first of another begins anew.
 
-        What brings none is passed over.
+        What brings none is passed over. ``parts`` stand-bys were asked for it, or more.
         """
-        fields = note.fields
-        points, of, command = (fields.get(name) for name in ("points", "of", "command"))
-        if note.kind != self.kind or not isinstance(command, str):
-            return
-        if not (isinstance(points, int) and isinstance(of, int)):
-            return
-        text = str(fields.get("piece"))
-        if len(text) > MOST_TEXT:
+        if note.kind != self.kind:
             return
         try:
-            piece = msgspec.json.decode(text, type=self.piece)
+            told = msgspec.convert(note.fields, Told)
+            piece = msgspec.json.decode(told.piece, type=self.piece)
         except UNREADABLE:
             return
         if errand != self.errand:
             self._begin(errand)
-        if command in self._ends:
+        self._parts = max(self._parts, parts)
+        if told.command in self._ends:
             return  # what is said afterwards turns no verdict
-        self.commands[command] = note.worker
-        self._progress[command] = points, of
+        self.commands[told.command] = note.worker
+        self._progress[told.command] = told.points, told.of
         self.version += 1
         if isinstance(piece, End):
-            self._ends[command] = piece
+            self._ends[told.command] = piece
         else:
-            self.add(piece, command)
+            self.add(piece, told.command)

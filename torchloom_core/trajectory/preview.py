@@ -56,7 +56,10 @@ class Preview(Pieces):
         self._room = MOST_POINTS
 
     def add(self, piece: Setup | Curve | Judgement, command: str) -> None:
-        """Take what was found; of a curve without end no more than a preview has."""
+        """Take what was found; of a curve without end no more than a preview has.
+
+        A sidecar tells again what it does not know to have arrived: each loss has its place.
+        """
         match piece:
             case Setup():
                 self.setup = piece
@@ -64,10 +67,10 @@ class Preview(Pieces):
                 self.judged = piece
             case Curve(repeat=repeat, arm=arm, first=first, losses=losses):
                 curve = self.curves.setdefault((repeat, arm), [])
-                missed = max(0, first - len(curve))
-                more = [*([None] * missed), *losses][: self._room]
-                self._room -= len(more)
-                curve += more
+                longer = min(max(0, first + len(losses) - len(curve)), self._room)
+                self._room -= longer
+                curve += [None] * longer
+                curve[first : first + len(losses)] = losses[: max(0, len(curve) - first)]
 
     def band(self, arm: Arm, most: int = MOST_STEPS) -> list[Point]:
         """Return an arm's losses over its repeats, of ``most`` stretches of steps at the most.
@@ -111,6 +114,8 @@ class Preview(Pieces):
         if self.end is not None:
             why = f": {self.end.why}" if self.end.why else ""
             yield "tried", f"{self.end.points} steps in {self.end.seconds:.1f} s{why}"
+        elif self.version:
+            yield "tried", f"{self.points} of {self.of} steps"
 
     def for_machines(self) -> dict[str, Any]:
         """Return all of it as plain dicts and lists."""

@@ -20,7 +20,7 @@ from torchloom_core.transport.security.nats_jwt import user_name
 from torchloom_core.wire import subjects
 from torchloom_core.wire.codec import MAX_MESSAGE_BYTES, encode
 from torchloom_core.wire.messages import SCHEMA_VERSION
-from torchloom_core.wire.operator import Answer
+from torchloom_core.wire.operator import READS, Answer
 
 _log = logging.getLogger(__name__)
 
@@ -157,9 +157,10 @@ class ControlClient:
                 f"{self._url}: no Weaver of run {self._run} answers {verb!r}; is it running?"
             ) from None
         except nats.errors.TimeoutError:
+            doubt = "" if verb in READS else ": it may still be done"
             raise RequestError(
                 f"{self._url}: need an answer to {verb!r} from the Weaver of run {self._run} "
-                f"within {tries * timeout_s:g} s, was silence: it may still be done"
+                f"within {tries * timeout_s:g} s, was silence{doubt}"
             ) from None
         except nats.errors.Error as error:
             raise RequestError(f"{self._url}: {verb!r} could not be asked: {error}") from None

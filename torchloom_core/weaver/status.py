@@ -149,8 +149,8 @@ def describe_knobs(kernel: Kernel, page: Page = _FIRST) -> KnobTable:
         return KnobTable(values=values, more=more)
     waiting = (hello for row, hello in enumerate(fleet.hello) if fleet.state[row] == "standby")
     tried = {knob for hello in waiting for knob in hello.tries}
-    known = fleet.knob_specs
-    specs, _ = _fitting(known.values(), _SPECS_BYTES)
+    known = fleet.knob_specs_by_use()
+    specs, _ = _fitting(known, _SPECS_BYTES)
     return KnobTable(
         specs=tuple(specs),
         left_out=len(known) - len(specs),

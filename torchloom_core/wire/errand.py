@@ -9,7 +9,7 @@ from typing import Annotated
 
 import msgspec
 
-from torchloom_core.wire.limits import Text
+from torchloom_core.wire.limits import Count, Id, Text
 
 MOST_POINTS = 20_000
 MOST_SECONDS = 3600.0
@@ -31,6 +31,15 @@ Number = Annotated[float, msgspec.Meta(ge=-MOST, le=MOST)]
 
 Loss = Number | None
 """None: it was no such number."""
+
+
+class Told(msgspec.Struct, frozen=True, kw_only=True):
+    """The fields of a note that brings a piece; what else it has is not looked at."""
+
+    command: Id
+    points: Count
+    of: Count
+    piece: Annotated[str, msgspec.Meta(max_length=MOST_TEXT)]
 
 
 class End(msgspec.Struct, frozen=True, kw_only=True, tag_field="part", tag="end"):

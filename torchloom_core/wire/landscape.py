@@ -8,7 +8,16 @@ from typing import Annotated, ClassVar, Literal
 
 import msgspec
 
-from torchloom_core.wire.errand import MOST_AT_ONCE, Duration, End, Loss, Number, Points, Print
+from torchloom_core.wire.errand import (
+    MOST,
+    MOST_AT_ONCE,
+    Duration,
+    End,
+    Loss,
+    Number,
+    Points,
+    Print,
+)
 from torchloom_core.wire.limits import Name, Step
 
 LANDSCAPE = "landscape"
@@ -112,7 +121,7 @@ class Bend(
 
     loss: Number
     along: Literal["step", "gradient"]
-    length: Number
+    length: Annotated[float, msgspec.Meta(ge=0, le=MOST)]
     critical_step: Number | None = None
     sharpness: Number | None = None
     curvature: Number | None = None
@@ -149,7 +158,7 @@ class Plane(
 
     ways: Ways
     side: Side
-    reach: Number
+    reach: Annotated[float, msgspec.Meta(gt=0, le=MOST)]
     variance_explained: tuple[Number, Number] | None = None
     path: Annotated[
         tuple[tuple[Number, Number, Number], ...], msgspec.Meta(max_length=MOST_CHECKPOINTS)

@@ -42,6 +42,9 @@ from torchloom_core.wire.limits import (
 )
 from torchloom_core.wire.messages import KnobSpec, KnobValue, KnobValues
 
+READS = frozenset({"status", "knobs"})
+"""Verbs after which all is as it was."""
+
 RequestId = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_-]{1,64}\Z")]
 """What a sender calls a request, so that it may be sent again: a fresh one for each request."""
 
@@ -256,8 +259,8 @@ class KnobTable(msgspec.Struct, frozen=True, kw_only=True):
     """Every knob of the run: what it is, what it should be, and what it is where.
 
     A later :class:`Page` has the next ``values`` alone. Of more specs than fit half a message
-    those declared last are ``left_out``: how many. ``tried`` are those of which a stand-by tries
-    out what a change would do.
+    those that the fewest workers declare are ``left_out``: how many. ``tried`` are those
+    of which a stand-by tries out what a change would do.
     """
 
     specs: tuple[KnobSpec, ...] = ()

@@ -74,7 +74,7 @@ def printed(report):
 def test_a_gain_on_every_fleet_is_told_and_one_that_differs_too_much_is_not():
     (sure,) = answers(over(forecasts(0.2, 0.21, 0.22)))
     assert "It is above that of a random score on fleets like these (+0.210 [" in sure
-    assert "ahead in 3 traces, behind in 0" in sure
+    assert "ahead on 3 of them, behind on 0" in sure
     (unsure,) = answers(over(forecasts(0.4, 0.01, 0.02)))
     assert "It is not surely above that of a random score" in unsure
 

@@ -4,7 +4,7 @@
 """
 
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -14,8 +14,7 @@ from torchloom_core.cli import Terminated
 from torchloom_core.cli.demo.bandwidth.links import marks_of_links, take_down_links
 from torchloom_core.cli.demo.folder import clear, held
 from torchloom_core.cli.demo.marks import end_marked, is_mark, may_play, own_mark
-
-_ENDINGS = (signal.SIGTERM, signal.SIGHUP)
+from torchloom_core.cli.interrupts import ENDINGS, handled_by, heeded
 
 
 @contextmanager
@@ -72,7 +71,7 @@ def _terminable() -> Iterator[None]:
         heed = signal.getsignal(signal.SIGINT)
         (heed if callable(heed) else signal.default_int_handler)(signal.SIGINT, frame)
 
-    with _handled_by(interrupt, *(n for n in _ENDINGS if signal.getsignal(n) != signal.SIG_IGN)):
+    with handled_by(interrupt, *heeded()):
         try:
             yield
         except BaseException:
@@ -83,17 +82,5 @@ def _terminable() -> Iterator[None]:
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    with _handled_by(signal.SIG_IGN, signal.SIGINT, *_ENDINGS):
+    with handled_by(signal.SIG_IGN, signal.SIGINT, *ENDINGS):
         yield
-
-
-@contextmanager
-def _handled_by(
-    handler: Callable[[int, FrameType | None], None] | signal.Handlers, *numbers: signal.Signals
-) -> Iterator[None]:
-    before = {number: signal.signal(number, handler) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, earlier in before.items():
-            signal.signal(number, earlier)

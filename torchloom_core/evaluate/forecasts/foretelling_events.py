@@ -63,7 +63,7 @@ def foretelling_kinds(
     flags = []
     twins = _twins(events, watched, task) if task.kind == "detect" else {}
     for kind, of in struck.items():
-        why = twins.get(kind, "")
+        why = twins.get(kind)
         if above_others(of[failed], of[~failed]) >= APART:
             why = (
                 f"such events came to {of[failed].sum():.0f} of {failed.sum()} components before "
@@ -89,16 +89,16 @@ def _twins(events: Sequence[Event], watched: Watched, task: Task) -> dict[str, s
         if task.counts(event):
             for row in watched.rows_of(event.component):
                 begun_ns.setdefault(row, []).append(event.t_event)
-    starts = {row: np.sort(np.array(of, dtype=np.int64)) for row, of in begun_ns.items()}
+    starts = {row: np.sort(of) for row, of in begun_ns.items()}
     incidents = sum(map(len, starts.values()))
     for event in events:
         if task.counts(event):
             continue
         near: set[tuple[int, int]] = set()
         for row in watched.rows_of(event.component):
-            of = starts.get(row, np.zeros(0, dtype=np.int64))
             edges = (event.t_event - _AT_ONCE_NS, event.t_event + _AT_ONCE_NS)
-            near |= {(row, at) for at in range(*np.searchsorted(of, edges).tolist())}
+            first, last = np.searchsorted(starts.get(row, ()), edges).tolist()
+            near |= {(row, at) for at in range(first, last)}
         by_kind.setdefault(event.kind, []).append(bool(near))
         met.setdefault(event.kind, set()).update(near)
     return {

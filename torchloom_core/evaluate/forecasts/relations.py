@@ -65,7 +65,7 @@ def known_beside(name: str, first: Mapping[str, Floats], began_ns: Floats, ended
             continue
         known = known[:: -(-len(known) // _MOST)]
         span_ns = ended_ns[known] - began_ns[known]
-        beside = np.column_stack([np.ones(len(span_ns)), began_ns[known] / 1e9, values[known]])
+        beside = np.column_stack([np.ones(len(span_ns)), began_ns[known], values[known]])
         own, length = (_rest(one, beside) for one in (first[name][known], span_ns))
         correlation = _correlation(_ranks(own), _ranks(length))
         if correlation >= RELATED_BESIDE:
@@ -176,8 +176,8 @@ def share_of_others(group: Ints, failed_ns: Floats) -> Floats:
         at_ns = failed_ns[own]
         last = np.searchsorted(at_ns, at_ns + DAY_NS, side="right")
         together[own] = last - np.searchsorted(at_ns, at_ns - DAY_NS) - 1
-    members = np.bincount(group, minlength=1)[group] - 1.0 - together
-    failures = np.bincount(group, failed, minlength=1)[group] - failed - together
+    members = np.bincount(group)[group] - 1.0 - together
+    failures = np.bincount(group, failed)[group] - failed - together
     share: Floats = np.full(len(group), np.nan)
     np.divide(failures, members, out=share, where=members > 0)
     return share

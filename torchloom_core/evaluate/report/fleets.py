@@ -191,7 +191,7 @@ def _score(over: FleetScore, traces: int) -> str:
     random = over.versus.get(RANDOM)
     if random is None or random.low is None:
         return f"{text} {_too_few(traces, ' with failures')}"
-    counts = f"; ahead in {random.ahead} traces, behind in {random.behind}"
+    counts = f"; ahead on {random.ahead} of them, behind on {random.behind}"
     ranks = f"that of a random score on fleets like these ({_signed(random)}{counts})"
     sure = "above" if is_clearly_above(random, over.prevalence) else "not surely above"
     return f"{text} It is {sure} {ranks}."

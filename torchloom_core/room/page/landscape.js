@@ -56,10 +56,10 @@ export class LandscapeScreen {
     this.branch = branchOf(landscape, preview);
     const dark = matchMedia("(prefers-color-scheme: dark)").matches;
     const width = this.line.clientWidth;
-    const line = `${landscape.worker} ${landscape.line.length} ${landscape.bend?.loss} ${width} ${dark}`;
-    if (width && landscape.line.length && line !== this.drawnLine) this.drawLine(landscape, width);
+    const line = `${landscape.command} ${landscape.line.length} ${width} ${dark}`;
+    if (width && line !== this.drawnLine) this.drawLine(landscape, width);
     this.drawnLine = width ? line : this.drawnLine;
-    const plane = `${landscape.worker} ${landscape.bend?.loss} ${landscape.cells.length} ${JSON.stringify(landscape.plane)} ${this.branch}`;
+    const plane = `${landscape.command} ${landscape.cells.length} ${JSON.stringify(landscape.plane)} ${this.branch}`;
     if (plane !== this.drawnPlane) this.drawPlane(landscape);
     this.drawnPlane = plane;
     const surface = `${plane} ${dark}`;
@@ -88,14 +88,16 @@ export class LandscapeScreen {
   }
 
   drawLine({ line }, width) {
+    this.plot?.destroy();
+    this.plot = null;
+    this.line.setAttribute("aria-label", `The loss along the update${line.length ? `, at ${line.length} points` : ": nothing so far"}`);
+    if (!line.length) return;
     const style = getComputedStyle(document.documentElement);
     const [ink, grid, accent] = ["--faint", "--line", "--accent"].map((name) => style.getPropertyValue(name).trim());
     const axis = { stroke: ink, grid: { stroke: grid, width: 1 }, ticks: { stroke: grid } };
     const told = (_, value) => number(value);
     const numbers = (_, ticks) => ticks.map(number);
-    this.line.setAttribute("aria-label", `The loss along the update, at ${line.length} points`);
     const sorted = apart([...line].sort((a, b) => a[0] - b[0]));
-    this.plot?.destroy();
     this.plot = new uPlot(
       {
         width,
@@ -113,7 +115,7 @@ export class LandscapeScreen {
     const context = this.canvas.getContext("2d");
     context.clearRect(0, 0, PLANE_PX, PLANE_PX);
     const losses = cells.map(([, , loss]) => loss).filter((loss) => loss !== null);
-    if (!plane || !losses.length) return;
+    if (!plane || !losses.length) return this.label("");
     const low = losses.reduce((a, b) => Math.min(a, b)), high = losses.reduce((a, b) => Math.max(a, b));
     const scale = low > 0 ? Math.log : (loss) => loss;
     const span = scale(high) - scale(low) || 1;
@@ -128,9 +130,12 @@ export class LandscapeScreen {
       }
     }
     this.drawPath(context, plane);
-    const text = `loss from ${number(low)} (dark) to ${number(high)} (light), ${cells.length} of ${plane.side ** 2} points; the cross is the newest weights${this.branch ? ", the ring where the newest preview began" : ""}`;
+    this.label(`loss from ${number(low)} (dark) to ${number(high)} (light), ${cells.length} of ${plane.side ** 2} points; the cross is the newest weights${this.branch ? ", the ring where the newest preview began" : ""}`);
+  }
+
+  label(text) {
     fill(this.legend, text, () => text);
-    this.canvas.setAttribute("aria-label", `The plane: ${text}`);
+    this.canvas.setAttribute("aria-label", `The plane: ${text || "nothing was looked at yet"}`);
   }
 
   drawPath(context, plane) {

@@ -43,8 +43,8 @@ export class WhatIf {
     fill(this.price, price, () => price);
     fill(this.words, JSON.stringify([preview?.worker, preview?.points, preview?.of, preview?.words]), () => wordsOf(preview));
     const width = this.place.clientWidth;
-    if (!width || !preview?.steps.length) return;
-    const drawn = `${preview.worker} ${preview.points} ${preview.of} ${width} ${matchMedia("(prefers-color-scheme: dark)").matches}`;
+    if (!width || !preview) return;
+    const drawn = `${preview.command} ${preview.points} ${preview.of} ${width} ${matchMedia("(prefers-color-scheme: dark)").matches}`;
     if (drawn !== this.drawn) this.draw(preview, width);
     this.drawn = drawn;
   }
@@ -55,23 +55,26 @@ export class WhatIf {
   }
 
   draw({ steps, curves }, width) {
+    this.plot?.destroy();
+    this.plot = null;
+    const told = steps.length ? `, over ${steps.at(-1)} steps: the verdict stands above` : ": nothing so far";
+    this.place.setAttribute("aria-label", `The loss with the change and without it${told}`);
+    if (!steps.length) return;
     const style = getComputedStyle(document.documentElement);
     const [ink, line, accent] = ["--faint", "--line", "--accent"].map((name) => style.getPropertyValue(name).trim());
     const axis = { stroke: ink, grid: { stroke: line, width: 1 }, ticks: { stroke: line } };
-    const told = (_, value) => number(value);
+    const value = (_, loss) => number(loss);
     const numbers = (_, ticks) => ticks.map(number);
-    const arm = (label, stroke) => [["least", "transparent"], ["", stroke], ["most", "transparent"]].map(([which, colour]) => ({ label: `${label} ${which}`.trim(), stroke: colour, width: which ? 0 : 2, points: { show: !which && steps.length < 2 }, value: told }));
+    const arm = (label, stroke) => [["least", "transparent"], ["", stroke], ["most", "transparent"]].map(([which, colour]) => ({ label: `${label} ${which}`.trim(), stroke: colour, width: which ? 0 : 2, points: { show: !which && steps.length < 2 }, value }));
     const wide = isWide(curves);
     const band = (first, colour) => ({ series: [first + 2, first], fill: `color-mix(in srgb, ${colour} 20%, transparent)` });
-    this.place.setAttribute("aria-label", `The loss with the change and without it, over ${steps.at(-1)} steps: the verdict stands above`);
-    this.plot?.destroy();
     this.plot = new uPlot(
       {
         width,
         height: HEIGHT_PX,
         scales: { x: { time: false }, y: { distr: wide ? LOGARITHMIC : LINEAR } },
         axes: [{ ...axis, values: numbers }, { ...axis, size: 64, values: numbers, ...(wide && IN_DECADES) }],
-        series: [{ label: "step", value: told }, ...arm("without", ink), ...arm("with the change", accent)],
+        series: [{ label: "step", value }, ...arm("without", ink), ...arm("with the change", accent)],
         bands: [band(1, ink), band(4, accent)],
       },
       [steps, ...curves],
@@ -89,6 +92,6 @@ function isWide(curves) {
 
 function wordsOf(preview) {
   if (!preview?.worker) return el("p", { className: "faint" }, "Nothing was tried yet: give a knob a value above, and preview it. A stand-by does it whose script offers it: need preview= in its attach().");
-  const rows = [["on", preview.worker], ...(preview.is_over ? [] : [["so far", `${preview.points} of ${preview.of} steps`]]), ...preview.words];
+  const rows = [["on", preview.worker], ...preview.words];
   return el("table", { className: "words" }, el("tbody", {}, rows.map(([name, text]) => el("tr", {}, el("th", { scope: "row" }, name), el("td", { className: name === "verdict" ? TONES[preview.says] ?? "" : "" }, text)))));
 }

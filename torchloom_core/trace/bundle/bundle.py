@@ -95,14 +95,14 @@ class Bundle:
         return self._actions
 
     def events(self) -> tuple[Event, ...]:
-        """Return what happened up to the manifest's end, sorted by ``(t_event, id)``."""
+        """Return what happened, and was known, up to the end, sorted by ``(t_event, id)``."""
         return self._events
 
     @property
     def beyond(self) -> str:
-        """How many events happened after the manifest's end, and which, in a line; "" if none."""
+        """How many events came after the manifest's end, and which, in a line; "" if none."""
         end_ns = self.manifest.end_ns
-        names = [event.id for event in self._all_events if event.t_event > end_ns]
+        names = [event.id for event in self._all_events if _known_ns(event) > end_ns]
         if not names:
             return ""
         return (
@@ -247,7 +247,7 @@ class Bundle:
 
     @cached_property
     def _events(self) -> tuple[Event, ...]:
-        return tuple(one for one in self._all_events if one.t_event <= self.manifest.end_ns)
+        return tuple(one for one in self._all_events if _known_ns(one) <= self.manifest.end_ns)
 
     @cached_property
     def _digest(self) -> str:
@@ -310,6 +310,10 @@ def _series(column: list[Any]) -> "pd.Series[Any]":
 
 def _by_time(row: Event | ActionTaken) -> tuple[int, str]:
     return row.t_event, row.id
+
+
+def _known_ns(event: Event) -> int:
+    return max(event.t_event, event.t_avail)
 
 
 def _what(path: Path) -> str:

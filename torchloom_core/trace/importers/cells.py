@@ -210,7 +210,7 @@ def rename(
         if name not in table.columns:
             raise TraceError(
                 f"{place}:1: need a column {name!r} for {column}, was none"
-                f"{nearest(name, map(str, table.columns))}"
+                f"{nearest(name, map(str, table.columns))}{_uncut(table)}"
             )
         if column in table.columns and column not in columns.values():
             raise TraceError(
@@ -239,7 +239,17 @@ def need_columns(table: pd.DataFrame, columns: Iterable[str], place: Path) -> No
     for column in columns:
         if column not in table.columns:
             named = f"{SHORT[column]!r}" if column in SHORT else f"{column!r}"
-            raise TraceError(f"{place}:1: need a column {named} (or a mapping for it), was none")
+            raise TraceError(
+                f"{place}:1: need a column {named} (or a mapping for it), was none{_uncut(table)}"
+            )
+
+
+def _uncut(table: pd.DataFrame) -> str:
+    """Return that the header is one cell, where it looks as if it should be several."""
+    header, *others = map(str, table.columns)
+    if others or not any(mark in header for mark in ";|\t"):
+        return ""
+    return f"; need commas between cells, was {header!r}"
 
 
 def need_cells(table: pd.DataFrame, columns: Iterable[str], path: Path, faults: Faults) -> None:

@@ -96,7 +96,9 @@ def import_csv(
     notes = [*span.lines]
     if copies:
         notes.append(f"{events.name}: rows that are copies of one before, and left out: {copies}")
-    notes += doubts(events.name, plan, rows.values(), telemetry, (span.start_ns, span.end_ns))
+    notes += doubts(
+        events.name, plan, rows.values(), parts.values(), telemetry, (span.start_ns, span.end_ns)
+    )
     for note in notes:
         _log.warning("%s", note)
     with BundleWriter(

@@ -1,0 +1,144 @@
+"""What was tried while nobody here listened is shown as it stands on record."""
+
+import asyncio
+import contextlib
+
+import msgspec
+import pytest
+
+from tests.recorded_life import Recorder
+from tests.waiting import eventually
+from torchloom_core.room import recall
+from torchloom_core.room.landscape import LandscapeNews
+from torchloom_core.trajectory.errands import Errands
+from torchloom_core.trajectory.landscape import Landscape
+from torchloom_core.trajectory.preview import Preview
+from torchloom_core.wire.errand import End
+from torchloom_core.wire.events import Recovered
+from torchloom_core.wire.landscape import Cells
+from torchloom_core.wire.messages import Note
+from torchloom_core.wire.operator import FlightStatus, Status
+from torchloom_core.wire.preview import Curve
+
+END = End(points=2, seconds=1.0)
+
+
+def curve(first, *losses):
+    return Curve(repeat=0, arm="control", first=first, losses=losses)
+
+
+def note(piece, command="c1.1", kind="preview"):
+    fields = {"command": command, "points": 2, "of": 2, "piece": msgspec.json.encode(piece)}
+    fields["piece"] = fields["piece"].decode()
+    return Note(run="run", worker="v0-0", incarnation=1, kind=kind, fields=fields)
+
+
+def status(*under_way, epoch=1):
+    """Return what the Weaver says while these are under way."""
+    flights = tuple(
+        FlightStatus(
+            id=command,
+            worker="v0-0",
+            verb="rehearse",
+            status="accepted",
+            age_s=1.0,
+            incarnation=1,
+            cause=f"p{command}",
+        )
+        for command in under_way
+    )
+    return Status(
+        run="run",
+        epoch=epoch,
+        ts_ns=0,
+        stopped=False,
+        dry_run=False,
+        ticks=1,
+        malformed=0,
+        workers=(),
+        flights=flights,
+    )
+
+
+@pytest.fixture
+def recorder(tmp_path):
+    recorder = Recorder(tmp_path, 1)
+    recorder.step(Recovered(epoch=1))
+    yield recorder
+    recorder.writer.close()
+
+
+@pytest.fixture
+def preview():
+    return Preview()
+
+
+@pytest.fixture
+async def recalled(tmp_path, preview, monkeypatch):
+    monkeypatch.setattr(recall, "_ON_ITS_WAY_S", 0.0)
+    found = recall.Recall(tmp_path, Landscape(), preview)
+    following = asyncio.create_task(found.follow())
+    yield found
+    following.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await following
+
+
+def record(recorder, *pieces):
+    for piece in pieces:
+        recorder.step(note(piece))
+    recorder.writer.flush()
+
+
+async def test_what_ended_before_the_room_began_is_shown(recorder, recalled, preview):
+    recorder.asked("c1.1", "v0-0", "rehearse")
+    record(recorder, curve(0, 2.0, 1.0), END)
+    recalled.compare(status())
+    await eventually(lambda: preview.end)
+    assert (preview.worker, preview.end) == ("v0-0", END)
+    assert preview.curves == {(0, "control"): [2.0, 1.0]}
+
+
+async def test_what_ended_while_the_broker_was_away_is_shown(recorder, recalled, preview):
+    recalled.compare(status("c1.1"))
+    await eventually(lambda: not recalled._is_due.is_set())
+    heard = Errands(preview)
+    heard.asked("c1.1", "v0-0", 1, "rehearse", "pc1.1")
+    heard.take(note(curve(0, 2.0)))
+    recorder.asked("c1.1", "v0-0", "rehearse")
+    record(recorder, curve(0, 2.0), curve(1, 1.0), END)
+    recalled.compare(status())
+    await eventually(lambda: preview.end)
+    assert preview.curves == {(0, "control"): [2.0, 1.0]}
+
+
+async def test_a_record_of_another_weavers_life_is_not_taken_for_this_runs(
+    recorder, recalled, preview
+):
+    recorder.asked("c1.1", "v0-0", "rehearse")
+    record(recorder, END)
+    recalled.compare(status(epoch=7))
+    await eventually(lambda: not recalled._is_due.is_set())
+    assert preview.version == 0
+
+
+async def test_a_record_that_cannot_be_read_is_one_line(recorder, recalled, tmp_path, caplog):
+    record(recorder, curve(0, 2.0))
+    (events,) = tmp_path.glob("epoch-*/events-*.jsonl")
+    events.write_bytes(b"damaged\n")
+    recalled.compare(status())
+    await eventually(lambda: "what was tried before is not shown: " in caplog.text)
+    assert "Traceback" not in caplog.text
+
+
+def test_a_page_is_told_anew_of_a_look_of_which_more_is_known():
+    heard, recorded, news = Landscape(), Landscape(), LandscapeNews()
+    late, early = Cells(cells=((1, 1, 3.0),)), Cells(cells=((0, 0, 1.0),))
+    heard.take(note(late, kind="landscape"), "p1")
+    news.take(heard)
+    for piece in (early, late):
+        recorded.take(note(piece, kind="landscape"), "p1")
+    heard.become(recorded)
+    told = news.take(heard)
+    assert told["new"]
+    assert told["cells"] == [[0, 0, 1.0], [1, 1, 3.0]]

@@ -1,0 +1,75 @@
+"""What the room has not heard of an errand, as the run's trajectory has it, if that is here.
+
+An errand may end while the room, or the broker, is away; what is told meanwhile is told once.
+"""
+
+import asyncio
+import logging
+from pathlib import Path
+
+from torchloom_core.errors import StateError
+from torchloom_core.trajectory.errands import newest_recorded
+from torchloom_core.trajectory.layout import newest_epoch
+from torchloom_core.trajectory.pieces import Pieces
+from torchloom_core.wire.operator import Status
+
+_ON_ITS_WAY_S = 2.0
+"""What workers have told while the broker was away is on record so much later."""
+
+_log = logging.getLogger(__name__)
+
+
+class Recall:
+    """Looks into the record where an errand may have told more than was heard.
+
+    Parameters
+    ----------
+    root : Path
+        The run's trajectory, wherever a Weaver on this host would have it.
+    *kinds : Pieces
+        What was heard; each becomes what is on record.
+    """
+
+    def __init__(self, root: Path, *kinds: Pieces) -> None:
+        self._root, self._kinds = root, kinds
+        self._verbs = {pieces.verb for pieces in kinds}
+        self._epoch = -1
+        self._under_way: set[str] = set()
+        self._half_read: set[str] = set()
+        self._is_due = asyncio.Event()
+
+    def compare(self, status: Status) -> None:
+        """Take what the Weaver says is under way; one that has begun anew may have missed some."""
+        under_way = {flight.cause for flight in status.flights if flight.verb in self._verbs}
+        heard = {pieces.errand for pieces in self._kinds if pieces.end} - self._half_read
+        if status.epoch != self._epoch or self._under_way - under_way - heard:
+            self._is_due.set()
+        self._epoch, self._under_way = status.epoch, under_way
+
+    async def follow(self) -> None:
+        """Look whenever it is due, for ever."""
+        while True:
+            await self._is_due.wait()
+            await asyncio.sleep(_ON_ITS_WAY_S)
+            self._is_due.clear()
+            # Another run's of that name, or one of long ago, has another epoch.
+            if newest_epoch(self._root) == self._epoch:
+                await self._look()
+
+    async def _look(self) -> None:
+        before, self._half_read = self._versions(), self._under_way
+        found = [type(pieces)() for pieces in self._kinds]
+        try:
+            await asyncio.to_thread(newest_recorded, self._root, *found)
+        except StateError as error:
+            _log.warning("what was tried before is not shown: %s", error)
+            return
+        if before != self._versions():  # more was heard meanwhile
+            self._is_due.set()
+            return
+        for heard, recorded in zip(self._kinds, found, strict=True):
+            if recorded.version:
+                heard.become(recorded)
+
+    def _versions(self) -> list[int]:
+        return [pieces.version for pieces in self._kinds]
