@@ -145,8 +145,8 @@ def test_by_keys_alone_a_worker_is_found_a_knob_turned_and_all_stopped(tab, run)
     keys.type("1.5")
     keys.press("Enter")
     tab.waits(lambda: ask(run, "knobs")["values"]["g0-0"]["x"] == 1.5)
-    back = page.get_by_role("button", name="back to 1", exact=True)
-    back.wait_for()
+    page.get_by_role("button", name="back to 1", exact=True).wait_for()
+    page.get_by_role("row", name=re.compile("^x .* 1.5 1.5 ")).wait_for()  # what it goes back to
     keys.press("Control+a")  # it is still in the field
     keys.type("2.5")
     keys.press("Enter")

@@ -42,6 +42,7 @@ class PreviewShown:
             "of": preview.of,
             "says": preview.judged.says if preview.judged else "",
             "words": list(preview.words()),
+            "is_over": preview.end is not None,
             "steps": steps,
             "curves": [
                 [getattr(bands[arm].get(step), name, None) for step in steps]
