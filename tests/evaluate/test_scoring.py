@@ -152,6 +152,7 @@ def test_what_a_model_of_another_fleet_reads_is_asked_whether_it_knows_the_futur
         trace, config=replace(CONFIG, evaluate=replace(JOB, tick_s=86_400.0)), **table
     )
     assert foretelling(score) == (() if known_before else ("x",))
+    assert score.from_ns == trace.manifest.start_ns + 24 * HOUR_NS
 
 
 HISTORY = {"name": "fault_history", "every_s": 3600.0, "horizon_s": 21_600.0}
