@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from tests.evaluate.episodes import CONFIG, HOUR_NS, JOB, some_events, write
 from tests.evaluate.hindsight import disks
-from torchloom_core.errors import LeakError
+from torchloom_core.errors import LeakError, PluginError, TraceError
 from torchloom_core.evaluate.forecasts.over_fleets import Pool
 from torchloom_core.evaluate.forecasts.scoring import (
     Scoring,
@@ -218,3 +218,24 @@ def test_what_knows_the_future_where_it_was_fitted_is_flagged_once_and_the_other
 def test_a_predictor_is_scored_without_the_policies_of_the_config(bundle):
     crowded = replace(CONFIG, policies={"nobody": {}})
     assert scored(bundle, config=crowded, **HISTORY) == scored(bundle, **HISTORY)
+
+
+def history(bundle, until_h, every_s=3600.0, horizon_s=21_600.0):
+    table = {"every_s": every_s, "horizon_s": horizon_s}
+    tested = [Forecaster(label="told", name="fault_history", table=table)]
+    config = replace(CONFIG, evaluate=replace(JOB, tick_s=every_s))
+    from_ns = bundle.manifest.start_ns + until_h * HOUR_NS
+    return scorer_of(bundle, tested, config, Scoring(until_ns=from_ns))
+
+
+@pytest.mark.parametrize(("until_h", "found"), [(6, "0 and 133"), (139, "133 and 0")])
+def test_a_split_that_leaves_no_moment_before_it_or_after_it_is_refused(bundle, until_h, found):
+    """Of 144 hours, and six that a forecast is for."""
+    with pytest.raises(TraceError, match=f"a horizon before the end, was {found}$"):
+        history(bundle, until_h)
+    history(bundle, until_h + (1 if until_h < 72 else -1))
+
+
+def test_more_forecasts_than_memory_should_hold_are_refused_before_they_are_made(bundle):
+    with pytest.raises(PluginError, match="need at most 100000000 forecasts of a component"):
+        history(bundle, 72, every_s=0.04)
