@@ -1,6 +1,7 @@
 """Forecasts that are scored are made again from another future, a twentieth of them."""
 
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,8 +9,14 @@ from msgspec.structs import replace
 
 from tests.evaluate.episodes import CONFIG, HOUR_NS, JOB, some_events, write
 from tests.evaluate.hindsight import disks
-from torchloom_core.errors import LeakError
-from torchloom_core.evaluate.forecasts.scoring import Scoring, scorer_of, split_ns
+from torchloom_core.errors import LeakError, PluginError, TraceError
+from torchloom_core.evaluate.forecasts.over_fleets import Pool
+from torchloom_core.evaluate.forecasts.scoring import (
+    Scoring,
+    _foretelling,
+    scorer_of,
+    split_ns,
+)
 from torchloom_core.evaluate.goodput.candidates import Forecaster
 from torchloom_core.evaluate.installed import installed
 from torchloom_core.fitting.fit import fit
@@ -81,13 +88,13 @@ def late(tmp_path, monkeypatch):
     sys.modules.pop("late_predictor", None)
 
 
-def scored(bundle, *, name="late", config=CONFIG, progress=lambda _: None, **table):
+def scored(bundle, *, name="late", config=CONFIG, progress=lambda _: None, scoring=None, **table):
     tested = [Forecaster(label=name, name=name, table=table)]
-    return scorer_of(bundle, tested, config, Scoring()).scores(progress)
+    return scorer_of(bundle, tested, config, scoring or Scoring()).scores(progress)
 
 
 @pytest.mark.usefixtures("late")
-@pytest.mark.parametrize(("silent", "same"), [(0, 0), (0, 7), (10, 7), (140, 0)])
+@pytest.mark.parametrize(("silent", "same"), [(0, 0), (0, 7), (10, 7), (143, 0)])
 def test_a_twentieth_of_the_forecasts_from_the_first_on_is_looked_at(bundle, silent, same):
     with pytest.raises(LeakError, match="predictor late: future_feature: "):
         scored(bundle, silent=silent, same=same)
@@ -145,6 +152,7 @@ def test_what_a_model_of_another_fleet_reads_is_asked_whether_it_knows_the_futur
         trace, config=replace(CONFIG, evaluate=replace(JOB, tick_s=86_400.0)), **table
     )
     assert foretelling(score) == (() if known_before else ("x",))
+    assert score.from_ns == trace.manifest.start_ns + 24 * HOUR_NS
 
 
 HISTORY = {"name": "fault_history", "every_s": 3600.0, "horizon_s": 21_600.0}
@@ -181,11 +189,53 @@ def test_the_threshold_knows_no_failure_that_was_told_after_the_split(bundle):
         late = number % 2 and one.t_event < until_ns
         told.append(replace(one, t_avail=until_ns + HOUR_NS) if late else one)
         hidden += [] if late else [one]
-    (known,), (unknown,) = (scored(with_events(bundle, of), **HISTORY) for of in (told, hidden))
-    assert known.threshold == unknown.threshold
-    assert known.threshold != scored(bundle, **HISTORY)[0].threshold
+    budget = Scoring(false_alarms_per_node_day=0.05)
+    known, unknown, soon = (
+        scored(with_events(bundle, of), scoring=budget, **HISTORY)[0].threshold
+        for of in (told, hidden, bundle.events())
+    )
+    assert known == unknown
+    assert known != soon
+
+
+def test_who_is_asked_at_other_moments_is_not_held_against_and_a_pool_takes_each(bundle):
+    tables = {f"{hours} h": {"every_s": 3600.0 * hours, "horizon_s": 21_600.0} for hours in (1, 2)}
+    tested = [Forecaster(label=label, name="fault_history", table=table)
+              for label, table in tables.items()]  # fmt: skip
+    pool = Pool()
+    scores = scorer_of(bundle, tested, CONFIG, Scoring()).scores(pool=pool)
+    assert [set(one.versus) for one in scores] == [{"random"}] * 2
+    assert [pool.auprc(label) for label in tables] == [one.auprc.value for one in scores]
+
+
+def test_what_knows_the_future_where_it_was_fitted_is_flagged_once_and_the_others_beside_it():
+    flags = ("foretelling_column: x: at home", "suspicious_score: y")
+    model = SimpleNamespace(card=SimpleNamespace(score=SimpleNamespace(flags=flags)))
+    here = ("foretelling_column: x: here", "foretelling_column: z: here")
+    assert _foretelling(model, here) == (flags[0], here[1])
 
 
 def test_a_predictor_is_scored_without_the_policies_of_the_config(bundle):
     crowded = replace(CONFIG, policies={"nobody": {}})
     assert scored(bundle, config=crowded, **HISTORY) == scored(bundle, **HISTORY)
+
+
+def history(bundle, until_h, every_s=3600.0, horizon_s=21_600.0):
+    table = {"every_s": every_s, "horizon_s": horizon_s}
+    tested = [Forecaster(label="told", name="fault_history", table=table)]
+    config = replace(CONFIG, evaluate=replace(JOB, tick_s=every_s))
+    from_ns = bundle.manifest.start_ns + until_h * HOUR_NS
+    return scorer_of(bundle, tested, config, Scoring(until_ns=from_ns))
+
+
+@pytest.mark.parametrize(("until_h", "found"), [(6, "0 and 133"), (139, "133 and 0")])
+def test_a_split_that_leaves_no_moment_before_it_or_after_it_is_refused(bundle, until_h, found):
+    """Of 144 hours, and six that a forecast is for."""
+    with pytest.raises(TraceError, match=f"a horizon before the end, was {found}$"):
+        history(bundle, until_h)
+    history(bundle, until_h + (1 if until_h < 72 else -1))
+
+
+def test_more_forecasts_than_memory_should_hold_are_refused_before_they_are_made(bundle):
+    with pytest.raises(PluginError, match="need at most 100000000 forecasts of a component"):
+        history(bundle, 72, every_s=0.04)
