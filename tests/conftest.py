@@ -1,5 +1,6 @@
 import logging
 import os
+import signal
 import sys
 
 import pytest
@@ -18,6 +19,14 @@ settings.register_profile("some", settings.get_profile("torchloom"), max_example
 settings.register_profile("quick", settings.get_profile("torchloom"), max_examples=10)
 settings.load_profile("torchloom")
 os.environ.setdefault("PYTEST_TIMEOUT", f"{TEST_S:g}")
+
+# `nohup` and a shell's `&` have signals ignored; what the tests start is not to inherit that.
+for number, handler in (
+    (signal.SIGINT, signal.default_int_handler),
+    (signal.SIGHUP, signal.SIG_DFL),
+):
+    if signal.getsignal(number) == signal.SIG_IGN:
+        signal.signal(number, handler)
 
 _STARTS = {"os.exec", "os.fork", "os.posix_spawn", "subprocess.Popen"}
 _BY_LIBRARIES = {"lscpu", "uname"}  # once, to count the cores
