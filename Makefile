@@ -32,16 +32,15 @@ demo: $(READY)
 	$(BIN)/torchloom demo
 
 test: $(READY)
-	$(BIN)/python $(PYTEST) -m "not long" --hypothesis-profile some
+	$(BIN)/python $(PYTEST) -m "not long and not slow" --hypothesis-profile some
 
-# Long real runs, and each benchmark once, of a small size. No more of them at once than there are
-# cores: groups that wait for one fail steps that the tests want whole. A browser takes a core; what
-# measures nothing, or reads what was recorded, is in no hurry, and takes the others.
-UNHURRIED := tests/bench tests/golden
+# Long real runs, then what computes for long, as each benchmark once, of a small size. No more runs
+# at once than there are cores: groups that wait for one fail steps that the tests want whole. A
+# browser leaves most of the cores to what computes, and has the first word.
 long: WORKERS = $(shell getconf _NPROCESSORS_ONLN)
 long: $(READY)
-	$(BIN)/python $(PYTEST) -m long $(addprefix --ignore ,tests/browser $(UNHURRIED))
-	nice $(BIN)/python $(PYTEST) -m long $(UNHURRIED) & beside=$$!; \
+	$(BIN)/python $(PYTEST) -m long --ignore tests/browser
+	nice $(BIN)/python $(PYTEST) -m slow --hypothesis-profile some & beside=$$!; \
 	trap "kill $$beside" INT TERM; \
 	$(BIN)/python -m pytest $(PYTEST_ARGS) -m long tests/browser; browsed=$$?; \
 	wait $$beside && exit $$browsed

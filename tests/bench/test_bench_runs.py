@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.integration, pytest.mark.long]
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
 RUN = Path(__file__).parents[2] / "experiments" / "bench" / "run.py"
 
 

@@ -11,6 +11,7 @@ RUN = Path(__file__).parents[2] / "experiments" / "scale" / "run.py"
 
 
 @pytest.mark.integration
+@pytest.mark.slow
 def test_every_size_is_watched_whole_and_drawn(tmp_path):
     found, plot = tmp_path / "found.json", tmp_path / "plot.png"
     arguments = ["--tiny", "--folder", tmp_path / "traces", "--json", found, "--plot", plot]

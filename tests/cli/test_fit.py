@@ -10,7 +10,7 @@ from tests.evaluate.traces import write_bundle
 from torchloom_core.cli import Terminated
 from torchloom_core.cli.app import app
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 QUICK = [
     *("fit", "t.tltrace", "--predictor", "fault_history", "--until", "60d"),

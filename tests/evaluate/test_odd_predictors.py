@@ -36,6 +36,7 @@ def evaluate(folder, *words):
 
 
 @pytest.mark.integration
+@pytest.mark.slow
 def test_a_predictor_that_says_nothing_in_all_of_a_run_is_named(folder):
     said = evaluate(folder, "--predictor", "mute", "--seeds", "2", "--out", "mute")
     complaint = (

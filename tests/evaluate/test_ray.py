@@ -18,6 +18,7 @@ def local_ray(monkeypatch):
 
 
 @pytest.mark.integration
+@pytest.mark.slow
 def test_a_ray_cluster_gives_what_one_process_gives(tmp_path, local_ray):
     bundle = write(tmp_path / "small.tltrace", some_events())
     quick = replace(CONFIG, evaluate=replace(JOB, days=1.0))

@@ -17,6 +17,7 @@ from torchloom_core.fitting.fit import fit
 from torchloom_core.learning.card import to_markdown
 from torchloom_core.trace.bundle.bundle import Bundle
 
+pytestmark = pytest.mark.slow
 HORIZON = {"horizon_s": 86_400.0}
 
 

@@ -21,6 +21,7 @@ from torchloom_core.trace.bundle.bundle import Bundle
 from torchloom_core.trace.bundle.schema import Component
 from torchloom_core.trace.bundle.writer import BundleWriter
 
+pytestmark = pytest.mark.slow
 PLUGINS = [one for one in discover() if one.name in {*BASELINES, *DETECTORS}]
 
 

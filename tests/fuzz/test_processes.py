@@ -16,8 +16,10 @@ RUN = Path(__file__).parents[2] / "experiments" / "fuzz" / "run.py"
 @pytest.mark.integration
 @pytest.mark.parametrize(
     "counts",
-    [{"weaver": 1500, "sidecar": 400, "link": 400}, {"traces": 15}],
-    ids=["processes", "traces"],
+    [
+        pytest.param({"weaver": 1500, "sidecar": 400, "link": 400}, id="processes"),
+        pytest.param({"traces": 15}, id="traces", marks=pytest.mark.slow),
+    ],
 )
 def test_nothing_dies_hangs_or_prints_a_traceback(tmp_path, counts):
     found = tmp_path / "found.json"

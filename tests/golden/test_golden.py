@@ -93,9 +93,10 @@ def test_a_recorded_trajectory_is_read_as_before(name: str, tmp_path: Path) -> N
     assert shown == (tmp_path / "shown.txt").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mode", "words"),
-    [pytest.param("simulate", BACKTEST, marks=pytest.mark.long), ("replay", SCORES)],
+    [("simulate", BACKTEST), ("replay", SCORES)],
 )
 def test_a_report_has_the_figures_that_it_had(mode: str, words: list[str], tmp_path: Path) -> None:
     unpack("evaluation", tmp_path)

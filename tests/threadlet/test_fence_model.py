@@ -7,6 +7,7 @@ from tests.threadlet.fence_model import Budget, Model, Violation
 from torchloom_threadlet.fence.agreement import NOTHING, Change, Fence
 
 replace = msgspec.structs.replace
+pytestmark = pytest.mark.slow
 
 
 class CommitsWithoutAllVotes(Fence, frozen=True, kw_only=True):
