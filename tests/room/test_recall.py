@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -136,6 +137,8 @@ async def test_a_record_that_is_behind_takes_nothing_from_what_was_heard(
     recorder.step(note(curve(0, 2.0), points=1))
     recorder.writer.flush()
     found = recall.Recall(tmp_path, preview)
+    found.compare(status())
+    found._is_due.clear()
     await found._look()
     assert preview.curves == {(0, "control"): [2.0, 1.0]}
     assert found._is_due.is_set()
@@ -204,3 +207,15 @@ def test_a_page_is_told_anew_of_a_look_of_which_more_is_known():
     told = news.take(heard)
     assert told["new"]
     assert told["cells"] == [[0, 0, 1.0], [1, 1, 3.0]]
+
+
+async def test_a_folder_that_nobody_may_read_is_told_and_ends_nothing(monkeypatch, logged):
+    monkeypatch.setattr(recall, "_ON_ITS_WAY_S", 0.0)
+    found = recall.Recall(Path("x" * 300), Preview())
+    found.compare(status())
+    following = asyncio.create_task(found.follow())
+    await eventually(
+        lambda: "what was tried before is not shown" in str(logged.lines) or following.done()
+    )
+    assert not following.done()
+    following.cancel()

@@ -65,16 +65,17 @@ class Recall:
             await asyncio.sleep(self._rest_s)
             self._is_due.clear()
             self._looked_for = self._unheard  # once: one that was killed has no end on record
-            # Another run's of that name, or one of long ago, has another epoch.
-            if newest_epoch(self._root) == self._epoch:
-                await self._look()
+            await self._look()
 
     async def _look(self) -> None:
         before, self._half_read = self._versions(), self._under_way
         found = [type(pieces)() for pieces in self._kinds]
         try:
+            # Another run's of that name, or one of long ago, has another epoch.
+            if newest_epoch(self._root) != self._epoch:
+                return
             await asyncio.to_thread(newest_recorded, self._root, *found)
-        except StateError as error:
+        except (StateError, OSError) as error:  # it may be another user's
             _log.warning("what was tried before is not shown: %s", error)
             return
         is_settled = before == self._versions()  # else more was heard meanwhile
