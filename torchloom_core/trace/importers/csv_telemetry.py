@@ -85,13 +85,6 @@ class OwnTelemetry:
         gaps = gaps[gaps > 0]
         return int(np.median(gaps)) if len(gaps) else 0
 
-    @property
-    def last_ns(self) -> dict[str, int]:
-        """When the last row of each component is of."""
-        last_ns = np.full(len(self.components), np.iinfo(np.int64).min)
-        np.maximum.at(last_ns, self.component, self.t_event)
-        return dict(zip(self.components, last_ns.tolist(), strict=True))
-
     def within(self, start_ns: int | None, end_ns: int | None) -> "tuple[OwnTelemetry, Ints]":
         """Return what lies in a span, and the rows of the file that do not."""
         inside = np.ones(len(self.rows), dtype=np.bool_)
