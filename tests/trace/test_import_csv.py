@@ -776,6 +776,11 @@ def test_a_row_that_is_too_long_is_one_line_however_it_is_read(tmp_path, cell):
         ),
         ("[telemetry]\nfile = 'bare.csv'\n", TraceError, r"bare\.csv:1: need a column that is a"),
         ("[telemetry]\nfile = 'wide.csv'\nlayout = 'long'\n", TraceError, "need a column 'metric'"),
+        (
+            "[telemetry]\nfile = 'a_value_a_row.csv'\n",
+            TraceError,
+            r"row\.csv:1: need telemetry\.layout = 'long' in the mapping where a column 'metric'",
+        ),
     ],
 )
 def test_a_mapping_that_cannot_be_is_named(tmp_path, mapping, error, message):
@@ -794,6 +799,7 @@ def test_a_mapping_that_cannot_be_is_named(tmp_path, mapping, error, message):
             bad="time,component,temp\n2026-01-01,n1,5\n2026-01-01,n1,hot\n",
             early="time,available,component,temp\n2026-01-02,2026-01-01,n1,5\n",
             bare="time,component\n2026-01-01,n1\n",
+            a_value_a_row="time,component,metric,value\n2026-01-01,n1,,5\n2026-01-01,n1,temp,5\n",
             long_ago="time,component,temp\n2025-01-01,n1,5\n",
         )
     assert not (tmp_path / "out.tltrace").exists()
