@@ -312,11 +312,16 @@ def test_a_predictor_that_reads_the_failures_elsewhere_is_doubted_in_its_card(bu
     assert card.skill
 
 
-def test_a_detection_is_fitted_too(tmp_path, settings):
+def test_a_detection_is_fitted_too_and_its_card_tells_incidents_and_no_failures(tmp_path, settings):
     trace, _ = write_bundle(tmp_path / "d.tltrace", rate=0.03, metrics={"heat": warm()})
     asked = replace(settings, task="detect")
     model = fit(trace, info(Quiet), {"every_s": 43_200.0}, asked)
     assert (model.info.task, model.card.score.task) == ("detect", "detect")
+    page = to_markdown(model.card)
+    assert "| incidents | " in page
+    assert "moments in them: slope" in page
+    assert "of which were in an incident" in page
+    assert "failure" not in page
 
 
 @pytest.mark.parametrize(

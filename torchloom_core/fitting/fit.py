@@ -208,7 +208,7 @@ def _card(fitting: Fitting, info: PluginInfo, said: Said, scored: ForecastScore)
         calibrated_from_ns=split.calibrated_from_ns,
         calibrated_until_ns=split.calibrated_until_ns,
         until_ns=split.until_ns,
-        calibration=said.calibration.text,
+        calibration=said.calibration.text(scored.told),
         watched=fitting.watched,
         score=scored,
     )
@@ -283,7 +283,7 @@ def _remarks(
     manifest = fitting.bundle.manifest
     yield (
         f"Fitted on {examples.moments} judged moments of a {fitting.watched}, "
-        f"{examples.positives} of which were followed by a failure."
+        f"{examples.positives} of which were {scored.told.positive}."
     )
     if fitting.settings.known_before:
         named = ", ".join(fitting.settings.known_before)
@@ -310,4 +310,7 @@ def _remarks(
             f"{unit.days * allowed:.4g} were allowed when it was set."
         )
     if scored.incidents < FEW:
-        yield f"{scored.incidents} failures are too few for more than exact intervals of counts."
+        yield (
+            "Exact intervals of counts and no others: it takes "
+            f"{scored.told.count(FEW)} for more, was {scored.incidents}."
+        )
