@@ -234,6 +234,16 @@ def test_a_manifest_of_another_schema_is_refused(tmp_path, change, message):
         Bundle.open(path.parent)
 
 
+@pytest.mark.parametrize("change", [{"start_ns": -(2**63)}, {"end_ns": 2**63 - 1}])
+def test_a_span_in_which_times_cannot_be_told_from_one_another_is_refused(tmp_path, change):
+    path = bundle(tmp_path / "b", [fault(1)]).path / MANIFEST
+    path.write_bytes(msgspec.json.encode({**msgspec.json.decode(path.read_bytes()), **change}))
+    with pytest.raises(
+        TraceError, match=r"manifest\.json: need a span in the years 1824 to 2115, was "
+    ):
+        Bundle.open(path.parent)
+
+
 def test_a_manifest_that_is_cut_off_is_refused(tmp_path):
     path = bundle(tmp_path / "b", [fault(1)]).path / MANIFEST
     path.write_bytes(path.read_bytes()[:-20])

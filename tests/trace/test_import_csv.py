@@ -540,6 +540,10 @@ def test_numbers_of_which_nobody_said_what_they_count_are_one_fault_that_says_ho
             "time,component,kind\n2026-01-02,n1,x\n",
             r"need a span that is not empty \(times\.start and times\.end in a mapping\)",
         ),
+        (
+            "time,component,kind\n1677-09-22,n1,x\n2026-01-02,n1,x\n",
+            r"events\.csv: need a span in the years 1824 to 2115, was 1677-09-22 to 2026-01-02$",
+        ),
     ],
 )
 def test_a_row_that_cannot_be_is_named(tmp_path, text, message):

@@ -34,6 +34,7 @@ from torchloom_core.trace.bundle.schema import (
     Placement,
     Row,
 )
+from torchloom_core.trace.bundle.span import refuse_far
 from torchloom_core.trace.bundle.telemetry import first_after, names_in, parts
 from torchloom_core.wire.codec import UNREADABLE
 
@@ -286,9 +287,11 @@ def read_manifest(path: Path) -> Manifest:
     if schema != SCHEMA_VERSION:
         raise TraceError(f"{place}: need schema {SCHEMA_VERSION}, was {schema!r}")
     try:
-        return msgspec.convert(table, Manifest)
+        manifest = msgspec.convert(table, Manifest)
     except msgspec.ValidationError as error:
         raise TraceError(f"{place}: {error}") from None
+    refuse_far(place, manifest.start_ns, manifest.end_ns)
+    return manifest
 
 
 def look_of(path: Path) -> Look:
