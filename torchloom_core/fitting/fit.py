@@ -22,7 +22,7 @@ from torchloom_core.fitting.baselines import Baselines
 from torchloom_core.fitting.build import ATTRIBUTES, FAULTS, GROUPS, METRICS, build
 from torchloom_core.fitting.examples import Examples
 from torchloom_core.fitting.hints import hints
-from torchloom_core.fitting.pace import say_too_often
+from torchloom_core.fitting.pace import say_asked_often, say_too_often
 from torchloom_core.fitting.stages import FitSettings, Fitting, Said, as_plugin_error
 from torchloom_core.learning.alarm_rate import alarm_unit
 from torchloom_core.learning.card import Card
@@ -78,6 +78,7 @@ def fit(
     check(bundle, settings)
     plugin, _ = build(bundle, info, options, tick_s=settings.tick_s, source=source)
     say_unread(bundle, info.name, [plugin])
+    say_asked_often(bundle, settings, info.name, [plugin])
     return fit_checked(
         bundle, info, options, settings, baselines=baselines, stages=stages, source=source
     )
