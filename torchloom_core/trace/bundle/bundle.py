@@ -10,6 +10,7 @@ import msgspec
 import pyarrow as pa
 
 from torchloom_core.clock import moment_text
+from torchloom_core.config.faults import broken_rule
 from torchloom_core.errors import TraceError
 from torchloom_core.files import open_regular
 from torchloom_core.suggest import listed
@@ -289,7 +290,7 @@ def read_manifest(path: Path) -> Manifest:
     try:
         manifest = msgspec.convert(table, Manifest)
     except msgspec.ValidationError as error:
-        raise TraceError(f"{place}: {error}") from None
+        raise TraceError(broken_rule(str(place), table, Manifest, error)) from None
     refuse_far(place, manifest.start_ns, manifest.end_ns)
     return manifest
 

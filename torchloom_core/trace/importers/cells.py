@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.errors import ConfigError, TraceError
 from torchloom_core.files import open_regular
+from torchloom_core.plugin.foreign import shown
 from torchloom_core.suggest import mistyped, nearest
 from torchloom_core.trace.importers.faults import Faults
 from torchloom_core.trace.importers.mapping import SHORT, Times
@@ -350,7 +351,7 @@ def _refuse_numbers(cells: "pd.Series[str]", numbers: Wrong, path: Path, faults:
     def text_of(more: int) -> str:
         rows = f" (and numbers in {more} rows more)" if more else ""
         return (
-            f"need {_RULE['iso8601']}, was {was!r}{rows}: say what a number counts with "
+            f"need {_RULE['iso8601']}, was {shown(was)}{rows}: say what a number counts with "
             f'unit = "s" (or "days" or "ns") under [times] in a file for --map, and with origin '
             f"when it is 0"
         )
@@ -365,7 +366,7 @@ def _need(cells: "pd.Series[str]", wrong: Wrong, rule: str, path: Path, faults: 
     def text_of(row: int) -> str:
         was = cells.loc[row - FIRST_ROW]
         return (
-            f"need {rule}, was {'an empty cell' if pd.isna(was) or was == '' else repr(str(was))}"
+            f"need {rule}, was {'an empty cell' if pd.isna(was) or was == '' else shown(str(was))}"
         )
 
     faults.add_all(path, (cells.index[wrong] + FIRST_ROW).tolist(), text_of)
