@@ -417,6 +417,17 @@ def test_why_there_is_no_failure_to_learn_from_is_said(tmp_path, settings, event
     assert one_line(error).endswith(f" moments of workers{hint}")
 
 
+def test_that_who_is_to_be_detected_is_away_meanwhile_is_said(tmp_path, settings):
+    trace = some_days(tmp_path / "t.tltrace", event("n00000", 24, 96), event("n00001", 72, 96))
+    (boosting,) = (plugin for plugin in discover() if plugin.name == "boosting")
+    with pytest.raises(PluginError) as error:
+        fit(trace, boosting, {"horizon_s": 172_800.0}, replace(settings, task="detect"))
+    assert one_line(error).endswith(
+        " moments of workers; all of its 2 events that go on are fatal, and who is away meanwhile "
+        "is nothing to learn from: --task forecast tells that they come"
+    )
+
+
 def test_a_metric_that_is_misspelt_is_told_before_and_with_the_refusal(bundle, settings, caplog):
     (residual,) = (plugin for plugin in discover() if plugin.name == "seasonal_residual")
     options = {"metrics": ["heta"], "horizon_s": 172_800.0}
