@@ -529,6 +529,10 @@ def test_numbers_of_which_nobody_said_what_they_count_are_one_fault_that_says_ho
             r":3: need an id of its own, was 'e' again",
         ),
         (
+            f"time,component,kind,id\n2026-01-01,n1,x,{'a' * 5000}\n2026-01-02,n1,x,{'a' * 5000}\n",
+            r":3: need an id of its own, was 'a{59} again$",
+        ),
+        (
             f"time,component,kind\n{'a' * 5000},n1,x\n2026-01-02,n1,x\n",
             r":2: need an ISO 8601 time \(or times.unit in a mapping\), was 'a{59}$",
         ),
