@@ -71,7 +71,7 @@ def fit(
     out
         The model to write, NAME.tlmodel; PREDICTOR.tlmodel in this folder unless given.
     task
-        Whether to tell that a failure is coming, or that one is going on.
+        Whether to tell that a failure is coming, or that an incident is going on, fatal or not.
     lead_s
         How long before a failure a forecast is still of use, seconds.
     kind

@@ -52,7 +52,7 @@ class ForecastScore(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     task : "forecast" or "detect"
-        Whether a failure starts within the horizon, or whether one is going on.
+        Whether a failure starts within the horizon, or whether an incident is going on.
     from_ns, until_ns : int
         First and last moment that is judged: a forecast's horizon is within the trace.
     samples, positives : int
