@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.evaluate.episodes import DAY_NS, DAYS, HOUR_NS, JOB, NODES, START_NS, event, write
+from tests.trace.small import bundle
 from torchloom_core.errors import TraceError
 from torchloom_core.evaluate.goodput.episode import draw, episode_of, opened, rng, span_ns
 from torchloom_core.trace.bundle.schema import Component
@@ -141,6 +142,16 @@ def test_a_node_that_is_not_there_at_the_start_comes_last(tmp_path, there, away)
     ]
     found = drawn(tmp_path, [event(0, 1.0, "n0")], topology=parts).nodes
     assert found == ((*usual[:2], *usual[3:], usual[2]) if away else usual)
+
+
+def test_a_node_that_is_not_heard_of_at_the_start_comes_last(tmp_path):
+    usual = [NODES[i] for i in rng(0, "nodes").permutation(8).tolist()]
+    for silent in ("", usual[2]):
+        hours = {node: 12 if node == silent else 24 * DAYS for node in NODES}
+        heard = [(h * 3600, node, "x", 1.0) for node in NODES for h in range(hours[node])]
+        trace = bundle(tmp_path / f"t{silent}", [], heard, seconds=24 * 3600 * DAYS)
+        stage = draw(trace, watch(trace), ALL, 0, unknown="component", from_ns=FROM_NS)
+        assert stage.nodes == tuple(sorted(usual, key=lambda node: node == silent))
 
 
 # --- what concerns it ---

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.evaluate.traces import HOUR_NS, HOUR_S, event, task, watched, write_bundle
-from tests.trace.small import START_NS
+from tests.trace.small import START_NS, at
 from tests.trace.small import bundle as small_bundle
 from torchloom_core.config.schema import Costs
 from torchloom_core.errors import PluginError
@@ -212,6 +212,18 @@ def test_who_is_gone_is_not_judged(bundle):
     judged = judge(gone, hindcasts(gone, Asked(), **PACE), task(24))
     assert np.flatnonzero(np.isnan(judged.outcome[:, 1])).tolist() == [4, 5, 6, 7]
     assert np.flatnonzero(np.isnan(judged.outcome[:, 0])).tolist() == [6, 7]
+
+
+def test_who_is_not_heard_of_any_more_is_not_judged(tmp_path):
+    samples = [(t_h * HOUR_S, node, "x", 1.0) for t_h in range(240) for node in ("n0", "n1")]
+    samples = [one for one in samples if one[1] == "n0" or one[0] < 120 * HOUR_S]
+    trace = small_bundle(tmp_path / "t.tltrace", (), samples, seconds=240 * HOUR_S)
+    judged = judge(trace, hindcasts(trace, Asked(), **PACE), task(12))
+    assert np.isnan(judged.outcome).sum(axis=0).tolist() == [1, 10]
+    early = judge(
+        trace, hindcasts(trace, Asked(), **PACE), task(12), known_until_ns=at(130 * HOUR_S)
+    )
+    assert (~np.isnan(early.outcome)).sum(axis=0).tolist() == [9, 9]
 
 
 @pytest.mark.parametrize(("kind", "until_ns"), [("forecast", 96 * HOUR_NS + 1), ("detect", None)])

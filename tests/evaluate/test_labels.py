@@ -10,6 +10,7 @@ from tests.evaluate.traces import FOREVER_NS, HOUR_NS, drain, event, hours, task
 from torchloom_core.errors import TraceError
 from torchloom_core.evaluate.forecasts.labels import Task, incidents, outcomes
 from torchloom_core.trace.bundle.schema import Component
+from torchloom_core.trace.feed.silences import Silence
 
 NAN = float("nan")
 
@@ -171,6 +172,16 @@ def test_a_component_that_ends_with_its_failure_was_seen_to_its_end(repaired_h):
     there = Component(id="n00000", kind="node", until_ns=8 * HOUR_NS)
     came = judged([event("n00000", 8, repaired_h)], topology=[there])
     assert same(came, [0, 0, 0, 0, 0, 1, 1, 1, NAN, NAN])
+
+
+def test_a_silent_component_is_not_judged_nor_what_looks_into_its_silence():
+    silent = [Silence(0, 6 * HOUR_NS, 8 * HOUR_NS)]
+    came = judged([event("n00000", 7, 7)], silences=silent)
+    assert same(came, [0, 0, 0, NAN, NAN, NAN, NAN, NAN, 0, 0])
+    failed = judged([event("n00000", 5, 9)], silences=silent)
+    assert same(failed, [0, 0, 1, 1, 1, NAN, NAN, NAN, NAN, 0])
+    found = judged([], of=task(3, kind="detect"), silences=silent)
+    assert same(found, [0, 0, 0, 0, 0, 0, NAN, NAN, 0, 0])
 
 
 def test_a_rack_event_touches_every_node_and_others_touch_only_theirs():

@@ -127,6 +127,27 @@ def late(tmp_path_factory):
     return small_bundle(path, nodes, samples, seconds=10.0)
 
 
+def test_nothing_is_learned_of_who_is_not_heard_of_as_far_as_that_is_known(tmp_path):
+    samples = [(t_h * HOUR_S, node, "heat", 1.0) for t_h in range(240) for node in "ab"]
+    samples = [one for one in samples if one[1] == "a" or one[0] < 120 * HOUR_S]
+    trace = small_bundle(tmp_path / "t.tltrace", (), samples, seconds=240 * HOUR_S)
+    for known_h, moments in ((230, 18 + 10), (130, 9 + 9)):
+        pace = {"tick_s": 12 * HOUR_S, "every_s": 12 * HOUR_S}
+        known_ns = at(known_h * HOUR_S)
+        asked = Examples(
+            trace,
+            Blind(Blind.Options()),
+            Task(horizon_s=12 * HOUR_S, repair_s=HOUR_S),
+            progress=lambda _: None,
+            until_ns=known_ns,
+            known_until_ns=known_ns,
+            **pace,
+        )
+        for _ in asked:
+            pass
+        assert asked.moments == moments
+
+
 def of_seconds(bundle, kind="forecast", **more):
     plugin = Blind(Blind.Options())
     asked = Task(horizon_s=2.0, repair_s=1.0, kind=kind)

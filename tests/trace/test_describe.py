@@ -169,6 +169,15 @@ def test_who_died_or_came_late_counts_for_the_time_in_service(tmp_path, kind):
     assert found.prevalence["1 d"] == pytest.approx(2 / (19 + 4 + 4 + 19))
 
 
+def test_who_falls_silent_is_in_service_until_then_and_counted(tmp_path):
+    days = {"a": range(60), "gone": range(30), "away": (*range(20), *range(40, 60))}
+    samples = [one for name, own in days.items() for one in daily(name, own)]
+    found = describe(bundle(tmp_path / "b", (), samples, seconds=60 * DAY_S))
+    assert found.silent == 2
+    assert found.rate.component_days == pytest.approx(60 + 31 + 60, abs=0.05)
+    assert describe(bundle(tmp_path / "c", (), daily("a", range(60)))).silent == 0
+
+
 def test_what_the_topology_says_of_a_component_stands(tmp_path):
     rows = [
         Component(id="a", kind="disk"),

@@ -60,6 +60,8 @@ def _failures(found: "Description") -> Table:
         f"{rate.per_day:.3g} [{rate.low:.3g}, {rate.high:.3g}], exact Poisson 95 %, "
         f"{rate.failures} in {rate.component_days:.0f} {kind}-days",
     )
+    if found.silent:
+        _row(table, "silent for long", f"{found.silent} of {found.watched[kind]}, not judged then")
     _row(table, "MTBF of the fleet", span(found.mtbf_s))
     if repairs.quantiles_s:
         low, median, high = (span(value) for value in repairs.quantiles_s)

@@ -17,6 +17,7 @@ from torchloom_core.plugin.foreign import is_ours
 from torchloom_core.plugin.needs import labels_read, windows_s
 from torchloom_core.plugin.view import FleetView
 from torchloom_core.trace.bundle.bundle import Bundle
+from torchloom_core.trace.feed.silences import silences
 from torchloom_core.trace.feed.views import views
 from torchloom_core.trace.feed.watched import watch
 
@@ -70,6 +71,7 @@ class Examples:
         self._labels = labels_read(predictor.needs)
         self._sample = RowSample(_MAX_HEALTHY, seed=0)
         self._events = events_to_judge(bundle, self._watched, task)
+        self._silences = silences(bundle, self._watched, known_until_ns=known_until_ns)
         self._known_from_ns = 0
         self._known: Floats = np.zeros((0, 0))
         self.moments = 0
@@ -114,6 +116,7 @@ class Examples:
                 known_until_ns=self._known_until_ns,
                 span=(self._bundle.manifest.start_ns, self._bundle.manifest.end_ns),
                 topology=self._bundle.topology(),
+                silences=self._silences,
             )
         came: Floats = self._known[at]
         return came

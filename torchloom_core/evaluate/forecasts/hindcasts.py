@@ -20,6 +20,7 @@ from torchloom_core.plugin.view import FleetView
 from torchloom_core.trace.bundle.bundle import Bundle
 from torchloom_core.trace.bundle.schema import Event
 from torchloom_core.trace.feed.ends import events_with_ends
+from torchloom_core.trace.feed.silences import silences
 from torchloom_core.trace.feed.views import views
 from torchloom_core.trace.feed.watched import Watched, watch
 from torchloom_core.wire.events import PredictorFailed
@@ -218,6 +219,7 @@ def judge(
         known_until_ns=known_ns,
         span=(manifest.start_ns, manifest.end_ns),
         topology=bundle.topology(),
+        silences=silences(bundle, said.watched, known_until_ns=known_ns),
     )
     found = incidents(events, said.watched, task, known_until_ns=known_ns)
     return Judged(task, said.times_ns, said.every_s, said.score, came, found)

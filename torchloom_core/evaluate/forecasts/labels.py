@@ -16,6 +16,7 @@ from torchloom_core.errors import TraceError
 from torchloom_core.learning.told import TOLD, Told
 from torchloom_core.plugin.arrays import Floats, Ints
 from torchloom_core.trace.bundle.schema import ActionTaken, Component, Event
+from torchloom_core.trace.feed.silences import Silence
 from torchloom_core.trace.feed.watched import Watched
 
 PREVENTS = ("drain", "migrate")
@@ -175,16 +176,17 @@ def outcomes(
     known_until_ns: int,
     span: tuple[int, int],
     topology: Iterable[Component] = (),
+    silences: Iterable[Silence] = (),
 ) -> Floats:
     """Return ``(times, components)``: 1, 0, or NaN where nobody knows.
 
     A forecast is 1 where an incident starts in ``(t + lead, t + horizon]`` and 0 where none
-    does. It is NaN where the component is under repair, drained (for a horizon at least) or
-    absent; where an incident starts sooner than the lead; and where the horizon was not wholly
-    seen, whatever was seen of it: an uncertain incident starts within it, the component is
-    drained or gone, or the span or what is known ends. With the failures of such moments kept
-    and the others dropped, the time before an end would have the most failures, and a clock
-    skill. A detection is 1 while an incident goes on.
+    does. It is NaN where the component is under repair, drained (for a horizon at least),
+    absent or silent; where an incident starts sooner than the lead; and where the horizon was not
+    wholly seen, whatever was seen of it: an uncertain incident starts within it, the component is
+    drained, gone or falls silent, or the span or what is known ends. With the failures of such
+    moments kept and the others dropped, the time before an end would have the most failures, and a
+    clock skill. A detection is 1 while an incident goes on.
 
     Parameters
     ----------
@@ -196,12 +198,15 @@ def outcomes(
         First and last nanosecond that was watched.
     topology : iterable of Component
         When the components were there; absent: throughout.
+    silences : iterable of Silence
+        When nobody heard of them.
     """
     grid = _Grid(times_ns, len(watched.ids))
     found = incidents(events, watched, task, known_until_ns=known_until_ns)
     presence = [
         (row, part.from_ns, part.until_ns) for part in topology for row in _own(part, watched)
     ]
+    unheard = [_Span(*silence) for silence in silences]
     end_ns = min(span[1], known_until_ns)
     if task.kind == "detect":
         grid.put(found.row, found.start_ns, found.end_ns, found.certain)
@@ -209,13 +214,14 @@ def outcomes(
         gone = [(row, until_ns) for row, _, until_ns in presence if until_ns is not None]
         drained = list(_drains(actions, watched, task, known_until_ns))
         outages = list(_outages(events, watched, task, known_until_ns))
-        ends = gone + [(stay.row, stay.from_ns) for stay in drained]
+        ends = gone + [(stay.row, stay.from_ns) for stay in (*drained, *unheard)]
         _put_starts(grid, found, task)
         grid.blank_before(_lost_sight(ends, outages), task)
         grid.blank(drained)
         grid.blank(outages)
         grid.values[grid.times_ns > end_ns - task.horizon_ns] = np.nan
     grid.blank_absent(presence)
+    grid.blank(unheard)
     grid.values[(grid.times_ns < span[0]) | (grid.times_ns > end_ns)] = np.nan
     return grid.values
 

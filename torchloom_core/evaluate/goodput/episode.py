@@ -20,6 +20,7 @@ from torchloom_core.simulate.failures import hits
 from torchloom_core.simulate.scenario import Hit
 from torchloom_core.trace.bundle.bundle import Bundle, Look, look_of
 from torchloom_core.trace.feed.roster import roster
+from torchloom_core.trace.feed.silences import silences
 from torchloom_core.trace.feed.watched import Watched, watch
 from torchloom_core.wire.events import NodeFault
 
@@ -179,7 +180,7 @@ def draw(
 def _allocate(
     bundle: Bundle, watched: Watched, evaluate: Evaluate, seed: int, start_ns: int
 ) -> tuple[str, ...]:
-    """Draw the nodes; those that are absent or under repair at the start come last."""
+    """Draw the nodes; those that are absent, silent or under repair at the start come last."""
     known = sorted(set(watched.node))
     wanted = paid_nodes(evaluate)
     if len(known) < wanted:
@@ -206,4 +207,5 @@ def _away(bundle: Bundle, watched: Watched, evaluate: Evaluate, ts_ns: int) -> s
         from_ns, until_ns = part.from_ns or ts_ns, part.until_ns or ts_ns + 1
         if not from_ns <= ts_ns < until_ns:
             away.update(watched.node[row] for row in watched.rows_of(part.id))
-    return away
+    silent = silences(bundle, watched, known_until_ns=bundle.manifest.end_ns)
+    return away | {watched.node[one.row] for one in silent if one.from_ns <= ts_ns < one.until_ns}

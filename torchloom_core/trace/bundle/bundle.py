@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 
-from torchloom_core.clock import moment_text
+from torchloom_core.clock import SECOND_NS, moment_text
 from torchloom_core.config.faults import broken_rule
 from torchloom_core.errors import TraceError
 from torchloom_core.files import open_regular
+from torchloom_core.plugin.arrays import Ints
 from torchloom_core.suggest import listed
 from torchloom_core.trace.bundle.checksums import sha256_of
 from torchloom_core.trace.bundle.lines import read_rows
@@ -36,7 +38,7 @@ from torchloom_core.trace.bundle.schema import (
     Row,
 )
 from torchloom_core.trace.bundle.span import refuse_far
-from torchloom_core.trace.bundle.telemetry import first_after, names_in, parts
+from torchloom_core.trace.bundle.telemetry import first_after, names_in, parts, steps_in
 from torchloom_core.wire.codec import UNREADABLE
 
 if TYPE_CHECKING:
@@ -45,6 +47,9 @@ if TYPE_CHECKING:
 _Row = TypeVar("_Row", bound=Row)
 
 _LISTED = 5
+
+REPORT_STEP_NS = 3_600 * SECOND_NS
+"""How finely it is told when telemetry came of whom."""
 
 Look = tuple[tuple[str, int, int, int], ...]
 """Name, inode, time and size of every file of a bundle."""
@@ -191,6 +196,18 @@ class Bundle:
             self._first_reports[asked] = first_after(self.telemetry, asked)
         return self._first_reports[asked]
 
+    def reports(self, until_ns: int) -> tuple[Ints, Ints]:
+        """Return in which hours before that of ``until_ns`` telemetry of each component came.
+
+        Returns
+        -------
+        hour, component : (pairs,) int64
+            ``REPORT_STEP_NS`` since the epoch and places in ``measured``; each pair once, sorted.
+        """
+        hour, component = self._reports
+        end = np.searchsorted(hour, until_ns // REPORT_STEP_NS)
+        return hour[:end], component[:end]
+
     def digest(self) -> str:
         """Return the SHA-256 of the manifest, which has that of every file, and of the others.
 
@@ -265,6 +282,10 @@ class Bundle:
     @cached_property
     def _measured(self) -> tuple[str, ...]:
         return self._names("component")
+
+    @cached_property
+    def _reports(self) -> tuple[Ints, Ints]:
+        return steps_in(self.parquet_files, self.measured, REPORT_STEP_NS)
 
     def _names(self, column: str) -> tuple[str, ...]:
         return tuple(

@@ -1,11 +1,12 @@
 """A bundle that is another one, but for some of its rows."""
 
+from torchloom_core.plugin.arrays import Ints
 from torchloom_core.trace.bundle.bundle import Bundle
 from torchloom_core.trace.bundle.schema import Manifest
 
 
 class DerivedBundle(Bundle):
-    """A bundle with the names of metrics and of measured components that ``bundle`` has.
+    """A bundle with the metrics and the measured components of ``bundle``, and its reports.
 
     Nobody has to look for them again; what else differs a subclass says.
     """
@@ -23,3 +24,7 @@ class DerivedBundle(Bundle):
     def measured(self) -> tuple[str, ...]:
         """Those of the bundle."""
         return self._bundle.measured
+
+    def reports(self, until_ns: int) -> tuple[Ints, Ints]:
+        """Those of the bundle, up to the end of this one."""
+        return self._bundle.reports(min(until_ns, self.manifest.end_ns))

@@ -190,6 +190,30 @@ def first_after(
     return found
 
 
+def steps_in(paths: Iterable[Path], components: Sequence[str], step_ns: int) -> tuple[Ints, Ints]:
+    """Return in which steps of time telemetry of each component came.
+
+    Returns
+    -------
+    step, component : (pairs,) int64
+        Steps since the epoch and places among ``components``; each pair once, sorted.
+    """
+    found = [np.zeros(0, dtype=np.int64)]
+    for path in paths:
+        with opened(path) as file:
+            for batch in file.iter_batches(PART_ROWS, columns=["component", "t_avail"]):
+                rows = pa.Table.from_batches([batch])
+                rows = pa.table(
+                    {name: _typed(rows[name], name, str(path)) for name in rows.column_names}
+                )
+                _refuse_nulls(rows, path)
+                step = rows["t_avail"].to_numpy() // step_ns
+                pair = step * len(components) + codes(rows["component"], components)
+                found.append(pc.unique(pa.array(pair)).to_numpy())
+    pairs = np.sort(pc.unique(pa.array(np.concatenate(found))).to_numpy())
+    return np.divmod(pairs, max(1, len(components)))
+
+
 def codes(column: pa.ChunkedArray, names: Collection[str]) -> Ints:
     """Return the place of each row's name among ``names``, -1 where it has none."""
     if not pa.types.is_dictionary(column.type):

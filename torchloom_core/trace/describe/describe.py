@@ -13,6 +13,7 @@ from torchloom_core.trace.bundle.schema import Event, Exposure
 from torchloom_core.trace.describe.sampling import Sampling, sampling
 from torchloom_core.trace.describe.service import in_service
 from torchloom_core.trace.describe.spans import Span, common_ns, union, without
+from torchloom_core.trace.feed.silences import silences
 from torchloom_core.trace.feed.watched import Watched, watch
 
 HOUR_S = 3600
@@ -47,6 +48,9 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
     ----------
     watched : dict of str to int
         Kind of what is watched, and how many there are.
+    silent : int
+        Watched components of which nothing was heard for long, though nobody says that they were
+        gone, see :func:`~torchloom_core.trace.feed.silences.silences`.
     kinds, causes : dict of str to int
         Events by kind, and by the kind of the event they came from; "" for those of their own.
     follows : dict of str to float
@@ -69,6 +73,7 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
     synthetic: bool
     exposure: dict[str, Exposure]
     watched: dict[str, int]
+    silent: int
     events: int
     fatal: int
     kinds: dict[str, int]
@@ -97,7 +102,8 @@ def describe(bundle: Bundle, *, horizon_s: float | None = None) -> Description:
     horizons_s = sorted({*HORIZONS_S, *([] if horizon_s is None else [horizon_s])})
     manifest, events, watched = bundle.manifest, bundle.events(), watch(bundle)
     fatal = [event for event in events if event.fatal]
-    there = in_service(bundle, watched)
+    silent = silences(bundle, watched, known_until_ns=manifest.end_ns)
+    there = in_service(bundle, watched, silent)
     there_s = {
         name: (span.end_ns - span.start_ns) / SECOND_NS
         for name, span in zip(watched.ids, there, strict=True)
@@ -116,6 +122,7 @@ def describe(bundle: Bundle, *, horizon_s: float | None = None) -> Description:
         synthetic=manifest.synthetic,
         exposure=manifest.exposure,
         watched={watched.kind: len(watched.ids)},
+        silent=len({one.row for one in silent}),
         events=len(events),
         fatal=len(fatal),
         kinds=_counts(event.kind for event in events),

@@ -1,22 +1,28 @@
 """When each watched component was in service: what a rate of failures is over."""
 
+from collections.abc import Sequence
+
 from torchloom_core.config.schema import Evaluate
 from torchloom_core.trace.bundle.bundle import Bundle
 from torchloom_core.trace.describe.spans import Span
 from torchloom_core.trace.feed.ends import events_with_ends, heard_of
+from torchloom_core.trace.feed.silences import Silence
 from torchloom_core.trace.feed.watched import Watched
 
 
-def in_service(bundle: Bundle, watched: Watched) -> list[Span]:
+def in_service(bundle: Bundle, watched: Watched, silent: Sequence[Silence]) -> list[Span]:
     """Return when each watched component was in service within the span of the trace.
 
     From and until when the topology says. Where it does not: from its first telemetry on if that
     came later than that of the others, and until the failure after which nothing was heard of it
-    any more, see :func:`~torchloom_core.trace.feed.ends.events_with_ends`.
+    any more, see :func:`~torchloom_core.trace.feed.ends.events_with_ends`, or the silence that
+    lasts to the end.
     """
     whole = Span(bundle.manifest.start_ns, bundle.manifest.end_ns)
     parts = {part.id: part for part in bundle.topology()}
-    came_ns, ended_ns = _came(bundle, watched, whole), _ended(bundle, watched)
+    came_ns = _came(bundle, watched, whole)
+    fell_ns = {one.row: one.from_ns for one in silent if one.until_ns > whole.end_ns}
+    ended_ns = fell_ns | _ended(bundle, watched)
     spans = []
     for row, name in enumerate(watched.ids):
         part = parts.get(name)

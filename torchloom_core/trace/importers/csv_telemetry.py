@@ -85,13 +85,6 @@ class OwnTelemetry:
         gaps = gaps[gaps > 0]
         return int(np.median(gaps)) if len(gaps) else 0
 
-    @property
-    def last_ns(self) -> dict[str, int]:
-        """When the last row of each component is of."""
-        last_ns = np.full(len(self.components), np.iinfo(np.int64).min)
-        np.maximum.at(last_ns, self.component, self.t_event)
-        return dict(zip(self.components, last_ns.tolist(), strict=True))
-
     def within(self, start_ns: int | None, end_ns: int | None) -> "tuple[OwnTelemetry, Ints]":
         """Return what lies in a span, and the rows of the file that do not."""
         inside = np.ones(len(self.rows), dtype=np.bool_)
@@ -258,7 +251,18 @@ def _add_wide(
     need_columns(table, metrics, path)
     if not metrics:
         raise TraceError(f"{path}:1: need a column that is a metric, was none")
+    if {"metric", "value"} <= {*metrics} and _are_words(table["metric"]):
+        raise TraceError(
+            f"{path}:1: need telemetry.layout = 'long' in the mapping where a column 'metric' "
+            f"holds names, was 'wide'"
+        )
     if not parts.metric:
         parts.metric.append(parts.metrics.codes(pd.Series(metrics)))
     parts.value.append(np.column_stack([numbers_of(table[name], path, faults) for name in metrics]))
     parts.valid.append(np.ones((len(table), len(metrics)), dtype=np.bool_))
+
+
+def _are_words(cells: "pd.Series[str]") -> bool:
+    """Return whether some cells are filled, and none of them with a number."""
+    filled = cells[cells.notna() & (cells != "")]
+    return len(filled) > 0 and bool(pd.to_numeric(filled, errors="coerce").isna().all())

@@ -10,8 +10,6 @@ from torchloom_core.trace.importers.mapping import Mapping, Times
 
 _LISTED = 5
 _DAY_NS = 86_400 * SECOND_NS
-_LONG_SILENT = 10
-"""So many intervals of its telemetry, and a day, are a long time to hear nothing."""
 _TWENTY_YEARS_NS = 20 * 365 * _DAY_NS
 """Nobody has watched a cluster for so long, nor in the first twenty years after 1970."""
 
@@ -73,12 +71,6 @@ def _of_telemetry(
             f"{name}: of {_some(never)} of the topology there is no telemetry ({_named(never)}): "
             f"who does not fail counts as healthy throughout"
         )
-    if silent := _silent(events, parts, telemetry):
-        yield (
-            f"{name}: telemetry of {_some(silent)} ends long before the rest, with no failure "
-            f"({_named(silent)}): who is not gone by a column 'until' of the topology counts as "
-            f"healthy to the end"
-        )
 
 
 def _some(names: Collection[str]) -> str:
@@ -101,24 +93,3 @@ def _never_heard(parts: Iterable[Component], telemetry: OwnTelemetry) -> set[str
     listed_by = [(part.kind, part.id) for part in parts]
     kinds = {kind for kind, name in listed_by if name in heard}
     return {name for kind, name in listed_by if kind in kinds and name not in heard}
-
-
-def _silent(
-    events: Iterable[Event], parts: Iterable[Component], telemetry: OwnTelemetry
-) -> set[str]:
-    """Return who was not heard of for long at the end, without a failure or an end that is told."""
-    last_ns = telemetry.last_ns
-    long_ns = max(_DAY_NS, _LONG_SILENT * telemetry.every_ns)
-    since_ns = max(last_ns.values(), default=0) - long_ns
-    failed = [(event.t_event, event.component) for event in events if event.fatal]
-    failed_ns = {component: t_event for t_event, component in sorted(failed)}
-    told = {part.id: part for part in parts}
-
-    def is_silent(name: str, ns: int) -> bool:
-        part = told.get(name)
-        if ns >= since_ns or (part is not None and part.until_ns is not None):
-            return False
-        whose = {name, *(part.parents if part else ())} & failed_ns.keys()
-        return not any(failed_ns[one] > ns - long_ns for one in whose)
-
-    return {name for name, ns in last_ns.items() if is_silent(name, ns)}

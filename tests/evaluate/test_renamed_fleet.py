@@ -1,0 +1,52 @@
+"""Whoever knows no more than which names still report has no skill."""
+
+import numpy as np
+
+from tests.trace.small import at, bundle, fault
+from torchloom_core.evaluate.forecasts.alarms import threshold_for
+from torchloom_core.evaluate.forecasts.hindcasts import Hindcasts, judge, random_scores
+from torchloom_core.evaluate.forecasts.labels import Task
+from torchloom_core.evaluate.forecasts.scores import score
+from torchloom_core.learning.skill import RANDOM, with_skill
+from torchloom_core.trace.feed.watched import watch
+
+DAY_S = 86_400
+DAYS, RENAMED, NODES = 160, 100, 250
+
+
+def lives(random):
+    """Yield each name with the days on which it reports, and that on which it fails, if it does."""
+    for node in range(NODES):
+        for name, began, ended in ((f"old{node}", 0, RENAMED), (f"new{node}", RENAMED, DAYS)):
+            failed = int(began + random.exponential(250))
+            yield name, range(began, max(began + 1, min(failed, ended))), failed < ended and failed
+
+
+def test_noise_has_no_skill_on_a_fleet_of_which_all_nodes_were_renamed(tmp_path):
+    random = np.random.default_rng(0)
+    told = [*lives(random)]
+    reports = [(day * DAY_S, name, "x", 1.0) for name, days, _ in told for day in days]
+    failures = [fault(day * DAY_S + 3600, name) for name, _, day in told if day]
+    trace = bundle(tmp_path / "t.tltrace", failures, reports, seconds=DAYS * DAY_S)
+    watched, task = watch(trace), Task(horizon_s=7.0 * DAY_S, repair_s=1.0 * DAY_S)
+    heard = {name: days for name, days, _ in told}
+
+    def judged(days, **known):
+        there = np.array([[day - 1 in heard[name] for name in watched.ids] for day in days])
+        said = np.where(there, random.random(there.shape), np.nan)
+        times_ns = np.array([at(day * DAY_S) for day in days])
+        return judge(trace, Hindcasts(watched, times_ns, DAY_S, said), task, **known)
+
+    earlier = judged(range(1, RENAMED - 7), known_until_ns=at(RENAMED * DAY_S))
+    later = judged(range(RENAMED, DAYS))
+    found = with_skill(
+        score(
+            later,
+            predictor="noise",
+            threshold=threshold_for(earlier, 0.01),
+            threshold_from="the time before",
+            others={RANDOM: random_scores(later.score.shape, 0)},
+        )
+    )
+    assert found.incidents > 40
+    assert found.skill.startswith("No skill: AUPRC is not surely above that of a random score")

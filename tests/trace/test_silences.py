@@ -1,0 +1,141 @@
+"""Who is not heard of for long is not healthy: nobody knows."""
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.trace.small import START_NS, at, bundle
+from torchloom_core.clock import SECOND_NS
+from torchloom_core.fitting.earlier_part import EarlierPart
+from torchloom_core.trace.bundle.schema import Component
+from torchloom_core.trace.feed.silences import silences
+from torchloom_core.trace.feed.watched import watch
+
+DAY_S = 86_400
+DAYS = 60
+
+
+def reports(days_of, *, every_d=1.0):
+    """Return telemetry of components by the days on which they report."""
+    return [
+        (day * every_d * DAY_S, name, "x", 1.0) for name, days in days_of.items() for day in days
+    ]
+
+
+def silent(path, samples, *parts, known_d=DAYS):
+    """Return the silences, as ``name: from to until``, in days since the start."""
+    listed = {part.id: part for part in parts}
+    names = sorted({sample[1] for sample in samples})
+    rows = [listed.get(name, Component(id=name, kind="node")) for name in names]
+    trace = bundle(path, rows, samples, seconds=DAYS * DAY_S)
+    found = silences(trace, watch(trace), known_until_ns=at(known_d * DAY_S))
+    return [
+        (names[row], *(round((ns - START_NS) / SECOND_NS / DAY_S, 1) for ns in edges))
+        for row, *edges in found
+    ]
+
+
+def test_who_reports_no_more_is_silent_from_the_second_missed_report_to_beyond_the_end(tmp_path):
+    days = {"a": range(DAYS), "b": range(40)}
+    assert silent(tmp_path / "t", reports(days)) == [("b", 41.0, 60.0)]
+
+
+def test_who_comes_late_or_is_away_for_long_is_silent_meanwhile_and_not_for_ten_reports(tmp_path):
+    days = {
+        "a": range(DAYS),
+        "came": range(30, DAYS),
+        "away": (*range(10), *range(31, DAYS)),
+        "briefly": (*range(10), *range(19, DAYS)),
+    }
+    assert silent(tmp_path / "t", reports(days)) == [("away", 11.0, 31.0), ("came", 2.0, 30.0)]
+
+
+def test_a_silence_begins_a_day_after_the_last_report_at_the_earliest(tmp_path):
+    hours = {"a": range(24 * DAYS), "b": (*range(240), *range(480, 24 * DAYS)), "c": range(1419)}
+    found = silent(tmp_path / "t", reports(hours, every_d=1 / 24))
+    assert found == [("b", 10.9, 20.0)]  # the last of c was 21 hours before the end
+
+
+def test_nobody_is_silent_while_the_telemetry_of_all_is_missing(tmp_path):
+    days = (*range(10), *range(40, 50))
+    assert silent(tmp_path / "t", reports({"a": days, "b": days})) == []
+
+
+def test_when_the_topology_says_that_one_came_or_went_nobody_waits_for_it(tmp_path):
+    days = {"a": range(DAYS), "came": range(30, DAYS), "went": range(30)}
+    came = Component(id="came", kind="node", from_ns=at(29 * DAY_S))
+    went = Component(id="went", kind="node", until_ns=at(31 * DAY_S))
+    assert silent(tmp_path / "t", reports(days), came, went) == []
+    long_gone = Component(id="went", kind="node", until_ns=at(55 * DAY_S))
+    assert silent(tmp_path / "u", reports(days), came, long_gone) == [("went", 31.0, 55.0)]
+
+
+def test_who_tells_only_what_changes_is_not_silent(tmp_path):
+    random = np.random.default_rng(0)
+    days = {f"d{i}": {0, *random.integers(0, DAYS, 3).tolist()} for i in range(40)}
+    # Counters that move daily once they have begun to, of a few.
+    days |= {f"e{i}": {0, *range(i, i + 20)} for i in range(1, 9)}
+    assert silent(tmp_path / "t", reports(days)) == []
+
+
+def test_who_reports_seldom_among_others_that_report_often_is_not_silent(tmp_path):
+    days = {"a": range(DAYS), "b": range(DAYS), "weekly": range(0, 56, 14)}
+    assert silent(tmp_path / "t", reports(days)) == []
+
+
+def test_a_node_is_heard_of_by_its_gpus(tmp_path):
+    parts = [
+        *(Component(id=name, kind="node") for name in "ab"),
+        *(Component(id=f"b/{i}", kind="gpu", parents=("b",)) for i in range(2)),
+    ]
+    days = {"a": range(DAYS), "b/0": range(30), "b/1": range(30, 45)}
+    trace = bundle(tmp_path / "t", parts, reports(days), seconds=DAYS * DAY_S)
+    (found,) = silences(trace, watch(trace), known_until_ns=at(DAYS * DAY_S))
+    assert found == (
+        1,
+        START_NS // 3600 // SECOND_NS * 3600 * SECOND_NS + 46 * DAY_S * SECOND_NS,
+        at(DAYS * DAY_S) + 1,
+    )
+
+
+def test_what_was_not_known_yet_is_no_silence(tmp_path):
+    samples = reports({"a": range(DAYS), "b": range(40)})
+    assert silent(tmp_path / "t", samples, known_d=50) == []
+    assert silent(tmp_path / "u", samples, known_d=53) == [("b", 41.0, 60.0)]
+
+
+def test_a_trace_without_telemetry_has_no_silence(tmp_path):
+    trace = bundle(tmp_path / "t", [Component(id="a", kind="node")])
+    assert silences(trace, watch(trace), known_until_ns=at(60)) == ()
+
+
+@given(
+    st.integers(0, 99),
+    st.lists(st.sampled_from([0.02, 0.5, 1.0]), min_size=2, max_size=5),
+    st.integers(0, 2),
+    st.integers(1, DAYS),
+)
+def test_no_silence_holds_a_report_nor_depends_on_what_was_told_later(seed, shares, gone, known_d):
+    random = np.random.default_rng(seed)
+    days = {
+        f"n{i}": sorted({*np.flatnonzero(random.random(DAYS) < share).tolist(), i})
+        for i, share in enumerate(shares)
+    }
+    for i in range(gone):
+        days[f"n{i}"] = [day for day in days[f"n{i}"] if day < 25] or [i]
+    known_ns = at(known_d * DAY_S)
+    samples = reports(days)
+    with tempfile.TemporaryDirectory() as folder:
+        trace = bundle(Path(folder) / "t", (), samples, seconds=DAYS * DAY_S)
+        watched = watch(trace)
+        found = silences(trace, watched, known_until_ns=known_ns)
+        early = silences(
+            EarlierPart(trace, known_ns), watched, known_until_ns=trace.manifest.end_ns
+        )
+    assert [one[:2] for one in found] == [one[:2] for one in early]
+    for row, from_ns, until_ns in found:
+        own = [at(day * DAY_S) for day in days[watched.ids[row]] if at(day * DAY_S) < known_ns]
+        assert not any(from_ns <= ns < until_ns - 3600 * SECOND_NS for ns in own)
