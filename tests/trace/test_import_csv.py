@@ -681,6 +681,21 @@ def test_a_compressed_table_that_was_cut_or_damaged_is_one_line(tmp_path, suffix
     assert "\n" not in said
 
 
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (PLAIN.encode("utf-16"), "need UTF-8, was the byte 0xff"),
+        (PLAIN.encode() + b'2026-01-09,n1,"x\n', "need a closing quote, was none from row 6 on"),
+    ],
+)
+def test_a_table_of_another_encoding_or_with_an_open_quote_is_told_so(tmp_path, data, reason):
+    path = tmp_path / "events.csv"
+    path.write_bytes(data)
+    with pytest.raises(TraceError) as refused:
+        import_csv(path, tmp_path / "out.tltrace")
+    assert str(refused.value) == f"{path}: cannot be read: {reason}"
+
+
 def test_an_archive_of_two_tables_is_one_line(tmp_path):
     path = tmp_path / "events.zip"
     with zipfile.ZipFile(path, "w") as archive:

@@ -6,6 +6,7 @@ Row 1 is the header, so that rows count as the lines of the file do.
 import csv
 import logging
 import lzma
+import re
 import tarfile
 import warnings
 import zipfile
@@ -53,6 +54,8 @@ _OF_TODAY = ("now", "today")
 _NUMBER = r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*"
 _DAY = r"\d{8}"
 """A number that is a time all the same, of ISO 8601's basic form: 20260104."""
+
+_OPEN_QUOTE = re.compile(r"EOF inside string starting at row (\d+)")
 
 _RULE = {
     "iso8601": "an ISO 8601 time (or times.unit in a mapping)",
@@ -136,7 +139,11 @@ def _refuse_unplain(path: Path) -> None:
 
 def reason_of(error: Exception) -> str:
     """Return in one line why a table cannot be read, of an error of ``UNREADABLE``."""
+    if isinstance(error, UnicodeDecodeError):
+        return f"need UTF-8, was the byte {error.object[error.start]:#04x}"
     reason = getattr(error, "strerror", None) or " ".join(str(error).split())
+    if opened := _OPEN_QUOTE.search(reason):  # rows are counted from 0 there
+        return f"need a closing quote, was none from row {int(opened[1]) + 1} on"
     return reason or type(error).__name__
 
 
