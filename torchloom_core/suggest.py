@@ -4,6 +4,8 @@ import difflib
 from collections.abc import Iterable, Sequence
 
 _LISTED = 20
+_LONGEST = 128
+"""Characters of a name: as many as a metric's may have."""
 _ALL_BUT_EQUAL = 0.8
 _NEAR = 0.6
 
@@ -40,6 +42,8 @@ def listed(names: Sequence[str], most: int = _LISTED) -> str:
     'a, b and 1 more'
     >>> print(listed(["a", "b\nc"]))
     a, 'b\nc'
+    >>> len(listed(["a" * 5000]))
+    128
     """
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return f"{', '.join(map(_shown, names[:most]))}{more}"
@@ -67,5 +71,6 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def _shown(name: str) -> str:
-    """Return a name that anyone may have written as what stays in its line."""
-    return name if name.isprintable() else repr(name)
+    """Return a name that anyone may have written as what stays in its line, and is short."""
+    short = name if len(name) <= _LONGEST else f"{name[: _LONGEST - 3]}..."
+    return short if short.isprintable() else repr(short)

@@ -1,6 +1,7 @@
 """Predictors of somebody else's, installed for a test, each odd in another way."""
 
 import os
+import sys
 from pathlib import Path
 from typing import ClassVar
 
@@ -68,6 +69,23 @@ class Wandering:
         return Hazard(probability=np.full(len(view), 0.5))
 
 
+class Closing:
+    """Closes what it prints to, and breaks."""
+
+    name = "closing"
+    horizon_s = 21_600.0
+    every_s = 3600.0
+    needs = ()
+    Options = _Options
+
+    def __init__(self, options: _Options) -> None:
+        pass
+
+    def forecast(self, view):
+        sys.stdout.close()
+        raise RuntimeError("nothing left to say")
+
+
 class Foreknowing:
     """Reads the trace's failures from its folder, and announces each."""
 
@@ -91,4 +109,5 @@ def torchloom_register(registry):
     registry.predictor(Mute)
     registry.predictor(Remembering)
     registry.predictor(Wandering)
+    registry.predictor(Closing)
     registry.predictor(Foreknowing)

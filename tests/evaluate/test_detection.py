@@ -37,6 +37,12 @@ def test_chance_is_what_the_alarms_find_wherever_in_time_they_were():
     assert found_by_chance(judged, judged.alarms(0.5)) == pytest.approx((6 / 10 + 2 / 10) / 2)
 
 
+def test_incidents_too_few_for_an_interval_are_told_as_incidents():
+    judged = detection(np.zeros(10), (4, 6))
+    few = score_of(judged, predictor="a", threshold=0.5, threshold_from="")
+    assert few.auprc.method == "none: 1 incident is fewer than 20"
+
+
 def test_an_alarm_that_never_ends_finds_all_by_chance_and_none_finds_nothing():
     judged = detection(np.ones(10), (4, 6), (8, 9))
     assert found_by_chance(judged, judged.alarms(0.5)) == 1.0

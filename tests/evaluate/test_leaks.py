@@ -547,7 +547,11 @@ def test_forecasts_that_another_future_moves_in_time_are_refused(bundle, now, la
         (lambda t: put(t, "score", np.nan), ":5: need a finite score, was nan"),
         (lambda t: put(t, "score", np.inf), ":5: need a finite score, was inf"),
         (lambda t: put(t, "score", "high"), ":5: need a finite score, was high"),
-        (lambda t: put(t, "t", "noon"), ":5: need ns since the epoch or ISO 8601, was noon"),
+        (lambda t: put(t, "t", "noon"), ":5: need ns since the epoch or ISO 8601, as in most"),
+        (
+            lambda t: put(t.assign(t=pd.to_datetime(t["t"]).astype(str)), "t", "2026"),
+            ":5: need ns since the epoch or ISO 8601, as in most rows, was 2026",
+        ),
         (
             lambda t: put(t, "t", "9" * 30),
             f":5: need ns since the epoch or ISO 8601, was {'9' * 30}",

@@ -87,6 +87,13 @@ def test_a_predictor_that_reads_the_future_from_a_file_passes_and_is_too_good_to
 
 
 @pytest.mark.integration
+def test_what_is_wrong_is_told_though_a_predictor_closed_what_it_prints_to(folder):
+    said = evaluate(folder, "--mode", "replay", "--predictor", "closing")
+    assert said.returncode == 2
+    assert said.stderr.startswith("torchloom: predictor closing: raised: RuntimeError: nothing")
+
+
+@pytest.mark.integration
 def test_the_report_is_where_it_was_asked_for_though_a_predictor_goes_elsewhere(folder):
     """What it prints is no part of what is told for machines."""
     trace = str(folder / "small.tltrace")

@@ -187,7 +187,7 @@ def test_few_failures_give_exact_intervals_of_counts_only():
     assert found.versus["r"].value == 0.0
     perfect = scored(judged, others={"r": judged.outcome}).versus["r"]
     assert perfect.value == pytest.approx(found.auprc.value - 1.0)
-    assert found.auprc.method == "none: 1 failures are fewer than 20"
+    assert found.auprc.method == "none: 1 failure is fewer than 20"
     assert found.false_alarms_per_node_day.method == "exact, of a Poisson count"
     assert found.recall.low == pytest.approx(0.025)
 

@@ -198,6 +198,6 @@ def test_a_model_that_detects_is_taken_for_no_forecast(folder, tmp_path):
     with pytest.raises(ModelError) as error:
         start(f"[predictors.heat]\nmodel = '{path}'\n")
     assert str(error.value) == (
-        f"{path}: need a model that was fitted with --task forecast, was detect: it tells that a "
-        f"failure goes on, not that one is coming"
+        f"{path}: need a model that was fitted with --task forecast, was detect: it tells that "
+        f"an incident goes on, not that a failure is coming"
     )

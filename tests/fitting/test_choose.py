@@ -244,6 +244,25 @@ def test_a_metric_that_is_misspelt_is_told_once_and_before_all_is_tried(
     ]
 
 
+def test_how_often_would_do_without_telemetry_is_told_once_and_before_anything_is_asked(
+    tmp_path, settings, monkeypatch, caplog
+):
+    never = "torchloom_core.fitting.{}"
+    for name in ("choose.choose", "fit.fit_checked"):
+        monkeypatch.setattr(never.format(name), lambda *_, **__: pytest.fail("it was asked"))
+    bare, _ = write_bundle(tmp_path / "b.tltrace", rate=0.03)
+    often = replace(settings, tick_s=1800.0, every_s=1800.0)
+    (counts,) = (one for one in discover() if one.name == "fault_history")
+    with pytest.raises(pytest.fail.Exception, match="it was asked"):
+        fit(bare, counts, HORIZON, often)
+    with pytest.raises(pytest.fail.Exception, match="it was asked"):
+        fit_best(bare, discover(), HORIZON, often)
+    assert [message.partition(" reads")[0] for message in caplog.messages] == [
+        f"{bare.path}: predictor {name}" for name in ("fault_history", "auto")
+    ]
+    assert all(": --every-s 7200, 12 times," in message for message in caplog.messages)
+
+
 def test_the_card_lists_what_was_tried(bundle, settings):
     plugins = [one for one in discover() if one.name in {"fault_history", "one_rule"}]
     stages = []

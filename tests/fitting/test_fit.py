@@ -312,11 +312,16 @@ def test_a_predictor_that_reads_the_failures_elsewhere_is_doubted_in_its_card(bu
     assert card.skill
 
 
-def test_a_detection_is_fitted_too(tmp_path, settings):
+def test_a_detection_is_fitted_too_and_its_card_tells_incidents_and_no_failures(tmp_path, settings):
     trace, _ = write_bundle(tmp_path / "d.tltrace", rate=0.03, metrics={"heat": warm()})
     asked = replace(settings, task="detect")
     model = fit(trace, info(Quiet), {"every_s": 43_200.0}, asked)
     assert (model.info.task, model.card.score.task) == ("detect", "detect")
+    page = to_markdown(model.card)
+    assert "| incidents | " in page
+    assert "moments in them: slope" in page
+    assert "of which were in an incident" in page
+    assert "failure" not in page
 
 
 @pytest.mark.parametrize(
@@ -410,6 +415,17 @@ def test_why_there_is_no_failure_to_learn_from_is_said(tmp_path, settings, event
         fit(trace, boosting, {"horizon_s": 172_800.0}, replace(settings, kinds=kinds))
     assert one_line(error).startswith("boosting: need a failure to learn from, was none in ")
     assert one_line(error).endswith(f" moments of workers{hint}")
+
+
+def test_that_who_is_to_be_detected_is_away_meanwhile_is_said(tmp_path, settings):
+    trace = some_days(tmp_path / "t.tltrace", event("n00000", 24, 96), event("n00001", 72, 96))
+    (boosting,) = (plugin for plugin in discover() if plugin.name == "boosting")
+    with pytest.raises(PluginError) as error:
+        fit(trace, boosting, {"horizon_s": 172_800.0}, replace(settings, task="detect"))
+    assert one_line(error).endswith(
+        " moments of workers; all of its 2 events that go on are fatal, and who is away meanwhile "
+        "is nothing to learn from: --task forecast tells that they come"
+    )
 
 
 def test_a_metric_that_is_misspelt_is_told_before_and_with_the_refusal(bundle, settings, caplog):

@@ -95,6 +95,13 @@ def test_two_horizons_and_four_moments_before_and_one_of_each_after_are_enough(
             "longer trace",
         ),
         (
+            9.0,
+            {"every": 30.0},
+            "need two horizons and four moments before the end of the training time, 124 days with "
+            "a horizon of 2, was 9: give --every-s and --tick-s of 172800 or less, or a longer "
+            "trace",
+        ),
+        (
             2.0,
             {"horizon": 1.2345, "every": 0.1},
             "need two horizons and four moments before the end of the training time, 2.869 days "

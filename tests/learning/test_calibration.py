@@ -10,6 +10,7 @@ from scipy.special import expit, logit
 
 from torchloom_core.learning import calibration as platt
 from torchloom_core.learning.calibration import Calibration
+from torchloom_core.learning.told import TOLD
 
 
 def calibrate(said, came, **more):
@@ -104,7 +105,9 @@ def test_a_slope_within_a_thousandth_of_its_range_is_at_its_bound(log_slope, bou
 @pytest.mark.parametrize(("failures", "count"), [(1, "1 failure"), (2, "2 failures")])
 def test_the_text_says_on_how_many_failures_and_what_came_of_it(failures, count):
     found = Calibration(slope=0.5, intercept=-1.25, positives=7, failures=failures)
-    assert found.text == f"Platt's on {count}, 7 moments before: slope 0.5, intercept -1.25"
+    assert found.text(TOLD["forecast"]) == (
+        f"Platt's on {count}, 7 moments before: slope 0.5, intercept -1.25"
+    )
 
 
 def test_without_a_failure_probabilities_are_left_as_they_are():
@@ -112,14 +115,16 @@ def test_without_a_failure_probabilities_are_left_as_they_are():
     calibration = calibrate(said, np.zeros(50))
     assert calibration.is_identity
     assert np.array_equal(calibration.apply(said), said)
-    assert calibration.text == "none: no failure to calibrate on"
+    assert calibration.text(TOLD["forecast"]) == "none: no failure to calibrate on"
 
 
 def test_one_failure_that_was_asked_about_often_makes_nothing_sure():
     said, came = np.full(2_000, 0.001), np.zeros(2_000)
     said[:144], came[:144] = 0.15, 1.0
     often = calibrate(said, came, failures=1, prevalence=0.01)
-    assert often.text.startswith("Platt's on 1 failure, 144 moments before: slope ")
+    assert often.text(TOLD["forecast"]).startswith(
+        "Platt's on 1 failure, 144 moments before: slope "
+    )
     assert often.apply(np.array([0.15]))[0] < 0.5
     assert calibrate(said, came, prevalence=0.01).apply(np.array([0.15]))[0] > 0.9
 
@@ -167,7 +172,7 @@ def test_a_usual_slope_raises_no_doubt():
     said = random.random(500)
     calibration = calibrate(said, (random.random(500) < said).astype(float))
     assert (calibration.bound, calibration.flags, calibration.remarks) == ("", (), ())
-    assert "bound" not in calibration.text
+    assert "bound" not in calibration.text(TOLD["forecast"])
     assert Calibration().bound == ""
 
 
@@ -185,7 +190,7 @@ def test_a_slope_that_ran_into_its_bound_is_told_in_plain_words(tells, bound, sl
     came = (random.random(2_000) < 0.2).astype(float)
     calibration = calibrate(tells(came, random), came)
     assert calibration.bound == bound
-    assert f"slope {slope} (its {bound} bound), " in calibration.text
+    assert f"slope {slope} (its {bound} bound), " in calibration.text(TOLD["forecast"])
     assert calibration.flags == (f"calibration_at_bound: {bound}",)
     (remark,) = calibration.remarks
     assert means in remark

@@ -88,13 +88,19 @@ def test_a_doubt_is_told_and_takes_no_skill_away():
 
 
 @pytest.mark.parametrize(
-    ("count", "said"), [(FEW - 1, "19 failures"), (2, "2 failures"), (1, "1 failure")]
+    ("task", "count", "what", "said"),
+    [
+        ("forecast", FEW - 1, "failures", "19 failures"),
+        ("forecast", 1, "failures", "1 failure"),
+        ("detect", 2, "incidents", "2 incidents"),
+        ("detect", 1, "incidents", "1 incident"),
+    ],
 )
-def test_with_few_failures_none_is_shown(count, said):
-    few = judged(Interval(value=0.02), found=1, incidents=count)
+def test_with_few_of_what_is_told_no_skill_is_shown(task, count, what, said):
+    few = judged(Interval(value=0.02), found=1, incidents=count, task=task)
     assert not has_skill(few)
     assert skill_sentence(few) == (
-        f"No skill shown: it takes 20 failures to tell, was {said} in the scored time."
+        f"No skill shown: it takes 20 {what} to tell, was {said} in the scored time."
     )
 
 

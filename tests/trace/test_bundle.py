@@ -224,13 +224,24 @@ def test_what_is_no_bundle_is_one_line(tmp_path):
     [
         ({"schema": 2}, r"manifest\.json: need schema 1, was 2"),
         ({"schema": "new"}, r"manifest\.json: need schema 1, was 'new'"),
-        ({"start_ns": "today"}, r"manifest\.json: .*start_ns"),
+        ({"start_ns": "today"}, r"manifest\.json: start_ns: need a whole number .*, was 'today'$"),
+        ({"exposure": {"node": 1}}, r"manifest\.json: exposure\.node: need a table, was 1$"),
     ],
 )
 def test_a_manifest_of_another_schema_is_refused(tmp_path, change, message):
     path = bundle(tmp_path / "b", [fault(1)]).path / MANIFEST
     path.write_bytes(msgspec.json.encode({**msgspec.json.decode(path.read_bytes()), **change}))
     with pytest.raises(TraceError, match=message):
+        Bundle.open(path.parent)
+
+
+@pytest.mark.parametrize("change", [{"start_ns": -(2**63)}, {"end_ns": 2**63 - 1}])
+def test_a_span_in_which_times_cannot_be_told_from_one_another_is_refused(tmp_path, change):
+    path = bundle(tmp_path / "b", [fault(1)]).path / MANIFEST
+    path.write_bytes(msgspec.json.encode({**msgspec.json.decode(path.read_bytes()), **change}))
+    with pytest.raises(
+        TraceError, match=r"manifest\.json: need a span in the years 1824 to 2115, was "
+    ):
         Bundle.open(path.parent)
 
 
@@ -267,6 +278,14 @@ def test_a_bundle_without_events_is_refused(tmp_path):
             '{"id": "x", "t_event": 1, "t_avail": 36893488147419103232, "component": "a", '
             '"kind": "k"}',
             "t_avail",
+        ),
+        (
+            f'{{"id": "x", "t_event": 1, "t_avail": {2**63}, "component": "a", "kind": "k"}}',
+            f"need t_avail of type int <= {2**63 - 1}, was {2**63}$",
+        ),
+        (
+            f'{{"id": "{"x" * 999}", "t_event": 1, "t_avail": 2, "component": ["{"a" * 999}"]}}',
+            r"need component of type str, was \['a{58}$",
         ),
     ],
 )

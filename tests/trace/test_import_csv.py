@@ -525,6 +525,14 @@ def test_numbers_of_which_nobody_said_what_they_count_are_one_fault_that_says_ho
             r":3: need an id of its own, was 'e' again",
         ),
         (
+            f"time,component,kind,id\n2026-01-01,n1,x,{'a' * 5000}\n2026-01-02,n1,x,{'a' * 5000}\n",
+            r":3: need an id of its own, was 'a{59} again$",
+        ),
+        (
+            f"time,component,kind\n{'a' * 5000},n1,x\n2026-01-02,n1,x\n",
+            r":2: need an ISO 8601 time \(or times.unit in a mapping\), was 'a{59}$",
+        ),
+        (
             "time,component,kind,available\n2026-01-02,n1,x,2026-01-01\n2026-01-03,n1,x,\n",
             ":2: need t_avail >= t_event 2026-01-02, was 2026-01-01",
         ),
@@ -535,6 +543,10 @@ def test_numbers_of_which_nobody_said_what_they_count_are_one_fault_that_says_ho
         (
             "time,component,kind\n2026-01-02,n1,x\n",
             r"need a span that is not empty \(times\.start and times\.end in a mapping\)",
+        ),
+        (
+            "time,component,kind\n1677-09-22,n1,x\n2026-01-02,n1,x\n",
+            r"events\.csv: need a span in the years 1824 to 2115, was 1677-09-22 to 2026-01-02$",
         ),
     ],
 )
@@ -667,6 +679,21 @@ def test_a_compressed_table_that_was_cut_or_damaged_is_one_line(tmp_path, suffix
     said = str(refused.value)
     assert said.startswith(f"{path}: cannot be read: ")
     assert "\n" not in said
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (PLAIN.encode("utf-16"), "need UTF-8, was the byte 0xff"),
+        (PLAIN.encode() + b'2026-01-09,n1,"x\n', "need a closing quote, was none from row 6 on"),
+    ],
+)
+def test_a_table_of_another_encoding_or_with_an_open_quote_is_told_so(tmp_path, data, reason):
+    path = tmp_path / "events.csv"
+    path.write_bytes(data)
+    with pytest.raises(TraceError) as refused:
+        import_csv(path, tmp_path / "out.tltrace")
+    assert str(refused.value) == f"{path}: cannot be read: {reason}"
 
 
 def test_an_archive_of_two_tables_is_one_line(tmp_path):

@@ -151,6 +151,11 @@ def test_an_empty_span_is_refused(tmp_path):
         writer(tmp_path / "b", end_s=0)
 
 
+def test_a_span_in_which_times_cannot_be_told_from_one_another_is_refused(tmp_path):
+    with pytest.raises(TraceError, match=r"b: need a span in the years 1824 to 2115, was .* to 23"):
+        writer(tmp_path / "b", end_s=(2**63 - 1) // 10**9)
+
+
 def test_exposure_comes_from_the_topology(tmp_path):
     with writer(tmp_path / "b", end_s=10 * 86_400) as made:
         made.add(Component(id="a", kind="node"))

@@ -39,7 +39,7 @@ def activate(
     source, text : str
         The config file's name and what it holds, for errors.
     may_detect : bool
-        Whether a model may be one that tells that a failure goes on: where predictors are only
+        Whether a model may be one that tells that an incident goes on: where predictors are only
         scored. Whoever acts takes what it says for a forecast.
 
     Raises

@@ -94,6 +94,6 @@ def fitted(
     if model.info.task == "detect" and not may_detect:
         raise ModelError(
             f"{switch.model}: need a model that was fitted with --task forecast, was detect: it "
-            f"tells that a failure goes on, not that one is coming"
+            f"tells that an incident goes on, not that a failure is coming"
         )
     return predictor, model

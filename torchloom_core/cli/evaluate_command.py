@@ -1,8 +1,7 @@
 """``torchloom evaluate``."""
 
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -12,7 +11,7 @@ from cyclopts.validators import Number
 from torchloom_core.cli.extras import SCORES, need
 from torchloom_core.cli.interrupts import says_if_interrupted
 from torchloom_core.cli.options import MOST, AsJson
-from torchloom_core.cli.output import console
+from torchloom_core.cli.output import console, prints_on_stderr
 from torchloom_core.cli.progress import progress
 from torchloom_core.cli.times import Moment, moment_ns
 from torchloom_core.config.loading import load
@@ -139,7 +138,7 @@ def evaluate(
     folder = shown.absolute()  # whatever folder a plugin goes to
     refuse_unwritable(shown / "report.json", StateError)
     with _says_what_is_kept(folder, shown):
-        with progress() as told, redirect_stdout(sys.stderr):
+        with prints_on_stderr(), progress() as told:
             report = find_out(wanted, folder / "runs", told)
         page = _write(report, page_text(report), folder)
         _tell(report, shown / page.name, json)

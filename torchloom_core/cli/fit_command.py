@@ -1,8 +1,6 @@
 """``torchloom fit``."""
 
-import sys
 import tomllib
-from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -12,7 +10,7 @@ from cyclopts.validators import Number
 from torchloom_core.cli.extras import SCORES, need
 from torchloom_core.cli.interrupts import whole_or_not
 from torchloom_core.cli.options import MOST, AsJson, ConfigPath
-from torchloom_core.cli.output import console, print_json
+from torchloom_core.cli.output import console, print_json, prints_on_stderr
 from torchloom_core.cli.progress import progress
 from torchloom_core.cli.times import Moment, moment_ns
 from torchloom_core.config.loading import load
@@ -73,7 +71,7 @@ def fit(
     out
         The model to write, NAME.tlmodel; PREDICTOR.tlmodel in this folder unless given.
     task
-        Whether to tell that a failure is coming, or that one is going on.
+        Whether to tell that a failure is coming, or that an incident is going on, fatal or not.
     lead_s
         How long before a failure a forecast is still of use, seconds.
     kind
@@ -134,7 +132,7 @@ def fit(
     options = {**_configured(predictor, settings), **told}
     baselines = [known[name] for name in (*BASELINES, *DETECTORS) if name in known]
     place = path.absolute()  # whatever folder a plugin goes to
-    with whole_or_not(path), progress() as shown, redirect_stdout(sys.stderr):
+    with whole_or_not(path), prints_on_stderr(), progress() as shown:
 
         def stages(name: str) -> "Progress":
             return lambda share: shown(name, share, 1.0)

@@ -2,6 +2,8 @@
 
 import math
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
 from typing import Any
 
 import msgspec
@@ -12,6 +14,7 @@ from rich.segment import Segment
 from torchloom_core.plain_text import printable
 
 _PIPE_WIDTH = 200
+_STDERR = 2
 
 
 def console() -> Console:
@@ -64,6 +67,16 @@ def warn(text: str) -> None:
     """Say on stderr, in one line, what a person should know of what is printed."""
     err = Console(stderr=True, highlight=False)
     err.print(f"warning: {text}", style="yellow", markup=False, soft_wrap=True)
+
+
+@contextmanager
+def prints_on_stderr() -> Iterator[None]:
+    """Send what plugins print to stderr, by a file of its own: who closes it closes not ours."""
+    with (
+        open(_STDERR, "w", buffering=1, errors="backslashreplace", closefd=False) as prints,
+        redirect_stdout(prints),
+    ):
+        yield
 
 
 def print_json(value: Any) -> None:

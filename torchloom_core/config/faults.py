@@ -1,4 +1,7 @@
-"""Find what is wrong in a config table: which key, on which line, and what is allowed there."""
+"""Find what is wrong in a table: which key, on which line, and what is allowed there.
+
+For configs, and for the JSON of traces and models.
+"""
 
 import math
 import tomllib
@@ -52,6 +55,13 @@ def find_fault(value: Any, hint: Any) -> Fault | None:
                 return Fault((key, *fault.path), fault.rule)
         return _fault_here(value, hint, str(error))
     return None
+
+
+def broken_rule(source: str, value: Any, hint: Any, error: msgspec.ValidationError) -> str:
+    """Return ``file: a.b[0].c: need <rule>, was <value>`` of a ``value`` that is no ``hint``."""
+    fault = find_fault(value, hint) or Fault((), str(error))
+    where = place(source, "", fault.path) if fault.path else source
+    return f"{where}: {fault.rule}"
 
 
 def unplain(table: Any) -> Fault | None:

@@ -15,6 +15,7 @@ from torchloom_core.fitting.candidates import HORIZON, Candidate, candidates
 from torchloom_core.fitting.fit import Stages, check, fit_checked, say_unread
 from torchloom_core.fitting.folds import folds, judged_on, part_of
 from torchloom_core.fitting.hints import uncounted
+from torchloom_core.fitting.pace import say_asked_often
 from torchloom_core.fitting.stages import FitSettings
 from torchloom_core.learning.card import Tried
 from torchloom_core.learning.model import Model
@@ -52,7 +53,9 @@ def fit_best(
     among = candidates(plugins, told, tick_s=settings.tick_s, has_metrics=bool(bundle.metrics))
     if why := uncounted(bundle, settings.task_of(told[HORIZON])):
         raise TraceError(f"{bundle.path}: {_FAILURES}, was none; {why}")
-    say_unread(bundle, AUTO, _built(bundle, among, settings))
+    built = [*_built(bundle, among, settings)]
+    say_unread(bundle, AUTO, [plugin for one, plugin in built if METRICS in one.options])
+    say_asked_often(bundle, settings, AUTO, [plugin for _, plugin in built])
     chosen, tried, remarks = choose(bundle, among, settings, progress=stages("choose"))
     model = fit_checked(
         bundle,
@@ -69,13 +72,14 @@ def fit_best(
 
 def _built(
     bundle: Bundle, among: Iterable[Candidate], settings: FitSettings
-) -> Iterator[Predictor]:
-    """Yield those that are told what to read; why one cannot be built, its trial says."""
+) -> Iterator[tuple[Candidate, Predictor]]:
+    """Yield those that can be built; why one cannot, its trial says."""
     for one in among:
-        if METRICS not in one.options:
-            continue
         with suppress(ConfigError, PluginError):
-            yield build(bundle, one.info, one.options, tick_s=settings.tick_s, source="--option")[0]
+            plugin, _ = build(
+                bundle, one.info, one.options, tick_s=settings.tick_s, source="--option"
+            )
+            yield one, plugin
 
 
 def choose(

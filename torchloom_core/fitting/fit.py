@@ -22,7 +22,7 @@ from torchloom_core.fitting.baselines import Baselines
 from torchloom_core.fitting.build import ATTRIBUTES, FAULTS, GROUPS, METRICS, build
 from torchloom_core.fitting.examples import Examples
 from torchloom_core.fitting.hints import hints
-from torchloom_core.fitting.pace import say_too_often
+from torchloom_core.fitting.pace import say_asked_often, say_too_often
 from torchloom_core.fitting.stages import FitSettings, Fitting, Said, as_plugin_error
 from torchloom_core.learning.alarm_rate import alarm_unit
 from torchloom_core.learning.card import Card
@@ -78,6 +78,7 @@ def fit(
     check(bundle, settings)
     plugin, _ = build(bundle, info, options, tick_s=settings.tick_s, source=source)
     say_unread(bundle, info.name, [plugin])
+    say_asked_often(bundle, settings, info.name, [plugin])
     return fit_checked(
         bundle, info, options, settings, baselines=baselines, stages=stages, source=source
     )
@@ -208,7 +209,7 @@ def _card(fitting: Fitting, info: PluginInfo, said: Said, scored: ForecastScore)
         calibrated_from_ns=split.calibrated_from_ns,
         calibrated_until_ns=split.calibrated_until_ns,
         until_ns=split.until_ns,
-        calibration=said.calibration.text,
+        calibration=said.calibration.text(scored.told),
         watched=fitting.watched,
         score=scored,
     )
@@ -283,7 +284,7 @@ def _remarks(
     manifest = fitting.bundle.manifest
     yield (
         f"Fitted on {examples.moments} judged moments of a {fitting.watched}, "
-        f"{examples.positives} of which were followed by a failure."
+        f"{examples.positives} of which were {scored.told.positive}."
     )
     if fitting.settings.known_before:
         named = ", ".join(fitting.settings.known_before)
@@ -310,4 +311,7 @@ def _remarks(
             f"{unit.days * allowed:.4g} were allowed when it was set."
         )
     if scored.incidents < FEW:
-        yield f"{scored.incidents} failures are too few for more than exact intervals of counts."
+        yield (
+            "Exact intervals of counts and no others: it takes "
+            f"{scored.told.count(FEW)} for more, was {scored.incidents}."
+        )

@@ -29,7 +29,7 @@ def hints(bundle: Bundle, task: Task, split: Split, needs: Sequence[PredictorNee
 def _clauses(bundle: Bundle, task: Task, split: Split, unseen: Set[str]) -> Iterator[str]:
     if unseen:
         yield f"the trace has no {names_of(unseen, bundle.metrics)}"
-    yield uncounted(bundle, task) or _too_late(bundle, task, split)
+    yield uncounted(bundle, task) or _away(bundle, task) or _too_late(bundle, task, split)
 
 
 def uncounted(bundle: Bundle, task: Task) -> str:
@@ -43,6 +43,17 @@ def uncounted(bundle: Bundle, task: Task) -> str:
     return (
         f"none of its {len(events)} events is fatal: --kind names what counts, such as "
         f"{listed(kinds, most=_LISTED)}, and --task detect takes all that goes on"
+    )
+
+
+def _away(bundle: Bundle, task: Task) -> str:
+    """Return that nobody is there to learn from while an incident goes on; "" if some are."""
+    counted = [event for event in bundle.events() if task.counts(event)]
+    if task.kind == "forecast" or not all(event.fatal for event in counted):
+        return ""
+    return (
+        f"all of its {len(counted)} events that go on are fatal, and who is away meanwhile is "
+        "nothing to learn from: --task forecast tells that they come"
     )
 
 

@@ -1,11 +1,15 @@
-"""How often a trace tells something, and whether it is looked at much more often."""
+"""How often a trace tells something, and whether it is looked at, or asked, much more often."""
 
 import logging
+from collections.abc import Sequence
 from itertools import islice
 
 import numpy as np
 
 from torchloom_core.clock import SECOND_NS
+from torchloom_core.fitting.stages import FitSettings
+from torchloom_core.plugin.api import Predictor
+from torchloom_core.plugin.needs import windows_s
 from torchloom_core.trace.bundle.bundle import Bundle
 
 _log = logging.getLogger(__name__)
@@ -14,8 +18,10 @@ _TIMES = 5
 """Moments of one component from which its interval is told."""
 _TABLES = 16
 """Parts of the telemetry that are looked through at the most."""
+_A_HORIZON = 12
+"""So often a horizon is enough for who reads no telemetry: between faults little changes."""
 _OFTEN = 4.0
-"""So many times as often as something is told takes long, and shows nothing more."""
+"""So many times as often takes long, and shows next to nothing more."""
 
 
 def told_every_s(bundle: Bundle) -> float | None:
@@ -45,3 +51,31 @@ def say_too_often(bundle: Bundle, tick_s: float) -> None:
             tick_s,
             every_s,
         )
+
+
+def say_asked_often(
+    bundle: Bundle, settings: FitSettings, name: str, plugins: Sequence[Predictor]
+) -> None:
+    """Say that predictors which read no telemetry of the trace are asked often in a horizon.
+
+    Parameters
+    ----------
+    plugins : sequence of Predictor
+        One, or all of which the one may be chosen.
+    """
+    if any(windows_s(plugin.needs).keys() & {*bundle.metrics} for plugin in plugins):
+        return
+    for plugin in plugins:
+        every_s, enough_s = settings.pace_s(plugin), plugin.horizon_s / _A_HORIZON
+        if enough_s >= _OFTEN * every_s:
+            _log.warning(
+                "%s: predictor %s reads no telemetry of it, and is asked every %.6g s, %.0f times "
+                "a horizon: --every-s %.6g, %d times, takes a fraction of the time",
+                bundle.path,
+                name,
+                every_s,
+                plugin.horizon_s / every_s,
+                enough_s,
+                _A_HORIZON,
+            )
+            return

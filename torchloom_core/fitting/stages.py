@@ -86,6 +86,11 @@ class FitSettings:
             kinds=self.kinds,
         )
 
+    def pace_s(self, plugin: Predictor) -> float:
+        """Return how often a predictor is asked: whole ticks, at least one."""
+        every_s = plugin.every_s if self.every_s is None else self.every_s
+        return self.tick_s * max(1, round(every_s / self.tick_s))
+
 
 @dataclass(frozen=True, eq=False)
 class Said:
@@ -108,8 +113,7 @@ class Fitting:
         self.bundle = bundle
         self.settings = settings
         self.task = settings.task_of(plugin.horizon_s)
-        every_s = plugin.every_s if settings.every_s is None else settings.every_s
-        self.every_s = settings.tick_s * max(1, round(every_s / settings.tick_s))
+        self.every_s = settings.pace_s(plugin)
         self.split = split(bundle, self.task, until_ns=settings.until_ns, every_s=self.every_s)
         asked_ns = self.split.end_ns - self.split.calibrated_from_ns
         watched = watch(bundle)

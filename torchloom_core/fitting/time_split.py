@@ -77,6 +77,8 @@ def _refuse_short(bundle: Bundle, horizon_ns: int, every_ns: int, until_ns: int)
     else:
         return
     helps = []
+    if every_ns > horizon_ns:
+        helps.append(f"--every-s and --tick-s of {horizon_ns / SECOND_NS:g} or less")
     longest_ns = min((was_before_ns - 4 * every_ns) // 2, was_after_ns - every_ns)
     if longest_ns >= SECOND_NS:
         helps.append(f"--option horizon_s={longest_ns // SECOND_NS} or less")

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 import msgspec
 import numpy as np
 
+from torchloom_core.learning.told import Told
 from torchloom_core.plugin.arrays import Floats
 
 CALIBRATION_AT_BOUND = "calibration_at_bound"
@@ -22,9 +23,9 @@ _MEANS = {
         "predictor says, and a policy that prices with them hardly tells one worker from another."
     ),
     "upper": (
-        "The calibration ran into its upper bound: failures asked for probabilities further apart "
-        "than it makes of what the predictor says. How likely one is stays a guess, and with it "
-        "the price that a policy puts on it."
+        "The calibration ran into its upper bound: what came asked for probabilities further apart "
+        "than it makes of what the predictor says. How likely it is stays a guess, and with it the "
+        "price that a policy puts on it."
     ),
 }
 
@@ -38,7 +39,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     Attributes
     ----------
     positives, failures : int
-        Moments that a failure followed, and how many failures they were.
+        Moments that a failure followed, or in an incident, and how many of these they were.
     """
 
     slope: Annotated[float, msgspec.Meta(gt=0, le=1000)] = 1.0
@@ -65,15 +66,14 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             return ""
         return "lower" if log_slope < 0 else "upper"
 
-    @property
-    def text(self) -> str:
-        """What was done, for people."""
+    def text(self, told: Told) -> str:
+        """Return what was done, for people."""
         if self.is_identity:
-            return "none: no failure to calibrate on"
-        count = "1 failure" if self.failures == 1 else f"{self.failures} failures"
+            return f"none: no {told.one} to calibrate on"
         return (
-            f"Platt's on {count}, {self.positives} moments before: slope {self.slope:.3g}"
-            f"{f' (its {self.bound} bound)' if self.bound else ''}, intercept {self.intercept:.3g}"
+            f"Platt's on {told.count(self.failures)}, {self.positives} moments {told.before}: "
+            f"slope {self.slope:.3g}{f' (its {self.bound} bound)' if self.bound else ''}, "
+            f"intercept {self.intercept:.3g}"
         )
 
     @property

@@ -103,7 +103,7 @@ def facts(card: Card) -> list[tuple[str, str]]:
         ("scored on", _span(score.from_ns, score.until_ns)),
         ("", f"{score.components} components, {score.component_days:.0f} {card.watched}-days"),
         ("prevalence", f"{score.prevalence:.4g} of {score.samples} moments"),
-        ("failures", f"{score.incidents} that could have been told"),
+        (score.told.many, f"{score.incidents} that could have been told"),
         ("threshold", f"{score.threshold:.3g}, {score.threshold_from}"),
     ]
 
@@ -155,7 +155,7 @@ def to_markdown(card: Card) -> str:
     lines += _table(("", ""), facts(card))
     lines += ["", "## On the time after, which it never saw", ""]
     lines += _table(score_columns(card), score_rows(card))
-    lines += ["", "Brackets: 95 % intervals; none where failures are too few.", ""]
+    lines += ["", f"Brackets: 95 % intervals; none where {card.score.told.many} are too few.", ""]
     lines += [f"- AUPRC above {name}: {text}" for name, text in versus_rows(card)]
     lines += [f"- AUPRC interval: {card.score.auprc.method}"]
     lines += [f"- leak or doubt: {flag}" for flag in card.score.flags]

@@ -4,6 +4,8 @@ from typing import Literal
 
 import msgspec
 
+from torchloom_core.learning.told import TOLD, Told
+
 FEW = 20
 """With fewer incidents than this only exact intervals of counts are given."""
 
@@ -50,15 +52,15 @@ class ForecastScore(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     task : "forecast" or "detect"
-        Whether a failure starts within the horizon, or whether one is going on.
+        Whether a failure starts within the horizon, or whether an incident is going on.
     from_ns, until_ns : int
         First and last moment that is judged: a forecast's horizon is within the trace.
     samples, positives : int
-        Judged moments of workers, and those that were followed by a failure.
+        Judged moments of workers, and those that were followed by a failure, or in an incident.
     prevalence : float
         ``positives / samples``, which is also the AUPRC of a random score.
     incidents : int
-        Failures that could have been forecast.
+        Failures that could have been forecast, or what could have been detected.
     auprc : Interval
         Over samples, which are clustered by stretches of time and by components.
     precision, recall, f1 : Interval
@@ -107,3 +109,8 @@ class ForecastScore(msgspec.Struct, frozen=True, kw_only=True):
     """Paired difference in AUPRC to another predictor, by its name."""
     skill: str = ""
     flags: tuple[str, ...] = ()
+
+    @property
+    def told(self) -> Told:
+        """What it was to tell, in words."""
+        return TOLD[self.task]

@@ -20,6 +20,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from torchloom_core.config.faults import broken_rule
 from torchloom_core.drafts import Draft, clear_drafts
 from torchloom_core.errors import ModelError
 from torchloom_core.files import open_regular, refuse_unwritable
@@ -203,7 +204,7 @@ def _read_info(place: Path) -> ModelInfo:
     try:
         info = msgspec.convert(table, ModelInfo)
     except msgspec.ValidationError as error:
-        raise ModelError(f"{place}: {error}") from None
+        raise ModelError(broken_rule(str(place), table, ModelInfo, error)) from None
     was = _sha256(_encode(msgspec.structs.replace(info, sha256="")))
     if was != info.sha256:
         raise ModelError(f"{place}: need SHA-256 {info.sha256[:12]}, was {was[:12]}")

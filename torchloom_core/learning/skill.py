@@ -76,8 +76,10 @@ def skill_sentence(score: ForecastScore) -> str:
         return ""
     above = f"AUPRC is above that of a random score by {_text(random)}"
     if random.low is None:
-        count = "1 failure" if score.incidents == 1 else f"{score.incidents} failures"
-        text = f"No skill shown: it takes {FEW} failures to tell, was {count} in the scored time."
+        text = (
+            f"No skill shown: it takes {score.told.count(FEW)} to tell, was "
+            f"{score.told.count(score.incidents)} in the scored time."
+        )
     elif random.high is not None and random.high < 0:
         text = (
             f"No skill: AUPRC is below that of a random score ({_text(random)}); at its threshold "
@@ -124,7 +126,7 @@ def _by_chance(score: ForecastScore) -> float:
 
 
 def _found(score: ForecastScore) -> str:
-    text = f"{len(score.leads_s) or 'none'} of {score.incidents} failures"
+    text = f"{len(score.leads_s) or 'none'} of {score.told.count(score.incidents)}"
     if score.by_chance is not msgspec.UNSET:
         found = " and ".join(f"{one:.2g}" for one in (score.recall.value, score.by_chance))
         sure = "" if _finds(score) else ", which is not surely more"

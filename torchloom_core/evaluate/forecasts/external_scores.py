@@ -164,7 +164,8 @@ class _Rows:
             return np.asarray(values, dtype=np.int64)
         whole = values.astype(str).str.fullmatch(r"-?\d+").to_numpy(np.bool_)
         if whole.any():
-            self.refuse(~whole, rule, column)
+            odd = whole if 2 * np.count_nonzero(whole) < len(whole) else ~whole
+            self.refuse(odd, f"{rule}, as in most rows", column)
             beyond = [not -(2**63) <= int(value) < 2**63 for value in values]
             self.refuse(np.array(beyond), rule, column)
             return np.asarray(values.astype("int64"), dtype=np.int64)

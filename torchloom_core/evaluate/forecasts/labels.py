@@ -13,6 +13,7 @@ import numpy as np
 
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.errors import TraceError
+from torchloom_core.learning.told import TOLD, Told
 from torchloom_core.plugin.arrays import Floats, Ints
 from torchloom_core.trace.bundle.schema import ActionTaken, Component, Event
 from torchloom_core.trace.feed.silences import Silence
@@ -64,6 +65,11 @@ class Task:
             raise TraceError(
                 f"need merge_s and repair_s >= 0, was {self.merge_s:g} and {self.repair_s:g}"
             )
+
+    @property
+    def told(self) -> Told:
+        """What is told, in words."""
+        return TOLD[self.kind]
 
     @property
     def horizon_ns(self) -> int:

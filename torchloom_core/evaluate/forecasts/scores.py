@@ -260,6 +260,7 @@ class _Counts:
 
     def __init__(self, of: Told, false: Bools, samples: _Samples, judged: Judged) -> None:
         self._few, self._count = len(of.incident) < FEW, len(of.incident)
+        self._told = judged.task.told
         self._clusters = samples.clusters
         component = judged.incidents.row[of.incident]
         incidents = samples.counted(of.last, component)
@@ -283,7 +284,9 @@ class _Counts:
         return self._clusters.difference(own, other)
 
     def _none(self, value: float) -> Interval:
-        return Interval(value=value, method=f"none: {self._count} failures are fewer than {FEW}")
+        are = "is" if self._count == 1 else "are"
+        method = f"none: {self._told.count(self._count)} {are} fewer than {FEW}"
+        return Interval(value=value, method=method)
 
     def _share(self, these: Floats, others: Floats) -> Interval:
         exact = exact_share(int(these.sum()), int(others.sum()))

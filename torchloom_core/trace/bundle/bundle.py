@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from torchloom_core.clock import SECOND_NS, moment_text
+from torchloom_core.config.faults import broken_rule
 from torchloom_core.errors import TraceError
 from torchloom_core.files import open_regular
 from torchloom_core.plugin.arrays import Ints
@@ -36,6 +37,7 @@ from torchloom_core.trace.bundle.schema import (
     Placement,
     Row,
 )
+from torchloom_core.trace.bundle.span import refuse_far
 from torchloom_core.trace.bundle.telemetry import first_after, names_in, parts, steps_in
 from torchloom_core.wire.codec import UNREADABLE
 
@@ -307,9 +309,11 @@ def read_manifest(path: Path) -> Manifest:
     if schema != SCHEMA_VERSION:
         raise TraceError(f"{place}: need schema {SCHEMA_VERSION}, was {schema!r}")
     try:
-        return msgspec.convert(table, Manifest)
+        manifest = msgspec.convert(table, Manifest)
     except msgspec.ValidationError as error:
-        raise TraceError(f"{place}: {error}") from None
+        raise TraceError(broken_rule(str(place), table, Manifest, error)) from None
+    refuse_far(place, manifest.start_ns, manifest.end_ns)
+    return manifest
 
 
 def look_of(path: Path) -> Look:

@@ -9,6 +9,7 @@ import msgspec
 
 from torchloom_core.errors import TraceError
 from torchloom_core.files import open_regular
+from torchloom_core.plugin.foreign import shown
 from torchloom_core.trace.bundle.schema import ROW_OF, Row
 from torchloom_core.wire.codec import UNREADABLE
 
@@ -19,7 +20,7 @@ _COLUMNS = {kind: frozenset(kind.__struct_fields__) - {_EXTRA} for kind in ROW_O
 _object_decoder = msgspec.json.Decoder(dict[str, Any])
 
 _MISSING = re.compile(r"missing required field `(\w+)`")
-_OF_TYPE = re.compile(r"Expected `(.+?)`.* - at `\$\.(\w+)(\[\.\.\.\])?`")
+_OF_TYPE = re.compile(r"Expected `(.+?)`( [<>]= -?\d+)?.* - at `\$\.(\w+)(?:\[(\d+)\])?`")
 _OF_CHOICE = re.compile(r"Invalid enum value .* - at `\$\.(\w+)`")
 
 
@@ -115,9 +116,12 @@ def _rule(error: str, columns: Mapping[str, Any], kind: type[msgspec.Struct]) ->
         return f"need a column {found[1]!r}, was none"
     if found := _OF_CHOICE.search(error):
         choices = ", ".join(_choices(kind, found[1]))
-        return f"need {found[1]} one of {choices}, was {columns[found[1]]!r}"
+        return f"need {found[1]} one of {choices}, was {shown(columns[found[1]])}"
     if found := _OF_TYPE.search(error):
-        return f"need {found[2]} of type {found[1]}, was {columns[found[2]]!r}"
+        type_of, bound, column, index = found.groups("")
+        was = columns[column][int(index)] if index else columns[column]
+        part = f"{column}[{index}]" if index else column
+        return f"need {part} of type {type_of}{bound}, was {shown(was)}"
     return f"need a {kind.__name__.lower()}: {error}"
 
 

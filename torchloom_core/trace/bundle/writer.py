@@ -31,6 +31,7 @@ from torchloom_core.trace.bundle.schema import (
     Placement,
     Row,
 )
+from torchloom_core.trace.bundle.span import refuse_far
 from torchloom_core.trace.bundle.telemetry_writer import TelemetryWriter
 
 DAY_NS = 86_400 * SECOND_NS
@@ -59,7 +60,8 @@ class BundleWriter:
     Raises
     ------
     TraceError
-        If something is there already, the span is empty, or it cannot be written.
+        If something is there already, the span is empty or of another age, or it cannot be
+        written.
     """
 
     def __init__(
@@ -79,6 +81,7 @@ class BundleWriter:
     ) -> None:
         if end_ns <= start_ns:
             raise TraceError(f"{path}: need a span that is not empty, was {start_ns}..{end_ns}")
+        refuse_far(path, start_ns, end_ns)
         self.path = path
         self._force = force
         self._exposure = exposure

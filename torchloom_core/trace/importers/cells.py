@@ -6,6 +6,7 @@ Row 1 is the header, so that rows count as the lines of the file do.
 import csv
 import logging
 import lzma
+import re
 import tarfile
 import warnings
 import zipfile
@@ -25,6 +26,7 @@ from numpy.typing import NDArray
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.errors import ConfigError, TraceError
 from torchloom_core.files import open_regular
+from torchloom_core.plugin.foreign import shown
 from torchloom_core.suggest import mistyped, nearest
 from torchloom_core.trace.importers.faults import Faults
 from torchloom_core.trace.importers.mapping import SHORT, Times
@@ -52,6 +54,8 @@ _OF_TODAY = ("now", "today")
 _NUMBER = r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*"
 _DAY = r"\d{8}"
 """A number that is a time all the same, of ISO 8601's basic form: 20260104."""
+
+_OPEN_QUOTE = re.compile(r"EOF inside string starting at row (\d+)")
 
 _RULE = {
     "iso8601": "an ISO 8601 time (or times.unit in a mapping)",
@@ -135,7 +139,11 @@ def _refuse_unplain(path: Path) -> None:
 
 def reason_of(error: Exception) -> str:
     """Return in one line why a table cannot be read, of an error of ``UNREADABLE``."""
+    if isinstance(error, UnicodeDecodeError):
+        return f"need UTF-8, was the byte {error.object[error.start]:#04x}"
     reason = getattr(error, "strerror", None) or " ".join(str(error).split())
+    if opened := _OPEN_QUOTE.search(reason):  # rows are counted from 0 there
+        return f"need a closing quote, was none from row {int(opened[1]) + 1} on"
     return reason or type(error).__name__
 
 
@@ -350,7 +358,7 @@ def _refuse_numbers(cells: "pd.Series[str]", numbers: Wrong, path: Path, faults:
     def text_of(more: int) -> str:
         rows = f" (and numbers in {more} rows more)" if more else ""
         return (
-            f"need {_RULE['iso8601']}, was {was!r}{rows}: say what a number counts with "
+            f"need {_RULE['iso8601']}, was {shown(was)}{rows}: say what a number counts with "
             f'unit = "s" (or "days" or "ns") under [times] in a file for --map, and with origin '
             f"when it is 0"
         )
@@ -365,7 +373,7 @@ def _need(cells: "pd.Series[str]", wrong: Wrong, rule: str, path: Path, faults: 
     def text_of(row: int) -> str:
         was = cells.loc[row - FIRST_ROW]
         return (
-            f"need {rule}, was {'an empty cell' if pd.isna(was) or was == '' else repr(str(was))}"
+            f"need {rule}, was {'an empty cell' if pd.isna(was) or was == '' else shown(str(was))}"
         )
 
     faults.add_all(path, (cells.index[wrong] + FIRST_ROW).tolist(), text_of)

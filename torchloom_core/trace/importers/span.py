@@ -7,6 +7,7 @@ from typing import NamedTuple
 from torchloom_core.clock import moment_text
 from torchloom_core.errors import TraceError
 from torchloom_core.trace.bundle.schema import Event
+from torchloom_core.trace.bundle.span import refuse_far
 from torchloom_core.trace.importers.cells import Ints, moment_ns
 from torchloom_core.trace.importers.csv_telemetry import OwnTelemetry
 from torchloom_core.trace.importers.mapping import Times
@@ -62,7 +63,8 @@ def clip(
     Raises
     ------
     TraceError
-        If there is nothing in the tables, the span is empty, or all events lie outside it.
+        If there is nothing in the tables, the span is empty or of another age, or all events lie
+        outside it.
     """
     start_ns, end_ns = (
         None if moment is None else moment_ns(moment, times, f"{said_in}: times.{key}")
@@ -92,6 +94,7 @@ def clip(
     start_ns = min(known) if start_ns is None else start_ns
     end_ns = max(known) if end_ns is None else end_ns
     _refuse_empty(start_ns, end_ns, said_in)
+    refuse_far(said_in, start_ns, end_ns)
     return Clipped(start_ns, end_ns, kept, telemetry, tuple(lines))
 
 

@@ -8,6 +8,7 @@ from graphlib import CycleError, TopologicalSorter
 
 from torchloom_core.clock import moment_text
 from torchloom_core.plain_text import printable
+from torchloom_core.plugin.foreign import shown
 from torchloom_core.trace.bundle.schema import ActionTaken, Component, Event, Job, Placement, Row
 
 
@@ -64,7 +65,7 @@ class Rules:
     def _id(self, row: Component | Job | Event | ActionTaken) -> Iterator[str]:
         ids = self._ids.setdefault(type(row), set())
         if row.id in ids:
-            yield f"need an id of its own, was {row.id!r} again"
+            yield f"need an id of its own, was {shown(row.id)} again"
         ids.add(row.id)
 
     def _moment(self, row: Event | ActionTaken) -> Iterator[str]:
@@ -86,7 +87,7 @@ class Rules:
 
     def _component(self, name: str) -> Iterator[str]:
         if self._components is not None and name not in self._components:
-            yield f"need a component of the topology, was {name!r}"
+            yield f"need a component of the topology, was {shown(name)}"
 
     def _place(self, row: Placement) -> Iterator[str]:
         spans = self._sits.setdefault((row.job, row.group, row.rank), [])
