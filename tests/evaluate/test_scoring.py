@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from tests.evaluate.episodes import CONFIG, HOUR_NS, JOB, some_events, write
 from tests.evaluate.hindsight import disks
 from tests.fitting.models import changed
-from torchloom_core.errors import LeakError, PluginError, TraceError
+from torchloom_core.errors import ConfigError, LeakError, PluginError, TraceError
 from torchloom_core.evaluate.forecasts.over_fleets import Pool
 from torchloom_core.evaluate.forecasts.scoring import (
     Scoring,
@@ -277,3 +277,8 @@ def test_more_forecasts_than_memory_should_hold_are_refused_before_they_are_made
     with pytest.raises(PluginError, match="need at most 100000000 forecasts of a component"):
         history(bundle, 72, every_s=0.04)
     history(bundle, 72, every_s=60.0)
+
+
+def test_a_wrong_table_is_refused_by_the_file_it_is_in(bundle):
+    with pytest.raises(ConfigError, match=r"^torchloom\.toml: predictors\.fault_history\.every: "):
+        scored(bundle, every=1.0, **HISTORY)

@@ -14,7 +14,7 @@ from tests.evaluate.report.reports import interval, score
 from tests.evaluate.traces import HOUR_NS, event, watched, write_bundle
 from tests.fitting.plugins import Blind, Heat, Quiet, info, saying, warm
 from torchloom_core.activation.discovery import PluginInfo, discover
-from torchloom_core.errors import ConfigError, PluginError, TraceError
+from torchloom_core.errors import ConfigError, LeakError, PluginError, TraceError
 from torchloom_core.evaluate.forecasts.altered_future import OtherFuture
 from torchloom_core.fitting.fit import _columns, _remarks, fit
 from torchloom_core.fitting.stages import Fitting
@@ -92,6 +92,14 @@ def test_a_trace_that_is_replaced_meanwhile_is_refused(tmp_path, settings, left,
         fit(mine, info(Heat), {}, settings, stages=begin)
 
 
+def test_a_trace_of_which_a_file_was_changed_is_not_learned_from(tmp_path, settings):
+    mine, _ = write_bundle(tmp_path / "t.tltrace", rate=0.03)
+    with (mine.path / "events.jsonl").open("a") as file:
+        file.write("\n")
+    with pytest.raises(TraceError, match=r"events\.jsonl.*; it is not what the bundle was written"):
+        fit(mine, info(Blind), {}, settings)
+
+
 def test_a_baseline_learns_what_it_would_alone(bundle, settings, baselines):
     """The moments it sees beside another predictor are those that it is fitted on by itself."""
     (logistic,) = (plugin for plugin in baselines if plugin.name == "logistic")
@@ -102,6 +110,7 @@ def test_a_baseline_learns_what_it_would_alone(bundle, settings, baselines):
     (found,) = (score for score in beside.baselines if score.predictor == "logistic")
     assert found.auprc == alone.score.auprc
     assert found.threshold == alone.score.threshold
+    assert "newest heat" in alone.columns
 
 
 class Vandal(Quiet):
@@ -578,6 +587,12 @@ def test_a_trace_that_contradicts_itself_is_not_learned_from(tmp_path, settings,
             writer.add(row)
     with pytest.raises(TraceError, match=f": {said}; `torchloom trace validate` says where$"):
         fit(Bundle.open(path), info(Quiet), {}, settings)
+
+
+def test_a_trace_that_knows_an_event_before_it_happens_is_not_learned_from(tmp_path, settings):
+    early = some_days(tmp_path / "t.tltrace", event("n00000", 40, known_h=30))
+    with pytest.raises(LeakError, match="future_feature"):
+        fit(early, info(Quiet), {}, settings)
 
 
 @pytest.mark.parametrize("source", [{}, {"source": "--option"}], ids=["unsaid", "said"])
