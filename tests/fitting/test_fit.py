@@ -535,7 +535,7 @@ def test_a_predictor_that_ends_the_process_is_refused(bundle, settings):
 @pytest.mark.parametrize(
     ("given", "was"),
     [
-        (None, "need parts as a dict, was NoneType"),
+        ([], "need parts as a dict, was list"),
         ({"a.json": "text"}, "bytes, was 'a.json' to str"),
         ({1: b"{}"}, "bytes, was 1 to bytes"),
         ({"../a.json": b"{}"}, "bytes, was '../a.json' to bytes"),
