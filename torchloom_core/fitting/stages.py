@@ -5,7 +5,6 @@ The predictor and what it is compared with go through the same steps, see
 """
 
 import math
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -142,7 +141,8 @@ class Fitting:
         """Show the examples to a predictor that learns; the others are only counted."""
         examples = self.examples(plugin, progress, beside)
         if not isinstance(plugin, Learner):
-            deque(examples, maxlen=0)
+            for _ in examples:
+                pass
             return examples
         with as_plugin_error(plugin):
             plugin.fit(examples)
