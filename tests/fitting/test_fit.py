@@ -444,6 +444,14 @@ def test_a_baseline_that_cannot_be_built_is_left_out_and_named(bundle, settings)
     assert remark.endswith("is broken.")
 
 
+def test_a_baseline_that_breaks_as_it_is_asked_is_left_out_and_named(bundle, settings):
+    mute = info(saying(lambda view: np.full(len(view), np.nan)))
+    card = fit(bundle, info(Heat), {}, settings, baselines=[replace(mute, name="one_rule")]).card
+    assert [score.predictor for score in card.baselines] == ["random"]
+    (remark,) = (one for one in card.remarks if "with one_rule" in one)
+    assert "need a probability of some worker at some time" in remark
+
+
 @pytest.mark.parametrize(
     ("probability", "problem"),
     [

@@ -106,9 +106,11 @@ def fit_checked(
     rivals = beside.learn(stages)
     asked = [plugin, *rivals.values()]
     said, *said_by = fitting.ask(asked, examples.prevalence, stages(f"ask {info.name}"))
-    remarks = beside.remarks
+    if isinstance(said, PluginError):
+        raise said
     others = {RANDOM: fitting.guess(said)}
-    others |= dict(zip(rivals, said_by, strict=True))
+    others |= beside.answered(dict(zip(rivals, said_by, strict=True)))
+    remarks = beside.remarks
     stages(f"score {info.name}")(0.0)
     flags = examples.flags() + fitting.foretelling(plugin.needs)
     scored = fitting.score(info.name, said, others, flags)

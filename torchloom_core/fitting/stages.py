@@ -146,8 +146,10 @@ class Fitting:
 
     def ask(
         self, plugins: Sequence[Predictor], prevalence: float, progress: Progress
-    ) -> list[Said]:
+    ) -> list[Said | PluginError]:
         """Let predictors forecast from the calibration on, and calibrate each.
+
+        One that cannot has its error in that place.
 
         Parameters
         ----------
@@ -163,7 +165,10 @@ class Fitting:
             progress=progress,
             shows=self.task.shows,
         )
-        return [self._calibrated(said, prevalence) for said in each]
+        return [
+            said if isinstance(said, PluginError) else self._calibrated(said, prevalence)
+            for said in each
+        ]
 
     def _calibrated(self, said: Hindcasts, prevalence: float) -> Said:
         earlier = self._earlier(said)
