@@ -273,6 +273,15 @@ def test_the_threshold_keeps_about_the_budget_on_the_time_after(bundle, settings
         assert budget / 4 < found.value < budget * 2.5
 
 
+@pytest.mark.parametrize("allowed", [0.01, 0.001])
+def test_a_budget_of_less_than_one_false_alarm_is_remarked(bundle, settings, allowed):
+    asked = replace(settings, false_alarms_per_node_day=allowed)
+    remarks = fit(bundle, info(Heat), {}, asked).card.remarks
+    said = [one for one in remarks if one.startswith("Its threshold was set to raise no false")]
+    assert len(said) == (allowed == 0.001)
+    assert all("1 false alarms per 1,000 node-days are less than one in the" in one for one in said)
+
+
 def test_a_card_counts_false_alarms_by_what_is_watched(tmp_path, settings):
     metrics = {"heat": warm()}
     disks, _ = write_bundle(tmp_path / "d.tltrace", rate=0.03, metrics=metrics, kind="disk")

@@ -305,6 +305,14 @@ def _remarks(
         fitting.settings.false_alarms_per_node_day,
         scored.false_alarms_per_node_day.value,
     )
+    days = fitting.earlier(said.hindcasts).component_days
+    if allowed * days < 1:
+        yield (
+            f"Its threshold was set to raise no false alarm: "
+            f"{alarm_unit(fitting.watched, [allowed]).said(allowed)} are less than one in the "
+            f"{days:.3g} {fitting.watched}-days it was calibrated on. "
+            "--false-alarms-per-node-day says how many it may raise."
+        )
     if raised > 2 * allowed:
         unit = alarm_unit(fitting.watched, (raised, allowed))
         yield (
