@@ -293,6 +293,15 @@ def test_the_threshold_keeps_about_the_budget_on_the_time_after(bundle, settings
         assert budget / 4 < found.value < budget * 2.5
 
 
+@pytest.mark.parametrize("allowed", [0.01, 0.001])
+def test_a_budget_of_less_than_one_false_alarm_is_remarked(bundle, settings, allowed):
+    asked = replace(settings, false_alarms_per_node_day=allowed)
+    remarks = fit(bundle, info(Heat), {}, asked).card.remarks
+    said = [one for one in remarks if one.startswith("Its threshold was set to raise no false")]
+    assert len(said) == (allowed == 0.001)
+    assert all("1 false alarms per 1,000 node-days are less than one in the" in one for one in said)
+
+
 def test_a_card_counts_false_alarms_by_what_is_watched(tmp_path, settings):
     metrics = {"heat": warm()}
     disks, _ = write_bundle(tmp_path / "d.tltrace", rate=0.03, metrics=metrics, kind="disk")
@@ -495,6 +504,14 @@ def test_a_baseline_that_cannot_be_built_is_left_out_and_named(bundle, settings)
     (remark,) = (one for one in card.remarks if "fault_history" in one)
     assert remark.startswith("There is no comparison with fault_history: ")
     assert remark.endswith("is broken.")
+
+
+def test_a_baseline_that_breaks_as_it_is_asked_is_left_out_and_named(bundle, settings):
+    mute = info(saying(lambda view: np.full(len(view), np.nan)))
+    card = fit(bundle, info(Heat), {}, settings, baselines=[replace(mute, name="one_rule")]).card
+    assert [score.predictor for score in card.baselines] == ["random"]
+    (remark,) = (one for one in card.remarks if "with one_rule" in one)
+    assert "need a probability of some worker at some time" in remark
 
 
 @pytest.mark.parametrize(
