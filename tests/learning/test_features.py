@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tests.examples import examples
 from torchloom_core.errors import PluginError
-from torchloom_core.learning import Features, in_words
+from torchloom_core.learning import FaultColumns, Features, in_words
 from torchloom_core.plugin import Fault, Need, NeedFaults, NeedLabels, NeedPast, incidents
 from torchloom_core.testing import view_of
 
@@ -252,6 +252,17 @@ def test_a_view_after_another_is_told_as_if_it_were_the_first():
     ]
     again = [Features(half_lives_s=(DAY_S,)).compute(view) for view in views]
     assert np.array_equal([features.compute(view) for view in views], again, equal_nan=True)
+
+
+def test_what_is_not_asked_of_others_is_not_computed_and_the_rest_is_the_same():
+    view = view_of(workers=2, node=("a", "b"), now_s=NOW_S, faults=[fault("a", DAY_S)])
+    alone = FaultColumns([DAY_S, 2 * DAY_S], incident_s=60.0, groups=None)
+    own = alone.compute(view)
+    assert own.shape == (2, len(alone.names))
+    assert not [name for name in alone.names if "others" in name]
+    of_all = FaultColumns([DAY_S, 2 * DAY_S], incident_s=60.0).compute(view)
+    np.testing.assert_array_equal(own, of_all[:, : own.shape[1]])
+    assert alone.history(own).decayed.tolist() == [[0.5, 0.5**0.5], [0.0, 0.0]]
 
 
 def test_a_worker_without_a_node_stands_for_itself():
