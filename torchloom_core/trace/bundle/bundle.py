@@ -168,7 +168,7 @@ class Bundle:
         TraceError
             If a file cannot be read or lacks a column.
         """
-        for path in self.parquet_files:
+        for path in self.parquet_files if metrics is None or metrics else ():
             yield from parts(path, start_ns=start_ns, end_ns=end_ns, metrics=metrics)
 
     def first_reports(self, asked: tuple[tuple[str, int], ...]) -> dict[tuple[str, int], int]:
