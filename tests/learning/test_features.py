@@ -88,6 +88,19 @@ def test_every_span_is_described_as_the_textbook_does(values, level, tick_s):
             )
 
 
+@pytest.mark.parametrize("workers", [3, 3000])
+def test_several_metrics_are_told_as_each_is_by_itself(workers):
+    random = np.random.default_rng(0)
+    values = {name: random.normal(size=(workers, 9)) for name in ("a", "b", "c")}
+    values["a"][random.random((workers, 9)) < 0.3] = np.nan
+    values["b"][0], values["c"][:, 4] = np.inf, np.nan
+    of_all = table(Features(metrics=("a", "b", "c"), spans_s=(2.0, 4.0)), view_of(values))
+    for name in values:
+        alone = Features(metrics=(name,), spans_s=(2.0, 4.0))
+        for column, told in table(alone, view_of({name: values[name]})).items():
+            np.testing.assert_array_equal(told, of_all[column])
+
+
 def test_the_newest_value_its_age_and_its_distance_to_the_fleet_are_told():
     named = telemetry([[1.0, 5.0], [2.0, 7.0], [9.0, np.nan], [np.nan, np.nan]], 1.0)
     assert named["newest m"][:3].tolist() == [5.0, 7.0, 9.0]
