@@ -1,7 +1,7 @@
 """Read a trace bundle: its rows at once, its telemetry a bounded part at a time."""
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _Row = TypeVar("_Row", bound=Row)
+_T = TypeVar("_T")
 
 _LISTED = 5
 
@@ -59,7 +60,7 @@ class Bundle:
     def __init__(self, path: Path, manifest: Manifest) -> None:
         self.path = path
         self.manifest = manifest
-        self._first_reports: dict[tuple[tuple[str, int], ...], dict[tuple[str, int], int]] = {}
+        self._computed: dict[Hashable, Any] = {}
 
     @classmethod
     def open(cls, path: Path) -> "Bundle":
@@ -185,9 +186,17 @@ class Bundle:
         dict of (str, int) to int
             Nothing for those of which none came.
         """
-        if asked not in self._first_reports:
-            self._first_reports[asked] = first_after(self.telemetry, asked)
-        return self._first_reports[asked]
+        return self.once(("first_reports", asked), lambda own: first_after(own.telemetry, asked))
+
+    def once(self, key: Hashable, compute: Callable[["Bundle"], _T]) -> _T:
+        """Return what ``compute`` makes of this bundle, the same object for all who ask by a key.
+
+        A bundle that is read stays as it is.
+        """
+        if key not in self._computed:
+            self._computed[key] = compute(self)
+        found: _T = self._computed[key]
+        return found
 
     def digest(self) -> str:
         """Return the SHA-256 of the manifest, which has that of every file, and of the others.
