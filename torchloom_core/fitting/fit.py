@@ -12,11 +12,11 @@ from msgspec.structs import replace
 
 from torchloom_core.activation.discovery import PluginInfo
 from torchloom_core.errors import ConfigError, PluginError, TraceError
+from torchloom_core.evaluate.contradictions import refuse_contradicting, say_beyond
 from torchloom_core.evaluate.forecasts.foretelling_attributes import GROUP
 from torchloom_core.evaluate.forecasts.foretelling_service import IN_SERVICE
 from torchloom_core.evaluate.forecasts.hindcasts import Progress
 from torchloom_core.evaluate.forecasts.leaks import refuse_foreknown
-from torchloom_core.evaluate.preflight import refuse_contradicting, say_beyond
 from torchloom_core.evaluate.unmeasured import missing, say_unseen
 from torchloom_core.fitting.baselines import Baselines
 from torchloom_core.fitting.build import ATTRIBUTES, FAULTS, GROUPS, METRICS, build
