@@ -293,6 +293,19 @@ def test_the_threshold_keeps_about_the_budget_on_the_time_after(bundle, settings
         assert budget / 4 < found.value < budget * 2.5
 
 
+def test_short_times_on_a_card_are_told_in_their_own_units(bundle, settings):
+    card = fit(bundle, info(Heat), {}, settings).card
+    lab = {"task": "detect", "horizon_s": 60.0, "components": 1, "component_days": 0.29}
+    score = structs.replace(card.score, leads_s=(-20.0,), **lab)
+    page = to_markdown(structs.replace(card, score=score))
+    for part in (
+        "alarms within 1 min count",
+        "| 1 component, 0.29 node-days |",
+        "| median 20 s late",
+    ):
+        assert part in page
+
+
 @pytest.mark.parametrize("allowed", [0.01, 0.001])
 def test_a_budget_of_less_than_one_false_alarm_is_remarked(bundle, settings, allowed):
     asked = replace(settings, false_alarms_per_node_day=allowed)
