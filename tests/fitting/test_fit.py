@@ -14,6 +14,7 @@ from tests.evaluate.report.reports import interval, score
 from tests.evaluate.traces import HOUR_NS, event, watched, write_bundle
 from tests.fitting.plugins import Blind, Heat, Quiet, info, saying, warm
 from torchloom_core.activation.discovery import PluginInfo, discover
+from torchloom_core.clock import SECOND_NS
 from torchloom_core.errors import ConfigError, LeakError, PluginError, TraceError
 from torchloom_core.evaluate.forecasts.altered_future import OtherFuture
 from torchloom_core.fitting.fit import _columns, _remarks, fit
@@ -670,13 +671,20 @@ def test_asking_too_often_for_memory_is_refused(bundle, settings):
     [(None, 86_400.0), (130_000.0, 129_600.0), (60.0, 43_200.0)],
     ids=["as it says", "as is asked", "more often than there are samples"],
 )
-def test_it_is_asked_every_so_many_whole_ticks(bundle, settings, asked_s, every_s):
-    asked = replace(settings, every_s=asked_s)
-    model = fit(bundle, info(Quiet), {}, asked)
+def test_it_is_asked_every_so_many_whole_ticks_from_the_calibration_on(
+    bundle, settings, asked_s, every_s
+):
+    asked = []
+
+    def hot(view):
+        asked.append(view.now_ns)
+        return np.clip(view.latest("heat"), 0.0, 1.0)
+
+    model = fit(bundle, info(saying(hot)), {}, replace(settings, every_s=asked_s))
     assert model.info.every_s == every_s
-    assert model.card.score.samples == pytest.approx(
-        20 * 58 * 86_400.0 / every_s, rel=0.05
-    )  # Of 20 nodes and 58 days, of which some are away.
+    every_ns = round(every_s * SECOND_NS)
+    from_ns = model.card.calibrated_from_ns + every_ns
+    assert asked == [*range(from_ns, 120 * DAY_NS + 1, every_ns)]
 
 
 def test_a_failure_without_an_end_lasts_as_long_as_is_told_and_the_model_keeps_it(bundle, settings):
