@@ -914,6 +914,12 @@ def parquet_events(tmp_path, **columns):
     return Bundle.open(tmp_path / "f.tltrace").events()
 
 
+def test_a_parquet_file_without_a_column_is_one_line(tmp_path):
+    pq.write_table(pa.table({}), tmp_path / "f.parquet")
+    with pytest.raises(TraceError, match=r"f\.parquet:1: need a column 'time' \(or .*, was none$"):
+        import_csv(tmp_path / "f.parquet", tmp_path / "f.tltrace")
+
+
 def test_times_of_a_parquet_file_of_events_are_told_as_text_and_may_be_missing(tmp_path):
     times = pa.array([datetime(2026, 1, 3, tzinfo=UTC), None], pa.timestamp("us", tz="UTC"))
     first, second = parquet_events(tmp_path, resolved=times, ticket_closed=times)
