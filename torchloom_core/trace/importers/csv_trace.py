@@ -139,7 +139,9 @@ def _events(path: Path, plan: Events, times: Times, faults: Faults) -> tuple[dic
         cells.setdefault("t_avail", cells["t_event"])
         cells.setdefault("id", f"{path.stem}-{number}")
         if plan.fatal_if:
-            cells["fatal"] = any(cells.get(name) in these for name, these in plan.fatal_if.items())
+            cells["fatal"] = any(
+                str(cells.get(name, "")) in these for name, these in plan.fatal_if.items()
+            )
         if event := _convert(cells, Event, number, path, faults):
             rows[number] = event
     return rows, copies
