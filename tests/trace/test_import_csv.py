@@ -933,6 +933,11 @@ def test_failures_are_told_by_whatever_cells_a_parquet_file_has(tmp_path, column
     assert [event.fatal for event in events] == [False, True]
 
 
+def test_components_and_kinds_that_are_numbers_in_a_parquet_file_are_names(tmp_path):
+    first, second = parquet_events(tmp_path, component=[17, 18], kind=[1, 2], severity=[3, 3])
+    assert (first.component, first.kind, second.severity) == ("17", "1", "3")
+
+
 def test_times_of_a_parquet_file_of_events_are_told_as_text_and_may_be_missing(tmp_path):
     times = pa.array([datetime(2026, 1, 3, tzinfo=UTC), None], pa.timestamp("us", tz="UTC"))
     first, second = parquet_events(tmp_path, resolved=times, ticket_closed=times)
