@@ -542,6 +542,10 @@ def test_forecasts_that_another_future_moves_in_time_are_refused(bundle, now, la
     [
         (lambda t: t.drop(columns="score"), ": need a column score; there are component, part, t"),
         (lambda t: t.rename(columns={"t": "ts"}), ": need a column t"),
+        (
+            lambda t: pd.DataFrame({"t;component;score": ["1;n00001;0.5"]}),
+            ": need a column t; there are t;component;score; need commas between cells, was 't;c",
+        ),
         (lambda t: t.iloc[:0], ": need a row, was none"),
         (lambda t: put(t, "component", "n7"), ":5: need a component of the nodes watched, was n7"),
         (lambda t: put(t, "score", np.nan), ":5: need a finite score, was nan"),

@@ -180,7 +180,8 @@ def test_a_fold_on_which_none_can_be_judged_is_told_once_and_is_none(bundle, set
     assert [len(one.auprc) for one in tried] == [2, 2]
     assert [one.why for one in tried] == ["", ""]
     assert "judged on fold 1 of 3, and it was not chosen by: " in remark
-    assert "need two horizons and four moments before the end of the training time" in remark
+    assert "by: need two horizons and four moments before the end of the training time" in remark
+    assert remark.endswith(" or less, or a later --until.")
 
 
 def test_what_cannot_learn_without_telemetry_is_told_so(tmp_path, settings):

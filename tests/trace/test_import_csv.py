@@ -914,6 +914,30 @@ def parquet_events(tmp_path, **columns):
     return Bundle.open(tmp_path / "f.tltrace").events()
 
 
+def test_a_parquet_file_without_a_column_is_one_line(tmp_path):
+    pq.write_table(pa.table({}), tmp_path / "f.parquet")
+    with pytest.raises(TraceError, match=r"f\.parquet:1: need a column 'time' \(or .*, was none$"):
+        import_csv(tmp_path / "f.parquet", tmp_path / "f.tltrace")
+
+
+@pytest.mark.parametrize(
+    ("column", "cell"),
+    [([1, 3], "3"), ([False, True], "True"), ([1.5, 2.5], "2.5"), (["a", "b"], "b")],
+)
+def test_failures_are_told_by_whatever_cells_a_parquet_file_has(tmp_path, column, cell):
+    told = {"time": ["2026-01-01", "2026-01-02"], "component": ["n1", "n2"], "kind": ["x", "x"]}
+    pq.write_table(pa.table({**told, "level": column}), tmp_path / "f.parquet")
+    (tmp_path / "map.toml").write_text(f"[events.fatal_if]\nlevel = ['{cell}']\n")
+    import_csv(tmp_path / "f.parquet", tmp_path / "f.tltrace", mapping=tmp_path / "map.toml")
+    events = Bundle.open(tmp_path / "f.tltrace").events()
+    assert [event.fatal for event in events] == [False, True]
+
+
+def test_components_and_kinds_that_are_numbers_in_a_parquet_file_are_names(tmp_path):
+    first, second = parquet_events(tmp_path, component=[17, 18], kind=[1, 2], severity=[3, 3])
+    assert (first.component, first.kind, second.severity) == ("17", "1", "3")
+
+
 def test_times_of_a_parquet_file_of_events_are_told_as_text_and_may_be_missing(tmp_path):
     times = pa.array([datetime(2026, 1, 3, tzinfo=UTC), None], pa.timestamp("us", tz="UTC"))
     first, second = parquet_events(tmp_path, resolved=times, ticket_closed=times)

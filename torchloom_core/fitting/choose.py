@@ -112,8 +112,8 @@ def choose(
     ]
     best = max(tried, key=lambda one: one.mean, default=None)
     if best is None or not best.mean > 0:
-        whys = (why for fold in found if (why := _why_not(fold)))
-        raise TraceError(f"{bundle.path}: {_FAILURES}, was {next(whys, 'none in any of them')}")
+        whys = (f": {why}" for fold in found if (why := _why_not(fold)))
+        raise TraceError(f"{bundle.path}: {_FAILURES}, was none{next(whys, ' in any of them')}")
     chosen = next(one for one in among if one.name == best.candidate)
     remarks = (
         f"None could be judged on fold {at} of {len(found)}, and it was not chosen by: "

@@ -49,7 +49,7 @@ def judged_on(
             )
             fitting = Fitting(part, settings, plugin)
         except (ConfigError, PluginError, TraceError) as error:
-            found[number] = str(error)
+            found[number] = str(error).removeprefix(f"{part.path}: ")
         else:
             paces.setdefault(fitting.every_s, (fitting, {}))[1][number] = plugin
     for at, (fitting, plugins) in enumerate(paces.values()):

@@ -1,11 +1,13 @@
 """How a trace's time is divided between learning, calibration and the score."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from torchloom_core.clock import SECOND_NS, moment_text
 from torchloom_core.errors import TraceError
 from torchloom_core.evaluate.forecasts.labels import Task
+from torchloom_core.fitting.earlier_part import EarlierPart
 from torchloom_core.trace.bundle.bundle import Bundle
 
 _CALIBRATION_SHARE = 0.25
@@ -82,16 +84,23 @@ def _refuse_short(bundle: Bundle, horizon_ns: int, every_ns: int, until_ns: int)
     longest_ns = min((was_before_ns - 4 * every_ns) // 2, was_after_ns - every_ns)
     if longest_ns >= SECOND_NS:
         helps.append(f"--option horizon_s={longest_ns // SECOND_NS} or less")
-    first_ns, last_ns = before_ns, end_ns - start_ns - after_ns
-    if first_ns < last_ns:
-        first, last = math.ceil(100 * first_ns / _DAY_NS) / 100, 100 * last_ns // _DAY_NS / 100
-        helps.append(f"--until from {first:g}d to {last:g}d")
-    helps.append("a longer trace")
+    helps += _later(bundle, before_ns, end_ns - start_ns - after_ns)
     raise TraceError(
         f"{bundle.path}: need {what} the end of the training time, {_days(need_ns)} days with a "
         f"horizon of {_days(horizon_ns)}, was {_days(was_ns)}: give "
         f"{', or '.join(helps)}"
     )
+
+
+def _later(bundle: Bundle, first_ns: int, last_ns: int) -> Iterator[str]:
+    """Yield which other end of the training time would do, and that more time would."""
+    if isinstance(bundle, EarlierPart):  # a fold, whose end nobody gave
+        yield "a later --until"
+        return
+    if first_ns < last_ns:
+        first, last = math.ceil(100 * first_ns / _DAY_NS) / 100, 100 * last_ns // _DAY_NS / 100
+        yield f"--until from {first:g}d to {last:g}d"
+    yield "a longer trace"
 
 
 def _days(length_ns: int) -> str:

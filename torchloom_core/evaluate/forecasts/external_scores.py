@@ -91,7 +91,7 @@ def read_given(path: Path, watched: Watched) -> GivenScores:
     """
     import pandas as pd
 
-    from torchloom_core.trace.importers.cells import UNREADABLE, reason_of
+    from torchloom_core.trace.importers.cells import UNREADABLE, reason_of, uncut
 
     try:
         if path.suffix == ".parquet":
@@ -103,7 +103,8 @@ def read_given(path: Path, watched: Watched) -> GivenScores:
         raise TraceError(f"{path}: need a Parquet or CSV file of scores: {reason:.200}") from None
     for column in ("t", "component", "score"):
         if column not in table.columns:
-            raise TraceError(f"{path}: need a column {column}{nearest(column, table.columns)}")
+            meant = nearest(column, table.columns)
+            raise TraceError(f"{path}: need a column {column}{meant}{uncut(table)}")
     rows = _Rows(path, table)
     t_ns = rows.times("t")
     if "t_avail" in table.columns:

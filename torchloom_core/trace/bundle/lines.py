@@ -17,6 +17,10 @@ _Row = TypeVar("_Row", bound=Row)
 
 _EXTRA = "extra"
 _COLUMNS = {kind: frozenset(kind.__struct_fields__) - {_EXTRA} for kind in ROW_OF.values()}
+_TEXTS = {
+    kind: frozenset(name for name, hint in get_type_hints(kind).items() if hint is str)
+    for kind in ROW_OF.values()
+}
 _object_decoder = msgspec.json.Decoder(dict[str, Any])
 
 _MISSING = re.compile(r"missing required field `(\w+)`")
@@ -63,7 +67,8 @@ def convert_row(columns: Mapping[str, Any], kind: type[_Row], *, from_text: bool
     Parameters
     ----------
     from_text : bool
-        Whether numbers and truth values may be written as text, as in a CSV file.
+        Whether numbers and truth values may be written as text, as in a CSV file, and names as
+        whole numbers, as in a Parquet file.
 
     Raises
     ------
@@ -72,6 +77,10 @@ def convert_row(columns: Mapping[str, Any], kind: type[_Row], *, from_text: bool
     """
     known = _COLUMNS[kind]
     row = {name: value for name, value in columns.items() if name in known}
+    if from_text:
+        row |= {
+            name: str(row[name]) for name in _TEXTS[kind] & row.keys() if type(row[name]) is int
+        }
     row[_EXTRA] = {name: value for name, value in columns.items() if name not in known}
     try:
         return msgspec.convert(row, kind, strict=not from_text)

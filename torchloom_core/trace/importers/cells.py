@@ -218,7 +218,7 @@ def rename(
         if name not in table.columns:
             raise TraceError(
                 f"{place}:1: need a column {name!r} for {column}, was none"
-                f"{nearest(name, map(str, table.columns))}{_uncut(table)}"
+                f"{nearest(name, map(str, table.columns))}{uncut(table)}"
             )
         if column in table.columns and column not in columns.values():
             raise TraceError(
@@ -248,16 +248,16 @@ def need_columns(table: pd.DataFrame, columns: Iterable[str], place: Path) -> No
         if column not in table.columns:
             named = f"{SHORT[column]!r}" if column in SHORT else f"{column!r}"
             raise TraceError(
-                f"{place}:1: need a column {named} (or a mapping for it), was none{_uncut(table)}"
+                f"{place}:1: need a column {named} (or a mapping for it), was none{uncut(table)}"
             )
 
 
-def _uncut(table: pd.DataFrame) -> str:
+def uncut(table: pd.DataFrame) -> str:
     """Return that the header is one cell, where it looks as if it should be several."""
-    header, *others = map(str, table.columns)
-    if others or not any(mark in header for mark in ";|\t"):
+    header = str(table.columns[0]) if len(table.columns) == 1 else ""
+    if not any(mark in header for mark in ";|\t"):
         return ""
-    return f"; need commas between cells, was {header!r}"
+    return f"; need commas between cells, was {shown(header)}"
 
 
 def need_cells(table: pd.DataFrame, columns: Iterable[str], path: Path, faults: Faults) -> None:

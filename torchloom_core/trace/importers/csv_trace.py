@@ -1,7 +1,7 @@
 """Import a CSV file of faults of one's own, with a topology and telemetry where there are."""
 
 import logging
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -126,7 +126,7 @@ def _events(path: Path, plan: Events, times: Times, faults: Faults) -> tuple[dic
     """Return the events by their row, and how many rows were copies of one before."""
     table = rename(read_table(path), plan.columns, _columns(Event), path)
     tell_mistyped(table, _columns(Event), path)
-    needed = {"t_event", "component", "kind"} - plan.constants.keys()
+    needed = [name for name in ("t_event", "component", "kind") if name not in plan.constants]
     _refuse_fatal_if(table, plan, path)
     rows: dict[int, Event] = {}
     seen: set[str] = set()
@@ -139,7 +139,9 @@ def _events(path: Path, plan: Events, times: Times, faults: Faults) -> tuple[dic
         cells.setdefault("t_avail", cells["t_event"])
         cells.setdefault("id", f"{path.stem}-{number}")
         if plan.fatal_if:
-            cells["fatal"] = any(cells.get(name) in these for name, these in plan.fatal_if.items())
+            cells["fatal"] = any(
+                str(cells.get(name, "")) in these for name, these in plan.fatal_if.items()
+            )
         if event := _convert(cells, Event, number, path, faults):
             rows[number] = event
     return rows, copies
@@ -165,7 +167,7 @@ def _topology(folder: Path, plan: Topology, times: Times, faults: Faults) -> dic
     tell_mistyped(table, _columns(Component), path)
     if table.empty:
         raise TraceError(f"{path}: need a component, was none")
-    needed = {"id", "kind"} - plan.constants.keys()
+    needed = [name for name in ("id", "kind") if name not in plan.constants]
     rows: dict[int, Component] = {}
     for number, cells in _rows(table, needed, plan.constants, _TOPOLOGY_TIMES, times, path, faults):
         if isinstance(parents := cells.get("parents"), str):
@@ -177,7 +179,7 @@ def _topology(folder: Path, plan: Topology, times: Times, faults: Faults) -> dic
 
 def _rows(
     table: pd.DataFrame,
-    needed: Set[str],
+    needed: Sequence[str],
     constants: dict[str, Any],
     time_columns: Iterable[str],
     times: Times,
@@ -197,7 +199,7 @@ def _rows(
             columns[name] = ["" if value is None else value for value in values]
     for at, index in enumerate(table.index):
         cells = {name: column[at] for name, column in columns.items() if column[at] != ""}
-        if needed <= cells.keys():
+        if all(name in cells for name in needed):
             yield int(index) + FIRST_ROW, {**constants, **cells}
 
 
