@@ -59,8 +59,8 @@ def _between_failures(
 ) -> tuple[Ints, Ints, Floats]:
     """Return whose each time between two failures is, when it began, and when it ended.
 
-    The first of each begins with the trace. They are sorted by component, then by time; of who
-    failed but once there is none.
+    The first of each begins with the trace; one that fails again before it is back has none in
+    between. They are sorted by component, then by time; of who failed but once there is none.
     """
     order = np.argsort(found.row, kind="stable")
     row = found.row[order]
@@ -72,10 +72,10 @@ def _between_failures(
         its = np.sort(np.concatenate([order[:0], *(order[span] for span in spans)]))
         if len(its) < 2:
             continue
-        back_ns = np.maximum.accumulate(found.end_ns[its])
+        failed_ns, back_ns = found.start_ns[its], np.maximum.accumulate(found.end_ns[its])
         owner.append(np.full(len(its), place))
-        began.append(np.concatenate([[start_ns], back_ns[:-1]]))
-        ended.append(found.start_ns[its])
+        began.append(np.fmin([start_ns, *back_ns[:-1]], failed_ns))
+        ended.append(failed_ns)
     none = np.zeros(0, dtype=np.int64)
     return (
         np.concatenate([none, *owner]),
