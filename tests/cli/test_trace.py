@@ -67,6 +67,14 @@ def test_a_bundle_is_described_for_people(with_bundle):
     assert (with_bundle.path / "plot.svg").read_text().startswith("<?xml")
 
 
+def test_days_of_one_are_told_of_an_afternoon_too(folder):
+    (folder.path / "lab.csv").write_text(EVENTS.replace("2026-01-03,", "2026-01-01T06:00:00,"))
+    import_csv(folder.path / "lab.csv", folder.path / "lab.tltrace")
+    said = folder.torchloom("trace", "describe", "lab.tltrace").stdout
+    assert "2, 0.833 days of one" in said
+    assert "2 in 0.833 node-days" in said
+
+
 def test_a_prevalence_is_told_of_a_horizon_that_is_asked_for(with_bundle):
     result = with_bundle.torchloom("trace", "describe", "mine.tltrace", "--horizon", "36h")
     assert "prevalence, 36 h" in result.stdout

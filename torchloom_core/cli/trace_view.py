@@ -44,9 +44,13 @@ def _head(found: "Description") -> Table:
     table = _pairs(found.name + (" (synthetic)" if found.synthetic else ""))
     _row(table, "span", f"{_day(found.start_ns)} to {_day(found.end_ns)}, {found.days:g} days")
     for kind, seen in found.exposure.items():
-        _row(table, kind, f"{seen.components}, {seen.component_days:.0f} days of one")
+        _row(table, kind, f"{seen.components}, {_days(seen.component_days)} days of one")
     _row(table, "source", f"{found.source}; {found.licence}")
     return table
+
+
+def _days(days: float) -> str:
+    return f"{days:.3g}" if days < 10 else f"{days:.0f}"
 
 
 def _failures(found: "Description") -> Table:
@@ -58,7 +62,7 @@ def _failures(found: "Description") -> Table:
         table,
         f"rate a {kind}-day",
         f"{rate.per_day:.3g} [{rate.low:.3g}, {rate.high:.3g}], exact Poisson 95 %, "
-        f"{rate.failures} in {rate.component_days:.0f} {kind}-days",
+        f"{rate.failures} in {_days(rate.component_days)} {kind}-days",
     )
     if found.silent:
         _row(table, "silent for long", f"{found.silent} of {found.watched[kind]}, not judged then")
