@@ -657,13 +657,12 @@ def test_a_wrong_option_is_refused_with_its_name(bundle, settings, source):
     assert one_line(error).startswith(f"{said}: predictors.heat.horizon: ")
 
 
-def test_asking_too_often_for_memory_is_refused(bundle, settings):
+def test_asking_too_often_for_memory_is_refused_before_it_learns(bundle, settings):
     """Of the 76 days from the calibration on, and no others: they are what is kept."""
-    asked = replace(settings, tick_s=1.0, every_s=1.0)
-    with pytest.raises(PluginError) as error:
-        fit(bundle, info(saying(lambda view: np.zeros(len(view)))), {}, asked)
-    assert "ask less often, every_s was 1" in one_line(error)
-    Fitting(bundle, replace(asked, every_s=2.0), Quiet(Quiet.Options()))
+    often, plugin = replace(settings, tick_s=1.0, every_s=1.0), Quiet(Quiet.Options())
+    with pytest.raises(PluginError, match=r"ask less often, every_s was 1$"):
+        Fitting(bundle, often, plugin)
+    Fitting(bundle, replace(often, every_s=2.0), plugin)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
-from torchloom_core.clock import SECOND_NS
 from torchloom_core.errors import PluginError, TorchloomError
 from torchloom_core.evaluate.forecasts.alarms import Judged, threshold_for, told
 from torchloom_core.evaluate.forecasts.foretelling import foretelling
@@ -26,7 +25,7 @@ from torchloom_core.evaluate.forecasts.labels import Task
 from torchloom_core.evaluate.forecasts.scores import score
 from torchloom_core.fitting.examples import Examples
 from torchloom_core.fitting.shared_rows import SharedRows
-from torchloom_core.fitting.time_split import split
+from torchloom_core.fitting.time_split import days, split
 from torchloom_core.learning.alarm_rate import alarm_unit
 from torchloom_core.learning.calibration import Calibration, calibrate
 from torchloom_core.learning.fitted import FittedPredictor
@@ -220,7 +219,7 @@ class Fitting:
             threshold=threshold_for(self.earlier(said.hindcasts), budget),
             threshold_from=(
                 f"for {alarm_unit(self.watched, [budget]).said(budget)} on the "
-                f"{_days(self.split.calibrated_until_ns - self.split.calibrated_from_ns)} days it "
+                f"{days(self.split.calibrated_until_ns - self.split.calibrated_from_ns)} days it "
                 "was calibrated on"
             ),
             others={
@@ -247,7 +246,3 @@ def as_plugin_error(plugin: Predictor, what: str = "cannot fit") -> Iterator[Non
         raise
     except BaseException as error:
         raise PluginError(f"predictor {plugin.name}: {what}: {one_line(error)}") from error
-
-
-def _days(length_ns: int) -> str:
-    return f"{length_ns / (86_400 * SECOND_NS):.4g}"

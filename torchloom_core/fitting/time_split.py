@@ -49,7 +49,7 @@ def split(bundle: Bundle, task: Task, *, until_ns: int, every_s: float) -> Split
     if not start_ns < until_ns < end_ns:
         raise TraceError(
             f"{bundle.path}: need an end of the training time in the trace's "
-            f"{_days(end_ns - start_ns)} days, was day {_days(until_ns - start_ns)}; it is of "
+            f"{days(end_ns - start_ns)} days, was day {days(until_ns - start_ns)}; it is of "
             f"{moment_text(start_ns)} to {moment_text(end_ns)}"
         )
     every_ns = round(every_s * SECOND_NS)
@@ -86,8 +86,8 @@ def _refuse_short(bundle: Bundle, horizon_ns: int, every_ns: int, until_ns: int)
         helps.append(f"--option horizon_s={longest_ns // SECOND_NS} or less")
     helps += _later(bundle, before_ns, end_ns - start_ns - after_ns)
     raise TraceError(
-        f"{bundle.path}: need {what} the end of the training time, {_days(need_ns)} days with a "
-        f"horizon of {_days(horizon_ns)}, was {_days(was_ns)}: give "
+        f"{bundle.path}: need {what} the end of the training time, {days(need_ns)} days with a "
+        f"horizon of {days(horizon_ns)}, was {days(was_ns)}: give "
         f"{', or '.join(helps)}"
     )
 
@@ -103,5 +103,6 @@ def _later(bundle: Bundle, first_ns: int, last_ns: int) -> Iterator[str]:
     yield "a longer trace"
 
 
-def _days(length_ns: int) -> str:
+def days(length_ns: int) -> str:
+    """Return a length of time in days, to four digits."""
     return f"{length_ns / _DAY_NS:.4g}"
