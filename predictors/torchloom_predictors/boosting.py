@@ -124,6 +124,7 @@ class BoostingPredictor(RowLearner):
                 seed=options.seed,
             )
         from sklearn.ensemble import HistGradientBoostingClassifier
+        from threadpoolctl import threadpool_limits
 
         grower = HistGradientBoostingClassifier(
             learning_rate=options.learning_rate,
@@ -136,7 +137,8 @@ class BoostingPredictor(RowLearner):
             random_state=options.seed,
         )
         check = {} if later is None else {"X_val": later.features, "y_val": later.failed}
-        return grower.fit(with_something_known(rows.features), rows.failed, **check)
+        with threadpool_limits(limits=1):  # a thread more waits longer than it works
+            return grower.fit(with_something_known(rows.features), rows.failed, **check)
 
     def log_odds(self, trees: Any, features: Floats) -> Floats:
         """Return ``(rows,)``, the sum of all leaves."""

@@ -106,7 +106,7 @@ class FaultHistoryPredictor:
     def __init__(self, options: Options) -> None:
         self._max_healthy = options.max_healthy
         self._half_lives_s = tuple(dict.fromkeys((options.half_life_s, *options.fit_half_lives_s)))
-        self._faults = FaultColumns(self._half_lives_s, options.incident_s)
+        self._faults = FaultColumns(self._half_lives_s, options.incident_s, groups=None)
         self._learned = Learned(
             half_life_s=options.half_life_s,
             prior_faults_per_day=options.prior_faults_per_day,

@@ -10,9 +10,9 @@ from torchloom_predictors.regression import Regression, RegressionLearner, signe
 class LogisticPredictor(RegressionLearner):
     """Weigh the features of every worker, each by its logarithm.
 
-    A logistic regression with a ridge penalty (scikit-learn's LogisticRegression): of what is
-    unknown a column says so, and it counts as the median. What it cannot find is what only two
-    features together tell, so that it is what more elaborate predictors have to beat.
+    A logistic regression with a ridge penalty: of what is unknown a column says so, and it counts
+    as the median. What it cannot find is what only two features together tell, so that it is what
+    more elaborate predictors have to beat.
     """
 
     name = "logistic"

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from torchloom_core.learning import Rows
+from torchloom_core.learning import Ranking, Rows
 from torchloom_core.plugin import Floats, Registry, hookimpl
 from torchloom_predictors.regression import Regression, RegressionLearner, signed_log
 
@@ -29,15 +29,10 @@ class OneRulePredictor(RegressionLearner):
 
 def _best(rows: Rows) -> int:
     """Return the column that ranks best, whichever way round; of those alike the first."""
-    from sklearn.metrics import average_precision_score
-
-    lowest = np.finfo(np.float64).min
 
     def reached(column: Floats) -> float:
-        ranks = (np.where(np.isnan(column), lowest, one) for one in (column, -column))
-        # sklearn sums them up to see whether all are finite.
-        with np.errstate(over="ignore", invalid="ignore"):
-            return max(float(average_precision_score(rows.failed, rank)) for rank in ranks)
+        ranks = (np.where(np.isnan(column), -np.inf, one) for one in (column, -column))
+        return max(Ranking.of(rank, rows.failed).average_precision for rank in ranks)
 
     return int(np.argmax([reached(column) for column in rows.features.T]))
 

@@ -1,19 +1,19 @@
-"""A logistic regression: scikit-learn finds its numbers, and here they are used.
+"""A logistic regression, the one that scikit-learn's imputer, scaler and regression would find.
 
-A forecast asks it once for every interval ahead, and a pipeline of scikit-learn's examines what it
-is given at each of its steps, which takes far longer than the sums.
+To import those takes longer than to learn, and each of them examines what it is given, which takes
+far longer than the sums.
 """
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from torchloom_core.learning import RowLearner, RowOptions, estimator_bytes, estimator_part
-from torchloom_core.plugin import Floats, ModelError, Positive
+from torchloom_core.learning import RowLearner, RowOptions, arrays_bytes, arrays_part
+from torchloom_core.plugin import Floats, Positive
 
-_TRUSTED = ("numpy.dtype",)
+_EPS = float(np.finfo(np.float64).eps)
 
 
 def signed_log(numbers: Floats) -> Floats:
@@ -22,41 +22,42 @@ def signed_log(numbers: Floats) -> Floats:
     return logs
 
 
-class Regression:
+class Regression(NamedTuple):
     """Numbers, standardised, to log odds; of what is unknown a column says so, it is the median.
 
-    Parameters
+    Attributes
     ----------
-    pipeline : sklearn.pipeline.Pipeline
-        Imputer, scaler and regression, which have learned.
+    median : (columns,) float64
+        For what is unknown; 0 where everything was.
+    flagged : (columns,) bool
+        Of which some was unknown.
+    mean, spread, coefficients : (columns + flags,) float64
+    intercept : (1,) float64
     """
 
-    def __init__(self, pipeline: Any) -> None:
-        self._pipeline = pipeline
-        imputer, scaler, logistic = (step for _, step in pipeline.steps)
-        self._median: Floats = imputer.statistics_
-        self._flagged: NDArray[np.intp] = imputer.indicator_.features_
-        self._mean: Floats = scaler.mean_
-        self._spread: Floats = scaler.scale_
-        self._coefficients: Floats = logistic.coef_
-        self._intercept: Floats = logistic.intercept_
+    median: Floats
+    flagged: NDArray[np.bool_]
+    mean: Floats
+    spread: Floats
+    coefficients: Floats
+    intercept: Floats
 
     @classmethod
     def fit(cls, rows: Floats, failed: NDArray[np.bool_], l2: float) -> "Regression":
         """Return the likeliest, with a ridge penalty of ``l2`` on the coefficients."""
-        from sklearn.impute import SimpleImputer
-        from sklearn.linear_model import LogisticRegression
-        from sklearn.pipeline import make_pipeline
-        from sklearn.preprocessing import StandardScaler
-        from threadpoolctl import threadpool_limits
-
-        pipeline = make_pipeline(
-            SimpleImputer(strategy="median", add_indicator=True, keep_empty_features=True),
-            StandardScaler(),
-            LogisticRegression(C=1 / l2, max_iter=1000),
-        )
-        with threadpool_limits(limits=1):  # sums in another order are other coefficients
-            return cls(pipeline.fit(rows, failed))
+        unknown = np.isnan(rows)
+        some = ~unknown.all(axis=0)
+        median: Floats = np.zeros(rows.shape[1])
+        median[some] = np.nanmedian(rows[:, some], axis=0)
+        flagged = np.any(unknown, axis=0)
+        numbers = np.hstack([np.where(unknown, median, rows), unknown[:, flagged]])
+        mean, spread = _mean_and_spread(numbers)
+        varies = spread > 0.0
+        spread[~varies] = 1.0
+        numbers = (numbers[:, varies] - mean[varies]) / spread[varies]
+        coefficients: Floats = np.zeros(len(mean))
+        coefficients[varies], intercept = _likeliest(numbers, failed, l2)
+        return cls(median, flagged, mean, spread, coefficients, intercept)
 
     @classmethod
     def restore(cls, parts: Mapping[str, bytes], name: str, columns: int) -> "Regression":
@@ -67,39 +68,64 @@ class Regression:
         ModelError
             If the part is missing or damaged, or anything else.
         """
-        pipeline = estimator_part(parts, name, _TRUSTED)
-        try:
-            regression = cls(pipeline)
-            fits = regression._fits(columns)
-        except (AttributeError, TypeError, ValueError):
-            fits = False
-        if not fits:
-            raise ModelError(f"{name}: need a regression on {columns} columns, was another")
-        return regression
+        median, flagged = arrays_part(parts, name, {"median": (columns,), "flagged": (columns,)})
+        width = (columns + int(np.count_nonzero(flagged)),)
+        shapes = {"mean": width, "spread": width, "coefficients": width, "intercept": (1,)}
+        return cls(median, flagged != 0.0, *arrays_part(parts, name, shapes))
 
     def to_bytes(self) -> bytes:
-        """Return the pipeline as skops keeps it."""
-        return estimator_bytes(self._pipeline)
+        """Return the numbers as safetensors keeps them."""
+        return arrays_bytes({**self._asdict(), "flagged": self.flagged.astype(float)})
 
     def log_odds(self, rows: Floats) -> Floats:
-        """Return ``(rows,)`` of ``(rows, columns)``, as the pipeline's ``decision_function``."""
+        """Return ``(rows,)`` of ``(rows, columns)``."""
         unknown = np.isnan(rows)
-        known = np.where(unknown, self._median, rows)
-        scaled = np.hstack([known, unknown[:, self._flagged]])
-        scaled -= self._mean
-        scaled /= self._spread
-        log_odds: Floats = (scaled @ self._coefficients.T + self._intercept)[:, 0]
+        scaled = np.hstack([np.where(unknown, self.median, rows), unknown[:, self.flagged]])
+        scaled -= self.mean
+        scaled /= self.spread
+        log_odds: Floats = scaled @ self.coefficients + self.intercept
         return log_odds
 
-    def _fits(self, columns: int) -> bool:
-        """Whether its numbers are those of so many columns, and of the flags beside them."""
-        width = columns + len(self._flagged)
-        return (
-            self._median.shape == (columns,)
-            and self._mean.shape == self._spread.shape == (width,)
-            and self._coefficients.shape == (1, width)
-            and self._intercept.shape == (1,)
-        )
+
+def _mean_and_spread(numbers: Floats) -> tuple[Floats, Floats]:
+    """Return them of each column; the spread is 0 where it is none but rounding.
+
+    Chan, Golub and LeVeque, "Algorithms for computing the sample variance", The American
+    Statistician 37, 1983: the corrected two-pass algorithm, and the bound of its error.
+    """
+    count, mean = len(numbers), numbers.mean(axis=0)
+    apart = numbers - mean
+    variance = ((apart**2).sum(axis=0) - apart.sum(axis=0) ** 2 / count) / count
+    smallest = _EPS * count
+    rounding = smallest * variance + (smallest * mean) ** 2
+    return mean, np.where(variance > rounding, np.sqrt(variance), 0.0)
+
+
+def _likeliest(numbers: Floats, failed: NDArray[np.bool_], l2: float) -> tuple[Floats, Floats]:
+    """Return ``(columns,)`` coefficients and ``(1,)`` intercept of the highest likelihood.
+
+    Found by the steps of scikit-learn's LogisticRegression, which end where its do.
+    """
+    from scipy.optimize import minimize
+    from scipy.special import expit
+
+    count, came = len(failed), failed.astype(float)
+
+    def loss(sought: Floats) -> tuple[float, Floats]:
+        weights, log_odds = sought[:-1], numbers @ sought[:-1] + sought[-1]
+        missed = expit(log_odds) - came
+        value = (np.logaddexp(0.0, log_odds) - came * log_odds).sum() + l2 / 2 * weights @ weights
+        gradient = np.append(missed @ numbers + l2 * weights, missed.sum())
+        return float(value) / count, gradient / count
+
+    found = minimize(
+        loss,
+        np.zeros(numbers.shape[1] + 1),
+        jac=True,
+        method="L-BFGS-B",
+        options={"maxiter": 1000, "maxls": 50, "gtol": 1e-4, "ftol": 64 * _EPS},
+    )
+    return found.x[:-1], found.x[-1:]
 
 
 class RegressionOptions(RowOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -149,8 +175,13 @@ class RegressionLearner(RowLearner):
         log_odds: Floats = trees.log_odds(signed_log(features))
         return log_odds
 
+    @property
+    def part(self) -> str:
+        """Name of the part that holds the regression."""
+        return f"{self.name}.safetensors"
+
     def to_bytes(self, trees: Any) -> bytes:
-        """Return the regression as skops keeps it."""
+        """Return the regression's numbers."""
         kept: bytes = trees.to_bytes()
         return kept
 

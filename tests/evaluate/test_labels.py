@@ -174,14 +174,21 @@ def test_a_component_that_ends_with_its_failure_was_seen_to_its_end(repaired_h):
     assert same(came, [0, 0, 0, 0, 0, 1, 1, 1, NAN, NAN])
 
 
-def test_a_silent_component_is_not_judged_nor_what_looks_into_its_silence():
+def test_a_silent_component_is_not_judged():
     silent = [Silence(0, 6 * HOUR_NS, 8 * HOUR_NS)]
     came = judged([event("n00000", 7, 7)], silences=silent)
-    assert same(came, [0, 0, 0, NAN, NAN, NAN, NAN, NAN, 0, 0])
-    failed = judged([event("n00000", 5, 9)], silences=silent)
-    assert same(failed, [0, 0, 1, 1, 1, NAN, NAN, NAN, NAN, 0])
+    assert same(came, [0, 0, 0, 0, 1, 1, NAN, NAN, 0, 0])
     found = judged([], of=task(3, kind="detect"), silences=silent)
     assert same(found, [0, 0, 0, 0, 0, 0, NAN, NAN, 0, 0])
+
+
+def test_who_falls_silent_for_good_was_not_seen_to_its_end_unless_it_failed():
+    silent = [Silence(0, 6 * HOUR_NS, 101 * HOUR_NS)]
+    assert same(judged(silences=silent), [0, 0, 0, NAN, NAN, NAN, NAN, NAN, NAN, NAN])
+    failed = judged([event("n00000", 5, 9)], silences=silent)
+    assert same(failed, [0, 0, 1, 1, 1, NAN, NAN, NAN, NAN, NAN])
+    as_known = judged(silences=[Silence(0, 6 * HOUR_NS, 8 * HOUR_NS)], known_h=7)
+    assert same(as_known, [0, 0, 0, NAN, NAN, NAN, NAN, NAN, NAN, NAN])
 
 
 def test_a_rack_event_touches_every_node_and_others_touch_only_theirs():

@@ -9,7 +9,8 @@ from msgspec.structs import replace
 
 from tests.evaluate.episodes import CONFIG, HOUR_NS, JOB, some_events, write
 from tests.evaluate.hindsight import disks
-from torchloom_core.errors import LeakError, PluginError, TraceError
+from tests.fitting.models import changed
+from torchloom_core.errors import ConfigError, LeakError, PluginError, TraceError
 from torchloom_core.evaluate.forecasts.over_fleets import Pool
 from torchloom_core.evaluate.forecasts.scoring import (
     Scoring,
@@ -220,22 +221,64 @@ def test_a_predictor_is_scored_without_the_policies_of_the_config(bundle):
     assert scored(bundle, config=crowded, **HISTORY) == scored(bundle, **HISTORY)
 
 
-def history(bundle, until_h, every_s=3600.0, horizon_s=21_600.0):
-    table = {"every_s": every_s, "horizon_s": horizon_s}
+def history(bundle, until_h, every_s=3600.0, **table):
+    table = table or {"every_s": every_s, "horizon_s": 21_600.0}
     tested = [Forecaster(label="told", name="fault_history", table=table)]
     config = replace(CONFIG, evaluate=replace(JOB, tick_s=every_s))
-    from_ns = bundle.manifest.start_ns + until_h * HOUR_NS
+    from_ns = bundle.manifest.start_ns + round(until_h * HOUR_NS)
     return scorer_of(bundle, tested, config, Scoring(until_ns=from_ns))
 
 
 @pytest.mark.parametrize(("until_h", "found"), [(6, "0 and 133"), (139, "133 and 0")])
 def test_a_split_that_leaves_no_moment_before_it_or_after_it_is_refused(bundle, until_h, found):
     """Of 144 hours, and six that a forecast is for."""
-    with pytest.raises(TraceError, match=f"a horizon before the end, was {found}$"):
+    need = f"need forecasts of told a horizon before {until_h / 24:.4g} d, and after it a horizon"
+    with pytest.raises(TraceError, match=f": {need} before the end, was {found}$"):
         history(bundle, until_h)
     history(bundle, until_h + (1 if until_h < 72 else -1))
+
+
+@pytest.fixture(scope="module")
+def models(bundle, tmp_path_factory):
+    """A model that forecasts, and one that tells what goes on, fitted on half of the trace."""
+    folder = tmp_path_factory.mktemp("models")
+    (history,) = (info for info in installed() if info.name == "fault_history")
+    until_ns = bundle.manifest.start_ns + 72 * HOUR_NS
+    settings = FitSettings(until_ns=until_ns, tick_s=3600.0, repair_s=86_400.0)
+    told = {"every_s": 3600.0, "horizon_s": 21_600.0}
+    model = fit(bundle, history, told, settings)
+    changed(model, task="forecast").save(folder / "forecast.tlmodel")
+    changed(model, task="detect").save(folder / "detect.tlmodel")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("task", "last_h", "need"),
+    [("forecast", 137, " and a horizon before the end"), ("detect", 143, "")],
+)
+def test_a_model_is_scored_to_the_last_moment_of_which_it_can_be_known_what_came(
+    bundle, models, task, last_h, need
+):
+    """What goes on is known at once; what comes, six hours later, and 144 hours are watched."""
+    model = str(models / f"{task}.tlmodel")
+    history(bundle, last_h, model=model)
+    day = f"{(last_h + 0.5) / 24:.4g} d"
+    with pytest.raises(TraceError, match=f": need forecasts of told after {day}{need}, was none$"):
+        history(bundle, last_h + 0.5, model=model)
+
+
+def test_who_is_to_tell_what_goes_on_is_not_told_that_it_has_begun(bundle, models):
+    told = with_events(bundle, (replace(one, fatal=False) for one in bundle.events()))
+    (score,) = history(told, 72, model=str(models / "detect.tlmodel")).scores()
+    assert score.auprc.value == pytest.approx(score.prevalence)
 
 
 def test_more_forecasts_than_memory_should_hold_are_refused_before_they_are_made(bundle):
     with pytest.raises(PluginError, match="need at most 100000000 forecasts of a component"):
         history(bundle, 72, every_s=0.04)
+    history(bundle, 72, every_s=60.0)
+
+
+def test_a_wrong_table_is_refused_by_the_file_it_is_in(bundle):
+    with pytest.raises(ConfigError, match=r"^torchloom\.toml: predictors\.fault_history\.every: "):
+        scored(bundle, every=1.0, **HISTORY)

@@ -7,7 +7,7 @@ import pytest
 
 from tests.evaluate.disks import DAY_NS, bundle_of
 from tests.evaluate.traces import drain, event, write_bundle
-from tests.fitting.plugins import Blind, Heat, info, warm
+from tests.fitting.plugins import Blind, Heat, info, saying, warm
 from torchloom_core.activation.discovery import discover
 from torchloom_core.errors import ConfigError, TraceError
 from torchloom_core.fitting.candidates import Candidate, candidates
@@ -109,6 +109,27 @@ def test_one_that_breaks_as_it_is_asked_spoils_no_other(bundle, settings):
     assert broken.auprc == (None, None, None)
     assert "no disk" in broken.why
     assert heat == choose(bundle, among[1:], settings)[1][0]
+
+
+def test_one_that_judges_nobody_costs_the_others_no_pass_of_their_own(bundle, settings):
+    asked = []
+
+    class Counted(Heat):
+        name = "counted"
+
+        def forecast(self, view):
+            asked.append(view.now_ns)
+            return super().forecast(view)
+
+    told: list[float] = []
+    mute = saying(lambda view: np.full(len(view), np.nan))
+    among = [Candidate(info(cls), {}, "") for cls in (mute, Counted)]
+    chosen, _, _ = choose(bundle, among, settings, progress=told.append)
+    assert chosen.info.name == "counted"
+    together, asked[:] = len(asked), []
+    choose(bundle, among[1:], settings)
+    assert together == len(asked)
+    assert told == sorted(told)
 
 
 @pytest.mark.parametrize(

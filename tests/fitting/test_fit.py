@@ -3,18 +3,24 @@
 import shutil
 from contextlib import suppress
 from dataclasses import replace
+from types import SimpleNamespace
 
+import msgspec
 import numpy as np
 import pytest
 from msgspec import structs
 
+from tests.evaluate.report.reports import interval, score
 from tests.evaluate.traces import HOUR_NS, event, watched, write_bundle
 from tests.fitting.plugins import Blind, Heat, Quiet, info, saying, warm
 from torchloom_core.activation.discovery import PluginInfo, discover
-from torchloom_core.errors import ConfigError, PluginError, TraceError
+from torchloom_core.errors import ConfigError, LeakError, PluginError, TraceError
 from torchloom_core.evaluate.forecasts.altered_future import OtherFuture
-from torchloom_core.fitting.fit import fit
+from torchloom_core.fitting.fit import _columns, _remarks, fit
+from torchloom_core.fitting.stages import Fitting
+from torchloom_core.learning.calibration import Calibration
 from torchloom_core.learning.card import to_markdown
+from torchloom_core.learning.forecast_score import FEW
 from torchloom_core.learning.skill import BASELINES
 from torchloom_core.plugin import Hazard, Need, NeedFaults
 from torchloom_core.trace.bundle.bundle import Bundle
@@ -27,6 +33,12 @@ DAY_NS = 24 * HOUR_NS
 @pytest.fixture(scope="module")
 def baselines():
     return [plugin for plugin in discover() if plugin.name in BASELINES]
+
+
+@pytest.fixture(scope="module")
+def heat(bundle, settings):
+    """What is learned of heat, beside nobody."""
+    return fit(bundle, info(Heat), {}, settings)
 
 
 def one_line(error):
@@ -56,6 +68,7 @@ def test_each_stage_is_told_as_it_begins_and_how_far_it_is(bundle, settings, bas
     names = ["fit heat", "fit fault_history", "ask heat", "score heat"]
     assert [*told] == names
     assert all(told[name][-1] > 0.97 for name in names[:3])
+    assert told["score heat"] == [0.0]
     assert all(list(shares) == sorted(shares) for shares in told.values())
 
 
@@ -79,6 +92,14 @@ def test_a_trace_that_is_replaced_meanwhile_is_refused(tmp_path, settings, left,
         fit(mine, info(Heat), {}, settings, stages=begin)
 
 
+def test_a_trace_of_which_a_file_was_changed_is_not_learned_from(tmp_path, settings):
+    mine, _ = write_bundle(tmp_path / "t.tltrace", rate=0.03)
+    with (mine.path / "events.jsonl").open("a") as file:
+        file.write("\n")
+    with pytest.raises(TraceError, match=r"events\.jsonl.*; it is not what the bundle was written"):
+        fit(mine, info(Blind), {}, settings)
+
+
 def test_a_baseline_learns_what_it_would_alone(bundle, settings, baselines):
     """The moments it sees beside another predictor are those that it is fitted on by itself."""
     (logistic,) = (plugin for plugin in baselines if plugin.name == "logistic")
@@ -89,6 +110,7 @@ def test_a_baseline_learns_what_it_would_alone(bundle, settings, baselines):
     (found,) = (score for score in beside.baselines if score.predictor == "logistic")
     assert found.auprc == alone.score.auprc
     assert found.threshold == alone.score.threshold
+    assert "newest heat" in alone.columns
 
 
 class Vandal(Quiet):
@@ -198,8 +220,8 @@ def test_with_few_failures_no_skill_is_shown(tmp_path, settings):
     )
 
 
-def test_learning_calibration_and_score_are_a_horizon_apart(bundle, settings):
-    card = fit(bundle, info(Heat), {}, settings).card
+def test_learning_calibration_and_score_are_a_horizon_apart(heat):
+    card = heat.card
     days = [
         stamp / DAY_NS
         for stamp in (
@@ -213,13 +235,11 @@ def test_learning_calibration_and_score_are_a_horizon_apart(bundle, settings):
     assert days == [0, 42, 44, 58, 60]
 
 
-def test_nothing_after_the_end_of_training_changes_what_was_learned(bundle, settings):
-    until_ns = settings.until_ns
-    was = fit(bundle, info(Heat), {}, settings)
-    now = fit(OtherFuture(bundle, until_ns), info(Heat), {}, settings)
-    assert now.parts == was.parts
-    assert now.info == was.info
-    assert now.card.score != was.card.score
+def test_nothing_after_the_end_of_training_changes_what_was_learned(bundle, settings, heat):
+    now = fit(OtherFuture(bundle, settings.until_ns), info(Heat), {}, settings)
+    assert now.parts == heat.parts
+    assert now.info == heat.info
+    assert now.card.score != heat.card.score
 
 
 def test_a_failure_that_was_told_only_after_the_end_of_training_is_not_learned_from(
@@ -233,11 +253,10 @@ def test_a_failure_that_was_told_only_after_the_end_of_training_is_not_learned_f
     assert (now.parts, now.info) == (was.parts, was.info)
 
 
-def test_something_before_it_does(bundle, settings):
-    was = fit(bundle, info(Heat), {}, settings)
+def test_something_before_it_does(bundle, settings, heat):
     now = fit(OtherFuture(bundle, settings.until_ns // 2), info(Heat), {}, settings)
-    assert now.parts != was.parts
-    assert now.info.threshold != was.info.threshold
+    assert now.parts != heat.parts
+    assert now.info.threshold != heat.info.threshold
 
 
 def test_the_same_seed_gives_the_same_model_to_the_byte(bundle, settings, baselines, tmp_path):
@@ -256,9 +275,10 @@ def test_metrics_that_nobody_names_are_those_of_the_trace(bundle, settings):
     assert absent.info.options["metrics"] == ["power"]
 
 
-def test_one_that_does_not_learn_is_calibrated_and_has_no_parts(bundle, settings):
+def test_one_that_does_not_learn_is_calibrated_and_has_no_parts(bundle, settings, heat):
     model = fit(bundle, info(Quiet), {}, settings)
     assert model.parts == {}
+    assert model.card.remarks[0] == heat.card.remarks[0]
     assert not model.info.calibration.is_identity
     bins = model.card.score.calibration
     assert abs(sum((b.forecast - b.observed) * b.samples for b in bins)) < 0.3 * sum(
@@ -271,6 +291,15 @@ def test_the_threshold_keeps_about_the_budget_on_the_time_after(bundle, settings
         asked = replace(settings, false_alarms_per_node_day=budget)
         found = fit(bundle, info(Heat), {}, asked).card.score.false_alarms_per_node_day
         assert budget / 4 < found.value < budget * 2.5
+
+
+@pytest.mark.parametrize("allowed", [0.01, 0.001])
+def test_a_budget_of_less_than_one_false_alarm_is_remarked(bundle, settings, allowed):
+    asked = replace(settings, false_alarms_per_node_day=allowed)
+    remarks = fit(bundle, info(Heat), {}, asked).card.remarks
+    said = [one for one in remarks if one.startswith("Its threshold was set to raise no false")]
+    assert len(said) == (allowed == 0.001)
+    assert all("1 false alarms per 1,000 node-days are less than one in the" in one for one in said)
 
 
 def test_a_card_counts_false_alarms_by_what_is_watched(tmp_path, settings):
@@ -322,6 +351,23 @@ def test_a_detection_is_fitted_too_and_its_card_tells_incidents_and_no_failures(
     assert "moments in them: slope" in page
     assert "of which were in an incident" in page
     assert "failure" not in page
+
+
+def test_a_detection_is_fitted_too_and_is_not_told_what_goes_on(bundle, settings):
+    class Deaf(Quiet):
+        def __init__(self, options):
+            super().__init__(options)
+            self.needs = (*self.needs, NeedFaults(90 * 86_400.0))
+
+        def forecast(self, view):
+            assert not view.faults
+            return super().forecast(view)
+
+    asked = replace(settings, task="detect", kinds=("crash",), lead_s=3600.0)
+    model = fit(bundle, info(Deaf), {"every_s": 43_200.0}, asked)
+    for made in (model.info, model.card.score):
+        assert (made.task, made.lead_s) == ("detect", 3600.0)
+    assert model.info.kinds == ("crash",)
 
 
 @pytest.mark.parametrize(
@@ -460,6 +506,14 @@ def test_a_baseline_that_cannot_be_built_is_left_out_and_named(bundle, settings)
     assert remark.endswith("is broken.")
 
 
+def test_a_baseline_that_breaks_as_it_is_asked_is_left_out_and_named(bundle, settings):
+    mute = info(saying(lambda view: np.full(len(view), np.nan)))
+    card = fit(bundle, info(Heat), {}, settings, baselines=[replace(mute, name="one_rule")]).card
+    assert [score.predictor for score in card.baselines] == ["random"]
+    (remark,) = (one for one in card.remarks if "with one_rule" in one)
+    assert "need a probability of some worker at some time" in remark
+
+
 @pytest.mark.parametrize(
     ("probability", "problem"),
     [
@@ -521,7 +575,7 @@ def test_a_predictor_that_ends_the_process_is_refused(bundle, settings):
 @pytest.mark.parametrize(
     ("given", "was"),
     [
-        (None, "need parts as a dict, was NoneType"),
+        ([], "need parts as a dict, was list"),
         ({"a.json": "text"}, "bytes, was 'a.json' to str"),
         ({1: b"{}"}, "bytes, was 1 to bytes"),
         ({"../a.json": b"{}"}, "bytes, was '../a.json' to bytes"),
@@ -575,17 +629,41 @@ def test_a_trace_that_contradicts_itself_is_not_learned_from(tmp_path, settings,
         fit(Bundle.open(path), info(Quiet), {}, settings)
 
 
-def test_a_wrong_option_is_refused_with_its_name(bundle, settings):
+def test_a_trace_that_knows_an_event_before_it_happens_is_not_learned_from(tmp_path, settings):
+    early = some_days(tmp_path / "t.tltrace", event("n00000", 40, known_h=30))
+    with pytest.raises(LeakError, match="future_feature"):
+        fit(early, info(Quiet), {}, settings)
+
+
+@pytest.mark.parametrize("source", [{}, {"source": "--option"}], ids=["unsaid", "said"])
+def test_a_wrong_option_is_refused_with_its_name(bundle, settings, source):
     with pytest.raises(ConfigError) as error:
-        fit(bundle, info(Heat), {"horizon": 1.0}, settings, source="--option")
-    assert one_line(error).startswith("--option: predictors.heat.horizon: ")
+        fit(bundle, info(Heat), {"horizon": 1.0}, settings, **source)
+    said = source.get("source", "options")
+    assert one_line(error).startswith(f"{said}: predictors.heat.horizon: ")
 
 
 def test_asking_too_often_for_memory_is_refused(bundle, settings):
+    """Of the 76 days from the calibration on, and no others: they are what is kept."""
     asked = replace(settings, tick_s=1.0, every_s=1.0)
     with pytest.raises(PluginError) as error:
         fit(bundle, info(saying(lambda view: np.zeros(len(view)))), {}, asked)
     assert "ask less often, every_s was 1" in one_line(error)
+    Fitting(bundle, replace(asked, every_s=2.0), Quiet(Quiet.Options()))
+
+
+@pytest.mark.parametrize(
+    ("asked_s", "every_s"),
+    [(None, 86_400.0), (130_000.0, 129_600.0), (60.0, 43_200.0)],
+    ids=["as it says", "as is asked", "more often than there are samples"],
+)
+def test_it_is_asked_every_so_many_whole_ticks(bundle, settings, asked_s, every_s):
+    asked = replace(settings, every_s=asked_s)
+    model = fit(bundle, info(Quiet), {}, asked)
+    assert model.info.every_s == every_s
+    assert model.card.score.samples == pytest.approx(
+        20 * 58 * 86_400.0 / every_s, rel=0.05
+    )  # Of 20 nodes and 58 days, of which some are away.
 
 
 def test_a_failure_without_an_end_lasts_as_long_as_is_told_and_the_model_keeps_it(bundle, settings):
@@ -600,3 +678,104 @@ def test_a_failure_without_an_end_lasts_as_long_as_is_told_and_the_model_keeps_i
         assert model.info.repair_s == repair_s
         moments.append(model.card.score.samples)
     assert moments[0] > moments[1] > moments[2]
+
+
+def test_a_trace_that_goes_on_beyond_its_end_and_is_looked_at_too_often_is_said_to(
+    bundle, settings, caplog
+):
+    class Beyond(Bundle):
+        beyond = "events after the trace ends"
+
+    often = replace(settings, tick_s=3600.0)
+    fit(Beyond(bundle.path, bundle.manifest), info(Quiet), {}, often)
+    first, second = caplog.messages
+    assert first == Beyond.beyond
+    assert "a sample every 86400 s is looked at every 3600 s" in second
+
+
+@pytest.mark.parametrize(
+    ("names", "problem"),
+    [
+        ({"kinds": ("crsh",)}, "a kind that its events have, was 'crsh'; did you mean crash?"),
+        (
+            {"known_before": ("heta",)},
+            "a metric, an attribute or a kind of event that it has, was 'heta'; did you mean heat?",
+        ),
+    ],
+    ids=["kind", "known before"],
+)
+def test_a_name_that_the_trace_has_not_is_refused(bundle, settings, names, problem):
+    with pytest.raises(TraceError) as error:
+        fit(bundle, info(Quiet), {}, replace(settings, **names))
+    assert one_line(error) == f"{bundle.path}: need {problem}"
+
+
+def test_a_model_keeps_which_of_its_failures_were_known_when_training_ended(bundle, settings, heat):
+    """Neither what is no failure, nor one that was told at the very end."""
+    until_h = settings.until_ns / HOUR_NS
+
+    class Noted(Bundle):
+        def events(self):
+            more = event("n00019", 100, fatal=False), event("n00018", until_h)
+            return tuple(sorted((*super().events(), *more), key=lambda one: one.t_event))
+
+    model = fit(Noted(bundle.path, bundle.manifest), info(Heat), {}, settings)
+    assert model.info.event_prints == heat.info.event_prints
+    known = [one for one in bundle.events() if one.t_avail < settings.until_ns]
+    assert len(heat.info.event_prints) == len(known)
+
+
+def test_what_is_said_to_be_known_beforehand_is_in_the_model_and_on_its_card(
+    bundle, settings, heat
+):
+    model = fit(bundle, info(Heat), {}, replace(settings, known_before=("heat", "crash")))
+    assert model.info.known_before == ("heat", "crash")
+    remark = "Said to be known beforehand, and not asked what it tells of the future: heat, crash."
+    assert remark in model.card.remarks
+    assert heat.info.known_before is msgspec.UNSET
+
+
+@pytest.mark.parametrize("synthetic", [True, False])
+def test_the_limits_of_what_a_card_says_stand_on_it(bundle, settings, synthetic):
+    loads = ("power", "heat", "fan")
+    manifest = structs.replace(bundle.manifest, synthetic=synthetic, load_dependent=loads)
+    fitting = Fitting(
+        Bundle(bundle.path, manifest), replace(settings, false_alarms_per_node_day=0.5),
+        Quiet(Quiet.Options()),
+    )  # fmt: skip
+
+    def limits(*metrics, **found):
+        examples = SimpleNamespace(moments=9, positives=2, metrics=metrics)
+        said = SimpleNamespace(calibration=Calibration())
+        return [*_remarks(fitting, examples, said, score(**{"incidents": FEW, **found}))]
+
+    made_up = "The trace is synthetic: the score says how well it learns what was made up."
+    least = [
+        "Fitted on 9 judged moments of a node, 2 of which were followed by a failure.",
+        "What it is worth on another fleet, or after the fleet has changed, nobody measured.",
+        *[made_up] * synthetic,
+    ]
+    often = interval(1.2)
+    assert limits(false_alarms_per_node_day=interval(1.0)) == least
+    assert limits("power", "cold", "heat", false_alarms_per_node_day=often, incidents=19) == [
+        *least,
+        "It reads what the trace does not have: cold, power.",
+        "Depends on what ran on a component, and means little once it moved: heat, power.",
+        "On the time after, its threshold raised 1.2 false alarms a node-day, where 0.5 were "
+        "allowed when it was set.",
+        "19 failures are too few for more than exact intervals of counts.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ({"columns": ("a", "b")}, ("a", "b")),
+        ({"columns": ["a"]}, ()),
+        ({"columns": ("a", 1)}, ()),
+        ({"columns": "ab"}, ()),
+        ({}, ()),
+    ],
+)
+def test_by_what_it_judges_is_on_the_card_only_if_it_is_texts(said, told):
+    assert _columns(SimpleNamespace(name="it", **said)) == told

@@ -1,5 +1,8 @@
 """A fit on columns that know the future shows no skill, names them, and says what it is without."""
 
+from typing import Annotated
+
+import msgspec
 import numpy as np
 import pytest
 
@@ -11,6 +14,7 @@ from torchloom_core.activation.discovery import discover
 from torchloom_core.errors import PluginError, TraceError
 from torchloom_core.fitting.fit import fit
 from torchloom_core.fitting.stages import FitSettings, Fitting
+from torchloom_core.learning.forecast_score import FEW
 from torchloom_core.learning.skill import RANDOM
 from torchloom_core.plugin import Hazard
 
@@ -77,30 +81,68 @@ def test_a_metric_that_the_trace_has_not_is_no_obstacle(disks):
     assert any(remark.startswith("Without length: AUPRC") for remark in card.remarks)
 
 
-def test_what_cannot_be_fitted_without_the_column_says_so(disks):
-    class Needy(Heat):
-        name = "needy"
+class Constant(Heat):
+    """Reads the metrics that it is told of, and says the same of all."""
 
-        def __init__(self, options):
-            if "length" not in options.metrics:
-                raise PluginError("needs length")
-            super().__init__(options)
+    name = "constant"
+    unfit = ()
 
-        def forecast(self, view):
-            return Hazard(probability=np.full(len(view), 0.1))
+    class Options(Heat.Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
+        metrics: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
 
-        def fit(self, examples):
-            for _ in examples:
-                pass
+    def __init__(self, options):
+        if options.metrics in self.unfit:
+            raise PluginError("needs length")
+        super().__init__(options)
 
-        def parts(self):
-            return {}
+    def forecast(self, view):
+        return Hazard(probability=np.full(len(view), 0.1))
 
-    until_ns = disks.manifest.start_ns + 70 * DAY_NS
+    def fit(self, examples):
+        for _ in examples:
+            pass
+
+    def parts(self):
+        return {}
+
+
+def constant(bundle, metrics, *, until_d=70, stages=lambda _: lambda _: None, **changes):
+    """Return the remarks on what the predictor is worth without what knows the future."""
+    until_ns = bundle.manifest.start_ns + until_d * DAY_NS
     settings = FitSettings(until_ns=until_ns, tick_s=86_400.0, repair_s=86_400.0)
-    card = fit(disks, info(Needy), {"metrics": ["length"]}, settings).card
-    (remark,) = (one for one in card.remarks if one.startswith("It cannot be fitted without"))
-    assert remark == "It cannot be fitted without length: needs length."
+    cls = type("Constant", (Constant,), changes)
+    card = fit(bundle, info(cls), {"metrics": metrics}, settings, stages=stages).card
+    return card, [one for one in card.remarks if one.startswith(("It cannot", "Without"))]
+
+
+@pytest.mark.parametrize(
+    ("metrics", "unfit", "said"),
+    [
+        (["length", "wear"], [("wear",)], "length: needs length."),
+        (
+            ["length", "fails"],
+            [],
+            "length, fails: options: predictors.constant.metrics: expected `array` of length >= 1.",
+        ),
+    ],
+    ids=["it says", "an option"],
+)
+def test_what_cannot_be_fitted_without_the_column_says_so(disks, metrics, unfit, said):
+    _, remarks = constant(disks, metrics, unfit=unfit)
+    assert remarks == [f"It cannot be fitted without {said}"]
+
+
+def test_the_fit_without_the_column_is_told_in_stages_too_and_few_failures_have_no_interval(disks):
+    begun = []
+
+    def begin(name):
+        begun.append(name)
+        return lambda _: None
+
+    card, (remark,) = constant(disks, ["length", "wear"], until_d=110, stages=begin)
+    assert begun == ["fit constant", "ask constant", "score constant"] * 2
+    assert card.score.incidents < FEW
+    assert remark.startswith(f"Without length: AUPRC {card.score.auprc.value:.3g}. No skill shown")
 
 
 def test_without_telemetry_a_metric_that_is_named_knows_nothing(tmp_path):
@@ -132,9 +174,11 @@ def noted(tmp_path_factory):
     return fleet.write(tmp_path_factory.mktemp("noted") / "disks.tltrace")
 
 
-def judged_by_events(bundle, *known_before):
-    (logistic,) = (plugin for plugin in discover() if plugin.name == "logistic")
-    options = {"horizon_s": 7 * 86_400.0, "spans_s": [2 * 86_400.0]}
+def judged_by_events(bundle, *known_before, by="logistic"):
+    (plugin,) = (plugin for plugin in discover() if plugin.name == by)
+    options = {"horizon_s": 7 * 86_400.0}
+    if by == "logistic":
+        options["spans_s"] = [2 * 86_400.0]
     settings = FitSettings(
         until_ns=bundle.manifest.start_ns + 70 * DAY_NS,
         tick_s=86_400.0,
@@ -142,7 +186,7 @@ def judged_by_events(bundle, *known_before):
         repair_s=86_400.0,
         known_before=known_before,
     )
-    return fit(bundle, logistic, options, settings).card
+    return fit(bundle, plugin, options, settings).card
 
 
 def test_a_kind_of_event_that_was_noted_afterwards_gives_no_skill_and_it_is_said_what_is_left(
@@ -154,6 +198,12 @@ def test_a_kind_of_event_that_was_noted_afterwards_gives_no_skill_and_it_is_said
     text = "Without return opened and any other fault: AUPRC "
     assert any(remark.startswith(text) for remark in card.remarks)
     assert judged_by_events(noted, "return opened").skill
+
+
+def test_a_fault_that_no_option_leaves_out_is_said_to_stay(noted):
+    card = judged_by_events(noted, by="fault_history")
+    text = "It cannot be fitted without return opened: fault_history has no option for that."
+    assert text in card.remarks
 
 
 def test_what_no_option_leaves_out_is_said_to_stay(tmp_path):

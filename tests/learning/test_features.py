@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tests.examples import examples
 from torchloom_core.errors import PluginError
-from torchloom_core.learning import Features, in_words
+from torchloom_core.learning import FaultColumns, Features, in_words
 from torchloom_core.plugin import Fault, Need, NeedFaults, NeedLabels, NeedPast, incidents
 from torchloom_core.testing import view_of
 
@@ -86,6 +86,19 @@ def test_every_span_is_described_as_the_textbook_does(values, level, tick_s):
             assert found[f"mean of m over {over} above that of the {over} before"] == (
                 pytest.approx(change, rel=1e-6, abs=1e-4, nan_ok=True)
             )
+
+
+@pytest.mark.parametrize("workers", [3, 3000])
+def test_several_metrics_are_told_as_each_is_by_itself(workers):
+    random = np.random.default_rng(0)
+    values = {name: random.normal(size=(workers, 9)) for name in ("a", "b", "c")}
+    values["a"][random.random((workers, 9)) < 0.3] = np.nan
+    values["b"][0], values["c"][:, 4] = np.inf, np.nan
+    of_all = table(Features(metrics=("a", "b", "c"), spans_s=(2.0, 4.0)), view_of(values))
+    for name in values:
+        alone = Features(metrics=(name,), spans_s=(2.0, 4.0))
+        for column, told in table(alone, view_of({name: values[name]})).items():
+            np.testing.assert_array_equal(told, of_all[column])
 
 
 def test_the_newest_value_its_age_and_its_distance_to_the_fleet_are_told():
@@ -252,6 +265,17 @@ def test_a_view_after_another_is_told_as_if_it_were_the_first():
     ]
     again = [Features(half_lives_s=(DAY_S,)).compute(view) for view in views]
     assert np.array_equal([features.compute(view) for view in views], again, equal_nan=True)
+
+
+def test_what_is_not_asked_of_others_is_not_computed_and_the_rest_is_the_same():
+    view = view_of(workers=2, node=("a", "b"), now_s=NOW_S, faults=[fault("a", DAY_S)])
+    alone = FaultColumns([DAY_S, 2 * DAY_S], incident_s=60.0, groups=None)
+    own = alone.compute(view)
+    assert own.shape == (2, len(alone.names))
+    assert not [name for name in alone.names if "others" in name]
+    of_all = FaultColumns([DAY_S, 2 * DAY_S], incident_s=60.0).compute(view)
+    np.testing.assert_array_equal(own, of_all[:, : own.shape[1]])
+    assert alone.history(own).decayed.tolist() == [[0.5, 0.5**0.5], [0.0, 0.0]]
 
 
 def test_a_worker_without_a_node_stands_for_itself():

@@ -10,7 +10,17 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression
 
 from torchloom_core.errors import ModelError, PluginError
-from torchloom_core.learning import RowSample, estimator_bytes, estimator_part, json_part
+from torchloom_core.learning import (
+    Features,
+    RowSample,
+    estimator_bytes,
+    estimator_part,
+    json_part,
+)
+from torchloom_core.learning.rows import RowGathering
+from torchloom_core.plugin import Example
+from torchloom_core.plugin.needs import labels_read
+from torchloom_core.testing import view_of
 
 DAY_NS = 86_400 * 10**9
 
@@ -55,6 +65,20 @@ def test_each_moment_has_the_same_chance_to_be_kept():
     kept = [filled(outcomes, 50, seed).rows("mine").at_ns[1:] // DAY_NS for seed in range(200)]
     early = np.mean(np.concatenate(kept) <= 25)
     assert early == pytest.approx(0.5, abs=0.02)
+
+
+def test_who_learns_beside_a_predictor_computes_none_of_its_features_again(monkeypatch):
+    computed = []
+    compute = Features.compute
+    monkeypatch.setattr(Features, "compute", lambda *of: computed.append(of) or compute(*of))
+    features = Features(half_lives_s=(86_400.0,), attributes=("size",))
+    view = view_of(workers=2, labels=({"size": 1.0, "owner": "a"}, {"size": 2.0, "owner": "b"}))
+    example = Example(view=view, outcome=np.array([0.0, 1.0]))
+    beside = RowGathering(features, max_healthy=100, seed=0)
+    beside.add(example)
+    features.of(view.with_labels(labels_read(features.needs)))  # as the predictor is shown it
+    beside.add(example)
+    assert len(computed) == 1
 
 
 def test_memory_does_not_grow_with_the_examples():

@@ -54,7 +54,7 @@ def test_no_member_or_one_twice_is_refused(members, was):
     [
         (b"\xff", "need the members as msgpack"),
         (msgspec.msgpack.encode({"forest": b""}), "need logistic, was forest"),
-        (msgspec.msgpack.encode({"logistic": b"x"}), "logistic.skops"),
+        (msgspec.msgpack.encode({"logistic": b"x"}), "logistic.safetensors"),
     ],
 )
 def test_members_that_are_no_members_are_refused_in_one_line(kept, problem):

@@ -4,7 +4,9 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
+from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.metrics import average_precision_score
+from threadpoolctl import threadpool_info
 
 from tests.predictors.warming_fleet import HORIZON, WORKERS, one_hot, warming
 from torchloom_core.learning import Rows, estimator_bytes
@@ -191,3 +193,17 @@ def test_an_archive_with_a_foreign_type_is_refused(fitted):
     with pytest.raises(ModelError, match=r"boosting.skops: need types that are") as refusal:
         predictor().restore(parts)
     assert "\n" not in str(refusal.value)
+
+
+def test_trees_grow_on_one_thread_though_the_library_comes_only_as_they_do(monkeypatch):
+    seen = []
+
+    def fit(self, *_, **__):
+        seen.extend(one["num_threads"] for one in threadpool_info() if one["user_api"] == "openmp")
+        return self
+
+    monkeypatch.setattr(HistGradientBoostingClassifier, "fit", fit)
+    # What learn() limits is what is loaded by then, and here that is done by nobody.
+    predictor()._boost(rows_of([1.0, 2.0, 3.0], [False, True, False]), trees=2)
+    assert seen
+    assert set(seen) == {1}

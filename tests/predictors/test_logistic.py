@@ -54,8 +54,8 @@ def test_one_rule_reads_one_feature_and_no_other():
     predictor = learned(OneRulePredictor)
     hot, shown = one_hot(), list(predictor._learned.shown)
     rows = predictor.features.compute(hot)[:, shown]
-    best = int(np.flatnonzero(predictor._trees._coefficients[0])[0])
-    assert np.count_nonzero(predictor._trees._coefficients[0]) == 1
+    best = int(np.flatnonzero(predictor._trees.coefficients)[0])
+    assert np.count_nonzero(predictor._trees.coefficients) == 1
     assert "temp" in predictor.columns[best]
     others = np.random.default_rng(0).normal(size=rows.shape)
     others[:, best] = rows[:, best]
@@ -67,10 +67,11 @@ def test_a_regression_on_other_columns_is_refused(cls):
     parts = learned(cls, metrics=("temp",)).parts()
     name = cls.name
     other = learned(cls).parts()
-    mixed = {f"{name}.json": other[f"{name}.json"], f"{name}.skops": parts[f"{name}.skops"]}
+    part = f"{name}.safetensors"
+    mixed = {f"{name}.json": other[f"{name}.json"], part: parts[part]}
     wanted = {"metrics": ("temp", "noise"), "spans_s": (5.0,), "half_lives_s": ()}
     fresh = cls(cls.Options(**wanted, horizon_s=float(HORIZON), every_s=1.0))
-    with pytest.raises(ModelError, match="need a regression on"):
+    with pytest.raises(ModelError, match="need median of shape"):
         fresh.restore(mixed)
 
 

@@ -118,6 +118,12 @@ def test_row_groups_of_another_time_are_not_read(tmp_path):
         values(opened, at(7), at(8))
 
 
+def test_who_wants_no_metric_reads_no_file(tmp_path):
+    opened = bundle(tmp_path / "b", NODES, [(1, "a", "x", 1.0)])
+    damage(opened.parquet_files[0], row_group=0)
+    assert list(opened.telemetry(metrics=())) == []
+
+
 def test_telemetry_comes_a_bounded_part_at_a_time(tmp_path):
     opened = bundle(tmp_path / "b", NODES, [(1, "a", "x", 1.0)])
     (path,) = opened.parquet_files

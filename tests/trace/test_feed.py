@@ -71,13 +71,15 @@ def test_a_fatal_fault_ends_a_life_and_the_next_begins_when_it_is_resolved(tmp_p
     assert (told_fault.ts_ns, told_fault.kind) == (at(5), "xid")
 
 
-def test_what_is_not_to_be_shown_is_told_by_no_fault_and_is_away_all_the_same(tmp_path):
+def test_what_is_not_to_be_shown_is_told_by_no_fault_and_by_no_death_and_is_away_all_the_same(
+    tmp_path,
+):
     rows = [*NODES, fault(5, avail_s=12, resolved_s=33), fault(8, kind="note", fatal=False)]
     trace = bundle(tmp_path / "t.tltrace", rows)
     feed = feed_of(trace, tick_s=10, shows=lambda event: event.kind == "note")
     assert told(feed)[2:] == [
         (8, "fault", "a", "a@8"),
-        (12, "dies", "a", 1),
+        (12, "leaves", "a", 1),
         (33, "hello", "a", 2),
     ]
 

@@ -1,4 +1,5 @@
 from tests.trace.small import NODES, bundle, fault
+from torchloom_core.evaluate.forecasts.altered_future import OtherFuture
 from torchloom_core.trace.bundle.schema import Component
 from torchloom_core.trace.feed.watched import watch
 
@@ -62,3 +63,9 @@ def test_a_circle_of_parents_does_no_harm(tmp_path):
         Component(id="r", kind="rack", parents=("a",)),
     ]
     assert watch(bundle(tmp_path / "b", parts)).rows_of("r") == (0,)
+
+
+def test_what_is_watched_of_a_bundle_is_found_once(tmp_path):
+    trace = bundle(tmp_path / "b", NODES)
+    assert watch(trace) is watch(trace)
+    assert watch(OtherFuture(trace, 0)) is not watch(trace)

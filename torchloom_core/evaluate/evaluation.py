@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from torchloom_core import __version__
 from torchloom_core.config.schema import Config
 from torchloom_core.errors import ConfigError
+from torchloom_core.evaluate.contradictions import refuse_contradicting, say_beyond
 from torchloom_core.evaluate.fleet_results import OverFleets
 from torchloom_core.evaluate.forecasts.leaks import refuse_foreknown
 from torchloom_core.evaluate.forecasts.over_fleets import Pool, scores_over_fleets
@@ -25,12 +26,7 @@ from torchloom_core.evaluate.on_trace import (
     prepare_replay,
     prepare_simulation,
 )
-from torchloom_core.evaluate.preflight import (
-    check_until,
-    job_on_links,
-    refuse_contradicting,
-    say_beyond,
-)
+from torchloom_core.evaluate.preflight import check_until, job_on_links
 from torchloom_core.evaluate.results import Report, TraceResults
 from torchloom_core.evaluate.together import refuse_apart, refuse_unmeasured
 from torchloom_core.evaluate.unmeasured import say_unseen

@@ -28,7 +28,7 @@ def mean_over_fleets(figures: Sequence[float], traces: int) -> Interval:
     traces : int
         How many there are.
     """
-    from scipy.stats import t
+    from scipy.special import stdtrit
 
     count = len(figures)
     of = f"{count} traces" if count == traces else f"{count} of {traces} traces"
@@ -36,7 +36,7 @@ def mean_over_fleets(figures: Sequence[float], traces: int) -> Interval:
     if count < MIN_FLEETS:
         return Interval(value=value, method=f"none: need {MIN_FLEETS} traces to tell, was {of}")
     error = float(np.std(figures, ddof=1)) / math.sqrt(count)
-    half = float(t.ppf(_HIGH, count - 1)) * error
+    half = float(stdtrit(count - 1, _HIGH)) * error
     return Interval(
         value=value,
         low=value - half,

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from torchloom_core.activation.activation import activate
 from torchloom_core.clock import SECOND_NS, moment_text
 from torchloom_core.config.schema import Allreduce, Config
-from torchloom_core.errors import ConfigError, TraceError
+from torchloom_core.errors import ConfigError
 from torchloom_core.evaluate.forecasts.leaks import refuse_trained
 from torchloom_core.evaluate.forecasts.training_trace import was_fitted_on
 from torchloom_core.evaluate.goodput.arms import MEMBERSHIP_POLICY, Arm
@@ -26,30 +26,9 @@ from torchloom_core.learning.model import Model
 from torchloom_core.plugin.needs import forecasts_read
 from torchloom_core.suggest import nearest
 from torchloom_core.trace.bundle.bundle import Bundle
-from torchloom_core.trace.bundle.schema import EVENTS, LINK_METRIC, TOPOLOGY, Row
-from torchloom_core.trace.validation.rules import Rules
+from torchloom_core.trace.bundle.schema import LINK_METRIC
 
 _log = logging.getLogger(__name__)
-
-
-def say_beyond(bundle: Bundle) -> None:
-    """Say which events nobody looks at, as the trace ends before them."""
-    if bundle.beyond:
-        _log.warning("%s", bundle.beyond)
-
-
-def refuse_contradicting(bundle: Bundle) -> None:
-    """Raise TraceError if two rows have one id, or an end lies before its beginning.
-
-    What of these is meant nobody knows, and what comes out would rest on it.
-    """
-    rules = Rules(-(2**63), 2**63)
-    rows: dict[str, Iterable[Row]] = {TOPOLOGY: bundle.topology(), EVENTS: bundle.events()}
-    for file, of in rows.items():
-        for fault in (fault for row in of for fault in rules.faults(row)):
-            raise TraceError(
-                f"{bundle.path / file}: {fault}; `torchloom trace validate` says where"
-            )
 
 
 def check_until(bundle: Bundle, until_ns: int | None) -> None:

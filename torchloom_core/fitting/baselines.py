@@ -5,7 +5,7 @@ and are asked in the same pass, so that they cost little. Those that weigh featu
 predictor's, where it has some.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torchloom_core.activation.discovery import PluginInfo
@@ -13,7 +13,7 @@ from torchloom_core.errors import ConfigError, PluginError
 from torchloom_core.evaluate.forecasts.hindcasts import Progress
 from torchloom_core.fitting.build import METRICS, build
 from torchloom_core.fitting.shared_rows import SharedRows
-from torchloom_core.fitting.stages import Fitting
+from torchloom_core.fitting.stages import Fitting, Said
 from torchloom_core.learning.row_learner import RowLearner
 from torchloom_core.learning.skill import BASELINES, DETECTORS, ROW_RULE
 from torchloom_core.plugin.api import Predictor
@@ -120,3 +120,13 @@ class Baselines:
             else:
                 able[learner.name] = learner
         return able
+
+    def answered(self, said: Mapping[str, Said | PluginError]) -> dict[str, Said]:
+        """Return what those have said that could be asked; the rest is remarked on."""
+        found: dict[str, Said] = {}
+        for name, answer in said.items():
+            if isinstance(answer, PluginError):
+                self.remarks.append(f"There is no comparison with {name}: {answer}.")
+            else:
+                found[name] = answer
+        return found

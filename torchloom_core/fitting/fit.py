@@ -12,11 +12,11 @@ from msgspec.structs import replace
 
 from torchloom_core.activation.discovery import PluginInfo
 from torchloom_core.errors import ConfigError, PluginError, TraceError
+from torchloom_core.evaluate.contradictions import refuse_contradicting, say_beyond
 from torchloom_core.evaluate.forecasts.foretelling_attributes import GROUP
 from torchloom_core.evaluate.forecasts.foretelling_service import IN_SERVICE
 from torchloom_core.evaluate.forecasts.hindcasts import Progress
 from torchloom_core.evaluate.forecasts.leaks import refuse_foreknown
-from torchloom_core.evaluate.preflight import refuse_contradicting, say_beyond
 from torchloom_core.evaluate.unmeasured import missing, say_unseen
 from torchloom_core.fitting.baselines import Baselines
 from torchloom_core.fitting.build import ATTRIBUTES, FAULTS, GROUPS, METRICS, build
@@ -107,9 +107,11 @@ def fit_checked(
     rivals = beside.learn(stages)
     asked = [plugin, *rivals.values()]
     said, *said_by = fitting.ask(asked, examples.prevalence, stages(f"ask {info.name}"))
-    remarks = beside.remarks
+    if isinstance(said, PluginError):
+        raise said
     others = {RANDOM: fitting.guess(said)}
-    others |= dict(zip(rivals, said_by, strict=True))
+    others |= beside.answered(dict(zip(rivals, said_by, strict=True)))
+    remarks = beside.remarks
     stages(f"score {info.name}")(0.0)
     flags = examples.flags() + fitting.foretelling(plugin.needs)
     scored = fitting.score(info.name, said, others, flags)
@@ -304,6 +306,14 @@ def _remarks(
         fitting.settings.false_alarms_per_node_day,
         scored.false_alarms_per_node_day.value,
     )
+    days = fitting.earlier(said.hindcasts).component_days
+    if allowed * days < 1:
+        yield (
+            f"Its threshold was set to raise no false alarm: "
+            f"{alarm_unit(fitting.watched, [allowed]).said(allowed)} are less than one in the "
+            f"{days:.3g} {fitting.watched}-days it was calibrated on. "
+            "--false-alarms-per-node-day says how many it may raise."
+        )
     if raised > 2 * allowed:
         unit = alarm_unit(fitting.watched, (raised, allowed))
         yield (

@@ -86,19 +86,11 @@ def _told_of_all(
         else:
             able[number] = plugin
 
-    def ask(some: Mapping[int, Predictor]) -> dict[int, Said | str]:
-        said = fitting.ask(list(some.values()), examples.prevalence, part_of(progress, 1, 2))
-        return dict(zip(some, said, strict=True))
-
-    try:
-        return told | ask(able) if able else told
-    except PluginError:  # of one of them, and each is asked by itself to see of which
-        for number, plugin in able.items():
-            try:
-                told |= ask({number: plugin})
-            except PluginError as error:
-                told[number] = str(error)
-        return told
+    if able:
+        asked = fitting.ask(list(able.values()), examples.prevalence, part_of(progress, 1, 2))
+        for number, said in zip(able, asked, strict=True):
+            told[number] = str(said) if isinstance(said, PluginError) else said
+    return told
 
 
 def _auprc(fitting: Fitting, said: Said) -> float | None:

@@ -11,6 +11,7 @@ from torchloom_core.fitting.stages import FitSettings
 from torchloom_core.plugin.api import Predictor
 from torchloom_core.plugin.needs import windows_s
 from torchloom_core.trace.bundle.bundle import Bundle
+from torchloom_core.trace.bundle.telemetry import codes
 
 _log = logging.getLogger(__name__)
 
@@ -26,14 +27,11 @@ _OFTEN = 4.0
 
 def told_every_s(bundle: Bundle) -> float | None:
     """Return how far apart the first few samples of one component are, seconds; None of few."""
-    import pyarrow.compute as pc
-
-    component, seen = None, np.zeros(0, dtype=np.int64)
+    component, seen = "", np.zeros(0, dtype=np.int64)
     for table in islice(bundle.telemetry(), _TABLES):
-        if component is None and len(table):
-            component = table["component"][0].as_py()
-        own = table.filter(pc.equal(table["component"], component))
-        seen = np.union1d(seen, own["t_event"].to_numpy())
+        component = component or table["component"][0].as_py()
+        own = codes(table["component"], [component]) == 0
+        seen = np.union1d(seen, table["t_event"].to_numpy()[own])
         if len(seen) >= _TIMES:
             return float(np.median(np.diff(seen[:_TIMES]))) / SECOND_NS
     return None

@@ -5,7 +5,6 @@ The predictor and what it is compared with go through the same steps, see
 """
 
 import math
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -142,7 +141,8 @@ class Fitting:
         """Show the examples to a predictor that learns; the others are only counted."""
         examples = self.examples(plugin, progress, beside)
         if not isinstance(plugin, Learner):
-            deque(examples, maxlen=0)
+            for _ in examples:
+                pass
             return examples
         with as_plugin_error(plugin):
             plugin.fit(examples)
@@ -150,8 +150,10 @@ class Fitting:
 
     def ask(
         self, plugins: Sequence[Predictor], prevalence: float, progress: Progress
-    ) -> list[Said]:
+    ) -> list[Said | PluginError]:
         """Let predictors forecast from the calibration on, and calibrate each.
+
+        One that cannot has its error in that place.
 
         Parameters
         ----------
@@ -167,10 +169,13 @@ class Fitting:
             progress=progress,
             shows=self.task.shows,
         )
-        return [self._calibrated(said, prevalence) for said in each]
+        return [
+            said if isinstance(said, PluginError) else self._calibrated(said, prevalence)
+            for said in each
+        ]
 
     def _calibrated(self, said: Hindcasts, prevalence: float) -> Said:
-        earlier = self._earlier(said)
+        earlier = self.earlier(said)
         calibration = calibrate(
             earlier.score,
             earlier.outcome,
@@ -212,7 +217,7 @@ class Fitting:
         scored = score(
             judge(self.bundle, later, self.task),
             predictor=name,
-            threshold=threshold_for(self._earlier(said.hindcasts), budget),
+            threshold=threshold_for(self.earlier(said.hindcasts), budget),
             threshold_from=(
                 f"for {alarm_unit(self.watched, [budget]).said(budget)} on the "
                 f"{_days(self.split.calibrated_until_ns - self.split.calibrated_from_ns)} days it "
@@ -226,7 +231,7 @@ class Fitting:
         )
         return with_skill(scored)
 
-    def _earlier(self, said: Hindcasts) -> Judged:
+    def earlier(self, said: Hindcasts) -> Judged:
         """Return the calibration's time, judged by what was known at its end."""
         split = self.split
         part = said.between(split.calibrated_from_ns, split.calibrated_until_ns)

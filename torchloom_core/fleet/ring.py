@@ -101,12 +101,10 @@ class Past:
     def note(self, newest: Floats, newest_ns: Ints) -> None:
         """Take the newest values as a tick ends, and when they came."""
         unknown = np.isnan(self._value)
-        began = np.flatnonzero(unknown & ~np.isnan(newest))
-        self.began_ns[began] = newest_ns[began]
-        changed = np.flatnonzero((newest != self._value) & ~unknown)
-        self.changed_ns[changed] = newest_ns[changed]
-        first = changed[self.moved_ns[changed] == 0]
-        self.moved_ns[first] = newest_ns[first]
+        changed = (newest != self._value) & ~unknown
+        np.copyto(self.began_ns, newest_ns, where=unknown & ~np.isnan(newest))
+        np.copyto(self.changed_ns, newest_ns, where=changed)
+        np.copyto(self.moved_ns, newest_ns, where=changed & (self.moved_ns == 0))
         np.copyto(self._value, newest)
 
     def copy(self) -> "Past":

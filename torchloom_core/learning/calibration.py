@@ -121,11 +121,14 @@ def calibrate(
     failed = weight * positive + untold
     healthy = weight * (often - positive) + untold * (1.0 - prevalence) / prevalence
 
+    weights = failed + healthy
+
     def loss(parameters: Floats) -> tuple[float, Floats]:
         slope = np.exp(parameters[0])
         margin = slope * said + parameters[1]
-        loss = failed @ np.logaddexp(0.0, -margin) + healthy @ np.logaddexp(0.0, margin)
-        error = (failed + healthy) * _sigmoid(margin) - failed
+        tail = np.exp(-np.abs(margin))
+        loss = weights @ (np.maximum(margin, 0.0) + np.log1p(tail)) - failed @ margin
+        error = weights * (np.where(margin > 0.0, 1.0, tail) / (1.0 + tail)) - failed
         return float(loss), np.array([error @ said * slope, error.sum()])
 
     start = np.log(failed.sum() / healthy.sum())

@@ -3,13 +3,14 @@
 Columns are of the worker's node, of the others in its group, and of all other nodes.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from torchloom_core.clock import SECOND_NS
+from torchloom_core.learning.peers import Places
 from torchloom_core.learning.words import in_words
 from torchloom_core.plugin.arrays import Floats, Ints
 from torchloom_core.plugin.faults import incidents, places_of
@@ -23,9 +24,8 @@ _LEAST_WATCHED = 0.25
 """From so little on what was seen of others is taken for what would have been seen all along."""
 
 _OWN = ("faults in the last {}", "seconds since the last fault")
-_FADING = (
-    "faults, halved every {}",
-    "warnings, halved every {}",
+_FADING = ("faults, halved every {}", "warnings, halved every {}")
+_OF_OTHERS = (
     "faults a node of the others in its group, halved every {}",
     "faults a node of the others in the fleet, halved every {}",
 )
@@ -85,8 +85,8 @@ class FaultColumns:
         Ages at which a fault counts half, seconds; at least one.
     incident_s : float
         Faults on one node closer together than this are one incident, seconds.
-    groups : sequence of str
-        Labels of which nodes may have the same.
+    groups : sequence of str, optional
+        Labels of which nodes may have the same; None: nothing about the others is looked at.
 
     Attributes
     ----------
@@ -103,25 +103,28 @@ class FaultColumns:
     """
 
     def __init__(
-        self, half_lives_s: Sequence[float], incident_s: float, groups: Sequence[str] = ()
+        self, half_lives_s: Sequence[float], incident_s: float, groups: Sequence[str] | None = ()
     ) -> None:
         self._half_lives_s = tuple(half_lives_s)
-        self._groups = tuple(groups)
+        self._groups = groups
         self._incident_s = incident_s
-        self._fleet = _Fleet.of((), (), (), (), (), ())
+        self._fleet = Places.of((), (), (), (), (), ())
         self._struck: dict[str, _Struck] = {}
+        self._told = _Told((), self._fleet, *_placed([]), *_placed([]))
         self.memory_s = MEMORY_HALF_LIVES * max(half_lives_s, default=0.0)
 
     @property
     def names(self) -> tuple[str, ...]:
         """What each column is."""
         memory = in_words(self.memory_s)
-        fading = [text.format(in_words(s)) for text in _FADING for s in self._half_lives_s]
-        same = [_SAME.format(of, in_words(s)) for of in self._groups for s in self._half_lives_s]
-        return (*(text.format(memory) for text in _OWN), *fading, *same)
+        fading = _FADING if self._groups is None else (*_FADING, *_OF_OTHERS)
+        faded = [text.format(in_words(s)) for text in fading for s in self._half_lives_s]
+        groups = self._groups or ()
+        same = [_SAME.format(of, in_words(s)) for of in groups for s in self._half_lives_s]
+        return (*(text.format(memory) for text in _OWN), *faded, *same)
 
     def compute(self, view: FleetView) -> Floats:
-        """Return ``(workers, 2 + (4 + groups) x half lives)``."""
+        """Return ``(workers, columns)``, as many as there are names."""
         fleet = self._fleet_of(view)
         nodes = len(fleet.row_of)
         at, age_s, warned_at, warned_age_s = self._incidents(view, fleet)
@@ -129,22 +132,19 @@ class FaultColumns:
         since_s = np.full(nodes, np.nan)
         np.fmin.at(since_s, at, age_s)
         own = self._faded(at, age_s, nodes)
-        columns = [
-            count,
-            since_s,
-            *own.T,
-            *self._faded(warned_at, warned_age_s, nodes).T,
-        ]
-        watched = self._watched(view)
-        for group in (fleet.group, np.zeros(nodes, dtype=np.intp), *fleet.same):
-            columns += [*(_mean_of_others(own, group) / watched).T]
-        return np.column_stack([column[fleet.rows] for column in columns])
+        blocks = [count[:, None], since_s[:, None], own]
+        blocks.append(self._faded(warned_at, warned_age_s, nodes))
+        if self._groups is not None:
+            watched = self._watched(view)
+            blocks += [peers.mean_of_others(own) / watched for peers in fleet.peers]
+        columns: Floats = np.concatenate(blocks, axis=1)[fleet.rows]
+        return columns
 
     def history(self, columns: Floats) -> History:
         """Return what :meth:`compute` gave, by what it is."""
         faults, since_s = columns[:, 0], columns[:, 1]
         width = len(self._half_lives_s)
-        edges = [2 + width * place for place in range(1, len(_FADING) + 1)]
+        edges = [2 + width * place for place in range(1, len(_FADING) + len(_OF_OTHERS) + 1)]
         return History(faults, since_s, *np.split(columns, [2, *edges], axis=1)[1:])
 
     def _faded(self, at: NDArray[np.intp], age_s: Floats, nodes: int) -> Floats:
@@ -164,38 +164,44 @@ class FaultColumns:
         counted: Floats = np.maximum(share, _LEAST_WATCHED)
         return counted
 
-    def _fleet_of(self, view: FleetView) -> "_Fleet":
+    def _fleet_of(self, view: FleetView) -> Places:
         asked = (view.workers, view.node, view.rack, view.labels)
         if any(one is not other for one, other in zip(asked, self._fleet.asked, strict=True)):
-            self._fleet = _Fleet.of(*asked, self._groups, places_of(view))
+            self._fleet = Places.of(*asked, self._groups or (), places_of(view))
         return self._fleet
 
     def _incidents(
-        self, view: FleetView, fleet: "_Fleet"
+        self, view: FleetView, fleet: Places
     ) -> tuple[NDArray[np.intp], Floats, NDArray[np.intp], Floats]:
         """Return node and age in seconds of each incident, and of each warning."""
+        if view.faults is not self._told.faults or fleet is not self._told.fleet:
+            self._struck = self._struck_by(view)
+            here = [(fleet.row_of[at], of) for at, of in self._struck.items() if at in fleet.row_of]
+            self._told = _Told(
+                view.faults,
+                fleet,
+                *_placed([(row, of.began_ns) for row, of in here]),
+                *_placed([(row, of.warned_ns) for row, of in here]),
+            )
+        _, _, at, began_ns, warned_at, warned_ns = self._told
+        return (
+            *self._remembered(view.now_ns, at, began_ns),
+            *self._remembered(view.now_ns, warned_at, warned_ns),
+        )
+
+    def _struck_by(self, view: FleetView) -> dict[str, "_Struck"]:
+        """Return what happened at each place; where nothing has since, the same as before."""
         struck: dict[str, _Struck] = {}
         for place, faults in view.faults_of.items():
             known = self._struck.get(place)
             same = known is not None and known.faults is faults
             struck[place] = known if known and same else _Struck.of(faults, self._incident_s)
-        self._struck = struck
-        here = [
-            (fleet.row_of[place], one) for place, one in struck.items() if place in fleet.row_of
-        ]
-        return (
-            *self._remembered(view.now_ns, [(row, one.began_ns) for row, one in here]),
-            *self._remembered(view.now_ns, [(row, one.warned_ns) for row, one in here]),
-        )
+        return struck
 
     def _remembered(
-        self, now_ns: int, struck: Sequence[tuple[int, Ints]]
+        self, now_ns: int, at: NDArray[np.intp], struck_ns: Ints
     ) -> tuple[NDArray[np.intp], Floats]:
-        if not struck:
-            return np.zeros(0, dtype=np.intp), np.zeros(0)
-        rows, stamps = zip(*struck, strict=True)
-        at = np.repeat(np.array(rows, dtype=np.intp), [len(ns) for ns in stamps])
-        age_s = (now_ns - np.concatenate(stamps)) / SECOND_NS
+        age_s = (now_ns - struck_ns) / SECOND_NS
         remembered = age_s <= self.memory_s
         return at[remembered], np.maximum(age_s[remembered], 0.0)
 
@@ -217,63 +223,19 @@ def _began(faults: Iterable[Fault], incident_s: float) -> Ints:
     return np.array(incidents(faults, incident_s), dtype=np.int64)
 
 
-class _Fleet(NamedTuple):
-    """Which workers share a node, and which nodes a group.
+class _Told(NamedTuple):
+    """All incidents of a fleet, and all warnings: each one's node, and when it began."""
 
-    Attributes
-    ----------
-    asked : tuple of sequence
-        Worker, node, rack and labels of each row, of whom this is.
-    row_of : dict of str to int
-        Node to its number.
-    rows : (workers,) intp
-        Number of each worker's node.
-    group : (nodes,) intp
-        Number of each node's group, -1 without one.
-    same : list of (nodes,) intp
-        The like of each label that is asked for.
-    """
-
-    asked: tuple[Sequence[Any], ...]
-    row_of: dict[str, int]
-    rows: NDArray[np.intp]
-    group: NDArray[np.intp]
-    same: list[NDArray[np.intp]]
-
-    @classmethod
-    def of(
-        cls,
-        workers: Sequence[str],
-        node: Sequence[str],
-        rack: Sequence[str],
-        labels: Sequence[Mapping[str, str | float]],
-        groups: Sequence[str],
-        places: Sequence[str],
-    ) -> "_Fleet":
-        """Return the places, the racks and what labels they have, numbered."""
-        row_of = {place: row for row, place in enumerate(dict.fromkeys(places))}
-        rows = np.fromiter((row_of[place] for place in places), np.intp, len(places))
-
-        def numbered(told: Sequence[str | float | None]) -> NDArray[np.intp]:
-            number: dict[str | float | None, int] = {"": -1, None: -1}
-            for one in told:
-                number.setdefault(one, len(number) - 2)
-            group = np.full(len(row_of), -1, dtype=np.intp)
-            group[rows] = [number[one] for one in told]
-            return group
-
-        same = [numbered([of.get(name) for of in labels]) for name in groups]
-        return cls((workers, node, rack, labels), row_of, rows, numbered(rack), same)
+    faults: Sequence[Fault]
+    fleet: Places
+    at: NDArray[np.intp]
+    began_ns: Ints
+    warned_at: NDArray[np.intp]
+    warned_ns: Ints
 
 
-def _mean_of_others(own: Floats, group: NDArray[np.intp]) -> Floats:
-    """Return ``(nodes, half lives)``: the mean over the other nodes of each node's group."""
-    inside = group >= 0
-    members = np.bincount(group[inside], minlength=1).astype(float)
-    sums = np.column_stack([np.bincount(group[inside], of[inside], len(members)) for of in own.T])
-    # What is left of a sum by rounding is nobody's fault.
-    others = np.round(sums[group] - own, 9)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        mean: Floats = others / np.where(inside, members[group] - 1, 0.0)[:, None]
-    mean[~inside] = np.nan
-    return mean
+def _placed(struck: Sequence[tuple[int, Ints]]) -> tuple[NDArray[np.intp], Ints]:
+    """Return the node of each moment, and the moments."""
+    rows = np.array([row for row, _ in struck], dtype=np.intp)
+    moments = [np.zeros(0, dtype=np.int64), *(ns for _, ns in struck)]
+    return np.repeat(rows, [len(ns) for _, ns in struck]), np.concatenate(moments)

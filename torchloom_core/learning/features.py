@@ -138,10 +138,7 @@ class Features:
         if self._asks_who_is_heard:
             blocks.insert(0, np.asarray(view.heartbeat_age_s)[:, None])
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            blocks += [
-                metric_columns(view, metric, self.spans_s, past=self.past)
-                for metric in self.metrics
-            ]
+            blocks += metric_columns(view, self.metrics, self.spans_s, past=self.past)
             if self.half_lives_s:
                 blocks.append(self._faults.compute(view))
         features = np.concatenate(blocks, axis=1)

@@ -1,4 +1,4 @@
-"""What one metric tells of each worker; :mod:`torchloom_core.learning.features` asks.
+"""What some metrics tell of each worker; :mod:`torchloom_core.learning.features` asks.
 
 A value that nothing came after is still so: what is told only when it changes is told by its last
 value, with its age.
@@ -31,6 +31,8 @@ _OVER_SPAN = (
     "share of scrapes without {} over {}",
     "mean of {} over {} above that of the {} before",
 )
+_AT_ONCE = 1 << 13
+"""Samples of so many workers and metrics stay in the processor's cache."""
 
 
 def metric_names(metric: str, spans_s: Sequence[float], *, past: bool) -> list[str]:
@@ -42,39 +44,70 @@ def metric_names(metric: str, spans_s: Sequence[float], *, past: bool) -> list[s
     return names
 
 
-def metric_columns(view: FleetView, metric: str, spans_s: Sequence[float], *, past: bool) -> Floats:
-    """Return ``(workers, columns)``, NaN where unknown."""
-    newest = view.last_known(metric)
-    known = newest[np.isfinite(newest)]
-    median = np.median(known) if len(known) else np.nan
-    columns = [newest, view.age_s(metric), newest - median]
+def metric_columns(
+    view: FleetView, metrics: Sequence[str], spans_s: Sequence[float], *, past: bool
+) -> list[Floats]:
+    """Return blocks of columns, ``(workers, columns)`` each, metric by metric; NaN where unknown.
+
+    Of small fleets several metrics are looked at together: there each look costs more than the
+    sums.
+    """
+    samples = samples_in(2 * max(spans_s, default=view.tick_s), view.tick_s)
+    step = max(1, _AT_ONCE // max(1, samples * len(view)))
+    return [
+        _columns(view, metrics[start : start + step], spans_s, past=past)
+        for start in range(0, len(metrics), step)
+    ]
+
+
+def _columns(
+    view: FleetView, metrics: Sequence[str], spans_s: Sequence[float], *, past: bool
+) -> Floats:
+    """Return ``(workers, metrics x columns)``."""
+    newest = np.array([view.last_known(metric) for metric in metrics])  # (metrics, workers)
+    age_s = np.array([view.age_s(metric) for metric in metrics])
+    told = [newest, age_s, newest - _median_of_known(newest)]
     changed_s = None
     if past:
-        changed_s = view.changed_s(metric)
-        had_rested = view.rested_s(metric) >= max(_RESTED_S, *spans_s, 1.5 * view.tick_s)
-        columns += [np.where(had_rested, view.moved_s(metric), np.nan), changed_s]
+        changed_s = np.array([view.changed_s(metric) for metric in metrics])
+        rested_s = np.array([view.rested_s(metric) for metric in metrics])
+        moved_s = np.array([view.moved_s(metric) for metric in metrics])
+        had_rested = rested_s >= max(_RESTED_S, *spans_s, 1.5 * view.tick_s)
+        told += [np.where(had_rested, moved_s, np.nan), changed_s]
     if spans_s:
-        columns += _over_spans(view, metric, spans_s, newest, changed_s)
-    return np.column_stack(columns)
+        windows = [view.window(metric, 2 * max(spans_s)).T for metric in metrics]
+        window = np.stack(windows, axis=1)  # (samples, metrics, workers)
+        told += _over_spans(window, view.tick_s, spans_s, newest, changed_s)
+    columns: Floats = np.stack(told, axis=-1).swapaxes(0, 1)  # (workers, metrics, columns)
+    return columns.reshape(len(view), len(told) * len(metrics))
+
+
+def _median_of_known(values: Floats) -> Floats:
+    """Return ``(metrics, 1)`` of ``(metrics, workers)``: the median of what is finite."""
+    ranked = np.sort(np.where(np.isfinite(values), values, np.nan), axis=1)  # NaN is last
+    count = np.count_nonzero(~np.isnan(ranked), axis=1)[:, None]
+    if not ranked.shape[1]:
+        return np.full((len(values), 1), np.nan)
+    low, high = (np.take_along_axis(ranked, at, axis=1) for at in ((count - 1) // 2, count // 2))
+    return 0.5 * low + 0.5 * high
 
 
 def _over_spans(
-    view: FleetView,
-    metric: str,
+    window: Floats,
+    tick_s: float,
     spans_s: Sequence[float],
     newest: Floats,
     changed_s: Floats | None,
 ) -> Iterator[Floats]:
-    """Yield ``(workers,)`` of each span.
+    """Yield ``(metrics, workers)`` of each span, from ``(samples, metrics, workers)``.
 
     The window is cut where a span or the span before it begins; each piece is summed once, and
     the pieces are added up from the newest backwards.
     """
-    lengths = [samples_in(span_s, view.tick_s) for span_s in spans_s]
-    window = view.window(metric, 2 * max(spans_s)).T  # (samples, workers): as it is stored
+    lengths = [samples_in(span_s, tick_s) for span_s in spans_s]
     samples = len(window)
     ends = sorted({length for n in lengths for length in (n, min(2 * n, samples))} | {samples})
-    pieces = WindowSums.of(window, [samples - end for end in reversed(ends)], view.tick_s)
+    pieces = WindowSums.of(window, [samples - end for end in reversed(ends)], tick_s)
     row_of = {end: row for row, end in enumerate(reversed(ends))}
     for n, span_s in zip(lengths, spans_s, strict=True):
         span, both = row_of[n], row_of[min(2 * n, samples)]

@@ -10,6 +10,7 @@ from torchloom_core.errors import PluginError
 from torchloom_core.learning.features import Features
 from torchloom_core.plugin.api import Example
 from torchloom_core.plugin.arrays import Floats, Ints
+from torchloom_core.plugin.needs import labels_read
 
 _ALWAYS = -1.0
 """A draw that is below any bar."""
@@ -193,11 +194,12 @@ class RowGathering:
 
     def __init__(self, features: Features, max_healthy: int, seed: int) -> None:
         self._features = features
+        self._labels = labels_read(features.needs)
         self._sample = RowSample(max_healthy, seed)
 
     def add(self, example: Example) -> None:
         """Take one example."""
-        view = example.view
+        view = example.view.with_labels(self._labels)  # as a predictor of these features sees it
         outcome = np.where(view.is_in("left", "gone"), np.nan, example.outcome)
         self._sample.add(view.now_ns, self._features.of(view), outcome)
 

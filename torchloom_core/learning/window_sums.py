@@ -1,4 +1,4 @@
-"""Mean, spread, slope and gaps of several spans of one window at once, for all workers.
+"""Mean, spread, slope and gaps of several spans of windows at once, for all workers.
 
 The features of a view are made of these.
 """
@@ -14,10 +14,10 @@ from torchloom_core.plugin.arrays import Floats
 
 @dataclass(frozen=True)
 class WindowSums:
-    """Sums over spans that all end now: ``(spans, workers)``, longest span first.
+    """Sums over spans that all end now: ``(spans, metrics, workers)``, longest span first.
 
     Values are taken relative to each worker's own mean, so that a large counter does not lose
-    its digits; ``scrapes`` are the ticks in which anybody's sample came.
+    its digits; ``scrapes`` are the ticks in which anybody's sample of a metric came.
     """
 
     centre: Floats
@@ -34,19 +34,19 @@ class WindowSums:
 
     @classmethod
     def of(cls, window: Floats, starts: Sequence[int], tick_s: float) -> "WindowSums":
-        """Sum ``(samples, workers)`` from each start, oldest first, to the end."""
+        """Sum ``(samples, metrics, workers)`` from each start, oldest first, to the end."""
         seen = np.isfinite(window)
         n = seen.sum(axis=0)
         centre = np.where(seen, window, 0.0).sum(axis=0) / np.maximum(n, 1)
         y = np.where(seen, window - centre, 0.0)
-        t = np.where(seen, np.arange(1 - len(window), 1)[:, None] * tick_s, 0.0)
+        t = np.where(seen, np.arange(1 - len(window), 1)[:, None, None] * tick_s, 0.0)
 
         def total(terms: Floats) -> Floats:
             return _from_the_end(np.add, terms, starts)
 
         return cls(
             centre=centre,
-            scrapes=total(seen.any(axis=1, keepdims=True).astype(float)),
+            scrapes=total(seen.any(axis=2, keepdims=True).astype(float)),
             n=total(seen.astype(float)),
             y=total(y),
             yy=total(y * y),
@@ -90,20 +90,22 @@ class WindowSums:
 
 
 def _last_before(window: Floats, seen: NDArray[np.bool_], starts: Sequence[int]) -> Floats:
-    """Return ``(starts, columns)``: the last value seen before each start."""
-    last: Floats = np.full((len(starts), window.shape[1]), np.nan)
-    at = np.where(seen, np.arange(len(window), dtype=np.int32)[:, None], -1)
+    """Return ``(starts, metrics, workers)``: the last value seen before each start."""
+    values = window.reshape(len(window), -1)
+    last: Floats = np.full((len(starts), values.shape[1]), np.nan)
+    at = np.where(seen, np.arange(len(window), dtype=np.int32)[:, None, None], -1)
+    at = at.reshape(values.shape)
     for row in range(1, len(starts)):
         last[row] = last[row - 1]
         newest = at[starts[row - 1] : starts[row]].max(axis=0)
         known = np.flatnonzero(newest >= 0)
-        last[row, known] = window[newest[known], known]
-    return last
+        last[row, known] = values[newest[known], known]
+    return last.reshape(len(starts), *window.shape[1:])
 
 
 def _from_the_end(add: np.ufunc, terms: Floats, starts: Sequence[int]) -> Floats:
-    """Return ``(starts, columns)``: the terms from each start to the end, taken together."""
-    taken: Floats = np.empty((len(starts), terms.shape[1]))
+    """Return ``(starts, metrics, workers)``: the terms from each start to the end."""
+    taken: Floats = np.empty((len(starts), *terms.shape[1:]))
     ends = [*starts[1:], len(terms)]
     for row in reversed(range(len(starts))):  # a reduceat takes several times as long
         piece = add.reduce(terms[starts[row] : ends[row]], axis=0)

@@ -117,9 +117,8 @@ def lives_of(bundle: Bundle, metrics: Sequence[str], components: Sequence[str]) 
     for table in bundle.telemetry(metrics=metrics):
         row = codes(table["component"], components)
         known = table["valid"].to_numpy() & (row >= 0)
-        table, row = table.filter(known), row[known]
-        column = codes(table["metric"], metrics)
-        at_ns, value = table["t_event"].to_numpy(), table["value"].to_numpy()
+        row, column = row[known], codes(table["metric"], metrics)[known]
+        at_ns, value = table["t_event"].to_numpy()[known], table["value"].to_numpy()[known]
         began = np.fmin(began, _by(np.fmin, row, at_ns, shape[0]))
         ended = np.fmax(ended, _by(np.fmax, row, at_ns, shape[0]))
         cell = row * shape[1] + column

@@ -32,7 +32,7 @@ def foretelling_service(
     began_ns, ended_ns, failed_ns : (components,) float64
         The first telemetry of each, its last, and when it failed first; NaN where there is none.
     """
-    from scipy.stats import poisson
+    from scipy.special import pdtr
 
     known = ~np.isnan(began_ns)
     if not known.any():
@@ -46,7 +46,7 @@ def foretelling_service(
     if failures[0] < FEWEST or watched[late].sum() == 0:
         return ()
     usual = failures[0] / watched[late].sum() / _TIMES
-    if poisson.cdf(failures[1], usual * watched[early].sum()) >= _CHANCE:
+    if pdtr(failures[1], usual * watched[early].sum()) >= _CHANCE:
         return ()
     return (
         f"{FORETELLING}: {IN_SERVICE}: {failures[0]} of {late.sum()} components that came later "

@@ -82,7 +82,7 @@ def hindcasts(
     Raises
     ------
     PluginError, TraceError
-        As :func:`hindcasts_of_all`.
+        As :func:`hindcasts_of_all`, and what that has in the place of the answers.
     """
     (said,) = hindcasts_of_all(
         bundle,
@@ -95,6 +95,8 @@ def hindcasts(
         progress=progress,
         shows=shows,
     )
+    if isinstance(said, PluginError):
+        raise said
     return said
 
 
@@ -109,8 +111,11 @@ def hindcasts_of_all(
     costs: Costs | None = None,
     progress: Progress | None = None,
     shows: Callable[[Event], bool] = lambda _: True,
-) -> tuple[Hindcasts, ...]:
+) -> tuple[Hindcasts | PluginError, ...]:
     """Ask several predictors in one pass, as often as the first of them says.
+
+    One that raises, returns garbage such as a wrong shape, or never judges has its error in the
+    place of its answers, and costs the others nothing.
 
     Parameters
     ----------
@@ -122,7 +127,7 @@ def hindcasts_of_all(
     Raises
     ------
     PluginError
-        If the predictor raises, returns garbage such as a wrong shape, or never judges.
+        If more forecasts would have to be kept than memory should hold.
     TraceError
         If the span is empty.
     """
@@ -135,6 +140,7 @@ def hindcasts_of_all(
         refuse_too_many(predictor.name, until_ns - begin_ns, every_s, len(row_of))
     times: list[int] = []
     scores: list[list[Floats]] = [[] for _ in predictors]
+    failed: dict[int, PluginError] = {}
     for view in views(
         bundle,
         needs=[need for predictor in predictors for need in predictor.needs],
@@ -147,18 +153,27 @@ def hindcasts_of_all(
         shows=shows,
     ):
         times.append(view.now_ns)
-        for predictor, score in zip(predictors, scores, strict=True):
-            score.append(_asked(predictor, view, row_of))
+        for number, predictor in enumerate(predictors):
+            if number not in failed:
+                try:
+                    scores[number].append(_asked(predictor, view, row_of))
+                except PluginError as error:
+                    failed[number] = error
+        if len(failed) == len(predictors):
+            break
         if progress is not None:
             progress((view.now_ns - begin_ns) / (until_ns - begin_ns))
     times_ns = np.array(times, dtype=np.int64)
-    for predictor, score in zip(predictors, scores, strict=True):
-        if not any((~np.isnan(each)).any() for each in score):
-            raise PluginError(
+    for number, (predictor, score) in enumerate(zip(predictors, scores, strict=True)):
+        if number not in failed and not any((~np.isnan(each)).any() for each in score):
+            failed[number] = PluginError(
                 f"predictor {predictor.name}: need a probability of some worker at some time, was "
                 f"none in {len(times)} views{_likely_cause(bundle, predictor, tick_s)}"
             )
-    return tuple(Hindcasts(watched, times_ns, every_s, np.stack(score)) for score in scores)
+    return tuple(
+        failed.get(number) or Hindcasts(watched, times_ns, every_s, np.stack(score))
+        for number, score in enumerate(scores)
+    )
 
 
 def _asked(predictor: Predictor, view: FleetView, row_of: Mapping[str, int]) -> Floats:

@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 from torchloom_core.clock import SECOND_NS
 from torchloom_core.learning.forecast_score import Interval
+from torchloom_core.learning.poisson import poisson_between
+from torchloom_core.learning.ranking import Ranking
 from torchloom_core.plugin.arrays import Floats, Ints
 
 _DAY_S = 86_400.0
@@ -21,18 +23,15 @@ _FEWEST = 5
 def exact_rate(count: int, exposure: float) -> Interval:
     """Return the rate of a Poisson process, with its exact interval.
 
-    Garwood, "Fiducial limits for the Poisson distribution", Biometrika 28, 1936. Without
-    exposure it is 0, and nothing is known of it.
+    Without exposure it is 0, and nothing is known of it.
     """
-    from statsmodels.stats.rates import confint_poisson
-
     if exposure <= 0:
         return Interval(value=0.0, method="nothing was watched")
-    low, high = confint_poisson(count, exposure, method="exact-c")
+    low, high = poisson_between(count)
     return Interval(
         value=count / exposure,
-        low=float(low),
-        high=float(high),
+        low=low / exposure,
+        high=high / exposure,
         method="exact, of a Poisson count",
     )
 
@@ -43,12 +42,12 @@ def exact_share(count: int, other: int) -> Interval:
     Given their sum, one of two Poisson counts is binomial: Clopper and Pearson, "The use of
     confidence or fiducial limits", Biometrika 26, 1934. Of nothing it is 0, without an interval.
     """
-    from scipy.stats import beta
+    from scipy.special import betaincinv
 
     if count + other == 0:
         return Interval(value=0.0, method="nothing to count")
-    low = beta.ppf(_LOW, count, other + 1) if count else 0.0
-    high = beta.ppf(_HIGH, count + 1, other) if other else 1.0
+    low = betaincinv(count, other + 1, _LOW) if count else 0.0
+    high = betaincinv(count + 1, other, _HIGH) if other else 1.0
     return Interval(
         value=count / (count + other),
         low=float(low),
@@ -74,29 +73,21 @@ class Estimate:
 def average_precision(score: Floats, positive: NDArray[np.bool_]) -> Estimate:
     """Return the average precision of samples.
 
-    AP = sum over thresholds of (recall gained) x precision, as ``sklearn.metrics`` has it; 0
-    without a positive.
-
     Parameters
     ----------
     score : (samples,) float64
     positive : (samples,) bool
     """
-    levels = np.unique(-score[positive])
     total = np.count_nonzero(positive)
     if not total:
         return Estimate(0.0, np.zeros(len(score)))
-    level = np.searchsorted(levels, -score)  # one beyond the last for what ranks below them all
-    size = len(levels) + 1
-    gained = np.bincount(level[positive], minlength=size)[:-1].astype(np.float64)
-    alarms = np.cumsum(np.bincount(level, minlength=size)[:-1])
-    precision = np.cumsum(gained) / alarms
-    value = float(gained @ precision / total)
+    ranking = Ranking.of(score, positive)
+    value, precision = ranking.average_precision, ranking.precision
     # A sample counts among the alarms of its own threshold and of all that are lower.
-    for_hit = _from_here_on(gained / alarms)
-    for_alarm = _from_here_on(gained * precision / alarms)
+    for_hit = _from_here_on(ranking.gained / ranking.alarms)
+    for_alarm = _from_here_on(ranking.gained * precision / ranking.alarms)
     hit = np.append(precision, 0.0) - value + for_hit
-    pulls = (np.where(positive, hit[level], 0.0) - for_alarm[level]) / total
+    pulls = (np.where(positive, hit[ranking.level], 0.0) - for_alarm[ranking.level]) / total
     return Estimate(value, pulls)
 
 
@@ -154,10 +145,10 @@ class Clusters:
 
     def reach(self, pulls: Floats) -> float:
         """Return how far an interval of a figure reaches to either side, by Student's t."""
-        from scipy.stats import t
+        from scipy.special import stdtrit
 
         variance = self._variance(pulls)
-        return math.sqrt(variance.value) * float(t.ppf(_HIGH, max(variance.freedom, 1.0)))
+        return math.sqrt(variance.value) * float(stdtrit(max(variance.freedom, 1.0), _HIGH))
 
     def _variance(self, pulls: Floats) -> "_Variance":
         """Return the variance of a figure.

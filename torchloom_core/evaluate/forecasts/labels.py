@@ -184,9 +184,9 @@ def outcomes(
     does. It is NaN where the component is under repair, drained (for a horizon at least),
     absent or silent; where an incident starts sooner than the lead; and where the horizon was not
     wholly seen, whatever was seen of it: an uncertain incident starts within it, the component is
-    drained, gone or falls silent, or the span or what is known ends. With the failures of such
-    moments kept and the others dropped, the time before an end would have the most failures, and a
-    clock skill. A detection is 1 while an incident goes on.
+    drained, gone or falls silent for good, or the span or what is known ends. With the failures
+    of such moments kept and the others dropped, the time before an end would have the most
+    failures, and a clock skill. A detection is 1 while an incident goes on.
 
     Parameters
     ----------
@@ -214,7 +214,8 @@ def outcomes(
         gone = [(row, until_ns) for row, _, until_ns in presence if until_ns is not None]
         drained = list(_drains(actions, watched, task, known_until_ns))
         outages = list(_outages(events, watched, task, known_until_ns))
-        ends = gone + [(stay.row, stay.from_ns) for stay in (*drained, *unheard)]
+        last = [silence for silence in unheard if silence.until_ns > end_ns]
+        ends = gone + [(stay.row, stay.from_ns) for stay in (*drained, *last)]
         _put_starts(grid, found, task)
         grid.blank_before(_lost_sight(ends, outages), task)
         grid.blank(drained)

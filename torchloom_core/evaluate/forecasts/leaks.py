@@ -21,6 +21,7 @@ from torchloom_core.learning.forecast_score import (
     TEST_TUNED_THRESHOLD,
     Interval,
 )
+from torchloom_core.learning.ranking import Ranking, precision_and_recall
 from torchloom_core.plugin.arrays import Floats, Ints
 from torchloom_core.trace.bundle.bundle import Bundle
 from torchloom_core.trace.bundle.schema import ACTIONS, EVENTS
@@ -109,8 +110,6 @@ def suspicious_features(values: Floats, failed: Bools, names: Sequence[str]) -> 
         NaN where missing.
     failed : (samples,) bool
     """
-    from sklearn.metrics import average_precision_score
-
     if failed.sum() < _MIN_FAILURES or failed.mean() > _MAX_PREVALENCE:
         return ()
     flags = []
@@ -121,11 +120,7 @@ def suspicious_features(values: Floats, failed: Bools, names: Sequence[str]) -> 
             np.where(missing, -np.inf, -column),
             missing.astype(np.float64),
         )
-        lowest = np.finfo(np.float64).min
-        # sklearn sums them up to see whether all are finite.
-        with np.errstate(over="ignore", invalid="ignore"):
-            best = max(average_precision_score(failed, np.maximum(rank, lowest)) for rank in ranks)
-        if best >= _TOO_GOOD:
+        if max(Ranking.of(rank, failed).average_precision for rank in ranks) >= _TOO_GOOD:
             flags.append(f"{SUSPICIOUS_FEATURE}: {name}")
     return tuple(flags)
 
@@ -243,11 +238,9 @@ def is_tuned(judged: Judged, alarms: Bools) -> bool:
 
 
 def _best_threshold(positive: Bools, score: Floats) -> float:
-    from sklearn.metrics import precision_recall_curve
-
-    precision, recall, threshold = precision_recall_curve(positive, score)
+    precision, recall, threshold = precision_and_recall(score, positive)
     both = np.maximum(precision + recall, np.finfo(np.float64).tiny)
-    best: Floats = (precision * recall / both)[:-1]
+    best: Floats = precision * recall / both
     return float(threshold[np.argmax(best)])
 
 

@@ -36,6 +36,7 @@ from torchloom_core.learning.forecast_score import (
     Interval,
     PrPoint,
 )
+from torchloom_core.learning.ranking import precision_and_recall
 from torchloom_core.plugin.arrays import Floats, Ints
 
 PARTLY_UNJUDGED = "partly_unjudged"
@@ -211,17 +212,15 @@ class _Samples:
 
     def curve(self, score: Floats) -> tuple[PrPoint, ...]:
         """Return precision and recall at no more than 200 thresholds, from high to low."""
-        from sklearn.metrics import precision_recall_curve
-
         ranked = self.ranked(score)
         said = np.isfinite(ranked)
         total = int(self.positive.sum())
         if not self.positive[said].any():
             return ()
-        precision, recall, threshold = precision_recall_curve(self.positive[said], ranked[said])
+        precision, recall, threshold = precision_and_recall(ranked[said], self.positive[said])
         recall = recall * (self.positive[said].sum() / total)
         levels = np.linspace(recall[0], 0.0, _CURVE_POINTS)
-        nearest = np.searchsorted(-recall[:-1], -levels)
+        nearest = np.searchsorted(-recall, -levels)
         chosen = np.unique(np.minimum(nearest, len(threshold) - 1))[::-1]
         return tuple(
             PrPoint(

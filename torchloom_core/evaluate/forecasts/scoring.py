@@ -223,9 +223,9 @@ class Scorer:
                 f"it a horizon before the end, was {before} and {after}"
             )
         if not after:
+            early = "" if detects else " and a horizon before the end"
             raise TraceError(
-                f"{bundle.path}: need forecasts of {one.label} after {day} and a horizon before "
-                f"the end, was none"
+                f"{bundle.path}: need forecasts of {one.label} after {day}{early}, was none"
             )
 
     def _of_options(self, one: Forecaster, progress: Progress) -> _Part:
@@ -235,11 +235,10 @@ class Scorer:
         task = Task(horizon_s=horizon_s, repair_s=self.config.evaluate.repair_s)
         tick_s = self.config.evaluate.tick_s
         said = self._said(one, task, progress, tick_s=tick_s, start_ns=None)
-        earlier = said.between(bundle.manifest.start_ns, from_ns - task.horizon_ns)
         later = said.between(from_ns, bundle.manifest.end_ns)
         day = day_text(bundle, from_ns)
         threshold = threshold_for(
-            judge(bundle, earlier, task, known_until_ns=from_ns),
+            judge(bundle, said, task, known_until_ns=from_ns),
             self.scoring.false_alarms_per_node_day,
         )
         flags = foretelling(

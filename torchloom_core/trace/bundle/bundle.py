@@ -1,7 +1,7 @@
 """Read a trace bundle: its rows at once, its telemetry a bounded part at a time."""
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _Row = TypeVar("_Row", bound=Row)
+_T = TypeVar("_T")
 
 _LISTED = 5
 
@@ -66,7 +67,7 @@ class Bundle:
     def __init__(self, path: Path, manifest: Manifest) -> None:
         self.path = path
         self.manifest = manifest
-        self._first_reports: dict[tuple[tuple[str, int], ...], dict[tuple[str, int], int]] = {}
+        self._computed: dict[Hashable, Any] = {}
 
     @classmethod
     def open(cls, path: Path) -> "Bundle":
@@ -175,7 +176,7 @@ class Bundle:
         TraceError
             If a file cannot be read or lacks a column.
         """
-        for path in self.parquet_files:
+        for path in self.parquet_files if metrics is None or metrics else ():
             yield from parts(path, start_ns=start_ns, end_ns=end_ns, metrics=metrics)
 
     def first_reports(self, asked: tuple[tuple[str, int], ...]) -> dict[tuple[str, int], int]:
@@ -192,9 +193,17 @@ class Bundle:
         dict of (str, int) to int
             Nothing for those of which none came.
         """
-        if asked not in self._first_reports:
-            self._first_reports[asked] = first_after(self.telemetry, asked)
-        return self._first_reports[asked]
+        return self.once(("first_reports", asked), lambda own: first_after(own.telemetry, asked))
+
+    def once(self, key: Hashable, compute: Callable[["Bundle"], _T]) -> _T:
+        """Return what ``compute`` makes of this bundle, the same object for all who ask by a key.
+
+        A bundle that is read stays as it is.
+        """
+        if key not in self._computed:
+            self._computed[key] = compute(self)
+        found: _T = self._computed[key]
+        return found
 
     def reports(self, until_ns: int) -> tuple[Ints, Ints]:
         """Return in which hours before that of ``until_ns`` telemetry of each component came.

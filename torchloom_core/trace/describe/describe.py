@@ -5,9 +5,9 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 import numpy as np
-from statsmodels.stats.rates import confint_poisson
 
 from torchloom_core.clock import SECOND_NS
+from torchloom_core.learning.poisson import poisson_between
 from torchloom_core.trace.bundle.bundle import Bundle
 from torchloom_core.trace.bundle.schema import Event, Exposure
 from torchloom_core.trace.describe.sampling import Sampling, sampling
@@ -142,8 +142,6 @@ def describe(bundle: Bundle, *, horizon_s: float | None = None) -> Description:
 def failure_rate(failures: int, component_days: float) -> Rate:
     """Return failures a day with the exact interval of a Poisson count.
 
-    Garwood, "Fiducial limits for the Poisson distribution", Biometrika 28 (1936).
-
     Examples
     --------
     >>> rate = failure_rate(0, 100.0)
@@ -151,13 +149,13 @@ def failure_rate(failures: int, component_days: float) -> Rate:
     (0.0, 0.0369)
     """
     days = component_days or float("nan")
-    low, high = confint_poisson(failures, days, method="exact-c")
+    low, high = poisson_between(failures)
     return Rate(
         failures=failures,
         component_days=component_days,
         per_day=failures / days,
-        low=float(low),
-        high=float(high),
+        low=low / days,
+        high=high / days,
     )
 
 

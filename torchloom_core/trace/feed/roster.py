@@ -35,8 +35,16 @@ class _Span(NamedTuple):
 _ALWAYS = _Span(_BEFORE_ALL_NS, _AFTER_ALL_NS)
 
 
+class _Outage(NamedTuple):
+    """Half open, nanoseconds, and whether it is told what it is by."""
+
+    from_ns: int
+    until_ns: int
+    told: bool
+
+
 class _Life(NamedTuple):
-    """One incarnation, and whether a fault ended it."""
+    """One incarnation, and whether it is told that a fault ended it."""
 
     from_ns: int
     until_ns: int
@@ -64,19 +72,19 @@ def roster(
         see :mod:`torchloom_core.trace.feed.ends`. A fault that follows the job keeps it away for
         no longer than is known.
     shows : callable
-        Which events are told as faults; who is away by one is away in any case.
+        Which events are told as faults; who is away by another leaves, as if it were asked to.
     """
     told: list[tuple[int, Message]] = []
-    outages: dict[int, list[_Span]] = {}
+    outages: dict[int, list[_Outage]] = {}
     events = events_with_ends(bundle, watched, repair_s)
     for event in sorted(events, key=lambda event: (event.t_avail, event.t_event)):
-        rows = watched.rows_of(event.component)
-        if shows(event):
+        rows, shown = watched.rows_of(event.component), shows(event)
+        if shown:
             told_ns = max(event.t_avail, start_ns)
             told += [(told_ns, fault) for fault in _faults(event, rows, watched)]
         if event.fatal:
             for row in rows:
-                outages.setdefault(row, []).append(_outage(event, repair_s))
+                outages.setdefault(row, []).append(_outage(event, repair_s, told=shown))
     there = _presence(bundle)
     ranks = _Ranks(bundle, watched)
     for row, worker in enumerate(watched.ids):
@@ -122,21 +130,22 @@ def _faults(event: Event, rows: Sequence[int], watched: Watched) -> Iterator[Nod
         )
 
 
-def _outage(event: Event, repair_s: float) -> _Span:
-    if event.t_resolved is not None:
-        return _Span(event.t_avail, max(event.t_avail, event.t_resolved))
-    away_ns = 0 if event.follows == "job" else round(repair_s * SECOND_NS)
-    return _Span(event.t_avail, max(event.t_avail, event.t_event + away_ns))
+def _outage(event: Event, repair_s: float, *, told: bool) -> _Outage:
+    until_ns = event.t_resolved
+    if until_ns is None:
+        away_ns = 0 if event.follows == "job" else round(repair_s * SECOND_NS)
+        until_ns = event.t_event + away_ns
+    return _Outage(event.t_avail, max(event.t_avail, until_ns), told)
 
 
-def _lives(presence: _Span, outages: Iterable[_Span]) -> Iterator[_Life]:
+def _lives(presence: _Span, outages: Iterable[_Outage]) -> Iterator[_Life]:
     """Yield what outages, sorted by start, leave of the time a component was there."""
     from_ns = presence.from_ns
     for outage in outages:
         if outage.from_ns > presence.until_ns:
             break
         if from_ns < outage.from_ns:
-            yield _Life(from_ns, outage.from_ns, failed=True)
+            yield _Life(from_ns, outage.from_ns, failed=outage.told)
         from_ns = max(from_ns, outage.until_ns)
     if from_ns < presence.until_ns:
         yield _Life(from_ns, presence.until_ns, failed=False)

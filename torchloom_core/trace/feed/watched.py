@@ -54,6 +54,10 @@ def watch(bundle: Bundle) -> Watched:
 
     Without a topology everything that is named is a node.
     """
+    return bundle.once("watch", _watched)
+
+
+def _watched(bundle: Bundle) -> Watched:
     topology = bundle.topology()
     if not topology:
         return _named(bundle)

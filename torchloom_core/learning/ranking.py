@@ -1,0 +1,76 @@
+"""How well scores rank: what alarms at every threshold would find, as ``sklearn.metrics`` has it.
+
+A whole library would have to be waited for, to sort and to count.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torchloom_core.plugin.arrays import Floats, Ints
+
+
+class Ranking(NamedTuple):
+    """Samples by their scores, from high to low; thresholds are the scores of the positive ones.
+
+    Attributes
+    ----------
+    level : (samples,) int64
+        The first threshold at which each alarms, one beyond the last for what never does.
+    gained : (thresholds,) float64
+        How many positive samples each threshold adds.
+    alarms : (thresholds,) int64
+        How many samples alarm at it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from torchloom_core.learning import Ranking
+    >>> ranking = Ranking.of(np.array([0.9, 0.2, 0.7, 0.1]), np.array([True, False, False, True]))
+    >>> ranking.precision, ranking.average_precision
+    (array([1. , 0.5]), 0.75)
+    """
+
+    level: Ints
+    gained: Floats
+    alarms: Ints
+
+    @classmethod
+    def of(cls, score: Floats, positive: NDArray[np.bool_]) -> "Ranking":
+        """Rank ``(samples,)`` by a score that is nowhere NaN."""
+        levels = np.unique(-score[positive])
+        level = np.searchsorted(levels, -score)
+        size = len(levels) + 1
+        gained = np.bincount(level[positive], minlength=size)[:-1].astype(np.float64)
+        return cls(level, gained, np.cumsum(np.bincount(level, minlength=size)[:-1]))
+
+    @property
+    def precision(self) -> Floats:
+        """``(thresholds,)`` shares of the alarms that are right."""
+        precision: Floats = np.cumsum(self.gained) / self.alarms
+        return precision
+
+    @property
+    def average_precision(self) -> float:
+        """Sum over thresholds of (recall gained) x precision; 0 without a positive one."""
+        total = self.gained.sum()
+        return float(self.gained @ self.precision / total) if total else 0.0
+
+
+def precision_and_recall(
+    score: Floats, positive: NDArray[np.bool_]
+) -> tuple[Floats, Floats, Floats]:
+    """Return precision, recall and threshold at every score there is, from the lowest on.
+
+    Parameters
+    ----------
+    score : (samples,) float64
+        Nowhere NaN.
+    positive : (samples,) bool
+        One at the least.
+    """
+    threshold, at = np.unique(score, return_inverse=True)
+    alarms = np.cumsum(np.bincount(at)[::-1])[::-1]
+    right = np.cumsum(np.bincount(at, positive)[::-1])[::-1]
+    return right / alarms, right / right[0], threshold
